@@ -1,0 +1,91 @@
+//! Hostports: who owns a port of the node.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::{Address, Family, Port};
+
+/// A port of the node. 20 bytes.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(C)]
+pub struct HostportKey {
+    /// The node's address, or [`Address::ANY`] for every address of the family.
+    pub address: Address,
+    /// The node's port.
+    pub port: Port,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// 4 or 6: the wildcards of the two families are different keys.
+    pub family: u8,
+}
+
+const _: () = assert!(size_of::<HostportKey>() == 20);
+
+impl HostportKey {
+    /// The key of `address`'s own `port`.
+    #[inline]
+    pub const fn new(address: Address, port: Port, protocol: u8) -> Self {
+        Self {
+            address,
+            port,
+            protocol,
+            family: address.family() as u8,
+        }
+    }
+
+    /// The key of `port` on every address of `family`.
+    #[inline]
+    pub const fn wildcard(family: Family, port: Port, protocol: u8) -> Self {
+        Self {
+            address: Address::ANY,
+            port,
+            protocol,
+            family: family as u8,
+        }
+    }
+}
+
+/// Where traffic to a hostport goes. 32 bytes.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(C)]
+pub struct Hostport {
+    /// The pod's address.
+    pub address: Address,
+    /// The pod's port.
+    pub port: Port,
+    /// Always zero.
+    pub reserved: u16,
+    /// The pod's slot in the pod table.
+    pub pod: u32,
+    /// Generation of the pod.
+    pub generation: u32,
+    /// Always zero.
+    pub flags: u32,
+}
+
+const _: () = assert!(size_of::<Hostport>() == 32);

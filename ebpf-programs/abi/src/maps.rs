@@ -1,0 +1,75 @@
+//! Names and capacities of every map, once.
+//!
+//! Names are the statics of the BPF object and the files under the pin directory (the kernel keeps 15 characters).
+
+/// Flow table: hash, [`crate::Tuple`] → [`crate::Flow`], preallocated, never LRU: live flows are not evicted.
+pub const FLOWS: &str = "FLOWS";
+/// Entries of [`FLOWS`]; a flow is two.
+pub const FLOWS_CAPACITY: u32 = 131_072;
+
+/// Fragments under way: LRU hash, [`crate::FragmentKey`] → [`crate::FragmentPorts`].
+pub const FRAGMENTS: &str = "FRAGMENTS";
+/// Entries of [`FRAGMENTS`].
+pub const FRAGMENTS_CAPACITY: u32 = 8_192;
+
+/// Pod table: array, slot → [`crate::Pod`].
+pub const PODS: &str = "PODS";
+/// Slots of [`PODS`], the never used slot 0 among them.
+pub const PODS_CAPACITY: u32 = 2_048;
+
+/// Interface table: hash, interface index → [`crate::Interface`].
+pub const INTERFACES: &str = "INTERFACES";
+/// Entries of [`INTERFACES`].
+pub const INTERFACES_CAPACITY: u32 = PODS_CAPACITY;
+
+/// Endpoint table: hash, [`crate::Address`] → [`crate::Endpoint`].
+pub const ENDPOINTS: &str = "ENDPOINTS";
+/// Entries of [`ENDPOINTS`]: two families for each pod.
+pub const ENDPOINTS_CAPACITY: u32 = 2 * PODS_CAPACITY;
+
+/// Hostport table: hash, [`crate::HostportKey`] → [`crate::Hostport`].
+pub const HOSTPORTS: &str = "HOSTPORTS";
+/// Entries of [`HOSTPORTS`].
+pub const HOSTPORTS_CAPACITY: u32 = 32_768;
+
+/// Uplink table: hash, interface index → [`crate::Uplink`].
+pub const UPLINKS: &str = "UPLINKS";
+/// Entries of [`UPLINKS`].
+pub const UPLINKS_CAPACITY: u32 = 64;
+
+/// The node's own addresses: hash, [`crate::Address`] → `u32` (1).
+pub const LOCALS: &str = "LOCALS";
+/// Entries of [`LOCALS`].
+pub const LOCALS_CAPACITY: u32 = 1_024;
+
+/// Prefix table: longest-prefix trie, [`crate::PrefixKey`] → [`crate::PrefixClass`] bits.
+pub const PREFIXES: &str = "PREFIXES";
+/// Entries of [`PREFIXES`].
+pub const PREFIXES_CAPACITY: u32 = 1_024;
+
+/// Pod counters: per-CPU array, `slot * 2 + direction` → [`crate::Counters`].
+pub const COUNTERS: &str = "COUNTERS";
+/// Entries of [`COUNTERS`].
+pub const COUNTERS_CAPACITY: u32 = 2 * PODS_CAPACITY;
+
+/// Drop counters: per-CPU array, [`crate::DropReason`] → [`crate::DropCount`].
+pub const DROPS: &str = "DROPS";
+/// Entries of [`DROPS`].
+pub const DROP_REASONS: u32 = 64;
+
+/// Settings: array of one [`crate::Settings`].
+pub const SETTINGS: &str = "SETTINGS";
+
+/// Names of the programs, as in the BPF object.
+pub mod programs {
+    /// On the host's end of a pod's veth, what comes from the pod.
+    pub const FROM_POD: &str = "from_pod";
+    /// On the host's end of a pod's veth, what goes to the pod.
+    pub const TO_POD: &str = "to_pod";
+    /// On an uplink, what comes in.
+    pub const UPLINK_IN: &str = "uplink_in";
+    /// On an uplink, what goes out.
+    pub const UPLINK_OUT: &str = "uplink_out";
+    /// Not attached: run by the agent to forget flows that have timed out.
+    pub const SWEEP: &str = "sweep";
+}

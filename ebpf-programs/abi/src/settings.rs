@@ -1,0 +1,71 @@
+//! What the agent tells all programs: one element, written whole.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Seconds without a packet after which a flow is forgotten.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Timeouts {
+    /// TCP, before both directions were seen.
+    pub tcp_opening: u32,
+    /// TCP, established (RFC 5382 asks for 7440 at least).
+    pub tcp_established: u32,
+    /// TCP, after a FIN.
+    pub tcp_closing: u32,
+    /// TCP, after a RST.
+    pub tcp_reset: u32,
+    /// UDP, before a reply (RFC 4787 leaves it to us).
+    pub udp_single: u32,
+    /// UDP, after a reply.
+    pub udp_stream: u32,
+    /// ICMP echo.
+    pub icmp: u32,
+    /// Any other protocol.
+    pub other: u32,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            tcp_opening: 60,
+            tcp_established: 86_400,
+            tcp_closing: 120,
+            tcp_reset: 10,
+            udp_single: 30,
+            udp_stream: 180,
+            icmp: 30,
+            other: 600,
+        }
+    }
+}
+
+/// The one element of the settings table. 64 bytes.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(C)]
+pub struct Settings {
+    /// Flow timeouts in seconds.
+    pub timeouts: Timeouts,
+    /// Lowest port that MASQUERADE may move a flow to.
+    pub port_low: u16,
+    /// Highest port that MASQUERADE may move a flow to.
+    pub port_high: u16,
+    /// Always zero.
+    pub reserved: [u32; 7],
+}
+
+const _: () = assert!(size_of::<Settings>() == 64);

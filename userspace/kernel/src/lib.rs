@@ -1,0 +1,43 @@
+//! The only crate with effects on the kernel: netlink, namespaces, sysctls, eBPF. It does not decide: it observes
+//! what a [`Scope`] asks for, and executes one [`Step`] at a time.
+//!
+//! [`Host`] is the real kernel; `fake::Fake` (feature `fake`) an in-memory one with the same errors, kept honest by
+//! tests that run the same steps against both.
+
+mod error;
+
+pub use error::{ObserveError, StepError};
+
+use planner::{Observed, Scope, Step};
+
+/// The seam between decisions and effects.
+pub trait Kernel {
+    /// Looks at the kernel; changes nothing.
+    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError>;
+
+    /// Executes one step. Idempotent: a step that is already done succeeds and changes nothing.
+    fn execute(&mut self, step: &Step) -> Result<(), StepError>;
+
+    /// Reads the counters.
+    fn measure(&mut self) -> Result<Measured, ObserveError>;
+}
+
+/// Counters at one moment, added up over all CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// By the pod's slot: egress (from the pod) and ingress (to the pod). Slots without traffic may be missing.
+    pub pods: std::collections::BTreeMap<u32, PodCounters>,
+    /// By drop reason; reasons never met are missing.
+    pub drops: std::collections::BTreeMap<abi::DropReason, abi::DropCount>,
+    /// Entries in the flow table (two for each flow).
+    pub flow_entries: u32,
+}
+
+/// Both directions of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodCounters {
+    /// From the pod.
+    pub egress: abi::Counters,
+    /// To the pod.
+    pub ingress: abi::Counters,
+}

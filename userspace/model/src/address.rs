@@ -1,0 +1,258 @@
+//! Addresses, prefixes and Ethernet addresses.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use ipnetwork::IpNetwork;
+
+/// Why a text is not a [`Cidr`] or an [`InterfaceAddress`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CidrError {
+    /// Not `address/length`.
+    #[error("invalid CIDR address: {0}")]
+    Syntax(String),
+    /// Bits behind the prefix are set. The words are host-local's (BEHAVIOURS K14).
+    #[error(
+        "Network has host bits set. For a subnet mask of length {prefix_len} the network address is {network}"
+    )]
+    HostBits {
+        /// Length of the mask.
+        prefix_len: u8,
+        /// What the address would have to be.
+        network: IpAddr,
+    },
+}
+
+fn parse(text: &str) -> Result<IpNetwork, CidrError> {
+    let has_length = text.contains('/');
+    let parsed = text.parse::<IpNetwork>().ok().filter(|_| has_length);
+    parsed.ok_or_else(|| CidrError::Syntax(text.to_owned()))
+}
+
+/// A prefix whose host bits are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cidr {
+    network: IpAddr,
+    prefix_len: u8,
+}
+
+impl Cidr {
+    /// The prefix of `prefix_len` bits that holds `address`; `None` when the family has fewer bits.
+    pub fn containing(address: IpAddr, prefix_len: u8) -> Option<Self> {
+        let parsed = IpNetwork::new(address, prefix_len).ok()?;
+        Some(Self {
+            network: parsed.network(),
+            prefix_len,
+        })
+    }
+
+    /// From text whose host bits may be set, as kubenet reads a pod CIDR: they are ignored, not kept.
+    pub fn masked(text: &str) -> Result<Self, CidrError> {
+        let parsed = parse(text)?;
+        Ok(Self {
+            network: parsed.network(),
+            prefix_len: parsed.prefix(),
+        })
+    }
+
+    /// The first address: the network itself.
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    /// Significant bits.
+    pub fn prefix_len(&self) -> u8 {
+        self.prefix_len
+    }
+
+    /// The last address of the prefix (IPv4: the broadcast address).
+    pub fn last(&self) -> IpAddr {
+        match self.network {
+            IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(
+                v4.to_bits() | v4_host_mask(self.prefix_len),
+            )),
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(
+                v6.to_bits() | v6_host_mask(self.prefix_len),
+            )),
+        }
+    }
+
+    /// Whether `address` is of this prefix.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        Self::containing(address, self.prefix_len).is_some_and(|other| other == *self)
+    }
+
+    /// Whether the two share an address.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.network) || other.contains(self.network)
+    }
+
+    /// Whether this is IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.network.is_ipv4()
+    }
+}
+
+fn v4_host_mask(prefix_len: u8) -> u32 {
+    u32::MAX.checked_shr(u32::from(prefix_len)).unwrap_or(0)
+}
+
+fn v6_host_mask(prefix_len: u8) -> u128 {
+    u128::MAX.checked_shr(u32::from(prefix_len)).unwrap_or(0)
+}
+
+impl FromStr for Cidr {
+    type Err = CidrError;
+
+    fn from_str(text: &str) -> Result<Self, CidrError> {
+        let parsed = parse(text)?;
+        if parsed.ip() == parsed.network() {
+            Ok(Self {
+                network: parsed.network(),
+                prefix_len: parsed.prefix(),
+            })
+        } else {
+            Err(CidrError::HostBits {
+                prefix_len: parsed.prefix(),
+                network: parsed.network(),
+            })
+        }
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.prefix_len)
+    }
+}
+
+/// An address of an interface with the length of its subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Prefix length of its subnet in bits.
+    pub prefix_len: u8,
+}
+
+impl InterfaceAddress {
+    /// The subnet; `None` when the length is more than the family has.
+    pub fn subnet(&self) -> Option<Cidr> {
+        Cidr::containing(self.address, self.prefix_len)
+    }
+}
+
+impl FromStr for InterfaceAddress {
+    type Err = CidrError;
+
+    fn from_str(text: &str) -> Result<Self, CidrError> {
+        let parsed = parse(text)?;
+        Ok(Self {
+            address: parsed.ip(),
+            prefix_len: parsed.prefix(),
+        })
+    }
+}
+
+impl fmt::Display for InterfaceAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix_len)
+    }
+}
+
+/// A text that is no Ethernet address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid MAC address {0:?}")]
+pub struct MacError(pub String);
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// A locally administered unicast address (IEEE 802, first byte `02`) made of five bytes.
+    pub fn local(bytes: [u8; 5]) -> Self {
+        let [a, b, c, d, e] = bytes;
+        Self([0x02, a, b, c, d, e])
+    }
+}
+
+impl FromStr for Mac {
+    type Err = MacError;
+
+    fn from_str(text: &str) -> Result<Self, MacError> {
+        let error = || MacError(text.to_owned());
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts
+                .next()
+                .filter(|part| part.len() == 2)
+                .ok_or_else(error)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| error())?;
+        }
+        if parts.next().is_some() {
+            Err(error())
+        } else {
+            Ok(Self(bytes))
+        }
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn host_bits_are_refused_with_the_network_that_was_meant() {
+        let error = "10.47.128.1/24".parse::<Cidr>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "Network has host bits set. For a subnet mask of length 24 the network address is 10.47.128.0"
+        );
+    }
+
+    #[test]
+    fn a_pod_cidr_with_host_bits_is_masked_as_kubenet_does() {
+        assert_eq!(Cidr::masked("10.47.128.1/24"), "10.47.128.0/24".parse());
+    }
+
+    #[test]
+    fn the_whole_address_space_is_a_prefix() {
+        let all: Cidr = "0.0.0.0/0".parse().unwrap();
+        assert_eq!(all.last(), IpAddr::from([255; 4]));
+        assert!(all.contains(IpAddr::from([192, 0, 2, 1])));
+        assert!(!all.contains("::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_address_without_a_length_is_no_cidr() {
+        assert!("10.0.0.0".parse::<Cidr>().is_err());
+        assert!("10.0.0.0/33".parse::<Cidr>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_prefix_holds_its_first_and_last_address(bits: u32, len in 0u8..=32) {
+            let cidr = Cidr::containing(IpAddr::V4(Ipv4Addr::from_bits(bits)), len).unwrap();
+            prop_assert!(cidr.contains(cidr.network()));
+            prop_assert!(cidr.contains(cidr.last()));
+            prop_assert_eq!(cidr.to_string().parse::<Cidr>(), Ok(cidr));
+        }
+
+        #[test]
+        fn a_mac_survives_being_printed(bytes: [u8; 6]) {
+            prop_assert_eq!(Mac(bytes).to_string().parse(), Ok(Mac(bytes)));
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The nouns of Viaduct: validated names, addresses, networks, intents, attachments.
+//!
+//! A value of any type here is a proof: it was parsed, and nothing about it is "maybe invalid". Knows no I/O, no
+//! serialisation format, no kernel.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod attachment;
+mod managed;
+mod name;
+mod network;
+mod port;
+mod range;
+
+pub use address::{Cidr, CidrError, InterfaceAddress, Mac, MacError};
+pub use attachment::{
+    Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested, Route, State,
+};
+pub use managed::ManagedLink;
+pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};
+pub use network::{HairpinMode, Network};
+pub use port::{PortMapping, Protocol, UnknownProtocol};
+pub use range::{Range, RangeError, RangeSet};

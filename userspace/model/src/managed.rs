@@ -1,0 +1,109 @@
+//! The only way to name a link as ours.
+//!
+//! A node is full of links that belong to others: docker's, libvirt's, another CNI plugin's, the operator's own.
+//! To leave one of ours behind is a leak and a bug; to delete a stranger's is an outage. So deletion takes a
+//! [`ManagedLink`], which can be made only from an attachment's key, and the kernel's link must besides carry the
+//! alias that we gave it.
+
+use std::fmt;
+
+use crate::{AttachmentKey, IfName, Mac};
+
+/// The host's end of the veth of one attachment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ManagedLink(IfName);
+
+impl ManagedLink {
+    /// The link of `key`: `veth` and eight hexadecimal digits, the same each time.
+    pub fn of(key: &AttachmentKey) -> Self {
+        let name = format!("veth{:08x}", digest(key, 0) >> 32);
+        Self(
+            name.parse()
+                .expect("twelve bytes of letters and digits are an interface name"),
+        )
+    }
+
+    /// The interface name.
+    pub fn name(&self) -> &IfName {
+        &self.0
+    }
+}
+
+impl fmt::Display for ManagedLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl AttachmentKey {
+    /// The Ethernet address of the host's end of the veth.
+    pub fn host_mac(&self) -> Mac {
+        mac(digest(self, 1))
+    }
+
+    /// The Ethernet address of the pod's end of the veth, unless the runtime asks for another.
+    pub fn pod_mac(&self) -> Mac {
+        mac(digest(self, 2))
+    }
+}
+
+fn mac(digest: u64) -> Mac {
+    let [a, b, c, d, e, ..] = digest.to_be_bytes();
+    Mac::local([a, b, c, d, e])
+}
+
+/// FNV-1a of 64 bits with a final mix (the one of `MurmurHash3`): stable for ever, because names derive from it.
+fn digest(key: &AttachmentKey, salt: u8) -> u64 {
+    let parts = [
+        key.network.as_str(),
+        key.container_id.as_str(),
+        key.ifname.as_str(),
+    ];
+    let bytes = parts
+        .iter()
+        .flat_map(|part| part.bytes().chain([0]))
+        .chain([salt]);
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(network: &str, container: &str, ifname: &str) -> AttachmentKey {
+        AttachmentKey {
+            network: network.parse().unwrap(),
+            container_id: container.parse().unwrap(),
+            ifname: ifname.parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_link_depends_on_the_whole_key_and_never_changes() {
+        let link = ManagedLink::of(&key("net", "c1", "eth0"));
+        assert_eq!(
+            link.name().as_str(),
+            "vethb2b0ff9d",
+            "a new name would orphan every link on every node"
+        );
+        for other in [
+            key("net2", "c1", "eth0"),
+            key("net", "c2", "eth0"),
+            key("net", "c1", "net1"),
+        ] {
+            assert_ne!(link, ManagedLink::of(&other));
+        }
+    }
+
+    #[test]
+    fn the_two_ends_have_different_local_unicast_addresses() {
+        let key = key("net", "c1", "eth0");
+        assert_ne!(key.host_mac(), key.pod_mac());
+        assert_eq!(key.pod_mac().0[0] & 0b11, 0b10);
+    }
+}

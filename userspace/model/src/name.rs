@@ -1,0 +1,170 @@
+//! Names that come from outside, each checked once.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// A name that its type does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid {what} {value:?}: {why}")]
+pub struct InvalidName {
+    /// What the name was to be.
+    pub what: &'static str,
+    /// The refused text.
+    pub value: String,
+    /// The rule that it breaks.
+    pub why: &'static str,
+}
+
+fn invalid(what: &'static str, value: &str, why: &'static str) -> InvalidName {
+    InvalidName {
+        what,
+        value: value.to_owned(),
+        why,
+    }
+}
+
+/// `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$` (CNI spec 1.1.0, "Section 2", for container IDs and network names).
+fn check_identifier(what: &'static str, value: &str) -> Result<(), InvalidName> {
+    let mut bytes = value.bytes();
+    match bytes.next() {
+        None => return Err(invalid(what, value, "must not be empty")),
+        Some(first) if !first.is_ascii_alphanumeric() => {
+            return Err(invalid(what, value, "must start with a letter or a digit"));
+        }
+        Some(_) => {}
+    }
+    if bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')) {
+        Ok(())
+    } else {
+        Err(invalid(
+            what,
+            value,
+            "may hold only letters, digits, '_', '.' and '-'",
+        ))
+    }
+}
+
+macro_rules! text_type {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $check:path) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidName;
+
+            fn from_str(value: &str) -> Result<Self, InvalidName> {
+                $check($what, value)?;
+                Ok(Self(value.to_owned()))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text_type!(
+    /// The name of a CNI network.
+    NetworkName, "network name", check_identifier
+);
+text_type!(
+    /// A container ID, unique on the node by the runtime's word.
+    ContainerId, "container ID", check_identifier
+);
+text_type!(
+    /// An interface name: 1 to 15 bytes, as `dev_valid_name` of the kernel's net/core/dev.c demands.
+    IfName, "interface name", check_interface
+);
+
+fn check_interface(what: &'static str, value: &str) -> Result<(), InvalidName> {
+    if value.is_empty() {
+        Err(invalid(what, value, "must not be empty"))
+    } else if value.len() > 15 {
+        Err(invalid(what, value, "must not be longer than 15 bytes"))
+    } else if value == "." || value == ".." {
+        Err(invalid(what, value, "must not be '.' or '..'"))
+    } else if value
+        .chars()
+        .any(|c| c == '/' || c == ':' || c == '\0' || c.is_whitespace())
+    {
+        Err(invalid(
+            what,
+            value,
+            "must not hold '/', ':' or white space",
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+/// Where a network namespace can be opened: an absolute path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetnsPath(PathBuf);
+
+impl NetnsPath {
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl FromStr for NetnsPath {
+    type Err = InvalidName;
+
+    fn from_str(value: &str) -> Result<Self, InvalidName> {
+        if value.contains('\0') {
+            Err(invalid(
+                "network namespace path",
+                value,
+                "must not hold a NUL byte",
+            ))
+        } else if value.starts_with('/') {
+            Ok(Self(PathBuf::from(value)))
+        } else {
+            Err(invalid("network namespace path", value, "must be absolute"))
+        }
+    }
+}
+
+impl fmt::Display for NetnsPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_follow_the_cni_pattern() {
+        for good in ["a", "0", "cni-net_1.2", "A-"] {
+            assert!(ContainerId::from_str(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", ".a", "a/b", "a b", "é", "a\n"] {
+            assert!(ContainerId::from_str(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn interface_names_follow_the_kernel() {
+        for good in ["eth0", "a", "fifteen-bytes-1", "net1@x"] {
+            assert!(IfName::from_str(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "a:b", "a b", "sixteen-bytes-12"] {
+            assert!(IfName::from_str(bad).is_err(), "{bad:?}");
+        }
+    }
+}

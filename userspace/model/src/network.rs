@@ -1,0 +1,63 @@
+//! A network: a bridge, its addresses and what holds for its pods.
+
+use std::collections::BTreeSet;
+
+use crate::{Cidr, IfName, InterfaceAddress, NetworkName, RangeSet, Route};
+
+/// How a pod reaches itself through the bridge (kubelet's `--hairpin-mode`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HairpinMode {
+    /// The hairpin flag of each bridge port.
+    #[default]
+    HairpinVeth,
+    /// A promiscuous bridge.
+    PromiscuousBridge,
+    /// Not at all.
+    None,
+}
+
+/// A network as configured.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Network {
+    /// The configuration's name.
+    pub name: NetworkName,
+    /// The bridge's interface name.
+    pub bridge: IfName,
+    /// A pod gets one address of each set.
+    pub ranges: Vec<RangeSet>,
+    /// Routes that pods get; one without a gateway goes by the gateway of its family.
+    pub routes: Vec<Route>,
+    /// MTU in bytes; `None` for kubenet's rule (BEHAVIOURS K1).
+    pub mtu: Option<u32>,
+    /// How a pod reaches itself.
+    pub hairpin: HairpinMode,
+    /// Whether flows to the outside get the uplink's address.
+    pub masquerade: bool,
+}
+
+impl Network {
+    /// The addresses that the bridge has: the gateway of every range.
+    pub fn gateways(&self) -> BTreeSet<InterfaceAddress> {
+        let ranges = self.ranges.iter().flat_map(|set| set.ranges());
+        let address = |range: &crate::Range| InterfaceAddress {
+            address: range.gateway(),
+            prefix_len: range.subnet().prefix_len(),
+        };
+        ranges.map(address).collect()
+    }
+
+    /// The subnets that pods of this network have addresses of.
+    pub fn subnets(&self) -> BTreeSet<Cidr> {
+        let ranges = self.ranges.iter().flat_map(|set| set.ranges());
+        ranges.map(crate::Range::subnet).collect()
+    }
+
+    /// Ranges that both networks would give addresses of.
+    pub fn overlap(&self, other: &Self) -> Option<(Cidr, Cidr)> {
+        let pairs = self
+            .ranges
+            .iter()
+            .flat_map(|a| other.ranges.iter().map(move |b| (a, b)));
+        pairs.filter_map(|(a, b)| a.overlap(b)).next()
+    }
+}

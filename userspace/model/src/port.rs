@@ -1,0 +1,87 @@
+//! Hostports as a runtime asks for them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::str::FromStr;
+
+/// A protocol whose ports can be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// IP protocol number.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    /// Lower-case name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+/// A protocol that is not tcp, udp or sctp.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown protocol {0:?}: tcp, udp and sctp are known")]
+pub struct UnknownProtocol(pub String);
+
+impl FromStr for Protocol {
+    type Err = UnknownProtocol;
+
+    fn from_str(text: &str) -> Result<Self, UnknownProtocol> {
+        [Self::Tcp, Self::Udp, Self::Sctp]
+            .into_iter()
+            .find(|protocol| protocol.name().eq_ignore_ascii_case(text))
+            .ok_or_else(|| UnknownProtocol(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One published port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortMapping {
+    /// Port of the node.
+    pub host_port: NonZeroU16,
+    /// Port of the pod.
+    pub container_port: NonZeroU16,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Only this address of the node; `None` for all.
+    pub host_address: Option<IpAddr>,
+}
+
+impl fmt::Display for PortMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host_address {
+            Some(IpAddr::V6(v6)) => write!(f, "[{v6}]:")?,
+            Some(IpAddr::V4(v4)) => write!(f, "{v4}:")?,
+            None => {}
+        }
+        write!(
+            f,
+            "{}->{}/{}",
+            self.host_port, self.container_port, self.protocol
+        )
+    }
+}

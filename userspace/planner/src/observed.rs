@@ -1,0 +1,119 @@
+//! What the kernel looks like, as plain data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use model::{Attachment, Cidr, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route};
+
+use crate::entry::Entries;
+use crate::{Hook, SysctlKey};
+
+/// How much to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All links, routes and addresses of the node, the sysctls asked for, and every table entry but the flows.
+    Node {
+        /// Sysctls to read.
+        sysctls: BTreeSet<SysctlKey>,
+    },
+    /// Before an ADD: the namespace, and whether the interface's name is free in it.
+    Netns {
+        /// Where the namespace can be opened.
+        path: NetnsPath,
+        /// The interface that is to be made.
+        ifname: IfName,
+        /// The links of the host to look at (its own end, the bridge).
+        links: BTreeSet<IfName>,
+    },
+    /// One attachment: its two links, the inside of its namespace, its table entries.
+    Attachment(Box<Attachment>),
+}
+
+/// What was seen. What the scope did not ask for is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Links of the host's namespace.
+    pub links: BTreeMap<IfName, Link>,
+    /// Routes of the host's namespace, all tables.
+    pub routes: Vec<RouteEntry>,
+    /// Values of the sysctls asked for; one that the kernel does not have is missing.
+    pub sysctls: BTreeMap<SysctlKey, String>,
+    /// Entries of the datapath's tables.
+    pub entries: Entries,
+    /// Namespaces that could be opened, by the path asked for.
+    pub netns: BTreeMap<NetnsPath, Netns>,
+    /// The inside of the pod's namespace, when there is one and the interface is in it.
+    pub pod: Option<PodSide>,
+}
+
+/// What sort of link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkKind {
+    /// The loopback.
+    Loopback,
+    /// A bridge.
+    Bridge,
+    /// One end of a veth pair.
+    Veth,
+    /// Any other link with Ethernet headers.
+    Ethernet,
+    /// A link without Ethernet headers (tun, WireGuard, PPP).
+    Raw,
+}
+
+/// A link of the host's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Interface index.
+    pub index: u32,
+    /// Sort.
+    pub kind: LinkKind,
+    /// Ethernet address, when it has one.
+    pub mac: Option<Mac>,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Whether it is a point-to-point link.
+    pub point_to_point: bool,
+    /// Index of the bridge or bond that it is a port of.
+    pub controller: Option<u32>,
+    /// Whether the bridge sends frames back by this port.
+    pub hairpin: bool,
+    /// Alias.
+    pub alias: Option<String>,
+    /// Addresses, in the kernel's order (primary ones before their secondaries).
+    pub addresses: Vec<InterfaceAddress>,
+    /// Our programs that are attached to it.
+    pub hooks: BTreeSet<Hook>,
+}
+
+/// A route of the host's namespace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RouteEntry {
+    /// Where to.
+    pub destination: Cidr,
+    /// Next hop.
+    pub gateway: Option<IpAddr>,
+    /// Outgoing interface's index (one entry for each leg of a multipath route).
+    pub link: u32,
+    /// Routing table.
+    pub table: u32,
+}
+
+/// The pod's interface, seen from inside its namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodSide {
+    /// Ethernet address.
+    pub mac: Option<Mac>,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Addresses, without link-local IPv6.
+    pub addresses: BTreeSet<InterfaceAddress>,
+    /// Routes by it, without those that the kernel makes for addresses.
+    pub routes: BTreeSet<Route>,
+    /// Interface index of the peer in the host's namespace.
+    pub peer: Option<u32>,
+}
