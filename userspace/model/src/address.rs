@@ -173,8 +173,9 @@ pub struct Mac(pub [u8; 6]);
 impl Mac {
     /// A locally administered unicast address (IEEE 802, first byte `02`) made of five bytes.
     pub fn local(bytes: [u8; 5]) -> Self {
-        let [a, b, c, d, e] = bytes;
-        Self([0x02, a, b, c, d, e])
+        let mut address = [0x02; 6];
+        address[1..].copy_from_slice(&bytes);
+        Self(address)
     }
 }
 
@@ -202,8 +203,8 @@ impl FromStr for Mac {
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        let hex = self.0.map(|byte| format!("{byte:02x}"));
+        f.write_str(&hex.join(":"))
     }
 }
 

@@ -16,11 +16,7 @@ pub struct ManagedLink(IfName);
 impl ManagedLink {
     /// The link of `key`: `veth` and eight hexadecimal digits, the same each time.
     pub fn of(key: &AttachmentKey) -> Self {
-        let name = format!("veth{:08x}", digest(key, 0) >> 32);
-        Self(
-            name.parse()
-                .expect("twelve bytes of letters and digits are an interface name"),
-        )
+        Self(IfName::derived(format!("veth{:08x}", digest(key, 0) >> 32)))
     }
 
     /// The interface name.
@@ -48,8 +44,8 @@ impl AttachmentKey {
 }
 
 fn mac(digest: u64) -> Mac {
-    let [a, b, c, d, e, ..] = digest.to_be_bytes();
-    Mac::local([a, b, c, d, e])
+    let [_, _, _, host @ ..] = digest.to_be_bytes();
+    Mac::local(host)
 }
 
 /// FNV-1a of 64 bits with a final mix (the one of `MurmurHash3`): stable for ever, because names derive from it.

@@ -88,6 +88,14 @@ text_type!(
     IfName, "interface name", check_interface
 );
 
+impl IfName {
+    /// A name that this crate derives itself, valid by its making.
+    pub(crate) fn derived(name: String) -> Self {
+        debug_assert_eq!(check_interface("interface name", &name), Ok(()));
+        Self(name)
+    }
+}
+
 fn check_interface(what: &'static str, value: &str) -> Result<(), InvalidName> {
     if value.is_empty() {
         Err(invalid(what, value, "must not be empty"))

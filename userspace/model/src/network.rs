@@ -38,7 +38,7 @@ pub struct Network {
 impl Network {
     /// The addresses that the bridge has: the gateway of every range.
     pub fn gateways(&self) -> BTreeSet<InterfaceAddress> {
-        let ranges = self.ranges.iter().flat_map(|set| set.ranges());
+        let ranges = self.ranges.iter().flat_map(RangeSet::ranges);
         let address = |range: &crate::Range| InterfaceAddress {
             address: range.gateway(),
             prefix_len: range.subnet().prefix_len(),
@@ -48,16 +48,16 @@ impl Network {
 
     /// The subnets that pods of this network have addresses of.
     pub fn subnets(&self) -> BTreeSet<Cidr> {
-        let ranges = self.ranges.iter().flat_map(|set| set.ranges());
+        let ranges = self.ranges.iter().flat_map(RangeSet::ranges);
         ranges.map(crate::Range::subnet).collect()
     }
 
     /// Ranges that both networks would give addresses of.
     pub fn overlap(&self, other: &Self) -> Option<(Cidr, Cidr)> {
-        let pairs = self
+        let mut pairs = self
             .ranges
             .iter()
             .flat_map(|a| other.ranges.iter().map(move |b| (a, b)));
-        pairs.filter_map(|(a, b)| a.overlap(b)).next()
+        pairs.find_map(|(a, b)| a.overlap(b))
     }
 }
