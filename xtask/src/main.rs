@@ -1,2 +1,85 @@
-//! TBD
-fn main() {}
+//! Everything a developer does, as one command: `cargo xtask VERB`.
+//!
+//! One file per verb. A verb prints the commands it runs, so that whatever it does can be repeated by
+//! hand. Nothing here is part of the product, and the product knows nothing of it.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "running other programs is what this crate is for"
+)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command for people speaks to the terminal"
+)]
+
+mod build;
+mod ci;
+mod command;
+mod demo;
+mod dist;
+mod metadata;
+mod privilege;
+mod progress;
+mod project;
+mod rungs;
+mod setup;
+mod style;
+mod test;
+mod tidy;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Builds, tests and demonstrates Viaduct.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Install what building, testing and the demo need; does nothing where nothing is missing
+    Setup(setup::Args),
+    /// Build the BPF object and the three programs
+    Build(build::Args),
+    /// Run the tests: one rung of the ladder, or all of it
+    Test(test::Args),
+    /// Show every feature live, in network namespaces of its own
+    Demo(demo::Args),
+    /// Load every BPF program and compare what the verifier says with the committed table
+    Verify(verify::Args),
+    /// Check the rules that compilers do not: import edges, file heads, lengths
+    Tidy,
+    /// Lay out what is installed on a node, under target/dist
+    Dist,
+    /// Everything that must hold before a change is merged
+    Ci,
+}
+
+fn main() -> ExitCode {
+    match obey(Cli::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn obey(verb: Verb) -> anyhow::Result<()> {
+    std::env::set_current_dir(project::root())?;
+    match verb {
+        Verb::Setup(args) => setup::run(&args),
+        Verb::Build(args) => build::run(&args),
+        Verb::Test(args) => test::run(&args),
+        Verb::Demo(args) => demo::run(&args),
+        Verb::Verify(args) => verify::run(&args),
+        Verb::Tidy => tidy::run(),
+        Verb::Dist => dist::run(),
+        Verb::Ci => ci::run(),
+    }
+}

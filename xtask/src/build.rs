@@ -1,0 +1,66 @@
+//! `build`: the BPF object and the three programs.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::setup::{self, Scope, Tools};
+use crate::{command, project};
+
+/// Arguments of `build`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Build the programs with optimisation; the BPF object always is
+    #[arg(long)]
+    release: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    bpf_object(&setup::ensure(Scope::Build)?)?;
+    let mut cargo = programs();
+    if args.release {
+        cargo.arg("--release");
+    }
+    command::run(&mut cargo)
+}
+
+/// The command that builds the programs; the caller may add to it.
+pub(crate) fn programs() -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "-p", "agent", "-p", "ctl", "-p", "plugin"]);
+    cargo
+}
+
+/// Builds the BPF object. Debug information stays in: BTF is made from it, and the kernel never sees it.
+pub(crate) fn bpf_object(tools: &Tools) -> Result<()> {
+    let folder = tools.linker.parent().context("a linker lies in a folder")?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut cargo = tools.toolchain.cargo();
+    cargo
+        .args([
+            "build",
+            "-Zbuild-std=core",
+            "--target",
+            "bpfel-unknown-none",
+            "--release",
+        ])
+        .args(["-p", "datapath", "--target-dir"])
+        .arg(project::bpf_target())
+        .env("PATH", format!("{}:{path}", folder.display()))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", bpf_flags())
+        .env("CARGO_PROFILE_RELEASE_STRIP", "none")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "2")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "false")
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
+    command::run(&mut cargo)
+}
+
+/// `v3` has 32-bit arithmetic and atomics with a result, and is known to every kernel we serve.
+fn bpf_flags() -> String {
+    let host = format!("--cfg bpf_target_arch=\"{}\"", std::env::consts::ARCH);
+    format!(
+        "{host} -C linker=bpf-linker -C link-arg=--btf -C debuginfo=2 -C target-cpu=v3 -C panic=abort"
+    )
+}

@@ -1,0 +1,32 @@
+//! What cargo knows of the workspace.
+
+use anyhow::Result;
+use cargo_metadata::{Metadata, MetadataCommand};
+
+use crate::project;
+
+/// Packages, targets and the resolved graph, for the platform we run on.
+pub(crate) fn load() -> Result<Metadata> {
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let metadata = MetadataCommand::new()
+        .manifest_path(project::root().join("Cargo.toml"))
+        .other_options(["--filter-platform".to_owned(), triple])
+        .exec()?;
+    Ok(metadata)
+}
+
+/// The integration tests of `package`, by name.
+pub(crate) fn integration_tests(metadata: &Metadata, package: &str) -> Vec<String> {
+    let found = metadata
+        .workspace_packages()
+        .into_iter()
+        .find(|it| it.name == package);
+    let targets = found.map(|it| it.targets.as_slice()).unwrap_or_default();
+    let mut names: Vec<String> = targets
+        .iter()
+        .filter(|target| target.is_test())
+        .map(|target| target.name.clone())
+        .collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,65 @@
+//! Being root, or becoming it for one command. Compilers never run as another user than the caller.
+
+use std::ffi::OsStr;
+use std::io::IsTerminal as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+/// `program`, run as root: directly, or through sudo.
+pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
+    let Some(sudo) = prefix()? else {
+        return Ok(Command::new(program));
+    };
+    let mut command = Command::new(sudo[0]);
+    command.args(&sudo[1..]).arg(program);
+    Ok(command)
+}
+
+/// Has `cargo test` and `cargo run` start what they built as root, while cargo itself stays as it is.
+pub(crate) fn run_built_as_root(cargo: &mut Command) -> Result<()> {
+    if let Some(sudo) = prefix()? {
+        let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let variable = format!(
+            "CARGO_TARGET_{}_RUNNER",
+            triple.to_uppercase().replace('-', "_")
+        );
+        cargo.env(variable, sudo.join(" "));
+    }
+    Ok(())
+}
+
+/// The first program of that name on PATH or where system tools lie, which not every user's PATH has.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
+}
+
+fn prefix() -> Result<Option<Vec<&'static str>>> {
+    if is_root() {
+        return Ok(None);
+    }
+    if find("sudo").is_none() {
+        bail!("this needs root, and there is no sudo: run the same command as root");
+    }
+    let ask = std::io::stdin().is_terminal();
+    Ok(Some(if ask {
+        vec!["sudo", "-E"]
+    } else {
+        vec!["sudo", "-n", "-E"]
+    }))
+}

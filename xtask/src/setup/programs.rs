@@ -1,0 +1,48 @@
+//! The programs that tests and the demo call, and the packages that bring them.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::apt::Apt;
+use crate::privilege;
+use crate::progress::Steps;
+
+/// Program and Debian package.
+const PROGRAMS: [(&str, &str); 10] = [
+    ("ip", "iproute2"),
+    ("iperf3", "iperf3"),
+    ("tcpdump", "tcpdump"),
+    ("ethtool", "ethtool"),
+    ("ping", "iputils-ping"),
+    ("nft", "nftables"),
+    ("iptables", "iptables"),
+    ("ebtables", "ebtables"),
+    ("bpftool", "bpftool"),
+    ("curl", "curl"),
+];
+
+/// The reference plugins, which are no programs of a PATH.
+const REFERENCE_PLUGINS: (&str, &str) = ("/usr/lib/cni/bridge", "containernetworking-plugins");
+
+pub(super) fn ensure(steps: &Steps, apt: &mut Apt<'_>) -> Result<()> {
+    let mut missing: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| privilege::find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    let (plugin, package) = REFERENCE_PLUGINS;
+    if !["/opt/cni/bin/bridge", plugin]
+        .iter()
+        .any(|path| Path::new(path).exists())
+    {
+        missing.push(package);
+    }
+    apt.install("run the tests and the demo", &missing)?;
+    let names: Vec<&str> = PROGRAMS.iter().map(|(program, _)| *program).collect();
+    steps.already(&format!(
+        "for tests and the demo: {}, reference CNI plugins",
+        names.join(", ")
+    ));
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! What setup found or installed, remembered so that the next run need not look for it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::toolchain::{self, Toolchain};
+use crate::project;
+
+/// Raised whenever setup installs something else than before.
+const RECIPE: u64 = 1;
+
+/// What compiles and links BPF code.
+pub(crate) struct Tools {
+    pub(crate) toolchain: Toolchain,
+    pub(crate) linker: PathBuf,
+}
+
+impl Tools {
+    /// The tools of the last run, if they are all still there and the compiler is still the same.
+    pub(super) fn remembered() -> Option<Self> {
+        let text = std::fs::read_to_string(stamp()).ok()?;
+        let stamp: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let linker = PathBuf::from(stamp["linker"].as_str()?);
+        let name = stamp["toolchain"].as_str();
+        let wanted = toolchain::chosen();
+        if stamp["recipe"] != RECIPE
+            || !linker.exists()
+            || wanted.is_some_and(|it| name != Some(&it))
+        {
+            return None;
+        }
+        let toolchain = Toolchain::examine(name)?;
+        (stamp["version"] == toolchain.version.as_str()).then_some(Self { toolchain, linker })
+    }
+
+    pub(super) fn remember(&self) -> Result<()> {
+        let stamp_text = json!({
+            "recipe": RECIPE,
+            "toolchain": self.toolchain.name,
+            "version": self.toolchain.version,
+            "linker": self.linker,
+        });
+        std::fs::create_dir_all(project::tools())?;
+        std::fs::write(stamp(), format!("{stamp_text:#}\n"))?;
+        Ok(())
+    }
+}
+
+fn stamp() -> PathBuf {
+    project::tools().join("setup.json")
+}

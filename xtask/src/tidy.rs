@@ -1,0 +1,22 @@
+//! `tidy`: the rules of the house that compilers do not check.
+
+mod edges;
+mod source;
+
+use anyhow::{Result, bail};
+
+use crate::metadata;
+
+/// All offences are listed at once, each as `place: what is wrong`.
+pub(crate) fn run() -> Result<()> {
+    let mut offences = edges::offences(&metadata::load()?);
+    offences.extend(source::offences()?);
+    if offences.is_empty() {
+        eprintln!("tidy: nothing to say");
+        return Ok(());
+    }
+    for offence in &offences {
+        eprintln!("{offence}");
+    }
+    bail!("tidy: {} offence(s)", offences.len());
+}

@@ -1,0 +1,117 @@
+//! Which crate may import which. A crate boundary exists to forbid an import; this is where it does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cargo_metadata::{DependencyKind, Metadata, PackageId};
+
+/// Each crate of the product, and the crates of the workspace it may import.
+const MAY_IMPORT: [(&str, &[&str]); 13] = [
+    ("abi", &[]),
+    ("verdict", &["abi"]),
+    ("datapath", &["abi", "verdict"]),
+    ("model", &[]),
+    ("cni", &["model"]),
+    ("planner", &["abi", "model"]),
+    ("store", &["abi", "model", "planner"]),
+    ("kernel", &["abi", "model", "planner"]),
+    ("engine", &["abi", "kernel", "model", "planner", "store"]),
+    ("api", &["model"]),
+    (
+        "agent",
+        &[
+            "abi", "api", "cni", "engine", "kernel", "model", "planner", "store",
+        ],
+    ),
+    ("plugin", &["api", "cni", "model"]),
+    ("ctl", &["abi", "api", "model"]),
+];
+
+/// Crates that decide and never do.
+const PURE: [&str; 5] = ["abi", "verdict", "model", "cni", "planner"];
+/// What doing takes: not even through others may a pure crate reach these.
+const EFFECTS: [&str; 3] = ["tokio", "rtnetlink", "aya"];
+/// Not part of the product.
+const FREE: [&str; 2] = ["e2e", "xtask"];
+
+pub(super) fn offences(metadata: &Metadata) -> Vec<String> {
+    let mut found = unknown(metadata);
+    found.extend(
+        MAY_IMPORT
+            .iter()
+            .flat_map(|(name, allowed)| upward(metadata, name, allowed)),
+    );
+    found.extend(PURE.iter().flat_map(|name| impure(metadata, name)));
+    found
+}
+
+fn unknown(metadata: &Metadata) -> Vec<String> {
+    let known = |name: &str| FREE.contains(&name) || MAY_IMPORT.iter().any(|(it, _)| *it == name);
+    let names = metadata
+        .workspace_packages()
+        .into_iter()
+        .map(|package| package.name.to_string());
+    names
+        .filter(|name| !known(name))
+        .map(|name| format!("{name}: a new crate: say in tidy's table what it may import"))
+        .collect()
+}
+
+fn upward(metadata: &Metadata, name: &str, allowed: &[&str]) -> Vec<String> {
+    let packages = metadata.workspace_packages();
+    let Some(package) = packages.iter().find(|it| it.name == name) else {
+        return vec![format!("{name}: in tidy's table, but not in the workspace")];
+    };
+    let inside: BTreeSet<&str> = packages.iter().map(|it| it.name.as_str()).collect();
+    let imports = package
+        .dependencies
+        .iter()
+        .filter(|it| it.kind == DependencyKind::Normal);
+    imports
+        .map(|it| it.name.as_str())
+        .filter(|it| inside.contains(it) && !allowed.contains(it))
+        .map(|it| format!("{name}: imports {it}, which lies above it or beside it"))
+        .collect()
+}
+
+fn impure(metadata: &Metadata, name: &str) -> Vec<String> {
+    let imports = import_graph(metadata);
+    let names: BTreeMap<&PackageId, &str> = metadata
+        .packages
+        .iter()
+        .map(|it| (&it.id, it.name.as_str()))
+        .collect();
+    let mut waiting: Vec<&PackageId> = metadata
+        .workspace_packages()
+        .iter()
+        .filter(|it| it.name == name)
+        .map(|it| &it.id)
+        .collect();
+    let mut seen = BTreeSet::new();
+    while let Some(id) = waiting.pop() {
+        if seen.insert(id) {
+            waiting.extend(imports.get(id).into_iter().flatten());
+        }
+    }
+    let reached: BTreeSet<&str> = seen
+        .iter()
+        .filter_map(|id| names.get(*id).copied())
+        .collect();
+    let forbidden = EFFECTS.iter().filter(|it| reached.contains(**it));
+    forbidden
+        .map(|it| format!("{name}: reaches {it}, and it is meant to decide only"))
+        .collect()
+}
+
+/// Normal dependencies only: tests may use what they like.
+fn import_graph(metadata: &Metadata) -> BTreeMap<&PackageId, Vec<&PackageId>> {
+    let nodes = metadata.resolve.iter().flat_map(|graph| &graph.nodes);
+    let normal = |kinds: &[cargo_metadata::DepKindInfo]| {
+        kinds.iter().any(|it| it.kind == DependencyKind::Normal)
+    };
+    nodes
+        .map(|node| {
+            let imports = node.deps.iter().filter(|it| normal(&it.dep_kinds));
+            (&node.id, imports.map(|it| &it.pkg).collect())
+        })
+        .collect()
+}
