@@ -1,1 +1,161 @@
-//! TBD
+//! Durable records of what was decided: attachments, the networks they are on, the addresses last given, and the
+//! counter that tells one owner of a slot from the next.
+//!
+//! Everything is read when the store is opened and written through afterwards, so that reading never fails and a
+//! damaged file is found before anybody relies on it. Knows nothing of the kernel and decides nothing: what a record
+//! means is the engine's business.
+
+#![forbid(unsafe_code)]
+
+mod database;
+mod error;
+mod format;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use model::{AttachmentKey, Network, NetworkName, Record};
+
+use crate::database::File;
+
+pub use crate::error::StoreError;
+
+/// The records of one agent, in one file that it alone has open.
+#[derive(Debug)]
+pub struct Store {
+    file: File,
+    contents: Contents,
+}
+
+/// What the file holds, in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Attachments by key.
+    pub records: BTreeMap<AttachmentKey, Record>,
+    /// Networks by name: those that records are on, so that a restarted agent knows their bridges.
+    pub networks: BTreeMap<NetworkName, Network>,
+    /// The address last given, by network and index of the range set.
+    pub last_reserved: BTreeMap<(NetworkName, usize), IpAddr>,
+    /// The highest generation ever given to an attachment.
+    pub generation: u32,
+}
+
+impl Store {
+    /// Opens the file at `path`, or makes one when there is none. A file that another agent has open, that is
+    /// damaged or that another version wrote is refused: to start empty beside live pods would give their addresses
+    /// away.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let file = File::open(path)?;
+        let contents = file.read()?;
+        Ok(Self { file, contents })
+    }
+
+    /// All that is remembered.
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// What is remembered of one attachment.
+    pub fn get(&self, key: &AttachmentKey) -> Option<&Record> {
+        self.contents.records.get(key)
+    }
+
+    /// Attachments by key.
+    pub fn records(&self) -> &BTreeMap<AttachmentKey, Record> {
+        &self.contents.records
+    }
+
+    /// Networks by name.
+    pub fn networks(&self) -> &BTreeMap<NetworkName, Network> {
+        &self.contents.networks
+    }
+
+    /// Addresses that attachments of `network` have, whatever their state.
+    pub fn leases(&self, network: &NetworkName) -> BTreeMap<IpAddr, AttachmentKey> {
+        let records = self.contents.records.values().map(|r| &r.attachment);
+        let of_network = records.filter(|attachment| attachment.key.network == *network);
+        of_network
+            .flat_map(|attachment| {
+                let addresses = attachment.addresses.iter().map(|a| a.address.address);
+                addresses.map(|address| (address, attachment.key.clone()))
+            })
+            .collect()
+    }
+
+    /// The address last given, by index of the range set of `network`.
+    pub fn last_reserved(&self, network: &NetworkName) -> BTreeMap<usize, IpAddr> {
+        let all = self.contents.last_reserved.iter();
+        all.filter(|((name, _), _)| name == network)
+            .map(|((_, set), address)| (*set, *address))
+            .collect()
+    }
+
+    /// Remembers an attachment, in place of what was remembered under its key.
+    pub fn put(&mut self, record: &Record) -> Result<(), StoreError> {
+        self.file.put_record(record)?;
+        let key = record.attachment.key.clone();
+        self.contents.records.insert(key, record.clone());
+        Ok(())
+    }
+
+    /// Forgets an attachment; one that is unknown is forgotten already.
+    pub fn remove(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
+        self.file.remove_record(key)?;
+        self.contents.records.remove(key);
+        Ok(())
+    }
+
+    /// Remembers a network.
+    pub fn put_network(&mut self, network: &Network) -> Result<(), StoreError> {
+        self.file.put_network(network)?;
+        let name = network.name.clone();
+        self.contents.networks.insert(name, network.clone());
+        Ok(())
+    }
+
+    /// Forgets a network and the addresses last given in it.
+    pub fn remove_network(&mut self, name: &NetworkName) -> Result<(), StoreError> {
+        let sets: Vec<usize> = self.last_reserved(name).into_keys().collect();
+        self.file.remove_network(name, &sets)?;
+        self.contents.networks.remove(name);
+        self.contents
+            .last_reserved
+            .retain(|(network, _), _| network != name);
+        Ok(())
+    }
+
+    /// Remembers the addresses last given in `network`, by index of the range set.
+    pub fn put_last_reserved(
+        &mut self,
+        network: &NetworkName,
+        addresses: &BTreeMap<usize, IpAddr>,
+    ) -> Result<(), StoreError> {
+        self.file.put_last_reserved(network, addresses)?;
+        for (set, address) in addresses {
+            let key = (network.clone(), *set);
+            self.contents.last_reserved.insert(key, *address);
+        }
+        Ok(())
+    }
+
+    /// A generation that no attachment has had. It is spent even if the attachment fails: flows may carry it.
+    pub fn next_generation(&mut self) -> Result<u32, StoreError> {
+        let next = self.contents.generation.wrapping_add(1).max(1);
+        self.file.put_generation(next)?;
+        self.contents.generation = next;
+        Ok(next)
+    }
+
+    /// Makes sure that generations up to `seen` are not given again.
+    pub fn raise_generation(&mut self, seen: u32) -> Result<(), StoreError> {
+        if seen > self.contents.generation {
+            self.file.put_generation(seen)?;
+            self.contents.generation = seen;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

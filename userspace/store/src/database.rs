@@ -1,0 +1,317 @@
+//! The file: tables, transactions, and what is done about a file that cannot be trusted. Knows no meaning of a
+//! record, only its key and its bytes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use model::{AttachmentKey, Network, NetworkName, Record};
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
+    TableDefinition, WriteTransaction,
+};
+
+use crate::{Contents, StoreError, format};
+
+/// Changes when the tables or what is in them do.
+const FORMAT: u32 = 1;
+/// The whole file fits many times over; the default of 1 GiB is for other uses.
+const CACHE: usize = 1 << 20;
+
+const NUMBERS: TableDefinition<'static, &str, u32> = TableDefinition::new("numbers");
+const RECORDS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("records");
+const NETWORKS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("networks");
+const LAST_RESERVED: TableDefinition<'static, (&str, u32), &str> =
+    TableDefinition::new("last_reserved");
+
+#[derive(Debug)]
+pub(crate) struct File {
+    path: PathBuf,
+    database: Database,
+}
+
+impl File {
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.len() == 0 => Err(damaged(path, "it is empty")),
+            Ok(_) => Self::open_existing(path),
+            Err(error) if error.kind() == ErrorKind::NotFound => Self::create(path),
+            Err(source) => Err(io("read", path, source)),
+        }
+    }
+
+    fn open_existing(path: &Path) -> Result<Self, StoreError> {
+        let opened = Builder::new().set_cache_size(CACHE).open(path);
+        let mut database = opened.map_err(|error| refused("open", path, error))?;
+        let sound = database
+            .check_integrity()
+            .map_err(|error| refused("check", path, error))?;
+        if !sound {
+            return Err(damaged(path, "its checksums are wrong"));
+        }
+        let path = path.to_owned();
+        Ok(Self { path, database })
+    }
+
+    /// A new file gets its name only when it is whole, so that a crash while it is made leaves nothing to mistrust.
+    fn create(path: &Path) -> Result<Self, StoreError> {
+        let draft = path.with_extension("draft");
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(io("remove", &draft, error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let created = Builder::new().set_cache_size(CACHE).create(&draft);
+        let database = created.map_err(|error| refused("create", path, error))?;
+        let path = path.to_owned();
+        let file = Self { path, database };
+        file.write("prepare", |transaction| {
+            transaction.open_table(RECORDS)?;
+            transaction.open_table(NETWORKS)?;
+            transaction.open_table(LAST_RESERVED)?;
+            transaction.open_table(NUMBERS)?.insert("format", FORMAT)?;
+            Ok(())
+        })?;
+        fs::hard_link(&draft, &file.path).map_err(|error| io("create", &file.path, error))?;
+        fs::remove_file(&draft).map_err(|error| io("remove", &draft, error))?;
+        Ok(file)
+    }
+
+    /// Everything in the file.
+    pub(crate) fn read(&self) -> Result<Contents, StoreError> {
+        self.check_format()?;
+        Ok(Contents {
+            records: self.read_records()?,
+            networks: self.read_networks()?,
+            last_reserved: self.read_last_reserved()?,
+            generation: self.read_number("generation")?.unwrap_or(0),
+        })
+    }
+
+    fn check_format(&self) -> Result<(), StoreError> {
+        match self.read_number("format")? {
+            Some(FORMAT) => Ok(()),
+            Some(found) => Err(StoreError::Format {
+                path: self.path.clone(),
+                found,
+                known: FORMAT,
+            }),
+            None => Err(damaged(&self.path, "it does not say its format")),
+        }
+    }
+
+    fn read_number(&self, name: &str) -> Result<Option<u32>, StoreError> {
+        let read = || -> Result<Option<u32>, redb::Error> {
+            let table = self.database.begin_read()?.open_table(NUMBERS)?;
+            Ok(table.get(name)?.map(|number| number.value()))
+        };
+        read().map_err(|error| damaged(&self.path, &error.to_string()))
+    }
+
+    fn read_records(&self) -> Result<BTreeMap<AttachmentKey, Record>, StoreError> {
+        let records = self.read_values(RECORDS)?.into_iter().map(|(name, bytes)| {
+            let record = format::read_record(&bytes);
+            let record = record.map_err(|what| damaged(&self.path, &format!("{name}: {what}")))?;
+            if record.attachment.key.to_string() == name {
+                Ok((record.attachment.key.clone(), record))
+            } else {
+                Err(damaged(&self.path, &format!("{name} holds another record")))
+            }
+        });
+        records.collect()
+    }
+
+    fn read_networks(&self) -> Result<BTreeMap<NetworkName, Network>, StoreError> {
+        let networks = self
+            .read_values(NETWORKS)?
+            .into_iter()
+            .map(|(name, bytes)| {
+                let network = format::read_network(&bytes);
+                let network =
+                    network.map_err(|what| damaged(&self.path, &format!("{name}: {what}")))?;
+                Ok((network.name.clone(), network))
+            });
+        networks.collect()
+    }
+
+    fn read_values(
+        &self,
+        table: TableDefinition<'static, &str, &[u8]>,
+    ) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let read = || -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
+            let table = self.database.begin_read()?.open_table(table)?;
+            let rows = table.iter()?.map(|row| {
+                let (key, value) = row?;
+                Ok((key.value().to_owned(), value.value().to_vec()))
+            });
+            rows.collect()
+        };
+        read().map_err(|error| damaged(&self.path, &error.to_string()))
+    }
+
+    fn read_last_reserved(&self) -> Result<BTreeMap<(NetworkName, usize), IpAddr>, StoreError> {
+        let read = || -> Result<Vec<(String, u32, String)>, redb::Error> {
+            let table = self.database.begin_read()?.open_table(LAST_RESERVED)?;
+            let rows = table.iter()?.map(|row| {
+                let (key, value) = row?;
+                let (network, set) = key.value();
+                Ok((network.to_owned(), set, value.value().to_owned()))
+            });
+            rows.collect()
+        };
+        let rows = read().map_err(|error| damaged(&self.path, &error.to_string()))?;
+        let parsed = rows.into_iter().map(|(network, set, address)| {
+            let network = network.parse().ok();
+            let set = usize::try_from(set).ok();
+            network
+                .zip(set)
+                .zip(address.parse().ok())
+                .ok_or_else(|| damaged(&self.path, "an address last given"))
+        });
+        parsed.collect()
+    }
+
+    pub(crate) fn put_record(&self, record: &Record) -> Result<(), StoreError> {
+        let name = record.attachment.key.to_string();
+        let bytes = format::write_record(record);
+        self.write("write", |transaction| {
+            let mut table = transaction.open_table(RECORDS)?;
+            table.insert(name.as_str(), bytes.as_slice())?;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn remove_record(&self, key: &AttachmentKey) -> Result<(), StoreError> {
+        let name = key.to_string();
+        self.write("write", |transaction| {
+            transaction.open_table(RECORDS)?.remove(name.as_str())?;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn put_network(&self, network: &Network) -> Result<(), StoreError> {
+        let bytes = format::write_network(network);
+        self.write("write", |transaction| {
+            let mut table = transaction.open_table(NETWORKS)?;
+            table.insert(network.name.as_str(), bytes.as_slice())?;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn remove_network(
+        &self,
+        name: &NetworkName,
+        sets: &[usize],
+    ) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            transaction.open_table(NETWORKS)?.remove(name.as_str())?;
+            let mut last_reserved = transaction.open_table(LAST_RESERVED)?;
+            for set in sets {
+                last_reserved.remove((name.as_str(), index(*set)))?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn put_last_reserved(
+        &self,
+        network: &NetworkName,
+        addresses: &BTreeMap<usize, IpAddr>,
+    ) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            let mut table = transaction.open_table(LAST_RESERVED)?;
+            for (set, address) in addresses {
+                let text = address.to_string();
+                table.insert((network.as_str(), index(*set)), text.as_str())?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn put_generation(&self, generation: u32) -> Result<(), StoreError> {
+        self.put_number("generation", generation)
+    }
+
+    /// Pretends that another version wrote the file.
+    #[cfg(test)]
+    pub(crate) fn put_format(&self, format: u32) -> Result<(), StoreError> {
+        self.put_number("format", format)
+    }
+
+    fn put_number(&self, name: &str, number: u32) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            transaction.open_table(NUMBERS)?.insert(name, number)?;
+            Ok(())
+        })
+    }
+
+    /// One transaction: all of `change` or nothing of it.
+    fn write(
+        &self,
+        action: &'static str,
+        change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,
+    ) -> Result<(), StoreError> {
+        let run = || -> Result<(), redb::Error> {
+            let transaction = self.database.begin_write()?;
+            change(&transaction)?;
+            transaction.commit()?;
+            Ok(())
+        };
+        run().map_err(|source| StoreError::Database {
+            action,
+            path: self.path.clone(),
+            source: Box::new(source),
+        })
+    }
+}
+
+/// A configuration has far fewer than 2^32 range sets; the last index stands for those that cannot be.
+fn index(set: usize) -> u32 {
+    u32::try_from(set).unwrap_or(u32::MAX)
+}
+
+fn refused(action: &'static str, path: &Path, error: DatabaseError) -> StoreError {
+    let path = path.to_owned();
+    if let DatabaseError::DatabaseAlreadyOpen = error {
+        return StoreError::InUse { path };
+    }
+    if let DatabaseError::Storage(StorageError::Corrupted(what)) = error {
+        return StoreError::Damaged { path, what };
+    }
+    if let DatabaseError::Storage(StorageError::Io(source)) = &error
+        && is_nonsense(source)
+    {
+        return damaged(&path, &source.to_string());
+    }
+    StoreError::Database {
+        action,
+        path,
+        source: Box::new(error.into()),
+    }
+}
+
+/// Whether the file could be read and what it holds makes no sense.
+fn is_nonsense(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidData | ErrorKind::UnexpectedEof
+    )
+}
+
+fn damaged(path: &Path, what: &str) -> StoreError {
+    StoreError::Damaged {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    }
+}
+
+fn io(action: &'static str, path: &Path, source: std::io::Error) -> StoreError {
+    StoreError::Io {
+        action,
+        path: path.to_owned(),
+        source,
+    }
+}

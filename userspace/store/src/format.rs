@@ -1,0 +1,381 @@
+//! Records as JSON. These types are the file's, not the model's: the model may change its shape, and what was written
+//! can still be read, or else the format's number changes.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::str::FromStr;
+
+use model::{
+    Assigned, Attachment, AttachmentKey, HairpinMode, Netns, Network, PodName, PortMapping, Range,
+    RangeSet, Record, State,
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+pub(crate) fn write_record(record: &Record) -> Vec<u8> {
+    write(&StoredRecord::from(record))
+}
+
+pub(crate) fn read_record(bytes: &[u8]) -> Result<Record, String> {
+    let stored: StoredRecord = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    Ok(stored.into())
+}
+
+pub(crate) fn write_network(network: &Network) -> Vec<u8> {
+    write(&StoredNetwork::from(network))
+}
+
+pub(crate) fn read_network(bytes: &[u8]) -> Result<Network, String> {
+    let stored: StoredNetwork = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    stored.try_into()
+}
+
+fn write(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("structs of texts and numbers are JSON")
+}
+
+/// Anything that is written as it is printed and read as it is parsed.
+#[derive(Clone)]
+struct Text<T>(T);
+
+impl<T: Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(de::Error::custom)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredRecord {
+    state: StoredState,
+    boot_id: String,
+    created_at: u64,
+    attachment: StoredAttachment,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredState {
+    Pending,
+    Attached,
+    Removing,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredAttachment {
+    network: Text<model::NetworkName>,
+    container_id: Text<model::ContainerId>,
+    ifname: Text<model::IfName>,
+    netns: StoredNetns,
+    pod: Option<StoredPod>,
+    bridge: Text<model::IfName>,
+    mac: Text<model::Mac>,
+    mtu: u32,
+    addresses: Vec<StoredAddress>,
+    routes: Vec<StoredRoute>,
+    port_mappings: Vec<StoredPort>,
+    masquerade: bool,
+    hairpin: bool,
+    slot: u32,
+    generation: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredNetns {
+    path: Text<model::NetnsPath>,
+    device: u64,
+    inode: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredPod {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredAddress {
+    address: Text<model::InterfaceAddress>,
+    gateway: IpAddr,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredRoute {
+    destination: Text<model::Cidr>,
+    gateway: Option<IpAddr>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredPort {
+    host_port: NonZeroU16,
+    container_port: NonZeroU16,
+    protocol: Text<model::Protocol>,
+    host_address: Option<IpAddr>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredNetwork {
+    name: Text<model::NetworkName>,
+    bridge: Text<model::IfName>,
+    ranges: Vec<Vec<StoredRange>>,
+    routes: Vec<StoredRoute>,
+    mtu: Option<u32>,
+    hairpin: StoredHairpin,
+    masquerade: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredRange {
+    subnet: Text<model::Cidr>,
+    first: IpAddr,
+    last: IpAddr,
+    gateway: IpAddr,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredHairpin {
+    HairpinVeth,
+    PromiscuousBridge,
+    None,
+}
+
+impl From<&Record> for StoredRecord {
+    fn from(record: &Record) -> Self {
+        Self {
+            state: match record.state {
+                State::Pending => StoredState::Pending,
+                State::Attached => StoredState::Attached,
+                State::Removing => StoredState::Removing,
+            },
+            boot_id: record.boot_id.clone(),
+            created_at: record.created_at,
+            attachment: (&record.attachment).into(),
+        }
+    }
+}
+
+impl From<StoredRecord> for Record {
+    fn from(stored: StoredRecord) -> Self {
+        Self {
+            attachment: stored.attachment.into(),
+            state: match stored.state {
+                StoredState::Pending => State::Pending,
+                StoredState::Attached => State::Attached,
+                StoredState::Removing => State::Removing,
+            },
+            boot_id: stored.boot_id,
+            created_at: stored.created_at,
+        }
+    }
+}
+
+impl From<&Attachment> for StoredAttachment {
+    fn from(attachment: &Attachment) -> Self {
+        Self {
+            network: Text(attachment.key.network.clone()),
+            container_id: Text(attachment.key.container_id.clone()),
+            ifname: Text(attachment.key.ifname.clone()),
+            netns: (&attachment.netns).into(),
+            pod: attachment.pod.as_ref().map(StoredPod::from),
+            bridge: Text(attachment.bridge.clone()),
+            mac: Text(attachment.mac),
+            mtu: attachment.mtu,
+            addresses: attachment.addresses.iter().map(Into::into).collect(),
+            routes: attachment.routes.iter().map(Into::into).collect(),
+            port_mappings: attachment.port_mappings.iter().map(Into::into).collect(),
+            masquerade: attachment.masquerade,
+            hairpin: attachment.hairpin,
+            slot: attachment.slot,
+            generation: attachment.generation,
+        }
+    }
+}
+
+impl From<StoredAttachment> for Attachment {
+    fn from(stored: StoredAttachment) -> Self {
+        Self {
+            key: AttachmentKey {
+                network: stored.network.0,
+                container_id: stored.container_id.0,
+                ifname: stored.ifname.0,
+            },
+            netns: stored.netns.into(),
+            pod: stored.pod.map(PodName::from),
+            bridge: stored.bridge.0,
+            mac: stored.mac.0,
+            mtu: stored.mtu,
+            addresses: stored.addresses.into_iter().map(Into::into).collect(),
+            routes: stored.routes.into_iter().map(Into::into).collect(),
+            port_mappings: stored.port_mappings.into_iter().map(Into::into).collect(),
+            masquerade: stored.masquerade,
+            hairpin: stored.hairpin,
+            slot: stored.slot,
+            generation: stored.generation,
+        }
+    }
+}
+
+impl From<&Netns> for StoredNetns {
+    fn from(netns: &Netns) -> Self {
+        Self {
+            path: Text(netns.path.clone()),
+            device: netns.device,
+            inode: netns.inode,
+        }
+    }
+}
+
+impl From<StoredNetns> for Netns {
+    fn from(stored: StoredNetns) -> Self {
+        Self {
+            path: stored.path.0,
+            device: stored.device,
+            inode: stored.inode,
+        }
+    }
+}
+
+impl From<&PodName> for StoredPod {
+    fn from(pod: &PodName) -> Self {
+        Self {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+        }
+    }
+}
+
+impl From<StoredPod> for PodName {
+    fn from(stored: StoredPod) -> Self {
+        Self {
+            namespace: stored.namespace,
+            name: stored.name,
+        }
+    }
+}
+
+impl From<&Assigned> for StoredAddress {
+    fn from(assigned: &Assigned) -> Self {
+        Self {
+            address: Text(assigned.address),
+            gateway: assigned.gateway,
+        }
+    }
+}
+
+impl From<StoredAddress> for Assigned {
+    fn from(stored: StoredAddress) -> Self {
+        Self {
+            address: stored.address.0,
+            gateway: stored.gateway,
+        }
+    }
+}
+
+impl From<&model::Route> for StoredRoute {
+    fn from(route: &model::Route) -> Self {
+        Self {
+            destination: Text(route.destination),
+            gateway: route.gateway,
+        }
+    }
+}
+
+impl From<StoredRoute> for model::Route {
+    fn from(stored: StoredRoute) -> Self {
+        Self {
+            destination: stored.destination.0,
+            gateway: stored.gateway,
+        }
+    }
+}
+
+impl From<&PortMapping> for StoredPort {
+    fn from(mapping: &PortMapping) -> Self {
+        Self {
+            host_port: mapping.host_port,
+            container_port: mapping.container_port,
+            protocol: Text(mapping.protocol),
+            host_address: mapping.host_address,
+        }
+    }
+}
+
+impl From<StoredPort> for PortMapping {
+    fn from(stored: StoredPort) -> Self {
+        Self {
+            host_port: stored.host_port,
+            container_port: stored.container_port,
+            protocol: stored.protocol.0,
+            host_address: stored.host_address,
+        }
+    }
+}
+
+impl From<&Network> for StoredNetwork {
+    fn from(network: &Network) -> Self {
+        let ranges = |set: &RangeSet| set.ranges().iter().map(StoredRange::from).collect();
+        Self {
+            name: Text(network.name.clone()),
+            bridge: Text(network.bridge.clone()),
+            ranges: network.ranges.iter().map(ranges).collect(),
+            routes: network.routes.iter().map(Into::into).collect(),
+            mtu: network.mtu,
+            hairpin: match network.hairpin {
+                HairpinMode::HairpinVeth => StoredHairpin::HairpinVeth,
+                HairpinMode::PromiscuousBridge => StoredHairpin::PromiscuousBridge,
+                HairpinMode::None => StoredHairpin::None,
+            },
+            masquerade: network.masquerade,
+        }
+    }
+}
+
+impl TryFrom<StoredNetwork> for Network {
+    type Error = String;
+
+    fn try_from(stored: StoredNetwork) -> Result<Self, String> {
+        let ranges = stored.ranges.into_iter().map(range_set);
+        Ok(Self {
+            name: stored.name.0,
+            bridge: stored.bridge.0,
+            ranges: ranges.collect::<Result<_, _>>()?,
+            routes: stored.routes.into_iter().map(Into::into).collect(),
+            mtu: stored.mtu,
+            hairpin: match stored.hairpin {
+                StoredHairpin::HairpinVeth => HairpinMode::HairpinVeth,
+                StoredHairpin::PromiscuousBridge => HairpinMode::PromiscuousBridge,
+                StoredHairpin::None => HairpinMode::None,
+            },
+            masquerade: stored.masquerade,
+        })
+    }
+}
+
+fn range_set(stored: Vec<StoredRange>) -> Result<RangeSet, String> {
+    let ranges = stored.into_iter().map(|range| {
+        let (first, last) = (Some(range.first), Some(range.last));
+        Range::new(range.subnet.0, first, last, Some(range.gateway))
+    });
+    let ranges = ranges.collect::<Result<Vec<_>, _>>();
+    ranges
+        .and_then(RangeSet::new)
+        .map_err(|error| error.to_string())
+}
+
+impl From<&Range> for StoredRange {
+    fn from(range: &Range) -> Self {
+        Self {
+            subnet: Text(range.subnet()),
+            first: range.first(),
+            last: range.last(),
+            gateway: range.gateway(),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Promises of the store: what was put is there after a restart, and a file that cannot be trusted is refused.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+
+use model::{
+    Assigned, Attachment, HairpinMode, InterfaceAddress, Mac, Netns, PodName, PortMapping,
+    Protocol, Range, RangeSet, Route, State,
+};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+fn directory() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn record(container: u8, state: State) -> Record {
+    let address = |text: &str| Assigned {
+        address: text.parse::<InterfaceAddress>().unwrap(),
+        gateway: "10.1.0.1".parse().unwrap(),
+    };
+    let mapping = PortMapping {
+        host_port: 8080.try_into().unwrap(),
+        container_port: 80.try_into().unwrap(),
+        protocol: Protocol::Tcp,
+        host_address: Some(IpAddr::from([192, 0, 2, 7])),
+    };
+    Record {
+        attachment: Attachment {
+            key: key(container),
+            netns: Netns {
+                path: "/run/netns/x".parse().unwrap(),
+                device: 4,
+                inode: 4_026_532_000 + u64::from(container),
+            },
+            pod: Some(PodName {
+                namespace: "default".to_owned(),
+                name: format!("pod {container}"),
+            }),
+            bridge: "cbr0".parse().unwrap(),
+            mac: Mac::local([1, 2, 3, 4, container]),
+            mtu: 1500,
+            addresses: vec![address(&format!("10.1.0.{container}/24"))],
+            routes: vec![Route {
+                destination: "0.0.0.0/0".parse().unwrap(),
+                gateway: Some("10.1.0.1".parse().unwrap()),
+            }],
+            port_mappings: vec![mapping],
+            masquerade: true,
+            hairpin: true,
+            slot: u32::from(container),
+            generation: 77,
+        },
+        state,
+        boot_id: "f00".to_owned(),
+        created_at: 1_700_000_000,
+    }
+}
+
+fn key(container: u8) -> AttachmentKey {
+    AttachmentKey {
+        network: "net".parse().unwrap(),
+        container_id: format!("c{container}").parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    }
+}
+
+fn network(name: &str) -> Network {
+    let first = Some(IpAddr::V4(Ipv4Addr::new(10, 1, 0, 9)));
+    let range = Range::new("10.1.0.0/24".parse().unwrap(), first, None, None).unwrap();
+    Network {
+        name: name.parse().unwrap(),
+        bridge: "cbr0".parse().unwrap(),
+        ranges: vec![RangeSet::new(vec![range]).unwrap()],
+        routes: vec![Route {
+            destination: "::/0".parse().unwrap(),
+            gateway: None,
+        }],
+        mtu: Some(1400),
+        hairpin: HairpinMode::None,
+        masquerade: false,
+    }
+}
+
+#[test]
+fn a_second_agent_is_refused_while_the_first_has_the_file_open() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let first = Store::open(&path).unwrap();
+    let error = Store::open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::InUse { .. }), "{error:?}");
+    assert!(error.to_string().contains(path.to_str().unwrap()));
+    drop(first);
+    Store::open(&path).unwrap();
+}
+
+#[test]
+fn a_file_that_is_empty_cut_short_or_overwritten_is_refused_by_name() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let mut store = Store::open(&path).unwrap();
+    for container in 2..40 {
+        store.put(&record(container, State::Attached)).unwrap();
+    }
+    drop(store);
+    let whole = fs::read(&path).unwrap();
+    let half = whole.len() / 2;
+    let noise: Vec<u8> = (0..=250).cycle().take(whole.len()).collect();
+    let mut scratched = whole.clone();
+    for at in 0..whole.len() - 4 {
+        if &whole[at..at + 4] == b"1500" {
+            scratched[at + 3] = b'1';
+        }
+    }
+    assert_ne!(scratched, whole);
+    for broken in [
+        &[][..],
+        &whole[..100],
+        &whole[..half],
+        &noise,
+        &scratched,
+        b"text",
+    ] {
+        fs::write(&path, broken).unwrap();
+        let error = Store::open(&path).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
+        assert!(error.to_string().contains(path.to_str().unwrap()));
+        assert_eq!(fs::read(&path).unwrap().is_empty(), broken.is_empty());
+    }
+}
+
+#[test]
+fn a_file_of_another_format_is_refused_and_left_as_it_is() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let store = Store::open(&path).unwrap();
+    store.file.put_format(2).unwrap();
+    drop(store);
+    let error = Store::open(&path).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            StoreError::Format {
+                found: 2,
+                known: 1,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_draft_left_by_a_crash_is_no_obstacle() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    fs::write(path.with_extension("draft"), b"half").unwrap();
+    Store::open(&path).unwrap();
+    assert!(!path.with_extension("draft").exists());
+}
+
+#[test]
+fn leases_are_the_addresses_of_the_records_of_a_network() {
+    let directory = directory();
+    let mut store = Store::open(&directory.path().join("store.redb")).unwrap();
+    store.put(&record(5, State::Pending)).unwrap();
+    store.put(&record(6, State::Removing)).unwrap();
+    let leases = store.leases(&"net".parse().unwrap());
+    let expected = [5, 6].map(|c| (IpAddr::from([10, 1, 0, c]), key(c)));
+    assert_eq!(leases, BTreeMap::from(expected));
+    assert!(store.leases(&"other".parse().unwrap()).is_empty());
+}
+
+/// What was written by format 1 must be readable as long as the format is called 1.
+#[test]
+fn the_written_form_of_a_record_does_not_change_by_accident() {
+    let written = format::write_record(&record(5, State::Attached));
+    let expected = concat!(
+        r#"{"state":"attached","boot_id":"f00","created_at":1700000000,"attachment":{"#,
+        r#""network":"net","container_id":"c5","ifname":"eth0","#,
+        r#""netns":{"path":"/run/netns/x","device":4,"inode":4026532005},"#,
+        r#""pod":{"namespace":"default","name":"pod 5"},"bridge":"cbr0","#,
+        r#""mac":"02:01:02:03:04:05","mtu":1500,"#,
+        r#""addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"}],"#,
+        r#""routes":[{"destination":"0.0.0.0/0","gateway":"10.1.0.1"}],"#,
+        r#""port_mappings":[{"host_port":8080,"container_port":80,"protocol":"tcp","#,
+        r#""host_address":"192.0.2.7"}],"masquerade":true,"hairpin":true,"slot":5,"#,
+        r#""generation":77}}"#,
+    );
+    assert_eq!(String::from_utf8(written).unwrap(), expected);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Put(u8, State),
+    Remove(u8),
+    PutNetwork(u8),
+    RemoveNetwork(u8),
+    Reserve(u8, usize, u32),
+    NextGeneration,
+    RaiseGeneration(u32),
+    Reopen,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let state = prop_oneof![
+        Just(State::Pending),
+        Just(State::Attached),
+        Just(State::Removing)
+    ];
+    prop_oneof![
+        (2u8..8, state).prop_map(|(c, state)| Operation::Put(c, state)),
+        (2u8..8).prop_map(Operation::Remove),
+        (0u8..3).prop_map(Operation::PutNetwork),
+        (0u8..3).prop_map(Operation::RemoveNetwork),
+        (0u8..3, 0usize..2, any::<u32>()).prop_map(|(n, set, a)| Operation::Reserve(n, set, a)),
+        Just(Operation::NextGeneration),
+        (0u32..50).prop_map(Operation::RaiseGeneration),
+        Just(Operation::Reopen),
+    ]
+}
+
+fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Path) -> Store {
+    let name = |n: u8| format!("n{n}").parse::<NetworkName>().unwrap();
+    match operation {
+        Operation::Put(container, state) => {
+            let record = record(container, state);
+            store.put(&record).unwrap();
+            model.records.insert(key(container), record);
+        }
+        Operation::Remove(container) => {
+            store.remove(&key(container)).unwrap();
+            model.records.remove(&key(container));
+        }
+        Operation::PutNetwork(n) => {
+            let network = network(name(n).as_str());
+            store.put_network(&network).unwrap();
+            model.networks.insert(name(n), network);
+        }
+        Operation::RemoveNetwork(n) => {
+            store.remove_network(&name(n)).unwrap();
+            model.networks.remove(&name(n));
+            model
+                .last_reserved
+                .retain(|(other, _), _| *other != name(n));
+        }
+        Operation::Reserve(n, set, bits) => {
+            let address = IpAddr::V4(Ipv4Addr::from_bits(bits));
+            let addresses = BTreeMap::from([(set, address)]);
+            store.put_last_reserved(&name(n), &addresses).unwrap();
+            model.last_reserved.insert((name(n), set), address);
+        }
+        Operation::NextGeneration => {
+            model.generation += 1;
+            assert_eq!(store.next_generation().unwrap(), model.generation);
+        }
+        Operation::RaiseGeneration(seen) => {
+            store.raise_generation(seen).unwrap();
+            model.generation = model.generation.max(seen);
+        }
+        Operation::Reopen => {
+            drop(store);
+            store = Store::open(path).unwrap();
+        }
+    }
+    store
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn what_was_put_and_not_removed_is_there_also_after_reopening(
+        operations in prop::collection::vec(operation(), 1..40)
+    ) {
+        let directory = directory();
+        let path = directory.path().join("store.redb");
+        let mut store = Store::open(&path).unwrap();
+        let mut model = Contents::default();
+        for operation in operations {
+            store = apply(operation, store, &mut model, &path);
+            prop_assert_eq!(store.contents(), &model);
+        }
+        drop(store);
+        let reopened = Store::open(&path).unwrap();
+        prop_assert_eq!(reopened.contents(), &model);
+    }
+}
