@@ -1,1 +1,40 @@
-//! TBD
+//! The local HTTP API as values, and a blocking client for it.
+//!
+//! What the agent says and what the plugin and `viaductctl` read are the same types, so they cannot drift apart. A
+//! client must ignore fields that it does not know: fields are added, never given another meaning. Knows nothing of
+//! the kernel, of the CNI protocol (a configuration passes through as the text that the runtime wrote) or of how the
+//! agent keeps its state.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod http;
+mod request;
+mod status;
+mod view;
+
+pub use client::{Client, ClientError, Reply};
+pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
+pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, TRY_AGAIN_LATER};
+pub use status::{
+    Degraded, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem, Status, UplinkView, Version,
+};
+pub use view::{AddressView, AttachmentView, CounterView, HostportView, Lease, PodView, RouteView};
+
+/// Paths of version 1 of the API, so that neither side spells one by itself.
+pub mod path {
+    /// `GET`: [`crate::Version`].
+    pub const VERSION: &str = "/v1/version";
+    /// `GET`: [`crate::Status`].
+    pub const STATUS: &str = "/v1/status";
+    /// `GET`: a list of [`crate::NetworkView`].
+    pub const NETWORKS: &str = "/v1/networks";
+    /// `GET`: a list of [`crate::AttachmentView`].
+    pub const ATTACHMENTS: &str = "/v1/attachments";
+    /// `GET`: a list of [`crate::Lease`].
+    pub const LEASES: &str = "/v1/leases";
+    /// `GET`: a list of [`crate::HostportView`].
+    pub const HOSTPORTS: &str = "/v1/hostports";
+    /// `GET`: [`crate::CounterView`] of the whole node.
+    pub const COUNTERS: &str = "/v1/counters";
+}

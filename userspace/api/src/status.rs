@@ -1,0 +1,136 @@
+//! The state of the agent and of its networks, as data that logs, metrics and people's tools render.
+
+use serde::{Deserialize, Serialize};
+
+use crate::AddressView;
+
+/// Which agent this is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Version of the agent.
+    pub agent: String,
+    /// Version of the table layouts that it shares with its eBPF programs.
+    pub abi: u32,
+    /// Versions of the CNI protocol that it speaks.
+    #[serde(default)]
+    pub cni: Vec<String>,
+}
+
+/// The state of the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Which agent.
+    pub version: Version,
+    /// Seconds since it began to serve.
+    pub uptime_seconds: u64,
+    /// The networks, the default one first.
+    pub networks: Vec<NetworkView>,
+    /// The interfaces by which packets leave the node.
+    pub uplinks: Vec<UplinkView>,
+    /// How many attachments there are.
+    pub attachments: u64,
+    /// The last comparison of records and kernel; `None` before the first.
+    #[serde(default)]
+    pub last_reconcile: Option<Reconcile>,
+    /// Everything that does not work as it should; empty when all is well.
+    #[serde(default)]
+    pub degraded: Vec<Degraded>,
+}
+
+/// A network and what it has left to give.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkView {
+    /// Name.
+    pub name: String,
+    /// Whether it serves configurations without an `ipam`.
+    #[serde(default)]
+    pub is_default: bool,
+    /// The bridge.
+    pub bridge: String,
+    /// MTU of its interfaces in bytes; `None` while that is not decided.
+    #[serde(default)]
+    pub mtu: Option<u32>,
+    /// Whether flows to the outside get the uplink's address.
+    #[serde(default)]
+    pub masquerade: bool,
+    /// Attachments on it.
+    #[serde(default)]
+    pub attachments: u64,
+    /// Its ranges, in the order of the configuration.
+    #[serde(default)]
+    pub pools: Vec<PoolView>,
+}
+
+/// A range of addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolView {
+    /// The subnet.
+    pub subnet: String,
+    /// The bridge's address in it.
+    pub gateway: String,
+    /// Addresses in use.
+    pub used: u64,
+    /// Addresses that could be in use; [`u64::MAX`] when there are more than that.
+    pub total: u64,
+}
+
+/// An interface by which packets leave the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UplinkView {
+    /// Interface name.
+    pub name: String,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Addresses that masquerading may choose.
+    #[serde(default)]
+    pub addresses: Vec<AddressView>,
+    /// Whether our programs are attached to it.
+    pub attached: bool,
+}
+
+/// One comparison of records and kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reconcile {
+    /// When it ended, in seconds since 1970 (UTC).
+    pub finished_at: u64,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// What it did; empty when everything was as it should be.
+    #[serde(default)]
+    pub items: Vec<ReconcileItem>,
+}
+
+/// One thing that was not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReconcileItem {
+    /// What: an attachment, a link, a table entry.
+    pub subject: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was found or done, or why that failed.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// How a repair ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Put right.
+    Repaired,
+    /// Ours, and nobody's any more: removed.
+    Removed,
+    /// Not provably ours: left alone.
+    LeftAlone,
+    /// Tried without success.
+    Failed,
+}
+
+/// One thing that does not work as it should.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Degraded {
+    /// A word for machines, in kebab case, for example `no-pod-cidr`.
+    pub reason: String,
+    /// A sentence for people: what does not work, and what to do.
+    pub message: String,
+}

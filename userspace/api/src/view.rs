@@ -1,0 +1,134 @@
+//! Attachments, leases, published ports and counters, as shown to the outside: texts and numbers, no types of ours.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One pod interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachmentView {
+    /// The network that the runtime's configuration names.
+    pub network: String,
+    /// Container.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// Interface in the container.
+    pub ifname: String,
+    /// Path of the container's network namespace.
+    pub netns: String,
+    /// The pod, when the runtime told.
+    #[serde(default)]
+    pub pod: Option<PodView>,
+    /// The host's end of the veth.
+    pub host_link: String,
+    /// The bridge.
+    pub bridge: String,
+    /// Ethernet address of the pod's end.
+    pub mac: String,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Addresses with their gateways, IPv4 first.
+    pub addresses: Vec<AddressView>,
+    /// Routes.
+    #[serde(default)]
+    pub routes: Vec<RouteView>,
+    /// Published ports.
+    #[serde(default)]
+    pub hostports: Vec<HostportView>,
+    /// Row in the datapath's pod table.
+    pub slot: u32,
+    /// Distinguishes this owner of the slot from those before it.
+    pub generation: u32,
+    /// `pending`, `attached` or `removing`.
+    pub state: String,
+    /// When it was decided, in seconds since 1970 (UTC).
+    pub created_at: u64,
+    /// Traffic; `None` when the tables could not be read.
+    #[serde(default)]
+    pub counters: Option<CounterView>,
+}
+
+/// A pod of Kubernetes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodView {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// An address of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressView {
+    /// The address with the length of its subnet, for example `10.0.0.2/24`.
+    pub address: String,
+    /// The gateway.
+    #[serde(default)]
+    pub gateway: Option<String>,
+}
+
+/// A route of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteView {
+    /// Where to.
+    pub destination: String,
+    /// By which gateway.
+    #[serde(default)]
+    pub gateway: Option<String>,
+}
+
+/// A published port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostportView {
+    /// Address of the node; `None` for all.
+    #[serde(default)]
+    pub host_address: Option<String>,
+    /// Port of the node.
+    pub host_port: u16,
+    /// Port of the pod.
+    pub container_port: u16,
+    /// `tcp`, `udp` or `sctp`.
+    pub protocol: String,
+    /// The attachment that it leads to, as `network/container/ifname`; empty inside of an [`AttachmentView`].
+    #[serde(default)]
+    pub attachment: String,
+}
+
+/// An address in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The network whose range it is of.
+    pub network: String,
+    /// The address.
+    pub address: String,
+    /// Container.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// Interface in the container.
+    pub ifname: String,
+}
+
+/// Traffic of one pod, or of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CounterView {
+    /// Packets that the pod received.
+    pub rx_packets: u64,
+    /// Bytes that the pod received.
+    pub rx_bytes: u64,
+    /// Packets that the pod sent.
+    pub tx_packets: u64,
+    /// Bytes that the pod sent.
+    pub tx_bytes: u64,
+    /// Packets for the pod that were dropped by name.
+    #[serde(default)]
+    pub rx_dropped: u64,
+    /// Packets of the pod that were dropped by name.
+    #[serde(default)]
+    pub tx_dropped: u64,
+    /// Flows made for the pod.
+    #[serde(default)]
+    pub new_flows: u64,
+    /// Dropped packets by the reason's name, counted for the whole node; reasons that never occurred may be missing.
+    #[serde(default)]
+    pub drops: BTreeMap<String, u64>,
+}
