@@ -1,1 +1,37 @@
-//! TBD
+//! The harness of the end-to-end tests and of the demo: a node and an outside world made of namespaces, in which
+//! the real agent and the real plugin run.
+//!
+//! A [`Sandbox`] leaves nothing behind, however it ends: its network namespaces are held by file descriptors, its
+//! files, sockets and BPF pins lie on filesystems of its own mount namespace, and its processes die with the thread
+//! that watches over them. So tests run side by side, and a crash needs no cleaning up.
+//!
+//! The harness knows the interfaces that people rely on (flags, files, the CNI protocol, the HTTP API) and nothing
+//! of the code behind them.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod echo;
+mod iperf;
+mod machine;
+mod mounts;
+mod ping;
+mod plugin;
+mod pod;
+mod process;
+pub mod residue;
+mod sandbox;
+mod wait;
+
+pub use agent::{Agent, POD_CIDRS, SOCKET, program};
+pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_source};
+pub use iperf::{Iperf, Throughput, measure};
+pub use machine::Machine;
+pub use mounts::Mounts;
+pub use ping::{Rtt, ping, ping_source};
+pub use plugin::{Answer, Call, CniError, Config, Mapping, Verb};
+pub use pod::{Pod, addresses};
+pub use process::Process;
+pub use residue::Residue;
+pub use sandbox::{GATEWAYS, NODE, Sandbox, UPLINK, WORLD};
+pub use wait::{DEADLINE, until, until_within};

@@ -1,0 +1,123 @@
+//! The agent under test.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::{Machine, Process, until};
+
+/// Where the agent serves, inside the sandbox.
+pub const SOCKET: &str = "/run/viaduct/viaduct.sock";
+
+/// The node's pod CIDRs, unless a test says otherwise.
+pub const POD_CIDRS: [&str; 2] = ["10.244.1.0/24", "fd00:10:244:1::/64"];
+
+/// A node's agent. Dropping it kills it.
+#[derive(Debug)]
+pub struct Agent {
+    node: Machine,
+    words: Vec<String>,
+    process: Option<Process>,
+}
+
+impl Agent {
+    /// Starts `viaductd` with the usual pod CIDRs and `flags`, and waits until it serves.
+    pub fn start(node: &Machine, flags: &[&str]) -> Result<Self> {
+        let cidrs = POD_CIDRS.map(|cidr| format!("--pod-cidr={cidr}"));
+        let flags = flags.iter().map(ToString::to_string);
+        Self::start_with(node, cidrs.into_iter().chain(flags).collect())
+    }
+
+    /// Starts `viaductd` with exactly `flags`, and waits until it serves.
+    pub fn start_with(node: &Machine, flags: Vec<String>) -> Result<Self> {
+        let mut words = vec![program("bin/viaductd").display().to_string()];
+        words.extend(flags);
+        let mut agent = Self {
+            node: node.clone(),
+            words,
+            process: None,
+        };
+        agent.restart()?;
+        Ok(agent)
+    }
+
+    /// Starts it again after it was killed or ended.
+    pub fn restart(&mut self) -> Result<()> {
+        let words = self.words.iter().map(String::as_str).collect::<Vec<_>>();
+        let process = Process::start(&self.node, &words)?;
+        let serves = until("the agent serves", || {
+            if let Some(status) = process.ended()? {
+                bail!("the agent ended early ({status})");
+            }
+            let connected = self
+                .node
+                .mounts()
+                .run(|| UnixStream::connect(SOCKET).is_ok());
+            Ok(connected.then_some(()))
+        });
+        serves.with_context(|| format!("it said:\n{}", process.output()))?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) -> Result<()> {
+        self.end(Signal::SIGKILL).map(drop)
+    }
+
+    /// Asks it to end, as a service manager does.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        self.end(Signal::SIGTERM)
+    }
+
+    /// What it has logged since it was last started.
+    pub fn log(&self) -> String {
+        self.process
+            .as_ref()
+            .map(Process::output)
+            .unwrap_or_default()
+    }
+
+    /// Its process ID, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::pid)
+    }
+
+    /// `GET` of its API.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        get(&self.node, path)
+    }
+
+    /// Runs `viaductctl`.
+    pub fn ctl(&self, arguments: &str) -> Result<String> {
+        let ctl = program("bin/viaductctl");
+        self.node.call(&format!("{} {arguments}", ctl.display()))
+    }
+
+    fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
+        let process = self.process.take().context("the agent does not run")?;
+        let (status, _) = process.end(signal)?;
+        Ok(status)
+    }
+}
+
+/// `GET` of the API of the agent on `node`.
+pub(crate) fn get(node: &Machine, path: &str) -> Result<Value> {
+    node.call_json(&format!(
+        "curl --silent --show-error --fail-with-body --max-time 10 --unix-socket {SOCKET} http://viaduct{path}"
+    ))
+}
+
+/// A program of the distribution under test: `VIADUCT_DIST`, or what `cargo xtask dist` has laid out.
+pub fn program(relative: &str) -> PathBuf {
+    let dist = std::env::var_os("VIADUCT_DIST").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist"),
+        PathBuf::from,
+    );
+    let path = dist.join(relative);
+    path.canonicalize().unwrap_or(path)
+}

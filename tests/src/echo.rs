@@ -1,0 +1,186 @@
+//! Servers that tell their clients as whom they saw them, and the clients that ask.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::socket::{
+    AddressFamily, Shutdown, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt,
+    shutdown, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+
+use crate::Machine;
+
+/// How long one side waits for the other. Longer than a lost SYN or a slow neighbour resolution takes.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// A TCP and a UDP server on one port. Each answers with the address of its peer; TCP then echoes.
+#[derive(Debug)]
+pub struct Echo {
+    listener: Arc<TcpListener>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Echo {
+    /// Serves `port` on every address of `machine`, both families.
+    pub fn start(machine: &Machine, port: u16) -> Result<Self> {
+        Self::at(machine, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
+    }
+
+    /// Serves one address of `machine`.
+    pub fn at(machine: &Machine, address: SocketAddr) -> Result<Self> {
+        let (listener, datagrams) = machine
+            .run(|| {
+                Ok::<_, std::io::Error>((TcpListener::bind(address)?, UdpSocket::bind(address)?))
+            })
+            .with_context(|| format!("cannot serve {address} on {}", machine.name()))?;
+        datagrams.set_read_timeout(Some(Duration::from_millis(100)))?;
+        let listener = Arc::new(listener);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (accepting, told) = (Arc::clone(&listener), Arc::clone(&stop));
+        let threads = vec![
+            thread::spawn(move || accept(&accepting)),
+            thread::spawn(move || answer(&datagrams, &told)),
+        ];
+        Ok(Self {
+            listener,
+            stop,
+            threads,
+        })
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // This is what makes a blocked accept return.
+        let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept(listener: &TcpListener) {
+    while let Ok((stream, peer)) = listener.accept() {
+        thread::spawn(move || serve(stream, peer));
+    }
+}
+
+fn serve(mut stream: TcpStream, peer: SocketAddr) {
+    let mut buffer = [0; 4096];
+    let greeted = writeln!(stream, "{}", canonical(peer));
+    while greeted.is_ok() {
+        match stream.read(&mut buffer) {
+            Ok(length) if length > 0 && stream.write_all(&buffer[..length]).is_ok() => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
+fn answer(socket: &UdpSocket, stop: &AtomicBool) {
+    let mut buffer = [0; 2048];
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(canonical(peer).to_string().as_bytes(), peer);
+        }
+    }
+}
+
+/// Connects from `machine` and returns as whom the server saw the client, and the connection.
+///
+/// `from` is the client's port, 0 for any.
+pub fn tcp_source(
+    machine: &Machine,
+    from: u16,
+    server: SocketAddr,
+) -> Result<(SocketAddr, TcpStream)> {
+    let stream = machine
+        .run(|| tcp_connect(from, server))
+        .with_context(|| format!("{}: no TCP connection to {server}", machine.name()))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(&stream)
+        .read_line(&mut line)
+        .with_context(|| format!("{}: no greeting from {server}", machine.name()))?;
+    let seen = line
+        .trim()
+        .parse()
+        .with_context(|| format!("{server} greeted with {line:?}"))?;
+    Ok((seen, stream))
+}
+
+fn tcp_connect(from: u16, server: SocketAddr) -> Result<TcpStream> {
+    let (family, any) = if server.is_ipv4() {
+        (AddressFamily::Inet, "0.0.0.0")
+    } else {
+        (AddressFamily::Inet6, "::")
+    };
+    let stream = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&stream, sockopt::ReuseAddr, &true)?;
+    // On Linux this bounds connect as well.
+    let patience = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
+    setsockopt(&stream, sockopt::SendTimeout, &patience)?;
+    if from != 0 {
+        let own = SocketAddr::new(any.parse()?, from);
+        bind(stream.as_raw_fd(), &SockaddrStorage::from(own))?;
+    }
+    connect(stream.as_raw_fd(), &SockaddrStorage::from(server))?;
+    Ok(TcpStream::from(stream))
+}
+
+/// Sends a datagram from `machine` and returns as whom the server saw the client, and the socket.
+///
+/// `from` is the client's port, 0 for any. A lost datagram is sent again, as a resolver would.
+pub fn udp_source(
+    machine: &Machine,
+    from: u16,
+    server: SocketAddr,
+) -> Result<(SocketAddr, UdpSocket)> {
+    let any = if server.is_ipv4() { "0.0.0.0" } else { "::" };
+    let socket = machine
+        .run(|| -> Result<UdpSocket> {
+            let socket = UdpSocket::bind((any, from))?;
+            socket.connect(server)?;
+            Ok(socket)
+        })
+        .with_context(|| format!("{}: no UDP socket to {server}", machine.name()))?;
+    let seen = udp_ask(&socket).with_context(|| format!("{}: {server}", machine.name()))?;
+    Ok((seen, socket))
+}
+
+/// Asks again on a socket of [`udp_source`].
+pub fn udp_ask(socket: &UdpSocket) -> Result<SocketAddr> {
+    socket.set_read_timeout(Some(PATIENCE / 4))?;
+    let mut buffer = [0; 128];
+    for _ in 0..4 {
+        socket.send(b"who am I?")?;
+        if let Ok(length) = socket.recv(&mut buffer) {
+            return Ok(String::from_utf8_lossy(&buffer[..length]).parse()?);
+        }
+    }
+    bail!("no answer to four datagrams")
+}
+
+/// Writes a line on a connection of [`tcp_source`] and waits until it comes back.
+pub fn tcp_ask(stream: &TcpStream) -> Result<()> {
+    let (mut writer, mut line) = (stream, [0; 6]);
+    writer.write_all(b"hello\n")?;
+    let mut reader = stream;
+    reader.read_exact(&mut line)?;
+    if &line != b"hello\n" {
+        bail!("the echo is {line:?}");
+    }
+    Ok(())
+}
+
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
+}

@@ -1,0 +1,160 @@
+//! A machine: a network namespace, seen with the sandbox's mounts. Tools and probes run on it.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the harness drives real tools, on threads that it moved into namespaces it made"
+)]
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use serde_json::Value;
+
+use crate::Mounts;
+use crate::mounts::inside;
+
+/// A network namespace with the sandbox's mounts.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    name: String,
+    net: Arc<OwnedFd>,
+    mounts: Mounts,
+}
+
+impl Machine {
+    /// A new network namespace with its loopback up, also to be found at [`Machine::path`] inside the sandbox.
+    pub fn new(name: &str, mounts: &Mounts) -> Result<Self> {
+        let path = path_of(name);
+        let net = mounts
+            .run(|| -> Result<OwnedFd> {
+                unshare(CloneFlags::CLONE_NEWNET)?;
+                File::create(&path)?;
+                let own = "/proc/thread-self/ns/net";
+                let none = None::<&str>;
+                mount(Some(own), path.as_str(), none, MsFlags::MS_BIND, none)?;
+                Ok(File::open(own)?.into())
+            })
+            .with_context(|| format!("cannot make the network namespace {name}"))?;
+        let machine = Self {
+            name: name.to_owned(),
+            net: Arc::new(net),
+            mounts: mounts.clone(),
+        };
+        machine.call("ip link set lo up")?;
+        Ok(machine)
+    }
+
+    /// What the harness calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the namespace is bound, inside the sandbox.
+    pub fn path(&self) -> String {
+        path_of(&self.name)
+    }
+
+    /// The mounts it sees.
+    pub fn mounts(&self) -> &Mounts {
+        &self.mounts
+    }
+
+    /// Takes away the file at [`Machine::path`], as a runtime does when it removes a pod.
+    pub fn unbind(&self) -> Result<()> {
+        let path = self.path();
+        self.mounts.run(|| {
+            umount2(path.as_str(), MntFlags::MNT_DETACH)?;
+            std::fs::remove_file(&path)?;
+            Ok(())
+        })
+    }
+
+    /// Runs `body` on a thread of this machine: the sockets it opens belong here, wherever they are used later.
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        inside(|| self.enter(), body)
+    }
+
+    /// Runs a tool with its arguments, separated by spaces, and returns what it printed; its failure is an error.
+    pub fn call(&self, line: &str) -> Result<String> {
+        let words = line.split_whitespace().collect::<Vec<_>>();
+        self.call_words(&words)
+    }
+
+    /// As [`Machine::call`], for arguments with spaces in them.
+    pub fn call_words(&self, words: &[&str]) -> Result<String> {
+        let output = self.output(words)?;
+        if !output.status.success() {
+            bail!(
+                "on {}: `{}` failed ({}): {}{}",
+                self.name,
+                words.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr),
+                String::from_utf8_lossy(&output.stdout),
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// As [`Machine::call`], for tools that print JSON.
+    pub fn call_json(&self, line: &str) -> Result<Value> {
+        let text = self.call(line)?;
+        if text.trim().is_empty() {
+            return Ok(Value::Array(Vec::new()));
+        }
+        serde_json::from_str(&text).with_context(|| format!("`{line}` printed {text}"))
+    }
+
+    /// Runs a tool to its end, whatever that end is.
+    pub fn output(&self, words: &[&str]) -> Result<Output> {
+        let (program, arguments) = words.split_first().context("there is no command")?;
+        self.run(|| {
+            command(program)
+                .args(arguments)
+                .stdin(Stdio::null())
+                .output()
+        })
+        .with_context(|| format!("cannot run {program}"))
+    }
+
+    /// Sets a sysctl below `/proc/sys/net`.
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        let path = format!("/proc/sys/net/{key}");
+        self.run(|| std::fs::write(&path, value))
+            .with_context(|| format!("cannot set {path}"))
+    }
+
+    /// Enters this machine from outside the harness.
+    pub fn nsenter(&self) -> String {
+        let pid = std::process::id();
+        let (net, mounts) = (self.net.as_raw_fd(), self.mounts.descriptor());
+        format!("nsenter --net=/proc/{pid}/fd/{net} --mount=/proc/{pid}/fd/{mounts}")
+    }
+
+    /// Moves the calling thread inside.
+    pub(crate) fn enter(&self) -> Result<()> {
+        self.mounts.enter()?;
+        setns(self.net.as_fd(), CloneFlags::CLONE_NEWNET)
+            .context("cannot enter the network namespace")
+    }
+}
+
+/// A command with a PATH on which system tools are found, which not every user's is.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new(program);
+    command
+        .env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"))
+        .env("LC_ALL", "C");
+    command
+}
+
+fn path_of(name: &str) -> String {
+    format!("/run/netns/{name}")
+}

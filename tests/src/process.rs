@@ -1,0 +1,133 @@
+//! A long-running program inside a machine, which never outlives the harness.
+
+use std::io::{BufRead as _, BufReader, PipeReader, pipe};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+use crate::machine::command;
+use crate::{Machine, until};
+
+/// A running program. Dropping it kills it.
+#[derive(Debug)]
+pub struct Process {
+    child: Arc<Mutex<Child>>,
+    output: Arc<Mutex<String>>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts `words` on `machine`.
+    ///
+    /// A thread of its own starts the program, reads what it prints and waits for its end. The kernel kills the
+    /// program when that thread dies (`setpriv --pdeathsig`), so also when the harness is killed.
+    pub fn start(machine: &Machine, words: &[&str]) -> Result<Self> {
+        let machine = machine.clone();
+        let words = words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let output = Arc::new(Mutex::new(String::new()));
+        let (report, started) = sync_channel(1);
+        let printed = Arc::clone(&output);
+        let keeper = thread::spawn(move || keep(&machine, &words, &printed, &report));
+        let child = started.recv().context("the keeper ended early")??;
+        Ok(Self {
+            child,
+            output,
+            keeper: Some(keeper),
+        })
+    }
+
+    /// Its process ID.
+    pub fn pid(&self) -> u32 {
+        lock(&self.child).id()
+    }
+
+    /// Everything it has printed so far, to either stream.
+    pub fn output(&self) -> String {
+        lock(&self.output).clone()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Result<Option<ExitStatus>> {
+        Ok(lock(&self.child).try_wait()?)
+    }
+
+    /// Sends `signal`, unless it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let mut child = lock(&self.child);
+        // While the lock is held nobody else reaps the child, so its pid cannot be another's.
+        if child.try_wait()?.is_none() {
+            kill(Pid::from_raw(child.id().cast_signed()), signal)?;
+        }
+        Ok(())
+    }
+
+    /// Sends `signal` and waits for the end.
+    pub fn end(mut self, signal: Signal) -> Result<(ExitStatus, String)> {
+        self.signal(signal)?;
+        let status = until("the program ends", || self.ended())?;
+        self.join();
+        Ok((status, self.output()))
+    }
+
+    fn join(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            // It can only have failed by panicking, and then it has said so itself.
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Either is impossible for a child of ours, and there is nobody to tell.
+        let _ = self.signal(Signal::SIGKILL);
+        self.join();
+    }
+}
+
+type Report = SyncSender<Result<Arc<Mutex<Child>>>>;
+
+fn keep(machine: &Machine, words: &[String], output: &Mutex<String>, report: &Report) {
+    let (child, printed) = match spawn(machine, words) {
+        Ok((child, printed)) => (Arc::new(Mutex::new(child)), printed),
+        Err(error) => {
+            let _ = report.send(Err(error));
+            return;
+        }
+    };
+    let pid = lock(&child).id();
+    let _ = report.send(Ok(Arc::clone(&child)));
+    for line in BufReader::new(printed).lines() {
+        let Ok(line) = line else { break };
+        let mut output = lock(output);
+        output.push_str(&line);
+        output.push('\n');
+    }
+    let id = Id::Pid(Pid::from_raw(pid.cast_signed()));
+    let _ = waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+    let _ = lock(&child).wait();
+}
+
+fn spawn(machine: &Machine, words: &[String]) -> Result<(Child, PipeReader)> {
+    machine.enter()?;
+    let (reader, writer) = pipe()?;
+    let child = command("setpriv")
+        .args(["--pdeathsig", "KILL", "--"])
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("cannot start {}", words.join(" ")))?;
+    Ok((child, reader))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,36 @@
+//! Waiting for something to become true. The one place of the harness that sleeps.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// How long anything may take before it counts as never.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Calls `probe` until it gives a value, at most for [`DEADLINE`]; `what` says what was waited for.
+pub fn until<T>(what: &str, probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    until_within(DEADLINE, what, probe)
+}
+
+/// Calls `probe` until it gives a value, at most for `deadline`. An error ends the waiting at once.
+pub fn until_within<T>(
+    deadline: Duration,
+    what: &str,
+    mut probe: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let start = Instant::now();
+    // The kernel and other programs do not tell us about everything that we wait for; asking again after a pause
+    // that starts short costs at most as much again as the thing itself took.
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(value) = probe()? {
+            return Ok(value);
+        }
+        if start.elapsed() > deadline {
+            bail!("waited {deadline:?} in vain: {what}");
+        }
+        thread::sleep(pause);
+        pause = (pause * 3 / 2).min(Duration::from_millis(50));
+    }
+}
