@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use model::{Cidr, IfName, InterfaceAddress, Mac, Protocol};
 
@@ -133,3 +133,154 @@ pub enum Entry {
 
 /// Table entries by key.
 pub type Entries = BTreeMap<EntryKey, Entry>;
+
+impl LinkRef {
+    fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone(_))
+    }
+}
+
+impl EntryKey {
+    /// Whether the key names a link that is gone: such a key can be removed, never written.
+    pub fn speaks_of_gone(&self) -> bool {
+        match self {
+            Self::Interface(link) | Self::Uplink(link) => link.is_gone(),
+            Self::Pod(_)
+            | Self::Endpoint(_)
+            | Self::Hostport { .. }
+            | Self::Local(_)
+            | Self::Prefix(_)
+            | Self::Settings => false,
+        }
+    }
+}
+
+impl Entry {
+    /// Whether the entry names a link that is gone.
+    pub fn speaks_of_gone(&self) -> bool {
+        match self {
+            Self::Pod { link, bridge, .. } => link.is_gone() || bridge.is_gone(),
+            Self::Endpoint { link, .. } => link.is_gone(),
+            Self::FreePod { .. }
+            | Self::Interface { .. }
+            | Self::Hostport { .. }
+            | Self::Uplink { .. }
+            | Self::Local
+            | Self::Prefix { .. }
+            | Self::Settings(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for EntryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(slot) => write!(f, "pod {slot}"),
+            Self::Interface(link) => write!(f, "interface {link}"),
+            Self::Endpoint(address) => write!(f, "endpoint {address}"),
+            Self::Hostport {
+                address,
+                ipv4,
+                port,
+                protocol,
+            } => {
+                let any = if *ipv4 {
+                    IpAddr::from([0; 4])
+                } else {
+                    IpAddr::from([0; 16])
+                };
+                let socket = SocketAddr::new(address.unwrap_or(any), *port);
+                write!(f, "hostport {socket}/{protocol}")
+            }
+            Self::Uplink(link) => write!(f, "uplink {link}"),
+            Self::Local(address) => write!(f, "local address {address}"),
+            Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
+            Self::Settings => f.write_str("settings"),
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod { .. } => self.write_pod(f),
+            Self::FreePod { generation } => write!(f, "free, last generation {generation}"),
+            Self::Interface { slot } => write!(f, "pod {slot}"),
+            Self::Endpoint {
+                slot,
+                generation,
+                link,
+                mac,
+                masquerade,
+            } => {
+                let mode = masquerading(*masquerade);
+                write!(
+                    f,
+                    "pod {slot} generation {generation}, {mac} behind {link}, {mode}"
+                )
+            }
+            Self::Hostport {
+                address,
+                port,
+                slot,
+                generation,
+            } => {
+                let socket = SocketAddr::new(*address, *port);
+                write!(f, "{socket} of pod {slot} generation {generation}")
+            }
+            Self::Uplink {
+                ethernet,
+                mtu,
+                sources,
+            } => {
+                let framing = if *ethernet { "Ethernet" } else { "raw" };
+                write!(f, "{framing}, MTU {mtu}, from")?;
+                sources.iter().try_for_each(|source| write!(f, " {source}"))
+            }
+            Self::Local => f.write_str("ours"),
+            Self::Prefix {
+                no_masquerade,
+                pods,
+            } => f.write_str(match (no_masquerade, pods) {
+                (true, true) => "pods, not masqueraded",
+                (true, false) => "not masqueraded",
+                (false, true) => "pods",
+                (false, false) => "nothing particular",
+            }),
+            Self::Settings(settings) => write!(
+                f,
+                "masquerade ports {}-{}, TCP kept for {} s",
+                settings.port_low, settings.port_high, settings.timeouts.tcp_established
+            ),
+        }
+    }
+}
+
+impl Entry {
+    fn write_pod(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Pod {
+            v4,
+            v6,
+            mac,
+            link,
+            bridge,
+            generation,
+            masquerade,
+        } = self
+        else {
+            return Ok(());
+        };
+        for address in [v4, v6].into_iter().flatten() {
+            write!(f, "{address}, ")?;
+        }
+        let mode = masquerading(*masquerade);
+        write!(
+            f,
+            "{mac} behind {link} on {bridge}, generation {generation}, {mode}"
+        )
+    }
+}
+
+fn masquerading(on: bool) -> &'static str {
+    if on { "masqueraded" } else { "not masqueraded" }
+}

@@ -11,12 +11,34 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
+mod attach;
+mod bridge;
+mod check;
+mod detach;
 mod entry;
+mod mtu;
+mod node;
 mod observed;
 mod plan;
+mod refusal;
+mod repair;
+mod slot;
 mod step;
+mod tables;
 
+pub use address::{Leases, choose};
+pub use attach::{AttachContext, Records, plan_attach};
+pub use bridge::plan_bridge;
+pub use check::{Difference, check};
+pub use detach::plan_detach;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
+pub use mtu::network_mtu;
+pub use node::{NodeIntent, NodePlan, node_sysctls, plan_node};
 pub use observed::{Link, LinkKind, Observed, PodSide, RouteEntry, Scope};
 pub use plan::Plan;
+pub use refusal::{Category, Refusal};
+pub use repair::{Finding, Reason, Repair, Stray, plan_repair};
+pub use slot::{Slot, free_slot};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec};
+pub use tables::attachment_entries;

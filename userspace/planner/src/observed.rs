@@ -57,7 +57,7 @@ pub enum LinkKind {
     Veth,
     /// Any other link with Ethernet headers.
     Ethernet,
-    /// A link without Ethernet headers (tun, WireGuard, PPP).
+    /// A link without Ethernet headers (tun, `WireGuard`, PPP).
     Raw,
 }
 

@@ -1,4 +1,9 @@
 //! Steps in order.
+//!
+//! A plan is finished when it leaves this crate: nobody else adds a step, so whoever executes one knows that the
+//! planner stands behind each line of it.
+
+use std::fmt;
 
 use crate::Step;
 
@@ -17,5 +22,41 @@ impl Plan {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
+    }
+
+    /// What undoes the first `done` steps: the last one first.
+    pub fn undo(&self, done: usize) -> Vec<Step> {
+        let done = self.steps.get(..done).unwrap_or(&self.steps);
+        done.iter().rev().filter_map(Step::undo).collect()
+    }
+
+    pub(crate) fn push(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+
+    pub(crate) fn of(steps: impl IntoIterator<Item = Step>) -> Self {
+        Self {
+            steps: steps.into_iter().collect(),
+        }
+    }
+
+    pub(crate) fn append(&mut self, other: Self) {
+        self.steps.extend(other.steps);
+    }
+}
+
+impl fmt::Display for Plan {
+    /// One numbered line for each step, as a dry run shows it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing to do");
+        }
+        for (index, step) in self.steps.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{:>2}. {step}", index + 1)?;
+        }
+        Ok(())
     }
 }

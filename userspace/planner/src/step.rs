@@ -1,4 +1,6 @@
-//! One effect on the kernel.
+//! One effect on the kernel, what undoes it, and how it reads.
+//!
+//! Knows nothing of how it is done: no netlink, no file, no map.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -182,4 +184,194 @@ pub enum Step {
     },
     /// Forget flows that have timed out or whose pod is gone.
     Sweep,
+}
+
+impl Step {
+    /// What puts things back as they were; `None` where nothing needs to, or nothing can.
+    ///
+    /// A row of the pod table is the exception to "as they were": a generation that has been used once may live on
+    /// in flows, so the row becomes a free one that remembers it.
+    pub fn undo(&self) -> Option<Self> {
+        match self {
+            Self::SetSysctl {
+                key,
+                value,
+                previous,
+            } => Some(Self::SetSysctl {
+                key: key.clone(),
+                value: previous.clone(),
+                previous: value.clone(),
+            }),
+            Self::CreateBridge(spec) => Some(Self::DeleteBridge {
+                name: spec.name.clone(),
+                alias: spec.alias.clone(),
+            }),
+            Self::AddAddress { link, address } => Some(Self::RemoveAddress {
+                link: link.clone(),
+                address: *address,
+            }),
+            Self::RemoveAddress { link, address } => Some(Self::AddAddress {
+                link: link.clone(),
+                address: *address,
+            }),
+            Self::CreateVeth(spec) => Some(Self::DeleteVeth {
+                link: spec.host.clone(),
+                alias: spec.alias.clone(),
+            }),
+            Self::Attach { link, hooks } => Some(Self::Detach {
+                link: link.clone(),
+                hooks: hooks.clone(),
+            }),
+            Self::Detach { link, hooks } => Some(Self::Attach {
+                link: link.clone(),
+                hooks: hooks.clone(),
+            }),
+            Self::PutEntry {
+                key,
+                entry,
+                previous,
+            } => Some(undo_put(key, entry, previous.as_ref())),
+            Self::RemoveEntry { key, previous } => undo_remove(key, previous),
+            // The first four go when what they were done to is undone, and are right on what stays; what the rest
+            // removed is gone for good.
+            Self::SetMac { .. }
+            | Self::SetMtu { .. }
+            | Self::SetUp { .. }
+            | Self::JoinBridge { .. }
+            | Self::SetUpPod(_)
+            | Self::DeleteBridge { .. }
+            | Self::DeleteVeth { .. }
+            | Self::Sweep => None,
+        }
+    }
+}
+
+fn undo_put(key: &EntryKey, entry: &Entry, previous: Option<&Entry>) -> Step {
+    let restored = match (entry, previous) {
+        (Entry::Pod { generation, .. }, None | Some(Entry::FreePod { .. })) => {
+            Some(Entry::FreePod {
+                generation: *generation,
+            })
+        }
+        (_, previous) => previous.filter(|entry| !entry.speaks_of_gone()).cloned(),
+    };
+    match restored {
+        Some(restored) => Step::PutEntry {
+            key: key.clone(),
+            entry: restored,
+            previous: Some(entry.clone()),
+        },
+        None => Step::RemoveEntry {
+            key: key.clone(),
+            previous: entry.clone(),
+        },
+    }
+}
+
+fn undo_remove(key: &EntryKey, previous: &Entry) -> Option<Step> {
+    let gone = key.speaks_of_gone() || previous.speaks_of_gone();
+    (!gone).then(|| Step::PutEntry {
+        key: key.clone(),
+        entry: previous.clone(),
+        previous: None,
+    })
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use abi::maps::programs;
+        f.write_str(match self {
+            Self::FromPod => programs::FROM_POD,
+            Self::ToPod => programs::TO_POD,
+            Self::UplinkIn => programs::UPLINK_IN,
+            Self::UplinkOut => programs::UPLINK_OUT,
+        })
+    }
+}
+
+impl fmt::Display for Step {
+    /// One line, for people: dry runs and logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SetSysctl {
+                key,
+                value,
+                previous,
+            } => write!(f, "set sysctl {key} to {value} (now {previous})"),
+            Self::CreateBridge(spec) => spec.fmt(f),
+            Self::DeleteBridge { name, alias } => {
+                write!(f, "delete bridge {name} if its alias is {alias:?}")
+            }
+            Self::SetMac { link, mac } => write!(f, "set the MAC address of {link} to {mac}"),
+            Self::SetMtu { link, mtu } => write!(f, "set the MTU of {link} to {mtu}"),
+            Self::SetUp { link } => write!(f, "set {link} up"),
+            Self::AddAddress { link, address } => write!(f, "add address {address} to {link}"),
+            Self::RemoveAddress { link, address } => {
+                write!(f, "remove address {address} from {link}")
+            }
+            Self::CreateVeth(spec) => spec.fmt(f),
+            Self::DeleteVeth { link, alias } => {
+                write!(f, "delete veth {link} if its alias is {alias:?}")
+            }
+            Self::JoinBridge {
+                link,
+                bridge,
+                hairpin,
+            } => {
+                let mode = if *hairpin { "with" } else { "without" };
+                write!(f, "make {link} a port of {bridge} {mode} hairpin, up")
+            }
+            Self::SetUpPod(spec) => spec.fmt(f),
+            Self::Attach { link, hooks } => write!(f, "attach {} to {link}", list(hooks)),
+            Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),
+            Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
+            Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
+            Self::Sweep => f.write_str("forget flows that have ended"),
+        }
+    }
+}
+
+impl fmt::Display for BridgeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "make bridge {}: MAC {}, MTU {}, alias {:?}",
+            self.name, self.mac, self.mtu, self.alias
+        )
+    }
+}
+
+impl fmt::Display for VethSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "make veth {} ({}, alias {:?}) with {} ({}) in {}, MTU {}",
+            self.host, self.host_mac, self.alias, self.pod, self.pod_mac, self.netns.path, self.mtu
+        )
+    }
+}
+
+impl fmt::Display for PodSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            netns,
+            ifname,
+            addresses,
+            routes,
+        } = self;
+        write!(f, "set up {ifname} in {}: {}", netns.path, list(addresses))?;
+        for route in routes {
+            write!(f, "; {} via ", route.destination)?;
+            match route.gateway {
+                Some(gateway) => write!(f, "{gateway}")?,
+                None => write!(f, "{ifname}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    items.join(", ")
 }

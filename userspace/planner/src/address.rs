@@ -1,0 +1,217 @@
+//! Which addresses a pod gets: host-local's rules, without its files (BEHAVIOURS R8 to R10).
+//!
+//! One address of each range set; round robin from the address behind the last one given, so that an address that
+//! became free is the last to be given again; gateways, the network address and IPv4's broadcast address never.
+//! Knows nothing of where leases are kept. The cost is that of walking over taken neighbours, never over the range:
+//! a /64 with three leases is as quick as a /29.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use model::{Assigned, AttachmentKey, InterfaceAddress, Network, Range, RangeSet};
+
+use crate::Refusal;
+
+/// Addresses that have been given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leases {
+    /// Taken addresses and their owners: of every network, because an address belongs to one pod of the node only.
+    pub taken: BTreeMap<IpAddr, AttachmentKey>,
+    /// The address that each range set of this network gave last, by the set's index.
+    pub last_reserved: BTreeMap<usize, IpAddr>,
+}
+
+/// Addresses for `owner`, one of each range set of `network`, in the order of the sets. `requested` are taken where
+/// a set has them, each set giving one at most.
+pub fn choose(
+    network: &Network,
+    leases: &Leases,
+    requested: &[IpAddr],
+    owner: &AttachmentKey,
+) -> Result<Vec<Assigned>, Refusal> {
+    if network.ranges.is_empty() {
+        return Err(Refusal::NoRanges {
+            network: network.name.clone(),
+        });
+    }
+    let gateways: BTreeSet<IpAddr> = network.gateways().iter().map(|g| g.address).collect();
+    let mut left: Vec<IpAddr> = Vec::new();
+    for address in requested.iter().map(IpAddr::to_canonical) {
+        if !left.contains(&address) {
+            left.push(address);
+        }
+    }
+    let mut chosen = Vec::new();
+    for (index, set) in network.ranges.iter().enumerate() {
+        let pool = Pool {
+            set,
+            leases,
+            gateways: &gateways,
+        };
+        let wish = left
+            .iter()
+            .position(|address| pool.range_of(*address).is_some());
+        chosen.push(match wish {
+            Some(position) => pool.give(left.remove(position))?,
+            None => pool.next(leases.last_reserved.get(&index).copied(), owner)?,
+        });
+    }
+    if left.is_empty() {
+        Ok(chosen)
+    } else {
+        Err(Refusal::RequestsLeft { addresses: left })
+    }
+}
+
+/// One range set and what has been taken of it.
+struct Pool<'a> {
+    set: &'a RangeSet,
+    leases: &'a Leases,
+    gateways: &'a BTreeSet<IpAddr>,
+}
+
+impl Pool<'_> {
+    fn range_of(&self, address: IpAddr) -> Option<&Range> {
+        let ranges = self.set.ranges().iter();
+        let mut holding = ranges.filter(|range| {
+            address.is_ipv4() == range.subnet().is_ipv4()
+                && (range.first()..=range.last()).contains(&address)
+        });
+        holding.next()
+    }
+
+    /// The address that was asked for.
+    fn give(&self, address: IpAddr) -> Result<Assigned, Refusal> {
+        if self.gateways.contains(&address) {
+            return Err(Refusal::GatewayRequested { address });
+        }
+        let free =
+            |range: &&Range| !is_edge(range, address) && !self.leases.taken.contains_key(&address);
+        let range = self.range_of(address).filter(free);
+        let range = range.ok_or_else(|| Refusal::AddressTaken {
+            address,
+            set: describe(self.set),
+        })?;
+        Ok(assigned(range, address))
+    }
+
+    /// The next free address behind the last one given.
+    fn next(&self, last: Option<IpAddr>, owner: &AttachmentKey) -> Result<Assigned, Refusal> {
+        self.refuse_second(owner)?;
+        let mut spans = self.spans(last).into_iter();
+        let found = spans.find_map(|span| Some((span.range, self.first_free(&span)?)));
+        match found {
+            Some((range, address)) => Ok(assigned(range, address)),
+            None => Err(Refusal::Exhausted {
+                set: describe(self.set),
+            }),
+        }
+    }
+
+    fn refuse_second(&self, owner: &AttachmentKey) -> Result<(), Refusal> {
+        for range in self.set.ranges() {
+            let mut held = self.leases.taken.range(range.first()..=range.last());
+            if let Some((address, _)) = held.find(|(_, holder)| *holder == owner) {
+                return Err(Refusal::DuplicateAllocation {
+                    address: *address,
+                    owner: owner.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The set as spans, in the order in which they are to be tried: what is behind `last`, the other ranges in
+    /// their order, and at the end what leads to `last`.
+    fn spans(&self, last: Option<IpAddr>) -> Vec<Span<'_>> {
+        let ranges = self.set.ranges();
+        let whole = |range| Span::new(range, range.first(), range.last());
+        let start = last.and_then(|last| {
+            let index = ranges
+                .iter()
+                .position(|range| self.range_of(last) == Some(range))?;
+            Some((index, last))
+        });
+        let Some((index, last)) = start else {
+            return ranges.iter().map(whole).collect();
+        };
+        let range = &ranges[index];
+        let mut spans: Vec<Span<'_>> = Vec::new();
+        if last < range.last() {
+            spans.push(Span::new(range, successor(last), range.last()));
+        }
+        let others = ranges[index + 1..].iter().chain(&ranges[..index]);
+        spans.extend(others.map(whole));
+        spans.push(Span::new(range, range.first(), last));
+        spans
+    }
+
+    fn first_free(&self, span: &Span<'_>) -> Option<IpAddr> {
+        let mut taken = self
+            .leases
+            .taken
+            .range(span.first..=span.last)
+            .map(|(a, _)| *a);
+        let mut next_taken = taken.next();
+        let mut candidate = span.first;
+        loop {
+            while next_taken.is_some_and(|taken| taken < candidate) {
+                next_taken = taken.next();
+            }
+            let free = next_taken != Some(candidate)
+                && !self.gateways.contains(&candidate)
+                && !is_edge(span.range, candidate);
+            if free {
+                return Some(candidate);
+            }
+            if candidate == span.last {
+                return None;
+            }
+            candidate = successor(candidate);
+        }
+    }
+}
+
+/// A part of a range, both ends included.
+struct Span<'a> {
+    range: &'a Range,
+    first: IpAddr,
+    last: IpAddr,
+}
+
+impl<'a> Span<'a> {
+    fn new(range: &'a Range, first: IpAddr, last: IpAddr) -> Self {
+        Self { range, first, last }
+    }
+}
+
+/// The network address, and IPv4's broadcast address: a configuration may put an end of a range there.
+fn is_edge(range: &Range, address: IpAddr) -> bool {
+    let subnet = range.subnet();
+    address == subnet.network() || (subnet.is_ipv4() && address == subnet.last())
+}
+
+fn assigned(range: &Range, address: IpAddr) -> Assigned {
+    Assigned {
+        address: InterfaceAddress {
+            address,
+            prefix_len: range.subnet().prefix_len(),
+        },
+        gateway: range.gateway(),
+    }
+}
+
+fn successor(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits().saturating_add(1)).into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits().saturating_add(1)).into(),
+    }
+}
+
+fn describe(set: &RangeSet) -> String {
+    let ranges = set.ranges().iter();
+    let ranges: Vec<String> = ranges
+        .map(|range| format!("{}-{}", range.first(), range.last()))
+        .collect();
+    ranges.join(",")
+}

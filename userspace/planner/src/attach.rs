@@ -1,0 +1,264 @@
+//! From a wish to an attachment and the steps that make it.
+//!
+//! The order of the steps is a promise: the link is made first, because entries speak of it; the tables and
+//! programs are in place before the pod can send its first packet; its ports are published last, when it can be
+//! reached. Knows nothing of durability (the record is the engine's) and nothing of the bridge's making.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use model::{
+    Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, Netns, PortMapping,
+    Record, Route,
+};
+
+use crate::address::{Leases, choose};
+use crate::tables::{attachment_entries, hostport_key};
+use crate::{EntryKey, Hook, LinkKind, Observed, Plan, PodSpec, Refusal, Slot, Step, VethSpec};
+
+/// What is remembered, by attachment.
+pub type Records = BTreeMap<AttachmentKey, Record>;
+
+/// What an ADD needs to know besides the wish and the kernel.
+#[derive(Clone, Debug)]
+pub struct AttachContext<'a> {
+    /// Addresses that have been given.
+    pub leases: &'a Leases,
+    /// Attachments of this node.
+    pub records: &'a Records,
+    /// A free row of the pod table ([`crate::free_slot`]).
+    pub slot: Slot,
+    /// MTU for both ends ([`crate::network_mtu`]).
+    pub mtu: u32,
+}
+
+/// Decides on an attachment and plans it. `observed` is of [`crate::Scope::Netns`] or wider, and has the bridge.
+pub fn plan_attach(
+    intent: &Intent,
+    observed: &Observed,
+    context: &AttachContext<'_>,
+) -> Result<(Attachment, Plan), Refusal> {
+    if context.records.contains_key(&intent.key) {
+        return Err(Refusal::AlreadyAttached {
+            key: intent.key.clone(),
+        });
+    }
+    let netns = free_netns(intent, observed)?;
+    check_bridge(intent, observed)?;
+    let attachment = decide(intent, netns, context)?;
+    let mut plan = Plan::default();
+    if let Some(link) = observed.links.get(attachment.host_link().name()) {
+        if link.alias.as_deref() != Some(&*attachment.alias()) {
+            return Err(Refusal::ForeignLink {
+                link: attachment.host_link().name().clone(),
+            });
+        }
+        // Name and alias both derive from this very key, and the pod has no such interface: it is what an earlier
+        // ADD left in a namespace that is no more the pod's.
+        plan.push(Step::DeleteVeth {
+            link: attachment.host_link(),
+            alias: attachment.alias(),
+        });
+    }
+    plan.append(make(&attachment, observed));
+    Ok((attachment, plan))
+}
+
+fn free_netns(intent: &Intent, observed: &Observed) -> Result<Netns, Refusal> {
+    let Some(netns) = observed.netns.get(&intent.netns) else {
+        return Err(Refusal::NoNetns {
+            path: intent.netns.clone(),
+        });
+    };
+    if observed.pod.is_some() {
+        return Err(Refusal::InterfaceExists {
+            ifname: intent.key.ifname.clone(),
+            path: intent.netns.clone(),
+        });
+    }
+    Ok(netns.clone())
+}
+
+fn check_bridge(intent: &Intent, observed: &Observed) -> Result<(), Refusal> {
+    let bridge = intent.network.bridge.clone();
+    match observed.links.get(&bridge) {
+        None => Err(Refusal::NoBridge { bridge }),
+        Some(link) if link.kind != LinkKind::Bridge => Err(Refusal::NotABridge { bridge }),
+        Some(_) => Ok(()),
+    }
+}
+
+fn decide(
+    intent: &Intent,
+    netns: Netns,
+    context: &AttachContext<'_>,
+) -> Result<Attachment, Refusal> {
+    let network = &intent.network;
+    let wishes = &intent.requested;
+    let mut addresses = choose(network, context.leases, &wishes.addresses, &intent.key)?;
+    // The sort is stable: IPv4 first (BEHAVIOURS K24), each family in the order of its range sets.
+    addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
+    let port_mappings = ports(&intent.port_mappings, &addresses, context.records)?;
+    Ok(Attachment {
+        key: intent.key.clone(),
+        netns,
+        pod: intent.pod.clone(),
+        bridge: network.bridge.clone(),
+        mac: usable(wishes.mac.unwrap_or_else(|| intent.key.pod_mac()))?,
+        mtu: context.mtu,
+        routes: routes(&network.routes, &addresses),
+        addresses,
+        port_mappings,
+        masquerade: network.masquerade,
+        hairpin: network.hairpin == HairpinMode::HairpinVeth,
+        slot: context.slot.number,
+        generation: context.slot.generation,
+    })
+}
+
+fn usable(mac: Mac) -> Result<Mac, Refusal> {
+    let multicast = mac.0[0] & 1 == 1;
+    if multicast || mac == Mac([0; 6]) {
+        Err(Refusal::UnusableMac { mac })
+    } else {
+        Ok(mac)
+    }
+}
+
+/// The network's routes, each with its gateway. A route of a family that the pod has no address of is left out, as
+/// no next hop could be reached; a network without any route gets the default route of each family (BEHAVIOURS K13).
+fn routes(configured: &[Route], addresses: &[Assigned]) -> Vec<Route> {
+    let gateway = |ipv4: bool| {
+        let mut gateways = addresses.iter().map(|assigned| assigned.gateway);
+        gateways.find(|gateway| gateway.is_ipv4() == ipv4)
+    };
+    let defaults = [IpAddr::from([0; 4]), IpAddr::from([0; 16])].map(|any| Route {
+        destination: Cidr::containing(any, 0).expect("every family has a prefix of no bits"),
+        gateway: None,
+    });
+    let wanted = if configured.is_empty() {
+        &defaults[..]
+    } else {
+        configured
+    };
+    let complete = |route: &Route| {
+        let of_family = gateway(route.destination.is_ipv4())?;
+        Some(Route {
+            destination: route.destination,
+            gateway: Some(route.gateway.unwrap_or(of_family)),
+        })
+    };
+    wanted.iter().filter_map(complete).collect()
+}
+
+/// The mappings without repetitions, once it is certain that each port of the node is this pod's alone. A wildcard
+/// and a particular address of one port are two ports (DATAPATH §4): the particular one wins where both match.
+fn ports(
+    wanted: &[PortMapping],
+    addresses: &[Assigned],
+    records: &Records,
+) -> Result<Vec<PortMapping>, Refusal> {
+    let families: BTreeSet<bool> = addresses
+        .iter()
+        .map(|a| a.address.address.is_ipv4())
+        .collect();
+    let mut owners = owners(records);
+    let mut accepted: Vec<PortMapping> = Vec::new();
+    let mut mine: BTreeMap<EntryKey, PortMapping> = BTreeMap::new();
+    for mapping in wanted {
+        if accepted.contains(mapping) {
+            continue;
+        }
+        for key in families
+            .iter()
+            .filter_map(|ipv4| hostport_key(mapping, *ipv4))
+        {
+            if let Some(owner) = owners.remove(&key) {
+                return Err(Refusal::PortTaken {
+                    mapping: *mapping,
+                    owner: owner.clone(),
+                });
+            }
+            let earlier = mine.insert(key, *mapping);
+            let contradicted =
+                earlier.filter(|earlier| earlier.container_port != mapping.container_port);
+            if let Some(other) = contradicted {
+                return Err(Refusal::PortContradiction {
+                    mapping: *mapping,
+                    other,
+                });
+            }
+        }
+        accepted.push(*mapping);
+    }
+    Ok(accepted)
+}
+
+fn owners(records: &Records) -> BTreeMap<EntryKey, &AttachmentKey> {
+    let mut owners = BTreeMap::new();
+    for (owner, record) in records {
+        let keys = attachment_entries(&record.attachment).into_keys();
+        let ports = keys.filter(|key| matches!(key, EntryKey::Hostport { .. }));
+        owners.extend(ports.map(|key| (key, owner)));
+    }
+    owners
+}
+
+fn make(attachment: &Attachment, observed: &Observed) -> Plan {
+    let (ports, others): (Vec<_>, Vec<_>) = attachment_entries(attachment)
+        .into_iter()
+        .map(|(key, entry)| Step::PutEntry {
+            previous: observed.entries.get(&key).cloned(),
+            key,
+            entry,
+        })
+        .partition(|step| {
+            matches!(
+                step,
+                Step::PutEntry {
+                    key: EntryKey::Hostport { .. },
+                    ..
+                }
+            )
+        });
+    let host = attachment.host_link();
+    let mut plan = Plan::of([create_veth(attachment)]);
+    plan.append(Plan::of(others));
+    plan.push(Step::Attach {
+        link: host.name().clone(),
+        hooks: BTreeSet::from([Hook::FromPod, Hook::ToPod]),
+    });
+    plan.push(Step::SetUpPod(pod_spec(attachment)));
+    plan.push(Step::JoinBridge {
+        link: host,
+        bridge: attachment.bridge.clone(),
+        hairpin: attachment.hairpin,
+    });
+    plan.append(Plan::of(ports));
+    plan
+}
+
+fn create_veth(attachment: &Attachment) -> Step {
+    Step::CreateVeth(VethSpec {
+        host: attachment.host_link(),
+        alias: attachment.alias(),
+        host_mac: attachment.key.host_mac(),
+        pod: attachment.key.ifname.clone(),
+        pod_mac: attachment.mac,
+        mtu: attachment.mtu,
+        netns: attachment.netns.clone(),
+    })
+}
+
+fn pod_spec(attachment: &Attachment) -> PodSpec {
+    PodSpec {
+        netns: attachment.netns.clone(),
+        ifname: attachment.key.ifname.clone(),
+        addresses: attachment
+            .addresses
+            .iter()
+            .map(|assigned| assigned.address)
+            .collect(),
+        routes: attachment.routes.clone(),
+    }
+}

@@ -1,0 +1,76 @@
+//! Removing an attachment: what is there of it, and nothing else.
+//!
+//! What is already gone is not a step. An entry is ours only if it carries our slot and our generation: the slot,
+//! the addresses and the ports may have another owner by now. Knows nothing of leases and records.
+
+use model::Attachment;
+
+use crate::{Entry, EntryKey, LinkRef, Observed, Plan, Step};
+
+/// Plans the removal of `attachment`: ports first, so that nothing new is let in; the link last. `observed` is of
+/// [`crate::Scope::Attachment`] or wider; an attachment of which nothing is left gets an empty plan.
+pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
+    let ours = observed
+        .entries
+        .iter()
+        .filter(|(key, entry)| belongs(attachment, observed, key, entry));
+    let mut removals: Vec<(&EntryKey, &Entry)> = ours.collect();
+    // Ports, addresses, interface, row: the reverse of the order in which the keys are declared.
+    removals.sort_by(|(a, _), (b, _)| b.cmp(a));
+    let mut plan = Plan::of(removals.into_iter().map(|(key, entry)| remove(key, entry)));
+    let host = attachment.host_link();
+    let link = observed.links.get(host.name());
+    if link.is_some_and(|link| link.alias.as_deref() == Some(&*attachment.alias())) {
+        plan.push(Step::DeleteVeth {
+            link: host,
+            alias: attachment.alias(),
+        });
+    }
+    plan
+}
+
+/// Whether an entry that was seen is of this attachment and of no other owner of the same slot, address or port.
+fn belongs(attachment: &Attachment, observed: &Observed, key: &EntryKey, entry: &Entry) -> bool {
+    let mine = (attachment.slot, attachment.generation);
+    match (key, entry) {
+        (EntryKey::Pod(slot), Entry::Pod { generation, .. })
+        | (
+            _,
+            Entry::Endpoint {
+                slot, generation, ..
+            }
+            | Entry::Hostport {
+                slot, generation, ..
+            },
+        ) => (*slot, *generation) == mine,
+        (EntryKey::Interface(LinkRef::Name(name)), Entry::Interface { slot }) => {
+            name == attachment.host_link().name() && *slot == attachment.slot
+        }
+        (EntryKey::Interface(LinkRef::Gone(_)), Entry::Interface { slot }) => {
+            *slot == attachment.slot && owns_row(attachment, observed)
+        }
+        _ => false,
+    }
+}
+
+fn owns_row(attachment: &Attachment, observed: &Observed) -> bool {
+    let row = observed.entries.get(&EntryKey::Pod(attachment.slot));
+    matches!(row, Some(Entry::Pod { generation, .. }) if *generation == attachment.generation)
+}
+
+/// The step that takes an entry away; a row of the pod table stays behind as a free one.
+pub(crate) fn remove(key: &EntryKey, entry: &Entry) -> Step {
+    let Entry::Pod { generation, .. } = entry else {
+        return Step::RemoveEntry {
+            key: key.clone(),
+            previous: entry.clone(),
+        };
+    };
+    Step::PutEntry {
+        key: key.clone(),
+        entry: Entry::FreePod {
+            generation: *generation,
+        },
+        previous: Some(entry.clone()),
+    }
+}

@@ -1,0 +1,172 @@
+//! Why a wish cannot be granted.
+//!
+//! Knows no CNI code and no HTTP status: a [`Category`] is all that the edge needs to choose one. Where host-local
+//! or the bridge plugin have words for the same thing, these are those words: people search for them.
+
+use std::net::IpAddr;
+
+use model::{AttachmentKey, IfName, InterfaceAddress, Mac, NetnsPath, NetworkName, PortMapping};
+
+/// A wish that the planner will not plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Every address of a range set is taken (BEHAVIOURS R10).
+    #[error("no IP addresses available in range set: {set}")]
+    Exhausted {
+        /// The set as `first-last`, its ranges separated by commas.
+        set: String,
+    },
+    /// The address asked for belongs to someone, or to nobody ever (BEHAVIOURS R9).
+    #[error("requested IP address {address} is not available in range set {set}")]
+    AddressTaken {
+        /// The address.
+        address: IpAddr,
+        /// The set as `first-last`, its ranges separated by commas.
+        set: String,
+    },
+    /// The address asked for is the gateway's (BEHAVIOURS R9).
+    #[error("requested ip {address} is subnet's gateway")]
+    GatewayRequested {
+        /// The address.
+        address: IpAddr,
+    },
+    /// Addresses asked for that no range set offers, or a second one of the same set (BEHAVIOURS R9).
+    #[error("failed to allocate all requested IPs: {}", words(addresses))]
+    RequestsLeft {
+        /// The addresses.
+        addresses: Vec<IpAddr>,
+    },
+    /// The owner has an address of the set already (BEHAVIOURS R10).
+    #[error("{address} has been allocated to {}, duplicate allocation is not allowed", owner.container_id)]
+    DuplicateAllocation {
+        /// The address that it has.
+        address: IpAddr,
+        /// The owner.
+        owner: AttachmentKey,
+    },
+    /// The network has no range to give an address of.
+    #[error("network {network} has no address range: it needs a pod CIDR")]
+    NoRanges {
+        /// The network.
+        network: NetworkName,
+    },
+    /// Every row of the pod table is in use.
+    #[error("no room for another pod on this node: all {capacity} slots are in use")]
+    NoSlot {
+        /// How many there are.
+        capacity: u32,
+    },
+    /// A second ADD for the same attachment (BEHAVIOURS S10).
+    #[error("{key} is attached already")]
+    AlreadyAttached {
+        /// The attachment.
+        key: AttachmentKey,
+    },
+    /// The pod's network namespace cannot be opened.
+    #[error("there is no network namespace at {path}")]
+    NoNetns {
+        /// The path.
+        path: NetnsPath,
+    },
+    /// The namespace has an interface of that name (BEHAVIOURS S10).
+    #[error("interface {ifname} already exists in network namespace {path}")]
+    InterfaceExists {
+        /// The interface.
+        ifname: IfName,
+        /// The namespace.
+        path: NetnsPath,
+    },
+    /// The host has a link of the name that the pod's link would get, and it is not ours.
+    #[error("{link} already exists on the host and is not ours")]
+    ForeignLink {
+        /// The link.
+        link: IfName,
+    },
+    /// The bridge's name belongs to another sort of link (BEHAVIOURS R4).
+    #[error("\"{bridge}\" already exists but is not a bridge")]
+    NotABridge {
+        /// The name.
+        bridge: IfName,
+    },
+    /// The network's bridge is not there.
+    #[error("bridge {bridge} is not there")]
+    NoBridge {
+        /// The bridge.
+        bridge: IfName,
+    },
+    /// A bridge that is not ours has another address (BEHAVIOURS R3).
+    #[error("\"{bridge}\" already has an IP address different from {wanted}")]
+    BridgeAddress {
+        /// The bridge.
+        bridge: IfName,
+        /// The gateway's address.
+        wanted: InterfaceAddress,
+        /// The address that it has.
+        present: InterfaceAddress,
+    },
+    /// A port of the node that another pod has published.
+    #[error("host port {mapping} is taken by {owner}")]
+    PortTaken {
+        /// The mapping that was asked for.
+        mapping: PortMapping,
+        /// Whose it is.
+        owner: AttachmentKey,
+    },
+    /// Two mappings of one request publish the same port of the node to different ports of the pod.
+    #[error("host port {mapping} contradicts {other} of the same request")]
+    PortContradiction {
+        /// The later one.
+        mapping: PortMapping,
+        /// The earlier one.
+        other: PortMapping,
+    },
+    /// An Ethernet address that no interface may have.
+    #[error("{mac} cannot be the address of an interface")]
+    UnusableMac {
+        /// The address.
+        mac: Mac,
+    },
+}
+
+/// What sort of refusal, for whoever must choose a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Category {
+    /// The configuration or the request can never be granted as it is.
+    InvalidConfig,
+    /// What the runtime told about the container is not so (its namespace is not there).
+    InvalidEnvironment,
+    /// Someone else has what was asked for; it may become free.
+    Conflict,
+    /// A pool is empty; it may fill again.
+    Exhausted,
+    /// The node is not ready for it yet.
+    Unavailable,
+}
+
+impl Refusal {
+    /// What sort of refusal this is.
+    pub fn category(&self) -> Category {
+        match self {
+            Self::Exhausted { .. } | Self::NoSlot { .. } => Category::Exhausted,
+            Self::AddressTaken { .. }
+            | Self::DuplicateAllocation { .. }
+            | Self::AlreadyAttached { .. }
+            | Self::InterfaceExists { .. }
+            | Self::ForeignLink { .. }
+            | Self::NotABridge { .. }
+            | Self::BridgeAddress { .. }
+            | Self::PortTaken { .. } => Category::Conflict,
+            Self::GatewayRequested { .. }
+            | Self::RequestsLeft { .. }
+            | Self::PortContradiction { .. }
+            | Self::UnusableMac { .. } => Category::InvalidConfig,
+            Self::NoNetns { .. } => Category::InvalidEnvironment,
+            Self::NoRanges { .. } | Self::NoBridge { .. } => Category::Unavailable,
+        }
+    }
+}
+
+fn words(addresses: &[IpAddr]) -> String {
+    let words: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    words.join(" ")
+}

@@ -1,0 +1,90 @@
+//! The table entries that one attachment stands for.
+//!
+//! The one place that says so: attaching writes them, detaching removes them, checking and repairing compare with
+//! them. Knows nothing of what the tables hold now.
+
+use std::net::IpAddr;
+
+use model::{Attachment, PortMapping};
+
+use crate::{Entries, Entry, EntryKey, LinkRef};
+
+/// Every entry of `attachment`: its row of the pod table, its interface, its addresses, its ports.
+pub fn attachment_entries(attachment: &Attachment) -> Entries {
+    let mut entries = hostport_entries(attachment);
+    let link = LinkRef::Name(attachment.host_link().name().clone());
+    entries.insert(
+        EntryKey::Pod(attachment.slot),
+        Entry::Pod {
+            v4: attachment.address(true),
+            v6: attachment.address(false),
+            mac: attachment.mac,
+            link: link.clone(),
+            bridge: LinkRef::Name(attachment.bridge.clone()),
+            generation: attachment.generation,
+            masquerade: attachment.masquerade,
+        },
+    );
+    entries.insert(
+        EntryKey::Interface(link.clone()),
+        Entry::Interface {
+            slot: attachment.slot,
+        },
+    );
+    for assigned in &attachment.addresses {
+        entries.insert(
+            EntryKey::Endpoint(assigned.address.address),
+            Entry::Endpoint {
+                slot: attachment.slot,
+                generation: attachment.generation,
+                link: link.clone(),
+                mac: attachment.mac,
+                masquerade: attachment.masquerade,
+            },
+        );
+    }
+    entries
+}
+
+fn hostport_entries(attachment: &Attachment) -> Entries {
+    let mut entries = Entries::new();
+    for mapping in &attachment.port_mappings {
+        for address in pod_addresses(attachment) {
+            let Some(key) = hostport_key(mapping, address.is_ipv4()) else {
+                continue;
+            };
+            entries.insert(
+                key,
+                Entry::Hostport {
+                    address,
+                    port: mapping.container_port.get(),
+                    slot: attachment.slot,
+                    generation: attachment.generation,
+                },
+            );
+        }
+    }
+    entries
+}
+
+/// The first address of each family: the one that ports lead to (BEHAVIOURS R13).
+fn pod_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
+    [true, false]
+        .into_iter()
+        .filter_map(|ipv4| attachment.address(ipv4))
+}
+
+/// The port of the node that `mapping` means in one family; `None` when it names an address of the other family,
+/// which is skipped without a word (BEHAVIOURS R13). The unspecified address means every one of its family.
+pub(crate) fn hostport_key(mapping: &PortMapping, ipv4: bool) -> Option<EntryKey> {
+    let address = mapping.host_address.map(|address| address.to_canonical());
+    if address.is_some_and(|address| address.is_ipv4() != ipv4) {
+        return None;
+    }
+    Some(EntryKey::Hostport {
+        address: address.filter(|address| !address.is_unspecified()),
+        ipv4,
+        port: mapping.host_port.get(),
+        protocol: mapping.protocol,
+    })
+}
