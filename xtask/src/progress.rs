@@ -172,3 +172,28 @@ fn tail(log: &Path, length: u64) -> String {
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_without_an_end_is_ended() {
+        let mut hang = Command::new("sleep");
+        let steps = Steps::new(Voice::Full);
+        let works = steps.works("hang", hang.arg("60"), Duration::from_millis(300));
+        assert!(works.is_ok_and(|works| !works));
+    }
+
+    #[test]
+    fn a_failed_step_shows_what_it_said() {
+        let mut shell = Command::new("sh");
+        let steps = Steps::new(Voice::Full);
+        let said = steps.run(
+            "complain",
+            shell.args(["-c", "echo no such luck; exit 3"]),
+            LOOK_EVERY * 50,
+        );
+        assert!(said.is_err_and(|error| error.to_string().contains("no such luck")));
+    }
+}

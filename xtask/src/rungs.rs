@@ -127,7 +127,9 @@ fn netns(filter: &[String]) -> Result<Count> {
     names.retain(|name| name.starts_with("netns"));
     let bpf = metadata::integration_tests(&metadata, "e2e").into_iter();
     names.extend(bpf.filter(|name| BPF_TESTS.contains(&name.as_str())));
-    count(&mut rooted(&names)?, filter)
+    let mut cargo = rooted(&names)?;
+    cargo.env("VIADUCT_DATAPATH_OBJECT", project::bpf_object());
+    count(&mut cargo, filter)
 }
 
 fn e2e(filter: &[String]) -> Result<Count> {
@@ -149,9 +151,7 @@ fn rooted(names: &[String]) -> Result<Command> {
     for name in names {
         cargo.args(["--test", name]);
     }
-    cargo
-        .env("VIADUCT_DIST", project::dist())
-        .env("VIADUCT_DATAPATH_OBJECT", project::bpf_object());
+    cargo.env("VIADUCT_DIST", project::dist());
     privilege::run_built_as_root(&mut cargo)?;
     Ok(cargo)
 }
