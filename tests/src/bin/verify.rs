@@ -3,11 +3,16 @@
 //! `verify OBJECT TABLE [--bless]`, as root; `cargo xtask verify` calls it. The verifier's work is a
 //! budget of a million instructions per program, and it runs out suddenly: growth is looked at while it
 //! is small. Numbers of another kernel series are shown, but not judged.
-#![expect(clippy::print_stdout, reason = "the table is what this program is for")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the table is what this program is for"
+)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use aya::programs::{Program, ProgramError};
@@ -35,28 +40,44 @@ struct Table {
     costs: BTreeMap<String, Cost>,
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match verify() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn verify() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (object, table, bless) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..]
-    {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (object, table, bless) = match words[..] {
         [object, table] => (object, table, false),
         [object, table, "--bless"] => (object, table, true),
         _ => bail!("usage: verify OBJECT TABLE [--bless]"),
     };
     let today = measure(Path::new(object))?;
-    let committed = Table::read(Path::new(table))?;
     print!("{}", today.text());
     if bless {
         std::fs::write(table, today.text())?;
-        println!("written to the table");
+        println!("accepted");
         return Ok(());
     }
-    let committed = committed.context("there is no table yet: accept this one with --bless")?;
+    let committed = Table::read(Path::new(table))?;
+    judge(
+        &committed.context("there is no table yet: accept this one with --bless")?,
+        &today,
+    )
+}
+
+fn judge(committed: &Table, today: &Table) -> Result<()> {
     if series(&committed.kernel) != series(&today.kernel) {
         println!("the table is of kernel {}: not compared", committed.kernel);
         return Ok(());
     }
-    let changes = grown(&committed, &today);
+    let changes = grown(committed, today);
     if !changes.is_empty() {
         bail!(
             "{}\nmake it cheaper, or accept it with --bless",
