@@ -19,6 +19,8 @@ pub struct Iperf {
 pub struct Throughput {
     /// Bits per second that the receiver counted.
     pub bits_per_second: f64,
+    /// Bits per second that the sender counted in its worst interval.
+    pub slowest: f64,
     /// Segments that were sent again.
     pub retransmits: u64,
 }
@@ -59,7 +61,12 @@ pub fn measure(machine: &Machine, to: IpAddr, port: u16, options: &str) -> Resul
         bail!("iperf3 from {} to {to}: {error}", machine.name());
     }
     let end = &report["end"];
+    let intervals = report["intervals"].as_array().into_iter().flatten();
+    let slowest = intervals
+        .filter_map(|interval| interval["sum"]["bits_per_second"].as_f64())
+        .fold(f64::INFINITY, f64::min);
     Ok(Throughput {
+        slowest,
         bits_per_second: end["sum_received"]["bits_per_second"]
             .as_f64()
             .with_context(|| format!("no throughput in {end}"))?,

@@ -1,0 +1,102 @@
+//! The agent follows the routing table: uplinks that appear, routes that move, addresses that change.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::Result;
+use e2e::{Agent, Echo, NODE, Pod, Sandbox, UPLINK, WORLD, udp_source, until_within};
+
+/// An address in the world to which only a default route leads.
+const FAR: &str = "203.0.113.5";
+
+fn attached(sandbox: &Sandbox) -> Result<Pod> {
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    Ok(pod)
+}
+
+/// New flows from `pod` to `server` get the address `expected` before long.
+fn assert_becomes(pod: &Pod, server: &str, expected: &str) -> Result<()> {
+    let server = SocketAddr::new(server.parse()?, 7000);
+    let expected = expected.parse::<IpAddr>()?;
+    let what = format!("new flows to {server} come from {expected}");
+    until_within(Duration::from_secs(20), &what, || {
+        // While routes are moving, datagrams may be lost; that is not what is asked here.
+        let seen = udp_source(&pod.machine, 0, server).map(|(seen, _)| seen.ip());
+        Ok(seen.is_ok_and(|seen| seen == expected).then_some(()))
+    })
+}
+
+#[test]
+fn an_uplink_that_appears_later_is_used() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    sandbox.node.call(&format!("ip link delete {UPLINK}"))?;
+    let agent = Agent::start(&sandbox.node, &[])?;
+    let pod = attached(&sandbox)?;
+
+    sandbox.connect("late0", "eth0")?;
+    sandbox.dress(&sandbox.node, "late0", &NODE)?;
+    sandbox.dress(&sandbox.world, "eth0", &WORLD)?;
+    for world in WORLD {
+        let family = if world.is_ipv4() { "-4" } else { "-6" };
+        sandbox
+            .node
+            .call(&format!("ip {family} route add default via {world}"))?;
+    }
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        assert_becomes(&pod, &world.to_string(), &node.to_string())?;
+    }
+    let status = agent.get("/v1/status")?;
+    let names = status["uplinks"].to_string();
+    assert!(names.contains("late0"), "{names}");
+    Ok(())
+}
+
+#[test]
+fn a_default_route_that_moves_to_another_interface_is_followed() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    sandbox.connect("up1", "eth1")?;
+    sandbox.dress(&sandbox.node, "up1", &["198.51.100.1".parse()?])?;
+    sandbox.dress(&sandbox.world, "eth1", &["198.51.100.2".parse()?])?;
+    sandbox
+        .world
+        .call(&format!("ip address add {FAR}/32 dev lo"))?;
+    let _agent = Agent::start(&sandbox.node, &[])?;
+    let pod = attached(&sandbox)?;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    assert_becomes(&pod, FAR, &NODE[0].to_string())?;
+
+    let node = &sandbox.node;
+    node.call("ip route replace default via 198.51.100.2 dev up1")?;
+    assert_becomes(&pod, FAR, "198.51.100.1")?;
+    node.call(&format!(
+        "ip route replace default via {} dev {UPLINK}",
+        WORLD[0]
+    ))?;
+    assert_becomes(&pod, FAR, &NODE[0].to_string())
+}
+
+#[test]
+fn an_uplinks_new_address_is_used_by_new_flows() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = attached(&sandbox)?;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        assert_becomes(&pod, &world.to_string(), &node.to_string())?;
+    }
+
+    let changes = [
+        format!("ip address del {}/24 dev {UPLINK}", NODE[0]),
+        format!("ip address add 192.0.2.77/24 dev {UPLINK}"),
+        format!("ip route replace default via {} dev {UPLINK}", WORLD[0]),
+        format!("ip address del {}/64 dev {UPLINK}", NODE[1]),
+        format!("ip address add 2001:db8:1::77/64 nodad dev {UPLINK}"),
+        format!("ip -6 route replace default via {} dev {UPLINK}", WORLD[1]),
+    ];
+    for change in changes {
+        sandbox.node.call(&change)?;
+    }
+    assert_becomes(&pod, &WORLD[0].to_string(), "192.0.2.77")?;
+    assert_becomes(&pod, &WORLD[1].to_string(), "2001:db8:1::77")
+}

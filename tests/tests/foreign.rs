@@ -1,0 +1,81 @@
+//! What belongs to others stays as it is, byte for byte, whatever we do.
+
+use anyhow::Result;
+use e2e::{Config, Machine, Mapping, Sandbox, UPLINK};
+
+/// Things on a node that are none of ours, some of which look a little like it.
+const STRANGERS: [&str; 11] = [
+    "ip link add br-other type bridge",
+    "ip address add 10.50.0.1/24 dev br-other",
+    "ip link set br-other up",
+    "ip link add veth0badcafe type veth peer name other-end",
+    "ip link set veth0badcafe master br-other up",
+    "ip address add 192.0.2.200/24 dev up0",
+    "ip route add 198.51.100.0/24 via 192.0.2.2",
+    "ip rule add from 10.50.0.0/24 lookup 99",
+    "tc qdisc add dev up0 clsact",
+    "tc filter add dev up0 ingress protocol ip prio 5 matchall action pass",
+    "tc filter add dev up0 egress protocol ip prio 49152 matchall action pass",
+];
+
+const RULES: &str = "table inet other { chain forward { type filter hook forward priority 10; policy accept; ip saddr 10.50.0.0/24 drop; }; }";
+
+/// What tools print about the strangers.
+const VIEWS: [&str; 12] = [
+    "ip -d link show br-other",
+    "ip -d link show veth0badcafe",
+    "ip address show br-other",
+    "ip -4 address show up0",
+    "ip route show 198.51.100.0/24",
+    "ip rule show",
+    "tc qdisc show dev br-other",
+    "tc qdisc show dev up0",
+    "tc filter show dev up0 ingress pref 5",
+    "tc filter show dev up0 egress pref 49152",
+    "nft list ruleset",
+    "iptables-save -t nat",
+];
+
+fn settle(node: &Machine) -> Result<()> {
+    for line in STRANGERS {
+        node.call(&line.replace("up0", UPLINK))?;
+    }
+    node.call_words(&["nft", RULES]).map(drop)
+}
+
+fn view(node: &Machine) -> Result<Vec<String>> {
+    VIEWS
+        .into_iter()
+        .map(|line| Ok(format!("$ {line}\n{}", node.call(line)?)))
+        .collect()
+}
+
+#[test]
+fn strangers_survive_everything_that_we_do() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    settle(&sandbox.node)?;
+    let before = view(&sandbox.node)?;
+    let assert_untouched = |when: &str| -> Result<()> {
+        for (before, after) in before.iter().zip(view(&sandbox.node)?) {
+            assert_eq!(*before, after, "{when}");
+        }
+        Ok(())
+    };
+
+    let mut agent = e2e::Agent::start(&sandbox.node, &[])?;
+    assert_untouched("after the start")?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(Config::new("1.1.0").publish(&[Mapping {
+        host: 8080,
+        container: 80,
+        protocol: "tcp",
+    }]))?;
+    assert_untouched("after ADD")?;
+    agent.kill()?;
+    agent.restart()?;
+    assert_untouched("after kill -9 and restart")?;
+    pod.del()?;
+    assert_untouched("after DEL")?;
+    agent.terminate()?;
+    assert_untouched("after the end")
+}
