@@ -1,1 +1,42 @@
-//! TBD
+//! The CNI protocol as values, in every version: environment and standard input become a [`Request`], a request
+//! becomes a [`model::Intent`], an attachment becomes the JSON that the runtime expects, an error likewise.
+//!
+//! The one way of an ADD through this crate:
+//!
+//! ```text
+//! CNI_* + stdin ─ Request::read ─► AddRequest ─ intent ─► model::Intent … model::Attachment ─ Outcome::to_json ─► stdout
+//! ```
+//!
+//! Refuses to know sockets, processes, the kernel and the agent: no I/O at all. What it cannot honour it refuses with
+//! the key's name; it never ignores a setting that would change what the network does.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod config;
+mod environment;
+mod error;
+mod gc;
+mod intent;
+mod ipam;
+mod json;
+mod outcome;
+mod prev_result;
+mod refused;
+mod request;
+mod runtime;
+mod version;
+
+pub use config::{Config, Dns, Header};
+pub use environment::{Command, Environment};
+pub use error::Error;
+pub use gc::ValidAttachment;
+pub use intent::{intent, network};
+pub use ipam::Ipam;
+pub use outcome::Outcome;
+pub use prev_result::PrevResult;
+pub use request::{
+    AddRequest, CheckRequest, DelRequest, GcRequest, Request, StatusRequest, Target,
+};
+pub use runtime::Wishes;
+pub use version::{Version, version_report};

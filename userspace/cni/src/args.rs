@@ -1,0 +1,139 @@
+//! `CNI_ARGS`: `K=V;K=V`. The oldest way to ask for something; what the configuration says beats it.
+
+use std::net::IpAddr;
+
+use model::{Mac, PodName};
+
+use crate::Error;
+use crate::runtime::{parse_address, parse_mac};
+
+/// What `CNI_ARGS` says that matters to us.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Args {
+    /// `IP`, which Multus writes as a comma list.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// `MAC`.
+    pub(crate) mac: Option<Mac>,
+    /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME`.
+    pub(crate) pod: Option<PodName>,
+}
+
+impl Args {
+    /// Reads the variable. A key that nobody knows is an error unless `IgnoreUnknown` is set (BEHAVIOURS S16).
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
+        let mut args = Self::default();
+        let mut pod = (None, None);
+        let mut unknown = Vec::new();
+        let mut ignore_unknown = false;
+        for pair in text.split(';').filter(|pair| !pair.is_empty()) {
+            // Split once: a value may hold a "=".
+            let Some((key, value)) = pair.split_once('=') else {
+                return Err(error(format!("invalid pair {pair:?}")));
+            };
+            match key {
+                "IgnoreUnknown" => ignore_unknown = flag(value)?,
+                "IP" => args.addresses = addresses(value)?,
+                "MAC" if value.is_empty() => {}
+                "MAC" => args.mac = Some(parse_mac(value).map_err(error)?),
+                "K8S_POD_NAMESPACE" => pod.0 = Some(value),
+                "K8S_POD_NAME" => pod.1 = Some(value),
+                _ if is_known(key) => {}
+                _ => unknown.push(pair),
+            }
+        }
+        if !unknown.is_empty() && !ignore_unknown {
+            return Err(error(format!("unknown args {unknown:?}")));
+        }
+        args.pod = pod_name(pod.0, pod.1);
+        Ok(args)
+    }
+}
+
+/// Keys that say nothing to us and are no mistake.
+fn is_known(key: &str) -> bool {
+    matches!(key, "K8S_POD_INFRA_CONTAINER_ID" | "K8S_POD_UID")
+        || key.starts_with("NOMAD_")
+        || key.starts_with("NERDCTL_")
+}
+
+fn pod_name(namespace: Option<&str>, name: Option<&str>) -> Option<PodName> {
+    let named = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+    Some(PodName {
+        namespace: named(namespace)?,
+        name: named(name)?,
+    })
+}
+
+fn addresses(value: &str) -> Result<Vec<IpAddr>, Error> {
+    let parts = value.split(',').filter(|part| !part.is_empty());
+    parts
+        .map(|part| parse_address(part).map_err(error))
+        .collect()
+}
+
+fn flag(value: &str) -> Result<bool, Error> {
+    match value {
+        "1" | "true" | "True" | "TRUE" => Ok(true),
+        "0" | "false" | "False" | "FALSE" => Ok(false),
+        _ => Err(error(format!("IgnoreUnknown is no boolean: {value:?}"))),
+    }
+}
+
+fn error(why: impl std::fmt::Display) -> Error {
+    Error::environment(format!("CNI_ARGS: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// BEHAVIOURS S16, C1
+    #[test]
+    fn what_containerd_sends_names_the_pod() {
+        let args = Args::parse(
+            "K8S_POD_INFRA_CONTAINER_ID=0f;K8S_POD_UID=u;IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0",
+        );
+        let pod = args.unwrap().pod.unwrap();
+        assert_eq!(pod.to_string(), "ns/web-0");
+    }
+
+    /// BEHAVIOURS S16
+    #[test]
+    fn an_unknown_key_is_an_error_unless_told_otherwise() {
+        let error = Args::parse("FOO=bar;BAR=").unwrap_err();
+        assert_eq!(error.code, 4);
+        assert_eq!(error.msg, r#"CNI_ARGS: unknown args ["FOO=bar", "BAR="]"#);
+        for yes in ["1", "true", "True"] {
+            assert!(Args::parse(&format!("FOO=bar;IgnoreUnknown={yes}")).is_ok());
+        }
+        for no in ["0", "false"] {
+            assert!(Args::parse(&format!("FOO=bar;IgnoreUnknown={no}")).is_err());
+        }
+        assert!(Args::parse("IgnoreUnknown=perhaps").is_err());
+    }
+
+    /// BEHAVIOURS S16, C14
+    #[test]
+    fn a_list_of_addresses_and_a_mac_are_wishes() {
+        let args = Args::parse("IP=10.1.0.9,fd00::9;MAC=02:00:00:00:00:01").unwrap();
+        assert_eq!(args.addresses.len(), 2);
+        assert_eq!(args.mac, "02:00:00:00:00:01".parse().ok());
+        assert_eq!(Args::parse("IP=;MAC=;").unwrap(), Args::default());
+    }
+
+    /// BEHAVIOURS S16, C9
+    #[test]
+    fn a_value_may_hold_an_equals_sign_and_orchestrators_have_keys_of_their_own() {
+        assert!(Args::parse("NOMAD_GROUP_NAME=a=b;NERDCTL_X=;K8S_POD_NAME=a=b").is_ok());
+        assert!(Args::parse("nonsense").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text: String) {
+            let _ = Args::parse(&text);
+        }
+    }
+}

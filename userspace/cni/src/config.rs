@@ -1,0 +1,150 @@
+//! The network configuration, decoded. Refuses to know what the agent's default network is: [`crate::network`] puts
+//! the two together.
+
+use std::path::PathBuf;
+
+use model::{IfName, NetworkName};
+use serde_json::Value;
+
+use crate::json::{self, Object};
+use crate::refused;
+use crate::{Error, Ipam, Version};
+
+/// What every command needs of a configuration, however wrong the rest may be: a DEL must work with a configuration
+/// whose ADD was refused (BEHAVIOURS S10).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// `cniVersion`.
+    pub version: Version,
+    /// `name`.
+    pub name: NetworkName,
+    /// `socket`: where the agent listens, if not at the usual place.
+    pub socket: Option<PathBuf>,
+    /// Whether the configuration has an `ipam` and so declares a network of its own, named `name`; otherwise the
+    /// agent's default network serves.
+    pub declares_network: bool,
+}
+
+impl Header {
+    /// Reads the header of a configuration.
+    pub fn parse(config: &str) -> Result<Self, Error> {
+        Self::read(&Object::root(&json::parse(config)?))
+    }
+
+    /// The configuration's `cniVersion` if it has one that is a text, however wrong the rest: an error is reported in
+    /// the version of the question.
+    pub fn version_of(config: &str) -> Option<String> {
+        let map = json::parse(config).ok()?;
+        let version = map.get("cniversion").and_then(Value::as_str);
+        Some(version.unwrap_or(Version::V0_1_0.as_str()).to_owned())
+    }
+
+    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
+        let version = config.text("cniVersion")?;
+        let ipam = config.get("ipam").map(|node| node.value().as_object());
+        Ok(Self {
+            version: version.map_or(Ok(Version::V0_1_0), str::parse)?,
+            name: config.required("name")?,
+            socket: config.text("socket")?.map(PathBuf::from),
+            declares_network: ipam.is_some_and(|map| map.is_none_or(|map| !map.is_empty())),
+        })
+    }
+}
+
+/// A network configuration.
+///
+/// What is `None` was not said: the default of the network that serves holds. `ipMasqBackend`, `backend`,
+/// `preserveDefaultVlan` and `ipam.dataDir` are accepted and mean nothing here: they choose among means of other
+/// plugins for ends that we reach in one way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What every command needs.
+    pub header: Header,
+    /// `bridge`.
+    pub bridge: Option<IfName>,
+    /// `mtu` in bytes; 0 is the same as not said.
+    pub mtu: Option<u32>,
+    /// `ipMasq`.
+    pub ip_masq: Option<bool>,
+    /// `hairpinMode`.
+    pub hairpin_mode: Option<bool>,
+    /// `promiscMode`.
+    pub promisc_mode: Option<bool>,
+    /// `ipam`; `None` for the agent's default network.
+    pub ipam: Option<Ipam>,
+    /// `dns`, which results repeat.
+    pub dns: Dns,
+    /// `prevResult` with its keys in lower case; `None` when there is none.
+    pub prev_result: Option<Value>,
+}
+
+impl Config {
+    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
+        refused::check(config)?;
+        let header = Header::read(config)?;
+        let ipam = match config.object("ipam")? {
+            Some(ipam) if header.declares_network => Some(Ipam::read(&ipam)?),
+            _ => None,
+        };
+        let config = Self {
+            header,
+            bridge: config.parsed("bridge")?,
+            mtu: mtu(config)?,
+            ip_masq: config.flag("ipMasq")?,
+            hairpin_mode: config.flag("hairpinMode")?,
+            promisc_mode: config.flag("promiscMode")?,
+            ipam,
+            dns: Dns::read(config)?,
+            prev_result: config.get("prevResult").map(|node| node.value().clone()),
+        };
+        if config.hairpin_mode == Some(true) && config.promisc_mode == Some(true) {
+            return Err(Error::invalid_config(
+                "cannot set hairpin mode and promiscuous mode at the same time",
+            ));
+        }
+        Ok(config)
+    }
+}
+
+/// The least that IPv4 allows (RFC 791), and the most that Linux gives a veth (`ETH_MAX_MTU`).
+const MTU: std::ops::RangeInclusive<u32> = 68..=65535;
+
+fn mtu(config: &Object<'_>) -> Result<Option<u32>, Error> {
+    let Some(node) = config.get("mtu") else {
+        return Ok(None);
+    };
+    let number = node.number()?;
+    if number == 0 {
+        return Ok(None);
+    }
+    let mtu = u32::try_from(number).ok().filter(|mtu| MTU.contains(mtu));
+    let invalid = || node.invalid(format_args!("{number} is not within {MTU:?}"));
+    mtu.map(Some).ok_or_else(invalid)
+}
+
+/// Name servers and what belongs to them. Nobody here resolves a name: results repeat what the configuration says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dns {
+    /// Addresses of name servers.
+    pub nameservers: Vec<String>,
+    /// The local domain.
+    pub domain: Option<String>,
+    /// Domains to search.
+    pub search: Vec<String>,
+    /// Options of the resolver.
+    pub options: Vec<String>,
+}
+
+impl Dns {
+    fn read(config: &Object<'_>) -> Result<Self, Error> {
+        let Some(dns) = config.object("dns")? else {
+            return Ok(Self::default());
+        };
+        Ok(Self {
+            nameservers: dns.texts("nameservers")?,
+            domain: dns.text("domain")?.map(str::to_owned),
+            search: dns.texts("search")?,
+            options: dns.texts("options")?,
+        })
+    }
+}

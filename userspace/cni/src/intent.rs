@@ -1,0 +1,175 @@
+//! From a request to an intent: the configuration and the agent's default network put together. After this nothing
+//! about the request is "maybe invalid". Refuses to know what the kernel and other attachments look like.
+
+use model::{AttachmentKey, HairpinMode, IfName, Intent, Network, RangeSet, Requested};
+
+use crate::{AddRequest, Config, Error, Ipam, StatusRequest, Version};
+
+/// The bridge plugin's default for a network of one's own.
+const DEFAULT_BRIDGE: &str = "cni0";
+
+/// What an ADD asks for. `default` is the agent's own network, if it has one yet.
+pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent, Error> {
+    let mut network = network(&request.config, default)?;
+    prepend_ranges(&mut network, request)?;
+    check_ranges(&network.ranges, request.config.header.version)?;
+    Ok(Intent {
+        key: AttachmentKey {
+            network: network.name.clone(),
+            container_id: request.container_id.clone(),
+            ifname: request.ifname.clone(),
+        },
+        netns: request.netns.clone(),
+        network,
+        port_mappings: request.wishes.port_mappings.clone(),
+        requested: Requested {
+            addresses: request.wishes.addresses.clone(),
+            mac: request.wishes.mac,
+        },
+        pod: request.wishes.pod.clone(),
+    })
+}
+
+impl StatusRequest {
+    /// The network that an ADD would be for; code 50 when there is none yet.
+    pub fn network(&self, default: Option<&Network>) -> Result<Network, Error> {
+        let network = network(&self.config, default).map_err(|error| match error.code {
+            11 => Error { code: 50, ..error },
+            _ => error,
+        })?;
+        check_ranges(&network.ranges, self.config.header.version)?;
+        Ok(network)
+    }
+}
+
+/// The network that a configuration is for: one of its own, or the agent's default one.
+pub fn network(config: &Config, default: Option<&Network>) -> Result<Network, Error> {
+    let Some(ipam) = &config.ipam else {
+        return default_network(config, default);
+    };
+    if default.is_some_and(|default| default.name == config.header.name) {
+        return Err(Error::invalid_config(format!(
+            "the name {:?} is that of the agent's default network",
+            config.header.name.as_str()
+        ))
+        .with_details(
+            "a configuration with an ipam declares a network of its own: give it another name",
+        ));
+    }
+    Ok(own_network(config, ipam))
+}
+
+fn own_network(config: &Config, ipam: &Ipam) -> Network {
+    let bridge = match &config.bridge {
+        Some(bridge) => bridge.clone(),
+        None => default_bridge(),
+    };
+    let hairpin = match (config.hairpin_mode, config.promisc_mode) {
+        (Some(true), _) => HairpinMode::HairpinVeth,
+        (_, Some(true)) => HairpinMode::PromiscuousBridge,
+        _ => HairpinMode::None,
+    };
+    Network {
+        name: config.header.name.clone(),
+        bridge,
+        ranges: ipam.ranges.clone(),
+        routes: ipam.routes.clone(),
+        mtu: config.mtu,
+        hairpin,
+        masquerade: config.ip_masq.unwrap_or(false),
+    }
+}
+
+fn default_bridge() -> IfName {
+    DEFAULT_BRIDGE
+        .parse()
+        .expect("four letters and digits are an interface name")
+}
+
+/// The agent's network as it is. The configuration may repeat what it says, not contradict it: the network is shared.
+fn default_network(config: &Config, default: Option<&Network>) -> Result<Network, Error> {
+    let Some(network) = default else {
+        // The words are kubenet's (BEHAVIOURS K27).
+        return Err(Error::try_again_later(
+            "viaduct does not have netConf. This is most likely due to lack of PodCIDR",
+        )
+        .with_details("the configuration has no ipam, and the agent has no pod CIDR yet"));
+    };
+    let hairpin = |mode| network.hairpin == mode;
+    let checks = [
+        says("bridge", config.bridge.as_ref(), Some(&network.bridge)),
+        says("mtu", config.mtu, network.mtu),
+        says("ipMasq", config.ip_masq, Some(network.masquerade)),
+        says(
+            "hairpinMode",
+            config.hairpin_mode,
+            Some(hairpin(HairpinMode::HairpinVeth)),
+        ),
+        says(
+            "promiscMode",
+            config.promisc_mode,
+            Some(hairpin(HairpinMode::PromiscuousBridge)),
+        ),
+    ];
+    checks.into_iter().collect::<Result<Vec<()>, _>>()?;
+    Ok(network.clone())
+}
+
+/// Whether what the configuration says of `key`, if anything, is what holds for the default network.
+fn says<T: PartialEq + std::fmt::Display>(
+    key: &str,
+    said: Option<T>,
+    holds: Option<T>,
+) -> Result<(), Error> {
+    match said {
+        Some(said) if Some(&said) != holds.as_ref() => {
+            let holds = holds.map_or_else(|| "automatic".to_owned(), |value| value.to_string());
+            Err(Error::invalid_config(format!(
+                "{key} is {said} in the configuration and {holds} in the agent's default network"
+            ))
+            .with_details(
+                "remove the key, change the agent's setting, or declare a network with its own bridge and ipam",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn prepend_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> {
+    if request.wishes.ranges.is_empty() {
+        return Ok(());
+    }
+    if request.config.ipam.is_none() {
+        return Err(Error::invalid_config(
+            "runtimeConfig.ipRanges: the agent's default network has its ranges from the pod CIDRs",
+        ));
+    }
+    let mut ranges = request.wishes.ranges.clone();
+    ranges.append(&mut network.ranges);
+    network.ranges = ranges;
+    Ok(())
+}
+
+/// What holds for all sets together (BEHAVIOURS R8).
+fn check_ranges(sets: &[RangeSet], version: Version) -> Result<(), Error> {
+    if sets.is_empty() {
+        return Err(Error::invalid_config("no IP ranges specified"));
+    }
+    for (index, set) in sets.iter().enumerate() {
+        for (other_index, other) in sets[..index].iter().enumerate() {
+            if let Some((a, b)) = set.overlap(other) {
+                return Err(Error::invalid_config(format!(
+                    "range set {index} overlaps with {other_index}: {a} and {b}"
+                )));
+            }
+        }
+    }
+    let ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
+    let many = ipv4 > 1 || sets.len() - ipv4 > 1;
+    if many && version < Version::V0_3_0 {
+        return Err(Error::incompatible_version(format!(
+            "CNI version {version} does not support more than 1 address per family"
+        )));
+    }
+    Ok(())
+}

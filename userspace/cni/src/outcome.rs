@@ -1,0 +1,204 @@
+//! What ADD returns, in the shape of each version (BEHAVIOURS S8). Refuses to know more than an attachment tells.
+
+use std::net::IpAddr;
+
+use model::{Assigned, Attachment, Mac, Route};
+use serde::Serialize;
+
+use crate::{Dns, Version, json};
+
+/// The result of an ADD.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome<'a> {
+    /// The attachment.
+    pub attachment: &'a Attachment,
+    /// Ethernet address of the bridge, if known.
+    pub bridge_mac: Option<Mac>,
+    /// Name servers, from the configuration.
+    pub dns: &'a Dns,
+}
+
+impl Outcome<'_> {
+    /// The JSON for standard output, in the configuration's version.
+    pub fn to_json(&self, version: Version) -> String {
+        if version < Version::V0_3_0 {
+            json::print(&self.oldest(version))
+        } else {
+            json::print(&self.newer(version))
+        }
+    }
+
+    fn oldest(&self, version: Version) -> OldestJson {
+        OldestJson {
+            cni_version: version.as_str(),
+            ip4: self.oldest_ip(true),
+            ip6: self.oldest_ip(false),
+            dns: DnsJson::from(self.dns),
+        }
+    }
+
+    /// Only the first address of a family has a place.
+    fn oldest_ip(&self, ipv4: bool) -> Option<OldestIpJson> {
+        let mut addresses = self.attachment.addresses.iter();
+        let assigned = addresses.find(|a| a.address.address.is_ipv4() == ipv4)?;
+        let routes = self.attachment.routes.iter();
+        let routes = routes.filter(|route| route.destination.is_ipv4() == ipv4);
+        Some(OldestIpJson {
+            ip: assigned.address.to_string(),
+            gateway: assigned.gateway,
+            routes: routes.map(RouteJson::from).collect(),
+        })
+    }
+
+    fn newer(&self, version: Version) -> NewerJson {
+        let addresses = self.attachment.addresses.iter();
+        let dns = DnsJson::from(self.dns);
+        let keeps_empty_dns = version < Version::V1_0_0;
+        NewerJson {
+            cni_version: version.as_str(),
+            interfaces: self.interfaces(version),
+            ips: addresses.map(|a| IpJson::new(a, version)).collect(),
+            routes: self.attachment.routes.iter().map(RouteJson::from).collect(),
+            dns: (keeps_empty_dns || *self.dns != Dns::default()).then_some(dns),
+        }
+    }
+
+    /// The bridge, the host's end, the pod's end: addresses refer to the last by its place (BEHAVIOURS R2).
+    fn interfaces(&self, version: Version) -> [InterfaceJson; 3] {
+        let attachment = self.attachment;
+        let mtu = (version >= Version::V1_1_0).then_some(attachment.mtu);
+        let text = |mac: Mac| mac.to_string();
+        [
+            InterfaceJson {
+                name: attachment.bridge.to_string(),
+                mac: self.bridge_mac.map(text),
+                mtu: None,
+                sandbox: None,
+            },
+            InterfaceJson {
+                name: attachment.host_link().to_string(),
+                mac: Some(text(attachment.key.host_mac())),
+                mtu,
+                sandbox: None,
+            },
+            InterfaceJson {
+                name: attachment.key.ifname.to_string(),
+                mac: Some(text(attachment.mac)),
+                mtu,
+                sandbox: Some(attachment.netns.path.to_string()),
+            },
+        ]
+    }
+}
+
+/// Place of the pod's end among the interfaces.
+const POD_INTERFACE: usize = 2;
+
+/// 0.1.0 and 0.2.0.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct OldestJson {
+    cni_version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip4: Option<OldestIpJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip6: Option<OldestIpJson>,
+    dns: DnsJson,
+}
+
+#[derive(Serialize)]
+struct OldestIpJson {
+    ip: String,
+    gateway: IpAddr,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<RouteJson>,
+}
+
+/// 0.3.0 and later.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NewerJson {
+    cni_version: &'static str,
+    interfaces: [InterfaceJson; 3],
+    ips: Vec<IpJson>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    routes: Vec<RouteJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dns: Option<DnsJson>,
+}
+
+#[derive(Serialize)]
+struct InterfaceJson {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mac: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<String>,
+}
+
+#[derive(Serialize)]
+struct IpJson {
+    /// Until 0.4.0: the family.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'static str>,
+    interface: usize,
+    address: String,
+    gateway: IpAddr,
+}
+
+impl IpJson {
+    fn new(assigned: &Assigned, version: Version) -> Self {
+        let family = if assigned.address.address.is_ipv4() {
+            "4"
+        } else {
+            "6"
+        };
+        Self {
+            version: (version < Version::V1_0_0).then_some(family),
+            interface: POD_INTERFACE,
+            address: assigned.address.to_string(),
+            gateway: assigned.gateway,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct RouteJson {
+    dst: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gw: Option<IpAddr>,
+}
+
+impl From<&Route> for RouteJson {
+    fn from(route: &Route) -> Self {
+        Self {
+            dst: route.destination.to_string(),
+            gw: route.gateway,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct DnsJson {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nameservers: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    search: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    options: Vec<String>,
+}
+
+impl From<&Dns> for DnsJson {
+    fn from(dns: &Dns) -> Self {
+        Self {
+            nameservers: dns.nameservers.clone(),
+            domain: dns.domain.clone(),
+            search: dns.search.clone(),
+            options: dns.options.clone(),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Settings of the plugins that we stand in for and that we do not honour.
+//!
+//! To ignore one silently would give a pod another network than its operator wrote down: a missing bandwidth limit,
+//! a missing VLAN. So each is refused with its key and value (code 2), unless it says what is so anyway.
+
+use serde_json::Value;
+
+use crate::Error;
+use crate::json::{Node, Object};
+
+/// Keys that must be off: false, 0 or empty.
+const OFF: [&str; 17] = [
+    "isDefaultGateway",
+    "forceAddress",
+    "vlan",
+    "vlanTrunk",
+    "macspoofchk",
+    "enabledad",
+    "disableContainerInterface",
+    "portIsolation",
+    "masqAll",
+    "conditionsV4",
+    "conditionsV6",
+    "externalSetMarkChain",
+    "ingressRate",
+    "ingressBurst",
+    "egressRate",
+    "egressBurst",
+    "shapedSubnets",
+];
+
+/// Keys that must be on: bridges always have the gateways' addresses, published ports always reach pods that answer
+/// by us.
+const ON: [&str; 2] = ["isGateway", "snat"];
+
+const RATES: [&str; 4] = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
+
+/// What portmap does when it is not told otherwise.
+const MARK_MASQ_BIT: i64 = 13;
+
+/// Refuses what we do not honour in a whole configuration.
+pub(crate) fn check(config: &Object<'_>) -> Result<(), Error> {
+    must_be_off(config, &OFF)?;
+    must_be_off(config, &["unshapedSubnets"])?;
+    for node in ON.iter().filter_map(|key| config.get(key)) {
+        if !node.flag()? {
+            return Err(refusal(&node));
+        }
+    }
+    if let Some(node) = config.get("markMasqBit")
+        && node.number()? != MARK_MASQ_BIT
+    {
+        return Err(refusal(&node));
+    }
+    if let Some(runtime) = config.object("runtimeConfig")?
+        && let Some(bandwidth) = runtime.object("bandwidth")?
+    {
+        must_be_off(&bandwidth, &RATES)?;
+        must_be_off(&bandwidth, &["shapedSubnets", "unshapedSubnets"])?;
+    }
+    Ok(())
+}
+
+/// Refuses what we do not honour in an `ipam`.
+pub(crate) fn check_ipam(ipam: &Object<'_>) -> Result<(), Error> {
+    must_be_off(ipam, &["resolvConf"])
+}
+
+/// Refuses what we do not honour in a route.
+pub(crate) fn check_route(route: &Object<'_>) -> Result<(), Error> {
+    must_be_off(route, &["mtu", "advmss", "priority", "table", "scope"])
+}
+
+fn must_be_off(object: &Object<'_>, keys: &[&str]) -> Result<(), Error> {
+    let mut set = keys.iter().filter_map(|key| object.get(key));
+    match set.find(|node| !is_off(node.value())) {
+        None => Ok(()),
+        Some(node) => Err(refusal(&node)),
+    }
+}
+
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+fn refusal(node: &Node<'_>) -> Error {
+    Error::unsupported_field(node.path(), &node.value().to_string())
+        .with_details("viaduct does not honour this setting and does not ignore it; remove it")
+}

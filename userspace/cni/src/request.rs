@@ -1,0 +1,188 @@
+//! A request: environment and configuration together, one type for each command, with what that command needs and
+//! nothing else. Refuses to know what is attached.
+
+use std::collections::BTreeSet;
+
+use model::{AttachmentKey, ContainerId, IfName, NetnsPath, NetworkName};
+
+use crate::args::Args;
+use crate::config::{Config, Header};
+use crate::environment::{Command, Environment, variable};
+use crate::gc::{ValidAttachment, valid_attachments};
+use crate::json::{self, Object};
+use crate::{Error, PrevResult, Version, Wishes};
+
+/// A request that is well-formed. VERSION is none: it reads no configuration, see [`crate::version_report`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Make an attachment.
+    Add(Box<AddRequest>),
+    /// Remove an attachment.
+    Del(DelRequest),
+    /// Compare an attachment with what ADD returned.
+    Check(CheckRequest),
+    /// Remove attachments that the runtime does not know.
+    Gc(GcRequest),
+    /// Tell whether an ADD would work.
+    Status(Box<StatusRequest>),
+}
+
+/// ADD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddRequest {
+    /// The container.
+    pub container_id: ContainerId,
+    /// The interface's name in the container.
+    pub ifname: IfName,
+    /// The container's network namespace, as the runtime wrote it.
+    pub netns: NetnsPath,
+    /// The configuration.
+    pub config: Config,
+    /// Wishes for this attachment.
+    pub wishes: Wishes,
+}
+
+/// Which attachment, as far as the runtime's words tell: the network depends on the agent's default one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    header: Header,
+    container_id: ContainerId,
+    ifname: IfName,
+}
+
+impl Target {
+    /// The key, when `default` is the name of the agent's default network.
+    pub fn key(&self, default: &NetworkName) -> AttachmentKey {
+        AttachmentKey {
+            network: self.header.network(default).clone(),
+            container_id: self.container_id.clone(),
+            ifname: self.ifname.clone(),
+        }
+    }
+}
+
+/// DEL. There is little that it needs, because it must work when all else is gone (BEHAVIOURS S10).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DelRequest {
+    /// The attachment.
+    pub target: Target,
+    /// The container's network namespace, if the runtime still knows.
+    pub netns: Option<NetnsPath>,
+}
+
+/// CHECK.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckRequest {
+    /// The attachment.
+    pub target: Target,
+    /// The container's network namespace.
+    pub netns: NetnsPath,
+    /// What ADD returned, by the runtime's word.
+    pub prev_result: PrevResult,
+}
+
+/// GC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GcRequest {
+    header: Header,
+    /// Attachments that are still wanted; `None` when the runtime does not say, which is no reason to remove any.
+    pub valid: Option<BTreeSet<ValidAttachment>>,
+}
+
+impl GcRequest {
+    /// The network whose attachments the list is of, when `default` is the name of the agent's default network.
+    pub fn network(&self, default: &NetworkName) -> NetworkName {
+        self.header.network(default).clone()
+    }
+}
+
+/// STATUS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusRequest {
+    /// The configuration that an ADD would bring.
+    pub config: Config,
+}
+
+impl Header {
+    /// The name under which the configuration's attachments are kept.
+    pub fn network<'a>(&'a self, default: &'a NetworkName) -> &'a NetworkName {
+        if self.declares_network {
+            &self.name
+        } else {
+            default
+        }
+    }
+}
+
+impl Request {
+    /// Reads a request. Nothing about it is trusted: the plugin may have read it before, but whoever may connect to
+    /// the agent can send anything.
+    pub fn read(environment: &Environment, config: &str) -> Result<Self, Error> {
+        environment.check()?;
+        let map = json::parse(config)?;
+        let config = Object::root(&map);
+        let header = Header::read(&config)?;
+        check_version(environment.command, header.version)?;
+        match environment.command {
+            Command::Add => add(environment, &config).map(Box::new).map(Self::Add),
+            Command::Del => Ok(Self::Del(DelRequest {
+                target: target(environment, header)?,
+                netns: environment.netns.parse().ok(),
+            })),
+            Command::Check => Ok(Self::Check(CheckRequest {
+                target: target(environment, header)?,
+                netns: variable("CNI_NETNS", &environment.netns)?,
+                prev_result: PrevResult::read(&config)?,
+            })),
+            Command::Gc => Ok(Self::Gc(GcRequest {
+                header,
+                valid: valid_attachments(&config)?,
+            })),
+            Command::Status => Ok(Self::Status(Box::new(StatusRequest {
+                config: Config::read(&config)?,
+            }))),
+            Command::Version => Err(Error::environment("VERSION reads no configuration")),
+        }
+    }
+}
+
+fn add(environment: &Environment, config: &Object<'_>) -> Result<AddRequest, Error> {
+    let request = AddRequest {
+        container_id: environment.container_id()?,
+        ifname: environment.ifname()?,
+        netns: variable("CNI_NETNS", &environment.netns)?,
+        config: Config::read(config)?,
+        wishes: Wishes::read(config, Args::parse(&environment.args)?)?,
+    };
+    if request.config.prev_result.is_some() {
+        return Err(Error::invalid_config(
+            "viaduct makes the interface: it must be the first plugin of its list",
+        )
+        .with_details("the configuration has a prevResult, so another plugin came before"));
+    }
+    Ok(request)
+}
+
+fn target(environment: &Environment, header: Header) -> Result<Target, Error> {
+    Ok(Target {
+        header,
+        container_id: environment.container_id()?,
+        ifname: environment.ifname()?,
+    })
+}
+
+/// Commands came with versions (BEHAVIOURS S5).
+fn check_version(command: Command, version: Version) -> Result<(), Error> {
+    let (name, since) = match command {
+        Command::Check => ("CHECK", Version::V0_4_0),
+        Command::Gc => ("GC", Version::V1_1_0),
+        Command::Status => ("STATUS", Version::V1_1_0),
+        Command::Add | Command::Del | Command::Version => return Ok(()),
+    };
+    if version >= since {
+        return Ok(());
+    }
+    Err(Error::incompatible_version(format!(
+        "config version {version} does not allow {name}: it needs {since} or newer"
+    )))
+}

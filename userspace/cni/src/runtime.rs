@@ -1,0 +1,127 @@
+//! Wishes for one attachment, from `CNI_ARGS`, `args.cni` and `runtimeConfig`.
+//!
+//! `runtimeConfig` beats `args.cni`, which beats `CNI_ARGS` (BEHAVIOURS R1, S16). For addresses that holds per family:
+//! nerdctl asks for the IPv4 address by `CNI_ARGS` and for the IPv6 one by `runtimeConfig`.
+
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use model::{InterfaceAddress, Mac, PodName, PortMapping, Protocol, RangeSet};
+
+use crate::Error;
+use crate::args::Args;
+use crate::ipam::{range_set, single_range};
+use crate::json::Object;
+
+/// What a runtime wishes for one attachment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Ports to publish.
+    pub port_mappings: Vec<PortMapping>,
+    /// Addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Ethernet address of the pod's end.
+    pub mac: Option<Mac>,
+    /// Ranges to serve before those of the configuration.
+    pub ranges: Vec<RangeSet>,
+    /// The pod's name.
+    pub pod: Option<PodName>,
+}
+
+impl Wishes {
+    /// Reads the wishes of a configuration and of `CNI_ARGS`.
+    pub(crate) fn read(config: &Object<'_>, args: Args) -> Result<Self, Error> {
+        let mut wishes = Self {
+            addresses: args.addresses,
+            mac: args.mac,
+            pod: args.pod,
+            ..Self::default()
+        };
+        if let Some(args) = config.object("args")?
+            && let Some(cni) = args.object("cni")?
+        {
+            wishes.override_with(&cni)?;
+        }
+        if let Some(runtime) = config.object("runtimeConfig")? {
+            wishes.override_with(&runtime)?;
+            wishes.ranges = ranges(&runtime)?;
+            wishes.port_mappings = port_mappings(&runtime)?;
+        }
+        Ok(wishes)
+    }
+
+    fn override_with(&mut self, source: &Object<'_>) -> Result<(), Error> {
+        let addresses: Vec<IpAddr> = addresses(source)?;
+        self.addresses.retain(|address| {
+            let mut families = addresses.iter().map(IpAddr::is_ipv4);
+            !families.any(|ipv4| ipv4 == address.is_ipv4())
+        });
+        self.addresses.extend(addresses);
+        if let Some(node) = source.get("mac") {
+            self.mac = Some(parse_mac(node.text()?).map_err(|why| node.invalid(why))?);
+        }
+        Ok(())
+    }
+}
+
+fn addresses(source: &Object<'_>) -> Result<Vec<IpAddr>, Error> {
+    let nodes = source.list("ips")?.into_iter();
+    nodes
+        .map(|node| parse_address(node.text()?).map_err(|why| node.invalid(why)))
+        .collect()
+}
+
+/// `ipRanges`: a list of lists, as the specification has it, or a flat list, as go-cni sends it (BEHAVIOURS B0.1).
+fn ranges(runtime: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
+    let nodes = runtime.list("ipRanges")?.into_iter();
+    nodes
+        .map(|node| {
+            if node.value().is_array() {
+                range_set(&node)
+            } else {
+                single_range(&node)
+            }
+        })
+        .collect()
+}
+
+fn port_mappings(runtime: &Object<'_>) -> Result<Vec<PortMapping>, Error> {
+    let mut mappings = Vec::new();
+    for node in runtime.list("portMappings")? {
+        let mapping = port_mapping(&node.object()?)?;
+        if !mappings.contains(&mapping) {
+            mappings.push(mapping);
+        }
+    }
+    Ok(mappings)
+}
+
+fn port_mapping(mapping: &Object<'_>) -> Result<PortMapping, Error> {
+    Ok(PortMapping {
+        host_port: port(mapping, "hostPort", "host")?,
+        container_port: port(mapping, "containerPort", "container")?,
+        // Kubernetes' default.
+        protocol: mapping.parsed("protocol")?.unwrap_or(Protocol::Tcp),
+        host_address: mapping.parsed("hostIP")?,
+    })
+}
+
+/// The words are portmap's (BEHAVIOURS R12).
+fn port(mapping: &Object<'_>, key: &str, which: &str) -> Result<NonZeroU16, Error> {
+    let number = mapping.number(key)?.unwrap_or_default();
+    let port = u16::try_from(number).ok().and_then(NonZeroU16::new);
+    port.ok_or_else(|| Error::invalid_config(format!("Invalid {which} port number: {number}")))
+}
+
+/// An address, with or without the length of its subnet, which the range decides.
+pub(crate) fn parse_address(text: &str) -> Result<IpAddr, String> {
+    let address = text.parse().ok();
+    let address = address.or_else(|| Some(text.parse::<InterfaceAddress>().ok()?.address));
+    address.ok_or_else(|| format!("invalid IP address {text:?}"))
+}
+
+/// An Ethernet address with colons or, as Go also reads it, with hyphens.
+pub(crate) fn parse_mac(text: &str) -> Result<Mac, String> {
+    let parsed = text.replace('-', ":").parse();
+    parsed.map_err(|_| format!("invalid MAC address {text:?}"))
+}
