@@ -174,12 +174,14 @@ impl File {
         parsed.collect()
     }
 
-    pub(crate) fn put_record(&self, record: &Record) -> Result<(), StoreError> {
+    pub(crate) fn put_record(&self, record: &Record, generation: u32) -> Result<(), StoreError> {
         let name = record.attachment.key.to_string();
         let bytes = format::write_record(record);
         self.write("write", |transaction| {
             let mut table = transaction.open_table(RECORDS)?;
             table.insert(name.as_str(), bytes.as_slice())?;
+            let mut numbers = transaction.open_table(NUMBERS)?;
+            numbers.insert("generation", generation)?;
             Ok(())
         })
     }
@@ -201,17 +203,9 @@ impl File {
         })
     }
 
-    pub(crate) fn remove_network(
-        &self,
-        name: &NetworkName,
-        sets: &[usize],
-    ) -> Result<(), StoreError> {
+    pub(crate) fn remove_network(&self, name: &NetworkName) -> Result<(), StoreError> {
         self.write("write", |transaction| {
             transaction.open_table(NETWORKS)?.remove(name.as_str())?;
-            let mut last_reserved = transaction.open_table(LAST_RESERVED)?;
-            for set in sets {
-                last_reserved.remove((name.as_str(), index(*set)))?;
-            }
             Ok(())
         })
     }

@@ -71,16 +71,14 @@ impl Store {
         &self.contents.networks
     }
 
-    /// Addresses that attachments of `network` have, whatever their state.
-    pub fn leases(&self, network: &NetworkName) -> BTreeMap<IpAddr, AttachmentKey> {
-        let records = self.contents.records.values().map(|r| &r.attachment);
-        let of_network = records.filter(|attachment| attachment.key.network == *network);
-        of_network
-            .flat_map(|attachment| {
-                let addresses = attachment.addresses.iter().map(|a| a.address.address);
-                addresses.map(|address| (address, attachment.key.clone()))
-            })
-            .collect()
+    /// Addresses that attachments have, whatever their state and network.
+    pub fn leases(&self) -> BTreeMap<IpAddr, AttachmentKey> {
+        let attachments = self.contents.records.values().map(|r| &r.attachment);
+        let leases = attachments.flat_map(|attachment| {
+            let addresses = attachment.addresses.iter().map(|a| a.address.address);
+            addresses.map(|address| (address, attachment.key.clone()))
+        });
+        leases.collect()
     }
 
     /// The address last given, by index of the range set of `network`.
@@ -91,11 +89,19 @@ impl Store {
             .collect()
     }
 
-    /// Remembers an attachment, in place of what was remembered under its key.
+    /// The highest generation that any attachment ever had: the next one gets a higher one.
+    pub fn generation(&self) -> u32 {
+        self.contents.generation
+    }
+
+    /// Remembers an attachment, in place of what was remembered under its key. Its generation is spent for good, even
+    /// if the attachment comes to nothing: flows may carry it.
     pub fn put(&mut self, record: &Record) -> Result<(), StoreError> {
-        self.file.put_record(record)?;
+        let generation = self.contents.generation.max(record.attachment.generation);
+        self.file.put_record(record, generation)?;
         let key = record.attachment.key.clone();
         self.contents.records.insert(key, record.clone());
+        self.contents.generation = generation;
         Ok(())
     }
 
@@ -114,14 +120,10 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets a network and the addresses last given in it.
+    /// Forgets a network, but not the addresses last given in it: it may come back.
     pub fn remove_network(&mut self, name: &NetworkName) -> Result<(), StoreError> {
-        let sets: Vec<usize> = self.last_reserved(name).into_keys().collect();
-        self.file.remove_network(name, &sets)?;
+        self.file.remove_network(name)?;
         self.contents.networks.remove(name);
-        self.contents
-            .last_reserved
-            .retain(|(network, _), _| network != name);
         Ok(())
     }
 
@@ -137,14 +139,6 @@ impl Store {
             self.contents.last_reserved.insert(key, *address);
         }
         Ok(())
-    }
-
-    /// A generation that no attachment has had. It is spent even if the attachment fails: flows may carry it.
-    pub fn next_generation(&mut self) -> Result<u32, StoreError> {
-        let next = self.contents.generation.wrapping_add(1).max(1);
-        self.file.put_generation(next)?;
-        self.contents.generation = next;
-        Ok(next)
     }
 
     /// Makes sure that generations up to `seen` are not given again.
