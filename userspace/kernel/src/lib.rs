@@ -5,6 +5,8 @@
 //! tests that run the same steps against both.
 
 mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
 
 pub use error::{ObserveError, StepError};
 

@@ -1,0 +1,166 @@
+//! The datapath's tables in memory: by index inside, by name outside, as full as the real ones may become.
+//!
+//! Knows nothing of what an entry means.
+
+use abi::maps;
+use model::Attachment;
+use nix::errno::Errno;
+use planner::{Entries, Entry, EntryKey, LinkRef};
+
+use super::world::World;
+
+impl World {
+    /// Writes an entry, as `bpf_map_update_elem` does.
+    pub(super) fn put(&mut self, key: &EntryKey, entry: &Entry) -> Result<(), Errno> {
+        fits(key, entry)?;
+        let key = key_with(key, |link| self.to_index(link))?;
+        let entry = entry_with(entry, |link| self.to_index(link))?;
+        if !self.entries.contains_key(&key) {
+            self.check_room(&key)?;
+        }
+        if entry == (Entry::FreePod { generation: 0 }) {
+            // A row that was never used.
+            self.entries.remove(&key);
+        } else {
+            self.entries.insert(key, entry);
+        }
+        Ok(())
+    }
+
+    /// Removes an entry; that it, or its link, is gone already is success.
+    pub(super) fn remove(&mut self, key: &EntryKey) {
+        let known = |link: &LinkRef| match link {
+            LinkRef::Name(_) => self.to_index(link),
+            LinkRef::Gone(index) => Ok(LinkRef::Gone(*index)),
+        };
+        if let Ok(key) = key_with(key, known) {
+            self.entries.remove(&key);
+        }
+    }
+
+    pub(super) fn clear_entries(&mut self, which: &mut dyn FnMut(&EntryKey, &Entry) -> bool) {
+        let seen = self.seen_entries();
+        let chosen = seen.iter().filter(|(key, entry)| which(key, entry));
+        for (key, _) in chosen {
+            self.remove(key);
+        }
+    }
+
+    /// All entries, with the names of the links that there are.
+    pub(super) fn seen_entries(&self) -> Entries {
+        let named = |(key, entry): (&EntryKey, &Entry)| {
+            let key = key_with(key, |link| Ok(self.to_name(link))).ok()?;
+            let entry = entry_with(entry, |link| Ok(self.to_name(link))).ok()?;
+            Some((key, entry))
+        };
+        self.entries.iter().filter_map(named).collect()
+    }
+
+    /// The entries under the keys of an attachment, whoever's they are by now, and what else speaks of its slot.
+    pub(super) fn entries_of(&self, attachment: &Attachment) -> Entries {
+        let expected = planner::attachment_entries(attachment);
+        let slot = Entry::Interface {
+            slot: attachment.slot,
+        };
+        let mut seen = self.seen_entries();
+        seen.retain(|key, entry| expected.contains_key(key) || *entry == slot);
+        seen
+    }
+
+    fn to_index(&self, link: &LinkRef) -> Result<LinkRef, Errno> {
+        match link {
+            LinkRef::Name(name) => Ok(LinkRef::Gone(self.link(name)?.index)),
+            LinkRef::Gone(_) => Err(Errno::ENODEV),
+        }
+    }
+
+    fn to_name(&self, link: &LinkRef) -> LinkRef {
+        let LinkRef::Gone(index) = link else {
+            return link.clone();
+        };
+        let mut links = self.links.iter();
+        let found = links.find(|(_, link)| link.index == *index);
+        found.map_or_else(|| link.clone(), |(name, _)| LinkRef::Name(name.clone()))
+    }
+
+    fn check_room(&self, key: &EntryKey) -> Result<(), Errno> {
+        let (capacity, full) = match key {
+            EntryKey::Pod(slot) => {
+                let inside = *slot != 0 && *slot < maps::PODS_CAPACITY;
+                return if inside { Ok(()) } else { Err(Errno::E2BIG) };
+            }
+            EntryKey::Settings => return Ok(()),
+            EntryKey::Interface(_) => (maps::INTERFACES_CAPACITY, Errno::E2BIG),
+            EntryKey::Endpoint(_) => (maps::ENDPOINTS_CAPACITY, Errno::E2BIG),
+            EntryKey::Hostport { .. } => (maps::HOSTPORTS_CAPACITY, Errno::E2BIG),
+            EntryKey::Uplink(_) => (maps::UPLINKS_CAPACITY, Errno::E2BIG),
+            EntryKey::Local(_) => (maps::LOCALS_CAPACITY, Errno::E2BIG),
+            EntryKey::Prefix(_) => (maps::PREFIXES_CAPACITY, Errno::ENOSPC),
+        };
+        let table = std::mem::discriminant(key);
+        let keys = self.entries.keys();
+        let used = keys
+            .filter(|key| std::mem::discriminant(*key) == table)
+            .count();
+        if u32::try_from(used).is_ok_and(|used| used < capacity) {
+            Ok(())
+        } else {
+            Err(full)
+        }
+    }
+}
+
+/// Whether the entry is of the key's table.
+fn fits(key: &EntryKey, entry: &Entry) -> Result<(), Errno> {
+    let fits = match key {
+        EntryKey::Pod(_) => matches!(entry, Entry::Pod { .. } | Entry::FreePod { .. }),
+        EntryKey::Interface(_) => matches!(entry, Entry::Interface { .. }),
+        EntryKey::Endpoint(_) => matches!(entry, Entry::Endpoint { .. }),
+        EntryKey::Hostport { .. } => matches!(entry, Entry::Hostport { .. }),
+        EntryKey::Uplink(_) => {
+            matches!(entry, Entry::Uplink { sources, .. } if sources.len() <= abi::SOURCES)
+        }
+        EntryKey::Local(_) => matches!(entry, Entry::Local),
+        EntryKey::Prefix(_) => matches!(entry, Entry::Prefix { .. }),
+        EntryKey::Settings => matches!(entry, Entry::Settings(_)),
+    };
+    if fits { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+fn key_with(
+    key: &EntryKey,
+    mut link: impl FnMut(&LinkRef) -> Result<LinkRef, Errno>,
+) -> Result<EntryKey, Errno> {
+    Ok(match key {
+        EntryKey::Interface(named) => EntryKey::Interface(link(named)?),
+        EntryKey::Uplink(named) => EntryKey::Uplink(link(named)?),
+        EntryKey::Pod(_)
+        | EntryKey::Endpoint(_)
+        | EntryKey::Hostport { .. }
+        | EntryKey::Local(_)
+        | EntryKey::Prefix(_)
+        | EntryKey::Settings => key.clone(),
+    })
+}
+
+fn entry_with(
+    entry: &Entry,
+    mut resolve: impl FnMut(&LinkRef) -> Result<LinkRef, Errno>,
+) -> Result<Entry, Errno> {
+    let mut entry = entry.clone();
+    match &mut entry {
+        Entry::Pod { link, bridge, .. } => {
+            *link = resolve(link)?;
+            *bridge = resolve(bridge)?;
+        }
+        Entry::Endpoint { link, .. } => *link = resolve(link)?,
+        Entry::FreePod { .. }
+        | Entry::Interface { .. }
+        | Entry::Hostport { .. }
+        | Entry::Uplink { .. }
+        | Entry::Local
+        | Entry::Prefix { .. }
+        | Entry::Settings(_) => {}
+    }
+    Ok(entry)
+}

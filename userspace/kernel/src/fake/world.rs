@@ -1,0 +1,489 @@
+//! The state of the kernel in memory, and what each step does to it.
+//!
+//! Every step checks first and changes then: one that fails leaves nothing behind. Knows nothing of faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Attachment, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route};
+use nix::errno::Errno;
+use planner::{
+    BridgeSpec, Entries, Link, LinkKind, Observed, PodSide, PodSpec, RouteEntry, Scope, Step,
+    SysctlKey, VethSpec,
+};
+
+/// Number of the main routing table.
+pub(super) const MAIN: u32 = 254;
+
+/// Device number of nsfs, as good as any.
+const DEVICE: u64 = 4;
+
+pub(super) struct World {
+    pub(super) links: BTreeMap<IfName, Link>,
+    /// Routes that were added; those of addresses follow from the addresses.
+    pub(super) routes: Vec<RouteEntry>,
+    pub(super) sysctls: BTreeMap<SysctlKey, String>,
+    /// Table entries with links by index, as maps have them.
+    pub(super) entries: Entries,
+    paths: BTreeMap<NetnsPath, u64>,
+    namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
+    next_index: u32,
+    next_inode: u64,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let mut world = Self {
+            links: BTreeMap::new(),
+            routes: Vec::new(),
+            sysctls: first_sysctls(),
+            entries: Entries::new(),
+            paths: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            next_index: 1,
+            next_inode: 4_026_532_000,
+        };
+        let name: IfName = "lo".parse().expect("a valid name");
+        world.add_link(name.clone(), LinkKind::Loopback);
+        let addresses = ["127.0.0.1/8", "::1/128"].map(|text| text.parse().expect("valid"));
+        if let Some(lo) = world.links.get_mut(&name) {
+            lo.mtu = 65_536;
+            lo.addresses = addresses.into();
+        }
+        world
+    }
+
+    pub(super) fn execute(&mut self, step: &Step) -> Result<(), Errno> {
+        match step {
+            Step::SetSysctl { key, value, .. } => {
+                let present = self.sysctls.get_mut(key).ok_or(Errno::ENOENT)?;
+                value.clone_into(present);
+                Ok(())
+            }
+            Step::CreateBridge(spec) => self.create_bridge(spec),
+            Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
+            Step::SetMac { link, mac } => {
+                self.link_mut(link)?.mac = Some(usable(*mac)?);
+                Ok(())
+            }
+            Step::SetMtu { link, mtu } => {
+                self.link_mut(link)?.mtu = *mtu;
+                Ok(())
+            }
+            Step::SetUp { link } => {
+                self.link_mut(link)?.up = true;
+                Ok(())
+            }
+            Step::AddAddress { link, address } => self.add_address(link, *address),
+            Step::RemoveAddress { link, address } => {
+                if let Some(link) = self.links.get_mut(link) {
+                    link.addresses.retain(|present| present != address);
+                }
+                Ok(())
+            }
+            Step::CreateVeth(spec) => self.create_veth(spec),
+            Step::DeleteVeth { link, alias } => self.delete_veth(link.name(), alias),
+            Step::JoinBridge {
+                link,
+                bridge,
+                hairpin,
+            } => self.join_bridge(link.name(), bridge, *hairpin),
+            Step::SetUpPod(spec) => self.set_up_pod(spec),
+            Step::Attach { link, hooks } => {
+                self.link_mut(link)?.hooks.extend(hooks);
+                Ok(())
+            }
+            Step::Detach { link, hooks } => {
+                if let Some(link) = self.links.get_mut(link) {
+                    link.hooks.retain(|hook| !hooks.contains(hook));
+                }
+                Ok(())
+            }
+            Step::PutEntry { key, entry, .. } => self.put(key, entry),
+            Step::RemoveEntry { key, .. } => {
+                self.remove(key);
+                Ok(())
+            }
+            Step::Sweep => Ok(()),
+        }
+    }
+
+    fn create_bridge(&mut self, spec: &BridgeSpec) -> Result<(), Errno> {
+        if let Some(link) = self.links.get(&spec.name) {
+            let same = link.kind == LinkKind::Bridge
+                && link.alias.as_ref() == Some(&spec.alias)
+                && link.mac == Some(spec.mac)
+                && link.mtu == spec.mtu;
+            return if same { Ok(()) } else { Err(Errno::EEXIST) };
+        }
+        let mac = usable(spec.mac)?;
+        self.add_link(spec.name.clone(), LinkKind::Bridge);
+        let link = self.link_mut(&spec.name)?;
+        link.up = false;
+        link.mac = Some(mac);
+        link.mtu = spec.mtu;
+        link.alias = Some(spec.alias.clone());
+        Ok(())
+    }
+
+    fn delete_bridge(&mut self, name: &IfName, alias: &str) -> Result<(), Errno> {
+        let Some(link) = self.links.get(name) else {
+            return Ok(());
+        };
+        if link.kind != LinkKind::Bridge || link.alias.as_deref() != Some(alias) {
+            return Err(Errno::EPERM);
+        }
+        let index = link.index;
+        if self
+            .links
+            .values()
+            .any(|port| port.controller == Some(index))
+        {
+            return Err(Errno::EBUSY);
+        }
+        self.delete_link(name);
+        Ok(())
+    }
+
+    /// As the kernel: IPv4 takes one address with several prefix lengths, IPv6 does not.
+    fn add_address(&mut self, link: &IfName, address: InterfaceAddress) -> Result<(), Errno> {
+        let addresses = &mut self.link_mut(link)?.addresses;
+        if addresses.contains(&address) {
+            return Ok(());
+        }
+        let twice = |present: &InterfaceAddress| present.address == address.address;
+        if address.address.is_ipv6() && addresses.iter().any(twice) {
+            return Err(Errno::EEXIST);
+        }
+        addresses.push(address);
+        Ok(())
+    }
+
+    fn create_veth(&mut self, spec: &VethSpec) -> Result<(), Errno> {
+        let inode = self.same_netns(&spec.netns)?;
+        let pod = self
+            .namespaces
+            .get(&inode)
+            .and_then(|links| links.get(&spec.pod));
+        if let Some(host) = self.links.get(spec.host.name()) {
+            let same = host.kind == LinkKind::Veth
+                && host.alias.as_ref() == Some(&spec.alias)
+                && host.mac == Some(spec.host_mac)
+                && pod.is_some_and(|pod| {
+                    pod.mac == Some(spec.pod_mac) && pod.peer == Some(host.index)
+                });
+            return if same { Ok(()) } else { Err(Errno::EEXIST) };
+        }
+        if pod.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let (host_mac, pod_mac) = (usable(spec.host_mac)?, usable(spec.pod_mac)?);
+        let index = self.add_link(spec.host.name().clone(), LinkKind::Veth);
+        let host = self.link_mut(spec.host.name())?;
+        host.up = false;
+        host.mac = Some(host_mac);
+        host.mtu = spec.mtu;
+        host.alias = Some(spec.alias.clone());
+        let side = PodSide {
+            mac: Some(pod_mac),
+            mtu: spec.mtu,
+            up: false,
+            addresses: BTreeSet::new(),
+            routes: BTreeSet::new(),
+            peer: Some(index),
+        };
+        let inside = self.namespaces.entry(inode).or_default();
+        inside.insert(spec.pod.clone(), side);
+        Ok(())
+    }
+
+    fn delete_veth(&mut self, name: &IfName, alias: &str) -> Result<(), Errno> {
+        let Some(link) = self.links.get(name) else {
+            return Ok(());
+        };
+        if link.kind != LinkKind::Veth || link.alias.as_deref() != Some(alias) {
+            return Err(Errno::EPERM);
+        }
+        self.delete_link(name);
+        Ok(())
+    }
+
+    fn join_bridge(&mut self, name: &IfName, bridge: &IfName, hairpin: bool) -> Result<(), Errno> {
+        self.link(name)?;
+        let controller = self.link(bridge)?;
+        if controller.kind != LinkKind::Bridge {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let index = controller.index;
+        let link = self.link_mut(name)?;
+        link.controller = Some(index);
+        link.hairpin = hairpin;
+        link.up = true;
+        Ok(())
+    }
+
+    fn set_up_pod(&mut self, spec: &PodSpec) -> Result<(), Errno> {
+        let inode = self.same_netns(&spec.netns)?;
+        let inside = self.namespaces.entry(inode).or_default();
+        if !inside.contains_key(&spec.ifname) {
+            return Err(Errno::ENODEV);
+        }
+        let clash = |name: &IfName, side: &PodSide, route: &Route| {
+            let same = |present: &Route| present.destination == route.destination;
+            side.routes
+                .iter()
+                .any(|present| same(present) && (*name != spec.ifname || present != route))
+        };
+        let clashes = |route: &Route| inside.iter().any(|(name, side)| clash(name, side, route));
+        if spec.routes.iter().any(clashes) {
+            return Err(Errno::EEXIST);
+        }
+        let side = inside.get_mut(&spec.ifname).ok_or(Errno::ENODEV)?;
+        side.up = true;
+        side.addresses.extend(&spec.addresses);
+        side.routes.extend(&spec.routes);
+        Ok(())
+    }
+
+    pub(super) fn link(&self, name: &IfName) -> Result<&Link, Errno> {
+        self.links.get(name).ok_or(Errno::ENODEV)
+    }
+
+    pub(super) fn link_mut(&mut self, name: &IfName) -> Result<&mut Link, Errno> {
+        self.links.get_mut(name).ok_or(Errno::ENODEV)
+    }
+
+    /// Inode of the very namespace that `netns` was.
+    fn same_netns(&self, netns: &Netns) -> Result<u64, Errno> {
+        let inode = self.paths.get(&netns.path).ok_or(Errno::ENOENT)?;
+        if *inode == netns.inode && netns.device == DEVICE {
+            Ok(*inode)
+        } else {
+            Err(Errno::ENOENT)
+        }
+    }
+}
+
+/// The rest of the world.
+impl World {
+    pub(super) fn add_link(&mut self, name: IfName, kind: LinkKind) -> u32 {
+        assert!(!self.links.contains_key(&name), "{name} is there already");
+        let index = self.next_index;
+        self.next_index += 1;
+        self.inherit_sysctls(&name);
+        let [_, _, _, low @ ..] = u64::from(index).to_be_bytes();
+        let link = Link {
+            index,
+            kind,
+            mac: (!matches!(kind, LinkKind::Loopback | LinkKind::Raw)).then(|| Mac::local(low)),
+            mtu: 1500,
+            up: true,
+            point_to_point: false,
+            controller: None,
+            hairpin: false,
+            alias: None,
+            addresses: Vec::new(),
+            hooks: BTreeSet::new(),
+        };
+        self.links.insert(name, link);
+        index
+    }
+
+    /// A new link starts with the values of `conf/default`.
+    fn inherit_sysctls(&mut self, name: &IfName) {
+        let copy = |(key, value): (&SysctlKey, &String)| {
+            let (head, tail) = key.0.split_once("/conf/default/")?;
+            Some((
+                SysctlKey(format!("{head}/conf/{name}/{tail}")),
+                value.clone(),
+            ))
+        };
+        let copies: Vec<_> = self.sysctls.iter().filter_map(copy).collect();
+        self.sysctls.extend(copies);
+    }
+
+    pub(super) fn delete_link(&mut self, name: &IfName) {
+        let Some(link) = self.links.remove(name) else {
+            return;
+        };
+        self.routes.retain(|route| route.link != link.index);
+        let infix = format!("/conf/{name}/");
+        self.sysctls.retain(|key, _| !key.0.contains(&infix));
+        for port in self.links.values_mut() {
+            if port.controller == Some(link.index) {
+                port.controller = None;
+                port.hairpin = false;
+            }
+        }
+        for inside in self.namespaces.values_mut() {
+            inside.retain(|_, side| side.peer != Some(link.index));
+        }
+    }
+
+    pub(super) fn add_netns(&mut self, path: NetnsPath) -> Netns {
+        let inode = self.next_inode;
+        self.next_inode += 1;
+        assert!(!self.paths.contains_key(&path), "{path} is there already");
+        self.paths.insert(path.clone(), inode);
+        self.namespaces.insert(inode, BTreeMap::new());
+        netns(path, inode)
+    }
+
+    pub(super) fn remove_netns(&mut self, path: &NetnsPath) {
+        let Some(inode) = self.paths.remove(path) else {
+            return;
+        };
+        let inside = self.namespaces.remove(&inode).unwrap_or_default();
+        let peers: BTreeSet<u32> = inside.values().filter_map(|side| side.peer).collect();
+        let gone = self
+            .links
+            .iter()
+            .filter(|(_, link)| peers.contains(&link.index));
+        let gone: Vec<IfName> = gone.map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            self.delete_link(&name);
+        }
+    }
+
+    pub(super) fn add_pod_link(&mut self, path: &NetnsPath, ifname: IfName) {
+        let inode = self.paths.get(path).expect("the namespace is there");
+        let side = PodSide {
+            mac: None,
+            mtu: 1500,
+            up: true,
+            addresses: BTreeSet::new(),
+            routes: BTreeSet::new(),
+            peer: None,
+        };
+        let inside = self.namespaces.entry(*inode).or_default();
+        inside.insert(ifname, side);
+    }
+
+    pub(super) fn pod(&self, path: &NetnsPath, ifname: &IfName) -> Option<PodSide> {
+        let inside = self.namespaces.get(self.paths.get(path)?)?;
+        inside.get(ifname).cloned()
+    }
+
+    pub(super) fn pod_mut(&mut self, path: &NetnsPath, ifname: &IfName) -> &mut PodSide {
+        let inode = self.paths.get(path).expect("the namespace is there");
+        let inside = self.namespaces.get_mut(inode);
+        let side = inside.and_then(|inside| inside.get_mut(ifname));
+        side.expect("the interface is there")
+    }
+
+    pub(super) fn all_netns(&self) -> BTreeMap<NetnsPath, Netns> {
+        let paths = self.paths.iter();
+        paths
+            .map(|(path, inode)| (path.clone(), netns(path.clone(), *inode)))
+            .collect()
+    }
+}
+
+/// Looking.
+impl World {
+    pub(super) fn observe(&self, scope: &Scope) -> Observed {
+        match scope {
+            Scope::Node { sysctls } => Observed {
+                links: self.links.clone(),
+                routes: self.all_routes(),
+                sysctls: self.chosen_sysctls(sysctls),
+                entries: self.seen_entries(),
+                netns: BTreeMap::new(),
+                pod: None,
+            },
+            Scope::Netns {
+                path,
+                ifname,
+                links,
+            } => Observed {
+                links: self.chosen_links(links),
+                netns: self.one_netns(path),
+                pod: self.pod(path, ifname),
+                ..Observed::default()
+            },
+            Scope::Attachment(attachment) => self.observe_attachment(attachment),
+        }
+    }
+
+    fn observe_attachment(&self, attachment: &Attachment) -> Observed {
+        let links = [
+            attachment.host_link().name().clone(),
+            attachment.bridge.clone(),
+        ];
+        let netns = self.one_netns(&attachment.netns.path);
+        let same = netns.values().any(|netns| *netns == attachment.netns);
+        let pod = self.pod(&attachment.netns.path, &attachment.key.ifname);
+        Observed {
+            links: self.chosen_links(&links.into()),
+            entries: self.entries_of(attachment),
+            netns,
+            pod: pod.filter(|_| same),
+            ..Observed::default()
+        }
+    }
+
+    fn chosen_links(&self, names: &BTreeSet<IfName>) -> BTreeMap<IfName, Link> {
+        let chosen = self.links.iter().filter(|(name, _)| names.contains(*name));
+        chosen
+            .map(|(name, link)| (name.clone(), link.clone()))
+            .collect()
+    }
+
+    fn chosen_sysctls(&self, keys: &BTreeSet<SysctlKey>) -> BTreeMap<SysctlKey, String> {
+        let chosen = self.sysctls.iter().filter(|(key, _)| keys.contains(*key));
+        chosen
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    fn one_netns(&self, path: &NetnsPath) -> BTreeMap<NetnsPath, Netns> {
+        let inode = self.paths.get(path).copied();
+        let found = inode.map(|inode| (path.clone(), netns(path.clone(), inode)));
+        found.into_iter().collect()
+    }
+
+    /// The routes that were added, and those that the kernel has for the subnets of addresses.
+    fn all_routes(&self) -> Vec<RouteEntry> {
+        let mut routes = self.routes.clone();
+        let links = self.links.values();
+        for link in links.filter(|link| link.up && link.kind != LinkKind::Loopback) {
+            let subnets = link.addresses.iter().filter_map(InterfaceAddress::subnet);
+            routes.extend(subnets.map(|destination| RouteEntry {
+                destination,
+                gateway: None,
+                link: link.index,
+                table: MAIN,
+            }));
+        }
+        routes
+    }
+}
+
+fn netns(path: NetnsPath, inode: u64) -> Netns {
+    Netns {
+        path,
+        device: DEVICE,
+        inode,
+    }
+}
+
+fn usable(mac: Mac) -> Result<Mac, Errno> {
+    let multicast = mac.0[0] & 1 == 1;
+    if multicast || mac == Mac([0; 6]) {
+        Err(Errno::EADDRNOTAVAIL)
+    } else {
+        Ok(mac)
+    }
+}
+
+/// The sysctls that anyone asks about, with the kernel's defaults.
+fn first_sysctls() -> BTreeMap<SysctlKey, String> {
+    let defaults = [
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv6/conf/all/forwarding", "0"),
+        ("net/ipv6/conf/default/forwarding", "0"),
+        ("net/ipv6/conf/default/accept_ra", "1"),
+        ("net/ipv6/conf/default/accept_dad", "1"),
+    ];
+    let owned = |(key, value): (&str, &str)| (SysctlKey(key.to_owned()), value.to_owned());
+    defaults.into_iter().map(owned).collect()
+}
