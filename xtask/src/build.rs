@@ -17,18 +17,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     bpf_object(&setup::ensure(Scope::Build)?)?;
-    let mut cargo = programs();
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "-p", "agent", "-p", "ctl", "-p", "plugin"]);
     if args.release {
         cargo.arg("--release");
     }
     command::run(&mut cargo)
-}
-
-/// The command that builds the programs; the caller may add to it.
-pub(crate) fn programs() -> Command {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "-p", "agent", "-p", "ctl", "-p", "plugin"]);
-    cargo
 }
 
 /// Builds the BPF object. Debug information stays in: BTF is made from it, and the kernel never sees it.

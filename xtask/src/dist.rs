@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::setup::{self, Scope};
+use crate::setup::{self, Scope, Tools};
 use crate::{build, command, project};
 
 /// Files of the system's configuration, as samples to start from.
@@ -23,8 +24,11 @@ const SAMPLES: [(&str, &str); 3] = [
 ];
 
 pub(crate) fn run() -> Result<()> {
-    build::bpf_object(&setup::ensure(Scope::Build)?)?;
-    command::run(build::programs().arg("--release"))?;
+    let tools = setup::ensure(Scope::Build)?;
+    build::bpf_object(&tools)?;
+    let agent_and_ctl = ["build", "--release", "-p", "agent", "-p", "ctl"];
+    command::run(Command::new("cargo").args(agent_and_ctl))?;
+    let plugin = plugin(&tools)?;
     let release = project::target().join("release");
     let dist = project::dist();
     install(&release.join("viaductd"), &dist.join("bin/viaductd"), 0o755)?;
@@ -33,7 +37,7 @@ pub(crate) fn run() -> Result<()> {
         &dist.join("bin/viaductctl"),
         0o755,
     )?;
-    install(&release.join("viaduct"), &dist.join("cni/viaduct"), 0o755)?;
+    install(&plugin, &dist.join("cni/viaduct"), 0o755)?;
     install(
         &project::bpf_object(),
         &dist.join("lib/viaduct/datapath.o"),
@@ -44,6 +48,22 @@ pub(crate) fn run() -> Result<()> {
     }
     eprintln!("{} is ready", project::short(&dist));
     Ok(())
+}
+
+/// Builds the plugin, small and with nothing to link when it starts, and says where it lies.
+fn plugin(tools: &Tools) -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "-p", "plugin"]);
+    let Some(target) = &tools.plugin_target else {
+        command::run(&mut cargo)?;
+        return Ok(project::target().join("release/viaduct"));
+    };
+    cargo
+        .args(["--target", target])
+        .args(["--config", "profile.release.lto=\"fat\""])
+        .args(["--config", "profile.release.opt-level=\"z\""]);
+    command::run(&mut cargo)?;
+    Ok(project::target().join(target).join("release/viaduct"))
 }
 
 fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {

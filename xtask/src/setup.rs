@@ -1,11 +1,12 @@
 //! `setup`: what building, testing and the demo need, installed where it is missing.
 //!
-//! Two halves. The BPF toolchain is a Rust compiler with the sources of `core` and a linker of the same
-//! LLVM; it takes minutes to install, so a stamp remembers it. The programs that tests and the demo
+//! Two halves. Compilers: for BPF code, a Rust compiler with the sources of `core` and a linker of the same
+//! LLVM, and for the plugin a library that links statically; a stamp remembers what was found or installed. The programs that tests and the demo
 //! call are looked up each time, which costs nothing.
 
 mod apt;
 mod linker;
+mod musl;
 mod programs;
 mod stamp;
 mod toolchain;
@@ -52,7 +53,7 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
     let mut apt = Apt::new(&steps);
     let tools = match Tools::remembered() {
         Some(tools) => tools,
-        None => bpf_tools(&steps, &mut apt)?,
+        None => compilers(&steps, &mut apt)?,
     };
     steps.already(&format!("BPF code by {}", tools.toolchain));
     steps.already(&format!(
@@ -60,16 +61,24 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
         linker::VERSION,
         tools.linker.display()
     ));
+    if let Some(target) = &tools.plugin_target {
+        steps.already(&format!("the plugin for {target}, linked statically"));
+    }
     if scope == Scope::Everything {
         programs::ensure(&steps, &mut apt)?;
     }
     Ok(tools)
 }
 
-fn bpf_tools(steps: &Steps, apt: &mut Apt<'_>) -> Result<Tools> {
+fn compilers(steps: &Steps, apt: &mut Apt<'_>) -> Result<Tools> {
     let toolchain = toolchain::ensure(steps, apt)?;
     let linker = linker::ensure(steps, apt)?;
-    let tools = Tools { toolchain, linker };
+    let plugin_target = musl::ensure(steps)?;
+    let tools = Tools {
+        toolchain,
+        linker,
+        plugin_target,
+    };
     tools.remember()?;
     Ok(tools)
 }

@@ -5,22 +5,25 @@ use std::path::PathBuf;
 use anyhow::Result;
 use serde_json::json;
 
+use super::musl;
 use super::toolchain::{self, Toolchain};
 use crate::project;
 
 /// Raised whenever setup installs something else than before.
-const RECIPE: u64 = 1;
+const RECIPE: u64 = 2;
 
-/// What compiles and links BPF code.
+/// What compiles and links.
 pub(crate) struct Tools {
     pub(crate) toolchain: Toolchain,
     pub(crate) linker: PathBuf,
+    /// The target for which the plugin is built, if not the host.
+    pub(crate) plugin_target: Option<String>,
 }
 
 impl Tools {
     /// The tools of the last run, if they are all still there and the compiler is still the same.
     pub(super) fn remembered() -> Option<Self> {
-        let text = std::fs::read_to_string(stamp()).ok()?;
+        let text = std::fs::read_to_string(path()).ok()?;
         let stamp: serde_json::Value = serde_json::from_str(&text).ok()?;
         let linker = PathBuf::from(stamp["linker"].as_str()?);
         let name = stamp["toolchain"].as_str();
@@ -31,8 +34,19 @@ impl Tools {
         {
             return None;
         }
+        let plugin_target = stamp["plugin-target"].as_str().map(str::to_owned);
+        if plugin_target
+            .as_deref()
+            .is_some_and(|target| !musl::is_installed(target))
+        {
+            return None;
+        }
         let toolchain = Toolchain::examine(name)?;
-        (stamp["version"] == toolchain.version.as_str()).then_some(Self { toolchain, linker })
+        (stamp["version"] == toolchain.version.as_str()).then_some(Self {
+            toolchain,
+            linker,
+            plugin_target,
+        })
     }
 
     pub(super) fn remember(&self) -> Result<()> {
@@ -41,13 +55,15 @@ impl Tools {
             "toolchain": self.toolchain.name,
             "version": self.toolchain.version,
             "linker": self.linker,
+            "plugin-target": self.plugin_target,
         });
         std::fs::create_dir_all(project::tools())?;
-        std::fs::write(stamp(), format!("{stamp_text:#}\n"))?;
+        std::fs::write(path(), format!("{stamp_text:#}\n"))?;
         Ok(())
     }
 }
 
-fn stamp() -> PathBuf {
+/// Where it is remembered.
+pub(super) fn path() -> PathBuf {
     project::tools().join("setup.json")
 }

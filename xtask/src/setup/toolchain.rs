@@ -56,11 +56,9 @@ impl Toolchain {
 impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name.as_deref().unwrap_or("the active toolchain");
-        write!(
-            f,
-            "{} ({name}, LLVM {LLVM}, with its sources)",
-            self.version
-        )
+        let compiler: Vec<&str> = self.version.split_whitespace().take(2).collect();
+        let compiler = compiler.join(" ");
+        write!(f, "{compiler} ({name}, LLVM {LLVM}, with its sources)")
     }
 }
 
