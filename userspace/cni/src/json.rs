@@ -56,12 +56,19 @@ impl<'a> Object<'a> {
     /// The value of a key, given as the specification writes it.
     pub(crate) fn get(&self, key: &str) -> Option<Node<'a>> {
         let value = self.map.get(&key.to_ascii_lowercase())?;
-        let path = if self.path.is_empty() {
+        Some(Node {
+            path: self.path_of(key),
+            value,
+        })
+    }
+
+    /// The path of a key, whether it is there or not.
+    pub(crate) fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() {
             key.to_owned()
         } else {
             format!("{}.{key}", self.path)
-        };
-        Some(Node { path, value })
+        }
     }
 
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>, Error> {
@@ -105,13 +112,8 @@ impl<'a> Object<'a> {
     where
         T: FromStr<Err: fmt::Display>,
     {
-        let path = if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        };
-        self.parsed(key)?
-            .ok_or_else(|| Error::invalid_config(format!("missing {path}")))
+        let missing = || Error::invalid_config(format!("missing {}", self.path_of(key)));
+        self.parsed(key)?.ok_or_else(missing)
     }
 }
 

@@ -110,7 +110,10 @@ fn port_mapping(mapping: &Object<'_>) -> Result<PortMapping, Error> {
 fn port(mapping: &Object<'_>, key: &str, which: &str) -> Result<NonZeroU16, Error> {
     let number = mapping.number(key)?.unwrap_or_default();
     let port = u16::try_from(number).ok().and_then(NonZeroU16::new);
-    port.ok_or_else(|| Error::invalid_config(format!("Invalid {which} port number: {number}")))
+    port.ok_or_else(|| {
+        Error::invalid_config(format!("Invalid {which} port number: {number}"))
+            .with_details(mapping.path_of(key))
+    })
 }
 
 /// An address, with or without the length of its subnet, which the range decides.

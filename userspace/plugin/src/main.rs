@@ -1,2 +1,97 @@
-//! TBD
-fn main() {}
+//! `viaduct`, the CNI plugin: what a container runtime executes for every ADD, DEL, CHECK, GC and STATUS.
+//!
+//! It passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
+//! agent: VERSION, and requests that are not well-formed. It refuses to know what a configuration asks for, so that a
+//! newer agent can honour what this plugin has never heard of. Standard output carries the result or the error and
+//! nothing else (BEHAVIOURS B0.3).
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod netns;
+
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+use cni::{Command, Environment, Error, Header, Version};
+
+/// More than any runtime sends, and less than what would hurt the node.
+const MAX_CONFIG: u64 = 1 << 20;
+
+fn main() -> ExitCode {
+    let environment = match Environment::read(|name| std::env::var_os(name)) {
+        Ok(Some(environment)) => environment,
+        Ok(None) => return about(),
+        Err(error) => return report(&error, Version::NEWEST.as_str()),
+    };
+    if environment.command == Command::Version {
+        return print(&cni::version_report());
+    }
+    let mut config = String::new();
+    let answer = read_config(&mut config).and_then(|()| answer(&environment, &config));
+    match answer {
+        Ok(result) => print(&result),
+        Err(error) => {
+            let version = Header::version_of(&config);
+            report(
+                &error,
+                version.as_deref().unwrap_or(Version::NEWEST.as_str()),
+            )
+        }
+    }
+}
+
+fn read_config(config: &mut String) -> Result<(), Error> {
+    let mut bytes = Vec::new();
+    let read = io::stdin().take(MAX_CONFIG + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Error::io(format!("reading the network configuration: {error}")))?;
+    if bytes.len() as u64 > MAX_CONFIG {
+        return Err(Error::decode(format!(
+            "the network configuration is longer than {MAX_CONFIG} bytes"
+        )));
+    }
+    *config = String::from_utf8(bytes)
+        .map_err(|_| Error::decode("the network configuration is not UTF-8"))?;
+    Ok(())
+}
+
+/// The agent's answer; empty for commands without a result.
+fn answer(environment: &Environment, config: &str) -> Result<String, Error> {
+    let header = Header::parse(config)?;
+    if matches!(environment.command, Command::Add | Command::Del) {
+        netns::refuse_own(&environment.netns)?;
+    }
+    agent::ask(environment, &header, config)
+}
+
+/// For people and for Nomad, which runs every plugin without an environment (BEHAVIOURS S1, C8).
+#[expect(
+    clippy::print_stderr,
+    reason = "the protocol wants this text on standard error"
+)]
+fn about() -> ExitCode {
+    eprintln!(
+        "CNI viaduct plugin v{}\nCNI protocol versions supported: {}",
+        env!("CARGO_PKG_VERSION"),
+        Version::ALL.map(Version::as_str).join(", ")
+    );
+    ExitCode::SUCCESS
+}
+
+/// An error goes where the result would be.
+fn report(error: &Error, version: &str) -> ExitCode {
+    print(&error.to_json(version));
+    ExitCode::FAILURE
+}
+
+/// The only writer to standard output. A runtime that has gone away does not read, and needs no word about that.
+fn print(text: &str) -> ExitCode {
+    if text.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
