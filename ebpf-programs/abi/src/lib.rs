@@ -19,6 +19,7 @@ mod pod;
 mod prefix;
 mod reason;
 mod settings;
+mod swept;
 mod uplink;
 
 pub use address::{Address, Family, Mac, Port};
@@ -29,6 +30,7 @@ pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;
 pub use settings::{Settings, Timeouts};
+pub use swept::Swept;
 pub use uplink::{SOURCES, Source, Uplink};
 
 /// Version of every layout, map type and capacity in this crate; part of the path under which they are pinned.

@@ -60,6 +60,9 @@ pub const DROP_REASONS: u32 = 64;
 /// Settings: array of one [`crate::Settings`].
 pub const SETTINGS: &str = "SETTINGS";
 
+/// What the last sweep did: array of one [`crate::Swept`].
+pub const SWEPT: &str = "SWEPT";
+
 /// Names of the programs, as in the BPF object.
 pub mod programs {
     /// On the host's end of a pod's veth, what comes from the pod.
