@@ -1,0 +1,121 @@
+//! What an address tells about itself. Knows no table.
+
+use abi::{Address, Family};
+
+/// The four words as numbers, most significant first.
+#[inline(always)]
+fn numbers(address: &Address) -> [u32; 4] {
+    let [a, b, c, d] = address.words();
+    [
+        u32::from_be(a),
+        u32::from_be(b),
+        u32::from_be(c),
+        u32::from_be(d),
+    ]
+}
+
+/// 127.0.0.0/8 or ::1.
+#[inline(always)]
+pub fn is_loopback(address: &Address) -> bool {
+    let [a, b, c, d] = numbers(address);
+    if address.is_v4() {
+        d >> 24 == 127
+    } else {
+        a == 0 && b == 0 && c == 0 && d == 1
+    }
+}
+
+/// 224.0.0.0/4 or ff00::/8.
+#[inline(always)]
+pub fn is_multicast(address: &Address) -> bool {
+    let [a, _, _, d] = numbers(address);
+    if address.is_v4() {
+        d >> 28 == 0xe
+    } else {
+        a >> 24 == 0xff
+    }
+}
+
+/// 255.255.255.255.
+#[inline(always)]
+pub fn is_broadcast(address: &Address) -> bool {
+    address.is_v4() && numbers(address)[3] == u32::MAX
+}
+
+/// 169.254.0.0/16 or fe80::/10: never leaves its link.
+#[inline(always)]
+pub fn is_link_local(address: &Address) -> bool {
+    let [a, _, _, d] = numbers(address);
+    if address.is_v4() {
+        d >> 16 == 0xa9fe
+    } else {
+        a >> 22 == 0xfe80 >> 6
+    }
+}
+
+/// How many leading bits two addresses share, 0..=128, IPv4 counted from its mapped form.
+#[inline(always)]
+pub fn common_prefix(one: &Address, other: &Address) -> u32 {
+    let (one, other) = (numbers(one), numbers(other));
+    if one[0] != other[0] {
+        return (one[0] ^ other[0]).leading_zeros();
+    }
+    if one[1] != other[1] {
+        return 32 + (one[1] ^ other[1]).leading_zeros();
+    }
+    if one[2] != other[2] {
+        return 64 + (one[2] ^ other[2]).leading_zeros();
+    }
+    96 + (one[3] ^ other[3]).leading_zeros()
+}
+
+/// Whether `address` is in the subnet of `prefix_len` bits (counted in the family) around `member`.
+#[inline(always)]
+pub fn same_subnet(address: &Address, member: &Address, prefix_len: u32) -> bool {
+    match member.family() {
+        Family::V4 => common_prefix(address, member) >= 96 + prefix_len,
+        Family::V6 => common_prefix(address, member) >= prefix_len,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v6(text: &str) -> Address {
+        let address: std::net::Ipv6Addr = text.parse().unwrap();
+        Address::v6(address.octets())
+    }
+
+    #[test]
+    fn ranges_end_where_the_registries_say() {
+        assert!(is_loopback(&Address::v4([127, 255, 255, 255])));
+        assert!(!is_loopback(&Address::v4([128, 0, 0, 1])));
+        assert!(is_loopback(&v6("::1")) && !is_loopback(&v6("::2")));
+        assert!(is_multicast(&Address::v4([239, 255, 255, 255])));
+        assert!(!is_multicast(&Address::v4([240, 0, 0, 0])));
+        assert!(is_multicast(&v6("ff02::1")) && !is_multicast(&v6("fe80::1")));
+        assert!(is_link_local(&v6("febf::1")) && !is_link_local(&v6("fec0::1")));
+        assert!(is_broadcast(&Address::v4([255; 4])));
+        assert!(!is_broadcast(&v6(
+            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+        )));
+    }
+
+    #[test]
+    fn a_common_prefix_is_counted_across_words() {
+        assert_eq!(common_prefix(&v6("2001:db8::1"), &v6("2001:db8::1")), 128);
+        assert_eq!(common_prefix(&v6("2001:db8::1"), &v6("2001:db9::1")), 31);
+        assert_eq!(common_prefix(&v6("2001:db8::1"), &v6("2001:db8::2")), 126);
+        assert!(same_subnet(
+            &Address::v4([192, 0, 2, 77]),
+            &Address::v4([192, 0, 2, 1]),
+            24
+        ));
+        assert!(!same_subnet(
+            &Address::v4([192, 0, 3, 77]),
+            &Address::v4([192, 0, 2, 1]),
+            24
+        ));
+    }
+}

@@ -1,0 +1,273 @@
+//! Flows: finding, making, and when one is dead. Knows nothing of why an address is translated.
+
+use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
+
+use crate::node::{Insertion, Node, Touch};
+use crate::outcome::Decision;
+use crate::work::{Pair, Transport, Way, Work};
+
+/// Seconds that half a pair may exist: the two entries of a flow are not added at the same instant.
+const HALF_PAIR: u32 = 2;
+
+/// What all entries of a new flow have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Which way packets of the original direction cross the uplink.
+    pub way: Way,
+    /// [`FlowFlags`] beyond those of the way and the direction.
+    pub flags: u32,
+    /// Interface index of the uplink.
+    pub uplink: u32,
+    /// The pod's slot, 0 for the node's own.
+    pub pod: u32,
+    /// The pod's generation.
+    pub generation: u32,
+    /// Seconds of `CLOCK_MONOTONIC`.
+    pub now: u32,
+}
+
+impl Pair {
+    /// Makes both entries of a flow whose first packet has the tuple `from` and gets the tuple `to`.
+    #[inline(always)]
+    pub fn fill(&mut self, from: &Tuple, to: &Tuple, terms: &Terms) {
+        let (there, back) = match terms.way {
+            Way::In => (FlowFlags::UPLINK_IN, FlowFlags::UPLINK_OUT),
+            Way::Out => (FlowFlags::UPLINK_OUT, FlowFlags::UPLINK_IN),
+        };
+        self.original.key = *from;
+        self.reply.key = to.reverse();
+        fill(
+            &mut self.original.flow,
+            terms,
+            terms.flags | there | FlowFlags::ORIGINAL,
+        );
+        fill(&mut self.reply.flow, terms, terms.flags | back);
+        self.original.flow.translated = *to;
+        self.reply.flow.translated = from.reverse();
+    }
+}
+
+#[inline(always)]
+fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
+    flow.flags = flags;
+    flow.seen = 0;
+    flow.created = terms.now;
+    flow.last_seen = terms.now;
+    flow.uplink = terms.uplink;
+    flow.pod = terms.pod;
+    flow.generation = terms.generation;
+    flow.reserved = 0;
+    flow.packets = 0;
+    flow.bytes = 0;
+}
+
+/// Looks the packet up. On a hit the packet is noted in the entry, and [`Work::translated`] says what to write.
+#[inline(always)]
+pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
+    let Some(entry) = node.flow(&work.headers.tuple) else {
+        return false;
+    };
+    let flow = node.read(entry);
+    if flow.flags & way.flag() == 0 {
+        return false;
+    }
+    work.translated = flow.translated;
+    if is_stale(node, &flow) || has_moved(&flow, way, work.interface) {
+        remove(node, work);
+        return false;
+    }
+    work.pod = flow.pod;
+    if opens_tcp(work) && flow.flags & FlowFlags::ORIGINAL != 0 {
+        reopen(node, entry, work);
+    }
+    node.touch(
+        entry,
+        Touch {
+            seen: work.headers.seen,
+            now: work.now,
+            bytes: work.headers.length,
+        },
+    );
+    true
+}
+
+/// Whether the pod that the flow was made for is gone.
+#[inline(always)]
+pub(crate) fn is_stale<E: Node>(node: &E, flow: &Flow) -> bool {
+    flow.pod != 0
+        && match node.pod(flow.pod) {
+            Some(pod) => pod.generation != flow.generation,
+            None => true,
+        }
+}
+
+/// Whether a masqueraded flow now leaves by another uplink: its address is not that uplink's.
+#[inline(always)]
+fn has_moved(flow: &Flow, way: Way, interface: u32) -> bool {
+    const MASQUERADED: u32 = FlowFlags::ORIGINAL | FlowFlags::SNAT;
+    way == Way::Out
+        && flow.flags & (MASQUERADED | FlowFlags::NODE) == MASQUERADED
+        && flow.uplink != interface
+}
+
+/// Removes the packet's entry, whose translation is in [`Work::translated`], and its opposite.
+#[inline(always)]
+fn remove<E: Node>(node: &mut E, work: &mut Work) {
+    node.remove_flow(&work.headers.tuple);
+    work.translated = work.translated.reverse();
+    node.remove_flow(&work.translated);
+}
+
+#[inline(always)]
+fn opens_tcp(work: &Work) -> bool {
+    work.headers.transport == Transport::Tcp
+        && work.headers.seen & (Seen::SYN | Seen::ACK) == Seen::SYN
+}
+
+/// A client that uses its port again opens the flow again, and keeps its mapping.
+#[inline(always)]
+fn reopen<E: Node>(node: &mut E, entry: E::Entry, work: &mut Work) {
+    node.forget_seen(entry);
+    work.pair.reply.key = work.translated.reverse();
+    if let Some(opposite) = node.flow(&work.pair.reply.key) {
+        node.forget_seen(opposite);
+    }
+}
+
+/// Adds [`Work::pair`] to the table. `Ok(false)`: the replies' tuple belongs to another flow that is alive.
+#[inline(always)]
+pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
+    work.pair.original.flow.seen = work.headers.seen;
+    work.pair.original.flow.packets = 1;
+    work.pair.original.flow.bytes = u64::from(work.headers.length);
+    if !insert_reply(node, work)? {
+        return Ok(false);
+    }
+    match node.insert_flow(&work.pair.original.key, &work.pair.original.flow) {
+        Insertion::Done => {
+            work.translated = work.pair.original.flow.translated;
+            node.count_flow(work.pair.original.flow.pod);
+            Ok(true)
+        }
+        Insertion::Full => {
+            node.remove_flow(&work.pair.reply.key);
+            Err(DropReason::FlowTableFull)
+        }
+        Insertion::Exists => {
+            // Another CPU was faster with the same flow: its mapping serves this packet as well.
+            node.remove_flow(&work.pair.reply.key);
+            let Some(entry) = node.flow(&work.pair.original.key) else {
+                return Ok(false);
+            };
+            work.translated = node.read(entry).translated;
+            Ok(true)
+        }
+    }
+}
+
+/// Adding the reply's entry is what takes the port: it comes first, and it fails where the tuple is taken.
+#[inline(always)]
+fn insert_reply<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
+    for last in [false, true] {
+        match node.insert_flow(&work.pair.reply.key, &work.pair.reply.flow) {
+            Insertion::Done => return Ok(true),
+            Insertion::Full => return Err(DropReason::FlowTableFull),
+            Insertion::Exists => {}
+        }
+        if last || !reap(node, work) {
+            return Ok(false);
+        }
+    }
+    Ok(false)
+}
+
+/// Removes the flow that has the reply's tuple, if it is dead.
+#[inline(always)]
+fn reap<E: Node>(node: &mut E, work: &mut Work) -> bool {
+    let Some(entry) = node.flow(&work.pair.reply.key) else {
+        return true;
+    };
+    let flow = node.read(entry);
+    work.translated = flow.translated.reverse();
+    if fate(
+        node,
+        &work.pair.reply.key,
+        &flow,
+        &work.translated,
+        work.now,
+    ) == Fate::Alive
+    {
+        return false;
+    }
+    node.remove_flow(&work.translated);
+    node.remove_flow(&work.pair.reply.key);
+    true
+}
+
+/// What is to become of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It stays.
+    Alive,
+    /// No packet for longer than its kind of flow is kept.
+    TimedOut,
+    /// Its pod is gone.
+    Stale,
+}
+
+/// What is to become of the entry `flow` at `key`, whose other direction is at `opposite`.
+#[inline(always)]
+pub(crate) fn fate<E: Node>(
+    node: &E,
+    key: &Tuple,
+    flow: &Flow,
+    opposite: &Tuple,
+    now: u32,
+) -> Fate {
+    if is_stale(node, flow) {
+        return Fate::Stale;
+    }
+    let Some(settings) = node.settings() else {
+        return Fate::Alive;
+    };
+    let timed_out = match node.flow(opposite) {
+        Some(entry) => {
+            let opposite = node.read(entry);
+            is_expired(flow, &opposite, key.protocol, &settings.timeouts, now)
+        }
+        None => now.saturating_sub(flow.created) >= HALF_PAIR,
+    };
+    if timed_out {
+        Fate::TimedOut
+    } else {
+        Fate::Alive
+    }
+}
+
+/// Whether a flow has been silent for too long. The two directions may be given in either order.
+#[inline(always)]
+pub fn is_expired(one: &Flow, other: &Flow, protocol: u8, timeouts: &Timeouts, now: u32) -> bool {
+    let last_seen = if one.last_seen > other.last_seen {
+        one.last_seen
+    } else {
+        other.last_seen
+    };
+    now.saturating_sub(last_seen) >= timeout(one.seen, other.seen, protocol, timeouts)
+}
+
+/// How many silent seconds a flow may have, by what its two directions have seen.
+#[inline(always)]
+pub const fn timeout(one: u32, other: u32, protocol: u8, timeouts: &Timeouts) -> u32 {
+    let replied = one & other & Seen::PACKET != 0;
+    let either = one | other;
+    match protocol {
+        protocol::TCP if either & Seen::RST != 0 => timeouts.tcp_reset,
+        protocol::TCP if either & Seen::FIN != 0 => timeouts.tcp_closing,
+        protocol::TCP if replied => timeouts.tcp_established,
+        protocol::TCP => timeouts.tcp_opening,
+        protocol::UDP if replied => timeouts.udp_stream,
+        protocol::UDP => timeouts.udp_single,
+        protocol::ICMP | protocol::ICMPV6 => timeouts.icmp,
+        _ => timeouts.other,
+    }
+}

@@ -1,0 +1,158 @@
+//! The order of decisions at each hook. Nothing is decided here, and nothing is done: stages do both.
+
+use abi::{Direction, DropReason};
+
+use crate::masquerade::TRIES;
+use crate::outcome::{Decision, Verdict};
+use crate::work::{Content, HostportMatch, Origin, Way};
+
+/// The stages, for one packet at one hook. See [`crate::stages`] for what each of them does.
+pub trait Hook {
+    /// [`crate::stages::parse_pod`].
+    fn parse_pod(&mut self) -> Decision<Content>;
+    /// [`crate::stages::identify_pod`].
+    fn identify_pod(&mut self);
+    /// [`crate::stages::parse_uplink`].
+    fn parse_uplink(&mut self) -> Decision<Content>;
+    /// [`crate::stages::check_sender`].
+    fn check_sender(&mut self, content: Content) -> Decision<()>;
+    /// [`crate::stages::find_flow`].
+    fn find_flow(&mut self, way: Way) -> bool;
+    /// [`crate::stages::find_quoted_flow`].
+    fn find_quoted_flow(&mut self, way: Way) -> bool;
+    /// [`crate::stages::origin`].
+    fn origin(&mut self) -> Decision<Origin>;
+    /// [`crate::stages::choose_source`].
+    fn choose_source(&mut self) -> Decision<()>;
+    /// [`crate::stages::keep_source`].
+    fn keep_source(&mut self);
+    /// [`crate::stages::try_port`].
+    fn try_port(&mut self, attempt: u32) -> Decision<bool>;
+    /// [`crate::stages::check_outsider`].
+    fn check_outsider(&mut self) -> Decision<()>;
+    /// [`crate::stages::find_hostport`].
+    fn find_hostport(&mut self) -> Decision<HostportMatch>;
+    /// [`crate::stages::open_hostport`].
+    fn open_hostport(&mut self) -> Decision<()>;
+    /// [`crate::stages::open_direct`].
+    fn open_direct(&mut self) -> Decision<()>;
+    /// [`crate::stages::translate`].
+    fn translate(&mut self) -> Decision<()>;
+    /// [`crate::stages::translate_quoted`].
+    fn translate_quoted(&mut self, way: Way) -> Decision<()>;
+    /// [`crate::stages::count`].
+    fn count(&mut self, direction: Direction, verdict: Verdict);
+}
+
+/// What a pod sends.
+#[inline(always)]
+pub fn from_pod(hook: &mut impl Hook) -> Verdict {
+    let verdict = Verdict::from(send(hook));
+    hook.count(Direction::Egress, verdict);
+    verdict
+}
+
+#[inline(always)]
+fn send(hook: &mut impl Hook) -> Decision<()> {
+    let content = hook.parse_pod()?;
+    hook.check_sender(content)
+}
+
+/// What a pod receives.
+#[inline(always)]
+pub fn to_pod(hook: &mut impl Hook) -> Verdict {
+    hook.identify_pod();
+    hook.count(Direction::Ingress, Verdict::Pass);
+    Verdict::Pass
+}
+
+/// What leaves the node.
+#[inline(always)]
+pub fn uplink_out(hook: &mut impl Hook) -> Verdict {
+    let verdict = Verdict::from(leave(hook));
+    count_drop(hook, Direction::Egress, verdict);
+    verdict
+}
+
+#[inline(always)]
+fn leave(hook: &mut impl Hook) -> Decision<()> {
+    match hook.parse_uplink()? {
+        Content::Foreign | Content::Arp => return Ok(()),
+        Content::LostFragment => return refuse_lost(hook),
+        Content::IcmpError => return translate_error(hook, Way::Out),
+        Content::Ip => {}
+    }
+    if hook.find_flow(Way::Out) {
+        return hook.translate();
+    }
+    match hook.origin()? {
+        Origin::Elsewhere => return Ok(()),
+        Origin::Pod => hook.choose_source()?,
+        Origin::Collision => hook.keep_source(),
+    }
+    for attempt in 0..TRIES {
+        if hook.try_port(attempt)? {
+            return hook.translate();
+        }
+    }
+    Err(DropReason::NoPort)
+}
+
+/// A fragment without ports must not leave with a pod's address.
+#[inline(always)]
+fn refuse_lost(hook: &mut impl Hook) -> Decision<()> {
+    match hook.origin()? {
+        Origin::Elsewhere | Origin::Collision => Ok(()),
+        Origin::Pod => Err(DropReason::FragmentWithoutFirst),
+    }
+}
+
+#[inline(always)]
+fn translate_error(hook: &mut impl Hook, way: Way) -> Decision<()> {
+    if hook.find_quoted_flow(way) {
+        return hook.translate_quoted(way);
+    }
+    match way {
+        Way::In => hook.check_outsider(),
+        Way::Out => hook.origin().map(|_| ()),
+    }
+}
+
+/// What enters the node.
+#[inline(always)]
+pub fn uplink_in(hook: &mut impl Hook) -> Verdict {
+    let verdict = Verdict::from(enter(hook));
+    count_drop(hook, Direction::Ingress, verdict);
+    verdict
+}
+
+#[inline(always)]
+fn enter(hook: &mut impl Hook) -> Decision<()> {
+    match hook.parse_uplink()? {
+        Content::Foreign | Content::Arp => return Ok(()),
+        // Without ports nothing can be translated: the node's own reassembly has the last word.
+        Content::LostFragment => return hook.check_outsider(),
+        Content::IcmpError => return translate_error(hook, Way::In),
+        Content::Ip => {}
+    }
+    if hook.find_flow(Way::In) {
+        return hook.translate();
+    }
+    hook.check_outsider()?;
+    match hook.find_hostport()? {
+        HostportMatch::Pod => {
+            hook.open_hostport()?;
+            hook.translate()
+        }
+        HostportMatch::Socket => Ok(()),
+        HostportMatch::None => hook.open_direct(),
+    }
+}
+
+/// Packets that pass are counted once, at the pod's veth; drops are counted where they happen.
+#[inline(always)]
+fn count_drop(hook: &mut impl Hook, direction: Direction, verdict: Verdict) {
+    if verdict != Verdict::Pass {
+        hook.count(direction, verdict);
+    }
+}

@@ -1,0 +1,94 @@
+//! ICMP errors: the packet that one quotes is translated back, so that its sender knows it again.
+//!
+//! Without this path MTU discovery does not work through NAT. A quote may be as short as 8 bytes behind its IP header
+//! (RFC 792), so its transport checksum is never read or written.
+
+use crate::address::is_multicast;
+use crate::checksum::Difference;
+use crate::flow;
+use crate::node::Node;
+use crate::outcome::Decision;
+use crate::packet::{ChecksumKind, Packet};
+use crate::parse;
+use crate::rewrite::{self, ICMP_CHECKSUM};
+use crate::work::{Transport, Way, Work};
+
+/// Finds the flow that the quoted packet belongs to. [`Work::translated`] is then what the quote has to say.
+///
+/// An error that quotes nothing known is left alone: it is for the node, or about a flow that was never translated.
+#[inline(always)]
+pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, way: Way) -> bool {
+    let outer = work.headers;
+    if parse::quoted(env, &outer, &mut work.embedded).is_err()
+        || work.embedded.transport == Transport::IcmpError
+    {
+        return false;
+    }
+    work.translated = work.embedded.tuple.reverse();
+    let Some(entry) = env.flow(&work.translated) else {
+        return false;
+    };
+    let flow = env.read(entry);
+    if flow.flags & way.flag() == 0 || flow::is_stale(env, &flow) {
+        return false;
+    }
+    work.pod = flow.pod;
+    work.translated = flow.translated.reverse();
+    is_about_us(work, way)
+}
+
+/// An error about a packet comes back to whoever sent it (in), or from whom it was for (out).
+#[inline(always)]
+fn is_about_us(work: &Work, way: Way) -> bool {
+    let quoted = &work.embedded.tuple;
+    match way {
+        Way::In => work.headers.tuple.destination == quoted.source,
+        Way::Out => {
+            work.headers.tuple.source == quoted.destination && !is_multicast(&quoted.destination)
+        }
+    }
+}
+
+/// Rewrites the quoted packet and the error's own address.
+#[inline(always)]
+pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, way: Way) -> Decision<()> {
+    let v6 = work.headers.version == 6;
+    let checksum = work.headers.l4 + ICMP_CHECKSUM;
+    let quoted_addresses = rewrite::addresses(packet, &work.embedded, &work.translated)?;
+    let quoted_ports = rewrite::ports(packet, &work.embedded, &work.translated)?;
+    let mut outer = work.headers.tuple;
+    match way {
+        Way::In => outer.destination = work.translated.source,
+        Way::Out => outer.source = work.translated.destination,
+    }
+    let addresses = rewrite::addresses(packet, &work.headers, &outer)?;
+    // The quoted IPv4 header's own checksum makes up for its addresses; IPv6 has none.
+    let body = if v6 {
+        quoted_ports.plus(quoted_addresses)
+    } else {
+        quoted_ports
+    };
+    fix(packet, checksum, body, false)?;
+    if v6 {
+        fix(packet, checksum, addresses, true)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn fix<P: Packet>(
+    packet: &mut P,
+    at: u32,
+    difference: Difference,
+    pseudo_header: bool,
+) -> Decision<()> {
+    if difference == Difference::NONE {
+        return Ok(());
+    }
+    let kind = ChecksumKind {
+        pseudo_header,
+        zero_means_none: false,
+        v6: pseudo_header,
+    };
+    packet.fix_checksum(at, difference, kind)
+}

@@ -1,0 +1,244 @@
+//! MASQUERADE: which packets get the uplink's address, which address, which port.
+
+use abi::{
+    Address, DropReason, EndpointFlags, Family, FlowFlags, HostportKey, Port, PrefixClass,
+    Settings, Tuple, Uplink, protocol,
+};
+
+use crate::address::{common_prefix, is_broadcast, is_link_local, is_multicast, same_subnet};
+use crate::flow::{self, Terms};
+use crate::node::{Node, Socket};
+use crate::outcome::Decision;
+use crate::work::{Origin, Transport, Way, Work};
+
+/// How many ports are tried for a flow.
+pub(crate) const TRIES: u32 = 24;
+
+/// The ports where a settings table says nothing.
+const DEFAULT_LOW: u16 = 32_768;
+const DEFAULT_HIGH: u16 = 65_535;
+
+/// Whose a packet is that leaves without a flow.
+#[inline(always)]
+pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin> {
+    let source = &work.headers.tuple.source;
+    if let Some(endpoint) = node.endpoint(source) {
+        work.endpoint = *endpoint;
+        work.pod = work.endpoint.pod;
+        return match node.pod(work.endpoint.pod) {
+            Some(pod) if pod.generation == work.endpoint.generation => {
+                Ok(if is_masqueraded(node, work) {
+                    Origin::Pod
+                } else {
+                    Origin::Elsewhere
+                })
+            }
+            _ => Err(DropReason::UnknownPod),
+        };
+    }
+    if node.is_local(source) {
+        return Ok(if collides(node, work) {
+            Origin::Collision
+        } else {
+            Origin::Elsewhere
+        });
+    }
+    if node.prefix_class(source) & PrefixClass::PODS != 0 {
+        return Err(DropReason::UnknownPod);
+    }
+    Ok(Origin::Elsewhere)
+}
+
+#[inline(always)]
+fn is_masqueraded<E: Node>(node: &E, work: &Work) -> bool {
+    let wanted = masquerade_flag(work.headers.family());
+    let destination = &work.headers.tuple.destination;
+    work.endpoint.flags & wanted != 0
+        && work.headers.may_open()
+        && !is_multicast(destination)
+        && !is_broadcast(destination)
+        && !is_link_local_v6(destination)
+        && !node.is_local(destination)
+        && node.prefix_class(destination) & (PrefixClass::NO_MASQUERADE | PrefixClass::PODS) == 0
+}
+
+#[inline(always)]
+fn is_link_local_v6(address: &Address) -> bool {
+    !address.is_v4() && is_link_local(address)
+}
+
+/// The [`EndpointFlags`] bit of a family.
+#[inline(always)]
+pub(crate) const fn masquerade_flag(family: Family) -> u32 {
+    match family {
+        Family::V4 => EndpointFlags::MASQUERADE_V4,
+        Family::V6 => EndpointFlags::MASQUERADE_V6,
+    }
+}
+
+/// Whether replies to this packet of the node would be taken for a pod's.
+#[inline(always)]
+fn collides<E: Node>(node: &mut E, work: &mut Work) -> bool {
+    if !work.headers.may_open() {
+        return false;
+    }
+    work.translated = work.headers.tuple.reverse();
+    let Some(entry) = node.flow(&work.translated) else {
+        return false;
+    };
+    let flow = node.read(entry);
+    flow.flags & FlowFlags::UPLINK_IN != 0 && flow.pod != 0 && !flow::is_stale(node, &flow)
+}
+
+/// Chooses the address to masquerade with.
+#[inline(always)]
+pub(crate) fn choose_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    let next_hop = match work.headers.family() {
+        Family::V4 => node.next_hop(work.interface, &work.headers.tuple),
+        // For IPv6 the kernel compares with the destination, not with the next hop (RFC 6724, rule 8).
+        Family::V6 => work.headers.tuple.destination,
+    };
+    let uplink = node
+        .uplink(work.interface)
+        .ok_or(DropReason::NoSourceAddress)?;
+    let source = match work.headers.family() {
+        Family::V4 => source_v4(uplink, &next_hop),
+        Family::V6 => source_v6(uplink, &next_hop),
+    };
+    work.source = source.ok_or(DropReason::NoSourceAddress)?;
+    Ok(())
+}
+
+/// The first IPv4 address whose subnet holds the next hop, else the first: what the kernel's MASQUERADE takes.
+#[inline(always)]
+pub(crate) fn source_v4(uplink: &Uplink, next_hop: &Address) -> Option<Address> {
+    let mut first = None;
+    for source in &uplink.sources {
+        if !source.address.is_v4() {
+            continue;
+        }
+        if same_subnet(next_hop, &source.address, source.prefix_len) {
+            return Some(source.address);
+        }
+        if first.is_none() {
+            first = Some(source.address);
+        }
+    }
+    first
+}
+
+/// The IPv6 address that has most leading bits in common with the destination, counted within its own prefix.
+#[inline(always)]
+pub(crate) fn source_v6(uplink: &Uplink, destination: &Address) -> Option<Address> {
+    let mut best = None;
+    let mut most = 0;
+    for source in &uplink.sources {
+        let address = &source.address;
+        if address.is_v4() || address.is_any() || is_link_local(address) {
+            continue;
+        }
+        let common = common_prefix(destination, address);
+        let common = if common > source.prefix_len {
+            source.prefix_len
+        } else {
+            common
+        };
+        if best.is_none() || common > most {
+            best = Some(*address);
+            most = common;
+        }
+    }
+    best
+}
+
+/// What the node's own flow keeps when it is moved off a pod's port: its address, and no pod.
+#[inline(always)]
+pub(crate) fn keep_source(work: &mut Work) {
+    work.source = work.headers.tuple.source;
+    work.endpoint = abi::Endpoint::default();
+}
+
+/// Tries one port: `Ok(true)` when the flow is made, `Ok(false)` when another port is worth a try.
+#[inline(always)]
+pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
+    if attempt > 0 && !may_move(work.headers.transport) {
+        return Err(DropReason::NatClash);
+    }
+    let random = node.random();
+    let settings = node.settings().ok_or(DropReason::NoPort)?;
+    let original = work.headers.tuple.source_port;
+    let mut to = work.headers.tuple;
+    to.source = work.source;
+    to.source_port = candidate(attempt, original, random, settings);
+    let own = if work.endpoint.pod == 0 {
+        FlowFlags::NODE
+    } else {
+        0
+    };
+    let terms = Terms {
+        way: Way::Out,
+        flags: FlowFlags::SNAT | own,
+        uplink: work.interface,
+        pod: work.endpoint.pod,
+        generation: work.endpoint.generation,
+        now: work.now,
+    };
+    work.pair.fill(&work.headers.tuple, &to, &terms);
+    if is_busy(node, &work.pair.reply.key) {
+        return Ok(false);
+    }
+    flow::insert(node, work)
+}
+
+/// Whether the source port may be another one. SCTP's checksum covers ports and is a CRC that is left alone.
+#[inline(always)]
+const fn may_move(transport: Transport) -> bool {
+    match transport {
+        Transport::Tcp | Transport::Udp | Transport::EchoRequest => true,
+        Transport::None
+        | Transport::Sctp
+        | Transport::EchoReply
+        | Transport::IcmpError
+        | Transport::IcmpOther
+        | Transport::Portless => false,
+    }
+}
+
+/// The port of an attempt: first the packet's own, then random ones.
+#[inline(always)]
+pub(crate) fn candidate(attempt: u32, original: Port, random: u32, settings: &Settings) -> Port {
+    if attempt == 0 {
+        return original;
+    }
+    let (low, high) = if settings.port_low == 0 || settings.port_high < settings.port_low {
+        (DEFAULT_LOW, DEFAULT_HIGH)
+    } else {
+        (settings.port_low, settings.port_high)
+    };
+    let span = u32::from(high) - u32::from(low) + 1;
+    // Multiplied into the range, because a remainder would need a proof that the range is not empty.
+    let offset = (u64::from(random) * u64::from(span)) >> 32;
+    Port::new((u64::from(low) + offset) as u16)
+}
+
+/// Whether packets with the tuple `incoming` have another owner than the flow table knows.
+#[inline(always)]
+fn is_busy<E: Node>(node: &mut E, incoming: &Tuple) -> bool {
+    if incoming.protocol != protocol::TCP && incoming.protocol != protocol::UDP {
+        return false;
+    }
+    let own = HostportKey::new(
+        incoming.destination,
+        incoming.destination_port,
+        incoming.protocol,
+    );
+    if node.hostport(&own).is_some() {
+        return true;
+    }
+    let any = HostportKey::wildcard(
+        incoming.destination.family(),
+        incoming.destination_port,
+        incoming.protocol,
+    );
+    node.hostport(&any).is_some() || node.socket(incoming) != Socket::None
+}

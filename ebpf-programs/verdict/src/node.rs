@@ -1,0 +1,114 @@
+//! The node around a packet: its tables, sockets, routes, clock. Decides nothing.
+
+use abi::{
+    Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
+    HostportKey, Pod, Settings, Tuple, Uplink,
+};
+
+/// What the stages may ask of the node and change in it.
+pub trait Node {
+    /// A place in the flow table, good until the packet is done with.
+    type Entry: Copy;
+
+    /// Seconds of `CLOCK_MONOTONIC`.
+    fn now(&self) -> u32;
+
+    /// A pseudo-random number.
+    fn random(&mut self) -> u32;
+
+    /// What the agent has set.
+    fn settings(&self) -> Option<&Settings>;
+
+    /// The pod in a slot.
+    fn pod(&self, slot: u32) -> Option<&Pod>;
+
+    /// The slot of the pod that an interface belongs to.
+    fn pod_of_interface(&self, interface: u32) -> Option<u32>;
+
+    /// Who has an address.
+    fn endpoint(&self, address: &Address) -> Option<&Endpoint>;
+
+    /// Where a port of the node leads to.
+    fn hostport(&self, key: &HostportKey) -> Option<&Hostport>;
+
+    /// An uplink, by interface index.
+    fn uplink(&self, interface: u32) -> Option<&Uplink>;
+
+    /// Whether the node itself has the address.
+    fn is_local(&self, address: &Address) -> bool;
+
+    /// [`abi::PrefixClass`] bits of the longest prefix around the address.
+    fn prefix_class(&self, address: &Address) -> u32;
+
+    /// The entry of a tuple.
+    fn flow(&self, key: &Tuple) -> Option<Self::Entry>;
+
+    /// What an entry says now.
+    fn read(&self, entry: Self::Entry) -> Flow;
+
+    /// Notes a packet in an entry.
+    fn touch(&mut self, entry: Self::Entry, touch: Touch);
+
+    /// Forgets which packets an entry has seen.
+    fn forget_seen(&mut self, entry: Self::Entry);
+
+    /// Adds an entry unless the key has one.
+    fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion;
+
+    /// Removes an entry; it may be gone already.
+    fn remove_flow(&mut self, key: &Tuple);
+
+    /// Ports that the first fragment has left.
+    fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts>;
+
+    /// Leaves a first fragment's ports.
+    fn keep_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts);
+
+    /// The socket of the node that a packet with this tuple would reach if it came in; TCP and UDP only.
+    fn socket(&mut self, incoming: &Tuple) -> Socket;
+
+    /// The next hop of an IPv4 packet leaving by `interface`: its destination, if that is on the link or unknown.
+    fn next_hop(&mut self, interface: u32, tuple: &Tuple) -> Address;
+
+    /// Counts a flow made for a pod.
+    fn count_flow(&mut self, pod: u32);
+
+    /// Counts a packet that passed, for a pod; for slot 0 nothing is counted.
+    fn count_passed(&mut self, pod: u32, direction: Direction, bytes: u32);
+
+    /// Counts a packet that was dropped, by reason, and for a pod unless its slot is 0.
+    fn count_dropped(&mut self, reason: DropReason, pod: u32, direction: Direction, bytes: u32);
+}
+
+/// What a packet leaves in its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// [`abi::Seen`] bits to add.
+    pub seen: u32,
+    /// Seconds of `CLOCK_MONOTONIC`.
+    pub now: u32,
+    /// Bytes from the IP header on.
+    pub bytes: u32,
+}
+
+/// What became of an entry to insert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Insertion {
+    /// It is in the table.
+    Done,
+    /// The key has an entry already.
+    Exists,
+    /// The table has no room.
+    Full,
+}
+
+/// A socket of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// None.
+    None,
+    /// One that takes packets from anybody: listening, or not connected.
+    Open,
+    /// One that belongs to exactly this peer.
+    Connected,
+}

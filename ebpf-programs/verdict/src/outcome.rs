@@ -1,0 +1,153 @@
+//! How a hook ends, and how outcomes cross the border between two BPF functions, which return numbers only.
+
+use abi::{Direction, DropReason};
+
+/// How a hook ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on to whoever comes after us.
+    Pass,
+    /// Drop, and count under this reason.
+    Drop(DropReason),
+}
+
+/// What a stage decides, or the reason to drop the packet at once.
+pub type Decision<T> = Result<T, DropReason>;
+
+impl From<Decision<()>> for Verdict {
+    #[inline(always)]
+    fn from(decision: Decision<()>) -> Self {
+        match decision {
+            Ok(()) => Self::Pass,
+            Err(reason) => Self::Drop(reason),
+        }
+    }
+}
+
+/// A value that survives as a small number.
+pub trait Code: Sized {
+    /// The number, below 256 for anything that a [`Decision`] carries.
+    fn code(self) -> u64;
+    /// The value of a number. Numbers that [`Code::code`] never returns give some value, never a panic.
+    fn from_code(code: u64) -> Self;
+}
+
+impl Code for () {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        0
+    }
+
+    #[inline(always)]
+    fn from_code(_: u64) -> Self {}
+}
+
+impl Code for bool {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        u64::from(self)
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        code != 0
+    }
+}
+
+impl Code for u32 {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        u64::from(self)
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        code as Self
+    }
+}
+
+impl Code for Direction {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        self as u64
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        match code {
+            0 => Self::Egress,
+            _ => Self::Ingress,
+        }
+    }
+}
+
+impl Code for Verdict {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        match self {
+            Self::Pass => Decision::Ok(()).code(),
+            Self::Drop(reason) => Decision::<()>::Err(reason).code(),
+        }
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        Self::from(Decision::<()>::from_code(code))
+    }
+}
+
+impl<T: Code> Code for Decision<T> {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        match self {
+            Ok(value) => value.code(),
+            Err(reason) => (reason as u64) << 8,
+        }
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        match code >> 8 {
+            0 => Ok(T::from_code(code)),
+            reason => Err(reason_of(reason)),
+        }
+    }
+}
+
+/// A `match` and not [`DropReason::from_number`]: the compiler turns it into a range check, without a table.
+#[inline(always)]
+fn reason_of(number: u64) -> DropReason {
+    match number {
+        2 => DropReason::SpoofedMac,
+        3 => DropReason::SpoofedAddress,
+        4 => DropReason::Martian,
+        5 => DropReason::NoPort,
+        6 => DropReason::FlowTableFull,
+        7 => DropReason::FragmentWithoutFirst,
+        8 => DropReason::NatClash,
+        9 => DropReason::UnknownPod,
+        10 => DropReason::NoSourceAddress,
+        11 => DropReason::TooManyHeaders,
+        12 => DropReason::RewriteFailed,
+        13 => DropReason::SpoofedFromOutside,
+        14 => DropReason::StaleGeneration,
+        _ => DropReason::Malformed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_survives_as_a_number() {
+        for reason in DropReason::ALL {
+            assert_eq!(
+                Decision::<()>::from_code(Decision::<()>::Err(reason).code()),
+                Err(reason)
+            );
+        }
+        assert_eq!(Decision::<bool>::from_code(Ok(true).code()), Ok(true));
+        assert_eq!(Decision::<bool>::from_code(Ok(false).code()), Ok(false));
+    }
+}

@@ -1,0 +1,49 @@
+//! A packet as the datapath may touch it. Knows no protocol.
+
+use crate::checksum::Difference;
+use crate::outcome::Decision;
+
+/// Bytes of one packet, link-layer header included where the interface has one.
+///
+/// Reading and writing is by words as they lie in memory, because eBPF copies words and not bytes; offsets need
+/// no alignment.
+pub trait Packet {
+    /// Length in bytes.
+    fn len(&self) -> u32;
+
+    /// Whether there is nothing in it.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `N` words from `offset` on, or `None` where the packet ends before.
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
+
+    /// Writes `N` words at `offset`.
+    fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
+
+    /// Adds a difference to the IPv4 header checksum at `offset`.
+    fn fix_header_checksum(&mut self, offset: u32, difference: Difference) -> Decision<()>;
+
+    /// Adds a difference to the checksum of a transport protocol at `offset`.
+    fn fix_checksum(
+        &mut self,
+        offset: u32,
+        difference: Difference,
+        kind: ChecksumKind,
+    ) -> Decision<()>;
+}
+
+/// What a transport checksum is, beyond a sum.
+///
+/// A checksum left to the network card holds the sum of the pseudo-header only, so it must be told apart whether a
+/// difference comes from the pseudo-header (addresses) or from what the card will add up itself (ports).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumKind {
+    /// The difference is one of the pseudo-header.
+    pub pseudo_header: bool,
+    /// Zero means "no checksum" and stays, and a sum that becomes zero is written as 0xffff (UDP).
+    pub zero_means_none: bool,
+    /// The addresses are IPv6: no header checksum makes up for their difference.
+    pub v6: bool,
+}

@@ -1,0 +1,149 @@
+//! Writing another tuple into a packet, checksums included. Knows no table.
+
+use abi::{Address, Tuple, protocol};
+
+use crate::checksum::Difference;
+use crate::outcome::Decision;
+use crate::packet::{ChecksumKind, Packet};
+use crate::parse::high_half;
+use crate::work::{Fragment, Headers, Transport};
+
+/// Offset of the checksum in an IPv4 header.
+const HEADER_CHECKSUM: u32 = 10;
+/// Offset of the checksum in an ICMP header, of either family.
+pub(crate) const ICMP_CHECKSUM: u32 = 2;
+
+/// Makes the packet one of the tuple `to`.
+#[inline(always)]
+pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision<()> {
+    let checksum = checksum_offset(headers);
+    let v6 = headers.version == 6;
+    let addresses = addresses(packet, headers, to)?;
+    if let Some(checksum) = checksum
+        && has_pseudo_header(headers)
+        && addresses != Difference::NONE
+    {
+        let kind = kind(headers, v6, true);
+        packet.fix_checksum(checksum, addresses, kind)?;
+    }
+    let ports = ports(packet, headers, to)?;
+    if let Some(checksum) = checksum
+        && ports != Difference::NONE
+    {
+        let kind = kind(headers, v6, false);
+        packet.fix_checksum(checksum, ports, kind)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn kind(headers: &Headers, v6: bool, pseudo_header: bool) -> ChecksumKind {
+    ChecksumKind {
+        pseudo_header,
+        zero_means_none: headers.transport == Transport::Udp,
+        v6: v6 && pseudo_header,
+    }
+}
+
+/// Writes both addresses, and the IPv4 header checksum. Says what the change means for other sums.
+#[inline(always)]
+pub(crate) fn addresses<P: Packet>(
+    packet: &mut P,
+    headers: &Headers,
+    to: &Tuple,
+) -> Decision<Difference> {
+    let from = &headers.tuple;
+    let v6 = headers.version == 6;
+    let (source_at, destination_at) = if v6 { (8, 24) } else { (12, 16) };
+    let mut difference = Difference::NONE;
+    if from.source != to.source {
+        difference = difference.and_words(from.source.words(), to.source.words());
+        store(packet, headers, source_at, &to.source)?;
+    }
+    if from.destination != to.destination {
+        difference = difference.and_words(from.destination.words(), to.destination.words());
+        store(packet, headers, destination_at, &to.destination)?;
+    }
+    if !v6 && difference != Difference::NONE {
+        packet.fix_header_checksum(headers.l3 + HEADER_CHECKSUM, difference)?;
+    }
+    Ok(difference)
+}
+
+#[inline(always)]
+fn store<P: Packet>(packet: &mut P, headers: &Headers, at: u32, address: &Address) -> Decision<()> {
+    let words = address.words();
+    if headers.version == 6 {
+        packet.store(headers.l3 + at, words)
+    } else {
+        packet.store(headers.l3 + at, [words[3]])
+    }
+}
+
+/// Writes the ports, or the echo identifier. Says what the change means for the transport's checksum.
+#[inline(always)]
+pub(crate) fn ports<P: Packet>(
+    packet: &mut P,
+    headers: &Headers,
+    to: &Tuple,
+) -> Decision<Difference> {
+    let from = &headers.tuple;
+    if headers.fragment == Fragment::Later
+        || (from.source_port == to.source_port && from.destination_port == to.destination_port)
+    {
+        return Ok(Difference::NONE);
+    }
+    let at = match headers.transport {
+        Transport::Tcp | Transport::Udp | Transport::Sctp => headers.l4,
+        Transport::EchoRequest | Transport::EchoReply => headers.l4 + 4,
+        Transport::None | Transport::IcmpError | Transport::IcmpOther | Transport::Portless => {
+            return Ok(Difference::NONE);
+        }
+    };
+    let Some([old]) = packet.words::<1>(at) else {
+        return Ok(Difference::NONE);
+    };
+    let new = match headers.transport {
+        Transport::EchoRequest => word(to.source_port.raw(), high_half(old)),
+        Transport::EchoReply => word(to.destination_port.raw(), high_half(old)),
+        Transport::None
+        | Transport::Tcp
+        | Transport::Udp
+        | Transport::Sctp
+        | Transport::IcmpError
+        | Transport::IcmpOther
+        | Transport::Portless => word(to.source_port.raw(), to.destination_port.raw()),
+    };
+    packet.store(at, [new])?;
+    Ok(Difference::NONE.and(old, new))
+}
+
+/// A word of memory from its two halves.
+#[inline(always)]
+const fn word(first: u16, second: u16) -> u32 {
+    let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+/// Where the transport's checksum is, if the packet has one that is a sum.
+#[inline(always)]
+fn checksum_offset(headers: &Headers) -> Option<u32> {
+    if headers.fragment == Fragment::Later {
+        return None;
+    }
+    match headers.transport {
+        Transport::Tcp => Some(headers.l4 + 16),
+        Transport::Udp => Some(headers.l4 + 6),
+        Transport::EchoRequest
+        | Transport::EchoReply
+        | Transport::IcmpError
+        | Transport::IcmpOther => Some(headers.l4 + ICMP_CHECKSUM),
+        Transport::None | Transport::Sctp | Transport::Portless => None,
+    }
+}
+
+/// Whether the transport's checksum covers the addresses.
+#[inline(always)]
+fn has_pseudo_header(headers: &Headers) -> bool {
+    headers.tuple.protocol != protocol::ICMP
+}

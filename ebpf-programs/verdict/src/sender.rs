@@ -1,0 +1,119 @@
+//! Whether a pod may send a frame: only as itself (spoofing), and nothing that never is on a wire (martians).
+
+use abi::{Address, DropReason, EndpointFlags, Pod, protocol};
+
+use crate::address::{is_link_local, is_loopback, is_multicast};
+use crate::node::Node;
+use crate::outcome::Decision;
+use crate::packet::Packet;
+use crate::parse::{high_half, low_half};
+use crate::work::{Content, Headers, Work};
+
+/// Bytes of Ethernet in front of what a pod sends.
+pub(crate) const ETHERNET: u32 = 14;
+const SOURCE_MAC: u32 = 6;
+
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+
+/// Refuses martians from any pod, and what is not the pod's own from pods that are checked.
+#[inline(always)]
+pub(crate) fn check<E: Packet + Node>(
+    env: &mut E,
+    work: &mut Work,
+    content: Content,
+) -> Decision<()> {
+    let Some(pod) = env.pod(work.pod) else {
+        return Ok(());
+    };
+    let checked = pod.flags & EndpointFlags::SPOOF_CHECK != 0;
+    if checked && !is_own_mac(env, SOURCE_MAC, pod) {
+        return Err(DropReason::SpoofedMac);
+    }
+    match content {
+        Content::Foreign => return Ok(()),
+        Content::Arp if checked => return arp(env, pod),
+        Content::Arp => return Ok(()),
+        Content::Ip | Content::LostFragment | Content::IcmpError => {}
+    }
+    let headers = &work.headers;
+    let source = &headers.tuple.source;
+    if is_loopback(source) || is_loopback(&headers.tuple.destination) || is_multicast(source) {
+        return Err(DropReason::Martian);
+    }
+    let own = !checked
+        || if headers.version == 6 {
+            is_own_v6(env, headers, pod)
+        } else {
+            *source == pod.v4
+        };
+    if own {
+        Ok(())
+    } else {
+        Err(DropReason::SpoofedAddress)
+    }
+}
+
+#[inline(always)]
+fn is_own_mac(packet: &impl Packet, at: u32, pod: &Pod) -> bool {
+    let Some([first, rest]) = packet.words::<2>(at) else {
+        return false;
+    };
+    let [a, b, c, d, e, f] = pod.mac.bytes();
+    first == u32::from_ne_bytes([a, b, c, d]) && low_half(rest) == u16::from_ne_bytes([e, f])
+}
+
+/// An ARP sender is the pod, or a probe that has no address yet (RFC 5227).
+#[inline(always)]
+fn arp(packet: &impl Packet, pod: &Pod) -> Decision<()> {
+    let words = packet.words::<7>(ETHERNET).ok_or(DropReason::Malformed)?;
+    let [kind, _, _, _] = words[0].to_ne_bytes();
+    let [hardware_len, protocol_len, _, _] = words[1].to_ne_bytes();
+    if kind != 0 || hardware_len != 6 || protocol_len != 4 {
+        return Err(DropReason::Malformed);
+    }
+    if !is_own_mac(packet, ETHERNET + 8, pod) {
+        return Err(DropReason::SpoofedMac);
+    }
+    let [a, b] = high_half(words[3]).to_ne_bytes();
+    let [c, d] = low_half(words[4]).to_ne_bytes();
+    let sender = Address::v4([a, b, c, d]);
+    if sender == pod.v4 || sender == Address::v4([0; 4]) {
+        Ok(())
+    } else {
+        Err(DropReason::SpoofedAddress)
+    }
+}
+
+/// The pod's own address; an address of the link, which no router carries on; or none yet, for neighbour discovery.
+#[inline(always)]
+fn is_own_v6(packet: &impl Packet, headers: &Headers, pod: &Pod) -> bool {
+    let (source, destination) = (&headers.tuple.source, &headers.tuple.destination);
+    let icmp = headers.tuple.protocol == protocol::ICMPV6;
+    let from_own = *source == pod.v6 && !source.is_any();
+    let from_link =
+        is_link_local(source) && (is_link_local(destination) || is_multicast(destination));
+    let from_nobody = source.is_any() && icmp && is_multicast(destination);
+    (from_own || from_link || from_nobody) && !(icmp && is_forged_discovery(packet, headers, pod))
+}
+
+/// A pod is not a router, and announces or probes no address but its own.
+#[inline(always)]
+fn is_forged_discovery(packet: &impl Packet, headers: &Headers, pod: &Pod) -> bool {
+    let names_target = match headers.icmp_type {
+        ROUTER_ADVERTISEMENT | REDIRECT => return true,
+        NEIGHBOUR_ADVERTISEMENT => true,
+        NEIGHBOUR_SOLICITATION => headers.tuple.source.is_any(),
+        _ => false,
+    };
+    if !names_target {
+        return false;
+    }
+    let Some(words) = packet.words::<4>(headers.l4 + 8) else {
+        return true;
+    };
+    let target = Address::from_words(words);
+    target != pod.v6 && !is_link_local(&target)
+}

@@ -1,0 +1,153 @@
+//! The stages of the hooks, one function each: what [`crate::Hook`] is made of.
+//!
+//! Each takes the packet and the node as one value, the notes about the packet, and numbers, and returns a value that
+//! survives as a number. That is all that fits between two separately verified functions.
+
+use abi::Direction;
+
+use crate::node::Node;
+use crate::outcome::{Decision, Verdict};
+use crate::packet::Packet;
+use crate::sender::ETHERNET;
+use crate::work::{Content, HostportMatch, Origin, Way, Work};
+use crate::{flow, fragment, hostport, icmp, masquerade, parse, rewrite, sender};
+
+/// Reads a frame on a pod's veth and finds out whose it is.
+#[inline(always)]
+pub fn parse_pod<E: Packet + Node>(
+    env: &mut E,
+    work: &mut Work,
+    interface: u32,
+) -> Decision<Content> {
+    let Some(pod) = env.pod_of_interface(interface) else {
+        work.pod = 0;
+        return Ok(Content::Foreign);
+    };
+    start(env, work, interface, pod);
+    work.l2_len = ETHERNET;
+    parse::frame(env, ETHERNET, &mut work.headers)
+}
+
+/// Finds out whose a frame on a pod's veth is, without reading it.
+#[inline(always)]
+pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32) {
+    let pod = env.pod_of_interface(interface).unwrap_or(0);
+    start(env, work, interface, pod);
+    work.headers.length = env.len().saturating_sub(ETHERNET);
+}
+
+/// Reads a packet on an uplink.
+#[inline(always)]
+pub fn parse_uplink<E: Packet + Node>(
+    env: &mut E,
+    work: &mut Work,
+    interface: u32,
+) -> Decision<Content> {
+    start(env, work, interface, 0);
+    let Some(uplink) = env.uplink(interface) else {
+        return Ok(Content::Foreign);
+    };
+    work.l2_len = uplink.l2_len;
+    let content = parse::frame(env, work.l2_len, &mut work.headers)?;
+    Ok(fragment::complete(env, work, content))
+}
+
+#[inline(always)]
+fn start<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32, pod: u32) {
+    work.interface = interface;
+    work.pod = pod;
+    work.now = env.now();
+    work.headers.length = env.len();
+}
+
+/// Refuses what a pod may not send.
+#[inline(always)]
+pub fn check_sender<E: Packet + Node>(
+    env: &mut E,
+    work: &mut Work,
+    content: Content,
+) -> Decision<()> {
+    sender::check(env, work, content)
+}
+
+/// Looks the packet's flow up.
+#[inline(always)]
+pub fn find_flow<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
+    flow::find(node, work, way)
+}
+
+/// Looks up the flow of the packet that an ICMP error quotes.
+#[inline(always)]
+pub fn find_quoted_flow<E: Packet + Node>(env: &mut E, work: &mut Work, way: Way) -> bool {
+    icmp::find(env, work, way)
+}
+
+/// Says whose a leaving packet without a flow is.
+#[inline(always)]
+pub fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin> {
+    masquerade::origin(node, work)
+}
+
+/// Chooses the address to masquerade a pod's flow with.
+#[inline(always)]
+pub fn choose_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    masquerade::choose_source(node, work)
+}
+
+/// Prepares to move the node's own flow to another port.
+#[inline(always)]
+pub fn keep_source(work: &mut Work) {
+    masquerade::keep_source(work);
+}
+
+/// Tries to make the flow with one port.
+#[inline(always)]
+pub fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
+    masquerade::try_port(node, work, attempt)
+}
+
+/// Refuses packets from outside with a pod's address.
+#[inline(always)]
+pub fn check_outsider<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    hostport::check_outsider(node, work)
+}
+
+/// Looks for the hostport that an entering packet is for.
+#[inline(always)]
+pub fn find_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
+    hostport::find(node, work)
+}
+
+/// Makes the flow of a hostport.
+#[inline(always)]
+pub fn open_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    hostport::open(node, work)
+}
+
+/// Makes the flow of a packet to a pod's own address.
+#[inline(always)]
+pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    hostport::open_direct(node, work)
+}
+
+/// Writes [`Work::translated`] into the packet.
+#[inline(always)]
+pub fn translate<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<()> {
+    rewrite::packet(packet, &work.headers, &work.translated)
+}
+
+/// Writes [`Work::translated`] into the packet that an ICMP error quotes.
+#[inline(always)]
+pub fn translate_quoted<P: Packet>(packet: &mut P, work: &mut Work, way: Way) -> Decision<()> {
+    icmp::translate(packet, work, way)
+}
+
+/// Counts how a packet ended.
+#[inline(always)]
+pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdict: Verdict) {
+    let bytes = work.headers.length;
+    match verdict {
+        Verdict::Pass => node.count_passed(work.pod, direction, bytes),
+        Verdict::Drop(reason) => node.count_dropped(reason, work.pod, direction, bytes),
+    }
+}
