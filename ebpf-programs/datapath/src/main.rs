@@ -1,35 +1,54 @@
-//! The BPF object.
-#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+//! The BPF object: binds the decisions of `verdict` to maps, helpers and hooks, and decides nothing itself.
+//!
+//! Built for `bpfel-unknown-none` by `cargo xtask build`. For any other target it is an empty program, so that the
+//! workspace builds without the BPF toolchain.
+//!
+//! - `maps`: every map, by name.
+//! - `kernel`: packet and node as seen through BPF helpers.
+//! - `stages`: one separately verified function per stage of `verdict`.
+//! - one file per hook, and `sweep`.
 
+#![cfg_attr(target_arch = "bpf", no_std, no_main, feature(core_intrinsics))]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(
+        internal_features,
+        reason = "the target has atomic add, but core's atomic types do not offer it there"
+    )
+)]
+
+#[cfg(target_arch = "bpf")]
+mod action;
+#[cfg(target_arch = "bpf")]
+mod from_pod;
+#[cfg(target_arch = "bpf")]
+mod kernel;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod stages;
+#[cfg(target_arch = "bpf")]
+mod sweep;
+#[cfg(target_arch = "bpf")]
+mod to_pod;
+#[cfg(target_arch = "bpf")]
+mod uplink_in;
+#[cfg(target_arch = "bpf")]
+mod uplink_out;
+
+/// Nothing to run: the product is the BPF object.
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
 
+/// The kernel lets only GPL-compatible programs call some helpers.
 #[cfg(target_arch = "bpf")]
-mod object {
-    use aya_ebpf::{
-        macros::{classifier, map},
-        maps::HashMap,
-        programs::TcContext,
-    };
-    #[map]
-    static FLOWS: HashMap<abi::Tuple, abi::Flow> = HashMap::pinned(abi::maps::FLOWS_CAPACITY, 0);
-    #[classifier]
-    pub fn from_pod(ctx: TcContext) -> i32 {
-        let _ = FLOWS.insert(
-            &abi::Tuple::default(),
-            &abi::Flow {
-                packets: ctx.len() as u64,
-                ..Default::default()
-            },
-            0,
-        );
-        -1
-    }
-    #[panic_handler]
-    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-        loop {}
-    }
-    #[unsafe(link_section = "license")]
-    #[unsafe(no_mangle)]
-    static LICENSE: [u8; 4] = *b"GPL\0";
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 4] = *b"GPL\0";
+
+/// Never reached: a path to a panic is an endless loop, which the verifier refuses to load.
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
 }

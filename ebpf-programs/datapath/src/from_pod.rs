@@ -1,0 +1,13 @@
+//! What a pod sends, on the host's end of its veth: see [`verdict::hooks::from_pod`].
+
+use aya_ebpf::macros::classifier;
+use aya_ebpf::programs::TcContext;
+use verdict::hooks;
+
+use crate::action;
+use crate::stages::Stages;
+
+#[classifier]
+fn from_pod(context: TcContext) -> i32 {
+    action::of(hooks::from_pod(&mut Stages::new(context.skb.skb)))
+}

@@ -1,0 +1,414 @@
+//! The packet and the node as the kernel shows them to a program: helpers and maps behind `verdict`'s traits.
+//!
+//! The one file that calls helpers on packets. Map values are shared with other CPUs and with the agent: each field
+//! is read and written whole, and counters that several CPUs share are added to atomically.
+
+use core::ffi::c_void;
+use core::ptr;
+
+use abi::{
+    Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
+    HostportKey, Pod, Seen, Settings, Tuple, Uplink, protocol,
+};
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_NOEXIST, bpf_fib_lookup, bpf_sock,
+};
+use aya_ebpf::helpers;
+use aya_ebpf::maps::lpm_trie::Key;
+use verdict::checksum::Difference;
+use verdict::{ChecksumKind, Decision, Insertion, Node, Packet, Socket, Touch};
+
+use crate::maps;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+const FILE_EXISTS: i32 = -17;
+const CURRENT_NETNS: u64 = u64::MAX;
+const TCP_LISTEN: u32 = 10;
+const AF_INET: u8 = 2;
+const FIB_OUTPUT: u32 = 2;
+const FIB_SUCCESS: i64 = 0;
+const FIB_NO_NEIGHBOUR: i64 = 7;
+
+/// `BPF_F_IPV6`, or 0 where the kernel does not know the flag: set by the loader.
+#[unsafe(no_mangle)]
+static CSUM_F_IPV6: u64 = 0x80;
+
+/// One packet at one hook.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    skb: *mut __sk_buff,
+}
+
+impl Kernel {
+    /// The packet that a program was called with.
+    #[inline(always)]
+    pub(crate) const fn new(skb: *mut __sk_buff) -> Self {
+        Self { skb }
+    }
+
+    /// Uses the context, at the price of one load.
+    #[inline(always)]
+    pub(crate) fn touch_context(self) {
+        self.interface();
+    }
+
+    /// Interface index of the hook.
+    #[inline(always)]
+    pub(crate) fn interface(self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.skb).ifindex) }
+    }
+
+    /// Whether the frame has a VLAN tag: then it is for, or came from, an interface on top, which has hooks itself.
+    #[inline(always)]
+    pub(crate) fn is_tagged(self) -> bool {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.skb).vlan_present) != 0 }
+    }
+}
+
+impl Packet for Kernel {
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.skb).len) }
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        let mut words = [0_u32; N];
+        // SAFETY: the helper writes all of `words` or fails.
+        let result = unsafe {
+            helpers::bpf_skb_load_bytes(
+                self.skb.cast(),
+                offset,
+                words.as_mut_ptr().cast(),
+                (N * 4) as u32,
+            )
+        };
+        (result == 0).then_some(words)
+    }
+
+    #[inline(always)]
+    fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+        // SAFETY: the helper reads `N` words and checks the offset.
+        let result = unsafe {
+            helpers::bpf_skb_store_bytes(self.skb, offset, words.as_ptr().cast(), (N * 4) as u32, 0)
+        };
+        rewritten(result)
+    }
+
+    #[inline(always)]
+    fn fix_header_checksum(&mut self, offset: u32, difference: Difference) -> Decision<()> {
+        // SAFETY: the helper checks the offset.
+        rewritten(unsafe {
+            helpers::bpf_l3_csum_replace(self.skb, offset, 0, u64::from(difference.folded()), 0)
+        })
+    }
+
+    #[inline(always)]
+    fn fix_checksum(
+        &mut self,
+        offset: u32,
+        difference: Difference,
+        kind: ChecksumKind,
+    ) -> Decision<()> {
+        let mut flags = 0;
+        if kind.pseudo_header {
+            flags |= u64::from(BPF_F_PSEUDO_HDR);
+        }
+        if kind.zero_means_none {
+            flags |= u64::from(BPF_F_MARK_MANGLED_0);
+        }
+        if kind.v6 {
+            // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because the
+            // compiler must not take the value it sees here for the one it will have.
+            flags |= unsafe { ptr::read_volatile(&raw const CSUM_F_IPV6) };
+        }
+        // SAFETY: the helper checks the offset.
+        rewritten(unsafe {
+            helpers::bpf_l4_csum_replace(self.skb, offset, 0, u64::from(difference.folded()), flags)
+        })
+    }
+}
+
+#[inline(always)]
+fn rewritten(result: i64) -> Decision<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(DropReason::RewriteFailed)
+    }
+}
+
+impl Node for Kernel {
+    type Entry = *mut Flow;
+
+    #[inline(always)]
+    fn now(&self) -> u32 {
+        // SAFETY: the helper takes nothing.
+        (unsafe { helpers::bpf_ktime_get_coarse_ns() } / NANOSECONDS) as u32
+    }
+
+    #[inline(always)]
+    fn random(&mut self) -> u32 {
+        // SAFETY: the helper takes nothing.
+        unsafe { helpers::bpf_get_prandom_u32() as u32 }
+    }
+
+    #[inline(always)]
+    fn settings(&self) -> Option<&Settings> {
+        maps::SETTINGS.get(0)
+    }
+
+    #[inline(always)]
+    fn pod(&self, slot: u32) -> Option<&Pod> {
+        maps::PODS.get(slot)
+    }
+
+    #[inline(always)]
+    fn pod_of_interface(&self, interface: u32) -> Option<u32> {
+        // SAFETY: values of this map are plain numbers that stay readable until the program ends.
+        unsafe { maps::INTERFACES.get(interface) }.map(|interface| interface.pod)
+    }
+
+    #[inline(always)]
+    fn endpoint(&self, address: &Address) -> Option<&Endpoint> {
+        // SAFETY: as above.
+        unsafe { maps::ENDPOINTS.get(address) }
+    }
+
+    #[inline(always)]
+    fn hostport(&self, key: &HostportKey) -> Option<&Hostport> {
+        // SAFETY: as above.
+        unsafe { maps::HOSTPORTS.get(key) }
+    }
+
+    #[inline(always)]
+    fn uplink(&self, interface: u32) -> Option<&Uplink> {
+        // SAFETY: as above.
+        unsafe { maps::UPLINKS.get(interface) }
+    }
+
+    #[inline(always)]
+    fn is_local(&self, address: &Address) -> bool {
+        maps::LOCALS.get_ptr(address).is_some()
+    }
+
+    #[inline(always)]
+    fn prefix_class(&self, address: &Address) -> u32 {
+        maps::PREFIXES
+            .get(Key::new(128, *address))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn flow(&self, key: &Tuple) -> Option<*mut Flow> {
+        maps::FLOWS.get_ptr_mut(key)
+    }
+
+    #[inline(always)]
+    fn read(&self, entry: *mut Flow) -> Flow {
+        // SAFETY: an entry stays readable until the program ends, even when it is removed meanwhile.
+        unsafe { *entry }
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, entry: *mut Flow, touch: Touch) {
+        // SAFETY: as above; every field is a number, and no reference is made to memory that others write.
+        unsafe {
+            let seen = (*entry).seen;
+            if seen | touch.seen != seen {
+                (*entry).seen = seen | touch.seen;
+            }
+            if (*entry).last_seen != touch.now {
+                (*entry).last_seen = touch.now;
+            }
+            add(&raw mut (*entry).packets, 1);
+            add(&raw mut (*entry).bytes, u64::from(touch.bytes));
+        }
+    }
+
+    #[inline(always)]
+    fn forget_seen(&mut self, entry: *mut Flow) {
+        // SAFETY: as above.
+        unsafe { (*entry).seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST) }
+    }
+
+    #[inline(always)]
+    fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion {
+        match maps::FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)) {
+            Ok(()) => Insertion::Done,
+            Err(FILE_EXISTS) => Insertion::Exists,
+            Err(_) => Insertion::Full,
+        }
+    }
+
+    #[inline(always)]
+    fn remove_flow(&mut self, key: &Tuple) {
+        // Gone already is as good as removed.
+        let _ = maps::FLOWS.remove(key);
+    }
+
+    #[inline(always)]
+    fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts> {
+        // SAFETY: as above.
+        unsafe { maps::FRAGMENTS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn keep_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
+        // A fragment that finds no ports is dropped and counted; there is nothing better to do here.
+        let _ = maps::FRAGMENTS.insert(key, ports, 0);
+    }
+
+    #[inline(always)]
+    fn socket(&mut self, incoming: &Tuple) -> Socket {
+        let ports = u32::from(incoming.source_port.raw())
+            | u32::from(incoming.destination_port.raw()) << 16;
+        let (source, destination) = (incoming.source.words(), incoming.destination.words());
+        let tcp = incoming.protocol == protocol::TCP;
+        if incoming.source.is_v4() {
+            lookup(self.skb, [source[3], destination[3], ports], tcp)
+        } else {
+            let [a, b, c, d] = source;
+            let [e, f, g, h] = destination;
+            lookup(self.skb, [a, b, c, d, e, f, g, h, ports], tcp)
+        }
+    }
+
+    #[inline(always)]
+    fn next_hop(&mut self, interface: u32, tuple: &Tuple) -> Address {
+        // SAFETY: zeros are a valid value of the helper's parameters.
+        let mut route: bpf_fib_lookup = unsafe { core::mem::zeroed() };
+        route.family = AF_INET;
+        route.l4_protocol = tuple.protocol;
+        route.ifindex = interface;
+        route.__bindgen_anon_3.ipv4_src = tuple.source.words()[3];
+        route.__bindgen_anon_4.ipv4_dst = tuple.destination.words()[3];
+        // SAFETY: the helper reads and writes `route` within the length given.
+        let result = unsafe {
+            helpers::bpf_fib_lookup(
+                self.skb.cast(),
+                &raw mut route,
+                size_of::<bpf_fib_lookup>() as i32,
+                FIB_OUTPUT,
+            )
+        };
+        let found = result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR;
+        if found && route.family == AF_INET {
+            // SAFETY: for this family the helper leaves the IPv4 next hop here.
+            Address::from_v4_word(unsafe { route.__bindgen_anon_4.ipv4_dst })
+        } else {
+            tuple.destination
+        }
+    }
+
+    #[inline(always)]
+    fn count_flow(&mut self, pod: u32) {
+        if pod == 0 {
+            return;
+        }
+        if let Some(counters) = maps::COUNTERS.get_ptr_mut(pod * 2) {
+            // SAFETY: the element is this CPU's own.
+            unsafe { (*counters).new_flows += 1 }
+        }
+    }
+
+    #[inline(always)]
+    fn count_passed(&mut self, pod: u32, direction: Direction, bytes: u32) {
+        if pod == 0 {
+            return;
+        }
+        if let Some(counters) = maps::COUNTERS.get_ptr_mut(pod * 2 + direction as u32) {
+            // SAFETY: the element is this CPU's own.
+            unsafe {
+                (*counters).packets += 1;
+                (*counters).bytes += u64::from(bytes);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn count_dropped(&mut self, reason: DropReason, pod: u32, direction: Direction, bytes: u32) {
+        if let Some(drops) = maps::DROPS.get_ptr_mut(reason as u32) {
+            // SAFETY: the element is this CPU's own.
+            unsafe {
+                (*drops).packets += 1;
+                (*drops).bytes += u64::from(bytes);
+            }
+        }
+        if pod == 0 {
+            return;
+        }
+        if let Some(counters) = maps::COUNTERS.get_ptr_mut(pod * 2 + direction as u32) {
+            // SAFETY: the element is this CPU's own.
+            unsafe {
+                (*counters).dropped_packets += 1;
+                (*counters).dropped_bytes += u64::from(bytes);
+            }
+        }
+    }
+}
+
+/// The socket of a tuple laid out as `struct bpf_sock_tuple`.
+#[inline(always)]
+fn lookup<const N: usize>(skb: *mut __sk_buff, mut tuple: [u32; N], tcp: bool) -> Socket {
+    let (context, length) = (skb.cast::<c_void>(), (N * 4) as u32);
+    let tuple = tuple.as_mut_ptr().cast();
+    if tcp {
+        // SAFETY: the helper reads `length` bytes of `tuple`.
+        let socket =
+            unsafe { helpers::bpf_skc_lookup_tcp(context, tuple, length, CURRENT_NETNS, 0) };
+        // SAFETY: `socket` is what a lookup returned, and the state of a TCP socket of any kind may be read.
+        unsafe {
+            release(socket, |socket| {
+                ptr::read_volatile(&raw const (*socket).state) != TCP_LISTEN
+            })
+        }
+    } else {
+        // SAFETY: the helper reads `length` bytes of `tuple`.
+        let socket =
+            unsafe { helpers::bpf_sk_lookup_udp(context, tuple, length, CURRENT_NETNS, 0) };
+        // SAFETY: `socket` is what a lookup returned, and its peer's port may be read.
+        unsafe {
+            release(socket, |socket| {
+                ptr::read_volatile(&raw const (*socket).dst_port) != 0
+            })
+        }
+    }
+}
+
+/// Asks a socket whether it is connected, and gives the reference back.
+///
+/// # Safety
+/// `socket` must be what a socket lookup returned, and null or not released yet.
+#[inline(always)]
+unsafe fn release(
+    socket: *mut bpf_sock,
+    is_connected: impl FnOnce(*mut bpf_sock) -> bool,
+) -> Socket {
+    if socket.is_null() {
+        return Socket::None;
+    }
+    let connected = is_connected(socket);
+    // SAFETY: the caller's promise.
+    unsafe { helpers::bpf_sk_release(socket.cast()) };
+    if connected {
+        Socket::Connected
+    } else {
+        Socket::Open
+    }
+}
+
+/// Adds to a number that other CPUs add to as well. The result is not used: then no fetching instruction is needed.
+///
+/// # Safety
+/// `counter` must point to a map's value, aligned.
+#[inline(always)]
+unsafe fn add(counter: *mut u64, amount: u64) {
+    use core::intrinsics::{AtomicOrdering, atomic_xadd};
+    // SAFETY: the caller's promise.
+    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(counter, amount) };
+}

@@ -1,0 +1,75 @@
+//! Every map of the object, pinned by name. Layouts and capacities are `abi`'s.
+
+use abi::{
+    Address, Counters, DropCount, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
+    HostportKey, Interface, Pod, Settings, Swept, Tuple, Uplink, maps as names,
+};
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
+use verdict::Work;
+
+#[map]
+pub(crate) static FLOWS: HashMap<Tuple, Flow> = HashMap::pinned(names::FLOWS_CAPACITY, 0);
+
+#[map]
+pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, FragmentPorts> =
+    LruHashMap::pinned(names::FRAGMENTS_CAPACITY, 0);
+
+#[map]
+pub(crate) static PODS: Array<Pod> = Array::pinned(names::PODS_CAPACITY, 0);
+
+#[map]
+pub(crate) static INTERFACES: HashMap<u32, Interface> =
+    HashMap::pinned(names::INTERFACES_CAPACITY, 0);
+
+#[map]
+pub(crate) static ENDPOINTS: HashMap<Address, Endpoint> =
+    HashMap::pinned(names::ENDPOINTS_CAPACITY, 0);
+
+#[map]
+pub(crate) static HOSTPORTS: HashMap<HostportKey, Hostport> =
+    HashMap::pinned(names::HOSTPORTS_CAPACITY, 0);
+
+#[map]
+pub(crate) static UPLINKS: HashMap<u32, Uplink> = HashMap::pinned(names::UPLINKS_CAPACITY, 0);
+
+#[map]
+pub(crate) static LOCALS: HashMap<Address, u32> = HashMap::pinned(names::LOCALS_CAPACITY, 0);
+
+#[map]
+pub(crate) static PREFIXES: LpmTrie<Address, u32> = LpmTrie::pinned(names::PREFIXES_CAPACITY, 0);
+
+#[map]
+pub(crate) static COUNTERS: PerCpuArray<Counters> =
+    PerCpuArray::pinned(names::COUNTERS_CAPACITY, 0);
+
+#[map]
+pub(crate) static DROPS: PerCpuArray<DropCount> = PerCpuArray::pinned(names::DROP_REASONS, 0);
+
+#[map]
+pub(crate) static SETTINGS: Array<Settings> = Array::pinned(1, 0);
+
+#[map]
+pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
+
+/// Notes about the packet under way. Never pinned: it means nothing to another version of the programs.
+#[map]
+static SCRATCH: PerCpuArray<Work> = PerCpuArray::with_max_entries(2, 0);
+
+/// Whose notes: a sweep may be interrupted by a packet on the same CPU.
+#[derive(Clone, Copy)]
+pub(crate) enum Scratch {
+    /// A packet at a hook. No hook interrupts another on one CPU: traffic control runs with softirqs off.
+    Packet = 0,
+    /// The sweep.
+    Sweep = 1,
+}
+
+/// This CPU's notes.
+#[inline(always)]
+pub(crate) fn work(whose: Scratch) -> Option<&'static mut Work> {
+    let work = SCRATCH.get_ptr_mut(whose as u32)?;
+    // SAFETY: the element is this CPU's own, and `Scratch` says why nobody else uses it meanwhile. Zeros, which it
+    // starts as, are a valid `Work`.
+    Some(unsafe { &mut *work })
+}

@@ -1,0 +1,186 @@
+//! One global function per stage, and the hook that calls them.
+//!
+//! The kernel verifies a global function once, by itself, with unknown arguments; inlined, the same stages make the
+//! verifier walk the product of their paths, and it gives up. Such a function takes the context and numbers, and
+//! nothing else: pointers would reach maps as memory of unknown origin, which Linux 6.1 refuses as a map's key. What
+//! stages have to tell each other is in the scratch.
+
+use abi::Direction;
+use aya_ebpf::bindings::__sk_buff;
+use verdict::{Code, Content, Decision, Hook, HostportMatch, Origin, Verdict, Way, Work, stages};
+
+use crate::kernel::Kernel;
+use crate::maps::{self, Scratch};
+
+macro_rules! stage {
+    ($name:ident($($argument:ident: $type:ty),*) -> $output:ty, $body:expr) => {
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name(skb: *mut __sk_buff $(, $argument: u64)*) -> u64 {
+            let kernel = &mut Kernel::new(skb);
+            // A context that the stage does not use would not be passed by the compiler, and the verifier wants one.
+            kernel.touch_context();
+            let Some(work) = maps::work(Scratch::Packet) else {
+                return 0;
+            };
+            $(let $argument = <$type>::from_code($argument);)*
+            let stage: fn(&mut Kernel, &mut Work $(, $type)*) -> $output = $body;
+            stage(kernel, work $(, $argument)*).code()
+        }
+    };
+}
+
+stage!(stage_parse_pod() -> Decision<Content>, |kernel, work| {
+    let interface = kernel.interface();
+    stages::parse_pod(kernel, work, interface)
+});
+stage!(stage_identify_pod() -> (), |kernel, work| {
+    let interface = kernel.interface();
+    stages::identify_pod(kernel, work, interface);
+});
+stage!(stage_parse_uplink() -> Decision<Content>, |kernel, work| {
+    let interface = kernel.interface();
+    stages::parse_uplink(kernel, work, interface)
+});
+stage!(stage_check_sender(content: Content) -> Decision<()>, |kernel, work, content| {
+    stages::check_sender(kernel, work, content)
+});
+stage!(stage_find_flow(way: Way) -> bool, |kernel, work, way| {
+    stages::find_flow(kernel, work, way)
+});
+stage!(stage_find_quoted_flow(way: Way) -> bool, |kernel, work, way| {
+    stages::find_quoted_flow(kernel, work, way)
+});
+stage!(stage_origin() -> Decision<Origin>, |kernel, work| {
+    stages::origin(kernel, work)
+});
+stage!(stage_choose_source() -> Decision<()>, |kernel, work| {
+    stages::choose_source(kernel, work)
+});
+stage!(stage_keep_source() -> (), |_kernel, work| {
+    stages::keep_source(work);
+});
+stage!(stage_try_port(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
+    stages::try_port(kernel, work, attempt)
+});
+stage!(stage_check_outsider() -> Decision<()>, |kernel, work| {
+    stages::check_outsider(kernel, work)
+});
+stage!(stage_find_hostport() -> Decision<HostportMatch>, |kernel, work| {
+    stages::find_hostport(kernel, work)
+});
+stage!(stage_open_hostport() -> Decision<()>, |kernel, work| {
+    stages::open_hostport(kernel, work)
+});
+stage!(stage_open_direct() -> Decision<()>, |kernel, work| {
+    stages::open_direct(kernel, work)
+});
+stage!(stage_translate() -> Decision<()>, |kernel, work| {
+    stages::translate(kernel, work)
+});
+stage!(stage_translate_quoted(way: Way) -> Decision<()>, |kernel, work, way| {
+    stages::translate_quoted(kernel, work, way)
+});
+stage!(stage_count(direction: Direction, verdict: Verdict) -> (), |kernel, work, direction, verdict| {
+    stages::count(kernel, work, direction, verdict);
+});
+
+/// The stages of one packet.
+pub(crate) struct Stages {
+    skb: *mut __sk_buff,
+}
+
+impl Stages {
+    /// The stages of the packet that a program was called with.
+    #[inline(always)]
+    pub(crate) const fn new(skb: *mut __sk_buff) -> Self {
+        Self { skb }
+    }
+}
+
+impl Hook for Stages {
+    #[inline(always)]
+    fn parse_pod(&mut self) -> Decision<Content> {
+        Code::from_code(stage_parse_pod(self.skb))
+    }
+
+    #[inline(always)]
+    fn identify_pod(&mut self) {
+        stage_identify_pod(self.skb);
+    }
+
+    #[inline(always)]
+    fn parse_uplink(&mut self) -> Decision<Content> {
+        Code::from_code(stage_parse_uplink(self.skb))
+    }
+
+    #[inline(always)]
+    fn check_sender(&mut self, content: Content) -> Decision<()> {
+        Code::from_code(stage_check_sender(self.skb, content.code()))
+    }
+
+    #[inline(always)]
+    fn find_flow(&mut self, way: Way) -> bool {
+        Code::from_code(stage_find_flow(self.skb, way.code()))
+    }
+
+    #[inline(always)]
+    fn find_quoted_flow(&mut self, way: Way) -> bool {
+        Code::from_code(stage_find_quoted_flow(self.skb, way.code()))
+    }
+
+    #[inline(always)]
+    fn origin(&mut self) -> Decision<Origin> {
+        Code::from_code(stage_origin(self.skb))
+    }
+
+    #[inline(always)]
+    fn choose_source(&mut self) -> Decision<()> {
+        Code::from_code(stage_choose_source(self.skb))
+    }
+
+    #[inline(always)]
+    fn keep_source(&mut self) {
+        stage_keep_source(self.skb);
+    }
+
+    #[inline(always)]
+    fn try_port(&mut self, attempt: u32) -> Decision<bool> {
+        Code::from_code(stage_try_port(self.skb, attempt.code()))
+    }
+
+    #[inline(always)]
+    fn check_outsider(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_outsider(self.skb))
+    }
+
+    #[inline(always)]
+    fn find_hostport(&mut self) -> Decision<HostportMatch> {
+        Code::from_code(stage_find_hostport(self.skb))
+    }
+
+    #[inline(always)]
+    fn open_hostport(&mut self) -> Decision<()> {
+        Code::from_code(stage_open_hostport(self.skb))
+    }
+
+    #[inline(always)]
+    fn open_direct(&mut self) -> Decision<()> {
+        Code::from_code(stage_open_direct(self.skb))
+    }
+
+    #[inline(always)]
+    fn translate(&mut self) -> Decision<()> {
+        Code::from_code(stage_translate(self.skb))
+    }
+
+    #[inline(always)]
+    fn translate_quoted(&mut self, way: Way) -> Decision<()> {
+        Code::from_code(stage_translate_quoted(self.skb, way.code()))
+    }
+
+    #[inline(always)]
+    fn count(&mut self, direction: Direction, verdict: Verdict) {
+        stage_count(self.skb, direction.code(), verdict.code());
+    }
+}

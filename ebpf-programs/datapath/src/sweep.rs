@@ -1,0 +1,63 @@
+//! Forgetting dead flows, in the kernel: an entry is judged and removed with nothing in between but a few lookups,
+//! so a flow that just woke up is not lost. Not attached anywhere: the agent runs it now and then.
+
+use core::ffi::c_void;
+
+use abi::{Flow, Swept, Tuple};
+use aya_ebpf::helpers::bpf_for_each_map_elem;
+use aya_ebpf::macros::classifier;
+use aya_ebpf::programs::TcContext;
+use verdict::flow::Fate;
+use verdict::{Node, Sweep, forget};
+
+use crate::kernel::Kernel;
+use crate::maps::{self, FLOWS, SWEPT, Scratch};
+
+const CONTINUE: i64 = 0;
+
+/// Walks the flow table once. Returns how many flows were forgotten; the rest is in `SWEPT`.
+#[classifier]
+fn sweep(context: TcContext) -> i32 {
+    let kernel = Kernel::new(context.skb.skb);
+    let (Some(work), Some(swept)) = (maps::work(Scratch::Sweep), SWEPT.get_ptr_mut(0)) else {
+        return 0;
+    };
+    work.now = kernel.now();
+    // SAFETY: the element exists for as long as the map, and only one sweep runs at a time.
+    unsafe { *swept = Swept::default() };
+    // SAFETY: the callback has the signature that the helper calls for a hash map.
+    unsafe {
+        bpf_for_each_map_elem(
+            (&raw const FLOWS).cast_mut().cast(),
+            visit as *mut c_void,
+            core::ptr::null_mut(),
+            0,
+        );
+        ((*swept).timed_out + (*swept).stale) as i32
+    }
+}
+
+/// Judges one entry. Counts go to a map's value: on the stack they would make the verifier walk every count.
+extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mut c_void) -> i64 {
+    let (Some(work), Some(swept)) = (maps::work(Scratch::Sweep), SWEPT.get_ptr_mut(0)) else {
+        return CONTINUE;
+    };
+    // No packet: stages that need one are not called here.
+    let mut kernel = Kernel::new(core::ptr::null_mut());
+    // SAFETY: the kernel calls this with an entry of the table, which stays readable until the program ends.
+    let flow = unsafe {
+        work.headers.tuple = *key;
+        *flow
+    };
+    let opposite = &mut work.translated;
+    let outcome = forget(&mut kernel, &work.headers.tuple, &flow, opposite, work.now);
+    // SAFETY: as in `sweep`.
+    unsafe {
+        match outcome {
+            Sweep::Kept | Sweep::Removed(Fate::Alive) => (*swept).kept += 1,
+            Sweep::Removed(Fate::TimedOut) => (*swept).timed_out += 1,
+            Sweep::Removed(Fate::Stale) => (*swept).stale += 1,
+        }
+    }
+    CONTINUE
+}
