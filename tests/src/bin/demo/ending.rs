@@ -1,0 +1,119 @@
+//! Taking everything down, and proving that nothing is left.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::residue::assert_no_residue;
+use e2e::{Machine, Residue, until};
+
+use crate::cast::Cast;
+use crate::screen::Screen;
+
+pub(crate) fn show(screen: &mut Screen, cast: &mut Cast) -> Result<()> {
+    screen.section("Taking the pods down");
+    cast.servers.clear();
+    for pod in &cast.pods {
+        let took = pod.del()?.took;
+        screen.line(format!("{} DEL", pod.id()), Ok(format!("{took:.1?}")));
+    }
+    let node = &cast.sandbox.node;
+    let machines = cast.pods.iter().map(|pod| &pod.machine).collect::<Vec<_>>();
+    let after = Residue::of(node, &machines)?;
+    for list in ["attachments", "leases", "hostports"] {
+        screen.line(list, none(after.count(list)));
+    }
+    for table in ["INTERFACES", "ENDPOINTS", "HOSTPORTS"] {
+        screen.line(
+            format!("entries of {table}"),
+            none(after.count(&format!("table {table}"))),
+        );
+    }
+    let in_pods = machines
+        .iter()
+        .map(|pod| after.count(&format!("{}: links", pod.name())));
+    let only_loopback = in_pods.sum::<usize>() - machines.len();
+    screen.line("interfaces left in the pods", none(only_loopback));
+    let on_node = Residue::of(node, &[])?;
+    screen.line(
+        "difference to the node before the pods",
+        same(&cast.empty, &on_node),
+    );
+    for pod in cast.pods.drain(..) {
+        pod.machine.unbind()?;
+    }
+    uninstall(screen, cast)
+}
+
+fn uninstall(screen: &mut Screen, cast: &mut Cast) -> Result<()> {
+    screen.section("Taking Viaduct down");
+    let node = cast.sandbox.node.clone();
+    let before = objects(&node)?;
+    let status = cast.agent.terminate()?;
+    screen.line("agent", Ok(format!("ended, {status}")));
+    screen.line(
+        "viaductctl uninstall",
+        cast.agent.ctl("uninstall").map(|_| "done"),
+    );
+    let left = until("the kernel lets go of programs and maps", || {
+        Ok(Some(objects_left(&node, &before)?).filter(BTreeSet::is_empty))
+    });
+    screen.line(
+        "programs and maps",
+        left.map(|_| format!("0 of {}", before.len())),
+    );
+    let after = Residue::of(&node, &[])?;
+    screen.line("pins", none(after.count("pins")));
+    let links = after.count("links") - cast.bare.count("links");
+    screen.line("interfaces on the node", none(links));
+    screen.line(
+        "difference to the node before the agent",
+        same(&cast.bare, &after),
+    );
+    let namespaces = node.call("ls /run/netns")?.split_whitespace().count();
+    screen.line("network namespaces of pods", none(namespaces - 2));
+    Ok(())
+}
+
+/// Every program and map that is pinned, as `bpftool` names it.
+fn objects(node: &Machine) -> Result<BTreeSet<String>> {
+    let found = node.call("find /sys/fs/bpf -type f")?;
+    let mut objects = BTreeSet::new();
+    for pin in found.lines() {
+        for kind in ["map", "prog", "link"] {
+            let output = node.output(&["bpftool", "-j", kind, "show", "pinned", pin])?;
+            let shown = serde_json::from_slice::<serde_json::Value>(&output.stdout);
+            let id = shown.ok().and_then(|shown| shown["id"].as_u64());
+            objects.extend(
+                id.filter(|_| output.status.success())
+                    .map(|id| format!("{kind} {id}")),
+            );
+        }
+    }
+    ensure!(!objects.is_empty(), "nothing was pinned");
+    Ok(objects)
+}
+
+fn objects_left(node: &Machine, objects: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+    let mut left = BTreeSet::new();
+    for object in objects {
+        let (kind, id) = object.split_once(' ').context("a kind and a number")?;
+        if node
+            .output(&["bpftool", kind, "show", "id", id])?
+            .status
+            .success()
+        {
+            left.insert(object.clone());
+        }
+    }
+    Ok(left)
+}
+
+fn none(count: usize) -> Result<&'static str> {
+    ensure!(count == 0, "{count} left");
+    Ok("0")
+}
+
+fn same(before: &Residue, after: &Residue) -> Result<&'static str> {
+    assert_no_residue(before, after)?;
+    Ok("0")
+}
