@@ -15,6 +15,19 @@ pub(crate) fn load() -> Result<Metadata> {
     Ok(metadata)
 }
 
+/// The feature behind which a package keeps the tests that need root.
+const ROOT_TESTS: &str = "root-tests";
+
+/// The features that bring every test that needs root, as cargo wants them.
+pub(crate) fn root_features(metadata: &Metadata) -> String {
+    let packages = metadata.workspace_packages().into_iter();
+    packages
+        .filter(|it| it.features.contains_key(ROOT_TESTS))
+        .map(|it| format!("{}/{ROOT_TESTS}", it.name))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
 /// The integration tests of `package`, by name.
 pub(crate) fn integration_tests(metadata: &Metadata, package: &str) -> Vec<String> {
     let found = metadata

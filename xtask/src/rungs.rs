@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use cargo_metadata::Metadata;
 
 use crate::setup::{self, Scope};
 use crate::{build, command, dist, metadata, privilege, project, style, tidy};
@@ -127,7 +128,7 @@ fn netns(filter: &[String]) -> Result<Count> {
     names.retain(|name| name.starts_with("netns"));
     let bpf = metadata::integration_tests(&metadata, "e2e").into_iter();
     names.extend(bpf.filter(|name| BPF_TESTS.contains(&name.as_str())));
-    let mut cargo = rooted(&names)?;
+    let mut cargo = rooted(&metadata, &names)?;
     cargo.env("VIADUCT_DATAPATH_OBJECT", project::bpf_object());
     count(&mut cargo, filter)
 }
@@ -135,19 +136,20 @@ fn netns(filter: &[String]) -> Result<Count> {
 fn e2e(filter: &[String]) -> Result<Count> {
     setup::ensure(Scope::Everything)?;
     dist::run()?;
-    let mut names = metadata::integration_tests(&metadata::load()?, "e2e");
+    let metadata = metadata::load()?;
+    let mut names = metadata::integration_tests(&metadata, "e2e");
     names.retain(|name| !BPF_TESTS.contains(&name.as_str()));
-    count(&mut rooted(&names)?, filter)
+    count(&mut rooted(&metadata, &names)?, filter)
 }
 
 /// The integration tests of those names, run as root. The whole workspace is selected, so that what the
 /// unit tests have compiled is used again.
-fn rooted(names: &[String]) -> Result<Command> {
+fn rooted(metadata: &Metadata, names: &[String]) -> Result<Command> {
     anyhow::ensure!(!names.is_empty(), "there are no such tests");
     let mut cargo = Command::new("cargo");
     cargo
         .args(["test", "--workspace", "--no-fail-fast"])
-        .args(["--features", "kernel/root-tests,e2e/root-tests"]);
+        .args(["--features", &metadata::root_features(metadata)]);
     for name in names {
         cargo.args(["--test", name]);
     }
