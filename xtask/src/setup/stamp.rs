@@ -27,11 +27,7 @@ impl Tools {
         let stamp: serde_json::Value = serde_json::from_str(&text).ok()?;
         let linker = PathBuf::from(stamp["linker"].as_str()?);
         let name = stamp["toolchain"].as_str();
-        let wanted = toolchain::chosen();
-        if stamp["recipe"] != RECIPE
-            || !linker.exists()
-            || wanted.is_some_and(|it| name != Some(&it))
-        {
+        if stamp["recipe"] != RECIPE || !linker.exists() || toolchain::chosen().is_some() {
             return None;
         }
         let plugin_target = stamp["plugin-target"].as_str().map(str::to_owned);
@@ -49,7 +45,11 @@ impl Tools {
         })
     }
 
+    /// What the environment chose holds for one run.
     pub(super) fn remember(&self) -> Result<()> {
+        if toolchain::chosen().is_some() {
+            return Ok(());
+        }
         let stamp_text = json!({
             "recipe": RECIPE,
             "toolchain": self.toolchain.name,
