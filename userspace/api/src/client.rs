@@ -23,8 +23,8 @@ const DEADLINE: Duration = Duration::from_mins(1);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
-    #[error("no agent listens on {}", socket.display())]
+    /// Nobody listens, or not for us.
+    #[error("{}", unreachable(socket, source))]
     Unreachable {
         /// The socket.
         socket: PathBuf,
@@ -61,6 +61,18 @@ pub enum ClientError {
     /// The agent said no.
     #[error("{0}")]
     Refused(ErrorBody),
+}
+
+fn unreachable(socket: &Path, source: &io::Error) -> String {
+    let socket = socket.display();
+    let kind = source.kind();
+    if kind == io::ErrorKind::PermissionDenied {
+        format!("only root may speak to the agent on {socket}")
+    } else if kind == io::ErrorKind::TimedOut {
+        format!("the agent on {socket} accepts no connection")
+    } else {
+        format!("no agent listens on {socket}")
+    }
 }
 
 /// A response, whatever its status.

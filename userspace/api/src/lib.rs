@@ -23,8 +23,6 @@ pub use view::{AddressView, AttachmentView, CounterView, HostportView, Lease, Po
 
 /// Paths of version 1 of the API, so that neither side spells one by itself.
 pub mod path {
-    /// `GET`: [`crate::Version`].
-    pub const VERSION: &str = "/v1/version";
     /// `GET`: [`crate::Status`].
     pub const STATUS: &str = "/v1/status";
     /// `GET`: a list of [`crate::NetworkView`].

@@ -1,2 +1,146 @@
-//! TBD
-fn main() {}
+//! `viaductctl`, for people: what the agent does, and to whom.
+//!
+//! Asks the agent and shows its answer. Refuses to look at the kernel or at files by itself: what it shows is what the
+//! agent knows, and every machine can have the same by `--json` or from the socket.
+
+#![forbid(unsafe_code)]
+
+mod render;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use api::{AttachmentView, Client, ClientError, Reply, Status, path};
+use clap::{Parser, Subcommand};
+use serde_json::Value;
+
+/// Shows the state of Viaduct on this node.
+#[derive(Debug, Parser)]
+#[command(name = "viaductctl", version)]
+struct Options {
+    /// Where the agent listens
+    #[arg(long, global = true, value_name = "FILE", default_value = api::DEFAULT_SOCKET)]
+    socket: PathBuf,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum Verb {
+    /// Show whether all is well: networks, uplinks, the last reconciliation, and everything that is not as it should be
+    Status {
+        /// The agent's answer as it is
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the attachments: pods, addresses, ports, packets
+    List {
+        /// The agent's answer as it is
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the versions of this program and of the agent
+    Version,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let text = run(options.verb, &Client::new(options.socket))?;
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // `viaductctl list | head`
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("writing to standard output"),
+    }
+}
+
+fn run(verb: Verb, client: &Client) -> Result<String> {
+    match verb {
+        Verb::Status { json: true } => raw(&get(client, path::STATUS)?),
+        Verb::Status { json: false } => {
+            let status: Status = get(client, path::STATUS)?.decode()?;
+            Ok(render::status(&status))
+        }
+        Verb::List { json: true } => raw(&get(client, path::ATTACHMENTS)?),
+        Verb::List { json: false } => {
+            let attachments: Vec<AttachmentView> = get(client, path::ATTACHMENTS)?.decode()?;
+            Ok(render::list(&attachments))
+        }
+        Verb::Version => {
+            let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));
+            let agent = agent.map(|status| status.version);
+            Ok(render::version(env!("CARGO_PKG_VERSION"), agent.as_ref()))
+        }
+    }
+}
+
+fn get(client: &Client, path: &str) -> Result<Reply> {
+    client.get(path).map_err(|error| {
+        let advice = advice(&error);
+        let error = anyhow::Error::new(error);
+        match advice {
+            Some(advice) => anyhow::anyhow!("{error:#}\n{advice}"),
+            None => error,
+        }
+    })
+}
+
+/// What a person can do about an agent that does not answer.
+fn advice(error: &ClientError) -> Option<&'static str> {
+    match error {
+        ClientError::Unreachable { source, .. }
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            Some("Run this as root.")
+        }
+        ClientError::Unreachable { .. } => Some(
+            "Is the agent running? Start it with `systemctl start viaductd`, and see `journalctl -u viaductd` for why \
+             it stopped.\nIf it listens elsewhere, say so with --socket.",
+        ),
+        ClientError::Timeout { .. } => {
+            Some("It is stuck or very busy: `journalctl -u viaductd` tells what it waits for.")
+        }
+        ClientError::Broken { .. }
+        | ClientError::Response { .. }
+        | ClientError::Body(_)
+        | ClientError::Refused(_) => None,
+    }
+}
+
+/// The answer as the agent gave it, indented; fields that this program does not know stay in.
+fn raw(reply: &Reply) -> Result<String> {
+    let value: Value = reply.decode()?;
+    Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    /// BEHAVIOURS A1
+    #[test]
+    fn an_agent_that_is_down_is_said_with_what_to_do() {
+        let client = Client::new("/nonexistent/viaduct.sock");
+        let error = run(Verb::List { json: false }, &client).unwrap_err();
+        insta::assert_snapshot!(error.to_string(), @r"
+        no agent listens on /nonexistent/viaduct.sock: No such file or directory (os error 2)
+        Is the agent running? Start it with `systemctl start viaductd`, and see `journalctl -u viaductd` for why it stopped.
+        If it listens elsewhere, say so with --socket.
+        ");
+    }
+
+    #[test]
+    fn the_version_of_this_program_needs_no_agent() {
+        let client = Client::new("/nonexistent/viaduct.sock");
+        let text = run(Verb::Version, &client).unwrap();
+        assert!(text.starts_with("viaductctl "), "{text}");
+        assert!(text.contains("no agent listens"), "{text}");
+    }
+}

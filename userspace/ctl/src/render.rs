@@ -1,0 +1,258 @@
+//! From the agent's answers to tables that fit a terminal and `grep`: one line for each thing. Pure: the same answer
+//! is the same text. Refuses to judge: what is degraded, the agent says.
+
+use std::fmt::{Display, Write};
+
+use api::{
+    AttachmentView, Degraded, HostportView, NetworkView, Outcome, Reconcile, Status, UplinkView,
+    Version,
+};
+use comfy_table::{Cell, CellAlignment, Row, Table, presets};
+
+/// The state of the agent: first what is wrong, then what there is.
+pub(crate) fn status(status: &Status) -> String {
+    let mut text = String::new();
+    line(&mut text, "Agent", agent(&status.version));
+    line(&mut text, "Up for", duration(status.uptime_seconds));
+    line(&mut text, "Health", health(&status.degraded));
+    for reason in &status.degraded {
+        line(&mut text, "", degraded(reason));
+    }
+    line(&mut text, "Attachments", status.attachments);
+    reconcile(&mut text, status.last_reconcile.as_ref());
+    format!(
+        "{text}\n{}\n{}",
+        networks(&status.networks),
+        uplinks(&status.uplinks)
+    )
+}
+
+/// One line for each attachment.
+pub(crate) fn list(attachments: &[AttachmentView]) -> String {
+    if attachments.is_empty() {
+        return "No attachments.\n".to_owned();
+    }
+    let header = [
+        "POD",
+        "IFNAME",
+        "NETWORK",
+        "ADDRESSES",
+        "HOST LINK",
+        "PORTS",
+        "RX PACKETS",
+        "TX PACKETS",
+        "STATE",
+    ];
+    table(&header, attachments.iter().map(attachment))
+}
+
+/// The versions of both sides.
+pub(crate) fn version<E: Display>(own: &str, agent_version: Result<&Version, &E>) -> String {
+    let agent = match agent_version {
+        Ok(version) => agent(version),
+        // Its first line; what to do about it belongs to commands that need the agent.
+        Err(error) => {
+            let error = error.to_string();
+            format!("unknown ({})", error.lines().next().unwrap_or_default())
+        }
+    };
+    format!("viaductctl {own}\nviaductd   {agent}\n")
+}
+
+fn agent(version: &Version) -> String {
+    format!("{}, datapath ABI {}", version.agent, version.abi)
+}
+
+fn health(degraded: &[Degraded]) -> String {
+    match degraded.len() {
+        0 => "good".to_owned(),
+        1 => "DEGRADED for 1 reason:".to_owned(),
+        count => format!("DEGRADED for {count} reasons:"),
+    }
+}
+
+fn degraded(degraded: &Degraded) -> String {
+    format!("- {}: {}", degraded.reason, degraded.message)
+}
+
+fn reconcile(text: &mut String, last: Option<&Reconcile>) {
+    let Some(last) = last else {
+        line(text, "Reconciled", "not yet");
+        return;
+    };
+    let took = format!("in {} ms", last.duration_ms);
+    if last.items.is_empty() {
+        line(text, "Reconciled", format!("{took}, nothing to repair"));
+        return;
+    }
+    line(text, "Reconciled", format!("{took}:"));
+    for item in &last.items {
+        let outcome = match item.outcome {
+            Outcome::Repaired => "repaired",
+            Outcome::Removed => "removed",
+            Outcome::LeftAlone => "left alone",
+            Outcome::Failed => "FAILED",
+        };
+        let message = if item.message.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", item.message)
+        };
+        line(text, "", format!("- {outcome} {}{message}", item.subject));
+    }
+}
+
+fn networks(networks: &[NetworkView]) -> String {
+    if networks.is_empty() {
+        return "No networks.\n".to_owned();
+    }
+    let header = [
+        "NETWORK",
+        "BRIDGE",
+        "MTU",
+        "MASQUERADE",
+        "ATTACHMENTS",
+        "ADDRESSES USED",
+    ];
+    let rows = networks.iter().map(|network| {
+        let name = if network.is_default {
+            format!("{} (default)", network.name)
+        } else {
+            network.name.clone()
+        };
+        let pools = network.pools.iter().map(|pool| {
+            let total = if pool.total == u64::MAX {
+                "∞".to_owned()
+            } else {
+                pool.total.to_string()
+            };
+            format!("{}/{total} of {}", pool.used, pool.subnet)
+        });
+        let mtu = network.mtu.map(|mtu| mtu.to_string());
+        row([
+            text(name),
+            text(&network.bridge),
+            number(mtu.unwrap_or_else(|| "-".to_owned())),
+            text(if network.masquerade { "yes" } else { "no" }),
+            number(network.attachments),
+            text(join(pools)),
+        ])
+    });
+    table(&header, rows)
+}
+
+fn uplinks(uplinks: &[UplinkView]) -> String {
+    if uplinks.is_empty() {
+        return "No uplinks.\n".to_owned();
+    }
+    let header = ["UPLINK", "MTU", "PROGRAMS", "ADDRESSES"];
+    let rows = uplinks.iter().map(|uplink| {
+        let addresses = uplink.addresses.iter();
+        row([
+            text(&uplink.name),
+            number(uplink.mtu),
+            text(if uplink.attached {
+                "attached"
+            } else {
+                "MISSING"
+            }),
+            text(join(addresses.map(|address| address.address.clone()))),
+        ])
+    });
+    table(&header, rows)
+}
+
+fn attachment(view: &AttachmentView) -> Row {
+    let addresses = view.addresses.iter().map(|address| address.address.clone());
+    let packets = |count: fn(&api::CounterView) -> u64| match &view.counters {
+        Some(counters) => number(count(counters)),
+        None => number("?"),
+    };
+    row([
+        text(owner(view)),
+        text(&view.ifname),
+        text(&view.network),
+        text(join(addresses)),
+        text(&view.host_link),
+        text(join(view.hostports.iter().map(port))),
+        packets(|counters| counters.rx_packets),
+        packets(|counters| counters.tx_packets),
+        text(&view.state),
+    ])
+}
+
+/// The pod's name, or else as much of the container ID as people use.
+fn owner(view: &AttachmentView) -> String {
+    match &view.pod {
+        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+        None => view.container_id.chars().take(12).collect(),
+    }
+}
+
+fn port(port: &HostportView) -> String {
+    let host = match &port.host_address {
+        Some(address) if address.contains(':') => format!("[{address}]:"),
+        Some(address) => format!("{address}:"),
+        None => String::new(),
+    };
+    format!(
+        "{host}{}->{}/{}",
+        port.host_port, port.container_port, port.protocol
+    )
+}
+
+/// The two largest units that say something.
+fn duration(seconds: u64) -> String {
+    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
+    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
+    if days > 0 {
+        format!("{days} d {hours} h")
+    } else if hours > 0 {
+        format!("{hours} h {minutes} min")
+    } else if minutes > 0 {
+        format!("{minutes} min {rest} s")
+    } else {
+        format!("{rest} s")
+    }
+}
+
+fn line(text: &mut String, label: &str, value: impl Display) {
+    writeln!(text, "{label:<13}{value}").expect("a String takes every text");
+}
+
+fn table(header: &[&str], rows: impl Iterator<Item = Row>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header.iter().copied());
+    table.add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
+    lines.collect()
+}
+
+fn row(cells: impl IntoIterator<Item = Cell>) -> Row {
+    cells.into_iter().collect::<Vec<_>>().into()
+}
+
+fn text(value: impl Display) -> Cell {
+    Cell::new(value.to_string())
+}
+
+fn number(value: impl Display) -> Cell {
+    text(value).set_alignment(CellAlignment::Right)
+}
+
+/// A dash where there is nothing, so that columns stay countable.
+fn join(items: impl Iterator<Item = String>) -> String {
+    let items: Vec<String> = items.collect();
+    if items.is_empty() {
+        "-".to_owned()
+    } else {
+        items.join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! Tables as an operator sees them.
+
+use api::{AddressView, CounterView, PodView, PoolView, ReconcileItem};
+
+use super::*;
+
+fn address(address: &str) -> AddressView {
+    AddressView {
+        address: address.into(),
+        gateway: None,
+    }
+}
+
+fn port(host_address: Option<&str>, host_port: u16, protocol: &str) -> HostportView {
+    HostportView {
+        host_address: host_address.map(Into::into),
+        host_port,
+        container_port: 80,
+        protocol: protocol.into(),
+        attachment: String::new(),
+    }
+}
+
+fn web() -> AttachmentView {
+    AttachmentView {
+        network: "default".into(),
+        container_id: "0123456789abcdef".into(),
+        ifname: "eth0".into(),
+        pod: Some(PodView {
+            namespace: "shop".into(),
+            name: "web-0".into(),
+        }),
+        host_link: "veth0a1b2c3d".into(),
+        addresses: vec![address("10.244.0.2/24"), address("fd00::2/64")],
+        hostports: vec![
+            port(None, 8080, "tcp"),
+            port(Some("192.0.2.7"), 53, "udp"),
+            port(Some("2001:db8::7"), 53, "udp"),
+        ],
+        state: "attached".into(),
+        counters: Some(CounterView {
+            rx_packets: 1_234_567,
+            tx_packets: 89,
+            ..CounterView::default()
+        }),
+        ..AttachmentView::default()
+    }
+}
+
+fn bare() -> AttachmentView {
+    AttachmentView {
+        network: "nomad".into(),
+        container_id: "fedcba9876543210".into(),
+        ifname: "net1".into(),
+        host_link: "veth00000001".into(),
+        addresses: vec![address("172.26.64.9/20")],
+        state: "pending".into(),
+        ..AttachmentView::default()
+    }
+}
+
+#[test]
+fn each_attachment_is_one_line_with_pod_addresses_ports_and_packets() {
+    insta::assert_snapshot!(list(&[web(), bare()]));
+}
+
+#[test]
+fn no_attachments_are_said_in_words() {
+    assert_eq!(list(&[]), "No attachments.\n");
+}
+
+fn healthy() -> Status {
+    Status {
+        version: Version {
+            agent: "0.1.0".into(),
+            abi: 1,
+            cni: Vec::new(),
+        },
+        uptime_seconds: 93_784,
+        networks: vec![
+            NetworkView {
+                name: "default".into(),
+                is_default: true,
+                bridge: "cbr0".into(),
+                mtu: Some(1500),
+                masquerade: true,
+                attachments: 2,
+                pools: vec![
+                    PoolView {
+                        subnet: "10.244.0.0/24".into(),
+                        gateway: "10.244.0.1".into(),
+                        used: 2,
+                        total: 253,
+                    },
+                    PoolView {
+                        subnet: "fd00::/64".into(),
+                        gateway: "fd00::1".into(),
+                        used: 2,
+                        total: u64::MAX,
+                    },
+                ],
+            },
+            NetworkView {
+                name: "nomad".into(),
+                bridge: "nomad".into(),
+                ..NetworkView::default()
+            },
+        ],
+        uplinks: vec![UplinkView {
+            name: "ens3".into(),
+            mtu: 1500,
+            addresses: vec![address("192.0.2.7/24"), address("2001:db8::7/64")],
+            attached: true,
+        }],
+        attachments: 2,
+        last_reconcile: Some(Reconcile {
+            finished_at: 1_800_000_000,
+            duration_ms: 12,
+            items: Vec::new(),
+        }),
+        degraded: Vec::new(),
+    }
+}
+
+#[test]
+fn a_healthy_agent_is_shown_with_its_networks_and_uplinks() {
+    insta::assert_snapshot!(status(&healthy()));
+}
+
+#[test]
+fn every_reason_for_being_degraded_is_shown_before_anything_else() {
+    let item = |subject: &str, outcome, message: &str| ReconcileItem {
+        subject: subject.into(),
+        outcome,
+        message: message.into(),
+    };
+    let degraded = |reason: &str, message: &str| Degraded {
+        reason: reason.into(),
+        message: message.into(),
+    };
+    let degraded = Status {
+        degraded: vec![
+            degraded(
+                "no-pod-cidr",
+                "there is no pod CIDR yet: give one with --pod-cidr",
+            ),
+            degraded("no-uplink", "no route leads out of this node"),
+        ],
+        last_reconcile: Some(Reconcile {
+            finished_at: 1_800_000_000,
+            duration_ms: 340,
+            items: vec![
+                item("default/c1/eth0", Outcome::Repaired, "bridge port was down"),
+                item("vethdeadbeef", Outcome::LeftAlone, "has no alias of ours"),
+                item("default/c2/eth0", Outcome::Removed, ""),
+                item("hostport 8080/tcp", Outcome::Failed, "table is full"),
+            ],
+        }),
+        networks: Vec::new(),
+        uplinks: Vec::new(),
+        attachments: 0,
+        ..healthy()
+    };
+    insta::assert_snapshot!(status(&degraded));
+}
+
+#[test]
+fn a_missing_program_on_an_uplink_catches_the_eye() {
+    let uplink = UplinkView {
+        name: "ens3".into(),
+        ..UplinkView::default()
+    };
+    assert!(uplinks(&[uplink]).contains("MISSING"));
+}
+
+#[test]
+fn durations_are_told_in_two_units() {
+    for (seconds, text) in [
+        (0, "0 s"),
+        (61, "1 min 1 s"),
+        (3_660, "1 h 1 min"),
+        (90_000, "1 d 1 h"),
+    ] {
+        assert_eq!(duration(seconds), text);
+    }
+}
+
+#[test]
+fn the_versions_of_both_sides_are_shown() {
+    let agent = healthy().version;
+    assert_eq!(
+        version::<String>("0.2.0", Ok(&agent)),
+        "viaductctl 0.2.0\nviaductd   0.1.0, datapath ABI 1\n"
+    );
+}
