@@ -6,9 +6,9 @@ use anyhow::Result;
 
 use crate::command;
 
-/// Formatting is rustfmt's business alone.
+/// Formatting is rustfmt's business alone; the files that it would change are listed.
 pub(crate) fn formatted() -> Result<()> {
-    command::run(Command::new("cargo").args(["fmt", "--all", "--check"]))
+    command::run(Command::new("cargo").args(["fmt", "--all", "--", "--check", "-l"]))
 }
 
 /// No lint stays unanswered.

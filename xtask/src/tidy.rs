@@ -1,6 +1,7 @@
 //! `tidy`: the rules of the house that compilers do not check.
 
 mod edges;
+mod licences;
 mod source;
 
 use anyhow::{Result, bail};
@@ -9,7 +10,9 @@ use crate::metadata;
 
 /// All offences are listed at once, each as `place: what is wrong`.
 pub(crate) fn run() -> Result<()> {
-    let mut offences = edges::offences(&metadata::load()?);
+    let metadata = metadata::load()?;
+    let mut offences = edges::offences(&metadata);
+    offences.extend(licences::offences(&metadata));
     offences.extend(source::offences()?);
     if offences.is_empty() {
         eprintln!("tidy: nothing to say");
