@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::{AttachmentKey, IfName, Mac};
+use crate::{AttachmentKey, IfName, Mac, Network};
 
 /// The host's end of the veth of one attachment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +16,7 @@ pub struct ManagedLink(IfName);
 impl ManagedLink {
     /// The link of `key`: `veth` and eight hexadecimal digits, the same each time.
     pub fn of(key: &AttachmentKey) -> Self {
-        Self(IfName::derived(format!("veth{:08x}", digest(key, 0) >> 32)))
+        Self(IfName::derived(format!("veth{:08x}", of_key(key, 0) >> 32)))
     }
 
     /// The interface name.
@@ -34,12 +34,20 @@ impl fmt::Display for ManagedLink {
 impl AttachmentKey {
     /// The Ethernet address of the host's end of the veth.
     pub fn host_mac(&self) -> Mac {
-        mac(digest(self, 1))
+        mac(of_key(self, 1))
     }
 
     /// The Ethernet address of the pod's end of the veth, unless the runtime asks for another.
     pub fn pod_mac(&self) -> Mac {
-        mac(digest(self, 2))
+        mac(of_key(self, 2))
+    }
+}
+
+impl Network {
+    /// The Ethernet address of the network's bridge. It derives from the network's name, not from its gateway: pods
+    /// keep their neighbour entry when the bridge is made anew, and when the addresses on it change.
+    pub fn bridge_mac(&self) -> Mac {
+        mac(digest(&[self.name.as_str()], 3))
     }
 }
 
@@ -48,13 +56,17 @@ fn mac(digest: u64) -> Mac {
     Mac::local(host)
 }
 
-/// FNV-1a of 64 bits with a final mix (the one of `MurmurHash3`): stable for ever, because names derive from it.
-fn digest(key: &AttachmentKey, salt: u8) -> u64 {
+fn of_key(key: &AttachmentKey, salt: u8) -> u64 {
     let parts = [
         key.network.as_str(),
         key.container_id.as_str(),
         key.ifname.as_str(),
     ];
+    digest(&parts, salt)
+}
+
+/// FNV-1a of 64 bits with a final mix (the one of `MurmurHash3`): stable for ever, because names derive from it.
+fn digest(parts: &[&str], salt: u8) -> u64 {
     let bytes = parts
         .iter()
         .flat_map(|part| part.bytes().chain([0]))

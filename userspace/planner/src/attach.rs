@@ -13,8 +13,9 @@ use model::{
 };
 
 use crate::address::{Leases, choose};
+use crate::check::POD_HOOKS;
 use crate::tables::{attachment_entries, hostport_key};
-use crate::{EntryKey, Hook, LinkKind, Observed, Plan, PodSpec, Refusal, Slot, Step, VethSpec};
+use crate::{EntryKey, LinkKind, Observed, Plan, PodSpec, Refusal, Step, VethSpec};
 
 /// What is remembered, by attachment.
 pub type Records = BTreeMap<AttachmentKey, Record>;
@@ -26,8 +27,10 @@ pub struct AttachContext<'a> {
     pub leases: &'a Leases,
     /// Attachments of this node.
     pub records: &'a Records,
-    /// A free row of the pod table ([`crate::free_slot`]).
-    pub slot: Slot,
+    /// A free row of the pod table; never 0.
+    pub slot: u32,
+    /// A generation that no attachment ever had.
+    pub generation: u32,
     /// MTU for both ends ([`crate::network_mtu`]).
     pub mtu: u32,
 }
@@ -111,8 +114,8 @@ fn decide(
         port_mappings,
         masquerade: network.masquerade,
         hairpin: network.hairpin == HairpinMode::HairpinVeth,
-        slot: context.slot.number,
-        generation: context.slot.generation,
+        slot: context.slot,
+        generation: context.generation,
     })
 }
 
@@ -212,21 +215,13 @@ fn make(attachment: &Attachment, observed: &Observed) -> Plan {
             key,
             entry,
         })
-        .partition(|step| {
-            matches!(
-                step,
-                Step::PutEntry {
-                    key: EntryKey::Hostport { .. },
-                    ..
-                }
-            )
-        });
+        .partition(Step::publishes);
     let host = attachment.host_link();
     let mut plan = Plan::of([create_veth(attachment)]);
     plan.append(Plan::of(others));
     plan.push(Step::Attach {
         link: host.name().clone(),
-        hooks: BTreeSet::from([Hook::FromPod, Hook::ToPod]),
+        hooks: BTreeSet::from(POD_HOOKS),
     });
     plan.push(Step::SetUpPod(pod_spec(attachment)));
     plan.push(Step::JoinBridge {

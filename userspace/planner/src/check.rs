@@ -1,21 +1,183 @@
-//! What of an attachment is not as it was decided.
+//! What of an attachment is not as it was decided: for CNI CHECK, and to verify an ADD before it is answered.
+//!
+//! Plugins behind us in a chain may add to what we made (BEHAVIOURS S11): more addresses, more routes, another MAC
+//! address or MTU are no difference. A runtime that takes away our default route on purpose (Multus, C15) says so in
+//! the result it hands to CHECK: whoever asks leaves that route out of the attachment. Knows nothing of why
+//! something is missing or what to do about it.
 
-use model::Attachment;
+use std::fmt;
 
-use crate::{EntryKey, Hook, Observed};
+use model::{Attachment, IfName, InterfaceAddress, NetnsPath, Route};
+
+use crate::tables::attachment_entries;
+use crate::{EntryKey, Hook, Link, Observed, PodSide};
 
 /// One thing that is not as decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Difference {
+    /// The pod's namespace cannot be opened, or another one is at its path.
+    NetnsGone(NetnsPath),
     /// The host's end of the veth is gone.
-    HostLinkGone,
+    HostLinkGone(IfName),
+    /// A link has the name of the host's end and is not ours.
+    HostLinkForeign(IfName),
+    /// The host's end is down.
+    HostLinkDown(IfName),
+    /// The host's end is not a port of the bridge.
+    NotInBridge {
+        /// The host's end.
+        link: IfName,
+        /// The bridge.
+        bridge: IfName,
+    },
+    /// The port's hairpin flag is not as decided.
+    Hairpin {
+        /// The host's end.
+        link: IfName,
+        /// What was decided.
+        wanted: bool,
+    },
     /// A program is not attached.
-    HookMissing(Hook),
+    HookMissing {
+        /// The host's end.
+        link: IfName,
+        /// The program.
+        hook: Hook,
+    },
+    /// The pod's interface is gone.
+    PodLinkGone(IfName),
+    /// The pod's interface is down.
+    PodLinkDown(IfName),
+    /// The pod's interface is not the other end of the host's.
+    NotPeers {
+        /// The host's end.
+        host: IfName,
+        /// The pod's interface.
+        pod: IfName,
+    },
+    /// The pod's interface lacks an address.
+    AddressMissing(InterfaceAddress),
+    /// The pod's interface lacks a route.
+    RouteMissing(Route),
     /// A table entry is missing.
     EntryMissing(EntryKey),
+    /// A table entry is another's, or out of date.
+    EntryDiffers(EntryKey),
 }
 
-/// Every difference between what was decided and what was seen; empty when all is well.
-pub fn check(_attachment: &Attachment, _observed: &Observed) -> Vec<Difference> {
-    Vec::new()
+/// Every difference between what was decided and what was seen; empty when all is well. `observed` is of
+/// [`crate::Scope::Attachment`].
+pub fn check(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
+    let mut differences = host_differences(attachment, observed);
+    differences.extend(pod_differences(attachment, observed));
+    differences
+}
+
+/// The differences that can be seen without entering the pod's namespace.
+pub(crate) fn host_differences(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
+    let name = attachment.host_link().name().clone();
+    let mut differences = match observed.links.get(&name) {
+        None => vec![Difference::HostLinkGone(name)],
+        Some(link) if link.alias.as_deref() != Some(&*attachment.alias()) => {
+            vec![Difference::HostLinkForeign(name)]
+        }
+        Some(link) => link_differences(attachment, link, observed),
+    };
+    for (key, entry) in attachment_entries(attachment) {
+        match observed.entries.get(&key) {
+            None => differences.push(Difference::EntryMissing(key)),
+            Some(present) if *present != entry => differences.push(Difference::EntryDiffers(key)),
+            Some(_) => {}
+        }
+    }
+    differences
+}
+
+fn link_differences(attachment: &Attachment, link: &Link, observed: &Observed) -> Vec<Difference> {
+    let name = || attachment.host_link().name().clone();
+    let mut differences = Vec::new();
+    if !link.up {
+        differences.push(Difference::HostLinkDown(name()));
+    }
+    let bridge = observed.links.get(&attachment.bridge);
+    if bridge.is_none() || link.controller != bridge.map(|bridge| bridge.index) {
+        differences.push(Difference::NotInBridge {
+            link: name(),
+            bridge: attachment.bridge.clone(),
+        });
+    } else if link.hairpin != attachment.hairpin {
+        differences.push(Difference::Hairpin {
+            link: name(),
+            wanted: attachment.hairpin,
+        });
+    }
+    for hook in POD_HOOKS {
+        if !link.hooks.contains(&hook) {
+            differences.push(Difference::HookMissing { link: name(), hook });
+        }
+    }
+    differences
+}
+
+/// The programs on the host's end.
+pub(crate) const POD_HOOKS: [Hook; 2] = [Hook::FromPod, Hook::ToPod];
+
+fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
+    let path = &attachment.netns.path;
+    if observed.netns.get(path) != Some(&attachment.netns) {
+        return vec![Difference::NetnsGone(path.clone())];
+    }
+    let Some(pod) = &observed.pod else {
+        return vec![Difference::PodLinkGone(attachment.key.ifname.clone())];
+    };
+    let mut differences = Vec::new();
+    if !pod.up {
+        differences.push(Difference::PodLinkDown(attachment.key.ifname.clone()));
+    }
+    differences.extend(not_peers(attachment, pod, observed));
+    let addresses = attachment.addresses.iter().map(|assigned| assigned.address);
+    let missing = addresses.filter(|address| !pod.addresses.contains(address));
+    differences.extend(missing.map(Difference::AddressMissing));
+    let routes = attachment.routes.iter();
+    let missing = routes.filter(|route| !pod.routes.contains(route));
+    differences.extend(missing.copied().map(Difference::RouteMissing));
+    differences
+}
+
+/// Nothing when the host's end is gone: that has been said.
+fn not_peers(attachment: &Attachment, pod: &PodSide, observed: &Observed) -> Option<Difference> {
+    let host = attachment.host_link().name().clone();
+    let index = observed.links.get(&host)?.index;
+    (pod.peer != Some(index)).then(|| Difference::NotPeers {
+        host,
+        pod: attachment.key.ifname.clone(),
+    })
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NetnsGone(path) => write!(f, "the network namespace at {path} is gone"),
+            Self::HostLinkGone(link) => write!(f, "{link} is gone from the host"),
+            Self::HostLinkForeign(link) => write!(f, "{link} on the host is not ours"),
+            Self::HostLinkDown(link) => write!(f, "{link} is down on the host"),
+            Self::NotInBridge { link, bridge } => write!(f, "{link} is not a port of {bridge}"),
+            Self::Hairpin { link, wanted } => {
+                let state = if *wanted { "off" } else { "on" };
+                write!(f, "hairpin of {link} is {state}")
+            }
+            Self::HookMissing { link, hook } => write!(f, "{hook} is not attached to {link}"),
+            Self::PodLinkGone(ifname) => write!(f, "{ifname} is gone from the pod"),
+            Self::PodLinkDown(ifname) => write!(f, "{ifname} is down in the pod"),
+            Self::NotPeers { host, pod } => {
+                write!(f, "{pod} in the pod is not the other end of {host}")
+            }
+            Self::AddressMissing(address) => write!(f, "the pod lacks the address {address}"),
+            Self::RouteMissing(route) => {
+                write!(f, "the pod lacks the route to {}", route.destination)
+            }
+            Self::EntryMissing(key) => write!(f, "the entry of {key} is missing"),
+            Self::EntryDiffers(key) => write!(f, "the entry of {key} is not as decided"),
+        }
+    }
 }

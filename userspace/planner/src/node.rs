@@ -1,15 +1,29 @@
 //! The node itself: bridges, sysctls, uplinks, and the tables that are not a pod's.
+//!
+//! The same plan serves the first start, a changed configuration and every change of the node's links, addresses and
+//! routes: what is as it should be is not a step, so a second plan is empty. What is new is added before what is
+//! stale is removed. Knows nothing of attachments but the gateways and subnets that they need.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use model::{Cidr, IfName, Network, NetworkName};
+use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
-use crate::{Observed, Plan, Records, Refusal, SysctlKey};
+use crate::bridge::{bridge_steps, families, gateways, is_of};
+use crate::prefix::prefixes;
+use crate::sysctl::{Families, forward};
+use crate::uplink::{self, Ours, is_link_local, uplinks};
+use crate::{
+    Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records, Refusal, Step,
+};
+
+/// Ports that MASQUERADE may move a flow to.
+const PORTS: std::ops::RangeInclusive<u16> = 32_768..=65_535;
 
 /// What the node is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIntent {
-    /// Networks, the default one first.
+    /// Networks: the default one, and those that attachments are on.
     pub networks: Vec<Network>,
     /// Uplinks; empty to follow the routing table.
     pub uplinks: BTreeSet<IfName>,
@@ -26,13 +40,257 @@ pub struct NodePlan {
     pub refused: BTreeMap<NetworkName, Refusal>,
 }
 
-/// The sysctls that [`plan_node`] and [`crate::plan_bridge`] want to see. They depend on the links that are there:
-/// observe the node without sysctls first, then with these.
-pub fn node_sysctls(_intent: &NodeIntent, _observed: &Observed) -> BTreeSet<SysctlKey> {
-    BTreeSet::new()
+/// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
+pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) -> NodePlan {
+    let ours = Ours::of_networks(&intent.networks, observed).with_records(records);
+    let mut bridges = Bridges::new(observed);
+    for network in &intent.networks {
+        bridges.plan(network);
+    }
+    bridges.remove_stale_addresses(records);
+    let Bridges {
+        mut plan,
+        accepted,
+        refused,
+        ..
+    } = bridges;
+    let all = accepted.iter().map(|network| families(network));
+    let needed = all.fold(Families::default(), |all, one| Families {
+        v4: all.v4 || one.v4,
+        v6: all.v6 || one.v6,
+    });
+    plan.append(Plan::of(forward(needed, observed, &ours)));
+
+    let uplinks = uplinks(&intent.uplinks, observed, &ours);
+    let mut wanted = prefixes(&pod_subnets(&accepted, records), &intent.non_masquerade);
+    wanted.extend(locals(observed, &plan));
+    wanted.extend(uplink_entries(&uplinks, observed));
+    wanted.insert(EntryKey::Settings, Entry::Settings(settings()));
+    plan.append(put_missing(&wanted, &observed.entries));
+    plan.append(attach_missing(&uplinks, observed));
+    plan.append(detach_others(&uplinks, observed));
+    plan.append(remove_stale(&wanted, &observed.entries));
+    NodePlan { plan, refused }
 }
 
-/// Plans the node.
-pub fn plan_node(_intent: &NodeIntent, _observed: &Observed, _records: &Records) -> NodePlan {
-    NodePlan::default()
+/// The bridges of all networks, planned one after the other: several networks may be on one.
+struct Bridges<'a> {
+    observed: &'a Observed,
+    /// Bridges as they will be by the steps planned so far.
+    planned: BTreeMap<IfName, Link>,
+    plan: Plan,
+    accepted: Vec<&'a Network>,
+    refused: BTreeMap<NetworkName, Refusal>,
+}
+
+impl<'a> Bridges<'a> {
+    fn new(observed: &'a Observed) -> Self {
+        Self {
+            observed,
+            planned: BTreeMap::new(),
+            plan: Plan::default(),
+            accepted: Vec::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    fn plan(&mut self, network: &'a Network) {
+        let seen = self.observed.links.get(&network.bridge);
+        let link = self.planned.get(&network.bridge).or(seen);
+        match bridge_steps(network, link, self.observed) {
+            Ok(steps) => {
+                let link = after(link.cloned(), &steps);
+                if let Some(link) = link {
+                    self.planned.insert(network.bridge.clone(), link);
+                }
+                self.plan.append(steps);
+                self.accepted.push(network);
+            }
+            Err(refusal) => {
+                self.refused.insert(network.name.clone(), refusal);
+            }
+        }
+    }
+
+    /// Removes from our own bridges the gateways of CIDRs that are no more (BEHAVIOURS K15), but not those that a
+    /// live pod still goes by.
+    fn remove_stale_addresses(&mut self, records: &Records) {
+        let attachments = || records.values().map(|record| &record.attachment);
+        let mut steps = Vec::new();
+        for (name, link) in &self.planned {
+            let users = || {
+                self.accepted
+                    .iter()
+                    .filter(|network| network.bridge == *name)
+            };
+            if !users().any(|network| is_of(link, network)) {
+                continue;
+            }
+            let mut keep: BTreeSet<IpAddr> = attachments()
+                .filter(|attachment| attachment.bridge == *name)
+                .flat_map(|attachment| attachment.addresses.iter().map(|a| a.gateway))
+                .collect();
+            keep.extend(
+                users()
+                    .flat_map(|network| gateways(network))
+                    .map(|g| g.address),
+            );
+            let stale = link
+                .addresses
+                .iter()
+                .filter(|own| !keep.contains(&own.address) && !is_link_local(own.address));
+            steps.extend(stale.map(|own| Step::RemoveAddress {
+                link: name.clone(),
+                address: *own,
+            }));
+        }
+        self.plan.append(Plan::of(steps));
+    }
+}
+
+/// A bridge as it will be, as far as planning another network on it needs to know.
+fn after(link: Option<Link>, steps: &Plan) -> Option<Link> {
+    let mut link = link.or_else(|| steps.steps().iter().find_map(created))?;
+    for step in steps.steps() {
+        link.addresses
+            .extend(step.added_address().map(|(_, own)| own));
+        if let Some((_, removed)) = step.removed_address() {
+            link.addresses.retain(|own| *own != removed);
+        }
+    }
+    Some(link)
+}
+
+fn created(step: &Step) -> Option<Link> {
+    let Step::CreateBridge(spec) = step else {
+        return None;
+    };
+    Some(Link {
+        index: 0,
+        kind: LinkKind::Bridge,
+        mac: Some(spec.mac),
+        mtu: spec.mtu,
+        up: true,
+        point_to_point: false,
+        controller: None,
+        hairpin: false,
+        alias: Some(spec.alias.clone()),
+        addresses: Vec::new(),
+        hooks: BTreeSet::new(),
+    })
+}
+
+fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
+    let configured = networks.iter().flat_map(|network| network.subnets());
+    let attachments = records.values().map(|record| &record.attachment);
+    let assigned = attachments.flat_map(|attachment| &attachment.addresses);
+    let live = assigned.filter_map(|assigned| assigned.address.subnet());
+    configured.chain(live).collect()
+}
+
+/// The node's own addresses once `plan` is executed. Left out are IPv6's link-local ones, which no packet that we
+/// translate is sent to and which come and go with every veth, and those of ports, which have no address otherwise.
+fn locals(observed: &Observed, plan: &Plan) -> Entries {
+    let links = observed
+        .links
+        .iter()
+        .filter(|(_, link)| link.controller.is_none());
+    let mut all: BTreeSet<(&IfName, InterfaceAddress)> = links
+        .flat_map(|(name, link)| link.addresses.iter().map(move |own| (name, *own)))
+        .collect();
+    for step in plan.steps() {
+        all.extend(step.added_address());
+        if let Some(removed) = step.removed_address() {
+            all.remove(&removed);
+        }
+    }
+    let addresses = all.into_iter().map(|(_, own)| own.address);
+    let kept = addresses.filter(|address| !is_link_local(*address));
+    kept.map(|address| (EntryKey::Local(address), Entry::Local))
+        .collect()
+}
+
+fn uplink_entries(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Entries {
+    let entry = |name: &IfName| {
+        let link = observed.links.get(name)?;
+        Some((
+            EntryKey::Uplink(LinkRef::Name(name.clone())),
+            uplink::entry(link),
+        ))
+    };
+    uplinks.iter().filter_map(entry).collect()
+}
+
+fn settings() -> abi::Settings {
+    abi::Settings {
+        timeouts: abi::Timeouts::default(),
+        port_low: *PORTS.start(),
+        port_high: *PORTS.end(),
+        reserved: [0; 7],
+    }
+}
+
+fn put_missing(wanted: &Entries, present: &Entries) -> Plan {
+    let missing = wanted
+        .iter()
+        .filter(|(key, entry)| present.get(key) != Some(*entry));
+    Plan::of(missing.map(|(key, entry)| Step::PutEntry {
+        key: key.clone(),
+        entry: entry.clone(),
+        previous: present.get(key).cloned(),
+    }))
+}
+
+/// Removes what is in the node's tables and not wanted; the pods' tables are not looked at.
+fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
+    let of_node = |key: &EntryKey| match key {
+        EntryKey::Uplink(_) | EntryKey::Local(_) | EntryKey::Prefix(_) => true,
+        EntryKey::Pod(_)
+        | EntryKey::Interface(_)
+        | EntryKey::Endpoint(_)
+        | EntryKey::Hostport { .. }
+        | EntryKey::Settings => false,
+    };
+    let stale = present
+        .iter()
+        .filter(|(key, _)| of_node(key) && !wanted.contains_key(key));
+    Plan::of(stale.map(|(key, previous)| Step::RemoveEntry {
+        key: key.clone(),
+        previous: previous.clone(),
+    }))
+}
+
+const UPLINK_HOOKS: [Hook; 2] = [Hook::UplinkIn, Hook::UplinkOut];
+
+fn attach_missing(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
+    let step = |name: &IfName| {
+        let present = &observed.links.get(name)?.hooks;
+        let hooks: BTreeSet<Hook> = UPLINK_HOOKS
+            .into_iter()
+            .filter(|h| !present.contains(h))
+            .collect();
+        (!hooks.is_empty()).then(|| Step::Attach {
+            link: name.clone(),
+            hooks,
+        })
+    };
+    Plan::of(uplinks.iter().filter_map(step))
+}
+
+fn detach_others(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
+    let others = observed
+        .links
+        .iter()
+        .filter(|(name, _)| !uplinks.contains(*name));
+    let step = |(name, link): (&IfName, &Link)| {
+        let hooks: BTreeSet<Hook> = UPLINK_HOOKS
+            .into_iter()
+            .filter(|h| link.hooks.contains(h))
+            .collect();
+        (!hooks.is_empty()).then(|| Step::Detach {
+            link: name.clone(),
+            hooks,
+        })
+    };
+    Plan::of(others.filter_map(step))
 }

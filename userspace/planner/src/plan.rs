@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::Step;
+use crate::{EntryKey, Step};
 
 /// What to do, in order. Made by this crate only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,11 @@ impl Plan {
     pub fn undo(&self, done: usize) -> Vec<Step> {
         let done = self.steps.get(..done).unwrap_or(&self.steps);
         done.iter().rev().filter_map(Step::undo).collect()
+    }
+
+    /// The table entries that the plan writes or removes.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &EntryKey> {
+        self.steps.iter().filter_map(Step::key)
     }
 
     pub(crate) fn push(&mut self, step: Step) {

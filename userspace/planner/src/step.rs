@@ -246,6 +246,46 @@ impl Step {
     }
 }
 
+impl Step {
+    /// The table entry that the step writes or removes.
+    pub(crate) fn key(&self) -> Option<&EntryKey> {
+        if let Self::PutEntry { key, .. } | Self::RemoveEntry { key, .. } = self {
+            Some(key)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the step publishes a port of the node.
+    pub(crate) fn publishes(&self) -> bool {
+        matches!(
+            self,
+            Self::PutEntry {
+                key: EntryKey::Hostport { .. },
+                ..
+            }
+        )
+    }
+
+    /// The link that gains an address by the step, and the address.
+    pub(crate) fn added_address(&self) -> Option<(&IfName, InterfaceAddress)> {
+        if let Self::AddAddress { link, address } = self {
+            Some((link, *address))
+        } else {
+            None
+        }
+    }
+
+    /// The link that loses an address by the step, and the address.
+    pub(crate) fn removed_address(&self) -> Option<(&IfName, InterfaceAddress)> {
+        if let Self::RemoveAddress { link, address } = self {
+            Some((link, *address))
+        } else {
+            None
+        }
+    }
+}
+
 fn undo_put(key: &EntryKey, entry: &Entry, previous: Option<&Entry>) -> Step {
     let restored = match (entry, previous) {
         (Entry::Pod { generation, .. }, None | Some(Entry::FreePod { .. })) => {

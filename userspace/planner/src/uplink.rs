@@ -1,0 +1,110 @@
+//! Which links lead away from the node (DATAPATH §2).
+//!
+//! Knows nothing of the bridges' making: it is told which links are ours.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use model::{IfName, InterfaceAddress, Network};
+
+use crate::bridge::is_our_alias;
+use crate::{Entry, Link, LinkKind, Observed, Records, RouteEntry};
+
+/// Number of the routing table that holds the node's own addresses.
+const LOCAL: u32 = 255;
+
+/// Links that lead to pods and not away.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ours(BTreeSet<IfName>);
+
+impl Ours {
+    /// The bridges of `networks`, and every bridge that has our alias.
+    pub(crate) fn of_networks(networks: &[Network], observed: &Observed) -> Self {
+        // A configuration that names the node's own uplink as its bridge is refused; it stays an uplink.
+        let bridge = |network: &Network| {
+            let link = observed.links.get(&network.bridge);
+            let wrong = link.is_some_and(|link| link.kind != LinkKind::Bridge);
+            (!wrong).then(|| network.bridge.clone())
+        };
+        let configured = networks.iter().filter_map(bridge);
+        let links = observed.links.iter();
+        let signed = links.filter(|(_, link)| is_our_alias(link.alias.as_deref()));
+        let signed = signed.map(|(name, _)| name.clone());
+        Self(configured.chain(signed).collect())
+    }
+
+    /// And the links of attachments.
+    pub(crate) fn with_records(mut self, records: &Records) -> Self {
+        for record in records.values() {
+            self.0.insert(record.attachment.bridge.clone());
+            self.0.insert(record.attachment.host_link().name().clone());
+        }
+        self
+    }
+
+    fn has(&self, name: &IfName) -> bool {
+        self.0.contains(name)
+    }
+}
+
+/// The uplinks: those named, as far as they are there, or else those that the routing table and the addresses tell.
+pub(crate) fn uplinks(
+    explicit: &BTreeSet<IfName>,
+    observed: &Observed,
+    ours: &Ours,
+) -> BTreeSet<IfName> {
+    if explicit.is_empty() {
+        return followed(observed, ours);
+    }
+    let may = |name: &&IfName| {
+        let link = observed.links.get(*name);
+        link.is_some_and(|link| link.kind != LinkKind::Loopback) && !ours.has(name)
+    };
+    explicit.iter().filter(may).cloned().collect()
+}
+
+/// Links that are up and have an address or a route, but the loopback, our own, and ports of anything: packets enter
+/// and leave by the link that has the address, never by what is below it. Bridges of others count, so that their
+/// containers reach hostports too.
+pub(crate) fn followed(observed: &Observed, ours: &Ours) -> BTreeSet<IfName> {
+    let routed: BTreeSet<u32> = observed
+        .routes
+        .iter()
+        .filter(|route| leads_somewhere(route))
+        .map(|route| route.link)
+        .collect();
+    let leads = |(name, link): &(&IfName, &Link)| {
+        link.up
+            && link.kind != LinkKind::Loopback
+            && link.controller.is_none()
+            && !ours.has(name)
+            && (routed.contains(&link.index) || sources(link).next().is_some())
+    };
+    let found = observed.links.iter().filter(leads);
+    found.map(|(name, _)| name.clone()).collect()
+}
+
+fn leads_somewhere(route: &RouteEntry) -> bool {
+    let destination = route.destination.network();
+    route.table != LOCAL && !destination.is_multicast() && !is_link_local(destination)
+}
+
+/// The table entry of an uplink.
+pub(crate) fn entry(link: &Link) -> Entry {
+    Entry::Uplink {
+        ethernet: link.kind != LinkKind::Raw,
+        mtu: link.mtu,
+        sources: sources(link).take(abi::SOURCES).collect(),
+    }
+}
+
+/// Addresses that others can answer to, in the kernel's order: primary ones first.
+fn sources(link: &Link) -> impl Iterator<Item = InterfaceAddress> {
+    let addresses = link.addresses.iter().copied();
+    addresses.filter(|own| !is_link_local(own.address))
+}
+
+/// IPv6 only: IPv4's 169.254.0.0/16 is routed in some clouds.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
