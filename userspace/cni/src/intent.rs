@@ -173,3 +173,6 @@ fn check_ranges(sets: &[RangeSet], version: Version) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -202,3 +202,6 @@ impl From<&Dns> for DnsJson {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -186,3 +186,6 @@ fn check_version(command: Command, version: Version) -> Result<(), Error> {
         "config version {version} does not allow {name}: it needs {since} or newer"
     )))
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,239 @@
+//! What an ADD means, with and without a network of its own.
+
+use model::{Cidr, NetworkName};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::request::tests::{CONTAINERD, CRIO, MULTUS, add_with, environment};
+use crate::{Command, Request};
+
+fn default_network() -> Network {
+    let cidr: Cidr = "10.244.0.0/24".parse().unwrap();
+    Network {
+        name: "default".parse().unwrap(),
+        bridge: "cbr0".parse().unwrap(),
+        ranges: vec![RangeSet::of_cidr(cidr).unwrap()],
+        routes: Vec::new(),
+        mtu: None,
+        hairpin: HairpinMode::HairpinVeth,
+        masquerade: true,
+    }
+}
+
+fn intent_of(config: &str) -> Result<Intent, Error> {
+    intent(&add_with(config, "")?, Some(&default_network()))
+}
+
+fn refusal(config: &Value) -> Error {
+    intent_of(&config.to_string()).unwrap_err()
+}
+
+fn own(ipam: Value) -> Value {
+    let mut config = json!({"cniVersion": "1.0.0", "name": "own", "ipam": {"type": "host-local"}});
+    if let (Value::Object(ipam), Value::Object(more)) = (&mut config["ipam"], ipam) {
+        ipam.extend(more);
+    }
+    config
+}
+
+#[test]
+fn without_an_ipam_the_agents_network_serves() {
+    let intent = intent_of(r#"{"name":"k8s","cniVersion":"1.0.0","type":"viaduct"}"#).unwrap();
+    assert_eq!(intent.network, default_network());
+    assert_eq!(intent.key.to_string(), "default/c1/eth0");
+    assert_eq!(intent.netns.to_string(), "/run/netns/c1");
+}
+
+/// BEHAVIOURS K27, S13
+#[test]
+fn without_a_pod_cidr_an_add_is_for_later_and_status_says_unavailable() {
+    let config = r#"{"name":"k8s","cniVersion":"1.1.0"}"#;
+    let error = intent(&add_with(config, "").unwrap(), None).unwrap_err();
+    assert_eq!(error.code, 11);
+    assert!(error.msg.contains("lack of PodCIDR"), "{error:?}");
+    let Ok(Request::Status(status)) = Request::read(&environment(Command::Status, ""), config)
+    else {
+        panic!("a STATUS must be read");
+    };
+    assert_eq!(status.network(None).unwrap_err().code, 50);
+    assert_eq!(
+        status.network(Some(&default_network())),
+        Ok(default_network())
+    );
+}
+
+#[test]
+fn a_configuration_may_repeat_what_the_agents_network_is() {
+    let config = json!({
+        "name": "k8s", "bridge": "cbr0", "ipMasq": true, "hairpinMode": true, "promiscMode": false, "isGateway": true,
+    });
+    assert!(intent_of(&config.to_string()).is_ok());
+}
+
+#[test]
+fn a_configuration_may_not_contradict_the_agents_network() {
+    for (key, value) in [
+        ("bridge", json!("br7")),
+        ("mtu", json!(1400)),
+        ("ipMasq", json!(false)),
+        ("hairpinMode", json!(false)),
+        ("promiscMode", json!(true)),
+    ] {
+        let mut config = json!({"name": "k8s"});
+        config[key] = value;
+        let error = refusal(&config);
+        assert_eq!(error.code, 7, "{key}");
+        assert!(error.msg.starts_with(key), "{error:?}");
+    }
+    let config = json!({"name": "k8s", "runtimeConfig": {"ipRanges": [{"subnet": "10.1.0.0/24"}]}});
+    assert!(refusal(&config).msg.contains("ipRanges"));
+}
+
+/// BEHAVIOURS C1, B3
+#[test]
+fn containerds_configuration_is_a_network_whose_ranges_the_runtime_gives() {
+    let intent = intent_of(CONTAINERD).unwrap();
+    assert_eq!(
+        intent.key.network,
+        "containerd-net".parse::<NetworkName>().unwrap()
+    );
+    assert_eq!(intent.network.name, intent.key.network);
+    assert!(intent.network.masquerade);
+    assert_eq!(intent.network.ranges.len(), 1);
+    assert_eq!(intent.port_mappings.len(), 1);
+}
+
+/// BEHAVIOURS B3 (ipRanges are prepended)
+#[test]
+fn ranges_of_the_runtime_come_first() {
+    let error = intent_of(CRIO);
+    // Two IPv4 sets and one of IPv6.
+    let ranges = error.unwrap().network.ranges;
+    assert_eq!(ranges.len(), 3);
+    assert_eq!(ranges[0].ranges()[0].subnet().to_string(), "10.86.0.0/24");
+}
+
+/// BEHAVIOURS B3 (legacy form), C14
+#[test]
+fn the_old_form_of_a_range_is_the_first_set_and_defaults_are_the_bridge_plugins() {
+    let network = intent_of(MULTUS).unwrap().network;
+    assert_eq!(
+        network.ranges[0].ranges()[0].gateway().to_string(),
+        "10.56.217.1"
+    );
+    assert_eq!(network.hairpin, HairpinMode::None);
+    assert!(!network.masquerade);
+    let network = intent_of(&own(json!({"subnet": "10.1.0.0/24"})).to_string())
+        .unwrap()
+        .network;
+    assert_eq!(network.bridge.as_str(), "cni0");
+}
+
+/// BEHAVIOURS K14, R8: people search for host-local's words.
+#[test]
+fn ranges_that_make_no_sense_are_refused_in_host_locals_words() {
+    for (ipam, words) in [
+        (
+            json!({"subnet": "10.47.128.1/24"}),
+            "subnet: Network has host bits set. For a subnet mask of length 24 the network address is 10.47.128.0",
+        ),
+        (
+            json!({"subnet": "10.1.0.0/31"}),
+            "Network 10.1.0.0/31 too small to allocate from",
+        ),
+        (
+            json!({"subnet": "usePodCidr"}),
+            "invalid CIDR address: usePodCidr",
+        ),
+        (json!({}), "no IP ranges specified"),
+        (json!({"ranges": [[]]}), "empty range set"),
+        (
+            json!({"ranges": [[{"rangeStart": "10.0.0.1"}]]}),
+            "missing ipam.ranges[0][0].subnet",
+        ),
+        (
+            json!({"ranges": [[{"subnet": "10.1.0.0/24"}, {"subnet": "fd00::/64"}]]}),
+            "mixed address families",
+        ),
+        (
+            json!({"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.1.0.0/25"}]]}),
+            "range set 1 overlaps with 0",
+        ),
+        (
+            json!({"subnet": "10.1.0.0/24", "routes": [{"dst": "::/0", "gw": "10.1.0.1"}]}),
+            "different address families",
+        ),
+    ] {
+        let error = refusal(&own(ipam));
+        assert_eq!(error.code, 7, "{error:?}");
+        assert!(error.msg.contains(words), "{error:?} without {words:?}");
+    }
+}
+
+/// BEHAVIOURS S6, B3
+#[test]
+fn what_an_ipam_cannot_do_here_is_refused_by_name() {
+    let mut dhcp = own(json!({}));
+    dhcp["ipam"]["type"] = json!("dhcp");
+    assert_eq!(refusal(&dhcp).msg, "unsupported field ipam.type: dhcp");
+    for (ipam, path) in [
+        (json!({"resolvConf": "/etc/resolv.conf"}), "ipam.resolvConf"),
+        (
+            json!({"routes": [{"dst": "0.0.0.0/0", "mtu": 1400}]}),
+            "ipam.routes[0].mtu",
+        ),
+        (
+            json!({"routes": [{"dst": "0.0.0.0/0", "table": 100}]}),
+            "ipam.routes[0].table",
+        ),
+    ] {
+        let error = refusal(&own(ipam));
+        assert_eq!(error.code, 2);
+        assert!(error.msg.contains(path), "{error:?}");
+    }
+    let error = refusal(&json!({"name": "own", "ipam": {"subnet": "10.1.0.0/24"}}));
+    assert!(error.msg.contains("missing ipam.type"), "{error:?}");
+}
+
+/// BEHAVIOURS R8
+#[test]
+fn the_oldest_versions_have_one_address_per_family() {
+    let mut config =
+        own(json!({"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/24"}]]}));
+    assert!(intent_of(&config.to_string()).is_ok());
+    config["cniVersion"] = json!("0.2.0");
+    assert_eq!(refusal(&config).code, 1);
+}
+
+/// BEHAVIOURS B3
+#[test]
+fn a_bridge_is_not_promiscuous_and_hairpin_at_the_same_time() {
+    let mut config = own(json!({"subnet": "10.1.0.0/24"}));
+    config["hairpinMode"] = json!(true);
+    assert_eq!(
+        intent_of(&config.to_string()).unwrap().network.hairpin,
+        HairpinMode::HairpinVeth
+    );
+    config["promiscMode"] = json!(true);
+    assert_eq!(
+        refusal(&config).msg,
+        "cannot set hairpin mode and promiscuous mode at the same time"
+    );
+}
+
+#[test]
+fn a_network_of_its_own_does_not_take_the_name_of_the_agents() {
+    let mut config = own(json!({"subnet": "10.1.0.0/24"}));
+    config["name"] = json!("default");
+    assert_eq!(refusal(&config).code, 7);
+}
+
+#[test]
+fn an_mtu_that_no_link_can_have_is_refused() {
+    for mtu in [-1, 67, 65536] {
+        let mut config = own(json!({"subnet": "10.1.0.0/24"}));
+        config["mtu"] = json!(mtu);
+        let error = refusal(&config);
+        assert!(error.msg.starts_with("mtu: "), "{error:?}");
+    }
+}
