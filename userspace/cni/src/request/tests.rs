@@ -49,10 +49,10 @@ pub(crate) fn environment(command: Command, args: &str) -> Environment {
 }
 
 pub(crate) fn add_with(config: &str, args: &str) -> Result<AddRequest, Error> {
-    match Request::read(&environment(Command::Add, args), config)? {
-        Request::Add(add) => Ok(*add),
-        other => panic!("an ADD became {other:?}"),
-    }
+    let Request::Add(add) = Request::read(&environment(Command::Add, args), config)? else {
+        panic!("an ADD must be read");
+    };
+    Ok(*add)
 }
 
 fn read(command: Command, config: &str) -> Result<Request, Error> {
@@ -282,10 +282,10 @@ fn a_del_needs_no_namespace_no_arguments_and_no_sensible_settings() {
 fn a_configuration_with_an_ipam_is_a_network_of_its_own() {
     let key = |ipam: Value| {
         let config = with("ipam", ipam).to_string();
-        match read(Command::Del, &config).unwrap() {
-            Request::Del(del) => del.target.key(&default_name()).network.to_string(),
-            other => panic!("a DEL became {other:?}"),
-        }
+        let Ok(Request::Del(del)) = read(Command::Del, &config) else {
+            panic!("a DEL must be read");
+        };
+        del.target.key(&default_name()).network.to_string()
     };
     assert_eq!(key(json!({"type": "host-local"})), "n");
     assert_eq!(key(json!({})), "default");
@@ -310,10 +310,10 @@ fn a_check_without_a_previous_result_is_refused_and_one_with_it_knows_the_addres
 }
 
 fn valid(config: &Value) -> Option<usize> {
-    match read(Command::Gc, &config.to_string()).unwrap() {
-        Request::Gc(gc) => gc.valid.map(|valid| valid.len()),
-        other => panic!("a GC became {other:?}"),
-    }
+    let Ok(Request::Gc(gc)) = read(Command::Gc, &config.to_string()) else {
+        panic!("a GC must be read");
+    };
+    gc.valid.map(|valid| valid.len())
 }
 
 /// BEHAVIOURS S12
