@@ -59,7 +59,9 @@ impl Agent {
                 .run(|| UnixStream::connect(SOCKET).is_ok());
             Ok(connected.then_some(()))
         });
-        serves.with_context(|| format!("it said:\n{}", process.output()))?;
+        if let Err(error) = serves {
+            bail!("{error:#}; it said:\n{}", process.last_words());
+        }
         self.process = Some(process);
         Ok(())
     }

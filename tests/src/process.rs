@@ -75,6 +75,14 @@ impl Process {
         Ok((status, self.output()))
     }
 
+    /// Kills it, if it still runs, and returns everything it has ever printed.
+    pub fn last_words(mut self) -> String {
+        // It fails only where there is nothing left to kill.
+        let _ = self.signal(Signal::SIGKILL);
+        self.join();
+        self.output()
+    }
+
     fn join(&mut self) {
         if let Some(keeper) = self.keeper.take() {
             // It can only have failed by panicking, and then it has said so itself.

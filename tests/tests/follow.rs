@@ -64,7 +64,7 @@ fn a_default_route_that_moves_to_another_interface_is_followed() -> Result<()> {
         .call(&format!("ip address add {FAR}/32 dev lo"))?;
     let _agent = Agent::start(&sandbox.node, &[])?;
     let pod = attached(&sandbox)?;
-    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let _echo = Echo::at(&sandbox.world, SocketAddr::new(FAR.parse()?, 7000))?;
     assert_becomes(&pod, FAR, &NODE[0].to_string())?;
 
     let node = &sandbox.node;

@@ -20,12 +20,12 @@ pub(crate) fn show(screen: &mut Screen, cast: &mut Cast) -> Result<()> {
     let machines = cast.pods.iter().map(|pod| &pod.machine).collect::<Vec<_>>();
     let after = Residue::of(node, &machines)?;
     for list in ["attachments", "leases", "hostports"] {
-        screen.line(list, none(after.count(list)));
+        screen.line(list, none_of(&after, list));
     }
     for table in ["INTERFACES", "ENDPOINTS", "HOSTPORTS"] {
         screen.line(
             format!("entries of {table}"),
-            none(after.count(&format!("table {table}"))),
+            none_of(&after, &format!("table {table}")),
         );
     }
     let in_pods = machines
@@ -44,26 +44,34 @@ pub(crate) fn show(screen: &mut Screen, cast: &mut Cast) -> Result<()> {
     uninstall(screen, cast)
 }
 
+/// The datapath outlives the agent; these take away what the agent has pinned, made and recorded.
+const REMOVAL: [&str; 3] = [
+    "rm -r /sys/fs/bpf/viaduct",
+    "ip link delete cbr0",
+    "rm -r /run/viaduct",
+];
+
 fn uninstall(screen: &mut Screen, cast: &mut Cast) -> Result<()> {
     screen.section("Taking Viaduct down");
     let node = cast.sandbox.node.clone();
     let before = objects(&node)?;
     let status = cast.agent.terminate()?;
     screen.line("agent", Ok(format!("ended, {status}")));
-    screen.line(
-        "viaductctl uninstall",
-        cast.agent.ctl("uninstall").map(|_| "done"),
-    );
+    for removal in REMOVAL {
+        screen.line(removal, node.call(removal));
+    }
     let left = until("the kernel lets go of programs and maps", || {
         Ok(Some(objects_left(&node, &before)?).filter(BTreeSet::is_empty))
     });
     screen.line(
-        "programs and maps",
+        "programs, maps and links of them left",
         left.map(|_| format!("0 of {}", before.len())),
     );
     let after = Residue::of(&node, &[])?;
     screen.line("pins", none(after.count("pins")));
-    let links = after.count("links") - cast.bare.count("links");
+    let links = after
+        .count("links")
+        .saturating_sub(cast.bare.count("links"));
     screen.line("interfaces on the node", none(links));
     screen.line(
         "difference to the node before the agent",
@@ -106,6 +114,16 @@ fn objects_left(node: &Machine, objects: &BTreeSet<String>) -> Result<BTreeSet<S
         }
     }
     Ok(left)
+}
+
+/// None of a kind that was looked for, and found to be there to be counted.
+fn none_of(residue: &Residue, kind: &str) -> Result<&'static str> {
+    let items = residue.kinds.get(kind);
+    none(
+        items
+            .with_context(|| format!("nobody tells of {kind}"))?
+            .len(),
+    )
 }
 
 fn none(count: usize) -> Result<&'static str> {

@@ -15,7 +15,16 @@ pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
     }
     let node = cast.agent.get("/v1/counters")?;
     screen.line("packets dropped, by reason", drops(&node));
+    screen.line(
+        "viaductctl status",
+        cast.agent.ctl("status").map(|text| first_line(&text)),
+    );
+    screen.note(cast.agent.ctl("list")?);
     Ok(())
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 fn counted(counters: &Value) -> Result<String> {
