@@ -31,7 +31,8 @@ pub enum CniVerb {
 }
 
 impl CniVerb {
-    /// Where to `POST` the [`CniRequest`].
+    /// Where to `POST` the [`CniRequest`]. A success has the CNI result as its body for ADD, and none for the others;
+    /// every other status has an [`ErrorBody`].
     pub fn path(self) -> &'static str {
         match self {
             Self::Add => "/v1/cni/add",

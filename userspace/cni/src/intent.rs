@@ -8,7 +8,7 @@ use crate::{AddRequest, Config, Error, Ipam, StatusRequest, Version};
 /// The bridge plugin's default for a network of one's own.
 const DEFAULT_BRIDGE: &str = "cni0";
 
-/// What an ADD asks for. `default` is the agent's own network, if it has one yet.
+/// What an ADD asks for. `default` is the agent's own network; one without ranges is as none.
 pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent, Error> {
     let mut network = network(&request.config, default)?;
     prepend_ranges(&mut network, request)?;
@@ -88,7 +88,7 @@ fn default_bridge() -> IfName {
 
 /// The agent's network as it is. The configuration may repeat what it says, not contradict it: the network is shared.
 fn default_network(config: &Config, default: Option<&Network>) -> Result<Network, Error> {
-    let Some(network) = default else {
+    let Some(network) = default.filter(|network| !network.ranges.is_empty()) else {
         // The words are kubenet's (BEHAVIOURS K27).
         return Err(Error::try_again_later(
             "viaduct does not have netConf. This is most likely due to lack of PodCIDR",

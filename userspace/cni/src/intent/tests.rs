@@ -56,6 +56,11 @@ fn without_a_pod_cidr_an_add_is_for_later_and_status_says_unavailable() {
         panic!("a STATUS must be read");
     };
     assert_eq!(status.network(None).unwrap_err().code, 50);
+    let empty = Network {
+        ranges: Vec::new(),
+        ..default_network()
+    };
+    assert_eq!(status.network(Some(&empty)).unwrap_err().code, 50);
     assert_eq!(
         status.network(Some(&default_network())),
         Ok(default_network())

@@ -1,0 +1,221 @@
+//! The plugin as a runtime executes it, with an agent of a few lines. Needs no privileges.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use std::{fs, process};
+
+use serde_json::{Value, json};
+
+const ENVIRONMENT: [(&str, &str); 5] = [
+    ("CNI_CONTAINERID", "c1"),
+    ("CNI_NETNS", "/run/netns/c1"),
+    ("CNI_IFNAME", "eth0"),
+    ("CNI_ARGS", "IgnoreUnknown=1;FOO=bar"),
+    ("CNI_PATH", "/opt/cni/bin"),
+];
+
+/// Runs the plugin; an empty command is none.
+fn run(command: &str, config: &str, environment: &[(&str, &str)]) -> Output {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a plugin is executed, so its test executes it"
+    )]
+    let mut plugin = Command::new(env!("CARGO_BIN_EXE_viaduct"));
+    plugin.env_clear().envs(environment.iter().copied());
+    if !command.is_empty() {
+        plugin.env("CNI_COMMAND", command);
+    }
+    let plugin = plugin
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = plugin.spawn().unwrap();
+    // A plugin that answers without reading closes its end.
+    let _ = child.stdin.take().unwrap().write_all(config.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn error(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A path that no other test has.
+fn socket(test: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = directory.join(format!("{test}-{}.sock", process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+/// Answers one request with `status` and `body`; returns the request line and the request's body.
+fn agent(socket: &Path, status: &'static str, body: &'static str) -> JoinHandle<(String, String)> {
+    let listener = UnixListener::bind(socket).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut lines = Vec::new();
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            if line.trim().is_empty() {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("Content-Length: ") {
+                length = value.trim().parse().unwrap();
+            }
+            lines.push(line);
+        }
+        let mut request = vec![0; length];
+        reader.read_exact(&mut request).unwrap();
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n");
+        stream.write_all((head + body).as_bytes()).unwrap();
+        let line = lines.first().map(|line| line.trim().to_owned());
+        (line.unwrap(), String::from_utf8(request).unwrap())
+    })
+}
+
+fn config(socket: &Path) -> String {
+    json!({"cniVersion": "0.4.0", "name": "net", "type": "viaduct", "socket": socket}).to_string()
+}
+
+/// BEHAVIOURS S1, C8
+#[test]
+fn a_person_or_nomad_gets_words_on_standard_error_and_success() {
+    let output = run("", "", &[]);
+    assert!(
+        output.status.success() && output.stdout.is_empty(),
+        "{output:?}"
+    );
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.starts_with("CNI viaduct plugin v0."), "{text}");
+    assert!(
+        text.contains("CNI protocol versions supported: 0.1.0, "),
+        "{text}"
+    );
+}
+
+/// BEHAVIOURS S4
+#[test]
+fn version_needs_no_agent_and_no_input() {
+    let output = run("VERSION", "", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["cniVersion"], "1.1.0");
+    assert_eq!(report["supportedVersions"].as_array().unwrap().len(), 7);
+}
+
+/// BEHAVIOURS B0.3
+#[test]
+fn an_add_goes_to_the_agent_as_it_is_and_its_result_is_printed_as_it_is() {
+    let socket = socket("add");
+    let result = "{\"cniVersion\" :\"0.4.0\",  \"ips\":[]}";
+    let agent = agent(&socket, "200 OK", result);
+    let config =
+        config(&socket).replace("\"type\"", "\"Type\": 1e3, \"mtu\":1,\"mtu\":2, \"type\"");
+    let output = run("ADD", &format!("\n{config}\n"), &ENVIRONMENT);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), result);
+    let (line, body) = agent.join().unwrap();
+    assert_eq!(line, "POST /v1/cni/add HTTP/1.1");
+    assert!(body.contains(&config), "{body} has not {config}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    for (key, value) in [
+        ("containerID", "c1"),
+        ("netns", "/run/netns/c1"),
+        ("ifname", "eth0"),
+        ("args", "IgnoreUnknown=1;FOO=bar"),
+        ("path", "/opt/cni/bin"),
+    ] {
+        assert_eq!(body[key], value);
+    }
+}
+
+/// BEHAVIOURS S10
+#[test]
+fn a_del_without_a_namespace_succeeds_and_prints_nothing() {
+    let socket = socket("del");
+    let agent = agent(&socket, "204 No Content", "");
+    let environment = ENVIRONMENT.map(|(key, value)| {
+        let value = if key == "CNI_NETNS" { "" } else { value };
+        (key, value)
+    });
+    let output = run("DEL", &config(&socket), &environment);
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        output.stdout.is_empty() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    assert_eq!(agent.join().unwrap().0, "POST /v1/cni/del HTTP/1.1");
+}
+
+/// BEHAVIOURS S6, B0.3
+#[test]
+fn a_refusal_of_the_agent_becomes_a_cni_error_on_standard_output() {
+    let socket = socket("refusal");
+    let body = r#"{"code":100,"message":"host port 8080/tcp is taken","details":"by ns/web"}"#;
+    let agent = agent(&socket, "409 Conflict", body);
+    let output = run("ADD", &config(&socket), &ENVIRONMENT);
+    assert_eq!(
+        error(&output),
+        json!({
+            "cniVersion": "0.4.0", "code": 100, "msg": "host port 8080/tcp is taken", "details": "by ns/web",
+        })
+    );
+    agent.join().unwrap();
+}
+
+/// BEHAVIOURS A1
+#[test]
+fn without_an_agent_every_command_says_try_again_within_a_second() {
+    let socket = socket("down");
+    for command in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {
+        let start = Instant::now();
+        let error = error(&run(command, &config(&socket), &ENVIRONMENT));
+        assert!(start.elapsed() < Duration::from_secs(1), "{command}");
+        assert_eq!(error["code"], 11, "{command}");
+        let message = error["msg"].as_str().unwrap();
+        assert!(message.contains(socket.to_str().unwrap()), "{message}");
+    }
+}
+
+/// BEHAVIOURS S2, S6, S7
+#[test]
+fn what_needs_no_agent_is_refused_without_one() {
+    let config = config(Path::new("/nonexistent/viaduct.sock"));
+    let code = |command, config, environment: &[_]| {
+        error(&run(command, config, environment))["code"].clone()
+    };
+    assert_eq!(code("FROB", &config, &ENVIRONMENT), 4);
+    assert_eq!(code("ADD", &config, &[]), 4);
+    assert_eq!(code("ADD", "", &ENVIRONMENT), 6);
+    assert_eq!(code("ADD", "[]", &ENVIRONMENT), 6);
+    assert_eq!(code("ADD", r#"{"cniVersion":"1.0.0"}"#, &ENVIRONMENT), 7);
+    let future = error(&run(
+        "ADD",
+        r#"{"cniVersion":"9.9.9","name":"n"}"#,
+        &ENVIRONMENT,
+    ));
+    assert_eq!(future["code"], 1);
+    assert_eq!(future["cniVersion"], "9.9.9");
+    let own = ENVIRONMENT.map(|(key, value)| {
+        let value = if key == "CNI_NETNS" {
+            "/proc/self/ns/net"
+        } else {
+            value
+        };
+        (key, value)
+    });
+    assert_eq!(code("ADD", &config, &own), 8);
+    let intended = [own.as_slice(), &[("CNI_NETNS_OVERRIDE", "1")]].concat();
+    assert_eq!(code("ADD", &config, &intended), 11);
+}
