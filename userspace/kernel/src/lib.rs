@@ -4,11 +4,34 @@
 //! [`Host`] is the real kernel; `fake::Fake` (feature `fake`) an in-memory one with the same errors, kept honest by
 //! tests that run the same steps against both.
 
+#![deny(unsafe_code)]
+
+mod addresses;
+mod bytes;
+mod counters;
+mod entries;
 mod error;
+mod events;
+mod execute;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod filters;
+mod host;
+mod links;
+mod netlink;
+mod netns;
+mod observe;
+mod pins;
+mod pod;
+mod programs;
+mod removal;
+mod routes;
+mod sysctl;
+mod tables;
 
-pub use error::{ObserveError, StepError};
+pub use error::{ObserveError, OpenError, StepError};
+pub use events::Changes;
+pub use host::{Host, HostOptions, boot_id};
 
 use planner::{Observed, Scope, Step};
 

@@ -1,0 +1,148 @@
+//! Addresses of links.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "netlink's vocabulary is open: what we do not know is skipped"
+)]
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use model::{IfName, InterfaceAddress};
+use nix::errno::Errno;
+use rtnetlink::AddressMessageBuilder;
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+use rtnetlink::packet_route::address::{
+    AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
+};
+
+use crate::error::{Attempt as _, Failed, is, is_gone};
+use crate::links;
+use crate::netlink::Netlink;
+
+/// All addresses with the index of their link, in the kernel's order.
+pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<(u32, InterfaceAddress)>> {
+    list(netlink, AddressMessage::default())
+}
+
+/// The addresses of one link, in the kernel's order.
+pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<InterfaceAddress>> {
+    let mut message = AddressMessage::default();
+    message.header.index = index;
+    let listed = list(netlink, message)?;
+    // A kernel without strict checking tells those of all links.
+    let own = listed.into_iter().filter(|(link, _)| *link == index);
+    Ok(own.map(|(_, address)| address).collect())
+}
+
+fn list(
+    netlink: &mut Netlink,
+    message: AddressMessage,
+) -> io::Result<Vec<(u32, InterfaceAddress)>> {
+    let messages = netlink.dump(&Message::GetAddress(message))?;
+    let seen = messages.iter().filter_map(|message| match message {
+        Message::NewAddress(message) => Some((message.header.index, address(message)?)),
+        _ => None,
+    });
+    Ok(seen.collect())
+}
+
+/// On a point-to-point link `IFA_ADDRESS` is the peer's; `IFA_LOCAL` is always our own where there is one.
+fn address(message: &AddressMessage) -> Option<InterfaceAddress> {
+    let attributes = || message.attributes.iter();
+    let local = attributes().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let any = attributes().find_map(|attribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    });
+    Some(InterfaceAddress {
+        address: local.or(any)?,
+        prefix_len: message.header.prefix_len,
+    })
+}
+
+/// Adds an address without duplicate address detection.
+pub(crate) fn add(
+    netlink: &mut Netlink,
+    link: &IfName,
+    address: InterfaceAddress,
+) -> Result<(), Failed> {
+    let call = || format!("add address {address} to {link}");
+    let index = links::get(netlink, link).attempt(call)?.index;
+    match netlink.change(new_message(index, address), NLM_F_CREATE | NLM_F_EXCL) {
+        // IPv6 says so, too, of the same address with another prefix length.
+        Err(error) if is(&error, Errno::EEXIST) => {
+            let present = of_link(netlink, index).attempt(call)?;
+            if present.contains(&address) {
+                Ok(())
+            } else {
+                Err(Failed::new(call(), error))
+            }
+        }
+        result => result.attempt(call),
+    }
+}
+
+/// The message that adds an address, for whoever sends several at once.
+pub(crate) fn new_message(index: u32, address: InterfaceAddress) -> Message {
+    let mut message = message(index, address);
+    message.header.flags = AddressHeaderFlags::Nodad;
+    if address.address.is_loopback() {
+        message.header.scope = AddressScope::Host;
+    }
+    Message::NewAddress(message)
+}
+
+/// Removes an address; that it, or the link, is gone already is success.
+pub(crate) fn remove(
+    netlink: &mut Netlink,
+    link: &IfName,
+    address: InterfaceAddress,
+) -> Result<(), Failed> {
+    let call = || format!("remove address {address} from {link}");
+    let Some(found) = links::find(netlink, link).attempt(call)? else {
+        return Ok(());
+    };
+    let before = of_link(netlink, found.index).attempt(call)?;
+    if !before.contains(&address) {
+        return Ok(());
+    }
+    match netlink.change(Message::DelAddress(message(found.index, address)), 0) {
+        Err(error) if !is_gone(&error) => return Err(Failed::new(call(), error)),
+        _ => {}
+    }
+    keep_others(netlink, found.index, address, &before).attempt(call)
+}
+
+/// With a primary IPv4 address its secondaries go, unless the link promotes them: they are not ours to remove.
+fn keep_others(
+    netlink: &mut Netlink,
+    index: u32,
+    removed: InterfaceAddress,
+    before: &[InterfaceAddress],
+) -> io::Result<()> {
+    let after = of_link(netlink, index)?;
+    let lost = |address: &&InterfaceAddress| **address != removed && !after.contains(address);
+    for address in before.iter().filter(lost) {
+        netlink.change(new_message(index, *address), NLM_F_CREATE)?;
+    }
+    Ok(())
+}
+
+/// The message about an address.
+pub(crate) fn message(index: u32, address: InterfaceAddress) -> AddressMessage {
+    match address.address {
+        IpAddr::V4(v4) => AddressMessageBuilder::<Ipv4Addr>::new()
+            .index(index)
+            .address(v4, address.prefix_len)
+            .build(),
+        IpAddr::V6(v6) => AddressMessageBuilder::<Ipv6Addr>::new()
+            .index(index)
+            .address(v6, address.prefix_len)
+            .build(),
+    }
+}

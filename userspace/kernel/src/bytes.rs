@@ -1,0 +1,180 @@
+//! The planner's words in the ABI's bytes, and back. Pure: names of links are resolved by the caller.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use abi::{
+    Address, EndpointFlags, Family, HostportKey, PrefixClass, PrefixKey, SOURCES, Source, Uplink,
+};
+use model::{Cidr, InterfaceAddress, Mac, Protocol};
+use planner::EntryKey;
+
+/// Bits in front of an IPv4 address that is kept as an IPv6 one.
+const MAPPED_BITS: u8 = 96;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: u32 = 14;
+
+pub(crate) fn address(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(v4) => Address::v4(v4.octets()),
+        IpAddr::V6(v6) => Address::v6(v6.octets()),
+    }
+}
+
+/// The all-zero address where there is none.
+pub(crate) fn address_or_any(given: Option<IpAddr>) -> Address {
+    given.map_or(Address::ANY, address)
+}
+
+pub(crate) fn ip(address: Address) -> IpAddr {
+    let bytes = address.bytes();
+    if address.is_v4() {
+        let [.., a, b, c, d] = bytes;
+        Ipv4Addr::new(a, b, c, d).into()
+    } else {
+        Ipv6Addr::from(bytes).into()
+    }
+}
+
+pub(crate) fn ip_or_none(address: Address) -> Option<IpAddr> {
+    (!address.is_any()).then(|| ip(address))
+}
+
+pub(crate) fn mac(mac: Mac) -> abi::Mac {
+    abi::Mac::new(mac.0)
+}
+
+pub(crate) fn model_mac(mac: abi::Mac) -> Mac {
+    Mac(mac.bytes())
+}
+
+/// Every pod's frames are checked; masquerading is one switch for both families.
+pub(crate) fn flags(masquerade: bool) -> u32 {
+    let masquerading = EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6;
+    EndpointFlags::SPOOF_CHECK | if masquerade { masquerading } else { 0 }
+}
+
+pub(crate) fn masquerades(flags: u32) -> bool {
+    flags & (EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6) != 0
+}
+
+pub(crate) fn hostport_key(
+    given: Option<IpAddr>,
+    ipv4: bool,
+    port: u16,
+    protocol: Protocol,
+) -> HostportKey {
+    let (port, number) = (abi::Port::new(port), protocol.number());
+    let family = if ipv4 { Family::V4 } else { Family::V6 };
+    match given {
+        Some(given) => HostportKey::new(address(given), port, number),
+        None => HostportKey::wildcard(family, port, number),
+    }
+}
+
+/// `None` for a protocol that nobody publishes.
+pub(crate) fn hostport(key: HostportKey) -> Option<EntryKey> {
+    let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .find(|protocol| protocol.number() == key.protocol)?;
+    Some(EntryKey::Hostport {
+        address: ip_or_none(key.address),
+        ipv4: key.family == Family::V4 as u8,
+        port: key.port.number(),
+        protocol,
+    })
+}
+
+pub(crate) fn prefix_key(prefix: Cidr) -> PrefixKey {
+    let offset = if prefix.is_ipv4() { MAPPED_BITS } else { 0 };
+    PrefixKey {
+        prefix_len: u32::from(offset + prefix.prefix_len()),
+        address: address(prefix.network()),
+    }
+}
+
+/// `None` for a prefix that no [`Cidr`] makes.
+pub(crate) fn prefix(key: PrefixKey) -> Option<Cidr> {
+    let length = u8::try_from(key.prefix_len).ok()?;
+    let is_v4 = key.address.is_v4() && length >= MAPPED_BITS;
+    let length = if is_v4 { length - MAPPED_BITS } else { length };
+    Cidr::containing(ip(key.address), length)
+}
+
+pub(crate) fn class(no_masquerade: bool, pods: bool) -> u32 {
+    let bit = |set, bit| if set { bit } else { 0 };
+    bit(no_masquerade, PrefixClass::NO_MASQUERADE) | bit(pods, PrefixClass::PODS)
+}
+
+/// Addresses beyond [`SOURCES`] are left out: the planner gives none.
+pub(crate) fn uplink(ethernet: bool, mtu: u32, sources: &[InterfaceAddress]) -> Uplink {
+    let mut uplink = Uplink {
+        l2_len: if ethernet { ETHERNET } else { 0 },
+        mtu,
+        ..Uplink::default()
+    };
+    for (row, source) in uplink.sources.iter_mut().zip(sources) {
+        *row = Source {
+            address: address(source.address),
+            prefix_len: source.prefix_len.into(),
+            reserved: 0,
+        };
+    }
+    uplink
+}
+
+pub(crate) fn uplink_entry(uplink: &Uplink) -> planner::Entry {
+    let used = uplink.sources.iter().filter(|row| !row.address.is_any());
+    let source = |row: &Source| InterfaceAddress {
+        address: ip(row.address),
+        prefix_len: u8::try_from(row.prefix_len).unwrap_or(u8::MAX),
+    };
+    planner::Entry::Uplink {
+        ethernet: uplink.l2_len != 0,
+        mtu: uplink.mtu,
+        sources: used.take(SOURCES).map(source).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_ipv4_prefix_counts_the_bits_in_front_of_it() {
+        let key = prefix_key("10.1.0.0/16".parse().unwrap());
+        assert_eq!(key.prefix_len, 112);
+        assert_eq!(prefix(key), "10.1.0.0/16".parse().ok());
+        assert_eq!(
+            prefix(prefix_key("::/0".parse().unwrap())),
+            "::/0".parse().ok()
+        );
+        assert_eq!(
+            prefix(prefix_key("0.0.0.0/0".parse().unwrap())),
+            "0.0.0.0/0".parse().ok()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn addresses_come_back(given: IpAddr) {
+            // An IPv4-mapped IPv6 address means the IPv4 one.
+            prop_assert_eq!(ip(address(given)), given.to_canonical());
+        }
+
+        #[test]
+        fn hostports_come_back(given: Option<Ipv4Addr>, port: u16) {
+            prop_assume!(given != Some(Ipv4Addr::UNSPECIFIED));
+            let key = hostport_key(given.map(IpAddr::V4), true, port, Protocol::Udp);
+            let expected = EntryKey::Hostport {
+                address: given.map(IpAddr::V4),
+                ipv4: true,
+                port,
+                protocol: Protocol::Udp,
+            };
+            prop_assert_eq!(hostport(key), Some(expected));
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Table entries: writing, removing and looking at them, with links by name.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use model::{Attachment, IfName};
+use nix::errno::Errno;
+use nix::net::if_::{if_indextoname, if_nametoindex};
+use planner::{Entries, Entry, EntryKey, LinkRef};
+
+use crate::bytes;
+use crate::error::io_error;
+use crate::tables::{Tables, Wire, prefix_key, present, removed, written};
+
+/// The one index of the settings.
+const ONLY: u32 = 0;
+
+/// Overwrite what is there, or add.
+const ANY: u64 = 0;
+
+/// Writes an entry.
+pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
+    match (key, entry) {
+        (EntryKey::Pod(slot), Entry::Pod { .. } | Entry::FreePod { .. }) => {
+            written(tables.pods.set(*slot, Wire(pod(entry)?), ANY))
+        }
+        (EntryKey::Interface(link), Entry::Interface { slot }) => {
+            let value = Wire(abi::Interface { pod: *slot });
+            written(tables.interfaces.insert(index(link)?, value, ANY))
+        }
+        (EntryKey::Endpoint(address), Entry::Endpoint { .. }) => {
+            let key = Wire(bytes::address(*address));
+            written(tables.endpoints.insert(key, Wire(endpoint(entry)?), ANY))
+        }
+        (
+            EntryKey::Hostport {
+                address,
+                ipv4,
+                port,
+                protocol,
+            },
+            Entry::Hostport { .. },
+        ) => {
+            let key = Wire(bytes::hostport_key(*address, *ipv4, *port, *protocol));
+            written(tables.hostports.insert(key, Wire(hostport(entry)?), ANY))
+        }
+        (
+            EntryKey::Uplink(link),
+            Entry::Uplink {
+                ethernet,
+                mtu,
+                sources,
+            },
+        ) => {
+            let value = Wire(bytes::uplink(*ethernet, *mtu, sources));
+            written(tables.uplinks.insert(index(link)?, value, ANY))
+        }
+        (EntryKey::Local(address), Entry::Local) => {
+            written(tables.locals.insert(Wire(bytes::address(*address)), 1, ANY))
+        }
+        (
+            EntryKey::Prefix(prefix),
+            Entry::Prefix {
+                no_masquerade,
+                pods,
+            },
+        ) => {
+            let key = prefix_key(bytes::prefix_key(*prefix));
+            let class = bytes::class(*no_masquerade, *pods);
+            written(tables.prefixes.insert(&key, class, ANY))
+        }
+        (EntryKey::Settings, Entry::Settings(settings)) => {
+            written(tables.settings.set(ONLY, Wire(*settings), ANY))
+        }
+        _ => Err(mismatch()),
+    }
+}
+
+/// Removes an entry; that it is not there is success.
+pub(crate) fn remove(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
+    match key {
+        EntryKey::Pod(slot) => written(tables.pods.set(*slot, Wire(abi::Pod::default()), ANY)),
+        EntryKey::Interface(link) => match existing_index(link)? {
+            Some(index) => removed(tables.interfaces.remove(&index)),
+            None => Ok(()),
+        },
+        EntryKey::Endpoint(address) => {
+            removed(tables.endpoints.remove(&Wire(bytes::address(*address))))
+        }
+        EntryKey::Hostport {
+            address,
+            ipv4,
+            port,
+            protocol,
+        } => {
+            let key = bytes::hostport_key(*address, *ipv4, *port, *protocol);
+            removed(tables.hostports.remove(&Wire(key)))
+        }
+        EntryKey::Uplink(link) => match existing_index(link)? {
+            Some(index) => removed(tables.uplinks.remove(&index)),
+            None => Ok(()),
+        },
+        EntryKey::Local(address) => removed(tables.locals.remove(&Wire(bytes::address(*address)))),
+        EntryKey::Prefix(prefix) => {
+            let key = prefix_key(bytes::prefix_key(*prefix));
+            removed(tables.prefixes.remove(&key))
+        }
+        EntryKey::Settings => written(tables.settings.set(
+            ONLY,
+            Wire(abi::Settings::default()),
+            ANY,
+        )),
+    }
+}
+
+/// Everything but the flows; `names` are the links that exist.
+pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<Entries> {
+    let link = |index: u32| match names.get(&index) {
+        Some(name) => LinkRef::Name(name.clone()),
+        None => LinkRef::Gone(index),
+    };
+    let mut entries = Entries::new();
+    for slot in 1..tables.pods.len() {
+        let row = tables.pods.get(&slot, ANY);
+        let row = row.map_err(|error| io_error(&error))?.0;
+        entries.extend(pod_entry(&row, link).map(|entry| (EntryKey::Pod(slot), entry)));
+    }
+    for (index, value) in list(tables.interfaces.iter())? {
+        let entry = Entry::Interface { slot: value.0.pod };
+        entries.insert(EntryKey::Interface(link(index)), entry);
+    }
+    for (address, value) in list(tables.endpoints.iter())? {
+        let key = EntryKey::Endpoint(bytes::ip(address.0));
+        entries.insert(key, endpoint_entry(&value.0, link));
+    }
+    for (key, value) in list(tables.hostports.iter())? {
+        entries.extend(bytes::hostport(key.0).map(|key| (key, hostport_entry(&value.0))));
+    }
+    for (index, value) in list(tables.uplinks.iter())? {
+        entries.insert(EntryKey::Uplink(link(index)), bytes::uplink_entry(&value.0));
+    }
+    for (address, _) in list(tables.locals.iter())? {
+        entries.insert(EntryKey::Local(bytes::ip(address.0)), Entry::Local);
+    }
+    for (key, class) in list(tables.prefixes.iter())? {
+        let key = abi::PrefixKey {
+            prefix_len: key.prefix_len(),
+            address: key.data().0,
+        };
+        let entry = Entry::Prefix {
+            no_masquerade: class & abi::PrefixClass::NO_MASQUERADE != 0,
+            pods: class & abi::PrefixClass::PODS != 0,
+        };
+        entries.extend(bytes::prefix(key).map(|prefix| (EntryKey::Prefix(prefix), entry)));
+    }
+    let settings = tables.settings.get(&ONLY, ANY);
+    let settings = settings.map_err(|error| io_error(&error))?.0;
+    if settings != NO_SETTINGS {
+        entries.insert(EntryKey::Settings, Entry::Settings(settings));
+    }
+    Ok(entries)
+}
+
+/// The entries that one attachment has, by their keys.
+pub(crate) fn of_attachment(tables: &Tables, attachment: &Attachment) -> io::Result<Entries> {
+    let mut entries = Entries::new();
+    if let Some(row) = present(tables.pods.get(&attachment.slot, ANY))? {
+        let key = EntryKey::Pod(attachment.slot);
+        entries.extend(pod_entry(&row.0, named).map(|entry| (key, entry)));
+    }
+    let name = LinkRef::Name(attachment.host_link().name().clone());
+    if let Some(index) = existing_index(&name)? {
+        let value = present(tables.interfaces.get(&index, ANY))?;
+        let entry = value.map(|value| Entry::Interface { slot: value.0.pod });
+        entries.extend(entry.map(|entry| (EntryKey::Interface(name), entry)));
+    }
+    for assigned in &attachment.addresses {
+        let address = assigned.address.address;
+        let value = present(tables.endpoints.get(&Wire(bytes::address(address)), ANY))?;
+        let entry = value.map(|value| endpoint_entry(&value.0, named));
+        entries.extend(entry.map(|entry| (EntryKey::Endpoint(address), entry)));
+    }
+    for key in hostport_keys(attachment) {
+        let value = present(tables.hostports.get(&Wire(key), ANY))?;
+        let entry = value.map(|value| hostport_entry(&value.0));
+        entries.extend(bytes::hostport(key).zip(entry));
+    }
+    Ok(entries)
+}
+
+fn hostport_keys(attachment: &Attachment) -> impl Iterator<Item = abi::HostportKey> {
+    attachment.port_mappings.iter().flat_map(|mapping| {
+        let families: &[bool] = match mapping.host_address {
+            None => &[true, false],
+            Some(address) if address.is_ipv4() => &[true],
+            Some(_) => &[false],
+        };
+        families.iter().map(|ipv4| {
+            let port = mapping.host_port.get();
+            bytes::hostport_key(mapping.host_address, *ipv4, port, mapping.protocol)
+        })
+    })
+}
+
+fn list<K, V>(
+    entries: impl Iterator<Item = Result<(K, V), aya::maps::MapError>>,
+) -> io::Result<Vec<(K, V)>> {
+    entries
+        .map(|entry| entry.map_err(|error| io_error(&error)))
+        .collect()
+}
+
+/// The index of a link that must exist.
+fn index(link: &LinkRef) -> io::Result<u32> {
+    existing_index(link)?.ok_or_else(|| Errno::ENODEV.into())
+}
+
+fn existing_index(link: &LinkRef) -> io::Result<Option<u32>> {
+    match link {
+        LinkRef::Gone(index) => Ok(Some(*index)),
+        LinkRef::Name(name) => match if_nametoindex(name.as_str()) {
+            Ok(index) => Ok(Some(index)),
+            Err(Errno::ENODEV | Errno::ENXIO) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        },
+    }
+}
+
+fn named(index: u32) -> LinkRef {
+    let name = if_indextoname(index).ok();
+    let name = name.and_then(|name| name.to_str().ok()?.parse().ok());
+    name.map_or(LinkRef::Gone(index), LinkRef::Name)
+}
+
+/// What an array holds where nothing was written: zeros, which are not [`abi::Settings::default`].
+const NO_SETTINGS: abi::Settings = zerocopy::transmute!([0_u8; size_of::<abi::Settings>()]);
+
+fn pod(entry: &Entry) -> io::Result<abi::Pod> {
+    if let Entry::FreePod { generation } = entry {
+        return Ok(abi::Pod {
+            generation: *generation,
+            ..abi::Pod::default()
+        });
+    }
+    let Entry::Pod {
+        v4,
+        v6,
+        mac,
+        link,
+        bridge,
+        generation,
+        masquerade,
+    } = entry
+    else {
+        return Err(mismatch());
+    };
+    Ok(abi::Pod {
+        v4: bytes::address_or_any(*v4),
+        v6: bytes::address_or_any(*v6),
+        mac: bytes::mac(*mac),
+        interface: index(link)?,
+        generation: *generation,
+        flags: bytes::flags(*masquerade),
+        network: index(bridge)?,
+        ..abi::Pod::default()
+    })
+}
+
+fn pod_entry(row: &abi::Pod, link: impl Fn(u32) -> LinkRef) -> Option<Entry> {
+    if row.interface == 0 {
+        let generation = row.generation;
+        return (generation != 0).then_some(Entry::FreePod { generation });
+    }
+    Some(Entry::Pod {
+        v4: bytes::ip_or_none(row.v4),
+        v6: bytes::ip_or_none(row.v6),
+        mac: bytes::model_mac(row.mac),
+        link: link(row.interface),
+        bridge: link(row.network),
+        generation: row.generation,
+        masquerade: bytes::masquerades(row.flags),
+    })
+}
+
+fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
+    let Entry::Endpoint {
+        slot,
+        generation,
+        link,
+        mac,
+        masquerade,
+    } = entry
+    else {
+        return Err(mismatch());
+    };
+    Ok(abi::Endpoint {
+        pod: *slot,
+        generation: *generation,
+        interface: index(link)?,
+        flags: bytes::flags(*masquerade),
+        mac: bytes::mac(*mac),
+        reserved: 0,
+    })
+}
+
+fn endpoint_entry(value: &abi::Endpoint, link: impl Fn(u32) -> LinkRef) -> Entry {
+    Entry::Endpoint {
+        slot: value.pod,
+        generation: value.generation,
+        link: link(value.interface),
+        mac: bytes::model_mac(value.mac),
+        masquerade: bytes::masquerades(value.flags),
+    }
+}
+
+fn hostport(entry: &Entry) -> io::Result<abi::Hostport> {
+    let Entry::Hostport {
+        address,
+        port,
+        slot,
+        generation,
+    } = entry
+    else {
+        return Err(mismatch());
+    };
+    Ok(abi::Hostport {
+        address: bytes::address(*address),
+        port: abi::Port::new(*port),
+        pod: *slot,
+        generation: *generation,
+        ..abi::Hostport::default()
+    })
+}
+
+fn hostport_entry(value: &abi::Hostport) -> Entry {
+    Entry::Hostport {
+        address: bytes::ip(value.address),
+        port: value.port.number(),
+        slot: value.pod,
+        generation: value.generation,
+    }
+}
+
+fn mismatch() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the entry does not go with the key",
+    )
+}

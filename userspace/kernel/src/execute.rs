@@ -1,0 +1,105 @@
+//! One step at a time: which module does it.
+
+use std::collections::BTreeSet;
+
+use model::IfName;
+use nix::errno::Errno;
+use planner::{Hook, Step};
+
+use crate::error::{Attempt as _, Failed, is};
+use crate::host::Host;
+use crate::{addresses, entries, filters, links, pod, sysctl};
+
+pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
+    let netlink = &mut host.netlink;
+    match step {
+        Step::SetSysctl { key, value, .. } => {
+            sysctl::write(key, value).attempt(|| format!("set {key} to {value}"))
+        }
+        Step::CreateBridge(spec) => links::create_bridge(netlink, spec),
+        Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
+        Step::SetMac { link, mac } => links::set_mac(netlink, link, *mac),
+        Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
+        Step::SetUp { link } => links::set_up(netlink, link),
+        Step::AddAddress { link, address } => addresses::add(netlink, link, *address),
+        Step::RemoveAddress { link, address } => addresses::remove(netlink, link, *address),
+        Step::CreateVeth(spec) => links::create_veth(netlink, spec),
+        Step::DeleteVeth { link, alias } => links::delete_veth(netlink, link, alias),
+        Step::JoinBridge {
+            link,
+            bridge,
+            hairpin,
+        } => links::join_bridge(netlink, link, bridge, *hairpin),
+        Step::SetUpPod(spec) => pod::set_up(spec),
+        Step::Attach { link, hooks } => attach(host, link, hooks),
+        Step::Detach { link, hooks } => detach(host, link, hooks),
+        Step::PutEntry { key, entry, .. } => entries::put(&mut host.tables, key, entry)
+            .attempt(|| format!("write the table entry {key:?}")),
+        Step::RemoveEntry { key, .. } => entries::remove(&mut host.tables, key)
+            .attempt(|| format!("remove the table entry {key:?}")),
+        Step::Sweep => host
+            .programs
+            .sweep()
+            .attempt(|| "sweep the flow table".to_owned()),
+    }
+}
+
+/// Attaches a pod's hooks as filters, and an uplink's as TCX links or, where the kernel has none, as filters.
+fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), Failed> {
+    let call = || format!("attach programs to {link}");
+    let index = links::get(&mut host.netlink, link).attempt(call)?.index;
+    let mut made = Vec::new();
+    let mut filters = Vec::new();
+    // What leaves comes first: no packet may come in to us that we could not answer.
+    for hook in hooks.iter().rev() {
+        let tcx = match hook {
+            Hook::FromPod | Hook::ToPod => None,
+            Hook::UplinkIn | Hook::UplinkOut => Some(host.programs.attach(link, index, *hook)),
+        };
+        match tcx {
+            Some(Ok(new)) => made.extend(new.then_some(*hook)),
+            Some(Err(error)) if !is_without_tcx(&error) => {
+                take_back(host, index, &made);
+                return Err(Failed::new(call(), error));
+            }
+            None | Some(Err(_)) => {
+                let program = host.programs.descriptor(*hook).attempt(call)?;
+                filters.push((*hook, program));
+            }
+        }
+    }
+    if filters.is_empty() {
+        return Ok(());
+    }
+    let attached = filters::attach(&mut host.netlink, index, &filters);
+    attached
+        .attempt(call)
+        .inspect_err(|_| take_back(host, index, &made))
+}
+
+/// How a kernel before 6.6, or one built without it, says that it has no TCX.
+fn is_without_tcx(error: &std::io::Error) -> bool {
+    is(error, Errno::EINVAL) || is(error, Errno::EOPNOTSUPP)
+}
+
+fn take_back(host: &Host, index: u32, made: &[Hook]) {
+    for hook in made {
+        if let Err(error) = host.programs.detach(index, *hook) {
+            tracing::error!(link = index, ?hook, %error, "a program stays attached");
+        }
+    }
+}
+
+fn detach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), Failed> {
+    let call = || format!("detach programs from {link}");
+    let Some(found) = links::find(&mut host.netlink, link).attempt(call)? else {
+        return Ok(());
+    };
+    for hook in hooks {
+        if matches!(hook, Hook::UplinkIn | Hook::UplinkOut) {
+            host.programs.detach(found.index, *hook).attempt(call)?;
+        }
+        filters::detach(&mut host.netlink, found.index, *hook).attempt(call)?;
+    }
+    Ok(())
+}

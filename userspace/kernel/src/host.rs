@@ -1,0 +1,93 @@
+//! The real kernel: everything that it takes to observe and to execute, opened once.
+
+use std::path::PathBuf;
+
+use planner::{Observed, Scope, Step};
+
+use crate::error::{Attempt as _, OpenError};
+use crate::netlink::Netlink;
+use crate::pins::Pins;
+use crate::programs::{Programs, load};
+use crate::tables::Tables;
+use crate::{Kernel, Measured, ObserveError, StepError, counters, execute, links, observe};
+
+/// What [`Host::open`] needs to know.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// Directory for our pins; a BPF file system is mounted there if there is none.
+    pub bpffs: PathBuf,
+    /// File of the BPF object.
+    pub object: PathBuf,
+}
+
+/// The real kernel, as seen from the network and mount namespaces of the thread that opened it, which has to be the
+/// thread that uses it. What it made stays when it is dropped: links, addresses, programs and tables.
+pub struct Host {
+    pub(crate) netlink: Netlink,
+    pub(crate) programs: Programs,
+    pub(crate) tables: Tables,
+    /// Held for as long as the pins are used.
+    _pins: Pins,
+}
+
+impl Host {
+    /// Locks the pins, loads the programs, and adopts the tables that an agent before us has left.
+    pub fn open(options: &HostOptions) -> Result<Self, OpenError> {
+        let HostOptions { bpffs, object } = options;
+        let object = std::fs::read(object)
+            .attempt(|| format!("read the BPF object {}", object.display()))?;
+        let mut netlink = Netlink::open().attempt(|| "open a netlink socket".to_owned())?;
+        let pins = Pins::open(bpffs)?;
+        pins.verify()?;
+        let loaded = load(&object, &pins)?;
+        pins.verify()?;
+        let mut programs = Programs::load(loaded, &pins)?;
+        let tables = Tables::take(programs.object())?;
+        forget_gone_links(&mut netlink, &programs);
+        Ok(Self {
+            netlink,
+            programs,
+            tables,
+            _pins: pins,
+        })
+    }
+}
+
+impl Kernel for Host {
+    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
+        Ok(observe::observe(self, scope)?)
+    }
+
+    fn execute(&mut self, step: &Step) -> Result<(), StepError> {
+        tracing::trace!(?step, "execute");
+        Ok(execute::execute(self, step)?)
+    }
+
+    fn measure(&mut self) -> Result<Measured, ObserveError> {
+        let measured = counters::measure(&self.tables);
+        Ok(measured.attempt(|| "read the counters".to_owned())?)
+    }
+}
+
+/// Removes the pins of uplinks that are gone. One that cannot be removed does no harm: attaching replaces it.
+fn forget_gone_links(netlink: &mut Netlink, programs: &Programs) {
+    let forgotten = || {
+        let all = links::all(netlink)?;
+        for index in programs.pinned()? {
+            if !all.iter().any(|(_, link)| link.index == index) {
+                programs.detach_all(index)?;
+            }
+        }
+        std::io::Result::Ok(())
+    };
+    let mut forgotten = forgotten;
+    if let Err(error) = forgotten() {
+        tracing::warn!(%error, "pins of uplinks that are gone stay behind");
+    }
+}
+
+/// The kernel's boot id: another one after each reboot.
+pub fn boot_id() -> std::io::Result<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.trim_end().to_owned())
+}

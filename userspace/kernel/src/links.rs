@@ -1,0 +1,364 @@
+//! Links of the host's namespace: looking at them, making and changing them.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "netlink's vocabulary is open: what we do not know is skipped"
+)]
+
+use std::collections::BTreeSet;
+use std::io;
+
+use model::{IfName, Mac, ManagedLink};
+use nix::errno::Errno;
+use planner::{BridgeSpec, Link, LinkKind, VethSpec};
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+use rtnetlink::packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridgePort, InfoData, InfoKind, InfoPortData,
+    InfoPortKind, InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType,
+    LinkMessage,
+};
+use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
+
+use crate::error::{Attempt as _, Failed, is, is_gone};
+use crate::netlink::{Netlink, Request};
+use crate::netns::OpenNetns;
+use crate::{pod, removal};
+
+/// The link of a name; `None` when there is none. Addresses and hooks are left empty.
+pub(crate) fn find(netlink: &mut Netlink, name: &IfName) -> io::Result<Option<Link>> {
+    Ok(find_message(netlink, name)?.as_ref().map(link))
+}
+
+/// As [`find`], for whom a missing link is an error.
+pub(crate) fn get(netlink: &mut Netlink, name: &IfName) -> io::Result<Link> {
+    find(netlink, name)?.ok_or_else(|| Errno::ENODEV.into())
+}
+
+/// The whole message about the link of a name.
+pub(crate) fn find_message(
+    netlink: &mut Netlink,
+    name: &IfName,
+) -> io::Result<Option<LinkMessage>> {
+    match netlink.ask(Request::get(query(name))) {
+        Ok(Some(Message::NewLink(message))) => Ok(Some(message)),
+        Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// All links with their names. Addresses and hooks are left empty.
+pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<(IfName, Link)>> {
+    let everything = Message::GetLink(without_statistics(LinkMessage::default()));
+    let messages = netlink.dump(&everything)?;
+    let seen = messages.iter().filter_map(|message| match message {
+        Message::NewLink(message) => Some((name(message)?, link(message))),
+        _ => None,
+    });
+    Ok(seen.collect())
+}
+
+/// The interface name, if it is one that [`IfName`] allows.
+fn name(message: &LinkMessage) -> Option<IfName> {
+    message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => name.parse().ok(),
+            _ => None,
+        })
+}
+
+/// What a message says of a link.
+pub(crate) fn link(message: &LinkMessage) -> Link {
+    let flags = message.header.flags;
+    let mut link = Link {
+        index: message.header.index,
+        kind: match message.header.link_layer_type {
+            LinkLayerType::Loopback => LinkKind::Loopback,
+            LinkLayerType::Ether => LinkKind::Ethernet,
+            _ => LinkKind::Raw,
+        },
+        mac: None,
+        mtu: 0,
+        up: flags.contains(LinkFlags::Up),
+        point_to_point: flags.contains(LinkFlags::Pointopoint),
+        controller: None,
+        hairpin: false,
+        alias: None,
+        addresses: Vec::new(),
+        hooks: BTreeSet::new(),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Address(bytes) if link.kind != LinkKind::Loopback => {
+                link.mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(Mac);
+            }
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Controller(index) if *index != 0 => link.controller = Some(*index),
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
+            LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| tell(&mut link, info)),
+            _ => {}
+        }
+    }
+    link
+}
+
+fn tell(link: &mut Link, info: &LinkInfo) {
+    match info {
+        LinkInfo::Kind(InfoKind::Bridge) => link.kind = LinkKind::Bridge,
+        LinkInfo::Kind(InfoKind::Veth) => link.kind = LinkKind::Veth,
+        LinkInfo::PortData(InfoPortData::BridgePort(port)) => {
+            link.hairpin = port.contains(&InfoBridgePort::HairpinMode(true));
+        }
+        _ => {}
+    }
+}
+
+/// Makes a bridge without STP. That it exists exactly so is success.
+pub(crate) fn create_bridge(netlink: &mut Netlink, spec: &BridgeSpec) -> Result<(), Failed> {
+    // No IFLA_MTU here: only one that is set on the finished bridge stays when ports come and go.
+    let create = LinkMessageBuilder::<LinkBridge>::new(spec.name.as_str())
+        .address(spec.mac.0.to_vec())
+        .build();
+    let call = || format!("create bridge {}", spec.name);
+    match netlink.change(Message::NewLink(create), NLM_F_CREATE | NLM_F_EXCL) {
+        Ok(()) => {}
+        Err(error) if is(&error, Errno::EEXIST) => {
+            let link = get(netlink, &spec.name).attempt(call)?;
+            return if is_bridge_of(spec, &link) {
+                Ok(())
+            } else {
+                Err(Failed::new(call(), error))
+            };
+        }
+        Err(error) => return Err(Failed::new(call(), error)),
+    }
+    let finish = named(&spec.name).alias(&spec.alias).mtu(spec.mtu).build();
+    let finished = netlink.change(Message::SetLink(finish), 0);
+    finished.map_err(|error| {
+        undo_creation(netlink, &spec.name);
+        let call = format!("set MTU {} and alias of bridge {}", spec.mtu, spec.name);
+        Failed::new(call, error)
+    })
+}
+
+fn is_bridge_of(spec: &BridgeSpec, link: &Link) -> bool {
+    link.kind == LinkKind::Bridge
+        && link.alias.as_ref() == Some(&spec.alias)
+        && link.mac == Some(spec.mac)
+        && link.mtu == spec.mtu
+}
+
+/// Makes a veth pair, the pod's end at once in the pod's namespace. That it exists exactly so is success.
+pub(crate) fn create_veth(netlink: &mut Netlink, spec: &VethSpec) -> Result<(), Failed> {
+    let netns = OpenNetns::open(&spec.netns)
+        .attempt(|| format!("open network namespace {}", spec.netns.path))?;
+    let message = Message::NewLink(veth_message(spec, &netns));
+    match netlink.change(message, NLM_F_CREATE | NLM_F_EXCL) {
+        Ok(()) => {}
+        Err(error) if is(&error, Errno::EEXIST) => return taken(netlink, spec, &netns, error),
+        Err(error) => {
+            let call = format!(
+                "create veth {} with {} in {}",
+                spec.host, spec.pod, spec.netns.path
+            );
+            return Err(Failed::new(call, error));
+        }
+    }
+    sign(netlink, spec).map_err(|error| {
+        undo_creation(netlink, spec.host.name());
+        Failed::new(format!("set alias of {}", spec.host), error)
+    })
+}
+
+fn veth_message(spec: &VethSpec, netns: &OpenNetns) -> LinkMessage {
+    let peer = LinkUnspec::new_with_name(spec.pod.as_str())
+        .address(spec.pod_mac.0.to_vec())
+        .mtu(spec.mtu)
+        .setns_by_fd(netns.as_raw_fd())
+        .build();
+    LinkMessageBuilder::<LinkVeth>::new(spec.host.name().as_str(), spec.pod.as_str())
+        .address(spec.host_mac.0.to_vec())
+        .mtu(spec.mtu)
+        .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+        .build()
+}
+
+/// Sets the alias (the kernel ignores one in the message that creates), and keeps IPv6 from making an address for
+/// what will be a bridge port: no router solicitation, no duplicate address detection of its own.
+fn sign(netlink: &mut Netlink, spec: &VethSpec) -> io::Result<()> {
+    let alias = named(spec.host.name()).alias(&spec.alias);
+    let quiet =
+        LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(
+            In6AddrGenMode::None,
+        )])]);
+    let both = alias.append_extra_attribute(quiet).build();
+    match netlink.change(Message::SetLink(both), 0) {
+        // No IPv6 in this kernel, or none on this link.
+        Err(error) if is(&error, Errno::EAFNOSUPPORT) => {
+            let alias = named(spec.host.name()).alias(&spec.alias).build();
+            netlink.change(Message::SetLink(alias), 0)
+        }
+        result => result,
+    }
+}
+
+/// Tells which of the two names is taken; nothing is wrong if it is by the very pair.
+fn taken(
+    netlink: &mut Netlink,
+    spec: &VethSpec,
+    netns: &OpenNetns,
+    error: io::Error,
+) -> Result<(), Failed> {
+    let host = find(netlink, spec.host.name()).attempt(|| format!("look at {}", spec.host))?;
+    let Some(host) = host else {
+        let call = format!(
+            "create {} in {}: the name is taken",
+            spec.pod, spec.netns.path
+        );
+        return Err(Failed::new(call, error));
+    };
+    let pod = pod::end(netns, &spec.pod).attempt(|| format!("look into {}", spec.netns.path))?;
+    let ours = host.kind == LinkKind::Veth
+        && host.alias.as_ref() == Some(&spec.alias)
+        && host.mac == Some(spec.host_mac)
+        && pod.is_some_and(|pod| pod.mac == Some(spec.pod_mac) && pod.peer == Some(host.index));
+    if ours {
+        Ok(())
+    } else {
+        let call = format!("create veth {}: the name is taken", spec.host);
+        Err(Failed::new(call, error))
+    }
+}
+
+/// Removes what a step has just made before it failed.
+fn undo_creation(netlink: &mut Netlink, name: &IfName) {
+    let undone = get(netlink, name).and_then(|link| removal::delete(link.index));
+    if let Err(error) = undone {
+        tracing::error!(link = %name, %error, "a half-made link stays behind");
+    }
+}
+
+/// Removes a veth of ours.
+pub(crate) fn delete_veth(
+    netlink: &mut Netlink,
+    name: &ManagedLink,
+    alias: &str,
+) -> Result<(), Failed> {
+    let call = || format!("delete veth {name}");
+    let Some(link) = find(netlink, name.name()).attempt(call)? else {
+        return Ok(());
+    };
+    if link.kind != LinkKind::Veth || link.alias.as_deref() != Some(alias) {
+        let call = format!("delete {name}, which is not ours by its alias");
+        return Err(Failed::new(call, Errno::EPERM));
+    }
+    removal::delete(link.index).attempt(call)
+}
+
+/// Removes a bridge of ours that has no port.
+pub(crate) fn delete_bridge(
+    netlink: &mut Netlink,
+    name: &IfName,
+    alias: &str,
+) -> Result<(), Failed> {
+    let call = || format!("delete bridge {name}");
+    let Some(link) = find(netlink, name).attempt(call)? else {
+        return Ok(());
+    };
+    if link.kind != LinkKind::Bridge || link.alias.as_deref() != Some(alias) {
+        let call = format!("delete {name}, which is not ours by its alias");
+        return Err(Failed::new(call, Errno::EPERM));
+    }
+    let ports = LinkUnspec::new_with_index(0).controller(link.index).build();
+    let ports = Message::GetLink(without_statistics(ports));
+    if !netlink.dump(&ports).attempt(call)?.is_empty() {
+        let call = format!("delete bridge {name}, which has ports");
+        return Err(Failed::new(call, Errno::EBUSY));
+    }
+    removal::delete(link.index).attempt(call)
+}
+
+/// Makes a link a port of a bridge, and sets it up.
+pub(crate) fn join_bridge(
+    netlink: &mut Netlink,
+    link: &ManagedLink,
+    bridge: &IfName,
+    hairpin: bool,
+) -> Result<(), Failed> {
+    let call = || format!("make {link} a port of {bridge}");
+    let before = get(netlink, link.name()).attempt(call)?;
+    let controller = get(netlink, bridge).attempt(|| format!("find bridge {bridge}"))?;
+    if controller.kind != LinkKind::Bridge {
+        let call = format!("make {link} a port of {bridge}, which is no bridge");
+        return Err(Failed::new(call, Errno::EOPNOTSUPP));
+    }
+    let join = indexed(before.index).controller(controller.index).build();
+    let port = InfoPortData::BridgePort(vec![InfoBridgePort::HairpinMode(hairpin)]);
+    // A port's options can be set only in a message after the one that makes it a port.
+    let set_up = indexed(before.index)
+        .set_port_kind(InfoPortKind::Bridge)
+        .set_port_data(port)
+        .up()
+        .build();
+    let requests = [Message::SetLink(join), Message::NewLink(set_up)].map(change);
+    let answers = netlink.ask_all(requests.into()).attempt(call)?;
+    let failure = answers.into_iter().find_map(Result::err);
+    failure.map_or(Ok(()), |error| {
+        leave_as_before(netlink, &before);
+        Err(Failed::new(call(), error))
+    })
+}
+
+fn leave_as_before(netlink: &mut Netlink, before: &Link) {
+    let message = indexed(before.index).controller(before.controller.unwrap_or(0));
+    let message = if before.up { message } else { message.down() };
+    if let Err(error) = netlink.change(Message::SetLink(message.build()), 0) {
+        tracing::error!(link = before.index, %error, "a half-made bridge port stays behind");
+    }
+}
+
+/// Gives a link another Ethernet address.
+pub(crate) fn set_mac(netlink: &mut Netlink, name: &IfName, mac: Mac) -> Result<(), Failed> {
+    let message = named(name).address(mac.0.to_vec()).build();
+    let done = netlink.change(Message::SetLink(message), 0);
+    done.attempt(|| format!("set Ethernet address {mac} of {name}"))
+}
+
+/// Gives a link another MTU.
+pub(crate) fn set_mtu(netlink: &mut Netlink, name: &IfName, mtu: u32) -> Result<(), Failed> {
+    let message = named(name).mtu(mtu).build();
+    let done = netlink.change(Message::SetLink(message), 0);
+    done.attempt(|| format!("set MTU {mtu} of {name}"))
+}
+
+/// Sets a link up.
+pub(crate) fn set_up(netlink: &mut Netlink, name: &IfName) -> Result<(), Failed> {
+    let done = netlink.change(Message::SetLink(named(name).up().build()), 0);
+    done.attempt(|| format!("set {name} up"))
+}
+
+fn query(name: &IfName) -> Message {
+    Message::GetLink(without_statistics(named(name).build()))
+}
+
+fn without_statistics(mut message: LinkMessage) -> LinkMessage {
+    let mask = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
+    message.attributes.push(mask);
+    message
+}
+
+fn change(message: Message) -> Request {
+    Request::change(message, 0)
+}
+
+fn named(name: &IfName) -> LinkMessageBuilder<LinkUnspec> {
+    LinkUnspec::new_with_name(name.as_str())
+}
+
+/// A message about the link of an index.
+pub(crate) fn indexed(index: u32) -> LinkMessageBuilder<LinkUnspec> {
+    LinkUnspec::new_with_index(index)
+}

@@ -1,0 +1,260 @@
+//! Requests to rtnetlink and their answers, one after the other on a blocking socket.
+//!
+//! The kernel works through an rtnetlink request inside of `send`: the answer is there when the call returns, so an
+//! event loop would add nothing but wake-ups. A socket stays in the namespace it was opened in, whatever its thread
+//! does later. Knows nothing of what the messages are about.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "netlink's vocabulary is open: what we do not know is skipped"
+)]
+
+use std::io;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage,
+    NetlinkPayload,
+};
+use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+use rtnetlink::sys::protocols::NETLINK_ROUTE;
+use rtnetlink::sys::{Socket, SocketAddr};
+
+/// Never needed by a kernel that works; a hang of the agent would be worse than an error.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The kernel fills at most 32 KiB for one read of a dump.
+const BUFFER: usize = 64 * 1024;
+
+/// Requests sent in one call: their answers must fit the receive buffer of the socket.
+const BATCH: usize = 32;
+
+/// How often to begin a dump again that a change made inconsistent.
+const DUMP_TRIES: usize = 8;
+
+/// A socket of one namespace.
+pub(crate) struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// A message with what is expected of the kernel.
+pub(crate) struct Request {
+    message: Message,
+    flags: u16,
+}
+
+impl Request {
+    /// Asks for one object.
+    pub(crate) fn get(message: Message) -> Self {
+        Self {
+            message,
+            flags: NLM_F_REQUEST,
+        }
+    }
+
+    /// Changes something; `flags` are `NLM_F_CREATE` and the like.
+    pub(crate) fn change(message: Message, flags: u16) -> Self {
+        Self {
+            message,
+            flags: NLM_F_REQUEST | NLM_F_ACK | flags,
+        }
+    }
+}
+
+/// The answer to one request: the object that it asked for, or nothing for a change.
+pub(crate) type Answer = io::Result<Option<Message>>;
+
+impl Netlink {
+    /// Opens a socket in the namespace that the calling thread is in.
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        socket.set_cap_ack(true)?;
+        socket.set_netlink_get_strict_chk(true)?;
+        limit_waiting(&socket)?;
+        Ok(Self {
+            socket,
+            sequence: 0,
+            buffer: Vec::with_capacity(BUFFER),
+        })
+    }
+
+    /// Executes one request.
+    pub(crate) fn ask(&mut self, request: Request) -> Answer {
+        let mut answers = self.ask_all(vec![request])?;
+        answers.pop().unwrap_or_else(|| Err(unanswered()))
+    }
+
+    /// Executes one change.
+    pub(crate) fn change(&mut self, message: Message, flags: u16) -> io::Result<()> {
+        self.ask(Request::change(message, flags)).map(|_| ())
+    }
+
+    /// Executes requests in order, each on its own: one that fails does not stop those behind it.
+    pub(crate) fn ask_all(&mut self, requests: Vec<Request>) -> io::Result<Vec<Answer>> {
+        let mut answers = Vec::with_capacity(requests.len());
+        let mut requests = requests.into_iter().peekable();
+        while requests.peek().is_some() {
+            let first = self.sequence.wrapping_add(1);
+            let mut bytes = Vec::new();
+            for request in requests.by_ref().take(BATCH) {
+                self.encode(request, &mut bytes);
+            }
+            self.socket.send(&bytes, 0)?;
+            self.collect(first, &mut answers)?;
+        }
+        Ok(answers)
+    }
+
+    /// All objects that `message` asks for.
+    pub(crate) fn dump(&mut self, message: &Message) -> io::Result<Vec<Message>> {
+        for _ in 0..DUMP_TRIES {
+            if let Some(objects) = self.dump_once(message.clone())? {
+                return Ok(objects);
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "the list kept changing while the kernel told it",
+        ))
+    }
+
+    fn dump_once(&mut self, message: Message) -> io::Result<Option<Vec<Message>>> {
+        let flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let mut bytes = Vec::new();
+        self.encode(Request { message, flags }, &mut bytes);
+        self.socket.send(&bytes, 0)?;
+        let mut objects = Vec::new();
+        let mut consistent = true;
+        loop {
+            self.receive()?;
+            for part in messages(&self.buffer) {
+                let header = NetlinkBuffer::new(part);
+                if header.sequence_number() != self.sequence {
+                    continue;
+                }
+                consistent &= header.flags() & NLM_F_DUMP_INTR == 0;
+                match decode(part) {
+                    Ok(NetlinkPayload::InnerMessage(object)) => objects.push(object),
+                    Ok(NetlinkPayload::Done(done)) if done.code < 0 => {
+                        return Err(io::Error::from_raw_os_error(-done.code));
+                    }
+                    Ok(NetlinkPayload::Done(_)) => return Ok(consistent.then_some(objects)),
+                    Ok(NetlinkPayload::Error(error)) => return Err(error.to_io()),
+                    Ok(_) => {}
+                    // An object of a kind that the decoder does not understand is nobody's we know.
+                    Err(error) => tracing::warn!(%error, "skipped an object of a netlink dump"),
+                }
+            }
+        }
+    }
+
+    fn encode(&mut self, request: Request, bytes: &mut Vec<u8>) {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut message = NetlinkMessage::from(request.message);
+        message.header.flags = request.flags;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let start = bytes.len();
+        bytes.resize((start + message.buffer_len()).next_multiple_of(4), 0);
+        message.serialize(&mut bytes[start..]);
+    }
+
+    /// Reads the answers to the requests from `first` to the last one sent.
+    fn collect(&mut self, first: u32, answers: &mut Vec<Answer>) -> io::Result<()> {
+        let mut awaited = first;
+        let end = self.sequence.wrapping_add(1);
+        while awaited != end {
+            self.receive()?;
+            for part in messages(&self.buffer) {
+                if NetlinkBuffer::new(part).sequence_number() != awaited {
+                    continue;
+                }
+                awaited = awaited.wrapping_add(1);
+                answers.push(answer(part));
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        receive(&self.socket, &mut self.buffer)
+    }
+}
+
+/// A socket that hears of all changes to links, and by which one may be asked for.
+pub(crate) fn open_listener(groups: &[u32]) -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    for group in groups {
+        socket.add_membership(*group)?;
+    }
+    limit_waiting(&socket)?;
+    Ok(socket)
+}
+
+/// The bytes of one change with its acknowledgement wanted, for a socket of [`open_listener`].
+pub(crate) fn encode_change(message: Message) -> Vec<u8> {
+    let mut message = NetlinkMessage::from(message);
+    message.header.flags = NLM_F_REQUEST | NLM_F_ACK;
+    message.header.sequence_number = 1;
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
+}
+
+/// Reads what the kernel sends next.
+pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+    loop {
+        buffer.clear();
+        buffer.reserve(BUFFER);
+        match socket.recv(buffer, 0) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The messages in one read.
+pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let header = NetlinkBuffer::new_checked(bytes).ok()?;
+        let length = usize::try_from(header.length()).ok()?;
+        let (message, _) = bytes.split_at_checked(length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+/// The contents of one message.
+pub(crate) fn decode(bytes: &[u8]) -> io::Result<NetlinkPayload<Message>> {
+    NetlinkMessage::deserialize(bytes)
+        .map(|message| message.payload)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn answer(bytes: &[u8]) -> Answer {
+    match decode(bytes)? {
+        NetlinkPayload::InnerMessage(object) => Ok(Some(object)),
+        NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
+        _ => Ok(None),
+    }
+}
+
+fn limit_waiting(socket: &Socket) -> io::Result<()> {
+    let patience = TimeVal::seconds(i64::try_from(PATIENCE.as_secs()).unwrap_or(i64::MAX));
+    setsockopt(socket, sockopt::ReceiveTimeout, &patience)?;
+    Ok(())
+}
+
+fn unanswered() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel gave no answer")
+}

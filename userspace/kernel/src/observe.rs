@@ -1,0 +1,133 @@
+//! Looking at the kernel: all of the node, or just what one ADD or DEL needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Attachment, IfName, NetnsPath};
+use planner::{Link, Observed, PodSide, Scope, SysctlKey};
+
+use crate::error::{Attempt as _, Failed};
+use crate::host::Host;
+use crate::netns::OpenNetns;
+use crate::{addresses, entries, filters, links, pod, routes, sysctl};
+
+pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
+    match scope {
+        Scope::Node { sysctls } => node(host, sysctls),
+        Scope::Netns {
+            path,
+            ifname,
+            links,
+        } => netns(host, path, ifname, links),
+        Scope::Attachment(attachment) => of_attachment(host, attachment),
+    }
+}
+
+fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Failed> {
+    let links = all_links(host)?;
+    let names = links.iter().map(|(name, link)| (link.index, name.clone()));
+    let names: BTreeMap<u32, IfName> = names.collect();
+    let mut sysctls = BTreeMap::new();
+    for key in wanted {
+        let value = sysctl::read(key).attempt(|| format!("read {key}"))?;
+        sysctls.extend(value.map(|value| (key.clone(), value)));
+    }
+    Ok(Observed {
+        routes: routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?,
+        sysctls,
+        entries: entries::all(&host.tables, &names)
+            .attempt(|| "read the datapath's tables".to_owned())?,
+        links,
+        ..Observed::default()
+    })
+}
+
+fn all_links(host: &mut Host) -> Result<BTreeMap<IfName, Link>, Failed> {
+    let netlink = &mut host.netlink;
+    let list = || "list the links".to_owned();
+    let mut all = links::all(netlink).attempt(list)?;
+    let addresses = addresses::all(netlink).attempt(|| "list the addresses".to_owned())?;
+    for (index, address) in addresses {
+        let own = all.iter_mut().find(|(_, link)| link.index == index);
+        if let Some((_, link)) = own {
+            link.addresses.push(address);
+        }
+    }
+    // A link without clsact has no filter of ours: one question instead of two for each of them.
+    let with_clsact = filters::links_with_clsact(netlink).attempt(list)?;
+    let asked: Vec<u32> = with_clsact.into_iter().collect();
+    let attached = filters::attached(netlink, &asked).attempt(list)?;
+    let attached: BTreeMap<u32, _> = asked.into_iter().zip(attached).collect();
+    let pinned = host.programs.pinned().attempt(list)?;
+    for (name, link) in &mut all {
+        link.hooks = attached.get(&link.index).cloned().unwrap_or_default();
+        if pinned.contains(&link.index) {
+            let hooks = host.programs.attached(name, link.index);
+            link.hooks
+                .extend(hooks.attempt(|| format!("look at the programs of {name}"))?);
+        }
+    }
+    Ok(all.into_iter().collect())
+}
+
+fn netns(
+    host: &mut Host,
+    path: &NetnsPath,
+    ifname: &IfName,
+    wanted: &BTreeSet<IfName>,
+) -> Result<Observed, Failed> {
+    let mut observed = Observed {
+        links: some_links(host, wanted)?,
+        ..Observed::default()
+    };
+    if let Some(open) = open(path)? {
+        observed.pod = look(&open, ifname)?;
+        observed.netns.insert(path.clone(), open.identity().clone());
+    }
+    Ok(observed)
+}
+
+fn of_attachment(host: &mut Host, attachment: &Attachment) -> Result<Observed, Failed> {
+    let host_link = attachment.host_link();
+    let wanted = BTreeSet::from([host_link.name().clone(), attachment.bridge.clone()]);
+    let mut observed = Observed {
+        links: some_links(host, &wanted)?,
+        entries: entries::of_attachment(&host.tables, attachment)
+            .attempt(|| format!("read the table entries of {}", attachment.key))?,
+        ..Observed::default()
+    };
+    let path = &attachment.netns.path;
+    if let Some(open) = open(path)? {
+        if *open.identity() == attachment.netns {
+            observed.pod = look(&open, &attachment.key.ifname)?;
+        }
+        observed.netns.insert(path.clone(), open.identity().clone());
+    }
+    Ok(observed)
+}
+
+fn open(path: &NetnsPath) -> Result<Option<OpenNetns>, Failed> {
+    OpenNetns::find(path).attempt(|| format!("open network namespace {path}"))
+}
+
+fn look(netns: &OpenNetns, ifname: &IfName) -> Result<Option<PodSide>, Failed> {
+    let path = &netns.identity().path;
+    pod::look(netns, ifname).attempt(|| format!("look at {ifname} in {path}"))
+}
+
+/// The links of these names that exist, without listing all others.
+fn some_links(host: &mut Host, names: &BTreeSet<IfName>) -> Result<BTreeMap<IfName, Link>, Failed> {
+    let mut found = BTreeMap::new();
+    for name in names {
+        let call = || format!("look at {name}");
+        let Some(mut link) = links::find(&mut host.netlink, name).attempt(call)? else {
+            continue;
+        };
+        link.addresses = addresses::of_link(&mut host.netlink, link.index).attempt(call)?;
+        let filters = filters::attached(&mut host.netlink, &[link.index]).attempt(call)?;
+        link.hooks = filters.into_iter().flatten().collect();
+        let pinned = host.programs.attached(name, link.index).attempt(call)?;
+        link.hooks.extend(pinned);
+        found.insert(name.clone(), link);
+    }
+    Ok(found)
+}

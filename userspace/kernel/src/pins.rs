@@ -1,0 +1,213 @@
+//! Where maps and links are pinned: a directory of a BPF file system for each ABI version, held by one agent at a time.
+//!
+//! ```text
+//! <bpffs>/v<ABI version>/maps/<NAME>
+//! <bpffs>/v<ABI version>/links/<interface index>-{in,out}
+//! ```
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use abi::{Address, PrefixKey, maps};
+use aya::maps::{MapInfo, MapType};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use crate::error::{Attempt as _, Failed, OpenError, io_error};
+
+/// What a map has to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Shape {
+    kind: MapType,
+    key: usize,
+    value: usize,
+    capacity: u32,
+}
+
+impl Shape {
+    const fn of<K, V>(kind: MapType, capacity: u32) -> Self {
+        Self {
+            kind,
+            key: size_of::<K>(),
+            value: size_of::<V>(),
+            capacity,
+        }
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            kind,
+            key,
+            value,
+            capacity,
+        } = self;
+        write!(
+            f,
+            "a {kind:?} of {capacity} entries of {key} bytes to {value}"
+        )
+    }
+}
+
+/// A map that is pinned.
+pub(crate) struct PinnedMap {
+    /// Name in the object and in the directory.
+    pub(crate) name: &'static str,
+    shape: Shape,
+}
+
+const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMap {
+    PinnedMap {
+        name,
+        shape: Shape::of::<K, V>(kind, capacity),
+    }
+}
+
+/// All maps of the ABI.
+pub(crate) const MAPS: [PinnedMap; 13] = [
+    map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, maps::FLOWS_CAPACITY),
+    map::<abi::FragmentKey, abi::FragmentPorts>(
+        maps::FRAGMENTS,
+        MapType::LruHash,
+        maps::FRAGMENTS_CAPACITY,
+    ),
+    map::<u32, abi::Pod>(maps::PODS, MapType::Array, maps::PODS_CAPACITY),
+    map::<u32, abi::Interface>(maps::INTERFACES, MapType::Hash, maps::INTERFACES_CAPACITY),
+    map::<Address, abi::Endpoint>(maps::ENDPOINTS, MapType::Hash, maps::ENDPOINTS_CAPACITY),
+    map::<abi::HostportKey, abi::Hostport>(
+        maps::HOSTPORTS,
+        MapType::Hash,
+        maps::HOSTPORTS_CAPACITY,
+    ),
+    map::<u32, abi::Uplink>(maps::UPLINKS, MapType::Hash, maps::UPLINKS_CAPACITY),
+    map::<Address, u32>(maps::LOCALS, MapType::Hash, maps::LOCALS_CAPACITY),
+    map::<PrefixKey, u32>(maps::PREFIXES, MapType::LpmTrie, maps::PREFIXES_CAPACITY),
+    map::<u32, abi::Counters>(
+        maps::COUNTERS,
+        MapType::PerCpuArray,
+        maps::COUNTERS_CAPACITY,
+    ),
+    map::<u32, abi::DropCount>(maps::DROPS, MapType::PerCpuArray, maps::DROP_REASONS),
+    map::<u32, abi::Settings>(maps::SETTINGS, MapType::Array, 1),
+    map::<u32, abi::Swept>(maps::SWEPT, MapType::Array, 1),
+];
+
+/// The directory of this ABI version, locked.
+pub(crate) struct Pins {
+    version: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Pins {
+    /// Makes the directories, mounting a BPF file system where there is none, and locks them.
+    pub(crate) fn open(bpffs: &Path) -> Result<Self, OpenError> {
+        mount_bpffs(bpffs)?;
+        // The lock is the directory's: a BPF file system holds no ordinary files.
+        let directory = File::open(bpffs).attempt(|| format!("open {}", bpffs.display()))?;
+        let lock = Flock::lock(directory, FlockArg::LockExclusiveNonblock);
+        let lock = lock.map_err(|(_, errno)| {
+            if errno == Errno::EWOULDBLOCK {
+                OpenError::Locked(bpffs.to_owned())
+            } else {
+                Failed::new(format!("lock {}", bpffs.display()), errno).into()
+            }
+        })?;
+        let version = bpffs.join(format!("v{}", abi::ABI_VERSION));
+        let pins = Self {
+            version,
+            _lock: lock,
+        };
+        for directory in [pins.maps(), pins.links()] {
+            make(&directory).attempt(|| format!("create {}", directory.display()))?;
+        }
+        Ok(pins)
+    }
+
+    /// Directory of the maps.
+    pub(crate) fn maps(&self) -> PathBuf {
+        self.version.join("maps")
+    }
+
+    /// Where a map is pinned.
+    pub(crate) fn map(&self, name: &str) -> PathBuf {
+        self.maps().join(name)
+    }
+
+    /// Directory of the links.
+    pub(crate) fn links(&self) -> PathBuf {
+        self.version.join("links")
+    }
+
+    /// Compares the maps that are pinned with what they have to be: the loader takes any map of the right name.
+    pub(crate) fn verify(&self) -> Result<(), OpenError> {
+        for map in &MAPS {
+            let path = self.map(map.name);
+            let info = match MapInfo::from_pin(&path) {
+                Ok(info) => info,
+                Err(error) => match io_error(&error) {
+                    error if error.kind() == io::ErrorKind::NotFound => continue,
+                    error => {
+                        return Err(Failed::new(format!("open {}", path.display()), error).into());
+                    }
+                },
+            };
+            let found = shape(&info);
+            if found != Some(map.shape) {
+                return Err(OpenError::Map {
+                    name: map.name,
+                    found: found.map_or("of an unknown type".to_owned(), |found| found.to_string()),
+                    expected: map.shape.to_string(),
+                    path: path.display().to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shape(info: &MapInfo) -> Option<Shape> {
+    Some(Shape {
+        kind: info.map_type().ok()?,
+        key: usize::try_from(info.key_size()).ok()?,
+        value: usize::try_from(info.value_size()).ok()?,
+        capacity: info.max_entries(),
+    })
+}
+
+fn mount_bpffs(directory: &Path) -> Result<(), OpenError> {
+    if make(directory).is_err() {
+        // Below /sys/fs/bpf nothing can be made before a file system is mounted there.
+        let parent = directory.parent().unwrap_or(directory);
+        mount_at(parent)?;
+        make(directory).attempt(|| format!("create {}", directory.display()))?;
+    }
+    let status = statfs(directory).attempt(|| format!("look at {}", directory.display()))?;
+    if status.filesystem_type() == BPF_FS_MAGIC {
+        Ok(())
+    } else {
+        mount_at(directory)
+    }
+}
+
+fn mount_at(directory: &Path) -> Result<(), OpenError> {
+    let mounted = mount(
+        Some("bpf"),
+        directory,
+        Some("bpf"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
+        Some("mode=0700"),
+    );
+    Ok(mounted.attempt(|| format!("mount a BPF file system at {}", directory.display()))?)
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+}

@@ -1,0 +1,197 @@
+//! The inside of a pod's namespace: its interface, addresses and routes.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "netlink's vocabulary is open: what we do not know is skipped"
+)]
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+
+use model::{IfName, InterfaceAddress};
+use nix::errno::Errno;
+use planner::{PodSide, PodSpec};
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+use rtnetlink::packet_route::link::LinkAttribute;
+
+use crate::error::{Attempt as _, Failed, is};
+use crate::netlink::{Netlink, Request};
+use crate::netns::OpenNetns;
+use crate::{addresses, links, routes, sysctl};
+
+/// The loopback is always the first link of a namespace.
+const LOOPBACK: u32 = 1;
+
+/// What is inside of `netns` under the name `ifname`; `None` when there is no such interface.
+pub(crate) fn look(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option<PodSide>> {
+    let mut netlink = netns.run(Netlink::open)?;
+    let Some((index, mut side)) = find(&mut netlink, ifname)? else {
+        return Ok(None);
+    };
+    let all = addresses::of_link(&mut netlink, index)?;
+    side.addresses = all.into_iter().filter(|own| !is_link_local(own)).collect();
+    side.routes = routes::of_link(&mut netlink, index)?.into_iter().collect();
+    Ok(Some(side))
+}
+
+/// The pod's end alone, without addresses and routes.
+pub(crate) fn end(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option<PodSide>> {
+    let mut netlink = netns.run(Netlink::open)?;
+    Ok(find(&mut netlink, ifname)?.map(|(_, side)| side))
+}
+
+fn find(netlink: &mut Netlink, ifname: &IfName) -> io::Result<Option<(u32, PodSide)>> {
+    let Some(message) = links::find_message(netlink, ifname)? else {
+        return Ok(None);
+    };
+    let link = links::link(&message);
+    let peer = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::Link(index) => Some(*index),
+            _ => None,
+        });
+    let side = PodSide {
+        mac: link.mac,
+        mtu: link.mtu,
+        up: link.up,
+        addresses: BTreeSet::new(),
+        routes: BTreeSet::new(),
+        peer,
+    };
+    Ok(Some((link.index, side)))
+}
+
+fn is_link_local(own: &InterfaceAddress) -> bool {
+    matches!(own.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// Sets up the inside of a pod.
+pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
+    let PodSpec { netns, ifname, .. } = spec;
+    let open =
+        OpenNetns::open(netns).attempt(|| format!("open network namespace {}", netns.path))?;
+    let mut netlink = open
+        .run(|| {
+            // No wait for duplicate addresses before the link-local one can be used.
+            sysctl::write_if_present(&format!("net/ipv6/conf/{ifname}/accept_dad"), "0")?;
+            Netlink::open()
+        })
+        .attempt(|| format!("enter network namespace {}", netns.path))?;
+    let found =
+        find(&mut netlink, ifname).attempt(|| format!("look at {ifname} in {}", netns.path))?;
+    let Some((index, before)) = found else {
+        let call = format!("find {ifname} in {}", netns.path);
+        return Err(Failed::new(call, Errno::ENODEV));
+    };
+    let parts = parts(spec, index, before.up)
+        .attempt(|| format!("describe the routes of {ifname} in {}", netns.path))?;
+    Inside {
+        netlink: &mut netlink,
+        spec,
+        index,
+    }
+    .configure(parts)
+}
+
+/// One change inside of a pod.
+struct Part {
+    what: String,
+    change: Request,
+    /// What takes it away again, where that is needed.
+    undo: Option<Request>,
+}
+
+fn parts(spec: &PodSpec, index: u32, was_up: bool) -> io::Result<Vec<Part>> {
+    let mut parts = vec![Part {
+        what: "set lo up".to_owned(),
+        change: change(set_up_message(LOOPBACK)),
+        undo: None,
+    }];
+    parts.extend(spec.addresses.iter().map(|address| Part {
+        what: format!("add address {address}"),
+        change: Request::change(
+            addresses::new_message(index, *address),
+            NLM_F_CREATE | NLM_F_EXCL,
+        ),
+        undo: Some(change(Message::DelAddress(addresses::message(
+            index, *address,
+        )))),
+    }));
+    let down = Message::SetLink(links::indexed(index).down().build());
+    parts.push(Part {
+        what: "set the link up".to_owned(),
+        change: change(set_up_message(index)),
+        undo: (!was_up).then(|| change(down)),
+    });
+    for route in &spec.routes {
+        let message = routes::message(index, route)?;
+        parts.push(Part {
+            what: format!("add a route to {}", route.destination),
+            // Not exclusive: a pod on two networks may have two default routes.
+            change: Request::change(Message::NewRoute(message.clone()), NLM_F_CREATE),
+            undo: Some(change(Message::DelRoute(message))),
+        });
+    }
+    Ok(parts)
+}
+
+fn set_up_message(index: u32) -> Message {
+    Message::SetLink(links::indexed(index).up().build())
+}
+
+fn change(message: Message) -> Request {
+    Request::change(message, 0)
+}
+
+struct Inside<'a> {
+    netlink: &'a mut Netlink,
+    spec: &'a PodSpec,
+    index: u32,
+}
+
+impl Inside<'_> {
+    /// All in one call to the kernel. What is there already is no failure if it is the same; after any other failure
+    /// all that was new is taken away, the last first.
+    fn configure(&mut self, parts: Vec<Part>) -> Result<(), Failed> {
+        let mut failure = None;
+        let mut undo = Vec::new();
+        let (changes, rest): (Vec<_>, Vec<_>) = parts
+            .into_iter()
+            .map(|part| (part.change, (part.what, part.undo)))
+            .unzip();
+        let PodSpec { ifname, netns, .. } = self.spec;
+        let place = |what: &str| format!("{what} ({ifname} in {})", netns.path);
+        let answers = self.netlink.ask_all(changes);
+        let answers = answers.attempt(|| place("set up the inside"))?;
+        for (answer, (what, part_undo)) in answers.into_iter().zip(rest) {
+            match answer {
+                Ok(_) => undo.extend(part_undo),
+                Err(error) if is(&error, Errno::EEXIST) && self.is_complete() => {}
+                Err(error) => {
+                    failure.get_or_insert_with(|| Failed::new(place(&what), error));
+                }
+            }
+        }
+        let Some(failure) = failure else {
+            return Ok(());
+        };
+        undo.reverse();
+        if let Err(error) = self.netlink.ask_all(undo) {
+            tracing::error!(%ifname, netns = %netns.path, %error, "a half-made pod stays behind");
+        }
+        Err(failure)
+    }
+
+    /// Whether all addresses and routes that are asked for are there.
+    fn is_complete(&mut self) -> bool {
+        let addresses = addresses::of_link(self.netlink, self.index).unwrap_or_default();
+        let routes = routes::of_link(self.netlink, self.index).unwrap_or_default();
+        let spec = self.spec;
+        spec.addresses.iter().all(|own| addresses.contains(own))
+            && spec.routes.iter().all(|own| routes.contains(own))
+    }
+}

@@ -1,0 +1,215 @@
+//! The BPF object in the kernel: loading it, and attaching its programs to uplinks by pinned TCX links.
+//!
+//! A pinned link survives the agent; the next agent updates it in place, so that no packet passes without a program.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::path::{Path, PathBuf};
+
+use abi::maps::programs;
+use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::{TestRun as _, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use model::IfName;
+use nix::errno::Errno;
+use planner::Hook;
+
+use crate::error::{OpenError, io_error, is};
+use crate::pins::{MAPS, Pins};
+
+/// All programs that an object must have.
+const PROGRAMS: [&str; 5] = [
+    programs::FROM_POD,
+    programs::TO_POD,
+    programs::UPLINK_IN,
+    programs::UPLINK_OUT,
+    programs::SWEEP,
+];
+
+/// Name of a hook's program in the object.
+pub(crate) fn name(hook: Hook) -> &'static str {
+    match hook {
+        Hook::FromPod => programs::FROM_POD,
+        Hook::ToPod => programs::TO_POD,
+        Hook::UplinkIn => programs::UPLINK_IN,
+        Hook::UplinkOut => programs::UPLINK_OUT,
+    }
+}
+
+/// Loads the object's maps, reusing the pinned ones.
+pub(crate) fn load(object: &[u8], pins: &Pins) -> Result<Ebpf, OpenError> {
+    let mut loader = EbpfLoader::new();
+    loader.btf(None).default_map_pin_directory(pins.maps());
+    for map in &MAPS {
+        loader.map_pin_path(map.name, pins.map(map.name));
+    }
+    loader.load(object).map_err(|error| OpenError::Load {
+        what: "the BPF object's maps".to_owned(),
+        source: error.into(),
+    })
+}
+
+/// The loaded programs.
+pub(crate) struct Programs {
+    object: Ebpf,
+    links: PathBuf,
+}
+
+impl Programs {
+    /// Loads the programs of an object whose maps are loaded (and not taken out of it yet: the programs need them).
+    pub(crate) fn load(mut object: Ebpf, pins: &Pins) -> Result<Self, OpenError> {
+        for name in PROGRAMS {
+            let missing = OpenError::Missing {
+                what: "program",
+                name,
+            };
+            let program = object.program_mut(name).ok_or(missing)?;
+            let loaded = <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load);
+            loaded.map_err(|error| OpenError::Load {
+                what: format!("BPF program {name}"),
+                source: error.into(),
+            })?;
+        }
+        Ok(Self {
+            object,
+            links: pins.links(),
+        })
+    }
+
+    /// The object, for taking its maps out.
+    pub(crate) fn object(&mut self) -> &mut Ebpf {
+        &mut self.object
+    }
+
+    fn program(&mut self, name: &str) -> io::Result<&mut SchedClassifier> {
+        let program = self.object.program_mut(name).ok_or(Errno::ENOENT)?;
+        program.try_into().map_err(|error| io_error(&error))
+    }
+
+    /// The descriptor of a hook's program.
+    pub(crate) fn descriptor(&mut self, hook: Hook) -> io::Result<RawFd> {
+        let program = self.program(name(hook))?;
+        let descriptor = program.fd().map_err(|error| io_error(&error))?;
+        Ok(descriptor.as_fd().as_raw_fd())
+    }
+
+    /// Runs the program that forgets flows.
+    pub(crate) fn sweep(&mut self) -> io::Result<()> {
+        // The kernel wants a frame with an Ethernet header at least; the program does not look at it.
+        let frame = [0; 64];
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(&frame);
+        let program = self.program(programs::SWEEP)?;
+        let run = program.test_run(options);
+        run.map(|_| ()).map_err(|error| io_error(&error))
+    }
+
+    /// Attaches a hook's program to an uplink by a pinned TCX link, or updates the link that is pinned. Tells whether
+    /// the link is new.
+    pub(crate) fn attach(&mut self, link: &IfName, index: u32, hook: Hook) -> io::Result<bool> {
+        let pin = self.pin(index, hook);
+        let program = self.program(name(hook))?;
+        match update(program, &pin) {
+            Ok(true) => return Ok(false),
+            Ok(false) => {}
+            // The link was of a device that is gone, whose index another one has now.
+            Err(error) if is(&error, Errno::ENOLINK) => std::fs::remove_file(&pin)?,
+            Err(error) => return Err(error),
+        }
+        let order = TcAttachOptions::TcxOrder(LinkOrder::default());
+        let attached = program.attach_with_options(link.as_str(), side(hook), order);
+        let attached = attached.and_then(|id| program.take_link(id));
+        let attached = attached.map_err(|error| io_error(&error))?;
+        let attached = FdLink::try_from(attached).map_err(|error| io_error(&error))?;
+        attached.pin(&pin).map_err(|error| io_error(&error))?;
+        Ok(true)
+    }
+
+    /// Detaches a hook's program from an uplink; that it is not attached is success.
+    pub(crate) fn detach(&self, index: u32, hook: Hook) -> io::Result<()> {
+        match std::fs::remove_file(self.pin(index, hook)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Removes all pins of a link.
+    pub(crate) fn detach_all(&self, index: u32) -> io::Result<()> {
+        self.detach(index, Hook::UplinkIn)?;
+        self.detach(index, Hook::UplinkOut)
+    }
+
+    /// Which programs are attached to a link by pinned TCX links.
+    pub(crate) fn attached(&self, link: &IfName, index: u32) -> io::Result<BTreeSet<Hook>> {
+        let mut hooks = BTreeSet::new();
+        for hook in [Hook::UplinkIn, Hook::UplinkOut] {
+            let Some(pinned) = open(&self.pin(index, hook))? else {
+                continue;
+            };
+            let info = FdLink::from(pinned).info();
+            let program = info.map_err(|error| io_error(&error))?.program_id();
+            let query = SchedClassifier::query_tcx(link.as_str(), side(hook));
+            // A kernel without TCX, or a link that has just gone, has none.
+            let attached = query.map(|(_, programs)| programs).unwrap_or_default();
+            if attached.iter().any(|info| info.id() == program) {
+                hooks.insert(hook);
+            }
+        }
+        Ok(hooks)
+    }
+
+    /// Indexes of the links that have pins.
+    pub(crate) fn pinned(&self) -> io::Result<BTreeSet<u32>> {
+        let mut indexes = BTreeSet::new();
+        for entry in std::fs::read_dir(&self.links)? {
+            let name = entry?.file_name();
+            let index = name.to_str().and_then(|name| name.split_once('-'));
+            indexes.extend(index.and_then(|(index, _)| index.parse::<u32>().ok()));
+        }
+        Ok(indexes)
+    }
+
+    fn pin(&self, index: u32, hook: Hook) -> PathBuf {
+        let side = match hook {
+            Hook::FromPod | Hook::UplinkIn => "in",
+            Hook::ToPod | Hook::UplinkOut => "out",
+        };
+        self.links.join(format!("{index}-{side}"))
+    }
+}
+
+fn side(hook: Hook) -> TcAttachType {
+    match hook {
+        Hook::FromPod | Hook::UplinkIn => TcAttachType::Ingress,
+        Hook::ToPod | Hook::UplinkOut => TcAttachType::Egress,
+    }
+}
+
+/// Puts the program into the link that is pinned; `false` when there is none.
+fn update(program: &mut SchedClassifier, pin: &Path) -> io::Result<bool> {
+    let Some(pinned) = open(pin)? else {
+        return Ok(false);
+    };
+    let link = FdLink::from(pinned).try_into();
+    let link = link.map_err(|error: LinkError| io_error(&error))?;
+    let updated = program.attach_to_link(link);
+    let updated = updated.and_then(|id| program.take_link(id));
+    // Dropping the link closes its descriptor; the pin keeps it attached.
+    updated
+        .map(drop)
+        .map_err(|error: ProgramError| io_error(&error))?;
+    Ok(true)
+}
+
+fn open(pin: &Path) -> io::Result<Option<PinnedLink>> {
+    match PinnedLink::from_pin(pin) {
+        Ok(pinned) => Ok(Some(pinned)),
+        Err(error) => match io_error(&error) {
+            error if is(&error, Errno::ENOENT) => Ok(None),
+            error => Err(error),
+        },
+    }
+}

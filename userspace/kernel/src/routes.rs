@@ -1,0 +1,145 @@
+//! Routes: all of a namespace, and those by one link.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "netlink's vocabulary is open: what we do not know is skipped"
+)]
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use model::{Cidr, Route};
+use planner::RouteEntry;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType, RouteVia,
+};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+
+use crate::netlink::Netlink;
+
+/// Routes to other hosts of all tables and both families, one entry for each leg of a multipath route.
+pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<RouteEntry>> {
+    let mut entries = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut query = RouteMessage::default();
+        query.header.address_family = family;
+        let unicast = unicast(netlink, query)?;
+        entries.extend(unicast.iter().flat_map(legs));
+    }
+    Ok(entries)
+}
+
+/// Routes of the main table by one link, without those that the kernel made for the link's addresses.
+pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route>> {
+    let mut routes = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut query = RouteMessage::default();
+        query.header.address_family = family;
+        query.attributes.push(RouteAttribute::Oif(index));
+        let unicast = unicast(netlink, query)?;
+        let made = unicast
+            .iter()
+            .filter(|message| message.header.protocol != RouteProtocol::Kernel);
+        let own = made
+            .flat_map(legs)
+            .filter(|leg| leg.link == index && leg.table == MAIN);
+        routes.extend(own.map(|leg| Route {
+            destination: leg.destination,
+            gateway: leg.gateway,
+        }));
+    }
+    Ok(routes)
+}
+
+/// The message about a route by a link in the main table; the gateway need not be of a subnet of the link's.
+pub(crate) fn message(index: u32, route: &Route) -> io::Result<RouteMessage> {
+    let destination = route.destination;
+    let builder = RouteMessageBuilder::<IpAddr>::new()
+        .output_interface(index)
+        .destination_prefix(destination.network(), destination.prefix_len())
+        .map_err(|_| io::ErrorKind::InvalidInput)?;
+    let builder = match route.gateway {
+        Some(gateway) => builder
+            .gateway(gateway)
+            .map_err(|_| io::ErrorKind::InvalidInput)?
+            .onlink(),
+        None => builder.scope(RouteScope::Link),
+    };
+    Ok(builder.build())
+}
+
+const MAIN: u32 = 254;
+
+fn unicast(netlink: &mut Netlink, query: RouteMessage) -> io::Result<Vec<RouteMessage>> {
+    let messages = netlink.dump(&Message::GetRoute(query))?;
+    let routes = messages.into_iter().filter_map(|message| match message {
+        Message::NewRoute(route) if route.header.kind == RouteType::Unicast => Some(route),
+        _ => None,
+    });
+    Ok(routes.collect())
+}
+
+/// One entry for each way out; a route without any (a blackhole) has none.
+fn legs(message: &RouteMessage) -> Vec<RouteEntry> {
+    let Some(destination) = destination(message) else {
+        return Vec::new();
+    };
+    let mut table = u32::from(message.header.table);
+    let mut legs = Vec::new();
+    let mut link = None;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Oif(index) => link = Some(*index),
+            RouteAttribute::MultiPath(hops) => legs.extend(
+                hops.iter()
+                    .map(|hop| (hop.interface_index, gateway(&hop.attributes))),
+            ),
+            _ => {}
+        }
+    }
+    legs.extend(link.map(|link| (link, gateway(&message.attributes))));
+    let entry = |(link, gateway)| RouteEntry {
+        destination,
+        gateway,
+        link,
+        table,
+    };
+    legs.into_iter().map(entry).collect()
+}
+
+fn destination(message: &RouteMessage) -> Option<Cidr> {
+    let given = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Destination(address) => plain(address),
+            _ => None,
+        });
+    let any = match message.header.address_family {
+        AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        _ => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    Cidr::containing(
+        given.unwrap_or(any),
+        message.header.destination_prefix_length,
+    )
+}
+
+fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+    attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(address) => plain(address),
+        RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::V4(*v4)),
+        RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    })
+}
+
+fn plain(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
+        RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    }
+}

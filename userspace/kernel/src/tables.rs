@@ -1,0 +1,102 @@
+//! The datapath's maps as typed tables. Knows their keys and values, not what an entry means.
+
+use std::io;
+
+use abi::maps;
+use aya::Ebpf;
+use aya::maps::lpm_trie::Key;
+use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray};
+use nix::errno::Errno;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::error::{OpenError, io_error};
+
+/// A value of the ABI as aya wants it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Wire<T>(pub(crate) T);
+
+#[expect(
+    unsafe_code,
+    reason = "aya knows no safe way to accept a layout of one's own"
+)]
+// SAFETY: `Pod` asks that the type may be read from and written as bytes. `FromBytes` is proof that any bytes are a
+// value, `IntoBytes` that no byte of a value is padding; the wrapper is transparent.
+unsafe impl<T> aya::Pod for Wire<T> where T: FromBytes + IntoBytes + Immutable + Copy + 'static {}
+
+/// A hash from `K` to `V`.
+pub(crate) type Hash<K, V> = HashMap<MapData, K, V>;
+
+/// All tables that the agent reads or writes.
+pub(crate) struct Tables {
+    pub(crate) flows: Hash<Wire<abi::Tuple>, Wire<abi::Flow>>,
+    pub(crate) pods: Array<MapData, Wire<abi::Pod>>,
+    pub(crate) interfaces: Hash<u32, Wire<abi::Interface>>,
+    pub(crate) endpoints: Hash<Wire<abi::Address>, Wire<abi::Endpoint>>,
+    pub(crate) hostports: Hash<Wire<abi::HostportKey>, Wire<abi::Hostport>>,
+    pub(crate) uplinks: Hash<u32, Wire<abi::Uplink>>,
+    pub(crate) locals: Hash<Wire<abi::Address>, u32>,
+    pub(crate) prefixes: LpmTrie<MapData, Wire<abi::Address>, u32>,
+    pub(crate) counters: PerCpuArray<MapData, Wire<abi::Counters>>,
+    pub(crate) drops: PerCpuArray<MapData, Wire<abi::DropCount>>,
+    pub(crate) settings: Array<MapData, Wire<abi::Settings>>,
+    pub(crate) swept: Array<MapData, Wire<abi::Swept>>,
+}
+
+impl Tables {
+    /// Takes the maps out of a loaded object.
+    pub(crate) fn take(object: &mut Ebpf) -> Result<Self, OpenError> {
+        Ok(Self {
+            flows: take(object, maps::FLOWS)?,
+            pods: take(object, maps::PODS)?,
+            interfaces: take(object, maps::INTERFACES)?,
+            endpoints: take(object, maps::ENDPOINTS)?,
+            hostports: take(object, maps::HOSTPORTS)?,
+            uplinks: take(object, maps::UPLINKS)?,
+            locals: take(object, maps::LOCALS)?,
+            prefixes: take(object, maps::PREFIXES)?,
+            counters: take(object, maps::COUNTERS)?,
+            drops: take(object, maps::DROPS)?,
+            settings: take(object, maps::SETTINGS)?,
+            swept: take(object, maps::SWEPT)?,
+        })
+    }
+}
+
+fn take<T>(object: &mut Ebpf, name: &'static str) -> Result<T, OpenError>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    let missing = OpenError::Missing { what: "map", name };
+    let map = object.take_map(name).ok_or(missing)?;
+    T::try_from(map).map_err(|error| OpenError::Load {
+        what: format!("map {name}"),
+        source: error.into(),
+    })
+}
+
+/// The value, or `None` when there is no such key.
+pub(crate) fn present<V>(value: Result<V, MapError>) -> io::Result<Option<V>> {
+    match value {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => match io_error(&error) {
+            error if crate::error::is(&error, Errno::ENOENT) => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// The result of a write.
+pub(crate) fn written(result: Result<(), MapError>) -> io::Result<()> {
+    result.map_err(|error| io_error(&error))
+}
+
+/// The result of a removal; that the key is not there is success.
+pub(crate) fn removed(result: Result<(), MapError>) -> io::Result<()> {
+    present(result).map(|_| ())
+}
+
+/// The trie's key of a prefix.
+pub(crate) fn prefix_key(key: abi::PrefixKey) -> Key<Wire<abi::Address>> {
+    Key::new(key.prefix_len, Wire(key.address))
+}
