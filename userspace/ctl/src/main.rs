@@ -9,6 +9,7 @@ mod render;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use api::{AttachmentView, Client, ClientError, Reply, Status, path};
@@ -44,9 +45,22 @@ enum Verb {
     Version,
 }
 
-fn main() -> Result<()> {
+#[expect(clippy::print_stderr, reason = "the one place where errors are told")]
+fn main() -> ExitCode {
     let options = Options::parse();
-    let text = run(options.verb, &Client::new(options.socket))?;
+    let text = run(options.verb, &Client::new(options.socket));
+    match text.and_then(|text| print(&text)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Not by returning the error from `main`: a person has no use for a backtrace.
+        Err(error) => {
+            eprintln!("viaductctl: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The only writer to standard output.
+fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // `viaductctl list | head`
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
