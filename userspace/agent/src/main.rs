@@ -1,2 +1,56 @@
-//! TBD
-fn main() {}
+//! `viaductd`, the node agent: the engine behind a Unix socket.
+//!
+//! Puts the parts together and ends them in order. Decides nothing about networking.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod config;
+mod datapath;
+mod failure;
+mod requests;
+mod routes;
+mod server;
+mod socket;
+mod start;
+mod telemetry;
+mod upkeep;
+mod view;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Parser;
+
+use crate::config::{Config, Options};
+
+fn main() -> ExitCode {
+    match run(Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            telemetry::last_words(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Result<()> {
+    let config = Config::load(options)?;
+    telemetry::start(&config.log_level)?;
+    start::make_directories(&config)?;
+    let default_network = config.default_network();
+    let socket = config.socket.clone();
+    let (handle, thread) = engine::spawn(move || start::engine(&config))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let served = runtime.block_on(server::serve(&socket, default_network, handle));
+    // What still has a handle to the engine goes with the runtime; then the engine finishes what is queued, and ends.
+    drop(runtime);
+    thread
+        .join()
+        .map_err(|_| anyhow!("the engine's thread died"))?;
+    tracing::info!("stopped; the datapath keeps running");
+    served
+}

@@ -1,1 +1,28 @@
-//! TBD
+//! One writer: observe, plan, record, apply, verify.
+//!
+//! [`Engine`] turns wishes into plans with the planner, records them in the store before the kernel sees the first
+//! step, executes them, undoes what was done when a step fails, and compares the result with the decision. The same
+//! code finishes or removes what a crash left behind. Knows nothing of CNI, HTTP, command lines or clocks: time is an
+//! argument, and every kernel is a [`kernel::Kernel`].
+
+#![forbid(unsafe_code)]
+
+mod engine;
+mod error;
+mod handle;
+mod network;
+mod node;
+mod reconcile;
+mod slot;
+mod status;
+mod transaction;
+
+pub use crate::engine::{Engine, Settings};
+pub use crate::error::EngineError;
+pub use crate::handle::{Handle, spawn};
+pub use crate::network::NetworkClash;
+pub use crate::reconcile::{Item, Outcome, Report};
+pub use crate::status::{Degraded, NetworkStatus, PoolStatus, Status, UplinkStatus};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,325 @@
+//! What the agent is told: flags and the keys of a TOML file, which are the same; the flag wins.
+//!
+//! Text becomes values here, and everything that can be wrong with it is said here, by the name of the key. A feature
+//! that does not exist has no key.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use model::{Cidr, HairpinMode, IfName, Network, RangeSet};
+use serde::Deserialize;
+
+/// Name under which attachments of the agent's own network are kept.
+const DEFAULT_NETWORK: &str = "default";
+/// Smallest MTU that the agent accepts: what IPv4 demands of every link (RFC 791) and kubenet checked for.
+const SMALLEST_MTU: u32 = 576;
+/// Largest MTU of a veth and of a bridge.
+const LARGEST_MTU: u32 = 65_535;
+
+/// The command line of `viaductd`.
+#[derive(Debug, Default, clap::Parser)]
+#[command(
+    name = "viaductd",
+    version,
+    about = "Viaduct's node agent: container bridge networking in eBPF"
+)]
+pub(crate) struct Options {
+    /// TOML file with these flags as keys; a flag given here wins over the file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    keys: Keys,
+}
+
+/// Every key, as text; `None` or empty when it was not given.
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct Keys {
+    /// Unix socket to serve on [default: /run/viaduct/viaduct.sock]
+    #[arg(long, value_name = "FILE")]
+    socket: Option<PathBuf>,
+    /// Directory of the records; must not survive a reboot [default: /run/viaduct]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Directory of pinned programs and tables, on a bpf file system [default: /sys/fs/bpf/viaduct]
+    #[arg(long, value_name = "DIR")]
+    bpffs: Option<PathBuf>,
+    /// Bridge of the default network [default: cbr0]
+    #[arg(long, value_name = "NAME")]
+    bridge: Option<String>,
+    /// Prefix that pods of the default network get addresses of: repeatable, or a list with commas; pods get an
+    /// address of each
+    #[arg(long, value_name = "CIDR")]
+    pod_cidr: Vec<String>,
+    /// MTU of the default network; 0 for the smallest of the node's links [default: 0]
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// How a pod reaches itself through the bridge: hairpin-veth or none [default: hairpin-veth]
+    #[arg(long, value_name = "MODE")]
+    hairpin_mode: Option<String>,
+    /// Destinations that see the pods' own addresses: repeatable, or a list with commas [default: none]
+    #[arg(long, value_name = "CIDR")]
+    non_masquerade_cidr: Vec<String>,
+    /// Link by which packets leave the node: repeatable, or a list with commas [default: as the routing table says]
+    #[arg(long, value_name = "NAME")]
+    uplink: Vec<String>,
+    /// The eBPF programs [default: as the environment's `VIADUCT_DATAPATH_OBJECT` says, or else
+    /// ../lib/viaduct/datapath.o from the executable's directory, or else /usr/lib/viaduct/datapath.o]
+    #[arg(long, value_name = "FILE")]
+    datapath_object: Option<PathBuf>,
+    /// What to log: error, warn, info, debug, trace, or a list of target=level [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+/// What the agent works with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) socket: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) bpffs: PathBuf,
+    pub(crate) bridge: IfName,
+    /// One range set for each pod CIDR, IPv4 first.
+    pub(crate) ranges: Vec<RangeSet>,
+    pub(crate) mtu: Option<u32>,
+    pub(crate) hairpin: HairpinMode,
+    pub(crate) non_masquerade: BTreeSet<Cidr>,
+    /// Empty for those of the routing table.
+    pub(crate) uplinks: BTreeSet<IfName>,
+    pub(crate) datapath_object: Option<PathBuf>,
+    pub(crate) log_level: String,
+}
+
+impl Config {
+    /// Reads the file that the options name, and lets the options win over it.
+    pub(crate) fn load(options: Options) -> Result<Self> {
+        let file = match &options.config {
+            Some(path) => read(path)?,
+            None => Keys::default(),
+        };
+        Self::from_keys(options.keys.over(file))
+    }
+
+    /// The agent's own network. Without ranges it gives no addresses, and its bridge is not made.
+    pub(crate) fn default_network(&self) -> Network {
+        Network {
+            name: DEFAULT_NETWORK
+                .parse()
+                .expect("seven letters are a network's name"),
+            bridge: self.bridge.clone(),
+            ranges: self.ranges.clone(),
+            routes: Vec::new(),
+            mtu: self.mtu,
+            hairpin: self.hairpin,
+            masquerade: true,
+        }
+    }
+
+    fn from_keys(keys: Keys) -> Result<Self> {
+        Ok(Self {
+            socket: path("socket", keys.socket, api::DEFAULT_SOCKET)?,
+            state_dir: path("state-dir", keys.state_dir, "/run/viaduct")?,
+            bpffs: path("bpffs", keys.bpffs, "/sys/fs/bpf/viaduct")?,
+            bridge: parse("bridge", keys.bridge.as_deref().unwrap_or("cbr0"))?,
+            ranges: ranges(&keys.pod_cidr)?,
+            mtu: mtu(keys.mtu.unwrap_or(0))?,
+            hairpin: hairpin(keys.hairpin_mode.as_deref())?,
+            non_masquerade: prefixes("non-masquerade-cidr", &keys.non_masquerade_cidr)?
+                .into_iter()
+                .collect(),
+            uplinks: items(&keys.uplink)
+                .map(|name| parse("uplink", name))
+                .collect::<Result<_>>()?,
+            datapath_object: keys.datapath_object,
+            log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
+        })
+    }
+}
+
+impl Keys {
+    fn over(self, file: Self) -> Self {
+        Self {
+            socket: self.socket.or(file.socket),
+            state_dir: self.state_dir.or(file.state_dir),
+            bpffs: self.bpffs.or(file.bpffs),
+            bridge: self.bridge.or(file.bridge),
+            pod_cidr: either(self.pod_cidr, file.pod_cidr),
+            mtu: self.mtu.or(file.mtu),
+            hairpin_mode: self.hairpin_mode.or(file.hairpin_mode),
+            non_masquerade_cidr: either(self.non_masquerade_cidr, file.non_masquerade_cidr),
+            uplink: either(self.uplink, file.uplink),
+            datapath_object: self.datapath_object.or(file.datapath_object),
+            log_level: self.log_level.or(file.log_level),
+        }
+    }
+}
+
+fn either(flags: Vec<String>, file: Vec<String>) -> Vec<String> {
+    if flags.is_empty() { file } else { flags }
+}
+
+fn read(path: &Path) -> Result<Keys> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse_file(&text).with_context(|| format!("in {}", path.display()))
+}
+
+fn parse_file(text: &str) -> Result<Keys> {
+    let mut unknown = BTreeSet::new();
+    let document = toml::Deserializer::parse(text)?;
+    let keys = serde_ignored::deserialize(document, |key| {
+        unknown.insert(key.to_string());
+    })?;
+    if unknown.is_empty() {
+        Ok(keys)
+    } else {
+        let names: Vec<String> = unknown.into_iter().collect();
+        bail!("unknown key {}", names.join(", "))
+    }
+}
+
+fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
+    let path = given.unwrap_or_else(|| default.into());
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        bail!("{key}: {} is not an absolute path", path.display())
+    }
+}
+
+fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
+    text.parse()
+        .map_err(|error| anyhow::anyhow!("{key}: {error}"))
+}
+
+/// The items of lists with commas, without the spaces around them.
+fn items(lists: &[String]) -> impl Iterator<Item = &str> {
+    let parts = lists.iter().flat_map(|list| list.split(','));
+    parts.map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// Prefixes whose host bits are ignored, as kubenet does (BEHAVIOURS K14).
+fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
+    let parsed =
+        items(lists).map(|text| Cidr::masked(text).map_err(|e| anyhow::anyhow!("{key}: {e}")));
+    parsed.collect()
+}
+
+fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
+    let mut prefixes = prefixes("pod-cidr", lists)?;
+    prefixes.sort_by_key(|prefix| !prefix.is_ipv4());
+    for (index, prefix) in prefixes.iter().enumerate() {
+        if let Some(other) = prefixes[..index].iter().find(|o| o.overlaps(prefix)) {
+            bail!("pod-cidr: {other} and {prefix} overlap");
+        }
+    }
+    let sets = prefixes.into_iter().map(RangeSet::of_cidr);
+    sets.collect::<Result<_, _>>().context("pod-cidr")
+}
+
+fn mtu(bytes: u32) -> Result<Option<u32>> {
+    match bytes {
+        0 => Ok(None),
+        SMALLEST_MTU..=LARGEST_MTU => Ok(Some(bytes)),
+        _ => bail!("mtu: {bytes} is neither 0 nor in {SMALLEST_MTU} to {LARGEST_MTU}"),
+    }
+}
+
+fn hairpin(mode: Option<&str>) -> Result<HairpinMode> {
+    match mode {
+        None | Some("hairpin-veth") => Ok(HairpinMode::HairpinVeth),
+        Some("none") => Ok(HairpinMode::None),
+        Some("promiscuous-bridge") => {
+            bail!("hairpin-mode: promiscuous-bridge is not available yet; use hairpin-veth or none")
+        }
+        Some(other) => bail!("hairpin-mode: {other:?} is neither hairpin-veth nor none"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn from_file(text: &str) -> Result<Config> {
+        Config::from_keys(parse_file(text)?)
+    }
+
+    fn from_flags(flags: &[&str]) -> Result<Config> {
+        let options = Options::try_parse_from([&["viaductd"], flags].concat())?;
+        Config::load(options)
+    }
+
+    fn subnets(config: &Config) -> Vec<String> {
+        let sets = config.ranges.iter().flat_map(RangeSet::ranges);
+        sets.map(|range| range.subnet().to_string()).collect()
+    }
+
+    #[test]
+    fn everything_has_a_default_but_the_pod_cidrs() {
+        let config = from_flags(&[]).unwrap();
+        assert_eq!(config.socket, Path::new("/run/viaduct/viaduct.sock"));
+        assert_eq!(config.bridge.as_str(), "cbr0");
+        assert_eq!(config.mtu, None);
+        assert_eq!(config.hairpin, HairpinMode::HairpinVeth);
+        assert!(config.ranges.is_empty() && config.uplinks.is_empty());
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file() {
+        let file =
+            parse_file("bridge = \"br7\"\nmtu = 1400\npod-cidr = [\"10.7.0.0/24\"]").unwrap();
+        let options = Options::try_parse_from(["viaductd", "--mtu", "1300"]).unwrap();
+        let config = Config::from_keys(options.keys.over(file)).unwrap();
+        assert_eq!(config.mtu, Some(1300));
+        assert_eq!(config.bridge.as_str(), "br7");
+        assert_eq!(subnets(&config), ["10.7.0.0/24"]);
+    }
+
+    /// BEHAVIOURS K12 (without its bug) and K14.
+    #[test]
+    fn pod_cidrs_come_repeated_or_with_commas_and_lose_their_host_bits() {
+        let config = from_flags(&["--pod-cidr", "fd00::1/64, 10.1.2.3/24"]).unwrap();
+        assert_eq!(subnets(&config), ["10.1.2.0/24", "fd00::/64"]);
+        let config = from_flags(&["--pod-cidr=10.1.0.0/24", "--pod-cidr=fd00:1::/64"]).unwrap();
+        assert_eq!(subnets(&config), ["10.1.0.0/24", "fd00:1::/64"]);
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_that_names_it() {
+        let error = from_file("bridge = \"br0\"\npod-cdir = []").unwrap_err();
+        assert_eq!(error.to_string(), "unknown key pod-cdir");
+        assert!(from_flags(&["--metrics-listen", "127.0.0.1:1"]).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_by_the_name_of_the_key() {
+        for (flags, words) in [
+            (["--pod-cidr", "10.0.0.0"], "pod-cidr: invalid CIDR"),
+            (["--pod-cidr", "10.0.0.0/31"], "pod-cidr"),
+            (["--pod-cidr", "10.0.0.0/16,10.0.3.0/24"], "overlap"),
+            (["--mtu", "100"], "mtu: 100"),
+            (["--bridge", "a/b"], "bridge: invalid interface name"),
+            (["--socket", "x.sock"], "socket: x.sock is not an absolute"),
+            (["--hairpin-mode", "on"], "hairpin-mode: \"on\""),
+            (
+                ["--hairpin-mode", "promiscuous-bridge"],
+                "not available yet",
+            ),
+            (["--uplink", "eth0,a b"], "uplink: invalid interface name"),
+        ] {
+            let error = from_flags(&flags).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        <Options as clap::CommandFactory>::command().debug_assert();
+    }
+}

@@ -1,0 +1,116 @@
+//! Failures as answers: a CNI error code for runtimes, an HTTP status for everybody else.
+
+use std::error::Error as _;
+
+use api::ErrorBody;
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use engine::EngineError;
+use planner::Category;
+
+/// A request that was not granted.
+#[derive(Debug)]
+pub(crate) struct Failure(cni::Error);
+
+impl From<cni::Error> for Failure {
+    fn from(error: cni::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let message = error.to_string();
+        let answer = match &error {
+            EngineError::Refused(refusal) => match refusal.category() {
+                Category::InvalidConfig => cni::Error::invalid_config(message),
+                Category::InvalidEnvironment => cni::Error::environment(message),
+                Category::Conflict | Category::Exhausted => cni::Error::taken(message),
+                Category::Unavailable => cni::Error::try_again_later(message),
+            },
+            EngineError::Clash(_) => cni::Error::invalid_config(message),
+            EngineError::Different { .. } | EngineError::Unknown(_) => {
+                cni::Error::check_failed(message)
+            }
+            EngineError::Busy | EngineError::Stopped => cni::Error::try_again_later(message),
+            EngineError::Observe(_)
+            | EngineError::Step { .. }
+            | EngineError::Incomplete { .. }
+            | EngineError::Store(_) => cni::Error::internal(message),
+        };
+        Self(answer.with_details(causes(&error)))
+    }
+}
+
+fn causes(error: &EngineError) -> String {
+    let mut causes = Vec::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        causes.push(cause.to_string());
+        next = cause.source();
+    }
+    causes.join(": ")
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = status(self.0.code);
+        let body = ErrorBody {
+            code: self.0.code,
+            message: self.0.msg,
+            details: self.0.details,
+        };
+        (status, Json(body)).into_response()
+    }
+}
+
+fn status(code: u32) -> StatusCode {
+    match code {
+        1..=8 => StatusCode::BAD_REQUEST,
+        11 | 50 | 51 => StatusCode::SERVICE_UNAVAILABLE,
+        100 | 101 => StatusCode::CONFLICT,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// The answer to a path or method that the API does not have.
+pub(crate) async fn no_such_path() -> Response {
+    let body = ErrorBody {
+        code: 4,
+        message: "the API has no such path and method".to_owned(),
+        details: String::new(),
+    };
+    (StatusCode::NOT_FOUND, Json(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use planner::Refusal;
+
+    use super::*;
+
+    fn code(error: EngineError) -> u32 {
+        Failure::from(error).0.code
+    }
+
+    #[test]
+    fn a_runtime_is_told_to_come_again_when_that_may_help() {
+        assert_eq!(code(EngineError::Busy), 11);
+        assert_eq!(code(EngineError::Stopped), 11);
+        let network = "net".parse().unwrap();
+        assert_eq!(code(Refusal::NoRanges { network }.into()), 11);
+    }
+
+    /// BEHAVIOURS R10: users search for these words.
+    #[test]
+    fn an_empty_pool_is_told_in_host_locals_words() {
+        let set = "10.1.0.2-10.1.0.254".to_owned();
+        let failure = Failure::from(EngineError::from(Refusal::Exhausted { set }));
+        assert_eq!(failure.0.code, 100);
+        assert_eq!(
+            failure.0.msg,
+            "no IP addresses available in range set: 10.1.0.2-10.1.0.254"
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! The API's paths: each reads its request, asks, and answers in JSON.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{
+    AttachmentView, CniRequest, CniVerb, CounterView, HostportView, Lease, MAX_REQUEST,
+    NetworkView, path,
+};
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use cni::{Command, Error};
+
+use crate::failure::{Failure, no_such_path};
+use crate::requests::App;
+use crate::view;
+
+/// How long a client may take to send its request.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+/// All paths.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new()
+        .route(path::STATUS, get(status))
+        .route(path::NETWORKS, get(networks))
+        .route(path::ATTACHMENTS, get(attachments))
+        .route(path::LEASES, get(leases))
+        .route(path::HOSTPORTS, get(hostports))
+        .route(path::COUNTERS, get(counters));
+    let commands = [
+        (CniVerb::Add, Command::Add),
+        (CniVerb::Del, Command::Del),
+        (CniVerb::Check, Command::Check),
+        (CniVerb::Gc, Command::Gc),
+        (CniVerb::Status, Command::Status),
+    ];
+    for (verb, command) in commands {
+        let handler = move |State(app): State<Arc<App>>, body: Body| cni(app, command, body);
+        router = router.route(verb.path(), post(handler));
+    }
+    router
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_path)
+        .with_state(app)
+}
+
+async fn cni(app: Arc<App>, command: Command, body: Body) -> Result<Response, Failure> {
+    let request = read(body).await?;
+    let output = app.cni(command, request).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], output).into_response())
+}
+
+/// A client that is too slow or sends too much is not worth waiting for.
+async fn read(body: Body) -> Result<CniRequest, Error> {
+    let bytes = tokio::time::timeout(PATIENCE, to_bytes(body, MAX_REQUEST)).await;
+    let bytes = bytes.map_err(|_| Error::io("the request did not arrive in time"))?;
+    let bytes = bytes.map_err(|error| Error::io(format!("cannot read the request: {error}")))?;
+    serde_json::from_slice(&bytes).map_err(|error| Error::decode(error.to_string()))
+}
+
+async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
+    let uptime = app.started.elapsed().as_secs();
+    Json(view::status(&app.handle.status(), uptime))
+}
+
+async fn networks(State(app): State<Arc<App>>) -> Json<Vec<NetworkView>> {
+    let status = app.handle.status();
+    Json(status.networks.iter().map(view::network).collect())
+}
+
+async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>> {
+    let records = app.handle.attachments().await?;
+    let measured = app.handle.measure().await;
+    let measured = measured
+        .inspect_err(|error| tracing::warn!(%error, "attachments are shown without counters"))
+        .ok();
+    let views = records
+        .iter()
+        .map(|record| view::attachment(record, measured.as_ref()));
+    Ok(Json(views.collect()))
+}
+
+async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {
+    let records = app.handle.attachments().await?;
+    Ok(Json(records.iter().flat_map(view::leases).collect()))
+}
+
+async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<HostportView>> {
+    let records = app.handle.attachments().await?;
+    let attachments = records.iter().map(|record| &record.attachment);
+    let views = attachments.flat_map(|a| view::hostports(a, &a.key.to_string()));
+    Ok(Json(views.collect()))
+}
+
+async fn counters(State(app): State<Arc<App>>) -> Answer<CounterView> {
+    Ok(Json(view::node_counters(&app.handle.measure().await?)))
+}

@@ -1,0 +1,66 @@
+//! Serving, from the moment that the socket appears to the moment that the last answer has been given.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use engine::Handle;
+use model::Network;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::requests::App;
+use crate::socket::Socket;
+use crate::{routes, upkeep};
+
+/// How long clients may take to read their answers after the agent was told to stop.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Serves on the socket at `path` until SIGTERM or SIGINT, then finishes what runs.
+pub(crate) async fn serve(path: &Path, default_network: Network, handle: Handle) -> Result<()> {
+    let stopped = stop_signal()?;
+    upkeep::start(handle.clone()).context("cannot listen for changes of the node")?;
+    let app = App {
+        handle,
+        default_network,
+        started: Instant::now(),
+    };
+    let socket = Socket::bind(path)?;
+    let told = until_stopped(stopped.clone());
+    let server = axum::serve(socket, routes::router(Arc::new(app))).with_graceful_shutdown(told);
+    tracing::info!(socket = %path.display(), "serving");
+    tokio::select! {
+        ended = server.into_future() => ended.context("cannot serve"),
+        () = grace_is_over(stopped) => {
+            tracing::warn!("a client did not take its answer");
+            Ok(())
+        }
+    }
+}
+
+/// Becomes true at the first SIGTERM or SIGINT; later ones change nothing (BEHAVIOURS A6).
+fn stop_signal() -> Result<watch::Receiver<bool>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+        stop.send_replace(true);
+    });
+    Ok(stopped)
+}
+
+async fn until_stopped(mut stopped: watch::Receiver<bool>) {
+    // The sender goes only after it has sent.
+    let _sent = stopped.wait_for(|stopped| *stopped).await;
+}
+
+async fn grace_is_over(stopped: watch::Receiver<bool>) {
+    until_stopped(stopped).await;
+    tokio::time::sleep(GRACE).await;
+}

@@ -1,0 +1,134 @@
+//! The socket: there only when the agent can serve, for root only, and never taken from another agent.
+
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use axum::serve::Listener;
+use tokio::net::unix::SocketAddr;
+use tokio::net::{UnixListener, UnixStream};
+
+/// A listening socket whose file goes when this does.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    listener: UnixListener,
+    /// Held for its end.
+    _file: SocketFile,
+}
+
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Socket {
+    /// Listens at `path`. A file that nobody answers on is left over from a crash and is replaced.
+    pub(crate) fn bind(path: &Path) -> Result<Self> {
+        refuse_if_taken(path)?;
+        let draft = path.with_extension("draft");
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", draft.display()));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(&draft)
+            .with_context(|| format!("cannot listen on {}", draft.display()))?;
+        // The file gets its name when nobody but root can open it any more.
+        fs::set_permissions(&draft, Permissions::from_mode(0o600))
+            .and_then(|()| fs::rename(&draft, path))
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self {
+            listener,
+            _file: SocketFile(path.to_owned()),
+        })
+    }
+}
+
+fn refuse_if_taken(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Ok(file) if !file.file_type().is_socket() => {
+            bail!("{} is in the way: it is no socket", path.display())
+        }
+        Ok(_) => {}
+    }
+    match BlockingStream::connect(path) {
+        Ok(_) => bail!("another agent answers on {}", path.display()),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot tell who has {}", path.display())),
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "cannot remove the socket");
+        }
+    }
+}
+
+impl Listener for Socket {
+    type Io = UnixStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (UnixStream, SocketAddr) {
+        loop {
+            let (stream, address) = Listener::accept(&mut self.listener).await;
+            match stream.peer_cred() {
+                Ok(peer) if peer.uid() == 0 => return (stream, address),
+                Ok(peer) => {
+                    tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused: not root");
+                }
+                Err(error) => tracing::warn!(%error, "refused: no peer credentials"),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_socket_is_for_root_only_and_goes_with_the_agent() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("v.sock");
+        let socket = Socket::bind(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_stale_file_is_replaced_and_a_live_one_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("v.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "a crash leaves the file");
+        let socket = Socket::bind(&path).unwrap();
+        let error = Socket::bind(&path).unwrap_err();
+        assert!(
+            error.to_string().contains("another agent answers"),
+            "{error}"
+        );
+        drop(socket);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("v.sock");
+        fs::write(&path, "precious").unwrap();
+        let error = Socket::bind(&path).unwrap_err();
+        assert!(error.to_string().contains("in the way"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+}

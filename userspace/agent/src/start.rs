@@ -1,0 +1,67 @@
+//! What happens before the agent can serve: records, kernel, and the first comparison of both.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use engine::{Engine, Item, Outcome, Settings};
+use kernel::{Host, HostOptions};
+use store::Store;
+
+use crate::config::Config;
+use crate::{clock, datapath};
+
+/// File of the records in the state directory.
+const RECORDS: &str = "records.redb";
+
+/// Makes the directories of records and socket, for root only, where they are missing.
+pub(crate) fn make_directories(config: &Config) -> Result<()> {
+    make_directory(&config.state_dir)?;
+    config.socket.parent().map_or(Ok(()), make_directory)
+}
+
+fn make_directory(path: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .with_context(|| format!("cannot make {}", path.display()))
+}
+
+/// An engine that has compared its records with the kernel. Nobody else writes: the records' file is locked first.
+pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
+    let store = Store::open(&config.state_dir.join(RECORDS))?;
+    let host = Host::open(&HostOptions {
+        bpffs: config.bpffs.clone(),
+        object: datapath::find(config.datapath_object.clone())?,
+    })?;
+    let settings = Settings {
+        default_network: config.default_network(),
+        uplinks: config.uplinks.clone(),
+        non_masquerade: config.non_masquerade.clone(),
+        boot_id: kernel::boot_id().context("cannot read the boot id")?,
+    };
+    let mut engine = Engine::new(host, store, settings);
+    for item in &engine.reconcile(clock::now()).items {
+        tell(item);
+    }
+    for degraded in engine.status().degraded {
+        tracing::warn!(reason = degraded.reason(), "{degraded}");
+    }
+    Ok(engine)
+}
+
+fn tell(item: &Item) {
+    let Item {
+        subject,
+        outcome,
+        message,
+    } = item;
+    match outcome {
+        Outcome::Repaired => tracing::debug!(subject, "{message}"),
+        Outcome::Removed => tracing::info!(subject, "removed: {message}"),
+        Outcome::LeftAlone => tracing::warn!(subject, "left alone: {message}"),
+        Outcome::Failed => tracing::error!(subject, "{message}"),
+    }
+}

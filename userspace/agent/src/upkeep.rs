@@ -1,0 +1,56 @@
+//! What the agent does without being asked: forgets ended flows, and compares records and kernel when links, addresses
+//! or routes change, and now and then anyway.
+
+use std::io;
+use std::time::Duration;
+
+use engine::Handle;
+use kernel::Changes;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::clock;
+
+/// Between two sweeps of the flow table.
+const SWEEP: Duration = Duration::from_secs(5);
+/// Between two comparisons when nothing seems to change.
+const AUDIT: Duration = Duration::from_secs(30);
+/// From a change to the comparison: changes come in groups.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// Starts the upkeep of the engine; it ends with the runtime.
+pub(crate) fn start(handle: Handle) -> io::Result<()> {
+    let changes = Changes::open()?;
+    tokio::spawn(run(handle, changes));
+    Ok(())
+}
+
+async fn run(handle: Handle, listener: Changes) {
+    let mut listener = Some(listener);
+    let mut sweep = interval(SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut due = Instant::now() + AUDIT;
+    loop {
+        tokio::select! {
+            heard = next(&mut listener) => {
+                if let Err(error) = heard {
+                    tracing::warn!(%error, "changes of the node are noticed late from now on");
+                    listener = None;
+                }
+                due = due.min(Instant::now() + QUIET);
+            }
+            () = sleep_until(due) => {
+                handle.reconcile(clock::now());
+                due = Instant::now() + AUDIT;
+            }
+            _ = sweep.tick() => handle.sweep(),
+        }
+    }
+}
+
+/// The next change; without a listener there is none.
+async fn next(listener: &mut Option<Changes>) -> io::Result<()> {
+    match listener {
+        Some(changes) => changes.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,203 @@
+//! What the agent knows, as the API shows it: texts and numbers. Decides nothing.
+
+use abi::DropReason;
+use api::{
+    AddressView, AttachmentView, CounterView, HostportView, Lease, NetworkView, PodView, PoolView,
+    Reconcile, ReconcileItem, RouteView, UplinkView, Version,
+};
+use engine::{Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, Status, UplinkStatus};
+use kernel::{Measured, PodCounters};
+use model::{Assigned, Attachment, PortMapping, Record, State};
+
+/// Which agent this is.
+fn version() -> Version {
+    Version {
+        agent: env!("CARGO_PKG_VERSION").to_owned(),
+        abi: abi::ABI_VERSION,
+        cni: cni::Version::ALL
+            .map(|version| version.to_string())
+            .to_vec(),
+    }
+}
+
+/// The state of the agent.
+pub(crate) fn status(status: &Status, uptime_seconds: u64) -> api::Status {
+    api::Status {
+        version: version(),
+        uptime_seconds,
+        networks: status.networks.iter().map(network).collect(),
+        uplinks: status.uplinks.iter().map(uplink).collect(),
+        attachments: count(status.attachments),
+        last_reconcile: status.last_reconcile.as_deref().map(reconcile),
+        degraded: status.degraded.iter().map(degraded).collect(),
+    }
+}
+
+/// One network.
+pub(crate) fn network(status: &NetworkStatus) -> NetworkView {
+    NetworkView {
+        name: status.network.name.to_string(),
+        is_default: status.is_default,
+        bridge: status.network.bridge.to_string(),
+        mtu: status.mtu,
+        masquerade: status.network.masquerade,
+        attachments: count(status.attachments),
+        pools: status.pools.iter().map(pool).collect(),
+    }
+}
+
+fn pool(status: &PoolStatus) -> PoolView {
+    PoolView {
+        subnet: status.range.subnet().to_string(),
+        gateway: status.range.gateway().to_string(),
+        used: status.used,
+        total: status.total,
+    }
+}
+
+fn uplink(status: &UplinkStatus) -> UplinkView {
+    let view = |address: &model::InterfaceAddress| AddressView {
+        address: address.to_string(),
+        gateway: None,
+    };
+    UplinkView {
+        name: status.name.to_string(),
+        mtu: status.mtu,
+        addresses: status.addresses.iter().map(view).collect(),
+        attached: status.attached,
+    }
+}
+
+fn reconcile(report: &Report) -> Reconcile {
+    Reconcile {
+        finished_at: report.finished_at,
+        duration_ms: u64::try_from(report.duration.as_millis()).unwrap_or(u64::MAX),
+        items: report.items.iter().map(item).collect(),
+    }
+}
+
+fn item(item: &Item) -> ReconcileItem {
+    ReconcileItem {
+        subject: item.subject.clone(),
+        outcome: match item.outcome {
+            Outcome::Repaired => api::Outcome::Repaired,
+            Outcome::Removed => api::Outcome::Removed,
+            Outcome::LeftAlone => api::Outcome::LeftAlone,
+            Outcome::Failed => api::Outcome::Failed,
+        },
+        message: item.message.clone(),
+    }
+}
+
+fn degraded(degraded: &Degraded) -> api::Degraded {
+    api::Degraded {
+        reason: degraded.reason().to_owned(),
+        message: degraded.to_string(),
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// One attachment, with its traffic when that could be read.
+pub(crate) fn attachment(record: &Record, measured: Option<&Measured>) -> AttachmentView {
+    let attachment = &record.attachment;
+    AttachmentView {
+        network: attachment.key.network.to_string(),
+        container_id: attachment.key.container_id.to_string(),
+        ifname: attachment.key.ifname.to_string(),
+        netns: attachment.netns.path.to_string(),
+        pod: attachment.pod.as_ref().map(|pod| PodView {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+        }),
+        host_link: attachment.host_link().to_string(),
+        bridge: attachment.bridge.to_string(),
+        mac: attachment.mac.to_string(),
+        mtu: attachment.mtu,
+        addresses: attachment.addresses.iter().map(address).collect(),
+        routes: attachment.routes.iter().map(route).collect(),
+        hostports: hostports(attachment, ""),
+        slot: attachment.slot,
+        generation: attachment.generation,
+        state: state(record.state).to_owned(),
+        created_at: record.created_at,
+        counters: measured.map(|measured| pod_counters(measured.pods.get(&attachment.slot))),
+    }
+}
+
+fn address(assigned: &Assigned) -> AddressView {
+    AddressView {
+        address: assigned.address.to_string(),
+        gateway: Some(assigned.gateway.to_string()),
+    }
+}
+
+fn route(route: &model::Route) -> RouteView {
+    RouteView {
+        destination: route.destination.to_string(),
+        gateway: route.gateway.map(|gateway| gateway.to_string()),
+    }
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Pending => "pending",
+        State::Attached => "attached",
+        State::Removing => "removing",
+    }
+}
+
+/// The addresses of one attachment.
+pub(crate) fn leases(record: &Record) -> impl Iterator<Item = Lease> + '_ {
+    let key = &record.attachment.key;
+    let addresses = record.attachment.addresses.iter();
+    addresses.map(|assigned| Lease {
+        network: key.network.to_string(),
+        address: assigned.address.address.to_string(),
+        container_id: key.container_id.to_string(),
+        ifname: key.ifname.to_string(),
+    })
+}
+
+/// The published ports of one attachment, each saying `owner`.
+pub(crate) fn hostports(attachment: &Attachment, owner: &str) -> Vec<HostportView> {
+    let view = |mapping: &PortMapping| HostportView {
+        host_address: mapping.host_address.map(|address| address.to_string()),
+        host_port: mapping.host_port.get(),
+        container_port: mapping.container_port.get(),
+        protocol: mapping.protocol.to_string(),
+        attachment: owner.to_owned(),
+    };
+    attachment.port_mappings.iter().map(view).collect()
+}
+
+fn pod_counters(counters: Option<&PodCounters>) -> CounterView {
+    let mut view = CounterView::default();
+    add(&mut view, &counters.copied().unwrap_or_default());
+    view
+}
+
+fn add(view: &mut CounterView, PodCounters { egress, ingress }: &PodCounters) {
+    view.rx_packets += ingress.packets;
+    view.rx_bytes += ingress.bytes;
+    view.rx_dropped += ingress.dropped_packets;
+    view.tx_packets += egress.packets;
+    view.tx_bytes += egress.bytes;
+    view.tx_dropped += egress.dropped_packets;
+    view.new_flows += egress.new_flows + ingress.new_flows;
+}
+
+/// The traffic of all pods, and the drops of the node.
+pub(crate) fn node_counters(measured: &Measured) -> CounterView {
+    let mut sum = CounterView::default();
+    for counters in measured.pods.values() {
+        add(&mut sum, counters);
+    }
+    let drops = measured.drops.iter();
+    let by_name =
+        |(reason, count): (&DropReason, &abi::DropCount)| (reason.name().to_owned(), count.packets);
+    sum.drops = drops.map(by_name).collect();
+    sum
+}

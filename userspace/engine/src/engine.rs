@@ -1,0 +1,339 @@
+//! The engine: one attachment at a time, from a wish to a verified fact and back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use kernel::{Kernel, Measured};
+use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, Network, NetworkName, Record, State};
+use planner::{AttachContext, Leases, NodeIntent, Observed, Plan, Refusal, Scope};
+use store::{Store, StoreError};
+
+use crate::node::{self, Node};
+use crate::transaction::{Done, carry_out, failures};
+use crate::{EngineError, Report, network, slot};
+
+/// What the engine is told at its start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The agent's own network; without ranges as long as no pod CIDR is known.
+    pub default_network: Network,
+    /// Links by which packets leave the node; empty to follow the routing table.
+    pub uplinks: BTreeSet<IfName>,
+    /// Destinations that see the pods' own addresses.
+    pub non_masquerade: BTreeSet<Cidr>,
+    /// The kernel's boot id: no record of another one describes anything that is there.
+    pub boot_id: String,
+}
+
+/// The one writer of the node's container networking.
+#[derive(Debug)]
+pub struct Engine<K> {
+    pub(crate) kernel: K,
+    pub(crate) store: Store,
+    pub(crate) settings: Settings,
+    pub(crate) node: Node,
+    /// The slot given last.
+    last_slot: u32,
+    pub(crate) last_reconcile: Option<Arc<Report>>,
+}
+
+impl<K: Kernel> Engine<K> {
+    /// An engine that has not looked at anything yet: [`Engine::reconcile`] comes first.
+    pub fn new(kernel: K, store: Store, settings: Settings) -> Self {
+        let records = store.records().values().map(|record| &record.attachment);
+        let youngest = records.max_by_key(|attachment| attachment.generation);
+        Self {
+            last_slot: youngest.map_or(0, |attachment| attachment.slot),
+            kernel,
+            store,
+            settings,
+            node: Node::default(),
+            last_reconcile: None,
+        }
+    }
+
+    /// Makes an attachment. `now` is in seconds since 1970. A failure leaves nothing behind: the runtime tries again
+    /// without a DEL in between (BEHAVIOURS C10).
+    pub fn add(&mut self, intent: &Intent, now: u64) -> Result<Attachment, EngineError> {
+        let key = &intent.key;
+        match self.store.get(key).map(|record| record.state) {
+            Some(State::Attached) => {
+                return Err(Refusal::AlreadyAttached { key: key.clone() }.into());
+            }
+            Some(State::Pending | State::Removing) => self.del(key)?,
+            None => {}
+        }
+        let network_before = self.store.networks().get(&key.network).cloned();
+        let mut done = Done::default();
+        let added = self.attach(intent, now, &mut done);
+        match &added {
+            Ok(attachment) => {
+                let addresses: Vec<String> = attachment
+                    .addresses
+                    .iter()
+                    .map(|assigned| assigned.address.to_string())
+                    .collect();
+                tracing::info!(%key, link = %attachment.host_link(), ?addresses, slot = attachment.slot, "attached");
+            }
+            Err(_) => self.back_out(key, network_before.as_ref(), done),
+        }
+        added
+    }
+
+    fn attach(
+        &mut self,
+        intent: &Intent,
+        now: u64,
+        done: &mut Done,
+    ) -> Result<Attachment, EngineError> {
+        let mtu = self.prepare_network(&intent.network, done)?;
+        let (attachment, plan) = self.plan(intent, mtu)?;
+        let mut record = Record {
+            attachment,
+            state: State::Pending,
+            boot_id: self.settings.boot_id.clone(),
+            created_at: now,
+        };
+        self.store.put(&record)?;
+        done.apply(&mut self.kernel, &plan)?;
+        self.verify(&record.attachment)?;
+        let last = last_reserved(&intent.network, &record.attachment);
+        self.store.put_last_reserved(&intent.network.name, &last)?;
+        record.state = State::Attached;
+        self.store.put(&record)?;
+        Ok(record.attachment)
+    }
+
+    fn plan(&mut self, intent: &Intent, mtu: u32) -> Result<(Attachment, Plan), EngineError> {
+        let host_link = model::ManagedLink::of(&intent.key);
+        let observed = self.kernel.observe(&Scope::Netns {
+            path: intent.netns.clone(),
+            ifname: intent.key.ifname.clone(),
+            links: BTreeSet::from([host_link.name().clone(), intent.network.bridge.clone()]),
+        })?;
+        let leases = Leases {
+            taken: self.store.leases(),
+            last_reserved: self.store.last_reserved(&intent.network.name),
+        };
+        let context = AttachContext {
+            leases: &leases,
+            records: self.store.records(),
+            slot: self.next_slot()?,
+            generation: self.store.generation().wrapping_add(1).max(1),
+            mtu,
+        };
+        let planned = planner::plan_attach(intent, &observed, &context)?;
+        self.last_slot = planned.0.slot;
+        Ok(planned)
+    }
+
+    fn next_slot(&self) -> Result<u32, Refusal> {
+        let records = self.store.records().values();
+        let taken = records.map(|record| record.attachment.slot).collect();
+        slot::next(&taken, self.last_slot).ok_or(Refusal::NoSlot {
+            capacity: abi::maps::PODS_CAPACITY - 1,
+        })
+    }
+
+    fn verify(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
+        let observed = self.observe(attachment)?;
+        let differences = planner::check(attachment, &observed);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(EngineError::Different {
+            key: attachment.key.clone(),
+            differences,
+        })
+    }
+
+    fn observe(&mut self, attachment: &Attachment) -> Result<Observed, EngineError> {
+        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        Ok(self.kernel.observe(&scope)?)
+    }
+
+    /// Undoes an ADD. What cannot be undone keeps its record, so that the next ADD, DEL or reconciliation removes it.
+    fn back_out(&mut self, key: &AttachmentKey, network_before: Option<&Network>, done: Done) {
+        let left = done.roll_back(&mut self.kernel);
+        for failure in &left {
+            tracing::warn!(%key, "cannot undo: {failure}");
+        }
+        if let Err(error) = self.forget(key, network_before, left.is_empty()) {
+            tracing::error!(%key, error = crate::error::chain(&error), "cannot clear the record");
+        }
+    }
+
+    fn forget(
+        &mut self,
+        key: &AttachmentKey,
+        network_before: Option<&Network>,
+        all_undone: bool,
+    ) -> Result<(), StoreError> {
+        if let Some(record) = self.store.get(key).cloned() {
+            if !all_undone {
+                let state = State::Removing;
+                return self.store.put(&Record { state, ..record });
+            }
+            self.store.remove(key)?;
+        }
+        match network_before {
+            Some(network) if self.store.networks().get(&network.name) != Some(network) => {
+                self.node.ready.remove(&network.name);
+                self.store.put_network(network)
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.node.ready.remove(&key.network);
+                self.store.remove_network(&key.network)
+            }
+        }
+    }
+
+    /// Removes an attachment, whatever is left of it. One that is unknown is removed already (BEHAVIOURS S10).
+    pub fn del(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
+        let Some(record) = self.store.get(key).cloned() else {
+            return Ok(());
+        };
+        if record.state != State::Removing {
+            let state = State::Removing;
+            self.store.put(&Record {
+                state,
+                ..record.clone()
+            })?;
+        }
+        let observed = self.observe(&record.attachment)?;
+        let plan = planner::plan_detach(&record.attachment, &observed);
+        self.finish_removal(&record.attachment, &plan)?;
+        self.release_networks()?;
+        tracing::info!(%key, link = %record.attachment.host_link(), "detached");
+        Ok(())
+    }
+
+    /// Executes what removes an attachment; the record goes when nothing is left.
+    pub(crate) fn finish_removal(
+        &mut self,
+        attachment: &Attachment,
+        plan: &Plan,
+    ) -> Result<(), EngineError> {
+        let failures = failures(carry_out(&mut self.kernel, plan));
+        if !failures.is_empty() {
+            return Err(EngineError::Incomplete {
+                key: attachment.key.clone(),
+                failures,
+            });
+        }
+        self.store.remove(&attachment.key)?;
+        Ok(())
+    }
+
+    /// Compares an attachment with what was decided, and returns the decision (BEHAVIOURS S11).
+    pub fn check(&mut self, key: &AttachmentKey) -> Result<Attachment, EngineError> {
+        let record = self
+            .store
+            .get(key)
+            .filter(|record| record.state == State::Attached);
+        let Some(record) = record.cloned() else {
+            return Err(EngineError::Unknown(key.clone()));
+        };
+        self.verify(&record.attachment)?;
+        Ok(record.attachment)
+    }
+
+    /// What is remembered of every attachment.
+    pub fn attachments(&self) -> Vec<Record> {
+        self.store.records().values().cloned().collect()
+    }
+
+    /// Reads the counters.
+    pub fn measure(&mut self) -> Result<Measured, EngineError> {
+        Ok(self.kernel.measure()?)
+    }
+
+    /// Forgets flows that have ended.
+    pub fn sweep(&mut self) {
+        if let Err(error) = self.kernel.execute(&planner::Step::Sweep) {
+            tracing::warn!(error = crate::error::chain(&error), "cannot sweep");
+        }
+    }
+
+    /// Makes sure that the bridge of `network` is there, and returns its MTU.
+    fn prepare_network(&mut self, network: &Network, done: &mut Done) -> Result<u32, EngineError> {
+        let default = &self.settings.default_network;
+        network::admit(network, default, self.store.networks().values())?;
+        let name = &network.name;
+        if let Some(ready) = self.node.ready.get(name)
+            && ready.network == *network
+        {
+            return Ok(ready.mtu);
+        }
+        if self.store.networks().get(name) != Some(network) {
+            self.store.put_network(network)?;
+        }
+        let intent = self.node_intent();
+        let records = self.store.records();
+        let settled = node::settle(&mut self.kernel, &intent, records, |kernel, plan| {
+            done.apply(kernel, plan)
+        })?;
+        self.node = Node::of(&intent, settled);
+        if let Some(refusal) = self.node.refused.get(name) {
+            return Err(refusal.clone().into());
+        }
+        let ready = self.node.ready.get(name).map(|ready| ready.mtu);
+        ready.ok_or_else(|| {
+            let bridge = network.bridge.clone();
+            Refusal::NoBridge { bridge }.into()
+        })
+    }
+
+    /// What the node must be for all networks, the default one first.
+    pub(crate) fn node_intent(&self) -> NodeIntent {
+        let networks = self.networks().filter(|network| !network.ranges.is_empty());
+        NodeIntent {
+            networks: networks.cloned().collect(),
+            uplinks: self.settings.uplinks.clone(),
+            non_masquerade: self.settings.non_masquerade.clone(),
+        }
+    }
+
+    /// The default network, and those that attachments are on.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = &Network> {
+        let default = &self.settings.default_network;
+        let others = self.store.networks().values();
+        let others = others.filter(|network| network.name != default.name);
+        [default].into_iter().chain(others)
+    }
+
+    /// Forgets networks that no attachment is on any more. Their bridges stay: others may use them by now.
+    pub(crate) fn release_networks(&mut self) -> Result<(), StoreError> {
+        let used: BTreeSet<&NetworkName> = self
+            .store
+            .records()
+            .keys()
+            .map(|key| &key.network)
+            .collect();
+        let networks = self.store.networks().keys();
+        let unused: Vec<NetworkName> = networks
+            .filter(|name| !used.contains(name))
+            .cloned()
+            .collect();
+        for name in unused {
+            self.store.remove_network(&name)?;
+            if name != self.settings.default_network.name {
+                self.node.ready.remove(&name);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which of the attachment's addresses each range set gave.
+fn last_reserved(network: &Network, attachment: &Attachment) -> BTreeMap<usize, IpAddr> {
+    let sets = network.ranges.iter().enumerate();
+    let given = sets.filter_map(|(index, set)| {
+        let mut addresses = attachment.addresses.iter().map(|a| a.address.address);
+        let address = addresses.find(|address| network::holds(set, *address))?;
+        Some((index, address))
+    });
+    given.collect()
+}

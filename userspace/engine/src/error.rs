@@ -1,0 +1,77 @@
+//! Why the engine did not do what it was asked. Knows no code of CNI or HTTP.
+
+use std::error::Error;
+
+use kernel::{ObserveError, StepError};
+use model::AttachmentKey;
+use planner::{Difference, Refusal};
+use store::StoreError;
+
+use crate::NetworkClash;
+
+/// An operation that did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The planner will not plan it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The network cannot be beside those that are there.
+    #[error(transparent)]
+    Clash(#[from] NetworkClash),
+    /// The kernel could not be looked at.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// A step failed; those before it have been undone.
+    #[error("failed to {step}")]
+    Step {
+        /// The step, as the planner prints it.
+        step: String,
+        /// What the kernel said.
+        #[source]
+        source: StepError,
+    },
+    /// Steps of a removal failed; all others were done, and the record stays.
+    #[error("{key} could not be removed: {}", failures.join("; "))]
+    Incomplete {
+        /// The attachment.
+        key: AttachmentKey,
+        /// One line for each.
+        failures: Vec<String>,
+    },
+    /// What is there is not what was decided.
+    #[error("{key} is not as it was made: {}", words(differences))]
+    Different {
+        /// The attachment.
+        key: AttachmentKey,
+        /// What is not as decided.
+        differences: Vec<Difference>,
+    },
+    /// There is no such attachment, or it is not finished.
+    #[error("{0} is not attached")]
+    Unknown(AttachmentKey),
+    /// The records could not be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Too many requests wait already.
+    #[error("too many requests are waiting")]
+    Busy,
+    /// The engine has stopped.
+    #[error("the agent is stopping")]
+    Stopped,
+}
+
+fn words(differences: &[Difference]) -> String {
+    let words: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    words.join("; ")
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}

@@ -1,0 +1,199 @@
+//! The engine on a thread of its own, and how others speak to it.
+//!
+//! Every change goes through one queue of bounded length, so there is one writer and no lock. A caller that goes away
+//! loses its answer, not the operation: what was queued is finished or rolled back (BEHAVIOURS A4). Knows no clock:
+//! whoever asks says what time it is.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use kernel::{Kernel, Measured};
+use model::{Attachment, AttachmentKey, Intent, Record};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{Engine, EngineError, Status};
+
+/// Requests that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
+const QUEUE: usize = 256;
+
+type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
+
+enum Command {
+    Add(Box<Intent>, u64, Reply<Attachment>),
+    Del(AttachmentKey, Reply<()>),
+    Check(AttachmentKey, Reply<Attachment>),
+    Attachments(Reply<Vec<Record>>),
+    Measure(Reply<Measured>),
+    Reconcile(u64),
+    Sweep,
+}
+
+/// Speaks to the engine. The thread ends when the last of these is gone and the queue is empty.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    commands: mpsc::Sender<Command>,
+    states: watch::Receiver<Arc<Status>>,
+    waiting: Arc<Waiting>,
+}
+
+/// What needs to wait in the queue once only, however often it is asked for.
+#[derive(Debug, Default)]
+struct Waiting {
+    reconcile: AtomicBool,
+    sweep: AtomicBool,
+}
+
+/// Starts a thread, lets `start` make the engine on it (a kernel belongs to the thread that opened it), and returns
+/// when it has.
+pub fn spawn<K, E, F>(start: F) -> Result<(Handle, JoinHandle<()>), E>
+where
+    K: Kernel + 'static,
+    E: From<io::Error> + Send + 'static,
+    F: FnOnce() -> Result<Engine<K>, E> + Send + 'static,
+{
+    let (commands, queue) = mpsc::channel(QUEUE);
+    let (publish, states) = watch::channel(Arc::default());
+    let waiting = Arc::new(Waiting::default());
+    let handle = Handle {
+        commands,
+        states,
+        waiting: Arc::clone(&waiting),
+    };
+    let (report, started) = oneshot::channel();
+    let name = thread::Builder::new().name("engine".to_owned());
+    let thread = name.spawn(move || match start() {
+        Ok(engine) => {
+            let worker = Worker {
+                engine,
+                queue,
+                publish,
+                waiting,
+            };
+            worker.publish();
+            if report.send(Ok(())).is_ok() {
+                worker.run();
+            }
+        }
+        Err(error) => drop(report.send(Err(error))),
+    })?;
+    match started.blocking_recv() {
+        Ok(result) => result.map(|()| (handle, thread)),
+        Err(_) => Err(io::Error::other("the engine's thread died while it started").into()),
+    }
+}
+
+impl Handle {
+    /// Makes an attachment. `now` is in seconds since 1970.
+    pub async fn add(&self, intent: Intent, now: u64) -> Result<Attachment, EngineError> {
+        self.call(|reply| Command::Add(Box::new(intent), now, reply))
+            .await
+    }
+
+    /// Removes an attachment.
+    pub async fn del(&self, key: AttachmentKey) -> Result<(), EngineError> {
+        self.call(|reply| Command::Del(key, reply)).await
+    }
+
+    /// Compares an attachment with what was decided, and returns the decision.
+    pub async fn check(&self, key: AttachmentKey) -> Result<Attachment, EngineError> {
+        self.call(|reply| Command::Check(key, reply)).await
+    }
+
+    /// What is remembered of every attachment.
+    pub async fn attachments(&self) -> Result<Vec<Record>, EngineError> {
+        self.call(Command::Attachments).await
+    }
+
+    /// Reads the counters.
+    pub async fn measure(&self) -> Result<Measured, EngineError> {
+        self.call(Command::Measure).await
+    }
+
+    /// Asks for a comparison of all records with the kernel, soon. Asking twice is as asking once.
+    pub fn reconcile(&self, now: u64) {
+        self.ask_once(&self.waiting.reconcile, Command::Reconcile(now));
+    }
+
+    /// Asks for dead flows to be forgotten, soon. Asking twice is as asking once.
+    pub fn sweep(&self) {
+        self.ask_once(&self.waiting.sweep, Command::Sweep);
+    }
+
+    /// The state after the last change, without waiting for the one under way.
+    pub fn status(&self) -> Arc<Status> {
+        Arc::clone(&self.states.borrow())
+    }
+
+    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        match self.commands.try_send(command(reply)) {
+            Ok(()) => answer.await.unwrap_or(Err(EngineError::Stopped)),
+            Err(TrySendError::Full(_)) => Err(EngineError::Busy),
+            Err(TrySendError::Closed(_)) => Err(EngineError::Stopped),
+        }
+    }
+
+    fn ask_once(&self, waiting: &AtomicBool, command: Command) {
+        let is_waiting = waiting.swap(true, Ordering::AcqRel);
+        if !is_waiting && self.commands.try_send(command).is_err() {
+            waiting.store(false, Ordering::Release);
+        }
+    }
+}
+
+struct Worker<K> {
+    engine: Engine<K>,
+    queue: mpsc::Receiver<Command>,
+    publish: watch::Sender<Arc<Status>>,
+    waiting: Arc<Waiting>,
+}
+
+impl<K: Kernel> Worker<K> {
+    fn run(mut self) {
+        while let Some(command) = self.queue.blocking_recv() {
+            self.execute(command);
+        }
+    }
+
+    /// State is published before the answer is given: who has been answered sees the change.
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Add(intent, now, reply) => {
+                let result = self.engine.add(&intent, now);
+                self.publish();
+                answer(reply, result);
+            }
+            Command::Del(key, reply) => {
+                let result = self.engine.del(&key);
+                self.publish();
+                answer(reply, result);
+            }
+            Command::Check(key, reply) => answer(reply, self.engine.check(&key)),
+            Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
+            Command::Measure(reply) => answer(reply, self.engine.measure()),
+            Command::Reconcile(now) => {
+                self.waiting.reconcile.store(false, Ordering::Release);
+                self.engine.reconcile(now);
+                self.publish();
+            }
+            Command::Sweep => {
+                self.waiting.sweep.store(false, Ordering::Release);
+                self.engine.sweep();
+                self.publish();
+            }
+        }
+    }
+
+    fn publish(&self) {
+        self.publish.send_replace(Arc::new(self.engine.status()));
+    }
+}
+
+fn answer<T>(reply: Reply<T>, result: Result<T, EngineError>) {
+    if reply.send(result).is_err() {
+        tracing::debug!("the client did not wait for the answer");
+    }
+}

@@ -1,0 +1,137 @@
+//! The node as it was when last looked at, and how it is brought to what the networks need. Knows no attachment.
+
+use std::collections::BTreeMap;
+
+use kernel::{Kernel, ObserveError};
+use model::{Mac, Network, NetworkName};
+use planner::{
+    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Records, Refusal, Scope,
+};
+
+use crate::{EngineError, UplinkStatus};
+
+/// Rounds of planning after which the node is taken as it is. Two are usual: what can be set on a bridge is seen only
+/// when the bridge is there.
+const ROUNDS: usize = 4;
+
+/// What the last look told.
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    /// Networks whose bridge is as it should be.
+    pub(crate) ready: BTreeMap<NetworkName, Ready>,
+    /// Networks whose bridge is refused.
+    pub(crate) refused: BTreeMap<NetworkName, Refusal>,
+    /// Links by which packets leave the node.
+    pub(crate) uplinks: Vec<UplinkStatus>,
+}
+
+/// A network that can be used.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    /// What the bridge was made for.
+    pub(crate) network: Network,
+    /// MTU in bytes.
+    pub(crate) mtu: u32,
+    /// Ethernet address of the bridge.
+    pub(crate) mac: Option<Mac>,
+}
+
+/// A node that no plan changes any more, or that a plan could not change.
+pub(crate) struct Settled {
+    pub(crate) observed: Observed,
+    refused: BTreeMap<NetworkName, Refusal>,
+}
+
+/// Plans and executes until there is nothing left to do, or no progress.
+pub(crate) fn settle<K: Kernel>(
+    kernel: &mut K,
+    intent: &NodeIntent,
+    records: &Records,
+    mut execute: impl FnMut(&mut K, &Plan) -> Result<(), EngineError>,
+) -> Result<Settled, EngineError> {
+    let mut last = Plan::default();
+    for _ in 0..ROUNDS {
+        let observed = look(kernel, intent)?;
+        let node = planner::plan_node(intent, &observed, records);
+        if node.plan.is_empty() || node.plan == last {
+            let refused = node.refused;
+            return Ok(Settled { observed, refused });
+        }
+        execute(kernel, &node.plan)?;
+        last = node.plan;
+    }
+    let observed = look(kernel, intent)?;
+    let refused = planner::plan_node(intent, &observed, records).refused;
+    Ok(Settled { observed, refused })
+}
+
+fn look(kernel: &mut impl Kernel, intent: &NodeIntent) -> Result<Observed, ObserveError> {
+    let sysctls = std::collections::BTreeSet::new();
+    let observed = kernel.observe(&Scope::Node { sysctls })?;
+    let sysctls = planner::node_sysctls(intent, &observed);
+    if sysctls.is_empty() {
+        Ok(observed)
+    } else {
+        kernel.observe(&Scope::Node { sysctls })
+    }
+}
+
+impl Node {
+    /// What `settled` tells about the networks of `intent`.
+    pub(crate) fn of(intent: &NodeIntent, settled: Settled) -> Self {
+        let Settled { observed, refused } = settled;
+        let usable = intent
+            .networks
+            .iter()
+            .filter(|network| !refused.contains_key(&network.name));
+        let ready = usable.filter_map(|network| {
+            let bridge = observed.links.get(&network.bridge)?;
+            let ready = Ready {
+                network: network.clone(),
+                mtu: planner::network_mtu(network, &observed),
+                mac: bridge.mac,
+            };
+            Some((network.name.clone(), ready))
+        });
+        Self {
+            ready: ready.collect(),
+            uplinks: uplinks(&observed),
+            refused,
+        }
+    }
+}
+
+/// The highest generation in a table.
+pub(crate) fn highest_generation(entries: &Entries) -> u32 {
+    let generations = entries.values().filter_map(|entry| match entry {
+        Entry::Pod { generation, .. }
+        | Entry::FreePod { generation }
+        | Entry::Endpoint { generation, .. }
+        | Entry::Hostport { generation, .. } => Some(*generation),
+        Entry::Interface { .. }
+        | Entry::Uplink { .. }
+        | Entry::Local
+        | Entry::Prefix { .. }
+        | Entry::Settings(_) => None,
+    });
+    generations.max().unwrap_or(0)
+}
+
+fn uplinks(observed: &Observed) -> Vec<UplinkStatus> {
+    let uplinks = observed.entries.iter().filter_map(|(key, entry)| {
+        let (EntryKey::Uplink(LinkRef::Name(name)), Entry::Uplink { mtu, sources, .. }) =
+            (key, entry)
+        else {
+            return None;
+        };
+        let hooks = observed.links.get(name).map(|link| &link.hooks);
+        let both = [Hook::UplinkIn, Hook::UplinkOut];
+        Some(UplinkStatus {
+            name: name.clone(),
+            mtu: *mtu,
+            addresses: sources.clone(),
+            attached: hooks.is_some_and(|hooks| both.iter().all(|hook| hooks.contains(hook))),
+        })
+    });
+    uplinks.collect()
+}

@@ -1,0 +1,182 @@
+//! All records against the kernel: at the start, after anything changed behind our back, and now and then.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kernel::Kernel;
+use model::{AttachmentKey, Record, State};
+use planner::{Finding, Plan, Reason, Repair};
+
+use crate::error::chain;
+use crate::node::{self, Node, Settled, highest_generation};
+use crate::transaction::{Carried, carry_out};
+use crate::{Engine, EngineError};
+
+/// One comparison of records and kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// When, in seconds since 1970.
+    pub finished_at: u64,
+    /// How long it took.
+    pub duration: Duration,
+    /// What it found and did; empty when everything was as it should be.
+    pub items: Vec<Item>,
+}
+
+/// One thing that was not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// What: an attachment, a link, the node.
+    pub subject: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was found and done, or why that failed.
+    pub message: String,
+}
+
+/// How a repair ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// Put right.
+    Repaired,
+    /// Ours, and nobody's any more: removed.
+    Removed,
+    /// Not provably ours: left alone.
+    LeftAlone,
+    /// Tried without success.
+    Failed,
+}
+
+impl Report {
+    /// Whether something is still not as it should be.
+    pub fn has_failed(&self) -> bool {
+        self.items
+            .iter()
+            .any(|item| item.outcome == Outcome::Failed)
+    }
+}
+
+impl<K: Kernel> Engine<K> {
+    /// Brings the node and every attachment to what was decided, removes what was never finished, and tells what it
+    /// did. `now` is in seconds since 1970.
+    pub fn reconcile(&mut self, now: u64) -> Arc<Report> {
+        let started = Instant::now();
+        let mut items = Vec::new();
+        if let Err(error) = self.put_right(&mut items) {
+            items.push(Item::failed("node", chain(&error)));
+        }
+        let report = Arc::new(Report {
+            finished_at: now,
+            duration: started.elapsed(),
+            items,
+        });
+        self.last_reconcile = Some(Arc::clone(&report));
+        report
+    }
+
+    fn put_right(&mut self, items: &mut Vec<Item>) -> Result<(), EngineError> {
+        let settled = self.settle(items)?;
+        self.store
+            .raise_generation(highest_generation(&settled.observed.entries))?;
+        let boot_id = &self.settings.boot_id;
+        let repair = planner::plan_repair(self.store.records(), &settled.observed, boot_id);
+        self.node = Node::of(&self.node_intent(), settled);
+        self.repair(repair, items);
+        self.release_networks()?;
+        Ok(())
+    }
+
+    fn settle(&mut self, items: &mut Vec<Item>) -> Result<Settled, EngineError> {
+        let intent = self.node_intent();
+        let records = self.store.records();
+        node::settle(&mut self.kernel, &intent, records, |kernel, plan| {
+            items.extend(steps("node", carry_out(kernel, plan)));
+            Ok(())
+        })
+    }
+
+    fn repair(&mut self, repair: Repair, items: &mut Vec<Item>) {
+        for (key, finding) in repair.attachments {
+            match finding {
+                Finding::Healthy => {}
+                Finding::Mend { differences, plan } => {
+                    let carried = carry_out(&mut self.kernel, &plan);
+                    let found: Vec<String> = differences.iter().map(ToString::to_string).collect();
+                    items.push(Item::repaired(key.to_string(), found.join("; "), carried));
+                }
+                Finding::Detach { reason, plan } => items.push(self.detach(&key, reason, &plan)),
+            }
+        }
+        let carried = carry_out(&mut self.kernel, &repair.stale);
+        items.extend(steps("tables", carried));
+        items.extend(repair.strays.into_iter().map(|stray| Item {
+            subject: stray.link.to_string(),
+            outcome: Outcome::LeftAlone,
+            message: format!("looks like ours ({:?}) and is in no record", stray.alias),
+        }));
+    }
+
+    fn detach(&mut self, key: &AttachmentKey, reason: Reason, plan: &Plan) -> Item {
+        let subject = key.to_string();
+        match self.release(key, plan) {
+            Ok(()) => Item {
+                subject,
+                outcome: Outcome::Removed,
+                message: reason.to_string(),
+            },
+            Err(error) => Item::failed(&subject, format!("{reason}: {}", chain(&error))),
+        }
+    }
+
+    fn release(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), EngineError> {
+        let Some(record) = self.store.get(key).cloned() else {
+            return Ok(());
+        };
+        if record.state != State::Removing {
+            let state = State::Removing;
+            self.store.put(&Record {
+                state,
+                ..record.clone()
+            })?;
+        }
+        self.finish_removal(&record.attachment, plan)
+    }
+}
+
+impl Item {
+    fn failed(subject: &str, message: String) -> Self {
+        Self {
+            subject: subject.to_owned(),
+            outcome: Outcome::Failed,
+            message,
+        }
+    }
+
+    fn repaired(subject: String, found: String, carried: Vec<Carried>) -> Self {
+        let failures = crate::transaction::failures(carried);
+        if failures.is_empty() {
+            Self {
+                subject,
+                outcome: Outcome::Repaired,
+                message: found,
+            }
+        } else {
+            Self::failed(&subject, format!("{found}: {}", failures.join("; ")))
+        }
+    }
+}
+
+/// One item for each step.
+fn steps(subject: &str, carried: Vec<Carried>) -> impl Iterator<Item = Item> {
+    carried.into_iter().map(|Carried { step, failure }| {
+        let outcome = match &failure {
+            Some(_) => Outcome::Failed,
+            None => Outcome::Repaired,
+        };
+        Item {
+            subject: subject.to_owned(),
+            outcome,
+            message: failure.unwrap_or(step),
+        }
+    })
+}

@@ -1,0 +1,48 @@
+//! Rows of the datapath's pod table.
+
+use std::collections::BTreeSet;
+
+/// The free slot that follows `last`, round and round, so that one just given back rests longest. Slot 0 is never a
+/// pod; `None` when every slot is taken.
+pub(crate) fn next(taken: &BTreeSet<u32>, last: u32) -> Option<u32> {
+    let capacity = abi::maps::PODS_CAPACITY;
+    let behind = last.saturating_add(1).min(capacity);
+    let order = (behind..capacity).chain(1..behind);
+    order.into_iter().find(|slot| !taken.contains(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_first_slot_is_one() {
+        assert_eq!(next(&BTreeSet::new(), 0), Some(1));
+    }
+
+    #[test]
+    fn a_slot_given_back_is_not_the_next_one_given() {
+        assert_eq!(next(&BTreeSet::from([1, 3]), 3), Some(4));
+    }
+
+    #[test]
+    fn after_the_last_slot_comes_the_first_free_one() {
+        let last = abi::maps::PODS_CAPACITY - 1;
+        assert_eq!(next(&BTreeSet::from([1, last]), last), Some(2));
+        assert_eq!(next(&(1..=last).collect(), 7), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_slot_is_found_as_long_as_one_is_free(
+            taken in prop::collection::btree_set(1..abi::maps::PODS_CAPACITY, 0..64),
+            last: u32,
+        ) {
+            let slot = next(&taken, last).unwrap();
+            prop_assert!((1..abi::maps::PODS_CAPACITY).contains(&slot));
+            prop_assert!(!taken.contains(&slot));
+        }
+    }
+}
