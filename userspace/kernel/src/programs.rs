@@ -128,7 +128,8 @@ impl Programs {
         Ok(true)
     }
 
-    /// Detaches a hook's program from an uplink; that it is not attached is success.
+    /// Detaches a hook's program from an uplink; that it is not attached is success. The kernel lets go of the link
+    /// some milliseconds after its pin.
     pub(crate) fn detach(&self, index: u32, hook: Hook) -> io::Result<()> {
         match std::fs::remove_file(self.pin(index, hook)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,0 +1,471 @@
+//! Links, addresses, routes and sysctls: each step does what it says, twice as well as once, and leaves others alone.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use kernel::Kernel;
+use model::{Mac, Route};
+use nix::errno::Errno;
+use planner::{LinkKind, Observed, Scope, Step, SysctlKey};
+use support::*;
+
+fn errno(result: Result<(), kernel::StepError>) -> Option<Errno> {
+    let error = result.err()?;
+    Some(Errno::from_raw(error.source.raw_os_error().unwrap_or(0)))
+}
+
+#[test]
+fn a_bridge_is_made_with_its_mac_mtu_and_alias_and_keeps_its_mtu() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        execute(&mut host, &bridge_steps());
+        let seen = observe(&mut host);
+        let bridge = &seen.links[&bridge().name];
+        assert_eq!(bridge.kind, LinkKind::Bridge);
+        assert_eq!(bridge.mac, Some(Mac([2, 0, 0, 0, 0, 1])));
+        assert_eq!(bridge.alias.as_deref(), Some(BRIDGE_ALIAS));
+        assert_eq!(bridge.mtu, 1450);
+        assert!(bridge.up);
+        let told = run("ip -d link show cbr0");
+        assert!(told.contains("mtu 1450"), "{told}");
+        assert!(told.contains("02:00:00:00:00:01"), "{told}");
+        assert!(told.contains("stp_state 0"), "{told}");
+        // A port of another MTU comes and goes.
+        run("ip link add port0 mtu 1280 type veth peer name port1");
+        run("ip link set port0 master cbr0");
+        run("ip link del port0");
+        assert_eq!(observe(&mut host).links[&link("cbr0")].mtu, 1450);
+        let told = run("ip -6 addr show dev cbr0");
+        assert!(told.contains("fd88::1/64"), "{told}");
+        assert!(
+            !told.contains("fd88::1/64 scope global tentative"),
+            "{told}"
+        );
+    });
+}
+
+#[test]
+fn a_veth_is_made_with_its_peer_in_the_pod_and_set_up_in_and_out() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment));
+
+        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let seen = host.observe(&scope).unwrap();
+        let end = &seen.links[attachment.host_link().name()];
+        let bridge = &seen.links[&bridge().name];
+        assert_eq!(end.kind, LinkKind::Veth);
+        assert_eq!(end.mac, Some(attachment.key.host_mac()));
+        assert_eq!(end.alias, Some(attachment.alias()));
+        assert_eq!(end.controller, Some(bridge.index));
+        assert!(end.hairpin && end.up);
+        assert_eq!(end.hooks, pod_hooks());
+        assert_eq!(end.mtu, 1450);
+        assert_eq!(end.addresses, [], "no link-local address on a bridge port");
+        assert_eq!(bridge.addresses[0], parse("10.88.0.1/24"));
+        assert_eq!(seen.netns[&netns.path], netns);
+
+        let pod = seen.pod.unwrap();
+        assert_eq!(pod.mac, Some(attachment.mac));
+        assert_eq!((pod.mtu, pod.up), (1450, true));
+        assert_eq!(pod.addresses, addresses(&attachment).into_iter().collect());
+        assert_eq!(pod.routes, attachment.routes.iter().copied().collect());
+        assert_eq!(pod.peer, Some(end.index));
+
+        // The same links in the view of the whole node.
+        let whole = observe(&mut host);
+        assert_eq!(whole.links[attachment.host_link().name()], *end);
+        assert_eq!(whole.links[&link("cbr0")], *bridge);
+
+        let told = run_in(&netns, "ip addr show");
+        assert!(told.contains("LOOPBACK,UP"), "{told}");
+        assert!(told.contains("inet 10.88.0.2/24 brd 10.88.0.255"), "{told}");
+        assert!(!told.contains("tentative"), "{told}");
+        let told = run_in(&netns, "ip route");
+        assert!(told.contains("default via 10.88.0.1 dev eth0"), "{told}");
+        let told = run_in(&netns, "ip -6 route");
+        assert!(told.contains("default via fd88::1 dev eth0"), "{told}");
+    });
+}
+
+#[test]
+fn the_first_ipv6_packet_does_not_wait() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment(&netns, 2)));
+        let told = run_in(&netns, "ip -6 addr show dev eth0 scope link");
+        assert!(!told.contains("tentative"), "{told}");
+        run_in(&netns, "ping -6 -c 1 -W 1 fd88::1");
+    });
+}
+
+#[test]
+fn every_step_is_done_twice_as_well_as_once() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let mut steps = bridge_steps();
+        steps.extend(pod_steps(&attachment));
+        execute(&mut host, &steps);
+        let once = observe(&mut host);
+        let pod = pod_of(&mut host, &attachment);
+        execute(&mut host, &steps);
+        for step in &steps {
+            execute(&mut host, std::slice::from_ref(step));
+        }
+        assert_eq!(observe(&mut host), once);
+        assert_eq!(pod_of(&mut host, &attachment), pod);
+
+        let bridge = bridge();
+        let removal = [
+            delete(&attachment),
+            Step::RemoveAddress {
+                link: bridge.name.clone(),
+                address: parse("10.88.0.1/24"),
+            },
+            Step::DeleteBridge {
+                name: bridge.name,
+                alias: bridge.alias,
+            },
+        ];
+        for step in &removal {
+            execute(&mut host, &[step.clone(), step.clone()]);
+        }
+        execute(&mut host, &removal);
+        assert_eq!(pod_of(&mut host, &attachment), None);
+    });
+}
+
+fn pod_of(host: &mut kernel::Host, attachment: &model::Attachment) -> Option<planner::PodSide> {
+    let scope = Scope::Attachment(Box::new(attachment.clone()));
+    host.observe(&scope).unwrap().pod
+}
+
+#[test]
+fn undoing_leaves_the_node_as_it_was() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let empty = observe(&mut host);
+        execute(&mut host, &bridge_steps());
+        let with_bridge = observe(&mut host);
+        execute(&mut host, &pod_steps(&attachment));
+        execute(&mut host, &[delete(&attachment)]);
+        let mut seen = observe(&mut host);
+        assert_eq!(seen, with_bridge);
+        assert!(run_in(&netns, "ip -o link").lines().count() == 1);
+        let bridge = bridge();
+        let gone = Step::DeleteBridge {
+            name: bridge.name,
+            alias: bridge.alias,
+        };
+        execute(&mut host, &[gone]);
+        seen = observe(&mut host);
+        assert_eq!(seen, empty);
+    });
+}
+
+#[test]
+fn a_taken_name_is_told_apart_and_nothing_of_the_pair_stays() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let step = Step::CreateVeth(veth(&attachment));
+
+        run_in(&netns, "ip link add eth0 type bridge");
+        let error = host.execute(&step).unwrap_err();
+        assert!(error.is_taken());
+        assert!(error.call.contains("eth0 in"), "{}", error.call);
+        assert_eq!(run("ip -o link").lines().count(), 1);
+        run_in(&netns, "ip link del eth0");
+
+        let name = attachment.host_link();
+        run(&format!("ip link add {name} type bridge"));
+        let error = host.execute(&step).unwrap_err();
+        assert!(error.is_taken());
+        assert!(error.call.contains(&name.to_string()), "{}", error.call);
+        assert_eq!(run_in(&netns, "ip -o link").lines().count(), 1);
+    });
+}
+
+#[test]
+fn what_is_not_ours_by_its_alias_is_not_deleted() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let name = attachment.host_link();
+        run(&format!("ip link add {name} type veth peer name other"));
+        assert_eq!(
+            errno(host.execute(&delete(&attachment))),
+            Some(Errno::EPERM)
+        );
+        run(&format!("ip link set {name} alias stranger"));
+        assert_eq!(
+            errno(host.execute(&delete(&attachment))),
+            Some(Errno::EPERM)
+        );
+        run("ip link add cbr0 type bridge");
+        let bridge = bridge();
+        let gone = Step::DeleteBridge {
+            name: bridge.name.clone(),
+            alias: bridge.alias.clone(),
+        };
+        assert_eq!(errno(host.execute(&gone)), Some(Errno::EPERM));
+        assert_eq!(
+            errno(host.execute(&Step::CreateBridge(bridge))),
+            Some(Errno::EEXIST)
+        );
+        assert_eq!(run("ip -o link").lines().count(), 4);
+    });
+}
+
+#[test]
+fn a_bridge_with_a_foreign_port_is_not_deleted() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        execute(&mut host, &bridge_steps());
+        run("ip link add port0 type veth peer name port1");
+        run("ip link set port0 master cbr0");
+        let bridge = bridge();
+        let gone = Step::DeleteBridge {
+            name: bridge.name,
+            alias: bridge.alias,
+        };
+        assert_eq!(errno(host.execute(&gone)), Some(Errno::EBUSY));
+        run("ip link set port0 nomaster");
+        execute(&mut host, &[gone]);
+        assert_eq!(run("ip -o link").lines().count(), 3);
+    });
+}
+
+#[test]
+fn deletion_does_not_wait_for_a_vanished_namespace() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment));
+        node.remove_netns("pod");
+        execute(&mut host, &[delete(&attachment)]);
+        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let seen = host.observe(&scope).unwrap();
+        assert_eq!(seen.pod, None);
+        assert!(seen.netns.is_empty());
+        assert!(!seen.links.contains_key(attachment.host_link().name()));
+    });
+}
+
+#[test]
+fn a_deleted_veth_is_gone_when_the_step_returns() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        execute(&mut host, &bridge_steps());
+        for number in 2..12 {
+            let netns = node.add_netns(&format!("pod{number}"));
+            let attachment = attachment(&netns, number);
+            execute(&mut host, &pod_steps(&attachment));
+            execute(&mut host, &[delete(&attachment)]);
+            assert!(!succeeds(&format!(
+                "ip link show {}",
+                attachment.host_link()
+            )));
+            assert_eq!(run_in(&netns, "ip -o link").lines().count(), 1);
+        }
+    });
+}
+
+#[test]
+fn another_namespace_at_the_same_path_is_not_entered() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        node.remove_netns("pod");
+        let step = Step::CreateVeth(veth(&attachment));
+        assert_eq!(errno(host.execute(&step)), Some(Errno::ENOENT));
+        // Inode numbers are given again: this one must differ for the test to mean anything.
+        let _first = node.add_netns("first");
+        let second = node.add_netns("pod");
+        assert_ne!(second.inode, netns.inode);
+        let error = host.execute(&step).unwrap_err();
+        assert!(error.is_gone());
+        let scope = Scope::Attachment(Box::new(attachment));
+        let seen = host.observe(&scope).unwrap();
+        assert_eq!(seen.netns[&second.path], second);
+        assert_eq!(seen.pod, None);
+    });
+}
+
+#[test]
+fn a_path_without_a_namespace_is_no_error() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let file = node.path().join("plain");
+        std::fs::write(&file, "").unwrap();
+        let missing = [
+            "/nowhere/at/all",
+            "/proc/4194999/ns/net",
+            file.to_str().unwrap(),
+        ];
+        for path in missing {
+            let scope = Scope::Netns {
+                path: netns_path(path),
+                ifname: link("eth0"),
+                links: BTreeSet::from([link("cbr0")]),
+            };
+            assert_eq!(host.observe(&scope).unwrap(), Observed::default(), "{path}");
+        }
+    });
+}
+
+#[test]
+fn a_pod_whose_set_up_fails_has_nothing_of_it() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        execute(&mut host, &[Step::CreateVeth(veth(&attachment))]);
+        let before = pod_of(&mut host, &attachment);
+        let mut spec = inside(&attachment);
+        // An address of the pod itself cannot be its gateway.
+        spec.routes.push(Route {
+            destination: parse("192.0.2.0/24"),
+            gateway: Some(parse("10.88.0.2")),
+        });
+        let error = host.execute(&Step::SetUpPod(spec)).unwrap_err();
+        assert!(error.call.contains("192.0.2.0/24"), "{}", chain(&error));
+        assert_eq!(pod_of(&mut host, &attachment), before);
+    });
+}
+
+#[test]
+fn a_secondary_address_of_somebody_else_survives_the_removal_of_ours() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        execute(&mut host, &bridge_steps());
+        run("ip addr add 10.88.0.7/24 dev cbr0");
+        let ours = Step::RemoveAddress {
+            link: link("cbr0"),
+            address: parse("10.88.0.1/24"),
+        };
+        execute(&mut host, &[ours]);
+        let told = run("ip addr show dev cbr0");
+        assert!(told.contains("10.88.0.7/24"), "{told}");
+        assert!(!told.contains("10.88.0.1/24"), "{told}");
+    });
+}
+
+#[test]
+fn a_link_gets_another_mac_and_mtu() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        execute(&mut host, &bridge_steps());
+        let mac = Mac([2, 0, 0, 0, 0, 9]);
+        let name = link("cbr0");
+        let steps = [
+            Step::SetMac {
+                link: name.clone(),
+                mac,
+            },
+            Step::SetMtu {
+                link: name.clone(),
+                mtu: 1400,
+            },
+        ];
+        execute(&mut host, &steps);
+        let seen = observe(&mut host);
+        assert_eq!(
+            (seen.links[&name].mac, seen.links[&name].mtu),
+            (Some(mac), 1400)
+        );
+        let missing = Step::SetUp { link: link("none") };
+        assert!(host.execute(&missing).unwrap_err().is_gone());
+    });
+}
+
+#[test]
+fn sysctls_are_read_and_written_in_the_nodes_own_namespace() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let key = SysctlKey("net/ipv4/ip_forward".to_owned());
+        let missing = SysctlKey("net/ipv4/no_such_thing".to_owned());
+        let scope = Scope::Node {
+            sysctls: BTreeSet::from([key.clone(), missing.clone()]),
+        };
+        let before = host.observe(&scope).unwrap().sysctls;
+        assert_eq!(before.len(), 1);
+        let value = if before[&key] == "1" { "0" } else { "1" };
+        let step = Step::SetSysctl {
+            key: key.clone(),
+            value: value.to_owned(),
+            previous: before[&key].clone(),
+        };
+        execute(&mut host, &[step]);
+        assert_eq!(host.observe(&scope).unwrap().sysctls[&key], value);
+        for outside in ["../kernel/hostname", "/etc/hostname"] {
+            let step = Step::SetSysctl {
+                key: SysctlKey(outside.to_owned()),
+                value: "x".to_owned(),
+                previous: String::new(),
+            };
+            host.execute(&step).unwrap_err();
+        }
+    });
+}
+
+#[test]
+fn routes_are_seen_with_every_leg_and_table() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        for index in [0, 1] {
+            run(&format!(
+                "ip link add up{index} type veth peer name far{index}"
+            ));
+            run(&format!("ip link set up{index} up"));
+            run(&format!("ip link set far{index} up"));
+            run(&format!("ip addr add 192.0.{index}.10/24 dev up{index}"));
+        }
+        run("ip route add default nexthop via 192.0.0.1 dev up0 nexthop via 192.0.1.1 dev up1");
+        run("ip route add 198.51.100.0/24 via 192.0.1.1 table 1000");
+        run("ip route add blackhole 203.0.113.0/24");
+        run("ip route add 203.0.114.0/24 via inet6 fe80::1 dev up0");
+        let seen = observe(&mut host);
+        let index = |name: &str| seen.links[&link(name)].index;
+        let has = |destination: &str, gateway: Option<&str>, name: &str, table: u32| {
+            let gateway = gateway.map(parse);
+            seen.routes.iter().any(|route| {
+                route.destination == parse(destination)
+                    && route.gateway == gateway
+                    && route.link == index(name)
+                    && route.table == table
+            })
+        };
+        assert!(has("0.0.0.0/0", Some("192.0.0.1"), "up0", 254));
+        assert!(has("0.0.0.0/0", Some("192.0.1.1"), "up1", 254));
+        assert!(has("198.51.100.0/24", Some("192.0.1.1"), "up1", 1000));
+        assert!(has("192.0.0.0/24", None, "up0", 254));
+        assert!(has("203.0.114.0/24", Some("fe80::1"), "up0", 254));
+        assert!(
+            seen.routes
+                .iter()
+                .all(|route| route.destination != parse("203.0.113.0/24"))
+        );
+        assert_eq!(
+            seen.links[&link("up0")].addresses[0],
+            parse("192.0.0.10/24")
+        );
+    });
+}

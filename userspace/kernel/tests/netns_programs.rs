@@ -1,0 +1,498 @@
+//! Programs and tables: attached, replaced without losing a packet, adopted by the next agent, and gone without a
+//! trace of ours or a scratch on others'.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use aya::programs::tc::{NlOptions, TcAttachOptions, TcHandle};
+use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfLoader};
+use kernel::{Host, HostOptions, Kernel, OpenError};
+use model::{PortMapping, Protocol};
+use planner::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
+use support::*;
+
+/// An uplink with its far end in a namespace.
+fn add_uplink(node: &Node) -> model::Netns {
+    let world = node.add_netns("world");
+    run(&format!(
+        "ip link add up0 type veth peer name eth0 netns {}",
+        world.path
+    ));
+    run("ip addr add 192.0.2.10/24 dev up0");
+    run("ip link set up0 up");
+    run_in(&world, "ip addr add 192.0.2.1/24 dev eth0");
+    run_in(&world, "ip link set eth0 up");
+    world
+}
+
+fn attach_uplink() -> Step {
+    Step::Attach {
+        link: link("up0"),
+        hooks: uplink_hooks(),
+    }
+}
+
+fn hooks(host: &mut Host, name: &str) -> BTreeSet<Hook> {
+    observe(host).links[&link(name)].hooks.clone()
+}
+
+#[test]
+fn an_uplinks_programs_are_attached_by_pinned_links_and_detached() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        add_uplink(node);
+        assert_eq!(hooks(&mut host, "up0"), BTreeSet::new());
+        execute(&mut host, &[attach_uplink(), attach_uplink()]);
+        assert_eq!(hooks(&mut host, "up0"), uplink_hooks());
+        assert_eq!(tcx("up0", TcAttachType::Ingress), ["uplink_in"]);
+        assert_eq!(tcx("up0", TcAttachType::Egress), ["uplink_out"]);
+        let detach = Step::Detach {
+            link: link("up0"),
+            hooks: BTreeSet::from([Hook::UplinkIn]),
+        };
+        execute(&mut host, &[detach.clone(), detach]);
+        assert_eq!(hooks(&mut host, "up0"), BTreeSet::from([Hook::UplinkOut]));
+    });
+}
+
+#[test]
+fn an_index_that_another_link_has_now_gets_programs_of_its_own() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        run("ip link add up0 index 77 type bridge");
+        execute(&mut host, &[attach_uplink()]);
+        run("ip link del up0");
+        run("ip link add up0 index 77 type bridge");
+        assert_eq!(hooks(&mut host, "up0"), BTreeSet::new());
+        execute(&mut host, &[attach_uplink()]);
+        assert_eq!(hooks(&mut host, "up0"), uplink_hooks());
+    });
+}
+
+/// Somebody else's programs on all sides of a link: our object's serve as well as any.
+struct Stranger {
+    object: Ebpf,
+}
+
+impl Stranger {
+    fn new(node: &Node) -> Self {
+        let theirs = node.path().join("theirs");
+        std::fs::create_dir(&theirs).unwrap();
+        run(&format!("mount -t bpf bpf {}", theirs.display()));
+        let mut loader = EbpfLoader::new();
+        loader.default_map_pin_directory(theirs);
+        let mut object = loader.load_file(object()).unwrap();
+        program(&mut object).load().unwrap();
+        Self { object }
+    }
+
+    fn attach(&mut self, link: &str, side: TcAttachType, options: TcAttachOptions) {
+        let program = program(&mut self.object);
+        program.attach_with_options(link, side, options).unwrap();
+    }
+
+    fn filter(&mut self, link: &str, side: TcAttachType, priority: u16) {
+        let options = NlOptions {
+            priority,
+            handle: TcHandle::new(0, 1),
+            classid: None,
+        };
+        self.attach(link, side, TcAttachOptions::Netlink(options));
+    }
+}
+
+fn program(object: &mut Ebpf) -> &mut SchedClassifier {
+    object.program_mut("to_pod").unwrap().try_into().unwrap()
+}
+
+/// Names of the TCX programs of one side.
+fn tcx(link: &str, side: TcAttachType) -> Vec<String> {
+    let (_, programs) = SchedClassifier::query_tcx(link, side).unwrap();
+    let name = |info: &ProgramInfo| info.name_as_str().unwrap().to_owned();
+    programs.iter().map(name).collect()
+}
+
+#[test]
+fn foreign_filters_and_qdiscs_survive() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let mut stranger = Stranger::new(node);
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let name = attachment.host_link();
+        let sides = [TcAttachType::Ingress, TcAttachType::Egress];
+        execute(&mut host, &[Step::CreateVeth(veth(&attachment))]);
+        run(&format!("tc qdisc add dev {name} clsact"));
+        for side in sides {
+            stranger.filter(name.name().as_str(), side, 1);
+        }
+        execute(&mut host, &[attach(&attachment), attach(&attachment)]);
+        assert_eq!(hooks(&mut host, name.name().as_str()), pod_hooks());
+        for side in sides {
+            stranger.filter(name.name().as_str(), side, 50_000);
+        }
+        let detach = Step::Detach {
+            link: name.name().clone(),
+            hooks: pod_hooks(),
+        };
+        execute(&mut host, &[detach.clone(), detach]);
+        assert_eq!(hooks(&mut host, name.name().as_str()), BTreeSet::new());
+        for side in ["ingress", "egress"] {
+            let told = run(&format!("tc filter show dev {name} {side}"));
+            assert_eq!(told.matches("handle 0x1 to_pod").count(), 2, "{told}");
+            assert!(!told.contains("viaduct"), "{told}");
+        }
+        let told = run(&format!("tc qdisc show dev {name}"));
+        assert!(told.contains("clsact"), "{told}");
+    });
+}
+
+#[test]
+fn a_foreign_filter_with_our_priority_and_handle_is_not_replaced() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let mut stranger = Stranger::new(node);
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let name = attachment.host_link();
+        execute(&mut host, &[Step::CreateVeth(veth(&attachment))]);
+        run(&format!("tc qdisc add dev {name} clsact"));
+        stranger.filter(name.name().as_str(), TcAttachType::Ingress, 49_000);
+        let before = observe(&mut host);
+        assert!(host.execute(&attach(&attachment)).unwrap_err().is_taken());
+        assert_eq!(observe(&mut host), before);
+        let detach = Step::Detach {
+            link: name.name().clone(),
+            hooks: pod_hooks(),
+        };
+        execute(&mut host, &[detach]);
+        let told = run(&format!("tc filter show dev {name} ingress"));
+        assert!(told.contains("handle 0x1 to_pod"), "{told}");
+        let told = run(&format!("tc filter show dev {name} egress"));
+        assert_eq!(told, "", "what had been attached was taken back");
+    });
+}
+
+fn pause() -> bool {
+    std::thread::sleep(Duration::from_millis(10));
+    false
+}
+
+#[test]
+fn a_foreign_tcx_program_survives() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let mut stranger = Stranger::new(node);
+        add_uplink(node);
+        let order = TcAttachOptions::TcxOrder(LinkOrder::default());
+        stranger.attach("up0", TcAttachType::Ingress, order);
+        execute(&mut host, &[attach_uplink()]);
+        assert_eq!(tcx("up0", TcAttachType::Ingress), ["to_pod", "uplink_in"]);
+        let detach = Step::Detach {
+            link: link("up0"),
+            hooks: uplink_hooks(),
+        };
+        execute(&mut host, &[detach]);
+        assert_eq!(hooks(&mut host, "up0"), BTreeSet::new());
+        // The kernel lets go of a link some time after the file that pinned it.
+        let gone = || tcx("up0", TcAttachType::Ingress) == ["to_pod"];
+        assert!((0..100).any(|_| gone() || pause()));
+    });
+}
+
+#[test]
+fn programs_and_tables_survive_the_agent_and_are_adopted_by_the_next() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        add_uplink(node);
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment));
+        execute(&mut host, &entries(&attachment));
+        execute(&mut host, &[attach_uplink()]);
+        let before = observe(&mut host);
+        let ids = run("bpftool -j net show");
+        drop(host);
+
+        let mut host = node.host();
+        assert_eq!(observe(&mut host), before);
+        assert_eq!(
+            run("bpftool -j net show"),
+            ids,
+            "the old programs are still there"
+        );
+        execute(&mut host, &[attach(&attachment), attach_uplink()]);
+        assert_eq!(observe(&mut host), before);
+        assert_ne!(
+            run("bpftool -j net show"),
+            ids,
+            "the new programs took over"
+        );
+    });
+}
+
+#[test]
+fn no_packet_is_lost_while_programs_are_replaced() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let world = add_uplink(node);
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment));
+        execute(&mut host, &entries(&attachment));
+        execute(&mut host, &[attach_uplink()]);
+        let pings = [(&netns, "10.88.0.1"), (&world, "192.0.2.10")];
+        let flood = |(netns, to): (&model::Netns, &str)| {
+            start(&format!(
+                "nsenter --net={} ping -q -i 0.001 -c 1500 -W 1 {to}",
+                netns.path
+            ))
+        };
+        let flying = pings.map(flood);
+        for _ in 0..10 {
+            drop(host);
+            host = node.host();
+            execute(&mut host, &[attach(&attachment), attach_uplink()]);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for ping in flying {
+            let output = ping.wait_with_output().unwrap();
+            let told = String::from_utf8(output.stdout).unwrap();
+            assert!(told.contains(" 0% packet loss"), "{told}");
+        }
+    });
+}
+
+fn entries(attachment: &model::Attachment) -> Vec<Step> {
+    let name = LinkRef::Name(attachment.host_link().name().clone());
+    let slot = attachment.slot;
+    let pod = Entry::Pod {
+        v4: attachment.address(true),
+        v6: attachment.address(false),
+        mac: attachment.mac,
+        link: name.clone(),
+        bridge: LinkRef::Name(attachment.bridge.clone()),
+        generation: attachment.generation,
+        masquerade: attachment.masquerade,
+    };
+    let mut entries = vec![
+        (EntryKey::Pod(slot), pod),
+        (EntryKey::Interface(name.clone()), Entry::Interface { slot }),
+    ];
+    for assigned in &attachment.addresses {
+        let endpoint = Entry::Endpoint {
+            slot,
+            generation: attachment.generation,
+            link: name.clone(),
+            mac: attachment.mac,
+            masquerade: attachment.masquerade,
+        };
+        entries.push((EntryKey::Endpoint(assigned.address.address), endpoint));
+    }
+    for mapping in &attachment.port_mappings {
+        for ipv4 in [true, false] {
+            let key = EntryKey::Hostport {
+                address: None,
+                ipv4,
+                port: mapping.host_port.get(),
+                protocol: mapping.protocol,
+            };
+            let hostport = Entry::Hostport {
+                address: attachment.address(ipv4).unwrap(),
+                port: mapping.container_port.get(),
+                slot,
+                generation: attachment.generation,
+            };
+            entries.push((key, hostport));
+        }
+    }
+    let put = |(key, entry)| Step::PutEntry {
+        key,
+        entry,
+        previous: None,
+    };
+    entries.into_iter().map(put).collect()
+}
+
+#[test]
+fn an_attachments_entries_are_found_by_its_keys_and_removed() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let mut attachment = attachment(&netns, 2);
+        attachment.port_mappings = vec![PortMapping {
+            host_port: 8080.try_into().unwrap(),
+            container_port: 80.try_into().unwrap(),
+            protocol: Protocol::Tcp,
+            host_address: None,
+        }];
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment));
+        let steps = entries(&attachment);
+        execute(&mut host, &steps);
+        execute(&mut host, &steps);
+        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let seen = host.observe(&scope).unwrap().entries;
+        assert_eq!(seen.len(), 6);
+        assert_eq!(observe(&mut host).entries, seen);
+        for step in &steps {
+            let Step::PutEntry { key, entry, .. } = step else {
+                panic!("{step:?}");
+            };
+            assert_eq!(seen[key], *entry);
+            let remove = Step::RemoveEntry {
+                key: key.clone(),
+                previous: entry.clone(),
+            };
+            execute(&mut host, &[remove.clone(), remove]);
+        }
+        assert!(host.observe(&scope).unwrap().entries.is_empty());
+        assert!(observe(&mut host).entries.is_empty());
+    });
+}
+
+#[test]
+fn entries_of_the_node_are_kept_and_a_free_slot_remembers_its_generation() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        add_uplink(node);
+        let name = LinkRef::Name(link("up0"));
+        let wanted = [
+            (EntryKey::Pod(3), Entry::FreePod { generation: 7 }),
+            (
+                EntryKey::Uplink(name),
+                Entry::Uplink {
+                    ethernet: true,
+                    mtu: 1500,
+                    sources: vec![parse("192.0.2.10/24"), parse("2001:db8::10/64")],
+                },
+            ),
+            (EntryKey::Local(parse("192.0.2.10")), Entry::Local),
+            (
+                EntryKey::Prefix(parse("10.88.0.0/16")),
+                Entry::Prefix {
+                    no_masquerade: false,
+                    pods: true,
+                },
+            ),
+            (
+                EntryKey::Prefix(parse("10.0.0.0/8")),
+                Entry::Prefix {
+                    no_masquerade: true,
+                    pods: false,
+                },
+            ),
+            (
+                EntryKey::Settings,
+                Entry::Settings(abi::Settings::default()),
+            ),
+        ];
+        for (key, entry) in &wanted {
+            let put = Step::PutEntry {
+                key: key.clone(),
+                entry: entry.clone(),
+                previous: None,
+            };
+            execute(&mut host, &[put]);
+        }
+        let seen = observe(&mut host).entries;
+        assert_eq!(seen, wanted.into());
+        let index = observe(&mut host).links[&link("up0")].index;
+        run("ip link del up0");
+        let seen = observe(&mut host).entries;
+        let gone = EntryKey::Uplink(LinkRef::Gone(index));
+        assert!(seen.contains_key(&gone));
+        let remove = Step::RemoveEntry {
+            previous: seen[&gone].clone(),
+            key: gone.clone(),
+        };
+        execute(&mut host, &[remove]);
+        assert!(!observe(&mut host).entries.contains_key(&gone));
+    });
+}
+
+#[test]
+fn an_entry_of_a_missing_link_is_refused() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let key = EntryKey::Interface(LinkRef::Name(link("none")));
+        let put = Step::PutEntry {
+            key: key.clone(),
+            entry: Entry::Interface { slot: 1 },
+            previous: None,
+        };
+        assert!(host.execute(&put).unwrap_err().is_gone());
+        let remove = Step::RemoveEntry {
+            key,
+            previous: Entry::Interface { slot: 1 },
+        };
+        execute(&mut host, &[remove]);
+    });
+}
+
+#[test]
+fn the_sweep_runs_and_counters_are_read() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment));
+        execute(&mut host, &entries(&attachment));
+        assert_eq!(
+            host.measure().unwrap().pods[&2],
+            kernel::PodCounters::default()
+        );
+        run_in(&netns, "ping -q -c 3 -i 0.01 10.88.0.1");
+        let measured = host.measure().unwrap();
+        assert!(measured.pods[&2].egress.packets >= 3, "{measured:?}");
+        assert_eq!(measured.flow_entries, 0);
+        // Somebody else's Ethernet address as the source.
+        run_in(&netns, "ip link set eth0 address 02:00:00:00:00:77");
+        assert!(!succeeds(&format!(
+            "nsenter --net={} ping -q -c 1 -W 1 10.88.0.1",
+            netns.path
+        )));
+        let drops = host.measure().unwrap().drops;
+        assert!(
+            drops.contains_key(&abi::DropReason::SpoofedMac),
+            "{drops:?}"
+        );
+        execute(&mut host, &[Step::Sweep, Step::Sweep]);
+    });
+}
+
+#[test]
+fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
+    on_a_node(|node| {
+        let host = node.host();
+        let options = HostOptions {
+            bpffs: node.bpffs(),
+            object: object(),
+        };
+        let second = Host::open(&options).err();
+        assert!(matches!(second, Some(OpenError::Locked(_))), "{second:?}");
+        drop(host);
+        let pin = node
+            .bpffs()
+            .join(format!("v{}/maps/LOCALS", abi::ABI_VERSION));
+        std::fs::remove_file(&pin).unwrap();
+        run(&format!(
+            "bpftool map create {} type hash key 16 value 4 entries 7 name LOCALS",
+            pin.display()
+        ));
+        let error = Host::open(&options).err().unwrap();
+        assert!(
+            matches!(error, OpenError::Map { name: "LOCALS", .. }),
+            "{error}"
+        );
+        assert!(pin.exists());
+    });
+}

@@ -1,0 +1,347 @@
+//! A node of its own for each test: network and mount namespaces that end with the thread, and pods in them.
+
+#![allow(
+    dead_code,
+    reason = "each test binary uses another part of the support"
+)]
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kernel::{Host, HostOptions, Kernel};
+use model::{
+    Assigned, Attachment, AttachmentKey, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route,
+};
+use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
+use planner::{BridgeSpec, Hook, Observed, PodSpec, Scope, Step, VethSpec};
+use tempfile::TempDir;
+
+/// Alias of the bridges of these tests.
+pub(crate) const BRIDGE_ALIAS: &str = "viaduct test bridge";
+
+/// Runs a test on a node of its own.
+pub(crate) fn on_a_node(test: impl FnOnce(&Node) + Send + 'static) {
+    let inside = || {
+        let node = Node::enter();
+        test(&node);
+    };
+    let thread = std::thread::spawn(inside);
+    if let Err(panic) = thread.join() {
+        resume_unwind(panic);
+    }
+}
+
+/// A node: the namespaces that the thread is in.
+pub(crate) struct Node {
+    directory: TempDir,
+}
+
+impl Node {
+    fn enter() -> Self {
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS);
+        let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+        mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("private mounts");
+        let node = Self {
+            directory: tempfile::tempdir().expect("a directory"),
+        };
+        let tmpfs = Some("tmpfs");
+        mount(tmpfs, node.path(), tmpfs, MsFlags::empty(), None::<&str>).expect("a tmpfs");
+        run("ip link set lo up");
+        node
+    }
+
+    /// A directory that nobody else sees.
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Where this node's pins are.
+    pub(crate) fn bpffs(&self) -> PathBuf {
+        self.path().join("bpf")
+    }
+
+    /// Opens the kernel of this node.
+    pub(crate) fn host(&self) -> Host {
+        let options = HostOptions {
+            bpffs: self.bpffs(),
+            object: object(),
+        };
+        Host::open(&options).unwrap_or_else(|error| panic!("{}", chain(&error)))
+    }
+
+    /// Makes a namespace as a runtime does.
+    pub(crate) fn add_netns(&self, name: &str) -> Netns {
+        let path = self.path().join(name);
+        std::fs::File::create(&path).expect("a file to mount on");
+        let target = path.clone();
+        let make = move || {
+            unshare(CloneFlags::CLONE_NEWNET);
+            let source = Some("/proc/thread-self/ns/net");
+            mount(
+                source,
+                &target,
+                None::<&str>,
+                MsFlags::MS_BIND,
+                None::<&str>,
+            )
+            .expect("a mount");
+        };
+        std::thread::spawn(make).join().expect("a namespace");
+        netns_at(&path)
+    }
+
+    /// Removes a namespace; the kernel takes its links down some time later.
+    pub(crate) fn remove_netns(&self, name: &str) {
+        let path = self.path().join(name);
+        nix::mount::umount(&path).expect("a mount");
+        std::fs::remove_file(&path).expect("a file");
+    }
+}
+
+fn netns_at(path: &Path) -> Netns {
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = std::fs::metadata(path).expect("a namespace");
+    Netns {
+        path: parse(path.to_str().expect("a path")),
+        device: metadata.dev(),
+        inode: metadata.ino(),
+    }
+}
+
+/// The BPF object under test.
+pub(crate) fn object() -> PathBuf {
+    let built = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../target/bpf/bpfel-unknown-none/release/datapath"
+    );
+    std::env::var_os("VIADUCT_DATAPATH_OBJECT").map_or(built.into(), PathBuf::from)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test's thread makes namespaces of its own"
+)]
+fn unshare(flags: CloneFlags) {
+    nix::sched::unshare(flags).expect("root, to make namespaces");
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an independent look at what the kernel was told"
+)]
+fn command(line: &str) -> Command {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().expect("a command"));
+    command.args(words);
+    command
+}
+
+/// Runs a command on the node; its output.
+pub(crate) fn run(line: &str) -> String {
+    let output = command(line).stderr(Stdio::inherit()).output().expect(line);
+    assert!(output.status.success(), "{line}: {}", output.status);
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Whether a command succeeds.
+pub(crate) fn succeeds(line: &str) -> bool {
+    let mut command = command(line);
+    let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().expect(line).success()
+}
+
+/// Starts a command on the node.
+pub(crate) fn start(line: &str) -> std::process::Child {
+    command(line)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+/// Runs a command in a pod; its output.
+pub(crate) fn run_in(netns: &Netns, line: &str) -> String {
+    run(&format!("nsenter --net={} {line}", netns.path))
+}
+
+/// What is wrong, and why.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// The value of a text.
+pub(crate) fn parse<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
+    text.parse().expect(text)
+}
+
+/// Executes steps that have to succeed.
+pub(crate) fn execute(host: &mut Host, steps: &[Step]) {
+    for step in steps {
+        host.execute(step)
+            .unwrap_or_else(|error| panic!("{}: {step:?}", chain(&error)));
+    }
+}
+
+/// All of the node, without the link-local addresses and routes that the kernel adds in its own time.
+pub(crate) fn observe(host: &mut impl Kernel) -> Observed {
+    let sysctls = BTreeSet::new();
+    let observed = host.observe(&Scope::Node { sysctls });
+    let mut observed = observed.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let link_local =
+        |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    for link in observed.links.values_mut() {
+        link.addresses.retain(|own| !link_local(own.address));
+    }
+    observed
+        .routes
+        .retain(|route| !link_local(route.destination.network()));
+    observed
+}
+
+/// The bridge of these tests.
+pub(crate) fn bridge() -> BridgeSpec {
+    BridgeSpec {
+        name: parse("cbr0"),
+        mac: Mac([2, 0, 0, 0, 0, 1]),
+        mtu: 1450,
+        alias: BRIDGE_ALIAS.to_owned(),
+    }
+}
+
+/// The steps that make a bridge with a gateway of both families.
+pub(crate) fn bridge_steps() -> Vec<Step> {
+    let link = bridge().name;
+    let address = |text| Step::AddAddress {
+        link: link.clone(),
+        address: parse(text),
+    };
+    vec![
+        Step::CreateBridge(bridge()),
+        address("10.88.0.1/24"),
+        address("fd88::1/64"),
+        Step::SetUp { link: link.clone() },
+    ]
+}
+
+/// A pod's attachment: number 2 has 10.88.0.2 and `fd88::2`, slot 2.
+pub(crate) fn attachment(netns: &Netns, number: u8) -> Attachment {
+    let key = AttachmentKey {
+        network: parse("test"),
+        container_id: parse(&format!("container-{number}")),
+        ifname: parse("eth0"),
+    };
+    let assigned = |address: String, gateway: &str| Assigned {
+        address: parse(&address),
+        gateway: parse(gateway),
+    };
+    let route = |destination: &str, gateway: &str| Route {
+        destination: parse(destination),
+        gateway: Some(parse(gateway)),
+    };
+    Attachment {
+        mac: key.pod_mac(),
+        key,
+        netns: netns.clone(),
+        pod: None,
+        bridge: bridge().name,
+        mtu: 1450,
+        addresses: vec![
+            assigned(format!("10.88.0.{number}/24"), "10.88.0.1"),
+            assigned(format!("fd88::{number:x}/64"), "fd88::1"),
+        ],
+        routes: vec![route("0.0.0.0/0", "10.88.0.1"), route("::/0", "fd88::1")],
+        port_mappings: Vec::new(),
+        masquerade: true,
+        hairpin: true,
+        slot: number.into(),
+        generation: 1,
+    }
+}
+
+/// The veth of an attachment.
+pub(crate) fn veth(attachment: &Attachment) -> VethSpec {
+    VethSpec {
+        host: attachment.host_link(),
+        alias: attachment.alias(),
+        host_mac: attachment.key.host_mac(),
+        pod: attachment.key.ifname.clone(),
+        pod_mac: attachment.mac,
+        mtu: attachment.mtu,
+        netns: attachment.netns.clone(),
+    }
+}
+
+/// The inside of a pod.
+pub(crate) fn inside(attachment: &Attachment) -> PodSpec {
+    PodSpec {
+        netns: attachment.netns.clone(),
+        ifname: attachment.key.ifname.clone(),
+        addresses: addresses(attachment),
+        routes: attachment.routes.clone(),
+    }
+}
+
+/// The addresses of an attachment.
+pub(crate) fn addresses(attachment: &Attachment) -> Vec<InterfaceAddress> {
+    let assigned = attachment.addresses.iter();
+    assigned.map(|assigned| assigned.address).collect()
+}
+
+/// The hooks of a pod.
+pub(crate) fn pod_hooks() -> BTreeSet<Hook> {
+    BTreeSet::from([Hook::FromPod, Hook::ToPod])
+}
+
+/// The hooks of an uplink.
+pub(crate) fn uplink_hooks() -> BTreeSet<Hook> {
+    BTreeSet::from([Hook::UplinkIn, Hook::UplinkOut])
+}
+
+/// The steps that attach programs to the host's end of an attachment.
+pub(crate) fn attach(attachment: &Attachment) -> Step {
+    Step::Attach {
+        link: attachment.host_link().name().clone(),
+        hooks: pod_hooks(),
+    }
+}
+
+/// The links' part of an ADD.
+pub(crate) fn pod_steps(attachment: &Attachment) -> Vec<Step> {
+    vec![
+        Step::CreateVeth(veth(attachment)),
+        attach(attachment),
+        Step::JoinBridge {
+            link: attachment.host_link(),
+            bridge: attachment.bridge.clone(),
+            hairpin: attachment.hairpin,
+        },
+        Step::SetUpPod(inside(attachment)),
+    ]
+}
+
+/// What takes an attachment's veth away.
+pub(crate) fn delete(attachment: &Attachment) -> Step {
+    Step::DeleteVeth {
+        link: attachment.host_link(),
+        alias: attachment.alias(),
+    }
+}
+
+/// The name of a link.
+pub(crate) fn link(name: &str) -> IfName {
+    parse(name)
+}
+
+/// A path of a namespace.
+pub(crate) fn netns_path(text: &str) -> NetnsPath {
+    parse(text)
+}
