@@ -215,3 +215,6 @@ fn describe(set: &RangeSet) -> String {
         .collect();
     ranges.join(",")
 }
+
+#[cfg(test)]
+mod tests;

@@ -257,3 +257,6 @@ fn pod_spec(attachment: &Attachment) -> PodSpec {
         routes: attachment.routes.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,3 +169,6 @@ fn contradicts(other: &InterfaceAddress, wanted: &InterfaceAddress) -> bool {
     let overlap = other.subnet().zip(wanted.subnet());
     wanted.address.is_ipv4() || overlap.is_some_and(|(a, b)| a.overlaps(&b))
 }
+
+#[cfg(test)]
+mod tests;

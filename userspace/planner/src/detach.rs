@@ -74,3 +74,6 @@ pub(crate) fn remove(key: &EntryKey, entry: &Entry) -> Step {
         previous: Some(entry.clone()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,8 @@ mod repair;
 mod step;
 mod sysctl;
 mod tables;
+#[cfg(test)]
+mod testing;
 mod uplink;
 
 pub use address::{Leases, choose};

@@ -45,3 +45,6 @@ pub fn network_mtu(network: &Network, observed: &Observed) -> u32 {
         .filter(|mtu| (LEAST..MOST).contains(mtu))
         .unwrap_or(FALLBACK)
 }
+
+#[cfg(test)]
+mod tests;

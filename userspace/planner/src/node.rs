@@ -294,3 +294,6 @@ fn detach_others(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
     };
     Plan::of(others.filter_map(step))
 }
+
+#[cfg(test)]
+mod tests;

@@ -255,3 +255,6 @@ fn looks_like_ours(name: &IfName, link: &Link) -> bool {
         && network.parse::<NetworkName>().is_ok()
         && ifname.parse::<IfName>().is_ok()
 }
+
+#[cfg(test)]
+mod tests;

@@ -415,3 +415,6 @@ fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     items.join(", ")
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! What an ADD does, line by line, and what it refuses.
+
+use insta::assert_snapshot;
+use model::{HairpinMode, Mac, PodName, Route, State};
+
+use crate::testing::{World, attachment, intent, link, node, parse, port, seen};
+use crate::{Category, LinkKind, Refusal, plan_attach};
+
+fn refusal(intent: &model::Intent, observed: &crate::Observed, world: &World) -> Refusal {
+    plan_attach(intent, observed, &world.context()).unwrap_err()
+}
+
+/// DATAPATH §2 and §4: tables before programs, programs before the pod's first packet, ports last.
+#[test]
+fn an_attachment_is_made_from_the_inside_out() {
+    let mut wish = intent("c1");
+    wish.port_mappings = vec![port("8080->80/tcp"), port("192.0.2.10@53->5353/udp")];
+    wish.pod = Some(PodName {
+        namespace: "default".to_owned(),
+        name: "web".to_owned(),
+    });
+    let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
+    assert_snapshot!(plan, @r#"
+     1. make veth vethb2b0ff9d (02:07:e2:2e:0d:5f, alias "net default/web eth0") with eth0 (02:5a:e2:fa:81:8a) in /run/netns/a, MTU 1500
+     2. write pod 7: 10.1.0.2, fd00:1::2, 02:5a:e2:fa:81:8a behind vethb2b0ff9d on cbr0, generation 40, masqueraded
+     3. write interface vethb2b0ff9d: pod 7
+     4. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded
+     5. write endpoint fd00:1::2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded
+     6. attach from_pod, to_pod to vethb2b0ff9d
+     7. set up eth0 in /run/netns/a: 10.1.0.2/24, fd00:1::2/64; 0.0.0.0/0 via 10.1.0.1; ::/0 via fd00:1::1
+     8. make vethb2b0ff9d a port of cbr0 with hairpin, up
+     9. write hostport [::]:8080/tcp: [fd00:1::2]:80 of pod 7 generation 40
+    10. write hostport 0.0.0.0:8080/tcp: 10.1.0.2:80 of pod 7 generation 40
+    11. write hostport 192.0.2.10:53/udp: 10.1.0.2:5353 of pod 7 generation 40
+    "#);
+}
+
+/// BEHAVIOURS K24.
+#[test]
+fn addresses_come_ipv4_first_whatever_the_order_of_the_sets() {
+    let mut wish = intent("c1");
+    wish.network.ranges.reverse();
+    let addresses = attachment(&wish).addresses;
+    let families: Vec<bool> = addresses
+        .iter()
+        .map(|a| a.address.address.is_ipv4())
+        .collect();
+    assert_eq!(families, [true, false]);
+}
+
+/// BEHAVIOURS K13.
+#[test]
+fn a_network_without_routes_gets_the_default_route_of_each_family_present() {
+    let mut wish = intent("c1");
+    let routes = |wish: &model::Intent| -> Vec<String> {
+        let routes = attachment(wish).routes;
+        routes
+            .iter()
+            .map(|r| format!("{} {}", r.destination, r.gateway.unwrap()))
+            .collect()
+    };
+    assert_eq!(routes(&wish), ["0.0.0.0/0 10.1.0.1", "::/0 fd00:1::1"]);
+    wish.network.ranges.remove(0);
+    assert_eq!(routes(&wish), ["::/0 fd00:1::1"]);
+}
+
+#[test]
+fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
+    let route = |destination: &str, gateway: Option<&str>| Route {
+        destination: parse(destination),
+        gateway: gateway.map(parse),
+    };
+    let mut wish = intent("c1");
+    wish.network.ranges.truncate(1);
+    wish.network.routes = vec![
+        route("172.16.0.0/12", None),
+        route("172.31.0.0/16", Some("10.1.0.9")),
+        route("::/0", None),
+    ];
+    let expected = [
+        route("172.16.0.0/12", Some("10.1.0.1")),
+        route("172.31.0.0/16", Some("10.1.0.9")),
+    ];
+    assert_eq!(
+        attachment(&wish).routes,
+        expected,
+        "no IPv6 address, so no IPv6 route"
+    );
+}
+
+#[test]
+fn only_the_mode_hairpin_veth_sets_the_flag_of_the_port() {
+    let mut wish = intent("c1");
+    assert!(attachment(&wish).hairpin);
+    for mode in [HairpinMode::PromiscuousBridge, HairpinMode::None] {
+        wish.network.hairpin = mode;
+        assert!(!attachment(&wish).hairpin);
+    }
+}
+
+/// BEHAVIOURS S10.
+#[test]
+fn a_second_add_is_refused_in_any_state_of_the_first() {
+    let first = attachment(&intent("c1"));
+    for state in [State::Pending, State::Attached, State::Removing] {
+        let mut world = World::empty();
+        world.remember(&first, state);
+        let refusal = refusal(&intent("c1"), &node(), &world);
+        assert_eq!(refusal.to_string(), "net/c1/eth0 is attached already");
+        assert_eq!(refusal.category(), Category::Conflict);
+    }
+}
+
+/// BEHAVIOURS S10.
+#[test]
+fn an_interface_that_exists_in_the_pod_is_refused() {
+    let mut observed = node();
+    observed.pod = seen(&attachment(&intent("c1"))).pod;
+    let refusal = refusal(&intent("c1"), &observed, &World::empty());
+    assert_eq!(
+        refusal.to_string(),
+        "interface eth0 already exists in network namespace /run/netns/a"
+    );
+}
+
+#[test]
+fn a_namespace_that_is_not_there_is_refused() {
+    let mut observed = node();
+    observed.netns.clear();
+    let refusal = refusal(&intent("c1"), &observed, &World::empty());
+    assert_eq!(
+        refusal.to_string(),
+        "there is no network namespace at /run/netns/a"
+    );
+    assert_eq!(refusal.category(), Category::InvalidEnvironment);
+}
+
+/// BEHAVIOURS R4.
+#[test]
+fn a_bridge_that_is_none_is_refused() {
+    let mut observed = node();
+    observed
+        .links
+        .insert(parse("cbr0"), link(3, LinkKind::Ethernet, &[]));
+    let not_a_bridge = refusal(&intent("c1"), &observed, &World::empty());
+    assert_eq!(
+        not_a_bridge.to_string(),
+        "\"cbr0\" already exists but is not a bridge"
+    );
+    observed.links.remove(&parse("cbr0"));
+    let missing = refusal(&intent("c1"), &observed, &World::empty());
+    assert_eq!(missing.category(), Category::Unavailable);
+}
+
+#[test]
+fn a_strangers_link_of_our_name_is_never_touched() {
+    let name = attachment(&intent("c1")).host_link();
+    let mut observed = node();
+    observed
+        .links
+        .insert(name.name().clone(), link(9, LinkKind::Veth, &[]));
+    let refusal = refusal(&intent("c1"), &observed, &World::empty());
+    assert_eq!(
+        refusal.to_string(),
+        format!("{name} already exists on the host and is not ours")
+    );
+}
+
+#[test]
+fn what_an_earlier_add_of_the_same_key_left_on_the_host_is_removed_first() {
+    let mut observed = seen(&attachment(&intent("c1")));
+    observed.pod = None;
+    let (_, plan) = plan_attach(&intent("c1"), &observed, &World::empty().context()).unwrap();
+    assert_snapshot!(plan.steps()[0], @r#"delete veth vethb2b0ff9d if its alias is "net c1 eth0""#);
+    assert_snapshot!(plan.steps()[1], @r#"make veth vethb2b0ff9d (02:07:e2:2e:0d:5f, alias "net c1 eth0") with eth0 (02:5a:e2:fa:81:8a) in /run/netns/a, MTU 1500"#);
+}
+
+#[test]
+fn a_host_port_belongs_to_one_pod() {
+    let mut first = intent("c1");
+    first.port_mappings = vec![port("8080->80/tcp")];
+    let world = World::with(&attachment(&first));
+    let mut second = intent("c2");
+    second.port_mappings = vec![port("8080->8080/tcp")];
+    let refusal = refusal(&second, &node(), &world);
+    assert_eq!(
+        refusal.to_string(),
+        "host port 8080->8080/tcp is taken by net/c1/eth0"
+    );
+    second.port_mappings = vec![port("8080->80/udp"), port("8081->80/tcp")];
+    assert!(plan_attach(&second, &node(), &world.context()).is_ok());
+}
+
+/// DATAPATH §4: exact address first, then wildcard.
+#[test]
+fn a_wildcard_and_a_particular_address_of_one_port_may_have_different_owners() {
+    let mut first = intent("c1");
+    first.port_mappings = vec![port("8080->80/tcp")];
+    let world = World::with(&attachment(&first));
+    let mut second = intent("c2");
+    second.port_mappings = vec![port("192.0.2.10@8080->80/tcp")];
+    assert!(plan_attach(&second, &node(), &world.context()).is_ok());
+    second.port_mappings = vec![port("0.0.0.0@8080->80/tcp")];
+    assert!(
+        plan_attach(&second, &node(), &world.context()).is_err(),
+        "the unspecified address is the wildcard of its family"
+    );
+}
+
+#[test]
+fn a_repeated_mapping_is_one_mapping_and_a_contradiction_is_refused() {
+    let mut wish = intent("c1");
+    wish.port_mappings = vec![port("8080->80/tcp"), port("8080->80/tcp")];
+    assert_eq!(attachment(&wish).port_mappings.len(), 1);
+    wish.port_mappings = vec![port("8080->80/tcp"), port("8080->81/tcp")];
+    let refusal = refusal(&wish, &node(), &World::empty());
+    assert_eq!(
+        refusal.to_string(),
+        "host port 8080->81/tcp contradicts 8080->80/tcp of the same request"
+    );
+    assert_eq!(refusal.category(), Category::InvalidConfig);
+}
+
+/// BEHAVIOURS R13: skipped without a word.
+#[test]
+fn a_mapping_of_a_family_that_the_pod_lacks_publishes_nothing() {
+    let mut wish = intent("c1");
+    wish.network.ranges.truncate(1);
+    wish.port_mappings = vec![port("2001:db8::10@8080->80/tcp")];
+    let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
+    assert!(!plan.steps().iter().any(crate::Step::publishes));
+}
+
+#[test]
+fn a_requested_mac_address_is_used_unless_no_interface_can_have_it() {
+    let mut wish = intent("c1");
+    wish.requested.mac = Some(parse("0a:00:00:00:00:01"));
+    assert_eq!(attachment(&wish).mac, Mac([0x0a, 0, 0, 0, 0, 1]));
+    for bad in ["01:00:5e:00:00:01", "00:00:00:00:00:00"] {
+        wish.requested.mac = Some(parse(bad));
+        let refusal = refusal(&wish, &node(), &World::empty());
+        assert_eq!(refusal, Refusal::UnusableMac { mac: parse(bad) });
+    }
+}

@@ -1,0 +1,136 @@
+//! A bridge made, mended, borrowed and refused.
+
+use insta::assert_snapshot;
+
+use crate::testing::{bare_node, link, network, network_of, node, parse};
+use crate::{Link, LinkKind, Observed, plan_bridge};
+
+fn forwarding(observed: &mut Observed) {
+    for value in observed.sysctls.values_mut() {
+        "1".clone_into(value);
+    }
+    observed
+        .sysctls
+        .retain(|key, _| !key.0.contains("accept_ra"));
+}
+
+fn settled() -> Observed {
+    let mut observed = node();
+    forwarding(&mut observed);
+    observed
+}
+
+fn bridge(observed: &mut Observed) -> &mut Link {
+    observed.links.get_mut(&parse("cbr0")).unwrap()
+}
+
+/// The MAC address is set when the bridge is made; router advertisements are kept before forwarding is turned on
+/// (DATAPATH §3.9).
+#[test]
+fn a_missing_bridge_is_made_and_forwarding_turned_on() {
+    let plan = plan_bridge(&network(), &bare_node()).unwrap();
+    assert_snapshot!(plan, @r#"
+    1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, alias "viaduct net"
+    2. set sysctl net/ipv6/conf/cbr0/accept_dad to 0 (now 1)
+    3. set sysctl net/ipv6/conf/cbr0/accept_ra to 0 (now 1)
+    4. add address 10.1.0.1/24 to cbr0
+    5. add address fd00:1::1/64 to cbr0
+    6. set cbr0 up
+    7. set sysctl net/ipv6/conf/eth0/accept_ra to 2 (now 1)
+    8. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
+    9. set sysctl net/ipv4/ip_forward to 1 (now 0)
+    "#);
+}
+
+#[test]
+fn a_bridge_that_is_as_it_should_be_needs_nothing() {
+    assert!(plan_bridge(&network(), &settled()).unwrap().is_empty());
+}
+
+#[test]
+fn an_ipv4_network_leaves_ipv6_alone() {
+    let network = network_of("net", "cbr0", &["10.1.0.0/24"]);
+    let plan = plan_bridge(&network, &node()).unwrap();
+    assert_snapshot!(plan, @" 1. set sysctl net/ipv4/ip_forward to 1 (now 0)");
+}
+
+#[test]
+fn our_bridge_is_mended_where_it_differs() {
+    let mut observed = settled();
+    let present = bridge(&mut observed);
+    present.mac = Some(parse("02:00:00:00:00:01"));
+    present.mtu = 1400;
+    present.up = false;
+    present.addresses = vec![parse("10.1.0.1/16"), parse("fe80::1/64")];
+    let plan = plan_bridge(&network(), &observed).unwrap();
+    assert_snapshot!(plan, @r"
+    1. set the MAC address of cbr0 to 02:f3:86:03:b8:c3
+    2. set the MTU of cbr0 to 1500
+    3. remove address 10.1.0.1/16 from cbr0
+    4. add address 10.1.0.1/24 to cbr0
+    5. add address fd00:1::1/64 to cbr0
+    6. set cbr0 up
+    ");
+}
+
+/// BEHAVIOURS R4.
+#[test]
+fn a_link_that_is_no_bridge_is_refused() {
+    let mut observed = settled();
+    observed
+        .links
+        .insert(parse("cbr0"), link(3, LinkKind::Ethernet, &[]));
+    let refusal = plan_bridge(&network(), &observed).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "\"cbr0\" already exists but is not a bridge"
+    );
+}
+
+#[test]
+fn a_strangers_bridge_is_used_and_nothing_of_it_is_changed() {
+    let mut observed = settled();
+    let present = bridge(&mut observed);
+    present.alias = None;
+    present.mac = Some(parse("02:00:00:00:00:01"));
+    present.mtu = 9000;
+    assert!(plan_bridge(&network(), &observed).unwrap().is_empty());
+    bridge(&mut observed).addresses.remove(0);
+    let plan = plan_bridge(&network(), &observed).unwrap();
+    assert_snapshot!(plan, @" 1. add address 10.1.0.1/24 to cbr0");
+}
+
+/// BEHAVIOURS R3.
+#[test]
+fn a_strangers_bridge_with_another_address_is_refused() {
+    let refused = |address: &str| {
+        let mut observed = settled();
+        let present = bridge(&mut observed);
+        present.alias = None;
+        present.addresses = vec![parse(address), parse("fe80::1/64")];
+        let refusal = plan_bridge(&network(), &observed).err()?;
+        Some(refusal.to_string())
+    };
+    let v4 = "\"cbr0\" already has an IP address different from 10.1.0.1/24";
+    assert_eq!(refused("172.16.0.1/24").as_deref(), Some(v4));
+    assert_eq!(refused("10.1.0.1/16").as_deref(), Some(v4));
+    let v6 = "\"cbr0\" already has an IP address different from fd00:1::1/64";
+    assert_eq!(refused("fd00:1::9/64").as_deref(), Some(v6));
+    assert_eq!(refused("fd00:2::1/64"), None, "IPv6 takes several subnets");
+}
+
+#[test]
+fn two_ranges_with_one_gateway_make_one_address_of_the_wider_subnet() {
+    let mut network = network();
+    network.ranges = vec![
+        crate::testing::span("10.1.0.0/24", "10.1.0.2", "10.1.0.9"),
+        crate::testing::span("10.1.0.0/16", "10.1.0.100", "10.1.0.200"),
+    ];
+    assert_eq!(super::gateways(&network), [parse("10.1.0.1/16")]);
+}
+
+#[test]
+fn a_network_without_ranges_needs_no_bridge_yet() {
+    let network = network_of("net", "cbr0", &[]);
+    assert!(plan_bridge(&network, &bare_node()).unwrap().is_empty());
+}

@@ -1,0 +1,121 @@
+//! What CHECK finds, one difference at a time.
+
+use model::Route;
+
+use crate::testing::{attachment, intent, parse, port, seen};
+use crate::{Observed, PodSide, check};
+
+fn differences(spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
+    let mut wish = intent("c1");
+    wish.port_mappings = vec![port("8080->80/tcp")];
+    let attachment = attachment(&wish);
+    let mut observed = seen(&attachment);
+    spoil(&mut observed);
+    let differences = check(&attachment, &observed);
+    differences.iter().map(ToString::to_string).collect()
+}
+
+fn pod(observed: &mut Observed) -> &mut PodSide {
+    observed.pod.as_mut().unwrap()
+}
+
+fn host(observed: &mut Observed) -> &mut crate::Link {
+    let name = attachment(&intent("c1")).host_link().name().clone();
+    observed.links.get_mut(&name).unwrap()
+}
+
+/// BEHAVIOURS S11: must pass immediately after ADD.
+#[test]
+fn what_was_just_made_has_no_difference() {
+    assert!(differences(|_| {}).is_empty());
+}
+
+/// BEHAVIOURS S11: plugins behind us may add and change.
+#[test]
+fn more_addresses_more_routes_another_mac_and_mtu_are_no_difference() {
+    let found = differences(|observed| {
+        pod(observed).mac = Some(parse("0a:00:00:00:00:01"));
+        pod(observed).mtu = 1400;
+        pod(observed).addresses.insert(parse("172.16.0.1/24"));
+        pod(observed).routes.insert(Route {
+            destination: parse("172.16.0.0/12"),
+            gateway: None,
+        });
+    });
+    assert_eq!(found, [""; 0]);
+}
+
+#[test]
+fn a_missing_address_or_route_is_a_difference() {
+    let found = differences(|observed| {
+        pod(observed).addresses.remove(&parse("10.1.0.2/24"));
+        pod(observed).routes.clear();
+    });
+    let expected = [
+        "the pod lacks the address 10.1.0.2/24",
+        "the pod lacks the route to 0.0.0.0/0",
+        "the pod lacks the route to ::/0",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_namespace_that_was_replaced_is_gone() {
+    let found = differences(|observed| {
+        observed
+            .netns
+            .get_mut(&parse("/run/netns/a"))
+            .unwrap()
+            .inode += 1;
+    });
+    assert_eq!(found, ["the network namespace at /run/netns/a is gone"]);
+}
+
+#[test]
+fn an_interface_of_that_name_that_is_not_our_end_is_a_difference() {
+    let found = differences(|observed| pod(observed).peer = Some(77));
+    let host = attachment(&intent("c1")).host_link();
+    assert_eq!(
+        found,
+        [format!("eth0 in the pod is not the other end of {host}")]
+    );
+    let found = differences(|observed| observed.pod = None);
+    assert_eq!(found, ["eth0 is gone from the pod"]);
+}
+
+#[test]
+fn the_hosts_end_must_be_up_in_the_bridge_with_both_programs() {
+    let name = attachment(&intent("c1")).host_link();
+    let found = differences(|observed| {
+        let host = host(observed);
+        host.up = false;
+        host.controller = None;
+        host.hooks.clear();
+    });
+    let expected = [
+        format!("{name} is down on the host"),
+        format!("{name} is not a port of cbr0"),
+        format!("from_pod is not attached to {name}"),
+        format!("to_pod is not attached to {name}"),
+    ];
+    assert_eq!(found, expected);
+    let found = differences(|observed| host(observed).hairpin = false);
+    assert_eq!(found, [format!("hairpin of {name} is off")]);
+}
+
+/// DATAPATH §8: the tables are part of the attachment.
+#[test]
+fn a_missing_or_changed_entry_is_a_difference() {
+    let found = differences(|observed| {
+        observed.entries.pop_last();
+        let pod = crate::EntryKey::Pod(7);
+        observed
+            .entries
+            .insert(pod, crate::Entry::FreePod { generation: 40 });
+    });
+    let expected = [
+        "the entry of pod 7 is not as decided",
+        "the entry of hostport 0.0.0.0:8080/tcp is missing",
+    ];
+    assert_eq!(found, expected);
+}

@@ -1,0 +1,77 @@
+//! What a DEL removes, and what it leaves alone.
+
+use insta::assert_snapshot;
+
+use crate::testing::{attachment, intent, node, parse, port, seen};
+use crate::{Entry, EntryKey, LinkRef, plan_detach};
+
+fn published() -> model::Attachment {
+    let mut wish = intent("c1");
+    wish.port_mappings = vec![port("8080->80/tcp")];
+    attachment(&wish)
+}
+
+#[test]
+fn an_attachment_is_removed_from_the_outside_in() {
+    let attachment = published();
+    assert_snapshot!(plan_detach(&attachment, &seen(&attachment)), @r#"
+    1. remove hostport 0.0.0.0:8080/tcp
+    2. remove hostport [::]:8080/tcp
+    3. remove endpoint fd00:1::2
+    4. remove endpoint 10.1.0.2
+    5. remove interface vethb2b0ff9d
+    6. write pod 7: free, last generation 40
+    7. delete veth vethb2b0ff9d if its alias is "net c1 eth0"
+    "#);
+}
+
+/// BEHAVIOURS S10: a DEL of what is gone succeeds.
+#[test]
+fn of_what_is_gone_nothing_is_removed() {
+    assert!(plan_detach(&published(), &node()).is_empty());
+}
+
+/// The runtime deleted the namespace first: the link is gone, the entries speak of an index.
+#[test]
+fn entries_of_a_link_that_is_gone_are_removed() {
+    let attachment = published();
+    let mut observed = seen(&attachment);
+    let host = attachment.host_link().name().clone();
+    observed.links.remove(&host);
+    observed
+        .entries
+        .remove(&EntryKey::Interface(LinkRef::Name(host)));
+    let gone = EntryKey::Interface(LinkRef::Gone(9));
+    observed.entries.insert(gone, Entry::Interface { slot: 7 });
+    assert_snapshot!(plan_detach(&attachment, &observed), @r"
+    1. remove hostport 0.0.0.0:8080/tcp
+    2. remove hostport [::]:8080/tcp
+    3. remove endpoint fd00:1::2
+    4. remove endpoint 10.1.0.2
+    5. remove interface gone link #9
+    6. write pod 7: free, last generation 40
+    ");
+}
+
+#[test]
+fn a_link_with_another_alias_is_left_alone() {
+    let attachment = published();
+    let mut observed = seen(&attachment);
+    let host = observed
+        .links
+        .get_mut(attachment.host_link().name())
+        .unwrap();
+    host.alias = Some("someone else's".to_owned());
+    let plan = plan_detach(&attachment, &observed).to_string();
+    assert!(!plan.contains("delete veth"), "{plan}");
+}
+
+/// Slot, addresses and ports have a new owner by now: its generation is another.
+#[test]
+fn entries_of_a_later_generation_are_left_alone() {
+    let old = published();
+    let mut new = old.clone();
+    new.generation += 1;
+    new.key.container_id = parse("c2");
+    assert!(plan_detach(&old, &seen(&new)).is_empty());
+}

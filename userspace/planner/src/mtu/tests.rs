@@ -1,0 +1,58 @@
+//! kubenet's rule, line by line (BEHAVIOURS K1).
+
+use crate::testing::{bare_node, link, network, node, parse};
+use crate::{LinkKind, network_mtu};
+
+#[test]
+fn an_explicit_mtu_wins() {
+    let mut network = network();
+    network.mtu = Some(9000);
+    assert_eq!(network_mtu(&network, &bare_node()), 9000);
+}
+
+#[test]
+fn the_smallest_link_that_is_up_decides() {
+    let mut observed = bare_node();
+    let mut add = |name: &str, mtu: u32| {
+        let mut link = link(10, LinkKind::Ethernet, &[]);
+        link.mtu = mtu;
+        observed.links.insert(parse(name), link);
+    };
+    add("eth1", 1400);
+    add("down", 1300);
+    add("ptp", 1200);
+    observed.links.get_mut(&parse("down")).unwrap().up = false;
+    observed
+        .links
+        .get_mut(&parse("ptp"))
+        .unwrap()
+        .point_to_point = true;
+    assert_eq!(network_mtu(&network(), &observed), 1400);
+}
+
+#[test]
+fn no_link_or_an_incredible_value_means_1460() {
+    let mut observed = bare_node();
+    for (mtu, expected) in [(575, 1460), (576, 576), (999_998, 999_998), (999_999, 1460)] {
+        observed.links.get_mut(&parse("eth0")).unwrap().mtu = mtu;
+        assert_eq!(network_mtu(&network(), &observed), expected, "{mtu}");
+    }
+    observed.links.remove(&parse("eth0"));
+    assert_eq!(
+        network_mtu(&network(), &observed),
+        1460,
+        "lo does not count"
+    );
+}
+
+/// A deviation from kubenet, on purpose: otherwise the smallest value ever seen would stay for ever.
+#[test]
+fn our_own_bridges_and_their_ports_do_not_count() {
+    let mut observed = node();
+    observed.links.get_mut(&parse("cbr0")).unwrap().mtu = 1280;
+    let mut port = link(10, LinkKind::Veth, &[]);
+    port.mtu = 1280;
+    port.controller = Some(3);
+    observed.links.insert(parse("veth00000000"), port);
+    assert_eq!(network_mtu(&network(), &observed), 1500);
+}

@@ -1,0 +1,282 @@
+//! The node's plan, first as a whole, then promise by promise.
+
+use insta::assert_snapshot;
+use model::State;
+
+use crate::testing::{
+    World, attachment, bare_node, intent, link, network, network_of, node, parse, seen,
+};
+use crate::{
+    Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry, Step,
+    node_sysctls, plan_node,
+};
+
+fn node_intent() -> NodeIntent {
+    NodeIntent {
+        networks: vec![network()],
+        ..NodeIntent::default()
+    }
+}
+
+fn plan(intent: &NodeIntent, observed: &Observed) -> NodePlan {
+    plan_node(intent, observed, &Records::new())
+}
+
+fn uplinks(intent: &NodeIntent, observed: &Observed) -> Vec<String> {
+    let planned = plan(intent, observed).plan;
+    let name = |key: &EntryKey| {
+        let EntryKey::Uplink(LinkRef::Name(name)) = key else {
+            return None;
+        };
+        Some(name.to_string())
+    };
+    planned.keys().filter_map(name).collect()
+}
+
+#[test]
+fn a_bare_node_is_made_ready() {
+    let mut intent = node_intent();
+    intent.non_masquerade.insert(parse("10.0.0.0/8"));
+    let plan = plan(&intent, &bare_node());
+    assert!(plan.refused.is_empty());
+    assert_snapshot!(plan.plan, @r#"
+     1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, alias "viaduct net"
+     2. set sysctl net/ipv6/conf/cbr0/accept_dad to 0 (now 1)
+     3. set sysctl net/ipv6/conf/cbr0/accept_ra to 0 (now 1)
+     4. add address 10.1.0.1/24 to cbr0
+     5. add address fd00:1::1/64 to cbr0
+     6. set cbr0 up
+     7. set sysctl net/ipv6/conf/eth0/accept_ra to 2 (now 1)
+     8. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
+     9. set sysctl net/ipv4/ip_forward to 1 (now 0)
+    10. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64
+    11. write local address 10.1.0.1: ours
+    12. write local address 127.0.0.1: ours
+    13. write local address 192.0.2.10: ours
+    14. write local address ::1: ours
+    15. write local address 2001:db8::10: ours
+    16. write local address fd00:1::1: ours
+    17. write prefix 10.0.0.0/8: not masqueraded
+    18. write prefix 10.1.0.0/24: pods, not masqueraded
+    19. write prefix fd00:1::/64: pods
+    20. write settings: masquerade ports 32768-65535, TCP kept for 86400 s
+    21. attach uplink_in, uplink_out to eth0
+    "#);
+}
+
+/// DATAPATH §2, "Uplink set".
+#[test]
+fn uplinks_follow_addresses_and_routes() {
+    let mut observed = node();
+    let mut add = |name: &str, link: crate::Link| observed.links.insert(parse(name), link);
+    add("wg0", link(10, LinkKind::Raw, &[]));
+    add("docker0", link(11, LinkKind::Bridge, &["172.17.0.1/16"]));
+    add("idle", link(12, LinkKind::Ethernet, &["fe80::1/64"]));
+    let mut port = link(13, LinkKind::Ethernet, &["172.18.0.1/24"]);
+    port.controller = Some(11);
+    add("port", port);
+    let mut down = link(14, LinkKind::Ethernet, &["172.19.0.1/24"]);
+    down.up = false;
+    add("down", down);
+    let route = |destination: &str, link: u32, table: u32| RouteEntry {
+        destination: parse(destination),
+        gateway: None,
+        link,
+        table,
+    };
+    observed.routes.push(route("10.9.0.0/16", 10, 51820));
+    observed.routes.push(route("fe80::/64", 12, 254));
+    observed.routes.push(route("ff00::/8", 12, 255));
+    assert_eq!(
+        uplinks(&node_intent(), &observed),
+        ["docker0", "eth0", "wg0"]
+    );
+}
+
+#[test]
+fn named_uplinks_win_as_far_as_they_are_there() {
+    let mut intent = node_intent();
+    intent.uplinks = ["eth1", "eth0", "lo", "cbr0"].map(parse).into();
+    assert_eq!(uplinks(&intent, &node()), ["eth0"]);
+}
+
+#[test]
+fn a_pods_veth_that_is_not_yet_in_the_bridge_is_no_uplink() {
+    let attachment = attachment(&intent("c1"));
+    let mut observed = seen(&attachment);
+    let host = attachment.host_link().name().clone();
+    observed.links.get_mut(&host).unwrap().controller = None;
+    observed.routes.push(RouteEntry {
+        destination: parse("10.1.0.2/32"),
+        gateway: None,
+        link: 9,
+        table: 254,
+    });
+    let mut world = World::empty();
+    world.remember(&attachment, State::Pending);
+    let plan = plan_node(&node_intent(), &observed, &world.records).plan;
+    let uplink = EntryKey::Uplink(LinkRef::Name(host));
+    assert!(plan.keys().all(|key| *key != uplink));
+}
+
+/// The kernel's order is kept: MASQUERADE takes the first address that fits, a primary one.
+#[test]
+fn an_uplink_has_its_first_addresses_without_link_local_ones() {
+    let addresses: Vec<String> = (1..=9).map(|low| format!("192.0.2.{low}/24")).collect();
+    let mut texts = vec!["fe80::1/64"];
+    texts.extend(addresses.iter().map(String::as_str));
+    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link(2, LinkKind::Ethernet, &texts))
+    else {
+        panic!("an uplink's entry is one");
+    };
+    assert_eq!(sources.len(), abi::SOURCES);
+    assert_eq!(sources[0], parse("192.0.2.1/24"));
+}
+
+#[test]
+fn a_prefix_carries_what_holds_for_all_that_cover_it() {
+    let pods = [parse("10.1.0.0/24")].into();
+    let outside = [parse("10.0.0.0/8"), parse("10.1.0.128/25")].into();
+    let prefixes = crate::prefix::prefixes(&pods, &outside);
+    let lines: Vec<String> = prefixes
+        .iter()
+        .map(|(key, entry)| format!("{key}: {entry}"))
+        .collect();
+    let expected = [
+        "prefix 10.0.0.0/8: not masqueraded",
+        "prefix 10.1.0.0/24: pods, not masqueraded",
+        "prefix 10.1.0.128/25: pods, not masqueraded",
+    ];
+    assert_eq!(lines, expected);
+}
+
+/// BEHAVIOURS K7: the whole address space as a prefix turns masquerading off, for its family.
+#[test]
+fn the_whole_address_space_covers_every_prefix_of_its_family() {
+    let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
+    let prefixes = crate::prefix::prefixes(&pods, &[parse("0.0.0.0/0")].into());
+    let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
+    assert_eq!(of("10.1.0.0/24"), "pods, not masqueraded");
+    assert_eq!(of("fd00:1::/64"), "pods");
+}
+
+#[test]
+fn what_is_stale_is_removed_and_what_is_the_pods_is_not() {
+    let attachment = attachment(&intent("c1"));
+    let mut observed = seen(&attachment);
+    let stale = [
+        (
+            EntryKey::Uplink(LinkRef::Gone(44)),
+            crate::uplink::entry(&link(44, LinkKind::Raw, &[])),
+        ),
+        (EntryKey::Local(parse("203.0.113.1")), Entry::Local),
+        (
+            EntryKey::Prefix(parse("10.9.0.0/16")),
+            Entry::Prefix {
+                no_masquerade: true,
+                pods: false,
+            },
+        ),
+    ];
+    observed.entries.extend(stale);
+    let planned = plan(&node_intent(), &observed).plan;
+    let removed: Vec<String> = planned
+        .steps()
+        .iter()
+        .filter(|step| matches!(step, Step::RemoveEntry { .. }))
+        .map(ToString::to_string)
+        .collect();
+    let expected = [
+        "remove uplink gone link #44",
+        "remove local address 203.0.113.1",
+        "remove prefix 10.9.0.0/16",
+    ];
+    assert_eq!(removed, expected);
+}
+
+#[test]
+fn a_link_that_is_no_uplink_any_more_loses_its_programs() {
+    let mut observed = node();
+    let mut down = link(10, LinkKind::Ethernet, &["172.19.0.1/24"]);
+    down.up = false;
+    down.hooks = super::UPLINK_HOOKS.into();
+    observed.links.insert(parse("eth1"), down);
+    let planned = plan(&node_intent(), &observed).plan.to_string();
+    assert!(
+        planned.contains("detach uplink_in, uplink_out from eth1"),
+        "{planned}"
+    );
+}
+
+/// BEHAVIOURS K15, but only where no pod still goes by the old gateway.
+#[test]
+fn gateways_of_old_cidrs_leave_the_bridge_with_their_last_pod() {
+    let attachment = attachment(&intent("c1"));
+    let mut intent = node_intent();
+    intent.networks = vec![network_of("net", "cbr0", &["10.2.0.0/24"])];
+    let mut world = World::empty();
+    world.remember(&attachment, State::Attached);
+    let with_pod = plan_node(&intent, &node(), &world.records).plan.to_string();
+    assert!(
+        with_pod.contains("add address 10.2.0.1/24 to cbr0"),
+        "{with_pod}"
+    );
+    assert!(!with_pod.contains("remove address"), "{with_pod}");
+    let without = plan(&intent, &node()).plan.to_string();
+    assert!(
+        without.contains("remove address 10.1.0.1/24 from cbr0"),
+        "{without}"
+    );
+    assert!(
+        without.contains("remove address fd00:1::1/64 from cbr0"),
+        "{without}"
+    );
+}
+
+#[test]
+fn a_refused_network_does_not_keep_the_others_from_being_served() {
+    let mut intent = node_intent();
+    let wrong = network_of("wrong", "eth0", &["10.2.0.0/24"]);
+    intent.networks.insert(0, wrong);
+    let NodePlan { plan, refused } = plan(&intent, &bare_node());
+    assert_eq!(
+        refused[&parse("wrong")].to_string(),
+        "\"eth0\" already exists but is not a bridge"
+    );
+    let text = plan.to_string();
+    assert!(text.contains("make bridge cbr0"), "{text}");
+    assert!(
+        text.contains("write uplink eth0"),
+        "an uplink stays one: {text}"
+    );
+}
+
+#[test]
+fn two_networks_may_be_on_one_bridge() {
+    let mut intent = node_intent();
+    intent.networks = vec![
+        network_of("a", "cbr0", &["10.1.0.0/24"]),
+        network_of("b", "cbr0", &["fd00:2::/64"]),
+    ];
+    let planned = plan(&intent, &bare_node());
+    assert!(planned.refused.is_empty());
+    let text = planned.plan.to_string();
+    assert_eq!(text.matches("make bridge").count(), 1, "{text}");
+    assert!(text.contains("add address fd00:2::1/64 to cbr0"), "{text}");
+}
+
+#[test]
+fn sysctls_to_look_at_are_those_of_bridges_and_uplinks() {
+    let keys = node_sysctls(&node_intent(), &bare_node());
+    let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    let expected = [
+        "net/ipv4/ip_forward",
+        "net/ipv6/conf/all/forwarding",
+        "net/ipv6/conf/cbr0/accept_dad",
+        "net/ipv6/conf/cbr0/accept_ra",
+        "net/ipv6/conf/default/accept_dad",
+        "net/ipv6/conf/default/accept_ra",
+        "net/ipv6/conf/eth0/accept_ra",
+    ];
+    assert_eq!(names, expected);
+}

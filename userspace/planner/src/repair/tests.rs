@@ -1,0 +1,161 @@
+//! The policy of repairs, one line each.
+
+use insta::assert_snapshot;
+use model::{Attachment, State};
+
+use crate::testing::{BOOT, World, attachment, intent, link, node, parse, port, seen};
+use crate::{Entry, EntryKey, Finding, LinkKind, LinkRef, Observed, Reason, Repair, plan_repair};
+
+fn published() -> Attachment {
+    let mut wish = intent("c1");
+    wish.port_mappings = vec![port("8080->80/tcp")];
+    attachment(&wish)
+}
+
+fn repair(state: State, spoil: impl FnOnce(&mut Observed)) -> Repair {
+    let attachment = published();
+    let mut world = World::empty();
+    world.remember(&attachment, state);
+    let mut observed = seen(&attachment);
+    spoil(&mut observed);
+    plan_repair(&world.records, &observed, BOOT)
+}
+
+fn finding(repair: &Repair) -> &Finding {
+    repair.attachments.values().next().unwrap()
+}
+
+fn mending(repair: &Repair) -> String {
+    let Finding::Mend { plan, .. } = finding(repair) else {
+        panic!("{repair:?}");
+    };
+    plan.to_string()
+}
+
+fn detaching(repair: &Repair) -> (Reason, String) {
+    let Finding::Detach { reason, plan } = finding(repair) else {
+        panic!("{repair:?}");
+    };
+    (*reason, plan.to_string())
+}
+
+#[test]
+fn a_healthy_attachment_is_left_alone() {
+    let repair = repair(State::Attached, |_| {});
+    assert!(repair.is_empty(), "{repair:?}");
+    assert!(repair.strays.is_empty());
+}
+
+/// Tables emptied, programs detached, taken out of the bridge: everything comes back, ports last.
+#[test]
+fn a_live_attachment_gets_back_what_it_lacks() {
+    let repair = repair(State::Attached, |observed| {
+        observed.entries.clear();
+        let host = published().host_link();
+        let host = observed.links.get_mut(host.name()).unwrap();
+        host.hooks.clear();
+        host.controller = None;
+    });
+    assert_snapshot!(mending(&repair), @r"
+    1. write pod 7: 10.1.0.2, fd00:1::2, 02:5a:e2:fa:81:8a behind vethb2b0ff9d on cbr0, generation 40, masqueraded
+    2. write interface vethb2b0ff9d: pod 7
+    3. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded
+    4. write endpoint fd00:1::2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded
+    5. attach from_pod, to_pod to vethb2b0ff9d
+    6. make vethb2b0ff9d a port of cbr0 with hairpin, up
+    7. write hostport [::]:8080/tcp: [fd00:1::2]:80 of pod 7 generation 40
+    8. write hostport 0.0.0.0:8080/tcp: 10.1.0.2:80 of pod 7 generation 40
+    ");
+}
+
+#[test]
+fn without_its_bridge_a_live_attachment_waits_for_what_needs_one() {
+    let repair = repair(State::Attached, |observed| {
+        observed.links.remove(&parse("cbr0"));
+        observed.entries.pop_last();
+        observed.entries.remove(&EntryKey::Pod(7));
+    });
+    assert_snapshot!(mending(&repair), @" 1. write hostport 0.0.0.0:8080/tcp: 10.1.0.2:80 of pod 7 generation 40");
+}
+
+/// BEHAVIOURS complaint 1: nobody needs to tell us that the pod is gone.
+#[test]
+fn an_attachment_whose_link_is_gone_is_released() {
+    let repair = repair(State::Attached, |observed| {
+        observed.links.remove(published().host_link().name());
+    });
+    let (reason, plan) = detaching(&repair);
+    assert_eq!(reason, Reason::LinkGone);
+    assert!(plan.contains("remove hostport 0.0.0.0:8080/tcp"), "{plan}");
+    assert!(!plan.contains("delete veth"), "{plan}");
+}
+
+#[test]
+fn an_unfinished_add_or_del_is_removed() {
+    for (state, expected) in [
+        (State::Pending, Reason::Unfinished),
+        (State::Removing, Reason::HalfRemoved),
+    ] {
+        let (reason, plan) = detaching(&repair(state, |_| {}));
+        assert_eq!(reason, expected);
+        assert!(plan.contains("delete veth"), "{plan}");
+    }
+}
+
+#[test]
+fn a_record_of_another_boot_is_released_without_a_step() {
+    let attachment = published();
+    let mut world = World::empty();
+    world.remember(&attachment, State::Attached);
+    let repair = plan_repair(&world.records, &node(), "boot-2");
+    assert_eq!(
+        detaching(&repair),
+        (Reason::OtherBoot, "nothing to do".to_owned())
+    );
+    assert!(repair.stale.is_empty());
+}
+
+/// An address or a port without a record may be given to another pod at any time.
+#[test]
+fn entries_of_nobody_are_removed() {
+    let attachment = published();
+    let mut observed = seen(&attachment);
+    let free = (EntryKey::Pod(8), Entry::FreePod { generation: 3 });
+    let gone = (
+        EntryKey::Interface(LinkRef::Gone(5)),
+        Entry::Interface { slot: 8 },
+    );
+    let local = (EntryKey::Local(parse("192.0.2.10")), Entry::Local);
+    observed.entries.extend([free, gone, local]);
+    let repair = plan_repair(&World::empty().records, &observed, BOOT);
+    assert_snapshot!(repair.stale, @r"
+    1. remove hostport 0.0.0.0:8080/tcp
+    2. remove hostport [::]:8080/tcp
+    3. remove endpoint fd00:1::2
+    4. remove endpoint 10.1.0.2
+    5. remove interface gone link #5
+    6. remove interface vethb2b0ff9d
+    7. write pod 7: free, last generation 40
+    ");
+}
+
+#[test]
+fn what_a_detaching_plan_removes_is_not_removed_twice() {
+    let repair = repair(State::Pending, |_| {});
+    assert!(repair.stale.is_empty(), "{}", repair.stale);
+}
+
+/// Names and aliases can be chosen by anyone.
+#[test]
+fn a_link_that_looks_like_ours_is_reported_and_left_alone() {
+    let attachment = published();
+    let mut observed = seen(&attachment);
+    observed.entries.clear();
+    let mut docker = link(20, LinkKind::Veth, &[]);
+    docker.alias = Some("docker".to_owned());
+    observed.links.insert(parse("veth12345678"), docker);
+    let repair = plan_repair(&World::empty().records, &observed, BOOT);
+    let strays: Vec<String> = repair.strays.iter().map(|s| s.link.to_string()).collect();
+    assert_eq!(strays, [attachment.host_link().to_string()]);
+    assert!(repair.is_empty());
+}

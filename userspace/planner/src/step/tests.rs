@@ -1,0 +1,101 @@
+//! What undoes what.
+
+use std::collections::BTreeSet;
+
+use crate::testing::{World, intent, node, parse, port};
+use crate::{Entry, EntryKey, Hook, LinkRef, Step, plan_attach};
+
+fn undone(step: &Step) -> Option<String> {
+    step.undo().map(|step| step.to_string())
+}
+
+fn free(generation: u32) -> Entry {
+    Entry::FreePod { generation }
+}
+
+#[test]
+fn undoing_an_attachment_leaves_nothing_but_the_spent_generation() {
+    let mut wish = intent("c1");
+    wish.port_mappings = vec![port("8080->80/tcp")];
+    let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
+    let steps = plan.undo(plan.steps().len());
+    let lines: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(lines.join("\n"), @r#"
+    remove hostport 0.0.0.0:8080/tcp
+    remove hostport [::]:8080/tcp
+    detach from_pod, to_pod from vethb2b0ff9d
+    remove endpoint fd00:1::2
+    remove endpoint 10.1.0.2
+    remove interface vethb2b0ff9d
+    write pod 7: free, last generation 40
+    delete veth vethb2b0ff9d if its alias is "net c1 eth0"
+    "#);
+    assert_eq!(plan.undo(1).len(), 1, "only what was done is undone");
+}
+
+#[test]
+fn undoing_twice_is_doing() {
+    let steps = [
+        Step::AddAddress {
+            link: parse("cbr0"),
+            address: parse("10.1.0.1/24"),
+        },
+        Step::SetSysctl {
+            key: crate::SysctlKey("net/ipv4/ip_forward".to_owned()),
+            value: "1".to_owned(),
+            previous: "0".to_owned(),
+        },
+        Step::Attach {
+            link: parse("eth0"),
+            hooks: BTreeSet::from([Hook::UplinkIn]),
+        },
+    ];
+    for step in steps {
+        let again = step.undo().and_then(|undo| undo.undo());
+        assert_eq!(again, Some(step));
+    }
+}
+
+#[test]
+fn an_overwritten_entry_comes_back() {
+    let step = Step::PutEntry {
+        key: EntryKey::Interface(LinkRef::Name(parse("veth00000000"))),
+        entry: Entry::Interface { slot: 2 },
+        previous: Some(Entry::Interface { slot: 1 }),
+    };
+    assert_eq!(
+        undone(&step).unwrap(),
+        "write interface veth00000000: pod 1"
+    );
+}
+
+/// A flow may carry the generation already.
+#[test]
+fn a_row_of_the_pod_table_never_forgets_a_generation() {
+    let step = Step::PutEntry {
+        key: EntryKey::Pod(7),
+        entry: Entry::Pod {
+            v4: None,
+            v6: None,
+            mac: parse("02:00:00:00:00:01"),
+            link: LinkRef::Name(parse("veth00000000")),
+            bridge: LinkRef::Name(parse("cbr0")),
+            generation: 5,
+            masquerade: true,
+        },
+        previous: Some(free(4)),
+    };
+    assert_eq!(
+        undone(&step).unwrap(),
+        "write pod 7: free, last generation 5"
+    );
+}
+
+#[test]
+fn what_spoke_of_a_link_that_is_gone_does_not_come_back() {
+    let step = Step::RemoveEntry {
+        key: EntryKey::Uplink(LinkRef::Gone(9)),
+        previous: Entry::Interface { slot: 1 },
+    };
+    assert_eq!(undone(&step), None);
+}

@@ -1,0 +1,219 @@
+//! Values that the tests of this crate share: a node with one uplink and one dual-stack network.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::str::FromStr;
+
+use model::{
+    Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, Range, RangeSet, Record,
+    Requested, State,
+};
+
+use crate::{
+    AttachContext, Leases, Link, LinkKind, Observed, PodSide, Records, RouteEntry, SysctlKey,
+    attachment_entries, bridge_alias, plan_attach,
+};
+
+pub(crate) const BOOT: &str = "boot-1";
+
+pub(crate) fn parse<T: FromStr<Err: Debug>>(text: &str) -> T {
+    text.parse().expect(text)
+}
+
+/// A network whose range sets are whole CIDRs, one set for each.
+pub(crate) fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
+    let set = |cidr: &&str| RangeSet::of_cidr(parse(cidr)).expect("a usable CIDR");
+    Network {
+        name: parse(name),
+        bridge: parse(bridge),
+        ranges: cidrs.iter().map(set).collect(),
+        routes: Vec::new(),
+        mtu: None,
+        hairpin: HairpinMode::HairpinVeth,
+        masquerade: true,
+    }
+}
+
+pub(crate) fn network() -> Network {
+    network_of("net", "cbr0", &["10.1.0.0/24", "fd00:1::/64"])
+}
+
+/// A set of one range with particular ends.
+pub(crate) fn span(subnet: &str, first: &str, last: &str) -> RangeSet {
+    let range = Range::new(parse(subnet), Some(parse(first)), Some(parse(last)), None);
+    RangeSet::new(vec![range.expect("a usable range")]).expect("a usable set")
+}
+
+pub(crate) fn key(container: &str) -> AttachmentKey {
+    AttachmentKey {
+        network: parse("net"),
+        container_id: parse(container),
+        ifname: parse("eth0"),
+    }
+}
+
+pub(crate) fn intent(container: &str) -> Intent {
+    Intent {
+        key: key(container),
+        netns: parse("/run/netns/a"),
+        network: network(),
+        port_mappings: Vec::new(),
+        requested: Requested::default(),
+        pod: None,
+    }
+}
+
+/// `host_port->container_port/protocol`, with `address@` in front for a particular address of the node.
+pub(crate) fn port(text: &str) -> PortMapping {
+    let (address, rest) = match text.split_once('@') {
+        Some((address, rest)) => (Some(parse(address)), rest),
+        None => (None, text),
+    };
+    let (ports, protocol) = rest.split_once('/').expect(text);
+    let (host, container) = ports.split_once("->").expect(text);
+    PortMapping {
+        host_port: parse(host),
+        container_port: parse(container),
+        protocol: parse(protocol),
+        host_address: address,
+    }
+}
+
+pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
+    Link {
+        index,
+        kind,
+        mac: None,
+        mtu: 1500,
+        up: true,
+        point_to_point: false,
+        controller: None,
+        hairpin: false,
+        alias: None,
+        addresses: addresses.iter().map(|text| parse(text)).collect(),
+        hooks: BTreeSet::new(),
+    }
+}
+
+/// A node that nobody has touched yet.
+pub(crate) fn bare_node() -> Observed {
+    let eth0 = ["192.0.2.10/24", "2001:db8::10/64", "fe80::10/64"];
+    let links = [
+        (
+            "lo",
+            link(1, LinkKind::Loopback, &["127.0.0.1/8", "::1/128"]),
+        ),
+        ("eth0", link(2, LinkKind::Ethernet, &eth0)),
+    ];
+    let routes = [("0.0.0.0/0", "192.0.2.1"), ("::/0", "2001:db8::1")];
+    let route = |(destination, gateway)| RouteEntry {
+        destination: parse(destination),
+        gateway: Some(parse(gateway)),
+        link: 2,
+        table: 254,
+    };
+    let sysctls = [
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv6/conf/all/forwarding", "0"),
+        ("net/ipv6/conf/default/accept_dad", "1"),
+        ("net/ipv6/conf/default/accept_ra", "1"),
+        ("net/ipv6/conf/eth0/accept_ra", "1"),
+    ];
+    let sysctl = |(key, value): (&str, &str)| (SysctlKey(key.to_owned()), value.to_owned());
+    Observed {
+        links: links.map(|(name, link)| (parse(name), link)).into(),
+        routes: routes.map(route).into(),
+        sysctls: sysctls.map(sysctl).into(),
+        ..Observed::default()
+    }
+}
+
+/// The node with the bridge of [`network`], and an empty namespace at `/run/netns/a`.
+pub(crate) fn node() -> Observed {
+    let mut node = bare_node();
+    let mut bridge = link(3, LinkKind::Bridge, &["10.1.0.1/24", "fd00:1::1/64"]);
+    bridge.alias = Some(bridge_alias(&parse("net")));
+    bridge.mac = Some(network().bridge_mac());
+    node.links.insert(parse("cbr0"), bridge);
+    let netns = model::Netns {
+        path: parse("/run/netns/a"),
+        device: 4,
+        inode: 4_026_532_001,
+    };
+    node.netns.insert(netns.path.clone(), netns);
+    node
+}
+
+pub(crate) struct World {
+    pub(crate) leases: Leases,
+    pub(crate) records: Records,
+}
+
+impl World {
+    pub(crate) fn empty() -> Self {
+        Self {
+            leases: Leases::default(),
+            records: Records::new(),
+        }
+    }
+
+    pub(crate) fn with(attachment: &Attachment) -> Self {
+        let mut world = Self::empty();
+        for assigned in &attachment.addresses {
+            let owner = attachment.key.clone();
+            world.leases.taken.insert(assigned.address.address, owner);
+        }
+        world.remember(attachment, State::Attached);
+        world
+    }
+
+    pub(crate) fn remember(&mut self, attachment: &Attachment, state: State) {
+        let record = Record {
+            attachment: attachment.clone(),
+            state,
+            boot_id: BOOT.to_owned(),
+            created_at: 0,
+        };
+        self.records.insert(attachment.key.clone(), record);
+    }
+
+    pub(crate) fn context(&self) -> AttachContext<'_> {
+        AttachContext {
+            leases: &self.leases,
+            records: &self.records,
+            slot: 7,
+            generation: 40,
+            mtu: 1500,
+        }
+    }
+}
+
+/// An attachment of a node that is otherwise empty.
+pub(crate) fn attachment(intent: &Intent) -> Attachment {
+    let world = World::empty();
+    let planned = plan_attach(intent, &node(), &world.context());
+    planned.expect("nothing speaks against it").0
+}
+
+/// What is seen when `attachment` is made, in [`crate::Scope::Attachment`] and [`crate::Scope::Node`] at once.
+pub(crate) fn seen(attachment: &Attachment) -> Observed {
+    let mut node = node();
+    let mut host = link(9, LinkKind::Veth, &[]);
+    host.alias = Some(attachment.alias());
+    host.mac = Some(attachment.key.host_mac());
+    host.controller = Some(3);
+    host.hairpin = attachment.hairpin;
+    host.hooks = BTreeSet::from(crate::check::POD_HOOKS);
+    node.links
+        .insert(attachment.host_link().name().clone(), host);
+    node.entries = attachment_entries(attachment);
+    node.pod = Some(PodSide {
+        mac: Some(attachment.mac),
+        mtu: attachment.mtu,
+        up: true,
+        addresses: attachment.addresses.iter().map(|a| a.address).collect(),
+        routes: attachment.routes.iter().copied().collect(),
+        peer: Some(9),
+    });
+    node
+}
