@@ -14,7 +14,7 @@ fn numbers(address: &Address) -> [u32; 4] {
     ]
 }
 
-/// 127.0.0.0/8 or ::1.
+/// `127.0.0.0/8` or `::1`.
 #[inline(always)]
 pub fn is_loopback(address: &Address) -> bool {
     let [a, b, c, d] = numbers(address);
@@ -25,7 +25,7 @@ pub fn is_loopback(address: &Address) -> bool {
     }
 }
 
-/// 224.0.0.0/4 or ff00::/8.
+/// `224.0.0.0/4` or `ff00::/8`.
 #[inline(always)]
 pub fn is_multicast(address: &Address) -> bool {
     let [a, _, _, d] = numbers(address);
@@ -36,13 +36,13 @@ pub fn is_multicast(address: &Address) -> bool {
     }
 }
 
-/// 255.255.255.255.
+/// `255.255.255.255`.
 #[inline(always)]
 pub fn is_broadcast(address: &Address) -> bool {
     address.is_v4() && numbers(address)[3] == u32::MAX
 }
 
-/// 169.254.0.0/16 or fe80::/10: never leaves its link.
+/// `169.254.0.0/16` or `fe80::/10`: never leaves its link.
 #[inline(always)]
 pub fn is_link_local(address: &Address) -> bool {
     let [a, _, _, d] = numbers(address);

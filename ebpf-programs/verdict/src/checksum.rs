@@ -46,7 +46,7 @@ impl Difference {
     pub const fn folded(self) -> u32 {
         let once = (self.sum & 0xffff_ffff) + (self.sum >> 32);
         let twice = (once & 0xffff_ffff) + (once >> 32);
-        twice as u32
+        (twice & 0xffff_ffff) as u32
     }
 
     /// The checksum field after this difference (RFC 1624, equation 3), as it lies in memory.
@@ -62,7 +62,7 @@ pub const fn fold(sum: u64) -> u16 {
     let a = (sum & 0xffff_ffff) + (sum >> 32);
     let b = (a & 0xffff) + ((a >> 16) & 0xffff) + (a >> 32);
     let c = (b & 0xffff) + (b >> 16);
-    ((c & 0xffff) + (c >> 16)) as u16
+    (((c & 0xffff) + (c >> 16)) & 0xffff) as u16
 }
 
 #[cfg(test)]

@@ -11,6 +11,10 @@
 
 #![cfg_attr(not(any(test, feature = "simulator")), no_std)]
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::inline_always,
+    reason = "in BPF what is not inlined is a call with a stack frame and pointers that the verifier must follow"
+)]
 
 pub mod address;
 pub mod checksum;

@@ -218,7 +218,7 @@ pub(crate) fn candidate(attempt: u32, original: Port, random: u32, settings: &Se
     let span = u32::from(high) - u32::from(low) + 1;
     // Multiplied into the range, because a remainder would need a proof that the range is not empty.
     let offset = (u64::from(random) * u64::from(span)) >> 32;
-    Port::new((u64::from(low) + offset) as u16)
+    Port::new(((u64::from(low) + offset) & 0xffff) as u16)
 }
 
 /// Whether packets with the tuple `incoming` have another owner than the flow table knows.

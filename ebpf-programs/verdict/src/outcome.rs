@@ -62,7 +62,7 @@ impl Code for u32 {
 
     #[inline(always)]
     fn from_code(code: u64) -> Self {
-        code as Self
+        (code & 0xffff_ffff) as Self
     }
 }
 

@@ -33,9 +33,8 @@ pub(crate) fn check<E: Packet + Node>(
         return Err(DropReason::SpoofedMac);
     }
     match content {
-        Content::Foreign => return Ok(()),
         Content::Arp if checked => return arp(env, pod),
-        Content::Arp => return Ok(()),
+        Content::Arp | Content::Foreign => return Ok(()),
         Content::Ip | Content::LostFragment | Content::IcmpError => {}
     }
     let headers = &work.headers;
@@ -61,8 +60,9 @@ fn is_own_mac(packet: &impl Packet, at: u32, pod: &Pod) -> bool {
     let Some([first, rest]) = packet.words::<2>(at) else {
         return false;
     };
-    let [a, b, c, d, e, f] = pod.mac.bytes();
-    first == u32::from_ne_bytes([a, b, c, d]) && low_half(rest) == u16::from_ne_bytes([e, f])
+    let own = pod.mac.bytes();
+    first == u32::from_ne_bytes([own[0], own[1], own[2], own[3]])
+        && low_half(rest) == u16::from_ne_bytes([own[4], own[5]])
 }
 
 /// An ARP sender is the pod, or a probe that has no address yet (RFC 5227).

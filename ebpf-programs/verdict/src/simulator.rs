@@ -1,1 +1,223 @@
-//! A node of ordinary maps.
+//! A node of ordinary maps: the same stages as in the kernel, run in a test.
+//!
+//! Stands for the maps and helpers that the BPF object has in their place, down to what they return for what is not
+//! there. Judges nothing.
+
+pub mod example;
+pub mod frame;
+mod node;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abi::{
+    Address, Counters, Direction, DropCount, DropReason, Endpoint, Flow, FragmentKey,
+    FragmentPorts, Hostport, HostportKey, Pod, PrefixKey, Settings, Swept, Tuple, Uplink,
+};
+
+use crate::flow::Fate;
+use crate::hooks;
+use crate::node::{Node as _, Socket};
+use crate::outcome::{Decision, Verdict};
+use crate::stages;
+use crate::sweep::{Sweep, forget};
+use crate::work::{Content, HostportMatch, Origin, Way, Work};
+
+/// The tables and surroundings of a node, and the packet under way.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The packet under way.
+    pub packet: Vec<u8>,
+    /// Seconds of the clock.
+    pub now: u32,
+    /// Where the next random number comes from.
+    pub random: u32,
+    /// The settings table.
+    pub settings: Settings,
+    /// The pod table, all slots of it.
+    pub pods: Vec<Pod>,
+    /// The interface table.
+    pub interfaces: BTreeMap<u32, u32>,
+    /// The endpoint table.
+    pub endpoints: BTreeMap<Address, Endpoint>,
+    /// The hostport table.
+    pub hostports: BTreeMap<HostportKey, Hostport>,
+    /// The uplink table.
+    pub uplinks: BTreeMap<u32, Uplink>,
+    /// The node's own addresses.
+    pub locals: BTreeSet<Address>,
+    /// The prefix table.
+    pub prefixes: BTreeMap<PrefixKey, u32>,
+    /// The flow table.
+    pub flows: BTreeMap<Tuple, Flow>,
+    /// How many entries the flow table holds.
+    pub flow_capacity: usize,
+    /// The fragment table.
+    pub fragments: BTreeMap<FragmentKey, FragmentPorts>,
+    /// The node's sockets, by the tuple of packets that reach them.
+    pub sockets: BTreeMap<Tuple, Socket>,
+    /// Next hops that are not the destination itself.
+    pub next_hops: BTreeMap<Address, Address>,
+    /// Pod counters by slot and direction.
+    pub counters: BTreeMap<(u32, Direction), Counters>,
+    /// Drop counters.
+    pub drops: BTreeMap<DropReason, DropCount>,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            packet: Vec::new(),
+            now: 1_000,
+            random: 0,
+            settings: Settings::default(),
+            pods: vec![Pod::default(); abi::maps::PODS_CAPACITY as usize],
+            interfaces: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            hostports: BTreeMap::new(),
+            uplinks: BTreeMap::new(),
+            locals: BTreeSet::new(),
+            prefixes: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            flow_capacity: abi::maps::FLOWS_CAPACITY as usize,
+            fragments: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            next_hops: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            drops: BTreeMap::new(),
+        }
+    }
+}
+
+/// Where a packet is shown to the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// [`hooks::from_pod`].
+    FromPod,
+    /// [`hooks::to_pod`].
+    ToPod,
+    /// [`hooks::uplink_in`].
+    UplinkIn,
+    /// [`hooks::uplink_out`].
+    UplinkOut,
+}
+
+/// A node that packets can be sent through.
+#[derive(Clone, Debug, Default)]
+pub struct Simulator {
+    /// The node.
+    pub world: World,
+    work: Work,
+    interface: u32,
+}
+
+impl Simulator {
+    /// A node with these tables.
+    pub fn new(world: World) -> Self {
+        Self {
+            world,
+            ..Self::default()
+        }
+    }
+
+    /// Shows a packet on an interface to the datapath: its verdict, and the packet afterwards.
+    pub fn run(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
+        self.interface = interface;
+        self.world.packet = packet.to_vec();
+        let verdict = match place {
+            Place::FromPod => hooks::from_pod(self),
+            Place::ToPod => hooks::to_pod(self),
+            Place::UplinkIn => hooks::uplink_in(self),
+            Place::UplinkOut => hooks::uplink_out(self),
+        };
+        (verdict, std::mem::take(&mut self.world.packet))
+    }
+
+    /// Forgets dead flows.
+    pub fn sweep(&mut self) -> Swept {
+        let mut swept = Swept::default();
+        let keys: Vec<Tuple> = self.world.flows.keys().copied().collect();
+        for key in keys {
+            let Some(flow) = self.world.flows.get(&key).copied() else {
+                continue;
+            };
+            let now = self.world.now();
+            let mut opposite = Tuple::default();
+            match forget(&mut self.world, &key, &flow, &mut opposite, now) {
+                Sweep::Kept | Sweep::Removed(Fate::Alive) => swept.kept += 1,
+                Sweep::Removed(Fate::TimedOut) => swept.timed_out += 1,
+                Sweep::Removed(Fate::Stale) => swept.stale += 1,
+            }
+        }
+        swept
+    }
+}
+
+impl hooks::Hook for Simulator {
+    fn parse_pod(&mut self) -> Decision<Content> {
+        stages::parse_pod(&mut self.world, &mut self.work, self.interface)
+    }
+
+    fn identify_pod(&mut self) {
+        stages::identify_pod(&mut self.world, &mut self.work, self.interface);
+    }
+
+    fn parse_uplink(&mut self) -> Decision<Content> {
+        stages::parse_uplink(&mut self.world, &mut self.work, self.interface)
+    }
+
+    fn check_sender(&mut self, content: Content) -> Decision<()> {
+        stages::check_sender(&mut self.world, &mut self.work, content)
+    }
+
+    fn find_flow(&mut self, way: Way) -> bool {
+        stages::find_flow(&mut self.world, &mut self.work, way)
+    }
+
+    fn find_quoted_flow(&mut self, way: Way) -> bool {
+        stages::find_quoted_flow(&mut self.world, &mut self.work, way)
+    }
+
+    fn origin(&mut self) -> Decision<Origin> {
+        stages::origin(&mut self.world, &mut self.work)
+    }
+
+    fn choose_source(&mut self) -> Decision<()> {
+        stages::choose_source(&mut self.world, &mut self.work)
+    }
+
+    fn keep_source(&mut self) {
+        stages::keep_source(&mut self.work);
+    }
+
+    fn try_port(&mut self, attempt: u32) -> Decision<bool> {
+        stages::try_port(&mut self.world, &mut self.work, attempt)
+    }
+
+    fn check_outsider(&mut self) -> Decision<()> {
+        stages::check_outsider(&mut self.world, &mut self.work)
+    }
+
+    fn find_hostport(&mut self) -> Decision<HostportMatch> {
+        stages::find_hostport(&mut self.world, &mut self.work)
+    }
+
+    fn open_hostport(&mut self) -> Decision<()> {
+        stages::open_hostport(&mut self.world, &mut self.work)
+    }
+
+    fn open_direct(&mut self) -> Decision<()> {
+        stages::open_direct(&mut self.world, &mut self.work)
+    }
+
+    fn translate(&mut self) -> Decision<()> {
+        stages::translate(&mut self.world, &mut self.work)
+    }
+
+    fn translate_quoted(&mut self, way: Way) -> Decision<()> {
+        stages::translate_quoted(&mut self.world, &mut self.work, way)
+    }
+
+    fn count(&mut self, direction: Direction, verdict: Verdict) {
+        stages::count(&mut self.world, &mut self.work, direction, verdict);
+    }
+}

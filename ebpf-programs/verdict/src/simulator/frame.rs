@@ -1,0 +1,304 @@
+//! Frames written as values. Checksums are computed in full, byte by byte, so that what the datapath updates by
+//! difference can be compared with what a sender would have written.
+
+use abi::{Address, Mac, protocol};
+
+/// A frame: give it addresses and a body, take its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Destination and source of the Ethernet header, if there is one.
+    pub ethernet: Option<[Mac; 2]>,
+    /// Source address; its family is the packet's.
+    pub source: Address,
+    /// Destination address.
+    pub destination: Address,
+    /// IPv4 options, or IPv6 extension headers as pairs of protocol number and bytes behind the first two.
+    pub options: Vec<(u8, Vec<u8>)>,
+    /// What the packet carries.
+    pub body: Body,
+}
+
+/// What a packet carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A TCP segment: ports, flags, payload.
+    Tcp(u16, u16, u8, Vec<u8>),
+    /// A UDP datagram: ports, payload.
+    Udp(u16, u16, Vec<u8>),
+    /// A UDP datagram without a checksum.
+    UdpUnchecked(u16, u16, Vec<u8>),
+    /// An SCTP packet: ports, and whatever follows the verification tag.
+    Sctp(u16, u16, Vec<u8>),
+    /// An ICMP message of the packet's family: type, code, the four bytes behind the checksum, the rest.
+    Icmp(u8, u8, [u8; 4], Vec<u8>),
+    /// Any other protocol.
+    Other(u8, Vec<u8>),
+}
+
+/// TCP flags.
+pub mod flag {
+    /// FIN.
+    pub const FIN: u8 = 0x01;
+    /// SYN.
+    pub const SYN: u8 = 0x02;
+    /// RST.
+    pub const RST: u8 = 0x04;
+    /// ACK.
+    pub const ACK: u8 = 0x10;
+}
+
+impl Body {
+    /// An echo request of the family of `address`.
+    pub fn echo_request(address: &Address, identifier: u16) -> Self {
+        Self::echo(if address.is_v4() { 8 } else { 128 }, identifier)
+    }
+
+    /// An echo reply of the family of `address`.
+    pub fn echo_reply(address: &Address, identifier: u16) -> Self {
+        Self::echo(if address.is_v4() { 0 } else { 129 }, identifier)
+    }
+
+    fn echo(icmp_type: u8, identifier: u16) -> Self {
+        let [a, b] = identifier.to_be_bytes();
+        Self::Icmp(icmp_type, 0, [a, b, 0, 7], b"echo".to_vec())
+    }
+
+    /// The protocol number, in a packet of the family of `address`.
+    pub fn protocol(&self, address: &Address) -> u8 {
+        match self {
+            Self::Tcp(..) => protocol::TCP,
+            Self::Udp(..) | Self::UdpUnchecked(..) => protocol::UDP,
+            Self::Sctp(..) => protocol::SCTP,
+            Self::Icmp(..) if address.is_v4() => protocol::ICMP,
+            Self::Icmp(..) => protocol::ICMPV6,
+            Self::Other(number, _) => *number,
+        }
+    }
+}
+
+impl Frame {
+    /// An Ethernet frame from `source` to `destination`, between two fixed stations.
+    pub fn new(source: Address, destination: Address, body: Body) -> Self {
+        Self {
+            ethernet: Some([
+                Mac::new([2, 0, 0, 0, 0, 0xd]),
+                Mac::new([2, 0, 0, 0, 0, 0x5]),
+            ]),
+            source,
+            destination,
+            options: Vec::new(),
+            body,
+        }
+    }
+
+    /// The same frame between other addresses and with another body: what it should become on its way.
+    #[must_use]
+    pub fn becoming(&self, source: Address, destination: Address, body: Body) -> Self {
+        Self {
+            source,
+            destination,
+            body,
+            ..self.clone()
+        }
+    }
+
+    /// The same frame from another station.
+    #[must_use]
+    pub fn sent_by(mut self, mac: Mac) -> Self {
+        if let Some([_, source]) = &mut self.ethernet {
+            *source = mac;
+        }
+        self
+    }
+
+    /// The bytes on the wire.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.link_layer();
+        bytes.extend(self.packet());
+        bytes
+    }
+
+    /// The bytes from the IP header on.
+    pub fn packet(&self) -> Vec<u8> {
+        self.with_payload(&self.transport(), None)
+    }
+
+    /// The bytes of two fragments of this frame, the first with `at` bytes behind the IP header; `at` is a multiple
+    /// of eight.
+    ///
+    /// # Panics
+    /// When there are fewer bytes than that.
+    pub fn fragments(&self, identification: u32, at: usize) -> [Vec<u8>; 2] {
+        let transport = self.transport();
+        let (first, later) = transport.split_at(at);
+        let cut = |offset: usize, more: bool, payload: &[u8]| {
+            let mut bytes = self.link_layer();
+            let part = Part {
+                identification,
+                offset: u16::try_from(offset).expect("a fragment's offset is 16 bits"),
+                more,
+            };
+            bytes.extend(self.with_payload(payload, Some(part)));
+            bytes
+        };
+        [cut(0, true, first), cut(at, false, later)]
+    }
+
+    fn link_layer(&self) -> Vec<u8> {
+        let Some([destination, source]) = self.ethernet else {
+            return Vec::new();
+        };
+        let kind: u16 = if self.source.is_v4() { 0x0800 } else { 0x86dd };
+        let mut bytes = destination.bytes().to_vec();
+        bytes.extend(source.bytes());
+        bytes.extend(kind.to_be_bytes());
+        bytes
+    }
+
+    fn with_payload(&self, payload: &[u8], part: Option<Part>) -> Vec<u8> {
+        let protocol = self.body.protocol(&self.source);
+        if self.source.is_v4() {
+            self.ipv4(protocol, payload, part)
+        } else {
+            self.ipv6(protocol, payload, part)
+        }
+    }
+
+    fn ipv4(&self, protocol: u8, payload: &[u8], part: Option<Part>) -> Vec<u8> {
+        let options: Vec<u8> = self.options.iter().flat_map(|(_, b)| b.clone()).collect();
+        let header_len = 20 + options.len();
+        let total = u16::try_from(header_len + payload.len()).expect("a packet fits 16 bits");
+        let version = 0x40 | u8::try_from(header_len / 4).expect("options are at most 40 bytes");
+        let mut bytes = vec![version, 0];
+        bytes.extend(total.to_be_bytes());
+        let (identification, bits) = part.map_or((0x1234, 0x4000), |part| {
+            let more = if part.more { 0x2000 } else { 0 };
+            let low = u16::try_from(part.identification).expect("IPv4 has 16 bits for it");
+            (low, (part.offset / 8) | more)
+        });
+        bytes.extend(identification.to_be_bytes());
+        bytes.extend(bits.to_be_bytes());
+        bytes.extend([64, protocol, 0, 0]);
+        bytes.extend(&self.source.bytes()[12..]);
+        bytes.extend(&self.destination.bytes()[12..]);
+        bytes.extend(options);
+        let checksum = checksum(&bytes);
+        bytes[10..12].copy_from_slice(&checksum);
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn ipv6(&self, protocol: u8, payload: &[u8], part: Option<Part>) -> Vec<u8> {
+        let mut chain = self.options.clone();
+        if let Some(part) = part {
+            let mut fields = (part.offset | u16::from(part.more)).to_be_bytes().to_vec();
+            fields.extend(part.identification.to_be_bytes());
+            chain.push((44, fields));
+        }
+        let numbers = chain.iter().map(|(number, _)| *number);
+        let following: Vec<u8> = numbers.chain([protocol]).collect();
+        let mut extensions = Vec::new();
+        for ((number, fields), next) in chain.iter().zip(&following[1..]) {
+            let eights = u8::try_from((fields.len() + 2) / 8).expect("an extension is short");
+            let length = match number {
+                44 => 0,
+                51 => eights * 2 - 2,
+                _ => eights - 1,
+            };
+            extensions.extend([*next, length]);
+            extensions.extend(fields);
+        }
+        let total = u16::try_from(extensions.len() + payload.len()).expect("it fits 16 bits");
+        let mut bytes = vec![0x60, 0, 0, 0];
+        bytes.extend(total.to_be_bytes());
+        bytes.extend([following[0], 64]);
+        bytes.extend(self.source.bytes());
+        bytes.extend(self.destination.bytes());
+        bytes.extend(extensions);
+        bytes.extend(payload);
+        bytes
+    }
+
+    /// The transport header and payload, with its checksum.
+    fn transport(&self) -> Vec<u8> {
+        let protocol = self.body.protocol(&self.source);
+        match &self.body {
+            Body::Tcp(source, destination, flags, payload) => {
+                let mut bytes = ports(*source, *destination);
+                bytes.extend([0, 0, 0, 1, 0, 0, 0, 2, 0x50, *flags, 0xff, 0, 0, 0, 0, 0]);
+                bytes.extend(payload);
+                self.sealed(bytes, protocol, 16)
+            }
+            Body::Udp(source, destination, payload) => {
+                let bytes = udp(*source, *destination, payload);
+                let mut bytes = self.sealed(bytes, protocol, 6);
+                if bytes[6..8] == [0, 0] {
+                    bytes[6..8].copy_from_slice(&[0xff, 0xff]);
+                }
+                bytes
+            }
+            Body::UdpUnchecked(source, destination, payload) => udp(*source, *destination, payload),
+            Body::Sctp(source, destination, rest) => {
+                let mut bytes = ports(*source, *destination);
+                bytes.extend([1, 2, 3, 4, 0xc, 0xc, 0xc, 0xc]);
+                bytes.extend(rest);
+                bytes
+            }
+            Body::Icmp(icmp_type, code, rest, payload) => {
+                let mut bytes = vec![*icmp_type, *code, 0, 0];
+                bytes.extend(rest);
+                bytes.extend(payload);
+                self.sealed(bytes, protocol, 2)
+            }
+            Body::Other(_, payload) => payload.clone(),
+        }
+    }
+
+    fn sealed(&self, mut bytes: Vec<u8>, number: u8, at: usize) -> Vec<u8> {
+        let mut covered = Vec::new();
+        if number != protocol::ICMP {
+            let length = u32::try_from(bytes.len()).expect("a packet is short");
+            covered.extend(self.source.bytes());
+            covered.extend(self.destination.bytes());
+            if self.source.is_v4() {
+                covered = [&self.source.bytes()[12..], &self.destination.bytes()[12..]].concat();
+            }
+            covered.extend(length.to_be_bytes());
+            covered.extend([0, 0, 0, number]);
+        }
+        covered.extend(&bytes);
+        bytes[at..at + 2].copy_from_slice(&checksum(&covered));
+        bytes
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Part {
+    identification: u32,
+    offset: u16,
+    more: bool,
+}
+
+fn ports(source: u16, destination: u16) -> Vec<u8> {
+    [source.to_be_bytes(), destination.to_be_bytes()].concat()
+}
+
+fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len() + 8).expect("a datagram fits 16 bits");
+    let mut bytes = ports(source, destination);
+    bytes.extend(length.to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(payload);
+    bytes
+}
+
+/// The Internet checksum of these bytes (RFC 1071), two bytes in network order.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let mut sum: u32 = 0;
+    for pair in bytes.chunks(2) {
+        let low = pair.get(1).copied().unwrap_or(0);
+        sum += u32::from(u16::from_be_bytes([pair[0], low]));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!u16::try_from(sum).expect("it was folded")).to_be_bytes()
+}

@@ -1,0 +1,213 @@
+//! Helpers and maps, in ordinary Rust.
+
+use abi::{
+    Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
+    HostportKey, Pod, Seen, Settings, Tuple, Uplink,
+};
+
+use super::World;
+use crate::address::common_prefix;
+use crate::checksum::Difference;
+use crate::node::{Insertion, Node, Socket, Touch};
+use crate::outcome::Decision;
+use crate::packet::{ChecksumKind, Packet};
+
+impl World {
+    fn bytes_mut(&mut self, offset: u32, length: usize) -> Decision<&mut [u8]> {
+        let start = offset as usize;
+        self.packet
+            .get_mut(start..start + length)
+            .ok_or(DropReason::RewriteFailed)
+    }
+
+    fn half(&mut self, offset: u32) -> Decision<u16> {
+        let bytes = self.bytes_mut(offset, 2)?;
+        Ok(u16::from_ne_bytes([bytes[0], bytes[1]]))
+    }
+}
+
+impl Packet for World {
+    fn len(&self) -> u32 {
+        u32::try_from(self.packet.len()).expect("a packet is short")
+    }
+
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        let start = offset as usize;
+        let bytes = self.packet.get(start..start + N * 4)?;
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Some(words)
+    }
+
+    fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+        let bytes = self.bytes_mut(offset, N * 4)?;
+        for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    fn fix_header_checksum(&mut self, offset: u32, difference: Difference) -> Decision<()> {
+        let checksum = difference.apply(self.half(offset)?);
+        self.bytes_mut(offset, 2)?
+            .copy_from_slice(&checksum.to_ne_bytes());
+        Ok(())
+    }
+
+    fn fix_checksum(
+        &mut self,
+        offset: u32,
+        difference: Difference,
+        kind: ChecksumKind,
+    ) -> Decision<()> {
+        let old = self.half(offset)?;
+        if kind.zero_means_none && old == 0 {
+            return Ok(());
+        }
+        let mut new = difference.apply(old);
+        if kind.zero_means_none && new == 0 {
+            new = u16::MAX;
+        }
+        self.bytes_mut(offset, 2)?
+            .copy_from_slice(&new.to_ne_bytes());
+        Ok(())
+    }
+}
+
+impl Node for World {
+    type Entry = Tuple;
+
+    fn now(&self) -> u32 {
+        self.now
+    }
+
+    fn random(&mut self) -> u32 {
+        self.random = self.random.wrapping_add(0x9e37_79b9);
+        self.random
+    }
+
+    fn settings(&self) -> Option<&Settings> {
+        Some(&self.settings)
+    }
+
+    fn pod(&self, slot: u32) -> Option<&Pod> {
+        self.pods.get(slot as usize)
+    }
+
+    fn pod_of_interface(&self, interface: u32) -> Option<u32> {
+        self.interfaces.get(&interface).copied()
+    }
+
+    fn endpoint(&self, address: &Address) -> Option<&Endpoint> {
+        self.endpoints.get(address)
+    }
+
+    fn hostport(&self, key: &HostportKey) -> Option<&Hostport> {
+        self.hostports.get(key)
+    }
+
+    fn uplink(&self, interface: u32) -> Option<&Uplink> {
+        self.uplinks.get(&interface)
+    }
+
+    fn is_local(&self, address: &Address) -> bool {
+        self.locals.contains(address)
+    }
+
+    fn prefix_class(&self, address: &Address) -> u32 {
+        let around = self
+            .prefixes
+            .iter()
+            .filter(|(key, _)| common_prefix(&key.address, address) >= key.prefix_len);
+        around
+            .max_by_key(|(key, _)| key.prefix_len)
+            .map_or(0, |(_, class)| *class)
+    }
+
+    fn flow(&self, key: &Tuple) -> Option<Tuple> {
+        self.flows.contains_key(key).then_some(*key)
+    }
+
+    fn read(&self, entry: Tuple) -> Flow {
+        self.flows.get(&entry).copied().unwrap_or_default()
+    }
+
+    fn touch(&mut self, entry: Tuple, touch: Touch) {
+        if let Some(flow) = self.flows.get_mut(&entry) {
+            flow.seen |= touch.seen;
+            flow.last_seen = touch.now;
+            flow.packets += 1;
+            flow.bytes += u64::from(touch.bytes);
+        }
+    }
+
+    fn forget_seen(&mut self, entry: Tuple) {
+        if let Some(flow) = self.flows.get_mut(&entry) {
+            flow.seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST);
+        }
+    }
+
+    fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion {
+        if self.flows.contains_key(key) {
+            Insertion::Exists
+        } else if self.flows.len() >= self.flow_capacity {
+            Insertion::Full
+        } else {
+            self.flows.insert(*key, *flow);
+            Insertion::Done
+        }
+    }
+
+    fn remove_flow(&mut self, key: &Tuple) {
+        self.flows.remove(key);
+    }
+
+    fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts> {
+        self.fragments.get(key).copied()
+    }
+
+    fn keep_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
+        self.fragments.insert(*key, *ports);
+    }
+
+    fn socket(&mut self, incoming: &Tuple) -> Socket {
+        self.sockets.get(incoming).copied().unwrap_or(Socket::None)
+    }
+
+    fn next_hop(&mut self, _interface: u32, tuple: &Tuple) -> Address {
+        self.next_hops
+            .get(&tuple.destination)
+            .copied()
+            .unwrap_or(tuple.destination)
+    }
+
+    fn count_flow(&mut self, pod: u32) {
+        if pod != 0 {
+            self.counters
+                .entry((pod, Direction::Egress))
+                .or_default()
+                .new_flows += 1;
+        }
+    }
+
+    fn count_passed(&mut self, pod: u32, direction: Direction, bytes: u32) {
+        if pod != 0 {
+            let counters = self.counters.entry((pod, direction)).or_default();
+            counters.packets += 1;
+            counters.bytes += u64::from(bytes);
+        }
+    }
+
+    fn count_dropped(&mut self, reason: DropReason, pod: u32, direction: Direction, bytes: u32) {
+        let drops = self.drops.entry(reason).or_default();
+        drops.packets += 1;
+        drops.bytes += u64::from(bytes);
+        if pod != 0 {
+            let counters = self.counters.entry((pod, direction)).or_default();
+            counters.dropped_packets += 1;
+            counters.dropped_bytes += u64::from(bytes);
+        }
+    }
+}
