@@ -1,0 +1,201 @@
+//! The real object and the simulator side by side: every packet goes through both, and both must agree.
+//!
+//! The simulator's clock stands still and its random numbers are its own, so times are not compared, and the range
+//! of ports to choose from has one port in it.
+
+use std::collections::BTreeMap;
+
+use abi::maps::{self, programs};
+use abi::{DropCount, DropReason, Flow, Interface, Swept, Tuple};
+use anyhow::{Result, ensure};
+use e2e::{Machine, Mounts};
+use verdict::Verdict;
+use verdict::simulator::{Place, Simulator, World, example};
+
+use crate::object::{NEXT, Object, SHOT};
+
+/// The one port that flows are moved to.
+pub(crate) const MOVED: u16 = 50_000;
+
+/// Runs a test on a bench with [`example::world`], in namespaces of its own.
+pub(crate) fn on_bench(test: impl FnOnce(&mut Bench) -> Result<()> + Send) -> Result<()> {
+    on_machine(|_, bench| test(bench))
+}
+
+/// As [`on_bench`], for tests that need the machine: its sockets, interfaces and routes.
+pub(crate) fn on_machine(
+    test: impl FnOnce(&Machine, &mut Bench) -> Result<()> + Send,
+) -> Result<()> {
+    let machine = Machine::new("node", &Mounts::new()?)?;
+    machine.run(|| {
+        let mut world = example::world();
+        world.settings.port_low = MOVED;
+        world.settings.port_high = MOVED;
+        test(&machine, &mut Bench::new(world)?)
+    })
+}
+
+/// Both.
+pub(crate) struct Bench {
+    pub(crate) object: Object,
+    pub(crate) simulator: Simulator,
+    pub(crate) interface: u32,
+}
+
+impl Bench {
+    /// A node like this one.
+    pub(crate) fn new(world: World) -> Result<Self> {
+        let mut object = Object::load()?;
+        fill(&mut object, &world)?;
+        let simulator = Simulator::new(world);
+        Ok(Self {
+            object,
+            simulator,
+            interface: example::INTERFACE,
+        })
+    }
+
+    /// Changes the tables of both.
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut World)) -> Result<()> {
+        let before = self.simulator.world.clone();
+        change(&mut self.simulator.world);
+        forget(&mut self.object, &before, &self.simulator.world)?;
+        fill(&mut self.object, &self.simulator.world)
+    }
+
+    /// Sends a packet through both, and makes sure that they agree.
+    #[track_caller]
+    pub(crate) fn run(&mut self, place: Place, bytes: &[u8]) -> Result<(Verdict, Vec<u8>)> {
+        let before = self.drop_counts()?;
+        let (action, packet) = self
+            .object
+            .run_on(program_of(place), self.interface, bytes)?;
+        let (verdict, simulated) = self.simulator.run(place, self.interface, bytes);
+        let dropped: Vec<DropReason> = self
+            .drop_counts()?
+            .into_iter()
+            .filter(|(reason, count)| before.get(reason) != Some(count))
+            .map(|(reason, _)| reason)
+            .collect();
+        let in_kernel = match (action, dropped.as_slice()) {
+            (NEXT, []) => Verdict::Pass,
+            (SHOT, [reason]) => Verdict::Drop(*reason),
+            _ => panic!("the object returned {action} and counted {dropped:?}"),
+        };
+        assert_eq!(in_kernel, verdict, "the object and the simulator disagree");
+        assert_eq!(packet, simulated, "the object and the simulator disagree");
+        Ok((verdict, packet))
+    }
+
+    /// Drops so far, by reason, of all CPUs together.
+    pub(crate) fn drop_counts(&mut self) -> Result<BTreeMap<DropReason, DropCount>> {
+        let mut counts = BTreeMap::new();
+        for reason in DropReason::ALL {
+            let each: Vec<DropCount> = self.object.get_all::<16, _>(maps::DROPS, reason as u32)?;
+            let sum = each
+                .iter()
+                .fold(DropCount::default(), |sum, one| DropCount {
+                    packets: sum.packets + one.packets,
+                    bytes: sum.bytes + one.bytes,
+                });
+            if sum.packets > 0 {
+                counts.insert(reason, sum);
+            }
+        }
+        Ok(counts)
+    }
+
+    /// The flow table, times left out; both must agree.
+    pub(crate) fn flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
+        let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
+        for flow in flows.values_mut() {
+            ensure!(flow.created > 0 && flow.last_seen >= flow.created);
+            (flow.created, flow.last_seen) = (0, 0);
+        }
+        let mut simulated = self.simulator.world.flows.clone();
+        for flow in simulated.values_mut() {
+            (flow.created, flow.last_seen) = (0, 0);
+        }
+        ensure!(
+            flows == simulated,
+            "the object's flows are {flows:#?}, the simulator's {simulated:#?}"
+        );
+        Ok(flows)
+    }
+
+    /// Sweeps both, and says what happened.
+    pub(crate) fn sweep(&mut self) -> Result<Swept> {
+        let frame = [0; 64];
+        let (forgotten, _) = self.object.run_on(programs::SWEEP, 1, &frame)?;
+        let swept: Swept = self.object.get::<32, _>(maps::SWEPT, 0)?;
+        let simulated = self.simulator.sweep();
+        ensure!(
+            swept == simulated,
+            "the object swept {swept:?}, the simulator {simulated:?}"
+        );
+        ensure!(i64::from(forgotten) == i64::try_from(swept.timed_out + swept.stale)?);
+        Ok(swept)
+    }
+}
+
+/// The program of a place.
+pub(crate) fn program_of(place: Place) -> &'static str {
+    match place {
+        Place::FromPod => programs::FROM_POD,
+        Place::ToPod => programs::TO_POD,
+        Place::UplinkIn => programs::UPLINK_IN,
+        Place::UplinkOut => programs::UPLINK_OUT,
+    }
+}
+
+/// Writes a world's tables, all but its flows and fragments, into the object's maps.
+fn fill(object: &mut Object, world: &World) -> Result<()> {
+    object.set::<64>(maps::SETTINGS, 0, &world.settings)?;
+    for (slot, pod) in (0..).zip(&world.pods).filter(|(_, pod)| pod.interface != 0) {
+        object.set::<64>(maps::PODS, slot, pod)?;
+    }
+    for (interface, pod) in &world.interfaces {
+        object.insert::<4, 4>(maps::INTERFACES, interface, &Interface { pod: *pod })?;
+    }
+    for (address, endpoint) in &world.endpoints {
+        object.insert::<16, 24>(maps::ENDPOINTS, address, endpoint)?;
+    }
+    for (key, hostport) in &world.hostports {
+        object.insert::<20, 32>(maps::HOSTPORTS, key, hostport)?;
+    }
+    for (interface, uplink) in &world.uplinks {
+        object.insert::<4, 208>(maps::UPLINKS, interface, uplink)?;
+    }
+    for address in &world.locals {
+        object.insert::<16, 4>(maps::LOCALS, address, &1_u32)?;
+    }
+    for (prefix, class) in &world.prefixes {
+        object.insert_prefix(prefix, *class)?;
+    }
+    Ok(())
+}
+
+/// Removes from the object's maps what is no longer in a world.
+fn forget(object: &mut Object, before: &World, after: &World) -> Result<()> {
+    for address in before.endpoints.keys() {
+        if !after.endpoints.contains_key(address) {
+            object.remove::<16, 24>(maps::ENDPOINTS, address)?;
+        }
+    }
+    for key in before.hostports.keys() {
+        if !after.hostports.contains_key(key) {
+            object.remove::<20, 32>(maps::HOSTPORTS, key)?;
+        }
+    }
+    for key in before.flows.keys() {
+        if !after.flows.contains_key(key) {
+            object.remove::<40, 88>(maps::FLOWS, key)?;
+        }
+    }
+    for (key, flow) in &after.flows {
+        if before.flows.get(key) != Some(flow) {
+            object.insert::<40, 88>(maps::FLOWS, key, flow)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! What a test expects of a bench.
+
+use abi::{Counters, DropReason, maps};
+use anyhow::{Result, ensure};
+use verdict::Verdict;
+use verdict::simulator::Place;
+use verdict::simulator::frame::Frame;
+
+use crate::bench::Bench;
+
+impl Bench {
+    /// From now on packets pass by this interface, which must exist.
+    pub(crate) fn move_to(&mut self, interface: u32) {
+        self.interface = interface;
+    }
+
+    /// Expects the packet to pass as it is.
+    #[track_caller]
+    pub(crate) fn passes(&mut self, place: Place, frame: &Frame) -> Result<()> {
+        self.becomes(place, frame, frame)
+    }
+
+    /// Expects the packet to pass, and to be another one then.
+    #[track_caller]
+    pub(crate) fn becomes(&mut self, place: Place, frame: &Frame, expected: &Frame) -> Result<()> {
+        self.turns_into(place, &frame.bytes(), &expected.bytes())
+    }
+
+    /// As [`Bench::becomes`], for bytes.
+    #[track_caller]
+    pub(crate) fn turns_into(&mut self, place: Place, bytes: &[u8], expected: &[u8]) -> Result<()> {
+        let (verdict, packet) = self.run(place, bytes)?;
+        assert_eq!(verdict, Verdict::Pass);
+        assert_eq!(packet, expected, "another packet than was expected");
+        Ok(())
+    }
+
+    /// Expects the packet to be dropped for this reason.
+    #[track_caller]
+    pub(crate) fn drops(&mut self, place: Place, frame: &Frame, reason: DropReason) -> Result<()> {
+        self.drops_bytes(place, &frame.bytes(), reason)
+    }
+
+    /// As [`Bench::drops`], for bytes.
+    #[track_caller]
+    pub(crate) fn drops_bytes(
+        &mut self,
+        place: Place,
+        bytes: &[u8],
+        reason: DropReason,
+    ) -> Result<()> {
+        let (verdict, _) = self.run(place, bytes)?;
+        assert_eq!(verdict, Verdict::Drop(reason));
+        Ok(())
+    }
+
+    /// A pod's counters in one direction, of all CPUs together; both must agree.
+    pub(crate) fn counters(&mut self, pod: u32, direction: abi::Direction) -> Result<Counters> {
+        let index = pod * 2 + direction as u32;
+        let each: Vec<Counters> = self.object.get_all::<64, _>(maps::COUNTERS, index)?;
+        let sum = each.iter().fold(Counters::default(), |sum, one| Counters {
+            packets: sum.packets + one.packets,
+            bytes: sum.bytes + one.bytes,
+            dropped_packets: sum.dropped_packets + one.dropped_packets,
+            dropped_bytes: sum.dropped_bytes + one.dropped_bytes,
+            new_flows: sum.new_flows + one.new_flows,
+            reserved: [0; 3],
+        });
+        let world = &self.simulator.world;
+        let simulated = world.counters.get(&(pod, direction)).copied();
+        ensure!(
+            sum == simulated.unwrap_or_default(),
+            "the object counts {sum:?}, the simulator {simulated:?}"
+        );
+        Ok(sum)
+    }
+}

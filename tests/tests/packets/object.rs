@@ -1,0 +1,192 @@
+//! The real BPF object, loaded for one test: its maps, filled by hand, and its programs, run by hand.
+//!
+//! Lives in a mount namespace with a bpffs of its own and in a network namespace of its own, so it leaves nothing
+//! behind. Knows layouts and names (`abi`), not what a packet should become.
+
+use std::path::PathBuf;
+
+use abi::maps::{self, programs};
+use anyhow::{Context as _, Result, anyhow};
+use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie};
+use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// All programs of the object.
+pub(crate) const PROGRAMS: [&str; 5] = [
+    programs::FROM_POD,
+    programs::TO_POD,
+    programs::UPLINK_IN,
+    programs::UPLINK_OUT,
+    programs::SWEEP,
+];
+
+/// What the kernel is told when a packet may go on.
+pub(crate) const NEXT: i32 = -1;
+/// What the kernel is told when a packet is dropped.
+pub(crate) const SHOT: i32 = 2;
+
+/// Bytes of `struct __sk_buff` that the kernel is given, and where the interface index is in them.
+const CONTEXT_LEN: usize = 176;
+const INTERFACE_AT: usize = 40;
+
+/// Where the object is: `VIADUCT_BPF_OBJECT`, or where `cargo xtask build` puts it.
+pub(crate) fn path() -> PathBuf {
+    std::env::var_os("VIADUCT_BPF_OBJECT").map_or_else(
+        || {
+            PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+                .join("../target/bpf/bpfel-unknown-none/release/datapath")
+        },
+        PathBuf::from,
+    )
+}
+
+/// The object, loaded.
+pub(crate) struct Object {
+    pub(crate) loaded: Ebpf,
+}
+
+impl Object {
+    /// Loads it. The calling thread must be in a mount namespace with a bpffs of its own.
+    pub(crate) fn load() -> Result<Self> {
+        let path = path();
+        let bytes = std::fs::read(&path).with_context(|| {
+            format!("no BPF object at {}: run cargo xtask build", path.display())
+        })?;
+        let mut loaded = EbpfLoader::new().load(&bytes)?;
+        for name in PROGRAMS {
+            program(&mut loaded, name)?
+                .load()
+                .with_context(|| format!("the kernel refuses {name}"))?;
+        }
+        Ok(Self { loaded })
+    }
+
+    /// Runs a program on a packet at an interface: what it returned, and the packet afterwards.
+    pub(crate) fn run_on(
+        &mut self,
+        name: &str,
+        interface: u32,
+        packet: &[u8],
+    ) -> Result<(i32, Vec<u8>)> {
+        let mut out = vec![0; packet.len() + 64];
+        let mut context = [0; CONTEXT_LEN];
+        context[INTERFACE_AT..INTERFACE_AT + 4].copy_from_slice(&interface.to_ne_bytes());
+        let options = TestRunOptions {
+            data_in: Some(packet),
+            data_out: Some(&mut out),
+            ctx_in: Some(&context),
+            ..TestRunOptions::new()
+        };
+        let result = program(&mut self.loaded, name)?.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        Ok((result.return_value.cast_signed(), out))
+    }
+
+    /// Sets an element of a hash.
+    pub(crate) fn insert<const K: usize, const V: usize>(
+        &mut self,
+        name: &str,
+        key: &(impl IntoBytes + Immutable),
+        value: &(impl IntoBytes + Immutable),
+    ) -> Result<()> {
+        let mut map = HashMap::<&mut MapData, [u8; K], [u8; V]>::try_from(self.map(name)?)?;
+        Ok(map.insert(array(key), array(value), 0)?)
+    }
+
+    /// Removes an element of a hash.
+    pub(crate) fn remove<const K: usize, const V: usize>(
+        &mut self,
+        name: &str,
+        key: &(impl IntoBytes + Immutable),
+    ) -> Result<()> {
+        let mut map = HashMap::<&mut MapData, [u8; K], [u8; V]>::try_from(self.map(name)?)?;
+        Ok(map.remove(&array(key))?)
+    }
+
+    /// Reads all elements of a hash.
+    pub(crate) fn entries<
+        const K: usize,
+        const V: usize,
+        Key: FromBytes + Ord,
+        Value: FromBytes,
+    >(
+        &mut self,
+        name: &str,
+    ) -> Result<std::collections::BTreeMap<Key, Value>> {
+        let map = HashMap::<&mut MapData, [u8; K], [u8; V]>::try_from(self.map(name)?)?;
+        map.iter()
+            .map(|entry| {
+                let (key, value) = entry?;
+                Ok((read(&key)?, read(&value)?))
+            })
+            .collect()
+    }
+
+    /// Sets an element of an array.
+    pub(crate) fn set<const V: usize>(
+        &mut self,
+        name: &str,
+        index: u32,
+        value: &(impl IntoBytes + Immutable),
+    ) -> Result<()> {
+        let mut map = Array::<&mut MapData, [u8; V]>::try_from(self.map(name)?)?;
+        Ok(map.set(index, array::<V>(value), 0)?)
+    }
+
+    /// Reads an element of an array.
+    pub(crate) fn get<const V: usize, Value: FromBytes>(
+        &mut self,
+        name: &str,
+        index: u32,
+    ) -> Result<Value> {
+        let map = Array::<&mut MapData, [u8; V]>::try_from(self.map(name)?)?;
+        read(&map.get(&index, 0)?)
+    }
+
+    /// Reads an element of a per-CPU array, one value for each CPU.
+    pub(crate) fn get_all<const V: usize, Value: FromBytes>(
+        &mut self,
+        name: &str,
+        index: u32,
+    ) -> Result<Vec<Value>> {
+        let map = PerCpuArray::<&mut MapData, [u8; V]>::try_from(self.map(name)?)?;
+        map.get(&index, 0)?
+            .iter()
+            .map(|value| read(value))
+            .collect()
+    }
+
+    /// Sets a prefix's class.
+    pub(crate) fn insert_prefix(&mut self, prefix: &abi::PrefixKey, class: u32) -> Result<()> {
+        let map = self.map(maps::PREFIXES)?;
+        let mut map = LpmTrie::<&mut MapData, [u8; 16], u32>::try_from(map)?;
+        let key = lpm_trie::Key::new(prefix.prefix_len, prefix.address.bytes());
+        Ok(map.insert(&key, class, 0)?)
+    }
+
+    fn map(&mut self, name: &str) -> Result<&mut aya::maps::Map> {
+        self.loaded
+            .map_mut(name)
+            .ok_or_else(|| anyhow!("the object has no map {name}"))
+    }
+}
+
+/// A program of the loaded object.
+pub(crate) fn program<'a>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier> {
+    let program = loaded
+        .program_mut(name)
+        .ok_or_else(|| anyhow!("the object has no program {name}"))?;
+    Ok(program.try_into()?)
+}
+
+fn array<const N: usize>(value: &(impl IntoBytes + Immutable)) -> [u8; N] {
+    value
+        .as_bytes()
+        .try_into()
+        .expect("the caller names the size of the layout")
+}
+
+fn read<T: FromBytes>(bytes: &[u8]) -> Result<T> {
+    T::read_from_bytes(bytes).map_err(|_| anyhow!("a value has another size than its layout"))
+}

@@ -1,0 +1,75 @@
+//! Forgetting flows.
+
+use anyhow::Result;
+use verdict::simulator::Place::UplinkOut;
+use verdict::simulator::example::{self, FAMILIES};
+use verdict::simulator::frame::{Body, Frame};
+
+use crate::bench::{Bench, on_bench};
+
+fn open_flows(bench: &mut Bench) -> Result<()> {
+    for family in FAMILIES {
+        for (pod, port) in [(example::pod(), 40_000), (example::other_pod(), 41_000)] {
+            let (node, remote) = (example::node()[family], example::remote()[family]);
+            let body = Body::Udp(port, 53, b"query".to_vec());
+            let out = Frame::new(pod[family], remote, body.clone());
+            bench.becomes(UplinkOut, &out, &out.becoming(node, remote, body))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sweep_keeps_flows_that_are_alive() -> Result<()> {
+    on_bench(|bench| {
+        open_flows(bench)?;
+        let swept = bench.sweep()?;
+        assert_eq!((swept.kept, swept.timed_out, swept.stale), (8, 0, 0));
+        assert_eq!(bench.flows()?.len(), 8);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_sweep_forgets_flows_that_were_silent_for_too_long() -> Result<()> {
+    on_bench(|bench| {
+        open_flows(bench)?;
+        bench.change(|world| world.settings.timeouts.udp_single = 0)?;
+        let swept = bench.sweep()?;
+        assert_eq!((swept.kept, swept.timed_out, swept.stale), (0, 4, 0));
+        assert!(bench.flows()?.is_empty());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_sweep_forgets_flows_of_pods_that_are_gone() -> Result<()> {
+    on_bench(|bench| {
+        open_flows(bench)?;
+        bench.change(|world| world.pods[example::POD as usize].generation += 1)?;
+        let swept = bench.sweep()?;
+        assert_eq!((swept.kept, swept.timed_out, swept.stale), (4, 0, 2));
+        let left = bench.flows()?;
+        assert!(left.values().all(|flow| flow.pod == example::OTHER_POD));
+        Ok(())
+    })
+}
+
+#[test]
+fn a_port_is_taken_over_from_a_flow_that_is_dead() -> Result<()> {
+    on_bench(|bench| {
+        open_flows(bench)?;
+        bench.change(|world| world.settings.timeouts.udp_single = 0)?;
+        for family in FAMILIES {
+            // The first pod's port, used by the second one.
+            let (node, remote) = (example::node()[family], example::remote()[family]);
+            let body = Body::Udp(40_000, 53, b"query".to_vec());
+            let out = Frame::new(example::other_pod()[family], remote, body.clone());
+            bench.becomes(UplinkOut, &out, &out.becoming(node, remote, body))?;
+        }
+        let pods = bench.flows()?;
+        assert_eq!(pods.len(), 8);
+        assert!(pods.values().all(|flow| flow.pod == example::OTHER_POD));
+        Ok(())
+    })
+}
