@@ -138,39 +138,6 @@ fn a_hostport_is_gone_with_its_pod() -> Result<()> {
 }
 
 #[test]
-fn pods_reach_a_hostport_by_the_nodes_address() -> Result<()> {
-    let (sandbox, _agent) = Sandbox::with_agent()?;
-    let server = published(&sandbox)?;
-    let [client] = pods(&sandbox)?;
-    let (_web, _dns) = (
-        Echo::start(&server.machine, 80)?,
-        Echo::start(&server.machine, 53)?,
-    );
-    for (node, own) in NODE.into_iter().zip(&client.addresses) {
-        let (web, dns) = (SocketAddr::new(node, 8080), SocketAddr::new(node, 5353));
-        assert_eq!(tcp_source(&client.machine, 0, web)?.0.ip(), *own);
-        assert_eq!(udp_source(&client.machine, 0, dns)?.0.ip(), *own);
-    }
-    Ok(())
-}
-
-#[test]
-fn a_pod_reaches_its_own_hostport_and_sees_the_gateway() -> Result<()> {
-    let (sandbox, _agent) = Sandbox::with_agent()?;
-    let pod = published(&sandbox)?;
-    let (_web, _dns) = (
-        Echo::start(&pod.machine, 80)?,
-        Echo::start(&pod.machine, 53)?,
-    );
-    for (node, gateway) in NODE.into_iter().zip(GATEWAYS) {
-        let (web, dns) = (SocketAddr::new(node, 8080), SocketAddr::new(node, 5353));
-        assert_eq!(tcp_source(&pod.machine, 0, web)?.0.ip(), gateway);
-        assert_eq!(udp_source(&pod.machine, 0, dns)?.0.ip(), gateway);
-    }
-    Ok(())
-}
-
-#[test]
 fn replies_to_callers_from_outside_are_not_masqueraded() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let [pod] = pods(&sandbox)?;

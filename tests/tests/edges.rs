@@ -101,7 +101,7 @@ fn a_refusal_reaches_whoever_asked() -> Result<()> {
 
 #[test]
 fn a_port_that_changes_hands_takes_its_callers_along() -> Result<()> {
-    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let (sandbox, agent) = Sandbox::with_agent()?;
     let mut owner = published(&sandbox, "first")?;
     let mut served = Echo::start(&owner.machine, 53)?;
     let mut callers = Vec::new();
@@ -115,7 +115,10 @@ fn a_port_that_changes_hands_takes_its_callers_along() -> Result<()> {
         owner = published(&sandbox, name)?;
         served = Echo::start(&owner.machine, 53)?;
         for (seen, caller) in &callers {
-            assert_eq!(udp_ask(caller)?, *seen, "now {name} serves");
+            let again = udp_ask(caller);
+            let drops = agent.get("/v1/counters")?;
+            let again = again.with_context(|| format!("now {name} serves; {drops}"))?;
+            assert_eq!(again, *seen, "now {name} serves");
         }
     }
     drop(served);

@@ -58,7 +58,7 @@ fn uninstall(screen: &mut Screen, cast: &mut Cast) -> Result<()> {
     let status = cast.agent.terminate()?;
     screen.line("agent", Ok(format!("ended, {status}")));
     for removal in REMOVAL {
-        screen.line(removal, node.call(removal));
+        screen.line(removal, node.call(removal).map(|_| "done"));
     }
     let left = until("the kernel lets go of programs and maps", || {
         Ok(Some(objects_left(&node, &before)?).filter(BTreeSet::is_empty))

@@ -79,14 +79,6 @@ fn inward(screen: &mut Screen, cast: &Cast, family: usize) {
         let line = seen.and_then(|seen| is_seen("the caller", seen, client));
         screen.line(format!("world → {server} → pod-c, {how}"), line);
     }
-    let (caller, publisher) = (cast.caller(), cast.publisher());
-    let (own, gateway) = (caller.addresses[family], GATEWAYS[family]);
-    let seen = tcp_source(&caller.machine, 0, web).map(|(seen, _)| seen.ip());
-    let line = seen.and_then(|seen| is_seen("pod-a itself", seen, own));
-    screen.line(format!("pod-a → {web} → pod-c, TCP"), line);
-    let seen = tcp_source(&publisher.machine, 0, web).map(|(seen, _)| seen.ip());
-    let line = seen.and_then(|seen| is_seen("the gateway", seen, gateway));
-    screen.line(format!("pod-c → {web} → pod-c, TCP"), line);
 }
 
 fn is_seen(who: &str, seen: IpAddr, expected: IpAddr) -> Result<String> {
