@@ -68,11 +68,12 @@ fn uninstall(screen: &mut Screen, cast: &mut Cast) -> Result<()> {
         left.map(|_| format!("0 of {}", before.len())),
     );
     let after = Residue::of(&node, &[])?;
-    screen.line("pins", none(after.count("pins")));
-    let links = after
-        .count("links")
-        .saturating_sub(cast.bare.count("links"));
-    screen.line("interfaces on the node", none(links));
+    let more = |kind| {
+        let before = cast.bare.count(kind);
+        after.count(kind).saturating_sub(before)
+    };
+    screen.line("pins", none(more("pins")));
+    screen.line("interfaces on the node", none(more("links")));
     screen.line(
         "difference to the node before the agent",
         same(&cast.bare, &after),

@@ -15,16 +15,17 @@ pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
     }
     let node = cast.agent.get("/v1/counters")?;
     screen.line("packets dropped, by reason", drops(&node));
-    screen.line(
-        "viaductctl status",
-        cast.agent.ctl("status").map(|text| first_line(&text)),
-    );
+    screen.line("viaductctl status", health(&cast.agent.ctl("status")?));
     screen.note(cast.agent.ctl("list")?);
     Ok(())
 }
 
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
+fn health(status: &str) -> Result<String> {
+    let line = status.lines().find(|line| line.starts_with("Health"));
+    let words = line.context("no word of health")?.split_whitespace();
+    let health = words.collect::<Vec<_>>().join(" ");
+    ensure!(health == "Health good", "{status}");
+    Ok(health)
 }
 
 fn counted(counters: &Value) -> Result<String> {
