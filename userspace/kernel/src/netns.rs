@@ -1,7 +1,7 @@
 //! Network namespaces of pods: finding out which one a path leads to, and opening a netlink socket inside of one.
 //!
-//! The only place that enters a namespace. It does so on a thread of its own that ends at once: a thread that stayed
-//! would keep the namespace alive, and one that had to come back might fail to.
+//! The only place that enters a namespace: for the few calls that it takes to open a socket, which then stays inside
+//! while the thread comes back. A thread of its own for that would be a wake-up on another CPU, three times in an ADD.
 
 use std::fs::File;
 use std::io;
@@ -60,29 +60,39 @@ impl OpenNetns {
         self.file.as_raw_fd()
     }
 
-    /// Runs `work` on a thread inside of the namespace.
-    pub(crate) fn run<T: Send>(
-        &self,
-        work: impl FnOnce() -> io::Result<T> + Send,
-    ) -> io::Result<T> {
-        let inside = || {
-            enter(&self.file)?;
-            work()
-        };
-        std::thread::scope(|scope| {
-            std::thread::Builder::new()
-                .name("netns".to_owned())
-                .stack_size(128 * 1024)
-                .spawn_scoped(scope, inside)?
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+    /// Runs `work` with the calling thread inside of the namespace.
+    pub(crate) fn run<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let _visit = Visit::begin(&self.file)?;
+        work()
+    }
+}
+
+/// The thread is in another namespace for as long as this lives.
+struct Visit {
+    home: File,
+}
+
+impl Visit {
+    fn begin(namespace: &File) -> io::Result<Self> {
+        let home = File::open("/proc/thread-self/ns/net")?;
+        enter(namespace)?;
+        Ok(Self { home })
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Err(error) = enter(&self.home) {
+            // Whatever this thread did next, it would do to a pod instead of the node.
+            tracing::error!(%error, "cannot leave a network namespace");
+            std::process::abort();
+        }
     }
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is the one place, on a thread that ends right after"
+    reason = "this is the one place, and the way back is certain"
 )]
 fn enter(namespace: &File) -> io::Result<()> {
     nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET)?;
