@@ -96,7 +96,8 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
 pub(crate) fn is_stale<E: Node>(node: &E, flow: &Flow) -> bool {
     flow.pod != 0
         && match node.pod(flow.pod) {
-            Some(pod) => pod.generation != flow.generation,
+            // A free row keeps the generation of its last owner until it gets another.
+            Some(pod) => pod.interface == 0 || pod.generation != flow.generation,
             None => true,
         }
 }
