@@ -272,3 +272,6 @@ pub const fn timeout(one: u32, other: u32, protocol: u8, timeouts: &Timeouts) ->
         _ => timeouts.other,
     }
 }
+
+#[cfg(test)]
+mod tests;

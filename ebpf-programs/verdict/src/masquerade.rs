@@ -242,3 +242,6 @@ fn is_busy<E: Node>(node: &mut E, incoming: &Tuple) -> bool {
     );
     node.hostport(&any).is_some() || node.socket(incoming) != Socket::None
 }
+
+#[cfg(test)]
+mod tests;

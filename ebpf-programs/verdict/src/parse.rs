@@ -347,3 +347,6 @@ fn tcp_flags(packet: &impl Packet, l4: u32) -> Decision<u32> {
     }
     Ok(seen)
 }
+
+#[cfg(test)]
+mod tests;

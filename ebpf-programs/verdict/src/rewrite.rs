@@ -147,3 +147,6 @@ fn checksum_offset(headers: &Headers) -> Option<u32> {
 fn has_pseudo_header(headers: &Headers) -> bool {
     headers.tuple.protocol != protocol::ICMP
 }
+
+#[cfg(test)]
+mod tests;

@@ -221,3 +221,6 @@ impl hooks::Hook for Simulator {
         stages::count(&mut self.world, &mut self.work, direction, verdict);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+use abi::{Address, Flow, FlowFlags, Port, Seen, Timeouts, Tuple, protocol};
+use proptest::prelude::*;
+
+use super::{Terms, is_expired, timeout};
+use crate::work::{Pair, Way};
+
+pub(crate) fn tuple() -> impl Strategy<Value = Tuple> {
+    let address = prop_oneof![
+        any::<[u8; 4]>().prop_map(Address::v4),
+        any::<[u8; 16]>().prop_map(Address::v6),
+    ];
+    (address.clone(), address, any::<[u16; 2]>(), any::<u8>()).prop_map(
+        |(source, destination, [source_port, destination_port], protocol)| Tuple {
+            source,
+            destination,
+            source_port: Port::new(source_port),
+            destination_port: Port::new(destination_port),
+            protocol,
+            reserved: [0; 3],
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn each_entry_of_a_pair_finds_the_other(from in tuple(), to in tuple(), out: bool) {
+        let mut pair = Pair::default();
+        let way = if out { Way::Out } else { Way::In };
+        let terms = Terms { way, flags: FlowFlags::SNAT, uplink: 3, pod: 4, generation: 5, now: 6 };
+        pair.fill(&from, &to, &terms);
+        let (original, reply) = (&pair.original, &pair.reply);
+        prop_assert_eq!(original.flow.translated, to);
+        prop_assert_eq!(reply.key, original.flow.translated.reverse());
+        prop_assert_eq!(original.key, reply.flow.translated.reverse());
+        prop_assert!(original.flow.flags & FlowFlags::ORIGINAL != 0);
+        prop_assert!(reply.flow.flags & FlowFlags::ORIGINAL == 0);
+        prop_assert!(original.flow.flags & way.flag() != 0);
+        prop_assert!(reply.flow.flags & way.flag() == 0);
+        for flow in [&original.flow, &reply.flow] {
+            prop_assert_eq!((flow.uplink, flow.pod, flow.generation), (3, 4, 5));
+            prop_assert_eq!((flow.created, flow.last_seen, flow.seen), (6, 6, 0));
+        }
+    }
+
+    #[test]
+    fn a_flow_lives_exactly_as_long_as_its_later_direction(
+        a in 0..10_000_u32,
+        b in 0..10_000_u32,
+        protocol: u8,
+        seen: [u32; 2],
+    ) {
+        let timeouts = Timeouts::default();
+        let at = |last_seen, seen| Flow { last_seen, seen, ..Flow::default() };
+        let (one, other) = (at(a, seen[0]), at(b, seen[1]));
+        let end = a.max(b) + timeout(seen[0], seen[1], protocol, &timeouts);
+        for (one, other) in [(&one, &other), (&other, &one)] {
+            prop_assert!(!is_expired(one, other, protocol, &timeouts, end - 1));
+            prop_assert!(is_expired(one, other, protocol, &timeouts, end));
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_went_back_ends_no_flow() {
+    let flow = Flow {
+        last_seen: 100,
+        ..Flow::default()
+    };
+    let timeouts = Timeouts::default();
+    assert!(!is_expired(&flow, &flow, protocol::UDP, &timeouts, 90));
+}
+
+#[test]
+fn the_kind_of_flow_decides_how_long_it_may_be_silent() {
+    let t = Timeouts::default();
+    let (packet, none) = (Seen::PACKET, 0);
+    let cases = [
+        (packet, none, protocol::TCP, t.tcp_opening),
+        (packet, packet, protocol::TCP, t.tcp_established),
+        (packet | Seen::FIN, packet, protocol::TCP, t.tcp_closing),
+        (packet, packet | Seen::FIN, protocol::TCP, t.tcp_closing),
+        (
+            packet | Seen::FIN,
+            packet | Seen::RST,
+            protocol::TCP,
+            t.tcp_reset,
+        ),
+        (packet, none, protocol::UDP, t.udp_single),
+        (packet, packet, protocol::UDP, t.udp_stream),
+        (packet, packet, protocol::ICMP, t.icmp),
+        (packet, packet, protocol::ICMPV6, t.icmp),
+        (packet, packet, 47, t.other),
+    ];
+    for (one, other, protocol, expected) in cases {
+        assert_eq!(timeout(one, other, protocol, &t), expected);
+        assert_eq!(timeout(other, one, protocol, &t), expected);
+    }
+}

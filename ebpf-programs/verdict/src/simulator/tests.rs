@@ -1,0 +1,171 @@
+//! Promises about whole flows, whatever the packets.
+
+use abi::{Address, FlowFlags, Mac, Timeouts};
+use proptest::prelude::*;
+
+use super::example::{FAMILIES, HOSTPORT, INTERFACE, node, other_pod, pod, remote, world};
+use super::frame::{Body, Frame, flag};
+use super::{Place, Simulator};
+use crate::outcome::Verdict;
+
+#[derive(Clone, Debug)]
+struct Sent {
+    family: usize,
+    second_pod: bool,
+    udp: bool,
+    port: u16,
+    remote_port: u16,
+    flags: u8,
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    let port = prop_oneof![Just(40_000), Just(40_001), Just(HOSTPORT), any::<u16>()];
+    (0..2_usize, any::<[bool; 2]>(), port, 1..4_u16, any::<u8>()).prop_map(
+        |(family, [second_pod, udp], port, remote_port, flags)| Sent {
+            family,
+            second_pod,
+            udp,
+            port,
+            remote_port,
+            flags,
+        },
+    )
+}
+
+impl Sent {
+    fn pod(&self) -> Address {
+        let pods = if self.second_pod { other_pod() } else { pod() };
+        pods[self.family]
+    }
+
+    fn body(&self, source: u16, destination: u16) -> Body {
+        if self.udp {
+            Body::Udp(source, destination, b"payload".to_vec())
+        } else {
+            Body::Tcp(source, destination, self.flags, b"payload".to_vec())
+        }
+    }
+
+    fn frame(&self) -> Frame {
+        let body = self.body(self.port, self.remote_port);
+        Frame::new(self.pod(), remote()[self.family], body)
+    }
+}
+
+/// The port that a frame left with.
+fn source_port(bytes: &[u8], family: usize) -> u16 {
+    let at = [34, 54][family];
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+proptest! {
+    #[test]
+    fn every_reply_finds_the_pod_and_port_it_is_for(all in prop::collection::vec(sent(), 1..60)) {
+        let mut simulator = Simulator::new(world());
+        for sent in &all {
+            let (family, out) = (sent.family, sent.frame());
+            let (verdict, wire) = simulator.run(Place::UplinkOut, INTERFACE, &out.bytes());
+            prop_assert_eq!(verdict, Verdict::Pass);
+            let port = source_port(&wire, family);
+            let (us, them) = (node()[family], remote()[family]);
+            let expected = out.becoming(us, them, sent.body(port, sent.remote_port));
+            prop_assert_eq!(wire, expected.bytes());
+            let reply = Frame::new(them, us, sent.body(sent.remote_port, port));
+            let (verdict, inside) = simulator.run(Place::UplinkIn, INTERFACE, &reply.bytes());
+            prop_assert_eq!(verdict, Verdict::Pass);
+            let expected = reply.becoming(them, sent.pod(), sent.body(sent.remote_port, sent.port));
+            prop_assert_eq!(inside, expected.bytes());
+        }
+        for (key, flow) in &simulator.world.flows {
+            let opposite = simulator.world.flows.get(&flow.translated.reverse());
+            prop_assert_eq!(opposite.map(|flow| flow.translated), Some(key.reverse()));
+        }
+    }
+
+    #[test]
+    fn a_flow_keeps_its_port_for_as_long_as_it_lives(
+        sent in sent(),
+        others in prop::collection::vec(sent(), 0..40),
+    ) {
+        let mut simulator = Simulator::new(world());
+        let first = simulator.run(Place::UplinkOut, INTERFACE, &sent.frame().bytes());
+        for other in &others {
+            simulator.run(Place::UplinkOut, INTERFACE, &other.frame().bytes());
+        }
+        let last = simulator.run(Place::UplinkOut, INTERFACE, &sent.frame().bytes());
+        prop_assert_eq!(first, last);
+    }
+
+    #[test]
+    fn a_sweep_after_all_timeouts_leaves_an_empty_table(
+        all in prop::collection::vec(sent(), 1..40),
+    ) {
+        let mut simulator = Simulator::new(world());
+        for sent in &all {
+            simulator.run(Place::UplinkOut, INTERFACE, &sent.frame().bytes());
+        }
+        let flows = simulator.world.flows.len() as u64;
+        let swept = simulator.sweep();
+        prop_assert_eq!((swept.kept, swept.timed_out), (flows, 0));
+        simulator.world.now += Timeouts::default().tcp_established + 1;
+        let swept = simulator.sweep();
+        prop_assert_eq!((swept.kept, swept.timed_out * 2), (0, flows));
+        prop_assert!(simulator.world.flows.is_empty());
+    }
+
+    #[test]
+    fn no_bytes_at_all_make_a_hook_panic(
+        start in prop_oneof![Just(vec![]), sent().prop_map(|sent| sent.frame().bytes())],
+        rest in prop::collection::vec(any::<u8>(), 0..120),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+    ) {
+        let mut bytes = [start, rest].concat();
+        for (at, value) in changes {
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+        }
+        let mut simulator = Simulator::new(world());
+        for place in [Place::FromPod, Place::ToPod, Place::UplinkIn, Place::UplinkOut] {
+            let (_, after) = simulator.run(place, INTERFACE, &bytes);
+            prop_assert_eq!(after.len(), bytes.len());
+        }
+    }
+}
+
+#[test]
+fn half_a_flow_is_forgotten_when_it_stays_half() {
+    let mut simulator = Simulator::new(world());
+    let frame = Frame::new(pod()[0], remote()[0], Body::Udp(1, 2, vec![]));
+    simulator.run(Place::UplinkOut, INTERFACE, &frame.bytes());
+    let flows = &mut simulator.world.flows;
+    flows.retain(|_, flow| flow.flags & FlowFlags::ORIGINAL == 0);
+    assert_eq!(simulator.sweep().kept, 1);
+    simulator.world.now += 2;
+    assert_eq!(simulator.sweep().timed_out, 1);
+}
+
+#[test]
+fn a_syn_on_a_closed_flow_opens_it_again_for_both_directions() {
+    let mut simulator = Simulator::new(world());
+    for family in FAMILIES {
+        for flags in [flag::SYN, flag::RST, flag::SYN, flag::ACK] {
+            let body = Body::Tcp(40_000, 443, flags, vec![]);
+            let frame = Frame::new(pod()[family], remote()[family], body);
+            simulator.run(Place::UplinkOut, INTERFACE, &frame.bytes());
+        }
+    }
+    simulator.world.now += Timeouts::default().tcp_reset + 1;
+    assert_eq!(simulator.sweep().timed_out, 0);
+}
+
+#[test]
+fn a_pod_on_a_strange_interface_is_not_judged() {
+    let mut simulator = Simulator::new(world());
+    let body = Body::Udp(1, 2, vec![]);
+    let frame = Frame::new(remote()[0], pod()[0], body).sent_by(Mac::default());
+    let (verdict, _) = simulator.run(Place::FromPod, 77, &frame.bytes());
+    assert_eq!(verdict, Verdict::Pass);
+    assert!(simulator.world.counters.is_empty());
+}
