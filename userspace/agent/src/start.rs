@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use engine::{Engine, Item, Outcome, Settings};
+use engine::{Engine, Settings};
 use kernel::{Host, HostOptions};
 use store::Store;
 
@@ -43,25 +43,9 @@ pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
         boot_id: kernel::boot_id().context("cannot read the boot id")?,
     };
     let mut engine = Engine::new(host, store, settings);
-    for item in &engine.reconcile(clock::now()).items {
-        tell(item);
-    }
+    engine.reconcile(clock::now());
     for degraded in engine.status().degraded {
         tracing::warn!(reason = degraded.reason(), "{degraded}");
     }
     Ok(engine)
-}
-
-fn tell(item: &Item) {
-    let Item {
-        subject,
-        outcome,
-        message,
-    } = item;
-    match outcome {
-        Outcome::Repaired => tracing::debug!(subject, "{message}"),
-        Outcome::Removed => tracing::info!(subject, "removed: {message}"),
-        Outcome::LeftAlone => tracing::warn!(subject, "left alone: {message}"),
-        Outcome::Failed => tracing::error!(subject, "{message}"),
-    }
 }

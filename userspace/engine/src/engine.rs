@@ -87,8 +87,7 @@ impl<K: Kernel> Engine<K> {
         now: u64,
         done: &mut Done,
     ) -> Result<Attachment, EngineError> {
-        let mtu = self.prepare_network(&intent.network, done)?;
-        let (attachment, plan) = self.plan(intent, mtu)?;
+        let (attachment, plan) = self.decide(intent, done)?;
         let mut record = Record {
             attachment,
             state: State::Pending,
@@ -103,6 +102,23 @@ impl<K: Kernel> Engine<K> {
         record.state = State::Attached;
         self.store.put(&record)?;
         Ok(record.attachment)
+    }
+
+    /// A bridge that was there at the last look may be gone by now: then it is made again, once.
+    fn decide(
+        &mut self,
+        intent: &Intent,
+        done: &mut Done,
+    ) -> Result<(Attachment, Plan), EngineError> {
+        let mtu = self.prepare_network(&intent.network, done)?;
+        match self.plan(intent, mtu) {
+            Err(EngineError::Refused(Refusal::NoBridge { .. })) => {
+                self.node.ready.remove(&intent.network.name);
+                let mtu = self.prepare_network(&intent.network, done)?;
+                self.plan(intent, mtu)
+            }
+            planned => planned,
+        }
     }
 
     fn plan(&mut self, intent: &Intent, mtu: u32) -> Result<(Attachment, Plan), EngineError> {
@@ -259,6 +275,10 @@ impl<K: Kernel> Engine<K> {
 
     /// Makes sure that the bridge of `network` is there, and returns its MTU.
     fn prepare_network(&mut self, network: &Network, done: &mut Done) -> Result<u32, EngineError> {
+        if network.ranges.is_empty() {
+            let network = network.name.clone();
+            return Err(Refusal::NoRanges { network }.into());
+        }
         let default = &self.settings.default_network;
         network::admit(network, default, self.store.networks().values())?;
         let name = &network.name;

@@ -70,19 +70,34 @@ impl<K: Kernel> Engine<K> {
             duration: started.elapsed(),
             items,
         });
+        self.tell(&report);
         self.last_reconcile = Some(Arc::clone(&report));
         report
     }
 
+    /// Logs what is new since the last time: what fails again and again is said once.
+    fn tell(&self, report: &Report) {
+        let before = self.last_reconcile.as_deref();
+        let is_new = |item: &&Item| before.is_none_or(|before| !before.items.contains(item));
+        for item in report.items.iter().filter(is_new) {
+            item.log();
+        }
+    }
+
     fn put_right(&mut self, items: &mut Vec<Item>) -> Result<(), EngineError> {
-        let settled = self.settle(items)?;
+        let mut settled = self.settle(items)?;
         self.store
             .raise_generation(highest_generation(&settled.observed.entries))?;
         let boot_id = &self.settings.boot_id;
         let repair = planner::plan_repair(self.store.records(), &settled.observed, boot_id);
-        self.node = Node::of(&self.node_intent(), settled);
+        let before = items.len();
         self.repair(repair, items);
         self.release_networks()?;
+        if items.len() > before {
+            // A network whose last attachment went is the node's no more.
+            settled = self.settle(items)?;
+        }
+        self.node = Node::of(&self.node_intent(), settled);
         Ok(())
     }
 
@@ -144,6 +159,20 @@ impl<K: Kernel> Engine<K> {
 }
 
 impl Item {
+    fn log(&self) {
+        let Self {
+            subject,
+            outcome,
+            message,
+        } = self;
+        match outcome {
+            Outcome::Repaired => tracing::info!(subject, "repaired: {message}"),
+            Outcome::Removed => tracing::info!(subject, "removed: {message}"),
+            Outcome::LeftAlone => tracing::warn!(subject, "left alone: {message}"),
+            Outcome::Failed => tracing::error!(subject, "{message}"),
+        }
+    }
+
     fn failed(subject: &str, message: String) -> Self {
         Self {
             subject: subject.to_owned(),

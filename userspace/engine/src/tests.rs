@@ -1,1 +1,187 @@
+//! Promises of the engine, on a kernel in memory.
 
+mod every_step;
+mod kernel_that_fails;
+mod model;
+mod promises;
+mod threads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use ::model::{
+    Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, Protocol, RangeSet,
+    Requested,
+};
+use kernel::fake::Fake;
+use planner::{Entry, EntryKey, LinkKind, Observed};
+use store::Contents;
+use tempfile::TempDir;
+
+use crate::{Engine, EngineError, Report, Settings};
+use kernel_that_fails::Mortal;
+
+const NOW: u64 = 1_700_000_000;
+
+/// A node: a kernel, a directory, and an agent that may die and come back.
+struct Node {
+    fake: Fake,
+    kernel: Mortal,
+    directory: TempDir,
+    default_network: Network,
+    engine: Option<Engine<Mortal>>,
+}
+
+impl Node {
+    /// A node whose default network has 13 IPv4 addresses to give, with an agent that has started.
+    fn start() -> Self {
+        Self::with(network("default", "cbr0", &["10.1.0.0/28", "fd00:1::/64"]))
+    }
+
+    fn with(default_network: Network) -> Self {
+        let fake = Fake::new();
+        let mut node = Self {
+            kernel: Mortal::new(fake.clone()),
+            fake,
+            directory: directory(),
+            default_network,
+            engine: None,
+        };
+        node.restart();
+        node
+    }
+
+    /// Ends the agent as `kill -9` does, and starts another one.
+    fn restart(&mut self) -> std::sync::Arc<Report> {
+        self.engine = None;
+        self.kernel.live();
+        let store = store::Store::open(&self.records()).unwrap();
+        let settings = Settings {
+            default_network: self.default_network.clone(),
+            uplinks: BTreeSet::new(),
+            non_masquerade: BTreeSet::new(),
+            boot_id: "this boot".to_owned(),
+        };
+        let engine = self
+            .engine
+            .insert(Engine::new(self.kernel.clone(), store, settings));
+        engine.reconcile(NOW)
+    }
+
+    fn records(&self) -> PathBuf {
+        self.directory.path().join("records.redb")
+    }
+
+    fn engine(&mut self) -> &mut Engine<Mortal> {
+        self.engine.as_mut().expect("the agent runs")
+    }
+
+    fn contents(&mut self) -> Contents {
+        self.engine().store.contents().clone()
+    }
+
+    fn add(&mut self, intent: &Intent) -> Result<Attachment, EngineError> {
+        self.engine().add(intent, NOW)
+    }
+
+    /// An intent for a container on the default network, whose namespace is made if it is not there.
+    fn intent(&self, container: &str) -> Intent {
+        self.intent_on(&self.default_network, container)
+    }
+
+    fn intent_on(&self, network: &Network, container: &str) -> Intent {
+        let path = format!("/run/netns/{container}");
+        let there = self.fake.snapshot().netns;
+        if !there.contains_key(&path.parse().unwrap()) {
+            self.fake.add_netns(&path);
+        }
+        Intent {
+            key: key(network, container),
+            netns: path.parse().unwrap(),
+            network: network.clone(),
+            port_mappings: Vec::new(),
+            requested: Requested::default(),
+            pod: None,
+        }
+    }
+
+    /// Everything that others could see of an attachment, and what is remembered of it.
+    fn traces(&mut self) -> (Observed, Contents) {
+        (
+            without_free_rows(self.fake.snapshot()),
+            traces_in(self.contents()),
+        )
+    }
+}
+
+/// Where records are kept: on a tmpfs, if there is one, as in life.
+fn directory() -> TempDir {
+    let memory = tempfile::tempdir_in("/dev/shm");
+    memory.or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// Free rows of the pod table remember the generation of an owner that is gone: on purpose, so it is no trace.
+fn without_free_rows(mut observed: Observed) -> Observed {
+    observed
+        .entries
+        .retain(|_, entry| !matches!(entry, Entry::FreePod { .. }));
+    observed
+}
+
+/// The generation is spent for good.
+fn traces_in(contents: Contents) -> Contents {
+    Contents {
+        generation: 0,
+        ..contents
+    }
+}
+
+fn network(name: &str, bridge: &str, subnets: &[&str]) -> Network {
+    let set = |subnet: &&str| RangeSet::of_cidr(subnet.parse().unwrap()).unwrap();
+    Network {
+        name: name.parse().unwrap(),
+        bridge: bridge.parse().unwrap(),
+        ranges: subnets.iter().map(set).collect(),
+        routes: Vec::new(),
+        mtu: None,
+        hairpin: HairpinMode::HairpinVeth,
+        masquerade: true,
+    }
+}
+
+fn key(network: &Network, container: &str) -> AttachmentKey {
+    AttachmentKey {
+        network: network.name.clone(),
+        container_id: container.parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+    }
+}
+
+fn publish(host_port: u16) -> PortMapping {
+    PortMapping {
+        host_port: host_port.try_into().unwrap(),
+        container_port: 80.try_into().unwrap(),
+        protocol: Protocol::Tcp,
+        host_address: None,
+    }
+}
+
+/// What pods leave in the kernel: the links of their hosts' ends and their entries.
+fn of_pods(observed: &Observed) -> (Vec<String>, BTreeMap<EntryKey, Entry>) {
+    let links = observed.links.iter();
+    let veths = links.filter(|(_, link)| link.kind == LinkKind::Veth);
+    let entries = observed.entries.iter().filter(|(key, entry)| {
+        let of_pod = matches!(
+            key,
+            EntryKey::Pod(_)
+                | EntryKey::Interface(_)
+                | EntryKey::Endpoint(_)
+                | EntryKey::Hostport { .. }
+        );
+        of_pod && !matches!(entry, Entry::FreePod { .. })
+    });
+    (
+        veths.map(|(name, _)| name.to_string()).collect(),
+        entries.map(|(k, e)| (k.clone(), e.clone())).collect(),
+    )
+}

@@ -2,9 +2,10 @@
 //! record, only its key and its bytes.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use model::{AttachmentKey, Network, NetworkName, Record};
@@ -66,6 +67,8 @@ impl File {
         }
         let created = Builder::new().set_cache_size(CACHE).create(&draft);
         let database = created.map_err(|error| refused("create", path, error))?;
+        let owner_only = Permissions::from_mode(0o600);
+        fs::set_permissions(&draft, owner_only).map_err(|error| io("protect", &draft, error))?;
         let path = path.to_owned();
         let file = Self { path, database };
         file.write("prepare", |transaction| {

@@ -1,0 +1,141 @@
+//! A failure and a death at every single call of an ADD and of a DEL.
+
+use super::kernel_that_fails::{Fate, survive};
+use super::*;
+
+/// Calls of the longest operation here, and some more.
+const MANY: usize = 200;
+
+fn wish(node: &Node, network: &Network) -> Intent {
+    let mut intent = node.intent_on(network, "c1");
+    intent.port_mappings = vec![publish(8080)];
+    intent
+}
+
+/// The default network, whose bridge is there, and one whose bridge an ADD has to make first.
+fn networks(node: &Node) -> [Network; 2] {
+    let own = network("own", "br1", &["10.2.0.0/24"]);
+    [node.default_network.clone(), own]
+}
+
+/// BEHAVIOURS C10: a runtime tries again without a DEL.
+#[test]
+fn an_add_that_fails_at_any_call_leaves_no_trace_and_succeeds_when_tried_again() {
+    for which in 0..2 {
+        let mut failures = 0;
+        for call in 0..MANY {
+            let mut node = Node::start();
+            let intent = wish(&node, &networks(&node)[which]);
+            let before = node.traces();
+            node.kernel.meet(Fate::Fail(call));
+            let result = node.add(&intent);
+            if node.kernel.live() {
+                result.unwrap();
+                break;
+            }
+            failures += 1;
+            result.unwrap_err();
+            assert_eq!(node.traces(), before, "call {call}");
+            node.add(&intent).unwrap();
+            node.engine().check(&intent.key).unwrap();
+        }
+        assert!((10..MANY).contains(&failures), "{failures}");
+    }
+}
+
+#[test]
+fn an_add_that_dies_at_any_call_leaves_no_trace_behind_the_next_start() {
+    let mut deaths = 0;
+    for call in 0..MANY {
+        let mut node = Node::start();
+        let intent = node.intent("c1");
+        let before = node.traces();
+        node.kernel.meet(Fate::Die(call));
+        let result = survive(|| node.add(&intent));
+        if let Some(result) = result {
+            result.unwrap();
+            break;
+        }
+        deaths += 1;
+        node.restart();
+        assert_eq!(node.traces(), before, "call {call}");
+        assert!(node.engine().reconcile(NOW).items.is_empty(), "call {call}");
+        node.add(&intent).unwrap();
+    }
+    assert!((10..MANY).contains(&deaths), "{deaths}");
+}
+
+/// A bridge that was made for nobody stays, as ours, until someone uses it; nothing of the pod does.
+#[test]
+fn an_add_that_dies_while_it_makes_a_network_can_be_made_again() {
+    for call in 0..MANY {
+        let mut node = Node::start();
+        let own = network("own", "br1", &["10.2.0.0/24"]);
+        let intent = wish(&node, &own);
+        let (_, records) = node.traces();
+        node.kernel.meet(Fate::Die(call));
+        if survive(|| node.add(&intent)).is_some() {
+            break;
+        }
+        node.restart();
+        let (seen, now) = node.traces();
+        assert_eq!(now, records, "call {call}");
+        assert_eq!(of_pods(&seen), (Vec::new(), BTreeMap::new()), "call {call}");
+        node.add(&intent).unwrap();
+        node.engine().check(&intent.key).unwrap();
+    }
+}
+
+#[test]
+fn an_add_may_follow_one_that_died_before_anybody_cleaned_up() {
+    for call in 0..MANY {
+        let mut node = Node::start();
+        let intent = wish(&node, &node.default_network);
+        node.kernel.meet(Fate::Die(call));
+        if survive(|| node.add(&intent)).is_some() {
+            break;
+        }
+        node.kernel.live();
+        node.add(&intent).unwrap();
+        node.engine().check(&intent.key).unwrap();
+    }
+}
+
+#[test]
+fn a_del_that_fails_at_any_call_tells_and_the_next_one_finishes_it() {
+    for call in 0..MANY {
+        let mut node = Node::start();
+        let before = node.traces();
+        let intent = wish(&node, &node.default_network);
+        node.add(&intent).unwrap();
+        node.kernel.meet(Fate::Fail(call));
+        let result = node.engine().del(&intent.key);
+        if node.kernel.live() {
+            result.unwrap();
+            break;
+        }
+        result.unwrap_err();
+        node.engine().del(&intent.key).unwrap();
+        assert!(node.contents().records.is_empty());
+        node.engine().reconcile(NOW);
+        assert_eq!(of_pods(&node.traces().0), of_pods(&before.0), "call {call}");
+    }
+}
+
+#[test]
+fn a_del_that_dies_at_any_call_is_finished_by_the_next_start() {
+    for call in 0..MANY {
+        let mut node = Node::start();
+        let before = node.traces();
+        let intent = wish(&node, &node.default_network);
+        node.add(&intent).unwrap();
+        node.kernel.meet(Fate::Die(call));
+        if survive(|| node.engine().del(&intent.key)).is_some() {
+            break;
+        }
+        node.restart();
+        assert_eq!(of_pods(&node.traces().0), of_pods(&before.0), "call {call}");
+        assert!(node.contents().records.is_empty(), "call {call}");
+        assert!(node.engine().reconcile(NOW).items.is_empty(), "call {call}");
+    }
+}
