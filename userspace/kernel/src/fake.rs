@@ -11,6 +11,8 @@
 )]
 
 mod entries;
+#[cfg(test)]
+mod tests;
 mod world;
 
 use std::collections::BTreeSet;

@@ -5,19 +5,19 @@
 
 use model::Attachment;
 
-use crate::{Entry, EntryKey, LinkRef, Observed, Plan, Step};
+use crate::{Entries, Entry, EntryKey, LinkRef, Observed, Plan, Step};
 
 /// Plans the removal of `attachment`: ports first, so that nothing new is let in; the link last. `observed` is of
 /// [`crate::Scope::Attachment`] or wider; an attachment of which nothing is left gets an empty plan.
 pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
-    let ours = observed
-        .entries
-        .iter()
-        .filter(|(key, entry)| belongs(attachment, observed, key, entry));
-    let mut removals: Vec<(&EntryKey, &Entry)> = ours.collect();
+    let seen = observed.entries.iter();
+    let ours = seen.filter(|(key, entry)| belongs(attachment, observed, key, entry));
+    let mut removals: Entries = ours
+        .map(|(key, entry)| (key.clone(), entry.clone()))
+        .collect();
+    removals.extend(unseen_interface(attachment, observed));
     // Ports, addresses, interface, row: the reverse of the order in which the keys are declared.
-    removals.sort_by(|(a, _), (b, _)| b.cmp(a));
-    let mut plan = Plan::of(removals.into_iter().map(|(key, entry)| remove(key, entry)));
+    let mut plan = Plan::of(removals.iter().rev().map(|(key, entry)| remove(key, entry)));
     let host = attachment.host_link();
     let link = observed.links.get(host.name());
     if link.is_some_and(|link| link.alias.as_deref() == Some(&*attachment.alias())) {
@@ -27,6 +27,24 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
         });
     }
     plan
+}
+
+/// The interface's entry when the link is gone: its key is an index that only our row of the pod table remembers, so
+/// a look at the attachment alone does not find it.
+fn unseen_interface(attachment: &Attachment, observed: &Observed) -> Option<(EntryKey, Entry)> {
+    let row = observed.entries.get(&EntryKey::Pod(attachment.slot))?;
+    let Entry::Pod {
+        link: link @ LinkRef::Gone(_),
+        generation,
+        ..
+    } = row
+    else {
+        return None;
+    };
+    let entry = Entry::Interface {
+        slot: attachment.slot,
+    };
+    (*generation == attachment.generation).then(|| (EntryKey::Interface(link.clone()), entry))
 }
 
 /// Whether an entry that was seen is of this attachment and of no other owner of the same slot, address or port.

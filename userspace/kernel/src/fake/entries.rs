@@ -29,11 +29,7 @@ impl World {
 
     /// Removes an entry; that it, or its link, is gone already is success.
     pub(super) fn remove(&mut self, key: &EntryKey) {
-        let known = |link: &LinkRef| match link {
-            LinkRef::Name(_) => self.to_index(link),
-            LinkRef::Gone(index) => Ok(LinkRef::Gone(*index)),
-        };
-        if let Ok(key) = key_with(key, known) {
+        if let Ok(key) = key_with(key, |link| self.to_index(link)) {
             self.entries.remove(&key);
         }
     }
@@ -56,21 +52,18 @@ impl World {
         self.entries.iter().filter_map(named).collect()
     }
 
-    /// The entries under the keys of an attachment, whoever's they are by now, and what else speaks of its slot.
+    /// The entries under the keys of an attachment, whoever's they are by now.
     pub(super) fn entries_of(&self, attachment: &Attachment) -> Entries {
-        let expected = planner::attachment_entries(attachment);
-        let slot = Entry::Interface {
-            slot: attachment.slot,
-        };
+        let keys = planner::attachment_entries(attachment);
         let mut seen = self.seen_entries();
-        seen.retain(|key, entry| expected.contains_key(key) || *entry == slot);
+        seen.retain(|key, _| keys.contains_key(key));
         seen
     }
 
     fn to_index(&self, link: &LinkRef) -> Result<LinkRef, Errno> {
         match link {
             LinkRef::Name(name) => Ok(LinkRef::Gone(self.link(name)?.index)),
-            LinkRef::Gone(_) => Err(Errno::ENODEV),
+            LinkRef::Gone(_) => Ok(link.clone()),
         }
     }
 

@@ -41,8 +41,11 @@ fn entries_of_a_link_that_is_gone_are_removed() {
     observed
         .entries
         .remove(&EntryKey::Interface(LinkRef::Name(host)));
-    let gone = EntryKey::Interface(LinkRef::Gone(9));
-    observed.entries.insert(gone, Entry::Interface { slot: 7 });
+    for entry in observed.entries.values_mut() {
+        if let Entry::Pod { link, .. } | Entry::Endpoint { link, .. } = entry {
+            *link = LinkRef::Gone(9);
+        }
+    }
     assert_snapshot!(plan_detach(&attachment, &observed), @r"
     1. remove hostport 0.0.0.0:8080/tcp
     2. remove hostport [::]:8080/tcp

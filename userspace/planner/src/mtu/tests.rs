@@ -55,4 +55,9 @@ fn our_own_bridges_and_their_ports_do_not_count() {
     port.controller = Some(3);
     observed.links.insert(parse("veth00000000"), port);
     assert_eq!(network_mtu(&network(), &observed), 1500);
+    let mut elsewhere = link(11, LinkKind::Veth, &[]);
+    elsewhere.mtu = 1280;
+    elsewhere.hooks = crate::check::POD_HOOKS.into();
+    observed.links.insert(parse("veth00000001"), elsewhere);
+    assert_eq!(network_mtu(&network(), &observed), 1500);
 }

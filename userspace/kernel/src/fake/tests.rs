@@ -1,0 +1,451 @@
+//! Plans executed, one promise each, and the errors of the kernel in memory where they are one. The laws that hold for
+//! any node are beside this file.
+
+mod laws;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{
+    Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, RangeSet, Record,
+    Requested, State,
+};
+use planner::{
+    AttachContext, BridgeSpec, Entry, EntryKey, Finding, Hook, Leases, LinkKind, LinkRef,
+    NodeIntent, Observed, Plan, Reason, Records, Refusal, Repair, Scope, Step, VethSpec,
+};
+
+use super::{Errno, Fake, parse};
+use crate::{Kernel as _, StepError};
+
+const BOOT: &str = "boot-1";
+
+fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
+    let set = |cidr: &&str| RangeSet::of_cidr(parse(cidr)).unwrap();
+    Network {
+        name: parse(name),
+        bridge: parse(bridge),
+        ranges: cidrs.iter().map(set).collect(),
+        routes: Vec::new(),
+        mtu: None,
+        hairpin: HairpinMode::HairpinVeth,
+        masquerade: true,
+    }
+}
+
+/// A node with the plainest of engines.
+struct Node {
+    fake: Fake,
+    intent: NodeIntent,
+    records: Records,
+    generation: u32,
+}
+
+impl Node {
+    /// One network, made ready.
+    fn ready() -> Self {
+        let intent = NodeIntent {
+            networks: vec![network_of("net", "cbr0", &["10.1.0.0/24", "fd00:1::/64"])],
+            ..NodeIntent::default()
+        };
+        let mut node = Self::new(Fake::new(), intent);
+        node.settle();
+        node
+    }
+
+    fn new(fake: Fake, intent: NodeIntent) -> Self {
+        Self {
+            fake,
+            intent,
+            records: Records::new(),
+            generation: 0,
+        }
+    }
+
+    fn look(&mut self) -> Observed {
+        let sysctls = BTreeSet::new();
+        let observed = self.fake.observe(&Scope::Node { sysctls }).unwrap();
+        let sysctls = planner::node_sysctls(&self.intent, &observed);
+        self.fake.observe(&Scope::Node { sysctls }).unwrap()
+    }
+
+    fn plan(&mut self) -> Plan {
+        let observed = self.look();
+        planner::plan_node(&self.intent, &observed, &self.records).plan
+    }
+
+    fn settle(&mut self) {
+        let plan = self.plan();
+        self.execute(&plan).unwrap();
+    }
+
+    fn execute(&mut self, plan: &Plan) -> Result<(), (usize, StepError)> {
+        for (done, step) in plan.steps().iter().enumerate() {
+            self.fake.execute(step).map_err(|error| (done, error))?;
+        }
+        Ok(())
+    }
+
+    fn wish(&self, container: &str, ports: &[u16]) -> Intent {
+        let port = |port: &u16| PortMapping {
+            host_port: (*port).try_into().unwrap(),
+            container_port: 80.try_into().unwrap(),
+            protocol: model::Protocol::Tcp,
+            host_address: None,
+        };
+        Intent {
+            key: AttachmentKey {
+                network: parse("net"),
+                container_id: parse(container),
+                ifname: parse("eth0"),
+            },
+            netns: parse(&netns_of(container)),
+            network: self.intent.networks[0].clone(),
+            port_mappings: ports.iter().map(port).collect(),
+            requested: Requested::default(),
+            pod: None,
+        }
+    }
+
+    fn plan_add(&mut self, wish: &Intent) -> Result<(Attachment, Plan), Refusal> {
+        let link = model::ManagedLink::of(&wish.key).name().clone();
+        let scope = Scope::Netns {
+            path: wish.netns.clone(),
+            ifname: wish.key.ifname.clone(),
+            links: BTreeSet::from([link, wish.network.bridge.clone()]),
+        };
+        let observed = self.fake.observe(&scope).unwrap();
+        self.generation += 1;
+        let used: BTreeSet<u32> = self.records.values().map(|r| r.attachment.slot).collect();
+        let context = AttachContext {
+            leases: &self.leases(),
+            records: &self.records,
+            slot: (1..100).find(|slot| !used.contains(slot)).unwrap(),
+            generation: self.generation,
+            mtu: 1500,
+        };
+        planner::plan_attach(wish, &observed, &context)
+    }
+
+    fn leases(&self) -> Leases {
+        let attachments = self.records.values().map(|record| &record.attachment);
+        let owned = attachments.flat_map(|attachment| {
+            let addresses = attachment.addresses.iter();
+            addresses.map(|a| (a.address.address, attachment.key.clone()))
+        });
+        Leases {
+            taken: owned.collect(),
+            last_reserved: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, container: &str, ports: &[u16]) -> Result<Attachment, Refusal> {
+        let wish = self.wish(container, ports);
+        let (attachment, plan) = self.plan_add(&wish)?;
+        self.execute(&plan).unwrap();
+        self.remember(&attachment, State::Attached);
+        Ok(attachment)
+    }
+
+    fn remember(&mut self, attachment: &Attachment, state: State) {
+        let record = Record {
+            attachment: attachment.clone(),
+            state,
+            boot_id: BOOT.to_owned(),
+            created_at: 0,
+        };
+        self.records.insert(attachment.key.clone(), record);
+    }
+
+    fn check(&mut self, attachment: &Attachment) -> Vec<String> {
+        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let observed = self.fake.observe(&scope).unwrap();
+        let differences = planner::check(attachment, &observed);
+        differences.iter().map(ToString::to_string).collect()
+    }
+
+    fn plan_del(&mut self, attachment: &Attachment) -> Plan {
+        let scope = Scope::Attachment(Box::new(attachment.clone()));
+        let observed = self.fake.observe(&scope).unwrap();
+        planner::plan_detach(attachment, &observed)
+    }
+
+    fn plan_repair(&mut self) -> Repair {
+        let observed = self.look();
+        planner::plan_repair(&self.records, &observed, BOOT)
+    }
+
+    /// Settles the node, then repairs all attachments.
+    fn repair(&mut self) -> Repair {
+        self.settle();
+        let repair = self.plan_repair();
+        let detach_first = |finding: &&Finding| !matches!(finding, Finding::Detach { .. });
+        let mut findings: Vec<&Finding> = repair.attachments.values().collect();
+        findings.sort_by_key(detach_first);
+        for finding in findings {
+            if let Finding::Detach { plan, .. } | Finding::Mend { plan, .. } = finding {
+                self.execute(plan).unwrap();
+            }
+        }
+        self.execute(&repair.stale).unwrap();
+        let gone = |key: &AttachmentKey| matches!(repair.attachments[key], Finding::Detach { .. });
+        self.records.retain(|key, _| !gone(key));
+        repair
+    }
+
+    /// Everything but what remembers: free rows of the pod table.
+    fn essence(&self) -> Observed {
+        let mut seen = self.fake.snapshot();
+        seen.entries
+            .retain(|_, entry| !matches!(entry, Entry::FreePod { .. }));
+        seen
+    }
+}
+
+fn netns_of(container: &str) -> String {
+    format!("/run/netns/{container}")
+}
+
+/// BEHAVIOURS S10 and S11: an ADD checks, a DEL leaves nothing, a second DEL does nothing.
+#[test]
+fn what_is_attached_checks_and_what_is_detached_leaves_nothing() {
+    let mut node = Node::ready();
+    node.fake.add_netns("/run/netns/a");
+    let before = node.essence();
+    let attachment = node.add("a", &[8080, 8443]).unwrap();
+    assert_eq!(node.check(&attachment), [""; 0]);
+    assert!(node.plan().is_empty(), "a pod is nothing to the node");
+    let plan = node.plan_del(&attachment);
+    node.execute(&plan).unwrap();
+    assert_eq!(node.essence(), before);
+    assert!(node.plan_del(&attachment).is_empty());
+}
+
+/// BEHAVIOURS C10: no DEL follows a failed ADD of some runtimes.
+#[test]
+fn an_add_that_fails_at_any_step_leaves_nothing() {
+    let mut node = Node::ready();
+    node.fake.add_netns("/run/netns/a");
+    let before = node.essence();
+    let wish = node.wish("a", &[8080]);
+    let (_, plan) = node.plan_add(&wish).unwrap();
+    for n in 1..=plan.steps().len() {
+        node.fake.fail_at(n, Errno::EIO);
+        let (done, error) = node.execute(&plan).unwrap_err();
+        assert_eq!(
+            (done, error.source.raw_os_error()),
+            (n - 1, Some(Errno::EIO as i32))
+        );
+        for step in plan.undo(done) {
+            node.fake.execute(&step).unwrap();
+        }
+        assert_eq!(node.essence(), before, "after a failure of step {n}");
+    }
+}
+
+#[test]
+fn a_node_that_fails_at_any_step_is_as_before_but_for_its_links_state() {
+    let mut node = Node::new(Fake::new(), Node::ready().intent);
+    let plan = node.plan();
+    let before = node.essence();
+    for done in 0..=plan.steps().len() {
+        for step in &plan.steps()[..done] {
+            node.fake.execute(step).unwrap();
+        }
+        for step in plan.undo(done) {
+            node.fake.execute(&step).unwrap();
+        }
+        assert_eq!(node.essence(), before, "after {done} steps");
+    }
+}
+
+/// The contract of [`Step`]: executed on a kernel that already has it, it changes nothing.
+#[test]
+fn every_step_may_be_executed_twice() {
+    let mut node = Node::new(Fake::new(), Node::ready().intent);
+    let node_plan = node.plan();
+    twice(&mut node, &node_plan);
+    node.fake.add_netns("/run/netns/a");
+    let wish = node.wish("a", &[8080]);
+    let (attachment, plan) = node.plan_add(&wish).unwrap();
+    twice(&mut node, &plan);
+    let plan = node.plan_del(&attachment);
+    twice(&mut node, &plan);
+}
+
+fn twice(node: &mut Node, plan: &Plan) {
+    for step in plan.steps() {
+        node.fake.execute(step).unwrap();
+        let once = node.fake.snapshot();
+        node.fake.execute(step).unwrap();
+        assert_eq!(node.fake.snapshot(), once, "{step}");
+    }
+}
+
+/// BEHAVIOURS complaint 1: the runtime never told.
+#[test]
+fn a_namespace_that_goes_away_takes_the_link_and_repair_releases_the_rest() {
+    let mut node = Node::ready();
+    node.fake.add_netns("/run/netns/a");
+    let before = {
+        node.fake.remove_netns("/run/netns/a");
+        node.essence()
+    };
+    node.fake.add_netns("/run/netns/a");
+    let attachment = node.add("a", &[8080]).unwrap();
+    node.fake.remove_netns("/run/netns/a");
+    assert!(!node.check(&attachment).is_empty());
+    let repair = node.repair();
+    assert!(matches!(
+        repair.attachments[&attachment.key],
+        Finding::Detach {
+            reason: Reason::LinkGone,
+            ..
+        }
+    ));
+    assert_eq!(node.essence(), before);
+}
+
+/// BEHAVIOURS C3: DEL comes when the namespace is gone.
+#[test]
+fn a_del_behind_the_namespaces_end_removes_the_interfaces_entry_too() {
+    let mut node = Node::ready();
+    let before = node.essence();
+    node.fake.add_netns("/run/netns/a");
+    let attachment = node.add("a", &[]).unwrap();
+    node.fake.remove_netns("/run/netns/a");
+    let plan = node.plan_del(&attachment);
+    node.execute(&plan).unwrap();
+    assert_eq!(node.essence(), before);
+}
+
+#[test]
+fn a_bridge_that_was_deleted_comes_back_with_its_ports() {
+    let mut node = Node::ready();
+    node.fake.add_netns("/run/netns/a");
+    let attachment = node.add("a", &[]).unwrap();
+    node.fake.delete_link("cbr0");
+    node.repair();
+    assert_eq!(node.check(&attachment), [""; 0]);
+    assert!(node.plan_repair().is_empty());
+}
+
+#[test]
+fn an_agent_that_died_in_the_middle_of_an_add_is_cleaned_up_behind() {
+    let mut node = Node::ready();
+    node.fake.add_netns("/run/netns/a");
+    let before = node.essence();
+    let wish = node.wish("a", &[8080]);
+    let (attachment, plan) = node.plan_add(&wish).unwrap();
+    node.remember(&attachment, State::Pending);
+    for n in 0..plan.steps().len() {
+        node.fake.crash_after(n);
+        assert!(node.execute(&plan).is_err());
+        assert!(node.fake.is_crashed());
+        node.fake.restart();
+        node.remember(&attachment, State::Pending);
+        node.repair();
+        assert_eq!(node.essence(), before, "after {n} steps");
+    }
+}
+
+#[test]
+fn a_table_that_is_full_says_so_as_the_kernel_does() {
+    let fake = Fake::new();
+    let put = |key: EntryKey, entry: Entry| {
+        let step = Step::PutEntry {
+            key,
+            entry,
+            previous: None,
+        };
+        fake.clone()
+            .execute(&step)
+            .map_err(|error| error.source.raw_os_error())
+    };
+    for low in 0..abi::maps::LOCALS_CAPACITY {
+        let key = EntryKey::Local(std::net::Ipv4Addr::from_bits(low).into());
+        put(key, Entry::Local).unwrap();
+    }
+    let full = put(EntryKey::Local(parse("::1")), Entry::Local);
+    assert_eq!(full, Err(Some(Errno::E2BIG as i32)));
+    let outside = EntryKey::Pod(abi::maps::PODS_CAPACITY);
+    let outside = put(outside, Entry::FreePod { generation: 1 });
+    assert_eq!(outside, Err(Some(Errno::E2BIG as i32)));
+}
+
+#[test]
+fn a_strangers_link_is_neither_taken_over_nor_deleted() {
+    let mut node = Node::ready();
+    let netns = node.fake.add_netns("/run/netns/a");
+    let wish = node.wish("a", &[]);
+    let host = model::ManagedLink::of(&wish.key);
+    node.fake.add_link(host.name().as_str(), LinkKind::Veth);
+    let spec = VethSpec {
+        host: host.clone(),
+        alias: "net a eth0".to_owned(),
+        host_mac: wish.key.host_mac(),
+        pod: parse("eth0"),
+        pod_mac: wish.key.pod_mac(),
+        mtu: 1500,
+        netns,
+    };
+    let taken = node.fake.execute(&Step::CreateVeth(spec)).unwrap_err();
+    assert!(taken.is_taken());
+    let refused = node.fake.execute(&Step::DeleteVeth {
+        link: host,
+        alias: "net a eth0".to_owned(),
+    });
+    assert_eq!(
+        refused.unwrap_err().source.raw_os_error(),
+        Some(Errno::EPERM as i32)
+    );
+}
+
+#[test]
+fn a_bridge_with_ports_or_of_someone_else_is_not_deleted() {
+    let mut node = Node::ready();
+    node.fake.add_netns("/run/netns/a");
+    node.add("a", &[]).unwrap();
+    let mut delete = |alias: &str| {
+        let step = Step::DeleteBridge {
+            name: parse("cbr0"),
+            alias: alias.to_owned(),
+        };
+        node.fake.execute(&step).unwrap_err().source.raw_os_error()
+    };
+    assert_eq!(delete("viaduct net"), Some(Errno::EBUSY as i32));
+    assert_eq!(delete("viaduct other"), Some(Errno::EPERM as i32));
+}
+
+#[test]
+fn what_speaks_of_a_link_that_is_not_there_fails_with_enodev() {
+    let mut fake = Fake::new();
+    let nowhere = || parse("nowhere");
+    let steps = [
+        Step::SetUp { link: nowhere() },
+        Step::Attach {
+            link: nowhere(),
+            hooks: BTreeSet::from([Hook::UplinkIn]),
+        },
+        Step::PutEntry {
+            key: EntryKey::Interface(LinkRef::Name(nowhere())),
+            entry: Entry::Interface { slot: 1 },
+            previous: None,
+        },
+    ];
+    for step in steps {
+        let error = fake.execute(&step).unwrap_err();
+        assert_eq!(
+            error.source.raw_os_error(),
+            Some(Errno::ENODEV as i32),
+            "{step}"
+        );
+        assert!(error.is_gone());
+    }
+    let bridge = Step::CreateBridge(BridgeSpec {
+        name: parse("eth0"),
+        mac: parse("02:00:00:00:00:01"),
+        mtu: 1500,
+        alias: "viaduct net".to_owned(),
+    });
+    assert!(fake.execute(&bridge).unwrap_err().is_taken());
+}
