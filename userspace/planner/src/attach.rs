@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{
-    Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, Netns, PortMapping,
-    Record, Route,
+    Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, Netns, Network,
+    PortMapping, Record, Route,
 };
 
 use crate::address::{Leases, choose};
@@ -101,6 +101,7 @@ fn decide(
     let mut addresses = choose(network, context.leases, &wishes.addresses, &intent.key)?;
     // The sort is stable: IPv4 first (BEHAVIOURS K24), each family in the order of its range sets.
     addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
+    let wanted = wanted_routes(network, &netns, context.records);
     let port_mappings = ports(&intent.port_mappings, &addresses, context.records)?;
     Ok(Attachment {
         key: intent.key.clone(),
@@ -109,7 +110,7 @@ fn decide(
         bridge: network.bridge.clone(),
         mac: usable(wishes.mac.unwrap_or_else(|| intent.key.pod_mac()))?,
         mtu: context.mtu,
-        routes: routes(&network.routes, &addresses),
+        routes: routes(&wanted, &addresses),
         addresses,
         port_mappings,
         masquerade: network.masquerade,
@@ -129,29 +130,46 @@ fn usable(mac: Mac) -> Result<Mac, Refusal> {
 }
 
 /// The network's routes, each with its gateway. A route of a family that the pod has no address of is left out, as
-/// no next hop could be reached; a network without any route gets the default route of each family (BEHAVIOURS K13).
-fn routes(configured: &[Route], addresses: &[Assigned]) -> Vec<Route> {
+/// no next hop could be reached; of two to one destination the first wins, as with the bridge plugin.
+fn routes(wanted: &[Route], addresses: &[Assigned]) -> Vec<Route> {
     let gateway = |ipv4: bool| {
         let mut gateways = addresses.iter().map(|assigned| assigned.gateway);
         gateways.find(|gateway| gateway.is_ipv4() == ipv4)
     };
-    let defaults = [IpAddr::from([0; 4]), IpAddr::from([0; 16])].map(|any| Route {
-        destination: Cidr::containing(any, 0).expect("every family has a prefix of no bits"),
+    let mut routes: Vec<Route> = Vec::new();
+    for Route {
+        destination,
+        gateway: own,
+    } in wanted
+    {
+        let Some(of_family) = gateway(destination.is_ipv4()) else {
+            continue;
+        };
+        if !routes.iter().any(|route| route.destination == *destination) {
+            routes.push(Route {
+                destination: *destination,
+                gateway: Some(own.unwrap_or(of_family)),
+            });
+        }
+    }
+    routes
+}
+
+/// The routes that the network names, or the default route of each family where it names none (BEHAVIOURS K13). But
+/// not in a namespace that has another attachment: its default routes are that one's, and a pod has one of each.
+fn wanted_routes(network: &Network, netns: &Netns, records: &Records) -> Vec<Route> {
+    let mut others = records.values().map(|record| &record.attachment.netns);
+    let same = |other: &Netns| (other.device, other.inode) == (netns.device, netns.inode);
+    if !network.routes.is_empty() || others.any(same) {
+        return network.routes.clone();
+    }
+    let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+    let destinations = any.into_iter().filter_map(|any| Cidr::containing(any, 0));
+    let default = |destination| Route {
+        destination,
         gateway: None,
-    });
-    let wanted = if configured.is_empty() {
-        &defaults[..]
-    } else {
-        configured
     };
-    let complete = |route: &Route| {
-        let of_family = gateway(route.destination.is_ipv4())?;
-        Some(Route {
-            destination: route.destination,
-            gateway: Some(route.gateway.unwrap_or(of_family)),
-        })
-    };
-    wanted.iter().filter_map(complete).collect()
+    destinations.map(default).collect()
 }
 
 /// The mappings without repetitions, once it is certain that each port of the node is this pod's alone. A wildcard

@@ -50,3 +50,6 @@ pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) ->
 fn covers(outer: &Cidr, inner: &Cidr) -> bool {
     outer.prefix_len() <= inner.prefix_len() && outer.contains(inner.network())
 }
+
+#[cfg(test)]
+mod tests;

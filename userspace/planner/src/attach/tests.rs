@@ -88,6 +88,35 @@ fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
     );
 }
 
+/// BEHAVIOURS C14: one container, several networks.
+#[test]
+fn a_second_attachment_in_a_namespace_gets_no_default_route_unasked() {
+    let world = World::with(&attachment(&intent("c1")));
+    let mut second = intent("c1");
+    second.key.ifname = parse("net1");
+    let routes = |wish: &model::Intent| {
+        let (attachment, _) = plan_attach(wish, &node(), &world.context()).unwrap();
+        attachment.routes.len()
+    };
+    assert_eq!(routes(&second), 0);
+    second.network.routes = vec![Route {
+        destination: parse("172.16.0.0/12"),
+        gateway: None,
+    }];
+    assert_eq!(routes(&second), 1);
+}
+
+#[test]
+fn of_two_routes_to_one_destination_the_first_wins() {
+    let route = |gateway: Option<&str>| Route {
+        destination: parse("172.16.0.0/12"),
+        gateway: gateway.map(parse),
+    };
+    let mut wish = intent("c1");
+    wish.network.routes = vec![route(Some("10.1.0.9")), route(None)];
+    assert_eq!(attachment(&wish).routes, [route(Some("10.1.0.9"))]);
+}
+
 #[test]
 fn only_the_mode_hairpin_veth_sets_the_flag_of_the_port() {
     let mut wish = intent("c1");
