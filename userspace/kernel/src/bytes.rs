@@ -106,7 +106,7 @@ pub(crate) fn class(no_masquerade: bool, pods: bool) -> u32 {
     bit(no_masquerade, PrefixClass::NO_MASQUERADE) | bit(pods, PrefixClass::PODS)
 }
 
-/// Addresses beyond [`SOURCES`] are left out: the planner gives none.
+/// At most [`SOURCES`] addresses.
 pub(crate) fn uplink(ethernet: bool, mtu: u32, sources: &[InterfaceAddress]) -> Uplink {
     let mut uplink = Uplink {
         l2_len: if ethernet { ETHERNET } else { 0 },

@@ -21,7 +21,7 @@ const ANY: u64 = 0;
 /// Writes an entry.
 pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
     match (key, entry) {
-        (EntryKey::Pod(slot), Entry::Pod { .. } | Entry::FreePod { .. }) => {
+        (EntryKey::Pod(slot @ 1..), Entry::Pod { .. } | Entry::FreePod { .. }) => {
             written(tables.pods.set(*slot, Wire(pod(entry)?), ANY))
         }
         (EntryKey::Interface(link), Entry::Interface { slot }) => {
@@ -51,7 +51,7 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
                 mtu,
                 sources,
             },
-        ) => {
+        ) if sources.len() <= abi::SOURCES => {
             let value = Wire(bytes::uplink(*ethernet, *mtu, sources));
             written(tables.uplinks.insert(index(link)?, value, ANY))
         }
@@ -79,7 +79,10 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
 /// Removes an entry; that it is not there is success.
 pub(crate) fn remove(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
     match key {
-        EntryKey::Pod(slot) => written(tables.pods.set(*slot, Wire(abi::Pod::default()), ANY)),
+        EntryKey::Pod(slot) if *slot < tables.pods.len() => {
+            written(tables.pods.set(*slot, Wire(abi::Pod::default()), ANY))
+        }
+        EntryKey::Pod(_) => Ok(()),
         EntryKey::Interface(link) => match existing_index(link)? {
             Some(index) => removed(tables.interfaces.remove(&index)),
             None => Ok(()),
@@ -105,11 +108,7 @@ pub(crate) fn remove(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
             let key = prefix_key(bytes::prefix_key(*prefix));
             removed(tables.prefixes.remove(&key))
         }
-        EntryKey::Settings => written(tables.settings.set(
-            ONLY,
-            Wire(abi::Settings::default()),
-            ANY,
-        )),
+        EntryKey::Settings => written(tables.settings.set(ONLY, Wire(NO_SETTINGS), ANY)),
     }
 }
 
@@ -164,42 +163,45 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
 /// The entries that one attachment has, by their keys.
 pub(crate) fn of_attachment(tables: &Tables, attachment: &Attachment) -> io::Result<Entries> {
     let mut entries = Entries::new();
-    if let Some(row) = present(tables.pods.get(&attachment.slot, ANY))? {
-        let key = EntryKey::Pod(attachment.slot);
-        entries.extend(pod_entry(&row.0, named).map(|entry| (key, entry)));
-    }
-    let name = LinkRef::Name(attachment.host_link().name().clone());
-    if let Some(index) = existing_index(&name)? {
-        let value = present(tables.interfaces.get(&index, ANY))?;
-        let entry = value.map(|value| Entry::Interface { slot: value.0.pod });
-        entries.extend(entry.map(|entry| (EntryKey::Interface(name), entry)));
-    }
-    for assigned in &attachment.addresses {
-        let address = assigned.address.address;
-        let value = present(tables.endpoints.get(&Wire(bytes::address(address)), ANY))?;
-        let entry = value.map(|value| endpoint_entry(&value.0, named));
-        entries.extend(entry.map(|entry| (EntryKey::Endpoint(address), entry)));
-    }
-    for key in hostport_keys(attachment) {
-        let value = present(tables.hostports.get(&Wire(key), ANY))?;
-        let entry = value.map(|value| hostport_entry(&value.0));
-        entries.extend(bytes::hostport(key).zip(entry));
+    for key in planner::attachment_entries(attachment).into_keys() {
+        let entry = find(tables, &key)?;
+        entries.extend(entry.map(|entry| (key, entry)));
     }
     Ok(entries)
 }
 
-fn hostport_keys(attachment: &Attachment) -> impl Iterator<Item = abi::HostportKey> {
-    attachment.port_mappings.iter().flat_map(|mapping| {
-        let families: &[bool] = match mapping.host_address {
-            None => &[true, false],
-            Some(address) if address.is_ipv4() => &[true],
-            Some(_) => &[false],
-        };
-        families.iter().map(|ipv4| {
-            let port = mapping.host_port.get();
-            bytes::hostport_key(mapping.host_address, *ipv4, port, mapping.protocol)
-        })
-    })
+fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
+    match key {
+        EntryKey::Pod(slot) => {
+            let row = present(tables.pods.get(slot, ANY))?;
+            Ok(row.and_then(|row| pod_entry(&row.0, named)))
+        }
+        EntryKey::Interface(link) => {
+            let Some(index) = existing_index(link)? else {
+                return Ok(None);
+            };
+            let value = present(tables.interfaces.get(&index, ANY))?;
+            Ok(value.map(|value| Entry::Interface { slot: value.0.pod }))
+        }
+        EntryKey::Endpoint(address) => {
+            let value = tables.endpoints.get(&Wire(bytes::address(*address)), ANY);
+            Ok(present(value)?.map(|value| endpoint_entry(&value.0, named)))
+        }
+        EntryKey::Hostport {
+            address,
+            ipv4,
+            port,
+            protocol,
+        } => {
+            let key = bytes::hostport_key(*address, *ipv4, *port, *protocol);
+            let value = present(tables.hostports.get(&Wire(key), ANY))?;
+            Ok(value.map(|value| hostport_entry(&value.0)))
+        }
+        // No attachment has one of these.
+        EntryKey::Uplink(_) | EntryKey::Local(_) | EntryKey::Prefix(_) | EntryKey::Settings => {
+            Ok(None)
+        }
+    }
 }
 
 fn list<K, V>(
@@ -344,6 +346,6 @@ fn hostport_entry(value: &abi::Hostport) -> Entry {
 fn mismatch() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        "the entry does not go with the key",
+        "the table holds no such entry under such a key",
     )
 }

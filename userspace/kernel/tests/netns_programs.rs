@@ -271,54 +271,16 @@ fn no_packet_is_lost_while_programs_are_replaced() {
 }
 
 fn entries(attachment: &model::Attachment) -> Vec<Step> {
-    let name = LinkRef::Name(attachment.host_link().name().clone());
-    let slot = attachment.slot;
-    let pod = Entry::Pod {
-        v4: attachment.address(true),
-        v6: attachment.address(false),
-        mac: attachment.mac,
-        link: name.clone(),
-        bridge: LinkRef::Name(attachment.bridge.clone()),
-        generation: attachment.generation,
-        masquerade: attachment.masquerade,
-    };
-    let mut entries = vec![
-        (EntryKey::Pod(slot), pod),
-        (EntryKey::Interface(name.clone()), Entry::Interface { slot }),
-    ];
-    for assigned in &attachment.addresses {
-        let endpoint = Entry::Endpoint {
-            slot,
-            generation: attachment.generation,
-            link: name.clone(),
-            mac: attachment.mac,
-            masquerade: attachment.masquerade,
-        };
-        entries.push((EntryKey::Endpoint(assigned.address.address), endpoint));
-    }
-    for mapping in &attachment.port_mappings {
-        for ipv4 in [true, false] {
-            let key = EntryKey::Hostport {
-                address: None,
-                ipv4,
-                port: mapping.host_port.get(),
-                protocol: mapping.protocol,
-            };
-            let hostport = Entry::Hostport {
-                address: attachment.address(ipv4).unwrap(),
-                port: mapping.container_port.get(),
-                slot,
-                generation: attachment.generation,
-            };
-            entries.push((key, hostport));
-        }
-    }
-    let put = |(key, entry)| Step::PutEntry {
+    let entries = planner::attachment_entries(attachment).into_iter();
+    entries.map(|(key, entry)| put(key, entry)).collect()
+}
+
+fn put(key: EntryKey, entry: Entry) -> Step {
+    Step::PutEntry {
         key,
         entry,
         previous: None,
-    };
-    entries.into_iter().map(put).collect()
+    }
 }
 
 #[test]
