@@ -54,3 +54,6 @@ fn run(options: Options) -> Result<()> {
     tracing::info!("stopped; the datapath keeps running");
     served
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,7 +23,6 @@ impl Done {
         plan: &Plan,
     ) -> Result<(), EngineError> {
         for step in plan.steps() {
-            tracing::trace!(%step);
             kernel.execute(step).map_err(|source| EngineError::Step {
                 step: step.to_string(),
                 source,
@@ -62,7 +61,6 @@ pub(crate) fn failures(carried: Vec<Carried>) -> Vec<String> {
 }
 
 fn carry(kernel: &mut impl Kernel, step: &Step) -> Carried {
-    tracing::trace!(%step);
     let failure = match kernel.execute(step) {
         Err(error) if !(error.is_gone() && removes(step)) => {
             Some(format!("failed to {step}: {}", chain(&error)))

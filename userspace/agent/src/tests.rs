@@ -1,0 +1,249 @@
+//! Promises of the API, asked by its own client over a socket, on a kernel in memory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use api::{
+    AttachmentView, Client, ClientError, CniRequest, CniVerb, CounterView, ErrorBody, HostportView,
+    Lease, NetworkView, Status, path,
+};
+use clap::Parser;
+use engine::{Engine, Settings};
+use kernel::fake::Fake;
+use serde_json::{Value, json};
+use store::Store;
+use tempfile::TempDir;
+
+use crate::config::{Config, Options};
+use crate::requests::App;
+use crate::routes;
+
+/// An agent on a kernel in memory, as the command line `flags` says.
+struct Agent {
+    fake: Fake,
+    client: Client,
+    _directory: TempDir,
+}
+
+impl Agent {
+    fn start(flags: &[&str]) -> Self {
+        let options = Options::parse_from([&["viaductd"], flags].concat());
+        let config = Config::load(options).unwrap();
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let directory = directory.unwrap();
+        let socket = directory.path().join("v.sock");
+        let records = directory.path().join("records.redb");
+        let fake = Fake::new();
+        serve(&config, socket.clone(), records, fake.clone());
+        Self {
+            fake,
+            client: Client::new(socket),
+            _directory: directory,
+        }
+    }
+
+    fn cni(&self, verb: CniVerb, container: &str, config: &Value) -> Result<String, ErrorBody> {
+        let request = CniRequest {
+            container_id: container.to_owned(),
+            netns: format!("/run/netns/{container}"),
+            ifname: "eth0".to_owned(),
+            args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web".to_owned(),
+            path: "/opt/cni/bin".to_owned(),
+            config: serde_json::value::to_raw_value(config).unwrap(),
+        };
+        let reply = self.client.post(verb.path(), &request).unwrap();
+        if reply.is_success() {
+            Ok(String::from_utf8(reply.body).unwrap())
+        } else {
+            Err(reply.error())
+        }
+    }
+
+    fn add(&self, container: &str) -> Result<String, ErrorBody> {
+        self.fake.add_netns(&format!("/run/netns/{container}"));
+        self.cni(CniVerb::Add, container, &config())
+    }
+
+    fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
+        self.client.get(path).unwrap().decode().unwrap()
+    }
+}
+
+/// Serves until the test's process ends.
+fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
+    let default_network = config.default_network();
+    let settings = Settings {
+        default_network: default_network.clone(),
+        uplinks: config.uplinks.clone(),
+        non_masquerade: config.non_masquerade.clone(),
+        boot_id: "this boot".to_owned(),
+    };
+    let (handle, _) = engine::spawn(move || {
+        let mut engine = Engine::new(fake, Store::open(&records)?, settings);
+        engine.reconcile(1_700_000_000);
+        anyhow::Ok(engine)
+    })
+    .unwrap();
+    let app = Arc::new(App {
+        handle,
+        default_network,
+        started: Instant::now(),
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let listener = runtime.block_on(async { tokio::net::UnixListener::bind(socket).unwrap() });
+    thread::spawn(move || {
+        let server = axum::serve(listener, routes::router(app));
+        runtime.block_on(server.into_future()).unwrap();
+    });
+}
+
+fn config() -> Value {
+    json!({
+        "cniVersion": "1.1.0",
+        "name": "pods",
+        "type": "viaduct",
+        "runtimeConfig": {
+            "portMappings": [{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }],
+        },
+    })
+}
+
+const FLAGS: [&str; 2] = ["--pod-cidr", "10.1.2.3/24,fd00:1::/64"];
+
+#[test]
+fn an_attachment_is_made_shown_checked_and_removed() {
+    let agent = Agent::start(&FLAGS);
+    let result = agent.add("c1").unwrap();
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["cniVersion"], "1.1.0");
+    assert_eq!(result["interfaces"][0]["name"], "cbr0");
+    assert!(result["interfaces"][0]["mac"].is_string());
+    assert_eq!(result["ips"][0]["address"], "10.1.2.2/24");
+
+    let [shown] = &agent.get::<Vec<AttachmentView>>(path::ATTACHMENTS)[..] else {
+        panic!("one attachment");
+    };
+    assert_eq!(shown.container_id, "c1");
+    assert_eq!(shown.pod.as_ref().unwrap().name, "web");
+    assert_eq!(shown.state, "attached");
+    assert_eq!(agent.get::<Vec<Lease>>(path::LEASES).len(), 2);
+    let ports: Vec<HostportView> = agent.get(path::HOSTPORTS);
+    assert_eq!(ports[0].attachment, "default/c1/eth0");
+    let _sum: CounterView = agent.get(path::COUNTERS);
+
+    let mut with_result = config();
+    with_result["prevResult"] = result;
+    agent.cni(CniVerb::Check, "c1", &with_result).unwrap();
+    assert_eq!(agent.cni(CniVerb::Del, "c1", &config()).unwrap(), "");
+    assert_eq!(agent.cni(CniVerb::Del, "c1", &config()).unwrap(), "");
+    assert_eq!(
+        agent
+            .cni(CniVerb::Check, "c1", &with_result)
+            .unwrap_err()
+            .code,
+        101
+    );
+    assert!(agent.get::<Vec<Lease>>(path::LEASES).is_empty());
+}
+
+#[test]
+fn the_status_tells_networks_uplinks_and_what_is_wrong() {
+    let agent = Agent::start(&FLAGS);
+    agent.add("c1").unwrap();
+    let status: Status = agent.get(path::STATUS);
+    assert_eq!(status.attachments, 1);
+    assert_eq!(status.uplinks[0].name, "eth0");
+    assert!(status.degraded.is_empty(), "{:?}", status.degraded);
+    let networks: Vec<NetworkView> = agent.get(path::NETWORKS);
+    assert_eq!(networks, status.networks);
+    assert!(networks[0].is_default);
+    assert_eq!(networks[0].pools[0].used, 1);
+    assert_eq!(networks[0].pools[0].total, 253);
+}
+
+/// BEHAVIOURS K27.
+#[test]
+fn without_a_pod_cidr_kubenets_words_say_what_is_missing() {
+    let agent = Agent::start(&[]);
+    let error = agent.add("c1").unwrap_err();
+    assert_eq!(error.code, 11);
+    assert_eq!(
+        error.message,
+        "viaduct does not have netConf. This is most likely due to lack of PodCIDR"
+    );
+    let status = agent.cni(CniVerb::Status, "", &config()).unwrap_err();
+    assert_eq!(status.code, 50);
+    let status: Status = agent.get(path::STATUS);
+    assert!(status.degraded.iter().any(|d| d.reason == "no-pod-cidr"));
+}
+
+/// BEHAVIOURS S12.
+#[test]
+fn gc_removes_what_the_runtime_does_not_know_and_nothing_without_a_list() {
+    let agent = Agent::start(&FLAGS);
+    let mut plain = config();
+    plain.as_object_mut().unwrap().remove("runtimeConfig");
+    for container in ["c1", "c2"] {
+        agent.fake.add_netns(&format!("/run/netns/{container}"));
+        agent.cni(CniVerb::Add, container, &plain).unwrap();
+    }
+    agent.cni(CniVerb::Gc, "", &plain).unwrap();
+    assert_eq!(agent.get::<Vec<AttachmentView>>(path::ATTACHMENTS).len(), 2);
+    plain["cni.dev/valid-attachments"] = json!([{ "containerID": "c2", "ifname": "eth0" }]);
+    agent.cni(CniVerb::Gc, "", &plain).unwrap();
+    let left: Vec<AttachmentView> = agent.get(path::ATTACHMENTS);
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].container_id, "c2");
+}
+
+#[test]
+fn what_is_not_honoured_is_refused_by_its_key() {
+    let agent = Agent::start(&FLAGS);
+    agent.fake.add_netns("/run/netns/c1");
+    let own = json!({
+        "cniVersion": "1.0.0",
+        "name": "own",
+        "type": "viaduct",
+        "bridge": "br1",
+        "promiscMode": true,
+        "ipam": { "type": "host-local", "subnet": "10.9.0.0/24" },
+    });
+    let error = agent.cni(CniVerb::Add, "c1", &own).unwrap_err();
+    assert_eq!(error.code, 2);
+    assert!(error.message.contains("promiscMode"), "{error}");
+}
+
+#[test]
+fn every_refusal_is_json_with_a_code() {
+    let agent = Agent::start(&FLAGS);
+    let wrong_path = agent.client.get("/v1/nothing").unwrap();
+    let wrong_method = agent.client.get(CniVerb::Add.path()).unwrap();
+    for reply in [wrong_path, wrong_method] {
+        assert!(matches!(
+            reply.decode::<Value>(),
+            Err(ClientError::Refused(ErrorBody { code: 4, .. }))
+        ));
+    }
+    let no_request = agent.client.post(CniVerb::Add.path(), &json!([1])).unwrap();
+    assert_eq!(no_request.error().code, 6);
+    let missing = agent.cni(CniVerb::Add, "gone", &config()).unwrap_err();
+    assert_eq!(missing.code, 4);
+    assert!(missing.message.contains("/run/netns/gone"), "{missing}");
+}
+
+/// BEHAVIOURS A2: limits of size.
+#[test]
+fn a_request_of_any_size_is_not_read() {
+    let agent = Agent::start(&FLAGS);
+    let huge = json!({ "name": "x".repeat(api::MAX_REQUEST) });
+    match agent.client.post(CniVerb::Add.path(), &huge) {
+        Ok(reply) => assert_eq!(reply.error().code, 5),
+        Err(error) => assert!(matches!(error, ClientError::Broken { .. }), "{error:?}"),
+    }
+    agent.add("c1").unwrap();
+}
