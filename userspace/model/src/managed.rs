@@ -114,4 +114,25 @@ mod tests {
         assert_ne!(key.host_mac(), key.pod_mac());
         assert_eq!(key.pod_mac().0[0] & 0b11, 0b10);
     }
+
+    #[test]
+    fn the_address_of_a_bridge_depends_on_the_name_of_its_network_alone() {
+        let network = |name: &str, mtu: Option<u32>| Network {
+            name: name.parse().unwrap(),
+            bridge: "cbr0".parse().unwrap(),
+            ranges: Vec::new(),
+            routes: Vec::new(),
+            mtu,
+            hairpin: crate::HairpinMode::default(),
+            masquerade: true,
+        };
+        let mac = network("net", None).bridge_mac();
+        assert_eq!(mac, network("net", Some(1400)).bridge_mac());
+        assert_ne!(mac, network("net2", None).bridge_mac());
+        assert_eq!(
+            mac.to_string(),
+            "02:f3:86:03:b8:c3",
+            "a new address would outdate every pod's neighbour entry"
+        );
+    }
 }
