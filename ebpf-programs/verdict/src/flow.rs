@@ -73,7 +73,9 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
     }
     work.translated = flow.translated;
     if is_stale(node, &flow) || has_moved(&flow, way, work.interface) {
-        remove(node, work);
+        work.pair.reply.key = flow.translated.reverse();
+        let original = flow.flags & FlowFlags::ORIGINAL != 0;
+        discard(node, &work.headers.tuple, &work.pair.reply.key, original);
         return false;
     }
     work.pod = flow.pod;
@@ -111,12 +113,26 @@ fn has_moved(flow: &Flow, way: Way, interface: u32) -> bool {
         && flow.uplink != interface
 }
 
-/// Removes the packet's entry, whose translation is in [`Work::translated`], and its opposite.
+/// Removes an entry and, if it is of the same flow, the one of the other direction.
+///
+/// The reply's goes last: it is what holds the port.
 #[inline(always)]
-fn remove<E: Node>(node: &mut E, work: &mut Work) {
-    node.remove_flow(&work.headers.tuple);
-    work.translated = work.translated.reverse();
-    node.remove_flow(&work.translated);
+pub(crate) fn discard<E: Node>(node: &mut E, key: &Tuple, opposite: &Tuple, original: bool) {
+    let whole = other_direction(node, key, opposite).is_some();
+    if whole && !original {
+        node.remove_flow(opposite);
+    }
+    node.remove_flow(key);
+    if whole && original {
+        node.remove_flow(opposite);
+    }
+}
+
+/// The entry of the other direction, unless its place is empty or another flow's.
+#[inline(always)]
+fn other_direction<E: Node>(node: &E, key: &Tuple, opposite: &Tuple) -> Option<Flow> {
+    let flow = node.read(node.flow(opposite)?);
+    (flow.translated.reverse() == *key).then_some(flow)
 }
 
 #[inline(always)]
@@ -200,8 +216,8 @@ fn reap<E: Node>(node: &mut E, work: &mut Work) -> bool {
     {
         return false;
     }
-    node.remove_flow(&work.translated);
-    node.remove_flow(&work.pair.reply.key);
+    let original = flow.flags & FlowFlags::ORIGINAL != 0;
+    discard(node, &work.pair.reply.key, &work.translated, original);
     true
 }
 
@@ -231,11 +247,8 @@ pub(crate) fn fate<E: Node>(
     let Some(settings) = node.settings() else {
         return Fate::Alive;
     };
-    let timed_out = match node.flow(opposite) {
-        Some(entry) => {
-            let opposite = node.read(entry);
-            is_expired(flow, &opposite, key.protocol, &settings.timeouts, now)
-        }
+    let timed_out = match other_direction(node, key, opposite) {
+        Some(other) => is_expired(flow, &other, key.protocol, &settings.timeouts, now),
         None => now.saturating_sub(flow.created) >= HALF_PAIR,
     };
     if timed_out {

@@ -16,6 +16,9 @@ pub trait Packet {
         self.len() == 0
     }
 
+    /// What the link layer says is inside: an `EtherType`, as a number.
+    fn ethertype(&self) -> u16;
+
     /// `N` words from `offset` on, or `None` where the packet ends before.
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 

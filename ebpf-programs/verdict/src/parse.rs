@@ -12,7 +12,6 @@ use crate::work::{Content, Fragment, Headers, Transport};
 /// Most IPv6 extension headers that are walked.
 pub(crate) const MAX_EXTENSIONS: u32 = 5;
 
-const ETHERTYPE_OFFSET: u32 = 12;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -92,10 +91,7 @@ fn version(packet: &impl Packet, l2_len: u32) -> Layer3 {
             _ => Layer3::Other,
         };
     }
-    let Some([word]) = packet.words::<1>(ETHERTYPE_OFFSET) else {
-        return Layer3::Other;
-    };
-    match u16::from_be(low_half(word)) {
+    match packet.ethertype() {
         ETHERTYPE_IPV4 => Layer3::V4,
         ETHERTYPE_IPV6 => Layer3::V6,
         ETHERTYPE_ARP => Layer3::Arp,
@@ -272,15 +268,15 @@ fn transport(
     if l4 + needed > end {
         return Err(DropReason::Malformed);
     }
+    if headers.transport == Transport::Tcp && extent == Extent::Whole {
+        let words = packet.words::<4>(l4).ok_or(DropReason::Malformed)?;
+        ports(&mut headers.tuple, words[0]);
+        headers.seen |= tcp_flags(words[3]);
+        return Ok(());
+    }
     let [first, second] = packet.words::<2>(l4).ok_or(DropReason::Malformed)?;
     match headers.transport {
-        Transport::Tcp => {
-            ports(&mut headers.tuple, first);
-            if extent == Extent::Whole {
-                headers.seen |= tcp_flags(packet, l4)?;
-            }
-        }
-        Transport::Udp | Transport::Sctp => ports(&mut headers.tuple, first),
+        Transport::Tcp | Transport::Udp | Transport::Sctp => ports(&mut headers.tuple, first),
         Transport::None
         | Transport::EchoRequest
         | Transport::EchoReply
@@ -328,9 +324,9 @@ const fn icmp_kind(version: u8, icmp_type: u8) -> Transport {
     }
 }
 
+/// The [`Seen`] bits of the word that holds the flags.
 #[inline(always)]
-fn tcp_flags(packet: &impl Packet, l4: u32) -> Decision<u32> {
-    let [word] = packet.words::<1>(l4 + 12).ok_or(DropReason::Malformed)?;
+const fn tcp_flags(word: u32) -> u32 {
     let flags = word.to_ne_bytes()[1];
     let mut seen = 0;
     if flags & 0x01 != 0 {
@@ -345,7 +341,7 @@ fn tcp_flags(packet: &impl Packet, l4: u32) -> Decision<u32> {
     if flags & 0x10 != 0 {
         seen |= Seen::ACK;
     }
-    Ok(seen)
+    seen
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ pub fn parse_pod<E: Packet + Node>(
         return Ok(Content::Foreign);
     };
     start(env, work, interface, pod);
-    work.l2_len = ETHERNET;
     parse::frame(env, ETHERNET, &mut work.headers)
 }
 
@@ -44,11 +43,12 @@ pub fn parse_uplink<E: Packet + Node>(
     interface: u32,
 ) -> Decision<Content> {
     start(env, work, interface, 0);
+    work.now = env.now();
     let Some(uplink) = env.uplink(interface) else {
         return Ok(Content::Foreign);
     };
-    work.l2_len = uplink.l2_len;
-    let content = parse::frame(env, work.l2_len, &mut work.headers)?;
+    let l2_len = uplink.l2_len;
+    let content = parse::frame(env, l2_len, &mut work.headers)?;
     Ok(fragment::complete(env, work, content))
 }
 
@@ -56,7 +56,6 @@ pub fn parse_uplink<E: Packet + Node>(
 fn start<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32, pod: u32) {
     work.interface = interface;
     work.pod = pod;
-    work.now = env.now();
     work.headers.length = env.len();
 }
 

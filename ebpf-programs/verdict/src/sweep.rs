@@ -2,7 +2,7 @@
 
 use abi::{Flow, FlowFlags, Tuple};
 
-use crate::flow::{Fate, fate};
+use crate::flow::{Fate, discard, fate};
 use crate::node::Node;
 
 /// What a sweep was about to do to one entry, and did.
@@ -15,8 +15,6 @@ pub enum Sweep {
 }
 
 /// Removes the entry `flow` at `key`, and the other direction, if the flow is dead. `opposite` is room for a key.
-///
-/// The entry of the reply is removed last: it is what holds the port.
 #[inline(always)]
 pub fn forget<E: Node>(
     node: &mut E,
@@ -25,18 +23,12 @@ pub fn forget<E: Node>(
     opposite: &mut Tuple,
     now: u32,
 ) -> Sweep {
-    let original = flow.flags & FlowFlags::ORIGINAL != 0;
     *opposite = flow.translated.reverse();
     let fate = fate(node, key, flow, opposite, now);
     if fate == Fate::Alive {
         return Sweep::Kept;
     }
-    if original {
-        node.remove_flow(key);
-        node.remove_flow(opposite);
-    } else {
-        node.remove_flow(opposite);
-        node.remove_flow(key);
-    }
+    let original = flow.flags & FlowFlags::ORIGINAL != 0;
+    discard(node, key, opposite, original);
     Sweep::Removed(fate)
 }

@@ -27,11 +27,9 @@ pub struct Work {
     pub endpoint: Endpoint,
     /// Interface index of the hook.
     pub interface: u32,
-    /// Bytes in front of the IP header.
-    pub l2_len: u32,
     /// The pod that is billed: its slot, 0 for nobody.
     pub pod: u32,
-    /// Seconds of `CLOCK_MONOTONIC`.
+    /// Seconds of `CLOCK_MONOTONIC`; at uplinks only.
     pub now: u32,
 }
 

@@ -72,7 +72,7 @@ fn a_packet_cut_anywhere_is_malformed_or_foreign() {
             let bytes = Frame::new(source, remote()[family], body).bytes();
             for length in 0..bytes.len() {
                 let (content, _) = parse(14, &bytes[..length]);
-                if length < 16 {
+                if length < 14 {
                     assert_eq!(content, Ok(Content::Foreign));
                 } else {
                     assert_eq!(content, Err(DropReason::Malformed), "{length} bytes");

@@ -31,6 +31,11 @@ impl Packet for World {
         u32::try_from(self.packet.len()).expect("a packet is short")
     }
 
+    fn ethertype(&self) -> u16 {
+        let bytes = self.packet.get(12..14);
+        bytes.map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         let start = offset as usize;
         let bytes = self.packet.get(start..start + N * 4)?;

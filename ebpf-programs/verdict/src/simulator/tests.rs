@@ -1,6 +1,6 @@
 //! Promises about whole flows, whatever the packets.
 
-use abi::{Address, FlowFlags, Mac, Timeouts};
+use abi::{Address, Flow, FlowFlags, Mac, Port, Timeouts};
 use proptest::prelude::*;
 
 use super::example::{FAMILIES, HOSTPORT, INTERFACE, node, other_pod, pod, remote, world};
@@ -144,6 +144,32 @@ fn half_a_flow_is_forgotten_when_it_stays_half() {
     assert_eq!(simulator.sweep().kept, 1);
     simulator.world.now += 2;
     assert_eq!(simulator.sweep().timed_out, 1);
+}
+
+#[test]
+fn an_entry_that_another_flow_has_left_behind_does_not_take_that_flow_with_it() {
+    let mut simulator = Simulator::new(world());
+    let frame = Frame::new(pod()[0], remote()[0], Body::Udp(1, 2, vec![]));
+    simulator.run(Place::UplinkOut, INTERFACE, &frame.bytes());
+    // The flow gets another port, with an entry for its replies; the entry of the old port stays.
+    let flows = &mut simulator.world.flows;
+    let is_original = |flow: &Flow| flow.flags & FlowFlags::ORIGINAL != 0;
+    let (key, original) = flows
+        .iter_mut()
+        .find(|(_, flow)| is_original(flow))
+        .unwrap();
+    let old = original.translated.reverse();
+    original.translated.source_port = Port::new(99);
+    let (new, translated) = (original.translated.reverse(), key.reverse());
+    let reply = Flow {
+        translated,
+        ..flows[&old]
+    };
+    flows.insert(new, reply);
+    simulator.world.now += 2;
+    let swept = simulator.sweep();
+    assert_eq!((swept.kept, swept.timed_out), (2, 1));
+    assert!(!simulator.world.flows.contains_key(&old));
 }
 
 #[test]
