@@ -4,6 +4,7 @@
 //! is read and written whole, and counters that several CPUs share are added to atomically.
 
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use core::ptr;
 
 use abi::{
@@ -75,9 +76,16 @@ impl Packet for Kernel {
     }
 
     #[inline(always)]
+    fn ethertype(&self) -> u16 {
+        // SAFETY: the context is valid for as long as the program runs.
+        let protocol = unsafe { ptr::read_volatile(&raw const (*self.skb).protocol) };
+        u16::from_be(protocol as u16)
+    }
+
+    #[inline(always)]
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
-        let mut words = [0_u32; N];
-        // SAFETY: the helper writes all of `words` or fails.
+        let mut words = MaybeUninit::<[u32; N]>::uninit();
+        // SAFETY: the helper writes no more than `words` holds.
         let result = unsafe {
             helpers::bpf_skb_load_bytes(
                 self.skb.cast(),
@@ -86,7 +94,8 @@ impl Packet for Kernel {
                 (N * 4) as u32,
             )
         };
-        (result == 0).then_some(words)
+        // SAFETY: the helper has written all of `words`, even where it failed: then with zeros.
+        (result == 0).then_some(unsafe { words.assume_init() })
     }
 
     #[inline(always)]
