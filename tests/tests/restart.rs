@@ -193,3 +193,36 @@ fn a_kill_in_the_middle_of_adds_leaves_nothing_that_del_does_not_remove() -> Res
     }
     assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?)
 }
+
+#[test]
+fn a_kill_in_the_middle_of_dels_leaves_nothing_that_another_del_does_not_remove() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let before = Residue::of(&sandbox.node, &[])?;
+    let mut pods = Vec::new();
+    for number in 0..12 {
+        let mut pod = sandbox.pod(&format!("pod-{number}"))?;
+        pod.add()?;
+        pods.push(pod);
+    }
+
+    let links = || -> Result<usize> {
+        let shown = sandbox.node.call("ip -o link show type veth")?;
+        Ok(shown.lines().filter(|line| line.contains("veth")).count())
+    };
+    let all = links()?;
+    thread::scope(|scope| -> Result<()> {
+        for pod in &pods {
+            // As above: chance decides which of these succeed.
+            scope.spawn(move || drop(pod.del()));
+        }
+        until("the first of them is gone", || {
+            Ok((links()? < all).then_some(()))
+        })?;
+        agent.kill()
+    })?;
+    agent.restart()?;
+    for pod in &pods {
+        pod.del()?;
+    }
+    assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?)
+}
