@@ -127,11 +127,12 @@ pub(crate) fn create_bridge(netlink: &mut Netlink, spec: &BridgeSpec) -> Result<
         Ok(()) => {}
         Err(error) if is(&error, Errno::EEXIST) => {
             let link = get(netlink, &spec.name).attempt(call)?;
-            return if is_bridge_of(spec, &link) {
-                Ok(())
-            } else {
-                Err(Failed::new(call(), error))
-            };
+            if is_bridge_of(spec, &link) {
+                return Ok(());
+            }
+            if !is_half_made(spec, &link) {
+                return Err(Failed::new(call(), error));
+            }
         }
         Err(error) => return Err(Failed::new(call(), error)),
     }
@@ -149,6 +150,11 @@ fn is_bridge_of(spec: &BridgeSpec, link: &Link) -> bool {
         && link.alias.as_ref() == Some(&spec.alias)
         && link.mac == Some(spec.mac)
         && link.mtu == spec.mtu
+}
+
+/// Whether whoever made the bridge was killed before it was signed.
+fn is_half_made(spec: &BridgeSpec, link: &Link) -> bool {
+    link.kind == LinkKind::Bridge && link.alias.is_none() && link.mac == Some(spec.mac)
 }
 
 /// Makes a veth pair, the pod's end at once in the pod's namespace. That it exists exactly so is success.
@@ -251,7 +257,7 @@ pub(crate) fn delete_veth(
     let Some(link) = find(netlink, name.name()).attempt(call)? else {
         return Ok(());
     };
-    if link.kind != LinkKind::Veth || link.alias.as_deref() != Some(alias) {
+    if link.kind != LinkKind::Veth || !link.is_signed(alias, name.mac()) {
         let call = format!("delete {name}, which is not ours by its alias");
         return Err(Failed::new(call, Errno::EPERM));
     }

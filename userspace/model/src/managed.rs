@@ -3,7 +3,8 @@
 //! A node is full of links that belong to others: docker's, libvirt's, another CNI plugin's, the operator's own.
 //! To leave one of ours behind is a leak and a bug; to delete a stranger's is an outage. So deletion takes a
 //! [`ManagedLink`], which can be made only from an attachment's key, and the kernel's link must besides carry the
-//! alias that we gave it.
+//! alias that we gave it; or, where whoever made it was killed before it set the alias, the Ethernet address that the
+//! same key derives.
 
 use std::fmt;
 
@@ -11,23 +12,34 @@ use crate::{AttachmentKey, IfName, Mac, Network};
 
 /// The host's end of the veth of one attachment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ManagedLink(IfName);
+pub struct ManagedLink {
+    name: IfName,
+    mac: Mac,
+}
 
 impl ManagedLink {
     /// The link of `key`: `veth` and eight hexadecimal digits, the same each time.
     pub fn of(key: &AttachmentKey) -> Self {
-        Self(IfName::derived(format!("veth{:08x}", of_key(key, 0) >> 32)))
+        Self {
+            name: IfName::derived(format!("veth{:08x}", of_key(key, 0) >> 32)),
+            mac: key.host_mac(),
+        }
     }
 
     /// The interface name.
     pub fn name(&self) -> &IfName {
-        &self.0
+        &self.name
+    }
+
+    /// The Ethernet address, set by the message that makes the link.
+    pub fn mac(&self) -> Mac {
+        self.mac
     }
 }
 
 impl fmt::Display for ManagedLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.name.fmt(f)
     }
 }
 

@@ -51,7 +51,7 @@ pub fn plan_attach(
     let attachment = decide(intent, netns, context)?;
     let mut plan = Plan::default();
     if let Some(link) = observed.links.get(attachment.host_link().name()) {
-        if link.alias.as_deref() != Some(&*attachment.alias()) {
+        if !link.is_host_end_of(&attachment) {
             return Err(Refusal::ForeignLink {
                 link: attachment.host_link().name().clone(),
             });

@@ -66,7 +66,7 @@ pub(crate) fn bridge_steps(
 
 /// Whether the bridge was made for this network.
 pub(crate) fn is_of(link: &Link, network: &Network) -> bool {
-    link.alias.as_deref() == Some(&*bridge_alias(&network.name))
+    link.is_signed(&bridge_alias(&network.name), network.bridge_mac())
 }
 
 /// The addresses that the bridge is to have. Two ranges with one gateway make one address, of the wider subnet.
@@ -85,12 +85,7 @@ pub(crate) fn gateways(network: &Network) -> Vec<InterfaceAddress> {
 
 fn make(network: &Network, observed: &Observed) -> Plan {
     let link = network.bridge.clone();
-    let mut plan = Plan::of([Step::CreateBridge(BridgeSpec {
-        name: link.clone(),
-        mac: network.bridge_mac(),
-        mtu: network_mtu(network, observed),
-        alias: bridge_alias(&network.name),
-    })]);
+    let mut plan = Plan::of([create(network, observed)]);
     plan.append(Plan::of(quiet(&link, observed)));
     for address in gateways(network) {
         plan.push(Step::AddAddress {
@@ -102,9 +97,22 @@ fn make(network: &Network, observed: &Observed) -> Plan {
     plan
 }
 
+fn create(network: &Network, observed: &Observed) -> Step {
+    Step::CreateBridge(BridgeSpec {
+        name: network.bridge.clone(),
+        mac: network.bridge_mac(),
+        mtu: network_mtu(network, observed),
+        alias: bridge_alias(&network.name),
+    })
+}
+
 fn mend(network: &Network, present: &Link, observed: &Observed) -> Plan {
     let link = || network.bridge.clone();
     let mut plan = Plan::default();
+    if present.alias.is_none() {
+        // Made by somebody who was killed before the bridge was signed: the step finishes it.
+        plan.push(create(network, observed));
+    }
     let mac = network.bridge_mac();
     if present.mac != Some(mac) {
         plan.push(Step::SetMac { link: link(), mac });

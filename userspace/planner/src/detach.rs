@@ -20,7 +20,7 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     let mut plan = Plan::of(removals.iter().rev().map(|(key, entry)| remove(key, entry)));
     let host = attachment.host_link();
     let link = observed.links.get(host.name());
-    if link.is_some_and(|link| link.alias.as_deref() == Some(&*attachment.alias())) {
+    if link.is_some_and(|link| link.is_host_end_of(attachment)) {
         plan.push(Step::DeleteVeth {
             link: host,
             alias: attachment.alias(),

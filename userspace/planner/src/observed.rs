@@ -88,6 +88,23 @@ pub struct Link {
     pub hooks: BTreeSet<Hook>,
 }
 
+impl Link {
+    /// Whether the link is one that we make with this alias and Ethernet address. The kernel takes the address in the
+    /// message that makes a link, and the alias only in one behind it: where we were killed between the two there is
+    /// no alias, and the address, which derives from the same key as the name, has to vouch for the link.
+    pub fn is_signed(&self, alias: &str, mac: Mac) -> bool {
+        match &self.alias {
+            Some(found) => found == alias,
+            None => self.mac == Some(mac),
+        }
+    }
+
+    /// Whether the link is the host's end of `attachment`.
+    pub fn is_host_end_of(&self, attachment: &Attachment) -> bool {
+        self.is_signed(&attachment.alias(), attachment.host_link().mac())
+    }
+}
+
 /// A route of the host's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouteEntry {

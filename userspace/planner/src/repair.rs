@@ -146,7 +146,7 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
 
 fn is_there(attachment: &Attachment, observed: &Observed) -> bool {
     let link = observed.links.get(attachment.host_link().name());
-    link.is_some_and(|link| link.alias.as_deref() == Some(&*attachment.alias()))
+    link.is_some_and(|link| link.is_host_end_of(attachment))
 }
 
 /// In the order of an ADD: tables, programs, bridge, and ports last. What needs a bridge that is not there waits for

@@ -90,7 +90,7 @@ pub enum Step {
         /// Value before, for undoing.
         previous: String,
     },
-    /// Make a bridge.
+    /// Make a bridge; one with this Ethernet address and no alias is half-made, and is finished.
     CreateBridge(BridgeSpec),
     /// Remove a bridge that we made and that has no port.
     DeleteBridge {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Attachment, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route};
+use model::{Attachment, IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath, Route};
 use nix::errno::Errno;
 use planner::{
     BridgeSpec, Entries, Link, LinkKind, Observed, PodSide, PodSpec, RouteEntry, Scope, Step,
@@ -81,7 +81,7 @@ impl World {
                 Ok(())
             }
             Step::CreateVeth(spec) => self.create_veth(spec),
-            Step::DeleteVeth { link, alias } => self.delete_veth(link.name(), alias),
+            Step::DeleteVeth { link, alias } => self.delete_veth(link, alias),
             Step::JoinBridge {
                 link,
                 bridge,
@@ -113,13 +113,18 @@ impl World {
                 && link.alias.as_ref() == Some(&spec.alias)
                 && link.mac == Some(spec.mac)
                 && link.mtu == spec.mtu;
-            return if same { Ok(()) } else { Err(Errno::EEXIST) };
+            let half_made =
+                link.kind == LinkKind::Bridge && link.alias.is_none() && link.mac == Some(spec.mac);
+            if !half_made {
+                return if same { Ok(()) } else { Err(Errno::EEXIST) };
+            }
+        } else {
+            usable(spec.mac)?;
+            self.add_link(spec.name.clone(), LinkKind::Bridge);
+            self.link_mut(&spec.name)?.up = false;
         }
-        let mac = usable(spec.mac)?;
-        self.add_link(spec.name.clone(), LinkKind::Bridge);
         let link = self.link_mut(&spec.name)?;
-        link.up = false;
-        link.mac = Some(mac);
+        link.mac = Some(spec.mac);
         link.mtu = spec.mtu;
         link.alias = Some(spec.alias.clone());
         Ok(())
@@ -196,14 +201,14 @@ impl World {
         Ok(())
     }
 
-    fn delete_veth(&mut self, name: &IfName, alias: &str) -> Result<(), Errno> {
-        let Some(link) = self.links.get(name) else {
+    fn delete_veth(&mut self, managed: &ManagedLink, alias: &str) -> Result<(), Errno> {
+        let Some(link) = self.links.get(managed.name()) else {
             return Ok(());
         };
-        if link.kind != LinkKind::Veth || link.alias.as_deref() != Some(alias) {
+        if link.kind != LinkKind::Veth || !link.is_signed(alias, managed.mac()) {
             return Err(Errno::EPERM);
         }
-        self.delete_link(name);
+        self.delete_link(managed.name());
         Ok(())
     }
 

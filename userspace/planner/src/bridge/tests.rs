@@ -107,6 +107,7 @@ fn a_strangers_bridge_with_another_address_is_refused() {
         let mut observed = settled();
         let present = bridge(&mut observed);
         present.alias = None;
+        present.mac = Some(parse("02:00:00:00:00:01"));
         present.addresses = vec![parse(address), parse("fe80::1/64")];
         let refusal = plan_bridge(&network(), &observed).err()?;
         Some(refusal.to_string())
@@ -133,4 +134,13 @@ fn two_ranges_with_one_gateway_make_one_address_of_the_wider_subnet() {
 fn a_network_without_ranges_needs_no_bridge_yet() {
     let network = network_of("net", "cbr0", &[]);
     assert!(plan_bridge(&network, &bare_node()).unwrap().is_empty());
+}
+
+/// Whoever makes a bridge signs it in a second message, and may be killed before.
+#[test]
+fn a_bridge_that_was_never_signed_is_finished() {
+    let mut observed = settled();
+    bridge(&mut observed).alias = None;
+    let plan = plan_bridge(&network(), &observed).unwrap();
+    assert_snapshot!(plan, @r#" 1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, alias "viaduct net""#);
 }

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::testing::{attachment, intent, node, parse, port, seen};
-use crate::{Entry, EntryKey, LinkRef, plan_detach};
+use crate::{Entry, EntryKey, LinkRef, Step, plan_detach};
 
 fn published() -> model::Attachment {
     let mut wish = intent("c1");
@@ -23,6 +23,24 @@ fn an_attachment_is_removed_from_the_outside_in() {
     6. write pod 7: free, last generation 40
     7. delete veth vethb2b0ff9d if its alias is "net c1 eth0"
     "#);
+}
+
+/// Whoever makes a link signs it in a second message, and may be killed before.
+#[test]
+fn a_link_that_was_never_signed_is_known_by_its_ethernet_address() {
+    let attachment = published();
+    let host = attachment.host_link();
+    let deletes = |mac: model::Mac| {
+        let mut observed = seen(&attachment);
+        let link = observed.links.get_mut(host.name()).unwrap();
+        link.alias = None;
+        link.mac = Some(mac);
+        let plan = plan_detach(&attachment, &observed);
+        let mut steps = plan.steps().iter();
+        steps.any(|step| matches!(step, Step::DeleteVeth { .. }))
+    };
+    assert!(deletes(host.mac()));
+    assert!(!deletes(parse("02:00:00:00:00:01")), "a stranger's");
 }
 
 /// BEHAVIOURS S10: a DEL of what is gone succeeds.
