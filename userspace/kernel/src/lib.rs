@@ -32,6 +32,7 @@ mod tables;
 pub use error::{ObserveError, OpenError, StepError};
 pub use events::Changes;
 pub use host::{Host, HostOptions, boot_id};
+pub use pins::remove_pins;
 
 use planner::{Observed, Scope, Step};
 

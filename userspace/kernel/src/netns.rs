@@ -99,7 +99,7 @@ fn enter(namespace: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// `/proc/<pid>/ns/net` of a process that is just ending gives `ESRCH` or, for a zombie, `ENOENT` or `EACCES`.
+/// `/proc/<pid>/ns/net` of a process that is just ending gives `ESRCH`, of one that has ended `ENOENT`.
 fn is_missing(error: &io::Error) -> bool {
     crate::error::is_gone(error) || crate::error::is(error, Errno::ENOTDIR)
 }

@@ -14,7 +14,7 @@ use abi::{Address, PrefixKey, maps};
 use aya::maps::{MapInfo, MapType};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
@@ -107,20 +107,9 @@ impl Pins {
     /// Makes the directories, mounting a BPF file system where there is none, and locks them.
     pub(crate) fn open(bpffs: &Path) -> Result<Self, OpenError> {
         mount_bpffs(bpffs)?;
-        // The lock is the directory's: a BPF file system holds no ordinary files.
-        let directory = File::open(bpffs).attempt(|| format!("open {}", bpffs.display()))?;
-        let lock = Flock::lock(directory, FlockArg::LockExclusiveNonblock);
-        let lock = lock.map_err(|(_, errno)| {
-            if errno == Errno::EWOULDBLOCK {
-                OpenError::Locked(bpffs.to_owned())
-            } else {
-                Failed::new(format!("lock {}", bpffs.display()), errno).into()
-            }
-        })?;
-        let version = bpffs.join(format!("v{}", abi::ABI_VERSION));
         let pins = Self {
-            version,
-            _lock: lock,
+            version: bpffs.join(format!("v{}", abi::ABI_VERSION)),
+            _lock: lock(bpffs)?,
         };
         for directory in [pins.maps(), pins.links()] {
             make(&directory).attempt(|| format!("create {}", directory.display()))?;
@@ -170,6 +159,47 @@ impl Pins {
     }
 }
 
+/// Removes the pins of every version, and with them the programs of uplinks and all tables; then the BPF file system,
+/// if it was mounted for nothing else. Refuses while an agent uses them.
+pub fn remove_pins(bpffs: &Path) -> Result<(), OpenError> {
+    if !bpffs.exists() {
+        return Ok(());
+    }
+    let call = || format!("remove {}", bpffs.display());
+    if is_bpffs(bpffs).attempt(call)? {
+        let _lock = lock(bpffs)?;
+        for entry in std::fs::read_dir(bpffs).attempt(call)? {
+            let path = entry.attempt(call)?.path();
+            // A fresh BPF file system may hold files of the kernel's own.
+            if path.is_dir() {
+                std::fs::remove_dir_all(path).attempt(call)?;
+            }
+        }
+        let parent = bpffs.parent().unwrap_or(bpffs);
+        if !is_bpffs(parent).attempt(call)? {
+            // The lock holds the directory open: the mount goes with it.
+            umount2(bpffs, MntFlags::MNT_DETACH).attempt(call)?;
+        }
+    }
+    Ok(std::fs::remove_dir(bpffs).attempt(call)?)
+}
+
+fn is_bpffs(directory: &Path) -> io::Result<bool> {
+    Ok(statfs(directory)?.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// The lock is the directory's: a BPF file system holds no ordinary files.
+fn lock(bpffs: &Path) -> Result<Flock<File>, OpenError> {
+    let directory = File::open(bpffs).attempt(|| format!("open {}", bpffs.display()))?;
+    Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        if errno == Errno::EWOULDBLOCK {
+            OpenError::Locked(bpffs.to_owned())
+        } else {
+            Failed::new(format!("lock {}", bpffs.display()), errno).into()
+        }
+    })
+}
+
 fn shape(info: &MapInfo) -> Option<Shape> {
     Some(Shape {
         kind: info.map_type().ok()?,
@@ -186,8 +216,7 @@ fn mount_bpffs(directory: &Path) -> Result<(), OpenError> {
         mount_at(parent)?;
         make(directory).attempt(|| format!("create {}", directory.display()))?;
     }
-    let status = statfs(directory).attempt(|| format!("look at {}", directory.display()))?;
-    if status.filesystem_type() == BPF_FS_MAGIC {
+    if is_bpffs(directory).attempt(|| format!("look at {}", directory.display()))? {
         Ok(())
     } else {
         mount_at(directory)

@@ -458,3 +458,20 @@ fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
         assert!(pin.exists());
     });
 }
+
+#[test]
+fn removing_the_pins_takes_every_program_off_the_uplinks() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        add_uplink(node);
+        execute(&mut host, &[attach_uplink()]);
+        let refused = kernel::remove_pins(&node.bpffs());
+        assert!(matches!(refused, Err(OpenError::Locked(_))), "{refused:?}");
+        drop(host);
+        kernel::remove_pins(&node.bpffs()).unwrap();
+        kernel::remove_pins(&node.bpffs()).unwrap();
+        assert!(!node.bpffs().exists());
+        let gone = || tcx("up0", TcAttachType::Ingress).is_empty();
+        assert!((0..100).any(|_| gone() || pause()));
+    });
+}

@@ -1,0 +1,223 @@
+//! What happens in a script: steps of the agent, restarts, and deletions by somebody else.
+
+use model::{Attachment, InterfaceAddress, Mac};
+use planner::{Entry, EntryKey, LinkRef, Step, SysctlKey};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::PODS;
+use crate::support::*;
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub(crate) enum Happening {
+    /// A step of the agent, spoken of with the namespaces of the world it is executed in.
+    Step(Box<Abstract>),
+    /// Somebody else deletes a link.
+    LinkDeleted(&'static str),
+    /// The agent restarts: nothing may change.
+    Restart,
+}
+
+/// A step about a bridge, a pod or an entry by number: namespaces differ between the two worlds.
+#[derive(Clone, Debug)]
+pub(crate) enum Abstract {
+    CreateBridge {
+        name: &'static str,
+        alias: &'static str,
+    },
+    DeleteBridge {
+        name: &'static str,
+        alias: &'static str,
+    },
+    AttachUplink {
+        name: &'static str,
+    },
+    DetachUplink {
+        name: &'static str,
+    },
+    Pod {
+        pod: usize,
+        step: PodStep,
+    },
+    Plain(Step),
+}
+
+/// A step about a pod.
+#[derive(Clone, Debug)]
+pub(crate) enum PodStep {
+    CreateVeth { mtu: u32 },
+    DeleteVeth { ours: bool },
+    JoinBridge { bridge: &'static str, hairpin: bool },
+    SetUp { routes: bool },
+    Attach,
+    Detach,
+    PutEntries,
+    RemoveEntries,
+}
+
+/// A pod's step, for the pod as it is in one of the worlds.
+pub(crate) fn steps_of_pod(attachment: &Attachment, step: &PodStep) -> Vec<Step> {
+    let host = attachment.host_link();
+    let entries = planner::attachment_entries(attachment).into_iter();
+    match step {
+        PodStep::CreateVeth { mtu } => {
+            let mut spec = veth(attachment);
+            spec.mtu = *mtu;
+            vec![Step::CreateVeth(spec)]
+        }
+        PodStep::DeleteVeth { ours: true } => vec![delete(attachment)],
+        PodStep::DeleteVeth { ours: false } => vec![Step::DeleteVeth {
+            link: host,
+            alias: "another".to_owned(),
+        }],
+        PodStep::JoinBridge { bridge, hairpin } => vec![Step::JoinBridge {
+            link: host,
+            bridge: link(bridge),
+            hairpin: *hairpin,
+        }],
+        PodStep::SetUp { routes } => {
+            let mut spec = inside(attachment);
+            if !routes {
+                spec.routes.clear();
+            }
+            vec![Step::SetUpPod(spec)]
+        }
+        PodStep::Attach => vec![attach(attachment)],
+        PodStep::Detach => vec![Step::Detach {
+            link: host.name().clone(),
+            hooks: pod_hooks(),
+        }],
+        PodStep::PutEntries => entries.map(|(key, entry)| put(key, entry)).collect(),
+        PodStep::RemoveEntries => entries
+            .map(|(key, previous)| Step::RemoveEntry { key, previous })
+            .collect(),
+    }
+}
+
+const BRIDGES: [&str; 2] = ["cbr0", "cbr1"];
+const ALIASES: [&str; 2] = [BRIDGE_ALIAS, "another"];
+
+/// Anything that may happen.
+pub(crate) fn any_happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        12 => any_step().prop_map(|step| Happening::Step(Box::new(step))),
+        1 => select(&BRIDGES[..]).prop_map(Happening::LinkDeleted),
+        1 => Just(Happening::Restart),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Abstract> {
+    let bridge = || select(&BRIDGES[..]);
+    let alias = || select(&ALIASES[..]);
+    prop_oneof![
+        3 => (bridge(), alias()).prop_map(|(name, alias)| Abstract::CreateBridge { name, alias }),
+        1 => (bridge(), alias()).prop_map(|(name, alias)| Abstract::DeleteBridge { name, alias }),
+        1 => bridge().prop_map(|name| Abstract::AttachUplink { name }),
+        1 => bridge().prop_map(|name| Abstract::DetachUplink { name }),
+        18 => (0..PODS.len(), pod_step()).prop_map(|(pod, step)| Abstract::Pod { pod, step }),
+        6 => plain_step().prop_map(Abstract::Plain),
+        3 => node_entry().prop_map(Abstract::Plain),
+    ]
+}
+
+fn pod_step() -> impl Strategy<Value = PodStep> {
+    let bridge = select(&BRIDGES[..]);
+    prop_oneof![
+        4 => select(&[1400, 1500][..]).prop_map(|mtu| PodStep::CreateVeth { mtu }),
+        2 => any::<bool>().prop_map(|ours| PodStep::DeleteVeth { ours }),
+        3 => (bridge, any::<bool>())
+            .prop_map(|(bridge, hairpin)| PodStep::JoinBridge { bridge, hairpin }),
+        3 => any::<bool>().prop_map(|routes| PodStep::SetUp { routes }),
+        2 => Just(PodStep::Attach),
+        1 => Just(PodStep::Detach),
+        2 => Just(PodStep::PutEntries),
+        1 => Just(PodStep::RemoveEntries),
+    ]
+}
+
+fn plain_step() -> impl Strategy<Value = Step> {
+    let name = || select(&["cbr0", "cbr1", "none"][..]).prop_map(link);
+    let addresses = [
+        "10.88.0.1/24",
+        "10.88.0.9/24",
+        "10.88.0.9/16",
+        "10.99.0.1/16",
+        "fd88::1/64",
+        "fd88::1/48",
+        "fd99::1/64",
+    ];
+    let address = move || select(addresses.to_vec()).prop_map(parse::<InterfaceAddress>);
+    let key = || SysctlKey("net/ipv4/ip_forward".to_owned());
+    prop_oneof![
+        (name(), any::<u8>()).prop_map(|(link, byte)| Step::SetMac {
+            link,
+            mac: Mac([2, 0, 0, 0, 0, byte]),
+        }),
+        (name(), 1280..1500_u32).prop_map(|(link, mtu)| Step::SetMtu { link, mtu }),
+        name().prop_map(|link| Step::SetUp { link }),
+        (name(), address()).prop_map(|(link, address)| Step::AddAddress { link, address }),
+        (name(), address()).prop_map(|(link, address)| Step::AddAddress { link, address }),
+        (name(), address()).prop_map(|(link, address)| Step::RemoveAddress { link, address }),
+        any::<bool>().prop_map(move |on| Step::SetSysctl {
+            key: key(),
+            value: u8::from(on).to_string(),
+            previous: String::new(),
+        }),
+        Just(Step::SetSysctl {
+            key: SysctlKey("net/ipv4/no_such_thing".to_owned()),
+            value: "1".to_owned(),
+            previous: String::new(),
+        }),
+        Just(Step::Sweep),
+    ]
+}
+
+fn node_entry() -> impl Strategy<Value = Step> {
+    let name = || select(&["cbr0", "cbr1", "none"][..]);
+    let named = |name: &str| LinkRef::Name(link(name));
+    let prefix = select(&["10.0.0.0/8", "10.88.0.0/16", "::/0", "fd88::/64"][..]);
+    let entry = prop_oneof![
+        (name(), any::<bool>()).prop_map(move |(name, ethernet)| {
+            let entry = Entry::Uplink {
+                ethernet,
+                mtu: 1500,
+                sources: vec![parse("192.0.2.10/24"), parse("2001:db8::10/64")],
+            };
+            (EntryKey::Uplink(named(name)), entry)
+        }),
+        (prefix, any::<bool>(), any::<bool>()).prop_map(|(prefix, no_masquerade, pods)| {
+            let entry = Entry::Prefix {
+                no_masquerade,
+                pods,
+            };
+            (EntryKey::Prefix(parse(prefix)), entry)
+        }),
+        select(&["192.0.2.10", "2001:db8::10"][..])
+            .prop_map(|address| (EntryKey::Local(parse(address)), Entry::Local)),
+        (0..4_u32, 0..3_u32)
+            .prop_map(|(slot, generation)| (EntryKey::Pod(slot), Entry::FreePod { generation })),
+        (2040..2050_u32).prop_map(|slot| (EntryKey::Pod(slot), Entry::FreePod { generation: 1 })),
+        Just(abi::Settings::default())
+            .prop_map(|settings| (EntryKey::Settings, Entry::Settings(settings))),
+        Just((EntryKey::Settings, Entry::Local)),
+    ];
+    (entry, any::<bool>()).prop_map(|((key, entry), remove)| {
+        if remove {
+            Step::RemoveEntry {
+                key,
+                previous: entry,
+            }
+        } else {
+            put(key, entry)
+        }
+    })
+}
+
+fn put(key: EntryKey, entry: Entry) -> Step {
+    Step::PutEntry {
+        key,
+        entry,
+        previous: None,
+    }
+}
