@@ -42,8 +42,7 @@ pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
         non_masquerade: config.non_masquerade.clone(),
         boot_id: kernel::boot_id().context("cannot read the boot id")?,
     };
-    let mut engine = Engine::new(host, store, settings);
-    engine.reconcile(clock::now());
+    let engine = Engine::start(host, store, settings, clock::now())?;
     for degraded in engine.status().degraded {
         tracing::warn!(reason = degraded.reason(), "{degraded}");
     }

@@ -81,9 +81,8 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
         boot_id: "this boot".to_owned(),
     };
     let (handle, _) = engine::spawn(move || {
-        let mut engine = Engine::new(fake, Store::open(&records)?, settings);
-        engine.reconcile(1_700_000_000);
-        anyhow::Ok(engine)
+        let store = Store::open(&records)?;
+        anyhow::Ok(Engine::start(fake, store, settings, 1_700_000_000)?)
     })
     .unwrap();
     let app = Arc::new(App {

@@ -9,7 +9,7 @@ use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, Network, NetworkNam
 use planner::{AttachContext, Leases, NodeIntent, Observed, Plan, Refusal, Scope};
 use store::{Store, StoreError};
 
-use crate::node::{self, Node};
+use crate::node::{Node, Surveyor};
 use crate::transaction::{Done, carry_out, failures};
 use crate::{EngineError, Report, network, slot};
 
@@ -32,6 +32,7 @@ pub struct Engine<K> {
     pub(crate) kernel: K,
     pub(crate) store: Store,
     pub(crate) settings: Settings,
+    pub(crate) surveyor: Surveyor,
     pub(crate) node: Node,
     /// The slot given last.
     last_slot: u32,
@@ -39,8 +40,20 @@ pub struct Engine<K> {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// An engine that has not looked at anything yet: [`Engine::reconcile`] comes first.
-    pub fn new(kernel: K, store: Store, settings: Settings) -> Self {
+    /// An engine that has compared all records with the kernel and put right what it could (BEHAVIOURS A5); `now` is
+    /// in seconds since 1970. What it could not put right is in its status; a node that it cannot look at is an error.
+    pub fn start(
+        kernel: K,
+        store: Store,
+        settings: Settings,
+        now: u64,
+    ) -> Result<Self, EngineError> {
+        let mut engine = Self::new(kernel, store, settings);
+        engine.look_first(now)?;
+        Ok(engine)
+    }
+
+    fn new(kernel: K, store: Store, settings: Settings) -> Self {
         let records = store.records().values().map(|record| &record.attachment);
         let youngest = records.max_by_key(|attachment| attachment.generation);
         Self {
@@ -48,6 +61,7 @@ impl<K: Kernel> Engine<K> {
             kernel,
             store,
             settings,
+            surveyor: Surveyor::default(),
             node: Node::default(),
             last_reconcile: None,
         }
@@ -292,7 +306,8 @@ impl<K: Kernel> Engine<K> {
         }
         let intent = self.node_intent();
         let records = self.store.records();
-        let settled = node::settle(&mut self.kernel, &intent, records, |kernel, plan| {
+        let surveyor = &mut self.surveyor;
+        let settled = surveyor.settle(&mut self.kernel, &intent, records, |kernel, plan| {
             done.apply(kernel, plan)
         })?;
         self.node = Node::of(&intent, settled);

@@ -1,11 +1,12 @@
 //! The node as it was when last looked at, and how it is brought to what the networks need. Knows no attachment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::{Kernel, ObserveError};
 use model::{Mac, Network, NetworkName};
 use planner::{
     Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Records, Refusal, Scope,
+    SysctlKey,
 };
 
 use crate::{EngineError, UplinkStatus};
@@ -42,37 +43,52 @@ pub(crate) struct Settled {
     refused: BTreeMap<NetworkName, Refusal>,
 }
 
-/// Plans and executes until there is nothing left to do, or no progress.
-pub(crate) fn settle<K: Kernel>(
-    kernel: &mut K,
-    intent: &NodeIntent,
-    records: &Records,
-    mut execute: impl FnMut(&mut K, &Plan) -> Result<(), EngineError>,
-) -> Result<Settled, EngineError> {
-    let mut last = Plan::default();
-    for _ in 0..ROUNDS {
-        let observed = look(kernel, intent)?;
-        let node = planner::plan_node(intent, &observed, records);
-        if node.plan.is_empty() || node.plan == last {
-            let refused = node.refused;
-            return Ok(Settled { observed, refused });
-        }
-        execute(kernel, &node.plan)?;
-        last = node.plan;
-    }
-    let observed = look(kernel, intent)?;
-    let refused = planner::plan_node(intent, &observed, records).refused;
-    Ok(Settled { observed, refused })
+/// Looks at the node and brings it to what the networks need.
+#[derive(Debug, Default)]
+pub(crate) struct Surveyor {
+    /// The sysctls that planning needed the last time. Which it needs is known only behind a look; most often the
+    /// same as before, so that one look is enough.
+    sysctls: BTreeSet<SysctlKey>,
 }
 
-fn look(kernel: &mut impl Kernel, intent: &NodeIntent) -> Result<Observed, ObserveError> {
-    let sysctls = std::collections::BTreeSet::new();
-    let observed = kernel.observe(&Scope::Node { sysctls })?;
-    let sysctls = planner::node_sysctls(intent, &observed);
-    if sysctls.is_empty() {
-        Ok(observed)
-    } else {
-        kernel.observe(&Scope::Node { sysctls })
+impl Surveyor {
+    /// Plans and executes until there is nothing left to do, or no progress.
+    pub(crate) fn settle<K: Kernel>(
+        &mut self,
+        kernel: &mut K,
+        intent: &NodeIntent,
+        records: &Records,
+        mut execute: impl FnMut(&mut K, &Plan) -> Result<(), EngineError>,
+    ) -> Result<Settled, EngineError> {
+        let mut last = Plan::default();
+        for _ in 0..ROUNDS {
+            let observed = self.look(kernel, intent)?;
+            let node = planner::plan_node(intent, &observed, records);
+            if node.plan.is_empty() || node.plan == last {
+                let refused = node.refused;
+                return Ok(Settled { observed, refused });
+            }
+            execute(kernel, &node.plan)?;
+            last = node.plan;
+        }
+        let observed = self.look(kernel, intent)?;
+        let refused = planner::plan_node(intent, &observed, records).refused;
+        Ok(Settled { observed, refused })
+    }
+
+    fn look(
+        &mut self,
+        kernel: &mut impl Kernel,
+        intent: &NodeIntent,
+    ) -> Result<Observed, ObserveError> {
+        let sysctls = self.sysctls.clone();
+        let observed = kernel.observe(&Scope::Node { sysctls })?;
+        let needed = planner::node_sysctls(intent, &observed);
+        if needed.is_subset(&self.sysctls) {
+            return Ok(observed);
+        }
+        self.sysctls.clone_from(&needed);
+        kernel.observe(&Scope::Node { sysctls: needed })
     }
 }
 

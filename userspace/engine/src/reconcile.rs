@@ -8,7 +8,7 @@ use model::{AttachmentKey, Record, State};
 use planner::{Finding, Plan, Reason, Repair};
 
 use crate::error::chain;
-use crate::node::{self, Node, Settled, highest_generation};
+use crate::node::{Node, Settled, highest_generation};
 use crate::transaction::{Carried, carry_out};
 use crate::{Engine, EngineError};
 
@@ -65,6 +65,19 @@ impl<K: Kernel> Engine<K> {
         if let Err(error) = self.put_right(&mut items) {
             items.push(Item::failed("node", chain(&error)));
         }
+        self.conclude(now, started, items)
+    }
+
+    /// The first time, a node that cannot be looked at is an error.
+    pub(crate) fn look_first(&mut self, now: u64) -> Result<(), EngineError> {
+        let started = Instant::now();
+        let mut items = Vec::new();
+        self.put_right(&mut items)?;
+        self.conclude(now, started, items);
+        Ok(())
+    }
+
+    fn conclude(&mut self, now: u64, started: Instant, items: Vec<Item>) -> Arc<Report> {
         let report = Arc::new(Report {
             finished_at: now,
             duration: started.elapsed(),
@@ -104,7 +117,8 @@ impl<K: Kernel> Engine<K> {
     fn settle(&mut self, items: &mut Vec<Item>) -> Result<Settled, EngineError> {
         let intent = self.node_intent();
         let records = self.store.records();
-        node::settle(&mut self.kernel, &intent, records, |kernel, plan| {
+        let surveyor = &mut self.surveyor;
+        surveyor.settle(&mut self.kernel, &intent, records, |kernel, plan| {
             items.extend(steps("node", carry_out(kernel, plan)));
             Ok(())
         })

@@ -62,10 +62,9 @@ impl Node {
             non_masquerade: BTreeSet::new(),
             boot_id: "this boot".to_owned(),
         };
-        let engine = self
-            .engine
-            .insert(Engine::new(self.kernel.clone(), store, settings));
-        engine.reconcile(NOW)
+        let engine = Engine::start(self.kernel.clone(), store, settings, NOW).unwrap();
+        let engine = self.engine.insert(engine);
+        engine.status().last_reconcile.expect("it has just looked")
     }
 
     fn records(&self) -> PathBuf {

@@ -208,6 +208,22 @@ fn after_a_reboot_every_lease_is_free_again() {
     node.add(&intent).unwrap();
 }
 
+/// BEHAVIOURS A5: no new ADD before the agent knows what is there.
+#[test]
+fn an_agent_that_cannot_look_at_the_node_does_not_start() {
+    let mut node = Node::start();
+    let store = node.engine.take().unwrap().store;
+    let settings = Settings {
+        default_network: node.default_network.clone(),
+        uplinks: BTreeSet::new(),
+        non_masquerade: BTreeSet::new(),
+        boot_id: "this boot".to_owned(),
+    };
+    node.kernel.meet(kernel_that_fails::Fate::Fail(0));
+    let started = Engine::start(node.kernel.clone(), store, settings, NOW);
+    assert!(matches!(started.map(drop), Err(EngineError::Observe(_))));
+}
+
 #[test]
 fn a_restart_changes_nothing_for_the_pods_that_live() {
     let mut node = Node::start();

@@ -54,9 +54,8 @@ fn run() -> Running {
     let fake = node.fake.clone();
     let (handle, thread) = spawn(move || {
         let permits = waiting;
-        let mut engine = Engine::new(Gate { fake, permits }, store, settings);
-        engine.reconcile(NOW);
-        std::io::Result::Ok(engine)
+        let engine = Engine::start(Gate { fake, permits }, store, settings, NOW);
+        engine.map_err(std::io::Error::other)
     })
     .unwrap();
     Running {
