@@ -96,12 +96,15 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
 /// Whether the pod that the flow was made for is gone.
 #[inline(always)]
 pub(crate) fn is_stale<E: Node>(node: &E, flow: &Flow) -> bool {
-    flow.pod != 0
-        && match node.pod(flow.pod) {
-            // A free row keeps the generation of its last owner until it gets another.
-            Some(pod) => pod.interface == 0 || pod.generation != flow.generation,
-            None => true,
-        }
+    flow.pod != 0 && !is_current(node, flow.pod, flow.generation)
+}
+
+/// Whether the pod of that generation still has the slot.
+#[inline(always)]
+pub(crate) fn is_current<E: Node>(node: &E, slot: u32, generation: u32) -> bool {
+    // A free row keeps the generation of its last owner until it gets another.
+    node.pod(slot)
+        .is_some_and(|pod| pod.interface != 0 && pod.generation == generation)
 }
 
 /// Whether a masqueraded flow now leaves by another uplink: its address is not that uplink's.

@@ -53,10 +53,10 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportM
         return Ok(HostportMatch::Socket);
     }
     work.pod = work.hostport.pod;
-    match node.pod(work.hostport.pod) {
-        Some(pod) if pod.generation == work.hostport.generation => Ok(HostportMatch::Pod),
-        _ => Err(DropReason::StaleGeneration),
+    if !flow::is_current(node, work.hostport.pod, work.hostport.generation) {
+        return Err(DropReason::StaleGeneration);
     }
+    Ok(HostportMatch::Pod)
 }
 
 /// Whether a connection of the node itself uses the port: a port of the node's own choosing may equal a hostport.

@@ -25,16 +25,14 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
     if let Some(endpoint) = node.endpoint(source) {
         work.endpoint = *endpoint;
         work.pod = work.endpoint.pod;
-        return match node.pod(work.endpoint.pod) {
-            Some(pod) if pod.generation == work.endpoint.generation => {
-                Ok(if is_masqueraded(node, work) {
-                    Origin::Pod
-                } else {
-                    Origin::Elsewhere
-                })
-            }
-            _ => Err(DropReason::UnknownPod),
-        };
+        if !flow::is_current(node, work.endpoint.pod, work.endpoint.generation) {
+            return Err(DropReason::UnknownPod);
+        }
+        return Ok(if is_masqueraded(node, work) {
+            Origin::Pod
+        } else {
+            Origin::Elsewhere
+        });
     }
     if node.is_local(source) {
         return Ok(if collides(node, work) {

@@ -151,7 +151,10 @@ pub(crate) fn program_of(place: Place) -> &'static str {
 /// Writes a world's tables, all but its flows and fragments, into the object's maps.
 fn fill(object: &mut Object, world: &World) -> Result<()> {
     object.set::<64>(maps::SETTINGS, 0, &world.settings)?;
-    for (slot, pod) in (0..).zip(&world.pods).filter(|(_, pod)| pod.interface != 0) {
+    for (slot, pod) in (0..)
+        .zip(&world.pods)
+        .filter(|(_, pod)| pod.generation != 0)
+    {
         object.set::<64>(maps::PODS, slot, pod)?;
     }
     for (interface, pod) in &world.interfaces {

@@ -1,7 +1,8 @@
 //! Forgetting flows.
 
+use abi::DropReason;
 use anyhow::Result;
-use verdict::simulator::Place::UplinkOut;
+use verdict::simulator::Place::{UplinkIn, UplinkOut};
 use verdict::simulator::example::{self, FAMILIES};
 use verdict::simulator::frame::{Body, Frame};
 
@@ -51,6 +52,23 @@ fn a_sweep_forgets_flows_of_pods_that_are_gone() -> Result<()> {
         assert_eq!((swept.kept, swept.timed_out, swept.stale), (4, 0, 2));
         let left = bench.flows()?;
         assert!(left.values().all(|flow| flow.pod == example::OTHER_POD));
+        Ok(())
+    })
+}
+
+#[test]
+fn a_free_slot_is_nobodys_before_it_has_another_owner() -> Result<()> {
+    on_bench(|bench| {
+        open_flows(bench)?;
+        bench.change(|world| world.pods[example::POD as usize].interface = 0)?;
+        let body = Body::Udp(42_000, 53, b"query".to_vec());
+        let late = Frame::new(example::pod()[0], example::remote()[0], body);
+        bench.drops(UplinkOut, &late, DropReason::UnknownPod)?;
+        let body = Body::Udp(42_000, example::HOSTPORT, b"query".to_vec());
+        let client = Frame::new(example::remote()[0], example::node()[0], body);
+        bench.drops(UplinkIn, &client, DropReason::StaleGeneration)?;
+        let swept = bench.sweep()?;
+        assert_eq!((swept.kept, swept.timed_out, swept.stale), (4, 0, 2));
         Ok(())
     })
 }
