@@ -113,6 +113,7 @@ impl Config {
             bridge: self.bridge.clone(),
             ranges: self.ranges.clone(),
             routes: Vec::new(),
+            default_route: true,
             mtu: self.mtu,
             hairpin: self.hairpin,
             masquerade: true,

@@ -66,6 +66,8 @@ pub struct Config {
     pub mtu: Option<u32>,
     /// `ipMasq`.
     pub ip_masq: Option<bool>,
+    /// `isDefaultGateway`.
+    pub is_default_gateway: Option<bool>,
     /// `hairpinMode`.
     pub hairpin_mode: Option<bool>,
     /// `promiscMode`.
@@ -91,6 +93,7 @@ impl Config {
             bridge: config.parsed("bridge")?,
             mtu: mtu(config)?,
             ip_masq: config.flag("ipMasq")?,
+            is_default_gateway: config.flag("isDefaultGateway")?,
             hairpin_mode: config.flag("hairpinMode")?,
             promisc_mode: config.flag("promiscMode")?,
             ipam,

@@ -74,6 +74,7 @@ fn own_network(config: &Config, ipam: &Ipam) -> Network {
         bridge,
         ranges: ipam.ranges.clone(),
         routes: ipam.routes.clone(),
+        default_route: config.is_default_gateway.unwrap_or(false),
         mtu: config.mtu,
         hairpin,
         masquerade: config.ip_masq.unwrap_or(false),
@@ -100,6 +101,11 @@ fn default_network(config: &Config, default: Option<&Network>) -> Result<Network
         says("bridge", config.bridge.as_ref(), Some(&network.bridge)),
         says("mtu", config.mtu, network.mtu),
         says("ipMasq", config.ip_masq, Some(network.masquerade)),
+        says(
+            "isDefaultGateway",
+            config.is_default_gateway,
+            Some(network.default_route),
+        ),
         says(
             "hairpinMode",
             config.hairpin_mode,

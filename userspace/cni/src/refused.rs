@@ -9,8 +9,7 @@ use crate::Error;
 use crate::json::{Node, Object};
 
 /// Keys that must be off: false, 0 or empty.
-const OFF: [&str; 17] = [
-    "isDefaultGateway",
+const OFF: [&str; 16] = [
     "forceAddress",
     "vlan",
     "vlanTrunk",

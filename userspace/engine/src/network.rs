@@ -65,6 +65,7 @@ mod tests {
             bridge: "br0".parse().unwrap(),
             ranges: vec![RangeSet::of_cidr(subnet.parse().unwrap()).unwrap()],
             routes: Vec::new(),
+            default_route: true,
             mtu: None,
             hairpin: model::HairpinMode::None,
             masquerade: true,

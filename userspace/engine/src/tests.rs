@@ -142,6 +142,7 @@ fn network(name: &str, bridge: &str, subnets: &[&str]) -> Network {
         bridge: bridge.parse().unwrap(),
         ranges: subnets.iter().map(set).collect(),
         routes: Vec::new(),
+        default_route: true,
         mtu: None,
         hairpin: HairpinMode::HairpinVeth,
         masquerade: true,

@@ -134,6 +134,7 @@ mod tests {
             bridge: "cbr0".parse().unwrap(),
             ranges: Vec::new(),
             routes: Vec::new(),
+            default_route: true,
             mtu,
             hairpin: crate::HairpinMode::default(),
             masquerade: true,

@@ -27,6 +27,8 @@ pub struct Network {
     pub ranges: Vec<RangeSet>,
     /// Routes that pods get; one without a gateway goes by the gateway of its family.
     pub routes: Vec<Route>,
+    /// Whether pods get a default route by the gateway of each family, where `routes` has none.
+    pub default_route: bool,
     /// MTU in bytes; `None` for kubenet's rule (BEHAVIOURS K1).
     pub mtu: Option<u32>,
     /// How a pod reaches itself.

@@ -155,12 +155,12 @@ fn routes(wanted: &[Route], addresses: &[Assigned]) -> Vec<Route> {
     routes
 }
 
-/// The routes that the network names, or the default route of each family where it names none (BEHAVIOURS K13). But
-/// not in a namespace that has another attachment: its default routes are that one's, and a pod has one of each.
+/// The routes that the network names, and after them its default routes (BEHAVIOURS K13). But these not in a namespace
+/// that has another attachment: they are that one's, and a pod has one of each family.
 fn wanted_routes(network: &Network, netns: &Netns, records: &Records) -> Vec<Route> {
     let mut others = records.values().map(|record| &record.attachment.netns);
     let same = |other: &Netns| (other.device, other.inode) == (netns.device, netns.inode);
-    if !network.routes.is_empty() || others.any(same) {
+    if !network.default_route || others.any(same) {
         return network.routes.clone();
     }
     let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
@@ -169,7 +169,8 @@ fn wanted_routes(network: &Network, netns: &Netns, records: &Records) -> Vec<Rou
         destination,
         gateway: None,
     };
-    destinations.map(default).collect()
+    let named = network.routes.iter().copied();
+    named.chain(destinations.map(default)).collect()
 }
 
 /// The mappings without repetitions, once it is certain that each port of the node is this pod's alone. A wildcard

@@ -28,6 +28,7 @@ pub(crate) fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
         bridge: parse(bridge),
         ranges: cidrs.iter().map(set).collect(),
         routes: Vec::new(),
+        default_route: true,
         mtu: None,
         hairpin: HairpinMode::HairpinVeth,
         masquerade: true,

@@ -125,6 +125,7 @@ struct StoredNetwork {
     bridge: Text<model::IfName>,
     ranges: Vec<Vec<StoredRange>>,
     routes: Vec<StoredRoute>,
+    default_route: bool,
     mtu: Option<u32>,
     hairpin: StoredHairpin,
     masquerade: bool,
@@ -326,6 +327,7 @@ impl From<&Network> for StoredNetwork {
             bridge: Text(network.bridge.clone()),
             ranges: network.ranges.iter().map(ranges).collect(),
             routes: network.routes.iter().map(Into::into).collect(),
+            default_route: network.default_route,
             mtu: network.mtu,
             hairpin: match network.hairpin {
                 HairpinMode::HairpinVeth => StoredHairpin::HairpinVeth,
@@ -347,6 +349,7 @@ impl TryFrom<StoredNetwork> for Network {
             bridge: stored.bridge.0,
             ranges: ranges.collect::<Result<_, _>>()?,
             routes: stored.routes.into_iter().map(Into::into).collect(),
+            default_route: stored.default_route,
             mtu: stored.mtu,
             hairpin: match stored.hairpin {
                 StoredHairpin::HairpinVeth => HairpinMode::HairpinVeth,

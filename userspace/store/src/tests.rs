@@ -80,6 +80,7 @@ fn network(name: &str) -> Network {
             destination: "::/0".parse().unwrap(),
             gateway: None,
         }],
+        default_route: true,
         mtu: Some(1400),
         hairpin: HairpinMode::None,
         masquerade: false,

@@ -14,6 +14,7 @@ fn default_network() -> Network {
         bridge: "cbr0".parse().unwrap(),
         ranges: vec![RangeSet::of_cidr(cidr).unwrap()],
         routes: Vec::new(),
+        default_route: true,
         mtu: None,
         hairpin: HairpinMode::HairpinVeth,
         masquerade: true,
@@ -71,6 +72,7 @@ fn without_a_pod_cidr_an_add_is_for_later_and_status_says_unavailable() {
 fn a_configuration_may_repeat_what_the_agents_network_is() {
     let config = json!({
         "name": "k8s", "bridge": "cbr0", "ipMasq": true, "hairpinMode": true, "promiscMode": false, "isGateway": true,
+        "isDefaultGateway": true,
     });
     assert!(intent_of(&config.to_string()).is_ok());
 }
@@ -83,6 +85,7 @@ fn a_configuration_may_not_contradict_the_agents_network() {
         ("ipMasq", json!(false)),
         ("hairpinMode", json!(false)),
         ("promiscMode", json!(true)),
+        ("isDefaultGateway", json!(false)),
     ] {
         let mut config = json!({"name": "k8s"});
         config[key] = value;
@@ -132,6 +135,20 @@ fn the_old_form_of_a_range_is_the_first_set_and_defaults_are_the_bridge_plugins(
         .unwrap()
         .network;
     assert_eq!(network.bridge.as_str(), "cni0");
+    assert!(!network.default_route);
+}
+
+/// BEHAVIOURS B3
+#[test]
+fn pods_of_a_default_gateway_get_a_default_route() {
+    let mut config = own(json!({"subnet": "10.1.0.0/24"}));
+    config["isDefaultGateway"] = json!(true);
+    assert!(
+        intent_of(&config.to_string())
+            .unwrap()
+            .network
+            .default_route
+    );
 }
 
 /// BEHAVIOURS K14, R8: people search for host-local's words.

@@ -152,7 +152,6 @@ fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
         ("vlanTrunk", json!([{"id": 5}])),
         ("macspoofchk", json!(true)),
         ("portIsolation", json!(true)),
-        ("isDefaultGateway", json!(true)),
         ("forceAddress", json!(true)),
         ("enabledad", json!(true)),
         ("disableContainerInterface", json!(true)),

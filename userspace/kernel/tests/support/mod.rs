@@ -17,7 +17,7 @@ use model::{
 };
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
-use planner::{BridgeSpec, Hook, Observed, PodSpec, Scope, Step, VethSpec};
+use planner::{BridgeSpec, Hook, Observed, PodSpec, RouteEntry, Scope, Step, VethSpec};
 use tempfile::TempDir;
 
 /// Alias of the bridges of these tests.
@@ -191,20 +191,31 @@ pub(crate) fn execute(host: &mut Host, steps: &[Step]) {
     }
 }
 
-/// All of the node, without the link-local addresses and routes that the kernel adds in its own time.
+/// All of the node, without what the kernel adds in its own time.
 pub(crate) fn observe(host: &mut impl Kernel) -> Observed {
-    let sysctls = BTreeSet::new();
-    let observed = host.observe(&Scope::Node { sysctls });
+    look(
+        host,
+        &Scope::Node {
+            sysctls: BTreeSet::new(),
+        },
+    )
+}
+
+/// What is seen, without the link-local addresses and routes that the kernel adds in its own time.
+pub(crate) fn look(host: &mut impl Kernel, scope: &Scope) -> Observed {
+    let observed = host.observe(scope);
     let mut observed = observed.unwrap_or_else(|error| panic!("{}", chain(&error)));
-    let link_local =
-        |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     for link in observed.links.values_mut() {
-        link.addresses.retain(|own| !link_local(own.address));
+        link.addresses.retain(|own| !is_link_local(own.address));
     }
+    let plain = |route: &RouteEntry| !is_link_local(route.destination.network());
+    observed.routes.retain(plain);
     observed
-        .routes
-        .retain(|route| !link_local(route.destination.network()));
-    observed
+}
+
+/// Whether an address is of fe80::/10.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// The bridge of these tests.

@@ -50,7 +50,7 @@ fn addresses_come_ipv4_first_whatever_the_order_of_the_sets() {
 
 /// BEHAVIOURS K13.
 #[test]
-fn a_network_without_routes_gets_the_default_route_of_each_family_present() {
+fn a_network_gives_the_default_route_of_each_family_present_where_it_is_told_to() {
     let mut wish = intent("c1");
     let routes = |wish: &model::Intent| -> Vec<String> {
         let routes = attachment(wish).routes;
@@ -62,6 +62,8 @@ fn a_network_without_routes_gets_the_default_route_of_each_family_present() {
     assert_eq!(routes(&wish), ["0.0.0.0/0 10.1.0.1", "::/0 fd00:1::1"]);
     wish.network.ranges.remove(0);
     assert_eq!(routes(&wish), ["::/0 fd00:1::1"]);
+    wish.network.default_route = false;
+    assert!(routes(&wish).is_empty());
 }
 
 #[test]
@@ -72,6 +74,7 @@ fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
     };
     let mut wish = intent("c1");
     wish.network.ranges.truncate(1);
+    wish.network.default_route = false;
     wish.network.routes = vec![
         route("172.16.0.0/12", None),
         route("172.31.0.0/16", Some("10.1.0.9")),
@@ -113,6 +116,7 @@ fn of_two_routes_to_one_destination_the_first_wins() {
         gateway: gateway.map(parse),
     };
     let mut wish = intent("c1");
+    wish.network.default_route = false;
     wish.network.routes = vec![route(Some("10.1.0.9")), route(None)];
     assert_eq!(attachment(&wish).routes, [route(Some("10.1.0.9"))]);
 }
