@@ -59,6 +59,9 @@ fn a_veth_is_made_with_its_peer_in_the_pod_and_set_up_in_and_out() {
         let scope = Scope::Attachment(Box::new(attachment.clone()));
         let seen = host.observe(&scope).unwrap();
         let end = &seen.links[attachment.host_link().name()];
+        assert_eq!(end.addresses, [], "no link-local address on a bridge port");
+        let seen = look(&mut host, &scope);
+        let end = &seen.links[attachment.host_link().name()];
         let bridge = &seen.links[&bridge().name];
         assert_eq!(end.kind, LinkKind::Veth);
         assert_eq!(end.mac, Some(attachment.key.host_mac()));
@@ -67,7 +70,6 @@ fn a_veth_is_made_with_its_peer_in_the_pod_and_set_up_in_and_out() {
         assert!(end.hairpin && end.up);
         assert_eq!(end.hooks, pod_hooks());
         assert_eq!(end.mtu, 1450);
-        assert_eq!(end.addresses, [], "no link-local address on a bridge port");
         assert_eq!(bridge.addresses[0], parse("10.88.0.1/24"));
         assert_eq!(seen.netns[&netns.path], netns);
 
@@ -228,6 +230,30 @@ fn what_is_not_ours_by_its_alias_is_not_deleted() {
             Some(Errno::EEXIST)
         );
         assert_eq!(run("ip -o link").lines().count(), 4);
+    });
+}
+
+#[test]
+fn what_an_agent_left_unsigned_is_finished_or_deleted() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        let attachment = attachment(&netns, 2);
+        let (name, mac) = (attachment.host_link(), attachment.key.host_mac());
+        run(&format!(
+            "ip link add {name} address {mac} type veth peer name other"
+        ));
+        execute(&mut host, &[delete(&attachment)]);
+        let bridge = bridge();
+        run(&format!(
+            "ip link add cbr0 address {} type bridge",
+            bridge.mac
+        ));
+        execute(&mut host, &[Step::CreateBridge(bridge.clone())]);
+        let seen = observe(&mut host);
+        assert_eq!(seen.links.len(), 2);
+        assert_eq!(seen.links[&bridge.name].alias, Some(bridge.alias));
+        assert_eq!(seen.links[&bridge.name].mtu, bridge.mtu);
     });
 }
 

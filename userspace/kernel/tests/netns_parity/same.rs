@@ -1,13 +1,12 @@
 //! What was seen, in words that are the same in both worlds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use model::{Netns, NetnsPath};
 use planner::{Entries, Entry, EntryKey, LinkRef, Observed, RouteEntry};
 
 use crate::PODS;
-use crate::support::parse;
+use crate::support::{is_link_local, parse};
 
 /// Interface indexes in words that are the same in both worlds.
 pub(crate) struct Names {
@@ -93,10 +92,6 @@ impl Names {
         };
         entries.into_iter().map(same).collect()
     }
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 fn refs(key: &EntryKey, entry: &Entry) -> Vec<LinkRef> {

@@ -213,7 +213,7 @@ pub(crate) fn look(host: &mut impl Kernel, scope: &Scope) -> Observed {
     observed
 }
 
-/// Whether an address is of fe80::/10.
+/// Whether an address is of `fe80::/10`.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
