@@ -1,3 +1,5 @@
+//! When a flow is made, found, opened again and dead.
+
 use abi::{Address, Flow, FlowFlags, Port, Seen, Timeouts, Tuple, protocol};
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Which address and which port a pod's flow gets.
+
 use abi::{Address, Port, Settings, Source, Uplink};
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! What is read from frames, whole, cut short and hostile.
+
 use abi::{Address, DropReason, Port, Seen, protocol};
 use proptest::prelude::*;
 

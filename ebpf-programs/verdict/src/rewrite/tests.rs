@@ -1,3 +1,5 @@
+//! Translating and translating back, and checksums against full recomputation.
+
 use abi::{Address, Port, Tuple};
 use proptest::prelude::*;
 
