@@ -71,9 +71,14 @@ fn belongs(attachment: &Attachment, observed: &Observed, key: &EntryKey, entry: 
     }
 }
 
+/// Whether nobody had the attachment's row of the pod table after it.
 fn owns_row(attachment: &Attachment, observed: &Observed) -> bool {
-    let row = observed.entries.get(&EntryKey::Pod(attachment.slot));
-    matches!(row, Some(Entry::Pod { generation, .. }) if *generation == attachment.generation)
+    match observed.entries.get(&EntryKey::Pod(attachment.slot)) {
+        Some(Entry::Pod { generation, .. } | Entry::FreePod { generation }) => {
+            *generation == attachment.generation
+        }
+        _ => false,
+    }
 }
 
 /// The step that takes an entry away; a row of the pod table stays behind as a free one.

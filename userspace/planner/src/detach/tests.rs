@@ -49,6 +49,26 @@ fn of_what_is_gone_nothing_is_removed() {
     assert!(plan_detach(&published(), &node()).is_empty());
 }
 
+/// An earlier DEL freed the row and failed to remove the interface's entry.
+#[test]
+fn an_entry_of_a_gone_link_is_ours_as_long_as_its_row_is_nobody_elses() {
+    let attachment = published();
+    let steps = |generation: u32| {
+        let mut observed = node();
+        let slot = attachment.slot;
+        observed.entries.insert(
+            EntryKey::Interface(LinkRef::Gone(9)),
+            Entry::Interface { slot },
+        );
+        observed
+            .entries
+            .insert(EntryKey::Pod(slot), Entry::FreePod { generation });
+        plan_detach(&attachment, &observed).steps().len()
+    };
+    assert_eq!(steps(attachment.generation), 1);
+    assert_eq!(steps(attachment.generation + 1), 0);
+}
+
 /// The runtime deleted the namespace first: the link is gone, the entries speak of an index.
 #[test]
 fn entries_of_a_link_that_is_gone_are_removed() {
