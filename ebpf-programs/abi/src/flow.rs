@@ -127,7 +127,7 @@ pub struct Flow {
     pub created: u32,
     /// Seconds of `CLOCK_MONOTONIC` when this direction was last seen.
     pub last_seen: u32,
-    /// Interface index of the uplink that the flow uses.
+    /// Interface index of the uplink that the flow uses; with [`FlowFlags::FROM_POD`], of the client's veth.
     pub uplink: u32,
     /// The pod's slot in the pod table; 0 for a flow of the node itself.
     pub pod: u32,

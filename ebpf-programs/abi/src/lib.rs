@@ -12,9 +12,11 @@
 
 mod address;
 mod counter;
+mod dialled;
 mod flow;
 mod hostport;
 pub mod maps;
+mod network;
 mod pod;
 mod prefix;
 mod reason;
@@ -24,8 +26,10 @@ mod uplink;
 
 pub use address::{Address, Family, Mac, Port};
 pub use counter::{Counters, Direction, DropCount};
+pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
 pub use flow::{Flow, FlowFlags, FragmentKey, FragmentPorts, Seen, Tuple};
 pub use hostport::{Hostport, HostportKey};
+pub use network::Network;
 pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;

@@ -32,6 +32,16 @@ pub const HOSTPORTS: &str = "HOSTPORTS";
 /// Entries of [`HOSTPORTS`].
 pub const HOSTPORTS_CAPACITY: u32 = 32_768;
 
+/// Network table: hash, interface index of the bridge → [`crate::Network`].
+pub const NETWORKS: &str = "NETWORKS";
+/// Entries of [`NETWORKS`].
+pub const NETWORKS_CAPACITY: u32 = 1_024;
+
+/// What sockets of the node have dialled: LRU hash, [`crate::DialledKey`] → [`crate::Dialled`].
+pub const DIALLED: &str = "DIALLED";
+/// Entries of [`DIALLED`].
+pub const DIALLED_CAPACITY: u32 = 16_384;
+
 /// Uplink table: hash, interface index → [`crate::Uplink`].
 pub const UPLINKS: &str = "UPLINKS";
 /// Entries of [`UPLINKS`].
@@ -75,4 +85,25 @@ pub mod programs {
     pub const UPLINK_OUT: &str = "uplink_out";
     /// Not attached: run by the agent to forget flows that have timed out.
     pub const SWEEP: &str = "sweep";
+
+    /// On a cgroup, before a socket connects by IPv4.
+    pub const CONNECT4: &str = "connect4";
+    /// On a cgroup, before a socket connects by IPv6.
+    pub const CONNECT6: &str = "connect6";
+    /// On a cgroup, before a UDP socket that is not connected sends by IPv4.
+    pub const SENDMSG4: &str = "sendmsg4";
+    /// On a cgroup, before a UDP socket that is not connected sends by IPv6.
+    pub const SENDMSG6: &str = "sendmsg6";
+    /// On a cgroup, before a UDP socket is told whom an IPv4 datagram came from.
+    pub const RECVMSG4: &str = "recvmsg4";
+    /// On a cgroup, before a UDP socket is told whom an IPv6 datagram came from.
+    pub const RECVMSG6: &str = "recvmsg6";
+    /// On a cgroup, before a socket is told its IPv4 peer.
+    pub const GETPEERNAME4: &str = "getpeername4";
+    /// On a cgroup, before a socket is told its IPv6 peer.
+    pub const GETPEERNAME6: &str = "getpeername6";
+    /// On a cgroup, before a socket is bound to an IPv4 address.
+    pub const BIND4: &str = "bind4";
+    /// On a cgroup, before a socket is bound to an IPv6 address.
+    pub const BIND6: &str = "bind6";
 }

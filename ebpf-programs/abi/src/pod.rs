@@ -56,6 +56,8 @@ impl EndpointFlags {
     pub const MASQUERADE_V6: u32 = 1 << 1;
     /// Frames with a source MAC or IP address that is not the pod's are dropped.
     pub const SPOOF_CHECK: u32 = 1 << 2;
+    /// Hostports lead to the pod: other pods may come to it by two ways, and it has to tell them apart.
+    pub const PUBLISHED: u32 = 1 << 3;
 }
 
 /// Whose an interface is: value of the interface table, keyed by the interface index of the host's end.

@@ -65,7 +65,12 @@ pub struct Settings {
     /// Highest port that MASQUERADE may move a flow to.
     pub port_high: u16,
     /// Always zero.
-    pub reserved: [u32; 7],
+    pub reserved: u32,
+    /// Cookie of the agent's network namespace (`SO_NETNS_COOKIE`): only sockets of that namespace are the node's own.
+    /// 0 as long as nobody has said which.
+    pub netns_cookie: u64,
+    /// Always zero.
+    pub reserved2: [u32; 4],
 }
 
 const _: () = assert!(size_of::<Settings>() == 64);

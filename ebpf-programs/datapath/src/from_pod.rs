@@ -9,5 +9,6 @@ use crate::stages::Stages;
 
 #[classifier]
 fn from_pod(context: TcContext) -> i32 {
-    action::of(hooks::from_pod(&mut Stages::new(context.skb.skb)))
+    let skb = context.skb.skb;
+    action::of(skb, hooks::from_pod(&mut Stages::new(skb)))
 }

@@ -9,7 +9,7 @@ use core::ptr;
 
 use abi::{
     Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Pod, Seen, Settings, Tuple, Uplink, protocol,
+    HostportKey, Network, Pod, Seen, Settings, Tuple, Uplink, protocol,
 };
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_NOEXIST, bpf_fib_lookup, bpf_sock,
@@ -191,6 +191,12 @@ impl Node for Kernel {
     fn hostport(&self, key: &HostportKey) -> Option<&Hostport> {
         // SAFETY: as above.
         unsafe { maps::HOSTPORTS.get(key) }
+    }
+
+    #[inline(always)]
+    fn network(&self, bridge: u32) -> Option<&Network> {
+        // SAFETY: as above.
+        unsafe { maps::NETWORKS.get(bridge) }
     }
 
     #[inline(always)]

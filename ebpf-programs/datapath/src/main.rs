@@ -6,7 +6,8 @@
 //! - `maps`: every map, by name.
 //! - `kernel`: packet and node as seen through BPF helpers.
 //! - `stages`: one separately verified function per stage of `verdict`.
-//! - one file per hook, and `sweep`.
+//! - one file per hook of traffic control, and `sweep`.
+//! - `socket`: a socket that asks for an address; `dial` and `bind` are the programs on the cgroup.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main, feature(core_intrinsics))]
 #![cfg_attr(
@@ -20,11 +21,17 @@
 #[cfg(target_arch = "bpf")]
 mod action;
 #[cfg(target_arch = "bpf")]
+mod bind;
+#[cfg(target_arch = "bpf")]
+mod dial;
+#[cfg(target_arch = "bpf")]
 mod from_pod;
 #[cfg(target_arch = "bpf")]
 mod kernel;
 #[cfg(target_arch = "bpf")]
 mod maps;
+#[cfg(target_arch = "bpf")]
+mod socket;
 #[cfg(target_arch = "bpf")]
 mod stages;
 #[cfg(target_arch = "bpf")]

@@ -1,8 +1,8 @@
 //! Every map of the object, pinned by name. Layouts and capacities are `abi`'s.
 
 use abi::{
-    Address, Counters, DropCount, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Interface, Pod, Settings, Swept, Tuple, Uplink, maps as names,
+    Address, Counters, Dialled, DialledKey, DropCount, Endpoint, Flow, FragmentKey, FragmentPorts,
+    Hostport, HostportKey, Interface, Network, Pod, Settings, Swept, Tuple, Uplink, maps as names,
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
@@ -29,6 +29,13 @@ pub(crate) static ENDPOINTS: HashMap<Address, Endpoint> =
 #[map]
 pub(crate) static HOSTPORTS: HashMap<HostportKey, Hostport> =
     HashMap::pinned(names::HOSTPORTS_CAPACITY, 0);
+
+#[map]
+pub(crate) static NETWORKS: HashMap<u32, Network> = HashMap::pinned(names::NETWORKS_CAPACITY, 0);
+
+#[map]
+pub(crate) static DIALLED: LruHashMap<DialledKey, Dialled> =
+    LruHashMap::pinned(names::DIALLED_CAPACITY, 0);
 
 #[map]
 pub(crate) static UPLINKS: HashMap<u32, Uplink> = HashMap::pinned(names::UPLINKS_CAPACITY, 0);

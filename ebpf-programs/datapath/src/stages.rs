@@ -72,6 +72,15 @@ stage!(stage_find_hostport() -> Decision<HostportMatch>, |kernel, work| {
 stage!(stage_open_hostport() -> Decision<()>, |kernel, work| {
     stages::open_hostport(kernel, work)
 });
+stage!(stage_find_dialled() -> Decision<HostportMatch>, |kernel, work| {
+    stages::find_dialled(kernel, work)
+});
+stage!(stage_try_dialled(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
+    stages::try_dialled(kernel, work, attempt)
+});
+stage!(stage_deliver() -> Verdict, |kernel, work| {
+    stages::deliver(kernel, work)
+});
 stage!(stage_open_direct() -> Decision<()>, |kernel, work| {
     stages::open_direct(kernel, work)
 });
@@ -167,6 +176,21 @@ impl Hook for Stages {
     #[inline(always)]
     fn open_direct(&mut self) -> Decision<()> {
         Code::from_code(stage_open_direct(self.skb))
+    }
+
+    #[inline(always)]
+    fn find_dialled(&mut self) -> Decision<HostportMatch> {
+        Code::from_code(stage_find_dialled(self.skb))
+    }
+
+    #[inline(always)]
+    fn try_dialled(&mut self, attempt: u32) -> Decision<bool> {
+        Code::from_code(stage_try_dialled(self.skb, attempt.code()))
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self) -> Verdict {
+        Code::from_code(stage_deliver(self.skb))
     }
 
     #[inline(always)]

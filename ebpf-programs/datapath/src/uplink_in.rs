@@ -13,5 +13,6 @@ fn uplink_in(context: TcContext) -> i32 {
     if Kernel::new(context.skb.skb).is_tagged() {
         return action::NEXT;
     }
-    action::of(hooks::uplink_in(&mut Stages::new(context.skb.skb)))
+    let skb = context.skb.skb;
+    action::of(skb, hooks::uplink_in(&mut Stages::new(skb)))
 }

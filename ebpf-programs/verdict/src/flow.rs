@@ -2,6 +2,7 @@
 
 use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
 
+use crate::local;
 use crate::node::{Insertion, Node, Touch};
 use crate::outcome::Decision;
 use crate::work::{Pair, Transport, Way, Work};
@@ -12,11 +13,11 @@ const HALF_PAIR: u32 = 2;
 /// What all entries of a new flow have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Which way packets of the original direction cross the uplink.
+    /// Where the flow applies to packets of the original direction.
     pub way: Way,
     /// [`FlowFlags`] beyond those of the way and the direction.
     pub flags: u32,
-    /// Interface index of the uplink.
+    /// Interface index of the uplink, or of the client's veth.
     pub uplink: u32,
     /// The pod's slot, 0 for the node's own.
     pub pod: u32,
@@ -33,6 +34,7 @@ impl Pair {
         let (there, back) = match terms.way {
             Way::In => (FlowFlags::UPLINK_IN, FlowFlags::UPLINK_OUT),
             Way::Out => (FlowFlags::UPLINK_OUT, FlowFlags::UPLINK_IN),
+            Way::Pod => (FlowFlags::FROM_POD, FlowFlags::FROM_POD),
         };
         self.original.key = *from;
         self.reply.key = to.reverse();
@@ -72,13 +74,19 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
         return false;
     }
     work.translated = flow.translated;
-    if is_stale(node, &flow) || has_moved(&flow, way, work.interface) {
+    if is_stale(node, &flow)
+        || has_moved(&flow, way, work.interface)
+        || (way == Way::Pod && !local::reaches_its_pod(node, work, &flow))
+    {
         work.pair.reply.key = flow.translated.reverse();
         let original = flow.flags & FlowFlags::ORIGINAL != 0;
         discard(node, &work.headers.tuple, &work.pair.reply.key, original);
         return false;
     }
-    work.pod = flow.pod;
+    // Of a packet between two pods, the one that sends it is billed here.
+    if way != Way::Pod {
+        work.pod = flow.pod;
+    }
     if opens_tcp(work) && flow.flags & FlowFlags::ORIGINAL != 0 {
         reopen(node, entry, work);
     }
@@ -138,8 +146,9 @@ fn other_direction<E: Node>(node: &E, key: &Tuple, opposite: &Tuple) -> Option<F
     (flow.translated.reverse() == *key).then_some(flow)
 }
 
+/// Whether the packet opens a TCP connection.
 #[inline(always)]
-fn opens_tcp(work: &Work) -> bool {
+pub(crate) fn opens_tcp(work: &Work) -> bool {
     work.headers.transport == Transport::Tcp
         && work.headers.seen & (Seen::SYN | Seen::ACK) == Seen::SYN
 }

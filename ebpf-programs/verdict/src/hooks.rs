@@ -2,6 +2,7 @@
 
 use abi::{Direction, DropReason};
 
+use crate::local;
 use crate::masquerade::TRIES;
 use crate::outcome::{Decision, Verdict};
 use crate::work::{Content, HostportMatch, Origin, Way};
@@ -36,6 +37,12 @@ pub trait Hook {
     fn open_hostport(&mut self) -> Decision<()>;
     /// [`crate::stages::open_direct`].
     fn open_direct(&mut self) -> Decision<()>;
+    /// [`crate::stages::find_dialled`].
+    fn find_dialled(&mut self) -> Decision<HostportMatch>;
+    /// [`crate::stages::try_dialled`].
+    fn try_dialled(&mut self, attempt: u32) -> Decision<bool>;
+    /// [`crate::stages::deliver`].
+    fn deliver(&mut self) -> Verdict;
     /// [`crate::stages::translate`].
     fn translate(&mut self) -> Decision<()>;
     /// [`crate::stages::translate_quoted`].
@@ -47,15 +54,48 @@ pub trait Hook {
 /// What a pod sends.
 #[inline(always)]
 pub fn from_pod(hook: &mut impl Hook) -> Verdict {
-    let verdict = Verdict::from(send(hook));
+    let verdict = match send(hook) {
+        Ok(verdict) => verdict,
+        Err(reason) => Verdict::Drop(reason),
+    };
     hook.count(Direction::Egress, verdict);
     verdict
 }
 
 #[inline(always)]
-fn send(hook: &mut impl Hook) -> Decision<()> {
+fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     let content = hook.parse_pod()?;
-    hook.check_sender(content)
+    hook.check_sender(content)?;
+    match content {
+        // A fragment without ports is nobody's yet: the node's own reassembly has the last word.
+        Content::Foreign | Content::Arp | Content::LostFragment => return Ok(Verdict::Pass),
+        Content::IcmpError => {
+            if !hook.find_quoted_flow(Way::Pod) {
+                return Ok(Verdict::Pass);
+            }
+            hook.translate_quoted(Way::Pod)?;
+            return Ok(hook.deliver());
+        }
+        Content::Ip => {}
+    }
+    if !hook.find_flow(Way::Pod) {
+        match hook.find_dialled()? {
+            HostportMatch::None | HostportMatch::Socket => return Ok(Verdict::Pass),
+            HostportMatch::Pod => open_dialled(hook)?,
+        }
+    }
+    hook.translate()?;
+    Ok(hook.deliver())
+}
+
+#[inline(always)]
+fn open_dialled(hook: &mut impl Hook) -> Decision<()> {
+    for attempt in 0..local::TRIES {
+        if hook.try_dialled(attempt)? {
+            return Ok(());
+        }
+    }
+    Err(DropReason::NoPort)
 }
 
 /// What a pod receives.
@@ -115,6 +155,7 @@ fn translate_error(hook: &mut impl Hook, way: Way) -> Decision<()> {
     match way {
         Way::In => hook.check_outsider(),
         Way::Out => hook.origin().map(|_| ()),
+        Way::Pod => Ok(()),
     }
 }
 
@@ -152,7 +193,7 @@ fn enter(hook: &mut impl Hook) -> Decision<()> {
 /// Packets that pass are counted once, at the pod's veth; drops are counted where they happen.
 #[inline(always)]
 fn count_drop(hook: &mut impl Hook, direction: Direction, verdict: Verdict) {
-    if verdict != Verdict::Pass {
+    if let Verdict::Drop(_) = verdict {
         hook.count(direction, verdict);
     }
 }

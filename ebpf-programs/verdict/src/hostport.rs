@@ -1,7 +1,8 @@
 //! Packets that come in by an uplink without a flow: hostports, and pods addressed directly.
 
-use abi::{DropReason, FlowFlags, HostportKey, PrefixClass, Seen};
+use abi::{Address, DropReason, FlowFlags, Hostport, HostportKey, Port, PrefixClass, Seen};
 
+use crate::address::is_loopback;
 use crate::flow::{self, Terms};
 use crate::masquerade::masquerade_flag;
 use crate::node::{Node, Socket};
@@ -17,10 +18,22 @@ pub(crate) fn check_outsider<E: Node>(node: &E, work: &Work) -> Decision<()> {
     Ok(())
 }
 
-/// Looks for a hostport: the destination's own, then one of every local address.
+/// Looks for the hostport that a packet from outside is for.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
-    let protocol = work.headers.tuple.protocol;
+    let found = look(node, work);
+    if found == HostportMatch::Pod {
+        work.pod = work.hostport.pod;
+        if !is_alive(node, &work.hostport) {
+            return Err(DropReason::StaleGeneration);
+        }
+    }
+    Ok(found)
+}
+
+/// Looks for a hostport. Only addresses of the node have any, and what is for 127.0.0.0/8 never is on a wire.
+#[inline(always)]
+pub(crate) fn look<E: Node>(node: &mut E, work: &mut Work) -> HostportMatch {
     match work.headers.transport {
         Transport::Tcp | Transport::Udp | Transport::Sctp => {}
         Transport::None
@@ -28,35 +41,48 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportM
         | Transport::EchoReply
         | Transport::IcmpError
         | Transport::IcmpOther
-        | Transport::Portless => return Ok(HostportMatch::None),
+        | Transport::Portless => return HostportMatch::None,
     }
-    let (address, port) = (
-        work.headers.tuple.destination,
-        work.headers.tuple.destination_port,
+    let tuple = &work.headers.tuple;
+    if !node.is_local(&tuple.destination) || is_loopback(&tuple.destination) {
+        return HostportMatch::None;
+    }
+    let owner = owner(
+        node,
+        &tuple.destination,
+        tuple.destination_port,
+        tuple.protocol,
     );
-    let own = HostportKey::new(address, port, protocol);
-    let any = HostportKey::wildcard(work.headers.family(), port, protocol);
-    if let Some(hostport) = node.hostport(&own) {
-        work.hostport = *hostport;
-    } else if node.is_local(&address)
-        && let Some(hostport) = node.hostport(&any)
-    {
-        work.hostport = *hostport;
-    } else {
-        return Ok(HostportMatch::None);
-    }
-    // SCTP's CRC covers the ports, and it is left alone.
-    if work.headers.transport == Transport::Sctp && work.hostport.port != port {
-        return Ok(HostportMatch::None);
-    }
+    let Some(hostport) = owner else {
+        return HostportMatch::None;
+    };
+    work.hostport = *hostport;
     if belongs_to_socket(node, work) {
-        return Ok(HostportMatch::Socket);
+        return HostportMatch::Socket;
     }
-    work.pod = work.hostport.pod;
-    if !flow::is_current(node, work.hostport.pod, work.hostport.generation) {
-        return Err(DropReason::StaleGeneration);
+    HostportMatch::Pod
+}
+
+/// Who has a port of an address of the node: the address's own hostport wins over that of every address.
+#[inline(always)]
+pub(crate) fn owner<'a, E: Node>(
+    node: &'a E,
+    address: &Address,
+    port: Port,
+    protocol: u8,
+) -> Option<&'a Hostport> {
+    let own = HostportKey::new(*address, port, protocol);
+    if let Some(hostport) = node.hostport(&own) {
+        return Some(hostport);
     }
-    Ok(HostportMatch::Pod)
+    let any = HostportKey::wildcard(address.family(), port, protocol);
+    node.hostport(&any)
+}
+
+/// Whether the pod that has the hostport is still there.
+#[inline(always)]
+pub(crate) fn is_alive<E: Node>(node: &E, hostport: &Hostport) -> bool {
+    flow::is_current(node, hostport.pod, hostport.generation)
 }
 
 /// Whether a connection of the node itself uses the port: a port of the node's own choosing may equal a hostport.

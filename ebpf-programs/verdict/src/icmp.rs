@@ -6,6 +6,7 @@
 use crate::address::is_multicast;
 use crate::checksum::Difference;
 use crate::flow;
+use crate::local;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
@@ -32,24 +33,30 @@ pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, way: Way) -> 
     if flow.flags & way.flag() == 0 || flow::is_stale(env, &flow) {
         return false;
     }
-    work.pod = flow.pod;
-    work.translated = flow.translated.reverse();
+    work.translated = flow.translated;
+    if way != Way::Pod {
+        work.pod = flow.pod;
+    } else if !local::reaches_its_pod(env, work, &flow) {
+        return false;
+    }
+    work.translated = work.translated.reverse();
     is_about_us(work, way)
 }
 
-/// An error about a packet comes back to whoever sent it (in), or from whom it was for (out).
+/// An error about a packet comes back to whoever sent it (in), or from whom it was for (out, and from a pod).
 #[inline(always)]
 fn is_about_us(work: &Work, way: Way) -> bool {
     let quoted = &work.embedded.tuple;
     match way {
         Way::In => work.headers.tuple.destination == quoted.source,
-        Way::Out => {
+        Way::Out | Way::Pod => {
             work.headers.tuple.source == quoted.destination && !is_multicast(&quoted.destination)
         }
     }
 }
 
-/// Rewrites the quoted packet and the error's own address.
+/// Rewrites the quoted packet and the error's own address: between pods both, for the source of a pod that dials
+/// itself is translated as well.
 #[inline(always)]
 pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, way: Way) -> Decision<()> {
     let v6 = work.headers.version == 6;
@@ -60,6 +67,10 @@ pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, way: Way) -> Dec
     match way {
         Way::In => outer.destination = work.translated.source,
         Way::Out => outer.source = work.translated.destination,
+        Way::Pod => {
+            outer.source = work.translated.destination;
+            outer.destination = work.translated.source;
+        }
     }
     let addresses = rewrite::addresses(packet, &work.headers, &outer)?;
     // The quoted IPv4 header's own checksum makes up for its addresses; IPv6 has none.

@@ -18,11 +18,14 @@
 
 pub mod address;
 pub mod checksum;
+mod crc;
+pub mod dial;
 pub mod flow;
 mod fragment;
 pub mod hooks;
 mod hostport;
 mod icmp;
+mod local;
 mod masquerade;
 mod node;
 mod outcome;

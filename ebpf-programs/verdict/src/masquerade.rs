@@ -221,7 +221,7 @@ pub(crate) fn candidate(attempt: u32, original: Port, random: u32, settings: &Se
 
 /// Whether packets with the tuple `incoming` have another owner than the flow table knows.
 #[inline(always)]
-fn is_busy<E: Node>(node: &mut E, incoming: &Tuple) -> bool {
+pub(crate) fn is_busy<E: Node>(node: &mut E, incoming: &Tuple) -> bool {
     if incoming.protocol != protocol::TCP && incoming.protocol != protocol::UDP {
         return false;
     }

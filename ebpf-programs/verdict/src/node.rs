@@ -2,7 +2,7 @@
 
 use abi::{
     Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Pod, Settings, Tuple, Uplink,
+    HostportKey, Network, Pod, Settings, Tuple, Uplink,
 };
 
 /// What the stages may ask of the node and change in it.
@@ -30,6 +30,9 @@ pub trait Node {
 
     /// Where a port of the node leads to.
     fn hostport(&self, key: &HostportKey) -> Option<&Hostport>;
+
+    /// A network, by the interface index of its bridge.
+    fn network(&self, bridge: u32) -> Option<&Network>;
 
     /// An uplink, by interface index.
     fn uplink(&self, interface: u32) -> Option<&Uplink>;

@@ -9,6 +9,8 @@ pub enum Verdict {
     Pass,
     /// Drop, and count under this reason.
     Drop(DropReason),
+    /// Give it to the pod behind the veth with this interface index, past bridge and stack.
+    Deliver(u32),
 }
 
 /// What a stage decides, or the reason to drop the packet at once.
@@ -81,18 +83,26 @@ impl Code for Direction {
     }
 }
 
+/// Set in the number of a [`Verdict::Deliver`]; below it is the interface index.
+const DELIVER: u64 = 1 << 32;
+
 impl Code for Verdict {
     #[inline(always)]
     fn code(self) -> u64 {
         match self {
             Self::Pass => Decision::Ok(()).code(),
             Self::Drop(reason) => Decision::<()>::Err(reason).code(),
+            Self::Deliver(interface) => DELIVER | interface.code(),
         }
     }
 
     #[inline(always)]
     fn from_code(code: u64) -> Self {
-        Self::from(Decision::<()>::from_code(code))
+        if code & DELIVER == 0 {
+            Self::from(Decision::<()>::from_code(code))
+        } else {
+            Self::Deliver(u32::from_code(code))
+        }
     }
 }
 
@@ -138,6 +148,19 @@ fn reason_of(number: u64) -> DropReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_verdict_survives_as_a_number() {
+        let verdicts = [
+            Verdict::Pass,
+            Verdict::Drop(DropReason::Martian),
+            Verdict::Deliver(1),
+            Verdict::Deliver(u32::MAX),
+        ];
+        for verdict in verdicts {
+            assert_eq!(Verdict::from_code(verdict.code()), verdict);
+        }
+    }
 
     #[test]
     fn every_reason_survives_as_a_number() {

@@ -1,15 +1,18 @@
 //! Writing another tuple into a packet, checksums included. Knows no table.
 
-use abi::{Address, Tuple, protocol};
+use abi::{Address, DropReason, Tuple, protocol};
 
 use crate::checksum::Difference;
+use crate::crc;
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
-use crate::parse::high_half;
+use crate::parse::{high_half, low_half};
 use crate::work::{Fragment, Headers, Transport};
 
 /// Offset of the checksum in an IPv4 header.
 const HEADER_CHECKSUM: u32 = 10;
+/// Offset of the CRC in an SCTP header.
+const SCTP_CHECKSUM: u32 = 8;
 /// Offset of the checksum in an ICMP header, of either family.
 pub(crate) const ICMP_CHECKSUM: u32 = 2;
 
@@ -27,6 +30,9 @@ pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -
         packet.fix_checksum(checksum, addresses, kind)?;
     }
     let ports = ports(packet, headers, to)?;
+    if headers.transport == Transport::Sctp && ports != Difference::NONE {
+        return fix_crc(packet, headers, to);
+    }
     if let Some(checksum) = checksum
         && ports != Difference::NONE
     {
@@ -34,6 +40,32 @@ pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -
         packet.fix_checksum(checksum, ports, kind)?;
     }
     Ok(())
+}
+
+/// SCTP's CRC covers the ports and all that follows, but no address. Zero means that it is left to the network card,
+/// or that there is none (RFC 9653).
+#[inline(always)]
+fn fix_crc<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision<()> {
+    // What follows is not all in this packet.
+    if headers.fragment != Fragment::Whole {
+        return Err(DropReason::RewriteFailed);
+    }
+    let at = headers.l4 + SCTP_CHECKSUM;
+    let words = packet.words::<1>(at).zip(packet.words::<2>(headers.l3));
+    let ([old], [first, second]) = words.ok_or(DropReason::RewriteFailed)?;
+    if old == 0 {
+        return Ok(());
+    }
+    let end = if headers.version == 6 {
+        u32::from(u16::from_be(low_half(second))) + 40
+    } else {
+        u32::from(u16::from_be(high_half(first)))
+    };
+    let length = (headers.l3 + end).saturating_sub(headers.l4);
+    let from = &headers.tuple;
+    let difference = word(from.source_port.raw(), from.destination_port.raw())
+        ^ word(to.source_port.raw(), to.destination_port.raw());
+    packet.store(at, [old ^ crc::change(difference, length)])
 }
 
 #[inline(always)]

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use abi::{
     Address, Counters, Direction, DropCount, DropReason, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Pod, PrefixKey, Settings, Swept, Tuple, Uplink,
+    FragmentPorts, Hostport, HostportKey, Network, Pod, PrefixKey, Settings, Swept, Tuple, Uplink,
 };
 
 use crate::flow::Fate;
@@ -41,6 +41,8 @@ pub struct World {
     pub endpoints: BTreeMap<Address, Endpoint>,
     /// The hostport table.
     pub hostports: BTreeMap<HostportKey, Hostport>,
+    /// The network table.
+    pub networks: BTreeMap<u32, Network>,
     /// The uplink table.
     pub uplinks: BTreeMap<u32, Uplink>,
     /// The node's own addresses.
@@ -74,6 +76,7 @@ impl Default for World {
             interfaces: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             hostports: BTreeMap::new(),
+            networks: BTreeMap::new(),
             uplinks: BTreeMap::new(),
             locals: BTreeSet::new(),
             prefixes: BTreeMap::new(),
@@ -207,6 +210,18 @@ impl hooks::Hook for Simulator {
 
     fn open_direct(&mut self) -> Decision<()> {
         stages::open_direct(&mut self.world, &mut self.work)
+    }
+
+    fn find_dialled(&mut self) -> Decision<HostportMatch> {
+        stages::find_dialled(&mut self.world, &mut self.work)
+    }
+
+    fn try_dialled(&mut self, attempt: u32) -> Decision<bool> {
+        stages::try_dialled(&mut self.world, &mut self.work, attempt)
+    }
+
+    fn deliver(&mut self) -> Verdict {
+        stages::deliver(&mut self.world, &mut self.work)
     }
 
     fn translate(&mut self) -> Decision<()> {

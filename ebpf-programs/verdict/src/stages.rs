@@ -10,7 +10,7 @@ use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
-use crate::{flow, fragment, hostport, icmp, masquerade, parse, rewrite, sender};
+use crate::{flow, fragment, hostport, icmp, local, masquerade, parse, rewrite, sender};
 
 /// Reads a frame on a pod's veth and finds out whose it is.
 #[inline(always)]
@@ -24,7 +24,9 @@ pub fn parse_pod<E: Packet + Node>(
         return Ok(Content::Foreign);
     };
     start(env, work, interface, pod);
-    parse::frame(env, ETHERNET, &mut work.headers)
+    work.now = env.now();
+    let content = parse::frame(env, ETHERNET, &mut work.headers)?;
+    Ok(fragment::complete(env, work, content))
 }
 
 /// Finds out whose a frame on a pod's veth is, without reading it.
@@ -123,6 +125,24 @@ pub fn open_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     hostport::open(node, work)
 }
 
+/// Looks for the hostport that a pod's packet is for.
+#[inline(always)]
+pub fn find_dialled<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
+    local::find(node, work)
+}
+
+/// Tries to make the flow of a pod to a hostport with one port.
+#[inline(always)]
+pub fn try_dialled<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
+    local::try_port(node, work, attempt)
+}
+
+/// Addresses a frame to the pod that the packet is for now.
+#[inline(always)]
+pub fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
+    local::deliver(env, work)
+}
+
 /// Makes the flow of a packet to a pod's own address.
 #[inline(always)]
 pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
@@ -146,7 +166,7 @@ pub fn translate_quoted<P: Packet>(packet: &mut P, work: &mut Work, way: Way) ->
 pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdict: Verdict) {
     let bytes = work.headers.length;
     match verdict {
-        Verdict::Pass => node.count_passed(work.pod, direction, bytes),
+        Verdict::Pass | Verdict::Deliver(_) => node.count_passed(work.pod, direction, bytes),
         Verdict::Drop(reason) => node.count_dropped(reason, work.pod, direction, bytes),
     }
 }

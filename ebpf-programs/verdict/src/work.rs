@@ -205,7 +205,7 @@ impl Code for Origin {
     }
 }
 
-/// Whom a packet that enters the node without a flow is for.
+/// Whom a packet without a flow is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostportMatch {
     /// No hostport.
@@ -232,13 +232,15 @@ impl Code for HostportMatch {
     }
 }
 
-/// Which way a packet crosses an uplink.
+/// Where a packet's flow applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Enters the node.
+    /// It enters the node by an uplink.
     In,
-    /// Leaves the node.
+    /// It leaves the node by an uplink.
     Out,
+    /// It comes from a pod, and goes to one.
+    Pod,
 }
 
 impl Way {
@@ -248,6 +250,7 @@ impl Way {
         match self {
             Self::In => abi::FlowFlags::UPLINK_IN,
             Self::Out => abi::FlowFlags::UPLINK_OUT,
+            Self::Pod => abi::FlowFlags::FROM_POD,
         }
     }
 }
@@ -262,6 +265,7 @@ impl Code for Way {
     fn from_code(code: u64) -> Self {
         match code {
             0 => Self::In,
+            2 => Self::Pod,
             _ => Self::Out,
         }
     }

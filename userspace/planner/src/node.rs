@@ -226,7 +226,7 @@ fn settings() -> abi::Settings {
         timeouts: abi::Timeouts::default(),
         port_low: *PORTS.start(),
         port_high: *PORTS.end(),
-        reserved: [0; 7],
+        ..abi::Settings::default()
     }
 }
 

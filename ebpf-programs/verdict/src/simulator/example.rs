@@ -1,7 +1,7 @@
 //! A node that tests start from: two pods, one uplink, some hostports, both families.
 
 use abi::{
-    Address, Endpoint, EndpointFlags, Hostport, HostportKey, Mac, Pod, Port, PrefixClass,
+    Address, Endpoint, EndpointFlags, Hostport, HostportKey, Mac, Network, Pod, Port, PrefixClass,
     PrefixKey, Source, Uplink, protocol,
 };
 
@@ -12,6 +12,9 @@ use super::World;
 pub const INTERFACE: u32 = 1;
 /// Interface index of the second pod's veth.
 pub const OTHER_INTERFACE: u32 = 12;
+
+/// Interface index of the pods' bridge.
+pub const BRIDGE: u32 = 20;
 
 /// Slot of the first pod.
 pub const POD: u32 = 1;
@@ -60,6 +63,11 @@ pub fn node() -> Both {
     both([192, 0, 2, 1], [0x2001, 0xdb8, 1, 0, 0, 0, 0, 1])
 }
 
+/// The node's addresses on the pods' bridge.
+pub fn gateway() -> Both {
+    both([10, 88, 0, 1], [0xfd00, 0x88, 0, 0, 0, 0, 0, 1])
+}
+
 /// A machine far away.
 pub fn remote() -> Both {
     both([198, 51, 100, 7], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 7])
@@ -75,14 +83,33 @@ pub fn mac() -> Mac {
     Mac::new([2, 0, 0, 0, 0, 2])
 }
 
+/// The second pod's MAC.
+pub fn other_mac() -> Mac {
+    Mac::new([2, 0, 0, 0, 0, 3])
+}
+
+/// The MAC of the pods' bridge.
+pub fn bridge_mac() -> Mac {
+    Mac::new([2, 0, 0, 0, 0, 1])
+}
+
 /// That node.
 pub fn world() -> World {
     let mut world = World::default();
     add_pod(&mut world, POD, &pod(), mac(), INTERFACE);
-    let other = Mac::new([2, 0, 0, 0, 0, 3]);
+    let other = other_mac();
     add_pod(&mut world, OTHER_POD, &other_pod(), other, OTHER_INTERFACE);
+    let [v4, v6] = gateway();
+    let network = Network {
+        v4,
+        v6,
+        mac: bridge_mac(),
+        reserved: 0,
+    };
+    world.networks.insert(BRIDGE, network);
     world.uplinks.insert(INTERFACE, uplink());
     world.locals.extend(node());
+    world.locals.extend(gateway());
     world.prefixes.extend([
         prefix([10, 88, 0, 0], 24, PrefixClass::PODS),
         prefix([10, 99, 0, 0], 16, PrefixClass::NO_MASQUERADE),
@@ -106,6 +133,7 @@ fn add_pod(world: &mut World, slot: u32, addresses: &Both, mac: Mac, interface: 
         interface,
         generation,
         flags,
+        network: BRIDGE,
         ..Pod::default()
     };
     world.interfaces.insert(interface, slot);
@@ -114,7 +142,7 @@ fn add_pod(world: &mut World, slot: u32, addresses: &Both, mac: Mac, interface: 
             pod: slot,
             generation,
             interface,
-            flags,
+            flags: flags | EndpointFlags::PUBLISHED,
             mac,
             reserved: 0,
         };

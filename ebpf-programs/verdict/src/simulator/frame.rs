@@ -102,6 +102,13 @@ impl Frame {
         }
     }
 
+    /// The same frame between other stations.
+    #[must_use]
+    pub fn from_to(mut self, from: Mac, to: Mac) -> Self {
+        self.ethernet = self.ethernet.map(|_| [to, from]);
+        self
+    }
+
     /// The same frame from another station.
     #[must_use]
     pub fn sent_by(mut self, mac: Mac) -> Self {
@@ -240,8 +247,10 @@ impl Frame {
             Body::UdpUnchecked(source, destination, payload) => udp(*source, *destination, payload),
             Body::Sctp(source, destination, rest) => {
                 let mut bytes = ports(*source, *destination);
-                bytes.extend([1, 2, 3, 4, 0xc, 0xc, 0xc, 0xc]);
+                bytes.extend([1, 2, 3, 4, 0, 0, 0, 0]);
                 bytes.extend(rest);
+                let crc = crc32c(&bytes).to_le_bytes();
+                bytes[8..12].copy_from_slice(&crc);
                 bytes
             }
             Body::Icmp(icmp_type, code, rest, payload) => {
@@ -270,6 +279,18 @@ impl Frame {
         bytes[at..at + 2].copy_from_slice(&checksum(&covered));
         bytes
     }
+}
+
+/// CRC-32C, bit by bit (RFC 9260, appendix A).
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        }
+    }
+    !crc
 }
 
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use abi::{
     Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Pod, Seen, Settings, Tuple, Uplink,
+    HostportKey, Network, Pod, Seen, Settings, Tuple, Uplink,
 };
 
 use super::World;
@@ -111,6 +111,10 @@ impl Node for World {
 
     fn hostport(&self, key: &HostportKey) -> Option<&Hostport> {
         self.hostports.get(key)
+    }
+
+    fn network(&self, bridge: u32) -> Option<&Network> {
+        self.networks.get(&bridge)
     }
 
     fn uplink(&self, interface: u32) -> Option<&Uplink> {

@@ -1,0 +1,87 @@
+//! Sockets of the node that want a port that leads to a pod: refused, as the kernel refuses a port that is taken. So a
+//! hostport stays its pod's while the agent is dead, and its own sockets on the port are gone.
+
+use core::ffi::c_void;
+
+use abi::{Address, HOLDER_MARK, Port};
+use aya_ebpf::helpers::{bpf_for_each_map_elem, bpf_set_retval};
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use verdict::dial::{self, Dial};
+
+use crate::dial::tables;
+use crate::maps::LOCALS;
+use crate::socket::Socket;
+
+const GO_ON: i32 = 1;
+const REFUSE: i32 = 0;
+const ADDRESS_IN_USE: i32 = -98;
+const NEXT: i64 = 0;
+const STOP: i64 = 1;
+
+#[cgroup_sock_addr(bind4)]
+fn bind4(context: SockAddrContext) -> i32 {
+    let socket = Socket::new(&context);
+    bind(socket, socket.ask4())
+}
+
+#[cgroup_sock_addr(bind6)]
+fn bind6(context: SockAddrContext) -> i32 {
+    let socket = Socket::new(&context);
+    bind(socket, socket.ask6())
+}
+
+#[inline(always)]
+fn bind(socket: Socket, asked: Dial) -> i32 {
+    let exempt = asked.port == Port::NONE || socket.mark() == HOLDER_MARK;
+    if exempt || !dial::is_of_node(&tables(), asked.netns) {
+        return GO_ON;
+    }
+    let everywhere = dial::is_unspecified(&asked.address);
+    if dial::is_claimed(&tables(), &asked) || (everywhere && is_claimed_somewhere(asked)) {
+        // SAFETY: the helper takes a number.
+        unsafe { bpf_set_retval(ADDRESS_IN_USE) };
+        return REFUSE;
+    }
+    GO_ON
+}
+
+/// What the walk over the node's addresses looks for, and whether it has found it.
+struct Search {
+    asked: Dial,
+    found: bool,
+}
+
+/// Whether the port of any one of the node's addresses leads to a pod.
+#[inline(always)]
+fn is_claimed_somewhere(asked: Dial) -> bool {
+    let mut search = Search {
+        asked,
+        found: false,
+    };
+    // SAFETY: the callback has the signature that the helper calls for a hash map, and `search` outlives the call.
+    unsafe {
+        bpf_for_each_map_elem(
+            (&raw const LOCALS).cast_mut().cast(),
+            visit as *mut c_void,
+            (&raw mut search).cast(),
+            0,
+        );
+    }
+    search.found
+}
+
+extern "C" fn visit(
+    _: *mut c_void,
+    address: *const Address,
+    _: *mut c_void,
+    search: *mut Search,
+) -> i64 {
+    // SAFETY: the kernel calls this with a key of the table and with what `is_claimed_somewhere` gave.
+    let (address, search) = unsafe { (*address, &mut *search) };
+    if dial::covers(&search.asked, &address) && dial::is_owned(&tables(), &address, &search.asked) {
+        search.found = true;
+        return STOP;
+    }
+    NEXT
+}
