@@ -48,6 +48,9 @@ struct Keys {
     /// Directory of pinned programs and tables, on a bpf file system [default: /sys/fs/bpf/viaduct]
     #[arg(long, value_name = "DIR")]
     bpffs: Option<PathBuf>,
+    /// Directory of the cgroup that the node's processes are below [default: the root of cgroup2, wherever it is mounted]
+    #[arg(long, value_name = "DIR")]
+    cgroup: Option<PathBuf>,
     /// Bridge of the default network [default: cbr0]
     #[arg(long, value_name = "NAME")]
     bridge: Option<String>,
@@ -82,6 +85,8 @@ pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     pub(crate) state_dir: PathBuf,
     pub(crate) bpffs: PathBuf,
+    /// None for the root of all.
+    pub(crate) cgroup: Option<PathBuf>,
     pub(crate) bridge: IfName,
     /// One range set for each pod CIDR, IPv4 first.
     pub(crate) ranges: Vec<RangeSet>,
@@ -125,6 +130,10 @@ impl Config {
             socket: path("socket", keys.socket, api::DEFAULT_SOCKET)?,
             state_dir: path("state-dir", keys.state_dir, "/run/viaduct")?,
             bpffs: path("bpffs", keys.bpffs, "/sys/fs/bpf/viaduct")?,
+            cgroup: keys
+                .cgroup
+                .map(|given| path("cgroup", Some(given), ""))
+                .transpose()?,
             bridge: parse("bridge", keys.bridge.as_deref().unwrap_or("cbr0"))?,
             ranges: ranges(&keys.pod_cidr)?,
             mtu: mtu(keys.mtu.unwrap_or(0))?,
@@ -147,6 +156,7 @@ impl Keys {
             socket: self.socket.or(file.socket),
             state_dir: self.state_dir.or(file.state_dir),
             bpffs: self.bpffs.or(file.bpffs),
+            cgroup: self.cgroup.or(file.cgroup),
             bridge: self.bridge.or(file.bridge),
             pod_cidr: either(self.pod_cidr, file.pod_cidr),
             mtu: self.mtu.or(file.mtu),

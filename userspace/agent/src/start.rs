@@ -32,10 +32,18 @@ fn make_directory(path: &Path) -> Result<()> {
 /// An engine that has compared its records with the kernel. Nobody else writes: the records' file is locked first.
 pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
     let store = Store::open(&config.state_dir.join(RECORDS))?;
+    let cgroup = match &config.cgroup {
+        Some(given) => Some(given.clone()),
+        None => kernel::cgroup_root().context("cannot look for the cgroup")?,
+    };
     let host = Host::open(&HostOptions {
+        cgroup,
         bpffs: config.bpffs.clone(),
         object: datapath::find(config.datapath_object.clone())?,
     })?;
+    for (hook, reason) in host.unavailable() {
+        tracing::warn!(%hook, reason, "processes of the node do not reach all hostports");
+    }
     let settings = Settings {
         default_network: config.default_network(),
         uplinks: config.uplinks.clone(),

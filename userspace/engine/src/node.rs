@@ -125,6 +125,7 @@ pub(crate) fn highest_generation(entries: &Entries) -> u32 {
         | Entry::Endpoint { generation, .. }
         | Entry::Hostport { generation, .. } => Some(*generation),
         Entry::Interface { .. }
+        | Entry::Network { .. }
         | Entry::Uplink { .. }
         | Entry::Local
         | Entry::Prefix { .. }

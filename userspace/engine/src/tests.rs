@@ -107,7 +107,7 @@ impl Node {
     /// Everything that others could see of an attachment, and what is remembered of it.
     fn traces(&mut self) -> (Observed, Contents) {
         (
-            without_free_rows(self.fake.snapshot()),
+            without_leftovers(self.fake.snapshot()),
             traces_in(self.contents()),
         )
     }
@@ -119,11 +119,13 @@ fn directory() -> TempDir {
     memory.or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Free rows of the pod table remember the generation of an owner that is gone: on purpose, so it is no trace.
-fn without_free_rows(mut observed: Observed) -> Observed {
-    observed
-        .entries
-        .retain(|_, entry| !matches!(entry, Entry::FreePod { .. }));
+/// Free rows of the pod table remember the generation of an owner that is gone: on purpose, so it is no trace. What
+/// speaks of a bridge that somebody has deleted may be removed at any time, and never comes back.
+fn without_leftovers(mut observed: Observed) -> Observed {
+    observed.entries.retain(|key, entry| {
+        let of_gone_bridge = matches!(key, EntryKey::Network(_)) && key.speaks_of_gone();
+        !of_gone_bridge && !matches!(entry, Entry::FreePod { .. })
+    });
     observed
 }
 

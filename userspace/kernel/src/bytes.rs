@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::{
-    Address, EndpointFlags, Family, HostportKey, PrefixClass, PrefixKey, SOURCES, Source, Uplink,
+    Address, EndpointFlags, Family, HostportKey, Network, PrefixClass, PrefixKey, SOURCES, Source,
+    Uplink,
 };
 use model::{Cidr, InterfaceAddress, Mac, Protocol};
 use planner::EntryKey;
@@ -52,6 +53,18 @@ pub(crate) fn model_mac(mac: abi::Mac) -> Mac {
 pub(crate) fn flags(masquerade: bool) -> u32 {
     let masquerading = EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6;
     EndpointFlags::SPOOF_CHECK | if masquerade { masquerading } else { 0 }
+}
+
+pub(crate) fn published(published: bool) -> u32 {
+    if published {
+        EndpointFlags::PUBLISHED
+    } else {
+        0
+    }
+}
+
+pub(crate) fn is_published(flags: u32) -> bool {
+    flags & EndpointFlags::PUBLISHED != 0
 }
 
 pub(crate) fn masquerades(flags: u32) -> bool {
@@ -104,6 +117,23 @@ pub(crate) fn prefix(key: PrefixKey) -> Option<Cidr> {
 pub(crate) fn class(no_masquerade: bool, pods: bool) -> u32 {
     let bit = |set, bit| if set { bit } else { 0 };
     bit(no_masquerade, PrefixClass::NO_MASQUERADE) | bit(pods, PrefixClass::PODS)
+}
+
+pub(crate) fn network(v4: Option<IpAddr>, v6: Option<IpAddr>, given: Mac) -> Network {
+    Network {
+        v4: address_or_any(v4),
+        v6: address_or_any(v6),
+        mac: mac(given),
+        reserved: 0,
+    }
+}
+
+pub(crate) fn network_entry(network: &Network) -> planner::Entry {
+    planner::Entry::Network {
+        v4: ip_or_none(network.v4),
+        v6: ip_or_none(network.v6),
+        mac: model_mac(network.mac),
+    }
 }
 
 /// At most [`SOURCES`] addresses.

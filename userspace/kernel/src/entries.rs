@@ -44,6 +44,10 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
             let key = Wire(bytes::hostport_key(*address, *ipv4, *port, *protocol));
             written(tables.hostports.insert(key, Wire(hostport(entry)?), ANY))
         }
+        (EntryKey::Network(bridge), Entry::Network { v4, v6, mac }) => {
+            let value = Wire(bytes::network(*v4, *v6, *mac));
+            written(tables.networks.insert(index(bridge)?, value, ANY))
+        }
         (
             EntryKey::Uplink(link),
             Entry::Uplink {
@@ -70,9 +74,18 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
             written(tables.prefixes.insert(&key, class, ANY))
         }
         (EntryKey::Settings, Entry::Settings(settings)) => {
-            written(tables.settings.set(ONLY, Wire(*settings), ANY))
+            let settings = here(settings, tables.netns_cookie);
+            written(tables.settings.set(ONLY, Wire(settings), ANY))
         }
         _ => Err(mismatch()),
+    }
+}
+
+/// The settings for the namespace with this cookie, which the planner does not know.
+fn here(settings: &abi::Settings, netns_cookie: u64) -> abi::Settings {
+    abi::Settings {
+        netns_cookie,
+        ..*settings
     }
 }
 
@@ -99,6 +112,10 @@ pub(crate) fn remove(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
             let key = bytes::hostport_key(*address, *ipv4, *port, *protocol);
             removed(tables.hostports.remove(&Wire(key)))
         }
+        EntryKey::Network(bridge) => match existing_index(bridge)? {
+            Some(index) => removed(tables.networks.remove(&index)),
+            None => Ok(()),
+        },
         EntryKey::Uplink(link) => match existing_index(link)? {
             Some(index) => removed(tables.uplinks.remove(&index)),
             None => Ok(()),
@@ -135,6 +152,10 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
     for (key, value) in list(tables.hostports.iter())? {
         entries.extend(bytes::hostport(key.0).map(|key| (key, hostport_entry(&value.0))));
     }
+    for (index, value) in list(tables.networks.iter())? {
+        let entry = bytes::network_entry(&value.0);
+        entries.insert(EntryKey::Network(link(index)), entry);
+    }
     for (index, value) in list(tables.uplinks.iter())? {
         entries.insert(EntryKey::Uplink(link(index)), bytes::uplink_entry(&value.0));
     }
@@ -153,8 +174,12 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
         entries.extend(bytes::prefix(key).map(|prefix| (EntryKey::Prefix(prefix), entry)));
     }
     let settings = tables.settings.get(&ONLY, ANY);
-    let settings = settings.map_err(|error| io_error(&error))?.0;
+    let mut settings = settings.map_err(|error| io_error(&error))?.0;
     if settings != NO_SETTINGS {
+        // The planner does not know our namespace. Settings of another one are not those that it has planned.
+        if settings.netns_cookie == tables.netns_cookie {
+            settings.netns_cookie = 0;
+        }
         entries.insert(EntryKey::Settings, Entry::Settings(settings));
     }
     Ok(entries)
@@ -198,9 +223,11 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
             Ok(value.map(|value| hostport_entry(&value.0)))
         }
         // No attachment has one of these.
-        EntryKey::Uplink(_) | EntryKey::Local(_) | EntryKey::Prefix(_) | EntryKey::Settings => {
-            Ok(None)
-        }
+        EntryKey::Network(_)
+        | EntryKey::Uplink(_)
+        | EntryKey::Local(_)
+        | EntryKey::Prefix(_)
+        | EntryKey::Settings => Ok(None),
     }
 }
 
@@ -291,6 +318,7 @@ fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
         link,
         mac,
         masquerade,
+        published,
     } = entry
     else {
         return Err(mismatch());
@@ -299,7 +327,7 @@ fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
         pod: *slot,
         generation: *generation,
         interface: index(link)?,
-        flags: bytes::flags(*masquerade),
+        flags: bytes::flags(*masquerade) | bytes::published(*published),
         mac: bytes::mac(*mac),
         reserved: 0,
     })
@@ -312,6 +340,7 @@ fn endpoint_entry(value: &abi::Endpoint, link: impl Fn(u32) -> LinkRef) -> Entry
         link: link(value.interface),
         mac: bytes::model_mac(value.mac),
         masquerade: bytes::masquerades(value.flags),
+        published: bytes::is_published(value.flags),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::IfName;
 use nix::errno::Errno;
-use planner::{Hook, Step};
+use planner::{Hook, SocketHook, Step};
 
 use crate::error::{Attempt as _, Failed, is};
 use crate::host::Host;
@@ -33,6 +33,11 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::SetUpPod(spec) => pod::set_up(spec),
         Step::Attach { link, hooks } => attach(host, link, hooks),
         Step::Detach { link, hooks } => detach(host, link, hooks),
+        Step::AttachSockets { hooks } => attach_sockets(host, hooks),
+        Step::DetachSockets { hooks } => {
+            let mut hooks = hooks.iter();
+            hooks.try_for_each(|hook| host.sockets.detach(*hook))
+        }
         Step::PutEntry { key, entry, .. } => entries::put(&mut host.tables, key, entry)
             .attempt(|| format!("write the table entry {key:?}")),
         Step::RemoveEntry { key, .. } => entries::remove(&mut host.tables, key)
@@ -75,6 +80,30 @@ fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
     attached
         .attempt(call)
         .inspect_err(|_| take_back(host, index, &made))
+}
+
+/// What tells a socket whom it has dialled comes before what dials for it.
+fn attach_sockets(host: &mut Host, hooks: &BTreeSet<SocketHook>) -> Result<(), Failed> {
+    let mut hooks: Vec<SocketHook> = hooks.iter().copied().collect();
+    hooks.sort_by_key(|hook| dials(*hook));
+    let object = host.programs.object();
+    let mut hooks = hooks.into_iter();
+    hooks.try_for_each(|hook| host.sockets.attach(object, hook))
+}
+
+fn dials(hook: SocketHook) -> bool {
+    match hook {
+        SocketHook::Connect4
+        | SocketHook::Connect6
+        | SocketHook::Sendmsg4
+        | SocketHook::Sendmsg6 => true,
+        SocketHook::Recvmsg4
+        | SocketHook::Recvmsg6
+        | SocketHook::Getpeername4
+        | SocketHook::Getpeername6
+        | SocketHook::Bind4
+        | SocketHook::Bind6 => false,
+    }
 }
 
 /// How a kernel before 6.6, or one built without it, says that it has no TCX.

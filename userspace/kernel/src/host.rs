@@ -1,15 +1,17 @@
 //! The real kernel: everything that it takes to observe and to execute, opened once.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use planner::{Observed, Scope, Step};
+use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
 use crate::netlink::Netlink;
 use crate::pins::Pins;
 use crate::programs::{Programs, load};
+use crate::sockets::Sockets;
 use crate::tables::Tables;
-use crate::{Kernel, Measured, ObserveError, StepError, counters, execute, links, observe};
+use crate::{Kernel, Measured, ObserveError, StepError, counters, execute, links, observe, raw};
 
 /// What [`Host::open`] needs to know.
 #[derive(Clone, Debug)]
@@ -18,6 +20,9 @@ pub struct HostOptions {
     pub bpffs: PathBuf,
     /// File of the BPF object.
     pub object: PathBuf,
+    /// Directory of the cgroup (version 2) that the node's processes are below, usually [`crate::cgroup_root`]. Without
+    /// one they do not reach hostports.
+    pub cgroup: Option<PathBuf>,
 }
 
 /// The real kernel, as seen from the network and mount namespaces of the thread that opened it, which has to be the
@@ -25,6 +30,7 @@ pub struct HostOptions {
 pub struct Host {
     pub(crate) netlink: Netlink,
     pub(crate) programs: Programs,
+    pub(crate) sockets: Sockets,
     pub(crate) tables: Tables,
     /// Held for as long as the pins are used.
     _pins: Pins,
@@ -33,7 +39,11 @@ pub struct Host {
 impl Host {
     /// Locks the pins, loads the programs, and adopts the tables that an agent before us has left.
     pub fn open(options: &HostOptions) -> Result<Self, OpenError> {
-        let HostOptions { bpffs, object } = options;
+        let HostOptions {
+            bpffs,
+            object,
+            cgroup,
+        } = options;
         let object = std::fs::read(object)
             .attempt(|| format!("read the BPF object {}", object.display()))?;
         let mut netlink = Netlink::open().attempt(|| "open a netlink socket".to_owned())?;
@@ -42,14 +52,22 @@ impl Host {
         let loaded = load(&object, &pins)?;
         pins.verify()?;
         let mut programs = Programs::load(loaded, &pins)?;
-        let tables = Tables::take(programs.object())?;
+        let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
+        let cookie = raw::netns_cookie().attempt(|| "tell the network namespace".to_owned())?;
+        let tables = Tables::take(programs.object(), cookie)?;
         forget_gone_links(&mut netlink, &programs);
         Ok(Self {
             netlink,
             programs,
+            sockets,
             tables,
             _pins: pins,
         })
+    }
+
+    /// Programs that sockets of the node are not asked by, because this kernel or its cgroups cannot have them, and why.
+    pub fn unavailable(&self) -> &BTreeMap<SocketHook, String> {
+        self.sockets.unavailable()
     }
 }
 

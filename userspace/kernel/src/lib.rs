@@ -24,8 +24,10 @@ mod observe;
 mod pins;
 mod pod;
 mod programs;
+mod raw;
 mod removal;
 mod routes;
+mod sockets;
 mod sysctl;
 mod tables;
 
@@ -33,6 +35,7 @@ pub use error::{ObserveError, OpenError, StepError};
 pub use events::Changes;
 pub use host::{Host, HostOptions, boot_id};
 pub use pins::remove_pins;
+pub use sockets::cgroup_root;
 
 use planner::{Observed, Scope, Step};
 

@@ -37,6 +37,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         entries: entries::all(&host.tables, &names)
             .attempt(|| "read the datapath's tables".to_owned())?,
         links,
+        socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
         ..Observed::default()
     })
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! <bpffs>/v<ABI version>/maps/<NAME>
 //! <bpffs>/v<ABI version>/links/<interface index>-{in,out}
+//! <bpffs>/v<ABI version>/links/cgroup-<program>
 //! ```
 
 use std::fs::{DirBuilder, File};
@@ -69,7 +70,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI.
-pub(crate) const MAPS: [PinnedMap; 13] = [
+pub(crate) const MAPS: [PinnedMap; 15] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, maps::FLOWS_CAPACITY),
     map::<abi::FragmentKey, abi::FragmentPorts>(
         maps::FRAGMENTS,
@@ -84,6 +85,8 @@ pub(crate) const MAPS: [PinnedMap; 13] = [
         MapType::Hash,
         maps::HOSTPORTS_CAPACITY,
     ),
+    map::<u32, abi::Network>(maps::NETWORKS, MapType::Hash, maps::NETWORKS_CAPACITY),
+    map::<abi::DialledKey, abi::Dialled>(maps::DIALLED, MapType::LruHash, maps::DIALLED_CAPACITY),
     map::<u32, abi::Uplink>(maps::UPLINKS, MapType::Hash, maps::UPLINKS_CAPACITY),
     map::<Address, u32>(maps::LOCALS, MapType::Hash, maps::LOCALS_CAPACITY),
     map::<PrefixKey, u32>(maps::PREFIXES, MapType::LpmTrie, maps::PREFIXES_CAPACITY),

@@ -34,6 +34,7 @@ pub(crate) struct Tables {
     pub(crate) interfaces: Hash<u32, Wire<abi::Interface>>,
     pub(crate) endpoints: Hash<Wire<abi::Address>, Wire<abi::Endpoint>>,
     pub(crate) hostports: Hash<Wire<abi::HostportKey>, Wire<abi::Hostport>>,
+    pub(crate) networks: Hash<u32, Wire<abi::Network>>,
     pub(crate) uplinks: Hash<u32, Wire<abi::Uplink>>,
     pub(crate) locals: Hash<Wire<abi::Address>, u32>,
     pub(crate) prefixes: LpmTrie<MapData, Wire<abi::Address>, u32>,
@@ -41,17 +42,20 @@ pub(crate) struct Tables {
     pub(crate) drops: PerCpuArray<MapData, Wire<abi::DropCount>>,
     pub(crate) settings: Array<MapData, Wire<abi::Settings>>,
     pub(crate) swept: Array<MapData, Wire<abi::Swept>>,
+    /// Cookie of our network namespace.
+    pub(crate) netns_cookie: u64,
 }
 
 impl Tables {
-    /// Takes the maps out of a loaded object.
-    pub(crate) fn take(object: &mut Ebpf) -> Result<Self, OpenError> {
+    /// Takes the maps out of a loaded object, for the network namespace with this cookie.
+    pub(crate) fn take(object: &mut Ebpf, netns_cookie: u64) -> Result<Self, OpenError> {
         Ok(Self {
             flows: take(object, maps::FLOWS)?,
             pods: take(object, maps::PODS)?,
             interfaces: take(object, maps::INTERFACES)?,
             endpoints: take(object, maps::ENDPOINTS)?,
             hostports: take(object, maps::HOSTPORTS)?,
+            networks: take(object, maps::NETWORKS)?,
             uplinks: take(object, maps::UPLINKS)?,
             locals: take(object, maps::LOCALS)?,
             prefixes: take(object, maps::PREFIXES)?,
@@ -59,6 +63,7 @@ impl Tables {
             drops: take(object, maps::DROPS)?,
             settings: take(object, maps::SETTINGS)?,
             swept: take(object, maps::SWEPT)?,
+            netns_cookie,
         })
     }
 }

@@ -438,6 +438,7 @@ fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
         let options = HostOptions {
             bpffs: node.bpffs(),
             object: object(),
+            cgroup: None,
         };
         let second = Host::open(&options).err();
         assert!(matches!(second, Some(OpenError::Locked(_))), "{second:?}");

@@ -45,6 +45,8 @@ pub enum EntryKey {
         /// Protocol.
         protocol: Protocol,
     },
+    /// The network of a bridge.
+    Network(LinkRef),
     /// An uplink.
     Uplink(LinkRef),
     /// An address of the node itself.
@@ -97,6 +99,8 @@ pub enum Entry {
         mac: Mac,
         /// Whether flows to the outside are masqueraded.
         masquerade: bool,
+        /// Whether ports of the node lead to the pod.
+        published: bool,
     },
     /// The owner of a port of the node.
     Hostport {
@@ -108,6 +112,15 @@ pub enum Entry {
         slot: u32,
         /// Generation.
         generation: u32,
+    },
+    /// The network of a bridge.
+    Network {
+        /// A gateway of IPv4.
+        v4: Option<IpAddr>,
+        /// A gateway of IPv6.
+        v6: Option<IpAddr>,
+        /// Ethernet address of the bridge.
+        mac: Mac,
     },
     /// An uplink.
     Uplink {
@@ -144,7 +157,7 @@ impl EntryKey {
     /// Whether the key names a link that is gone: such a key can be removed, never written.
     pub fn speaks_of_gone(&self) -> bool {
         match self {
-            Self::Interface(link) | Self::Uplink(link) => link.is_gone(),
+            Self::Interface(link) | Self::Network(link) | Self::Uplink(link) => link.is_gone(),
             Self::Pod(_)
             | Self::Endpoint(_)
             | Self::Hostport { .. }
@@ -164,6 +177,7 @@ impl Entry {
             Self::FreePod { .. }
             | Self::Interface { .. }
             | Self::Hostport { .. }
+            | Self::Network { .. }
             | Self::Uplink { .. }
             | Self::Local
             | Self::Prefix { .. }
@@ -192,6 +206,7 @@ impl fmt::Display for EntryKey {
                 let socket = SocketAddr::new(address.unwrap_or(any), *port);
                 write!(f, "hostport {socket}/{protocol}")
             }
+            Self::Network(bridge) => write!(f, "network of {bridge}"),
             Self::Uplink(link) => write!(f, "uplink {link}"),
             Self::Local(address) => write!(f, "local address {address}"),
             Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
@@ -212,11 +227,13 @@ impl fmt::Display for Entry {
                 link,
                 mac,
                 masquerade,
+                published,
             } => {
                 let mode = masquerading(*masquerade);
+                let published = if *published { ", published" } else { "" };
                 write!(
                     f,
-                    "pod {slot} generation {generation}, {mac} behind {link}, {mode}"
+                    "pod {slot} generation {generation}, {mac} behind {link}, {mode}{published}"
                 )
             }
             Self::Hostport {
@@ -227,6 +244,11 @@ impl fmt::Display for Entry {
             } => {
                 let socket = SocketAddr::new(*address, *port);
                 write!(f, "{socket} of pod {slot} generation {generation}")
+            }
+            Self::Network { v4, v6, mac } => {
+                write!(f, "{mac}, gateways")?;
+                let mut gateways = [v4, v6].into_iter().flatten();
+                gateways.try_for_each(|gateway| write!(f, " {gateway}"))
             }
             Self::Uplink {
                 ethernet,

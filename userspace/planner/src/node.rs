@@ -11,6 +11,7 @@ use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
 use crate::bridge::{bridge_steps, families, gateways, is_of};
 use crate::prefix::prefixes;
+use crate::socket_hook::attach_sockets;
 use crate::sysctl::{Families, forward};
 use crate::uplink::{self, Ours, is_link_local, uplinks};
 use crate::{
@@ -50,6 +51,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     bridges.remove_stale_addresses(records);
     let Bridges {
         mut plan,
+        planned,
         accepted,
         refused,
         ..
@@ -65,10 +67,12 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let mut wanted = prefixes(&pod_subnets(&accepted, records), &intent.non_masquerade);
     wanted.extend(locals(observed, &plan));
     wanted.extend(uplink_entries(&uplinks, observed));
+    wanted.extend(network_entries(&accepted, &planned));
     wanted.insert(EntryKey::Settings, Entry::Settings(settings()));
     plan.append(put_missing(&wanted, &observed.entries));
     plan.append(attach_missing(&uplinks, observed));
     plan.append(detach_others(&uplinks, observed));
+    plan.append(attach_sockets(observed));
     plan.append(remove_stale(&wanted, &observed.entries));
     NodePlan { plan, refused }
 }
@@ -221,6 +225,34 @@ fn uplink_entries(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Entries {
     uplinks.iter().filter_map(entry).collect()
 }
 
+/// What pods of each bridge have in common. Where several networks are on one, the first gateway of each family speaks
+/// for all: any is as good as another.
+fn network_entries(networks: &[&Network], bridges: &BTreeMap<IfName, Link>) -> Entries {
+    let mut entries = Entries::new();
+    for (name, bridge) in bridges {
+        let users = networks.iter().filter(|network| network.bridge == *name);
+        let owner = users.clone().find(|network| is_of(bridge, network));
+        let Some(mac) = owner.map(|owner| owner.bridge_mac()).or(bridge.mac) else {
+            continue;
+        };
+        let gateways: Vec<IpAddr> = users
+            .flat_map(|network| gateways(network))
+            .map(|own| own.address)
+            .collect();
+        let first = |ipv4| gateways.iter().find(|own| own.is_ipv4() == ipv4).copied();
+        if gateways.is_empty() {
+            continue;
+        }
+        let entry = Entry::Network {
+            v4: first(true),
+            v6: first(false),
+            mac,
+        };
+        entries.insert(EntryKey::Network(LinkRef::Name(name.clone())), entry);
+    }
+    entries
+}
+
 fn settings() -> abi::Settings {
     abi::Settings {
         timeouts: abi::Timeouts::default(),
@@ -244,7 +276,9 @@ fn put_missing(wanted: &Entries, present: &Entries) -> Plan {
 /// Removes what is in the node's tables and not wanted; the pods' tables are not looked at.
 fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
     let of_node = |key: &EntryKey| match key {
-        EntryKey::Uplink(_) | EntryKey::Local(_) | EntryKey::Prefix(_) => true,
+        EntryKey::Network(_) | EntryKey::Uplink(_) | EntryKey::Local(_) | EntryKey::Prefix(_) => {
+            true
+        }
         EntryKey::Pod(_)
         | EntryKey::Interface(_)
         | EntryKey::Endpoint(_)

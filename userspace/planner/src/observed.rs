@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use model::{Attachment, Cidr, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route};
 
 use crate::entry::Entries;
-use crate::{Hook, SysctlKey};
+use crate::{Hook, SocketHook, SysctlKey};
 
 /// How much to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,9 @@ pub struct Observed {
     pub sysctls: BTreeMap<SysctlKey, String>,
     /// Entries of the datapath's tables.
     pub entries: Entries,
+    /// Our programs that the node's cgroup can have, and whether it has them as they are now. One that this kernel does
+    /// not take is missing, and so are all without a cgroup.
+    pub socket_hooks: BTreeMap<SocketHook, bool>,
     /// Namespaces that could be opened, by the path asked for.
     pub netns: BTreeMap<NetnsPath, Netns>,
     /// The inside of the pod's namespace, when there is one and the interface is in it.

@@ -216,6 +216,7 @@ fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
         | Entry::Endpoint { .. }
         | Entry::Hostport { .. } => true,
         Entry::FreePod { .. }
+        | Entry::Network { .. }
         | Entry::Uplink { .. }
         | Entry::Local
         | Entry::Prefix { .. }

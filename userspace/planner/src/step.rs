@@ -7,7 +7,7 @@ use std::fmt;
 
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, Route};
 
-use crate::{Entry, EntryKey};
+use crate::{Entry, EntryKey, SocketHook};
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,6 +166,16 @@ pub enum Step {
         /// Which programs.
         hooks: BTreeSet<Hook>,
     },
+    /// Attach programs to the node's cgroup, or replace those of ours that are attached, without missing a socket.
+    AttachSockets {
+        /// Which programs.
+        hooks: BTreeSet<SocketHook>,
+    },
+    /// Detach programs of ours from the node's cgroup.
+    DetachSockets {
+        /// Which programs.
+        hooks: BTreeSet<SocketHook>,
+    },
     /// Write a table entry.
     PutEntry {
         /// Which.
@@ -224,6 +234,12 @@ impl Step {
             }),
             Self::Detach { link, hooks } => Some(Self::Attach {
                 link: link.clone(),
+                hooks: hooks.clone(),
+            }),
+            Self::AttachSockets { hooks } => Some(Self::DetachSockets {
+                hooks: hooks.clone(),
+            }),
+            Self::DetachSockets { hooks } => Some(Self::AttachSockets {
                 hooks: hooks.clone(),
             }),
             Self::PutEntry {
@@ -364,6 +380,8 @@ impl fmt::Display for Step {
             Self::SetUpPod(spec) => spec.fmt(f),
             Self::Attach { link, hooks } => write!(f, "attach {} to {link}", list(hooks)),
             Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),
+            Self::AttachSockets { hooks } => write!(f, "attach {} to the cgroup", list(hooks)),
+            Self::DetachSockets { hooks } => write!(f, "detach {} from the cgroup", list(hooks)),
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
             Self::Sweep => f.write_str("forget flows that have ended"),

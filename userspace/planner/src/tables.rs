@@ -40,6 +40,7 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
                 link: link.clone(),
                 mac: attachment.mac,
                 masquerade: attachment.masquerade,
+                published: !attachment.port_mappings.is_empty(),
             },
         );
     }

@@ -216,9 +216,11 @@ impl World {
             EntryKey::Interface(_) => kind == 1,
             EntryKey::Endpoint(_) => kind == 2,
             EntryKey::Hostport { .. } => kind == 3,
-            EntryKey::Uplink(_) | EntryKey::Local(_) | EntryKey::Prefix(_) | EntryKey::Settings => {
-                kind == 4
-            }
+            EntryKey::Network(_)
+            | EntryKey::Uplink(_)
+            | EntryKey::Local(_)
+            | EntryKey::Prefix(_)
+            | EntryKey::Settings => kind == 4,
         });
         if kind < 4 {
             self.healthy.clear();

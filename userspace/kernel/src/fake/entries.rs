@@ -86,6 +86,7 @@ impl World {
             EntryKey::Interface(_) => (maps::INTERFACES_CAPACITY, Errno::E2BIG),
             EntryKey::Endpoint(_) => (maps::ENDPOINTS_CAPACITY, Errno::E2BIG),
             EntryKey::Hostport { .. } => (maps::HOSTPORTS_CAPACITY, Errno::E2BIG),
+            EntryKey::Network(_) => (maps::NETWORKS_CAPACITY, Errno::E2BIG),
             EntryKey::Uplink(_) => (maps::UPLINKS_CAPACITY, Errno::E2BIG),
             EntryKey::Local(_) => (maps::LOCALS_CAPACITY, Errno::E2BIG),
             EntryKey::Prefix(_) => (maps::PREFIXES_CAPACITY, Errno::ENOSPC),
@@ -110,6 +111,7 @@ fn fits(key: &EntryKey, entry: &Entry) -> Result<(), Errno> {
         EntryKey::Interface(_) => matches!(entry, Entry::Interface { .. }),
         EntryKey::Endpoint(_) => matches!(entry, Entry::Endpoint { .. }),
         EntryKey::Hostport { .. } => matches!(entry, Entry::Hostport { .. }),
+        EntryKey::Network(_) => matches!(entry, Entry::Network { .. }),
         EntryKey::Uplink(_) => {
             matches!(entry, Entry::Uplink { sources, .. } if sources.len() <= abi::SOURCES)
         }
@@ -126,6 +128,7 @@ fn key_with(
 ) -> Result<EntryKey, Errno> {
     Ok(match key {
         EntryKey::Interface(named) => EntryKey::Interface(link(named)?),
+        EntryKey::Network(named) => EntryKey::Network(link(named)?),
         EntryKey::Uplink(named) => EntryKey::Uplink(link(named)?),
         EntryKey::Pod(_)
         | EntryKey::Endpoint(_)
@@ -150,6 +153,7 @@ fn entry_with(
         Entry::FreePod { .. }
         | Entry::Interface { .. }
         | Entry::Hostport { .. }
+        | Entry::Network { .. }
         | Entry::Uplink { .. }
         | Entry::Local
         | Entry::Prefix { .. }

@@ -98,12 +98,14 @@ impl World {
                 }
                 Ok(())
             }
+            // A node without cgroups.
+            Step::AttachSockets { .. } => Err(Errno::EOPNOTSUPP),
             Step::PutEntry { key, entry, .. } => self.put(key, entry),
             Step::RemoveEntry { key, .. } => {
                 self.remove(key);
                 Ok(())
             }
-            Step::Sweep => Ok(()),
+            Step::DetachSockets { .. } | Step::Sweep => Ok(()),
         }
     }
 
@@ -392,8 +394,7 @@ impl World {
                 routes: self.all_routes(),
                 sysctls: self.chosen_sysctls(sysctls),
                 entries: self.seen_entries(),
-                netns: BTreeMap::new(),
-                pod: None,
+                ..Observed::default()
             },
             Scope::Netns {
                 path,

@@ -24,8 +24,8 @@ fn an_attachment_is_made_from_the_inside_out() {
      1. make veth vethb2b0ff9d (02:07:e2:2e:0d:5f, alias "net default/web eth0") with eth0 (02:5a:e2:fa:81:8a) in /run/netns/a, MTU 1500
      2. write pod 7: 10.1.0.2, fd00:1::2, 02:5a:e2:fa:81:8a behind vethb2b0ff9d on cbr0, generation 40, masqueraded
      3. write interface vethb2b0ff9d: pod 7
-     4. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded
-     5. write endpoint fd00:1::2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded
+     4. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
+     5. write endpoint fd00:1::2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
      6. attach from_pod, to_pod to vethb2b0ff9d
      7. set up eth0 in /run/netns/a: 10.1.0.2/24, fd00:1::2/64; 0.0.0.0/0 via 10.1.0.1; ::/0 via fd00:1::1
      8. make vethb2b0ff9d a port of cbr0 with hairpin, up

@@ -7,8 +7,8 @@ use crate::testing::{
     World, attachment, bare_node, intent, link, network, network_of, node, parse, seen,
 };
 use crate::{
-    Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry, Step,
-    node_sysctls, plan_node,
+    Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry,
+    SocketHook, Step, node_sysctls, plan_node,
 };
 
 fn node_intent() -> NodeIntent {
@@ -49,18 +49,19 @@ fn a_bare_node_is_made_ready() {
      7. set sysctl net/ipv6/conf/eth0/accept_ra to 2 (now 1)
      8. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
      9. set sysctl net/ipv4/ip_forward to 1 (now 0)
-    10. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64
-    11. write local address 10.1.0.1: ours
-    12. write local address 127.0.0.1: ours
-    13. write local address 192.0.2.10: ours
-    14. write local address ::1: ours
-    15. write local address 2001:db8::10: ours
-    16. write local address fd00:1::1: ours
-    17. write prefix 10.0.0.0/8: not masqueraded
-    18. write prefix 10.1.0.0/24: pods, not masqueraded
-    19. write prefix fd00:1::/64: pods
-    20. write settings: masquerade ports 32768-65535, TCP kept for 86400 s
-    21. attach uplink_in, uplink_out to eth0
+    10. write network of cbr0: 02:f3:86:03:b8:c3, gateways 10.1.0.1 fd00:1::1
+    11. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64
+    12. write local address 10.1.0.1: ours
+    13. write local address 127.0.0.1: ours
+    14. write local address 192.0.2.10: ours
+    15. write local address ::1: ours
+    16. write local address 2001:db8::10: ours
+    17. write local address fd00:1::1: ours
+    18. write prefix 10.0.0.0/8: not masqueraded
+    19. write prefix 10.1.0.0/24: pods, not masqueraded
+    20. write prefix fd00:1::/64: pods
+    21. write settings: masquerade ports 32768-65535, TCP kept for 86400 s
+    22. attach uplink_in, uplink_out to eth0
     "#);
 }
 
@@ -279,4 +280,14 @@ fn sysctls_to_look_at_are_those_of_bridges_and_uplinks() {
         "net/ipv6/conf/eth0/accept_ra",
     ];
     assert_eq!(names, expected);
+}
+
+#[test]
+fn programs_that_the_cgroup_lacks_are_attached() {
+    let mut observed = node();
+    let hooks = [(SocketHook::Connect4, true), (SocketHook::Bind4, false)];
+    observed.socket_hooks = hooks.into();
+    let plan = plan(&node_intent(), &observed).plan;
+    let hooks = [SocketHook::Bind4].into();
+    assert!(plan.steps().contains(&Step::AttachSockets { hooks }));
 }

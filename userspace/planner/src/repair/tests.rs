@@ -59,8 +59,8 @@ fn a_live_attachment_gets_back_what_it_lacks() {
     assert_snapshot!(mending(&repair), @r"
     1. write pod 7: 10.1.0.2, fd00:1::2, 02:5a:e2:fa:81:8a behind vethb2b0ff9d on cbr0, generation 40, masqueraded
     2. write interface vethb2b0ff9d: pod 7
-    3. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded
-    4. write endpoint fd00:1::2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded
+    3. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
+    4. write endpoint fd00:1::2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
     5. attach from_pod, to_pod to vethb2b0ff9d
     6. make vethb2b0ff9d a port of cbr0 with hairpin, up
     7. write hostport [::]:8080/tcp: [fd00:1::2]:80 of pod 7 generation 40

@@ -168,6 +168,7 @@ fn interfere(fake: &Fake, pods: &[Attachment], what: &Interference) {
                 link: LinkRef::Name(parse("eth0")),
                 mac: parse("02:00:00:00:00:01"),
                 masquerade: true,
+                published: false,
             };
             fake.put_entry(&key, &entry);
         }

@@ -1,0 +1,157 @@
+//! Calls that neither aya nor nix offers: what a pinned link of a cgroup is, another program in it, and the cookie of a
+//! network namespace.
+
+#![expect(unsafe_code, reason = "system calls that no crate we use wraps")]
+
+use std::ffi::CString;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use nix::libc;
+
+/// Commands of `bpf(2)` (`enum bpf_cmd`).
+const OBJ_GET: libc::c_int = 7;
+const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+const LINK_UPDATE: libc::c_int = 29;
+
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
+/// A link of a cgroup.
+pub(crate) struct CgroupLink {
+    link: OwnedFd,
+}
+
+/// What a link of a cgroup links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Linked {
+    /// The program's id.
+    pub(crate) program: u32,
+    /// The cgroup's id, which is the inode of its directory; 0 when the cgroup is gone.
+    pub(crate) cgroup: u64,
+}
+
+/// Arguments of `BPF_OBJ_GET`.
+#[repr(C)]
+struct ObjGet {
+    path: u64,
+    descriptor: u32,
+    flags: u32,
+}
+
+/// Arguments of `BPF_OBJ_GET_INFO_BY_FD`.
+#[repr(C)]
+struct GetInfo {
+    descriptor: RawFd,
+    length: u32,
+    info: u64,
+}
+
+/// The beginning of `struct bpf_link_info`, of a link of a cgroup.
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    padding: u32,
+    cgroup: u64,
+    attach_type: u32,
+    padding2: u32,
+}
+
+/// Arguments of `BPF_LINK_UPDATE`.
+#[repr(C)]
+struct LinkUpdate {
+    link: RawFd,
+    program: RawFd,
+    flags: u32,
+    old_program: u32,
+}
+
+impl CgroupLink {
+    /// Opens a pin; `None` when there is none.
+    pub(crate) fn open(pin: &Path) -> io::Result<Option<Self>> {
+        let path = CString::new(pin.as_os_str().as_bytes())?;
+        let mut arguments = ObjGet {
+            path: path.as_ptr() as u64,
+            descriptor: 0,
+            flags: 0,
+        };
+        match bpf(OBJ_GET, &mut arguments) {
+            Ok(descriptor) => {
+                // SAFETY: the kernel has just made the descriptor for us.
+                let link = unsafe { OwnedFd::from_raw_fd(descriptor) };
+                Ok(Some(Self { link }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What it links.
+    pub(crate) fn linked(&self) -> io::Result<Linked> {
+        let mut info = LinkInfo::default();
+        let mut arguments = GetInfo {
+            descriptor: self.link.as_raw_fd(),
+            length: u32::try_from(size_of::<LinkInfo>()).map_err(io::Error::other)?,
+            info: (&raw mut info) as u64,
+        };
+        bpf(OBJ_GET_INFO_BY_FD, &mut arguments)?;
+        Ok(Linked {
+            program: info.program,
+            cgroup: info.cgroup,
+        })
+    }
+
+    /// Puts another program into it: every socket meets the one or the other.
+    pub(crate) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let mut arguments = LinkUpdate {
+            link: self.link.as_raw_fd(),
+            program: program.as_raw_fd(),
+            flags: 0,
+            old_program: 0,
+        };
+        bpf(LINK_UPDATE, &mut arguments).map(|_| ())
+    }
+}
+
+fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawFd> {
+    // SAFETY: the kernel reads the arguments within the size given, and what they point to lives in the caller.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(arguments),
+            size_of::<T>(),
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    RawFd::try_from(result).map_err(io::Error::other)
+}
+
+/// The cookie of the network namespace that the calling thread is in.
+pub(crate) fn netns_cookie() -> io::Result<u64> {
+    // Not connected to anything: any socket knows its namespace.
+    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("0.0.0.0:0"))?;
+    let mut cookie = 0_u64;
+    let mut length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of `cookie`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(cookie)
+}

@@ -1,0 +1,193 @@
+//! Programs on the node's cgroup, attached by pinned links.
+//!
+//! A pinned link survives the agent; the next agent puts its own program into it, so that no socket is missed. Links of
+//! others on the same cgroup are not touched: all of them are asked.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use aya::programs::links::FdLink;
+use aya::programs::{CgroupAttachMode, CgroupSockAddr};
+use nix::errno::Errno;
+use planner::SocketHook;
+
+use crate::error::{Attempt as _, Failed, OpenError, io_error, is};
+use crate::pins::Pins;
+use crate::raw::{CgroupLink, Linked};
+
+/// The root of the cgroup hierarchy of version 2, wherever it is mounted: the node's sockets are below it.
+pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(cgroup_mount(&mounts))
+}
+
+/// The first mount of type `cgroup2` that shows the root of the hierarchy (`proc_pid_mountinfo(5)`).
+fn cgroup_mount(mounts: &str) -> Option<PathBuf> {
+    let mut found = mounts.lines().filter_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        (kind.starts_with("cgroup2 ") && root == "/").then(|| PathBuf::from(unescaped(point)))
+    });
+    found.next()
+}
+
+/// Blanks and backslashes are written as octal numbers.
+fn unescaped(text: &str) -> String {
+    text.replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\134", "\\")
+}
+
+/// The cgroup, and which programs it can have.
+pub(crate) struct Sockets {
+    cgroup: Option<Cgroup>,
+    links: PathBuf,
+    /// By hook, the program's id.
+    loaded: BTreeMap<SocketHook, u32>,
+    unavailable: BTreeMap<SocketHook, String>,
+}
+
+struct Cgroup {
+    directory: File,
+    id: u64,
+}
+
+impl Sockets {
+    /// Loads the programs of an object whose maps are loaded, if there is a cgroup. One that the kernel refuses is
+    /// unavailable.
+    pub(crate) fn load(
+        object: &mut Ebpf,
+        pins: &Pins,
+        cgroup: Option<&Path>,
+    ) -> Result<Self, OpenError> {
+        let mut sockets = Self {
+            cgroup: None,
+            links: pins.links(),
+            loaded: BTreeMap::new(),
+            unavailable: BTreeMap::new(),
+        };
+        let Some(path) = cgroup else {
+            let reason = "there is no cgroup".to_owned();
+            sockets.unavailable = SocketHook::ALL.map(|hook| (hook, reason.clone())).into();
+            return Ok(sockets);
+        };
+        let open = || format!("open cgroup {}", path.display());
+        let directory = File::open(path).attempt(open)?;
+        let id = directory.metadata().attempt(open)?.ino();
+        sockets.cgroup = Some(Cgroup { directory, id });
+        for hook in SocketHook::ALL {
+            match load(object, hook) {
+                Ok(id) => {
+                    sockets.loaded.insert(hook, id);
+                }
+                Err(error) => {
+                    sockets.unavailable.insert(hook, error.to_string());
+                }
+            }
+        }
+        Ok(sockets)
+    }
+
+    /// Hooks that cannot be attached, and why.
+    pub(crate) fn unavailable(&self) -> &BTreeMap<SocketHook, String> {
+        &self.unavailable
+    }
+
+    /// The hooks that can be attached, and whether they are, with the programs that we have loaded.
+    pub(crate) fn observe(&self) -> io::Result<BTreeMap<SocketHook, bool>> {
+        let Some(cgroup) = &self.cgroup else {
+            return Ok(BTreeMap::new());
+        };
+        let hooks = self.loaded.iter().map(|(hook, program)| {
+            let pinned = CgroupLink::open(&self.pin(*hook))?;
+            let linked = pinned.map(|link| link.linked()).transpose()?;
+            let wanted = Linked {
+                program: *program,
+                cgroup: cgroup.id,
+            };
+            Ok((*hook, linked == Some(wanted)))
+        });
+        hooks.collect()
+    }
+
+    /// Attaches a hook's program, or updates the link that is pinned.
+    pub(crate) fn attach(&self, object: &mut Ebpf, hook: SocketHook) -> Result<(), Failed> {
+        let call = || format!("attach {hook} to the cgroup");
+        let missing = || Failed::new(call(), Errno::EOPNOTSUPP);
+        let cgroup = self.cgroup.as_ref().ok_or_else(missing)?;
+        self.attach_to(cgroup, object, hook).attempt(call)
+    }
+
+    fn attach_to(&self, cgroup: &Cgroup, object: &mut Ebpf, hook: SocketHook) -> io::Result<()> {
+        let pin = self.pin(hook);
+        let program = program(object, hook)?;
+        if let Some(link) = CgroupLink::open(&pin)? {
+            let descriptor = program.fd().map_err(|error| io_error(&error))?;
+            if link.linked()?.cgroup == cgroup.id {
+                match link.update(descriptor.as_fd()) {
+                    // The cgroup is gone, and another one has its place.
+                    Err(error) if is(&error, Errno::ENOLINK) => {}
+                    result => return result,
+                }
+            }
+            std::fs::remove_file(&pin)?;
+        }
+        let attached = program.attach(&cgroup.directory, CgroupAttachMode::Single);
+        let attached = attached.and_then(|id| program.take_link(id));
+        let attached = attached.map_err(|error| io_error(&error))?;
+        let attached = FdLink::try_from(attached).map_err(|error| io_error(&error))?;
+        attached.pin(&pin).map_err(|error| io_error(&error))?;
+        Ok(())
+    }
+
+    /// Detaches a hook's program; that it is not attached is success.
+    pub(crate) fn detach(&self, hook: SocketHook) -> Result<(), Failed> {
+        match std::fs::remove_file(self.pin(hook)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.attempt(|| format!("detach {hook} from the cgroup")),
+        }
+    }
+
+    fn pin(&self, hook: SocketHook) -> PathBuf {
+        self.links.join(format!("cgroup-{hook}"))
+    }
+}
+
+fn program(object: &mut Ebpf, hook: SocketHook) -> io::Result<&mut CgroupSockAddr> {
+    let program = object.program_mut(hook.program()).ok_or(Errno::ENOENT)?;
+    program.try_into().map_err(|error| io_error(&error))
+}
+
+/// Loads a program; its id.
+fn load(object: &mut Ebpf, hook: SocketHook) -> io::Result<u32> {
+    let program = program(object, hook)?;
+    program.load().map_err(|error| io_error(&error))?;
+    let info = program.info().map_err(|error| io_error(&error))?;
+    Ok(info.id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroup_is_found_wherever_it_is_mounted() {
+        let unified = "30 23 0:26 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
+        assert_eq!(cgroup_mount(unified), Some("/sys/fs/cgroup".into()));
+        let hybrid = "\
+            40 32 0:35 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+            41 32 0:36 /part /part rw,relatime - cgroup2 cgroup2 rw\n\
+            42 32 0:36 / /a\\040place rw,relatime - cgroup2 cgroup2 rw\n";
+        assert_eq!(cgroup_mount(hybrid), Some("/a place".into()));
+        assert_eq!(
+            cgroup_mount("40 32 0:35 / /cpu rw - cgroup cgroup rw,cpu\n"),
+            None
+        );
+    }
+}
