@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::{Machine, Process, until};
+use crate::{Cgroup, Machine, Process, until};
 
 /// Where the agent serves, inside the sandbox.
 pub const SOCKET: &str = "/run/viaduct/viaduct.sock";
@@ -22,6 +22,8 @@ pub struct Agent {
     node: Machine,
     words: Vec<String>,
     process: Option<Process>,
+    /// Held for as long as the agent's programs may be attached to it.
+    _cgroup: Option<Cgroup>,
 }
 
 impl Agent {
@@ -32,14 +34,21 @@ impl Agent {
         Self::start_with(node, cidrs.into_iter().chain(flags).collect())
     }
 
-    /// Starts `viaductd` with exactly `flags`, and waits until it serves.
+    /// Starts `viaductd` with exactly `flags` and a cgroup of its own, and waits until it serves.
     pub fn start_with(node: &Machine, flags: Vec<String>) -> Result<Self> {
         let mut words = vec![program("bin/viaductd").display().to_string()];
         words.extend(flags);
+        let cgroup = Cgroup::new()?;
+        words.extend(
+            cgroup
+                .iter()
+                .map(|own| format!("--cgroup={}", own.path().display())),
+        );
         let mut agent = Self {
             node: node.clone(),
             words,
             process: None,
+            _cgroup: cgroup,
         };
         agent.restart()?;
         Ok(agent)

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod cgroup;
 mod echo;
 mod iperf;
 mod machine;
@@ -24,6 +25,7 @@ mod sandbox;
 mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
+pub use cgroup::Cgroup;
 pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_source};
 pub use iperf::{Iperf, Throughput, measure};
 pub use machine::Machine;

@@ -4,6 +4,8 @@
 
 #[path = "packets/bench.rs"]
 mod bench;
+#[path = "packets/dialled.rs"]
+mod dialled;
 #[path = "packets/entering.rs"]
 mod entering;
 #[path = "packets/errors.rs"]

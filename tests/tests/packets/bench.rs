@@ -12,7 +12,7 @@ use e2e::{Machine, Mounts};
 use verdict::Verdict;
 use verdict::simulator::{Place, Simulator, World, example};
 
-use crate::object::{NEXT, Object, SHOT};
+use crate::object::{NEXT, Object, REDIRECT, SHOT};
 
 /// The one port that flows are moved to.
 pub(crate) const MOVED: u16 = 50_000;
@@ -27,6 +27,9 @@ pub(crate) fn on_machine(
     test: impl FnOnce(&Machine, &mut Bench) -> Result<()> + Send,
 ) -> Result<()> {
     let machine = Machine::new("node", &Mounts::new()?)?;
+    // What kind of interface it is makes no difference.
+    let index = example::OTHER_INTERFACE;
+    machine.call(&format!("ip link add other index {index} type bridge"))?;
     machine.run(|| {
         let mut world = example::world();
         world.settings.port_low = MOVED;
@@ -80,6 +83,7 @@ impl Bench {
         let in_kernel = match (action, dropped.as_slice()) {
             (NEXT, []) => Verdict::Pass,
             (SHOT, [reason]) => Verdict::Drop(*reason),
+            (REDIRECT, []) if matches!(verdict, Verdict::Deliver(_)) => verdict,
             _ => panic!("the object returned {action} and counted {dropped:?}"),
         };
         assert_eq!(in_kernel, verdict, "the object and the simulator disagree");
@@ -165,6 +169,9 @@ fn fill(object: &mut Object, world: &World) -> Result<()> {
     }
     for (key, hostport) in &world.hostports {
         object.insert::<20, 32>(maps::HOSTPORTS, key, hostport)?;
+    }
+    for (bridge, network) in &world.networks {
+        object.insert::<4, 40>(maps::NETWORKS, bridge, network)?;
     }
     for (interface, uplink) in &world.uplinks {
         object.insert::<4, 208>(maps::UPLINKS, interface, uplink)?;

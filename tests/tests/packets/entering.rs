@@ -136,8 +136,14 @@ fn a_connection_of_the_node_from_a_port_that_is_a_hostport_is_left_alone() -> Re
         let data = tcp(5_301, HOSTPORT, flag::ACK);
         bench.passes(UplinkIn, &Frame::new(loopback, loopback, data))?;
         assert!(bench.flows()?.is_empty());
-        // Other clients still reach the pod.
+        // Other clients still reach the pod, but not by the loopback: that is nowhere but on the node.
         let query = Frame::new(example::remote()[0], loopback, udp(5_300, HOSTPORT));
+        bench.passes(UplinkIn, &query)?;
+        let query = Frame::new(
+            example::remote()[0],
+            example::node()[0],
+            udp(5_300, HOSTPORT),
+        );
         let to_pod = query.becoming(query.source, example::pod()[0], udp(5_300, POD_PORT));
         bench.becomes(UplinkIn, &query, &to_pod)?;
         drop((socket, listener, connected));

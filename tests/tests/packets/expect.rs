@@ -35,6 +35,20 @@ impl Bench {
         Ok(())
     }
 
+    /// Expects the packet of a pod to be another one then, and to go to the pod behind `interface`.
+    #[track_caller]
+    pub(crate) fn delivers(
+        &mut self,
+        frame: &Frame,
+        expected: &Frame,
+        interface: u32,
+    ) -> Result<()> {
+        let (verdict, packet) = self.run(Place::FromPod, &frame.bytes())?;
+        assert_eq!(verdict, Verdict::Deliver(interface));
+        assert_eq!(packet, expected.bytes(), "another packet than was expected");
+        Ok(())
+    }
+
     /// Expects the packet to be dropped for this reason.
     #[track_caller]
     pub(crate) fn drops(&mut self, place: Place, frame: &Frame, reason: DropReason) -> Result<()> {

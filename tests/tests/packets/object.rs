@@ -25,6 +25,8 @@ pub(crate) const PROGRAMS: [&str; 5] = [
 pub(crate) const NEXT: i32 = -1;
 /// What the kernel is told when a packet is dropped.
 pub(crate) const SHOT: i32 = 2;
+/// What the kernel is told when a packet goes to another interface; to which one it remembers by itself.
+pub(crate) const REDIRECT: i32 = 7;
 
 /// Bytes of `struct __sk_buff` that the kernel is given, and where the interface index is in them.
 const CONTEXT_LEN: usize = 176;

@@ -5,6 +5,9 @@
     reason = "each test binary uses another part of the support"
 )]
 
+pub(crate) mod hostports;
+pub(crate) mod traffic;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::panic::resume_unwind;
@@ -66,9 +69,15 @@ impl Node {
 
     /// Opens the kernel of this node.
     pub(crate) fn host(&self) -> Host {
+        self.host_below(None)
+    }
+
+    /// Opens the kernel of this node, whose processes are below a cgroup.
+    pub(crate) fn host_below(&self, cgroup: Option<&Path>) -> Host {
         let options = HostOptions {
             bpffs: self.bpffs(),
             object: object(),
+            cgroup: cgroup.map(Path::to_owned),
         };
         Host::open(&options).unwrap_or_else(|error| panic!("{}", chain(&error)))
     }

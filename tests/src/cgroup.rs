@@ -1,0 +1,44 @@
+//! A cgroup for a node: its agent attaches programs there and not to the root of the machine that the tests run on.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context as _, Result};
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// A cgroup without processes. Dropping it removes it.
+#[derive(Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// A new cgroup below the root; `None` where there is no cgroup2.
+    pub fn new() -> Result<Option<Self>> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+        let mut mounts = mounts
+            .lines()
+            .map(|line| line.split(' ').collect::<Vec<_>>());
+        let mount = mounts.find(|fields| fields.get(2) == Some(&"cgroup2"));
+        let Some(root) = mount.and_then(|fields| fields.get(1).map(PathBuf::from)) else {
+            return Ok(None);
+        };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = root.join(format!("viaduct-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Some(Self { path }))
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Programs that are still attached go with it; a process that is still in it keeps it, and shows as a residue.
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}

@@ -1,0 +1,220 @@
+//! Servers that tell their clients as whom they saw them, and clients that ask; all of them give up after a while.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use model::Netns;
+use nix::sched::CloneFlags;
+
+const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Runs something on a thread of its own inside of a pod.
+pub(crate) fn in_pod<T: Send>(pod: &Netns, work: impl FnOnce() -> T + Send) -> T {
+    let namespace = File::open(pod.path.as_path()).expect("a namespace");
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            enter(&namespace);
+            work()
+        });
+        match thread.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test's thread enters a namespace for good"
+)]
+fn enter(namespace: &File) {
+    nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET).expect("root, to enter a namespace");
+}
+
+/// A server of one port on all addresses of a pod, by TCP and UDP. A datagram comes back with its sender's address in
+/// front.
+pub(crate) struct Server {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    pub(crate) fn start(pod: &Netns, port: u16) -> Self {
+        let open = || {
+            let everywhere = ("::", port);
+            let tcp = TcpListener::bind(everywhere).expect("a free port");
+            let udp = UdpSocket::bind(everywhere).expect("a free port");
+            (tcp, udp)
+        };
+        let (tcp, udp) = in_pod(pod, open);
+        tcp.set_nonblocking(true).expect("an option");
+        udp.set_read_timeout(Some(PAUSE)).expect("an option");
+        let stop = Arc::new(AtomicBool::new(false));
+        let (first, second) = (Arc::clone(&stop), Arc::clone(&stop));
+        let threads = vec![
+            std::thread::spawn(move || serve_tcp(&tcp, &first)),
+            std::thread::spawn(move || serve_udp(&udp, &second)),
+        ];
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It has said itself what was wrong.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve_tcp(listener: &TcpListener, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((mut stream, peer)) => {
+                // The client may have gone meanwhile.
+                let _ = stream.write_all(plain(peer).to_string().as_bytes());
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn serve_udp(socket: &UdpSocket, stop: &AtomicBool) {
+    let mut buffer = vec![0; 65_536];
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
+            let mut answer = format!("{} ", plain(peer)).into_bytes();
+            answer.extend(&buffer[..length]);
+            // As above.
+            let _ = socket.send_to(&answer, peer);
+        }
+    }
+}
+
+/// The address without the clothes of IPv6.
+pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// What a client was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Whom the server saw.
+    pub(crate) client: IpAddr,
+    /// Whom the client saw.
+    pub(crate) server: SocketAddr,
+}
+
+/// Asks by TCP.
+pub(crate) fn ask_tcp(server: SocketAddr) -> io::Result<Seen> {
+    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let server = stream.peer_addr()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(Seen {
+        client: client(&text),
+        server,
+    })
+}
+
+fn client(text: &str) -> IpAddr {
+    let address: SocketAddr = text.parse().expect("the server tells an address");
+    address.ip()
+}
+
+/// Sends a long stream from one pod to another; how much of it arrives.
+pub(crate) fn stream(
+    server: &Netns,
+    port: u16,
+    client: &Netns,
+    to: SocketAddr,
+    length: usize,
+) -> usize {
+    let listener = in_pod(server, || {
+        TcpListener::bind(("::", port)).expect("a free port")
+    });
+    let mut sending =
+        in_pod(client, || TcpStream::connect_timeout(&to, PATIENCE)).expect("a server");
+    let (mut receiving, _) = listener.accept().expect("a client");
+    receiving
+        .set_read_timeout(Some(PATIENCE))
+        .expect("an option");
+    sending
+        .set_write_timeout(Some(PATIENCE))
+        .expect("an option");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let chunk = vec![0x5a; 1 << 20];
+            for _ in 0..length >> 20 {
+                sending.write_all(&chunk).expect("a reader");
+            }
+        });
+        let mut buffer = vec![0; 1 << 20];
+        let mut got = 0;
+        loop {
+            match receiving.read(&mut buffer).expect("a writer") {
+                0 => return got,
+                more => {
+                    assert!(buffer[..more].iter().all(|byte| *byte == 0x5a));
+                    got += more;
+                }
+            }
+        }
+    })
+}
+
+/// A client's UDP socket.
+pub(crate) struct Datagrams {
+    pub(crate) socket: UdpSocket,
+}
+
+impl Datagrams {
+    /// One that can talk to `server`.
+    pub(crate) fn new(server: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind((if server.is_ipv4() { "0.0.0.0" } else { "::" }, 0))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { socket })
+    }
+
+    /// Asks without a connection, with a datagram of some length.
+    pub(crate) fn ask(&self, server: SocketAddr, length: usize) -> io::Result<Seen> {
+        self.socket.send_to(&vec![b'x'; length], server)?;
+        self.hear(length)
+    }
+
+    /// Hears an answer.
+    pub(crate) fn hear(&self, length: usize) -> io::Result<Seen> {
+        let mut buffer = vec![0; 65_536];
+        let (got, server) = self.socket.recv_from(&mut buffer)?;
+        let text = String::from_utf8_lossy(&buffer[..got]).into_owned();
+        let (address, payload) = text.split_once(' ').expect("an address, then the payload");
+        assert_eq!(payload.len(), length, "nothing is lost or added");
+        Ok(Seen {
+            client: client(address),
+            server,
+        })
+    }
+}
+
+/// Asks by UDP without a connection.
+pub(crate) fn ask_udp(server: SocketAddr) -> io::Result<Seen> {
+    Datagrams::new(server)?.ask(server, 5)
+}
+
+/// Asks by UDP with a connection.
+pub(crate) fn ask_connected_udp(server: SocketAddr) -> io::Result<Seen> {
+    let client = Datagrams::new(server)?;
+    client.socket.connect(server)?;
+    assert_eq!(client.socket.peer_addr()?, server);
+    client.socket.send(b"hello")?;
+    client.hear(5)
+}
