@@ -77,6 +77,7 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
     if is_stale(node, &flow)
         || has_moved(&flow, way, work.interface)
         || (way == Way::Pod && !local::reaches_its_pod(node, work, &flow))
+        || has_lost_address(node, &flow, way, work.now)
     {
         work.pair.reply.key = flow.translated.reverse();
         let original = flow.flags & FlowFlags::ORIGINAL != 0;
@@ -118,10 +119,24 @@ pub(crate) fn is_current<E: Node>(node: &E, slot: u32, generation: u32) -> bool 
 /// Whether a masqueraded flow now leaves by another uplink: its address is not that uplink's.
 #[inline(always)]
 fn has_moved(flow: &Flow, way: Way, interface: u32) -> bool {
-    const MASQUERADED: u32 = FlowFlags::ORIGINAL | FlowFlags::SNAT;
+    way == Way::Out && is_masqueraded(flow) && flow.uplink != interface
+}
+
+/// Whether a masqueraded flow's address is no longer the node's: answers would go to nobody, or to somebody else.
+/// Asked in the first packet of each second, so that the others do not pay for it.
+#[inline(always)]
+fn has_lost_address<E: Node>(node: &E, flow: &Flow, way: Way, now: u32) -> bool {
     way == Way::Out
-        && flow.flags & (MASQUERADED | FlowFlags::NODE) == MASQUERADED
-        && flow.uplink != interface
+        && is_masqueraded(flow)
+        && flow.last_seen != now
+        && !node.is_local(&flow.translated.source)
+}
+
+/// Whether this is the outgoing direction of a pod's masqueraded flow.
+#[inline(always)]
+fn is_masqueraded(flow: &Flow) -> bool {
+    const MASQUERADED: u32 = FlowFlags::ORIGINAL | FlowFlags::SNAT;
+    flow.flags & (MASQUERADED | FlowFlags::NODE) == MASQUERADED
 }
 
 /// Removes an entry and, if it is of the same flow, the one of the other direction.

@@ -52,6 +52,12 @@ impl Sent {
     }
 }
 
+/// Addresses that the node may get instead of its own.
+fn other_node() -> [Address; 2] {
+    let v6 = std::net::Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0x77);
+    [Address::v4([192, 0, 2, 77]), Address::v6(v6.octets())]
+}
+
 /// The port that a frame left with.
 fn source_port(bytes: &[u8], family: usize) -> u16 {
     let at = [34, 54][family];
@@ -184,6 +190,39 @@ fn a_syn_on_a_closed_flow_opens_it_again_for_both_directions() {
     }
     simulator.world.now += Timeouts::default().tcp_reset + 1;
     assert_eq!(simulator.sweep().timed_out, 0);
+}
+
+#[test]
+fn a_flow_that_goes_on_when_its_address_is_gone_gets_the_uplinks_new_one() {
+    let mut simulator = Simulator::new(world());
+    let new = other_node();
+    for (family, new) in FAMILIES.into_iter().zip(new) {
+        let (own, old, them) = (pod()[family], node()[family], remote()[family]);
+        let body = Body::Udp(40_000, 53, vec![]);
+        let out = Frame::new(own, them, body.clone());
+        let leave =
+            |simulator: &mut Simulator| simulator.run(Place::UplinkOut, INTERFACE, &out.bytes()).1;
+        let before = out.becoming(old, them, body.clone()).bytes();
+        assert_eq!(leave(&mut simulator), before);
+
+        let world = &mut simulator.world;
+        world.locals.remove(&old);
+        world.locals.insert(new);
+        let uplink = world.uplinks.get_mut(&INTERFACE).unwrap();
+        let sources = uplink.sources.iter_mut();
+        sources.for_each(|source| {
+            if source.address == old {
+                source.address = new;
+            }
+        });
+        world.now += 1;
+        assert_eq!(leave(&mut simulator), out.becoming(new, them, body).bytes());
+        let answer = Frame::new(them, new, Body::Udp(53, 40_000, vec![]));
+        let (_, inside) = simulator.run(Place::UplinkIn, INTERFACE, &answer.bytes());
+        let expected = answer.becoming(them, own, Body::Udp(53, 40_000, vec![]));
+        assert_eq!(inside, expected.bytes());
+    }
+    assert_eq!(simulator.world.flows.len(), 4);
 }
 
 #[test]
