@@ -12,7 +12,9 @@
 
 mod agent;
 mod cgroup;
+mod conversation;
 mod echo;
+mod far;
 mod iperf;
 mod machine;
 mod mounts;
@@ -20,13 +22,18 @@ mod ping;
 mod plugin;
 mod pod;
 mod process;
+mod raw;
 pub mod residue;
 mod sandbox;
+mod sniffer;
+mod stream;
 mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
 pub use cgroup::Cgroup;
+pub use conversation::{Conversation, Load};
 pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_source};
+pub use far::Far;
 pub use iperf::{Iperf, Throughput, measure};
 pub use machine::Machine;
 pub use mounts::Mounts;
@@ -34,6 +41,9 @@ pub use ping::{Rtt, ping, ping_source};
 pub use plugin::{Answer, Call, CniError, Config, Mapping, Verb};
 pub use pod::{Pod, addresses};
 pub use process::Process;
+pub use raw::{Heard, Raw};
 pub use residue::Residue;
 pub use sandbox::{GATEWAYS, NODE, Sandbox, UPLINK, WORLD};
+pub use sniffer::Sniffer;
+pub use stream::{Sends, Stream};
 pub use wait::{DEADLINE, until, until_within};

@@ -1,0 +1,141 @@
+//! Many bytes by TCP, each of which the receiver compares with what was sent.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{Machine, until};
+
+/// Bytes that are written or compared at a time.
+const BLOCK: usize = 128 << 10;
+/// Length of the pattern that blocks are cut from. Prime, so that no two neighbours are alike.
+const PATTERN: usize = 1_048_573;
+/// How long one side may hear nothing.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A server and its one client; either sends while the other compares.
+#[derive(Debug)]
+pub struct Stream {
+    received: Arc<AtomicU64>,
+    sender: JoinHandle<Result<()>>,
+    receiver: JoinHandle<Result<()>>,
+}
+
+/// Which side of a connection sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sends {
+    /// Whoever has connected.
+    Client,
+    /// Whoever was connected to.
+    Server,
+}
+
+impl Stream {
+    /// Listens at `port` of `server`, connects from `client` to `to`, and sends `bytes` the way of `sends`.
+    pub fn start(
+        (client, to): (&Machine, SocketAddr),
+        (server, port): (&Machine, u16),
+        sends: Sends,
+        bytes: u64,
+    ) -> Result<Self> {
+        let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let listener = server.run(|| TcpListener::bind(address))?;
+        let connected = client
+            .run(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)))
+            .with_context(|| format!("{}: no connection to {to}", client.name()))?;
+        let (accepted, _) = listener.accept()?;
+        for stream in [&connected, &accepted] {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+        }
+        let (from, into) = match sends {
+            Sends::Client => (connected, accepted),
+            Sends::Server => (accepted, connected),
+        };
+        let received = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&received);
+        Ok(Self {
+            received,
+            sender: thread::spawn(move || send(from, bytes)),
+            receiver: thread::spawn(move || compare(into, bytes, &counter)),
+        })
+    }
+
+    /// Waits until `more` bytes have arrived from now on.
+    pub fn goes_on(&self, more: u64) -> Result<()> {
+        let now = self.received.load(Ordering::Relaxed);
+        until("the stream goes on", || {
+            let over = self.received.load(Ordering::Relaxed) >= now + more;
+            Ok((over || self.receiver.is_finished()).then_some(()))
+        })?;
+        ensure!(
+            self.received.load(Ordering::Relaxed) >= now + more,
+            "the stream has ended early"
+        );
+        Ok(())
+    }
+
+    /// Waits for the last byte; succeeds when each was as sent.
+    pub fn end(self) -> Result<()> {
+        self.receiver
+            .join()
+            .ok()
+            .context("the receiver panicked")??;
+        self.sender.join().ok().context("the sender panicked")?
+    }
+}
+
+fn send(mut stream: TcpStream, bytes: u64) -> Result<()> {
+    let pattern = pattern();
+    let mut sent = 0;
+    while sent < bytes {
+        let block = block(&pattern, sent, bytes);
+        stream
+            .write_all(block)
+            .with_context(|| format!("after {sent} bytes"))?;
+        sent += block.len() as u64;
+    }
+    Ok(())
+}
+
+fn compare(mut stream: TcpStream, bytes: u64, received: &AtomicU64) -> Result<()> {
+    let pattern = pattern();
+    let mut buffer = vec![0; BLOCK];
+    let mut position = 0;
+    while position < bytes {
+        let expected = block(&pattern, position, bytes);
+        let got = &mut buffer[..expected.len()];
+        stream
+            .read_exact(got)
+            .with_context(|| format!("after {position} bytes"))?;
+        ensure!(got == expected, "wrong bytes behind {position}");
+        position += expected.len() as u64;
+        received.store(position, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// The bytes at `position` of a stream of `end` bytes.
+fn block(pattern: &[u8], position: u64, end: u64) -> &[u8] {
+    let length = usize::try_from(end - position).map_or(BLOCK, |left| left.min(BLOCK));
+    let start = usize::try_from(position % PATTERN as u64).unwrap_or(0);
+    &pattern[start..start + length]
+}
+
+/// Bytes without order (xorshift64), long enough for a block at each place.
+fn pattern() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    });
+    let bytes = words.flat_map(u64::to_le_bytes);
+    bytes.take(PATTERN + BLOCK).collect()
+}

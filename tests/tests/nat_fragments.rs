@@ -1,0 +1,200 @@
+//! Packets in pieces, in the order of their bytes and in others.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use abi::Address;
+use anyhow::{Result, ensure};
+use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sniffer, UPLINK, WORLD, ping};
+use verdict::simulator::frame::{Body, Frame};
+
+/// Bytes of the first of two pieces.
+const CUT: usize = 1448;
+
+const HOSTPORT: Mapping = Mapping {
+    host: 5353,
+    container: 53,
+    protocol: "udp",
+};
+
+fn pod(sandbox: &Sandbox, name: &str, config: Config) -> Result<Pod> {
+    let mut pod = sandbox.pod(name)?;
+    pod.add_with(config)?;
+    Ok(pod)
+}
+
+fn abi(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(v4) => Address::v4(v4.octets()),
+        IpAddr::V6(v6) => Address::v6(v6.octets()),
+    }
+}
+
+/// A datagram in two pieces. Each byte of it is `letter`.
+fn pieces(from: SocketAddr, to: SocketAddr, identification: u32, letter: u8) -> [Vec<u8>; 2] {
+    let body = Body::Udp(from.port(), to.port(), vec![letter; 2500]);
+    let mut frame = Frame::new(abi(from.ip()), abi(to.ip()), body);
+    frame.ethernet = None;
+    frame.fragments(identification, CUT)
+}
+
+/// A server that takes what arrives and answers nothing.
+fn sink(machine: &Machine, at: SocketAddr) -> Result<UdpSocket> {
+    let socket = machine.run(|| UdpSocket::bind(at))?;
+    socket.set_read_timeout(Some(Duration::from_secs(4)))?;
+    Ok(socket)
+}
+
+/// Waits for a datagram; it must be whole and of one letter.
+fn arrival(sink: &UdpSocket) -> Result<(SocketAddr, u8)> {
+    let mut buffer = [0; 4000];
+    let (length, from) = sink.recv_from(&mut buffer)?;
+    let letter = buffer[0];
+    ensure!(length == 2500, "{length} bytes");
+    ensure!(buffer[..length].iter().all(|byte| *byte == letter), "mixed");
+    Ok((from, letter))
+}
+
+/// How often a fragment was dropped because the first one of its packet had not been seen.
+fn lost(agent: &Agent) -> Result<u64> {
+    let counters = agent.get("/v1/counters")?;
+    Ok(counters["drops"]["fragment-without-first"]
+        .as_u64()
+        .unwrap_or(0))
+}
+
+#[test]
+fn two_pods_may_number_their_fragments_alike() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pods = ["first", "second"].map(|name| pod(&sandbox, name, Config::new("1.1.0")));
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let server = SocketAddr::new(world, 7000);
+        let sink = sink(&sandbox.world, server)?;
+        for (pod, (port, letter)) in pods.iter().zip([(41_000, b'a'), (41_001, b'b')]) {
+            let pod = pod.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
+            let from = SocketAddr::new(pod.address(world)?, port);
+            let raw = Raw::sender(&pod.machine, world)?;
+            for piece in pieces(from, server, 0x77, letter) {
+                raw.send(&piece, world)?;
+            }
+            assert_eq!(arrival(&sink)?, (SocketAddr::new(node, port), letter));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn pieces_of_two_pods_that_cross_are_never_put_together() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let one = pod(&sandbox, "one", Config::new("1.1.0"))?;
+    let other = pod(&sandbox, "other", Config::new("1.1.0"))?;
+    for world in WORLD {
+        let server = SocketAddr::new(world, 7000);
+        let sink = sink(&sandbox.world, server)?;
+        let send = |pod: &Pod, identification: u32, letter: u8| -> Result<[(Raw, Vec<u8>); 2]> {
+            let from = SocketAddr::new(pod.address(world)?, 42_000);
+            let [first, second] = pieces(from, server, identification, letter);
+            let raw = || Raw::sender(&pod.machine, world);
+            Ok([(raw()?, first), (raw()?, second)])
+        };
+        for (identification, numbered_alike) in [(0x11, true), (0x21, false)] {
+            let second_id = identification + u32::from(!numbered_alike);
+            let [a1, a2] = send(&one, identification, b'a')?;
+            let [b1, b2] = send(&other, second_id, b'b')?;
+            for (raw, piece) in [a1, b1, a2, b2] {
+                raw.send(&piece, world)?;
+            }
+            if !numbered_alike {
+                // The ones before may have been lost, as they may be anywhere; these may not.
+                let mut letters = [0; 2];
+                while letters != [b'a', b'b'] {
+                    letters = [letters[1], arrival(&sink)?.1];
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_fragment_that_overtakes_the_first_is_dropped_by_name_and_never_leaves_as_the_pods()
+-> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let pod = pod(&sandbox, "pod", Config::new("1.1.0"))?;
+    let sniffer = Sniffer::for_pods(&sandbox.world, "eth0")?;
+    for (index, (node, world)) in NODE.into_iter().zip(WORLD).enumerate() {
+        let server = SocketAddr::new(world, 7000);
+        let sink = sink(&sandbox.world, server)?;
+        let from = SocketAddr::new(pod.address(world)?, 43_000);
+        let raw = Raw::sender(&pod.machine, world)?;
+        // The pod's own neighbour discovery is done with this.
+        ping(&pod.machine, world, 1)?;
+        let [first, second] = pieces(from, server, 0x31, b'x');
+        raw.send(&second, world)?;
+        raw.send(&first, world)?;
+        for piece in pieces(from, server, 0x32, b'y') {
+            raw.send(&piece, world)?;
+        }
+        assert_eq!(arrival(&sink)?, (SocketAddr::new(node, 43_000), b'y'));
+        assert_eq!(lost(&agent)?, index as u64 + 1);
+    }
+    assert_eq!(sniffer.end()?, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn what_overtakes_on_its_way_in_is_not_taken_for_the_pods_or_the_nodes() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = pod(&sandbox, "pod", Config::new("1.1.0").publish(&[HOSTPORT]))?;
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let to = SocketAddr::new(node, HOSTPORT.host);
+        let from = SocketAddr::new(world, 44_000);
+        let in_pod = sink(&pod.machine, SocketAddr::new(pod.address(world)?, 53))?;
+        let raw = Raw::sender(&sandbox.world, world)?;
+        let [first, second] = pieces(from, to, 0x41, b'x');
+        raw.send(&second, node)?;
+        raw.send(&first, node)?;
+        for piece in pieces(from, to, 0x42, b'y') {
+            raw.send(&piece, node)?;
+        }
+        assert_eq!(arrival(&in_pod)?, (from, b'y'));
+    }
+    Ok(())
+}
+
+#[test]
+fn where_the_node_tracks_connections_any_order_of_pieces_will_do() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let rules = "table inet tracking { chain forward { type filter hook forward priority 0; ct state invalid counter; }; }";
+    sandbox.node.call_words(&["nft", rules])?;
+    let pod = pod(&sandbox, "pod", Config::new("1.1.0"))?;
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let server = SocketAddr::new(world, 7000);
+        let sink = sink(&sandbox.world, server)?;
+        let from = SocketAddr::new(pod.address(world)?, 45_000);
+        let raw = Raw::sender(&pod.machine, world)?;
+        let [first, second] = pieces(from, server, 0x51, b'z');
+        raw.send(&second, world)?;
+        raw.send(&first, world)?;
+        assert_eq!(arrival(&sink)?, (SocketAddr::new(node, 45_000), b'z'));
+    }
+    assert_eq!(lost(&agent)?, 0);
+    Ok(())
+}
+
+#[test]
+fn large_pings_pass_where_the_uplink_is_narrower_than_the_pods_link() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = pod(&sandbox, "pod", Config::new("1.1.0"))?;
+    sandbox
+        .node
+        .call(&format!("ip link set {UPLINK} mtu 1400"))?;
+    sandbox.world.call("ip link set eth0 mtu 1400")?;
+    for world in WORLD {
+        for bytes in [1372, 1390, 1450, 3000, 9000] {
+            let line = format!("ping -n -q -c 2 -i 0.01 -W 3 -M dont -s {bytes} {world}");
+            pod.machine.call(&line)?;
+        }
+    }
+    Ok(())
+}

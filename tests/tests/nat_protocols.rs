@@ -1,0 +1,287 @@
+//! MASQUERADE of every protocol: what arrives on the other side is, byte for byte, what the node itself would have
+//! sent there.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use abi::Address;
+use anyhow::{Context as _, Result, ensure};
+use e2e::{
+    Config, Conversation, Echo, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream, WORLD,
+};
+use nix::sys::socket::{setsockopt, sockopt};
+use verdict::simulator::frame::{Body, Frame, flag};
+
+const GRE: u8 = 47;
+/// For experiments (RFC 3692).
+const EXPERIMENT: u8 = 253;
+
+const HOSTPORT: Mapping = Mapping {
+    host: 5201,
+    container: 5202,
+    protocol: "tcp",
+};
+
+fn pod(sandbox: &Sandbox, name: &str) -> Result<Pod> {
+    let mut pod = sandbox.pod(name)?;
+    pod.add_with(Config::new("1.1.0").publish(&[HOSTPORT]))?;
+    Ok(pod)
+}
+
+fn abi(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(v4) => Address::v4(v4.octets()),
+        IpAddr::V6(v6) => Address::v6(v6.octets()),
+    }
+}
+
+fn frame(source: IpAddr, destination: IpAddr, body: &Body) -> Frame {
+    let mut frame = Frame::new(abi(source), abi(destination), body.clone());
+    frame.ethernet = None;
+    frame
+}
+
+/// What follows the IP header of such a packet, checksums included, as its sender would write it.
+fn payload(source: IpAddr, destination: IpAddr, body: &Body) -> Vec<u8> {
+    let header = if source.is_ipv4() { 20 } else { 40 };
+    frame(source, destination, body).packet().split_off(header)
+}
+
+/// A body and its answer: a kernel that gets either without having asked for it does nothing that matters here.
+fn exchanges(to: IpAddr) -> Vec<(Body, Body)> {
+    let to = abi(to);
+    vec![
+        (
+            Body::Tcp(41_000, 9, flag::SYN, Vec::new()),
+            Body::Tcp(9, 41_000, flag::SYN | flag::ACK, Vec::new()),
+        ),
+        (
+            Body::Udp(41_000, 9, b"discard".to_vec()),
+            Body::Udp(9, 41_000, b"an answer of odd len".to_vec()),
+        ),
+        (
+            Body::UdpUnchecked(41_001, 9, b"nobody sums this".to_vec()),
+            Body::UdpUnchecked(9, 41_001, b"nor this".to_vec()),
+        ),
+        (
+            Body::echo_request(&to, 41_000),
+            Body::echo_reply(&to, 41_000),
+        ),
+        (
+            Body::Sctp(41_000, 9, vec![1, 0, 0, 8, 5, 6, 7, 8]),
+            Body::Sctp(9, 41_000, vec![2, 0, 0, 8, 9, 9, 9, 9]),
+        ),
+        (
+            Body::Other(GRE, vec![0, 0, 8, 0, 1, 2, 3, 4]),
+            Body::Other(GRE, vec![0, 0, 8, 0, 4, 3, 2, 1]),
+        ),
+        (
+            Body::Other(EXPERIMENT, b"never seen before".to_vec()),
+            Body::Other(EXPERIMENT, b"but answered".to_vec()),
+        ),
+    ]
+}
+
+#[test]
+fn every_protocol_leaves_as_the_nodes_own_and_its_answer_finds_the_pod() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = pod(&sandbox, "pod")?;
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let own = pod.address(world)?;
+        let (from_pod, from_world) = (
+            Raw::sender(&pod.machine, world)?,
+            Raw::sender(&sandbox.world, world)?,
+        );
+        for (request, answer) in exchanges(world) {
+            let number = request.protocol(&abi(world));
+            let in_world = Raw::listener(&sandbox.world, world, number)?;
+            let in_pod = Raw::listener(&pod.machine, world, number)?;
+
+            from_pod.send(&frame(own, world, &request).packet(), world)?;
+            let expected = payload(node, world, &request);
+            in_world.hear(&format!("{request:?} from {node}"), |heard| {
+                heard.from == node && heard.payload == expected
+            })?;
+            from_world.send(&frame(world, node, &answer).packet(), node)?;
+            let expected = payload(world, own, &answer);
+            in_pod.hear(&format!("{answer:?} from {world}"), |heard| {
+                heard.from == world && heard.payload == expected
+            })?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn where_nothing_tells_two_pods_apart_the_second_is_refused_and_never_hears_the_firsts_answers()
+-> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let mut pods = [sandbox.pod("first")?, sandbox.pod("second")?];
+    for pod in &mut pods {
+        pod.add()?;
+    }
+    let [first, second] = pods;
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let gre = |text: &str| Body::Other(GRE, [&[0, 0, 8, 0], text.as_bytes()].concat());
+        let in_world = Raw::listener(&sandbox.world, world, GRE)?;
+        for (pod, text) in [(&first, "mine"), (&second, "also"), (&first, "last")] {
+            let packet = frame(pod.address(world)?, world, &gre(text)).packet();
+            Raw::sender(&pod.machine, world)?.send(&packet, world)?;
+        }
+        let is = |text: &'static str| move |payload: &[u8]| payload.ends_with(text.as_bytes());
+        let heard = in_world.hear_up_to("the last of three", |heard| is("last")(&heard.payload))?;
+        assert!(heard.iter().all(|one| one.from == node), "{heard:?}");
+        assert!(
+            !heard.iter().any(|one| is("also")(&one.payload)),
+            "{heard:?}"
+        );
+
+        let in_pods = [&first, &second].map(|pod| Raw::listener(&pod.machine, world, GRE));
+        let [in_first, in_second] = in_pods;
+        in_world.send(&[0, 0, 8, 0, 7, 7, 7, 7], node)?;
+        in_first?.hear("the answer", |heard| heard.from == world)?;
+        // From the node, which may call its pods as it likes.
+        let to_second = Raw::listener(&sandbox.node, world, GRE)?;
+        to_second.send(&[0, 0, 8, 0, 8, 8, 8, 8], second.address(world)?)?;
+        let heard =
+            in_second?.hear_up_to("the node's", |heard| heard.payload.ends_with(&[8; 4]))?;
+        assert_eq!(heard.len(), 1, "{heard:?}");
+    }
+    let counters = agent.get("/v1/counters")?;
+    assert_eq!(counters["drops"]["nat-clash"], 2, "{counters}");
+    Ok(())
+}
+
+/// Switches what the pod's and the world's interfaces leave to hardware, which in here is nobody.
+fn offloads(machines: [&Machine; 2], state: &str) -> Result<()> {
+    for machine in machines {
+        let switch = format!("ethtool -K eth0 tx {state} tso {state} gso {state} gro {state}");
+        machine.call(&switch).context("offloads")?;
+    }
+    Ok(())
+}
+
+/// A stream of that many bytes out of the pod and one into it, at the same time.
+fn both_ways(
+    sandbox: &Sandbox,
+    pod: &Pod,
+    (node, world): (IpAddr, IpAddr),
+    bytes: u64,
+) -> Result<()> {
+    let outward = Stream::start(
+        (&pod.machine, SocketAddr::new(world, 7001)),
+        (&sandbox.world, 7001),
+        Sends::Client,
+        bytes,
+    )?;
+    let inward = Stream::start(
+        (&sandbox.world, SocketAddr::new(node, HOSTPORT.host)),
+        (&pod.machine, HOSTPORT.container),
+        Sends::Client,
+        bytes,
+    )?;
+    outward.end().context("out of the pod")?;
+    inward.end().context("into the pod")
+}
+
+#[test]
+fn a_gibibyte_each_way_arrives_as_it_was_sent() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = pod(&sandbox, "pod")?;
+    for pair in NODE.into_iter().zip(WORLD) {
+        both_ways(&sandbox, &pod, pair, 1 << 29)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn without_offloads_each_segment_passes_the_receivers_checksum() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = pod(&sandbox, "pod")?;
+    offloads([&pod.machine, &sandbox.world], "off")?;
+    for pair in NODE.into_iter().zip(WORLD) {
+        both_ways(&sandbox, &pod, pair, 32 << 20)?;
+    }
+    let errors =
+        |machine: &Machine| machine.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
+    for machine in [&pod.machine, &sandbox.world] {
+        let shown = errors(machine)?;
+        let bad = bad_segments(&shown).context("no InCsumErrors")?;
+        assert_eq!(bad, 0, "{} got bad checksums: {shown}", machine.name());
+    }
+    Ok(())
+}
+
+/// `InCsumErrors` of TCP, both families.
+fn bad_segments(snmp: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    pairs
+        .find(|(name, _)| *name == "InCsumErrors")?
+        .1
+        .parse()
+        .ok()
+}
+
+/// Connects from a port of the pod's choosing.
+fn udp(machine: &Machine, from: SocketAddr, to: SocketAddr) -> Result<UdpSocket> {
+    machine.run(|| {
+        let socket = UdpSocket::bind(from)?;
+        socket.connect(to)?;
+        socket.set_read_timeout(Some(Duration::from_secs(4)))?;
+        Ok(socket)
+    })
+}
+
+#[test]
+fn datagrams_that_the_kernel_cuts_are_translated_one_and_all() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = pod(&sandbox, "pod")?;
+    for state in ["on", "off"] {
+        offloads([&pod.machine, &sandbox.world], state)?;
+        for (node, world) in NODE.into_iter().zip(WORLD) {
+            let server = SocketAddr::new(world, 7002);
+            let in_world = sandbox.world.run(|| UdpSocket::bind(server))?;
+            in_world.set_read_timeout(Some(Duration::from_secs(4)))?;
+            let client = udp(
+                &pod.machine,
+                SocketAddr::new(pod.address(world)?, 0),
+                server,
+            )?;
+            setsockopt(&client, sockopt::UdpGsoSegment, &1000)?;
+            let sent = (0..20_500_u32)
+                .map(|n| n.to_le_bytes()[0])
+                .collect::<Vec<_>>();
+            client.send(&sent)?;
+            let mut got = Vec::<u8>::new();
+            let mut buffer = [0; 2000];
+            while got.len() < sent.len() {
+                let (length, from) = in_world.recv_from(&mut buffer)?;
+                ensure!(from.ip() == node, "from {from}");
+                ensure!(length == 1000 || length == 500, "a datagram of {length}");
+                got.extend_from_slice(&buffer[..length]);
+            }
+            assert_eq!(got, sent, "offloads {state}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_switch_of_offloads_in_the_middle_breaks_nothing() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = pod(&sandbox, "pod")?;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let servers = WORLD.map(|world| SocketAddr::new(world, 7000));
+    let mut open = Vec::new();
+    for server in servers {
+        open.push(Conversation::tcp(&pod.machine, server)?);
+        open.push(Conversation::udp(&pod.machine, server)?);
+    }
+    for state in ["off", "on", "off"] {
+        offloads([&pod.machine, &sandbox.world], state)?;
+        open.iter().try_for_each(Conversation::go_on)?;
+    }
+    Ok(())
+}
