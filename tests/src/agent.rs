@@ -75,6 +75,11 @@ impl Agent {
         Ok(())
     }
 
+    /// From its next start on, it is another program.
+    pub fn replace(&mut self, program: &Path) {
+        self.words[0] = program.display().to_string();
+    }
+
     /// `kill -9`.
     pub fn kill(&mut self) -> Result<()> {
         self.end(Signal::SIGKILL).map(drop)

@@ -45,5 +45,5 @@ pub use raw::{Heard, Raw};
 pub use residue::Residue;
 pub use sandbox::{GATEWAYS, NODE, Sandbox, UPLINK, WORLD};
 pub use sniffer::Sniffer;
-pub use stream::{Sends, Stream};
+pub use stream::{ENDLESS, Sends, Stream};
 pub use wait::{DEADLINE, until, until_within};

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,9 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Stream {
     received: Arc<AtomicU64>,
-    sender: JoinHandle<Result<()>>,
-    receiver: JoinHandle<Result<()>>,
+    stop: Arc<AtomicBool>,
+    sender: JoinHandle<Result<u64>>,
+    receiver: JoinHandle<Result<u64>>,
 }
+
+/// A number of bytes that no test waits for: see [`Stream::stop`].
+pub const ENDLESS: u64 = u64::MAX;
 
 /// Which side of a connection sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +63,13 @@ impl Stream {
         };
         let received = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&received);
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
         Ok(Self {
             received,
-            sender: thread::spawn(move || send(from, bytes)),
-            receiver: thread::spawn(move || compare(into, bytes, &counter)),
+            stop,
+            sender: thread::spawn(move || send(from, bytes, &told)),
+            receiver: thread::spawn(move || compare(into, &counter)),
         })
     }
 
@@ -80,44 +87,54 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits for the last byte; succeeds when each was as sent.
+    /// Sends no more than what is under way, and waits for the end.
+    pub fn stop(self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.end()
+    }
+
+    /// Waits for the last byte; succeeds when each has arrived as it was sent.
     pub fn end(self) -> Result<()> {
-        self.receiver
-            .join()
-            .ok()
-            .context("the receiver panicked")??;
-        self.sender.join().ok().context("the sender panicked")?
+        let received = self.receiver.join().ok().context("the receiver panicked")?;
+        let sent = self.sender.join().ok().context("the sender panicked")?;
+        let (sent, received) = (sent?, received?);
+        ensure!(sent == received, "{received} bytes of {sent} have arrived");
+        Ok(())
     }
 }
 
-fn send(mut stream: TcpStream, bytes: u64) -> Result<()> {
+fn send(mut stream: TcpStream, bytes: u64, stop: &AtomicBool) -> Result<u64> {
     let pattern = pattern();
     let mut sent = 0;
-    while sent < bytes {
+    while sent < bytes && !stop.load(Ordering::Relaxed) {
         let block = block(&pattern, sent, bytes);
         stream
             .write_all(block)
             .with_context(|| format!("after {sent} bytes"))?;
         sent += block.len() as u64;
     }
-    Ok(())
+    Ok(sent)
 }
 
-fn compare(mut stream: TcpStream, bytes: u64, received: &AtomicU64) -> Result<()> {
+fn compare(mut stream: TcpStream, received: &AtomicU64) -> Result<u64> {
     let pattern = pattern();
     let mut buffer = vec![0; BLOCK];
     let mut position = 0;
-    while position < bytes {
-        let expected = block(&pattern, position, bytes);
-        let got = &mut buffer[..expected.len()];
-        stream
-            .read_exact(got)
+    loop {
+        let length = stream
+            .read(&mut buffer)
             .with_context(|| format!("after {position} bytes"))?;
-        ensure!(got == expected, "wrong bytes behind {position}");
-        position += expected.len() as u64;
+        if length == 0 {
+            return Ok(position);
+        }
+        let expected = &block(&pattern, position, u64::MAX)[..length];
+        ensure!(
+            buffer[..length] == *expected,
+            "wrong bytes behind {position}"
+        );
+        position += length as u64;
         received.store(position, Ordering::Relaxed);
     }
-    Ok(())
 }
 
 /// The bytes at `position` of a stream of `end` bytes.
@@ -127,7 +144,7 @@ fn block(pattern: &[u8], position: u64, end: u64) -> &[u8] {
     &pattern[start..start + length]
 }
 
-/// Bytes without order (xorshift64), long enough for a block at each place.
+/// Bytes without order (xorshift64), and the first ones again, so that a block may start anywhere.
 fn pattern() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = std::iter::repeat_with(|| {
@@ -137,5 +154,7 @@ fn pattern() -> Vec<u8> {
         state
     });
     let bytes = words.flat_map(u64::to_le_bytes);
-    bytes.take(PATTERN + BLOCK).collect()
+    let mut pattern = bytes.take(PATTERN).collect::<Vec<_>>();
+    pattern.extend_from_within(..BLOCK);
+    pattern
 }

@@ -118,14 +118,12 @@ fn complainer(socket: &UdpSocket) -> Result<Option<IpAddr>> {
             return Ok(first);
         };
         for note in message.cmsgs()? {
-            let whose = match note {
-                ControlMessageOwned::Ipv4RecvErr(_, Some(from)) => {
-                    Some(IpAddr::V4(SockaddrIn::from(from).ip()))
-                }
-                ControlMessageOwned::Ipv6RecvErr(_, Some(from)) => {
-                    Some(IpAddr::V6(SockaddrIn6::from(from).ip()))
-                }
-                _ => None,
+            let whose = if let ControlMessageOwned::Ipv4RecvErr(_, Some(from)) = note {
+                Some(IpAddr::V4(SockaddrIn::from(from).ip()))
+            } else if let ControlMessageOwned::Ipv6RecvErr(_, Some(from)) = note {
+                Some(IpAddr::V6(SockaddrIn6::from(from).ip()))
+            } else {
+                None
             };
             first = first.or(whose);
         }

@@ -23,7 +23,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure(Scope::Everything)?;
-    dist::run()?;
+    dist::run(dist::Args::default())?;
     // As the tests have built it, if they have: what it measures is the work of others.
     let build = ["build", "--workspace", "--bin", "demo"];
     command::run(Command::new("cargo").args(build))?;

@@ -23,7 +23,18 @@ const SAMPLES: [(&str, &str); 3] = [
     ),
 ];
 
-pub(crate) fn run() -> Result<()> {
+/// The version of the other agent.
+const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "+next");
+
+/// Arguments of `dist`.
+#[derive(Clone, Copy, Default, clap::Args)]
+pub(crate) struct Args {
+    /// And the agent as another version, under target/dist-next, for tests of upgrades
+    #[arg(long)]
+    pub(crate) next: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
     let tools = setup::ensure(Scope::Build)?;
     build::bpf_object(&tools)?;
     let agent_and_ctl = ["build", "--release", "-p", "agent", "-p", "ctl"];
@@ -47,7 +58,21 @@ pub(crate) fn run() -> Result<()> {
         put(&dist.join("etc").join(name), text.as_bytes(), 0o644)?;
     }
     eprintln!("{} is ready", project::short(&dist));
-    Ok(())
+    if args.next { next_agent() } else { Ok(()) }
+}
+
+/// The same sources, built without optimisation and as another version: an upgrade to it is one to another program.
+fn next_agent() -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["build", "-p", "agent"])
+        .env("VIADUCT_VERSION", NEXT);
+    command::run(&mut cargo)?;
+    let dist = project::next_dist();
+    let built = project::target().join("debug/viaductd");
+    install(&built, &dist.join("bin/viaductd"), 0o755)?;
+    let object = dist.join("lib/viaduct/datapath.o");
+    install(&project::bpf_object(), &object, 0o644)
 }
 
 /// Builds the plugin, small and with nothing to link when it starts, and says where it lies.

@@ -55,7 +55,7 @@ enum Verb {
     /// Check the rules that compilers do not: import edges, file heads, lengths
     Tidy,
     /// Lay out what is installed on a node, under target/dist
-    Dist,
+    Dist(dist::Args),
     /// Everything that must hold before a change is merged
     Ci,
 }
@@ -79,7 +79,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Demo(args) => demo::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Tidy => tidy::run(),
-        Verb::Dist => dist::run(),
+        Verb::Dist(args) => dist::run(args),
         Verb::Ci => ci::run(),
     }
 }

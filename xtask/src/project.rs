@@ -30,6 +30,11 @@ pub(crate) fn bpf_object() -> PathBuf {
     bpf_target().join("bpfel-unknown-none/release/datapath")
 }
 
+/// The agent as another version, for tests of upgrades.
+pub(crate) fn next_dist() -> PathBuf {
+    root().join("target/dist-next")
+}
+
 /// What `dist` lays out.
 pub(crate) fn dist() -> PathBuf {
     root().join("target/dist")

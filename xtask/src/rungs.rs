@@ -135,7 +135,7 @@ fn netns(filter: &[String]) -> Result<Count> {
 
 fn e2e(filter: &[String]) -> Result<Count> {
     setup::ensure(Scope::Everything)?;
-    dist::run()?;
+    dist::run(dist::Args { next: true })?;
     let metadata = metadata::load()?;
     let mut names = metadata::integration_tests(&metadata, "e2e");
     names.retain(|name| !BPF_TESTS.contains(&name.as_str()));

@@ -24,7 +24,7 @@ const LARGEST_MTU: u32 = 65_535;
 #[derive(Debug, Default, clap::Parser)]
 #[command(
     name = "viaductd",
-    version,
+    version = crate::view::VERSION,
     about = "Viaduct's node agent: container bridge networking in eBPF"
 )]
 pub(crate) struct Options {

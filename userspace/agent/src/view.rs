@@ -9,10 +9,17 @@ use engine::{Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, Status,
 use kernel::{Measured, PodCounters};
 use model::{Assigned, Attachment, PortMapping, Record, State};
 
+/// The version of this build: what `VIADUCT_VERSION` said when it was built, as packagers may want it, else the
+/// package's.
+pub(crate) const VERSION: &str = match option_env!("VIADUCT_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Which agent this is.
 fn version() -> Version {
     Version {
-        agent: env!("CARGO_PKG_VERSION").to_owned(),
+        agent: VERSION.to_owned(),
         abi: abi::ABI_VERSION,
         cni: cni::Version::ALL
             .map(|version| version.to_string())
