@@ -8,6 +8,7 @@ mod clock;
 mod config;
 mod datapath;
 mod failure;
+mod flows;
 mod requests;
 mod routes;
 mod server;
@@ -23,6 +24,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 
 use crate::config::{Config, Options};
+use crate::flows::FlowSource;
 
 fn main() -> ExitCode {
     match run(Options::parse()) {
@@ -40,12 +42,14 @@ fn run(options: Options) -> Result<()> {
     start::make_directories(&config)?;
     let default_network = config.default_network();
     let socket = config.socket.clone();
+    let reader = kernel::FlowReader::new(&config.bpffs);
+    let flows = FlowSource::new(move || reader.read());
     let (handle, thread) = engine::spawn(move || start::engine(&config))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let served = runtime.block_on(server::serve(&socket, default_network, handle));
+    let served = runtime.block_on(server::serve(&socket, default_network, handle, flows));
     // What still has a handle to the engine goes with the runtime; then the engine finishes what is queued, and ends.
     drop(runtime);
     thread

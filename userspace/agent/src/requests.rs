@@ -12,6 +12,7 @@ use model::{Attachment, HairpinMode, Mac, Network};
 
 use crate::clock;
 use crate::failure::Failure;
+use crate::flows::FlowSource;
 
 /// What requests are answered with.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct App {
     /// The agent's own network; without ranges as long as no pod CIDR is known.
     pub(crate) default_network: Network,
     pub(crate) started: Instant,
+    pub(crate) flows: FlowSource,
 }
 
 impl App {

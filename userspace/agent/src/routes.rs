@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    AttachmentView, CniRequest, CniVerb, CounterView, HostportView, Lease, MAX_REQUEST,
-    NetworkView, path,
+    AttachmentView, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView, HostportView, Lease,
+    MAX_REQUEST, NetworkView, path,
 };
 use axum::body::{Body, to_bytes};
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -16,6 +16,7 @@ use axum::{Json, Router};
 use cni::{Command, Error};
 
 use crate::failure::{Failure, no_such_path};
+use crate::flows;
 use crate::requests::App;
 use crate::view;
 
@@ -32,6 +33,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route(path::ATTACHMENTS, get(attachments))
         .route(path::LEASES, get(leases))
         .route(path::HOSTPORTS, get(hostports))
+        .route(path::FLOWS, get(flows))
         .route(path::COUNTERS, get(counters));
     let commands = [
         (CniVerb::Add, Command::Add),
@@ -96,6 +98,13 @@ async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<HostportView>> {
     let attachments = records.iter().map(|record| &record.attachment);
     let views = attachments.flat_map(|a| view::hostports(a, &a.key.to_string()));
     Ok(Json(views.collect()))
+}
+
+async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer<FlowsView> {
+    let query = FlowQuery::parse(&query.unwrap_or_default()).map_err(Error::decode)?;
+    let records = app.handle.attachments().await?;
+    let table = app.flows.read().await?;
+    Ok(Json(flows::answer(&query, &table, &records)))
 }
 
 async fn counters(State(app): State<Arc<App>>) -> Answer<CounterView> {

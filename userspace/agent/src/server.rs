@@ -10,6 +10,7 @@ use model::Network;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::flows::FlowSource;
 use crate::requests::App;
 use crate::socket::Socket;
 use crate::{routes, upkeep};
@@ -18,13 +19,19 @@ use crate::{routes, upkeep};
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Serves on the socket at `path` until SIGTERM or SIGINT, then finishes what runs.
-pub(crate) async fn serve(path: &Path, default_network: Network, handle: Handle) -> Result<()> {
+pub(crate) async fn serve(
+    path: &Path,
+    default_network: Network,
+    handle: Handle,
+    flows: FlowSource,
+) -> Result<()> {
     let stopped = stop_signal()?;
     upkeep::start(handle.clone()).context("cannot listen for changes of the node")?;
     let app = App {
         handle,
         default_network,
         started: Instant::now(),
+        flows,
     };
     let socket = Socket::bind(path)?;
     let told = until_stopped(stopped.clone());

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use abi::{Address, Flow, FlowFlags, Port, Tuple};
 use api::{
-    AttachmentView, Client, ClientError, CniRequest, CniVerb, CounterView, ErrorBody, HostportView,
-    Lease, NetworkView, Status, path,
+    AttachmentView, Client, ClientError, CniRequest, CniVerb, CounterView, ErrorBody, FlowQuery,
+    FlowsView, HostportView, Lease, NetworkView, Status, path,
 };
 use clap::Parser;
 use engine::{Engine, Settings};
 use kernel::fake::Fake;
+use planner::FlowTable;
 use serde_json::{Value, json};
 use store::Store;
 use tempfile::TempDir;
 
 use crate::config::{Config, Options};
+use crate::flows::FlowSource;
 use crate::requests::App;
 use crate::routes;
 
@@ -89,6 +92,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
         handle,
         default_network,
         started: Instant::now(),
+        flows: FlowSource::new(|| Ok(two_flows())),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -99,6 +103,39 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
         let server = axum::serve(listener, routes::router(app));
         runtime.block_on(server.into_future()).unwrap();
     });
+}
+
+/// A flow of the first pod of all, and one of the node itself.
+fn two_flows() -> FlowTable {
+    let mut table = FlowTable {
+        now: 150,
+        ..FlowTable::default()
+    };
+    for (pod, flags, port) in [(1, 0, 443), (0, FlowFlags::NODE, 53)] {
+        let tuple = |host| Tuple {
+            source: Address::v4([10, 0, 0, host]),
+            destination: Address::v4([192, 0, 2, 7]),
+            source_port: Port::new(40_000),
+            destination_port: Port::new(port),
+            protocol: abi::protocol::TCP,
+            reserved: [0; 3],
+        };
+        let (from, to) = (tuple(2), tuple(9));
+        let flow = |translated, flags| Flow {
+            translated,
+            flags: flags | FlowFlags::SNAT,
+            created: 100,
+            pod,
+            generation: pod,
+            ..Flow::default()
+        };
+        let original = flow(to, flags | FlowFlags::ORIGINAL);
+        table.entries.insert(from, original);
+        table
+            .entries
+            .insert(to.reverse(), flow(from.reverse(), flags));
+    }
+    table
 }
 
 fn config() -> Value {
@@ -245,4 +282,37 @@ fn a_request_of_any_size_is_not_read() {
         Err(error) => assert!(matches!(error, ClientError::Broken { .. }), "{error:?}"),
     }
     agent.add("c1").unwrap();
+}
+
+#[test]
+fn flows_are_shown_with_the_pod_that_has_them() {
+    let agent = Agent::start(&FLAGS);
+    let ask = |query: &FlowQuery| -> FlowsView { agent.get(&query.to_path()) };
+    let none_yet = ask(&FlowQuery::default());
+    assert_eq!(none_yet.matching, 1, "{none_yet:?}");
+    assert_eq!(none_yet.flows[0].container_id, None);
+
+    agent.add("c1").unwrap();
+    let all = ask(&FlowQuery::default());
+    assert_eq!(all.matching, 2, "{all:?}");
+    for name in ["c1", "web", "default/web"] {
+        let pod = Some(name.to_owned());
+        let of_pod = ask(&FlowQuery {
+            pod,
+            ..FlowQuery::default()
+        });
+        assert_eq!(of_pod.matching, 1, "{name}: {of_pod:?}");
+        let flow = &of_pod.flows[0];
+        assert_eq!(flow.container_id.as_deref(), Some("c1"));
+        assert_eq!(flow.seen.source, "10.0.0.2:40000");
+        assert_eq!(flow.translated.source, "10.0.0.9:40000");
+        assert_eq!((flow.protocol.as_str(), flow.age_seconds), ("tcp", 50));
+    }
+    let none = ask(&FlowQuery {
+        limit: Some(0),
+        ..FlowQuery::default()
+    });
+    assert_eq!((none.matching, none.flows.len()), (2, 0));
+    let wrong = agent.client.get("/v1/flows?colour=red").unwrap().error();
+    assert!(wrong.message.contains("colour"), "{wrong}");
 }

@@ -8,12 +8,14 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod flow;
 mod http;
 mod request;
 mod status;
 mod view;
 
 pub use client::{Client, ClientError, Reply};
+pub use flow::{DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView};
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, TRY_AGAIN_LATER};
 pub use status::{
@@ -33,6 +35,8 @@ pub mod path {
     pub const LEASES: &str = "/v1/leases";
     /// `GET`: a list of [`crate::HostportView`].
     pub const HOSTPORTS: &str = "/v1/hostports";
+    /// `GET`: [`crate::FlowsView`]; what may follow it, [`crate::FlowQuery`] knows.
+    pub const FLOWS: &str = "/v1/flows";
     /// `GET`: [`crate::CounterView`] of the whole node.
     pub const COUNTERS: &str = "/v1/counters";
 }

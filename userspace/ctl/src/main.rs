@@ -8,11 +8,12 @@
 mod render;
 
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use api::{AttachmentView, Client, ClientError, Reply, Status, path};
+use api::{AttachmentView, Client, ClientError, FlowQuery, FlowsView, Reply, Status, path};
 use clap::{Parser, Subcommand};
 use serde_json::Value;
 
@@ -27,7 +28,7 @@ struct Options {
     verb: Verb,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Verb {
     /// Show whether all is well: networks, uplinks, the last reconciliation, and everything that is not as it should be
     Status {
@@ -41,8 +42,42 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// List live flows through the uplinks: whose, between whom, as seen and as translated, how they stand
+    Flows(Flows),
     /// Show the versions of this program and of the agent
     Version,
+}
+
+/// Which flows.
+#[derive(Clone, Debug, clap::Args)]
+struct Flows {
+    /// Only of this pod: its name, namespace/name, or the start of its container ID
+    #[arg(long, value_name = "POD")]
+    pod: Option<String>,
+    /// Only with this address on the other side
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<IpAddr>,
+    /// Only with this port on either side, before or after translation
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// At most so many
+    #[arg(long, value_name = "COUNT", default_value_t = api::DEFAULT_FLOW_LIMIT)]
+    limit: usize,
+    /// The agent's answer as it is
+    #[arg(long)]
+    json: bool,
+}
+
+impl Flows {
+    fn path(&self) -> String {
+        let query = FlowQuery {
+            pod: self.pod.clone(),
+            peer: self.peer,
+            port: self.port,
+            limit: Some(self.limit),
+        };
+        query.to_path()
+    }
 }
 
 #[expect(clippy::print_stderr, reason = "the one place where errors are told")]
@@ -79,6 +114,11 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::List { json: false } => {
             let attachments: Vec<AttachmentView> = get(client, path::ATTACHMENTS)?.decode()?;
             Ok(render::list(&attachments))
+        }
+        Verb::Flows(flows) if flows.json => raw(&get(client, &flows.path())?),
+        Verb::Flows(flows) => {
+            let view: FlowsView = get(client, &flows.path())?.decode()?;
+            Ok(render::flows(&view))
         }
         Verb::Version => {
             let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));

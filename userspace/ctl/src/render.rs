@@ -4,8 +4,8 @@
 use std::fmt::{Display, Write};
 
 use api::{
-    AttachmentView, Degraded, HostportView, NetworkView, Outcome, Reconcile, Status, UplinkView,
-    Version,
+    AttachmentView, Degraded, FlowView, FlowsView, HostportView, NetworkView, Outcome, Reconcile,
+    Status, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
@@ -44,6 +44,78 @@ pub(crate) fn list(attachments: &[AttachmentView]) -> String {
         "STATE",
     ];
     table(&header, attachments.iter().map(attachment))
+}
+
+/// One line for each flow.
+pub(crate) fn flows(view: &FlowsView) -> String {
+    if view.flows.is_empty() && view.matching == 0 {
+        return "No flows.\n".to_owned();
+    }
+    let header = [
+        "POD",
+        "PROTO",
+        "STATE",
+        "SOURCE",
+        "DESTINATION",
+        "TRANSLATED",
+        "AGE",
+        "IDLE",
+        "SENT",
+        "ANSWERED",
+    ];
+    let mut text = table(&header, view.flows.iter().map(flow));
+    let shown = u64::try_from(view.flows.len()).unwrap_or(u64::MAX);
+    if shown < view.matching {
+        let rest = view.matching - shown;
+        writeln!(text, "and {rest} more: see --limit").expect("a String takes every text");
+    }
+    text
+}
+
+fn flow(view: &FlowView) -> Row {
+    row([
+        text(flow_owner(view)),
+        text(&view.protocol),
+        text(&view.state),
+        text(&view.seen.source),
+        text(&view.seen.destination),
+        text(translation(view)),
+        number(duration(view.age_seconds.into())),
+        number(duration(view.idle_seconds.into())),
+        number(traffic(view.sent_packets, view.sent_bytes)),
+        number(traffic(view.answered_packets, view.answered_bytes)),
+    ])
+}
+
+fn flow_owner(view: &FlowView) -> String {
+    match (&view.pod, &view.container_id) {
+        (Some(pod), _) => format!("{}/{}", pod.namespace, pod.name),
+        (None, Some(container)) => container.chars().take(12).collect(),
+        (None, None) => "(node)".to_owned(),
+    }
+}
+
+/// What has become of either side; the side that stayed as it was is not said again.
+fn translation(view: &FlowView) -> String {
+    let (seen, translated) = (&view.seen, &view.translated);
+    let mut changes = Vec::new();
+    if seen.source != translated.source {
+        changes.push(format!("from {}", translated.source));
+    }
+    if seen.destination != translated.destination {
+        changes.push(format!("to {}", translated.destination));
+    }
+    join(changes.into_iter())
+}
+
+fn traffic(packets: u64, bytes: u64) -> String {
+    let (amount, unit) = match bytes {
+        0..=9_999 => (bytes, "B"),
+        10_000..=9_999_999 => (bytes / 1_000, "kB"),
+        10_000_000..=9_999_999_999 => (bytes / 1_000_000, "MB"),
+        _ => (bytes / 1_000_000_000, "GB"),
+    };
+    format!("{packets} ({amount} {unit})")
 }
 
 /// The versions of both sides.

@@ -16,6 +16,7 @@ mod execute;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod filters;
+mod flows;
 mod host;
 mod links;
 mod netlink;
@@ -33,6 +34,7 @@ mod tables;
 
 pub use error::{ObserveError, OpenError, StepError};
 pub use events::Changes;
+pub use flows::FlowReader;
 pub use host::{Host, HostOptions, boot_id};
 pub use pins::remove_pins;
 pub use sockets::cgroup_root;

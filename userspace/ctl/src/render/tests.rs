@@ -1,6 +1,6 @@
 //! Tables as an operator sees them.
 
-use api::{AddressView, CounterView, PodView, PoolView, ReconcileItem};
+use api::{AddressView, CounterView, EndsView, PodView, PoolView, ReconcileItem};
 
 use super::*;
 
@@ -192,4 +192,76 @@ fn the_versions_of_both_sides_are_shown() {
         version::<String>("0.2.0", Ok(&agent)),
         "viaductctl 0.2.0\nviaductd   0.1.0, datapath ABI 1\n"
     );
+}
+
+fn ends(source: &str, destination: &str) -> EndsView {
+    EndsView {
+        source: source.into(),
+        destination: destination.into(),
+    }
+}
+
+fn outward() -> FlowView {
+    FlowView {
+        container_id: Some("0123456789abcdef".into()),
+        pod: Some(PodView {
+            namespace: "shop".into(),
+            name: "web-0".into(),
+        }),
+        protocol: "tcp".into(),
+        kind: "masqueraded".into(),
+        state: "established".into(),
+        seen: ends("10.244.0.2:40000", "198.51.100.7:443"),
+        translated: ends("192.0.2.1:50001", "198.51.100.7:443"),
+        age_seconds: 3_700,
+        idle_seconds: 4,
+        sent_packets: 12_345,
+        sent_bytes: 1_234_567,
+        answered_packets: 20_000,
+        answered_bytes: 27_000_000_000,
+    }
+}
+
+#[test]
+fn each_flow_is_one_line_with_pod_tuples_state_and_traffic() {
+    let inward = FlowView {
+        pod: None,
+        protocol: "udp".into(),
+        kind: "published".into(),
+        state: "single".into(),
+        seen: ends("[2001:db8::7]:33000", "[2001:db8::1]:8080"),
+        translated: ends("[2001:db8::7]:33000", "[fd00::3]:80"),
+        age_seconds: 9,
+        sent_packets: 1,
+        sent_bytes: 60,
+        answered_packets: 0,
+        answered_bytes: 0,
+        ..outward()
+    };
+    let nodes = FlowView {
+        container_id: None,
+        pod: None,
+        ..outward()
+    };
+    let direct = FlowView {
+        seen: ends("198.51.100.7", "10.244.0.2"),
+        translated: ends("198.51.100.7", "10.244.0.2"),
+        protocol: "47".into(),
+        state: "other".into(),
+        ..outward()
+    };
+    insta::assert_snapshot!(flows(&FlowsView {
+        flows: vec![outward(), inward, nodes, direct],
+        matching: 4,
+    }));
+}
+
+#[test]
+fn what_is_not_shown_is_counted() {
+    let text = flows(&FlowsView {
+        flows: vec![outward()],
+        matching: 1_001,
+    });
+    assert!(text.ends_with("and 1000 more: see --limit\n"), "{text}");
+    assert_eq!(flows(&FlowsView::default()), "No flows.\n");
 }

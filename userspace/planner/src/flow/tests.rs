@@ -1,0 +1,183 @@
+//! Entries as the datapath writes them, and the flows that they are.
+
+use abi::Port;
+
+use super::*;
+
+fn tuple(source: (&str, u16), destination: (&str, u16), protocol: u8) -> Tuple {
+    let address = |text: &str| match text.parse().unwrap() {
+        IpAddr::V4(v4) => Address::v4(v4.octets()),
+        IpAddr::V6(v6) => Address::v6(v6.octets()),
+    };
+    Tuple {
+        source: address(source.0),
+        destination: address(destination.0),
+        source_port: Port::new(source.1),
+        destination_port: Port::new(destination.1),
+        protocol,
+        reserved: [0; 3],
+    }
+}
+
+/// Both entries of a flow that is 50 seconds old.
+fn pair(from: Tuple, to: Tuple, flags: u32, pod: u32) -> [(Tuple, Flow); 2] {
+    let flow = |translated, flags, last_seen, packets| Flow {
+        translated,
+        flags,
+        seen: Seen::PACKET,
+        created: 100,
+        last_seen,
+        pod,
+        generation: 7,
+        packets,
+        bytes: packets * 100,
+        ..Flow::default()
+    };
+    [
+        (from, flow(to, flags | FlowFlags::ORIGINAL, 120, 3)),
+        (to.reverse(), flow(from.reverse(), flags, 140, 2)),
+    ]
+}
+
+fn outward() -> [(Tuple, Flow); 2] {
+    let from = tuple(("10.88.0.2", 40_000), ("198.51.100.7", 443), protocol::TCP);
+    let to = tuple(("192.0.2.1", 50_001), ("198.51.100.7", 443), protocol::TCP);
+    pair(from, to, FlowFlags::SNAT, 1)
+}
+
+fn inward() -> [(Tuple, Flow); 2] {
+    let from = tuple(
+        ("2001:db8::7", 33_000),
+        ("2001:db8::1", 8080),
+        protocol::UDP,
+    );
+    let to = tuple(("2001:db8::7", 33_000), ("fd00:88::3", 80), protocol::UDP);
+    pair(from, to, FlowFlags::DNAT, 2)
+}
+
+fn table(pairs: impl IntoIterator<Item = [(Tuple, Flow); 2]>) -> FlowTable {
+    FlowTable {
+        entries: pairs.into_iter().flatten().collect(),
+        now: 150,
+    }
+}
+
+#[test]
+fn two_entries_are_one_flow_with_both_tuples_and_both_directions_counts() {
+    let flows = table([outward()]).flows().collect::<Vec<_>>();
+    let ends = |source: &str, destination: &str| Ends {
+        source: source.parse().unwrap(),
+        destination: destination.parse().unwrap(),
+    };
+    let expected = LiveFlow {
+        pod: 1,
+        generation: 7,
+        kind: FlowKind::Masqueraded,
+        protocol: protocol::TCP,
+        seen: ends("10.88.0.2:40000", "198.51.100.7:443"),
+        translated: ends("192.0.2.1:50001", "198.51.100.7:443"),
+        state: FlowState::Established,
+        age: 50,
+        idle: 10,
+        sent: Traffic {
+            packets: 3,
+            bytes: 300,
+        },
+        answered: Traffic {
+            packets: 2,
+            bytes: 200,
+        },
+    };
+    assert_eq!(flows, [expected]);
+}
+
+#[test]
+fn half_a_flow_is_none() {
+    for half in [0, 1] {
+        let mut table = table([]);
+        table.entries.extend([outward()[half]]);
+        assert_eq!(table.flows().count(), 0);
+    }
+    // The place of its other direction is another flow's.
+    let mut torn = table([outward()]);
+    let [_, (key, _)] = outward();
+    torn.entries.get_mut(&key).unwrap().translated = key;
+    assert_eq!(torn.flows().count(), 0);
+}
+
+#[test]
+fn a_filter_takes_pods_peers_and_ports_of_either_side() {
+    let table = table([outward(), inward()]);
+    let pods = |slot, generation| FlowFilter {
+        pods: Some([(slot, generation)].into()),
+        ..FlowFilter::default()
+    };
+    let peer = |peer: &str| FlowFilter {
+        peer: Some(peer.parse().unwrap()),
+        ..FlowFilter::default()
+    };
+    let port = |port| FlowFilter {
+        port: Some(port),
+        ..FlowFilter::default()
+    };
+    for (filter, taken) in [
+        (FlowFilter::default(), 2),
+        (pods(1, 7), 1),
+        (pods(1, 8), 0),
+        (peer("198.51.100.7"), 1),
+        (peer("2001:db8::7"), 1),
+        (peer("2001:db8::1"), 0),
+        (port(50_001), 1),
+        (port(8080), 1),
+        (port(80), 1),
+        (port(81), 0),
+    ] {
+        let flows = table.flows().filter(|flow| filter.takes(flow));
+        assert_eq!(flows.count(), taken, "{filter:?}");
+    }
+}
+
+#[test]
+fn states_are_named_by_what_both_directions_have_seen() {
+    const BOTH: u32 = Seen::PACKET;
+    for (one, other, protocol, state) in [
+        (BOTH | Seen::SYN, 0, protocol::TCP, "opening"),
+        (
+            BOTH | Seen::SYN,
+            BOTH | Seen::ACK,
+            protocol::TCP,
+            "established",
+        ),
+        (BOTH, BOTH | Seen::FIN, protocol::TCP, "closing"),
+        (BOTH | Seen::FIN, BOTH | Seen::RST, protocol::TCP, "reset"),
+        (BOTH, 0, protocol::UDP, "single"),
+        (BOTH, BOTH, protocol::UDP, "stream"),
+        (BOTH, BOTH, protocol::ICMP, "icmp"),
+        (BOTH, 0, protocol::ICMPV6, "icmp"),
+        (BOTH, BOTH, 47, "other"),
+    ] {
+        assert_eq!(FlowState::of(one, other, protocol).name(), state);
+        assert_eq!(FlowState::of(other, one, protocol).name(), state);
+    }
+}
+
+#[test]
+fn a_state_is_what_the_datapath_chooses_a_timeout_by() {
+    let timeouts = abi::Timeouts::default();
+    let of_state = |state| match state {
+        FlowState::Opening => timeouts.tcp_opening,
+        FlowState::Established => timeouts.tcp_established,
+        FlowState::Closing => timeouts.tcp_closing,
+        FlowState::Reset => timeouts.tcp_reset,
+        FlowState::Single => timeouts.udp_single,
+        FlowState::Stream => timeouts.udp_stream,
+        FlowState::Icmp => timeouts.icmp,
+        FlowState::Other => timeouts.other,
+    };
+    for protocol in 0..=u8::MAX {
+        for (one, other) in (0..32).flat_map(|one| (0..32).map(move |other| (one, other))) {
+            let chosen = verdict::flow::timeout(one, other, protocol, &timeouts);
+            assert_eq!(of_state(FlowState::of(one, other, protocol)), chosen);
+        }
+    }
+}
