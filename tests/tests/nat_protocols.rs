@@ -49,7 +49,7 @@ fn payload(source: IpAddr, destination: IpAddr, body: &Body) -> Vec<u8> {
 
 /// A body and its answer: a kernel that gets either without having asked for it does nothing that matters here.
 fn exchanges(to: IpAddr) -> Vec<(Body, Body)> {
-    let to = abi(to);
+    let (v4, to) = (to.is_ipv4(), abi(to));
     vec![
         (
             Body::Tcp(41_000, 9, flag::SYN, Vec::new()),
@@ -66,6 +66,10 @@ fn exchanges(to: IpAddr) -> Vec<(Body, Body)> {
         (
             Body::echo_request(&to, 41_000),
             Body::echo_reply(&to, 41_000),
+        ),
+        (
+            Body::Icmp(if v4 { 13 } else { 128 }, 0, [7, 7, 0, 1], vec![3; 12]),
+            Body::Icmp(if v4 { 14 } else { 129 }, 0, [7, 7, 0, 1], vec![4; 12]),
         ),
         (
             Body::Sctp(41_000, 9, vec![1, 0, 0, 8, 5, 6, 7, 8]),

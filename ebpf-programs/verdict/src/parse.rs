@@ -317,8 +317,9 @@ const fn kind(version: u8, number: u8) -> Transport {
 #[inline(always)]
 const fn icmp_kind(version: u8, icmp_type: u8) -> Transport {
     match (version, icmp_type) {
-        (4, 8) | (6, 128) => Transport::EchoRequest,
-        (4, 0) | (6, 129) => Transport::EchoReply,
+        // Timestamp, information and address mask have their identifier where echo has it (RFC 792, RFC 950).
+        (4, 8 | 13 | 15 | 17) | (6, 128) => Transport::EchoRequest,
+        (4, 0 | 14 | 16 | 18) | (6, 129) => Transport::EchoReply,
         (4, 3 | 4 | 11 | 12) | (6, 1..=4) => Transport::IcmpError,
         _ => Transport::IcmpOther,
     }

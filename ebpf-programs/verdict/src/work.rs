@@ -100,13 +100,13 @@ pub enum Transport {
     Udp = 2,
     /// SCTP.
     Sctp = 3,
-    /// An ICMP echo request of the packet's family.
+    /// An ICMP echo request of the packet's family, or another question with an identifier.
     EchoRequest = 4,
-    /// An ICMP echo reply of the packet's family.
+    /// An ICMP echo reply of the packet's family, or another answer with an identifier.
     EchoReply = 5,
     /// An ICMP error, with the packet it complains of inside.
     IcmpError = 6,
-    /// Any other ICMP: neighbour discovery, router advertisements, timestamps.
+    /// Any other ICMP: neighbour discovery, router advertisements.
     IcmpOther = 7,
     /// A protocol without ports, or one whose ports are not known.
     Portless = 8,

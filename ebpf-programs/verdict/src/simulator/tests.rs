@@ -226,6 +226,21 @@ fn a_flow_that_goes_on_when_its_address_is_gone_gets_the_uplinks_new_one() {
 }
 
 #[test]
+fn every_question_by_icmp_leaves_as_the_nodes_and_its_answer_finds_the_pod() {
+    let mut simulator = Simulator::new(world());
+    let (own, us, them) = (pod()[0], node()[0], remote()[0]);
+    for (question, answer) in [(8, 0), (13, 14), (15, 16), (17, 18)] {
+        let body = |kind| Body::Icmp(kind, 0, [question, 1, 0, 7], vec![9; 12]);
+        let out = Frame::new(own, them, body(question));
+        let (_, wire) = simulator.run(Place::UplinkOut, INTERFACE, &out.bytes());
+        assert_eq!(wire, out.becoming(us, them, body(question)).bytes());
+        let back = Frame::new(them, us, body(answer));
+        let (_, inside) = simulator.run(Place::UplinkIn, INTERFACE, &back.bytes());
+        assert_eq!(inside, back.becoming(them, own, body(answer)).bytes());
+    }
+}
+
+#[test]
 fn a_pod_on_a_strange_interface_is_not_judged() {
     let mut simulator = Simulator::new(world());
     let body = Body::Udp(1, 2, vec![]);
