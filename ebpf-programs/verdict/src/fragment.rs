@@ -31,6 +31,8 @@ pub(crate) fn complete<E: Node>(node: &mut E, work: &mut Work, content: Content)
         return content;
     }
     let Some(ports) = node.fragment_ports(&key) else {
+        // Nobody can say whether it is of a question or of an answer: it is taken for what has an owner.
+        work.headers.transport = Transport::Portless;
         return Content::LostFragment;
     };
     work.headers.tuple.source_port = ports.source_port;

@@ -1,6 +1,6 @@
 //! Promises about whole flows, whatever the packets.
 
-use abi::{Address, Flow, FlowFlags, Mac, Port, Timeouts};
+use abi::{Address, DropReason, Flow, FlowFlags, Mac, Port, Timeouts};
 use proptest::prelude::*;
 
 use super::example::{FAMILIES, HOSTPORT, INTERFACE, node, other_pod, pod, remote, world};
@@ -237,6 +237,22 @@ fn every_question_by_icmp_leaves_as_the_nodes_and_its_answer_finds_the_pod() {
         let back = Frame::new(them, us, body(answer));
         let (_, inside) = simulator.run(Place::UplinkIn, INTERFACE, &back.bytes());
         assert_eq!(inside, back.becoming(them, own, body(answer)).bytes());
+    }
+}
+
+#[test]
+fn a_later_fragment_of_anything_never_leaves_as_the_pods_when_it_comes_first() {
+    let mut simulator = Simulator::new(world());
+    for family in FAMILIES {
+        let (own, them) = (pod()[family], remote()[family]);
+        for body in [
+            Body::Udp(40_000, 53, vec![1; 100]),
+            Body::Icmp([8, 128][family], 0, [1, 2, 0, 7], vec![1; 100]),
+        ] {
+            let [_, later] = Frame::new(own, them, body).fragments(0x77, 64);
+            let (verdict, _) = simulator.run(Place::UplinkOut, INTERFACE, &later);
+            assert_eq!(verdict, Verdict::Drop(DropReason::FragmentWithoutFirst));
+        }
     }
 }
 
