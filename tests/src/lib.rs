@@ -12,6 +12,7 @@
 
 mod agent;
 mod cgroup;
+mod capture;
 mod conversation;
 mod echo;
 mod far;
@@ -31,6 +32,7 @@ mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
 pub use cgroup::Cgroup;
+pub use capture::Capture;
 pub use conversation::{Conversation, Load};
 pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_source};
 pub use far::Far;

@@ -1,0 +1,55 @@
+//! Every IP packet that comes to a machine, as it is on the wire.
+
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::socket::{LinkAddr, recvfrom, setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::{DEADLINE, Machine};
+
+/// All protocols, in network order (packet(7)).
+const ALL: i32 = 0x0003_u16.to_be() as i32;
+
+/// What the machine sends itself (packet(7)): a socket hears of that too.
+const OUTGOING: u8 = 4;
+
+/// A packet socket that hands out packets from the IP header on.
+#[derive(Debug)]
+pub struct Capture(Socket);
+
+impl Capture {
+    /// Captures what comes to `machine` from now on.
+    pub fn start(machine: &Machine) -> Result<Self> {
+        let socket = machine
+            .run(|| Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(ALL))))
+            .with_context(|| format!("{}: no packet socket", machine.name()))?;
+        setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
+        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        Ok(Self(socket))
+    }
+
+    /// Waits for a packet that is as `last`, and returns what came before it.
+    pub fn until(&self, what: &str, last: impl Fn(&[u8]) -> bool) -> Result<Vec<Vec<u8>>> {
+        let start = Instant::now();
+        let mut before = Vec::new();
+        let mut buffer = vec![0; 1 << 16];
+        while start.elapsed() < DEADLINE {
+            let Ok((length, from)) = recvfrom::<LinkAddr>(self.0.as_raw_fd(), &mut buffer) else {
+                continue;
+            };
+            let packet = &buffer[..length];
+            let is_own = from.is_none_or(|from| from.pkttype() == OUTGOING);
+            let is_ip = matches!(packet.first().map(|byte| byte >> 4), Some(4 | 6));
+            if is_own || !is_ip {
+                continue;
+            }
+            if last(packet) {
+                return Ok(before);
+            }
+            before.push(packet.to_vec());
+        }
+        bail!("waited in vain for {what}; captured {before:02x?}")
+    }
+}

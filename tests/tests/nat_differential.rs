@@ -1,0 +1,216 @@
+//! The same packets through us and through netfilter's MASQUERADE: on the other side they are the same, byte for byte,
+//! but where docs/decisions/0010-nat-against-netfilter.md says why not.
+
+#[path = "nat_differential/traces.rs"]
+mod traces;
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{
+    Agent, Capture, Config, GATEWAYS, Machine, Mapping, NODE, Raw, Sandbox, UPLINK, WORLD, ping,
+};
+use traces::{Step, Trace, Way, frame};
+use verdict::simulator::frame::Body;
+
+/// The first addresses that our pods get, which the other side's pod has too.
+const POD: [&str; 2] = ["10.244.1.2", "fd00:10:244:1::2"];
+const PUBLISHED: u16 = 8080;
+/// Port of the packets that mark the end of what a step has caused.
+const MARK: u16 = 60_999;
+
+/// A pod behind a node, and the world before it. Who translates on the node, only the one who built it knows.
+struct Path {
+    sandbox: Sandbox,
+    pod: Machine,
+    addresses: [IpAddr; 2],
+    _agent: Option<Agent>,
+}
+
+impl Path {
+    fn through_us() -> Result<Self> {
+        let (sandbox, agent) = Sandbox::with_agent()?;
+        let mut pod = sandbox.pod("pod")?;
+        let published = ["tcp", "udp"].map(|protocol| Mapping {
+            host: PUBLISHED,
+            container: 80,
+            protocol,
+        });
+        pod.add_with(Config::new("1.1.0").publish(&published))?;
+        let path = Self {
+            addresses: [pod.addresses[0], pod.addresses[1]],
+            pod: pod.machine,
+            sandbox,
+            _agent: Some(agent),
+        };
+        let expected = POD.map(str::parse::<IpAddr>);
+        ensure!(
+            expected.into_iter().eq(path.addresses.map(Ok)),
+            "other addresses"
+        );
+        path.mute()?;
+        Ok(path)
+    }
+
+    /// The node that kubenet makes, by hand.
+    fn through_netfilter() -> Result<Self> {
+        let sandbox = Sandbox::new()?;
+        let node = &sandbox.node;
+        let pod = sandbox.machine("pod")?;
+        node.sysctl("ipv4/ip_forward", "1")?;
+        node.sysctl("ipv6/conf/all/forwarding", "1")?;
+        node.call("ip link add cbr0 type bridge")?;
+        sandbox.dress(node, "cbr0", &GATEWAYS)?;
+        let veth = format!(
+            "ip link add veth0 type veth peer name eth0 netns {}",
+            pod.path()
+        );
+        node.call(&veth)?;
+        node.call("ip link set veth0 master cbr0 up")?;
+        let addresses = [POD[0].parse()?, POD[1].parse()?];
+        sandbox.dress(&pod, "eth0", &addresses)?;
+        for (tool, (gateway, address)) in TOOLS.into_iter().zip(GATEWAYS.into_iter().zip(addresses))
+        {
+            let family = if gateway.is_ipv4() { "-4" } else { "-6" };
+            pod.call(&format!("ip {family} route add default via {gateway}"))?;
+            for rule in netfilter_rules(address) {
+                node.call(&format!("{tool} -t nat {rule}"))?;
+            }
+        }
+        let path = Self {
+            sandbox,
+            pod,
+            addresses,
+            _agent: None,
+        };
+        path.mute()?;
+        Ok(path)
+    }
+
+    /// Lets both kernels at the ends hear nothing but their neighbours, so that only the trace speaks.
+    fn mute(&self) -> Result<()> {
+        for machine in [&self.pod, &self.sandbox.world] {
+            // Neighbours are known from here on, before nobody answers any more.
+            let peers = if machine.name() == "pod" { WORLD } else { NODE };
+            for peer in peers {
+                ping(machine, peer, 1)?;
+            }
+            machine.call_words(&["nft", MUTE])?;
+        }
+        Ok(())
+    }
+
+    /// Sends one packet, and returns what came of it at either end: at the pod, and in the world.
+    fn run(&self, step: &Step, captures: &[Capture; 2]) -> Result<[Vec<Vec<u8>>; 2]> {
+        let family = usize::from(step.six);
+        let (machine, to) = match step.way {
+            Way::Out => (&self.pod, WORLD[family]),
+            Way::In => (&self.sandbox.world, NODE[family]),
+        };
+        let raw = Raw::sender(machine, to)?;
+        for packet in &step.packets {
+            raw.send(packet, to)?;
+        }
+        let mut heard = [Vec::new(), Vec::new()];
+        // A mark behind a mark: what the step has caused is not slower than two packets one after the other.
+        for _ in 0..2 {
+            for (heard, part) in heard.iter_mut().zip(self.marked(family, captures)?) {
+                heard.extend(part);
+            }
+        }
+        Ok(heard)
+    }
+
+    /// Sends a mark each way, and returns what has come to pod and world until they came.
+    fn marked(
+        &self,
+        family: usize,
+        [at_pod, at_world]: &[Capture; 2],
+    ) -> Result<[Vec<Vec<u8>>; 2]> {
+        let (pod, node, world) = (self.addresses[family], NODE[family], WORLD[family]);
+        let mark = |text: &str| Body::Udp(MARK, MARK, text.into());
+        let out = frame(pod, world, &mark("out")).packet();
+        Raw::sender(&self.pod, world)?.send(&out, world)?;
+        let to_world = at_world.until("a mark", |packet| packet.ends_with(b"out"))?;
+        let back = frame(world, node, &mark("back")).packet();
+        Raw::sender(&self.sandbox.world, node)?.send(&back, node)?;
+        let to_pod = at_pod.until("a mark", |packet| packet.ends_with(b"back"))?;
+        Ok([to_pod, to_world])
+    }
+
+    fn captures(&self) -> Result<[Capture; 2]> {
+        Ok([
+            Capture::start(&self.pod)?,
+            Capture::start(&self.sandbox.world)?,
+        ])
+    }
+}
+
+const TOOLS: [&str; 2] = ["iptables", "ip6tables"];
+
+/// Only what finds one's neighbours is heard.
+const MUTE: &str = "table inet mute { chain input { type filter hook input priority 0; policy drop; icmpv6 type { 133, 134, 135, 136 } accept; }; }";
+
+fn netfilter_rules(pod: IpAddr) -> Vec<String> {
+    let to = std::net::SocketAddr::new(pod, 80);
+    let publish = |protocol| {
+        format!(
+            "-A PREROUTING -i {UPLINK} -p {protocol} --dport {PUBLISHED} -m addrtype --dst-type LOCAL -j DNAT --to-destination {to}"
+        )
+    };
+    vec![
+        format!("-A POSTROUTING -o {UPLINK} -m addrtype ! --dst-type LOCAL -j MASQUERADE"),
+        publish("tcp"),
+        publish("udp"),
+    ]
+}
+
+/// What a step has caused, as a text that can be compared and read.
+fn told([pod, world]: &[Vec<Vec<u8>>; 2]) -> String {
+    let lines = |whose: &str, packets: &[Vec<u8>]| -> String {
+        let packets = packets.iter().filter(|packet| !is_of_neighbours(packet));
+        packets
+            .map(|packet| format!("{whose} gets {}\n", traces::fields(packet)))
+            .collect()
+    };
+    lines("the pod", pod) + &lines("the world", world)
+}
+
+/// Neighbour discovery, multicast listeners and the like: each kernel has its own mind about when.
+fn is_of_neighbours(packet: &[u8]) -> bool {
+    let [six, hop_by_hop, icmp] = [0x60, 0, 58];
+    packet[0] & 0xf0 == six
+        && (packet[6] == hop_by_hop
+            || (packet[6] == icmp && (130..=137).contains(&packet[40]) || packet[40] == 143))
+}
+
+#[test]
+fn on_the_other_side_all_is_as_through_netfilter_but_what_is_explained() -> Result<()> {
+    let (ours, theirs) = (Path::through_us()?, Path::through_netfilter()?);
+    let addresses = [0, 1].map(|family| (ours.addresses[family], NODE[family], WORLD[family]));
+    let (our_captures, their_captures) = (ours.captures()?, theirs.captures()?);
+    let mut wrong = Vec::new();
+    for Trace {
+        name,
+        explained,
+        steps,
+    } in addresses.into_iter().flat_map(traces::all)
+    {
+        let mut differences = String::new();
+        for (number, step) in steps.iter().enumerate() {
+            let at = || format!("{name}, step {number}");
+            let us = told(&ours.run(step, &our_captures).with_context(at)?);
+            let them = told(&theirs.run(step, &their_captures).with_context(at)?);
+            if us != them {
+                differences += &format!("{}:\nours:\n{us}netfilter's:\n{them}\n", at());
+            }
+        }
+        match (explained, differences.is_empty()) {
+            (None, true) | (Some(_), false) => {}
+            (None, false) => wrong.push(differences),
+            (Some(why), true) => wrong.push(format!("{name}: no longer differs: {why}")),
+        }
+    }
+    ensure!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+    Ok(())
+}
