@@ -108,6 +108,27 @@ impl Agent {
         get(&self.node, path)
     }
 
+    /// `PUT` to its API: a JSON text, and the answer.
+    pub fn put(&self, path: &str, body: &str) -> Result<Value> {
+        let url = format!("http://viaduct{path}");
+        let words = [
+            "curl",
+            "--silent",
+            "--show-error",
+            "--fail-with-body",
+            "--max-time",
+            "10",
+            "--unix-socket",
+            SOCKET,
+            "--request",
+            "PUT",
+            "--data",
+            body,
+            &url,
+        ];
+        Ok(serde_json::from_str(&self.node.call_words(&words)?)?)
+    }
+
     /// Runs `viaductctl`.
     pub fn ctl(&self, arguments: &str) -> Result<String> {
         let ctl = program("bin/viaductctl");

@@ -11,9 +11,10 @@
 #![forbid(unsafe_code)]
 
 mod agent;
-mod cgroup;
 mod capture;
+mod cgroup;
 mod conversation;
+mod datagrams;
 mod echo;
 mod far;
 mod iperf;
@@ -31,9 +32,10 @@ mod stream;
 mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
-pub use cgroup::Cgroup;
 pub use capture::Capture;
+pub use cgroup::Cgroup;
 pub use conversation::{Conversation, Load};
+pub use datagrams::{delivered, filter_bridges, publish_service};
 pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_source};
 pub use far::Far;
 pub use iperf::{Iperf, Throughput, measure};

@@ -40,6 +40,13 @@ impl Pod {
         &self.result
     }
 
+    /// The host's end of its veth.
+    pub fn host_link(&self) -> &str {
+        self.result["interfaces"][1]["name"]
+            .as_str()
+            .unwrap_or_default()
+    }
+
     /// The configuration of its ADD.
     pub fn config(&self) -> &Config {
         &self.config

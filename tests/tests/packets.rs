@@ -6,6 +6,8 @@
 mod bench;
 #[path = "packets/dialled.rs"]
 mod dialled;
+#[path = "packets/duplicates.rs"]
+mod duplicates;
 #[path = "packets/entering.rs"]
 mod entering;
 #[path = "packets/errors.rs"]

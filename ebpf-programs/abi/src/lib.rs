@@ -33,7 +33,7 @@ pub use network::Network;
 pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;
-pub use settings::{Settings, Timeouts};
+pub use settings::{Settings, SettingsFlags, Timeouts};
 pub use swept::Swept;
 pub use uplink::{SOURCES, Source, Uplink};
 

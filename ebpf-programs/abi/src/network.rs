@@ -27,8 +27,11 @@ pub struct Network {
     pub v6: Address,
     /// The bridge's Ethernet address.
     pub mac: Mac,
-    /// Always zero.
-    pub reserved: u16,
+    /// Promiscuous bridges: the prefix length of the IPv4 subnet around the gateway whose addresses, in frames that the
+    /// bridge itself sends to a pod, mark duplicates. 0 otherwise.
+    pub duplicates_v4: u8,
+    /// As [`Network::duplicates_v4`], for IPv6.
+    pub duplicates_v6: u8,
 }
 
 const _: () = assert!(size_of::<Network>() == 40);
@@ -40,6 +43,15 @@ impl Network {
         match family {
             Family::V4 => self.v4,
             Family::V6 => self.v6,
+        }
+    }
+
+    /// [`Network::duplicates_v4`] or [`Network::duplicates_v6`].
+    #[inline]
+    pub const fn duplicates(&self, family: Family) -> u8 {
+        match family {
+            Family::V4 => self.duplicates_v4,
+            Family::V6 => self.duplicates_v6,
         }
     }
 }

@@ -32,11 +32,13 @@ pub enum DropReason {
     SpoofedFromOutside = 13,
     /// Belongs to a hostport or flow whose pod is gone.
     StaleGeneration = 14,
+    /// A promiscuous bridge has delivered the same packet already.
+    Duplicate = 15,
 }
 
 impl DropReason {
     /// All reasons, by number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Malformed,
         Self::SpoofedMac,
         Self::SpoofedAddress,
@@ -51,6 +53,7 @@ impl DropReason {
         Self::RewriteFailed,
         Self::SpoofedFromOutside,
         Self::StaleGeneration,
+        Self::Duplicate,
     ];
 
     /// The reason with this number.
@@ -77,6 +80,7 @@ impl DropReason {
             Self::RewriteFailed => "rewrite-failed",
             Self::SpoofedFromOutside => "spoofed-from-outside",
             Self::StaleGeneration => "stale-generation",
+            Self::Duplicate => "duplicate",
         }
     }
 }

@@ -64,13 +64,22 @@ pub struct Settings {
     pub port_low: u16,
     /// Highest port that MASQUERADE may move a flow to.
     pub port_high: u16,
-    /// Always zero.
-    pub reserved: u32,
+    /// [`SettingsFlags`].
+    pub flags: u32,
     /// Cookie of the agent's network namespace (`SO_NETNS_COOKIE`): only sockets of that namespace are the node's own.
     /// 0 as long as nobody has said which.
     pub netns_cookie: u64,
     /// Always zero.
-    pub reserved2: [u32; 4],
+    pub reserved: [u32; 4],
 }
 
 const _: () = assert!(size_of::<Settings>() == 64);
+
+/// Bits of [`Settings::flags`].
+#[derive(Clone, Copy, Debug)]
+pub struct SettingsFlags;
+
+impl SettingsFlags {
+    /// A bridge is promiscuous: what it sends to pods may be a duplicate.
+    pub const DUPLICATES: u32 = 1 << 0;
+}

@@ -38,6 +38,9 @@ stage!(stage_identify_pod() -> (), |kernel, work| {
     let interface = kernel.interface();
     stages::identify_pod(kernel, work, interface);
 });
+stage!(stage_check_duplicate() -> Decision<()>, |kernel, work| {
+    stages::check_duplicate(kernel, work)
+});
 stage!(stage_parse_uplink() -> Decision<Content>, |kernel, work| {
     let interface = kernel.interface();
     stages::parse_uplink(kernel, work, interface)
@@ -116,6 +119,11 @@ impl Hook for Stages {
     #[inline(always)]
     fn identify_pod(&mut self) {
         stage_identify_pod(self.skb);
+    }
+
+    #[inline(always)]
+    fn check_duplicate(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_duplicate(self.skb))
     }
 
     #[inline(always)]

@@ -13,6 +13,8 @@ pub trait Hook {
     fn parse_pod(&mut self) -> Decision<Content>;
     /// [`crate::stages::identify_pod`].
     fn identify_pod(&mut self);
+    /// [`crate::stages::check_duplicate`].
+    fn check_duplicate(&mut self) -> Decision<()>;
     /// [`crate::stages::parse_uplink`].
     fn parse_uplink(&mut self) -> Decision<Content>;
     /// [`crate::stages::check_sender`].
@@ -102,8 +104,9 @@ fn open_dialled(hook: &mut impl Hook) -> Decision<()> {
 #[inline(always)]
 pub fn to_pod(hook: &mut impl Hook) -> Verdict {
     hook.identify_pod();
-    hook.count(Direction::Ingress, Verdict::Pass);
-    Verdict::Pass
+    let verdict = Verdict::from(hook.check_duplicate());
+    hook.count(Direction::Ingress, verdict);
+    verdict
 }
 
 /// What leaves the node.

@@ -20,6 +20,7 @@ pub mod address;
 pub mod checksum;
 mod crc;
 pub mod dial;
+mod duplicate;
 pub mod flow;
 mod fragment;
 pub mod hooks;

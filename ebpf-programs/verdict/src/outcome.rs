@@ -141,6 +141,7 @@ fn reason_of(number: u64) -> DropReason {
         12 => DropReason::RewriteFailed,
         13 => DropReason::SpoofedFromOutside,
         14 => DropReason::StaleGeneration,
+        15 => DropReason::Duplicate,
         _ => DropReason::Malformed,
     }
 }

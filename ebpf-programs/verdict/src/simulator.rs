@@ -164,6 +164,10 @@ impl hooks::Hook for Simulator {
         stages::identify_pod(&mut self.world, &mut self.work, self.interface);
     }
 
+    fn check_duplicate(&mut self) -> Decision<()> {
+        stages::check_duplicate(&mut self.world, &mut self.work)
+    }
+
     fn parse_uplink(&mut self) -> Decision<Content> {
         stages::parse_uplink(&mut self.world, &mut self.work, self.interface)
     }

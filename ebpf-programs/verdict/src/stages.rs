@@ -10,7 +10,7 @@ use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
-use crate::{flow, fragment, hostport, icmp, local, masquerade, parse, rewrite, sender};
+use crate::{duplicate, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite, sender};
 
 /// Reads a frame on a pod's veth and finds out whose it is.
 #[inline(always)]
@@ -35,6 +35,12 @@ pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u
     let pod = env.pod_of_interface(interface).unwrap_or(0);
     start(env, work, interface, pod);
     work.headers.length = env.len().saturating_sub(ETHERNET);
+}
+
+/// Refuses what the pod has got already.
+#[inline(always)]
+pub fn check_duplicate<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+    duplicate::check(env, work)
 }
 
 /// Reads a packet on an uplink.

@@ -9,9 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
-use model::{Cidr, HairpinMode, IfName, Network, RangeSet};
+use anyhow::{Context, Result, anyhow, bail};
+use model::{Cidr, HairpinMode, IfName, Network, NetworkName, RangeSet};
 use serde::Deserialize;
+
+use crate::pod_cidrs;
 
 /// Name under which attachments of the agent's own network are kept.
 const DEFAULT_NETWORK: &str = "default";
@@ -58,10 +60,13 @@ struct Keys {
     /// address of each
     #[arg(long, value_name = "CIDR")]
     pod_cidr: Vec<String>,
+    /// File that the pod CIDRs are read from when it appears and when it changes: a list with commas [default: none]
+    #[arg(long, value_name = "FILE")]
+    pod_cidr_file: Option<PathBuf>,
     /// MTU of the default network; 0 for the smallest of the node's links [default: 0]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// How a pod reaches itself through the bridge: hairpin-veth or none [default: hairpin-veth]
+    /// How a pod reaches itself through the bridge: hairpin-veth, promiscuous-bridge or none [default: hairpin-veth]
     #[arg(long, value_name = "MODE")]
     hairpin_mode: Option<String>,
     /// Destinations that see the pods' own addresses: repeatable, or a list with commas [default: none]
@@ -90,6 +95,7 @@ pub(crate) struct Config {
     pub(crate) bridge: IfName,
     /// One range set for each pod CIDR, IPv4 first.
     pub(crate) ranges: Vec<RangeSet>,
+    pub(crate) pod_cidr_file: Option<PathBuf>,
     pub(crate) mtu: Option<u32>,
     pub(crate) hairpin: HairpinMode,
     pub(crate) non_masquerade: BTreeSet<Cidr>,
@@ -112,9 +118,7 @@ impl Config {
     /// The agent's own network. Without ranges it gives no addresses, and its bridge is not made.
     pub(crate) fn default_network(&self) -> Network {
         Network {
-            name: DEFAULT_NETWORK
-                .parse()
-                .expect("seven letters are a network's name"),
+            name: default_name(),
             bridge: self.bridge.clone(),
             ranges: self.ranges.clone(),
             routes: Vec::new(),
@@ -136,8 +140,15 @@ impl Config {
                 .transpose()?,
             bridge: parse("bridge", keys.bridge.as_deref().unwrap_or("cbr0"))?,
             ranges: ranges(&keys.pod_cidr)?,
+            pod_cidr_file: keys
+                .pod_cidr_file
+                .map(|given| path("pod-cidr-file", Some(given), ""))
+                .transpose()?,
             mtu: mtu(keys.mtu.unwrap_or(0))?,
-            hairpin: hairpin(keys.hairpin_mode.as_deref())?,
+            hairpin: match &keys.hairpin_mode {
+                Some(mode) => parse("hairpin-mode", mode)?,
+                None => HairpinMode::default(),
+            },
             non_masquerade: prefixes("non-masquerade-cidr", &keys.non_masquerade_cidr)?
                 .into_iter()
                 .collect(),
@@ -150,6 +161,12 @@ impl Config {
     }
 }
 
+/// Name of the agent's own network.
+pub(crate) fn default_name() -> NetworkName {
+    let name = DEFAULT_NETWORK.parse();
+    name.expect("seven letters are a network's name")
+}
+
 impl Keys {
     fn over(self, file: Self) -> Self {
         Self {
@@ -159,6 +176,7 @@ impl Keys {
             cgroup: self.cgroup.or(file.cgroup),
             bridge: self.bridge.or(file.bridge),
             pod_cidr: either(self.pod_cidr, file.pod_cidr),
+            pod_cidr_file: self.pod_cidr_file.or(file.pod_cidr_file),
             mtu: self.mtu.or(file.mtu),
             hairpin_mode: self.hairpin_mode.or(file.hairpin_mode),
             non_masquerade_cidr: either(self.non_masquerade_cidr, file.non_masquerade_cidr),
@@ -203,33 +221,22 @@ fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
 }
 
 fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
-    text.parse()
-        .map_err(|error| anyhow::anyhow!("{key}: {error}"))
+    text.parse().map_err(|error| anyhow!("{key}: {error}"))
 }
 
-/// The items of lists with commas, without the spaces around them.
 fn items(lists: &[String]) -> impl Iterator<Item = &str> {
-    let parts = lists.iter().flat_map(|list| list.split(','));
-    parts.map(str::trim).filter(|item| !item.is_empty())
+    pod_cidrs::items(lists.iter().map(String::as_str))
 }
 
-/// Prefixes whose host bits are ignored, as kubenet does (BEHAVIOURS K14).
+/// Prefixes whose host bits are ignored.
 fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
-    let parsed =
-        items(lists).map(|text| Cidr::masked(text).map_err(|e| anyhow::anyhow!("{key}: {e}")));
-    parsed.collect()
+    let prefixes = pod_cidrs::prefixes(lists.iter().map(String::as_str));
+    prefixes.map_err(|error| anyhow!("{key}: {error:#}"))
 }
 
 fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
-    let mut prefixes = prefixes("pod-cidr", lists)?;
-    prefixes.sort_by_key(|prefix| !prefix.is_ipv4());
-    for (index, prefix) in prefixes.iter().enumerate() {
-        if let Some(other) = prefixes[..index].iter().find(|o| o.overlaps(prefix)) {
-            bail!("pod-cidr: {other} and {prefix} overlap");
-        }
-    }
-    let sets = prefixes.into_iter().map(RangeSet::of_cidr);
-    sets.collect::<Result<_, _>>().context("pod-cidr")
+    let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
+    ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
 }
 
 fn mtu(bytes: u32) -> Result<Option<u32>> {
@@ -237,17 +244,6 @@ fn mtu(bytes: u32) -> Result<Option<u32>> {
         0 => Ok(None),
         SMALLEST_MTU..=LARGEST_MTU => Ok(Some(bytes)),
         _ => bail!("mtu: {bytes} is neither 0 nor in {SMALLEST_MTU} to {LARGEST_MTU}"),
-    }
-}
-
-fn hairpin(mode: Option<&str>) -> Result<HairpinMode> {
-    match mode {
-        None | Some("hairpin-veth") => Ok(HairpinMode::HairpinVeth),
-        Some("none") => Ok(HairpinMode::None),
-        Some("promiscuous-bridge") => {
-            bail!("hairpin-mode: promiscuous-bridge is not available yet; use hairpin-veth or none")
-        }
-        Some(other) => bail!("hairpin-mode: {other:?} is neither hairpin-veth nor none"),
     }
 }
 
@@ -318,10 +314,6 @@ mod tests {
             (["--bridge", "a/b"], "bridge: invalid interface name"),
             (["--socket", "x.sock"], "socket: x.sock is not an absolute"),
             (["--hairpin-mode", "on"], "hairpin-mode: \"on\""),
-            (
-                ["--hairpin-mode", "promiscuous-bridge"],
-                "not available yet",
-            ),
             (["--uplink", "eth0,a b"], "uplink: invalid interface name"),
         ] {
             let error = from_flags(&flags).unwrap_err();

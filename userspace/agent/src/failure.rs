@@ -33,7 +33,10 @@ impl From<EngineError> for Failure {
             EngineError::Different { .. } | EngineError::Unknown(_) => {
                 cni::Error::check_failed(message)
             }
-            EngineError::Busy | EngineError::Stopped => cni::Error::try_again_later(message),
+            EngineError::PodCidrsKept { .. } => cni::Error::taken(message),
+            EngineError::Unfinished(_) | EngineError::Busy | EngineError::Stopped => {
+                cni::Error::try_again_later(message)
+            }
             EngineError::Observe(_)
             | EngineError::Step { .. }
             | EngineError::Incomplete { .. }
@@ -67,6 +70,7 @@ impl IntoResponse for Failure {
 
 fn status(code: u32) -> StatusCode {
     match code {
+        3 => StatusCode::NOT_FOUND,
         1..=8 => StatusCode::BAD_REQUEST,
         11 | 50 | 51 => StatusCode::SERVICE_UNAVAILABLE,
         100 | 101 => StatusCode::CONFLICT,

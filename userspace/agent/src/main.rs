@@ -9,6 +9,8 @@ mod config;
 mod datapath;
 mod failure;
 mod flows;
+mod pod_cidr_file;
+mod pod_cidrs;
 mod requests;
 mod routes;
 mod server;
@@ -40,8 +42,7 @@ fn run(options: Options) -> Result<()> {
     let config = Config::load(options)?;
     telemetry::start(&config.log_level)?;
     start::make_directories(&config)?;
-    let default_network = config.default_network();
-    let socket = config.socket.clone();
+    let (socket, pod_cidr_file) = (config.socket.clone(), config.pod_cidr_file.clone());
     let reader = kernel::FlowReader::new(&config.bpffs);
     let flows = FlowSource::new(move || reader.read());
     let (handle, thread) = engine::spawn(move || start::engine(&config))?;
@@ -49,7 +50,7 @@ fn run(options: Options) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let served = runtime.block_on(server::serve(&socket, default_network, handle, flows));
+    let served = runtime.block_on(server::serve(&socket, pod_cidr_file, handle, flows));
     // What still has a handle to the engine goes with the runtime; then the engine finishes what is queued, and ends.
     drop(runtime);
     thread

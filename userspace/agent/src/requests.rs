@@ -2,29 +2,74 @@
 
 use std::time::Instant;
 
-use api::CniRequest;
+use api::{AttachmentView, CniRequest};
 use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Environment, Error, GcRequest, Outcome, Request,
     StatusRequest,
 };
 use engine::Handle;
-use model::{Attachment, HairpinMode, Mac, Network};
+use model::{Attachment, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName};
+use serde::Deserialize;
 
-use crate::clock;
 use crate::failure::Failure;
 use crate::flows::FlowSource;
+use crate::{clock, config, pod_cidrs, view};
+
+/// CNI's code for a container that nobody knows; no CNI command is answered with it.
+const UNKNOWN_CONTAINER: u32 = 3;
 
 /// What requests are answered with.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: Handle,
-    /// The agent's own network; without ranges as long as no pod CIDR is known.
-    pub(crate) default_network: Network,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
 }
 
+/// Where to look for a container that is not on record.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Place {
+    /// Path of its network namespace.
+    #[serde(default)]
+    netns: String,
+    /// Its interface; `eth0` when that is not said.
+    #[serde(default)]
+    ifname: String,
+}
+
 impl App {
+    /// The addresses of a container that is not on record, read from its namespace (BEHAVIOURS K23, K24).
+    pub(crate) async fn look_inside(
+        &self,
+        id: &str,
+        place: &Place,
+    ) -> Result<AttachmentView, Failure> {
+        if place.netns.is_empty() {
+            // The words are kubenet's (BEHAVIOURS K24).
+            return Err(Error::new(UNKNOWN_CONTAINER, format!(
+                "cannot find the network namespace, skipping pod network status for container {id:?}"
+            ))
+            .into());
+        }
+        let ifname = if place.ifname.is_empty() {
+            "eth0"
+        } else {
+            &place.ifname
+        };
+        let invalid = |error: &dyn std::fmt::Display| Error::environment(error.to_string());
+        let netns: NetnsPath = place.netns.parse().map_err(|error| invalid(&error))?;
+        let name: IfName = ifname.parse().map_err(|error| invalid(&error))?;
+        let seen = self.handle.look_inside(netns, name).await?;
+        let seen = seen.filter(|side| !side.addresses.is_empty());
+        let side = seen.ok_or_else(|| {
+            Error::new(
+                UNKNOWN_CONTAINER,
+                format!("{ifname} in {} has no address", place.netns),
+            )
+        })?;
+        Ok(view::unrecorded(id, &place.netns, ifname, &side))
+    }
+
     /// Executes a CNI command; returns what belongs on the plugin's standard output.
     pub(crate) async fn cni(
         &self,
@@ -48,15 +93,52 @@ impl App {
         }
     }
 
-    /// The agent's own network, once it can give addresses.
-    fn default(&self) -> Option<&Network> {
-        let network = &self.default_network;
-        (!network.ranges.is_empty()).then_some(network)
+    /// The agent's own network as it is now; without ranges as long as no pod CIDR is known.
+    fn default_network(&self) -> Option<Network> {
+        let status = self.handle.status();
+        let mut networks = status.networks.iter();
+        let default = networks.find(|status| status.is_default)?;
+        Some(default.network.clone())
+    }
+
+    fn default_name(&self) -> NetworkName {
+        let network = self.default_network();
+        network.map_or_else(config::default_name, |network| network.name)
+    }
+
+    /// The pod CIDRs of the agent's own network.
+    pub(crate) fn pod_cidrs(&self) -> Vec<String> {
+        let network = self.default_network();
+        network.map_or_else(Vec::new, |network| pod_cidrs::texts(&network.ranges))
+    }
+
+    /// Sets the pod CIDRs of the agent's own network.
+    pub(crate) async fn set_pod_cidrs(&self, lists: &[String]) -> Result<(), Failure> {
+        let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
+        let ranges = ranges.map_err(|error| Error::invalid_config(format!("{error:#}")))?;
+        if ranges.is_empty() {
+            return Err(Error::invalid_config("there is no pod CIDR in the list").into());
+        }
+        self.handle.set_pod_cidrs(ranges).await?;
+        Ok(())
+    }
+
+    /// The hairpin mode of the agent's own network.
+    pub(crate) fn hairpin_mode(&self) -> HairpinMode {
+        let network = self.default_network();
+        network.map_or_else(HairpinMode::default, |network| network.hairpin)
+    }
+
+    /// Sets the hairpin mode of the agent's own network.
+    pub(crate) async fn set_hairpin_mode(&self, mode: &str) -> Result<(), Failure> {
+        let mode = mode.parse::<HairpinMode>();
+        let mode = mode.map_err(|error| Error::invalid_config(error.to_string()))?;
+        self.handle.set_hairpin_mode(mode, clock::now()).await?;
+        Ok(())
     }
 
     async fn add(&self, request: AddRequest) -> Result<String, Failure> {
-        let intent = cni::intent(&request, self.default())?;
-        refuse_promiscuous(&intent.network)?;
+        let intent = cni::intent(&request, self.default_network().as_ref())?;
         let attachment = self.handle.add(intent, clock::now()).await?;
         let outcome = Outcome {
             attachment: &attachment,
@@ -75,13 +157,13 @@ impl App {
     }
 
     async fn del(&self, request: DelRequest) -> Result<String, Failure> {
-        let key = request.target.key(&self.default_network.name);
+        let key = request.target.key(&self.default_name());
         self.handle.del(key).await?;
         Ok(String::new())
     }
 
     async fn check(&self, request: CheckRequest) -> Result<String, Failure> {
-        let key = request.target.key(&self.default_network.name);
+        let key = request.target.key(&self.default_name());
         let attachment = self.handle.check(key).await?;
         request.prev_result.check(&attachment)?;
         Ok(String::new())
@@ -89,7 +171,7 @@ impl App {
 
     /// Removes what the runtime does not know, goes on through failures and reports them all (BEHAVIOURS S12).
     async fn gc(&self, request: GcRequest) -> Result<String, Failure> {
-        let network = request.network(&self.default_network.name);
+        let network = request.network(&self.default_name());
         let Some(valid) = request.valid else {
             return Ok(String::new());
         };
@@ -113,8 +195,7 @@ impl App {
 
     /// Whether an ADD would work now (BEHAVIOURS S13).
     fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
-        let network = request.network(self.default())?;
-        refuse_promiscuous(&network)?;
+        let network = request.network(self.default_network().as_ref())?;
         let status = self.handle.status();
         let of_network = status.degraded.iter().filter(|degraded| match degraded {
             engine::Degraded::NetworkRefused { network: name, .. }
@@ -122,6 +203,8 @@ impl App {
             engine::Degraded::NoPodCidr
             | engine::Degraded::NoUplink
             | engine::Degraded::NotAttached(_)
+            | engine::Degraded::UplinkMissing(_)
+            | engine::Degraded::PoolNearlyExhausted { .. }
             | engine::Degraded::RepairFailed { .. } => false,
         });
         let reasons: Vec<String> = of_network.map(ToString::to_string).collect();
@@ -131,12 +214,4 @@ impl App {
             Err(Error::not_available(reasons.join("; ")).into())
         }
     }
-}
-
-fn refuse_promiscuous(network: &Network) -> Result<(), Error> {
-    if network.hairpin == HairpinMode::PromiscuousBridge {
-        return Err(Error::unsupported_field("promiscMode", "true")
-            .with_details("use hairpinMode: pods reach themselves by it as well"));
-    }
-    Ok(())
 }

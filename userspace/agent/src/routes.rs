@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    AttachmentView, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView, HostportView, Lease,
-    MAX_REQUEST, NetworkView, path,
+    AttachmentView, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView, HairpinModeSetting,
+    HostportView, Lease, MAX_REQUEST, NetworkView, PodCidrs, path,
 };
 use axum::body::{Body, to_bytes};
-use axum::extract::{RawQuery, State};
+use axum::extract::{Path, Query, RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cni::{Command, Error};
+use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, no_such_path};
 use crate::flows;
-use crate::requests::App;
+use crate::requests::{App, Place};
 use crate::view;
 
 /// How long a client may take to send its request.
@@ -29,8 +30,11 @@ type Answer<T> = Result<Json<T>, Failure>;
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new()
         .route(path::STATUS, get(status))
+        .route(path::POD_CIDRS, get(pod_cidrs).put(put_pod_cidrs))
+        .route(path::HAIRPIN_MODE, get(hairpin_mode).put(put_hairpin_mode))
         .route(path::NETWORKS, get(networks))
         .route(path::ATTACHMENTS, get(attachments))
+        .route(path::ATTACHMENT, get(attachment))
         .route(path::LEASES, get(leases))
         .route(path::HOSTPORTS, get(hostports))
         .route(path::FLOWS, get(flows))
@@ -53,13 +57,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 async fn cni(app: Arc<App>, command: Command, body: Body) -> Result<Response, Failure> {
-    let request = read(body).await?;
+    let request: CniRequest = read(body).await?;
     let output = app.cni(command, request).await?;
     Ok(([(CONTENT_TYPE, "application/json")], output).into_response())
 }
 
 /// A client that is too slow or sends too much is not worth waiting for.
-async fn read(body: Body) -> Result<CniRequest, Error> {
+async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
     let bytes = tokio::time::timeout(PATIENCE, to_bytes(body, MAX_REQUEST)).await;
     let bytes = bytes.map_err(|_| Error::io("the request did not arrive in time"))?;
     let bytes = bytes.map_err(|error| Error::io(format!("cannot read the request: {error}")))?;
@@ -69,6 +73,28 @@ async fn read(body: Body) -> Result<CniRequest, Error> {
 async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
     let uptime = app.started.elapsed().as_secs();
     Json(view::status(&app.handle.status(), uptime))
+}
+
+async fn pod_cidrs(State(app): State<Arc<App>>) -> Json<PodCidrs> {
+    let pod_cidrs = app.pod_cidrs();
+    Json(PodCidrs { pod_cidrs })
+}
+
+async fn put_pod_cidrs(State(app): State<Arc<App>>, body: Body) -> Answer<PodCidrs> {
+    let wanted: PodCidrs = read(body).await?;
+    app.set_pod_cidrs(&wanted.pod_cidrs).await?;
+    Ok(pod_cidrs(State(app)).await)
+}
+
+async fn hairpin_mode(State(app): State<Arc<App>>) -> Json<HairpinModeSetting> {
+    let mode = app.hairpin_mode().to_string();
+    Json(HairpinModeSetting { mode })
+}
+
+async fn put_hairpin_mode(State(app): State<Arc<App>>, body: Body) -> Answer<HairpinModeSetting> {
+    let wanted: HairpinModeSetting = read(body).await?;
+    app.set_hairpin_mode(&wanted.mode).await?;
+    Ok(hairpin_mode(State(app)).await)
 }
 
 async fn networks(State(app): State<Arc<App>>) -> Json<Vec<NetworkView>> {
@@ -86,6 +112,20 @@ async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>>
         .iter()
         .map(|record| view::attachment(record, measured.as_ref()));
     Ok(Json(views.collect()))
+}
+
+/// Everything known of one container; where nothing is on record and the query names a namespace, what is in it.
+async fn attachment(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Query(place): Query<Place>,
+) -> Answer<Vec<AttachmentView>> {
+    let Json(mut views) = attachments(State(Arc::clone(&app))).await?;
+    views.retain(|view| view.container_id == id);
+    if views.is_empty() {
+        views.push(app.look_inside(&id, &place).await?);
+    }
+    Ok(Json(views))
 }
 
 async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {

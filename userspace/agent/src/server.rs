@@ -1,19 +1,18 @@
 //! Serving, from the moment that the socket appears to the moment that the last answer has been given.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use engine::Handle;
-use model::Network;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::flows::FlowSource;
 use crate::requests::App;
 use crate::socket::Socket;
-use crate::{routes, upkeep};
+use crate::{pod_cidr_file, routes, upkeep};
 
 /// How long clients may take to read their answers after the agent was told to stop.
 const GRACE: Duration = Duration::from_secs(30);
@@ -21,15 +20,17 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Serves on the socket at `path` until SIGTERM or SIGINT, then finishes what runs.
 pub(crate) async fn serve(
     path: &Path,
-    default_network: Network,
+    pod_cidr_file: Option<PathBuf>,
     handle: Handle,
     flows: FlowSource,
 ) -> Result<()> {
     let stopped = stop_signal()?;
     upkeep::start(handle.clone()).context("cannot listen for changes of the node")?;
+    if let Some(file) = pod_cidr_file {
+        pod_cidr_file::watch(file, handle.clone())?;
+    }
     let app = App {
         handle,
-        default_network,
         started: Instant::now(),
         flows,
     };

@@ -8,7 +8,7 @@ use std::time::Instant;
 use abi::{Address, Flow, FlowFlags, Port, Tuple};
 use api::{
     AttachmentView, Client, ClientError, CniRequest, CniVerb, CounterView, ErrorBody, FlowQuery,
-    FlowsView, HostportView, Lease, NetworkView, Status, path,
+    FlowsView, HairpinModeSetting, HostportView, Lease, NetworkView, PodCidrs, Status, path,
 };
 use clap::Parser;
 use engine::{Engine, Settings};
@@ -76,9 +76,8 @@ impl Agent {
 
 /// Serves until the test's process ends.
 fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
-    let default_network = config.default_network();
     let settings = Settings {
-        default_network: default_network.clone(),
+        default_network: config.default_network(),
         uplinks: config.uplinks.clone(),
         non_masquerade: config.non_masquerade.clone(),
         boot_id: "this boot".to_owned(),
@@ -90,7 +89,6 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
     .unwrap();
     let app = Arc::new(App {
         handle,
-        default_network,
         started: Instant::now(),
         flows: FlowSource::new(|| Ok(two_flows())),
     });
@@ -147,6 +145,90 @@ fn config() -> Value {
             "portMappings": [{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }],
         },
     })
+}
+
+fn put<T>(agent: &Agent, path: &str, body: &T) -> Result<T, ErrorBody>
+where
+    T: serde::Serialize + serde::de::DeserializeOwned,
+{
+    let reply = agent.client.put(path, body).unwrap();
+    if reply.is_success() {
+        Ok(reply.decode().unwrap())
+    } else {
+        Err(reply.error())
+    }
+}
+
+fn pod_cidrs(texts: &[&str]) -> PodCidrs {
+    PodCidrs {
+        pod_cidrs: texts.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// BEHAVIOURS K11, K12, K14.
+#[test]
+fn pod_cidrs_may_come_while_the_agent_runs() {
+    let agent = Agent::start(&[]);
+    let error = agent.add("c1").unwrap_err();
+    assert!(error.message.contains("lack of PodCIDR"), "{error}");
+
+    let bad = put(
+        &agent,
+        path::POD_CIDRS,
+        &pod_cidrs(&["10.1.0.0/24", "fd00::/64,x"]),
+    );
+    assert_eq!(bad.unwrap_err().code, 7);
+    assert_eq!(
+        put(&agent, path::POD_CIDRS, &pod_cidrs(&[]))
+            .unwrap_err()
+            .code,
+        7
+    );
+    assert_eq!(agent.get::<PodCidrs>(path::POD_CIDRS), pod_cidrs(&[]));
+
+    let taken = put(
+        &agent,
+        path::POD_CIDRS,
+        &pod_cidrs(&["fd00:1::/64,10.1.2.3/24"]),
+    );
+    assert_eq!(taken.unwrap(), pod_cidrs(&["10.1.2.0/24", "fd00:1::/64"]));
+    agent.cni(CniVerb::Add, "c1", &config()).unwrap();
+
+    let later = put(&agent, path::POD_CIDRS, &pod_cidrs(&["10.9.0.0/24"])).unwrap_err();
+    assert!(
+        later
+            .message
+            .starts_with("Ignoring subsequent pod CIDR update"),
+        "{later}"
+    );
+    assert_eq!(later.code, 100);
+    let status: Vec<NetworkView> = agent.get(path::NETWORKS);
+    assert_eq!(status[0].pools[0].subnet, "10.1.2.0/24");
+}
+
+#[test]
+fn the_hairpin_mode_may_change_while_the_agent_runs() {
+    let agent = Agent::start(&FLAGS);
+    agent.add("c1").unwrap();
+    let mode = |mode: &str| HairpinModeSetting {
+        mode: mode.to_owned(),
+    };
+    assert_eq!(
+        agent.get::<HairpinModeSetting>(path::HAIRPIN_MODE),
+        mode("hairpin-veth")
+    );
+    let set = put(&agent, path::HAIRPIN_MODE, &mode("promiscuous-bridge"));
+    assert_eq!(set.unwrap(), mode("promiscuous-bridge"));
+    assert_eq!(
+        put(&agent, path::HAIRPIN_MODE, &mode("on"))
+            .unwrap_err()
+            .code,
+        7
+    );
+    assert_eq!(
+        agent.get::<HairpinModeSetting>(path::HAIRPIN_MODE),
+        mode("promiscuous-bridge")
+    );
 }
 
 const FLAGS: [&str; 2] = ["--pod-cidr", "10.1.2.3/24,fd00:1::/64"];
@@ -246,12 +328,12 @@ fn what_is_not_honoured_is_refused_by_its_key() {
         "name": "own",
         "type": "viaduct",
         "bridge": "br1",
-        "promiscMode": true,
+        "vlan": 7,
         "ipam": { "type": "host-local", "subnet": "10.9.0.0/24" },
     });
     let error = agent.cni(CniVerb::Add, "c1", &own).unwrap_err();
     assert_eq!(error.code, 2);
-    assert!(error.message.contains("promiscMode"), "{error}");
+    assert!(error.message.contains("vlan"), "{error}");
 }
 
 #[test]

@@ -12,8 +12,8 @@ use crate::clock;
 
 /// Between two sweeps of the flow table.
 const SWEEP: Duration = Duration::from_secs(5);
-/// Between two comparisons when nothing seems to change.
-const AUDIT: Duration = Duration::from_secs(30);
+/// Between two comparisons when nothing seems to change: programs, table entries and sysctls may go without a word.
+const AUDIT: Duration = Duration::from_secs(5);
 /// From a change to the comparison: changes come in groups.
 const QUIET: Duration = Duration::from_millis(500);
 

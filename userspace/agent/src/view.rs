@@ -7,7 +7,8 @@ use api::{
 };
 use engine::{Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, Status, UplinkStatus};
 use kernel::{Measured, PodCounters};
-use model::{Assigned, Attachment, PortMapping, Record, State};
+use model::{Assigned, Attachment, InterfaceAddress, PortMapping, Record, State};
+use planner::PodSide;
 
 /// The version of this build: what `VIADUCT_VERSION` said when it was built, as packagers may want it, else the
 /// package's.
@@ -63,14 +64,10 @@ fn pool(status: &PoolStatus) -> PoolView {
 }
 
 fn uplink(status: &UplinkStatus) -> UplinkView {
-    let view = |address: &model::InterfaceAddress| AddressView {
-        address: address.to_string(),
-        gateway: None,
-    };
     UplinkView {
         name: status.name.to_string(),
         mtu: status.mtu,
-        addresses: status.addresses.iter().map(view).collect(),
+        addresses: status.addresses.iter().map(own_address).collect(),
         attached: status.attached,
     }
 }
@@ -131,6 +128,30 @@ pub(crate) fn attachment(record: &Record, measured: Option<&Measured>) -> Attach
         state: state(record.state).to_owned(),
         created_at: record.created_at,
         counters: measured.map(|measured| pod_counters(measured.pods.get(&attachment.slot))),
+    }
+}
+
+/// A pod's interface that is not on record, as it is. IPv4 first (BEHAVIOURS K24).
+pub(crate) fn unrecorded(id: &str, netns: &str, ifname: &str, side: &PodSide) -> AttachmentView {
+    let mut addresses: Vec<&InterfaceAddress> = side.addresses.iter().collect();
+    addresses.sort_by_key(|own| !own.address.is_ipv4());
+    AttachmentView {
+        container_id: id.to_owned(),
+        ifname: ifname.to_owned(),
+        netns: netns.to_owned(),
+        mac: side.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        mtu: side.mtu,
+        addresses: addresses.into_iter().map(own_address).collect(),
+        routes: side.routes.iter().map(route).collect(),
+        state: "not on record".to_owned(),
+        ..AttachmentView::default()
+    }
+}
+
+fn own_address(own: &InterfaceAddress) -> AddressView {
+    AddressView {
+        address: own.to_string(),
+        gateway: None,
     }
 }
 

@@ -11,6 +11,7 @@ mod client;
 mod flow;
 mod http;
 mod request;
+mod setting;
 mod status;
 mod view;
 
@@ -18,6 +19,7 @@ pub use client::{Client, ClientError, Reply};
 pub use flow::{DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView};
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, TRY_AGAIN_LATER};
+pub use setting::{HairpinModeSetting, PodCidrs};
 pub use status::{
     Degraded, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem, Status, UplinkView, Version,
 };
@@ -31,6 +33,12 @@ pub mod path {
     pub const NETWORKS: &str = "/v1/networks";
     /// `GET`: a list of [`crate::AttachmentView`].
     pub const ATTACHMENTS: &str = "/v1/attachments";
+    /// `GET`: [`crate::AttachmentView`]s of one container, by its ID behind a slash.
+    pub const ATTACHMENT: &str = "/v1/attachments/{id}";
+    /// `GET` and `PUT`: [`crate::PodCidrs`].
+    pub const POD_CIDRS: &str = "/v1/pod-cidrs";
+    /// `GET` and `PUT`: [`crate::HairpinModeSetting`].
+    pub const HAIRPIN_MODE: &str = "/v1/hairpin-mode";
     /// `GET`: a list of [`crate::Lease`].
     pub const LEASES: &str = "/v1/leases";
     /// `GET`: a list of [`crate::HostportView`].

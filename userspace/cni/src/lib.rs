@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bandwidth;
 mod config;
 mod environment;
 mod error;

@@ -6,14 +6,14 @@
 use serde_json::Value;
 
 use crate::Error;
+use crate::bandwidth::{self, Limits};
 use crate::json::{Node, Object};
 
 /// Keys that must be off: false, 0 or empty.
-const OFF: [&str; 16] = [
+const OFF: [&str; 15] = [
     "forceAddress",
     "vlan",
     "vlanTrunk",
-    "macspoofchk",
     "enabledad",
     "disableContainerInterface",
     "portIsolation",
@@ -51,6 +51,9 @@ pub(crate) fn check(config: &Object<'_>) -> Result<(), Error> {
     {
         return Err(refusal(&node));
     }
+    if let Some(runtime) = config.object("runtimeConfig")? {
+        refuse_limits(bandwidth::limits(&runtime)?)?;
+    }
     if let Some(runtime) = config.object("runtimeConfig")?
         && let Some(bandwidth) = runtime.object("bandwidth")?
     {
@@ -58,6 +61,22 @@ pub(crate) fn check(config: &Object<'_>) -> Result<(), Error> {
         must_be_off(&bandwidth, &["shapedSubnets", "unshapedSubnets"])?;
     }
     Ok(())
+}
+
+/// A limit that is well written is refused all the same: pods are not limited yet, and must not seem to be.
+fn refuse_limits(limits: Limits) -> Result<(), Error> {
+    let given = [
+        ("kubernetes.io/ingress-bandwidth", limits.ingress),
+        ("kubernetes.io/egress-bandwidth", limits.egress),
+    ];
+    let given = given
+        .into_iter()
+        .find_map(|(key, limit)| Some((key, limit?)));
+    let Some((key, limit)) = given else {
+        return Ok(());
+    };
+    Err(Error::unsupported_field(key, &limit.to_string())
+        .with_details("viaduct does not limit bandwidth yet; remove the annotation"))
 }
 
 /// Refuses what we do not honour in an `ipam`.

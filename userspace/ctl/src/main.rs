@@ -44,6 +44,14 @@ enum Verb {
     },
     /// List live flows through the uplinks: whose, between whom, as seen and as translated, how they stand
     Flows(Flows),
+    /// Show everything known of one container
+    Inspect {
+        /// Container ID
+        id: String,
+        /// Where to look when the container is not on record: path of its network namespace
+        #[arg(long, value_name = "FILE")]
+        netns: Option<String>,
+    },
     /// Show the versions of this program and of the agent
     Version,
 }
@@ -119,6 +127,10 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Flows(flows) => {
             let view: FlowsView = get(client, &flows.path())?.decode()?;
             Ok(render::flows(&view))
+        }
+        Verb::Inspect { id, netns } => {
+            let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));
+            raw(&get(client, &format!("{}/{id}{query}", path::ATTACHMENTS))?)
         }
         Verb::Version => {
             let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));

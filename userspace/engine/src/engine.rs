@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use kernel::{Kernel, Measured};
-use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, Network, NetworkName, Record, State};
-use planner::{AttachContext, Leases, NodeIntent, Observed, Plan, Refusal, Scope};
+use model::{
+    Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, NetworkName, Record, State,
+};
+use planner::{AttachContext, Leases, NodeIntent, Observed, Plan, PodSide, Refusal, Scope};
 use store::{Store, StoreError};
 
 use crate::node::{Node, Surveyor};
 use crate::transaction::{Done, carry_out, failures};
-use crate::{EngineError, Report, network, slot};
+use crate::{EngineError, Report, choices, network, slot};
 
 /// What the engine is told at its start.
 #[derive(Clone, Debug)]
@@ -31,7 +33,12 @@ pub struct Settings {
 pub struct Engine<K> {
     pub(crate) kernel: K,
     pub(crate) store: Store,
+    /// With what was chosen since the start.
     pub(crate) settings: Settings,
+    /// The pod CIDRs of the configuration.
+    pub(crate) configured_cidrs: String,
+    /// The hairpin mode of the configuration.
+    pub(crate) configured_hairpin: String,
     pub(crate) surveyor: Surveyor,
     pub(crate) node: Node,
     /// The slot given last.
@@ -49,11 +56,14 @@ impl<K: Kernel> Engine<K> {
         now: u64,
     ) -> Result<Self, EngineError> {
         let mut engine = Self::new(kernel, store, settings);
+        engine.follow_hairpin_mode()?;
         engine.look_first(now)?;
         Ok(engine)
     }
 
-    fn new(kernel: K, store: Store, settings: Settings) -> Self {
+    fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
+        let configured = settings.default_network;
+        settings.default_network = choices::recall(&configured, &store);
         let records = store.records().values().map(|record| &record.attachment);
         let youngest = records.max_by_key(|attachment| attachment.generation);
         Self {
@@ -61,6 +71,8 @@ impl<K: Kernel> Engine<K> {
             kernel,
             store,
             settings,
+            configured_cidrs: choices::cidrs(&configured.ranges),
+            configured_hairpin: configured.hairpin.to_string(),
             surveyor: Surveyor::default(),
             node: Node::default(),
             last_reconcile: None,
@@ -275,6 +287,21 @@ impl<K: Kernel> Engine<K> {
         self.store.records().values().cloned().collect()
     }
 
+    /// An interface in a namespace, whoever's it is; `None` when there is none.
+    pub fn look_inside(
+        &mut self,
+        path: NetnsPath,
+        ifname: IfName,
+    ) -> Result<Option<PodSide>, EngineError> {
+        let links = BTreeSet::new();
+        let scope = Scope::Netns {
+            path,
+            ifname,
+            links,
+        };
+        Ok(self.kernel.observe(&scope)?.pod)
+    }
+
     /// Reads the counters.
     pub fn measure(&mut self) -> Result<Measured, EngineError> {
         Ok(self.kernel.measure()?)
@@ -288,7 +315,11 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Makes sure that the bridge of `network` is there, and returns its MTU.
-    fn prepare_network(&mut self, network: &Network, done: &mut Done) -> Result<u32, EngineError> {
+    pub(crate) fn prepare_network(
+        &mut self,
+        network: &Network,
+        done: &mut Done,
+    ) -> Result<u32, EngineError> {
         if network.ranges.is_empty() {
             let network = network.name.clone();
             return Err(Refusal::NoRanges { network }.into());

@@ -46,6 +46,17 @@ pub enum EngineError {
         /// What is not as decided.
         differences: Vec<Difference>,
     },
+    /// The pod CIDRs are not changed while pods have addresses of them. The first words are kubenet's (BEHAVIOURS K11).
+    #[error("Ignoring subsequent pod CIDR update to {refused}: pods have addresses of {kept}")]
+    PodCidrsKept {
+        /// The pod CIDRs that stay.
+        kept: String,
+        /// The pod CIDRs that were wished for.
+        refused: String,
+    },
+    /// A change was decided and is not wholly done yet; it is tried again.
+    #[error("not everything has followed yet: {0}")]
+    Unfinished(String),
     /// There is no such attachment, or it is not finished.
     #[error("{0} is not attached")]
     Unknown(AttachmentKey),

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use kernel::{Kernel, Measured};
-use model::{Attachment, AttachmentKey, Intent, Record};
+use model::{Attachment, AttachmentKey, HairpinMode, IfName, Intent, NetnsPath, RangeSet, Record};
+use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::{Engine, EngineError, Status};
+use crate::{Engine, EngineError, Status, Update};
 
 /// Requests that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
 const QUEUE: usize = 256;
@@ -26,6 +27,9 @@ enum Command {
     Del(AttachmentKey, Reply<()>),
     Check(AttachmentKey, Reply<Attachment>),
     Attachments(Reply<Vec<Record>>),
+    LookInside(NetnsPath, IfName, Reply<Option<PodSide>>),
+    SetPodCidrs(Vec<RangeSet>, Reply<Update>),
+    SetHairpinMode(HairpinMode, u64, Reply<Update>),
     Measure(Reply<Measured>),
     Reconcile(u64),
     Sweep,
@@ -107,6 +111,31 @@ impl Handle {
         self.call(Command::Attachments).await
     }
 
+    /// An interface in a namespace, whoever's it is; `None` when there is none.
+    pub async fn look_inside(
+        &self,
+        netns: NetnsPath,
+        ifname: IfName,
+    ) -> Result<Option<PodSide>, EngineError> {
+        self.call(|reply| Command::LookInside(netns, ifname, reply))
+            .await
+    }
+
+    /// Gives the agent's own network other pod CIDRs.
+    pub async fn set_pod_cidrs(&self, ranges: Vec<RangeSet>) -> Result<Update, EngineError> {
+        self.call(|reply| Command::SetPodCidrs(ranges, reply)).await
+    }
+
+    /// Gives the agent's own network another hairpin mode. `now` is in seconds since 1970.
+    pub async fn set_hairpin_mode(
+        &self,
+        mode: HairpinMode,
+        now: u64,
+    ) -> Result<Update, EngineError> {
+        self.call(|reply| Command::SetHairpinMode(mode, now, reply))
+            .await
+    }
+
     /// Reads the counters.
     pub async fn measure(&self) -> Result<Measured, EngineError> {
         self.call(Command::Measure).await
@@ -173,6 +202,19 @@ impl<K: Kernel> Worker<K> {
             }
             Command::Check(key, reply) => answer(reply, self.engine.check(&key)),
             Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
+            Command::LookInside(netns, ifname, reply) => {
+                answer(reply, self.engine.look_inside(netns, ifname));
+            }
+            Command::SetPodCidrs(ranges, reply) => {
+                let result = self.engine.set_pod_cidrs(ranges);
+                self.publish();
+                answer(reply, result);
+            }
+            Command::SetHairpinMode(mode, now, reply) => {
+                let result = self.engine.set_hairpin_mode(mode, now);
+                self.publish();
+                answer(reply, result);
+            }
             Command::Measure(reply) => answer(reply, self.engine.measure()),
             Command::Reconcile(now) => {
                 self.waiting.reconcile.store(false, Ordering::Release);

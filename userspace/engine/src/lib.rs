@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod choices;
 mod engine;
 mod error;
 mod handle;
@@ -17,6 +18,7 @@ mod slot;
 mod status;
 mod transaction;
 
+pub use crate::choices::Update;
 pub use crate::engine::{Engine, Settings};
 pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernel::Kernel;
-use model::{AttachmentKey, Record, State};
-use planner::{Finding, Plan, Reason, Repair};
+use model::{AttachmentKey, Network, Record, State};
+use planner::{Finding, Observed, Plan, Reason, Repair, Resize};
 
 use crate::error::chain;
 use crate::node::{Node, Settled, highest_generation};
@@ -50,9 +50,7 @@ pub enum Outcome {
 impl Report {
     /// Whether something is still not as it should be.
     pub fn has_failed(&self) -> bool {
-        self.items
-            .iter()
-            .any(|item| item.outcome == Outcome::Failed)
+        self.items.iter().any(Item::has_failed)
     }
 }
 
@@ -88,10 +86,13 @@ impl<K: Kernel> Engine<K> {
         report
     }
 
-    /// Logs what is new since the last time: what fails again and again is said once.
+    /// Logs what was done, and of the rest what is new since the last time: what fails again and again is said once.
     fn tell(&self, report: &Report) {
         let before = self.last_reconcile.as_deref();
-        let is_new = |item: &&Item| before.is_none_or(|before| !before.items.contains(item));
+        let is_new = |item: &&Item| {
+            matches!(item.outcome, Outcome::Repaired | Outcome::Removed)
+                || before.is_none_or(|before| !before.items.contains(item))
+        };
         for item in report.items.iter().filter(is_new) {
             item.log();
         }
@@ -110,6 +111,7 @@ impl<K: Kernel> Engine<K> {
             // A network whose last attachment went is the node's no more.
             settled = self.settle(items)?;
         }
+        self.resize(&settled.observed, items)?;
         self.node = Node::of(&self.node_intent(), settled);
         Ok(())
     }
@@ -122,6 +124,25 @@ impl<K: Kernel> Engine<K> {
             items.extend(steps("node", carry_out(kernel, plan)));
             Ok(())
         })
+    }
+
+    /// Lets the attachments have the MTU that their networks have now (BEHAVIOURS K1).
+    fn resize(&mut self, observed: &Observed, items: &mut Vec<Item>) -> Result<(), EngineError> {
+        let networks: Vec<Network> = self.networks().cloned().collect();
+        for Resize { key, mtu, plan } in
+            planner::plan_mtu(&networks, observed, self.store.records())
+        {
+            let carried = carry_out(&mut self.kernel, &plan);
+            let item = Item::repaired(key.to_string(), format!("its MTU is {mtu} now"), carried);
+            if !item.has_failed()
+                && let Some(mut record) = self.store.get(&key).cloned()
+            {
+                record.attachment.mtu = mtu;
+                self.store.put(&record)?;
+            }
+            items.push(item);
+        }
+        Ok(())
     }
 
     fn repair(&mut self, repair: Repair, items: &mut Vec<Item>) {
@@ -173,6 +194,11 @@ impl<K: Kernel> Engine<K> {
 }
 
 impl Item {
+    /// Whether it was tried without success.
+    pub fn has_failed(&self) -> bool {
+        self.outcome == Outcome::Failed
+    }
+
     fn log(&self) {
         let Self {
             subject,

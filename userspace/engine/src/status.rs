@@ -81,6 +81,17 @@ pub enum Degraded {
         /// Why.
         why: String,
     },
+    /// A link that was named as one that leads out of the node is not there.
+    UplinkMissing(IfName),
+    /// A range has few addresses left.
+    PoolNearlyExhausted {
+        /// The network.
+        network: NetworkName,
+        /// The range.
+        range: Range,
+        /// Addresses left.
+        left: u64,
+    },
     /// A range has no address left.
     PoolExhausted {
         /// The network.
@@ -105,6 +116,8 @@ impl Degraded {
             Self::NoUplink => "no-uplink",
             Self::NotAttached(_) => "programs-missing",
             Self::NetworkRefused { .. } => "network-refused",
+            Self::UplinkMissing(_) => "uplink-missing",
+            Self::PoolNearlyExhausted { .. } => "pool-nearly-exhausted",
             Self::PoolExhausted { .. } => "pool-exhausted",
             Self::RepairFailed { .. } => "repair-failed",
         }
@@ -127,6 +140,20 @@ impl fmt::Display for Degraded {
             Self::NetworkRefused { network, why } => {
                 write!(f, "network {network} cannot be used: {why}")
             }
+            Self::UplinkMissing(link) => write!(
+                f,
+                "{link} is named as an uplink and is not there: nothing leaves the node by it"
+            ),
+            Self::PoolNearlyExhausted {
+                network,
+                range,
+                left,
+            } => write!(
+                f,
+                "network {network} has {left} addresses left between {} and {}",
+                range.first(),
+                range.last()
+            ),
             Self::PoolExhausted { network, range } => write!(
                 f,
                 "network {network} has no address left between {} and {}",
@@ -179,6 +206,10 @@ impl<K: Kernel> Engine<K> {
         if self.node.uplinks.is_empty() {
             degraded.push(Degraded::NoUplink);
         }
+        let named = self.settings.uplinks.iter();
+        let is_there = |name: &IfName| self.node.uplinks.iter().any(|uplink| uplink.name == *name);
+        let missing = named.filter(|name| !is_there(name));
+        degraded.extend(missing.cloned().map(Degraded::UplinkMissing));
         let bare = self.node.uplinks.iter().filter(|uplink| !uplink.attached);
         degraded.extend(bare.map(|uplink| Degraded::NotAttached(uplink.name.clone())));
         let refused = self.node.refused.iter();
@@ -192,11 +223,20 @@ impl<K: Kernel> Engine<K> {
     }
 }
 
+/// Ranges with no address left, and those with few.
 fn exhausted(status: &NetworkStatus) -> impl Iterator<Item = Degraded> + '_ {
-    let full = status.pools.iter().filter(|pool| pool.used >= pool.total);
-    full.map(|pool| Degraded::PoolExhausted {
-        network: status.network.name.clone(),
-        range: pool.range,
+    status.pools.iter().filter_map(|pool| {
+        let (network, range) = (status.network.name.clone(), pool.range);
+        let left = pool.total.saturating_sub(pool.used);
+        if left == 0 {
+            return Some(Degraded::PoolExhausted { network, range });
+        }
+        // Nine tenths and more are in use.
+        (left <= pool.total / 10).then_some(Degraded::PoolNearlyExhausted {
+            network,
+            range,
+            left,
+        })
     })
 }
 

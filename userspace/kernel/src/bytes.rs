@@ -119,20 +119,13 @@ pub(crate) fn class(no_masquerade: bool, pods: bool) -> u32 {
     bit(no_masquerade, PrefixClass::NO_MASQUERADE) | bit(pods, PrefixClass::PODS)
 }
 
-pub(crate) fn network(v4: Option<IpAddr>, v6: Option<IpAddr>, given: Mac) -> Network {
-    Network {
-        v4: address_or_any(v4),
-        v6: address_or_any(v6),
-        mac: mac(given),
-        reserved: 0,
-    }
-}
-
 pub(crate) fn network_entry(network: &Network) -> planner::Entry {
+    let duplicates = [network.duplicates_v4, network.duplicates_v6];
     planner::Entry::Network {
         v4: ip_or_none(network.v4),
         v6: ip_or_none(network.v6),
         mac: model_mac(network.mac),
+        duplicates: (duplicates != [0; 2]).then_some(duplicates),
     }
 }
 

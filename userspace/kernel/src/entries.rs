@@ -44,8 +44,8 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
             let key = Wire(bytes::hostport_key(*address, *ipv4, *port, *protocol));
             written(tables.hostports.insert(key, Wire(hostport(entry)?), ANY))
         }
-        (EntryKey::Network(bridge), Entry::Network { v4, v6, mac }) => {
-            let value = Wire(bytes::network(*v4, *v6, *mac));
+        (EntryKey::Network(bridge), Entry::Network { .. }) => {
+            let value = Wire(network(entry)?);
             written(tables.networks.insert(index(bridge)?, value, ANY))
         }
         (
@@ -370,6 +370,26 @@ fn hostport_entry(value: &abi::Hostport) -> Entry {
         slot: value.pod,
         generation: value.generation,
     }
+}
+
+fn network(entry: &Entry) -> io::Result<abi::Network> {
+    let Entry::Network {
+        v4,
+        v6,
+        mac,
+        duplicates,
+    } = entry
+    else {
+        return Err(mismatch());
+    };
+    let [duplicates_v4, duplicates_v6] = duplicates.unwrap_or_default();
+    Ok(abi::Network {
+        v4: bytes::address_or_any(*v4),
+        v6: bytes::address_or_any(*v6),
+        mac: bytes::mac(*mac),
+        duplicates_v4,
+        duplicates_v6,
+    })
 }
 
 fn mismatch() -> io::Error {

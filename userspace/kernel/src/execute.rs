@@ -20,6 +20,8 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
         Step::SetMac { link, mac } => links::set_mac(netlink, link, *mac),
         Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
+        Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),
+        Step::SetPromiscuous { link, on } => links::set_promiscuous(netlink, link, *on),
         Step::SetUp { link } => links::set_up(netlink, link),
         Step::AddAddress { link, address } => addresses::add(netlink, link, *address),
         Step::RemoveAddress { link, address } => addresses::remove(netlink, link, *address),

@@ -83,6 +83,7 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
         mac: None,
         mtu: 0,
         up: flags.contains(LinkFlags::Up),
+        promiscuous: flags.contains(LinkFlags::Promisc),
         point_to_point: flags.contains(LinkFlags::Pointopoint),
         controller: None,
         hairpin: false,
@@ -338,6 +339,17 @@ pub(crate) fn set_mtu(netlink: &mut Netlink, name: &IfName, mtu: u32) -> Result<
     let message = named(name).mtu(mtu).build();
     let done = netlink.change(Message::SetLink(message), 0);
     done.attempt(|| format!("set MTU {mtu} of {name}"))
+}
+
+/// Makes a link promiscuous, or takes that back.
+pub(crate) fn set_promiscuous(
+    netlink: &mut Netlink,
+    name: &IfName,
+    on: bool,
+) -> Result<(), Failed> {
+    let message = named(name).promiscuous(on).build();
+    let done = netlink.change(Message::SetLink(message), 0);
+    done.attempt(|| format!("make {name} promiscuous: {on}"))
 }
 
 /// Sets a link up.

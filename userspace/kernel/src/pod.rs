@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
-use model::{IfName, InterfaceAddress};
+use model::{IfName, InterfaceAddress, Netns};
 use nix::errno::Errno;
 use planner::{PodSide, PodSpec};
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -95,6 +95,14 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
         index,
     }
     .configure(parts)
+}
+
+/// Gives a pod's interface another MTU.
+pub(crate) fn set_mtu(netns: &Netns, ifname: &IfName, mtu: u32) -> Result<(), Failed> {
+    let call = || format!("set MTU {mtu} of {ifname} in {}", netns.path);
+    let open = OpenNetns::open(netns).attempt(call)?;
+    let mut inside = open.run(Netlink::open).attempt(call)?;
+    links::set_mtu(&mut inside, ifname, mtu)
 }
 
 /// One change inside of a pod.

@@ -19,6 +19,6 @@ pub use attachment::{
 };
 pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};
-pub use network::{HairpinMode, Network};
+pub use network::{HairpinMode, Network, UnknownHairpinMode};
 pub use port::{PortMapping, Protocol, UnknownProtocol};
 pub use range::{Range, RangeError, RangeSet};

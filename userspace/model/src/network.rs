@@ -1,6 +1,8 @@
 //! A network: a bridge, its addresses and what holds for its pods.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
 
 use crate::{Cidr, IfName, InterfaceAddress, NetworkName, RangeSet, Route};
 
@@ -14,6 +16,38 @@ pub enum HairpinMode {
     PromiscuousBridge,
     /// Not at all.
     None,
+}
+
+/// A text that names no hairpin mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of hairpin-veth, promiscuous-bridge and none")]
+pub struct UnknownHairpinMode(pub String);
+
+impl HairpinMode {
+    const NAMES: [(Self, &'static str); 3] = [
+        (Self::HairpinVeth, "hairpin-veth"),
+        (Self::PromiscuousBridge, "promiscuous-bridge"),
+        (Self::None, "none"),
+    ];
+}
+
+impl FromStr for HairpinMode {
+    type Err = UnknownHairpinMode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownHairpinMode> {
+        let found = Self::NAMES.iter().find(|(_, name)| *name == text);
+        found.map_or_else(
+            || Err(UnknownHairpinMode(text.to_owned())),
+            |(mode, _)| Ok(*mode),
+        )
+    }
+}
+
+impl fmt::Display for HairpinMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = Self::NAMES.iter().find(|(mode, _)| mode == self);
+        f.write_str(found.map_or("", |(_, name)| name))
+    }
 }
 
 /// A network as configured.

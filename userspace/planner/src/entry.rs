@@ -121,6 +121,9 @@ pub enum Entry {
         v6: Option<IpAddr>,
         /// Ethernet address of the bridge.
         mac: Mac,
+        /// Where we have made the bridge promiscuous: the prefix lengths of the subnets around the gateways, IPv4
+        /// first, whose addresses mark duplicates; 0 without a subnet.
+        duplicates: Option<[u8; 2]>,
     },
     /// An uplink.
     Uplink {
@@ -245,11 +248,7 @@ impl fmt::Display for Entry {
                 let socket = SocketAddr::new(*address, *port);
                 write!(f, "{socket} of pod {slot} generation {generation}")
             }
-            Self::Network { v4, v6, mac } => {
-                write!(f, "{mac}, gateways")?;
-                let mut gateways = [v4, v6].into_iter().flatten();
-                gateways.try_for_each(|gateway| write!(f, " {gateway}"))
-            }
+            Self::Network { .. } => self.write_network(f),
             Self::Uplink {
                 ethernet,
                 mtu,
@@ -279,6 +278,22 @@ impl fmt::Display for Entry {
 }
 
 impl Entry {
+    fn write_network(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Network {
+            v4,
+            v6,
+            mac,
+            duplicates,
+        } = self
+        else {
+            return Ok(());
+        };
+        write!(f, "{mac}, gateways")?;
+        let mut gateways = [v4, v6].into_iter().flatten();
+        gateways.try_for_each(|gateway| write!(f, " {gateway}"))?;
+        f.write_str(duplicates.map_or("", |_| ", promiscuous"))
+    }
+
     fn write_pod(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Pod {
             v4,

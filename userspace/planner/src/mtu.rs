@@ -4,11 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use model::Network;
+use model::{Attachment, AttachmentKey, Network, State};
 
 use crate::bridge::is_our_alias;
 use crate::check::POD_HOOKS;
-use crate::{Link, LinkKind, Observed};
+use crate::{Link, LinkKind, Observed, Plan, Records, Step};
 
 /// What is used when the links tell nothing usable.
 const FALLBACK: u32 = 1460;
@@ -48,6 +48,45 @@ pub fn network_mtu(network: &Network, observed: &Observed) -> u32 {
     least
         .filter(|mtu| (LEAST..MOST).contains(mtu))
         .unwrap_or(FALLBACK)
+}
+
+/// What brings an attachment to the MTU that its network has now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// The attachment.
+    pub key: AttachmentKey,
+    /// MTU of both ends in bytes.
+    pub mtu: u32,
+    /// What sets it; a pod's end follows its network only, so that what the pod has set itself stays.
+    pub plan: Plan,
+}
+
+/// The attachments of `networks` that have another MTU than their network. `observed` is of [`crate::Scope::Node`].
+/// Routes have no MTU of their own and follow their links.
+pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) -> Vec<Resize> {
+    let attached = records
+        .values()
+        .filter(|record| record.state == State::Attached)
+        .map(|record| &record.attachment);
+    let resize = |attachment: &Attachment| {
+        let network = networks
+            .iter()
+            .find(|network| network.name == attachment.key.network)?;
+        let mtu = network_mtu(network, observed);
+        let host = attachment.host_link().name().clone();
+        let link = observed.links.get(&host)?;
+        let ours = link.is_host_end_of(attachment);
+        let on_host = (ours && link.mtu != mtu).then_some(Step::SetMtu { link: host, mtu });
+        let in_pod = (attachment.mtu != mtu).then(|| Step::SetPodMtu {
+            netns: attachment.netns.clone(),
+            ifname: attachment.key.ifname.clone(),
+            mtu,
+        });
+        let plan = Plan::of(on_host.into_iter().chain(in_pod));
+        let key = attachment.key.clone();
+        (!plan.is_empty()).then_some(Resize { key, mtu, plan })
+    };
+    attached.filter_map(resize).collect()
 }
 
 /// Whether our programs say that a pod is behind the link: it may be on a bridge that is not ours.

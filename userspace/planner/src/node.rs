@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
 use crate::bridge::{bridge_steps, families, gateways, is_of};
+use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::prefix::prefixes;
 use crate::socket_hook::attach_sockets;
 use crate::sysctl::{Families, forward};
@@ -56,6 +57,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
         refused,
         ..
     } = bridges;
+    plan.append(set_promiscuous(&accepted, &planned, observed));
     let all = accepted.iter().map(|network| families(network));
     let needed = all.fold(Families::default(), |all, one| Families {
         v4: all.v4 || one.v4,
@@ -68,7 +70,8 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     wanted.extend(locals(observed, &plan));
     wanted.extend(uplink_entries(&uplinks, observed));
     wanted.extend(network_entries(&accepted, &planned));
-    wanted.insert(EntryKey::Settings, Entry::Settings(settings()));
+    let settings = settings(has_duplicates(&accepted));
+    wanted.insert(EntryKey::Settings, Entry::Settings(settings));
     plan.append(put_missing(&wanted, &observed.entries));
     plan.append(attach_missing(&uplinks, observed));
     plan.append(detach_others(&uplinks, observed));
@@ -117,7 +120,7 @@ impl<'a> Bridges<'a> {
     }
 
     /// Removes from our own bridges the gateways of CIDRs that are no more (BEHAVIOURS K15), but not those that a
-    /// live pod still goes by.
+    /// live pod still goes by, and not what others have added.
     fn remove_stale_addresses(&mut self, records: &Records) {
         let attachments = || records.values().map(|record| &record.attachment);
         let mut steps = Vec::new();
@@ -142,13 +145,25 @@ impl<'a> Bridges<'a> {
             let stale = link
                 .addresses
                 .iter()
-                .filter(|own| !keep.contains(&own.address) && !is_link_local(own.address));
+                .filter(|own| !keep.contains(&own.address) && self.was_ours(name, own));
             steps.extend(stale.map(|own| Step::RemoveAddress {
                 link: name.clone(),
                 address: *own,
             }));
         }
         self.plan.append(Plan::of(steps));
+    }
+
+    /// Whether an address came from us: the tables of the last plan still tell what was the pods' then.
+    fn was_ours(&self, bridge: &IfName, own: &InterfaceAddress) -> bool {
+        let Some(subnet) = own.subnet() else {
+            return false;
+        };
+        let before = self.observed.entries.get(&EntryKey::Prefix(subnet));
+        let of_pods = matches!(before, Some(Entry::Prefix { pods: true, .. }));
+        let mut subnets = self.accepted.iter().flat_map(|network| network.subnets());
+        let is_old = of_pods && !subnets.any(|now| now == subnet);
+        is_old || was_gateway(bridge, own.address, self.observed)
     }
 }
 
@@ -175,6 +190,7 @@ fn created(step: &Step) -> Option<Link> {
         mac: Some(spec.mac),
         mtu: spec.mtu,
         up: true,
+        promiscuous: false,
         point_to_point: false,
         controller: None,
         hairpin: false,
@@ -225,39 +241,17 @@ fn uplink_entries(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Entries {
     uplinks.iter().filter_map(entry).collect()
 }
 
-/// What pods of each bridge have in common. Where several networks are on one, the first gateway of each family speaks
-/// for all: any is as good as another.
-fn network_entries(networks: &[&Network], bridges: &BTreeMap<IfName, Link>) -> Entries {
-    let mut entries = Entries::new();
-    for (name, bridge) in bridges {
-        let users = networks.iter().filter(|network| network.bridge == *name);
-        let owner = users.clone().find(|network| is_of(bridge, network));
-        let Some(mac) = owner.map(|owner| owner.bridge_mac()).or(bridge.mac) else {
-            continue;
-        };
-        let gateways: Vec<IpAddr> = users
-            .flat_map(|network| gateways(network))
-            .map(|own| own.address)
-            .collect();
-        let first = |ipv4| gateways.iter().find(|own| own.is_ipv4() == ipv4).copied();
-        if gateways.is_empty() {
-            continue;
-        }
-        let entry = Entry::Network {
-            v4: first(true),
-            v6: first(false),
-            mac,
-        };
-        entries.insert(EntryKey::Network(LinkRef::Name(name.clone())), entry);
-    }
-    entries
-}
-
-fn settings() -> abi::Settings {
+fn settings(duplicates: bool) -> abi::Settings {
+    let flags = if duplicates {
+        abi::SettingsFlags::DUPLICATES
+    } else {
+        0
+    };
     abi::Settings {
         timeouts: abi::Timeouts::default(),
         port_low: *PORTS.start(),
         port_high: *PORTS.end(),
+        flags,
         ..abi::Settings::default()
     }
 }

@@ -65,6 +65,10 @@ pub enum LinkKind {
 }
 
 /// A link of the host's namespace.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "flags of the kernel's, each by itself"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Interface index.
@@ -77,6 +81,8 @@ pub struct Link {
     pub mtu: u32,
     /// Whether it is set up.
     pub up: bool,
+    /// Whether somebody has made it promiscuous (`IFF_PROMISC`).
+    pub promiscuous: bool,
     /// Whether it is a point-to-point link.
     pub point_to_point: bool,
     /// Index of the bridge or bond that it is a port of.

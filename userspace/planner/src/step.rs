@@ -113,6 +113,22 @@ pub enum Step {
         /// New MTU in bytes.
         mtu: u32,
     },
+    /// Give the interface inside of a pod another MTU.
+    SetPodMtu {
+        /// The pod's namespace.
+        netns: Netns,
+        /// The pod's interface.
+        ifname: IfName,
+        /// New MTU in bytes.
+        mtu: u32,
+    },
+    /// Make a link promiscuous, or take that back.
+    SetPromiscuous {
+        /// The link.
+        link: IfName,
+        /// Whether it is to be promiscuous.
+        on: bool,
+    },
     /// Set a link up.
     SetUp {
         /// The link.
@@ -224,6 +240,10 @@ impl Step {
                 link: link.clone(),
                 address: *address,
             }),
+            Self::SetPromiscuous { link, on } => Some(Self::SetPromiscuous {
+                link: link.clone(),
+                on: !on,
+            }),
             Self::CreateVeth(spec) => Some(Self::DeleteVeth {
                 link: spec.host.clone(),
                 alias: spec.alias.clone(),
@@ -248,10 +268,11 @@ impl Step {
                 previous,
             } => Some(undo_put(key, entry, previous.as_ref())),
             Self::RemoveEntry { key, previous } => undo_remove(key, previous),
-            // The first four go when what they were done to is undone, and are right on what stays; what the rest
+            // The first five go when what they were done to is undone, and are right on what stays; what the rest
             // removed is gone for good.
             Self::SetMac { .. }
             | Self::SetMtu { .. }
+            | Self::SetPodMtu { .. }
             | Self::SetUp { .. }
             | Self::JoinBridge { .. }
             | Self::SetUpPod(_)
@@ -360,6 +381,13 @@ impl fmt::Display for Step {
             }
             Self::SetMac { link, mac } => write!(f, "set the MAC address of {link} to {mac}"),
             Self::SetMtu { link, mtu } => write!(f, "set the MTU of {link} to {mtu}"),
+            Self::SetPodMtu { netns, ifname, mtu } => {
+                write!(f, "set the MTU of {ifname} in {} to {mtu}", netns.path)
+            }
+            Self::SetPromiscuous { link, on: true } => write!(f, "make {link} promiscuous"),
+            Self::SetPromiscuous { link, on: false } => {
+                write!(f, "make {link} promiscuous no more")
+            }
             Self::SetUp { link } => write!(f, "set {link} up"),
             Self::AddAddress { link, address } => write!(f, "add address {address} to {link}"),
             Self::RemoveAddress { link, address } => {

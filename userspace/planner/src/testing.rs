@@ -87,6 +87,7 @@ pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
         mac: None,
         mtu: 1500,
         up: true,
+        promiscuous: false,
         point_to_point: false,
         controller: None,
         hairpin: false,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use model::{AttachmentKey, Network, NetworkName, Record};
 use redb::{
     Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
-    TableDefinition, WriteTransaction,
+    TableDefinition, TableError, WriteTransaction,
 };
 
 use crate::{Contents, StoreError, format};
@@ -26,6 +26,8 @@ const RECORDS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("rec
 const NETWORKS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("networks");
 const LAST_RESERVED: TableDefinition<'static, (&str, u32), &str> =
     TableDefinition::new("last_reserved");
+/// Younger than the format: a file without this table holds no choice.
+const CHOICES: TableDefinition<'static, &str, &str> = TableDefinition::new("choices");
 
 #[derive(Debug)]
 pub(crate) struct File {
@@ -91,6 +93,7 @@ impl File {
             networks: self.read_networks()?,
             last_reserved: self.read_last_reserved()?,
             generation: self.read_number("generation")?.unwrap_or(0),
+            choices: self.read_choices()?,
         })
     }
 
@@ -175,6 +178,28 @@ impl File {
                 .ok_or_else(|| damaged(&self.path, "an address last given"))
         });
         parsed.collect()
+    }
+
+    fn read_choices(&self) -> Result<BTreeMap<String, String>, StoreError> {
+        let read = || -> Result<BTreeMap<String, String>, redb::Error> {
+            let table = match self.database.begin_read()?.open_table(CHOICES) {
+                Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+                opened => opened?,
+            };
+            let rows = table.iter()?.map(|row| {
+                let (name, value) = row?;
+                Ok((name.value().to_owned(), value.value().to_owned()))
+            });
+            rows.collect()
+        };
+        read().map_err(|error| damaged(&self.path, &error.to_string()))
+    }
+
+    pub(crate) fn put_choice(&self, name: &str, value: &str) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            transaction.open_table(CHOICES)?.insert(name, value)?;
+            Ok(())
+        })
     }
 
     pub(crate) fn put_record(&self, record: &Record, generation: u32) -> Result<(), StoreError> {

@@ -39,6 +39,8 @@ pub struct Contents {
     pub last_reserved: BTreeMap<(NetworkName, usize), IpAddr>,
     /// The highest generation ever given to an attachment.
     pub generation: u32,
+    /// What was decided while the agent ran, by name: it holds for the next agent too.
+    pub choices: BTreeMap<String, String>,
 }
 
 impl Store {
@@ -138,6 +140,19 @@ impl Store {
             let key = (network.clone(), *set);
             self.contents.last_reserved.insert(key, *address);
         }
+        Ok(())
+    }
+
+    /// What was decided under `name`.
+    pub fn choice(&self, name: &str) -> Option<&str> {
+        self.contents.choices.get(name).map(String::as_str)
+    }
+
+    /// Remembers what was decided under `name`.
+    pub fn put_choice(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
+        self.file.put_choice(name, value)?;
+        let choices = &mut self.contents.choices;
+        choices.insert(name.to_owned(), value.to_owned());
         Ok(())
     }
 

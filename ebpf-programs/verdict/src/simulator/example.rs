@@ -104,7 +104,7 @@ pub fn world() -> World {
         v4,
         v6,
         mac: bridge_mac(),
-        reserved: 0,
+        ..Network::default()
     };
     world.networks.insert(BRIDGE, network);
     world.uplinks.insert(INTERFACE, uplink());

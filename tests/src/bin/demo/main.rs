@@ -6,6 +6,7 @@
 mod bulk;
 mod cast;
 mod ending;
+mod hairpin;
 mod keep;
 mod latency;
 mod quiet;
@@ -28,6 +29,9 @@ struct Args {
     /// Leave everything standing at the end, and say how to look around
     #[arg(long)]
     keep: bool,
+    /// Show the hairpin modes alone: how many datagrams are sent and received in each
+    #[arg(long)]
+    hairpin: bool,
 }
 
 fn main() -> ExitCode {
@@ -41,6 +45,9 @@ fn main() -> ExitCode {
 }
 
 fn play(screen: &mut Screen, args: &Args) -> Result<()> {
+    if args.hairpin {
+        return hairpin::show(screen);
+    }
     let mut cast = Cast::assemble(screen)?;
     reach::show(screen, &cast);
     bulk::show(screen, &cast)?;

@@ -150,7 +150,6 @@ fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
     for (key, value) in [
         ("vlan", json!(100)),
         ("vlanTrunk", json!([{"id": 5}])),
-        ("macspoofchk", json!(true)),
         ("portIsolation", json!(true)),
         ("forceAddress", json!(true)),
         ("enabledad", json!(true)),
@@ -185,11 +184,33 @@ fn a_bandwidth_limit_is_refused_and_not_ignored() {
     );
 }
 
+/// BEHAVIOURS K28
+#[test]
+fn a_limit_by_annotation_is_read_and_then_refused() {
+    let annotated = |value: &str| {
+        let annotations = json!({"kubernetes.io/egress-bandwidth": value, "other": "x"});
+        let runtime = json!({"io.kubernetes.cri.pod-annotations": annotations});
+        refusal(&with("runtimeConfig", runtime))
+    };
+    let limit = annotated("1.5M");
+    assert_eq!(limit.code, 2);
+    assert_eq!(
+        limit.msg,
+        "unsupported field kubernetes.io/egress-bandwidth: 1500000"
+    );
+    let small = annotated("10");
+    assert_eq!(small.code, 7);
+    assert_eq!(
+        small.msg,
+        "kubernetes.io/egress-bandwidth: resource is unreasonably small (< 1kbit)"
+    );
+}
+
 /// BEHAVIOURS B0.2, B3: what says what is so anyway, or nothing to us, is accepted.
 #[test]
 fn settings_at_their_defaults_and_keys_of_others_are_accepted() {
     let config = json!({
-        "name": "n", "vlan": 0, "vlanTrunk": [], "macspoofchk": false, "isGateway": true, "snat": true,
+        "name": "n", "vlan": 0, "vlanTrunk": [], "macspoofchk": true, "isGateway": true, "snat": true,
         "markMasqBit": 13, "conditionsV4": null, "preserveDefaultVlan": true, "ipMasqBackend": "nftables",
         "dns": {}, "deviceID": "x", "cniVersions": ["1.0.0"], "disableCheck": "true", "mtu": 0, "ipam": {},
         "runtimeConfig": {"aliases": {"n": ["a"]}, "bandwidth": {}, "infinibandGUID": "g"},

@@ -237,6 +237,53 @@ fn a_restart_changes_nothing_for_the_pods_that_live() {
     assert_eq!(node.engine().check(&intent.key).unwrap(), attachment);
 }
 
+/// BEHAVIOURS K27 (row 23): before the pool is empty, and when it is.
+#[test]
+fn a_pool_is_told_to_be_nearly_empty_before_it_is() {
+    let mut node = Node::with(network("default", "cbr0", &["10.1.0.0/27"]));
+    let mut reasons = Vec::new();
+    for number in 0..29 {
+        let intent = node.intent(&format!("c{number}"));
+        node.add(&intent).unwrap();
+        let degraded = node.engine().status().degraded;
+        reasons.push(degraded.first().map(Degraded::reason));
+    }
+    assert_eq!(reasons[..26], [None; 26]);
+    assert_eq!(reasons[26..28], [Some("pool-nearly-exhausted"); 2]);
+    assert_eq!(reasons[28], Some("pool-exhausted"));
+}
+
+/// BEHAVIOURS K1 (row 5): bridge, both ends of the veth and what is remembered, together.
+#[test]
+fn a_nodes_new_mtu_reaches_the_pods_that_live() {
+    let mut node = Node::start();
+    let intent = node.intent("c1");
+    let attachment = node.add(&intent).unwrap();
+    for mtu in [1400, 9000] {
+        node.fake.edit_link("eth0", |link| link.mtu = mtu);
+        node.engine().reconcile(NOW);
+        let links = node.fake.snapshot().links;
+        assert_eq!(links[&node.default_network.bridge].mtu, mtu);
+        assert_eq!(links[attachment.host_link().name()].mtu, mtu);
+        assert_eq!(node.fake.pod("/run/netns/c1", "eth0").unwrap().mtu, mtu);
+        assert_eq!(node.engine().check(&intent.key).unwrap().mtu, mtu);
+        let again = node.engine().reconcile(NOW);
+        assert!(again.items.is_empty(), "{again:?}");
+    }
+}
+
+/// BEHAVIOURS S11: a plugin behind us may have set another MTU inside.
+#[test]
+fn an_mtu_that_was_set_inside_of_a_pod_stays() {
+    let mut node = Node::start();
+    let intent = node.intent("c1");
+    node.add(&intent).unwrap();
+    node.fake
+        .edit_pod("/run/netns/c1", "eth0", |side| side.mtu = 1300);
+    node.engine().reconcile(NOW);
+    assert_eq!(node.fake.pod("/run/netns/c1", "eth0").unwrap().mtu, 1300);
+}
+
 /// BEHAVIOURS K15: the old gateway stays for the pods that go by it.
 #[test]
 fn a_changed_pod_cidr_serves_new_pods_and_keeps_the_old_ones() {

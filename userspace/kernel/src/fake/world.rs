@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Attachment, IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath, Route};
+use model::{Attachment, IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
     BridgeSpec, Entries, Link, LinkKind, Observed, PodSide, PodSpec, RouteEntry, Scope, Step,
@@ -67,6 +67,11 @@ impl World {
             }
             Step::SetMtu { link, mtu } => {
                 self.link_mut(link)?.mtu = *mtu;
+                Ok(())
+            }
+            Step::SetPodMtu { netns, ifname, mtu } => self.set_pod_mtu(netns, ifname, *mtu),
+            Step::SetPromiscuous { link, on } => {
+                self.link_mut(link)?.promiscuous = *on;
                 Ok(())
             }
             Step::SetUp { link } => {
@@ -231,23 +236,17 @@ impl World {
     fn set_up_pod(&mut self, spec: &PodSpec) -> Result<(), Errno> {
         let inode = self.same_netns(&spec.netns)?;
         let inside = self.namespaces.entry(inode).or_default();
-        if !inside.contains_key(&spec.ifname) {
-            return Err(Errno::ENODEV);
-        }
-        let clash = |name: &IfName, side: &PodSide, route: &Route| {
-            let same = |present: &Route| present.destination == route.destination;
-            side.routes
-                .iter()
-                .any(|present| same(present) && (*name != spec.ifname || present != route))
-        };
-        let clashes = |route: &Route| inside.iter().any(|(name, side)| clash(name, side, route));
-        if spec.routes.iter().any(clashes) {
-            return Err(Errno::EEXIST);
-        }
         let side = inside.get_mut(&spec.ifname).ok_or(Errno::ENODEV)?;
         side.up = true;
         side.addresses.extend(&spec.addresses);
         side.routes.extend(&spec.routes);
+        Ok(())
+    }
+
+    fn set_pod_mtu(&mut self, netns: &Netns, ifname: &IfName, mtu: u32) -> Result<(), Errno> {
+        let inode = self.same_netns(netns)?;
+        let inside = self.namespaces.entry(inode).or_default();
+        inside.get_mut(ifname).ok_or(Errno::ENODEV)?.mtu = mtu;
         Ok(())
     }
 
@@ -284,6 +283,7 @@ impl World {
             mac: (!matches!(kind, LinkKind::Loopback | LinkKind::Raw)).then(|| Mac::local(low)),
             mtu: 1500,
             up: true,
+            promiscuous: false,
             point_to_point: false,
             controller: None,
             hairpin: false,

@@ -209,21 +209,41 @@ fn a_link_that_is_no_uplink_any_more_loses_its_programs() {
     );
 }
 
+/// The entry that a step leaves behind.
+fn written(step: &Step) -> Option<(EntryKey, Entry)> {
+    let Step::PutEntry { key, entry, .. } = step else {
+        return None;
+    };
+    Some((key.clone(), entry.clone()))
+}
+
 /// BEHAVIOURS K15, but only where no pod still goes by the old gateway.
 #[test]
 fn gateways_of_old_cidrs_leave_the_bridge_with_their_last_pod() {
     let attachment = attachment(&intent("c1"));
     let mut intent = node_intent();
+    let mut node = node();
+    node.entries = plan(&intent, &node)
+        .plan
+        .steps()
+        .iter()
+        .filter_map(written)
+        .collect();
     intent.networks = vec![network_of("net", "cbr0", &["10.2.0.0/24"])];
+    let foreign: [model::InterfaceAddress; 3] =
+        ["172.30.0.1/24", "10.1.0.9/16", "fd00:9::1/64"].map(parse);
+    let bridge = node.links.get_mut(&parse("cbr0")).unwrap();
+    bridge.addresses.extend(foreign);
     let mut world = World::empty();
     world.remember(&attachment, State::Attached);
-    let with_pod = plan_node(&intent, &node(), &world.records).plan.to_string();
+    let with_pod = plan_node(&intent, &node, &world.records).plan.to_string();
     assert!(
         with_pod.contains("add address 10.2.0.1/24 to cbr0"),
         "{with_pod}"
     );
     assert!(!with_pod.contains("remove address"), "{with_pod}");
-    let without = plan(&intent, &node()).plan.to_string();
+    let without = plan(&intent, &node).plan.to_string();
+    assert_eq!(without.matches("remove address").count(), 2, "{without}");
     assert!(
         without.contains("remove address 10.1.0.1/24 from cbr0"),
         "{without}"
@@ -232,6 +252,34 @@ fn gateways_of_old_cidrs_leave_the_bridge_with_their_last_pod() {
         without.contains("remove address fd00:1::1/64 from cbr0"),
         "{without}"
     );
+}
+
+/// BEHAVIOURS K19, K21: the bridge, its entry and the settings go together, and nothing of another's is taken back.
+#[test]
+fn a_bridge_is_promiscuous_as_long_as_a_network_asks_for_it() {
+    let mut intent = node_intent();
+    intent.networks[0].hairpin = model::HairpinMode::PromiscuousBridge;
+    let mut node = node();
+    let on = plan(&intent, &node).plan;
+    let text = on.to_string();
+    assert!(text.contains("make cbr0 promiscuous"), "{text}");
+    assert!(
+        text.contains("gateways 10.1.0.1 fd00:1::1, promiscuous"),
+        "{text}"
+    );
+    node.entries = on.steps().iter().filter_map(written).collect();
+    let Entry::Settings(settings) = &node.entries[&EntryKey::Settings] else {
+        panic!("the settings are settings");
+    };
+    assert_eq!(settings.flags, abi::SettingsFlags::DUPLICATES);
+    let bridge = node.links.get_mut(&parse("cbr0")).unwrap();
+    bridge.promiscuous = true;
+    let off = plan(&node_intent(), &node).plan.to_string();
+    assert!(off.contains("make cbr0 promiscuous no more"), "{off}");
+
+    node.entries.clear();
+    let others = plan(&node_intent(), &node).plan.to_string();
+    assert!(!others.contains("promiscuous"), "{others}");
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! The second copy of a packet that a promiscuous bridge delivers twice (BEHAVIOURS K20, K21).
+//!
+//! A promiscuous bridge hands every frame to the node as well. Where netfilter looks into bridges
+//! (`bridge-nf-call-iptables`), a packet to a virtual address is translated on both ways, and its pod gets it from the
+//! sender by the bridge and again from the node. The node's copy is known by what no other packet has at once: the
+//! bridge's own Ethernet address, and the address of a pod. On a bridge that is not promiscuous a packet that the node
+//! has routed from pod to pod looks the same and is the only copy, so nothing is dropped there.
+
+use abi::{Address, DropReason, Mac, SettingsFlags};
+
+use crate::address::same_subnet;
+use crate::node::Node;
+use crate::outcome::Decision;
+use crate::packet::Packet;
+use crate::parse::low_half;
+use crate::sender::ETHERNET;
+use crate::work::Work;
+
+const SOURCE_MAC: u32 = 6;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+/// Offset of the source address in the IPv4 header.
+const SOURCE_V4: u32 = 12;
+/// Offset of the source address in the IPv6 header.
+const SOURCE_V6: u32 = 8;
+
+/// Refuses duplicates.
+#[inline(always)]
+pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+    let promiscuous = env
+        .settings()
+        .is_some_and(|settings| settings.flags & SettingsFlags::DUPLICATES != 0);
+    if !promiscuous {
+        return Ok(());
+    }
+    let Some(bridge) = env.pod(work.pod).map(|pod| pod.network) else {
+        return Ok(());
+    };
+    let Some(source) = source(env) else {
+        return Ok(());
+    };
+    let family = source.family();
+    let Some(network) = env.network(bridge) else {
+        return Ok(());
+    };
+    let (gateway, length) = (network.gateway(family), network.duplicates(family));
+    if length == 0 || source == gateway || !is_from(env, network.mac) {
+        return Ok(());
+    }
+    let is_pods = same_subnet(&source, &gateway, u32::from(length)) || is_on(env, &source, bridge);
+    if is_pods && !env.is_local(&source) {
+        Err(DropReason::Duplicate)
+    } else {
+        Ok(())
+    }
+}
+
+/// The source address of an IP packet in an Ethernet frame.
+#[inline(always)]
+fn source<E: Packet>(packet: &E) -> Option<Address> {
+    match packet.ethertype() {
+        IPV4 => {
+            let [word] = packet.words::<1>(ETHERNET + SOURCE_V4)?;
+            Some(Address::from_v4_word(word))
+        }
+        IPV6 => {
+            let words = packet.words::<4>(ETHERNET + SOURCE_V6)?;
+            Some(Address::from_words(words))
+        }
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn is_from<E: Packet>(packet: &E, mac: Mac) -> bool {
+    let Some([first, rest]) = packet.words::<2>(SOURCE_MAC) else {
+        return false;
+    };
+    let own = mac.bytes();
+    first == u32::from_ne_bytes([own[0], own[1], own[2], own[3]])
+        && low_half(rest) == u16::from_ne_bytes([own[4], own[5]])
+}
+
+/// Whether a pod on this bridge has the address: a bridge may have more subnets than the one that its entry tells.
+#[inline(always)]
+fn is_on<E: Node>(node: &E, address: &Address, bridge: u32) -> bool {
+    let Some(slot) = node.endpoint(address).map(|endpoint| endpoint.pod) else {
+        return false;
+    };
+    node.pod(slot).is_some_and(|pod| pod.network == bridge)
+}

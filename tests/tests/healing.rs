@@ -1,0 +1,182 @@
+//! What somebody takes away behind our back comes back within seconds, and is told (BEHAVIOURS K5, K27). What belongs to
+//! somebody else is left as it is.
+
+use anyhow::Result;
+use e2e::{Agent, GATEWAYS, Machine, Pod, Sandbox, UPLINK, ping, until};
+
+/// Damage, and a command whose output shows that it is undone, with words of that output. `LINK` stands for the host's
+/// end of the pod's veth.
+struct Wound {
+    name: &'static str,
+    harm: &'static str,
+    look: &'static str,
+    words: &'static str,
+}
+
+const WOUNDS: [Wound; 9] = [
+    Wound {
+        name: "the bridge",
+        harm: "ip link delete cbr0",
+        look: "ip -d link show LINK",
+        words: "master cbr0",
+    },
+    Wound {
+        name: "the bridge's address",
+        harm: "ip address del 10.244.1.1/24 dev cbr0",
+        look: "ip address show cbr0",
+        words: "10.244.1.1/24",
+    },
+    Wound {
+        name: "the bridge's IPv6 address",
+        harm: "ip address del fd00:10:244:1::1/64 dev cbr0",
+        look: "ip address show cbr0",
+        words: "fd00:10:244:1::1/64",
+    },
+    Wound {
+        name: "the hairpin flag",
+        harm: "ip link set LINK type bridge_slave hairpin off",
+        look: "bridge -d link show dev LINK",
+        words: "hairpin on",
+    },
+    Wound {
+        name: "the port",
+        harm: "ip link set LINK nomaster",
+        look: "ip link show LINK",
+        words: "master cbr0",
+    },
+    Wound {
+        name: "the pod's programs",
+        harm: "tc filter del dev LINK egress",
+        look: "tc filter show dev LINK egress",
+        words: "viaduct/to_pod",
+    },
+    Wound {
+        name: "the bridge's MTU",
+        harm: "ip link set cbr0 mtu 1400",
+        look: "ip link show cbr0",
+        words: "mtu 1500",
+    },
+    Wound {
+        name: "forwarding",
+        harm: "sysctl -qw net.ipv4.ip_forward=0",
+        look: "cat /proc/sys/net/ipv4/ip_forward",
+        words: "1",
+    },
+    Wound {
+        name: "the veth's state",
+        harm: "ip link set LINK down",
+        look: "ip link show LINK",
+        words: ",UP",
+    },
+];
+
+const STRANGERS: [&str; 5] = [
+    "ip link add br-other type bridge",
+    "ip address add 10.50.0.1/24 dev br-other",
+    "ip link set br-other up promisc on",
+    "tc qdisc add dev br-other clsact",
+    "tc filter add dev br-other egress protocol ip prio 5 u32 match u32 0 0 classid 1:1",
+];
+
+const VIEWS: [&str; 4] = [
+    "ip -o link show br-other",
+    "ip -4 -o address show br-other",
+    "tc filter show dev br-other egress",
+    "ip rule show",
+];
+
+fn view(node: &Machine) -> Result<Vec<String>> {
+    VIEWS.into_iter().map(|line| node.call(line)).collect()
+}
+
+fn is_well(node: &Machine, wound: &Wound, link: &str) -> Result<Option<()>> {
+    let words: Vec<String> = wound
+        .look
+        .split(' ')
+        .map(|word| word.replace("LINK", link))
+        .collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let shown = node.output(&words)?;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    Ok(shown.contains(wound.words).then_some(()))
+}
+
+fn heal(sandbox: &Sandbox, agent: &Agent, pod: &Pod, wound: &Wound) -> Result<()> {
+    let (node, link) = (&sandbox.node, pod.host_link());
+    let told = agent.log().matches("repaired:").count();
+    node.call(&wound.harm.replace("LINK", link))?;
+    until(&format!("{} is back", wound.name), || {
+        is_well(node, wound, link)
+    })?;
+    until(&format!("{} is told of", wound.name), || {
+        let more = agent.log().matches("repaired:").count() > told;
+        Ok(more.then_some(()))
+    })?;
+    until(&format!("the pod works after {}", wound.name), || {
+        Ok(pod.check()?.success().ok())
+    })?;
+    for gateway in GATEWAYS {
+        ping(&pod.machine, gateway, 1)?;
+    }
+    Ok(())
+}
+
+/// BEHAVIOURS K5, K27
+#[test]
+fn what_is_taken_away_comes_back_and_strangers_are_left_alone() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    for line in STRANGERS {
+        sandbox.node.call(line)?;
+    }
+    let before = view(&sandbox.node)?;
+    for wound in &WOUNDS {
+        heal(&sandbox, &agent, &pod, wound)?;
+        assert_eq!(view(&sandbox.node)?, before, "after {}", wound.name);
+    }
+    Ok(())
+}
+
+/// BEHAVIOURS K27: with reasons.
+#[test]
+fn an_agent_without_what_it_needs_says_what_that_is() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    sandbox.node.call(&format!("ip link delete {UPLINK}"))?;
+    let flags = ["--uplink=gone0", "--pod-cidr=10.244.1.0/29"];
+    let flags = flags.map(str::to_owned).into();
+    let agent = Agent::start_with(&sandbox.node, flags)?;
+    for number in 0..5 {
+        sandbox.pod(&format!("pod{number}"))?.add()?;
+    }
+    let status = agent.get("/v1/status")?;
+    let reasons = status["degraded"].to_string();
+    for reason in ["no-uplink", "uplink-missing", "pool-exhausted"] {
+        assert!(reasons.contains(reason), "{reason}: {reasons}");
+    }
+    Ok(())
+}
+
+/// BEHAVIOURS K23, K24: everything that is known, and where nothing is, what is in the namespace. IPv4 comes first.
+#[test]
+fn a_container_is_inspected_by_its_record_or_by_its_namespace() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    let shown = agent.ctl("inspect pod")?;
+    for address in &pod.addresses {
+        assert!(shown.contains(&address.to_string()), "{shown}");
+    }
+    let missing = agent.ctl("inspect other").unwrap_err().to_string();
+    let words = "cannot find the network namespace, skipping pod network status";
+    assert!(missing.contains(words), "{missing}");
+
+    let path = pod.machine.path();
+    let found = agent.get(&format!("/v1/attachments/other?netns={path}"))?;
+    assert_eq!(found[0]["state"], "not on record");
+    for (index, address) in pod.addresses.iter().enumerate() {
+        let text = found[0]["addresses"][index]["address"].to_string();
+        assert!(text.contains(&format!("{address}/")), "{found}");
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Pod CIDRs as text: lists with commas become range sets, all of them or none (BEHAVIOURS K12).
+
+use anyhow::{Context, Result, bail};
+use model::{Cidr, RangeSet};
+
+/// One range set for each prefix, IPv4 first. Host bits are ignored, as kubenet does (BEHAVIOURS K14).
+pub(crate) fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Vec<RangeSet>> {
+    let mut prefixes = prefixes(lists)?;
+    prefixes.sort_by_key(|prefix| !prefix.is_ipv4());
+    for (index, prefix) in prefixes.iter().enumerate() {
+        if let Some(other) = prefixes[..index].iter().find(|o| o.overlaps(prefix)) {
+            bail!("{other} and {prefix} overlap");
+        }
+    }
+    let sets = prefixes.into_iter().map(RangeSet::of_cidr);
+    sets.collect::<Result<_, _>>().context("unusable")
+}
+
+/// The prefixes of lists with commas, their host bits ignored.
+pub(crate) fn prefixes<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Vec<Cidr>> {
+    let items = items(lists);
+    items.map(|text| Ok(Cidr::masked(text)?)).collect()
+}
+
+/// The items of lists with commas, without the spaces around them.
+pub(crate) fn items<'a>(lists: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    let parts = lists.into_iter().flat_map(|list| list.split(','));
+    parts.map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// The subnets of ranges.
+pub(crate) fn texts(ranges: &[RangeSet]) -> Vec<String> {
+    let ranges = ranges.iter().flat_map(RangeSet::ranges);
+    ranges.map(|range| range.subnet().to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// BEHAVIOURS K12, without its bug: one bad entry, and none is taken.
+    #[test]
+    fn one_bad_entry_spoils_the_list() {
+        for list in [
+            "10.1.0.0/24,nonsense",
+            "10.1.0.0/24,fd00::/129",
+            "10.1.0.0/24,10.0.0.0/8",
+        ] {
+            assert!(parse([list]).is_err(), "{list}");
+        }
+        assert_eq!(
+            texts(&parse(["fd00::1/64, 10.1.2.3/24"]).unwrap()),
+            ["10.1.2.0/24", "fd00::/64"]
+        );
+    }
+
+    proptest! {
+        /// BEHAVIOURS K14: whatever host bits a pod CIDR comes with, subnet and gateway are those of the prefix.
+        #[test]
+        fn host_bits_change_neither_subnet_nor_gateway(bits: u32, length in 1_u8..=30) {
+            let address = std::net::Ipv4Addr::from_bits(bits);
+            let whole = Cidr::containing(address.into(), length).unwrap();
+            let given = parse([format!("{address}/{length}").as_str()]).unwrap();
+            prop_assert_eq!(&given, &parse([whole.to_string().as_str()]).unwrap());
+            let [range] = given[0].ranges() else { panic!("one range") };
+            prop_assert_eq!(range.subnet(), whole);
+            let first = std::net::Ipv4Addr::from_bits(match whole.network() {
+                std::net::IpAddr::V4(v4) => v4.to_bits() + 1,
+                std::net::IpAddr::V6(_) => unreachable!(),
+            });
+            prop_assert_eq!(range.gateway(), std::net::IpAddr::V4(first));
+        }
+
+        /// The same of IPv6.
+        #[test]
+        fn host_bits_of_ipv6_change_neither_subnet_nor_gateway(bits: u128, length in 1_u8..=126) {
+            prop_assume!(bits >> 32 != 0xffff && bits >> 120 != 0);
+            let address = std::net::Ipv6Addr::from_bits(bits);
+            let given = parse([format!("{address}/{length}").as_str()]).unwrap();
+            let again = texts(&given);
+            prop_assert_eq!(&given, &parse([again[0].as_str()]).unwrap());
+        }
+    }
+}

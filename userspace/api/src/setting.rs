@@ -1,0 +1,18 @@
+//! What can be set while the agent runs. A `PUT` is answered with what holds from now on, in the same type.
+
+use serde::{Deserialize, Serialize};
+
+/// The pod CIDRs of the default network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodCidrs {
+    /// One or more prefixes; each text may be a list with commas, as kubelet writes it.
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<String>,
+}
+
+/// How pods of the default network reach themselves through their bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HairpinModeSetting {
+    /// `hairpin-veth`, `promiscuous-bridge` or `none`.
+    pub mode: String,
+}

@@ -1,0 +1,110 @@
+//! What pods of one bridge have in common: its entry of the network table, and whether the bridge is promiscuous
+//! (BEHAVIOURS K19 to K22).
+//!
+//! That the entry speaks of duplicates says that it was us who made the bridge promiscuous: only then is that taken
+//! back when nobody asks for it any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use model::{HairpinMode, IfName, InterfaceAddress, Network};
+
+use crate::bridge::{gateways, is_of};
+use crate::{Entries, Entry, EntryKey, Link, LinkRef, Observed, Plan, Step};
+
+/// The entries of all bridges. Where several networks are on one, the first gateway of each family speaks for all: any
+/// is as good as another.
+pub(crate) fn network_entries(networks: &[&Network], bridges: &BTreeMap<IfName, Link>) -> Entries {
+    let promiscuous = promiscuous(networks);
+    let mut entries = Entries::new();
+    for (name, bridge) in bridges {
+        let users = networks.iter().filter(|network| network.bridge == *name);
+        let owner = users.clone().find(|network| is_of(bridge, network));
+        let Some(mac) = owner.map(|owner| owner.bridge_mac()).or(bridge.mac) else {
+            continue;
+        };
+        let gateways: Vec<InterfaceAddress> = users.flat_map(|network| gateways(network)).collect();
+        if gateways.is_empty() {
+            continue;
+        }
+        let [v4, v6] = [true, false].map(|ipv4| first(&gateways, ipv4));
+        let length = |gateway: Option<InterfaceAddress>| gateway.map_or(0, |own| own.prefix_len);
+        let entry = Entry::Network {
+            v4: v4.map(|own| own.address),
+            v6: v6.map(|own| own.address),
+            mac,
+            duplicates: promiscuous.contains(name).then(|| [v4, v6].map(length)),
+        };
+        entries.insert(EntryKey::Network(LinkRef::Name(name.clone())), entry);
+    }
+    entries
+}
+
+fn first(gateways: &[InterfaceAddress], ipv4: bool) -> Option<InterfaceAddress> {
+    let mut gateways = gateways.iter().copied();
+    gateways.find(|own| own.address.is_ipv4() == ipv4)
+}
+
+/// Whether any bridge is to be promiscuous.
+pub(crate) fn has_duplicates(networks: &[&Network]) -> bool {
+    !promiscuous(networks).is_empty()
+}
+
+fn promiscuous(networks: &[&Network]) -> BTreeSet<IfName> {
+    let wanted = networks
+        .iter()
+        .filter(|network| network.hairpin == HairpinMode::PromiscuousBridge);
+    wanted.map(|network| network.bridge.clone()).collect()
+}
+
+/// Makes bridges promiscuous, and takes back what we have made so and nobody wants any more.
+pub(crate) fn set_promiscuous(
+    networks: &[&Network],
+    bridges: &BTreeMap<IfName, Link>,
+    observed: &Observed,
+) -> Plan {
+    let wanted = promiscuous(networks);
+    let on = bridges
+        .iter()
+        .filter(|(name, bridge)| wanted.contains(*name) && !bridge.promiscuous);
+    let off = observed.links.iter().filter(|(name, link)| {
+        link.promiscuous && !wanted.contains(*name) && is_made_promiscuous(name, observed)
+    });
+    let step = |on| {
+        move |(link, _): (&IfName, &Link)| Step::SetPromiscuous {
+            link: link.clone(),
+            on,
+        }
+    };
+    Plan::of(on.map(step(true)).chain(off.map(step(false))))
+}
+
+fn is_made_promiscuous(bridge: &IfName, observed: &Observed) -> bool {
+    let promiscuous = Entry::is_promiscuous;
+    entry(bridge, observed).is_some_and(promiscuous)
+}
+
+/// Whether the bridge had this gateway from us, by the entry of the last plan.
+pub(crate) fn was_gateway(bridge: &IfName, address: IpAddr, observed: &Observed) -> bool {
+    let Some(Entry::Network { v4, v6, .. }) = entry(bridge, observed) else {
+        return false;
+    };
+    [v4, v6].contains(&&Some(address))
+}
+
+fn entry<'a>(bridge: &IfName, observed: &'a Observed) -> Option<&'a Entry> {
+    let key = EntryKey::Network(LinkRef::Name(bridge.clone()));
+    observed.entries.get(&key)
+}
+
+impl Entry {
+    fn is_promiscuous(&self) -> bool {
+        matches!(
+            self,
+            Self::Network {
+                duplicates: Some(_),
+                ..
+            }
+        )
+    }
+}
