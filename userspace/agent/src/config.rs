@@ -75,6 +75,10 @@ struct Keys {
     /// Link by which packets leave the node: repeatable, or a list with commas [default: as the routing table says]
     #[arg(long, value_name = "NAME")]
     uplink: Vec<String>,
+    /// Annotation of pods that lists ports to publish, as `portMappings` would, for runtimes that tell no port mappings
+    /// (CRI-O) [default: none is read]
+    #[arg(long, value_name = "KEY")]
+    hostport_annotation: Option<String>,
     /// The eBPF programs [default: as the environment's `VIADUCT_DATAPATH_OBJECT` says, or else
     /// ../lib/viaduct/datapath.o from the executable's directory, or else /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
@@ -101,6 +105,8 @@ pub(crate) struct Config {
     pub(crate) non_masquerade: BTreeSet<Cidr>,
     /// Empty for those of the routing table.
     pub(crate) uplinks: BTreeSet<IfName>,
+    /// Annotation of pods that lists ports to publish.
+    pub(crate) hostport_annotation: Option<String>,
     pub(crate) datapath_object: Option<PathBuf>,
     pub(crate) log_level: String,
 }
@@ -155,6 +161,7 @@ impl Config {
             uplinks: items(&keys.uplink)
                 .map(|name| parse("uplink", name))
                 .collect::<Result<_>>()?,
+            hostport_annotation: annotation(keys.hostport_annotation)?,
             datapath_object: keys.datapath_object,
             log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
         })
@@ -181,6 +188,7 @@ impl Keys {
             hairpin_mode: self.hairpin_mode.or(file.hairpin_mode),
             non_masquerade_cidr: either(self.non_masquerade_cidr, file.non_masquerade_cidr),
             uplink: either(self.uplink, file.uplink),
+            hostport_annotation: self.hostport_annotation.or(file.hostport_annotation),
             datapath_object: self.datapath_object.or(file.datapath_object),
             log_level: self.log_level.or(file.log_level),
         }
@@ -237,6 +245,16 @@ fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
 fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
     let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
     ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
+}
+
+/// A key as Kubernetes takes it for an annotation, as far as a mistake is likely: text without spaces.
+fn annotation(key: Option<String>) -> Result<Option<String>> {
+    match key {
+        Some(key) if key.is_empty() || key.contains(char::is_whitespace) => {
+            bail!("hostport-annotation: {key:?} is no annotation's key")
+        }
+        key => Ok(key),
+    }
 }
 
 fn mtu(bytes: u32) -> Result<Option<u32>> {
@@ -314,6 +332,10 @@ mod tests {
             (["--bridge", "a/b"], "bridge: invalid interface name"),
             (["--socket", "x.sock"], "socket: x.sock is not an absolute"),
             (["--hairpin-mode", "on"], "hairpin-mode: \"on\""),
+            (
+                ["--hostport-annotation", "a b"],
+                "hostport-annotation: \"a b\"",
+            ),
             (["--uplink", "eth0,a b"], "uplink: invalid interface name"),
         ] {
             let error = from_flags(&flags).unwrap_err();

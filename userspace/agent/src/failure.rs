@@ -29,6 +29,7 @@ impl From<EngineError> for Failure {
                 Category::Conflict | Category::Exhausted => cni::Error::taken(message),
                 Category::Unavailable => cni::Error::try_again_later(message),
             },
+            EngineError::PortInUse(_) => cni::Error::taken(message),
             EngineError::Clash(_) => cni::Error::invalid_config(message),
             EngineError::Different { .. } | EngineError::Unknown(_) => {
                 cni::Error::check_failed(message)

@@ -11,6 +11,7 @@ mod failure;
 mod flows;
 mod pod_cidr_file;
 mod pod_cidrs;
+mod ports_view;
 mod requests;
 mod routes;
 mod server;
@@ -21,12 +22,14 @@ mod upkeep;
 mod view;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::requests::App;
 
 fn main() -> ExitCode {
     match run(Options::parse()) {
@@ -43,6 +46,7 @@ fn run(options: Options) -> Result<()> {
     telemetry::start(&config.log_level)?;
     start::make_directories(&config)?;
     let (socket, pod_cidr_file) = (config.socket.clone(), config.pod_cidr_file.clone());
+    let hostport_annotation = config.hostport_annotation.clone();
     let reader = kernel::FlowReader::new(&config.bpffs);
     let flows = FlowSource::new(move || reader.read());
     let (handle, thread) = engine::spawn(move || start::engine(&config))?;
@@ -50,7 +54,13 @@ fn run(options: Options) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let served = runtime.block_on(server::serve(&socket, pod_cidr_file, handle, flows));
+    let app = App {
+        handle,
+        hostport_annotation,
+        started: Instant::now(),
+        flows,
+    };
+    let served = runtime.block_on(server::serve(&socket, pod_cidr_file, app));
     // What still has a handle to the engine goes with the runtime; then the engine finishes what is queued, and ends.
     drop(runtime);
     thread

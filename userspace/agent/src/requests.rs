@@ -22,6 +22,8 @@ const UNKNOWN_CONTAINER: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: Handle,
+    /// Annotation of pods that lists ports to publish.
+    pub(crate) hostport_annotation: Option<String>,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
 }
@@ -137,7 +139,10 @@ impl App {
         Ok(())
     }
 
-    async fn add(&self, request: AddRequest) -> Result<String, Failure> {
+    async fn add(&self, mut request: AddRequest) -> Result<String, Failure> {
+        if let Some(key) = &self.hostport_annotation {
+            request.publish_annotated(key)?;
+        }
         let intent = cni::intent(&request, self.default_network().as_ref())?;
         let attachment = self.handle.add(intent, clock::now()).await?;
         let outcome = Outcome {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::{
     AttachmentView, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView, HairpinModeSetting,
-    HostportView, Lease, MAX_REQUEST, NetworkView, PodCidrs, path,
+    Lease, MAX_REQUEST, NetworkView, PodCidrs, PortView, path,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Query, RawQuery, State};
@@ -17,9 +17,8 @@ use cni::{Command, Error};
 use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, no_such_path};
-use crate::flows;
 use crate::requests::{App, Place};
-use crate::view;
+use crate::{clock, flows, ports_view, view};
 
 /// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -133,11 +132,9 @@ async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {
     Ok(Json(records.iter().flat_map(view::leases).collect()))
 }
 
-async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<HostportView>> {
-    let records = app.handle.attachments().await?;
-    let attachments = records.iter().map(|record| &record.attachment);
-    let views = attachments.flat_map(|a| view::hostports(a, &a.key.to_string()));
-    Ok(Json(views.collect()))
+async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<PortView>> {
+    let ports = app.handle.ports().await?;
+    Ok(Json(ports_view::ports(&ports, clock::now())))
 }
 
 async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer<FlowsView> {

@@ -2,14 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use engine::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::flows::FlowSource;
 use crate::requests::App;
 use crate::socket::Socket;
 use crate::{pod_cidr_file, routes, upkeep};
@@ -18,22 +16,12 @@ use crate::{pod_cidr_file, routes, upkeep};
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Serves on the socket at `path` until SIGTERM or SIGINT, then finishes what runs.
-pub(crate) async fn serve(
-    path: &Path,
-    pod_cidr_file: Option<PathBuf>,
-    handle: Handle,
-    flows: FlowSource,
-) -> Result<()> {
+pub(crate) async fn serve(path: &Path, pod_cidr_file: Option<PathBuf>, app: App) -> Result<()> {
     let stopped = stop_signal()?;
-    upkeep::start(handle.clone()).context("cannot listen for changes of the node")?;
+    upkeep::start(app.handle.clone()).context("cannot listen for changes of the node")?;
     if let Some(file) = pod_cidr_file {
-        pod_cidr_file::watch(file, handle.clone())?;
+        pod_cidr_file::watch(file, app.handle.clone())?;
     }
-    let app = App {
-        handle,
-        started: Instant::now(),
-        flows,
-    };
     let socket = Socket::bind(path)?;
     let told = until_stopped(stopped.clone());
     let server = axum::serve(socket, routes::router(Arc::new(app))).with_graceful_shutdown(told);

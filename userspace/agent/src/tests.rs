@@ -89,6 +89,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
     .unwrap();
     let app = Arc::new(App {
         handle,
+        hostport_annotation: config.hostport_annotation.clone(),
         started: Instant::now(),
         flows: FlowSource::new(|| Ok(two_flows())),
     });

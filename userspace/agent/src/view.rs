@@ -7,7 +7,7 @@ use api::{
 };
 use engine::{Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, Status, UplinkStatus};
 use kernel::{Measured, PodCounters};
-use model::{Assigned, Attachment, InterfaceAddress, PortMapping, Record, State};
+use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
 use planner::PodSide;
 
 /// The version of this build: what `VIADUCT_VERSION` said when it was built, as packagers may want it, else the
@@ -112,17 +112,14 @@ pub(crate) fn attachment(record: &Record, measured: Option<&Measured>) -> Attach
         container_id: attachment.key.container_id.to_string(),
         ifname: attachment.key.ifname.to_string(),
         netns: attachment.netns.path.to_string(),
-        pod: attachment.pod.as_ref().map(|pod| PodView {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-        }),
+        pod: attachment.pod.as_ref().map(pod),
         host_link: attachment.host_link().to_string(),
         bridge: attachment.bridge.to_string(),
         mac: attachment.mac.to_string(),
         mtu: attachment.mtu,
         addresses: attachment.addresses.iter().map(address).collect(),
         routes: attachment.routes.iter().map(route).collect(),
-        hostports: hostports(attachment, ""),
+        hostports: hostports(attachment),
         slot: attachment.slot,
         generation: attachment.generation,
         state: state(record.state).to_owned(),
@@ -155,6 +152,13 @@ fn own_address(own: &InterfaceAddress) -> AddressView {
     }
 }
 
+pub(crate) fn pod(pod: &PodName) -> PodView {
+    PodView {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+    }
+}
+
 fn address(assigned: &Assigned) -> AddressView {
     AddressView {
         address: assigned.address.to_string(),
@@ -169,7 +173,7 @@ fn route(route: &model::Route) -> RouteView {
     }
 }
 
-fn state(state: State) -> &'static str {
+pub(crate) fn state(state: State) -> &'static str {
     match state {
         State::Pending => "pending",
         State::Attached => "attached",
@@ -189,16 +193,20 @@ pub(crate) fn leases(record: &Record) -> impl Iterator<Item = Lease> + '_ {
     })
 }
 
-/// The published ports of one attachment, each saying `owner`.
-pub(crate) fn hostports(attachment: &Attachment, owner: &str) -> Vec<HostportView> {
-    let view = |mapping: &PortMapping| HostportView {
+fn hostports(attachment: &Attachment) -> Vec<HostportView> {
+    let mappings = attachment.port_mappings.iter();
+    mappings.map(|mapping| hostport(mapping, "")).collect()
+}
+
+/// A published port, saying `owner`.
+pub(crate) fn hostport(mapping: &PortMapping, owner: &str) -> HostportView {
+    HostportView {
         host_address: mapping.host_address.map(|address| address.to_string()),
         host_port: mapping.host_port.get(),
         container_port: mapping.container_port.get(),
         protocol: mapping.protocol.to_string(),
         attachment: owner.to_owned(),
-    };
-    attachment.port_mappings.iter().map(view).collect()
+    }
 }
 
 fn pod_counters(counters: Option<&PodCounters>) -> CounterView {

@@ -23,7 +23,10 @@ pub use setting::{HairpinModeSetting, PodCidrs};
 pub use status::{
     Degraded, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem, Status, UplinkView, Version,
 };
-pub use view::{AddressView, AttachmentView, CounterView, HostportView, Lease, PodView, RouteView};
+pub use view::{
+    AddressView, AttachmentView, ClaimView, CounterView, HostportView, Lease, PodView, PortView,
+    RouteView,
+};
 
 /// Paths of version 1 of the API, so that neither side spells one by itself.
 pub mod path {
@@ -41,7 +44,7 @@ pub mod path {
     pub const HAIRPIN_MODE: &str = "/v1/hairpin-mode";
     /// `GET`: a list of [`crate::Lease`].
     pub const LEASES: &str = "/v1/leases";
-    /// `GET`: a list of [`crate::HostportView`].
+    /// `GET`: a list of [`crate::PortView`].
     pub const HOSTPORTS: &str = "/v1/hostports";
     /// `GET`: [`crate::FlowsView`]; what may follow it, [`crate::FlowQuery`] knows.
     pub const FLOWS: &str = "/v1/flows";

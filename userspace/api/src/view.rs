@@ -94,6 +94,40 @@ pub struct HostportView {
     pub attachment: String,
 }
 
+/// A published port of the node, its owner and what holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortView {
+    /// The port, and the attachment that it leads to.
+    #[serde(flatten)]
+    pub port: HostportView,
+    /// The network.
+    pub network: String,
+    /// The container.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// The pod, when the runtime told.
+    #[serde(default)]
+    pub pod: Option<PodView>,
+    /// `pending`, `attached` or `removing`.
+    pub state: String,
+    /// When it was claimed, in seconds since 1970 (UTC).
+    pub since: u64,
+    /// How long ago that is, in seconds.
+    pub age_seconds: u64,
+    /// What holds it, in each family.
+    pub claims: Vec<ClaimView>,
+}
+
+/// A port of the node in one family.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimView {
+    /// Address and port, for example `0.0.0.0:8080`.
+    pub socket: String,
+    /// `socket`: the agent has a socket bound to it. `table`: nothing can be bound to it. `nothing`: somebody else may
+    /// have it; packets from outside lead to the pod all the same.
+    pub held_by: String,
+}
+
 /// An address in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {

@@ -26,6 +26,12 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Error> {
     }
 }
 
+/// A JSON value that is written in a text of its own, with folded keys; an unset one is an empty list.
+pub(crate) fn parse_text(text: &str) -> Result<Value, String> {
+    let folded = serde_json::from_str::<Folded>(text).map_err(|error| error.to_string())?;
+    Ok(folded.0.unwrap_or_else(|| Value::Array(Vec::new())))
+}
+
 /// The JSON of one of our own types, which hold nothing but texts, numbers and lists.
 pub(crate) fn print(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("texts, numbers and lists are JSON")
@@ -60,6 +66,12 @@ impl<'a> Object<'a> {
             path: self.path_of(key),
             value,
         })
+    }
+
+    /// The keys, folded, whose values are texts.
+    pub(crate) fn all_texts(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let entries = self.map.iter();
+        entries.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
     }
 
     /// The path of a key, whether it is there or not.
@@ -118,6 +130,10 @@ impl<'a> Object<'a> {
 }
 
 impl<'a> Node<'a> {
+    pub(crate) fn new(path: String, value: &'a Value) -> Self {
+        Self { path, value }
+    }
+
     pub(crate) fn path(&self) -> &str {
         &self.path
     }

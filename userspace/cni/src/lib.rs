@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod annotation;
 mod args;
 mod bandwidth;
 mod config;

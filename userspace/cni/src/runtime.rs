@@ -3,12 +3,14 @@
 //! `runtimeConfig` beats `args.cni`, which beats `CNI_ARGS` (BEHAVIOURS R1, S16). For addresses that holds per family:
 //! nerdctl asks for the IPv4 address by `CNI_ARGS` and for the IPv6 one by `runtimeConfig`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use model::{InterfaceAddress, Mac, PodName, PortMapping, Protocol, RangeSet};
 
 use crate::Error;
+use crate::annotation::CAPABILITY;
 use crate::args::Args;
 use crate::ipam::{range_set, single_range};
 use crate::json::Object;
@@ -26,6 +28,8 @@ pub struct Wishes {
     pub ranges: Vec<RangeSet>,
     /// The pod's name.
     pub pod: Option<PodName>,
+    /// The pod's annotations, where the runtime hands them on; keys in lower case.
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl Wishes {
@@ -46,6 +50,7 @@ impl Wishes {
             wishes.override_with(&runtime)?;
             wishes.ranges = ranges(&runtime)?;
             wishes.port_mappings = port_mappings(&runtime)?;
+            wishes.annotations = annotations(&runtime)?;
         }
         Ok(wishes)
     }
@@ -87,16 +92,27 @@ fn ranges(runtime: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
 
 fn port_mappings(runtime: &Object<'_>) -> Result<Vec<PortMapping>, Error> {
     let mut mappings = Vec::new();
+    let mut seen = BTreeSet::new();
     for node in runtime.list("portMappings")? {
         let mapping = port_mapping(&node.object()?)?;
-        if !mappings.contains(&mapping) {
+        if seen.insert(mapping) {
             mappings.push(mapping);
         }
     }
     Ok(mappings)
 }
 
-fn port_mapping(mapping: &Object<'_>) -> Result<PortMapping, Error> {
+fn annotations(runtime: &Object<'_>) -> Result<BTreeMap<String, String>, Error> {
+    let Some(annotations) = runtime.object(CAPABILITY)? else {
+        return Ok(BTreeMap::new());
+    };
+    let texts = annotations.all_texts();
+    Ok(texts
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect())
+}
+
+pub(crate) fn port_mapping(mapping: &Object<'_>) -> Result<PortMapping, Error> {
     Ok(PortMapping {
         host_port: port(mapping, "hostPort", "host")?,
         container_port: port(mapping, "containerPort", "container")?,

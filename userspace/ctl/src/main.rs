@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use api::{AttachmentView, Client, ClientError, FlowQuery, FlowsView, Reply, Status, path};
+use api::{
+    AttachmentView, Client, ClientError, FlowQuery, FlowsView, PortView, Reply, Status, path,
+};
 use clap::{Parser, Subcommand};
 use serde_json::Value;
 
@@ -51,6 +53,14 @@ enum Verb {
         /// Where to look when the container is not on record: path of its network namespace
         #[arg(long, value_name = "FILE")]
         netns: Option<String>,
+    },
+    /// List the ports of the node that lead to pods: whose each is, since when, and what holds it
+    Ports {
+        /// Only this port
+        port: Option<u16>,
+        /// The agent's answer as it is
+        #[arg(long, conflicts_with = "port")]
+        json: bool,
     },
     /// Show the versions of this program and of the agent
     Version,
@@ -131,6 +141,11 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Inspect { id, netns } => {
             let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));
             raw(&get(client, &format!("{}/{id}{query}", path::ATTACHMENTS))?)
+        }
+        Verb::Ports { json: true, .. } => raw(&get(client, path::HOSTPORTS)?),
+        Verb::Ports { port, json: false } => {
+            let ports: Vec<PortView> = get(client, path::HOSTPORTS)?.decode()?;
+            Ok(render::ports(&ports, port))
         }
         Verb::Version => {
             let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));

@@ -1,6 +1,8 @@
 //! From the agent's answers to tables that fit a terminal and `grep`: one line for each thing. Pure: the same answer
 //! is the same text. Refuses to judge: what is degraded, the agent says.
 
+mod ports;
+
 use std::fmt::{Display, Write};
 
 use api::{
@@ -8,6 +10,8 @@ use api::{
     Status, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
+
+pub(crate) use ports::ports;
 
 /// The state of the agent: first what is wrong, then what there is.
 pub(crate) fn status(status: &Status) -> String {

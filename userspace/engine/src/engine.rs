@@ -8,7 +8,9 @@ use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, NetworkName, Record, State,
 };
-use planner::{AttachContext, Leases, NodeIntent, Observed, Plan, PodSide, Refusal, Scope};
+use planner::{
+    AttachContext, HeldPorts, Leases, NodeIntent, Observed, Plan, PodSide, Refusal, Scope,
+};
 use store::{Store, StoreError};
 
 use crate::node::{Node, Surveyor};
@@ -26,6 +28,15 @@ pub struct Settings {
     pub non_masquerade: BTreeSet<Cidr>,
     /// The kernel's boot id: no record of another one describes anything that is there.
     pub boot_id: String,
+}
+
+/// The published ports of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// Attachments, with the ports that they publish.
+    pub records: Vec<Record>,
+    /// What holds the ports.
+    pub held: HeldPorts,
 }
 
 /// The one writer of the node's container networking.
@@ -300,6 +311,14 @@ impl<K: Kernel> Engine<K> {
             links,
         };
         Ok(self.kernel.observe(&scope)?.pod)
+    }
+
+    /// Which ports of the node are published, and how they are held.
+    pub fn ports(&mut self) -> Result<Ports, EngineError> {
+        Ok(Ports {
+            held: self.kernel.observe(&Scope::Ports)?.held,
+            records: self.attachments(),
+        })
     }
 
     /// Reads the counters.

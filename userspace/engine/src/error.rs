@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use kernel::{ObserveError, StepError};
+use kernel::{ObserveError, PortInUse, StepError};
 use model::AttachmentKey;
 use planner::{Difference, Refusal};
 use store::StoreError;
@@ -30,6 +30,9 @@ pub enum EngineError {
         #[source]
         source: StepError,
     },
+    /// A port of the node belongs to somebody else; what was done has been undone.
+    #[error(transparent)]
+    PortInUse(PortInUse),
     /// Steps of a removal failed; all others were done, and the record stays.
     #[error("{key} could not be removed: {}", failures.join("; "))]
     Incomplete {
@@ -71,8 +74,16 @@ pub enum EngineError {
     Stopped,
 }
 
-fn words(differences: &[Difference]) -> String {
-    let words: Vec<String> = differences.iter().map(ToString::to_string).collect();
+/// Differences or failures that are told one by one: an attachment may have thousands of ports.
+pub(crate) const MANY: usize = 8;
+
+/// Differences in one line.
+pub(crate) fn words(differences: &[Difference]) -> String {
+    let told = differences.iter().take(MANY).map(ToString::to_string);
+    let mut words: Vec<String> = told.collect();
+    if let Some(rest @ 1..) = differences.len().checked_sub(MANY) {
+        words.push(format!("and {rest} more"));
+    }
     words.join("; ")
 }
 

@@ -15,7 +15,7 @@ use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::{Engine, EngineError, Status, Update};
+use crate::{Engine, EngineError, Ports, Status, Update};
 
 /// Requests that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
 const QUEUE: usize = 256;
@@ -30,6 +30,7 @@ enum Command {
     LookInside(NetnsPath, IfName, Reply<Option<PodSide>>),
     SetPodCidrs(Vec<RangeSet>, Reply<Update>),
     SetHairpinMode(HairpinMode, u64, Reply<Update>),
+    Ports(Reply<Ports>),
     Measure(Reply<Measured>),
     Reconcile(u64),
     Sweep,
@@ -136,6 +137,11 @@ impl Handle {
             .await
     }
 
+    /// Which ports of the node are published, and how they are held.
+    pub async fn ports(&self) -> Result<Ports, EngineError> {
+        self.call(Command::Ports).await
+    }
+
     /// Reads the counters.
     pub async fn measure(&self) -> Result<Measured, EngineError> {
         self.call(Command::Measure).await
@@ -215,6 +221,7 @@ impl<K: Kernel> Worker<K> {
                 self.publish();
                 answer(reply, result);
             }
+            Command::Ports(reply) => answer(reply, self.engine.ports()),
             Command::Measure(reply) => answer(reply, self.engine.measure()),
             Command::Reconcile(now) => {
                 self.waiting.reconcile.store(false, Ordering::Release);

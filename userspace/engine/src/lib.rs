@@ -19,7 +19,7 @@ mod status;
 mod transaction;
 
 pub use crate::choices::Update;
-pub use crate::engine::{Engine, Settings};
+pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn};
 pub use crate::network::NetworkClash;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::{AttachmentKey, Network, Record, State};
-use planner::{Finding, Observed, Plan, Reason, Repair, Resize};
+use planner::{Difference, Finding, Observed, Plan, Reason, Repair, Resize};
 
-use crate::error::chain;
+use crate::error::{MANY, chain, words};
 use crate::node::{Node, Settled, highest_generation};
 use crate::transaction::{Carried, carry_out};
 use crate::{Engine, EngineError};
@@ -151,8 +151,13 @@ impl<K: Kernel> Engine<K> {
                 Finding::Healthy => {}
                 Finding::Mend { differences, plan } => {
                     let carried = carry_out(&mut self.kernel, &plan);
-                    let found: Vec<String> = differences.iter().map(ToString::to_string).collect();
-                    items.push(Item::repaired(key.to_string(), found.join("; "), carried));
+                    let item = Item::repaired(key.to_string(), words(&differences), carried);
+                    // The sockets that held ports went with the agent that had them: at a start that is no repair.
+                    let is_start =
+                        self.last_reconcile.is_none() && differences.iter().all(is_of_claim);
+                    if !is_start || item.outcome == Outcome::Failed {
+                        items.push(item);
+                    }
                 }
                 Finding::Detach { reason, plan } => items.push(self.detach(&key, reason, &plan)),
             }
@@ -222,7 +227,11 @@ impl Item {
     }
 
     fn repaired(subject: String, found: String, carried: Vec<Carried>) -> Self {
-        let failures = crate::transaction::failures(carried);
+        let mut failures = crate::transaction::failures(carried);
+        if let Some(rest @ 1..) = failures.len().checked_sub(MANY) {
+            failures.truncate(MANY);
+            failures.push(format!("and {rest} more"));
+        }
         if failures.is_empty() {
             Self {
                 subject,
@@ -233,6 +242,10 @@ impl Item {
             Self::failed(&subject, format!("{found}: {}", failures.join("; ")))
         }
     }
+}
+
+fn is_of_claim(difference: &Difference) -> bool {
+    matches!(difference, Difference::PortNotHeld(_))
 }
 
 /// One item for each step.

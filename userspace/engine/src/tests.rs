@@ -4,6 +4,7 @@ mod choices;
 mod every_step;
 mod kernel_that_fails;
 mod model;
+mod ports;
 mod promises;
 mod threads;
 
@@ -55,6 +56,7 @@ impl Node {
     /// Ends the agent as `kill -9` does, and starts another one.
     fn restart(&mut self) -> std::sync::Arc<Report> {
         self.engine = None;
+        self.fake.end_agent();
         self.kernel.live();
         let store = store::Store::open(&self.records()).unwrap();
         let settings = Settings {

@@ -3,7 +3,7 @@
 //! Applying stops at the first failure and can be undone; carrying out goes on and tells everything that failed. Knows
 //! no record and no network.
 
-use kernel::Kernel;
+use kernel::{Kernel, StepError};
 use planner::{Plan, Step};
 
 use crate::EngineError;
@@ -23,10 +23,9 @@ impl Done {
         plan: &Plan,
     ) -> Result<(), EngineError> {
         for step in plan.steps() {
-            kernel.execute(step).map_err(|source| EngineError::Step {
-                step: step.to_string(),
-                source,
-            })?;
+            kernel
+                .execute(step)
+                .map_err(|source| because(step, source))?;
             self.undo.extend(step.undo());
         }
         Ok(())
@@ -36,6 +35,16 @@ impl Done {
     pub(crate) fn roll_back(self, kernel: &mut impl Kernel) -> Vec<String> {
         let carried = self.undo.iter().rev().map(|step| carry(kernel, step));
         carried.filter_map(|carried| carried.failure).collect()
+    }
+}
+
+fn because(step: &Step, source: StepError) -> EngineError {
+    match source.port_in_use() {
+        Some(in_use) => EngineError::PortInUse(in_use.clone()),
+        None => EngineError::Step {
+            step: step.to_string(),
+            source,
+        },
     }
 }
 
@@ -62,9 +71,10 @@ pub(crate) fn failures(carried: Vec<Carried>) -> Vec<String> {
 
 fn carry(kernel: &mut impl Kernel, step: &Step) -> Carried {
     let failure = match kernel.execute(step) {
-        Err(error) if !(error.is_gone() && removes(step)) => {
-            Some(format!("failed to {step}: {}", chain(&error)))
-        }
+        Err(error) if !(error.is_gone() && removes(step)) => Some(match error.port_in_use() {
+            Some(in_use) => in_use.to_string(),
+            None => format!("failed to {step}: {}", chain(&error)),
+        }),
         Ok(()) | Err(_) => None,
     };
     Carried {
@@ -81,6 +91,7 @@ fn removes(step: &Step) -> bool {
             | Step::RemoveAddress { .. }
             | Step::DeleteVeth { .. }
             | Step::Detach { .. }
+            | Step::ReleasePort { .. }
             | Step::RemoveEntry { .. }
     )
 }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::PortInUse;
+
 /// Looking at the kernel failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {call}")]
@@ -33,6 +35,11 @@ impl StepError {
     /// Whether the object is there already (`EEXIST`).
     pub fn is_taken(&self) -> bool {
         is(&self.source, nix::errno::Errno::EEXIST)
+    }
+
+    /// The port that somebody else has, when that is why.
+    pub fn port_in_use(&self) -> Option<&PortInUse> {
+        self.source.get_ref()?.downcast_ref()
     }
 }
 

@@ -40,6 +40,11 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             let mut hooks = hooks.iter();
             hooks.try_for_each(|hook| host.sockets.detach(*hook))
         }
+        Step::HoldPort { claim, generation } => host.holders.hold(*claim, *generation),
+        Step::ReleasePort { claim, generation } => {
+            host.holders.release(claim, *generation);
+            Ok(())
+        }
         Step::PutEntry { key, entry, .. } => entries::put(&mut host.tables, key, entry)
             .attempt(|| format!("write the table entry {key:?}")),
         Step::RemoveEntry { key, .. } => entries::remove(&mut host.tables, key)

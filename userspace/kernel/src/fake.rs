@@ -11,12 +11,13 @@
 )]
 
 mod entries;
+mod ports;
+mod sysctls;
 #[cfg(test)]
 mod tests;
 mod world;
 
 use std::collections::BTreeSet;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use nix::errno::Errno;
@@ -225,9 +226,15 @@ impl Fake {
         self.state().life == Some(0)
     }
 
-    /// The agent lives again; faults that did not strike are forgotten.
+    /// The agent's process ends, and with it the sockets that hold ports.
+    pub fn end_agent(&self) {
+        self.state().world.held.clear();
+    }
+
+    /// The agent lives again, without its sockets; faults that did not strike are forgotten.
     pub fn restart(&self) {
         let mut state = self.state();
+        state.world.held.clear();
         state.life = None;
         state.faults.clear();
     }
@@ -263,9 +270,10 @@ impl Kernel for Fake {
     }
 
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
-        self.state().execute(step).map_err(|errno| StepError {
+        let mut state = self.state();
+        state.execute(step).map_err(|errno| StepError {
             call: step.to_string(),
-            source: io::Error::from(errno),
+            source: state.world.told(step, errno),
         })
     }
 

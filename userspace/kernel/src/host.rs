@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
+use crate::holders::Holders;
 use crate::netlink::Netlink;
 use crate::pins::Pins;
 use crate::programs::{Programs, load};
@@ -26,12 +27,14 @@ pub struct HostOptions {
 }
 
 /// The real kernel, as seen from the network and mount namespaces of the thread that opened it, which has to be the
-/// thread that uses it. What it made stays when it is dropped: links, addresses, programs and tables.
+/// thread that uses it. What it made stays when it is dropped: links, addresses, programs and tables; but not the sockets
+/// that hold ports.
 pub struct Host {
     pub(crate) netlink: Netlink,
     pub(crate) programs: Programs,
     pub(crate) sockets: Sockets,
     pub(crate) tables: Tables,
+    pub(crate) holders: Holders,
     /// Held for as long as the pins are used.
     _pins: Pins,
 }
@@ -55,12 +58,14 @@ impl Host {
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
         let cookie = raw::netns_cookie().attempt(|| "tell the network namespace".to_owned())?;
         let tables = Tables::take(programs.object(), cookie)?;
+        let holders = Holders::new().attempt(|| "make room for sockets".to_owned())?;
         forget_gone_links(&mut netlink, &programs);
         Ok(Self {
             netlink,
             programs,
             sockets,
             tables,
+            holders,
             _pins: pins,
         })
     }

@@ -19,6 +19,10 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
             links,
         } => netns(host, path, ifname, links),
         Scope::Attachment(attachment) => of_attachment(host, attachment),
+        Scope::Ports => Ok(Observed {
+            held: host.holders.all(),
+            ..Observed::default()
+        }),
     }
 }
 
@@ -36,6 +40,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         sysctls,
         entries: entries::all(&host.tables, &names)
             .attempt(|| "read the datapath's tables".to_owned())?,
+        held: host.holders.all(),
         links,
         socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
         ..Observed::default()
@@ -94,6 +99,7 @@ fn of_attachment(host: &mut Host, attachment: &Attachment) -> Result<Observed, F
         links: some_links(host, &wanted)?,
         entries: entries::of_attachment(&host.tables, attachment)
             .attempt(|| format!("read the table entries of {}", attachment.key))?,
+        held: host.holders.some(planner::attachment_claims(attachment)),
         ..Observed::default()
     };
     let path = &attachment.netns.path;

@@ -1,7 +1,7 @@
 //! From a wish to an attachment and the steps that make it.
 //!
-//! The order of the steps is a promise: the link is made first, because entries speak of it; the tables and
-//! programs are in place before the pod can send its first packet; its ports are published last, when it can be
+//! The order of the steps is a promise: ports of the node are held first, because anybody may have taken them, and
+//! nothing has to be undone then; then the link is made, because entries speak of it; the tables and programs are in place before the pod can send its first packet; its ports are published last, when it can be
 //! reached. Knows nothing of durability (the record is the engine's) and nothing of the bridge's making.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,9 @@ use model::{
 
 use crate::address::{Leases, choose};
 use crate::check::POD_HOOKS;
-use crate::tables::{attachment_entries, hostport_key};
-use crate::{EntryKey, LinkKind, Observed, Plan, PodSpec, Refusal, Step, VethSpec};
+use crate::claim::{attachment_claims, hold};
+use crate::tables::{attachment_entries, hostport_key, hostport_keys};
+use crate::{EntryKey, LinkKind, Observed, Plan, PodSpec, PortOwner, Refusal, Step, VethSpec};
 
 /// What is remembered, by attachment.
 pub type Records = BTreeMap<AttachmentKey, Record>;
@@ -49,7 +50,8 @@ pub fn plan_attach(
     let netns = free_netns(intent, observed)?;
     check_bridge(intent, observed)?;
     let attachment = decide(intent, netns, context)?;
-    let mut plan = Plan::default();
+    let claims = attachment_claims(&attachment);
+    let mut plan = Plan::of(hold(&attachment, claims));
     if let Some(link) = observed.links.get(attachment.host_link().name()) {
         if !link.is_host_end_of(&attachment) {
             return Err(Refusal::ForeignLink {
@@ -184,21 +186,26 @@ fn ports(
         .iter()
         .map(|a| a.address.address.is_ipv4())
         .collect();
-    let mut owners = owners(records);
+    let owners = if wanted.is_empty() {
+        BTreeMap::new()
+    } else {
+        owners(records)
+    };
     let mut accepted: Vec<PortMapping> = Vec::new();
+    let mut seen: BTreeSet<&PortMapping> = BTreeSet::new();
     let mut mine: BTreeMap<EntryKey, PortMapping> = BTreeMap::new();
-    for mapping in wanted {
-        if accepted.contains(mapping) {
-            continue;
-        }
+    for mapping in wanted.iter().filter(|mapping| seen.insert(mapping)) {
         for key in families
             .iter()
             .filter_map(|ipv4| hostport_key(mapping, *ipv4))
         {
-            if let Some(owner) = owners.remove(&key) {
+            if let Some(owner) = owners.get(&key) {
                 return Err(Refusal::PortTaken {
                     mapping: *mapping,
-                    owner: owner.clone(),
+                    owner: Box::new(PortOwner {
+                        key: owner.key.clone(),
+                        pod: owner.pod.clone(),
+                    }),
                 });
             }
             let earlier = mine.insert(key, *mapping);
@@ -213,17 +220,28 @@ fn ports(
         }
         accepted.push(*mapping);
     }
+    room(mine.len(), owners.len())?;
     Ok(accepted)
 }
 
-fn owners(records: &Records) -> BTreeMap<EntryKey, &AttachmentKey> {
-    let mut owners = BTreeMap::new();
-    for (owner, record) in records {
-        let keys = attachment_entries(&record.attachment).into_keys();
-        let ports = keys.filter(|key| matches!(key, EntryKey::Hostport { .. }));
-        owners.extend(ports.map(|key| (key, owner)));
+/// Whether the table of ports takes so many more.
+fn room(wanted: usize, used: usize) -> Result<(), Refusal> {
+    let capacity = abi::maps::HOSTPORTS_CAPACITY;
+    let fits = u32::try_from(wanted + used).is_ok_and(|all| all <= capacity);
+    if wanted == 0 || fits {
+        return Ok(());
     }
-    owners
+    Err(Refusal::NoRoomForPorts {
+        wanted,
+        used,
+        capacity,
+    })
+}
+
+fn owners(records: &Records) -> BTreeMap<EntryKey, &Attachment> {
+    let attachments = records.values().map(|record| &record.attachment);
+    let ports = attachments.flat_map(|owner| hostport_keys(owner).map(move |key| (key, owner)));
+    ports.collect()
 }
 
 fn make(attachment: &Attachment, observed: &Observed) -> Plan {

@@ -9,8 +9,9 @@ use std::fmt;
 
 use model::{Attachment, IfName, InterfaceAddress, NetnsPath, Route};
 
+use crate::claim;
 use crate::tables::attachment_entries;
-use crate::{EntryKey, Hook, Link, Observed, PodSide};
+use crate::{Claim, EntryKey, Hook, Link, Observed, PodSide};
 
 /// One thing that is not as decided.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +64,8 @@ pub enum Difference {
     EntryMissing(EntryKey),
     /// A table entry is another's, or out of date.
     EntryDiffers(EntryKey),
+    /// A port of the node is not held.
+    PortNotHeld(Claim),
 }
 
 /// Every difference between what was decided and what was seen; empty when all is well. `observed` is of
@@ -90,6 +93,8 @@ pub(crate) fn host_differences(attachment: &Attachment, observed: &Observed) -> 
             Some(_) => {}
         }
     }
+    let missing = claim::missing(attachment, &observed.held);
+    differences.extend(missing.into_iter().map(Difference::PortNotHeld));
     differences
 }
 
@@ -177,6 +182,7 @@ impl fmt::Display for Difference {
                 write!(f, "the pod lacks the route to {}", route.destination)
             }
             Self::EntryMissing(key) => write!(f, "the entry of {key} is missing"),
+            Self::PortNotHeld(claim) => write!(f, "the port {claim} is not held"),
             Self::EntryDiffers(key) => write!(f, "the entry of {key} is not as decided"),
         }
     }

@@ -5,9 +5,11 @@
 
 use model::Attachment;
 
+use crate::claim::release;
 use crate::{Entries, Entry, EntryKey, LinkRef, Observed, Plan, Step};
 
-/// Plans the removal of `attachment`: ports first, so that nothing new is let in; the link last. `observed` is of
+/// Plans the removal of `attachment`: ports first, so that nothing new is let in; then the link, and what holds the
+/// ports last, when nothing leads to the pod any more. `observed` is of
 /// [`crate::Scope::Attachment`] or wider; an attachment of which nothing is left gets an empty plan.
 pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     let seen = observed.entries.iter();
@@ -26,6 +28,7 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
             alias: attachment.alias(),
         });
     }
+    plan.append(Plan::of(release(attachment, &observed.held)));
     plan
 }
 

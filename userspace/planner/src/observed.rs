@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use model::{Attachment, Cidr, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route};
 
 use crate::entry::Entries;
-use crate::{Hook, SocketHook, SysctlKey};
+use crate::{HeldPorts, Hook, SocketHook, SysctlKey};
 
 /// How much to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All links, routes and addresses of the node, the sysctls asked for, and every table entry but the flows.
+    /// All links, routes and addresses of the node, the sysctls asked for, every table entry but the flows, and the
+    /// ports that are held.
     Node {
         /// Sysctls to read.
         sysctls: BTreeSet<SysctlKey>,
@@ -25,8 +26,10 @@ pub enum Scope {
         /// The links of the host to look at (its own end, the bridge).
         links: BTreeSet<IfName>,
     },
-    /// One attachment: its two links, the inside of its namespace, its table entries.
+    /// One attachment: its two links, the inside of its namespace, its table entries, its ports.
     Attachment(Box<Attachment>),
+    /// The ports of the node that are held.
+    Ports,
 }
 
 /// What was seen. What the scope did not ask for is empty.
@@ -43,6 +46,8 @@ pub struct Observed {
     /// Our programs that the node's cgroup can have, and whether it has them as they are now. One that this kernel does
     /// not take is missing, and so are all without a cgroup.
     pub socket_hooks: BTreeMap<SocketHook, bool>,
+    /// Ports of the node that are held.
+    pub held: HeldPorts,
     /// Namespaces that could be opened, by the path asked for.
     pub netns: BTreeMap<NetnsPath, Netns>,
     /// The inside of the pod's namespace, when there is one and the interface is in it.

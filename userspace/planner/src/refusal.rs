@@ -3,9 +3,30 @@
 //! Knows no CNI code and no HTTP status: a [`Category`] is all that the edge needs to choose one. Where host-local
 //! or the bridge plugin have words for the same thing, these are those words: people search for them.
 
+use std::fmt;
 use std::net::IpAddr;
 
-use model::{AttachmentKey, IfName, InterfaceAddress, Mac, NetnsPath, NetworkName, PortMapping};
+use model::{
+    AttachmentKey, IfName, InterfaceAddress, Mac, NetnsPath, NetworkName, PodName, PortMapping,
+};
+
+/// Who has published a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortOwner {
+    /// The attachment.
+    pub key: AttachmentKey,
+    /// Its pod, when the runtime told.
+    pub pod: Option<PodName>,
+}
+
+impl fmt::Display for PortOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pod {
+            Some(pod) => write!(f, "pod {pod} ({})", self.key),
+            None => write!(f, "container {}", self.key),
+        }
+    }
+}
 
 /// A wish that the planner will not plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,12 +126,22 @@ pub enum Refusal {
         present: InterfaceAddress,
     },
     /// A port of the node that another pod has published.
-    #[error("host port {mapping} is taken by {owner}")]
+    #[error("host port {}/{} is in use by {}", mapping.host_port, mapping.protocol, owner)]
     PortTaken {
         /// The mapping that was asked for.
         mapping: PortMapping,
         /// Whose it is.
-        owner: AttachmentKey,
+        owner: Box<PortOwner>,
+    },
+    /// More ports than the table holds.
+    #[error("no room for {wanted} host ports: {used} of {capacity} are in use")]
+    NoRoomForPorts {
+        /// How many were asked for, each family counted.
+        wanted: usize,
+        /// How many others have.
+        used: usize,
+        /// How many there can be.
+        capacity: u32,
     },
     /// Two mappings of one request publish the same port of the node to different ports of the pod.
     #[error("host port {mapping} contradicts {other} of the same request")]
@@ -147,7 +178,9 @@ impl Refusal {
     /// What sort of refusal this is.
     pub fn category(&self) -> Category {
         match self {
-            Self::Exhausted { .. } | Self::NoSlot { .. } => Category::Exhausted,
+            Self::Exhausted { .. } | Self::NoSlot { .. } | Self::NoRoomForPorts { .. } => {
+                Category::Exhausted
+            }
             Self::AddressTaken { .. }
             | Self::DuplicateAllocation { .. }
             | Self::AlreadyAttached { .. }

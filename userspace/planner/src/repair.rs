@@ -10,6 +10,8 @@
 //! * **A live attachment** gets back what it lacks. The inside of the pod is not looked at: it belongs to the pod.
 //! * **A table entry that belongs to no record** is removed. The tables are ours alone, and an address or port
 //!   without a record may be given to another pod at any time: to leave it would be to misdeliver later.
+//! * **A port that no record claims** is let go of; one that is claimed and not held is held again, if nobody has taken
+//!   it meanwhile. If somebody has, its entry stays: packets go where they did, and the next look tries again.
 //! * **A link that looks like ours but is in no record** is reported and left alone. Names and aliases can be chosen
 //!   by anyone, and behind it may be a living pod; without a record nothing proves otherwise.
 //!
@@ -21,9 +23,12 @@ use std::fmt;
 use model::{Attachment, AttachmentKey, IfName, NetworkName, Record, State};
 
 use crate::check::{POD_HOOKS, host_differences};
+use crate::claim::{hold, missing};
 use crate::detach::{plan_detach, remove};
 use crate::tables::attachment_entries;
-use crate::{Difference, Entry, EntryKey, Hook, Link, LinkKind, Observed, Plan, Records, Step};
+use crate::{
+    Claim, Difference, Entry, EntryKey, Hook, Link, LinkKind, Observed, Plan, Records, Step,
+};
 
 /// What is to become of one attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +154,7 @@ fn is_there(attachment: &Attachment, observed: &Observed) -> bool {
     link.is_some_and(|link| link.is_host_end_of(attachment))
 }
 
-/// In the order of an ADD: tables, programs, bridge, and ports last. What needs a bridge that is not there waits for
+/// In the order of an ADD: what holds ports, tables, programs, bridge, and the ports' entries last. What needs a bridge that is not there waits for
 /// the next look.
 fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed) -> Plan {
     let bridge = observed.links.get(&attachment.bridge);
@@ -164,7 +169,8 @@ fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed
             entry,
         })
         .partition(Step::publishes);
-    let mut plan = Plan::of(others);
+    let mut plan = Plan::of(hold(attachment, missing(attachment, &observed.held)));
+    plan.append(Plan::of(others));
     let hooks: BTreeSet<Hook> = POD_HOOKS
         .into_iter()
         .filter(|hook| {
@@ -224,7 +230,16 @@ fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
     };
     let entries = observed.entries.iter().rev();
     let stale = entries.filter(|(key, entry)| of_pod(entry) && !owned.contains(*key));
-    Plan::of(stale.map(|(key, entry)| remove(key, entry)))
+    let mut plan = Plan::of(stale.map(|(key, entry)| remove(key, entry)));
+    // By key alone, as entries: what a live attachment lacks, or its detach plan lets go of, is not stale.
+    let claimed: BTreeSet<Claim> = owned.iter().filter_map(Claim::of).collect();
+    let held = observed.held.iter();
+    let nobodys = held.filter(|(claim, _)| !claimed.contains(*claim));
+    plan.append(Plan::of(nobodys.map(|(claim, held)| Step::ReleasePort {
+        claim: *claim,
+        generation: held.generation,
+    })));
+    plan
 }
 
 fn strays(records: &Records, observed: &Observed) -> BTreeSet<Stray> {

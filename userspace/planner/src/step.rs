@@ -7,7 +7,7 @@ use std::fmt;
 
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, Route};
 
-use crate::{Entry, EntryKey, SocketHook};
+use crate::{Claim, Entry, EntryKey, SocketHook};
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -192,6 +192,20 @@ pub enum Step {
         /// Which programs.
         hooks: BTreeSet<SocketHook>,
     },
+    /// Hold a port of the node, so that nobody else can serve it; fails when someone does.
+    HoldPort {
+        /// The port.
+        claim: Claim,
+        /// Generation of the attachment that it is held for.
+        generation: u32,
+    },
+    /// Let go of a port of the node, unless it is held for another attachment.
+    ReleasePort {
+        /// The port.
+        claim: Claim,
+        /// Generation of the attachment that it was held for.
+        generation: u32,
+    },
     /// Write a table entry.
     PutEntry {
         /// Which.
@@ -262,6 +276,8 @@ impl Step {
             Self::DetachSockets { hooks } => Some(Self::AttachSockets {
                 hooks: hooks.clone(),
             }),
+            &Self::HoldPort { claim, generation } => Some(Self::ReleasePort { claim, generation }),
+            &Self::ReleasePort { claim, generation } => Some(Self::HoldPort { claim, generation }),
             Self::PutEntry {
                 key,
                 entry,
@@ -410,6 +426,8 @@ impl fmt::Display for Step {
             Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),
             Self::AttachSockets { hooks } => write!(f, "attach {} to the cgroup", list(hooks)),
             Self::DetachSockets { hooks } => write!(f, "detach {} from the cgroup", list(hooks)),
+            Self::HoldPort { claim, .. } => write!(f, "hold port {claim}"),
+            Self::ReleasePort { claim, .. } => write!(f, "release port {claim}"),
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
             Self::Sweep => f.write_str("forget flows that have ended"),

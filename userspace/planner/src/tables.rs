@@ -48,24 +48,32 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
 }
 
 fn hostport_entries(attachment: &Attachment) -> Entries {
-    let mut entries = Entries::new();
-    for mapping in &attachment.port_mappings {
-        for address in pod_addresses(attachment) {
-            let Some(key) = hostport_key(mapping, address.is_ipv4()) else {
-                continue;
-            };
-            entries.insert(
-                key,
-                Entry::Hostport {
-                    address,
-                    port: mapping.container_port.get(),
-                    slot: attachment.slot,
-                    generation: attachment.generation,
-                },
-            );
-        }
-    }
-    entries
+    let ports = hostports(attachment);
+    let entry = |(key, address, mapping): (EntryKey, IpAddr, &PortMapping)| {
+        let entry = Entry::Hostport {
+            address,
+            port: mapping.container_port.get(),
+            slot: attachment.slot,
+            generation: attachment.generation,
+        };
+        (key, entry)
+    };
+    ports.map(entry).collect()
+}
+
+/// The keys of the ports of `attachment`.
+pub(crate) fn hostport_keys(attachment: &Attachment) -> impl Iterator<Item = EntryKey> {
+    hostports(attachment).map(|(key, ..)| key)
+}
+
+fn hostports(attachment: &Attachment) -> impl Iterator<Item = (EntryKey, IpAddr, &PortMapping)> {
+    let mappings = attachment.port_mappings.iter();
+    mappings.flat_map(|mapping| {
+        pod_addresses(attachment).filter_map(move |address| {
+            let key = hostport_key(mapping, address.is_ipv4())?;
+            Some((key, address, mapping))
+        })
+    })
 }
 
 /// The first address of each family: the one that ports lead to (BEHAVIOURS R13).

@@ -10,8 +10,8 @@ use model::{
 };
 
 use crate::{
-    AttachContext, Leases, Link, LinkKind, Observed, PodSide, Records, RouteEntry, SysctlKey,
-    attachment_entries, bridge_alias, plan_attach,
+    AttachContext, Held, HeldPorts, Holding, Leases, Link, LinkKind, Observed, PodSide, Records,
+    RouteEntry, SysctlKey, attachment_claims, attachment_entries, bridge_alias, plan_attach,
 };
 
 pub(crate) const BOOT: &str = "boot-1";
@@ -197,6 +197,16 @@ pub(crate) fn attachment(intent: &Intent) -> Attachment {
     planned.expect("nothing speaks against it").0
 }
 
+/// All ports of `attachment`, held by sockets.
+pub(crate) fn held(attachment: &Attachment) -> HeldPorts {
+    let claims = attachment_claims(attachment).into_iter();
+    let held = Held {
+        generation: attachment.generation,
+        by: Holding::Socket,
+    };
+    claims.map(|claim| (claim, held)).collect()
+}
+
 /// What is seen when `attachment` is made, in [`crate::Scope::Attachment`] and [`crate::Scope::Node`] at once.
 pub(crate) fn seen(attachment: &Attachment) -> Observed {
     let mut node = node();
@@ -209,6 +219,7 @@ pub(crate) fn seen(attachment: &Attachment) -> Observed {
     node.links
         .insert(attachment.host_link().name().clone(), host);
     node.entries = attachment_entries(attachment);
+    node.held = held(attachment);
     node.pod = Some(PodSide {
         mac: Some(attachment.mac),
         mtu: attachment.mtu,

@@ -1,6 +1,8 @@
 //! Tables as an operator sees them.
 
-use api::{AddressView, CounterView, EndsView, PodView, PoolView, ReconcileItem};
+use api::{
+    AddressView, ClaimView, CounterView, EndsView, PodView, PoolView, PortView, ReconcileItem,
+};
 
 use super::*;
 
@@ -264,4 +266,52 @@ fn what_is_not_shown_is_counted() {
     });
     assert!(text.ends_with("and 1000 more: see --limit\n"), "{text}");
     assert_eq!(flows(&FlowsView::default()), "No flows.\n");
+}
+
+fn published() -> Vec<PortView> {
+    let claim = |socket: &str, held_by: &str| ClaimView {
+        socket: socket.into(),
+        held_by: held_by.into(),
+    };
+    let web = PortView {
+        port: port(None, 8080, "tcp"),
+        network: "default".into(),
+        container_id: "0123456789abcdef".into(),
+        pod: Some(PodView {
+            namespace: "shop".into(),
+            name: "web-0".into(),
+        }),
+        state: "attached".into(),
+        since: 1_700_000_000,
+        age_seconds: 3 * 86_400 + 7200,
+        claims: vec![
+            claim("0.0.0.0:8080", "socket"),
+            claim("[::]:8080", "nothing"),
+        ],
+    };
+    let bare = PortView {
+        port: port(Some("192.0.2.7"), 9899, "sctp"),
+        network: "nomad".into(),
+        container_id: "fedcba9876543210".into(),
+        state: "pending".into(),
+        age_seconds: 5,
+        claims: vec![claim("192.0.2.7:9899", "table")],
+        ..PortView::default()
+    };
+    vec![web, bare]
+}
+
+#[test]
+fn ports_say_whose_they_are_and_what_holds_them() {
+    insta::assert_snapshot!(ports(&published(), None), @r"
+    PORT                     POD         CONTAINER     NETWORK  SINCE    HELD BY                            STATE
+    8080->80/tcp             shop/web-0  0123456789ab  default  3 d 2 h  0.0.0.0:8080,[::]:8080 (NOT HELD)  attached
+    192.0.2.7:9899->80/sctp  -           fedcba987654  nomad        5 s  192.0.2.7:9899 (table)             pending
+    ");
+    insta::assert_snapshot!(ports(&published(), Some(9899)), @r"
+    PORT                     POD  CONTAINER     NETWORK  SINCE  HELD BY                 STATE
+    192.0.2.7:9899->80/sctp  -    fedcba987654  nomad      5 s  192.0.2.7:9899 (table)  pending
+    ");
+    assert_eq!(ports(&published(), Some(80)), "Port 80 leads to no pod.\n");
+    assert_eq!(ports(&[], None), "No published ports.\n");
 }

@@ -17,6 +17,9 @@ enum Event {
     DeleteLink(Pod),
     DeleteBridge(bool),
     ClearEntries(u8),
+    Bind(u16),
+    TakenWhileAway(u16),
+    Unbind(u16),
 }
 
 /// A container and whether it is on the default network.
@@ -52,6 +55,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => pod().prop_map(Event::DeleteLink),
         1 => any::<bool>().prop_map(Event::DeleteBridge),
         1 => (0u8..5).prop_map(Event::ClearEntries),
+        2 => (8000u16..8010).prop_map(Event::Bind),
+        1 => (8000u16..8010).prop_map(Event::TakenWhileAway),
+        2 => (8000u16..8010).prop_map(Event::Unbind),
     ]
 }
 
@@ -61,6 +67,8 @@ struct World {
     own: Network,
     /// Attachments that were answered with success and that nobody has touched since.
     healthy: BTreeSet<AttachmentKey>,
+    /// Ports that a process of the node has.
+    bound: BTreeSet<u16>,
 }
 
 impl World {
@@ -75,6 +83,7 @@ impl World {
             node: Node::start(),
             own,
             healthy: BTreeSet::new(),
+            bound: BTreeSet::new(),
         }
     }
 
@@ -102,8 +111,7 @@ impl World {
             .node
             .intent_on(&network, &format!("c{}", pod.container));
         intent.key = self.key(pod);
-        let port = 8000 + 2 * u16::from(pod.container) + u16::from(pod.is_default);
-        intent.port_mappings = vec![publish(port)];
+        intent.port_mappings = vec![publish(port(pod))];
         intent
     }
 
@@ -118,6 +126,13 @@ impl World {
             Event::DeleteLink(pod) => self.delete_link(pod),
             Event::DeleteBridge(is_default) => self.delete_bridge(is_default),
             Event::ClearEntries(kind) => self.clear_entries(kind),
+            Event::Bind(port) => self.bind(port),
+            Event::TakenWhileAway(port) => {
+                self.node.fake.end_agent();
+                self.bind(port);
+                self.node.restart();
+            }
+            Event::Unbind(port) => self.unbind(port),
         }
         self.check_records();
     }
@@ -134,7 +149,9 @@ impl World {
                 self.healthy.insert(intent.key);
             }
             Some(Err(error)) if !was_known => {
-                assert!(!is_undisturbed, "{error}");
+                let is_taken = matches!(error, EngineError::PortInUse(_));
+                assert!(!is_undisturbed || is_taken, "{error}");
+                assert!(!is_taken || self.bound.contains(&port(pod)), "{error}");
                 assert_eq!(self.node.traces(), before, "{error}");
             }
             Some(Err(_)) => {}
@@ -158,7 +175,7 @@ impl World {
     fn check(&mut self, pod: Pod) {
         let key = self.key(pod);
         let checked = self.node.engine().check(&key);
-        if self.healthy.contains(&key) {
+        if self.healthy.contains(&key) && !self.bound.contains(&port(pod)) {
             checked.unwrap();
         }
     }
@@ -227,6 +244,31 @@ impl World {
         }
     }
 
+    fn bind(&mut self, port: u16) {
+        let process = kernel::Process {
+            pid: 1,
+            command: "other".to_owned(),
+        };
+        let is_claimed = held_ports(&self.node).contains(&port);
+        let could = self.node.fake.bind(&format!("0.0.0.0:{port}/tcp"), process);
+        assert!(!(could && is_claimed), "a held port was taken");
+        if could {
+            self.bound.insert(port);
+        }
+    }
+
+    fn unbind(&mut self, port: u16) {
+        self.node.fake.unbind(&format!("0.0.0.0:{port}/tcp"));
+        self.bound.remove(&port);
+    }
+
+    /// A port that was taken while its holder was away may be taken still: then its pod is not as it was made.
+    fn release_all(&mut self) {
+        for port in std::mem::take(&mut self.bound) {
+            self.unbind(port);
+        }
+    }
+
     /// Holds at any time.
     fn check_records(&mut self) {
         let contents = self.node.contents();
@@ -244,6 +286,7 @@ impl World {
 
     /// Holds when others leave the node alone.
     fn check_end(mut self, first: &Observed) {
+        self.release_all();
         self.node.restart();
         let again = self.node.engine().reconcile(NOW);
         assert!(again.items.is_empty(), "the second look found {again:?}");
@@ -265,6 +308,16 @@ impl World {
         };
         assert_eq!(tables(&seen), tables(first), "the node's own tables");
     }
+}
+
+fn port(pod: Pod) -> u16 {
+    8000 + 2 * u16::from(pod.container) + u16::from(pod.is_default)
+}
+
+fn held_ports(node: &Node) -> BTreeSet<u16> {
+    let held = node.fake.snapshot().held;
+    let v4 = held.keys().filter(|claim| claim.address.is_ipv4());
+    v4.map(|claim| claim.port).collect()
 }
 
 /// A container that is on both networks has an interface for each.

@@ -91,6 +91,9 @@ impl World {
             EntryKey::Local(_) => (maps::LOCALS_CAPACITY, Errno::E2BIG),
             EntryKey::Prefix(_) => (maps::PREFIXES_CAPACITY, Errno::ENOSPC),
         };
+        if u32::try_from(self.entries.len()).is_ok_and(|all| all < capacity) {
+            return Ok(());
+        }
         let table = std::mem::discriminant(key);
         let keys = self.entries.keys();
         let used = keys

@@ -4,12 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::Process;
 use model::{Attachment, IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    BridgeSpec, Entries, Link, LinkKind, Observed, PodSide, PodSpec, RouteEntry, Scope, Step,
-    SysctlKey, VethSpec,
+    BridgeSpec, Claim, Entries, HeldPorts, Link, LinkKind, Observed, PodSide, PodSpec, RouteEntry,
+    Scope, Step, SysctlKey, VethSpec,
 };
+
+use super::sysctls::first_sysctls;
 
 /// Number of the main routing table.
 pub(super) const MAIN: u32 = 254;
@@ -24,6 +27,10 @@ pub(super) struct World {
     pub(super) sysctls: BTreeMap<SysctlKey, String>,
     /// Table entries with links by index, as maps have them.
     pub(super) entries: Entries,
+    /// Ports that the agent holds, as long as it lives.
+    pub(super) held: HeldPorts,
+    /// Ports that processes of the node have.
+    pub(super) foreign: BTreeMap<Claim, Process>,
     paths: BTreeMap<NetnsPath, u64>,
     namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
     next_index: u32,
@@ -37,6 +44,8 @@ impl World {
             routes: Vec::new(),
             sysctls: first_sysctls(),
             entries: Entries::new(),
+            held: HeldPorts::new(),
+            foreign: BTreeMap::new(),
             paths: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             next_index: 1,
@@ -105,6 +114,11 @@ impl World {
             }
             // A node without cgroups.
             Step::AttachSockets { .. } => Err(Errno::EOPNOTSUPP),
+            Step::HoldPort { claim, generation } => self.hold(*claim, *generation),
+            Step::ReleasePort { claim, generation } => {
+                self.release(claim, *generation);
+                Ok(())
+            }
             Step::PutEntry { key, entry, .. } => self.put(key, entry),
             Step::RemoveEntry { key, .. } => {
                 self.remove(key);
@@ -295,19 +309,6 @@ impl World {
         index
     }
 
-    /// A new link starts with the values of `conf/default`.
-    fn inherit_sysctls(&mut self, name: &IfName) {
-        let copy = |(key, value): (&SysctlKey, &String)| {
-            let (head, tail) = key.0.split_once("/conf/default/")?;
-            Some((
-                SysctlKey(format!("{head}/conf/{name}/{tail}")),
-                value.clone(),
-            ))
-        };
-        let copies: Vec<_> = self.sysctls.iter().filter_map(copy).collect();
-        self.sysctls.extend(copies);
-    }
-
     pub(super) fn delete_link(&mut self, name: &IfName) {
         let Some(link) = self.links.remove(name) else {
             return;
@@ -394,6 +395,7 @@ impl World {
                 routes: self.all_routes(),
                 sysctls: self.chosen_sysctls(sysctls),
                 entries: self.seen_entries(),
+                held: self.held.clone(),
                 ..Observed::default()
             },
             Scope::Netns {
@@ -407,6 +409,10 @@ impl World {
                 ..Observed::default()
             },
             Scope::Attachment(attachment) => self.observe_attachment(attachment),
+            Scope::Ports => Observed {
+                held: self.held.clone(),
+                ..Observed::default()
+            },
         }
     }
 
@@ -421,6 +427,7 @@ impl World {
         Observed {
             links: self.chosen_links(&links.into()),
             entries: self.entries_of(attachment),
+            held: self.held_for(attachment),
             netns,
             pod: pod.filter(|_| same),
             ..Observed::default()
@@ -431,13 +438,6 @@ impl World {
         let chosen = self.links.iter().filter(|(name, _)| names.contains(*name));
         chosen
             .map(|(name, link)| (name.clone(), link.clone()))
-            .collect()
-    }
-
-    fn chosen_sysctls(&self, keys: &BTreeSet<SysctlKey>) -> BTreeMap<SysctlKey, String> {
-        let chosen = self.sysctls.iter().filter(|(key, _)| keys.contains(*key));
-        chosen
-            .map(|(key, value)| (key.clone(), value.clone()))
             .collect()
     }
 
@@ -479,17 +479,4 @@ fn usable(mac: Mac) -> Result<Mac, Errno> {
     } else {
         Ok(mac)
     }
-}
-
-/// The sysctls that anyone asks about, with the kernel's defaults.
-fn first_sysctls() -> BTreeMap<SysctlKey, String> {
-    let defaults = [
-        ("net/ipv4/ip_forward", "0"),
-        ("net/ipv6/conf/all/forwarding", "0"),
-        ("net/ipv6/conf/default/forwarding", "0"),
-        ("net/ipv6/conf/default/accept_ra", "1"),
-        ("net/ipv6/conf/default/accept_dad", "1"),
-    ];
-    let owned = |(key, value): (&str, &str)| (SysctlKey(key.to_owned()), value.to_owned());
-    defaults.into_iter().map(owned).collect()
 }

@@ -15,7 +15,7 @@ pub(crate) enum Happening {
     Step(Box<Abstract>),
     /// Somebody else deletes a link.
     LinkDeleted(&'static str),
-    /// The agent restarts: nothing may change.
+    /// The agent restarts: nothing may change but the ports that it held.
     Restart,
 }
 
@@ -52,6 +52,8 @@ pub(crate) enum PodStep {
     SetUp { routes: bool },
     Attach,
     Detach,
+    HoldPorts,
+    ReleasePorts,
     PutEntries,
     RemoveEntries,
 }
@@ -60,6 +62,8 @@ pub(crate) enum PodStep {
 pub(crate) fn steps_of_pod(attachment: &Attachment, step: &PodStep) -> Vec<Step> {
     let host = attachment.host_link();
     let entries = planner::attachment_entries(attachment).into_iter();
+    let claims = planner::attachment_claims(attachment).into_iter();
+    let generation = attachment.generation;
     match step {
         PodStep::CreateVeth { mtu } => {
             let mut spec = veth(attachment);
@@ -88,6 +92,12 @@ pub(crate) fn steps_of_pod(attachment: &Attachment, step: &PodStep) -> Vec<Step>
             link: host.name().clone(),
             hooks: pod_hooks(),
         }],
+        PodStep::HoldPorts => claims
+            .map(|claim| Step::HoldPort { claim, generation })
+            .collect(),
+        PodStep::ReleasePorts => claims
+            .map(|claim| Step::ReleasePort { claim, generation })
+            .collect(),
         PodStep::PutEntries => entries.map(|(key, entry)| put(key, entry)).collect(),
         PodStep::RemoveEntries => entries
             .map(|(key, previous)| Step::RemoveEntry { key, previous })
@@ -131,6 +141,8 @@ fn pod_step() -> impl Strategy<Value = PodStep> {
         3 => any::<bool>().prop_map(|routes| PodStep::SetUp { routes }),
         2 => Just(PodStep::Attach),
         1 => Just(PodStep::Detach),
+        1 => Just(PodStep::HoldPorts),
+        1 => Just(PodStep::ReleasePorts),
         2 => Just(PodStep::PutEntries),
         1 => Just(PodStep::RemoveEntries),
     ]

@@ -133,6 +133,7 @@ fn ending(result: Result<(), StepError>) -> &'static str {
         Ok(()) => "done",
         Err(error) if error.is_gone() => "gone",
         Err(error) if error.is_taken() => "taken",
+        Err(error) if error.port_in_use().is_some() => "in use",
         Err(error) if error.source.raw_os_error() == Some(Errno::EPERM as i32) => "not ours",
         Err(_) => "failed",
     }
@@ -189,7 +190,10 @@ fn run_script(
                     fake.kernel.delete_link(name);
                 }
             }
-            Happening::Restart => real.kernel.restart(node),
+            Happening::Restart => {
+                real.kernel.restart(node);
+                fake.kernel.end_agent();
+            }
         }
         for (really, faked) in real.look().into_iter().zip(fake.look()) {
             prop_assert_eq!(really, faked, "after {:?}", happening);

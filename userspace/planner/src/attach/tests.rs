@@ -10,7 +10,8 @@ fn refusal(intent: &model::Intent, observed: &crate::Observed, world: &World) ->
     plan_attach(intent, observed, &world.context()).unwrap_err()
 }
 
-/// DATAPATH §2 and §4: tables before programs, programs before the pod's first packet, ports last.
+/// DATAPATH §2 and §4: ports are held before anything else, tables before programs, programs
+/// before the pod's first packet, ports published last.
 #[test]
 fn an_attachment_is_made_from_the_inside_out() {
     let mut wish = intent("c1");
@@ -21,17 +22,20 @@ fn an_attachment_is_made_from_the_inside_out() {
     });
     let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
     assert_snapshot!(plan, @r#"
-     1. make veth vethb2b0ff9d (02:07:e2:2e:0d:5f, alias "net default/web eth0") with eth0 (02:5a:e2:fa:81:8a) in /run/netns/a, MTU 1500
-     2. write pod 7: 10.1.0.2, fd00:1::2, 02:5a:e2:fa:81:8a behind vethb2b0ff9d on cbr0, generation 40, masqueraded
-     3. write interface vethb2b0ff9d: pod 7
-     4. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
-     5. write endpoint fd00:1::2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
-     6. attach from_pod, to_pod to vethb2b0ff9d
-     7. set up eth0 in /run/netns/a: 10.1.0.2/24, fd00:1::2/64; 0.0.0.0/0 via 10.1.0.1; ::/0 via fd00:1::1
-     8. make vethb2b0ff9d a port of cbr0 with hairpin, up
-     9. write hostport [::]:8080/tcp: [fd00:1::2]:80 of pod 7 generation 40
-    10. write hostport 0.0.0.0:8080/tcp: 10.1.0.2:80 of pod 7 generation 40
-    11. write hostport 192.0.2.10:53/udp: 10.1.0.2:5353 of pod 7 generation 40
+     1. hold port 0.0.0.0:8080/tcp
+     2. hold port 192.0.2.10:53/udp
+     3. hold port [::]:8080/tcp
+     4. make veth vethb2b0ff9d (02:07:e2:2e:0d:5f, alias "net default/web eth0") with eth0 (02:5a:e2:fa:81:8a) in /run/netns/a, MTU 1500
+     5. write pod 7: 10.1.0.2, fd00:1::2, 02:5a:e2:fa:81:8a behind vethb2b0ff9d on cbr0, generation 40, masqueraded
+     6. write interface vethb2b0ff9d: pod 7
+     7. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
+     8. write endpoint fd00:1::2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
+     9. attach from_pod, to_pod to vethb2b0ff9d
+    10. set up eth0 in /run/netns/a: 10.1.0.2/24, fd00:1::2/64; 0.0.0.0/0 via 10.1.0.1; ::/0 via fd00:1::1
+    11. make vethb2b0ff9d a port of cbr0 with hairpin, up
+    12. write hostport [::]:8080/tcp: [fd00:1::2]:80 of pod 7 generation 40
+    13. write hostport 0.0.0.0:8080/tcp: 10.1.0.2:80 of pod 7 generation 40
+    14. write hostport 192.0.2.10:53/udp: 10.1.0.2:5353 of pod 7 generation 40
     "#);
 }
 
@@ -218,7 +222,7 @@ fn a_host_port_belongs_to_one_pod() {
     let refusal = refusal(&second, &node(), &world);
     assert_eq!(
         refusal.to_string(),
-        "host port 8080->8080/tcp is taken by net/c1/eth0"
+        "host port 8080/tcp is in use by container net/c1/eth0"
     );
     second.port_mappings = vec![port("8080->80/udp"), port("8081->80/tcp")];
     assert!(plan_attach(&second, &node(), &world.context()).is_ok());

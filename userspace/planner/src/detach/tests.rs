@@ -22,6 +22,8 @@ fn an_attachment_is_removed_from_the_outside_in() {
     5. remove interface vethb2b0ff9d
     6. write pod 7: free, last generation 40
     7. delete veth vethb2b0ff9d if its alias is "net c1 eth0"
+    8. release port 0.0.0.0:8080/tcp
+    9. release port [::]:8080/tcp
     "#);
 }
 
@@ -91,6 +93,8 @@ fn entries_of_a_link_that_is_gone_are_removed() {
     4. remove endpoint 10.1.0.2
     5. remove interface gone link #9
     6. write pod 7: free, last generation 40
+    7. release port 0.0.0.0:8080/tcp
+    8. release port [::]:8080/tcp
     ");
 }
 

@@ -136,6 +136,8 @@ fn entries_of_nobody_are_removed() {
     5. remove interface gone link #5
     6. remove interface vethb2b0ff9d
     7. write pod 7: free, last generation 40
+    8. release port 0.0.0.0:8080/tcp
+    9. release port [::]:8080/tcp
     ");
 }
 
@@ -151,6 +153,7 @@ fn a_link_that_looks_like_ours_is_reported_and_left_alone() {
     let attachment = published();
     let mut observed = seen(&attachment);
     observed.entries.clear();
+    observed.held.clear();
     let mut docker = link(20, LinkKind::Veth, &[]);
     docker.alias = Some("docker".to_owned());
     observed.links.insert(parse("veth12345678"), docker);

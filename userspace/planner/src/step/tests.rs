@@ -29,6 +29,8 @@ fn undoing_an_attachment_leaves_nothing_but_the_spent_generation() {
     remove interface vethb2b0ff9d
     write pod 7: free, last generation 40
     delete veth vethb2b0ff9d if its alias is "net c1 eth0"
+    release port [::]:8080/tcp
+    release port 0.0.0.0:8080/tcp
     "#);
     assert_eq!(plan.undo(1).len(), 1, "only what was done is undone");
 }

@@ -1,0 +1,268 @@
+//! Hostports belong to one owner: they are held by sockets of the agent, which are in nobody's way but an intruder's.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::residue::assert_no_residue;
+use e2e::{
+    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Process, Residue, Sandbox, Verb, tcp_source,
+    udp_source, until,
+};
+use serde_json::{Value, json};
+
+const BOTH: [Mapping; 2] = [
+    Mapping {
+        host: 8080,
+        container: 80,
+        protocol: "tcp",
+    },
+    Mapping {
+        host: 8080,
+        container: 80,
+        protocol: "udp",
+    },
+];
+
+fn server(sandbox: &Sandbox, name: &str) -> Result<(Pod, Echo)> {
+    let mut pod = sandbox.pod(name)?;
+    pod.add_with(Config::new("1.1.0").publish(&BOTH))?;
+    let echo = Echo::start(&pod.machine, 80)?;
+    Ok((pod, echo))
+}
+
+/// TCP and UDP from the world, both families.
+fn serves(sandbox: &Sandbox) -> Result<()> {
+    for node in NODE {
+        let server = SocketAddr::new(node, 8080);
+        tcp_source(&sandbox.world, 0, server)?;
+        udp_source(&sandbox.world, 0, server)?;
+    }
+    Ok(())
+}
+
+/// Sockets of the node that have the port, as `ss` tells.
+fn holders(node: &Machine, port: u16) -> Result<Vec<String>> {
+    let list = node.call(&format!("ss --no-header --numeric -ltup sport = :{port}"))?;
+    Ok(list.lines().map(ToOwned::to_owned).collect())
+}
+
+/// A program of the node that serves a TCP port.
+fn intruder(node: &Machine, port: u16) -> Result<Process> {
+    let script = format!(
+        "import socket, time; s = socket.create_server(('0.0.0.0', {port})); print('ready', flush=True); time.sleep(600)"
+    );
+    let process = Process::start(node, &["python3", "-c", &script])?;
+    until("the program serves", || {
+        ensure!(process.ended()?.is_none(), "it cannot serve {port}");
+        Ok(process.output().contains("ready").then_some(()))
+    })?;
+    Ok(process)
+}
+
+fn can_bind(node: &Machine, address: &str) -> bool {
+    node.run(|| std::net::TcpListener::bind(address).is_ok())
+}
+
+/// BEHAVIOURS K31.
+#[test]
+fn a_hostport_is_held_by_sockets_and_serves_all_the_same() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let (pod, _echo) = server(&sandbox, "server")?;
+    let held = holders(&sandbox.node, 8080)?;
+    assert_eq!(held.len(), 4, "two families, two protocols: {held:?}");
+    let pid = format!("pid={},", agent.pid().context("it runs")?);
+    assert!(held.iter().all(|line| line.contains(&pid)), "{held:?}");
+    serves(&sandbox)?;
+    for address in ["0.0.0.0:8080", "127.0.0.1:8080", "[::]:8080"] {
+        assert!(!can_bind(&sandbox.node, address), "{address}");
+    }
+    pod.check()?.success()?;
+    pod.del()?;
+    assert!(holders(&sandbox.node, 8080)?.is_empty());
+    assert!(can_bind(&sandbox.node, "0.0.0.0:8080"));
+    Ok(())
+}
+
+#[test]
+fn a_port_of_a_process_is_refused_by_name_and_nothing_is_left() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let process = intruder(&sandbox.node, 8081)?;
+    let pod = sandbox.pod("server")?;
+    let before = Residue::of(&sandbox.node, &[&pod.machine])?;
+    let third = Mapping {
+        host: 8081,
+        ..BOTH[0]
+    };
+    let config = Config::new("1.1.0").publish(&[BOTH[0], BOTH[1], third]);
+    let error = pod
+        .prepare(Verb::Add, &config)
+        .run(&sandbox.node)?
+        .error()?;
+    assert_eq!(error.code, 100, "{error:?}");
+    assert!(
+        error.msg.starts_with("host port 8081/tcp is in use by "),
+        "{error:?}"
+    );
+    let who = format!("(pid {}, 0.0.0.0:8081)", process.pid());
+    assert!(error.msg.contains(&who), "{error:?}");
+    assert_no_residue(&before, &Residue::of(&sandbox.node, &[&pod.machine])?)
+}
+
+#[test]
+fn a_port_of_another_pod_is_refused_by_name() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let (_first, _echo) = server(&sandbox, "first")?;
+    let second = sandbox.pod("second")?;
+    let config = Config::new("1.1.0").publish(&BOTH[1..]);
+    let error = second
+        .prepare(Verb::Add, &config)
+        .run(&sandbox.node)?
+        .error()?;
+    assert_eq!(error.code, 100, "{error:?}");
+    assert_eq!(
+        error.msg,
+        "host port 8080/udp is in use by container default/first/eth0"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_killed_agents_ports_serve_on_and_are_held_again_after_its_restart() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let (pod, _echo) = server(&sandbox, "server")?;
+    agent.kill()?;
+    assert!(holders(&sandbox.node, 8080)?.is_empty());
+    serves(&sandbox)?;
+    agent.restart()?;
+    assert_eq!(holders(&sandbox.node, 8080)?.len(), 4);
+    serves(&sandbox)?;
+    pod.check()?.success()?;
+    let repaired = agent.get("/v1/status")?["last_reconcile"]["items"].to_string();
+    assert!(!repaired.contains("port"), "{repaired}");
+    Ok(())
+}
+
+/// Such a port leads where it did, and the agent says who is in the way.
+#[test]
+fn a_port_that_was_taken_while_the_agent_was_away_is_told() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let (_pod, _echo) = server(&sandbox, "server")?;
+    agent.kill()?;
+    // Where a guard of the datapath's keeps claimed ports, nobody takes one.
+    let Ok(process) = intruder(&sandbox.node, 8080) else {
+        return Ok(());
+    };
+    agent.restart()?;
+    let degraded = agent.get("/v1/status")?["degraded"].to_string();
+    let who = format!("(pid {}, 0.0.0.0:8080)", process.pid());
+    assert!(degraded.contains(&who), "{degraded}");
+    serves(&sandbox)?;
+    assert!(agent.ctl("ports 8080")?.contains("(NOT HELD)"));
+    Ok(())
+}
+
+fn ports(agent: &Agent) -> Result<Vec<Value>> {
+    let ports = agent.get("/v1/hostports")?;
+    ports.as_array().cloned().context("a list")
+}
+
+#[test]
+fn the_agent_tells_whose_each_port_is() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    assert_eq!(agent.ctl("ports")?, "No published ports.\n");
+    let mut pod = sandbox.pod("server")?;
+    let config = Config::new("1.1.0").publish(&BOTH);
+    let add = pod.prepare(Verb::Add, &config);
+    let add = add.set(
+        "CNI_ARGS",
+        "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
+    );
+    add.run(&sandbox.node)?.success()?;
+    let list = ports(&agent)?;
+    assert_eq!(list.len(), 2);
+    for (port, protocol) in list.iter().zip(["tcp", "udp"]) {
+        assert_eq!(port["host_port"], 8080, "{port}");
+        assert_eq!(port["protocol"], protocol);
+        assert_eq!(port["pod"]["name"], "web");
+        assert_eq!(port["network"], "default");
+        assert_eq!(port["containerID"], "server");
+        let claims = port["claims"].as_array().context("a list")?;
+        assert_eq!(claims.len(), 2);
+        assert!(claims.iter().all(|claim| claim["held_by"] == "socket"));
+    }
+    let table = agent.ctl("ports 8080")?;
+    assert!(table.contains("8080->80/tcp  shop/web"), "{table}");
+    assert_eq!(agent.ctl("ports 80")?, "Port 80 leads to no pod.\n");
+    pod = sandbox.pod("other")?;
+    pod.add()?;
+    Ok(())
+}
+
+/// BEHAVIOURS C5: CRI-O tells no port mappings.
+#[test]
+fn ports_come_from_an_annotation_where_the_operator_says_so() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let agent = Agent::start(
+        &sandbox.node,
+        &["--hostport-annotation=example.org/host-ports"],
+    )?;
+    let mut pod = sandbox.pod("server")?;
+    let list =
+        json!([{"hostPort": 8080, "containerPort": 80}, {"hostPort": 0, "containerPort": 9}]);
+    let annotations = json!({"example.org/host-ports": list.to_string()});
+    let capabilities = json!({ "io.kubernetes.cri.pod-annotations": annotations });
+    pod.add_with(Config::new("1.1.0").with("runtimeConfig", capabilities))?;
+    let _echo = Echo::start(&pod.machine, 80)?;
+    tcp_source(&sandbox.world, 0, SocketAddr::new(NODE[0], 8080))?;
+    assert_eq!(ports(&agent)?.len(), 1);
+    Ok(())
+}
+
+/// A client that asks all the time while the port goes from pod to pod sees a server of the moment, or none.
+#[test]
+fn a_port_that_moves_between_pods_always_leads_to_its_owner() -> Result<()> {
+    const MOVES: usize = 200;
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let mut pods = [sandbox.pod("one")?, sandbox.pod("other")?];
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| -> Result<()> {
+        let client = scope.spawn(|| ask_until(&sandbox.world, NODE[0], &over));
+        let moved = (0..MOVES).try_for_each(|turn| -> Result<()> {
+            let pod = &mut pods[turn % 2];
+            pod.add_with(Config::new("1.1.0").publish(&BOTH))?;
+            let _echo = Echo::start(&pod.machine, 80)?;
+            if turn % 20 == 0 {
+                serves(&sandbox)?;
+            }
+            pod.del().map(drop)
+        });
+        over.store(true, Ordering::Relaxed);
+        moved?;
+        let asked = client.join().ok().context("the client panicked")?;
+        assert!(asked > 0);
+        Ok(())
+    })?;
+    assert!(holders(&sandbox.node, 8080)?.is_empty());
+    server(&sandbox, "last")?;
+    Ok(())
+}
+
+/// How many questions were answered.
+fn ask_until(world: &Machine, node: IpAddr, over: &AtomicBool) -> usize {
+    let mut answered = 0;
+    while !over.load(Ordering::Relaxed) {
+        let server = SocketAddr::new(node, 8080);
+        let started = Instant::now();
+        let connected = world.run(|| {
+            std::net::TcpStream::connect_timeout(&server, Duration::from_millis(200)).is_ok()
+        });
+        answered += usize::from(connected);
+        if started.elapsed() < Duration::from_millis(2) {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+    answered
+}

@@ -1,0 +1,43 @@
+//! Sysctls in memory: those that anyone asks about, and those that come with a link.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::IfName;
+use planner::SysctlKey;
+
+use super::world::World;
+
+/// The sysctls that anyone asks about, with the kernel's defaults.
+pub(super) fn first_sysctls() -> BTreeMap<SysctlKey, String> {
+    let defaults = [
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv6/conf/all/forwarding", "0"),
+        ("net/ipv6/conf/default/forwarding", "0"),
+        ("net/ipv6/conf/default/accept_ra", "1"),
+        ("net/ipv6/conf/default/accept_dad", "1"),
+    ];
+    let owned = |(key, value): (&str, &str)| (SysctlKey(key.to_owned()), value.to_owned());
+    defaults.into_iter().map(owned).collect()
+}
+
+impl World {
+    /// A new link starts with the values of `conf/default`.
+    pub(super) fn inherit_sysctls(&mut self, name: &IfName) {
+        let copy = |(key, value): (&SysctlKey, &String)| {
+            let (head, tail) = key.0.split_once("/conf/default/")?;
+            Some((
+                SysctlKey(format!("{head}/conf/{name}/{tail}")),
+                value.clone(),
+            ))
+        };
+        let copies: Vec<_> = self.sysctls.iter().filter_map(copy).collect();
+        self.sysctls.extend(copies);
+    }
+
+    pub(super) fn chosen_sysctls(&self, keys: &BTreeSet<SysctlKey>) -> BTreeMap<SysctlKey, String> {
+        let chosen = self.sysctls.iter().filter(|(key, _)| keys.contains(*key));
+        chosen
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+}

@@ -1,0 +1,142 @@
+//! Ports of the node as they are claimed: each is held by a socket of the agent, so that nobody else can serve it.
+//!
+//! The table entry of a hostport directs packets; the claim keeps the port from everybody who would rather have it,
+//! and lets `ss` and whoever looks for a free port see that it is taken (BEHAVIOURS K31). Knows nothing of sockets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use model::{Attachment, PortMapping, Protocol};
+
+use crate::tables::{hostport_key, hostport_keys};
+use crate::uplink::is_link_local;
+use crate::{EntryKey, Step};
+
+/// A port of the node, in one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Claim {
+    /// Address of the node; the unspecified one of a family means every address of it.
+    pub address: IpAddr,
+    /// Port.
+    pub port: u16,
+    /// Protocol.
+    pub protocol: Protocol,
+}
+
+/// How a claim is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holding {
+    /// By a socket of the agent.
+    Socket,
+    /// By nothing but the table entry: this kernel has no sockets of the protocol, so nobody else can have one.
+    Table,
+}
+
+/// A claim that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// Generation of the attachment whose it is.
+    pub generation: u32,
+    /// How.
+    pub by: Holding,
+}
+
+/// Claims that are held.
+pub type HeldPorts = BTreeMap<Claim, Held>;
+
+impl Claim {
+    /// The claim of a hostport's entry; `None` for any other entry.
+    pub fn of(key: &EntryKey) -> Option<Self> {
+        let EntryKey::Hostport {
+            address,
+            ipv4,
+            port,
+            protocol,
+        } = *key
+        else {
+            return None;
+        };
+        let any = if ipv4 {
+            IpAddr::from([0; 4])
+        } else {
+            IpAddr::from([0; 16])
+        };
+        Some(Self {
+            address: address.unwrap_or(any),
+            port,
+            protocol,
+        })
+    }
+
+    /// Address and port.
+    pub fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+
+    /// Whether a socket bound to `other` keeps everybody else from this one.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let addresses = self.address == other.address
+            || (self.address.is_ipv4() == other.address.is_ipv4()
+                && (self.address.is_unspecified() || other.address.is_unspecified()));
+        addresses && self.port == other.port && self.protocol == other.protocol
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.socket(), self.protocol)
+    }
+}
+
+/// The claims that `attachment` is to hold. A link-local address is none: it means something only together with a
+/// link, which a mapping cannot name.
+pub fn attachment_claims(attachment: &Attachment) -> BTreeSet<Claim> {
+    let claims = hostport_keys(attachment);
+    let claims = claims.filter_map(|key| Claim::of(&key));
+    claims
+        .filter(|claim| !is_link_local(claim.address))
+        .collect()
+}
+
+/// The claims that `mapping` of `attachment` stands for: one in each family.
+pub fn mapping_claims(attachment: &Attachment, mapping: &PortMapping) -> Vec<Claim> {
+    let families = [true, false].into_iter();
+    let families = families.filter(|ipv4| attachment.address(*ipv4).is_some());
+    let keys = families.filter_map(|ipv4| hostport_key(mapping, ipv4));
+    keys.filter_map(|key| Claim::of(&key)).collect()
+}
+
+/// Those claims of `attachment` that are not held in its name.
+pub(crate) fn missing(attachment: &Attachment, held: &HeldPorts) -> Vec<Claim> {
+    let is_ours = |claim: &Claim| {
+        let held = held.get(claim);
+        held.is_some_and(|held| held.generation == attachment.generation)
+    };
+    let claims = attachment_claims(attachment).into_iter();
+    claims.filter(|claim| !is_ours(claim)).collect()
+}
+
+/// The steps that hold `claims` for `attachment`.
+pub(crate) fn hold(
+    attachment: &Attachment,
+    claims: impl IntoIterator<Item = Claim>,
+) -> impl Iterator<Item = Step> {
+    let generation = attachment.generation;
+    let claims = claims.into_iter();
+    claims.map(move |claim| Step::HoldPort { claim, generation })
+}
+
+/// The steps that let go of what is held in the name of `attachment`.
+pub(crate) fn release(attachment: &Attachment, held: &HeldPorts) -> impl Iterator<Item = Step> {
+    let generation = attachment.generation;
+    let claims = attachment_claims(attachment).into_iter();
+    let own = claims.filter_map(move |claim| {
+        let held = held.get(&claim)?;
+        (held.generation == generation).then_some(claim)
+    });
+    own.map(move |claim| Step::ReleasePort { claim, generation })
+}
+
+#[cfg(test)]
+mod tests;
