@@ -171,7 +171,8 @@ fn told([pod, world]: &[Vec<Vec<u8>>; 2]) -> String {
         let packets = packets.iter().filter(|packet| !is_of_neighbours(packet));
         packets
             .map(|packet| format!("{whose} gets {}\n", traces::fields(packet)))
-            .collect()
+            .collect::<Vec<_>>()
+            .concat()
     };
     lines("the pod", pod) + &lines("the world", world)
 }
@@ -196,18 +197,18 @@ fn on_the_other_side_all_is_as_through_netfilter_but_what_is_explained() -> Resu
         steps,
     } in addresses.into_iter().flat_map(traces::all)
     {
-        let mut differences = String::new();
+        let mut differences = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             let at = || format!("{name}, step {number}");
             let us = told(&ours.run(step, &our_captures).with_context(at)?);
             let them = told(&theirs.run(step, &their_captures).with_context(at)?);
             if us != them {
-                differences += &format!("{}:\nours:\n{us}netfilter's:\n{them}\n", at());
+                differences.push(format!("{}:\nours:\n{us}netfilter's:\n{them}\n", at()));
             }
         }
         match (explained, differences.is_empty()) {
             (None, true) | (Some(_), false) => {}
-            (None, false) => wrong.push(differences),
+            (None, false) => wrong.extend(differences),
             (Some(why), true) => wrong.push(format!("{name}: no longer differs: {why}")),
         }
     }
