@@ -1,12 +1,14 @@
 //! The node's addresses and routes change while pods talk.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use e2e::{Echo, Machine, NODE, Pod, Sandbox, Sniffer, UPLINK, WORLD, udp_source, until_within};
+use e2e::{
+    Echo, Machine, NODE, Pod, Sandbox, Sniffer, UPLINK, WORLD, udp_source, until, until_within,
+};
 use serde_json::Value;
 
 /// An address in the world to which only default routes lead.
@@ -23,29 +25,31 @@ fn attached(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
-/// Traffic without a pause: datagrams of one old flow and of ever new ones to each server, until told to stop.
-fn chatter(pod: &Machine, servers: &[SocketAddr], stop: &AtomicBool) -> Result<u64> {
+/// Traffic without a pause: datagrams of one old flow and of ever new ones to each server, until told to stop. Counts
+/// in `sent`. Must run on the pod.
+fn chatter(servers: &[SocketAddr], stop: &AtomicBool, sent: &AtomicU64) -> Result<()> {
     let open = |server: &SocketAddr| {
         let any = if server.is_ipv4() {
             "0.0.0.0:0"
         } else {
             "[::]:0"
         };
-        let socket = pod.run(|| UdpSocket::bind(any))?;
+        let socket = UdpSocket::bind(any)?;
         socket.connect(server)?;
         anyhow::Ok(socket)
     };
     let old = servers.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let mut sent = 0;
     while !stop.load(Ordering::Relaxed) {
         for (server, old) in servers.iter().zip(&old) {
             // While routes are moving, sending may fail; what leaves the node is what counts.
             let _ = old.send(b"old");
             let _ = open(server)?.send(b"new");
-            sent += 2;
+            sent.fetch_add(2, Ordering::Relaxed);
         }
+        // Enough to hit any moment, and not so much that the node has no time for anything else.
+        thread::yield_now();
     }
-    Ok(sent)
+    Ok(())
 }
 
 /// Runs `change` in the middle of chatter to `servers`. Nothing may ever reach the world with a pod's address.
@@ -56,15 +60,20 @@ fn under_chatter(
     change: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let sniffer = Sniffer::for_pods(&sandbox.world, "any")?;
-    let stop = AtomicBool::new(false);
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let goes_on = |than: u64| {
+        until("the pod chatters", || {
+            Ok((sent.load(Ordering::Relaxed) > than + 100).then_some(()))
+        })
+    };
     thread::scope(|scope| -> Result<()> {
-        let chatter = scope.spawn(|| chatter(&pod.machine, servers, &stop));
-        let changed = change();
+        let chatter = scope.spawn(|| pod.machine.run(|| chatter(servers, &stop, &sent)));
+        let changed = goes_on(0)
+            .and_then(|()| change())
+            .and_then(|()| goes_on(sent.load(Ordering::Relaxed)));
         stop.store(true, Ordering::Relaxed);
-        let sent = chatter.join().ok().context("the chatter panicked")??;
-        changed?;
-        assert!(sent > 100, "only {sent} datagrams were sent");
-        Ok(())
+        chatter.join().ok().context("the chatter panicked")??;
+        changed
     })?;
     assert_eq!(sniffer.end()?, Vec::<String>::new());
     Ok(())
