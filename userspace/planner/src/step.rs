@@ -237,11 +237,7 @@ impl Step {
                 key,
                 value,
                 previous,
-            } => Some(Self::SetSysctl {
-                key: key.clone(),
-                value: previous.clone(),
-                previous: value.clone(),
-            }),
+            } => Some(set_sysctl(key, previous, value)),
             Self::CreateBridge(spec) => Some(Self::DeleteBridge {
                 name: spec.name.clone(),
                 alias: spec.alias.clone(),
@@ -336,6 +332,14 @@ impl Step {
         } else {
             None
         }
+    }
+}
+
+fn set_sysctl(key: &SysctlKey, value: &str, previous: &str) -> Step {
+    Step::SetSysctl {
+        key: key.clone(),
+        value: value.to_owned(),
+        previous: previous.to_owned(),
     }
 }
 

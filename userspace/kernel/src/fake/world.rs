@@ -63,11 +63,7 @@ impl World {
 
     pub(super) fn execute(&mut self, step: &Step) -> Result<(), Errno> {
         match step {
-            Step::SetSysctl { key, value, .. } => {
-                let present = self.sysctls.get_mut(key).ok_or(Errno::ENOENT)?;
-                value.clone_into(present);
-                Ok(())
-            }
+            Step::SetSysctl { key, value, .. } => self.set_sysctl(key, value),
             Step::CreateBridge(spec) => self.create_bridge(spec),
             Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
             Step::SetMac { link, mac } => {
@@ -126,6 +122,12 @@ impl World {
             }
             Step::DetachSockets { .. } | Step::Sweep => Ok(()),
         }
+    }
+
+    fn set_sysctl(&mut self, key: &SysctlKey, value: &str) -> Result<(), Errno> {
+        let present = self.sysctls.get_mut(key).ok_or(Errno::ENOENT)?;
+        value.clone_into(present);
+        Ok(())
     }
 
     fn create_bridge(&mut self, spec: &BridgeSpec) -> Result<(), Errno> {
