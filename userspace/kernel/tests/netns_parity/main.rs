@@ -151,6 +151,11 @@ fn clear(host: &mut Host) {
         let (key, previous) = entry;
         host.execute(&Step::RemoveEntry { key, previous }).unwrap();
     }
+    for (claim, held) in host.observe(&Scope::Ports).unwrap().held {
+        let generation = held.generation;
+        host.execute(&Step::ReleasePort { claim, generation })
+            .unwrap();
+    }
     let others: BTreeSet<IfName> = observe(host).links.into_keys().collect();
     for name in others.iter().filter(|name| **name != link("lo")) {
         run(&format!("ip link del {name}"));
