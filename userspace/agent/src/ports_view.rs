@@ -7,8 +7,8 @@ use planner::{Claim, HeldPorts, Holding, mapping_claims};
 
 use crate::view;
 
-/// Every published port, in the order of port and protocol; `now` is in seconds since 1970.
-pub(crate) fn ports(ports: &Ports, now: u64) -> Vec<PortView> {
+/// Every published port, in the order of port and protocol.
+pub(crate) fn ports(ports: &Ports) -> Vec<PortView> {
     let mut all: Vec<(&Record, &PortMapping)> = Vec::new();
     for record in &ports.records {
         let mappings = record.attachment.port_mappings.iter();
@@ -25,11 +25,11 @@ pub(crate) fn ports(ports: &Ports, now: u64) -> Vec<PortView> {
     });
     let views = all.into_iter();
     views
-        .map(|(record, mapping)| port(record, mapping, &ports.held, now))
+        .map(|(record, mapping)| port(record, mapping, &ports.held))
         .collect()
 }
 
-fn port(record: &Record, mapping: &PortMapping, held: &HeldPorts, now: u64) -> PortView {
+fn port(record: &Record, mapping: &PortMapping, held: &HeldPorts) -> PortView {
     let attachment = &record.attachment;
     let key = &attachment.key;
     let held_by = |claim: &Claim| match held.get(claim) {
@@ -47,7 +47,6 @@ fn port(record: &Record, mapping: &PortMapping, held: &HeldPorts, now: u64) -> P
         pod: attachment.pod.as_ref().map(view::pod),
         state: view::state(record.state).to_owned(),
         since: record.created_at,
-        age_seconds: now.saturating_sub(record.created_at),
         claims: claims
             .map(|claim| ClaimView {
                 socket: claim.socket().to_string(),

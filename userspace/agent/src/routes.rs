@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, no_such_path};
 use crate::requests::{App, Place};
-use crate::{clock, flows, ports_view, view};
+use crate::{flows, ports_view, view};
 
 /// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -134,7 +134,7 @@ async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {
 
 async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<PortView>> {
     let ports = app.handle.ports().await?;
-    Ok(Json(ports_view::ports(&ports, clock::now())))
+    Ok(Json(ports_view::ports(&ports)))
 }
 
 async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer<FlowsView> {

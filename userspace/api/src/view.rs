@@ -112,8 +112,6 @@ pub struct PortView {
     pub state: String,
     /// When it was claimed, in seconds since 1970 (UTC).
     pub since: u64,
-    /// How long ago that is, in seconds.
-    pub age_seconds: u64,
     /// What holds it, in each family.
     pub claims: Vec<ClaimView>,
 }

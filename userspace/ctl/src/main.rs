@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use api::{
@@ -145,7 +146,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Ports { json: true, .. } => raw(&get(client, path::HOSTPORTS)?),
         Verb::Ports { port, json: false } => {
             let ports: Vec<PortView> = get(client, path::HOSTPORTS)?.decode()?;
-            Ok(render::ports(&ports, port))
+            Ok(render::ports(&ports, port, now()))
         }
         Verb::Version => {
             let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));
@@ -153,6 +154,16 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             Ok(render::version(env!("CARGO_PKG_VERSION"), agent.as_ref()))
         }
     }
+}
+
+/// Seconds since 1970 (UTC); 0 on a machine whose clock says that it is earlier.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "ages are shown by the reader's clock"
+)]
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |duration| duration.as_secs())
 }
 
 fn get(client: &Client, path: &str) -> Result<Reply> {

@@ -5,8 +5,8 @@ use comfy_table::Row;
 
 use super::{duration, join, number, port, row, table, text};
 
-/// One line for each published port; `None` for all, or those of one number.
-pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>) -> String {
+/// One line for each published port; `None` for all, or those of one number. `now` is in seconds since 1970.
+pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String {
     let chosen = |view: &&PortView| wanted.is_none_or(|wanted| view.port.host_port == wanted);
     let chosen: Vec<&PortView> = ports.iter().filter(chosen).collect();
     if chosen.is_empty() {
@@ -20,14 +20,14 @@ pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>) -> String {
         "POD",
         "CONTAINER",
         "NETWORK",
-        "SINCE",
+        "FOR",
         "HELD BY",
         "STATE",
     ];
-    table(&header, chosen.into_iter().map(line))
+    table(&header, chosen.into_iter().map(|view| line(view, now)))
 }
 
-fn line(view: &PortView) -> Row {
+fn line(view: &PortView, now: u64) -> Row {
     let pod = view.pod.as_ref();
     let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
     let container: String = view.container_id.chars().take(12).collect();
@@ -36,7 +36,7 @@ fn line(view: &PortView) -> Row {
         text(pod.unwrap_or_else(|| "-".to_owned())),
         text(container),
         text(&view.network),
-        number(duration(view.age_seconds)),
+        number(duration(now.saturating_sub(view.since))),
         text(join(view.claims.iter().map(claim))),
         text(&view.state),
     ])

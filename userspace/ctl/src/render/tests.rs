@@ -268,6 +268,9 @@ fn what_is_not_shown_is_counted() {
     assert_eq!(flows(&FlowsView::default()), "No flows.\n");
 }
 
+/// Three days and two hours after [`published`]'s first port was.
+const NOW: u64 = 1_700_266_400;
+
 fn published() -> Vec<PortView> {
     let claim = |socket: &str, held_by: &str| ClaimView {
         socket: socket.into(),
@@ -283,7 +286,6 @@ fn published() -> Vec<PortView> {
         }),
         state: "attached".into(),
         since: 1_700_000_000,
-        age_seconds: 3 * 86_400 + 7200,
         claims: vec![
             claim("0.0.0.0:8080", "socket"),
             claim("[::]:8080", "nothing"),
@@ -294,7 +296,7 @@ fn published() -> Vec<PortView> {
         network: "nomad".into(),
         container_id: "fedcba9876543210".into(),
         state: "pending".into(),
-        age_seconds: 5,
+        since: 1_700_266_395,
         claims: vec![claim("192.0.2.7:9899", "table")],
         ..PortView::default()
     };
@@ -303,15 +305,18 @@ fn published() -> Vec<PortView> {
 
 #[test]
 fn ports_say_whose_they_are_and_what_holds_them() {
-    insta::assert_snapshot!(ports(&published(), None), @r"
-    PORT                     POD         CONTAINER     NETWORK  SINCE    HELD BY                            STATE
+    insta::assert_snapshot!(ports(&published(), None, NOW), @r"
+    PORT                     POD         CONTAINER     NETWORK  FOR      HELD BY                            STATE
     8080->80/tcp             shop/web-0  0123456789ab  default  3 d 2 h  0.0.0.0:8080,[::]:8080 (NOT HELD)  attached
     192.0.2.7:9899->80/sctp  -           fedcba987654  nomad        5 s  192.0.2.7:9899 (table)             pending
     ");
-    insta::assert_snapshot!(ports(&published(), Some(9899)), @r"
-    PORT                     POD  CONTAINER     NETWORK  SINCE  HELD BY                 STATE
-    192.0.2.7:9899->80/sctp  -    fedcba987654  nomad      5 s  192.0.2.7:9899 (table)  pending
+    insta::assert_snapshot!(ports(&published(), Some(9899), NOW), @r"
+    PORT                     POD  CONTAINER     NETWORK  FOR  HELD BY                 STATE
+    192.0.2.7:9899->80/sctp  -    fedcba987654  nomad    5 s  192.0.2.7:9899 (table)  pending
     ");
-    assert_eq!(ports(&published(), Some(80)), "Port 80 leads to no pod.\n");
-    assert_eq!(ports(&[], None), "No published ports.\n");
+    assert_eq!(
+        ports(&published(), Some(80), NOW),
+        "Port 80 leads to no pod.\n"
+    );
+    assert_eq!(ports(&[], None, NOW), "No published ports.\n");
 }
