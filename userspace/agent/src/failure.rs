@@ -29,12 +29,13 @@ impl From<EngineError> for Failure {
                 Category::Conflict | Category::Exhausted => cni::Error::taken(message),
                 Category::Unavailable => cni::Error::try_again_later(message),
             },
-            EngineError::PortInUse(_) => cni::Error::taken(message),
+            EngineError::PortInUse(_) | EngineError::PodCidrsKept { .. } => {
+                cni::Error::taken(message)
+            }
             EngineError::Clash(_) => cni::Error::invalid_config(message),
             EngineError::Different { .. } | EngineError::Unknown(_) => {
                 cni::Error::check_failed(message)
             }
-            EngineError::PodCidrsKept { .. } => cni::Error::taken(message),
             EngineError::Unfinished(_) | EngineError::Busy | EngineError::Stopped => {
                 cni::Error::try_again_later(message)
             }

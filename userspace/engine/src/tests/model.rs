@@ -152,7 +152,10 @@ impl World {
                 let is_taken = matches!(error, EngineError::PortInUse(_));
                 assert!(!is_undisturbed || is_taken, "{error}");
                 assert!(!is_taken || self.bound.contains(&port(pod)), "{error}");
-                assert_eq!(self.node.traces(), before, "{error}");
+                // A refused port and a failure besides: that one can only have met the undoing, which is done once.
+                if is_undisturbed || !is_taken {
+                    assert_eq!(self.node.traces(), before, "{error}");
+                }
             }
             Some(Err(_)) => {}
             None => drop(self.node.restart()),
