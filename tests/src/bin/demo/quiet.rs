@@ -6,6 +6,20 @@ use e2e::{Machine, UPLINK};
 use crate::cast::Cast;
 use crate::screen::Screen;
 
+/// The programs for processes of the node that dial or bind a published port.
+const SOCKET_PROGRAMS: [&str; 10] = [
+    "bind4",
+    "bind6",
+    "connect4",
+    "connect6",
+    "getpeername4",
+    "getpeername6",
+    "recvmsg4",
+    "recvmsg6",
+    "sendmsg4",
+    "sendmsg6",
+];
+
 pub(crate) fn show(screen: &mut Screen, cast: &Cast) {
     screen.section("What an administrator finds on the node");
     let node = &cast.sandbox.node;
@@ -19,7 +33,10 @@ pub(crate) fn show(screen: &mut Screen, cast: &Cast) {
     }
     screen.line("tc qdisc", qdiscs(node));
     screen.line("bpftool net", pod_programs(node, cast.pods.len()));
-    screen.line(format!("bpftool link, for {UPLINK}"), uplink_programs(node));
+    let uplink = linked(node, "[0-9]*", &["uplink_in", "uplink_out"]);
+    screen.line(format!("bpftool link, for {UPLINK}"), uplink);
+    let cgroup = linked(node, "cgroup-*", &SOCKET_PROGRAMS);
+    screen.line("bpftool link, for the node's cgroup", cgroup);
 }
 
 fn rules(node: &Machine, tool: &str) -> Result<String> {
@@ -61,8 +78,9 @@ fn pod_programs(node: &Machine, pods: usize) -> Result<String> {
 }
 
 /// Two programs on the uplink, by links that outlive the agent. Not every `bpftool net` knows that sort of link.
-fn uplink_programs(node: &Machine) -> Result<String> {
-    let pins = node.call("find /sys/fs/bpf -path */links/*")?;
+/// The programs of the pinned links whose names match `pattern`.
+fn linked(node: &Machine, pattern: &str, expected: &[&str]) -> Result<String> {
+    let pins = node.call(&format!("find /sys/fs/bpf -path */links/{pattern}"))?;
     let mut names = Vec::new();
     for pin in pins.lines() {
         let link = node.call_json(&format!("bpftool -j link show pinned {pin}"))?;
@@ -70,6 +88,6 @@ fn uplink_programs(node: &Machine) -> Result<String> {
         names.push(program["name"].as_str().unwrap_or_default().to_owned());
     }
     names.sort_unstable();
-    ensure!(names == ["uplink_in", "uplink_out"], "{names:?}");
+    ensure!(names == expected, "{names:?}");
     Ok(names.join(", "))
 }
