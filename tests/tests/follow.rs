@@ -100,3 +100,58 @@ fn an_uplinks_new_address_is_used_by_new_flows() -> Result<()> {
     assert_becomes(&pod, &WORLD[0].to_string(), "192.0.2.77")?;
     assert_becomes(&pod, &WORLD[1].to_string(), "2001:db8:1::77")
 }
+
+/// As MASQUERADE closes them: a flow that went on with the old address would never get an answer.
+#[test]
+fn a_flow_moves_off_an_address_that_is_gone() -> Result<()> {
+    const PORT: u16 = 41_000;
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = attached(&sandbox)?;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let server = SocketAddr::new(WORLD[0], 7000);
+    let seen = || udp_source(&pod.machine, PORT, server).map(|(seen, _)| seen);
+    assert_eq!(seen()?, SocketAddr::new(NODE[0], PORT));
+    let node = &sandbox.node;
+    node.call(&format!("ip address del {}/24 dev {UPLINK}", NODE[0]))?;
+    node.call(&format!("ip address add 192.0.2.77/24 dev {UPLINK}"))?;
+    let expected: SocketAddr = "192.0.2.77:41000".parse()?;
+    until_within(
+        Duration::from_secs(5),
+        "the flow has another address",
+        || Ok(seen().is_ok_and(|seen| seen == expected).then_some(())),
+    )
+}
+
+/// The kernel routes what pods send by the interface that it came by; so must whoever looks the next hop up.
+#[test]
+fn the_next_hop_of_a_rule_for_pods_chooses_the_address() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = attached(&sandbox)?;
+    let world = &sandbox.world;
+    world.call("ip address add 198.51.100.2/24 dev eth0")?;
+    world.call(&format!("ip address add {FAR}/32 dev lo"))?;
+    let _echo = Echo::at(world, SocketAddr::new(FAR.parse()?, 7000))?;
+    let node = &sandbox.node;
+    node.call(&format!("ip address add 198.51.100.1/24 dev {UPLINK}"))?;
+    assert_becomes(&pod, FAR, &NODE[0].to_string())?;
+    node.call("ip route add default via 198.51.100.2 table 100")?;
+    node.call("ip rule add iif cbr0 lookup 100")?;
+    assert_becomes(&pod, FAR, "198.51.100.1")
+}
+
+#[test]
+fn pods_leave_with_the_egress_address_while_the_node_has_it() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let agent = Agent::start(&sandbox.node, &["--egress-address", "192.0.2.99"])?;
+    let pod = attached(&sandbox)?;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let degraded = agent.get("/v1/status")?["degraded"].to_string();
+    assert!(degraded.contains("no-egress-address"), "{degraded}");
+    let server = SocketAddr::new(WORLD[0], 7000);
+    assert!(udp_source(&pod.machine, 0, server).is_err());
+    let add = format!("ip address add 192.0.2.99/24 dev {UPLINK}");
+    sandbox.node.call(&add)?;
+    assert_becomes(&pod, &WORLD[0].to_string(), "192.0.2.99")?;
+    // The other family leaves as before.
+    assert_becomes(&pod, &WORLD[1].to_string(), &NODE[1].to_string())
+}

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use e2e::{
     Config, Far, GATEWAYS, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream, WORLD, until,
 };

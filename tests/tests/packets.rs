@@ -20,6 +20,12 @@ mod masquerade;
 mod object;
 #[path = "packets/pods.rs"]
 mod pods;
+#[path = "packets/ports.rs"]
+mod ports;
+#[path = "packets/room.rs"]
+mod room;
+#[path = "packets/sources.rs"]
+mod sources;
 #[path = "packets/sweeping.rs"]
 mod sweeping;
 #[path = "packets/verifier.rs"]

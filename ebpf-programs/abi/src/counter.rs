@@ -39,8 +39,10 @@ pub struct Counters {
     pub dropped_bytes: u64,
     /// Flows made for the pod.
     pub new_flows: u64,
+    /// Flows of the pod that were forgotten before their time, to make room for another pod's.
+    pub evicted_flows: u64,
     /// Always zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 const _: () = assert!(size_of::<Counters>() == 64);

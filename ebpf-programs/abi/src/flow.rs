@@ -133,8 +133,8 @@ pub struct Flow {
     pub pod: u32,
     /// Generation of the pod when the flow was made. The entry is dead when the pod's is another.
     pub generation: u32,
-    /// Always zero.
-    pub reserved: u32,
+    /// What tells the flow from an earlier one with the same key: [`Turn::ticket`].
+    pub ticket: u32,
     /// Packets of this direction.
     pub packets: u64,
     /// Bytes of this direction, from the IP header on.
@@ -142,6 +142,33 @@ pub struct Flow {
 }
 
 const _: () = assert!(size_of::<Flow>() == 88);
+
+/// A flow that waits for its turn to be looked at, in [`crate::maps::TURNS`]. 48 bytes.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(C)]
+pub struct Turn {
+    /// Key of the original direction's entry.
+    pub key: Tuple,
+    /// [`Flow::ticket`]: another flow of the same key has a turn of its own.
+    pub ticket: u32,
+    /// Always zero.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Turn>() == 48);
 
 /// Key under which a first fragment leaves its ports for the fragments behind it (RFC 791, RFC 8200 4.5). 40 bytes.
 #[derive(

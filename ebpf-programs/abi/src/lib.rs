@@ -13,6 +13,7 @@
 mod address;
 mod counter;
 mod dialled;
+mod egress;
 mod flow;
 mod hostport;
 pub mod maps;
@@ -27,7 +28,8 @@ mod uplink;
 pub use address::{Address, Family, Mac, Port};
 pub use counter::{Counters, Direction, DropCount};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
-pub use flow::{Flow, FlowFlags, FragmentKey, FragmentPorts, Seen, Tuple};
+pub use egress::Egress;
+pub use flow::{Flow, FlowFlags, FragmentKey, FragmentPorts, Seen, Tuple, Turn};
 pub use hostport::{Hostport, HostportKey};
 pub use network::Network;
 pub use pod::{Endpoint, EndpointFlags, Interface, Pod};

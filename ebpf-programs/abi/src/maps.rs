@@ -4,8 +4,22 @@
 
 /// Flow table: hash, [`crate::Tuple`] → [`crate::Flow`], preallocated, never LRU: live flows are not evicted.
 pub const FLOWS: &str = "FLOWS";
-/// Entries of [`FLOWS`]; a flow is two.
+/// Entries of [`FLOWS`] unless the agent asks for another number; a flow is two.
 pub const FLOWS_CAPACITY: u32 = 131_072;
+
+/// The clock hand: queue of [`crate::Turn`], one for each flow. Every new flow looks at the two that have waited
+/// longest, so that dead flows go even while no agent sweeps. As long as [`FLOWS`] is.
+pub const TURNS: &str = "TURNS";
+
+/// How many flows each pod has: array, slot → `u64`, added to atomically.
+pub const LIVE: &str = "LIVE";
+/// Entries of [`LIVE`].
+pub const LIVE_CAPACITY: u32 = PODS_CAPACITY;
+
+/// Fixed egress addresses: hash, interface index of the bridge → [`crate::Egress`].
+pub const EGRESS: &str = "EGRESS";
+/// Entries of [`EGRESS`].
+pub const EGRESS_CAPACITY: u32 = 64;
 
 /// Fragments under way: LRU hash, [`crate::FragmentKey`] → [`crate::FragmentPorts`].
 pub const FRAGMENTS: &str = "FRAGMENTS";

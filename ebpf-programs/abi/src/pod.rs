@@ -37,7 +37,7 @@ pub struct Pod {
     pub flags: u32,
     /// The network that the pod belongs to: the interface index of its bridge.
     pub network: u32,
-    /// Most flows the pod may have at once; 0 for no limit.
+    /// Most flows the pod may have at once; 0 for [`crate::Settings::flow_quota`].
     pub flow_quota: u32,
     /// Always zero.
     pub reserved2: u32,

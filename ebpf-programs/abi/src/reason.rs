@@ -34,11 +34,15 @@ pub enum DropReason {
     StaleGeneration = 14,
     /// A promiscuous bridge has delivered the same packet already.
     Duplicate = 15,
+    /// The pod has as many flows as it may have.
+    FlowQuota = 16,
+    /// The node does not have the address that the pod's network is to leave with.
+    NoEgressAddress = 17,
 }
 
 impl DropReason {
     /// All reasons, by number.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Malformed,
         Self::SpoofedMac,
         Self::SpoofedAddress,
@@ -54,6 +58,8 @@ impl DropReason {
         Self::SpoofedFromOutside,
         Self::StaleGeneration,
         Self::Duplicate,
+        Self::FlowQuota,
+        Self::NoEgressAddress,
     ];
 
     /// The reason with this number.
@@ -81,6 +87,8 @@ impl DropReason {
             Self::SpoofedFromOutside => "spoofed-from-outside",
             Self::StaleGeneration => "stale-generation",
             Self::Duplicate => "duplicate",
+            Self::FlowQuota => "flow-quota",
+            Self::NoEgressAddress => "no-egress-address",
         }
     }
 }

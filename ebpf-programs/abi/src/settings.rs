@@ -64,13 +64,15 @@ pub struct Settings {
     pub port_low: u16,
     /// Highest port that MASQUERADE may move a flow to.
     pub port_high: u16,
-    /// [`SettingsFlags`].
-    pub flags: u32,
+    /// Most flows that a pod without a [`crate::Pod::flow_quota`] of its own may have at once; 0 for no limit.
+    pub flow_quota: u32,
     /// Cookie of the agent's network namespace (`SO_NETNS_COOKIE`): only sockets of that namespace are the node's own.
     /// 0 as long as nobody has said which.
     pub netns_cookie: u64,
+    /// [`SettingsFlags`].
+    pub flags: u32,
     /// Always zero.
-    pub reserved: [u32; 4],
+    pub reserved: [u32; 3],
 }
 
 const _: () = assert!(size_of::<Settings>() == 64);

@@ -25,8 +25,8 @@ pub struct Swept {
     pub timed_out: u64,
     /// Flows forgotten because their pod is gone.
     pub stale: u64,
-    /// Always zero.
-    pub reserved: u64,
+    /// Flows forgotten because the node has lost the address, or the uplink, that they were masqueraded with.
+    pub homeless: u64,
 }
 
 const _: () = assert!(size_of::<Swept>() == 32);

@@ -8,27 +8,25 @@ use core::mem::MaybeUninit;
 use core::ptr;
 
 use abi::{
-    Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Network, Pod, Seen, Settings, Tuple, Uplink, protocol,
+    Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
+    Hostport, HostportKey, Network, Pod, Seen, Settings, Tuple, Turn, Uplink, protocol,
 };
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_NOEXIST, bpf_fib_lookup, bpf_sock,
+    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_NOEXIST, bpf_sock,
 };
 use aya_ebpf::helpers;
 use aya_ebpf::maps::lpm_trie::Key;
 use verdict::checksum::Difference;
 use verdict::{ChecksumKind, Decision, Insertion, Node, Packet, Socket, Touch};
 
+use crate::atomic::{add, fetch_add};
 use crate::maps;
+use crate::route;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 const FILE_EXISTS: i32 = -17;
 const CURRENT_NETNS: u64 = u64::MAX;
 const TCP_LISTEN: u32 = 10;
-const AF_INET: u8 = 2;
-const FIB_OUTPUT: u32 = 2;
-const FIB_SUCCESS: i64 = 0;
-const FIB_NO_NEIGHBOUR: i64 = 7;
 
 /// `BPF_F_IPV6`, or 0 where the kernel does not know the flag: set by the loader.
 #[unsafe(no_mangle)]
@@ -200,6 +198,12 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
+    fn egress(&self, bridge: u32) -> Option<&Egress> {
+        // SAFETY: as above.
+        unsafe { maps::EGRESS.get(bridge) }
+    }
+
+    #[inline(always)]
     fn uplink(&self, interface: u32) -> Option<&Uplink> {
         // SAFETY: as above.
         unsafe { maps::UPLINKS.get(interface) }
@@ -262,8 +266,62 @@ impl Node for Kernel {
 
     #[inline(always)]
     fn remove_flow(&mut self, key: &Tuple) {
-        // Gone already is as good as removed.
-        let _ = maps::FLOWS.remove(key);
+        let Some(entry) = maps::FLOWS.get_ptr_mut(key) else {
+            return;
+        };
+        // SAFETY: as above.
+        let (flags, pod) = unsafe { ((*entry).flags, (*entry).pod) };
+        // Of several CPUs that remove an entry one succeeds.
+        if maps::FLOWS.remove(key).is_ok() && flags & FlowFlags::ORIGINAL != 0 {
+            self.release_flow(pod);
+        }
+    }
+
+    #[inline(always)]
+    fn reserve_flow(&mut self, pod: u32) -> i64 {
+        match maps::LIVE.get_ptr_mut(pod) {
+            // SAFETY: a map's value, aligned.
+            Some(live) => unsafe { fetch_add(live, 1) }.cast_signed(),
+            None => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn release_flow(&mut self, pod: u32) {
+        if let Some(live) = maps::LIVE.get_ptr_mut(pod) {
+            // SAFETY: a map's value, aligned.
+            unsafe { add(live, u64::MAX) }
+        }
+    }
+
+    #[inline(always)]
+    fn live_flows(&self, pod: u32) -> i64 {
+        match maps::LIVE.get_ptr(pod) {
+            // SAFETY: a map's value, aligned.
+            Some(live) => unsafe { ptr::read_volatile(live) }.cast_signed(),
+            None => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn take_turn(&mut self, turn: &mut Turn) -> bool {
+        let queue = (&raw const maps::TURNS).cast_mut().cast();
+        // SAFETY: the helper writes one value of the map, or zeros.
+        unsafe { helpers::bpf_map_pop_elem(queue, ptr::from_mut(turn).cast()) == 0 }
+    }
+
+    #[inline(always)]
+    fn await_turn(&mut self, turn: &Turn) {
+        // A flow that does not find a place is left to the sweep.
+        let _ = maps::TURNS.push(turn, 0);
+    }
+
+    #[inline(always)]
+    fn count_evicted(&mut self, pod: u32) {
+        if let Some(counters) = maps::COUNTERS.get_ptr_mut(pod * 2) {
+            // SAFETY: the element is this CPU's own.
+            unsafe { (*counters).evicted_flows += 1 }
+        }
     }
 
     #[inline(always)]
@@ -295,29 +353,7 @@ impl Node for Kernel {
 
     #[inline(always)]
     fn next_hop(&mut self, interface: u32, tuple: &Tuple) -> Address {
-        // SAFETY: zeros are a valid value of the helper's parameters.
-        let mut route: bpf_fib_lookup = unsafe { core::mem::zeroed() };
-        route.family = AF_INET;
-        route.l4_protocol = tuple.protocol;
-        route.ifindex = interface;
-        route.__bindgen_anon_3.ipv4_src = tuple.source.words()[3];
-        route.__bindgen_anon_4.ipv4_dst = tuple.destination.words()[3];
-        // SAFETY: the helper reads and writes `route` within the length given.
-        let result = unsafe {
-            helpers::bpf_fib_lookup(
-                self.skb.cast(),
-                &raw mut route,
-                size_of::<bpf_fib_lookup>() as i32,
-                FIB_OUTPUT,
-            )
-        };
-        let found = result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR;
-        if found && route.family == AF_INET {
-            // SAFETY: for this family the helper leaves the IPv4 next hop here.
-            Address::from_v4_word(unsafe { route.__bindgen_anon_4.ipv4_dst })
-        } else {
-            tuple.destination
-        }
+        route::next_hop(self.skb, interface, tuple)
     }
 
     #[inline(always)]
@@ -415,15 +451,4 @@ unsafe fn release(
     } else {
         Socket::Open
     }
-}
-
-/// Adds to a number that other CPUs add to as well. The result is not used: then no fetching instruction is needed.
-///
-/// # Safety
-/// `counter` must point to a map's value, aligned.
-#[inline(always)]
-unsafe fn add(counter: *mut u64, amount: u64) {
-    use core::intrinsics::{AtomicOrdering, atomic_xadd};
-    // SAFETY: the caller's promise.
-    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(counter, amount) };
 }

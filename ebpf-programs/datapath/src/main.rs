@@ -4,7 +4,7 @@
 //! workspace builds without the BPF toolchain.
 //!
 //! - `maps`: every map, by name.
-//! - `kernel`: packet and node as seen through BPF helpers.
+//! - `kernel`: packet and node as seen through BPF helpers, with `route` and `atomic`.
 //! - `stages`: one separately verified function per stage of `verdict`.
 //! - one file per hook of traffic control, and `sweep`.
 //! - `socket`: a socket that asks for an address; `dial` and `bind` are the programs on the cgroup.
@@ -21,6 +21,8 @@
 #[cfg(target_arch = "bpf")]
 mod action;
 #[cfg(target_arch = "bpf")]
+mod atomic;
+#[cfg(target_arch = "bpf")]
 mod bind;
 #[cfg(target_arch = "bpf")]
 mod dial;
@@ -30,6 +32,8 @@ mod from_pod;
 mod kernel;
 #[cfg(target_arch = "bpf")]
 mod maps;
+#[cfg(target_arch = "bpf")]
+mod route;
 #[cfg(target_arch = "bpf")]
 mod socket;
 #[cfg(target_arch = "bpf")]

@@ -1,15 +1,22 @@
 //! Every map of the object, pinned by name. Layouts and capacities are `abi`'s.
 
 use abi::{
-    Address, Counters, Dialled, DialledKey, DropCount, Endpoint, Flow, FragmentKey, FragmentPorts,
-    Hostport, HostportKey, Interface, Network, Pod, Settings, Swept, Tuple, Uplink, maps as names,
+    Address, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow, FragmentKey,
+    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Settings, Swept, Tuple, Turn,
+    Uplink, maps as names,
 };
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
-use verdict::Work;
+use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
+use verdict::{Hand, Work};
 
 #[map]
 pub(crate) static FLOWS: HashMap<Tuple, Flow> = HashMap::pinned(names::FLOWS_CAPACITY, 0);
+
+#[map]
+pub(crate) static TURNS: Queue<Turn> = Queue::pinned(names::FLOWS_CAPACITY, 0);
+
+#[map]
+pub(crate) static LIVE: Array<u64> = Array::pinned(names::LIVE_CAPACITY, 0);
 
 #[map]
 pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, FragmentPorts> =
@@ -36,6 +43,9 @@ pub(crate) static NETWORKS: HashMap<u32, Network> = HashMap::pinned(names::NETWO
 #[map]
 pub(crate) static DIALLED: LruHashMap<DialledKey, Dialled> =
     LruHashMap::pinned(names::DIALLED_CAPACITY, 0);
+
+#[map]
+pub(crate) static EGRESS: HashMap<u32, Egress> = HashMap::pinned(names::EGRESS_CAPACITY, 0);
 
 #[map]
 pub(crate) static UPLINKS: HashMap<u32, Uplink> = HashMap::pinned(names::UPLINKS_CAPACITY, 0);
@@ -79,4 +89,16 @@ pub(crate) fn work(whose: Scratch) -> Option<&'static mut Work> {
     // SAFETY: the element is this CPU's own, and `Scratch` says why nobody else uses it meanwhile. Zeros, which it
     // starts as, are a valid `Work`.
     Some(unsafe { &mut *work })
+}
+
+/// Notes of the clock hand, used by packets at hooks only. Never pinned, as [`SCRATCH`].
+#[map]
+static HAND: PerCpuArray<Hand> = PerCpuArray::with_max_entries(1, 0);
+
+/// This CPU's notes of the clock hand.
+#[inline(always)]
+pub(crate) fn hand() -> Option<&'static mut Hand> {
+    let hand = HAND.get_ptr_mut(0)?;
+    // SAFETY: as for `work`.
+    Some(unsafe { &mut *hand })
 }

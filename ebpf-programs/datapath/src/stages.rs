@@ -84,8 +84,19 @@ stage!(stage_try_dialled(attempt: u32) -> Decision<bool>, |kernel, work, attempt
 stage!(stage_deliver() -> Verdict, |kernel, work| {
     stages::deliver(kernel, work)
 });
-stage!(stage_open_direct() -> Decision<()>, |kernel, work| {
+stage!(stage_open_direct() -> Decision<bool>, |kernel, work| {
     stages::open_direct(kernel, work)
+});
+stage!(stage_turn() -> (), |kernel, work| {
+    if let Some(hand) = maps::hand() {
+        stages::turn(kernel, work, hand);
+    }
+});
+stage!(stage_make_room() -> bool, |kernel, work| {
+    match maps::hand() {
+        Some(hand) => stages::make_room(kernel, work, hand),
+        None => false,
+    }
 });
 stage!(stage_translate() -> Decision<()>, |kernel, work| {
     stages::translate(kernel, work)
@@ -182,7 +193,7 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn open_direct(&mut self) -> Decision<()> {
+    fn open_direct(&mut self) -> Decision<bool> {
         Code::from_code(stage_open_direct(self.skb))
     }
 
@@ -199,6 +210,16 @@ impl Hook for Stages {
     #[inline(always)]
     fn deliver(&mut self) -> Verdict {
         Code::from_code(stage_deliver(self.skb))
+    }
+
+    #[inline(always)]
+    fn turn(&mut self) {
+        stage_turn(self.skb);
+    }
+
+    #[inline(always)]
+    fn make_room(&mut self) -> bool {
+        Code::from_code(stage_make_room(self.skb))
     }
 
     #[inline(always)]

@@ -33,7 +33,7 @@ fn sweep(context: TcContext) -> i32 {
             core::ptr::null_mut(),
             0,
         );
-        ((*swept).timed_out + (*swept).stale) as i32
+        ((*swept).timed_out + (*swept).stale + (*swept).homeless) as i32
     }
 }
 
@@ -57,6 +57,7 @@ extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mu
             Sweep::Kept | Sweep::Removed(Fate::Alive) => (*swept).kept += 1,
             Sweep::Removed(Fate::TimedOut) => (*swept).timed_out += 1,
             Sweep::Removed(Fate::Stale) => (*swept).stale += 1,
+            Sweep::Removed(Fate::Homeless) => (*swept).homeless += 1,
         }
     }
     CONTINUE

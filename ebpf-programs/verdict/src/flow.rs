@@ -1,6 +1,6 @@
 //! Flows: finding, making, and when one is dead. Knows nothing of why an address is translated.
 
-use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
+use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, Turn, protocol};
 
 use crate::local;
 use crate::node::{Insertion, Node, Touch};
@@ -58,7 +58,7 @@ fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
     flow.uplink = terms.uplink;
     flow.pod = terms.pod;
     flow.generation = terms.generation;
-    flow.reserved = 0;
+    flow.ticket = 0;
     flow.packets = 0;
     flow.bytes = 0;
 }
@@ -181,17 +181,61 @@ fn reopen<E: Node>(node: &mut E, entry: E::Entry, work: &mut Work) {
 /// Adds [`Work::pair`] to the table. `Ok(false)`: the replies' tuple belongs to another flow that is alive.
 #[inline(always)]
 pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
+    let pod = work.pair.original.flow.pod;
+    let live = node.reserve_flow(pod);
+    let inserted = if has_room(node, pod, live) {
+        insert_pair(node, work)
+    } else {
+        Err(DropReason::FlowQuota)
+    };
+    if inserted != Ok(Inserted::New) {
+        node.release_flow(pod);
+    }
+    Ok(inserted? != Inserted::Not)
+}
+
+/// Whether a pod that has `live` flows may have one more. The node's own flows are not counted.
+#[inline(always)]
+fn has_room<E: Node>(node: &E, pod: u32, live: i64) -> bool {
+    let own = node.pod(pod).map_or(0, |pod| pod.flow_quota);
+    let quota = match own {
+        0 => node.settings().map_or(0, |settings| settings.flow_quota),
+        own => own,
+    };
+    pod == 0 || quota == 0 || live < i64::from(quota)
+}
+
+/// What became of a pair of entries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inserted {
+    /// They are in the table.
+    New,
+    /// Another CPU has added the same flow.
+    Before,
+    /// The replies' tuple is taken.
+    Not,
+}
+
+#[inline(always)]
+fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
     work.pair.original.flow.seen = work.headers.seen;
+    work.pair.original.flow.ticket = node.random();
     work.pair.original.flow.packets = 1;
     work.pair.original.flow.bytes = u64::from(work.headers.length);
     if !insert_reply(node, work)? {
-        return Ok(false);
+        return Ok(Inserted::Not);
     }
     match node.insert_flow(&work.pair.original.key, &work.pair.original.flow) {
         Insertion::Done => {
             work.translated = work.pair.original.flow.translated;
             node.count_flow(work.pair.original.flow.pod);
-            Ok(true)
+            work.turn = Turn {
+                key: work.pair.original.key,
+                ticket: work.pair.original.flow.ticket,
+                reserved: 0,
+            };
+            node.await_turn(&work.turn);
+            Ok(Inserted::New)
         }
         Insertion::Full => {
             node.remove_flow(&work.pair.reply.key);
@@ -201,10 +245,10 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
             // Another CPU was faster with the same flow: its mapping serves this packet as well.
             node.remove_flow(&work.pair.reply.key);
             let Some(entry) = node.flow(&work.pair.original.key) else {
-                return Ok(false);
+                return Ok(Inserted::Not);
             };
             work.translated = node.read(entry).translated;
-            Ok(true)
+            Ok(Inserted::Before)
         }
     }
 }
@@ -257,6 +301,8 @@ pub enum Fate {
     TimedOut,
     /// Its pod is gone.
     Stale,
+    /// The node has lost the address or the uplink that it was masqueraded with.
+    Homeless,
 }
 
 /// What is to become of the entry `flow` at `key`, whose other direction is at `opposite`.
@@ -271,6 +317,9 @@ pub(crate) fn fate<E: Node>(
     if is_stale(node, flow) {
         return Fate::Stale;
     }
+    if is_homeless(node, key, flow) {
+        return Fate::Homeless;
+    }
     let Some(settings) = node.settings() else {
         return Fate::Alive;
     };
@@ -283,6 +332,20 @@ pub(crate) fn fate<E: Node>(
     } else {
         Fate::Alive
     }
+}
+
+/// Whether a masqueraded flow's address or uplink is gone, as the kernel's MASQUERADE judges it.
+#[inline(always)]
+fn is_homeless<E: Node>(node: &E, key: &Tuple, flow: &Flow) -> bool {
+    if flow.flags & FlowFlags::SNAT == 0 || flow.flags & FlowFlags::FROM_POD != 0 {
+        return false;
+    }
+    let source = if flow.flags & FlowFlags::ORIGINAL == 0 {
+        &key.destination
+    } else {
+        &flow.translated.source
+    };
+    !node.is_local(source) || node.uplink(flow.uplink).is_none()
 }
 
 /// Whether a flow has been silent for too long. The two directions may be given in either order.

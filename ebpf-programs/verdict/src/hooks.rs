@@ -38,13 +38,17 @@ pub trait Hook {
     /// [`crate::stages::open_hostport`].
     fn open_hostport(&mut self) -> Decision<()>;
     /// [`crate::stages::open_direct`].
-    fn open_direct(&mut self) -> Decision<()>;
+    fn open_direct(&mut self) -> Decision<bool>;
     /// [`crate::stages::find_dialled`].
     fn find_dialled(&mut self) -> Decision<HostportMatch>;
     /// [`crate::stages::try_dialled`].
     fn try_dialled(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::deliver`].
     fn deliver(&mut self) -> Verdict;
+    /// [`crate::stages::turn`].
+    fn turn(&mut self);
+    /// [`crate::stages::make_room`].
+    fn make_room(&mut self) -> bool;
     /// [`crate::stages::translate`].
     fn translate(&mut self) -> Decision<()>;
     /// [`crate::stages::translate_quoted`].
@@ -93,7 +97,8 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
 #[inline(always)]
 fn open_dialled(hook: &mut impl Hook) -> Decision<()> {
     for attempt in 0..local::TRIES {
-        if hook.try_dialled(attempt)? {
+        if with_room(hook, |hook| hook.try_dialled(attempt))? {
+            hook.turn();
             return Ok(());
         }
     }
@@ -134,11 +139,21 @@ fn leave(hook: &mut impl Hook) -> Decision<()> {
         Origin::Collision => hook.keep_source(),
     }
     for attempt in 0..TRIES {
-        if hook.try_port(attempt)? {
+        if with_room(hook, |hook| hook.try_port(attempt))? {
+            hook.turn();
             return hook.translate();
         }
     }
     Err(DropReason::NoPort)
+}
+
+/// Makes a flow; where the table is full, makes room and tries once more.
+#[inline(always)]
+fn with_room<H: Hook, T>(hook: &mut H, make: impl Fn(&mut H) -> Decision<T>) -> Decision<T> {
+    match make(hook) {
+        Err(DropReason::FlowTableFull) if hook.make_room() => make(hook),
+        outcome => outcome,
+    }
 }
 
 /// A fragment without ports must not leave with a pod's address.
@@ -171,7 +186,7 @@ pub fn uplink_in(hook: &mut impl Hook) -> Verdict {
 }
 
 #[inline(always)]
-fn enter(hook: &mut impl Hook) -> Decision<()> {
+fn enter<H: Hook>(hook: &mut H) -> Decision<()> {
     match hook.parse_uplink()? {
         Content::Foreign | Content::Arp => return Ok(()),
         // Without ports nothing can be translated: the node's own reassembly has the last word.
@@ -185,11 +200,17 @@ fn enter(hook: &mut impl Hook) -> Decision<()> {
     hook.check_outsider()?;
     match hook.find_hostport()? {
         HostportMatch::Pod => {
-            hook.open_hostport()?;
+            with_room(hook, H::open_hostport)?;
+            hook.turn();
             hook.translate()
         }
         HostportMatch::Socket => Ok(()),
-        HostportMatch::None => hook.open_direct(),
+        HostportMatch::None => {
+            if with_room(hook, H::open_direct)? {
+                hook.turn();
+            }
+            Ok(())
+        }
     }
 }
 

@@ -120,9 +120,9 @@ pub(crate) fn open<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
 
 /// Makes a flow that changes nothing for a packet to a pod's own address, so that replies are not masqueraded.
 #[inline(always)]
-pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     let Some(endpoint) = node.endpoint(&work.headers.tuple.destination) else {
-        return Ok(());
+        return Ok(false);
     };
     work.endpoint = *endpoint;
     work.pod = work.endpoint.pod;
@@ -130,7 +130,7 @@ pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<()
         || !work.headers.may_open()
         || node.prefix_class(&work.headers.tuple.source) & PrefixClass::NO_MASQUERADE != 0
     {
-        return Ok(());
+        return Ok(false);
     }
     let terms = Terms {
         way: Way::In,
@@ -143,5 +143,5 @@ pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<()
     work.pair
         .fill(&work.headers.tuple, &work.headers.tuple, &terms);
     // When the tuple is taken, the pod itself has opened this flow, and its entry serves both.
-    flow::insert(node, work).map(|_| ())
+    flow::insert(node, work)
 }

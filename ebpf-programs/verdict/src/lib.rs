@@ -33,6 +33,7 @@ mod outcome;
 mod packet;
 mod parse;
 mod rewrite;
+mod room;
 mod sender;
 #[cfg(any(test, feature = "simulator"))]
 pub mod simulator;
@@ -44,6 +45,7 @@ pub use hooks::Hook;
 pub use node::{Insertion, Node, Socket, Touch};
 pub use outcome::{Code, Decision, Verdict};
 pub use packet::{ChecksumKind, Packet};
+pub use room::Hand;
 pub use sweep::{Sweep, forget};
 pub use work::{
     Content, Fragment, Headers, HostportMatch, Origin, Pair, Tracked, Transport, Way, Work,

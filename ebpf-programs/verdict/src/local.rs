@@ -111,7 +111,10 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     let settings = node.settings().ok_or(DropReason::NoPort)?;
     let mut to = work.headers.tuple;
     to.source = work.source;
-    to.source_port = candidate(attempt, to.source_port, random, settings);
+    let Some(port) = candidate(attempt, to.source_port, random, settings) else {
+        return Err(DropReason::NoPort);
+    };
+    to.source_port = port;
     to.destination = work.hostport.address;
     to.destination_port = work.hostport.port;
     let hairpin = work.source != work.headers.tuple.source;
@@ -132,7 +135,7 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     }
     match flow::insert(node, work) {
         // Without a hostport there is nothing that the table is needed for.
-        Err(DropReason::FlowTableFull) if !dnat => {
+        Err(DropReason::FlowTableFull | DropReason::FlowQuota) if !dnat => {
             work.translated = work.headers.tuple;
             Ok(true)
         }

@@ -1,8 +1,8 @@
 //! The node around a packet: its tables, sockets, routes, clock. Decides nothing.
 
 use abi::{
-    Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Network, Pod, Settings, Tuple, Uplink,
+    Address, Direction, DropReason, Egress, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
+    HostportKey, Network, Pod, Settings, Tuple, Turn, Uplink,
 };
 
 /// What the stages may ask of the node and change in it.
@@ -34,6 +34,9 @@ pub trait Node {
     /// A network, by the interface index of its bridge.
     fn network(&self, bridge: u32) -> Option<&Network>;
 
+    /// The fixed egress addresses of a network, by the interface index of its bridge.
+    fn egress(&self, bridge: u32) -> Option<&Egress>;
+
     /// An uplink, by interface index.
     fn uplink(&self, interface: u32) -> Option<&Uplink>;
 
@@ -58,8 +61,26 @@ pub trait Node {
     /// Adds an entry unless the key has one.
     fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion;
 
-    /// Removes an entry; it may be gone already.
+    /// Removes an entry; it may be gone already. With an entry of the original direction its pod has a flow less.
     fn remove_flow(&mut self, key: &Tuple);
+
+    /// Counts a flow that is about to be made, and returns how many the pod had; a number below zero is none.
+    fn reserve_flow(&mut self, pod: u32) -> i64;
+
+    /// Takes back [`Node::reserve_flow`].
+    fn release_flow(&mut self, pod: u32);
+
+    /// How many flows a pod has.
+    fn live_flows(&self, pod: u32) -> i64;
+
+    /// Takes the turn that has waited longest; false where none waits.
+    fn take_turn(&mut self, turn: &mut Turn) -> bool;
+
+    /// Lets a flow wait for its turn. Where too many wait, it never comes.
+    fn await_turn(&mut self, turn: &Turn);
+
+    /// Counts a flow of a pod that had to make room.
+    fn count_evicted(&mut self, pod: u32);
 
     /// Ports that the first fragment has left.
     fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts>;
@@ -70,7 +91,8 @@ pub trait Node {
     /// The socket of the node that a packet with this tuple would reach if it came in; TCP and UDP only.
     fn socket(&mut self, incoming: &Tuple) -> Socket;
 
-    /// The next hop of an IPv4 packet leaving by `interface`: its destination, if that is on the link or unknown.
+    /// The next hop of an IPv4 packet leaving by `interface`, by the route that the kernel took: its destination, if
+    /// that is on the link or unknown.
     fn next_hop(&mut self, interface: u32, tuple: &Tuple) -> Address;
 
     /// Counts a flow made for a pod.

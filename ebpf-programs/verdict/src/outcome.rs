@@ -142,6 +142,8 @@ fn reason_of(number: u64) -> DropReason {
         13 => DropReason::SpoofedFromOutside,
         14 => DropReason::StaleGeneration,
         15 => DropReason::Duplicate,
+        16 => DropReason::FlowQuota,
+        17 => DropReason::NoEgressAddress,
         _ => DropReason::Malformed,
     }
 }

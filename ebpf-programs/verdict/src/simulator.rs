@@ -7,17 +7,19 @@ pub mod example;
 pub mod frame;
 mod node;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use abi::{
-    Address, Counters, Direction, DropCount, DropReason, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Network, Pod, PrefixKey, Settings, Swept, Tuple, Uplink,
+    Address, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow, FragmentKey,
+    FragmentPorts, Hostport, HostportKey, Network, Pod, PrefixKey, Settings, Swept, Tuple, Turn,
+    Uplink,
 };
 
 use crate::flow::Fate;
 use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Decision, Verdict};
+use crate::room::Hand;
 use crate::stages;
 use crate::sweep::{Sweep, forget};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
@@ -53,6 +55,12 @@ pub struct World {
     pub flows: BTreeMap<Tuple, Flow>,
     /// How many entries the flow table holds.
     pub flow_capacity: usize,
+    /// How many flows each pod has.
+    pub live: BTreeMap<u32, i64>,
+    /// Flows that wait for their turn.
+    pub turns: VecDeque<Turn>,
+    /// Egress addresses, by the interface index of the bridge.
+    pub egress: BTreeMap<u32, Egress>,
     /// The fragment table.
     pub fragments: BTreeMap<FragmentKey, FragmentPorts>,
     /// The node's sockets, by the tuple of packets that reach them.
@@ -82,6 +90,9 @@ impl Default for World {
             prefixes: BTreeMap::new(),
             flows: BTreeMap::new(),
             flow_capacity: abi::maps::FLOWS_CAPACITY as usize,
+            live: BTreeMap::new(),
+            turns: VecDeque::new(),
+            egress: BTreeMap::new(),
             fragments: BTreeMap::new(),
             sockets: BTreeMap::new(),
             next_hops: BTreeMap::new(),
@@ -110,6 +121,7 @@ pub struct Simulator {
     /// The node.
     pub world: World,
     work: Work,
+    hand: Hand,
     interface: u32,
 }
 
@@ -149,6 +161,7 @@ impl Simulator {
                 Sweep::Kept | Sweep::Removed(Fate::Alive) => swept.kept += 1,
                 Sweep::Removed(Fate::TimedOut) => swept.timed_out += 1,
                 Sweep::Removed(Fate::Stale) => swept.stale += 1,
+                Sweep::Removed(Fate::Homeless) => swept.homeless += 1,
             }
         }
         swept
@@ -212,7 +225,7 @@ impl hooks::Hook for Simulator {
         stages::open_hostport(&mut self.world, &mut self.work)
     }
 
-    fn open_direct(&mut self) -> Decision<()> {
+    fn open_direct(&mut self) -> Decision<bool> {
         stages::open_direct(&mut self.world, &mut self.work)
     }
 
@@ -226,6 +239,14 @@ impl hooks::Hook for Simulator {
 
     fn deliver(&mut self) -> Verdict {
         stages::deliver(&mut self.world, &mut self.work)
+    }
+
+    fn turn(&mut self) {
+        stages::turn(&mut self.world, &mut self.work, &mut self.hand);
+    }
+
+    fn make_room(&mut self) -> bool {
+        stages::make_room(&mut self.world, &mut self.work, &mut self.hand)
     }
 
     fn translate(&mut self) -> Decision<()> {

@@ -8,9 +8,12 @@ use abi::Direction;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
+use crate::room::Hand;
 use crate::sender::ETHERNET;
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
-use crate::{duplicate, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite, sender};
+use crate::{
+    duplicate, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite, room, sender,
+};
 
 /// Reads a frame on a pod's veth and finds out whose it is.
 #[inline(always)]
@@ -149,10 +152,22 @@ pub fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
     local::deliver(env, work)
 }
 
-/// Makes the flow of a packet to a pod's own address.
+/// Makes the flow of a packet to a pod's own address; tells whether one was made.
 #[inline(always)]
-pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     hostport::open_direct(node, work)
+}
+
+/// Turns the clock hand: what every new flow does for the table.
+#[inline(always)]
+pub fn turn<E: Node>(node: &mut E, work: &mut Work, hand: &mut Hand) {
+    room::turn(node, hand, work.now);
+}
+
+/// Makes room in a full table for [`Work::pair`].
+#[inline(always)]
+pub fn make_room<E: Node>(node: &mut E, work: &mut Work, hand: &mut Hand) -> bool {
+    room::make(node, hand, work.pair.original.flow.pod, work.now)
 }
 
 /// Writes [`Work::translated`] into the packet.

@@ -3,7 +3,7 @@
 //! In the kernel this is one element of a per-CPU array: too large for the stack of 512 bytes, and the pointers of
 //! a map's value may be map keys on every kernel. All-zero bytes are a valid value of every type in here.
 
-use abi::{Address, Endpoint, Family, Flow, Hostport, Tuple};
+use abi::{Address, Endpoint, Family, Flow, Hostport, Tuple, Turn};
 
 use crate::outcome::Code;
 
@@ -31,6 +31,10 @@ pub struct Work {
     pub pod: u32,
     /// Seconds of `CLOCK_MONOTONIC`; at uplinks only.
     pub now: u32,
+    /// The random number that ports are tried from.
+    pub random: u32,
+    /// The turn of the flow that was made.
+    pub turn: Turn,
 }
 
 /// What a packet says about itself.

@@ -26,12 +26,19 @@ pub(crate) fn on_bench(test: impl FnOnce(&mut Bench) -> Result<()> + Send) -> Re
 pub(crate) fn on_machine(
     test: impl FnOnce(&Machine, &mut Bench) -> Result<()> + Send,
 ) -> Result<()> {
+    on_machine_with(example::world(), test)
+}
+
+/// As [`on_machine`], with this world.
+pub(crate) fn on_machine_with(
+    mut world: World,
+    test: impl FnOnce(&Machine, &mut Bench) -> Result<()> + Send,
+) -> Result<()> {
     let machine = Machine::new("node", &Mounts::new()?)?;
     // What kind of interface it is makes no difference.
     let index = example::OTHER_INTERFACE;
     machine.call(&format!("ip link add other index {index} type bridge"))?;
     machine.run(|| {
-        let mut world = example::world();
         world.settings.port_low = MOVED;
         world.settings.port_high = MOVED;
         test(&machine, &mut Bench::new(world)?)
@@ -46,9 +53,10 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A node like this one.
+    /// A node like this one, with room for as many entries of flows as it has.
     pub(crate) fn new(world: World) -> Result<Self> {
-        let mut object = Object::load()?;
+        let entries = u32::try_from(world.flow_capacity)?;
+        let mut object = Object::load(entries)?;
         fill(&mut object, &world)?;
         let simulator = Simulator::new(world);
         Ok(Self {
@@ -109,16 +117,16 @@ impl Bench {
         Ok(counts)
     }
 
-    /// The flow table, times left out; both must agree.
+    /// The flow table, times and tickets left out; both must agree.
     pub(crate) fn flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
         let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
         for flow in flows.values_mut() {
             ensure!(flow.created > 0 && flow.last_seen >= flow.created);
-            (flow.created, flow.last_seen) = (0, 0);
+            (flow.created, flow.last_seen, flow.ticket) = (0, 0, 0);
         }
         let mut simulated = self.simulator.world.flows.clone();
         for flow in simulated.values_mut() {
-            (flow.created, flow.last_seen) = (0, 0);
+            (flow.created, flow.last_seen, flow.ticket) = (0, 0, 0);
         }
         ensure!(
             flows == simulated,
@@ -137,7 +145,9 @@ impl Bench {
             swept == simulated,
             "the object swept {swept:?}, the simulator {simulated:?}"
         );
-        ensure!(i64::from(forgotten) == i64::try_from(swept.timed_out + swept.stale)?);
+        ensure!(
+            i64::from(forgotten) == i64::try_from(swept.timed_out + swept.stale + swept.homeless)?
+        );
         Ok(swept)
     }
 }
@@ -176,6 +186,9 @@ fn fill(object: &mut Object, world: &World) -> Result<()> {
     for (interface, uplink) in &world.uplinks {
         object.insert::<4, 208>(maps::UPLINKS, interface, uplink)?;
     }
+    for (bridge, egress) in &world.egress {
+        object.insert::<4, 32>(maps::EGRESS, bridge, egress)?;
+    }
     for address in &world.locals {
         object.insert::<16, 4>(maps::LOCALS, address, &1_u32)?;
     }
@@ -187,6 +200,14 @@ fn fill(object: &mut Object, world: &World) -> Result<()> {
 
 /// Removes from the object's maps what is no longer in a world.
 fn forget(object: &mut Object, before: &World, after: &World) -> Result<()> {
+    for address in before.locals.difference(&after.locals) {
+        object.remove::<16, 4>(maps::LOCALS, address)?;
+    }
+    for interface in before.uplinks.keys() {
+        if !after.uplinks.contains_key(interface) {
+            object.remove::<4, 208>(maps::UPLINKS, interface)?;
+        }
+    }
     for address in before.endpoints.keys() {
         if !after.endpoints.contains_key(address) {
             object.remove::<16, 24>(maps::ENDPOINTS, address)?;

@@ -4,11 +4,33 @@ use abi::{Counters, DropReason, maps};
 use anyhow::{Result, ensure};
 use verdict::Verdict;
 use verdict::simulator::Place;
+use verdict::simulator::example;
 use verdict::simulator::frame::Frame;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, on_machine_with};
+
+/// Runs a test on a bench with room for this many entries of flows.
+pub(crate) fn on_small_bench(
+    entries: usize,
+    test: impl FnOnce(&mut Bench) -> Result<()> + Send,
+) -> Result<()> {
+    let mut world = example::world();
+    world.flow_capacity = entries;
+    on_machine_with(world, |_, bench| test(bench))
+}
 
 impl Bench {
+    /// How many flows a pod has; both must agree.
+    pub(crate) fn live(&mut self, pod: u32) -> Result<i64> {
+        let live: u64 = self.object.get::<8, _>(maps::LIVE, pod)?;
+        let simulated = self.simulator.world.live.get(&pod).copied();
+        ensure!(
+            live.cast_signed() == simulated.unwrap_or(0),
+            "pod {pod} has {live} flows, in the simulator {simulated:?}"
+        );
+        Ok(live.cast_signed())
+    }
+
     /// From now on packets pass by this interface, which must exist.
     pub(crate) fn move_to(&mut self, interface: u32) {
         self.interface = interface;
@@ -78,7 +100,8 @@ impl Bench {
             dropped_packets: sum.dropped_packets + one.dropped_packets,
             dropped_bytes: sum.dropped_bytes + one.dropped_bytes,
             new_flows: sum.new_flows + one.new_flows,
-            reserved: [0; 3],
+            evicted_flows: sum.evicted_flows + one.evicted_flows,
+            reserved: [0; 2],
         });
         let world = &self.simulator.world;
         let simulated = world.counters.get(&(pod, direction)).copied();

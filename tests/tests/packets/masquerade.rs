@@ -410,3 +410,30 @@ fn a_hostport_on_one_address_leaves_the_port_free_on_others() -> Result<()> {
         )
     })
 }
+
+/// A packet that was damaged on its way must not be made good.
+#[test]
+fn a_wrong_checksum_stays_wrong() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let remote = example::remote()[family];
+            for body in [
+                tcp(40_000, 443),
+                udp(40_000, 53),
+                Body::echo_request(&pod, 9),
+            ] {
+                let out = Frame::new(pod, remote, body.clone());
+                let wire = out.becoming(node, remote, body);
+                let damaged = |frame: &Frame| {
+                    let mut bytes = frame.bytes();
+                    let last = bytes.len() - 1;
+                    bytes[last] ^= 0x55;
+                    bytes
+                };
+                bench.turns_into(UplinkOut, &damaged(&out), &damaged(&wire))?;
+            }
+        }
+        Ok(())
+    })
+}

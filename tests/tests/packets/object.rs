@@ -49,13 +49,18 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Loads it. The calling thread must be in a mount namespace with a bpffs of its own.
-    pub(crate) fn load() -> Result<Self> {
+    /// Loads it, with room for this many entries of flows. The calling thread must be in a mount namespace with a
+    /// bpffs of its own.
+    pub(crate) fn load(entries: u32) -> Result<Self> {
         let path = path();
         let bytes = std::fs::read(&path).with_context(|| {
             format!("no BPF object at {}: run cargo xtask build", path.display())
         })?;
-        let mut loaded = EbpfLoader::new().load(&bytes)?;
+        let mut options = EbpfLoader::new();
+        options
+            .map_max_entries(maps::FLOWS, entries)
+            .map_max_entries(maps::TURNS, entries);
+        let mut loaded = options.load(&bytes)?;
         for name in PROGRAMS {
             program(&mut loaded, name)?
                 .load()

@@ -86,7 +86,8 @@ fn a_port_is_taken_over_from_a_flow_that_is_dead() -> Result<()> {
             bench.becomes(UplinkOut, &out, &out.becoming(node, remote, body))?;
         }
         let pods = bench.flows()?;
-        assert_eq!(pods.len(), 8);
+        // The clock hand has forgotten the rest.
+        assert_eq!(pods.len(), 4);
         assert!(pods.values().all(|flow| flow.pod == example::OTHER_POD));
         Ok(())
     })

@@ -12,7 +12,7 @@ const BUDGET: u32 = 200_000;
 fn the_verifier_walks_no_program_for_long() -> Result<()> {
     let machine = Machine::new("node", &Mounts::new()?)?;
     machine.run(|| {
-        let mut object = Object::load()?;
+        let mut object = Object::load(abi::maps::FLOWS_CAPACITY)?;
         let mut sum = 0;
         for name in PROGRAMS {
             let program = object::program(&mut object.loaded, name)?;

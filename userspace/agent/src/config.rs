@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -21,6 +22,10 @@ const DEFAULT_NETWORK: &str = "default";
 const SMALLEST_MTU: u32 = 576;
 /// Largest MTU of a veth and of a bridge.
 const LARGEST_MTU: u32 = 65_535;
+
+/// Fewest and most entries of a flow table that can be asked for.
+const SMALLEST_TABLE: u32 = 4_096;
+const LARGEST_TABLE: u32 = 16_777_216;
 
 /// The command line of `viaductd`.
 #[derive(Debug, Default, clap::Parser)]
@@ -79,6 +84,14 @@ struct Keys {
     /// (CRI-O) [default: none is read]
     #[arg(long, value_name = "KEY")]
     hostport_annotation: Option<String>,
+    /// Address that pods of the default network leave with, at most one of each family: repeatable, or a list with
+    /// commas; a link of the node must have it [default: the uplink's]
+    #[arg(long, value_name = "ADDRESS")]
+    egress_address: Vec<String>,
+    /// Entries of the flow table, two for each flow, when it is made; 0 for a 400th of the memory, from 32768 to
+    /// 2097152 entries [default: 0]
+    #[arg(long, value_name = "ENTRIES")]
+    flow_table_size: Option<u32>,
     /// The eBPF programs [default: as the environment's `VIADUCT_DATAPATH_OBJECT` says, or else
     /// ../lib/viaduct/datapath.o from the executable's directory, or else /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
@@ -107,6 +120,10 @@ pub(crate) struct Config {
     pub(crate) uplinks: BTreeSet<IfName>,
     /// Annotation of pods that lists ports to publish.
     pub(crate) hostport_annotation: Option<String>,
+    /// At most one of each family; empty for the uplink's.
+    pub(crate) egress: BTreeSet<IpAddr>,
+    /// Entries of the flow table; `None` for as many as the memory allows.
+    pub(crate) flow_entries: Option<u32>,
     pub(crate) datapath_object: Option<PathBuf>,
     pub(crate) log_level: String,
 }
@@ -162,6 +179,8 @@ impl Config {
                 .map(|name| parse("uplink", name))
                 .collect::<Result<_>>()?,
             hostport_annotation: annotation(keys.hostport_annotation)?,
+            egress: egress(&keys.egress_address)?,
+            flow_entries: flow_entries(keys.flow_table_size.unwrap_or(0))?,
             datapath_object: keys.datapath_object,
             log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
         })
@@ -189,6 +208,8 @@ impl Keys {
             non_masquerade_cidr: either(self.non_masquerade_cidr, file.non_masquerade_cidr),
             uplink: either(self.uplink, file.uplink),
             hostport_annotation: self.hostport_annotation.or(file.hostport_annotation),
+            egress_address: either(self.egress_address, file.egress_address),
+            flow_table_size: self.flow_table_size.or(file.flow_table_size),
             datapath_object: self.datapath_object.or(file.datapath_object),
             log_level: self.log_level.or(file.log_level),
         }
@@ -265,6 +286,29 @@ fn mtu(bytes: u32) -> Result<Option<u32>> {
     }
 }
 
+/// Two addresses of one family would be a choice that nobody makes.
+fn egress(lists: &[String]) -> Result<BTreeSet<IpAddr>> {
+    let parsed = items(lists).map(|text| parse("egress-address", text));
+    let addresses: BTreeSet<IpAddr> = parsed.collect::<Result<_>>()?;
+    for ipv4 in [true, false] {
+        let of_family = addresses.iter().filter(|own| own.is_ipv4() == ipv4);
+        if of_family.count() > 1 {
+            bail!("egress-address: more than one address of a family");
+        }
+    }
+    Ok(addresses)
+}
+
+fn flow_entries(entries: u32) -> Result<Option<u32>> {
+    match entries {
+        0 => Ok(None),
+        SMALLEST_TABLE..=LARGEST_TABLE => Ok(Some(entries)),
+        _ => bail!(
+            "flow-table-size: {entries} is neither 0 nor in {SMALLEST_TABLE} to {LARGEST_TABLE}"
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -336,6 +380,12 @@ mod tests {
                 ["--hostport-annotation", "a b"],
                 "hostport-annotation: \"a b\"",
             ),
+            (["--egress-address", "192.0.2"], "egress-address: "),
+            (
+                ["--egress-address", "192.0.2.1,192.0.2.2"],
+                "more than one address of a family",
+            ),
+            (["--flow-table-size", "5"], "flow-table-size: 5"),
             (["--uplink", "eth0,a b"], "uplink: invalid interface name"),
         ] {
             let error = from_flags(&flags).unwrap_err();

@@ -210,6 +210,7 @@ impl App {
             | engine::Degraded::NotAttached(_)
             | engine::Degraded::UplinkMissing(_)
             | engine::Degraded::PoolNearlyExhausted { .. }
+            | engine::Degraded::NoEgressAddress(_)
             | engine::Degraded::RepairFailed { .. } => false,
         });
         let reasons: Vec<String> = of_network.map(ToString::to_string).collect();

@@ -1,5 +1,6 @@
 //! The API's paths: each reads its request, asks, and answers in JSON.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cni::{Command, Error};
+use model::Cidr;
 use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, no_such_path};
@@ -37,7 +39,11 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route(path::LEASES, get(leases))
         .route(path::HOSTPORTS, get(hostports))
         .route(path::FLOWS, get(flows))
-        .route(path::COUNTERS, get(counters));
+        .route(path::COUNTERS, get(counters))
+        .route(
+            path::NON_MASQUERADE_CIDRS,
+            get(non_masquerade).put(set_non_masquerade),
+        );
     let commands = [
         (CniVerb::Add, Command::Add),
         (CniVerb::Del, Command::Del),
@@ -142,6 +148,23 @@ async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer
     let records = app.handle.attachments().await?;
     let table = app.flows.read().await?;
     Ok(Json(flows::answer(&query, &table, &records)))
+}
+
+async fn non_masquerade(State(app): State<Arc<App>>) -> Answer<Vec<String>> {
+    let prefixes = app.handle.non_masquerade().await?;
+    Ok(Json(prefixes.iter().map(Cidr::to_string).collect()))
+}
+
+async fn set_non_masquerade(State(app): State<Arc<App>>, body: Body) -> Answer<Vec<String>> {
+    let texts: Vec<String> = read(body).await?;
+    let parsed = texts
+        .iter()
+        .map(|text| Cidr::masked(text).map_err(|error| Error::decode(format!("{text}: {error}"))));
+    let prefixes: BTreeSet<Cidr> = parsed.collect::<Result<_, _>>()?;
+    let shown = prefixes.iter().map(Cidr::to_string).collect();
+    tracing::info!(?shown, "prefixes that are not masqueraded");
+    app.handle.set_non_masquerade(prefixes).await?;
+    Ok(Json(shown))
 }
 
 async fn counters(State(app): State<Arc<App>>) -> Answer<CounterView> {

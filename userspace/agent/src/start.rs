@@ -36,10 +36,15 @@ pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
         Some(given) => Some(given.clone()),
         None => kernel::cgroup_root().context("cannot look for the cgroup")?,
     };
+    let flow_entries = match config.flow_entries {
+        Some(entries) => entries,
+        None => planner::flow_entries(kernel::memory().context("cannot tell the memory")?),
+    };
     let host = Host::open(&HostOptions {
         cgroup,
         bpffs: config.bpffs.clone(),
         object: datapath::find(config.datapath_object.clone())?,
+        flow_entries,
     })?;
     for (hook, reason) in host.unavailable() {
         tracing::warn!(%hook, reason, "processes of the node do not reach all hostports");
@@ -48,10 +53,21 @@ pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
         default_network: config.default_network(),
         uplinks: config.uplinks.clone(),
         non_masquerade: config.non_masquerade.clone(),
+        egress: config.egress.clone(),
+        flow_entries,
         boot_id: kernel::boot_id().context("cannot read the boot id")?,
     };
     let engine = Engine::start(host, store, settings, clock::now())?;
-    for degraded in engine.status().degraded {
+    let status = engine.status();
+    let (entries, wanted) = status.flow_entries;
+    if entries != wanted {
+        tracing::warn!(
+            entries,
+            wanted,
+            "the flow table is there already and keeps its size"
+        );
+    }
+    for degraded in status.degraded {
         tracing::warn!(reason = degraded.reason(), "{degraded}");
     }
     Ok(engine)

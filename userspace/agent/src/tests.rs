@@ -80,6 +80,8 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
         default_network: config.default_network(),
         uplinks: config.uplinks.clone(),
         non_masquerade: config.non_masquerade.clone(),
+        egress: std::collections::BTreeSet::new(),
+        flow_entries: abi::maps::FLOWS_CAPACITY,
         boot_id: "this boot".to_owned(),
     };
     let (handle, _) = engine::spawn(move || {
@@ -398,4 +400,28 @@ fn flows_are_shown_with_the_pod_that_has_them() {
     assert_eq!((none.matching, none.flows.len()), (2, 0));
     let wrong = agent.client.get("/v1/flows?colour=red").unwrap().error();
     assert!(wrong.message.contains("colour"), "{wrong}");
+}
+
+/// BEHAVIOURS K6 and K7, without a restart.
+#[test]
+fn what_is_not_masqueraded_is_changed_while_the_agent_runs() {
+    let agent = Agent::start(&[&FLAGS[..], &["--non-masquerade-cidr", "10.0.0.0/8"]].concat());
+    let put = |list: &[&str]| agent.client.put(path::NON_MASQUERADE_CIDRS, &list).unwrap();
+    let get = || agent.get::<Vec<String>>(path::NON_MASQUERADE_CIDRS);
+    assert_eq!(get(), ["10.0.0.0/8"]);
+    assert!(put(&["192.0.2.9/24", "::/0"]).is_success());
+    assert_eq!(get(), ["192.0.2.0/24", "::/0"]);
+    let of = |text: &str| {
+        let entries = agent.fake.snapshot().entries;
+        let key = planner::EntryKey::Prefix(text.parse().unwrap());
+        entries.get(&key).map(ToString::to_string)
+    };
+    assert_eq!(of("192.0.2.0/24").as_deref(), Some("not masqueraded"));
+    assert_eq!(of("fd00:1::/64").as_deref(), Some("pods, not masqueraded"));
+    assert_eq!(of("10.0.0.0/8"), None);
+    let refused = put(&["192.0.2.0/24", "nonsense"]);
+    assert!(refused.error().message.contains("nonsense"));
+    assert_eq!(get(), ["192.0.2.0/24", "::/0"]);
+    assert!(put(&[]).is_success());
+    assert!(get().is_empty() && of("::/0").is_none());
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use engine::Handle;
-use kernel::Changes;
+use kernel::{Change, Changes};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::clock;
@@ -16,6 +16,8 @@ const SWEEP: Duration = Duration::from_secs(5);
 const AUDIT: Duration = Duration::from_secs(5);
 /// From a change to the comparison: changes come in groups.
 const QUIET: Duration = Duration::from_millis(500);
+/// As [`QUIET`], when the node has gained or lost an address: until then flows leave with one that may be gone.
+const SOON: Duration = Duration::from_millis(20);
 
 /// Starts the upkeep of the engine; it ends with the runtime.
 pub(crate) fn start(handle: Handle) -> io::Result<()> {
@@ -32,11 +34,16 @@ async fn run(handle: Handle, listener: Changes) {
     loop {
         tokio::select! {
             heard = next(&mut listener) => {
-                if let Err(error) = heard {
-                    tracing::warn!(%error, "changes of the node are noticed late from now on");
-                    listener = None;
-                }
-                due = due.min(Instant::now() + QUIET);
+                let wait = match heard {
+                    Ok(Change::Address) => SOON,
+                    Ok(Change::Other) => QUIET,
+                    Err(error) => {
+                        tracing::warn!(%error, "changes of the node are noticed late from now on");
+                        listener = None;
+                        QUIET
+                    }
+                };
+                due = due.min(Instant::now() + wait);
             }
             () = sleep_until(due) => {
                 handle.reconcile(clock::now());
@@ -48,7 +55,7 @@ async fn run(handle: Handle, listener: Changes) {
 }
 
 /// The next change; without a listener there is none.
-async fn next(listener: &mut Option<Changes>) -> io::Result<()> {
+async fn next(listener: &mut Option<Changes>) -> io::Result<Change> {
     match listener {
         Some(changes) => changes.next().await,
         None => std::future::pending().await,

@@ -36,6 +36,8 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64) -> api::Status {
         networks: status.networks.iter().map(network).collect(),
         uplinks: status.uplinks.iter().map(uplink).collect(),
         attachments: count(status.attachments),
+        flow_entries: status.flow_entries.0,
+        flow_entries_wanted: status.flow_entries.1,
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         degraded: status.degraded.iter().map(degraded).collect(),
     }

@@ -48,6 +48,9 @@ pub mod path {
     pub const HOSTPORTS: &str = "/v1/hostports";
     /// `GET`: [`crate::FlowsView`]; what may follow it, [`crate::FlowQuery`] knows.
     pub const FLOWS: &str = "/v1/flows";
+    /// `GET` and `PUT`: a list of prefixes, as texts, to which pods keep their own address. What is put holds until the
+    /// agent ends; flows that are there keep their mapping.
+    pub const NON_MASQUERADE_CIDRS: &str = "/v1/non-masquerade-cidrs";
     /// `GET`: [`crate::CounterView`] of the whole node.
     pub const COUNTERS: &str = "/v1/counters";
 }

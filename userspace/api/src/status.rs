@@ -29,6 +29,12 @@ pub struct Status {
     pub uplinks: Vec<UplinkView>,
     /// How many attachments there are.
     pub attachments: u64,
+    /// Entries that the flow table has room for; a flow is two.
+    #[serde(default)]
+    pub flow_entries: u32,
+    /// Entries that the configuration asks for. A table that is there keeps its size until the next boot.
+    #[serde(default)]
+    pub flow_entries_wanted: u32,
     /// The last comparison of records and kernel; `None` before the first.
     #[serde(default)]
     pub last_reconcile: Option<Reconcile>,

@@ -26,6 +26,11 @@ pub struct Settings {
     pub uplinks: BTreeSet<IfName>,
     /// Destinations that see the pods' own addresses.
     pub non_masquerade: BTreeSet<Cidr>,
+    /// The addresses that pods of the agent's own network leave with, at most one of each family, instead of the
+    /// uplink's.
+    pub egress: BTreeSet<IpAddr>,
+    /// How many entries the flow table is to have. One that is there keeps its size.
+    pub flow_entries: u32,
     /// The kernel's boot id: no record of another one describes anything that is there.
     pub boot_id: String,
 }
@@ -132,6 +137,7 @@ impl<K: Kernel> Engine<K> {
             created_at: now,
         };
         self.store.put(&record)?;
+        self.reserve_ports(None)?;
         done.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
         let last = last_reserved(&intent.network, &record.attachment);
@@ -215,6 +221,9 @@ impl<K: Kernel> Engine<K> {
         if let Err(error) = self.forget(key, network_before, left.is_empty()) {
             tracing::error!(%key, error = crate::error::chain(&error), "cannot clear the record");
         }
+        if let Err(error) = self.reserve_ports(None) {
+            tracing::warn!(%key, error = crate::error::chain(&error), "ports stay reserved for now");
+        }
     }
 
     fn forget(
@@ -276,6 +285,7 @@ impl<K: Kernel> Engine<K> {
                 failures,
             });
         }
+        self.reserve_ports(Some(&attachment.key))?;
         self.store.remove(&attachment.key)?;
         Ok(())
     }
@@ -333,6 +343,29 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
+    /// Sets the prefixes to which pods keep their own address; a failure changes nothing. Flows keep their mapping.
+    pub fn set_non_masquerade(&mut self, prefixes: BTreeSet<Cidr>) -> Result<(), EngineError> {
+        let before = std::mem::replace(&mut self.settings.non_masquerade, prefixes);
+        let intent = self.node_intent();
+        let mut done = Done::default();
+        let records = self.store.records();
+        let apply = |kernel: &mut K, plan: &Plan| done.apply(kernel, plan);
+        let surveyor = &mut self.surveyor;
+        match surveyor.settle(&mut self.kernel, &intent, records, apply) {
+            Ok(settled) => {
+                self.node = Node::of(&intent, settled);
+                Ok(())
+            }
+            Err(error) => {
+                self.settings.non_masquerade = before;
+                for failure in done.roll_back(&mut self.kernel) {
+                    tracing::warn!("cannot undo: {failure}");
+                }
+                Err(error)
+            }
+        }
+    }
+
     /// Makes sure that the bridge of `network` is there, and returns its MTU.
     pub(crate) fn prepare_network(
         &mut self,
@@ -378,6 +411,10 @@ impl<K: Kernel> Engine<K> {
             networks: networks.cloned().collect(),
             uplinks: self.settings.uplinks.clone(),
             non_masquerade: self.settings.non_masquerade.clone(),
+            egress: BTreeMap::from([(
+                self.settings.default_network.bridge.clone(),
+                self.settings.egress.clone(),
+            )]),
         }
     }
 

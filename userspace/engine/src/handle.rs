@@ -4,13 +4,16 @@
 //! loses its answer, not the operation: what was queued is finished or rolled back (BEHAVIOURS A4). Knows no clock:
 //! whoever asks says what time it is.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use kernel::{Kernel, Measured};
-use model::{Attachment, AttachmentKey, HairpinMode, IfName, Intent, NetnsPath, RangeSet, Record};
+use model::{
+    Attachment, AttachmentKey, Cidr, HairpinMode, IfName, Intent, NetnsPath, RangeSet, Record,
+};
 use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -32,6 +35,8 @@ enum Command {
     SetHairpinMode(HairpinMode, u64, Reply<Update>),
     Ports(Reply<Ports>),
     Measure(Reply<Measured>),
+    NonMasquerade(Reply<BTreeSet<Cidr>>),
+    SetNonMasquerade(BTreeSet<Cidr>, Reply<()>),
     Reconcile(u64),
     Sweep,
 }
@@ -147,6 +152,17 @@ impl Handle {
         self.call(Command::Measure).await
     }
 
+    /// The prefixes to which pods keep their own address.
+    pub async fn non_masquerade(&self) -> Result<BTreeSet<Cidr>, EngineError> {
+        self.call(Command::NonMasquerade).await
+    }
+
+    /// Sets the prefixes to which pods keep their own address.
+    pub async fn set_non_masquerade(&self, prefixes: BTreeSet<Cidr>) -> Result<(), EngineError> {
+        self.call(|reply| Command::SetNonMasquerade(prefixes, reply))
+            .await
+    }
+
     /// Asks for a comparison of all records with the kernel, soon. Asking twice is as asking once.
     pub fn reconcile(&self, now: u64) {
         self.ask_once(&self.waiting.reconcile, Command::Reconcile(now));
@@ -223,6 +239,14 @@ impl<K: Kernel> Worker<K> {
             }
             Command::Ports(reply) => answer(reply, self.engine.ports()),
             Command::Measure(reply) => answer(reply, self.engine.measure()),
+            Command::NonMasquerade(reply) => {
+                answer(reply, Ok(self.engine.settings.non_masquerade.clone()));
+            }
+            Command::SetNonMasquerade(prefixes, reply) => {
+                let result = self.engine.set_non_masquerade(prefixes);
+                self.publish();
+                answer(reply, result);
+            }
             Command::Reconcile(now) => {
                 self.waiting.reconcile.store(false, Ordering::Release);
                 self.engine.reconcile(now);

@@ -13,6 +13,7 @@ mod error;
 mod handle;
 mod network;
 mod node;
+mod ports;
 mod reconcile;
 mod slot;
 mod status;

@@ -1,6 +1,7 @@
 //! The node as it was when last looked at, and how it is brought to what the networks need. Knows no attachment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use kernel::{Kernel, ObserveError};
 use model::{Mac, Network, NetworkName};
@@ -24,6 +25,10 @@ pub(crate) struct Node {
     pub(crate) refused: BTreeMap<NetworkName, Refusal>,
     /// Links by which packets leave the node.
     pub(crate) uplinks: Vec<UplinkStatus>,
+    /// Egress addresses that the node does not have.
+    pub(crate) no_egress: Vec<IpAddr>,
+    /// How many entries the flow table has room for.
+    pub(crate) flow_entries: u32,
 }
 
 /// A network that can be used.
@@ -112,6 +117,8 @@ impl Node {
         Self {
             ready: ready.collect(),
             uplinks: uplinks(&observed),
+            no_egress: no_egress(intent, &observed),
+            flow_entries: observed.flow_entries,
             refused,
         }
     }
@@ -126,12 +133,19 @@ pub(crate) fn highest_generation(entries: &Entries) -> u32 {
         | Entry::Hostport { generation, .. } => Some(*generation),
         Entry::Interface { .. }
         | Entry::Network { .. }
+        | Entry::Egress { .. }
         | Entry::Uplink { .. }
         | Entry::Local
         | Entry::Prefix { .. }
         | Entry::Settings(_) => None,
     });
     generations.max().unwrap_or(0)
+}
+
+fn no_egress(intent: &NodeIntent, observed: &Observed) -> Vec<IpAddr> {
+    let wanted = intent.egress.values().flatten().copied();
+    let local = |address: &IpAddr| observed.entries.contains_key(&EntryKey::Local(*address));
+    wanted.filter(|address| !local(address)).collect()
 }
 
 fn uplinks(observed: &Observed) -> Vec<UplinkStatus> {

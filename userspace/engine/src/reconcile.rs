@@ -113,7 +113,7 @@ impl<K: Kernel> Engine<K> {
         }
         self.resize(&settled.observed, items)?;
         self.node = Node::of(&self.node_intent(), settled);
-        Ok(())
+        self.check_ports()
     }
 
     fn settle(&mut self, items: &mut Vec<Item>) -> Result<Settled, EngineError> {

@@ -18,6 +18,8 @@ pub struct Status {
     pub uplinks: Vec<UplinkStatus>,
     /// How many attachments there are, in any state.
     pub attachments: usize,
+    /// How many entries the flow table has room for, and how many were asked for: one that is there keeps its size.
+    pub flow_entries: (u32, u32),
     /// The last comparison of records and kernel.
     pub last_reconcile: Option<Arc<Report>>,
     /// Everything that does not work as it should.
@@ -99,6 +101,8 @@ pub enum Degraded {
         /// The range.
         range: Range,
     },
+    /// The node does not have an address that pods are to leave with.
+    NoEgressAddress(IpAddr),
     /// The last comparison of records and kernel could not put everything right.
     RepairFailed {
         /// What it could not put right.
@@ -119,6 +123,7 @@ impl Degraded {
             Self::UplinkMissing(_) => "uplink-missing",
             Self::PoolNearlyExhausted { .. } => "pool-nearly-exhausted",
             Self::PoolExhausted { .. } => "pool-exhausted",
+            Self::NoEgressAddress(_) => "no-egress-address",
             Self::RepairFailed { .. } => "repair-failed",
         }
     }
@@ -160,6 +165,10 @@ impl fmt::Display for Degraded {
                 range.first(),
                 range.last()
             ),
+            Self::NoEgressAddress(address) => write!(
+                f,
+                "no link of the node has {address}, so pods of the default network do not get out"
+            ),
             Self::RepairFailed { subject, why } => {
                 write!(f, "{subject} could not be put right: {why}")
             }
@@ -180,6 +189,7 @@ impl<K: Kernel> Engine<K> {
             networks,
             uplinks: self.node.uplinks.clone(),
             attachments: self.store.records().len(),
+            flow_entries: (self.node.flow_entries, self.settings.flow_entries),
             last_reconcile: self.last_reconcile.clone(),
         }
     }
@@ -217,6 +227,8 @@ impl<K: Kernel> Engine<K> {
             network: network.clone(),
             why: refusal.to_string(),
         }));
+        let missing = self.node.no_egress.iter().copied();
+        degraded.extend(missing.map(Degraded::NoEgressAddress));
         degraded.extend(networks.iter().flat_map(exhausted));
         degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
         degraded

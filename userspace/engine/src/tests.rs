@@ -63,6 +63,8 @@ impl Node {
             default_network: self.default_network.clone(),
             uplinks: BTreeSet::new(),
             non_masquerade: BTreeSet::new(),
+            egress: BTreeSet::new(),
+            flow_entries: abi::maps::FLOWS_CAPACITY,
             boot_id: "this boot".to_owned(),
         };
         let engine = Engine::start(self.kernel.clone(), store, settings, NOW).unwrap();

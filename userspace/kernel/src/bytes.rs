@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::{
-    Address, EndpointFlags, Family, HostportKey, Network, PrefixClass, PrefixKey, SOURCES, Source,
-    Uplink,
+    Address, Egress, EndpointFlags, Family, HostportKey, Network, PrefixClass, PrefixKey, SOURCES,
+    Source, Uplink,
 };
 use model::{Cidr, InterfaceAddress, Mac, Protocol};
 use planner::EntryKey;
@@ -25,6 +25,13 @@ pub(crate) fn address(address: IpAddr) -> Address {
 /// The all-zero address where there is none.
 pub(crate) fn address_or_any(given: Option<IpAddr>) -> Address {
     given.map_or(Address::ANY, address)
+}
+
+pub(crate) fn egress(v4: Option<IpAddr>, v6: Option<IpAddr>) -> Egress {
+    Egress {
+        v4: address_or_any(v4),
+        v6: address_or_any(v6),
+    }
 }
 
 pub(crate) fn ip(address: Address) -> IpAddr {

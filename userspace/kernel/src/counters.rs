@@ -61,7 +61,8 @@ fn add(total: Counters, one: Counters) -> Counters {
         dropped_packets: total.dropped_packets.wrapping_add(one.dropped_packets),
         dropped_bytes: total.dropped_bytes.wrapping_add(one.dropped_bytes),
         new_flows: total.new_flows.wrapping_add(one.new_flows),
-        reserved: [0; 3],
+        evicted_flows: total.evicted_flows.wrapping_add(one.evicted_flows),
+        reserved: [0; 2],
     }
 }
 

@@ -19,6 +19,10 @@ const ONLY: u32 = 0;
 const ANY: u64 = 0;
 
 /// Writes an entry.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "every pair that is not named is a mismatch"
+)]
 pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
     match (key, entry) {
         (EntryKey::Pod(slot @ 1..), Entry::Pod { .. } | Entry::FreePod { .. }) => {
@@ -48,16 +52,14 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
             let value = Wire(network(entry)?);
             written(tables.networks.insert(index(bridge)?, value, ANY))
         }
-        (
-            EntryKey::Uplink(link),
-            Entry::Uplink {
-                ethernet,
-                mtu,
-                sources,
-            },
-        ) if sources.len() <= abi::SOURCES => {
-            let value = Wire(bytes::uplink(*ethernet, *mtu, sources));
-            written(tables.uplinks.insert(index(link)?, value, ANY))
+        (EntryKey::Egress(bridge), Entry::Egress { v4, v6 }) => {
+            let value = Wire(bytes::egress(*v4, *v6));
+            written(tables.egress.insert(index(bridge)?, value, ANY))
+        }
+        (EntryKey::Uplink(link), Entry::Uplink { sources, .. })
+            if sources.len() <= abi::SOURCES =>
+        {
+            written((tables.uplinks).insert(index(link)?, Wire(uplink(entry)?), ANY))
         }
         (EntryKey::Local(address), Entry::Local) => {
             written(tables.locals.insert(Wire(bytes::address(*address)), 1, ANY))
@@ -77,6 +79,17 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
             let settings = here(settings, tables.netns_cookie);
             written(tables.settings.set(ONLY, Wire(settings), ANY))
         }
+        _ => Err(mismatch()),
+    }
+}
+
+fn uplink(entry: &Entry) -> io::Result<abi::Uplink> {
+    match entry {
+        Entry::Uplink {
+            ethernet,
+            mtu,
+            sources,
+        } => Ok(bytes::uplink(*ethernet, *mtu, sources)),
         _ => Err(mismatch()),
     }
 }
@@ -114,6 +127,10 @@ pub(crate) fn remove(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
         }
         EntryKey::Network(bridge) => match existing_index(bridge)? {
             Some(index) => removed(tables.networks.remove(&index)),
+            None => Ok(()),
+        },
+        EntryKey::Egress(bridge) => match existing_index(bridge)? {
+            Some(index) => removed(tables.egress.remove(&index)),
             None => Ok(()),
         },
         EntryKey::Uplink(link) => match existing_index(link)? {
@@ -155,6 +172,13 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
     for (index, value) in list(tables.networks.iter())? {
         let entry = bytes::network_entry(&value.0);
         entries.insert(EntryKey::Network(link(index)), entry);
+    }
+    for (index, value) in list(tables.egress.iter())? {
+        let entry = Entry::Egress {
+            v4: bytes::ip_or_none(value.0.v4),
+            v6: bytes::ip_or_none(value.0.v6),
+        };
+        entries.insert(EntryKey::Egress(link(index)), entry);
     }
     for (index, value) in list(tables.uplinks.iter())? {
         entries.insert(EntryKey::Uplink(link(index)), bytes::uplink_entry(&value.0));
@@ -224,6 +248,7 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
         }
         // No attachment has one of these.
         EntryKey::Network(_)
+        | EntryKey::Egress(_)
         | EntryKey::Uplink(_)
         | EntryKey::Local(_)
         | EntryKey::Prefix(_)

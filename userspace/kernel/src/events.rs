@@ -3,7 +3,7 @@
 use std::io;
 
 use nix::errno::Errno;
-use nix::libc::MSG_DONTWAIT;
+use nix::libc::{self, MSG_DONTWAIT};
 use rtnetlink::MulticastGroup;
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr, TokioSocket};
@@ -19,6 +19,15 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Ipv4Rule,
     MulticastGroup::Ipv6Rule,
 ];
+
+/// What has changed, as far as it decides how soon to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// A link, a route, a rule, or an address that is only for its link.
+    Other,
+    /// An address of the node: flows may have lost theirs.
+    Address,
+}
 
 /// Changes of the namespace that it was opened in.
 pub struct Changes {
@@ -41,26 +50,47 @@ impl Changes {
         })
     }
 
-    /// Waits until there was a change since the last call, however many. Safe to cancel.
-    pub async fn next(&mut self) -> io::Result<()> {
+    /// Waits until there was a change since the last call, and tells the most urgent of all that there were. Safe to
+    /// cancel.
+    pub async fn next(&mut self) -> io::Result<Change> {
         self.buffer.clear();
-        match self.socket.recv(&mut self.buffer).await {
+        let change = match self.socket.recv(&mut self.buffer).await {
             Err(error) if !is_loss(&error) => return Err(error),
-            _ => {}
-        }
-        drain(self.socket.socket_ref(), &mut self.buffer)
+            Err(_) => Change::Address,
+            Ok(()) => kind(&self.buffer),
+        };
+        let more = drain(self.socket.socket_ref(), &mut self.buffer)?;
+        Ok(change.max(more))
     }
 }
 
 /// Reads all that is there.
-fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Change> {
+    let mut change = Change::Other;
     loop {
         buffer.clear();
         match socket.recv(buffer, MSG_DONTWAIT) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(change),
             Err(error) if !is_loss(&error) => return Err(error),
-            _ => {}
+            Err(_) => change = Change::Address,
+            Ok(_) => change = change.max(kind(buffer)),
         }
+    }
+}
+
+/// The kind of a notification, of which the kernel sends one at a time: `struct nlmsghdr`, and behind it
+/// `struct ifaddrmsg`. Every veth has addresses for its link, which nobody is masqueraded with.
+fn kind(message: &[u8]) -> Change {
+    const TYPE: usize = 4;
+    const SCOPE: usize = 16 + 3;
+    const LINK: u8 = 253;
+    let number = message.get(TYPE..TYPE + 2);
+    let number = number.map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    let of_address = number == libc::RTM_NEWADDR || number == libc::RTM_DELADDR;
+    if of_address && message.get(SCOPE).is_some_and(|scope| *scope < LINK) {
+        Change::Address
+    } else {
+        Change::Other
     }
 }
 

@@ -24,6 +24,8 @@ pub struct HostOptions {
     /// Directory of the cgroup (version 2) that the node's processes are below, usually [`crate::cgroup_root`]. Without
     /// one they do not reach hostports.
     pub cgroup: Option<PathBuf>,
+    /// How many entries the flow table is to have. One that an agent before us has left keeps its size, and its flows.
+    pub flow_entries: u32,
 }
 
 /// The real kernel, as seen from the network and mount namespaces of the thread that opened it, which has to be the
@@ -35,6 +37,8 @@ pub struct Host {
     pub(crate) sockets: Sockets,
     pub(crate) tables: Tables,
     pub(crate) holders: Holders,
+    /// How many entries the flow table has room for.
+    pub(crate) flow_entries: u32,
     /// Held for as long as the pins are used.
     _pins: Pins,
 }
@@ -46,13 +50,15 @@ impl Host {
             bpffs,
             object,
             cgroup,
+            flow_entries,
         } = options;
         let object = std::fs::read(object)
             .attempt(|| format!("read the BPF object {}", object.display()))?;
         let mut netlink = Netlink::open().attempt(|| "open a netlink socket".to_owned())?;
         let pins = Pins::open(bpffs)?;
         pins.verify()?;
-        let loaded = load(&object, &pins)?;
+        let flow_entries = pins.flow_entries()?.unwrap_or(*flow_entries);
+        let loaded = load(&object, &pins, flow_entries)?;
         pins.verify()?;
         let mut programs = Programs::load(loaded, &pins)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
@@ -66,6 +72,7 @@ impl Host {
             sockets,
             tables,
             holders,
+            flow_entries,
             _pins: pins,
         })
     }
@@ -107,6 +114,16 @@ fn forget_gone_links(netlink: &mut Netlink, programs: &Programs) {
     if let Err(error) = forgotten() {
         tracing::warn!(%error, "pins of uplinks that are gone stay behind");
     }
+}
+
+/// The machine's memory in bytes.
+pub fn memory() -> std::io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kilobytes = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let kilobytes =
+        kilobytes.ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemTotal"))?;
+    Ok(kilobytes.saturating_mul(1024))
 }
 
 /// The kernel's boot id: another one after each reboot.

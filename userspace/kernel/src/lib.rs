@@ -35,9 +35,9 @@ mod sysctl;
 mod tables;
 
 pub use error::{ObserveError, OpenError, StepError};
-pub use events::Changes;
+pub use events::{Change, Changes};
 pub use flows::FlowReader;
-pub use host::{Host, HostOptions, boot_id};
+pub use host::{Host, HostOptions, boot_id, memory};
 pub use pins::remove_pins;
 pub use port_user::{PortInUse, Process};
 pub use sockets::cgroup_root;

@@ -13,6 +13,10 @@ use crate::{addresses, entries, filters, links, pod, routes, sysctl};
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
     match scope {
         Scope::Node { sysctls } => node(host, sysctls),
+        Scope::Sysctls(keys) => Ok(Observed {
+            sysctls: sysctls(keys)?,
+            ..Observed::default()
+        }),
         Scope::Netns {
             path,
             ifname,
@@ -30,21 +34,26 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     let links = all_links(host)?;
     let names = links.iter().map(|(name, link)| (link.index, name.clone()));
     let names: BTreeMap<u32, IfName> = names.collect();
+    Ok(Observed {
+        routes: routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?,
+        sysctls: sysctls(wanted)?,
+        entries: entries::all(&host.tables, &names)
+            .attempt(|| "read the datapath's tables".to_owned())?,
+        held: host.holders.all(),
+        flow_entries: host.flow_entries,
+        links,
+        socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
+        ..Observed::default()
+    })
+}
+
+fn sysctls(wanted: &BTreeSet<SysctlKey>) -> Result<BTreeMap<SysctlKey, String>, Failed> {
     let mut sysctls = BTreeMap::new();
     for key in wanted {
         let value = sysctl::read(key).attempt(|| format!("read {key}"))?;
         sysctls.extend(value.map(|value| (key.clone(), value)));
     }
-    Ok(Observed {
-        routes: routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?,
-        sysctls,
-        entries: entries::all(&host.tables, &names)
-            .attempt(|| "read the datapath's tables".to_owned())?,
-        held: host.holders.all(),
-        links,
-        socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
-        ..Observed::default()
-    })
+    Ok(sysctls)
 }
 
 fn all_links(host: &mut Host) -> Result<BTreeMap<IfName, Link>, Failed> {

@@ -40,6 +40,16 @@ impl Shape {
     }
 }
 
+impl Shape {
+    fn is_good_for(self, wanted: Self) -> bool {
+        let capacity = match wanted.capacity {
+            ANY_NUMBER => self.capacity,
+            number => number,
+        };
+        self == Self { capacity, ..wanted }
+    }
+}
+
 impl std::fmt::Display for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
@@ -54,6 +64,9 @@ impl std::fmt::Display for Shape {
         )
     }
 }
+
+/// As many entries as the agent that made the map wanted.
+const ANY_NUMBER: u32 = 0;
 
 /// A map that is pinned.
 pub(crate) struct PinnedMap {
@@ -70,8 +83,11 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI.
-pub(crate) const MAPS: [PinnedMap; 15] = [
-    map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, maps::FLOWS_CAPACITY),
+pub(crate) const MAPS: [PinnedMap; 18] = [
+    map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
+    map::<(), abi::Turn>(maps::TURNS, MapType::Queue, ANY_NUMBER),
+    map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
+    map::<u32, abi::Egress>(maps::EGRESS, MapType::Hash, maps::EGRESS_CAPACITY),
     map::<abi::FragmentKey, abi::FragmentPorts>(
         maps::FRAGMENTS,
         MapType::LruHash,
@@ -135,6 +151,18 @@ impl Pins {
         self.version.join("links")
     }
 
+    /// How many entries the flow table has that is pinned, if one is.
+    pub(crate) fn flow_entries(&self) -> Result<Option<u32>, OpenError> {
+        let path = self.map(maps::FLOWS);
+        match MapInfo::from_pin(&path) {
+            Ok(info) => Ok(Some(info.max_entries())),
+            Err(error) => match io_error(&error) {
+                error if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                error => Err(Failed::new(format!("open {}", path.display()), error).into()),
+            },
+        }
+    }
+
     /// Compares the maps that are pinned with what they have to be: the loader takes any map of the right name.
     pub(crate) fn verify(&self) -> Result<(), OpenError> {
         for map in &MAPS {
@@ -149,7 +177,7 @@ impl Pins {
                 },
             };
             let found = shape(&info);
-            if found != Some(map.shape) {
+            if !found.is_some_and(|found| found.is_good_for(map.shape)) {
                 return Err(OpenError::Map {
                     name: map.name,
                     found: found.map_or("of an unknown type".to_owned(), |found| found.to_string()),

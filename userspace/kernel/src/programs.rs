@@ -39,9 +39,12 @@ pub(crate) fn name(hook: Hook) -> &'static str {
     }
 }
 
-/// Loads the object's maps, reusing the pinned ones.
-pub(crate) fn load(object: &[u8], pins: &Pins) -> Result<Ebpf, OpenError> {
+/// Loads the object's maps, reusing the pinned ones; the flow table with room for this many entries.
+pub(crate) fn load(object: &[u8], pins: &Pins, flow_entries: u32) -> Result<Ebpf, OpenError> {
     let mut loader = EbpfLoader::new();
+    loader
+        .map_max_entries(abi::maps::FLOWS, flow_entries)
+        .map_max_entries(abi::maps::TURNS, flow_entries);
     loader.btf(None).default_map_pin_directory(pins.maps());
     for map in &MAPS {
         loader.map_pin_path(map.name, pins.map(map.name));

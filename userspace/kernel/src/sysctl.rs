@@ -1,17 +1,28 @@
 //! Sysctls below `/proc/sys`, of the namespace that the calling thread is in.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
 use planner::SysctlKey;
 
+/// Longest value that is read. Sets of ports are the longest: every other one of 65536 takes 192 KiB.
+const LONGEST: usize = 256 << 10;
+
 /// The value without the line's end; `None` when the kernel has no such sysctl.
+///
+/// Read at once: of a set of ports the kernel gives as much as fits into the first read, and nothing behind that.
 pub(crate) fn read(key: &SysctlKey) -> io::Result<Option<String>> {
-    match std::fs::read_to_string(path(key)?) {
-        Ok(value) => Ok(Some(value.trim_end().to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let mut file = match File::open(path(key)?) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut buffer = vec![0; LONGEST];
+    let length = file.read(&mut buffer)?;
+    buffer.truncate(length);
+    let text = String::from_utf8(buffer).map_err(io::Error::other)?;
+    Ok(Some(text.trim_end().to_owned()))
 }
 
 /// Writes a value, unless it is that already: writing `forwarding` again would reset what depends on it.
@@ -19,7 +30,8 @@ pub(crate) fn write(key: &SysctlKey, value: &str) -> io::Result<()> {
     if read(key)?.as_deref() == Some(value) {
         return Ok(());
     }
-    std::fs::write(path(key)?, value)
+    // An empty write is none at all, and an empty line empties a set.
+    std::fs::write(path(key)?, format!("{value}\n"))
 }
 
 /// Writes a value if the kernel has the sysctl: a kernel without IPv6 needs none of IPv6's.

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use kernel::Changes;
+use kernel::{Change, Changes};
 use support::*;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -36,7 +36,27 @@ async fn is_noticed(changes: &mut Changes, line: &str) -> bool {
     run(line);
     let heard = timeout(QUIET, changes.next()).await;
     settle(changes).await;
-    matches!(heard, Ok(Ok(())))
+    matches!(heard, Ok(Ok(_)))
+}
+
+#[test]
+fn a_change_of_the_nodes_addresses_is_told_from_others() {
+    on_a_runtime(async |changes| {
+        let mut told = Vec::new();
+        for line in [
+            "ip link add cbr0 type bridge",
+            "ip addr add 10.88.0.1/24 dev cbr0",
+            "ip addr add fe80::88/64 dev cbr0 nodad",
+            "ip addr add fd88::1/64 dev cbr0 nodad",
+            "ip addr del 10.88.0.1/24 dev cbr0",
+        ] {
+            run(line);
+            told.push(timeout(QUIET, changes.next()).await.unwrap().unwrap());
+            settle(changes).await;
+        }
+        let (address, other) = (Change::Address, Change::Other);
+        assert_eq!(told, [other, address, other, address, address]);
+    });
 }
 
 #[test]

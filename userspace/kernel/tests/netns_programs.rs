@@ -439,6 +439,7 @@ fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
             bpffs: node.bpffs(),
             object: object(),
             cgroup: None,
+            flow_entries: abi::maps::FLOWS_CAPACITY,
         };
         let second = Host::open(&options).err();
         assert!(matches!(second, Some(OpenError::Locked(_))), "{second:?}");
@@ -474,5 +475,22 @@ fn removing_the_pins_takes_every_program_off_the_uplinks() {
         assert!(!node.bpffs().exists());
         let gone = || tcx("up0", TcAttachType::Ingress).is_empty();
         assert!((0..100).any(|_| gone() || pause()));
+    });
+}
+
+#[test]
+fn a_flow_table_keeps_its_size_for_the_next_agent() {
+    on_a_node(|node| {
+        let entries = |flow_entries| {
+            let options = HostOptions {
+                bpffs: node.bpffs(),
+                object: object(),
+                cgroup: None,
+                flow_entries,
+            };
+            observe(&mut Host::open(&options).unwrap()).flow_entries
+        };
+        assert_eq!(entries(4_096), 4_096);
+        assert_eq!(entries(8_192), 4_096);
     });
 }

@@ -47,6 +47,8 @@ pub enum EntryKey {
     },
     /// The network of a bridge.
     Network(LinkRef),
+    /// The egress addresses of a bridge's networks.
+    Egress(LinkRef),
     /// An uplink.
     Uplink(LinkRef),
     /// An address of the node itself.
@@ -125,6 +127,13 @@ pub enum Entry {
         /// first, whose addresses mark duplicates; 0 without a subnet.
         duplicates: Option<[u8; 2]>,
     },
+    /// The addresses that pods of a bridge's networks leave with, whatever the uplink.
+    Egress {
+        /// IPv4 address; `None` for the uplink's.
+        v4: Option<IpAddr>,
+        /// IPv6 address; `None` for the uplink's.
+        v6: Option<IpAddr>,
+    },
     /// An uplink.
     Uplink {
         /// Whether packets have an Ethernet header.
@@ -160,7 +169,10 @@ impl EntryKey {
     /// Whether the key names a link that is gone: such a key can be removed, never written.
     pub fn speaks_of_gone(&self) -> bool {
         match self {
-            Self::Interface(link) | Self::Network(link) | Self::Uplink(link) => link.is_gone(),
+            Self::Interface(link)
+            | Self::Network(link)
+            | Self::Egress(link)
+            | Self::Uplink(link) => link.is_gone(),
             Self::Pod(_)
             | Self::Endpoint(_)
             | Self::Hostport { .. }
@@ -181,6 +193,7 @@ impl Entry {
             | Self::Interface { .. }
             | Self::Hostport { .. }
             | Self::Network { .. }
+            | Self::Egress { .. }
             | Self::Uplink { .. }
             | Self::Local
             | Self::Prefix { .. }
@@ -210,6 +223,7 @@ impl fmt::Display for EntryKey {
                 write!(f, "hostport {socket}/{protocol}")
             }
             Self::Network(bridge) => write!(f, "network of {bridge}"),
+            Self::Egress(bridge) => write!(f, "egress of {bridge}"),
             Self::Uplink(link) => write!(f, "uplink {link}"),
             Self::Local(address) => write!(f, "local address {address}"),
             Self::Prefix(cidr) => write!(f, "prefix {cidr}"),
@@ -249,14 +263,15 @@ impl fmt::Display for Entry {
                 write!(f, "{socket} of pod {slot} generation {generation}")
             }
             Self::Network { .. } => self.write_network(f),
+            Self::Egress { v4, v6 } => write_from(f, [v4, v6].into_iter().flatten()),
             Self::Uplink {
                 ethernet,
                 mtu,
                 sources,
             } => {
                 let framing = if *ethernet { "Ethernet" } else { "raw" };
-                write!(f, "{framing}, MTU {mtu}, from")?;
-                sources.iter().try_for_each(|source| write!(f, " {source}"))
+                write!(f, "{framing}, MTU {mtu}, ")?;
+                write_from(f, sources)
             }
             Self::Local => f.write_str("ours"),
             Self::Prefix {
@@ -270,8 +285,11 @@ impl fmt::Display for Entry {
             }),
             Self::Settings(settings) => write!(
                 f,
-                "masquerade ports {}-{}, TCP kept for {} s",
-                settings.port_low, settings.port_high, settings.timeouts.tcp_established
+                "masquerade ports {}-{}, {} flows for a pod, TCP kept for {} s",
+                settings.port_low,
+                settings.port_high,
+                settings.flow_quota,
+                settings.timeouts.tcp_established
             ),
         }
     }
@@ -316,6 +334,15 @@ impl Entry {
             "{mac} behind {link} on {bridge}, generation {generation}, {mode}"
         )
     }
+}
+
+fn write_from<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    addresses: impl IntoIterator<Item = T>,
+) -> fmt::Result {
+    f.write_str("from")?;
+    let mut addresses = addresses.into_iter();
+    addresses.try_for_each(|address| write!(f, " {address}"))
 }
 
 fn masquerading(on: bool) -> &'static str {

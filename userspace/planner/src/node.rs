@@ -19,8 +19,21 @@ use crate::{
     Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records, Refusal, Step,
 };
 
-/// Ports that MASQUERADE may move a flow to.
-const PORTS: std::ops::RangeInclusive<u16> = 32_768..=65_535;
+/// Ports that MASQUERADE may move a flow to: all that no system service has, as the kernel's MASQUERADE. Whatever else
+/// uses one of them, the datapath sees it.
+const PORTS: std::ops::RangeInclusive<u16> = 1_024..=65_535;
+/// Flows that a pod may have at once at least, however small the table.
+const LEAST_QUOTA: u32 = 1_024;
+
+/// What an entry of the flow table costs, in bytes: the entry, its share of the clock hand's queue, and what the kernel
+/// adds to both.
+const ENTRY: u64 = 256;
+
+/// How many entries the flow table has on a machine with this much memory: a 400th of it, within bounds.
+pub fn flow_entries(memory: u64) -> u32 {
+    let entries = (memory / 400 / ENTRY).clamp(32_768, 2_097_152);
+    u32::try_from(entries).unwrap_or(abi::maps::FLOWS_CAPACITY)
+}
 
 /// What the node is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +44,8 @@ pub struct NodeIntent {
     pub uplinks: BTreeSet<IfName>,
     /// Prefixes to which pods keep their own address.
     pub non_masquerade: BTreeSet<Cidr>,
+    /// By bridge: the addresses that pods leave with, at most one of each family, instead of the uplink's.
+    pub egress: BTreeMap<IfName, BTreeSet<IpAddr>>,
 }
 
 /// What is to be done about the node, and what cannot be.
@@ -68,11 +83,17 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     let uplinks = uplinks(&intent.uplinks, observed, &ours);
     let mut wanted = prefixes(&pod_subnets(&accepted, records), &intent.non_masquerade);
     wanted.extend(locals(observed, &plan));
-    wanted.extend(uplink_entries(&uplinks, observed));
+    let lent = uplink::borrowed(observed, &ours);
+    let of_uplinks = uplink_entries(&uplinks, observed, &lent);
+    wanted.extend(sources_of(&of_uplinks));
+    wanted.extend(egress(intent, &accepted));
     wanted.extend(network_entries(&accepted, &planned));
-    let settings = settings(has_duplicates(&accepted));
+    let settings = settings(has_duplicates(&accepted), observed.flow_entries);
     wanted.insert(EntryKey::Settings, Entry::Settings(settings));
     plan.append(put_missing(&wanted, &observed.entries));
+    // A flow whose address is not local is forgotten, so what uplinks are masqueraded with is local before.
+    plan.append(put_missing(&of_uplinks, &observed.entries));
+    wanted.extend(of_uplinks);
     plan.append(attach_missing(&uplinks, observed));
     plan.append(detach_others(&uplinks, observed));
     plan.append(attach_sockets(observed));
@@ -230,18 +251,50 @@ fn locals(observed: &Observed, plan: &Plan) -> Entries {
         .collect()
 }
 
-fn uplink_entries(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Entries {
+fn uplink_entries(
+    uplinks: &BTreeSet<IfName>,
+    observed: &Observed,
+    borrowed: &[InterfaceAddress],
+) -> Entries {
     let entry = |name: &IfName| {
         let link = observed.links.get(name)?;
         Some((
             EntryKey::Uplink(LinkRef::Name(name.clone())),
-            uplink::entry(link),
+            uplink::entry(link, borrowed),
         ))
     };
     uplinks.iter().filter_map(entry).collect()
 }
 
-fn settings(duplicates: bool) -> abi::Settings {
+/// What uplinks are masqueraded with is the node's own, whatever link it is on.
+fn sources_of(uplinks: &Entries) -> Entries {
+    let sources = uplinks.values().filter_map(|entry| {
+        let Entry::Uplink { sources, .. } = entry else {
+            return None;
+        };
+        Some(sources)
+    });
+    let local = |own: &InterfaceAddress| (EntryKey::Local(own.address), Entry::Local);
+    sources.flatten().map(local).collect()
+}
+
+/// Networks that share a bridge share its egress addresses.
+fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
+    let of = |network: &&Network| {
+        let addresses = intent.egress.get(&network.bridge)?;
+        let of_family = |ipv4| addresses.iter().copied().find(|own| own.is_ipv4() == ipv4);
+        let entry = Entry::Egress {
+            v4: of_family(true),
+            v6: of_family(false),
+        };
+        let key = EntryKey::Egress(LinkRef::Name(network.bridge.clone()));
+        (!addresses.is_empty()).then_some((key, entry))
+    };
+    networks.iter().filter_map(of).collect()
+}
+
+/// `entries` is the size of the flow table: a pod may have a quarter of it.
+fn settings(duplicates: bool, entries: u32) -> abi::Settings {
     let flags = if duplicates {
         abi::SettingsFlags::DUPLICATES
     } else {
@@ -252,6 +305,7 @@ fn settings(duplicates: bool) -> abi::Settings {
         port_low: *PORTS.start(),
         port_high: *PORTS.end(),
         flags,
+        flow_quota: LEAST_QUOTA.max(entries / 2 / 4),
         ..abi::Settings::default()
     }
 }
@@ -267,12 +321,15 @@ fn put_missing(wanted: &Entries, present: &Entries) -> Plan {
     }))
 }
 
-/// Removes what is in the node's tables and not wanted; the pods' tables are not looked at.
+/// Removes what is in the node's tables and not wanted; the pods' tables are not looked at. Flows that an address or an
+/// uplink took with it are forgotten at once: what is left of them would leave with an address that is nobody's.
 fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
     let of_node = |key: &EntryKey| match key {
-        EntryKey::Network(_) | EntryKey::Uplink(_) | EntryKey::Local(_) | EntryKey::Prefix(_) => {
-            true
-        }
+        EntryKey::Egress(_)
+        | EntryKey::Network(_)
+        | EntryKey::Uplink(_)
+        | EntryKey::Local(_)
+        | EntryKey::Prefix(_) => true,
         EntryKey::Pod(_)
         | EntryKey::Interface(_)
         | EntryKey::Endpoint(_)
@@ -282,10 +339,15 @@ fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
     let stale = present
         .iter()
         .filter(|(key, _)| of_node(key) && !wanted.contains_key(key));
-    Plan::of(stale.map(|(key, previous)| Step::RemoveEntry {
+    let mut plan = Plan::of(stale.map(|(key, previous)| Step::RemoveEntry {
         key: key.clone(),
         previous: previous.clone(),
-    }))
+    }));
+    let homeless = |key: &EntryKey| matches!(key, EntryKey::Uplink(_) | EntryKey::Local(_));
+    if plan.keys().any(homeless) {
+        plan.push(Step::Sweep);
+    }
+    plan
 }
 
 const UPLINK_HOOKS: [Hook; 2] = [Hook::UplinkIn, Hook::UplinkOut];

@@ -17,6 +17,8 @@ pub enum Scope {
         /// Sysctls to read.
         sysctls: BTreeSet<SysctlKey>,
     },
+    /// These sysctls alone.
+    Sysctls(BTreeSet<SysctlKey>),
     /// Before an ADD: the namespace, and whether the interface's name is free in it.
     Netns {
         /// Where the namespace can be opened.
@@ -48,6 +50,8 @@ pub struct Observed {
     pub socket_hooks: BTreeMap<SocketHook, bool>,
     /// Ports of the node that are held.
     pub held: HeldPorts,
+    /// How many entries the flow table has room for; a flow is two.
+    pub flow_entries: u32,
     /// Namespaces that could be opened, by the path asked for.
     pub netns: BTreeMap<NetnsPath, Netns>,
     /// The inside of the pod's namespace, when there is one and the interface is in it.

@@ -4,10 +4,14 @@
 //! nothing of the trie's bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use model::Cidr;
 
 use crate::{Entries, Entry, EntryKey};
+
+/// Where IPv4 addresses begin among IPv6 ones (RFC 4291, 2.5.5.2).
+const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
 
 #[derive(Clone, Copy, Default)]
 struct Class {
@@ -23,6 +27,12 @@ pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) ->
     }
     for cidr in no_masquerade {
         own.entry(*cidr).or_default().no_masquerade = true;
+    }
+    // The trie keeps IPv4 inside of `::/0`, which says nothing about it.
+    let around = own.keys().any(|cidr| cidr.contains(MAPPED.into()));
+    let everything = Cidr::containing(Ipv4Addr::UNSPECIFIED.into(), 0).filter(|_| around);
+    if let Some(cidr) = everything {
+        own.entry(cidr).or_default();
     }
     let merged = |cidr: &Cidr| {
         let covering = own.iter().filter(|(other, _)| covers(other, cidr));

@@ -223,6 +223,7 @@ fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
         | Entry::Hostport { .. } => true,
         Entry::FreePod { .. }
         | Entry::Network { .. }
+        | Entry::Egress { .. }
         | Entry::Uplink { .. }
         | Entry::Local
         | Entry::Prefix { .. }

@@ -89,13 +89,55 @@ fn leads_somewhere(route: &RouteEntry) -> bool {
     route.table != LOCAL && !destination.is_multicast() && !is_link_local(destination)
 }
 
-/// The table entry of an uplink.
-pub(crate) fn entry(link: &Link) -> Entry {
+/// The table entry of an uplink. `borrowed` are addresses of other links.
+pub(crate) fn entry(link: &Link, borrowed: &[InterfaceAddress]) -> Entry {
     Entry::Uplink {
         ethernet: link.kind != LinkKind::Raw,
         mtu: link.mtu,
-        sources: sources(link).take(abi::SOURCES).collect(),
+        sources: choices(link, borrowed),
     }
+}
+
+/// The addresses that MASQUERADE may choose from, in the kernel's order, at most [`abi::SOURCES`].
+///
+/// Of several on one subnet only the first is ever chosen, so the others are left out. Where still more are left, each
+/// family keeps its first half of the room, and what one family does not need the other has. A link without an
+/// address of a family borrows the first one of another link, as the kernel does.
+fn choices(link: &Link, borrowed: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
+    let mut seen = BTreeSet::new();
+    let own = sources(link).filter(|own| seen.insert(own.subnet()));
+    let mut choices: Vec<InterfaceAddress> = own.collect();
+    for ipv4 in [true, false] {
+        let of_family = |own: &&InterfaceAddress| own.address.is_ipv4() == ipv4;
+        if !choices.iter().any(|own| of_family(&own)) {
+            choices.extend(borrowed.iter().find(of_family));
+        }
+    }
+    let many = |choices: &[InterfaceAddress], ipv4: bool| {
+        let of_family = choices.iter().filter(|own| own.address.is_ipv4() == ipv4);
+        of_family.count()
+    };
+    while choices.len() > abi::SOURCES {
+        let ipv4 = many(&choices, true) > abi::SOURCES / 2
+            && (many(&choices, false) <= abi::SOURCES / 2
+                || choices.last().is_some_and(|last| last.address.is_ipv4()));
+        let last = choices
+            .iter()
+            .rposition(|own| own.address.is_ipv4() == ipv4);
+        choices.remove(last.unwrap_or(abi::SOURCES));
+    }
+    choices
+}
+
+/// Addresses of links that lead away, in the order of the links: what one without addresses leaves with.
+pub(crate) fn borrowed(observed: &Observed, ours: &Ours) -> Vec<InterfaceAddress> {
+    let links = observed.links.iter();
+    let lenders = links.filter(|(name, link)| {
+        link.up && link.kind != LinkKind::Loopback && link.controller.is_none() && !ours.has(name)
+    });
+    let mut lenders: Vec<&Link> = lenders.map(|(_, link)| link).collect();
+    lenders.sort_by_key(|link| link.index);
+    lenders.into_iter().flat_map(sources).collect()
 }
 
 /// Addresses that others can answer to, in the kernel's order: primary ones first.

@@ -1,7 +1,7 @@
 //! The file: tables, transactions, and what is done about a file that cannot be trusted. Knows no meaning of a
 //! record, only its key and its bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -28,6 +28,8 @@ const LAST_RESERVED: TableDefinition<'static, (&str, u32), &str> =
     TableDefinition::new("last_reserved");
 /// Younger than the format: a file without this table holds no choice.
 const CHOICES: TableDefinition<'static, &str, &str> = TableDefinition::new("choices");
+/// One row for each port. Made when the first one is reserved.
+const RESERVED_PORTS: TableDefinition<'static, u16, ()> = TableDefinition::new("reserved_ports");
 
 #[derive(Debug)]
 pub(crate) struct File {
@@ -94,6 +96,7 @@ impl File {
             last_reserved: self.read_last_reserved()?,
             generation: self.read_number("generation")?.unwrap_or(0),
             choices: self.read_choices()?,
+            reserved_ports: self.read_reserved_ports()?,
         })
     }
 
@@ -195,9 +198,32 @@ impl File {
         read().map_err(|error| damaged(&self.path, &error.to_string()))
     }
 
+    fn read_reserved_ports(&self) -> Result<BTreeSet<u16>, StoreError> {
+        let read = || -> Result<BTreeSet<u16>, redb::Error> {
+            let table = match self.database.begin_read()?.open_table(RESERVED_PORTS) {
+                Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeSet::new()),
+                table => table?,
+            };
+            let rows = table.iter()?.map(|row| Ok(row?.0.value()));
+            rows.collect()
+        };
+        read().map_err(|error| damaged(&self.path, &error.to_string()))
+    }
+
     pub(crate) fn put_choice(&self, name: &str, value: &str) -> Result<(), StoreError> {
         self.write("write", |transaction| {
             transaction.open_table(CHOICES)?.insert(name, value)?;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn put_reserved_ports(&self, ports: &BTreeSet<u16>) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            transaction.delete_table(RESERVED_PORTS)?;
+            let mut table = transaction.open_table(RESERVED_PORTS)?;
+            for port in ports {
+                table.insert(port, ())?;
+            }
             Ok(())
         })
     }

@@ -11,7 +11,7 @@ mod database;
 mod error;
 mod format;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -41,6 +41,8 @@ pub struct Contents {
     pub generation: u32,
     /// What was decided while the agent ran, by name: it holds for the next agent too.
     pub choices: BTreeMap<String, String>,
+    /// The ports of the node that we have reserved, and nobody before us.
+    pub reserved_ports: BTreeSet<u16>,
 }
 
 impl Store {
@@ -153,6 +155,15 @@ impl Store {
         self.file.put_choice(name, value)?;
         let choices = &mut self.contents.choices;
         choices.insert(name.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    /// Remembers the ports of the node that we have reserved.
+    pub fn put_reserved_ports(&mut self, ports: &BTreeSet<u16>) -> Result<(), StoreError> {
+        if *ports != self.contents.reserved_ports {
+            self.file.put_reserved_ports(ports)?;
+            self.contents.reserved_ports.clone_from(ports);
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use abi::{Address, Port, Settings, Source, Uplink};
 use proptest::prelude::*;
 
-use super::{candidate, source_v4, source_v6};
+use super::{TRIES, candidate, source_v4, source_v6};
 
 fn address(text: &str) -> Address {
     match text.parse().unwrap() {
@@ -83,18 +83,19 @@ fn an_uplink_without_addresses_of_a_family_has_no_source() {
 proptest! {
     #[test]
     fn candidates_are_the_packets_own_port_and_then_ports_of_the_range(
-        attempt in 1..30_u32, own: u16, random: u32, a in 1..=u16::MAX, b in 1..=u16::MAX,
+        attempt in 1..TRIES, own: u16, random: u32, a in 1..=u16::MAX, b in 1..=u16::MAX,
     ) {
         let settings = Settings { port_low: a.min(b), port_high: a.max(b), ..Settings::default() };
         let own = Port::new(own);
-        prop_assert_eq!(candidate(0, own, random, &settings), own);
-        let port = candidate(attempt, own, random, &settings).number();
-        prop_assert!((settings.port_low..=settings.port_high).contains(&port));
+        prop_assert_eq!(candidate(0, own, random, &settings), Some(own));
+        if let Some(port) = candidate(attempt, own, random, &settings) {
+            prop_assert!((settings.port_low..=settings.port_high).contains(&port.number()));
+        }
     }
 
     #[test]
     fn a_range_that_was_never_set_is_the_usual_one(random: u32) {
-        let port = candidate(1, Port::NONE, random, &Settings::default()).number();
+        let port = candidate(1, Port::NONE, random, &Settings::default()).unwrap().number();
         prop_assert!(port >= 32_768);
     }
 }
@@ -106,6 +107,31 @@ fn both_ends_of_the_range_are_reached() {
         port_high: 101,
         ..Settings::default()
     };
-    let ports = [0, u32::MAX].map(|random| candidate(1, Port::NONE, random, &settings).number());
+    let ports = [0, u32::MAX].map(|random| {
+        let port = candidate(1, Port::NONE, random, &settings);
+        port.unwrap().number()
+    });
     assert_eq!(ports, [100, 101]);
+}
+
+/// Behind the random tries no port comes twice, and a range that is short enough is tried to its end.
+#[test]
+fn the_last_tries_cover_a_short_range() {
+    for (low, high) in [(40_000, 40_000), (40_000, 40_009), (1_024, u16::MAX)] {
+        let settings = Settings {
+            port_low: low,
+            port_high: high,
+            ..Settings::default()
+        };
+        for random in [0, 0x8123_4567, u32::MAX] {
+            let ports = (16..TRIES).map_while(|n| candidate(n, Port::NONE, random, &settings));
+            let mut ports: Vec<u16> = ports.map(Port::number).collect();
+            let all = ports.len();
+            ports.sort_unstable();
+            ports.dedup();
+            assert_eq!(ports.len(), all, "a port comes twice");
+            let range = usize::from(high - low) + 1;
+            assert_eq!(all, range.min(TRIES as usize - 16));
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Helpers and maps, in ordinary Rust.
 
 use abi::{
-    Address, Direction, DropReason, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Network, Pod, Seen, Settings, Tuple, Uplink,
+    Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
+    Hostport, HostportKey, Network, Pod, Seen, Settings, Tuple, Turn, Uplink,
 };
 
 use super::World;
@@ -117,6 +117,10 @@ impl Node for World {
         self.networks.get(&bridge)
     }
 
+    fn egress(&self, bridge: u32) -> Option<&Egress> {
+        self.egress.get(&bridge)
+    }
+
     fn uplink(&self, interface: u32) -> Option<&Uplink> {
         self.uplinks.get(&interface)
     }
@@ -170,7 +174,42 @@ impl Node for World {
     }
 
     fn remove_flow(&mut self, key: &Tuple) {
-        self.flows.remove(key);
+        if let Some(flow) = self.flows.remove(key)
+            && flow.flags & FlowFlags::ORIGINAL != 0
+        {
+            self.release_flow(flow.pod);
+        }
+    }
+
+    fn reserve_flow(&mut self, pod: u32) -> i64 {
+        let live = self.live.entry(pod).or_default();
+        *live += 1;
+        *live - 1
+    }
+
+    fn release_flow(&mut self, pod: u32) {
+        *self.live.entry(pod).or_default() -= 1;
+    }
+
+    fn live_flows(&self, pod: u32) -> i64 {
+        self.live.get(&pod).copied().unwrap_or(0)
+    }
+
+    fn take_turn(&mut self, turn: &mut Turn) -> bool {
+        let taken = self.turns.pop_front();
+        *turn = taken.unwrap_or(*turn);
+        taken.is_some()
+    }
+
+    fn await_turn(&mut self, turn: &Turn) {
+        if self.turns.len() < self.flow_capacity {
+            self.turns.push_back(*turn);
+        }
+    }
+
+    fn count_evicted(&mut self, pod: u32) {
+        let counters = self.counters.entry((pod, Direction::Egress));
+        counters.or_default().evicted_flows += 1;
     }
 
     fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts> {

@@ -79,6 +79,8 @@ fn healthy() -> Status {
             cni: Vec::new(),
         },
         uptime_seconds: 93_784,
+        flow_entries: 131_072,
+        flow_entries_wanted: 131_072,
         networks: vec![
             NetworkView {
                 name: "default".into(),

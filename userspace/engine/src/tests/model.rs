@@ -237,6 +237,7 @@ impl World {
             EntryKey::Endpoint(_) => kind == 2,
             EntryKey::Hostport { .. } => kind == 3,
             EntryKey::Network(_)
+            | EntryKey::Egress(_)
             | EntryKey::Uplink(_)
             | EntryKey::Local(_)
             | EntryKey::Prefix(_)

@@ -217,6 +217,8 @@ fn an_agent_that_cannot_look_at_the_node_does_not_start() {
         default_network: node.default_network.clone(),
         uplinks: BTreeSet::new(),
         non_masquerade: BTreeSet::new(),
+        egress: BTreeSet::new(),
+        flow_entries: abi::maps::FLOWS_CAPACITY,
         boot_id: "this boot".to_owned(),
     };
     node.kernel.meet(kernel_that_fails::Fate::Fail(0));
@@ -320,4 +322,34 @@ fn without_a_pod_cidr_the_agent_serves_other_networks_and_says_what_is_missing()
     let own = network("own", "br1", &["10.2.0.0/24"]);
     let intent = node.intent_on(&own, "c1");
     node.add(&intent).unwrap();
+}
+
+/// No socket that takes any port gets one that leads to a pod.
+#[test]
+fn published_ports_are_reserved_and_given_back() {
+    const KEY: &str = "net/ipv4/ip_local_reserved_ports";
+    let mut node = Node::start();
+    node.fake.set_sysctl(KEY, "7000");
+    let value = |node: &Node| {
+        let sysctls = node.fake.snapshot().sysctls;
+        sysctls[&planner::SysctlKey(KEY.to_owned())].clone()
+    };
+    let mut intents = Vec::new();
+    for (container, port) in [("a", 8080), ("b", 8081)] {
+        let mut intent = node.intent(container);
+        intent.port_mappings.push(publish(port));
+        node.add(&intent).unwrap();
+        intents.push(intent);
+    }
+    assert_eq!(value(&node), "7000,8080-8081");
+    node.restart();
+    assert_eq!(value(&node), "7000,8080-8081");
+    node.engine().del(&intents[0].key).unwrap();
+    assert_eq!(value(&node), "7000,8081");
+    // Somebody writes it without asking us.
+    node.fake.set_sysctl(KEY, "");
+    node.engine().reconcile(NOW);
+    assert_eq!(value(&node), "8081");
+    node.engine().del(&intents[1].key).unwrap();
+    assert_eq!(value(&node), "");
 }

@@ -48,6 +48,8 @@ fn run() -> Running {
         default_network: node.default_network.clone(),
         uplinks: BTreeSet::new(),
         non_masquerade: BTreeSet::new(),
+        egress: BTreeSet::new(),
+        flow_entries: abi::maps::FLOWS_CAPACITY,
         boot_id: "this boot".to_owned(),
     };
     let (permits, waiting) = channel();

@@ -87,6 +87,7 @@ impl World {
             EntryKey::Endpoint(_) => (maps::ENDPOINTS_CAPACITY, Errno::E2BIG),
             EntryKey::Hostport { .. } => (maps::HOSTPORTS_CAPACITY, Errno::E2BIG),
             EntryKey::Network(_) => (maps::NETWORKS_CAPACITY, Errno::E2BIG),
+            EntryKey::Egress(_) => (maps::EGRESS_CAPACITY, Errno::E2BIG),
             EntryKey::Uplink(_) => (maps::UPLINKS_CAPACITY, Errno::E2BIG),
             EntryKey::Local(_) => (maps::LOCALS_CAPACITY, Errno::E2BIG),
             EntryKey::Prefix(_) => (maps::PREFIXES_CAPACITY, Errno::ENOSPC),
@@ -115,6 +116,7 @@ fn fits(key: &EntryKey, entry: &Entry) -> Result<(), Errno> {
         EntryKey::Endpoint(_) => matches!(entry, Entry::Endpoint { .. }),
         EntryKey::Hostport { .. } => matches!(entry, Entry::Hostport { .. }),
         EntryKey::Network(_) => matches!(entry, Entry::Network { .. }),
+        EntryKey::Egress(_) => matches!(entry, Entry::Egress { .. }),
         EntryKey::Uplink(_) => {
             matches!(entry, Entry::Uplink { sources, .. } if sources.len() <= abi::SOURCES)
         }
@@ -132,6 +134,7 @@ fn key_with(
     Ok(match key {
         EntryKey::Interface(named) => EntryKey::Interface(link(named)?),
         EntryKey::Network(named) => EntryKey::Network(link(named)?),
+        EntryKey::Egress(named) => EntryKey::Egress(link(named)?),
         EntryKey::Uplink(named) => EntryKey::Uplink(link(named)?),
         EntryKey::Pod(_)
         | EntryKey::Endpoint(_)
@@ -157,6 +160,7 @@ fn entry_with(
         | Entry::Interface { .. }
         | Entry::Hostport { .. }
         | Entry::Network { .. }
+        | Entry::Egress { .. }
         | Entry::Uplink { .. }
         | Entry::Local
         | Entry::Prefix { .. }

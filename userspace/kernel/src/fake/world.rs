@@ -398,6 +398,11 @@ impl World {
                 sysctls: self.chosen_sysctls(sysctls),
                 entries: self.seen_entries(),
                 held: self.held.clone(),
+                flow_entries: abi::maps::FLOWS_CAPACITY,
+                ..Observed::default()
+            },
+            Scope::Sysctls(keys) => Observed {
+                sysctls: self.chosen_sysctls(keys),
                 ..Observed::default()
             },
             Scope::Netns {

@@ -104,7 +104,10 @@ fn refs(key: &EntryKey, entry: &Entry) -> Vec<LinkRef> {
 
 fn links_of_key(key: &mut EntryKey) -> Option<&mut LinkRef> {
     match key {
-        EntryKey::Interface(link) | EntryKey::Network(link) | EntryKey::Uplink(link) => Some(link),
+        EntryKey::Interface(link)
+        | EntryKey::Network(link)
+        | EntryKey::Egress(link)
+        | EntryKey::Uplink(link) => Some(link),
         EntryKey::Pod(_)
         | EntryKey::Endpoint(_)
         | EntryKey::Hostport { .. }
@@ -122,6 +125,7 @@ fn links_of_entry(entry: &mut Entry) -> Vec<&mut LinkRef> {
         | Entry::Interface { .. }
         | Entry::Hostport { .. }
         | Entry::Network { .. }
+        | Entry::Egress { .. }
         | Entry::Uplink { .. }
         | Entry::Local
         | Entry::Prefix { .. }

@@ -78,6 +78,7 @@ impl Node {
             bpffs: self.bpffs(),
             object: object(),
             cgroup: cgroup.map(Path::to_owned),
+            flow_entries: abi::maps::FLOWS_CAPACITY,
         };
         Host::open(&options).unwrap_or_else(|error| panic!("{}", chain(&error)))
     }

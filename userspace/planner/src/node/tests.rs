@@ -8,7 +8,7 @@ use crate::testing::{
 };
 use crate::{
     Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry,
-    SocketHook, Step, node_sysctls, plan_node,
+    SocketHook, Step, flow_entries, node_sysctls, plan_node,
 };
 
 fn node_intent() -> NodeIntent {
@@ -50,17 +50,17 @@ fn a_bare_node_is_made_ready() {
      8. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
      9. set sysctl net/ipv4/ip_forward to 1 (now 0)
     10. write network of cbr0: 02:f3:86:03:b8:c3, gateways 10.1.0.1 fd00:1::1
-    11. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64
-    12. write local address 10.1.0.1: ours
-    13. write local address 127.0.0.1: ours
-    14. write local address 192.0.2.10: ours
-    15. write local address ::1: ours
-    16. write local address 2001:db8::10: ours
-    17. write local address fd00:1::1: ours
-    18. write prefix 10.0.0.0/8: not masqueraded
-    19. write prefix 10.1.0.0/24: pods, not masqueraded
-    20. write prefix fd00:1::/64: pods
-    21. write settings: masquerade ports 32768-65535, TCP kept for 86400 s
+    11. write local address 10.1.0.1: ours
+    12. write local address 127.0.0.1: ours
+    13. write local address 192.0.2.10: ours
+    14. write local address ::1: ours
+    15. write local address 2001:db8::10: ours
+    16. write local address fd00:1::1: ours
+    17. write prefix 10.0.0.0/8: not masqueraded
+    18. write prefix 10.1.0.0/24: pods, not masqueraded
+    19. write prefix fd00:1::/64: pods
+    20. write settings: masquerade ports 1024-65535, 1024 flows for a pod, TCP kept for 86400 s
+    21. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64
     22. attach uplink_in, uplink_out to eth0
     "#);
 }
@@ -120,18 +120,157 @@ fn a_pods_veth_that_is_not_yet_in_the_bridge_is_no_uplink() {
     assert!(plan.keys().all(|key| *key != uplink));
 }
 
-/// The kernel's order is kept: MASQUERADE takes the first address that fits, a primary one.
-#[test]
-fn an_uplink_has_its_first_addresses_without_link_local_ones() {
-    let addresses: Vec<String> = (1..=9).map(|low| format!("192.0.2.{low}/24")).collect();
-    let mut texts = vec!["fe80::1/64"];
-    texts.extend(addresses.iter().map(String::as_str));
-    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link(2, LinkKind::Ethernet, &texts))
-    else {
+fn sources(own: &[String], borrowed: &[&str]) -> Vec<String> {
+    let texts: Vec<&str> = own.iter().map(String::as_str).collect();
+    let borrowed: Vec<_> = borrowed.iter().map(|text| parse(text)).collect();
+    let link = link(2, LinkKind::Ethernet, &texts);
+    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link, &borrowed) else {
         panic!("an uplink's entry is one");
     };
-    assert_eq!(sources.len(), abi::SOURCES);
-    assert_eq!(sources[0], parse("192.0.2.1/24"));
+    sources.iter().map(ToString::to_string).collect()
+}
+
+/// The kernel's order is kept: MASQUERADE takes the first address that fits, a primary one.
+#[test]
+fn an_uplink_has_the_first_address_of_each_subnet_without_link_local_ones() {
+    let mut own: Vec<String> = (1..=9).map(|low| format!("192.0.2.{low}/24")).collect();
+    own.insert(0, "fe80::1/64".to_owned());
+    own.push("198.51.100.1/24".to_owned());
+    assert_eq!(sources(&own, &[]), ["192.0.2.1/24", "198.51.100.1/24"]);
+}
+
+#[test]
+fn an_uplink_with_too_many_subnets_keeps_the_first_of_each_family() {
+    let v4 = (1..=9).map(|net| format!("10.{net}.0.1/24"));
+    let v6 = (1..=9).map(|net| format!("fd00:{net}::1/64"));
+    let both: Vec<String> = v4.clone().chain(v6.clone()).collect();
+    let expected: Vec<String> = v4.clone().take(4).chain(v6.take(4)).collect();
+    assert_eq!(sources(&both, &[]), expected);
+    let few: Vec<String> = v4.clone().chain(["fd00::1/64".to_owned()]).collect();
+    let expected: Vec<String> = v4
+        .clone()
+        .take(7)
+        .chain(["fd00::1/64".to_owned()])
+        .collect();
+    assert_eq!(sources(&few, &[]), expected, "what v6 does not need v4 has");
+    let expected: Vec<String> = v4.clone().take(8).collect();
+    assert_eq!(sources(&v4.collect::<Vec<_>>(), &[]), expected);
+}
+
+/// As `inet_select_addr` and `ipv6_dev_get_saddr`: an unnumbered link leaves with an address of another.
+#[test]
+fn an_uplink_without_an_address_of_a_family_borrows_one() {
+    let lent = ["192.0.2.10/24", "192.0.2.11/24", "2001:db8::10/64"];
+    assert_eq!(sources(&[], &lent), ["192.0.2.10/24", "2001:db8::10/64"]);
+    let own = ["10.0.0.1/32".to_owned()];
+    assert_eq!(sources(&own, &lent), ["10.0.0.1/32", "2001:db8::10/64"]);
+}
+
+#[test]
+fn flows_are_forgotten_when_an_address_or_an_uplink_goes_and_not_otherwise() {
+    let ends_with_a_sweep = |change: &dyn Fn(&mut Observed)| {
+        let mut observed = settled_node();
+        change(&mut observed);
+        let plan = plan(&node_intent(), &observed).plan;
+        plan.steps().last() == Some(&Step::Sweep)
+    };
+    assert!(!ends_with_a_sweep(&|_| {}));
+    let lost = |observed: &mut Observed| {
+        let link = observed.links.get_mut(&parse("eth0")).unwrap();
+        link.addresses.retain(|own| !own.address.is_ipv4());
+    };
+    assert!(ends_with_a_sweep(&lost));
+    let down = |observed: &mut Observed| {
+        observed.links.get_mut(&parse("eth0")).unwrap().up = false;
+    };
+    assert!(ends_with_a_sweep(&down));
+    let gained = |observed: &mut Observed| {
+        let link = observed.links.get_mut(&parse("eth0")).unwrap();
+        link.addresses.push(parse("203.0.113.1/24"));
+    };
+    assert!(!ends_with_a_sweep(&gained));
+}
+
+/// A node whose tables are as planned.
+fn settled_node() -> Observed {
+    let mut observed = node();
+    for step in plan(&node_intent(), &observed).plan.steps() {
+        if let Step::PutEntry { key, entry, .. } = step {
+            observed.entries.insert(key.clone(), entry.clone());
+        }
+    }
+    observed
+}
+
+#[test]
+fn what_an_uplink_is_masqueraded_with_is_local_first() {
+    let mut intent = node_intent();
+    intent.uplinks = [parse("eth0")].into();
+    let mut observed = bare_node();
+    // A port's addresses are not the node's otherwise.
+    observed.links.get_mut(&parse("eth0")).unwrap().controller = Some(7);
+    let planned = plan(&intent, &observed).plan;
+    let at = |wanted: &EntryKey| planned.keys().position(|key| key == wanted);
+    let local = at(&EntryKey::Local(parse("192.0.2.10")));
+    let uplink = at(&EntryKey::Uplink(LinkRef::Name(parse("eth0"))));
+    assert!(local.is_some() && local < uplink);
+}
+
+#[test]
+fn a_bridge_has_the_egress_addresses_that_were_asked_for() {
+    let mut intent = node_intent();
+    let addresses = [parse("192.0.2.77"), parse("2001:db8::77")];
+    intent.egress.insert(parse("cbr0"), addresses.into());
+    let mut observed = settled_node();
+    let planned = plan(&intent, &observed).plan;
+    let line = "write egress of cbr0: from 192.0.2.77 2001:db8::77";
+    assert!(planned.to_string().contains(line), "{planned}");
+    for step in planned.steps() {
+        if let Step::PutEntry { key, entry, .. } = step {
+            observed.entries.insert(key.clone(), entry.clone());
+        }
+    }
+    let planned = plan(&node_intent(), &observed).plan;
+    assert!(planned.to_string().contains("remove egress of cbr0"));
+}
+
+#[test]
+fn a_pod_may_have_a_quarter_of_the_flow_table() {
+    for (entries, quota) in [(131_072, 16_384), (4_096, 1_024), (0, 1_024)] {
+        let mut observed = bare_node();
+        observed.flow_entries = entries;
+        let planned = plan(&node_intent(), &observed).plan;
+        let settings = planned.steps().iter().find_map(|step| {
+            let Step::PutEntry {
+                entry: Entry::Settings(settings),
+                ..
+            } = step
+            else {
+                return None;
+            };
+            Some(settings)
+        });
+        assert_eq!(settings.unwrap().flow_quota, quota);
+    }
+}
+
+#[test]
+fn the_flow_table_has_a_400th_of_the_memory() {
+    const GIB: u64 = 1 << 30;
+    assert_eq!(flow_entries(GIB / 4), 32_768);
+    assert_eq!(flow_entries(16 * GIB), 167_772);
+    assert_eq!(flow_entries(1_024 * GIB), 2_097_152);
+}
+
+/// The trie keeps IPv4 below `::/0`.
+#[test]
+fn the_whole_of_ipv6_says_nothing_about_ipv4() {
+    let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
+    let prefixes = crate::prefix::prefixes(&pods, &[parse("::/0")].into());
+    let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
+    assert_eq!(of("::/0"), "not masqueraded");
+    assert_eq!(of("0.0.0.0/0"), "nothing particular");
+    assert_eq!(of("10.1.0.0/24"), "pods");
 }
 
 #[test]
@@ -168,7 +307,7 @@ fn what_is_stale_is_removed_and_what_is_the_pods_is_not() {
     let stale = [
         (
             EntryKey::Uplink(LinkRef::Gone(44)),
-            crate::uplink::entry(&link(44, LinkKind::Raw, &[])),
+            crate::uplink::entry(&link(44, LinkKind::Raw, &[]), &[]),
         ),
         (EntryKey::Local(parse("203.0.113.1")), Entry::Local),
         (

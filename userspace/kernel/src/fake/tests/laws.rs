@@ -99,6 +99,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             networks: networks.into_iter().enumerate().map(network).collect(),
             uplinks: uplinks.into_iter().map(parse).collect(),
             non_masquerade: prefixes.into_iter().map(parse).collect(),
+            egress: std::collections::BTreeMap::new(),
         };
         Node::new(fake, intent)
     })

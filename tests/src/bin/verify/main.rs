@@ -2,12 +2,15 @@
 //!
 //! `verify OBJECT TABLE [--bless]`, as root; `cargo xtask verify` calls it. The verifier's work is a
 //! budget of a million instructions per program, and it runs out suddenly: growth is looked at while it
-//! is small. Numbers of another kernel series are shown, but not judged.
+//! is small. Numbers of another kernel series are shown, but not judged; nor is the time for a packet, which is this
+//! machine's and this hour's.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "the table is what this program is for"
 )]
+
+mod pace;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,6 +27,9 @@ use tempfile::TempDir;
 /// Growth beyond this asks for a decision: make it cheaper, or bless it.
 const GROWTH_PERCENT: u64 = 10;
 
+/// In the table, what a program does not have.
+const NONE: &str = "-";
+
 /// What the kernel says of one program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Cost {
@@ -31,6 +37,8 @@ struct Cost {
     verified: u64,
     /// Bytes of machine code.
     machine_code: u64,
+    /// Nanoseconds for a packet of a known flow; not of every program.
+    pace: Option<u64>,
 }
 
 /// The costs of all programs, on one kernel.
@@ -100,6 +108,11 @@ fn measure(object: &Path) -> Result<Table> {
         let cost = load(program).with_context(|| format!("cannot load {name}"))?;
         costs.insert(name.to_owned(), cost);
     }
+    for (name, pace) in pace::measure(&mut loaded).context("cannot measure the programs' pace")? {
+        if let Some(cost) = costs.get_mut(&name) {
+            cost.pace = Some(pace);
+        }
+    }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let kernel = release
         .trim()
@@ -140,6 +153,7 @@ fn load(program: &mut Program) -> Result<Cost> {
     Ok(Cost {
         verified: verified.into(),
         machine_code: info.size_jitted().into(),
+        pace: None,
     })
 }
 
@@ -197,13 +211,16 @@ impl Table {
         let mut text = format!("{}{}{}\n", Self::HEAD, Self::KERNEL, self.kernel);
         let _ = writeln!(
             text,
-            "{:<24} {:>12} {:>12}",
-            "# program", "instructions", "machine code"
+            "{:<24} {:>12} {:>12} {:>12}",
+            "# program", "instructions", "machine code", "ns a packet"
         );
         for (name, cost) in &self.costs {
+            let pace = cost
+                .pace
+                .map_or_else(|| NONE.to_owned(), |pace| pace.to_string());
             let _ = writeln!(
                 text,
-                "{name:<24} {:>12} {:>12}",
+                "{name:<24} {:>12} {:>12} {pace:>12}",
                 cost.verified, cost.machine_code
             );
         }
@@ -231,7 +248,8 @@ impl Table {
 }
 
 fn row(line: &str) -> Result<(String, Cost)> {
-    let [name, verified, machine_code] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+    let [name, verified, machine_code, pace] = line.split_whitespace().collect::<Vec<_>>()[..]
+    else {
         bail!("not a row of the table: {line}");
     };
     Ok((
@@ -239,6 +257,10 @@ fn row(line: &str) -> Result<(String, Cost)> {
         Cost {
             verified: verified.parse()?,
             machine_code: machine_code.parse()?,
+            pace: match pace {
+                NONE => None,
+                number => Some(number.parse()?),
+            },
         },
     ))
 }
@@ -251,6 +273,7 @@ mod tests {
         let cost = Cost {
             verified,
             machine_code: 900,
+            pace: Some(150),
         };
         Table {
             kernel: "6.12.3".to_owned(),

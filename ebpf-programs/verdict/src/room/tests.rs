@@ -1,0 +1,142 @@
+//! Promises of the clock hand, of quotas and of eviction, on the simulated node.
+
+use abi::{Direction, DropReason, FlowFlags, Timeouts};
+use proptest::prelude::*;
+
+use crate::outcome::Verdict;
+use crate::simulator::example::{self, INTERFACE, OTHER_POD, POD, node, remote, world};
+use crate::simulator::frame::{Body, Frame};
+use crate::simulator::{Place, Simulator};
+
+fn small(entries: usize) -> Simulator {
+    let mut world = world();
+    world.flow_capacity = entries;
+    Simulator::new(world)
+}
+
+fn send(simulator: &mut Simulator, pod: u32, port: u16) -> Verdict {
+    let source = match pod {
+        POD => example::pod()[0],
+        _ => example::other_pod()[0],
+    };
+    let frame = Frame::new(source, remote()[0], Body::Udp(port, 53, vec![]));
+    simulator.run(Place::UplinkOut, INTERFACE, &frame.bytes()).0
+}
+
+fn answer(simulator: &mut Simulator, port: u16) {
+    let frame = Frame::new(remote()[0], node()[0], Body::Udp(53, port, vec![]));
+    simulator.run(Place::UplinkIn, INTERFACE, &frame.bytes());
+}
+
+fn flows_of(simulator: &Simulator, pod: u32) -> i64 {
+    let flows = simulator.world.flows.values();
+    let own = flows.filter(|flow| flow.pod == pod && flow.flags & FlowFlags::ORIGINAL != 0);
+    i64::try_from(own.count()).unwrap()
+}
+
+#[test]
+fn a_quota_stops_one_pod_and_not_the_other() {
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = 3;
+    for port in 1..=3 {
+        assert_eq!(send(&mut simulator, POD, port), Verdict::Pass);
+    }
+    let refused = Verdict::Drop(DropReason::FlowQuota);
+    assert_eq!(send(&mut simulator, POD, 4), refused);
+    assert_eq!(send(&mut simulator, POD, 3), Verdict::Pass, "a flow it has");
+    assert_eq!(send(&mut simulator, OTHER_POD, 4), Verdict::Pass);
+    simulator.world.pods[POD as usize].flow_quota = 4;
+    assert_eq!(send(&mut simulator, POD, 4), Verdict::Pass, "its own quota");
+    assert_eq!(send(&mut simulator, POD, 5), refused);
+}
+
+#[test]
+fn the_hand_forgets_dead_flows_without_a_sweep() {
+    let mut simulator = small(200);
+    for round in 0..20_u16 {
+        for port in 0..50 {
+            let verdict = send(&mut simulator, POD, 1_000 + round * 50 + port);
+            assert_eq!(verdict, Verdict::Pass);
+        }
+        simulator.world.now += Timeouts::default().udp_single;
+    }
+    let waiting = simulator.world.turns.len();
+    assert!(waiting <= 100, "{waiting} wait for their turn");
+}
+
+#[test]
+fn a_full_table_takes_from_the_greediest_pod_what_has_no_reply() {
+    let mut simulator = small(40);
+    for port in 0..19 {
+        assert_eq!(send(&mut simulator, POD, 1_000 + port), Verdict::Pass);
+    }
+    answer(&mut simulator, 1_018);
+    assert_eq!(send(&mut simulator, OTHER_POD, 2_000), Verdict::Pass);
+    let full = Verdict::Drop(DropReason::FlowTableFull);
+    assert_eq!(send(&mut simulator, POD, 3_000), full, "nobody is greedier");
+    for port in 1..=9 {
+        assert_eq!(send(&mut simulator, OTHER_POD, 2_000 + port), Verdict::Pass);
+    }
+    assert_eq!(
+        send(&mut simulator, OTHER_POD, 2_100),
+        full,
+        "both have ten"
+    );
+    assert_eq!(
+        (flows_of(&simulator, POD), flows_of(&simulator, OTHER_POD)),
+        (10, 10)
+    );
+    let counters = simulator.world.counters[&(POD, Direction::Egress)];
+    assert_eq!(counters.evicted_flows, 9);
+    answer(&mut simulator, 1_018);
+    let replied = simulator
+        .world
+        .flows
+        .values()
+        .filter(|flow| flow.packets > 1);
+    assert_eq!(replied.count(), 1, "the flow with replies stays");
+}
+
+#[test]
+fn a_flow_whose_address_or_uplink_is_gone_is_forgotten() {
+    let mut simulator = Simulator::new(world());
+    assert_eq!(send(&mut simulator, POD, 1_000), Verdict::Pass);
+    assert_eq!(simulator.sweep().homeless, 0);
+    let mut without_uplink = simulator.clone();
+    simulator.world.locals.remove(&node()[0]);
+    assert_eq!(simulator.sweep().homeless, 1);
+    without_uplink.world.uplinks.clear();
+    assert_eq!(without_uplink.sweep().homeless, 1);
+}
+
+proptest! {
+    /// Whatever comes and goes: a pod's count is the number of its flows.
+    #[test]
+    fn the_count_of_a_pods_flows_is_exact(
+        steps in prop::collection::vec((0..8_u8, 0..40_u16), 1..200),
+        entries in 4..60_usize,
+        quota in 0..20_u32,
+    ) {
+        let mut simulator = small(entries);
+        simulator.world.settings.flow_quota = quota;
+        for (what, port) in steps {
+            match what {
+                0..=2 => { send(&mut simulator, POD, 1_000 + port); }
+                3..=4 => { send(&mut simulator, OTHER_POD, 1_000 + port); }
+                5 => answer(&mut simulator, 1_000 + port),
+                6 => simulator.world.now += u32::from(port),
+                _ => {
+                    simulator.sweep();
+                    if port == 0 {
+                        simulator.world.pods[POD as usize].generation += 1;
+                    }
+                }
+            }
+            for pod in [POD, OTHER_POD] {
+                let live = simulator.world.live.get(&pod).copied().unwrap_or(0);
+                prop_assert_eq!(live, flows_of(&simulator, pod));
+                prop_assert!(quota == 0 || live <= i64::from(quota));
+            }
+        }
+    }
+}
