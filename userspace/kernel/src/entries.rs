@@ -19,10 +19,6 @@ const ONLY: u32 = 0;
 const ANY: u64 = 0;
 
 /// Writes an entry.
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "every pair that is not named is a mismatch"
-)]
 pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
     match (key, entry) {
         (EntryKey::Pod(slot @ 1..), Entry::Pod { .. } | Entry::FreePod { .. }) => {
@@ -84,14 +80,15 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
 }
 
 fn uplink(entry: &Entry) -> io::Result<abi::Uplink> {
-    match entry {
-        Entry::Uplink {
-            ethernet,
-            mtu,
-            sources,
-        } => Ok(bytes::uplink(*ethernet, *mtu, sources)),
-        _ => Err(mismatch()),
-    }
+    let Entry::Uplink {
+        ethernet,
+        mtu,
+        sources,
+    } = entry
+    else {
+        return Err(mismatch());
+    };
+    Ok(bytes::uplink(*ethernet, *mtu, sources))
 }
 
 /// The settings for the namespace with this cookie, which the planner does not know.
