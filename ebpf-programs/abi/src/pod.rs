@@ -58,6 +58,8 @@ impl EndpointFlags {
     pub const SPOOF_CHECK: u32 = 1 << 2;
     /// Hostports lead to the pod: other pods may come to it by two ways, and it has to tell them apart.
     pub const PUBLISHED: u32 = 1 << 3;
+    /// The bridge does nothing for the pod but to forward, so packets may go past it.
+    pub const BYPASS: u32 = 1 << 4;
 }
 
 /// Whose an interface is: value of the interface table, keyed by the interface index of the host's end.

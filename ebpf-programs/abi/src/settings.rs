@@ -84,4 +84,6 @@ pub struct SettingsFlags;
 impl SettingsFlags {
     /// A bridge is promiscuous: what it sends to pods may be a duplicate.
     pub const DUPLICATES: u32 = 1 << 0;
+    /// Packets may go past bridge and stack: no rule of anybody matters to them.
+    pub const BYPASS: u32 = 1 << 1;
 }

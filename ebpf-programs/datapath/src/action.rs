@@ -1,13 +1,19 @@
 //! From a verdict to what the traffic control hook returns.
 
-use aya_ebpf::bindings::__sk_buff;
+use core::mem;
+
+use aya_ebpf::bindings::{__sk_buff, bpf_redir_neigh};
 use aya_ebpf::helpers;
 use verdict::Verdict;
+
+use crate::maps::{self, Scratch};
 
 /// Go on with whoever is behind us: `TC_ACT_OK` would end the packet's way through the filters of others.
 pub(crate) const NEXT: i32 = -1;
 const SHOT: i32 = 2;
 const PACKET_HOST: u32 = 0;
+const AF_INET: u32 = 2;
+const AF_INET6: u32 = 10;
 
 /// Carries a verdict out, and says what the hook returns for it.
 #[inline(always)]
@@ -15,6 +21,7 @@ pub(crate) fn of(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
     match verdict {
         Verdict::Pass => NEXT,
         Verdict::Drop(_) => SHOT,
+        Verdict::Leave(interface) => leave(interface),
         Verdict::Deliver(interface) => {
             // SAFETY: both helpers check what they are given. A type that cannot be changed is that of a packet for
             // this host already.
@@ -24,4 +31,24 @@ pub(crate) fn of(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
             }
         }
     }
+}
+
+/// Sends the packet to the next hop that the stages have left; whoever listens on that interface sees it leave.
+#[inline(always)]
+fn leave(interface: u32) -> i32 {
+    let Some(work) = maps::work(Scratch::Packet) else {
+        return NEXT;
+    };
+    // SAFETY: zeros are a valid value of the helper's parameters.
+    let mut hop: bpf_redir_neigh = unsafe { mem::zeroed() };
+    if work.hop.is_v4() {
+        hop.nh_family = AF_INET;
+        hop.__bindgen_anon_1.ipv4_nh = work.hop.words()[3];
+    } else {
+        hop.nh_family = AF_INET6;
+        hop.__bindgen_anon_1.ipv6_nh = work.hop.words();
+    }
+    let length = size_of::<bpf_redir_neigh>() as i32;
+    // SAFETY: the helper reads `length` bytes of `hop`.
+    unsafe { helpers::bpf_redirect_neigh(interface, &raw mut hop, length, 0) as i32 }
 }

@@ -11,8 +11,9 @@ use abi::{
     Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
     Hostport, HostportKey, Network, Pod, Seen, Settings, Tuple, Turn, Uplink, protocol,
 };
+use aya_ebpf::bindings::bpf_check_mtu_flags::BPF_MTU_CHK_SEGS;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_NOEXIST, bpf_sock,
+    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, BPF_NOEXIST, bpf_sock,
 };
 use aya_ebpf::helpers;
 use aya_ebpf::maps::lpm_trie::Key;
@@ -103,6 +104,25 @@ impl Packet for Kernel {
             helpers::bpf_skb_store_bytes(self.skb, offset, words.as_ptr().cast(), (N * 4) as u32, 0)
         };
         rewritten(result)
+    }
+
+    #[inline(always)]
+    fn store_alone<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+        let (bytes, length) = (words.as_ptr().cast(), (N * 4) as u32);
+        let flags = u64::from(BPF_F_RECOMPUTE_CSUM);
+        // SAFETY: the helper reads `N` words and checks the offset.
+        rewritten(unsafe { helpers::bpf_skb_store_bytes(self.skb, offset, bytes, length, flags) })
+    }
+
+    #[inline(always)]
+    fn fits(&self, interface: u32) -> bool {
+        let mut length = 0;
+        let flags = u64::from(BPF_MTU_CHK_SEGS);
+        // SAFETY: the helper reads and writes `length`.
+        let result = unsafe {
+            helpers::bpf_check_mtu(self.skb.cast(), interface, &raw mut length, 0, flags)
+        };
+        result == 0
     }
 
     #[inline(always)]
@@ -352,8 +372,13 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn next_hop(&mut self, interface: u32, tuple: &Tuple) -> Address {
-        route::next_hop(self.skb, interface, tuple)
+    fn route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address) -> Option<u32> {
+        route::out(self.skb, from, tuple, hop)
+    }
+
+    #[inline(always)]
+    fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address {
+        route::next_hop(self.skb, from, interface, tuple)
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@ use aya_ebpf::bindings::{__sk_buff, bpf_fib_lookup};
 use aya_ebpf::helpers;
 
 const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
 const INVALID: i64 = -22;
 const FIB_OUTPUT: u32 = 1 << 1;
 const FIB_MARK: u32 = 1 << 5;
@@ -15,12 +16,13 @@ const FIB_SUCCESS: i64 = 0;
 const FIB_NO_NEIGHBOUR: i64 = 7;
 const FIB_TOO_LONG: i64 = 8;
 
-/// The next hop of an IPv4 packet that leaves by `interface`; its destination, where none is known.
+/// The next hop of an IPv4 packet that came by the bridge `from` and leaves by `interface`; its destination, where none
+/// is known.
+///
+/// The packet itself remembers the interface that it was taken from, which is the pod's veth where it went past the
+/// bridge; rules ask for the bridge.
 #[inline(always)]
-pub(crate) fn next_hop(skb: *mut __sk_buff, interface: u32, tuple: &Tuple) -> Address {
-    // SAFETY: the context is valid for as long as the program runs.
-    let from = unsafe { ptr::read_volatile(&raw const (*skb).ingress_ifindex) };
-    // As the kernel routed it: with the interface that it came by, for rules may ask for that.
+pub(crate) fn next_hop(skb: *mut __sk_buff, from: u32, interface: u32, tuple: &Tuple) -> Address {
     if from != 0
         && let Some(hop) = look_up(skb, from, interface, tuple, 0)
     {
@@ -32,6 +34,19 @@ pub(crate) fn next_hop(skb: *mut __sk_buff, interface: u32, tuple: &Tuple) -> Ad
     }
 }
 
+/// The interface by which a packet that comes by `from` leaves the node, and its next hop; `None` where it does not
+/// leave, or where the stack has to look at it.
+#[inline(always)]
+pub(crate) fn out(skb: *mut __sk_buff, from: u32, tuple: &Tuple, hop: &mut Address) -> Option<u32> {
+    let mut route = question(from, tuple);
+    let result = ask(skb, &mut route, 0);
+    if result != FIB_SUCCESS && result != FIB_NO_NEIGHBOUR {
+        return None;
+    }
+    *hop = next(&route);
+    Some(route.ifindex)
+}
+
 /// The next hop of the route that the kernel finds for a packet at the interface `at`, if it leads out by `interface`.
 #[inline(always)]
 fn look_up(
@@ -41,15 +56,36 @@ fn look_up(
     tuple: &Tuple,
     flags: u32,
 ) -> Option<Address> {
+    let mut route = question(at, tuple);
+    let result = ask(skb, &mut route, flags);
+    let found = result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR || result == FIB_TOO_LONG;
+    (found && route.family == AF_INET && route.ifindex == interface).then(|| next(&route))
+}
+
+/// What is asked of a packet with this tuple at the interface `at`.
+#[inline(always)]
+fn question(at: u32, tuple: &Tuple) -> bpf_fib_lookup {
     // SAFETY: zeros are a valid value of the helper's parameters.
     let mut route: bpf_fib_lookup = unsafe { mem::zeroed() };
-    route.family = AF_INET;
     route.l4_protocol = tuple.protocol;
     route.sport = tuple.source_port.raw();
     route.dport = tuple.destination_port.raw();
     route.ifindex = at;
-    route.__bindgen_anon_3.ipv4_src = tuple.source.words()[3];
-    route.__bindgen_anon_4.ipv4_dst = tuple.destination.words()[3];
+    if tuple.destination.is_v4() {
+        route.family = AF_INET;
+        route.__bindgen_anon_3.ipv4_src = tuple.source.words()[3];
+        route.__bindgen_anon_4.ipv4_dst = tuple.destination.words()[3];
+    } else {
+        route.family = AF_INET6;
+        route.__bindgen_anon_3.ipv6_src = tuple.source.words();
+        route.__bindgen_anon_4.ipv6_dst = tuple.destination.words();
+    }
+    route
+}
+
+/// Asks with the packet's mark.
+#[inline(always)]
+fn ask(skb: *mut __sk_buff, route: &mut bpf_fib_lookup, flags: u32) -> i64 {
     // SAFETY: the context is valid for as long as the program runs; where the kernel knows the flag, it reads the
     // mark at the first word of the Ethernet addresses, which it writes only behind that.
     unsafe {
@@ -57,17 +93,26 @@ fn look_up(
         (&raw mut route.smac).cast::<u32>().write_unaligned(mark);
     }
     let length = size_of::<bpf_fib_lookup>() as i32;
-    let context = skb.cast();
+    let (context, route) = (skb.cast(), ptr::from_mut(route));
     // SAFETY: the helper reads and writes `route` within the length given.
-    let mut result =
-        unsafe { helpers::bpf_fib_lookup(context, &raw mut route, length, flags | FIB_MARK) };
-    if result == INVALID {
-        // Kernels before 6.10 do not know about marks, and have not touched `route`.
-        // SAFETY: as above.
-        result = unsafe { helpers::bpf_fib_lookup(context, &raw mut route, length, flags) };
+    let result = unsafe { helpers::bpf_fib_lookup(context, route, length, flags | FIB_MARK) };
+    if result != INVALID {
+        return result;
     }
-    let found = result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR || result == FIB_TOO_LONG;
-    // SAFETY: for this family the helper leaves the IPv4 next hop here.
-    let hop = Address::from_v4_word(unsafe { route.__bindgen_anon_4.ipv4_dst });
-    (found && route.family == AF_INET && route.ifindex == interface).then_some(hop)
+    // Kernels before 6.10 do not know about marks, and have not touched `route`.
+    // SAFETY: as above.
+    unsafe { helpers::bpf_fib_lookup(context, route, length, flags) }
+}
+
+/// The next hop in an answer: the family is that of the hop.
+#[inline(always)]
+fn next(route: &bpf_fib_lookup) -> Address {
+    // SAFETY: both are plain numbers, and the helper has written the family's.
+    unsafe {
+        if route.family == AF_INET {
+            Address::from_v4_word(route.__bindgen_anon_4.ipv4_dst)
+        } else {
+            Address::from_words(route.__bindgen_anon_4.ipv6_dst)
+        }
+    }
 }

@@ -84,6 +84,12 @@ stage!(stage_try_dialled(attempt: u32) -> Decision<bool>, |kernel, work, attempt
 stage!(stage_deliver() -> Verdict, |kernel, work| {
     stages::deliver(kernel, work)
 });
+stage!(stage_bypass_from_pod() -> Verdict, |kernel, work| {
+    stages::bypass_from_pod(kernel, work)
+});
+stage!(stage_bypass_to_pod() -> Verdict, |kernel, work| {
+    stages::bypass_to_pod(kernel, work)
+});
 stage!(stage_open_direct() -> Decision<bool>, |kernel, work| {
     stages::open_direct(kernel, work)
 });
@@ -220,6 +226,16 @@ impl Hook for Stages {
     #[inline(always)]
     fn make_room(&mut self) -> bool {
         Code::from_code(stage_make_room(self.skb))
+    }
+
+    #[inline(always)]
+    fn bypass_from_pod(&mut self) -> Verdict {
+        Code::from_code(stage_bypass_from_pod(self.skb))
+    }
+
+    #[inline(always)]
+    fn bypass_to_pod(&mut self) -> Verdict {
+        Code::from_code(stage_bypass_to_pod(self.skb))
     }
 
     #[inline(always)]

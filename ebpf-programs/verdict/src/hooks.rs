@@ -45,6 +45,10 @@ pub trait Hook {
     fn try_dialled(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::deliver`].
     fn deliver(&mut self) -> Verdict;
+    /// [`crate::stages::bypass_from_pod`].
+    fn bypass_from_pod(&mut self) -> Verdict;
+    /// [`crate::stages::bypass_to_pod`].
+    fn bypass_to_pod(&mut self) -> Verdict;
     /// [`crate::stages::turn`].
     fn turn(&mut self);
     /// [`crate::stages::make_room`].
@@ -86,7 +90,8 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     }
     if !hook.find_flow(Way::Pod) {
         match hook.find_dialled()? {
-            HostportMatch::None | HostportMatch::Socket => return Ok(Verdict::Pass),
+            HostportMatch::None => return Ok(hook.bypass_from_pod()),
+            HostportMatch::Socket => return Ok(Verdict::Pass),
             HostportMatch::Pod => open_dialled(hook)?,
         }
     }
@@ -180,36 +185,41 @@ fn translate_error(hook: &mut impl Hook, way: Way) -> Decision<()> {
 /// What enters the node.
 #[inline(always)]
 pub fn uplink_in(hook: &mut impl Hook) -> Verdict {
-    let verdict = Verdict::from(enter(hook));
+    let verdict = match enter(hook) {
+        Ok(verdict) => verdict,
+        Err(reason) => Verdict::Drop(reason),
+    };
     count_drop(hook, Direction::Ingress, verdict);
     verdict
 }
 
 #[inline(always)]
-fn enter<H: Hook>(hook: &mut H) -> Decision<()> {
+fn enter<H: Hook>(hook: &mut H) -> Decision<Verdict> {
     match hook.parse_uplink()? {
-        Content::Foreign | Content::Arp => return Ok(()),
+        Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         // Without ports nothing can be translated: the node's own reassembly has the last word.
-        Content::LostFragment => return hook.check_outsider(),
-        Content::IcmpError => return translate_error(hook, Way::In),
+        Content::LostFragment => return Ok(Verdict::from(hook.check_outsider())),
+        Content::IcmpError => return Ok(Verdict::from(translate_error(hook, Way::In))),
         Content::Ip => {}
     }
     if hook.find_flow(Way::In) {
-        return hook.translate();
+        hook.translate()?;
+        return Ok(hook.bypass_to_pod());
     }
     hook.check_outsider()?;
     match hook.find_hostport()? {
         HostportMatch::Pod => {
             with_room(hook, H::open_hostport)?;
             hook.turn();
-            hook.translate()
+            hook.translate()?;
+            Ok(hook.bypass_to_pod())
         }
-        HostportMatch::Socket => Ok(()),
+        HostportMatch::Socket => Ok(Verdict::Pass),
         HostportMatch::None => {
             if with_room(hook, H::open_direct)? {
                 hook.turn();
             }
-            Ok(())
+            Ok(Verdict::Pass)
         }
     }
 }

@@ -17,6 +17,7 @@
 )]
 
 pub mod address;
+mod bypass;
 pub mod checksum;
 mod crc;
 pub mod dial;

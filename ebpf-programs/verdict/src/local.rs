@@ -190,7 +190,7 @@ pub(crate) fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict
 
 /// Both addresses of an Ethernet header, as words of memory.
 #[inline(always)]
-fn stations(to: Mac, from: Mac) -> [u32; 3] {
+pub(crate) fn stations(to: Mac, from: Mac) -> [u32; 3] {
     let (to, from) = (to.bytes(), from.bytes());
     [
         [to[0], to[1], to[2], to[3]],

@@ -104,7 +104,10 @@ pub(crate) fn choose_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<
         return Ok(());
     }
     let next_hop = match work.headers.family() {
-        Family::V4 => node.next_hop(work.interface, &work.headers.tuple),
+        Family::V4 => {
+            let from = node.pod(work.endpoint.pod).map_or(0, |pod| pod.network);
+            node.next_hop(from, work.interface, &work.headers.tuple)
+        }
         // For IPv6 the kernel compares with the destination, not with the next hop (RFC 6724, rule 8).
         Family::V6 => work.headers.tuple.destination,
     };

@@ -91,9 +91,13 @@ pub trait Node {
     /// The socket of the node that a packet with this tuple would reach if it came in; TCP and UDP only.
     fn socket(&mut self, incoming: &Tuple) -> Socket;
 
-    /// The next hop of an IPv4 packet leaving by `interface`, by the route that the kernel took: its destination, if
-    /// that is on the link or unknown.
-    fn next_hop(&mut self, interface: u32, tuple: &Tuple) -> Address;
+    /// The next hop of an IPv4 packet that came by the bridge `from` and leaves by `interface`, by the route that the
+    /// kernel took: its destination, if that is on the link or unknown.
+    fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address;
+
+    /// The interface that a packet from the bridge `from` is to leave by, and the next hop; `None` where it does not
+    /// leave, or where the stack must look at it.
+    fn route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address) -> Option<u32>;
 
     /// Counts a flow made for a pod.
     fn count_flow(&mut self, pod: u32);

@@ -11,6 +11,8 @@ pub enum Verdict {
     Drop(DropReason),
     /// Give it to the pod behind the veth with this interface index, past bridge and stack.
     Deliver(u32),
+    /// Send it out of the node by the interface with this index, past the stack, to [`crate::Work::hop`].
+    Leave(u32),
 }
 
 /// What a stage decides, or the reason to drop the packet at once.
@@ -85,6 +87,8 @@ impl Code for Direction {
 
 /// Set in the number of a [`Verdict::Deliver`]; below it is the interface index.
 const DELIVER: u64 = 1 << 32;
+/// Set in the number of a [`Verdict::Leave`]; below it is the interface index.
+const LEAVE: u64 = 1 << 33;
 
 impl Code for Verdict {
     #[inline(always)]
@@ -93,15 +97,18 @@ impl Code for Verdict {
             Self::Pass => Decision::Ok(()).code(),
             Self::Drop(reason) => Decision::<()>::Err(reason).code(),
             Self::Deliver(interface) => DELIVER | interface.code(),
+            Self::Leave(interface) => LEAVE | interface.code(),
         }
     }
 
     #[inline(always)]
     fn from_code(code: u64) -> Self {
-        if code & DELIVER == 0 {
-            Self::from(Decision::<()>::from_code(code))
-        } else {
+        if code & DELIVER != 0 {
             Self::Deliver(u32::from_code(code))
+        } else if code & LEAVE != 0 {
+            Self::Leave(u32::from_code(code))
+        } else {
+            Self::from(Decision::<()>::from_code(code))
         }
     }
 }
@@ -159,6 +166,8 @@ mod tests {
             Verdict::Drop(DropReason::Martian),
             Verdict::Deliver(1),
             Verdict::Deliver(u32::MAX),
+            Verdict::Leave(1),
+            Verdict::Leave(u32::MAX),
         ];
         for verdict in verdicts {
             assert_eq!(Verdict::from_code(verdict.code()), verdict);

@@ -25,6 +25,13 @@ pub trait Packet {
     /// Writes `N` words at `offset`.
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
 
+    /// As [`Packet::store`], where no checksum in the packet makes up for the change: the sum that a network card has
+    /// taken of the whole packet must follow.
+    fn store_alone<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
+
+    /// Whether the packet, or each of the packets that it will be cut into, may leave by this interface.
+    fn fits(&self, interface: u32) -> bool;
+
     /// Adds a difference to the IPv4 header checksum at `offset`.
     fn fix_header_checksum(&mut self, offset: u32, difference: Difference) -> Decision<()>;
 

@@ -10,7 +10,7 @@ use crate::parse::{high_half, low_half};
 use crate::work::{Fragment, Headers, Transport};
 
 /// Offset of the checksum in an IPv4 header.
-const HEADER_CHECKSUM: u32 = 10;
+pub(crate) const HEADER_CHECKSUM: u32 = 10;
 /// Offset of the CRC in an SCTP header.
 const SCTP_CHECKSUM: u32 = 8;
 /// Offset of the checksum in an ICMP header, of either family.

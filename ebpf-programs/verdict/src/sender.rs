@@ -1,6 +1,6 @@
 //! Whether a pod may send a frame: only as itself (spoofing), and nothing that never is on a wire (martians).
 
-use abi::{Address, DropReason, EndpointFlags, Pod, protocol};
+use abi::{Address, DropReason, EndpointFlags, Mac, Pod, protocol};
 
 use crate::address::{is_link_local, is_loopback, is_multicast};
 use crate::node::Node;
@@ -29,7 +29,7 @@ pub(crate) fn check<E: Packet + Node>(
         return Ok(());
     };
     let checked = pod.flags & EndpointFlags::SPOOF_CHECK != 0;
-    if checked && !is_own_mac(env, SOURCE_MAC, pod) {
+    if checked && !is_own_mac(env, SOURCE_MAC, &pod.mac) {
         return Err(DropReason::SpoofedMac);
     }
     match content {
@@ -55,12 +55,13 @@ pub(crate) fn check<E: Packet + Node>(
     }
 }
 
+/// Whether the Ethernet address at an offset is this one.
 #[inline(always)]
-fn is_own_mac(packet: &impl Packet, at: u32, pod: &Pod) -> bool {
+pub(crate) fn is_own_mac(packet: &impl Packet, at: u32, own: &Mac) -> bool {
     let Some([first, rest]) = packet.words::<2>(at) else {
         return false;
     };
-    let own = pod.mac.bytes();
+    let own = own.bytes();
     first == u32::from_ne_bytes([own[0], own[1], own[2], own[3]])
         && low_half(rest) == u16::from_ne_bytes([own[4], own[5]])
 }
@@ -74,7 +75,7 @@ fn arp(packet: &impl Packet, pod: &Pod) -> Decision<()> {
     if kind != 0 || hardware_len != 6 || protocol_len != 4 {
         return Err(DropReason::Malformed);
     }
-    if !is_own_mac(packet, ETHERNET + 8, pod) {
+    if !is_own_mac(packet, ETHERNET + 8, &pod.mac) {
         return Err(DropReason::SpoofedMac);
     }
     let [a, b] = high_half(words[3]).to_ne_bytes();

@@ -67,6 +67,10 @@ pub struct World {
     pub sockets: BTreeMap<Tuple, Socket>,
     /// Next hops that are not the destination itself.
     pub next_hops: BTreeMap<Address, Address>,
+    /// Routes out of the node by destination: the interface, and the next hop.
+    pub routes: BTreeMap<Address, (u32, Address)>,
+    /// MTUs of interfaces in bytes; any packet fits the others.
+    pub mtus: BTreeMap<u32, u32>,
     /// Pod counters by slot and direction.
     pub counters: BTreeMap<(u32, Direction), Counters>,
     /// Drop counters.
@@ -96,6 +100,8 @@ impl Default for World {
             fragments: BTreeMap::new(),
             sockets: BTreeMap::new(),
             next_hops: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            mtus: BTreeMap::new(),
             counters: BTreeMap::new(),
             drops: BTreeMap::new(),
         }
@@ -239,6 +245,14 @@ impl hooks::Hook for Simulator {
 
     fn deliver(&mut self) -> Verdict {
         stages::deliver(&mut self.world, &mut self.work)
+    }
+
+    fn bypass_from_pod(&mut self) -> Verdict {
+        stages::bypass_from_pod(&mut self.world, &mut self.work)
+    }
+
+    fn bypass_to_pod(&mut self) -> Verdict {
+        stages::bypass_to_pod(&mut self.world, &mut self.work)
     }
 
     fn turn(&mut self) {

@@ -12,7 +12,8 @@ use crate::room::Hand;
 use crate::sender::ETHERNET;
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
 use crate::{
-    duplicate, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite, room, sender,
+    bypass, duplicate, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite, room,
+    sender,
 };
 
 /// Reads a frame on a pod's veth and finds out whose it is.
@@ -152,6 +153,19 @@ pub fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
     local::deliver(env, work)
 }
 
+/// Says whether what a pod sends goes past bridge and stack.
+#[inline(always)]
+pub fn bypass_from_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
+    bypass::from_pod(env, work).unwrap_or_else(Verdict::Drop)
+}
+
+/// Says whether what came in for [`Work::translated`] goes past stack and bridge.
+#[inline(always)]
+pub fn bypass_to_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
+    let to = work.translated.destination;
+    bypass::to_pod(env, work, &to).unwrap_or_else(Verdict::Drop)
+}
+
 /// Makes the flow of a packet to a pod's own address; tells whether one was made.
 #[inline(always)]
 pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
@@ -187,7 +201,9 @@ pub fn translate_quoted<P: Packet>(packet: &mut P, work: &mut Work, way: Way) ->
 pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdict: Verdict) {
     let bytes = work.headers.length;
     match verdict {
-        Verdict::Pass | Verdict::Deliver(_) => node.count_passed(work.pod, direction, bytes),
+        Verdict::Pass | Verdict::Deliver(_) | Verdict::Leave(_) => {
+            node.count_passed(work.pod, direction, bytes);
+        }
         Verdict::Drop(reason) => node.count_dropped(reason, work.pod, direction, bytes),
     }
 }

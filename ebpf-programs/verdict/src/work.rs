@@ -25,6 +25,8 @@ pub struct Work {
     pub hostport: Hostport,
     /// The pod that the packet is for or from.
     pub endpoint: Endpoint,
+    /// The next hop of a packet that leaves past the stack.
+    pub hop: Address,
     /// Interface index of the hook.
     pub interface: u32,
     /// The pod that is billed: its slot, 0 for nobody.

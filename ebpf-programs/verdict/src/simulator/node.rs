@@ -11,6 +11,7 @@ use crate::checksum::Difference;
 use crate::node::{Insertion, Node, Socket, Touch};
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
+use crate::sender::ETHERNET;
 
 impl World {
     fn bytes_mut(&mut self, offset: u32, length: usize) -> Decision<&mut [u8]> {
@@ -52,6 +53,15 @@ impl Packet for World {
             bytes.copy_from_slice(&word.to_ne_bytes());
         }
         Ok(())
+    }
+
+    fn store_alone<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+        self.store(offset, words)
+    }
+
+    fn fits(&self, interface: u32) -> bool {
+        let mtu = self.mtus.get(&interface);
+        mtu.is_none_or(|mtu| self.len() <= mtu + ETHERNET)
     }
 
     fn fix_header_checksum(&mut self, offset: u32, difference: Difference) -> Decision<()> {
@@ -224,7 +234,13 @@ impl Node for World {
         self.sockets.get(incoming).copied().unwrap_or(Socket::None)
     }
 
-    fn next_hop(&mut self, _interface: u32, tuple: &Tuple) -> Address {
+    fn route(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address) -> Option<u32> {
+        let (interface, next) = self.routes.get(&tuple.destination)?;
+        *hop = *next;
+        Some(*interface)
+    }
+
+    fn next_hop(&mut self, _from: u32, _interface: u32, tuple: &Tuple) -> Address {
         self.next_hops
             .get(&tuple.destination)
             .copied()

@@ -1,0 +1,187 @@
+//! Past bridge and stack: a packet that nobody else on the node has a say in goes straight where it is going.
+//!
+//! Only while the agent says that no rule of anybody matters ([`SettingsFlags::BYPASS`]): one bit for both directions of
+//! all flows, so a flow never goes one way through the stack and the other way past it. And only what needs nothing of
+//! the stack: whole packets without options that live long enough and fit, from one known place to another. ARP,
+//! neighbour discovery, multicast, errors and everything unknown go on as if there were no bypass.
+
+use abi::{Address, Direction, Endpoint, EndpointFlags, SettingsFlags};
+
+use crate::address::{is_link_local, is_multicast};
+use crate::checksum::Difference;
+use crate::flow;
+use crate::local::stations;
+use crate::node::Node;
+use crate::outcome::{Decision, Verdict};
+use crate::packet::Packet;
+use crate::rewrite::HEADER_CHECKSUM;
+use crate::sender::{ETHERNET, is_own_mac};
+use crate::work::{Fragment, Headers, Transport, Work};
+
+/// Where the destination's Ethernet address is in a frame.
+const TO: u32 = 0;
+/// Bytes of an IPv4 header without options.
+const PLAIN_V4: u32 = 20;
+/// Bytes of an IPv6 header without extensions.
+const PLAIN_V6: u32 = 40;
+/// Offset of the word with the time to live in an IPv4 header.
+const V4_TIME_TO_LIVE: u32 = 8;
+/// Offset of the word with the hop limit in an IPv6 header.
+const V6_HOP_LIMIT: u32 = 4;
+
+/// What a pod sends, and nothing of ours applies to.
+#[inline(always)]
+pub(crate) fn from_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<Verdict> {
+    let Some(pod) = env.pod(work.pod) else {
+        return Ok(Verdict::Pass);
+    };
+    let network = pod.network;
+    if pod.flags & EndpointFlags::BYPASS == 0 || !is_plain(env, &work.headers) {
+        return Ok(Verdict::Pass);
+    }
+    match env.endpoint(&work.headers.tuple.destination) {
+        Some(endpoint) => {
+            work.endpoint = *endpoint;
+            Ok(to_neighbour(env, work, network))
+        }
+        None => to_world(env, work, network),
+    }
+}
+
+/// To a pod on the same bridge, as the bridge would: nothing in the frame changes.
+#[inline(always)]
+fn to_neighbour<E: Packet + Node>(env: &mut E, work: &Work, network: u32) -> Verdict {
+    let Some(pod) = env.pod(work.endpoint.pod) else {
+        return Verdict::Pass;
+    };
+    let direct = pod.network == network && is_own_mac(env, TO, &pod.mac);
+    if !direct || work.endpoint.interface == work.interface || !may_reach(env, &work.endpoint) {
+        return Verdict::Pass;
+    }
+    hand_over(env, work)
+}
+
+/// Out of the node, as the routing table says; the uplink's own program masquerades.
+#[inline(always)]
+fn to_world<E: Packet + Node>(env: &mut E, work: &mut Work, network: u32) -> Decision<Verdict> {
+    let to = &work.headers.tuple.destination;
+    let routed = env
+        .network(network)
+        .is_some_and(|network| is_own_mac(env, TO, &network.mac));
+    if !routed || is_multicast(to) || is_link_local(to) {
+        return Ok(Verdict::Pass);
+    }
+    let Some(uplink) = env.route(network, &work.headers.tuple, &mut work.hop) else {
+        return Ok(Verdict::Pass);
+    };
+    let ethernet = (env.uplink(uplink)).is_some_and(|uplink| uplink.l2_len == ETHERNET);
+    if !ethernet || !env.fits(uplink) || !age(env, &work.headers)? {
+        return Ok(Verdict::Pass);
+    }
+    Ok(Verdict::Leave(uplink))
+}
+
+/// To a pod, from outside, by the address that the packet has now.
+#[inline(always)]
+pub(crate) fn to_pod<E: Packet + Node>(
+    env: &mut E,
+    work: &mut Work,
+    to: &Address,
+) -> Decision<Verdict> {
+    if work.headers.l3 != ETHERNET || !is_plain(env, &work.headers) {
+        return Ok(Verdict::Pass);
+    }
+    let Some(endpoint) = env.endpoint(to) else {
+        return Ok(Verdict::Pass);
+    };
+    work.endpoint = *endpoint;
+    let bridge = env.pod(work.endpoint.pod).map_or(0, |pod| pod.network);
+    let Some(network) = env.network(bridge) else {
+        return Ok(Verdict::Pass);
+    };
+    let mac = network.mac;
+    if !may_reach(env, &work.endpoint) || !age(env, &work.headers)? {
+        return Ok(Verdict::Pass);
+    }
+    env.store(0, stations(work.endpoint.mac, mac))?;
+    Ok(hand_over(env, work))
+}
+
+/// Whether a packet may pass by the stack for all that it says itself.
+#[inline(always)]
+fn is_plain<E: Node>(node: &E, headers: &Headers) -> bool {
+    let allowed = node
+        .settings()
+        .is_some_and(|settings| settings.flags & SettingsFlags::BYPASS != 0);
+    let known = match headers.transport {
+        Transport::Tcp
+        | Transport::Udp
+        | Transport::Sctp
+        | Transport::EchoRequest
+        | Transport::EchoReply => true,
+        Transport::None | Transport::IcmpError | Transport::IcmpOther | Transport::Portless => {
+            false
+        }
+    };
+    let bare = if headers.version == 6 {
+        PLAIN_V6
+    } else {
+        PLAIN_V4
+    };
+    allowed && known && headers.fragment == Fragment::Whole && headers.l4 == headers.l3 + bare
+}
+
+/// Whether the packet may be handed to the pod: it is still there, nothing but us is on the way, and it fits.
+#[inline(always)]
+fn may_reach<E: Packet + Node>(env: &E, endpoint: &Endpoint) -> bool {
+    endpoint.flags & EndpointFlags::BYPASS != 0
+        && flow::is_current(env, endpoint.pod, endpoint.generation)
+        && env.fits(endpoint.interface)
+}
+
+/// Gives the frame to [`Work::endpoint`], and counts it there: on this way it meets no other hook.
+#[inline(always)]
+fn hand_over<E: Node>(node: &mut E, work: &Work) -> Verdict {
+    let (pod, bytes) = (work.endpoint.pod, work.headers.length);
+    node.count_passed(pod, Direction::Ingress, bytes);
+    Verdict::Deliver(work.endpoint.interface)
+}
+
+/// Takes one hop from the packet's life, as every router does. False for its last one: the stack has to tell the
+/// sender.
+#[inline(always)]
+fn age<P: Packet>(packet: &mut P, headers: &Headers) -> Decision<bool> {
+    if headers.version == 6 {
+        return age_v6(packet, headers.l3 + V6_HOP_LIMIT);
+    }
+    let at = headers.l3 + V4_TIME_TO_LIVE;
+    let Some([old]) = packet.words::<1>(at) else {
+        return Ok(false);
+    };
+    let [ttl, protocol, first, second] = old.to_ne_bytes();
+    if ttl <= 1 {
+        return Ok(false);
+    }
+    packet.store(at, [u32::from_ne_bytes([ttl - 1, protocol, first, second])])?;
+    let pair = |ttl| u32::from_ne_bytes([ttl, protocol, 0, 0]);
+    let difference = Difference::NONE.and(pair(ttl), pair(ttl - 1));
+    packet.fix_header_checksum(headers.l3 + HEADER_CHECKSUM, difference)?;
+    Ok(true)
+}
+
+#[inline(always)]
+fn age_v6<P: Packet>(packet: &mut P, at: u32) -> Decision<bool> {
+    let Some([old]) = packet.words::<1>(at) else {
+        return Ok(false);
+    };
+    let [length, of_payload, next, limit] = old.to_ne_bytes();
+    if limit <= 1 {
+        return Ok(false);
+    }
+    let new = u32::from_ne_bytes([length, of_payload, next, limit - 1]);
+    packet.store_alone(at, [new])?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;

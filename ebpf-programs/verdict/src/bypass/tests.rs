@@ -1,0 +1,203 @@
+//! Who goes past the stack, and what is left to it.
+
+use abi::{Direction, EndpointFlags, Mac, SettingsFlags};
+
+use crate::outcome::Verdict;
+use crate::simulator::example::{
+    BRIDGE, FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, gateway,
+    mac, node, other_mac, other_pod, pod, remote, world,
+};
+use crate::simulator::frame::{Body, Frame};
+use crate::simulator::{Place, Simulator, World};
+
+/// Interface index of an uplink that is not a pod's veth as well.
+const UPLINK: u32 = 30;
+
+fn open_node() -> World {
+    let mut world = world();
+    world.settings.flags |= SettingsFlags::BYPASS;
+    for pod in &mut world.pods {
+        pod.flags |= EndpointFlags::BYPASS;
+    }
+    for endpoint in world.endpoints.values_mut() {
+        endpoint.flags |= EndpointFlags::BYPASS;
+        endpoint.flags &= !EndpointFlags::PUBLISHED;
+    }
+    let uplink = world.uplinks[&INTERFACE];
+    world.uplinks.insert(UPLINK, uplink);
+    for family in FAMILIES {
+        let hop = node()[family];
+        world.routes.insert(remote()[family], (UPLINK, hop));
+    }
+    world
+}
+
+fn udp() -> Body {
+    Body::Udp(40_000, 53, b"payload".to_vec())
+}
+
+fn frame(from: abi::Address, to: abi::Address, next: Mac) -> Vec<u8> {
+    let mut bytes = Frame::new(from, to, udp()).sent_by(mac()).bytes();
+    bytes[..6].copy_from_slice(&next.bytes());
+    bytes
+}
+
+fn to_neighbour(family: usize) -> Vec<u8> {
+    frame(pod()[family], other_pod()[family], other_mac())
+}
+
+fn to_world(family: usize) -> Vec<u8> {
+    frame(pod()[family], remote()[family], bridge_mac())
+}
+
+fn sent(world: World, bytes: &[u8]) -> (Verdict, Vec<u8>, Simulator) {
+    let mut simulator = Simulator::new(world);
+    let (verdict, after) = simulator.run(Place::FromPod, INTERFACE, bytes);
+    (verdict, after, simulator)
+}
+
+fn time_to_live(frame: &[u8]) -> u8 {
+    frame[if frame[12] == 8 { 22 } else { 21 }]
+}
+
+fn set_time_to_live(frame: &mut [u8], ttl: u8) {
+    frame[if frame[12] == 8 { 22 } else { 21 }] = ttl;
+}
+
+/// IPv6 has none, which is right as well.
+fn has_right_header_checksum(frame: &[u8]) -> bool {
+    let halves = frame[14..34].chunks_exact(2);
+    let sum: u32 = halves
+        .map(|half| u32::from(u16::from_be_bytes([half[0], half[1]])))
+        .sum();
+    frame[12] != 8 || (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+#[test]
+fn a_neighbour_gets_the_frame_as_it_is_and_it_is_counted_there() {
+    for family in FAMILIES {
+        let bytes = to_neighbour(family);
+        let (verdict, after, simulator) = sent(open_node(), &bytes);
+        assert_eq!(verdict, Verdict::Deliver(OTHER_INTERFACE));
+        assert_eq!(after, bytes);
+        let counted = |pod, direction| simulator.world.counters[&(pod, direction)].packets;
+        assert_eq!(counted(POD, Direction::Egress), 1);
+        assert_eq!(counted(OTHER_POD, Direction::Ingress), 1);
+    }
+}
+
+#[test]
+fn the_world_is_left_for_by_the_routes_interface_and_one_hop_older() {
+    for family in FAMILIES {
+        let bytes = to_world(family);
+        let (verdict, after, _) = sent(open_node(), &bytes);
+        assert_eq!(verdict, Verdict::Leave(UPLINK));
+        assert_eq!(time_to_live(&after), time_to_live(&bytes) - 1);
+        assert!(has_right_header_checksum(&after));
+    }
+}
+
+#[test]
+fn nothing_goes_past_the_stack_while_the_agent_does_not_say_so() {
+    for family in FAMILIES {
+        for bytes in [to_neighbour(family), to_world(family)] {
+            let mut closed = open_node();
+            closed.settings.flags = 0;
+            assert_eq!(sent(closed, &bytes).0, Verdict::Pass);
+            let mut special = open_node();
+            special.pods[POD as usize].flags &= !EndpointFlags::BYPASS;
+            assert_eq!(sent(special, &bytes).0, Verdict::Pass);
+        }
+    }
+}
+
+#[test]
+fn what_needs_the_stack_goes_to_the_stack() {
+    for family in FAMILIES {
+        let mut dying = to_world(family);
+        set_time_to_live(&mut dying, 1);
+        assert_eq!(sent(open_node(), &dying).0, Verdict::Pass, "its last hop");
+
+        for (interface, bytes) in [
+            (UPLINK, to_world(family)),
+            (OTHER_INTERFACE, to_neighbour(family)),
+        ] {
+            let mut narrow = open_node();
+            narrow.mtus.insert(interface, 30);
+            assert_eq!(sent(narrow, &bytes).0, Verdict::Pass, "too long");
+        }
+
+        let mut unrouted = open_node();
+        unrouted.routes.clear();
+        assert_eq!(sent(unrouted, &to_world(family)).0, Verdict::Pass);
+
+        let mut unknown = open_node();
+        unknown.uplinks.clear();
+        assert_eq!(sent(unknown, &to_world(family)).0, Verdict::Pass);
+
+        let mut raw = open_node();
+        if let Some(uplink) = raw.uplinks.get_mut(&UPLINK) {
+            uplink.l2_len = 0;
+        }
+        assert_eq!(sent(raw, &to_world(family)).0, Verdict::Pass, "no Ethernet");
+
+        let to_node = frame(pod()[family], gateway()[family], bridge_mac());
+        assert_eq!(
+            sent(open_node(), &to_node).0,
+            Verdict::Pass,
+            "the node's own"
+        );
+
+        let stranger = Mac::new([2, 9, 9, 9, 9, 9]);
+        for to in [other_pod()[family], remote()[family]] {
+            let bytes = frame(pod()[family], to, stranger);
+            assert_eq!(sent(open_node(), &bytes).0, Verdict::Pass, "for another");
+        }
+    }
+}
+
+#[test]
+fn a_neighbour_on_another_bridge_or_one_that_has_gone_is_left_to_the_stack() {
+    for family in FAMILIES {
+        let bytes = to_neighbour(family);
+        let mut elsewhere = open_node();
+        elsewhere.pods[OTHER_POD as usize].network = BRIDGE + 1;
+        assert_eq!(sent(elsewhere, &bytes).0, Verdict::Pass);
+        let mut gone = open_node();
+        gone.pods[OTHER_POD as usize].generation += 1;
+        assert_eq!(sent(gone, &bytes).0, Verdict::Pass);
+    }
+}
+
+#[test]
+fn a_spoofed_packet_is_dropped_and_takes_no_short_cut() {
+    for family in FAMILIES {
+        let bytes = frame(remote()[family], other_pod()[family], other_mac());
+        assert!(matches!(sent(open_node(), &bytes).0, Verdict::Drop(_)));
+    }
+}
+
+#[test]
+fn a_hostports_packet_and_a_reply_reach_the_pod_from_the_uplink() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(open_node());
+        let body = Body::Udp(7_000, HOSTPORT, b"question".to_vec());
+        let bytes = Frame::new(remote()[family], node()[family], body).bytes();
+        let (verdict, after) = simulator.run(Place::UplinkIn, INTERFACE, &bytes);
+        assert_eq!(verdict, Verdict::Deliver(INTERFACE));
+        assert_eq!(after[..6], mac().bytes());
+        assert_eq!(after[6..12], bridge_mac().bytes());
+        assert_eq!(time_to_live(&after), time_to_live(&bytes) - 1);
+        assert!(has_right_header_checksum(&after));
+
+        let (_, out) = simulator.run(Place::UplinkOut, INTERFACE, &to_world(family));
+        assert_ne!(out, to_world(family));
+        let reply = Body::Udp(53, 40_000, b"answer".to_vec());
+        let bytes = Frame::new(remote()[family], node()[family], reply).bytes();
+        let (verdict, after) = simulator.run(Place::UplinkIn, INTERFACE, &bytes);
+        assert_eq!(verdict, Verdict::Deliver(INTERFACE));
+        assert_eq!(after[..6], mac().bytes());
+        let counters = &simulator.world.counters[&(POD, Direction::Ingress)];
+        assert_eq!(counters.packets, 2);
+    }
+}
