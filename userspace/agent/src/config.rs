@@ -12,6 +12,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::{Cidr, HairpinMode, IfName, Network, NetworkName, RangeSet};
+use planner::BypassMode;
 use serde::Deserialize;
 
 use crate::pod_cidrs;
@@ -92,6 +93,10 @@ struct Keys {
     /// 2097152 entries [default: 0]
     #[arg(long, value_name = "ENTRIES")]
     flow_table_size: Option<u32>,
+    /// When packets go past bridge and stack, and so past other programs' rules: `auto` where no rule of anybody could
+    /// matter to them, `always`, `never` [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    bypass_netfilter: Option<String>,
     /// The eBPF programs [default: as the environment's `VIADUCT_DATAPATH_OBJECT` says, or else
     /// ../lib/viaduct/datapath.o from the executable's directory, or else /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
@@ -124,6 +129,8 @@ pub(crate) struct Config {
     pub(crate) egress: BTreeSet<IpAddr>,
     /// Entries of the flow table; `None` for as many as the memory allows.
     pub(crate) flow_entries: Option<u32>,
+    /// When packets go past bridge and stack.
+    pub(crate) bypass: BypassMode,
     pub(crate) datapath_object: Option<PathBuf>,
     pub(crate) log_level: String,
 }
@@ -181,6 +188,8 @@ impl Config {
             hostport_annotation: annotation(keys.hostport_annotation)?,
             egress: egress(&keys.egress_address)?,
             flow_entries: flow_entries(keys.flow_table_size.unwrap_or(0))?,
+            bypass: (keys.bypass_netfilter.as_deref())
+                .map_or(Ok(BypassMode::Auto), |mode| parse("bypass-netfilter", mode))?,
             datapath_object: keys.datapath_object,
             log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
         })
@@ -210,6 +219,7 @@ impl Keys {
             hostport_annotation: self.hostport_annotation.or(file.hostport_annotation),
             egress_address: either(self.egress_address, file.egress_address),
             flow_table_size: self.flow_table_size.or(file.flow_table_size),
+            bypass_netfilter: self.bypass_netfilter.or(file.bypass_netfilter),
             datapath_object: self.datapath_object.or(file.datapath_object),
             log_level: self.log_level.or(file.log_level),
         }
@@ -386,6 +396,7 @@ mod tests {
                 "more than one address of a family",
             ),
             (["--flow-table-size", "5"], "flow-table-size: 5"),
+            (["--bypass-netfilter", "on"], "bypass-netfilter: \"on\""),
             (["--uplink", "eth0,a b"], "uplink: invalid interface name"),
         ] {
             let error = from_flags(&flags).unwrap_err();

@@ -55,6 +55,7 @@ pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
         non_masquerade: config.non_masquerade.clone(),
         egress: config.egress.clone(),
         flow_entries,
+        bypass: config.bypass,
         boot_id: kernel::boot_id().context("cannot read the boot id")?,
     };
     let engine = Engine::start(host, store, settings, clock::now())?;

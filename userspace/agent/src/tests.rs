@@ -82,6 +82,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
         non_masquerade: config.non_masquerade.clone(),
         egress: std::collections::BTreeSet::new(),
         flow_entries: abi::maps::FLOWS_CAPACITY,
+        bypass: planner::BypassMode::Auto,
         boot_id: "this boot".to_owned(),
     };
     let (handle, _) = engine::spawn(move || {

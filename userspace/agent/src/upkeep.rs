@@ -5,7 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use engine::Handle;
-use kernel::{Change, Changes};
+use kernel::{Change, Changes, RuleChanges};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::clock;
@@ -19,11 +20,53 @@ const QUIET: Duration = Duration::from_millis(500);
 /// As [`QUIET`], when the node has gained or lost an address: until then flows leave with one that may be gone.
 const SOON: Duration = Duration::from_millis(20);
 
+/// Between two looks at the rules of others that change without a word.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Starts the upkeep of the engine; it ends with the runtime.
 pub(crate) fn start(handle: Handle) -> io::Result<()> {
     let changes = Changes::open()?;
-    tokio::spawn(run(handle, changes));
+    tokio::spawn(run(handle.clone(), changes));
+    // A kernel without netfilter has no rules that could change.
+    if let Ok(rules) = RuleChanges::open() {
+        tokio::spawn(follow_rules(handle, rules));
+    }
     Ok(())
+}
+
+/// Rules of others decide whether packets go past them: whoever adds one expects it to hold at once. nftables tells of
+/// changes; the older tables are looked at.
+async fn follow_rules(handle: Handle, rules: RuleChanges) {
+    let mut rules = Some(rules);
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = None;
+    loop {
+        tokio::select! {
+            heard = next_rule(&mut rules) => {
+                if let Err(error) = heard {
+                    tracing::warn!(%error, "changes of nftables' rules are noticed late from now on");
+                    rules = None;
+                }
+                handle.reconcile(clock::now());
+            }
+            _ = look.tick() => {
+                let seen = spawn_blocking(kernel::foreign_rules).await.ok().and_then(Result::ok);
+                if seen != last {
+                    handle.reconcile(clock::now());
+                    last = seen;
+                }
+            }
+        }
+    }
+}
+
+/// The next change; without a listener there is none.
+async fn next_rule(listener: &mut Option<RuleChanges>) -> io::Result<()> {
+    match listener {
+        Some(rules) => rules.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn run(handle: Handle, listener: Changes) {

@@ -2,10 +2,12 @@
 
 use abi::DropReason;
 use api::{
-    AddressView, AttachmentView, CounterView, HostportView, Lease, NetworkView, PodView, PoolView,
-    Reconcile, ReconcileItem, RouteView, UplinkView, Version,
+    AddressView, AttachmentView, BypassView, CounterView, HostportView, Lease, NetworkView,
+    PodView, PoolView, Reconcile, ReconcileItem, RouteView, UplinkView, Version,
 };
-use engine::{Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, Status, UplinkStatus};
+use engine::{
+    BypassStatus, Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, Status, UplinkStatus,
+};
 use kernel::{Measured, PodCounters};
 use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
 use planner::PodSide;
@@ -38,8 +40,17 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64) -> api::Status {
         attachments: count(status.attachments),
         flow_entries: status.flow_entries.0,
         flow_entries_wanted: status.flow_entries.1,
+        bypass: bypass(&status.bypass),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         degraded: status.degraded.iter().map(degraded).collect(),
+    }
+}
+
+fn bypass(status: &BypassStatus) -> BypassView {
+    BypassView {
+        mode: status.mode.to_string(),
+        active: status.active,
+        rules: status.rules.iter().cloned().collect(),
     }
 }
 

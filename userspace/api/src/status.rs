@@ -35,12 +35,27 @@ pub struct Status {
     /// Entries that the configuration asks for. A table that is there keeps its size until the next boot.
     #[serde(default)]
     pub flow_entries_wanted: u32,
+    /// Whether packets go past bridge and stack.
+    #[serde(default)]
+    pub bypass: BypassView,
     /// The last comparison of records and kernel; `None` before the first.
     #[serde(default)]
     pub last_reconcile: Option<Reconcile>,
     /// Everything that does not work as it should; empty when all is well.
     #[serde(default)]
     pub degraded: Vec<Degraded>,
+}
+
+/// Whether packets go past bridge and stack, where nobody else could have a say in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BypassView {
+    /// What the configuration asks for: `auto`, `always` or `never`.
+    pub mode: String,
+    /// Whether they do.
+    pub active: bool,
+    /// Rules of others that they would miss, in words; with `auto` one is enough to end it.
+    #[serde(default)]
+    pub rules: Vec<String>,
 }
 
 /// A network and what it has left to give.

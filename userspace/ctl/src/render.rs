@@ -6,8 +6,8 @@ mod ports;
 use std::fmt::{Display, Write};
 
 use api::{
-    AttachmentView, Degraded, FlowView, FlowsView, HostportView, NetworkView, Outcome, Reconcile,
-    Status, UplinkView, Version,
+    AttachmentView, BypassView, Degraded, FlowView, FlowsView, HostportView, NetworkView, Outcome,
+    Reconcile, Status, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
@@ -23,12 +23,21 @@ pub(crate) fn status(status: &Status) -> String {
         line(&mut text, "", degraded(reason));
     }
     line(&mut text, "Attachments", status.attachments);
+    bypass(&mut text, &status.bypass);
     reconcile(&mut text, status.last_reconcile.as_ref());
     format!(
         "{text}\n{}\n{}",
         networks(&status.networks),
         uplinks(&status.uplinks)
     )
+}
+
+fn bypass(text: &mut String, view: &BypassView) {
+    let active = if view.active { "active" } else { "not active" };
+    line(text, "Bypass", format!("{active} ({})", view.mode));
+    for rules in &view.rules {
+        line(text, "", format!("rules of others, {rules}"));
+    }
 }
 
 /// One line for each attachment.

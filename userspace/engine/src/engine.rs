@@ -9,7 +9,8 @@ use model::{
     Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, NetworkName, Record, State,
 };
 use planner::{
-    AttachContext, HeldPorts, Leases, NodeIntent, Observed, Plan, PodSide, Refusal, Scope,
+    AttachContext, BypassMode, HeldPorts, Leases, NodeIntent, Observed, Plan, PodSide, Refusal,
+    Scope,
 };
 use store::{Store, StoreError};
 
@@ -31,6 +32,8 @@ pub struct Settings {
     pub egress: BTreeSet<IpAddr>,
     /// How many entries the flow table is to have. One that is there keeps its size.
     pub flow_entries: u32,
+    /// When packets go past bridge and stack.
+    pub bypass: BypassMode,
     /// The kernel's boot id: no record of another one describes anything that is there.
     pub boot_id: String,
 }
@@ -415,6 +418,7 @@ impl<K: Kernel> Engine<K> {
                 self.settings.default_network.bridge.clone(),
                 self.settings.egress.clone(),
             )]),
+            bypass: self.settings.bypass,
         }
     }
 

@@ -25,7 +25,7 @@ pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn};
 pub use crate::network::NetworkClash;
 pub use crate::reconcile::{Item, Outcome, Report};
-pub use crate::status::{Degraded, NetworkStatus, PoolStatus, Status, UplinkStatus};
+pub use crate::status::{BypassStatus, Degraded, NetworkStatus, PoolStatus, Status, UplinkStatus};
 
 #[cfg(test)]
 mod tests;

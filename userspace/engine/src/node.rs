@@ -29,6 +29,10 @@ pub(crate) struct Node {
     pub(crate) no_egress: Vec<IpAddr>,
     /// How many entries the flow table has room for.
     pub(crate) flow_entries: u32,
+    /// Whether packets go past bridge and stack.
+    pub(crate) bypass: bool,
+    /// Rules of others that they would miss.
+    pub(crate) foreign_rules: BTreeSet<String>,
 }
 
 /// A network that can be used.
@@ -119,6 +123,8 @@ impl Node {
             uplinks: uplinks(&observed),
             no_egress: no_egress(intent, &observed),
             flow_entries: observed.flow_entries,
+            bypass: intent.bypass.is_active(&observed),
+            foreign_rules: observed.foreign_rules,
             refused,
         }
     }

@@ -1,11 +1,13 @@
 //! The state of the engine as data, which logs, API and tools render. Decides nothing.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use kernel::Kernel;
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
+use planner::BypassMode;
 
 use crate::{Engine, Report};
 
@@ -20,10 +22,23 @@ pub struct Status {
     pub attachments: usize,
     /// How many entries the flow table has room for, and how many were asked for: one that is there keeps its size.
     pub flow_entries: (u32, u32),
+    /// Whether packets go past bridge and stack.
+    pub bypass: BypassStatus,
     /// The last comparison of records and kernel.
     pub last_reconcile: Option<Arc<Report>>,
     /// Everything that does not work as it should.
     pub degraded: Vec<Degraded>,
+}
+
+/// Whether packets go past bridge and stack, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BypassStatus {
+    /// What the configuration asks for.
+    pub mode: BypassMode,
+    /// Whether they do.
+    pub active: bool,
+    /// Rules of others that they would miss, in words.
+    pub rules: BTreeSet<String>,
 }
 
 /// A network and what it has left to give.
@@ -190,6 +205,11 @@ impl<K: Kernel> Engine<K> {
             uplinks: self.node.uplinks.clone(),
             attachments: self.store.records().len(),
             flow_entries: (self.node.flow_entries, self.settings.flow_entries),
+            bypass: BypassStatus {
+                mode: self.settings.bypass,
+                active: self.node.bypass,
+                rules: self.node.foreign_rules.clone(),
+            },
             last_reconcile: self.last_reconcile.clone(),
         }
     }

@@ -65,6 +65,7 @@ impl Node {
             non_masquerade: BTreeSet::new(),
             egress: BTreeSet::new(),
             flow_entries: abi::maps::FLOWS_CAPACITY,
+            bypass: planner::BypassMode::Auto,
             boot_id: "this boot".to_owned(),
         };
         let engine = Engine::start(self.kernel.clone(), store, settings, NOW).unwrap();

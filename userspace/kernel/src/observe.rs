@@ -8,7 +8,7 @@ use planner::{Link, Observed, PodSide, Scope, SysctlKey};
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netns::OpenNetns;
-use crate::{addresses, entries, filters, links, pod, routes, sysctl};
+use crate::{addresses, entries, filters, links, netfilter, pod, routes, sysctl};
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
     match scope {
@@ -41,6 +41,8 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
             .attempt(|| "read the datapath's tables".to_owned())?,
         held: host.holders.all(),
         flow_entries: host.flow_entries,
+        foreign_rules: netfilter::foreign_rules()
+            .attempt(|| "list the rules of others".to_owned())?,
         links,
         socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
         ..Observed::default()

@@ -14,6 +14,7 @@
 mod address;
 mod attach;
 mod bridge;
+mod bypass;
 mod check;
 mod claim;
 mod detach;
@@ -39,6 +40,7 @@ mod uplink;
 pub use address::{Leases, choose};
 pub use attach::{AttachContext, Records, plan_attach};
 pub use bridge::{bridge_alias, plan_bridge};
+pub use bypass::BypassMode;
 pub use check::{Difference, check};
 pub use claim::{Claim, Held, HeldPorts, Holding, attachment_claims, mapping_claims};
 pub use detach::plan_detach;

@@ -16,7 +16,8 @@ use crate::socket_hook::attach_sockets;
 use crate::sysctl::{Families, forward};
 use crate::uplink::{self, Ours, is_link_local, uplinks};
 use crate::{
-    Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records, Refusal, Step,
+    BypassMode, Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records,
+    Refusal, Step,
 };
 
 /// Ports that MASQUERADE may move a flow to: all that no system service has, as the kernel's MASQUERADE. Whatever else
@@ -46,6 +47,8 @@ pub struct NodeIntent {
     pub non_masquerade: BTreeSet<Cidr>,
     /// By bridge: the addresses that pods leave with, at most one of each family, instead of the uplink's.
     pub egress: BTreeMap<IfName, BTreeSet<IpAddr>>,
+    /// When packets go past bridge and stack.
+    pub bypass: BypassMode,
 }
 
 /// What is to be done about the node, and what cannot be.
@@ -88,7 +91,8 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     wanted.extend(sources_of(&of_uplinks));
     wanted.extend(egress(intent, &accepted));
     wanted.extend(network_entries(&accepted, &planned));
-    let settings = settings(has_duplicates(&accepted), observed.flow_entries);
+    let flags = flags(has_duplicates(&accepted), intent.bypass.is_active(observed));
+    let settings = settings(flags, observed.flow_entries);
     wanted.insert(EntryKey::Settings, Entry::Settings(settings));
     plan.append(put_missing(&wanted, &observed.entries));
     // A flow whose address is not local is forgotten, so what uplinks are masqueraded with is local before.
@@ -293,13 +297,19 @@ fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
     networks.iter().filter_map(of).collect()
 }
 
+const fn flags(duplicates: bool, bypass: bool) -> u32 {
+    let mut flags = 0;
+    if duplicates {
+        flags |= abi::SettingsFlags::DUPLICATES;
+    }
+    if bypass {
+        flags |= abi::SettingsFlags::BYPASS;
+    }
+    flags
+}
+
 /// `entries` is the size of the flow table: a pod may have a quarter of it.
-fn settings(duplicates: bool, entries: u32) -> abi::Settings {
-    let flags = if duplicates {
-        abi::SettingsFlags::DUPLICATES
-    } else {
-        0
-    };
+fn settings(flags: u32, entries: u32) -> abi::Settings {
     abi::Settings {
         timeouts: abi::Timeouts::default(),
         port_low: *PORTS.start(),

@@ -52,6 +52,8 @@ pub struct Observed {
     pub held: HeldPorts,
     /// How many entries the flow table has room for; a flow is two.
     pub flow_entries: u32,
+    /// Rules of others that packets on our ways could meet in the stack, in words.
+    pub foreign_rules: BTreeSet<String>,
     /// Namespaces that could be opened, by the path asked for.
     pub netns: BTreeMap<NetnsPath, Netns>,
     /// The inside of the pod's namespace, when there is one and the interface is in it.

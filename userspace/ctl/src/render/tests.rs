@@ -81,6 +81,11 @@ fn healthy() -> Status {
         uptime_seconds: 93_784,
         flow_entries: 131_072,
         flow_entries_wanted: 131_072,
+        bypass: BypassView {
+            mode: "auto".to_owned(),
+            active: false,
+            rules: vec!["nftables: chain forward of table inet filter".to_owned()],
+        },
         networks: vec![
             NetworkView {
                 name: "default".into(),

@@ -50,6 +50,7 @@ fn run() -> Running {
         non_masquerade: BTreeSet::new(),
         egress: BTreeSet::new(),
         flow_entries: abi::maps::FLOWS_CAPACITY,
+        bypass: planner::BypassMode::Auto,
         boot_id: "this boot".to_owned(),
     };
     let (permits, waiting) = channel();

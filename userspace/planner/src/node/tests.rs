@@ -410,7 +410,8 @@ fn a_bridge_is_promiscuous_as_long_as_a_network_asks_for_it() {
     let Entry::Settings(settings) = &node.entries[&EntryKey::Settings] else {
         panic!("the settings are settings");
     };
-    assert_eq!(settings.flags, abi::SettingsFlags::DUPLICATES);
+    let expected = abi::SettingsFlags::DUPLICATES | abi::SettingsFlags::BYPASS;
+    assert_eq!(settings.flags, expected);
     let bridge = node.links.get_mut(&parse("cbr0")).unwrap();
     bridge.promiscuous = true;
     let off = plan(&node_intent(), &node).plan.to_string();

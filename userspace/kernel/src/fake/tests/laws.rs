@@ -100,6 +100,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             uplinks: uplinks.into_iter().map(parse).collect(),
             non_masquerade: prefixes.into_iter().map(parse).collect(),
             egress: std::collections::BTreeMap::new(),
+            bypass: planner::BypassMode::Auto,
         };
         Node::new(fake, intent)
     })

@@ -1,0 +1,249 @@
+//! Rules of others that packets between pods, uplinks and the node's ports would meet on their way through the stack.
+//!
+//! Only looks, and judges by what is hooked where: nftables' chains by netlink, the older tables by the interfaces
+//! that their own tools use. What cannot be told counts as a rule.
+
+use std::collections::BTreeSet;
+use std::{fs, io};
+
+use nix::errno::Errno;
+use rtnetlink::packet_core::{NlaBuffer, NlasIterator};
+use rtnetlink::sys::protocols::NETLINK_NETFILTER;
+use rtnetlink::sys::{
+    AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr as NetlinkAddress, TokioSocket,
+};
+
+use crate::error::is;
+use crate::xtables;
+
+/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
+const GET_CHAIN: u16 = 10 << 8 | 4;
+/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWCHAIN`.
+const CHAIN: u16 = 10 << 8 | 3;
+/// `NLMSG_DONE` and `NLMSG_ERROR`.
+const DONE: u16 = 3;
+const ERROR: u16 = 2;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const DUMP: u16 = 0x301;
+/// `NFNLGRP_NFTABLES`.
+const CHANGES: u32 = 7;
+
+const TABLE: u16 = 1;
+const NAME: u16 = 3;
+const HOOK: u16 = 4;
+const POLICY: u16 = 5;
+const USE: u16 = 6;
+const HOOK_NUMBER: u16 = 1;
+
+const HEADER: usize = 16;
+const FAMILY_HEADER: usize = 4;
+
+const PREROUTING: u32 = 0;
+const FORWARD: u32 = 2;
+const POSTROUTING: u32 = 4;
+/// `NF_DROP`.
+const DROP: u32 = 0;
+
+/// Of the inet family: what enters by a device.
+const INGRESS: u32 = 5;
+
+/// What rules of others could matter to packets that go past bridge and stack, in words; empty where none could. Looks
+/// at the namespace of the calling thread.
+pub fn foreign_rules() -> io::Result<BTreeSet<String>> {
+    let mut rules = nftables()?;
+    rules.extend(xtables::rules()?);
+    rules.extend(virtual_servers());
+    Ok(rules)
+}
+
+fn nftables() -> io::Result<BTreeSet<String>> {
+    let socket = match Socket::new(NETLINK_NETFILTER) {
+        Ok(socket) => socket,
+        // A kernel without netfilter.
+        Err(error) if is(&error, Errno::EPROTONOSUPPORT) => return Ok(BTreeSet::new()),
+        Err(error) => return Err(error),
+    };
+    socket.send(&request(), 0)?;
+    let mut found = BTreeSet::new();
+    let mut buffer = Vec::with_capacity(64 * 1024);
+    loop {
+        buffer.clear();
+        socket.recv(&mut buffer, 0)?;
+        for (kind, body) in messages(&buffer) {
+            match kind {
+                // A kernel without nftables refuses the request.
+                DONE | ERROR => return Ok(found),
+                CHAIN => found.extend(rule(body)),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// `struct nlmsghdr` and `struct nfgenmsg` of a dump of all chains of all families.
+fn request() -> Vec<u8> {
+    let length = u32::try_from(HEADER + FAMILY_HEADER).unwrap_or(0);
+    let mut bytes = Vec::new();
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(GET_CHAIN.to_ne_bytes());
+    bytes.extend(DUMP.to_ne_bytes());
+    bytes.extend([0; 8 + FAMILY_HEADER]);
+    bytes
+}
+
+/// The messages in one read: type, and what is behind the header.
+fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+    let mut found = Vec::new();
+    while let Some(head) = bytes.get(..HEADER) {
+        let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let kind = u16::from_ne_bytes([head[4], head[5]]);
+        let Some(body) = bytes.get(HEADER..length) else {
+            break;
+        };
+        found.push((kind, body));
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    found
+}
+
+/// The chain in words, if packets on our paths may meet a rule or a policy in it.
+fn rule(body: &[u8]) -> Option<String> {
+    let family = *body.first()?;
+    let mut table = String::new();
+    let mut name = String::new();
+    let (mut hook, mut policy, mut users) = (None, None, None);
+    for attribute in NlasIterator::new(body.get(FAMILY_HEADER..)?).flatten() {
+        let value = attribute.value();
+        match attribute.kind() {
+            TABLE => table = text(value),
+            NAME => name = text(value),
+            HOOK => hook = hook_number(value),
+            POLICY => policy = number(value),
+            USE => users = number(value),
+            _ => {}
+        }
+    }
+    let matters = policy == Some(DROP) || users != Some(0);
+    let on_path = is_on_path(family, hook?);
+    let family = family_name(family);
+    (matters && on_path).then(|| format!("nftables: chain {name} of table {family} {table}"))
+}
+
+fn hook_number(nested: &[u8]) -> Option<u32> {
+    let mut attributes = NlasIterator::new(nested).flatten();
+    let hook = attributes.find(|attribute: &NlaBuffer<&[u8]>| attribute.kind() == HOOK_NUMBER)?;
+    number(hook.value())
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(value.get(..4)?.try_into().ok()?))
+}
+
+fn text(value: &[u8]) -> String {
+    let text = value.split(|byte| *byte == 0).next().unwrap_or(value);
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// What is for the node's own sockets, or from them, goes through the stack in any case.
+fn is_on_path(family: u8, hook: u32) -> bool {
+    const ARP: u8 = 3;
+    const NETDEV: u8 = 5;
+    match family {
+        ARP => false,
+        NETDEV => true,
+        _ => matches!(hook, PREROUTING | FORWARD | POSTROUTING | INGRESS),
+    }
+}
+
+const fn family_name(family: u8) -> &'static str {
+    match family {
+        1 => "inet",
+        2 => "ip",
+        5 => "netdev",
+        7 => "bridge",
+        10 => "ip6",
+        _ => "of another family",
+    }
+}
+
+/// IPVS has hooks of its own as soon as it has a service.
+fn virtual_servers() -> Option<String> {
+    const HEADINGS: usize = 3;
+    let table = fs::read_to_string("/proc/thread-self/net/ip_vs").ok()?;
+    (table.lines().count() > HEADINGS).then(|| "IPVS: virtual services".to_owned())
+}
+
+/// Changes of nftables' rules in the namespace that it was opened in. The older tables change without a word.
+pub struct RuleChanges {
+    socket: TokioSocket,
+    buffer: Vec<u8>,
+}
+
+impl RuleChanges {
+    /// Begins to listen; must be called inside of a tokio runtime.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = TokioSocket::new(NETLINK_NETFILTER)?;
+        let inner = socket.socket_mut();
+        inner.bind(&NetlinkAddress::new(0, 0))?;
+        inner.add_membership(CHANGES)?;
+        Ok(Self {
+            socket,
+            buffer: Vec::with_capacity(16 * 1024),
+        })
+    }
+
+    /// Waits until there was a change since the last call. Safe to cancel.
+    pub async fn next(&mut self) -> io::Result<()> {
+        self.buffer.clear();
+        match self.socket.recv(&mut self.buffer).await {
+            // Some notifications did not fit: all the more a change.
+            Err(error) if is(&error, Errno::ENOBUFS) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(value.len() + 4).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn chain(family: u8, hook: u32, policy: u32, users: u32) -> Vec<u8> {
+        let nested = attribute(HOOK_NUMBER, &hook.to_be_bytes());
+        let attributes = [
+            attribute(TABLE, b"filter\0"),
+            attribute(NAME, b"forward\0"),
+            attribute(HOOK, &nested),
+            attribute(POLICY, &policy.to_be_bytes()),
+            attribute(USE, &users.to_be_bytes()),
+        ];
+        [vec![family, 0, 0, 0], attributes.concat()].concat()
+    }
+
+    #[test]
+    fn a_chain_matters_that_has_rules_or_drops_and_is_on_the_way() {
+        let told = rule(&chain(1, FORWARD, 1, 2)).unwrap();
+        assert_eq!(told, "nftables: chain forward of table inet filter");
+        assert!(rule(&chain(2, PREROUTING, 0, 0)).is_some());
+        assert!(rule(&chain(5, 0, 1, 1)).is_some());
+        assert_eq!(rule(&chain(1, FORWARD, 1, 0)), None);
+        assert_eq!(rule(&chain(1, 1, 0, 3)), None);
+        assert_eq!(rule(&chain(3, 0, 0, 3)), None);
+    }
+
+    #[test]
+    fn what_the_kernel_cuts_short_is_not_read_on() {
+        assert!(messages(&[1, 2, 3]).is_empty());
+        let whole = request();
+        assert_eq!(messages(&whole).len(), 1);
+        assert!(messages(&whole[..=HEADER]).is_empty());
+        assert_eq!(rule(&[]), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! Rules of iptables', ip6tables' and ebtables' own tables, asked for as those tools do (`getsockopt`).
+//!
+//! Only tables that are in use are asked about: to ask about another one would make it.
+
+#![expect(unsafe_code, reason = "socket options that no crate we use knows")]
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::{fs, io};
+
+use nix::libc;
+
+/// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`.
+const GET_INFO: libc::c_int = 64;
+/// `IPT_SO_GET_ENTRIES` and `IP6T_SO_GET_ENTRIES`.
+const GET_ENTRIES: libc::c_int = 65;
+/// `EBT_SO_GET_INFO`.
+const BRIDGE_INFO: libc::c_int = 128;
+
+const FORWARD: usize = 2;
+
+/// Where the standard target's verdict is behind the beginning of a target (`struct xt_standard_target`).
+const VERDICT: usize = 32;
+/// `-NF_ACCEPT - 1`, as such a verdict is written.
+const ACCEPT: i32 = -2;
+
+/// `struct ipt_getinfo`, which is `struct ip6t_getinfo` as well.
+#[repr(C)]
+struct Info {
+    name: [u8; 32],
+    valid_hooks: u32,
+    hook_entry: [u32; 5],
+    underflow: [u32; 5],
+    num_entries: u32,
+    size: u32,
+}
+
+/// The beginning of `struct ebt_replace`.
+#[repr(C)]
+struct BridgeInfo {
+    name: [u8; 32],
+    valid_hooks: u32,
+    entries: u32,
+    entries_size: u32,
+    hook_entry: [usize; 6],
+    num_counters: u32,
+    counters: usize,
+    entries_at: usize,
+}
+
+/// One of the two families.
+struct Family {
+    /// What people call the tool.
+    tool: &'static str,
+    /// Where its tables are listed.
+    names: &'static str,
+    domain: libc::c_int,
+    level: libc::c_int,
+    /// Where an entry says where its target is (`target_offset`).
+    target_at: usize,
+}
+
+const FAMILIES: [Family; 2] = [
+    Family {
+        tool: "iptables",
+        names: "/proc/thread-self/net/ip_tables_names",
+        domain: libc::AF_INET,
+        level: libc::IPPROTO_IP,
+        target_at: 88,
+    },
+    Family {
+        tool: "ip6tables",
+        names: "/proc/thread-self/net/ip6_tables_names",
+        domain: libc::AF_INET6,
+        level: libc::IPPROTO_IPV6,
+        target_at: 140,
+    },
+];
+
+/// The tables that have rules, or a policy for forwarded packets other than to accept them.
+pub(crate) fn rules() -> io::Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for family in &FAMILIES {
+        let names = fs::read_to_string(family.names).unwrap_or_default();
+        for table in names.lines() {
+            if has_rules(family, table)? {
+                found.insert(format!("{}: table {table}", family.tool));
+            }
+        }
+    }
+    found.extend(bridge_tables());
+    Ok(found)
+}
+
+fn has_rules(family: &Family, table: &str) -> io::Result<bool> {
+    let socket = raw_socket(family.domain)?;
+    // SAFETY: zeros are a valid value.
+    let mut info: Info = unsafe { std::mem::zeroed() };
+    info.name = name(table);
+    let length = size_of::<Info>();
+    let pointer = (&raw mut info).cast();
+    if !ask(&socket, family.level, GET_INFO, pointer, length)? {
+        return Ok(false);
+    }
+    // One policy for each hook, and the mark of the end.
+    if info.num_entries > info.valid_hooks.count_ones() + 1 {
+        return Ok(true);
+    }
+    if info.valid_hooks & 1 << FORWARD == 0 {
+        return Ok(false);
+    }
+    let policy = policy(family, &socket, table, &info)?;
+    Ok(policy != Some(ACCEPT))
+}
+
+/// The verdict that ends the chain of forwarded packets.
+fn policy(family: &Family, socket: &OwnedFd, table: &str, info: &Info) -> io::Result<Option<i32>> {
+    /// `struct ipt_get_entries`: the name, the size, and up to the next multiple of eight.
+    const HEAD: usize = 40;
+    let mut buffer = vec![0_u8; HEAD + info.size as usize];
+    buffer[..32].copy_from_slice(&name(table));
+    buffer[32..36].copy_from_slice(&info.size.to_ne_bytes());
+    let (pointer, length) = (buffer.as_mut_ptr().cast(), buffer.len());
+    if !ask(socket, family.level, GET_ENTRIES, pointer, length)? {
+        return Ok(None);
+    }
+    let entry = HEAD + info.underflow[FORWARD] as usize;
+    let field = |at: usize, length: usize| buffer.get(at..at + length);
+    let target = field(entry + family.target_at, 2);
+    let target = target.map(|bytes| usize::from(u16::from_ne_bytes([bytes[0], bytes[1]])));
+    let verdict = target.and_then(|target| field(entry + target + VERDICT, 4));
+    Ok(verdict.map(|bytes| i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
+}
+
+/// Tables of ebtables are not listed anywhere. Where they are modules, one that is loaded counts as in use; where
+/// they are not, to ask is the only way, and makes an empty table at worst.
+fn bridge_tables() -> Option<String> {
+    let in_use = match fs::read_to_string("/proc/modules") {
+        Ok(modules) => modules.lines().any(|line| line.starts_with("ebtable_")),
+        Err(_) => ["filter", "nat", "broute"]
+            .into_iter()
+            .any(has_bridge_rules),
+    };
+    in_use.then(|| "ebtables: rules".to_owned())
+}
+
+fn has_bridge_rules(table: &str) -> bool {
+    let Ok(socket) = raw_socket(libc::AF_INET) else {
+        return false;
+    };
+    // SAFETY: zeros are a valid value.
+    let mut info: BridgeInfo = unsafe { std::mem::zeroed() };
+    info.name = name(table);
+    let length = size_of::<BridgeInfo>();
+    let pointer = (&raw mut info).cast();
+    let known = ask(&socket, libc::IPPROTO_IP, BRIDGE_INFO, pointer, length);
+    known.unwrap_or(false) && info.entries > 0
+}
+
+fn name(table: &str) -> [u8; 32] {
+    let mut name = [0; 32];
+    for (to, from) in name.iter_mut().take(31).zip(table.bytes()) {
+        *to = from;
+    }
+    name
+}
+
+fn raw_socket(domain: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let socket = unsafe { libc::socket(domain, kind, libc::IPPROTO_RAW) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just returned it, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
+}
+
+/// Reads a socket option into `length` bytes at `value`; false where the kernel has no such table.
+fn ask(
+    socket: &OwnedFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: *mut libc::c_void,
+    length: usize,
+) -> io::Result<bool> {
+    let mut length = libc::socklen_t::try_from(length).map_err(io::Error::other)?;
+    // SAFETY: the caller has `length` bytes at `value`, and the kernel writes no more.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, value, &raw mut length) };
+    if result == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),
+        error => Err(error),
+    }
+}
