@@ -37,7 +37,7 @@ pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;
 pub use settings::{Settings, SettingsFlags, Timeouts};
 pub use swept::Swept;
-pub use uplink::{SOURCES, Source, Uplink};
+pub use uplink::{SOURCES, Source, Uplink, UplinkFlags};
 
 /// Version of every layout, map type and capacity in this crate; part of the path under which they are pinned.
 pub const ABI_VERSION: u32 = 1;

@@ -38,11 +38,15 @@ pub enum DropReason {
     FlowQuota = 16,
     /// The node does not have the address that the pod's network is to leave with.
     NoEgressAddress = 17,
+    /// An answer or an error of a pod that belongs to no flow: it would leave with the pod's own address.
+    NoFlow = 18,
+    /// Would leave, with the pod's own address, by a link on which nothing is translated (yet).
+    UnknownUplink = 19,
 }
 
 impl DropReason {
     /// All reasons, by number.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Malformed,
         Self::SpoofedMac,
         Self::SpoofedAddress,
@@ -60,6 +64,8 @@ impl DropReason {
         Self::Duplicate,
         Self::FlowQuota,
         Self::NoEgressAddress,
+        Self::NoFlow,
+        Self::UnknownUplink,
     ];
 
     /// The reason with this number.
@@ -89,6 +95,8 @@ impl DropReason {
             Self::Duplicate => "duplicate",
             Self::FlowQuota => "flow-quota",
             Self::NoEgressAddress => "no-egress-address",
+            Self::NoFlow => "no-flow",
+            Self::UnknownUplink => "unknown-uplink",
         }
     }
 }

@@ -86,4 +86,6 @@ impl SettingsFlags {
     pub const DUPLICATES: u32 = 1 << 0;
     /// Packets may go past bridge and stack: no rule of anybody matters to them.
     pub const BYPASS: u32 = 1 << 1;
+    /// Every link that leads away is an uplink: a pod's packet must not leave by one that is not open yet.
+    pub const GUARDED: u32 = 1 << 2;
 }

@@ -53,10 +53,21 @@ pub struct Uplink {
     pub l2_len: u32,
     /// MTU of the uplink in bytes.
     pub mtu: u32,
+    /// [`UplinkFlags`].
+    pub flags: u32,
     /// Always zero.
-    pub reserved: [u32; 2],
+    pub reserved: u32,
     /// Addresses in the kernel's own order (primary ones first), used rows in front.
     pub sources: [Source; SOURCES],
 }
 
 const _: () = assert!(size_of::<Uplink>() == 208);
+
+/// Bits of [`Uplink::flags`].
+#[derive(Clone, Copy, Debug)]
+pub struct UplinkFlags;
+
+impl UplinkFlags {
+    /// Both programs are attached: what leaves is translated.
+    pub const OPEN: u32 = 1 << 0;
+}

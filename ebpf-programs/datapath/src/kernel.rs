@@ -372,13 +372,13 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address) -> Option<u32> {
-        route::out(self.skb, from, tuple, hop)
+    fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address {
+        route::next_hop(self.skb, from, interface, tuple)
     }
 
     #[inline(always)]
-    fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address {
-        route::next_hop(self.skb, from, interface, tuple)
+    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address) -> u32 {
+        route::way_out(self.skb, from, tuple, hop)
     }
 
     #[inline(always)]

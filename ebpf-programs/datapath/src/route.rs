@@ -11,6 +11,7 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const INVALID: i64 = -22;
 const FIB_OUTPUT: u32 = 1 << 1;
+const FIB_SKIP_NEIGHBOUR: u32 = 1 << 2;
 const FIB_MARK: u32 = 1 << 5;
 const FIB_SUCCESS: i64 = 0;
 const FIB_NO_NEIGHBOUR: i64 = 7;
@@ -24,54 +25,45 @@ const FIB_TOO_LONG: i64 = 8;
 #[inline(always)]
 pub(crate) fn next_hop(skb: *mut __sk_buff, from: u32, interface: u32, tuple: &Tuple) -> Address {
     if from != 0
-        && let Some(hop) = look_up(skb, from, interface, tuple, 0)
+        && let Some(hop) = hop(skb, from, interface, tuple, 0)
     {
         return hop;
     }
-    match look_up(skb, interface, interface, tuple, FIB_OUTPUT) {
+    match hop(skb, interface, interface, tuple, FIB_OUTPUT) {
         Some(hop) => hop,
         None => tuple.destination,
     }
 }
 
-/// The interface by which a packet that comes by `from` leaves the node, and its next hop; `None` where it does not
-/// leave, or where the stack has to look at it.
+/// The link that the kernel would send a packet out by that came in by the link `from`, and the next hop there; 0 where
+/// it would not.
 #[inline(always)]
-pub(crate) fn out(skb: *mut __sk_buff, from: u32, tuple: &Tuple, hop: &mut Address) -> Option<u32> {
-    let mut route = question(from, tuple);
-    let result = ask(skb, &mut route, 0);
-    if result != FIB_SUCCESS && result != FIB_NO_NEIGHBOUR {
-        return None;
-    }
+pub(crate) fn way_out(skb: *mut __sk_buff, from: u32, tuple: &Tuple, hop: &mut Address) -> u32 {
+    let Some(route) = look_up(skb, from, tuple, FIB_SKIP_NEIGHBOUR) else {
+        return 0;
+    };
     *hop = next(&route);
-    Some(route.ifindex)
+    route.ifindex
 }
 
-/// The next hop of the route that the kernel finds for a packet at the interface `at`, if it leads out by `interface`.
+/// The next hop of the route that the kernel finds for an IPv4 packet at the interface `at`, if it leads out by
+/// `interface`.
 #[inline(always)]
-fn look_up(
-    skb: *mut __sk_buff,
-    at: u32,
-    interface: u32,
-    tuple: &Tuple,
-    flags: u32,
-) -> Option<Address> {
-    let mut route = question(at, tuple);
-    let result = ask(skb, &mut route, flags);
-    let found = result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR || result == FIB_TOO_LONG;
-    (found && route.family == AF_INET && route.ifindex == interface).then(|| next(&route))
+fn hop(skb: *mut __sk_buff, at: u32, interface: u32, tuple: &Tuple, flags: u32) -> Option<Address> {
+    let route = look_up(skb, at, tuple, flags)?;
+    (route.family == AF_INET && route.ifindex == interface).then(|| next(&route))
 }
 
-/// What is asked of a packet with this tuple at the interface `at`.
+/// The route that the kernel finds for a packet at the interface `at`.
 #[inline(always)]
-fn question(at: u32, tuple: &Tuple) -> bpf_fib_lookup {
+fn look_up(skb: *mut __sk_buff, at: u32, tuple: &Tuple, flags: u32) -> Option<bpf_fib_lookup> {
     // SAFETY: zeros are a valid value of the helper's parameters.
     let mut route: bpf_fib_lookup = unsafe { mem::zeroed() };
     route.l4_protocol = tuple.protocol;
     route.sport = tuple.source_port.raw();
     route.dport = tuple.destination_port.raw();
     route.ifindex = at;
-    if tuple.destination.is_v4() {
+    if tuple.source.is_v4() {
         route.family = AF_INET;
         route.__bindgen_anon_3.ipv4_src = tuple.source.words()[3];
         route.__bindgen_anon_4.ipv4_dst = tuple.destination.words()[3];
@@ -80,12 +72,6 @@ fn question(at: u32, tuple: &Tuple) -> bpf_fib_lookup {
         route.__bindgen_anon_3.ipv6_src = tuple.source.words();
         route.__bindgen_anon_4.ipv6_dst = tuple.destination.words();
     }
-    route
-}
-
-/// Asks with the packet's mark.
-#[inline(always)]
-fn ask(skb: *mut __sk_buff, route: &mut bpf_fib_lookup, flags: u32) -> i64 {
     // SAFETY: the context is valid for as long as the program runs; where the kernel knows the flag, it reads the
     // mark at the first word of the Ethernet addresses, which it writes only behind that.
     unsafe {
@@ -93,15 +79,18 @@ fn ask(skb: *mut __sk_buff, route: &mut bpf_fib_lookup, flags: u32) -> i64 {
         (&raw mut route.smac).cast::<u32>().write_unaligned(mark);
     }
     let length = size_of::<bpf_fib_lookup>() as i32;
-    let (context, route) = (skb.cast(), ptr::from_mut(route));
+    let context = skb.cast();
     // SAFETY: the helper reads and writes `route` within the length given.
-    let result = unsafe { helpers::bpf_fib_lookup(context, route, length, flags | FIB_MARK) };
-    if result != INVALID {
-        return result;
+    let mut result =
+        unsafe { helpers::bpf_fib_lookup(context, &raw mut route, length, flags | FIB_MARK) };
+    if result == INVALID {
+        // Kernels before 6.10 do not know about marks, some not about neighbours, and have not touched `route`.
+        let flags = flags & FIB_OUTPUT;
+        // SAFETY: as above.
+        result = unsafe { helpers::bpf_fib_lookup(context, &raw mut route, length, flags) };
     }
-    // Kernels before 6.10 do not know about marks, and have not touched `route`.
-    // SAFETY: as above.
-    unsafe { helpers::bpf_fib_lookup(context, route, length, flags) }
+    let found = result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR || result == FIB_TOO_LONG;
+    found.then_some(route)
 }
 
 /// The next hop in an answer: the family is that of the hop.

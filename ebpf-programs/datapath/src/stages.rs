@@ -93,6 +93,9 @@ stage!(stage_bypass_to_pod() -> Verdict, |kernel, work| {
 stage!(stage_open_direct() -> Decision<bool>, |kernel, work| {
     stages::open_direct(kernel, work)
 });
+stage!(stage_check_exit() -> Decision<()>, |kernel, work| {
+    stages::check_exit(kernel, work)
+});
 stage!(stage_turn() -> (), |kernel, work| {
     if let Some(hand) = maps::hand() {
         stages::turn(kernel, work, hand);
@@ -216,6 +219,11 @@ impl Hook for Stages {
     #[inline(always)]
     fn deliver(&mut self) -> Verdict {
         Code::from_code(stage_deliver(self.skb))
+    }
+
+    #[inline(always)]
+    fn check_exit(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_exit(self.skb))
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! the stack: whole packets without options that live long enough and fit, from one known place to another. ARP,
 //! neighbour discovery, multicast, errors and everything unknown go on as if there were no bypass.
 
-use abi::{Address, Direction, Endpoint, EndpointFlags, SettingsFlags};
+use abi::{Address, Direction, Endpoint, EndpointFlags, SettingsFlags, UplinkFlags};
 
 use crate::address::{is_link_local, is_multicast};
 use crate::checksum::Difference;
@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::rewrite::HEADER_CHECKSUM;
-use crate::sender::{ETHERNET, is_own_mac};
+use crate::sender::{ETHERNET, has_mac};
 use crate::work::{Fragment, Headers, Transport, Work};
 
 /// Where the destination's Ethernet address is in a frame.
@@ -54,7 +54,7 @@ fn to_neighbour<E: Packet + Node>(env: &mut E, work: &Work, network: u32) -> Ver
     let Some(pod) = env.pod(work.endpoint.pod) else {
         return Verdict::Pass;
     };
-    let direct = pod.network == network && is_own_mac(env, TO, &pod.mac);
+    let direct = pod.network == network && has_mac(env, TO, pod.mac);
     if !direct || work.endpoint.interface == work.interface || !may_reach(env, &work.endpoint) {
         return Verdict::Pass;
     }
@@ -67,18 +67,22 @@ fn to_world<E: Packet + Node>(env: &mut E, work: &mut Work, network: u32) -> Dec
     let to = &work.headers.tuple.destination;
     let routed = env
         .network(network)
-        .is_some_and(|network| is_own_mac(env, TO, &network.mac));
+        .is_some_and(|network| has_mac(env, TO, network.mac));
     if !routed || is_multicast(to) || is_link_local(to) {
         return Ok(Verdict::Pass);
     }
-    let Some(uplink) = env.route(network, &work.headers.tuple, &mut work.hop) else {
-        return Ok(Verdict::Pass);
-    };
-    let ethernet = (env.uplink(uplink)).is_some_and(|uplink| uplink.l2_len == ETHERNET);
-    if !ethernet || !env.fits(uplink) || !age(env, &work.headers)? {
+    let link = env.way_out(network, &work.headers.tuple, &mut work.hop);
+    if !is_translating(env, link) || !env.fits(link) || !age(env, &work.headers)? {
         return Ok(Verdict::Pass);
     }
-    Ok(Verdict::Leave(uplink))
+    Ok(Verdict::Leave(link))
+}
+
+/// Whether the link is an uplink with Ethernet, and our programs are on it.
+#[inline(always)]
+fn is_translating<E: Node>(node: &E, link: u32) -> bool {
+    let uplink = node.uplink(link);
+    uplink.is_some_and(|uplink| uplink.l2_len == ETHERNET && uplink.flags & UplinkFlags::OPEN != 0)
 }
 
 /// To a pod, from outside, by the address that the packet has now.

@@ -6,14 +6,14 @@
 //! bridge's own Ethernet address, and the address of a pod. On a bridge that is not promiscuous a packet that the node
 //! has routed from pod to pod looks the same and is the only copy, so nothing is dropped there.
 
-use abi::{Address, DropReason, Mac, SettingsFlags};
+use abi::{Address, DropReason, SettingsFlags};
 
 use crate::address::same_subnet;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
-use crate::parse::low_half;
 use crate::sender::ETHERNET;
+use crate::sender::has_mac;
 use crate::work::Work;
 
 const SOURCE_MAC: u32 = 6;
@@ -44,7 +44,7 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
         return Ok(());
     };
     let (gateway, length) = (network.gateway(family), network.duplicates(family));
-    if length == 0 || source == gateway || !is_from(env, network.mac) {
+    if length == 0 || source == gateway || !has_mac(env, SOURCE_MAC, network.mac) {
         return Ok(());
     }
     let is_pods = same_subnet(&source, &gateway, u32::from(length)) || is_on(env, &source, bridge);
@@ -69,16 +69,6 @@ fn source<E: Packet>(packet: &E) -> Option<Address> {
         }
         _ => None,
     }
-}
-
-#[inline(always)]
-fn is_from<E: Packet>(packet: &E, mac: Mac) -> bool {
-    let Some([first, rest]) = packet.words::<2>(SOURCE_MAC) else {
-        return false;
-    };
-    let own = mac.bytes();
-    first == u32::from_ne_bytes([own[0], own[1], own[2], own[3]])
-        && low_half(rest) == u16::from_ne_bytes([own[4], own[5]])
 }
 
 /// Whether a pod on this bridge has the address: a bridge may have more subnets than the one that its entry tells.

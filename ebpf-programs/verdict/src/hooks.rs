@@ -49,6 +49,8 @@ pub trait Hook {
     fn bypass_from_pod(&mut self) -> Verdict;
     /// [`crate::stages::bypass_to_pod`].
     fn bypass_to_pod(&mut self) -> Verdict;
+    /// [`crate::stages::check_exit`].
+    fn check_exit(&mut self) -> Decision<()>;
     /// [`crate::stages::turn`].
     fn turn(&mut self);
     /// [`crate::stages::make_room`].
@@ -78,10 +80,11 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     hook.check_sender(content)?;
     match content {
         // A fragment without ports is nobody's yet: the node's own reassembly has the last word.
-        Content::Foreign | Content::Arp | Content::LostFragment => return Ok(Verdict::Pass),
+        Content::LostFragment => return pass(hook),
+        Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::IcmpError => {
             if !hook.find_quoted_flow(Way::Pod) {
-                return Ok(Verdict::Pass);
+                return pass(hook);
             }
             hook.translate_quoted(Way::Pod)?;
             return Ok(hook.deliver());
@@ -90,13 +93,25 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     }
     if !hook.find_flow(Way::Pod) {
         match hook.find_dialled()? {
-            HostportMatch::None => return Ok(hook.bypass_from_pod()),
+            HostportMatch::None => return pass(hook),
             HostportMatch::Socket => return Ok(Verdict::Pass),
             HostportMatch::Pod => open_dialled(hook)?,
         }
     }
     hook.translate()?;
     Ok(hook.deliver())
+}
+
+/// What none of our own has claimed: past bridge and stack, or through both.
+#[inline(always)]
+fn pass(hook: &mut impl Hook) -> Decision<Verdict> {
+    match hook.bypass_from_pod() {
+        Verdict::Pass => {
+            hook.check_exit()?;
+            Ok(Verdict::Pass)
+        }
+        verdict @ (Verdict::Drop(_) | Verdict::Deliver(_) | Verdict::Leave(_)) => Ok(verdict),
+    }
 }
 
 #[inline(always)]

@@ -22,6 +22,7 @@ pub mod checksum;
 mod crc;
 pub mod dial;
 mod duplicate;
+mod exit;
 pub mod flow;
 mod fragment;
 pub mod hooks;

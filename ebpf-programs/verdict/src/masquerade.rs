@@ -32,11 +32,15 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
         if !flow::is_current(node, work.endpoint.pod, work.endpoint.generation) {
             return Err(DropReason::UnknownPod);
         }
-        return Ok(if is_masqueraded(node, work) {
-            Origin::Pod
+        if !is_masqueraded(node, work) {
+            return Ok(Origin::Elsewhere);
+        }
+        // Nobody could answer it, and nobody has asked for it.
+        return if work.headers.may_open() {
+            Ok(Origin::Pod)
         } else {
-            Origin::Elsewhere
-        });
+            Err(DropReason::NoFlow)
+        };
     }
     if node.is_local(source) {
         return Ok(if collides(node, work) {
@@ -51,12 +55,12 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
     Ok(Origin::Elsewhere)
 }
 
+/// Whether the packet of [`Work::endpoint`] must not leave with the pod's address.
 #[inline(always)]
-fn is_masqueraded<E: Node>(node: &E, work: &Work) -> bool {
+pub(crate) fn is_masqueraded<E: Node>(node: &E, work: &Work) -> bool {
     let wanted = masquerade_flag(work.headers.family());
     let destination = &work.headers.tuple.destination;
     work.endpoint.flags & wanted != 0
-        && work.headers.may_open()
         && !is_multicast(destination)
         && !is_broadcast(destination)
         && !is_link_local_v6(destination)

@@ -95,9 +95,8 @@ pub trait Node {
     /// kernel took: its destination, if that is on the link or unknown.
     fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address;
 
-    /// The interface that a packet from the bridge `from` is to leave by, and the next hop; `None` where it does not
-    /// leave, or where the stack must look at it.
-    fn route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address) -> Option<u32>;
+    /// The link that the kernel would send a packet out by that came in by the link `from`; 0 where it would not.
+    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address) -> u32;
 
     /// Counts a flow made for a pod.
     fn count_flow(&mut self, pod: u32);

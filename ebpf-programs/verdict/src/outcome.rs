@@ -151,6 +151,8 @@ fn reason_of(number: u64) -> DropReason {
         15 => DropReason::Duplicate,
         16 => DropReason::FlowQuota,
         17 => DropReason::NoEgressAddress,
+        18 => DropReason::NoFlow,
+        19 => DropReason::UnknownUplink,
         _ => DropReason::Malformed,
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn check<E: Packet + Node>(
         return Ok(());
     };
     let checked = pod.flags & EndpointFlags::SPOOF_CHECK != 0;
-    if checked && !is_own_mac(env, SOURCE_MAC, &pod.mac) {
+    if checked && !has_mac(env, SOURCE_MAC, pod.mac) {
         return Err(DropReason::SpoofedMac);
     }
     match content {
@@ -57,7 +57,7 @@ pub(crate) fn check<E: Packet + Node>(
 
 /// Whether the Ethernet address at an offset is this one.
 #[inline(always)]
-pub(crate) fn is_own_mac(packet: &impl Packet, at: u32, own: &Mac) -> bool {
+pub(crate) fn has_mac(packet: &impl Packet, at: u32, own: Mac) -> bool {
     let Some([first, rest]) = packet.words::<2>(at) else {
         return false;
     };
@@ -75,7 +75,7 @@ fn arp(packet: &impl Packet, pod: &Pod) -> Decision<()> {
     if kind != 0 || hardware_len != 6 || protocol_len != 4 {
         return Err(DropReason::Malformed);
     }
-    if !is_own_mac(packet, ETHERNET + 8, &pod.mac) {
+    if !has_mac(packet, ETHERNET + 8, pod.mac) {
         return Err(DropReason::SpoofedMac);
     }
     let [a, b] = high_half(words[3]).to_ne_bytes();

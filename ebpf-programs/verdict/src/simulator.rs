@@ -67,8 +67,8 @@ pub struct World {
     pub sockets: BTreeMap<Tuple, Socket>,
     /// Next hops that are not the destination itself.
     pub next_hops: BTreeMap<Address, Address>,
-    /// Routes out of the node by destination: the interface, and the next hop.
-    pub routes: BTreeMap<Address, (u32, Address)>,
+    /// The links that packets leave by, by destination.
+    pub ways_out: BTreeMap<Address, u32>,
     /// MTUs of interfaces in bytes; any packet fits the others.
     pub mtus: BTreeMap<u32, u32>,
     /// Pod counters by slot and direction.
@@ -100,7 +100,7 @@ impl Default for World {
             fragments: BTreeMap::new(),
             sockets: BTreeMap::new(),
             next_hops: BTreeMap::new(),
-            routes: BTreeMap::new(),
+            ways_out: BTreeMap::new(),
             mtus: BTreeMap::new(),
             counters: BTreeMap::new(),
             drops: BTreeMap::new(),
@@ -253,6 +253,10 @@ impl hooks::Hook for Simulator {
 
     fn bypass_to_pod(&mut self) -> Verdict {
         stages::bypass_to_pod(&mut self.world, &mut self.work)
+    }
+
+    fn check_exit(&mut self) -> Decision<()> {
+        stages::check_exit(&mut self.world, &mut self.work)
     }
 
     fn turn(&mut self) {

@@ -12,8 +12,8 @@ use crate::room::Hand;
 use crate::sender::ETHERNET;
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
 use crate::{
-    bypass, duplicate, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite, room,
-    sender,
+    bypass, duplicate, exit, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite,
+    room, sender,
 };
 
 /// Reads a frame on a pod's veth and finds out whose it is.
@@ -164,6 +164,12 @@ pub fn bypass_from_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdic
 pub fn bypass_to_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
     let to = work.translated.destination;
     bypass::to_pod(env, work, &to).unwrap_or_else(Verdict::Drop)
+}
+
+/// Refuses what would leave by a link on which nothing is translated.
+#[inline(always)]
+pub fn check_exit<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+    exit::check(env, work)
 }
 
 /// Makes the flow of a packet to a pod's own address; tells whether one was made.

@@ -343,7 +343,27 @@ fn explained(family: Family) -> Vec<Trace> {
         "SCTP with a wrong checksum",
         vec![family.out(&Body::Sctp(46_003, 9, INIT.to_vec()))],
     );
+    let reply = if family.world.is_ipv4() { 0 } else { 129 };
+    let reply = Body::Icmp(reply, 0, [18, 38, 0, 1], vec![9; 24]);
+    let answer = family.trace(
+        "an echo reply that nobody has asked for",
+        vec![family.out(&reply)],
+    );
+    let quoted = frame(family.world, family.pod, &udp(46_010, 46_011, "unheard of"));
+    let unreachable = if family.world.is_ipv4() {
+        (3, 3)
+    } else {
+        (1, 4)
+    };
+    let complaint = Body::Icmp(unreachable.0, unreachable.1, [0; 4], quoted.packet());
+    let complaint = family.trace(
+        "an error about a packet that nobody has seen",
+        vec![family.out(&complaint)],
+    );
+    let unanswerable = "for connection tracking it is invalid, and leaves with the pod's address";
     vec![
+        answer.but(unanswerable),
+        complaint.but(unanswerable),
         // An IPv4 packet that is cut anew keeps its identification.
         if family.world.is_ipv4() {
             in_order

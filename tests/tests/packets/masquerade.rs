@@ -92,7 +92,11 @@ fn what_is_not_to_be_masqueraded_leaves_as_it_is() -> Result<()> {
                 bench.passes(UplinkOut, &Frame::new(pod, destination, tcp(40_000, 443)))?;
             }
             let reply = Body::echo_reply(&pod, 1);
-            bench.passes(UplinkOut, &Frame::new(pod, remote, reply))?;
+            bench.drops(
+                UplinkOut,
+                &Frame::new(pod, remote, reply),
+                DropReason::NoFlow,
+            )?;
             let stranger = example::friend()[family];
             bench.passes(UplinkOut, &Frame::new(stranger, remote, tcp(40_000, 443)))?;
             let own = example::node()[family];

@@ -17,7 +17,8 @@ const SWEEP: Duration = Duration::from_secs(5);
 const AUDIT: Duration = Duration::from_secs(5);
 /// From a change to the comparison: changes come in groups.
 const QUIET: Duration = Duration::from_millis(500);
-/// As [`QUIET`], when the node has gained or lost an address: until then flows leave with one that may be gone.
+/// As [`QUIET`], when the node has gained or lost an address: until then flows leave with one that may be gone. Also
+/// the least time between two comparisons.
 const SOON: Duration = Duration::from_millis(20);
 
 /// Between two looks at the rules of others that change without a word.
@@ -73,11 +74,14 @@ async fn run(handle: Handle, listener: Changes) {
     let mut listener = Some(listener);
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut due = Instant::now() + AUDIT;
+    let mut last = Instant::now();
+    let mut due = last + AUDIT;
     loop {
         tokio::select! {
             heard = next(&mut listener) => {
                 let wait = match heard {
+                    // Pods' packets are dropped there until the agent has attached.
+                    Ok(Change::WayOut) => Duration::ZERO,
                     Ok(Change::Address) => SOON,
                     Ok(Change::Other) => QUIET,
                     Err(error) => {
@@ -86,11 +90,12 @@ async fn run(handle: Handle, listener: Changes) {
                         QUIET
                     }
                 };
-                due = due.min(Instant::now() + wait);
+                due = due.min((Instant::now() + wait).max(last + SOON));
             }
             () = sleep_until(due) => {
                 handle.reconcile(clock::now());
-                due = Instant::now() + AUDIT;
+                last = Instant::now();
+                due = last + AUDIT;
             }
             _ = sweep.tick() => handle.sweep(),
         }

@@ -13,8 +13,8 @@ use planner::{
 use crate::{EngineError, UplinkStatus};
 
 /// Rounds of planning after which the node is taken as it is. Two are usual: what can be set on a bridge is seen only
-/// when the bridge is there.
-const ROUNDS: usize = 4;
+/// when the bridge is there, and an uplink is open only when it is seen to have our programs.
+const ROUNDS: usize = 5;
 
 /// What the last look told.
 #[derive(Debug, Default)]

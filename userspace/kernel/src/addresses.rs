@@ -12,17 +12,27 @@ use model::{IfName, InterfaceAddress};
 use nix::errno::Errno;
 use rtnetlink::AddressMessageBuilder;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
-use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::address::{
     AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
 };
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::error::{Attempt as _, Failed, is, is_gone};
 use crate::links;
 use crate::netlink::Netlink;
 
-/// All addresses with the index of their link, in the kernel's order.
-pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<(u32, InterfaceAddress)>> {
+/// An address of a link.
+pub(crate) struct Seen {
+    /// Index of the link.
+    pub(crate) link: u32,
+    /// The address.
+    pub(crate) own: InterfaceAddress,
+    /// Whether the kernel leaves with it only where it has no other.
+    pub(crate) is_avoided: bool,
+}
+
+/// All addresses, in the kernel's order.
+pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<Seen>> {
     list(netlink, AddressMessage::default())
 }
 
@@ -32,20 +42,29 @@ pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Inter
     message.header.index = index;
     let listed = list(netlink, message)?;
     // A kernel without strict checking tells those of all links.
-    let own = listed.into_iter().filter(|(link, _)| *link == index);
-    Ok(own.map(|(_, address)| address).collect())
+    let own = listed.into_iter().filter(|seen| seen.link == index);
+    Ok(own.map(|seen| seen.own).collect())
 }
 
-fn list(
-    netlink: &mut Netlink,
-    message: AddressMessage,
-) -> io::Result<Vec<(u32, InterfaceAddress)>> {
+fn list(netlink: &mut Netlink, message: AddressMessage) -> io::Result<Vec<Seen>> {
     let messages = netlink.dump(&Message::GetAddress(message))?;
     let seen = messages.iter().filter_map(|message| match message {
-        Message::NewAddress(message) => Some((message.header.index, address(message)?)),
+        Message::NewAddress(message) => Some(Seen {
+            link: message.header.index,
+            own: address(message)?,
+            is_avoided: is_avoided(message),
+        }),
         _ => None,
     });
     Ok(seen.collect())
+}
+
+/// As `ipv6_dev_get_saddr` has it; for IPv4 the kernel does not ask.
+fn is_avoided(message: &AddressMessage) -> bool {
+    let avoided = AddressHeaderFlags::Deprecated
+        | AddressHeaderFlags::Tentative
+        | AddressHeaderFlags::Dadfailed;
+    message.header.family == AddressFamily::Inet6 && message.header.flags.intersects(avoided)
 }
 
 /// On a point-to-point link `IFA_ADDRESS` is the peer's; `IFA_LOCAL` is always our own where there is one.

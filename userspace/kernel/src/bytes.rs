@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use abi::{
     Address, Egress, EndpointFlags, Family, HostportKey, Network, PrefixClass, PrefixKey, SOURCES,
-    Source, Uplink,
+    Source, Uplink, UplinkFlags,
 };
 use model::{Cidr, InterfaceAddress, Mac, Protocol};
 use planner::EntryKey;
@@ -136,7 +136,7 @@ pub(crate) fn network_entry(network: &Network) -> planner::Entry {
     }
 }
 
-/// At most [`SOURCES`] addresses.
+/// At most [`SOURCES`] addresses; closed.
 pub(crate) fn uplink(ethernet: bool, mtu: u32, sources: &[InterfaceAddress]) -> Uplink {
     let mut uplink = Uplink {
         l2_len: if ethernet { ETHERNET } else { 0 },
@@ -163,6 +163,7 @@ pub(crate) fn uplink_entry(uplink: &Uplink) -> planner::Entry {
         ethernet: uplink.l2_len != 0,
         mtu: uplink.mtu,
         sources: used.take(SOURCES).map(source).collect(),
+        open: uplink.flags & UplinkFlags::OPEN != 0,
     }
 }
 

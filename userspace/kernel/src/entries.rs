@@ -84,11 +84,16 @@ fn uplink(entry: &Entry) -> io::Result<abi::Uplink> {
         ethernet,
         mtu,
         sources,
+        open,
     } = entry
     else {
         return Err(mismatch());
     };
-    Ok(bytes::uplink(*ethernet, *mtu, sources))
+    let mut uplink = bytes::uplink(*ethernet, *mtu, sources);
+    if *open {
+        uplink.flags |= abi::UplinkFlags::OPEN;
+    }
+    Ok(uplink)
 }
 
 /// The settings for the namespace with this cookie, which the planner does not know.

@@ -1,5 +1,6 @@
 //! Notice that something about links, addresses, routes or rules has changed. Not what: whoever is told looks again.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use nix::errno::Errno;
@@ -27,12 +28,16 @@ pub enum Change {
     Other,
     /// An address of the node: flows may have lost theirs.
     Address,
+    /// The first route by a link: until our programs are on it, pods' packets cannot leave by it.
+    WayOut,
 }
 
 /// Changes of the namespace that it was opened in.
 pub struct Changes {
     socket: TokioSocket,
     buffer: Vec<u8>,
+    /// Indexes of links that a route was seen to lead out by.
+    routed: BTreeSet<u32>,
 }
 
 impl Changes {
@@ -47,6 +52,7 @@ impl Changes {
         Ok(Self {
             socket,
             buffer: Vec::with_capacity(16 * 1024),
+            routed: BTreeSet::new(),
         })
     }
 
@@ -56,42 +62,98 @@ impl Changes {
         self.buffer.clear();
         let change = match self.socket.recv(&mut self.buffer).await {
             Err(error) if !is_loss(&error) => return Err(error),
-            Err(_) => Change::Address,
-            Ok(()) => kind(&self.buffer),
+            Err(_) => Change::WayOut,
+            Ok(()) => kind(&self.buffer, &mut self.routed),
         };
-        let more = drain(self.socket.socket_ref(), &mut self.buffer)?;
+        let more = self.drain()?;
         Ok(change.max(more))
     }
-}
 
-/// Reads all that is there.
-fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<Change> {
-    let mut change = Change::Other;
-    loop {
-        buffer.clear();
-        match socket.recv(buffer, MSG_DONTWAIT) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(change),
-            Err(error) if !is_loss(&error) => return Err(error),
-            Err(_) => change = Change::Address,
-            Ok(_) => change = change.max(kind(buffer)),
+    /// Reads all that is there.
+    fn drain(&mut self) -> io::Result<Change> {
+        let mut change = Change::Other;
+        loop {
+            self.buffer.clear();
+            let socket: &Socket = self.socket.socket_ref();
+            match socket.recv(&mut self.buffer, MSG_DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(change),
+                Err(error) if !is_loss(&error) => return Err(error),
+                Err(_) => change = Change::WayOut,
+                Ok(_) => change = change.max(kind(&self.buffer, &mut self.routed)),
+            }
         }
     }
 }
 
-/// The kind of a notification, of which the kernel sends one at a time: `struct nlmsghdr`, and behind it
-/// `struct ifaddrmsg`. Every veth has addresses for its link, which nobody is masqueraded with.
-fn kind(message: &[u8]) -> Change {
+/// The kind of a notification, of which the kernel sends one at a time: `struct nlmsghdr`, and behind it a structure of
+/// the type's own. Every veth has addresses and routes for its link, which nobody is masqueraded with and leaves by.
+fn kind(message: &[u8], routed: &mut BTreeSet<u32>) -> Change {
     const TYPE: usize = 4;
-    const SCOPE: usize = 16 + 3;
+    const BODY: usize = 16;
+    /// Of `struct ifaddrmsg`.
+    const SCOPE: usize = BODY + 3;
     const LINK: u8 = 253;
     let number = message.get(TYPE..TYPE + 2);
     let number = number.map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
-    let of_address = number == libc::RTM_NEWADDR || number == libc::RTM_DELADDR;
-    if of_address && message.get(SCOPE).is_some_and(|scope| *scope < LINK) {
-        Change::Address
-    } else {
-        Change::Other
+    match number {
+        libc::RTM_NEWADDR | libc::RTM_DELADDR
+            if message.get(SCOPE).is_some_and(|scope| *scope < LINK) =>
+        {
+            Change::Address
+        }
+        libc::RTM_NEWLINK | libc::RTM_DELLINK => {
+            if number == libc::RTM_DELLINK || !is_up(message) {
+                // Its routes are gone with it; the next one is a first one.
+                routed.retain(|link| Some(*link) != word(message, BODY + 4));
+            }
+            Change::Other
+        }
+        libc::RTM_NEWROUTE if way_out(message).is_some_and(|link| routed.insert(link)) => {
+            Change::WayOut
+        }
+        _ => Change::Other,
     }
+}
+
+/// Whether the link is set up (`ifi_flags` of `struct ifinfomsg`).
+fn is_up(message: &[u8]) -> bool {
+    const FLAGS: usize = 16 + 8;
+    const UP: u32 = 1;
+    word(message, FLAGS).is_some_and(|flags| flags & UP != 0)
+}
+
+/// The link of a route that packets may leave the node by: of a unicast route (`struct rtmsg`) with one way.
+fn way_out(message: &[u8]) -> Option<u32> {
+    const TABLE: usize = 16 + 4;
+    const TYPE: usize = 16 + 7;
+    const LOCAL: u8 = 255;
+    const UNICAST: u8 = 1;
+    let leads_away = *message.get(TABLE)? != LOCAL && *message.get(TYPE)? == UNICAST;
+    let destination = attribute(message, libc::RTA_DST);
+    let is_of_link = destination.is_some_and(|bytes| bytes.starts_with(&[0xfe, 0x80]));
+    if !leads_away || is_of_link {
+        return None;
+    }
+    word(attribute(message, libc::RTA_OIF)?, 0)
+}
+
+/// The value of an attribute of a route: `struct rtattr` and what follows, behind `struct rtmsg`.
+fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut rest = message.get(16 + 12..)?;
+    loop {
+        let header = word(rest, 0)?.to_ne_bytes();
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        if u16::from_ne_bytes([header[2], header[3]]) == wanted {
+            return rest.get(4..length);
+        }
+        // What is shorter than its own header would never end.
+        rest = rest.get(length.max(4).next_multiple_of(4)..)?;
+    }
+}
+
+fn word(message: &[u8], at: usize) -> Option<u32> {
+    let bytes = message.get(at..)?.first_chunk::<4>()?;
+    Some(u32::from_ne_bytes(*bytes))
 }
 
 /// Some notifications did not fit: all the more a change.

@@ -13,10 +13,6 @@ use crate::ObserveError;
 use crate::error::{Attempt as _, io_error};
 use crate::tables::{Hash, Wire, present};
 
-/// Keys that are asked for at most: each entry once, and as many again where the table changes under our feet (the
-/// kernel starts anew behind a key that is gone).
-const MOST_KEYS: usize = 2 * maps::FLOWS_CAPACITY as usize;
-
 /// Reads the flow table of an agent, running or not.
 #[derive(Clone, Debug)]
 pub struct FlowReader {
@@ -41,10 +37,16 @@ impl FlowReader {
 
     fn entries(&self) -> io::Result<FlowTable> {
         let map = MapData::from_pin(&self.pin).map_err(|error| io_error(&error))?;
+        let room = map.info().map_err(|error| io_error(&error))?.max_entries();
+        // Each entry once, and as many again where the table changes under our feet: the kernel starts anew behind a
+        // key that is gone.
+        let most = usize::try_from(room)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(2);
         let flows: Hash<Wire<Tuple>, Wire<Flow>> =
             HashMap::try_from(Map::HashMap(map)).map_err(|error| io_error(&error))?;
         let mut table = FlowTable::default();
-        for key in flows.keys().take(MOST_KEYS) {
+        for key in flows.keys().take(most) {
             let key = key.map_err(|error| io_error(&error))?;
             if let Some(flow) = present(flows.get(&key, 0))? {
                 table.entries.insert(key.0, flow.0);

@@ -89,6 +89,7 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
         hairpin: false,
         alias: None,
         addresses: Vec::new(),
+        avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
     };
     for attribute in &message.attributes {

@@ -63,11 +63,13 @@ fn all_links(host: &mut Host) -> Result<BTreeMap<IfName, Link>, Failed> {
     let list = || "list the links".to_owned();
     let mut all = links::all(netlink).attempt(list)?;
     let addresses = addresses::all(netlink).attempt(|| "list the addresses".to_owned())?;
-    for (index, address) in addresses {
-        let own = all.iter_mut().find(|(_, link)| link.index == index);
-        if let Some((_, link)) = own {
-            link.addresses.push(address);
+    for seen in addresses {
+        let link = all.iter_mut().find(|(_, link)| link.index == seen.link);
+        let Some((_, link)) = link else { continue };
+        if seen.is_avoided {
+            link.avoided.insert(seen.own.address);
         }
+        link.addresses.push(seen.own);
     }
     // A link without clsact has no filter of ours: one question instead of two for each of them.
     let with_clsact = filters::links_with_clsact(netlink).attempt(list)?;

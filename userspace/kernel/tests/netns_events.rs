@@ -59,6 +59,37 @@ fn a_change_of_the_nodes_addresses_is_told_from_others() {
     });
 }
 
+/// A link that has just got its first route is what pods' packets leave by from this moment on.
+#[test]
+fn the_first_route_by_a_link_is_told_from_others() {
+    on_a_runtime(async |changes| {
+        let mut told = Vec::new();
+        for line in [
+            "ip link add wan0 type bridge",
+            "ip link set wan0 up",
+            "ip route add 192.0.2.0/24 dev wan0",
+            "ip -6 route add 2001:db8::/32 dev wan0",
+            "ip link set wan0 down",
+            "ip link set wan0 up",
+            "ip -6 route replace default dev wan0",
+            "ip route add 198.51.100.0/24 dev wan0",
+        ] {
+            run(line);
+            let heard = timeout(QUIET, changes.next()).await.unwrap().unwrap();
+            told.push((heard == Change::WayOut).then_some(line));
+            settle(changes).await;
+        }
+        let firsts: Vec<&str> = told.into_iter().flatten().collect();
+        assert_eq!(
+            firsts,
+            [
+                "ip route add 192.0.2.0/24 dev wan0",
+                "ip -6 route replace default dev wan0"
+            ]
+        );
+    });
+}
+
 #[test]
 fn changes_of_links_addresses_routes_and_rules_are_noticed() {
     on_a_runtime(async |changes| {

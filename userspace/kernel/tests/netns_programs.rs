@@ -334,6 +334,7 @@ fn entries_of_the_node_are_kept_and_a_free_slot_remembers_its_generation() {
                     ethernet: true,
                     mtu: 1500,
                     sources: vec![parse("192.0.2.10/24"), parse("2001:db8::10/64")],
+                    open: true,
                 },
             ),
             (EntryKey::Local(parse("192.0.2.10")), Entry::Local),

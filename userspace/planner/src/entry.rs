@@ -142,6 +142,8 @@ pub enum Entry {
         mtu: u32,
         /// Addresses that MASQUERADE may choose from, in the kernel's order, at most [`abi::SOURCES`].
         sources: Vec<InterfaceAddress>,
+        /// Whether our programs are attached: as long as they are not, nothing of a pod may leave by it.
+        open: bool,
     },
     /// An address of the node itself.
     Local,
@@ -268,10 +270,12 @@ impl fmt::Display for Entry {
                 ethernet,
                 mtu,
                 sources,
+                open,
             } => {
                 let framing = if *ethernet { "Ethernet" } else { "raw" };
                 write!(f, "{framing}, MTU {mtu}, ")?;
-                write_from(f, sources)
+                write_from(f, sources)?;
+                f.write_str(if *open { "" } else { ", closed" })
             }
             Self::Local => f.write_str("ours"),
             Self::Prefix {
@@ -283,16 +287,26 @@ impl fmt::Display for Entry {
                 (false, true) => "pods",
                 (false, false) => "nothing particular",
             }),
-            Self::Settings(settings) => write!(
-                f,
-                "masquerade ports {}-{}, {} flows for a pod, TCP kept for {} s",
-                settings.port_low,
-                settings.port_high,
-                settings.flow_quota,
-                settings.timeouts.tcp_established
-            ),
+            Self::Settings(settings) => write_settings(f, settings),
         }
     }
+}
+
+fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Settings) -> fmt::Result {
+    write!(
+        f,
+        "masquerade ports {}-{}, {} flows for a pod, TCP kept for {} s",
+        settings.port_low,
+        settings.port_high,
+        settings.flow_quota,
+        settings.timeouts.tcp_established
+    )?;
+    let guarded = settings.flags & abi::SettingsFlags::GUARDED != 0;
+    f.write_str(if guarded {
+        ", pods leave by uplinks only"
+    } else {
+        ""
+    })
 }
 
 impl Entry {

@@ -47,7 +47,7 @@ pub use detach::plan_detach;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{Ends, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic};
 pub use mtu::{Resize, network_mtu, plan_mtu};
-pub use node::{NodeIntent, NodePlan, flow_entries, plan_node};
+pub use node::{NodeIntent, NodePlan, flow_entries, flow_quota, plan_node};
 pub use observed::{Link, LinkKind, Observed, PodSide, RouteEntry, Scope};
 pub use plan::Plan;
 pub use refusal::{Category, PortOwner, Refusal};

@@ -14,7 +14,7 @@ use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gatew
 use crate::prefix::prefixes;
 use crate::socket_hook::attach_sockets;
 use crate::sysctl::{Families, forward};
-use crate::uplink::{self, Ours, is_link_local, uplinks};
+use crate::uplink::{self, Ours, UPLINK_HOOKS, is_link_local, uplinks};
 use crate::{
     BypassMode, Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records,
     Refusal, Step,
@@ -34,6 +34,11 @@ const ENTRY: u64 = 256;
 pub fn flow_entries(memory: u64) -> u32 {
     let entries = (memory / 400 / ENTRY).clamp(32_768, 2_097_152);
     u32::try_from(entries).unwrap_or(abi::maps::FLOWS_CAPACITY)
+}
+
+/// How many flows a pod may have at once, by the size of the flow table: a quarter of it.
+pub fn flow_quota(entries: u32) -> u32 {
+    LEAST_QUOTA.max(entries / 2 / 4)
 }
 
 /// What the node is to be.
@@ -91,12 +96,15 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     wanted.extend(sources_of(&of_uplinks));
     wanted.extend(egress(intent, &accepted));
     wanted.extend(network_entries(&accepted, &planned));
-    let flags = flags(has_duplicates(&accepted), intent.bypass.is_active(observed));
-    let settings = settings(flags, observed.flow_entries);
-    wanted.insert(EntryKey::Settings, Entry::Settings(settings));
     plan.append(put_missing(&wanted, &observed.entries));
     // A flow whose address is not local is forgotten, so what uplinks are masqueraded with is local before.
     plan.append(put_missing(&of_uplinks, &observed.entries));
+    // Uplinks are open before anybody asks whether they are.
+    let flags = flags(intent, &accepted, &of_uplinks, observed);
+    let settings = Entry::Settings(settings(flags, observed.flow_entries));
+    let settings = Entries::from([(EntryKey::Settings, settings)]);
+    plan.append(put_missing(&settings, &observed.entries));
+    wanted.extend(settings);
     wanted.extend(of_uplinks);
     plan.append(attach_missing(&uplinks, observed));
     plan.append(detach_others(&uplinks, observed));
@@ -221,6 +229,7 @@ fn created(step: &Step) -> Option<Link> {
         hairpin: false,
         alias: Some(spec.alias.clone()),
         addresses: Vec::new(),
+        avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
     })
 }
@@ -297,25 +306,42 @@ fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
     networks.iter().filter_map(of).collect()
 }
 
-const fn flags(duplicates: bool, bypass: bool) -> u32 {
+/// The bits of the settings. Pods' packets are kept from other links than uplinks from when all uplinks are open, and
+/// then for good: a new uplink is closed at first.
+fn flags(
+    intent: &NodeIntent,
+    networks: &[&Network],
+    uplinks: &Entries,
+    observed: &Observed,
+) -> u32 {
     let mut flags = 0;
-    if duplicates {
+    if has_duplicates(networks) {
         flags |= abi::SettingsFlags::DUPLICATES;
     }
-    if bypass {
+    let all_open = uplinks
+        .values()
+        .all(|entry| matches!(entry, Entry::Uplink { open: true, .. }));
+    let before = observed.entries.get(&EntryKey::Settings);
+    let was_guarded = matches!(before, Some(Entry::Settings(settings))
+        if settings.flags & abi::SettingsFlags::GUARDED != 0);
+    if intent.bypass.is_active(observed) {
         flags |= abi::SettingsFlags::BYPASS;
+    }
+    // Where uplinks are named, pods leave by all other links as themselves.
+    if intent.uplinks.is_empty() && (all_open || was_guarded) {
+        flags |= abi::SettingsFlags::GUARDED;
     }
     flags
 }
 
-/// `entries` is the size of the flow table: a pod may have a quarter of it.
+/// `entries` is the size of the flow table.
 fn settings(flags: u32, entries: u32) -> abi::Settings {
     abi::Settings {
         timeouts: abi::Timeouts::default(),
         port_low: *PORTS.start(),
         port_high: *PORTS.end(),
         flags,
-        flow_quota: LEAST_QUOTA.max(entries / 2 / 4),
+        flow_quota: flow_quota(entries),
         ..abi::Settings::default()
     }
 }
@@ -359,8 +385,6 @@ fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
     }
     plan
 }
-
-const UPLINK_HOOKS: [Hook; 2] = [Hook::UplinkIn, Hook::UplinkOut];
 
 fn attach_missing(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
     let step = |name: &IfName| {

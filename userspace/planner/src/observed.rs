@@ -104,6 +104,9 @@ pub struct Link {
     pub alias: Option<String>,
     /// Addresses, in the kernel's order (primary ones before their secondaries).
     pub addresses: Vec<InterfaceAddress>,
+    /// Those of them that the kernel leaves with only where it has no other: deprecated ones, and such that may turn out
+    /// to be somebody else's. IPv6 only; known where the whole node is looked at.
+    pub avoided: BTreeSet<IpAddr>,
     /// Our programs that are attached to it.
     pub hooks: BTreeSet<Hook>,
 }

@@ -93,6 +93,7 @@ pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
         hairpin: false,
         alias: None,
         addresses: addresses.iter().map(|text| parse(text)).collect(),
+        avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
     }
 }

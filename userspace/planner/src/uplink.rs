@@ -8,10 +8,13 @@ use std::net::IpAddr;
 use model::{IfName, InterfaceAddress, Network};
 
 use crate::bridge::is_our_alias;
-use crate::{Entry, Link, LinkKind, Observed, Records, RouteEntry};
+use crate::{Entry, Hook, Link, LinkKind, Observed, Records, RouteEntry};
 
 /// Number of the routing table that holds the node's own addresses.
 const LOCAL: u32 = 255;
+
+/// The hooks of an uplink.
+pub(crate) const UPLINK_HOOKS: [Hook; 2] = [Hook::UplinkIn, Hook::UplinkOut];
 
 /// Links that lead to pods and not away.
 #[derive(Clone, Debug, Default)]
@@ -89,23 +92,30 @@ fn leads_somewhere(route: &RouteEntry) -> bool {
     route.table != LOCAL && !destination.is_multicast() && !is_link_local(destination)
 }
 
-/// The table entry of an uplink. `borrowed` are addresses of other links.
+/// The table entry of an uplink, closed until our programs are seen on it. `borrowed` are addresses of other links.
 pub(crate) fn entry(link: &Link, borrowed: &[InterfaceAddress]) -> Entry {
     Entry::Uplink {
         ethernet: link.kind != LinkKind::Raw,
         mtu: link.mtu,
         sources: choices(link, borrowed),
+        open: UPLINK_HOOKS.iter().all(|hook| link.hooks.contains(hook)),
     }
 }
 
-/// The addresses that MASQUERADE may choose from, in the kernel's order, at most [`abi::SOURCES`].
+/// The addresses that MASQUERADE may choose from, in the kernel's order, at most [`abi::SOURCES`]; those that the kernel
+/// avoids only where there is no other.
 ///
 /// Of several on one subnet only the first is ever chosen, so the others are left out. Where still more are left, each
 /// family keeps its first half of the room, and what one family does not need the other has. A link without an
 /// address of a family borrows the first one of another link, as the kernel does.
 fn choices(link: &Link, borrowed: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     let mut seen = BTreeSet::new();
-    let own = sources(link).filter(|own| seen.insert(own.subnet()));
+    let is_good = |own: &InterfaceAddress| !link.avoided.contains(&own.address);
+    let is_choice = |own: &InterfaceAddress| own.address.is_ipv6() && is_good(own);
+    let has_choice = sources(link).any(|own| is_choice(&own));
+    let own = sources(link)
+        .filter(|own| !has_choice || is_good(own))
+        .filter(|own| seen.insert(own.subnet()));
     let mut choices: Vec<InterfaceAddress> = own.collect();
     for ipv4 in [true, false] {
         let of_family = |own: &&InterfaceAddress| own.address.is_ipv4() == ipv4;
@@ -150,3 +160,6 @@ fn sources(link: &Link) -> impl Iterator<Item = InterfaceAddress> {
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
+
+#[cfg(test)]
+mod tests;

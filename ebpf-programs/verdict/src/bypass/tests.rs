@@ -1,6 +1,6 @@
 //! Who goes past the stack, and what is left to it.
 
-use abi::{Direction, EndpointFlags, Mac, SettingsFlags};
+use abi::{Direction, EndpointFlags, Mac, SettingsFlags, UplinkFlags};
 
 use crate::outcome::Verdict;
 use crate::simulator::example::{
@@ -23,11 +23,11 @@ fn open_node() -> World {
         endpoint.flags |= EndpointFlags::BYPASS;
         endpoint.flags &= !EndpointFlags::PUBLISHED;
     }
-    let uplink = world.uplinks[&INTERFACE];
+    let mut uplink = world.uplinks[&INTERFACE];
+    uplink.flags |= UplinkFlags::OPEN;
     world.uplinks.insert(UPLINK, uplink);
     for family in FAMILIES {
-        let hop = node()[family];
-        world.routes.insert(remote()[family], (UPLINK, hop));
+        world.ways_out.insert(remote()[family], UPLINK);
     }
     world
 }
@@ -128,12 +128,19 @@ fn what_needs_the_stack_goes_to_the_stack() {
         }
 
         let mut unrouted = open_node();
-        unrouted.routes.clear();
+        unrouted.ways_out.clear();
         assert_eq!(sent(unrouted, &to_world(family)).0, Verdict::Pass);
 
         let mut unknown = open_node();
         unknown.uplinks.clear();
         assert_eq!(sent(unknown, &to_world(family)).0, Verdict::Pass);
+
+        let mut closed = open_node();
+        closed
+            .uplinks
+            .entry(UPLINK)
+            .and_modify(|uplink| uplink.flags = 0);
+        assert_eq!(sent(closed, &to_world(family)).0, Verdict::Pass, "closed");
 
         let mut raw = open_node();
         if let Some(uplink) = raw.uplinks.get_mut(&UPLINK) {

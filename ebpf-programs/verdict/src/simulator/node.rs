@@ -234,17 +234,17 @@ impl Node for World {
         self.sockets.get(incoming).copied().unwrap_or(Socket::None)
     }
 
-    fn route(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address) -> Option<u32> {
-        let (interface, next) = self.routes.get(&tuple.destination)?;
-        *hop = *next;
-        Some(*interface)
-    }
-
     fn next_hop(&mut self, _from: u32, _interface: u32, tuple: &Tuple) -> Address {
         self.next_hops
             .get(&tuple.destination)
             .copied()
             .unwrap_or(tuple.destination)
+    }
+
+    fn way_out(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address) -> u32 {
+        let next = self.next_hops.get(&tuple.destination);
+        *hop = *next.unwrap_or(&tuple.destination);
+        self.ways_out.get(&tuple.destination).copied().unwrap_or(0)
     }
 
     fn count_flow(&mut self, pod: u32) {

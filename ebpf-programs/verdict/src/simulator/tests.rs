@@ -1,9 +1,12 @@
 //! Promises about whole flows, whatever the packets.
 
-use abi::{Address, DropReason, Flow, FlowFlags, Mac, Port, Timeouts};
+use abi::{Address, DropReason, Flow, FlowFlags, Mac, Port, SettingsFlags, Timeouts, UplinkFlags};
 use proptest::prelude::*;
 
-use super::example::{FAMILIES, HOSTPORT, INTERFACE, node, other_pod, pod, remote, world};
+use super::example::{
+    FAMILIES, HOSTPORT, INTERFACE, POD, bridge_mac, friend, mac, node, other_pod, pod, remote,
+    world,
+};
 use super::frame::{Body, Frame, flag};
 use super::{Place, Simulator};
 use crate::outcome::Verdict;
@@ -264,4 +267,39 @@ fn a_pod_on_a_strange_interface_is_not_judged() {
     let (verdict, _) = simulator.run(Place::FromPod, 77, &frame.bytes());
     assert_eq!(verdict, Verdict::Pass);
     assert!(simulator.world.counters.is_empty());
+}
+
+/// A pod's packets leave by links that translate, and by others only where they need no translation.
+#[test]
+fn what_must_be_translated_leaves_by_open_uplinks_only() {
+    const NEW: u32 = 77;
+    let mut world = world();
+    world.settings.flags |= SettingsFlags::GUARDED;
+    let uplink = world.uplinks[&INTERFACE];
+    let own = world.interfaces.iter().find(|(_, slot)| **slot == POD);
+    let veth = *own.expect("the pod has a veth").0;
+    let everybody = FAMILIES.map(|family| [remote()[family], friend()[family]]);
+    for destination in everybody.into_iter().flatten() {
+        world.ways_out.insert(destination, NEW);
+    }
+    let mut simulator = Simulator::new(world);
+    for family in FAMILIES {
+        let tcp = Body::Tcp(40_000, 443, flag::SYN, Vec::new());
+        let send = |simulator: &mut Simulator, to: Address, via: Mac| {
+            let frame = Frame::new(pod()[family], to, tcp.clone());
+            let frame = frame.from_to(mac(), via);
+            simulator.run(Place::FromPod, veth, &frame.bytes()).0
+        };
+        let refused = Verdict::Drop(DropReason::UnknownUplink);
+        let (remote, friend) = (remote()[family], friend()[family]);
+        simulator.world.uplinks.remove(&NEW);
+        assert_eq!(send(&mut simulator, remote, bridge_mac()), refused);
+        assert_eq!(send(&mut simulator, friend, bridge_mac()), Verdict::Pass);
+        assert_eq!(send(&mut simulator, remote, mac()), Verdict::Pass);
+        simulator.world.uplinks.insert(NEW, uplink);
+        assert_eq!(send(&mut simulator, remote, bridge_mac()), refused);
+        let open = simulator.world.uplinks.get_mut(&NEW);
+        open.expect("just inserted").flags |= UplinkFlags::OPEN;
+        assert_eq!(send(&mut simulator, remote, bridge_mac()), Verdict::Pass);
+    }
 }

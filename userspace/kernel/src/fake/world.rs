@@ -305,6 +305,7 @@ impl World {
             hairpin: false,
             alias: None,
             addresses: Vec::new(),
+            avoided: BTreeSet::new(),
             hooks: BTreeSet::new(),
         };
         self.links.insert(name, link);

@@ -195,6 +195,7 @@ fn node_entry() -> impl Strategy<Value = Step> {
                 ethernet,
                 mtu: 1500,
                 sources: vec![parse("192.0.2.10/24"), parse("2001:db8::10/64")],
+                open: ethernet,
             };
             (EntryKey::Uplink(named(name)), entry)
         }),

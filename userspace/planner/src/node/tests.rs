@@ -59,8 +59,8 @@ fn a_bare_node_is_made_ready() {
     17. write prefix 10.0.0.0/8: not masqueraded
     18. write prefix 10.1.0.0/24: pods, not masqueraded
     19. write prefix fd00:1::/64: pods
-    20. write settings: masquerade ports 1024-65535, 1024 flows for a pod, TCP kept for 86400 s
-    21. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64
+    20. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64, closed
+    21. write settings: masquerade ports 1024-65535, 1024 flows for a pod, TCP kept for 86400 s
     22. attach uplink_in, uplink_out to eth0
     "#);
 }

@@ -1,0 +1,86 @@
+//! When an uplink is open, and when pods are kept from links that are not.
+
+use crate::testing::{link, network, node, parse};
+use crate::{Entry, LinkKind, NodeIntent, Observed, Records, Step, plan_node};
+
+fn intent() -> NodeIntent {
+    NodeIntent {
+        networks: vec![network()],
+        ..NodeIntent::default()
+    }
+}
+
+/// Does what is planned, as far as it is seen in tables and on links, and tells whether tables have changed.
+fn round(intent: &NodeIntent, observed: &mut Observed) -> bool {
+    let plan = plan_node(intent, observed, &Records::new()).plan;
+    plan.steps().iter().for_each(|step| take(observed, step));
+    let is_write = |step: &Step| matches!(step, Step::PutEntry { .. });
+    plan.steps().iter().any(is_write)
+}
+
+fn take(observed: &mut Observed, step: &Step) {
+    if let Step::PutEntry { key, entry, .. } = step {
+        observed.entries.insert(key.clone(), entry.clone());
+    } else if let Step::Attach { link, hooks } = step {
+        let link = observed.links.get_mut(link).unwrap();
+        link.hooks.extend(hooks);
+    }
+}
+
+/// Which uplinks are open, and whether pods are kept from all other links.
+fn guard(observed: &Observed) -> (Vec<bool>, bool) {
+    let mut open = Vec::new();
+    let mut guarded = false;
+    for entry in observed.entries.values() {
+        if let Entry::Uplink { open: is_open, .. } = entry {
+            open.push(*is_open);
+        } else if let Entry::Settings(settings) = entry {
+            guarded = settings.flags & abi::SettingsFlags::GUARDED != 0;
+        }
+    }
+    (open, guarded)
+}
+
+#[test]
+fn an_uplink_is_open_when_its_programs_are_seen_and_pods_are_kept_from_all_that_are_not() {
+    let mut observed = node();
+    assert!(round(&intent(), &mut observed));
+    assert_eq!(guard(&observed), (vec![false], false));
+    assert!(round(&intent(), &mut observed));
+    assert_eq!(guard(&observed), (vec![true], true));
+    assert!(!round(&intent(), &mut observed));
+    let late = link(10, LinkKind::Ethernet, &["198.51.100.1/24"]);
+    observed.links.insert(parse("late0"), late);
+    assert!(round(&intent(), &mut observed));
+    assert_eq!(guard(&observed), (vec![true, false], true));
+    assert!(round(&intent(), &mut observed));
+    assert_eq!(guard(&observed), (vec![true, true], true));
+}
+
+#[test]
+fn where_uplinks_are_named_pods_leave_by_other_links_as_themselves() {
+    let mut intent = intent();
+    intent.uplinks = [parse("eth0")].into();
+    let mut observed = node();
+    while round(&intent, &mut observed) {}
+    assert_eq!(guard(&observed), (vec![true], false));
+}
+
+/// RFC 6724, rule 3: a deprecated address is used where there is no other.
+#[test]
+fn a_deprecated_address_is_chosen_only_where_there_is_no_other() {
+    let sources = |avoided: &[&str]| -> Vec<String> {
+        let own = ["192.0.2.1/24", "2001:db8::1/64", "2001:db8:1::1/64"];
+        let mut link = link(2, LinkKind::Ethernet, &own);
+        link.avoided = avoided.iter().map(|text| parse(text)).collect();
+        let Entry::Uplink { sources, .. } = super::entry(&link, &[]) else {
+            panic!("an uplink's entry is one");
+        };
+        sources.iter().map(ToString::to_string).collect()
+    };
+    let (first, second) = ("2001:db8::1", "2001:db8:1::1");
+    let all = ["192.0.2.1/24", "2001:db8::1/64", "2001:db8:1::1/64"];
+    assert_eq!(sources(&[]), all);
+    assert_eq!(sources(&[first]), ["192.0.2.1/24", "2001:db8:1::1/64"]);
+    assert_eq!(sources(&[first, second]), all);
+}
