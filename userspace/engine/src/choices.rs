@@ -1,17 +1,23 @@
-//! What may be chosen while the agent runs: the pod CIDRs and the hairpin mode of its own network.
+//! What may be chosen while the agent runs: the pod CIDRs and the hairpin mode of its own network, and the prefixes to
+//! which pods keep their own addresses.
 //!
 //! A choice is remembered together with what was configured when it was made. The next agent goes by it as long as its
 //! configuration says the same; another configuration is a later word, and wins.
 
+use std::collections::BTreeSet;
+
 use kernel::Kernel;
 use model::{Cidr, HairpinMode, Network, RangeSet};
+use planner::Plan;
 use store::{Store, StoreError};
 
+use crate::node::Node;
 use crate::transaction::Done;
 use crate::{Engine, EngineError, network};
 
 const POD_CIDRS: &str = "pod-cidrs";
 const HAIRPIN_MODE: &str = "hairpin-mode";
+const NON_MASQUERADE: &str = "non-masquerade-cidrs";
 
 /// Between what was configured and what was chosen.
 const OVER: char = '>';
@@ -36,6 +42,26 @@ pub(crate) fn recall(configured: &Network, store: &Store) -> Network {
         network.hairpin = chosen.parse().unwrap_or(network.hairpin);
     }
     network
+}
+
+/// The prefixes that are not masqueraded as configured, or as chosen since.
+pub(crate) fn recall_non_masquerade(configured: &BTreeSet<Cidr>, store: &Store) -> BTreeSet<Cidr> {
+    let text = prefixes(configured);
+    let before = store.choice(NON_MASQUERADE);
+    let chosen = before.and_then(|choice| choice.split_once(OVER));
+    // An empty list is a configuration like any other here: it means that all is masqueraded.
+    let still = chosen.filter(|(over, _)| *over == text);
+    let items = still.map(|(_, chosen)| chosen.split(',').filter(|item| !item.is_empty()));
+    let parsed = items.map(|items| items.map(str::parse).collect::<Result<_, _>>());
+    parsed
+        .and_then(Result::ok)
+        .unwrap_or_else(|| configured.clone())
+}
+
+/// Prefixes in one word.
+pub(crate) fn prefixes(prefixes: &BTreeSet<Cidr>) -> String {
+    let texts: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+    texts.join(",")
 }
 
 fn chosen<'a>(store: &'a Store, name: &str, configured: &str) -> Option<&'a str> {
@@ -129,6 +155,38 @@ impl<K: Kernel> Engine<K> {
                 "cannot forget the pod CIDRs"
             );
         }
+    }
+
+    /// Sets the prefixes to which pods keep their own address, wholly or not at all. Flows keep their mapping.
+    pub fn set_non_masquerade(&mut self, prefixes: BTreeSet<Cidr>) -> Result<(), EngineError> {
+        let before = self.settings.non_masquerade.clone();
+        self.remember_non_masquerade(&prefixes)?;
+        self.settings.non_masquerade = prefixes;
+        let intent = self.node_intent();
+        let mut done = Done::default();
+        let records = self.store.records();
+        let apply = |kernel: &mut K, plan: &Plan| done.apply(kernel, plan);
+        let surveyor = &mut self.surveyor;
+        match surveyor.settle(&mut self.kernel, &intent, records, apply) {
+            Ok(settled) => {
+                self.node = Node::of(&intent, settled);
+                Ok(())
+            }
+            Err(error) => {
+                for failure in done.roll_back(&mut self.kernel) {
+                    tracing::warn!("cannot undo: {failure}");
+                }
+                self.remember_non_masquerade(&before)?;
+                self.settings.non_masquerade = before;
+                Err(error)
+            }
+        }
+    }
+
+    fn remember_non_masquerade(&mut self, prefixes: &BTreeSet<Cidr>) -> Result<(), StoreError> {
+        let text = self::prefixes(prefixes);
+        let configured = &self.configured_non_masquerade;
+        remember(&mut self.store, NON_MASQUERADE, configured, &text)
     }
 
     /// How pods of the agent's own network reach themselves from now on. The bridge and its ports follow.

@@ -58,6 +58,8 @@ pub struct Engine<K> {
     pub(crate) configured_cidrs: String,
     /// The hairpin mode of the configuration.
     pub(crate) configured_hairpin: String,
+    /// The prefixes of the configuration that are not masqueraded.
+    pub(crate) configured_non_masquerade: String,
     pub(crate) surveyor: Surveyor,
     pub(crate) node: Node,
     /// The slot given last.
@@ -83,6 +85,8 @@ impl<K: Kernel> Engine<K> {
     fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
         let configured = settings.default_network;
         settings.default_network = choices::recall(&configured, &store);
+        let configured_non_masquerade = choices::prefixes(&settings.non_masquerade);
+        settings.non_masquerade = choices::recall_non_masquerade(&settings.non_masquerade, &store);
         let records = store.records().values().map(|record| &record.attachment);
         let youngest = records.max_by_key(|attachment| attachment.generation);
         Self {
@@ -92,6 +96,7 @@ impl<K: Kernel> Engine<K> {
             settings,
             configured_cidrs: choices::cidrs(&configured.ranges),
             configured_hairpin: configured.hairpin.to_string(),
+            configured_non_masquerade,
             surveyor: Surveyor::default(),
             node: Node::default(),
             last_reconcile: None,
@@ -343,29 +348,6 @@ impl<K: Kernel> Engine<K> {
     pub fn sweep(&mut self) {
         if let Err(error) = self.kernel.execute(&planner::Step::Sweep) {
             tracing::warn!(error = crate::error::chain(&error), "cannot sweep");
-        }
-    }
-
-    /// Sets the prefixes to which pods keep their own address; a failure changes nothing. Flows keep their mapping.
-    pub fn set_non_masquerade(&mut self, prefixes: BTreeSet<Cidr>) -> Result<(), EngineError> {
-        let before = std::mem::replace(&mut self.settings.non_masquerade, prefixes);
-        let intent = self.node_intent();
-        let mut done = Done::default();
-        let records = self.store.records();
-        let apply = |kernel: &mut K, plan: &Plan| done.apply(kernel, plan);
-        let surveyor = &mut self.surveyor;
-        match surveyor.settle(&mut self.kernel, &intent, records, apply) {
-            Ok(settled) => {
-                self.node = Node::of(&intent, settled);
-                Ok(())
-            }
-            Err(error) => {
-                self.settings.non_masquerade = before;
-                for failure in done.roll_back(&mut self.kernel) {
-                    tracing::warn!("cannot undo: {failure}");
-                }
-                Err(error)
-            }
         }
     }
 

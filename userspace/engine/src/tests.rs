@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ::model::{
-    Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, Protocol, RangeSet,
+    Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Network, PortMapping, Protocol, RangeSet,
     Requested,
 };
 use kernel::fake::Fake;
@@ -31,6 +31,7 @@ struct Node {
     kernel: Mortal,
     directory: TempDir,
     default_network: Network,
+    non_masquerade: BTreeSet<Cidr>,
     engine: Option<Engine<Mortal>>,
 }
 
@@ -47,6 +48,7 @@ impl Node {
             fake,
             directory: directory(),
             default_network,
+            non_masquerade: BTreeSet::new(),
             engine: None,
         };
         node.restart();
@@ -62,7 +64,7 @@ impl Node {
         let settings = Settings {
             default_network: self.default_network.clone(),
             uplinks: BTreeSet::new(),
-            non_masquerade: BTreeSet::new(),
+            non_masquerade: self.non_masquerade.clone(),
             egress: BTreeSet::new(),
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,

@@ -146,3 +146,38 @@ fn ports_and_bridge_follow_the_hairpin_mode() {
         node.engine().check(&attachment.key).unwrap();
     }
 }
+
+#[test]
+fn prefixes_chosen_at_run_time_outlive_the_agent_until_its_configuration_says_something_new() {
+    let set = |prefixes: &[&str]| -> BTreeSet<Cidr> {
+        let parsed = prefixes.iter().map(|prefix| prefix.parse().unwrap());
+        parsed.collect()
+    };
+    let mut node = Node::start();
+    let choices = [set(&["10.0.0.0/8", "fd00::/8"]), set(&[])];
+    for chosen in choices {
+        node.engine().set_non_masquerade(chosen.clone()).unwrap();
+        node.restart();
+        assert_eq!(node.engine().settings.non_masquerade, chosen);
+    }
+    node.engine()
+        .set_non_masquerade(set(&["10.0.0.0/8"]))
+        .unwrap();
+    node.non_masquerade = set(&["172.16.0.0/12"]);
+    node.restart();
+    assert_eq!(
+        node.engine().settings.non_masquerade,
+        set(&["172.16.0.0/12"])
+    );
+}
+
+#[test]
+fn prefixes_that_cannot_be_set_are_not_remembered() {
+    let mut node = Node::start();
+    node.fake
+        .fail_next(|step| matches!(step, Step::PutEntry { .. }), Errno::EIO);
+    let wish = BTreeSet::from(["10.0.0.0/8".parse().unwrap()]);
+    node.engine().set_non_masquerade(wish).unwrap_err();
+    node.restart();
+    assert!(node.engine().settings.non_masquerade.is_empty());
+}
