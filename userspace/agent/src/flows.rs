@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use abi::protocol;
-use api::{DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView, PodView};
+use api::{
+    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView, PodRoomView, PodView, RoomView,
+};
 use engine::EngineError;
-use kernel::ObserveError;
+use kernel::{Measured, ObserveError};
 use model::Record;
 use planner::{Ends, FlowFilter, FlowTable, LiveFlow};
 
@@ -44,15 +46,31 @@ impl fmt::Debug for FlowSource {
 /// The pods of the records by slot and generation.
 type Owners<'a> = BTreeMap<(u32, u32), &'a Record>;
 
-/// The flows of `table` that are asked for, of pods that are there and of the node.
-pub(crate) fn answer(query: &FlowQuery, table: &FlowTable, records: &[Record]) -> FlowsView {
+/// What is known about flows.
+pub(crate) struct Known<'a> {
+    /// The flow table.
+    pub(crate) table: &'a FlowTable,
+    /// How many entries it has room for.
+    pub(crate) entries: u32,
+    /// Whose flows they are.
+    pub(crate) records: &'a [Record],
+    /// What has passed.
+    pub(crate) measured: &'a Measured,
+}
+
+/// The flows that are asked for, of pods that are there and of the node.
+pub(crate) fn answer(query: &FlowQuery, known: &Known<'_>) -> FlowsView {
+    let Known { table, records, .. } = *known;
     let owners: Owners<'_> = records
         .iter()
         .map(|record| (owner(record), record))
         .collect();
     let filter = filter(query, records);
     let limit = query.limit.unwrap_or(DEFAULT_FLOW_LIMIT);
-    let mut view = FlowsView::default();
+    let mut view = FlowsView {
+        room: room(known),
+        ..FlowsView::default()
+    };
     for flow in table.flows() {
         let record = owners.get(&(flow.pod, flow.generation));
         // Flows of pods that are gone are dead, only not forgotten yet.
@@ -65,6 +83,40 @@ pub(crate) fn answer(query: &FlowQuery, table: &FlowTable, records: &[Record]) -
         }
     }
     view
+}
+
+fn room(known: &Known<'_>) -> RoomView {
+    let mut flows = BTreeMap::<(u32, u32), u64>::new();
+    for flow in known.table.flows() {
+        *flows.entry((flow.pod, flow.generation)).or_default() += 1;
+    }
+    let pod = |record: &Record| {
+        let slot = record.attachment.slot;
+        let counters = known.measured.pods.get(&slot).copied().unwrap_or_default();
+        PodRoomView {
+            container_id: record.attachment.key.container_id.to_string(),
+            pod: pod_view(record),
+            flows: flows.get(&owner(record)).copied().unwrap_or(0),
+            evicted_flows: counters.egress.evicted_flows + counters.ingress.evicted_flows,
+        }
+    };
+    let pods = known.records.iter().map(pod);
+    RoomView {
+        entries: known.entries,
+        used_entries: u64::try_from(known.table.entries.len()).unwrap_or(u64::MAX),
+        quota: planner::flow_quota(known.entries),
+        pods: pods
+            .filter(|pod| pod.flows + pod.evicted_flows > 0)
+            .collect(),
+    }
+}
+
+fn pod_view(record: &Record) -> Option<PodView> {
+    let pod = record.attachment.pod.as_ref()?;
+    Some(PodView {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+    })
 }
 
 fn owner(record: &Record) -> (u32, u32) {
@@ -95,13 +147,9 @@ fn is_called(record: &Record, name: &str) -> bool {
 
 fn show(flow: &LiveFlow, record: Option<&Record>) -> FlowView {
     let attachment = record.map(|record| &record.attachment);
-    let pod = attachment.and_then(|attachment| attachment.pod.as_ref());
     FlowView {
         container_id: attachment.map(|attachment| attachment.key.container_id.to_string()),
-        pod: pod.map(|pod| PodView {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-        }),
+        pod: record.and_then(pod_view),
         protocol: protocol_name(flow.protocol),
         kind: flow.kind.name().to_owned(),
         state: flow.state.name().to_owned(),

@@ -146,8 +146,14 @@ async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<PortView>> {
 async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer<FlowsView> {
     let query = FlowQuery::parse(&query.unwrap_or_default()).map_err(Error::decode)?;
     let records = app.handle.attachments().await?;
-    let table = app.flows.read().await?;
-    Ok(Json(flows::answer(&query, &table, &records)))
+    let measured = app.handle.measure().await?;
+    let known = flows::Known {
+        table: &app.flows.read().await?,
+        entries: app.handle.status().flow_entries.0,
+        records: &records,
+        measured: &measured,
+    };
+    Ok(Json(flows::answer(&query, &known)))
 }
 
 async fn non_masquerade(State(app): State<Arc<App>>) -> Answer<Vec<String>> {

@@ -236,6 +236,7 @@ fn add(view: &mut CounterView, PodCounters { egress, ingress }: &PodCounters) {
     view.tx_bytes += egress.bytes;
     view.tx_dropped += egress.dropped_packets;
     view.new_flows += egress.new_flows + ingress.new_flows;
+    view.evicted_flows += egress.evicted_flows + ingress.evicted_flows;
 }
 
 /// The traffic of all pods, and the drops of the node.

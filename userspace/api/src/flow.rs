@@ -17,6 +17,37 @@ pub struct FlowsView {
     pub flows: Vec<FlowView>,
     /// How many there are.
     pub matching: u64,
+    /// How full the flow table is, and by whom.
+    #[serde(default)]
+    pub room: RoomView,
+}
+
+/// How full the flow table is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomView {
+    /// Entries that it has room for; a flow is two.
+    pub entries: u32,
+    /// Entries in it, those of flows that are dead and not forgotten yet among them.
+    pub used_entries: u64,
+    /// Most flows that a pod may have.
+    pub quota: u32,
+    /// Pods that have flows, or have lost some.
+    pub pods: Vec<PodRoomView>,
+}
+
+/// A pod's share of the flow table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodRoomView {
+    /// Container.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// The pod, when the runtime told.
+    #[serde(default)]
+    pub pod: Option<PodView>,
+    /// Flows that it has.
+    pub flows: u64,
+    /// Flows that it has lost to make room in a full table.
+    pub evicted_flows: u64,
 }
 
 /// A flow that is alive.

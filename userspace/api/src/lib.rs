@@ -16,7 +16,9 @@ mod status;
 mod view;
 
 pub use client::{Client, ClientError, Reply};
-pub use flow::{DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView};
+pub use flow::{
+    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView, PodRoomView, RoomView,
+};
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, TRY_AGAIN_LATER};
 pub use setting::{HairpinModeSetting, PodCidrs};
@@ -50,7 +52,7 @@ pub mod path {
     /// `GET`: [`crate::FlowsView`]; what may follow it, [`crate::FlowQuery`] knows.
     pub const FLOWS: &str = "/v1/flows";
     /// `GET` and `PUT`: a list of prefixes, as texts, to which pods keep their own address. What is put holds until the
-    /// agent ends; flows that are there keep their mapping.
+    /// configuration says something new; flows that are there keep their mapping.
     pub const NON_MASQUERADE_CIDRS: &str = "/v1/non-masquerade-cidrs";
     /// `GET`: [`crate::CounterView`] of the whole node.
     pub const COUNTERS: &str = "/v1/counters";

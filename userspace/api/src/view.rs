@@ -160,6 +160,9 @@ pub struct CounterView {
     /// Flows made for the pod.
     #[serde(default)]
     pub new_flows: u64,
+    /// Flows of the pod without a reply that had to make room in a full table.
+    #[serde(default)]
+    pub evicted_flows: u64,
     /// Dropped packets by the reason's name, counted for the whole node; reasons that never occurred may be missing.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,

@@ -82,8 +82,11 @@ struct Flows {
     /// At most so many
     #[arg(long, value_name = "COUNT", default_value_t = api::DEFAULT_FLOW_LIMIT)]
     limit: usize,
-    /// The agent's answer as it is
+    /// How full the flow table is instead, and by whom
     #[arg(long)]
+    usage: bool,
+    /// The agent's answer as it is
+    #[arg(long, conflicts_with = "usage")]
     json: bool,
 }
 
@@ -137,7 +140,11 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Flows(flows) if flows.json => raw(&get(client, &flows.path())?),
         Verb::Flows(flows) => {
             let view: FlowsView = get(client, &flows.path())?.decode()?;
-            Ok(render::flows(&view))
+            Ok(if flows.usage {
+                render::room(&view.room)
+            } else {
+                render::flows(&view)
+            })
         }
         Verb::Inspect { id, netns } => {
             let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));

@@ -7,7 +7,7 @@ use std::fmt::{Display, Write};
 
 use api::{
     AttachmentView, BypassView, Degraded, FlowView, FlowsView, HostportView, NetworkView, Outcome,
-    Reconcile, Status, UplinkView, Version,
+    PodRoomView, PodView, Reconcile, RoomView, Status, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
@@ -85,9 +85,30 @@ pub(crate) fn flows(view: &FlowsView) -> String {
     text
 }
 
+/// How full the flow table is, and by whom.
+pub(crate) fn room(view: &RoomView) -> String {
+    let RoomView {
+        entries,
+        used_entries,
+        quota,
+        pods,
+    } = view;
+    let header = ["POD", "FLOWS", "QUOTA", "EVICTED"];
+    let line = |pod: &PodRoomView| {
+        row([
+            text(pod_name(pod.pod.as_ref(), Some(&pod.container_id))),
+            number(pod.flows),
+            number(quota),
+            number(pod.evicted_flows),
+        ])
+    };
+    let usage = format!("{used_entries} of {entries} entries used, two for each flow\n");
+    usage + &table(&header, pods.iter().map(line))
+}
+
 fn flow(view: &FlowView) -> Row {
     row([
-        text(flow_owner(view)),
+        text(pod_name(view.pod.as_ref(), view.container_id.as_ref())),
         text(&view.protocol),
         text(&view.state),
         text(&view.seen.source),
@@ -100,8 +121,8 @@ fn flow(view: &FlowView) -> Row {
     ])
 }
 
-fn flow_owner(view: &FlowView) -> String {
-    match (&view.pod, &view.container_id) {
+fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
+    match (pod, container) {
         (Some(pod), _) => format!("{}/{}", pod.namespace, pod.name),
         (None, Some(container)) => container.chars().take(12).collect(),
         (None, None) => "(node)".to_owned(),

@@ -262,6 +262,7 @@ fn each_flow_is_one_line_with_pod_tuples_state_and_traffic() {
     insta::assert_snapshot!(flows(&FlowsView {
         flows: vec![outward(), inward, nodes, direct],
         matching: 4,
+        ..FlowsView::default()
     }));
 }
 
@@ -270,6 +271,7 @@ fn what_is_not_shown_is_counted() {
     let text = flows(&FlowsView {
         flows: vec![outward()],
         matching: 1_001,
+        ..FlowsView::default()
     });
     assert!(text.ends_with("and 1000 more: see --limit\n"), "{text}");
     assert_eq!(flows(&FlowsView::default()), "No flows.\n");
@@ -326,4 +328,30 @@ fn ports_say_whose_they_are_and_what_holds_them() {
         "Port 80 leads to no pod.\n"
     );
     assert_eq!(ports(&[], None, NOW), "No published ports.\n");
+}
+
+#[test]
+fn how_full_the_flow_table_is_and_by_whom() {
+    let pod = |container: &str, flows, evicted_flows| PodRoomView {
+        container_id: container.to_owned(),
+        pod: None,
+        flows,
+        evicted_flows,
+    };
+    let mut named = pod("0123", 16_384, 7);
+    named.pod = Some(PodView {
+        namespace: "shop".to_owned(),
+        name: "web-0".to_owned(),
+    });
+    insta::assert_snapshot!(room(&RoomView {
+        entries: 131_072,
+        used_entries: 32_770,
+        quota: 16_384,
+        pods: vec![named, pod("0123456789abcdef", 1, 0)],
+    }), @r"
+    32770 of 131072 entries used, two for each flow
+    POD           FLOWS  QUOTA  EVICTED
+    shop/web-0    16384  16384        7
+    0123456789ab      1  16384        0
+    ");
 }
