@@ -29,6 +29,7 @@ pub mod residue;
 mod sandbox;
 mod sniffer;
 mod stream;
+mod tunnel;
 mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
@@ -50,4 +51,5 @@ pub use residue::Residue;
 pub use sandbox::{GATEWAYS, NODE, Sandbox, UPLINK, WORLD};
 pub use sniffer::Sniffer;
 pub use stream::{ENDLESS, Sends, Stream};
+pub use tunnel::Tunnel;
 pub use wait::{DEADLINE, until, until_within};

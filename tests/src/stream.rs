@@ -1,4 +1,4 @@
-//! Many bytes by TCP, each of which the receiver compares with what was sent.
+//! Many bytes by TCP: the receiver compares each with what was sent, or both ends sum up all by SHA-256.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use sha2::{Digest as _, Sha256};
 
 use crate::{Machine, until};
 
@@ -23,8 +24,22 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub struct Stream {
     received: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
-    sender: JoinHandle<Result<u64>>,
-    receiver: JoinHandle<Result<u64>>,
+    sender: JoinHandle<Result<Passed>>,
+    receiver: JoinHandle<Result<Passed>>,
+}
+
+/// What has passed one end: how many bytes, and their SHA-256 where it was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Passed {
+    bytes: u64,
+    hash: Option<Vec<u8>>,
+}
+
+/// How the ends make sure of the bytes.
+#[derive(Clone, Copy, Debug)]
+enum Proof {
+    Comparison,
+    Hash,
 }
 
 /// A number of bytes that no test waits for: see [`Stream::stop`].
@@ -42,6 +57,26 @@ pub enum Sends {
 impl Stream {
     /// Listens at `port` of `server`, connects from `client` to `to`, and sends `bytes` the way of `sends`.
     pub fn start(
+        client: (&Machine, SocketAddr),
+        server: (&Machine, u16),
+        sends: Sends,
+        bytes: u64,
+    ) -> Result<Self> {
+        Self::prove(Proof::Comparison, client, server, sends, bytes)
+    }
+
+    /// As [`Stream::start`], but each end takes the SHA-256 of all bytes and knows nothing else about them.
+    pub fn hashed(
+        client: (&Machine, SocketAddr),
+        server: (&Machine, u16),
+        sends: Sends,
+        bytes: u64,
+    ) -> Result<Self> {
+        Self::prove(Proof::Hash, client, server, sends, bytes)
+    }
+
+    fn prove(
+        proof: Proof,
         (client, to): (&Machine, SocketAddr),
         (server, port): (&Machine, u16),
         sends: Sends,
@@ -68,8 +103,11 @@ impl Stream {
         Ok(Self {
             received,
             stop,
-            sender: thread::spawn(move || send(from, bytes, &told)),
-            receiver: thread::spawn(move || compare(into, &counter)),
+            sender: thread::spawn(move || send(from, bytes, &told, proof)),
+            receiver: thread::spawn(move || match proof {
+                Proof::Comparison => compare(into, &counter),
+                Proof::Hash => hash(into, &counter),
+            }),
         })
     }
 
@@ -98,26 +136,63 @@ impl Stream {
         let received = self.receiver.join().ok().context("the receiver panicked")?;
         let sent = self.sender.join().ok().context("the sender panicked")?;
         let (sent, received) = (sent?, received?);
-        ensure!(sent == received, "{received} bytes of {sent} have arrived");
+        ensure!(
+            sent == received,
+            "{sent:x?} were sent, {received:x?} have arrived"
+        );
         Ok(())
     }
 }
 
-fn send(mut stream: TcpStream, bytes: u64, stop: &AtomicBool) -> Result<u64> {
+fn send(mut stream: TcpStream, bytes: u64, stop: &AtomicBool, proof: Proof) -> Result<Passed> {
     let pattern = pattern();
+    let mut hash = match proof {
+        Proof::Comparison => None,
+        Proof::Hash => Some(Sha256::new()),
+    };
     let mut sent = 0;
     while sent < bytes && !stop.load(Ordering::Relaxed) {
         let block = block(&pattern, sent, bytes);
         stream
             .write_all(block)
             .with_context(|| format!("after {sent} bytes"))?;
+        if let Some(hash) = &mut hash {
+            hash.update(block);
+        }
         sent += block.len() as u64;
     }
-    Ok(sent)
+    Ok(Passed {
+        bytes: sent,
+        hash: hash.map(|hash| hash.finalize().to_vec()),
+    })
 }
 
-fn compare(mut stream: TcpStream, received: &AtomicU64) -> Result<u64> {
+fn compare(stream: TcpStream, received: &AtomicU64) -> Result<Passed> {
     let pattern = pattern();
+    let bytes = read_all(stream, received, |bytes, position| {
+        let expected = &block(&pattern, position, u64::MAX)[..bytes.len()];
+        ensure!(bytes == expected, "wrong bytes behind {position}");
+        Ok(())
+    })?;
+    Ok(Passed { bytes, hash: None })
+}
+
+fn hash(stream: TcpStream, received: &AtomicU64) -> Result<Passed> {
+    let mut hash = Sha256::new();
+    let bytes = read_all(stream, received, |bytes, _| {
+        hash.update(bytes);
+        Ok(())
+    })?;
+    let hash = Some(hash.finalize().to_vec());
+    Ok(Passed { bytes, hash })
+}
+
+/// Reads to the end, and returns how many bytes there were. `take` gets them with their position.
+fn read_all(
+    mut stream: TcpStream,
+    received: &AtomicU64,
+    mut take: impl FnMut(&[u8], u64) -> Result<()>,
+) -> Result<u64> {
     let mut buffer = vec![0; BLOCK];
     let mut position = 0;
     loop {
@@ -127,11 +202,7 @@ fn compare(mut stream: TcpStream, received: &AtomicU64) -> Result<u64> {
         if length == 0 {
             return Ok(position);
         }
-        let expected = &block(&pattern, position, u64::MAX)[..length];
-        ensure!(
-            buffer[..length] == *expected,
-            "wrong bytes behind {position}"
-        );
+        take(&buffer[..length], position)?;
         position += length as u64;
         received.store(position, Ordering::Relaxed);
     }

@@ -139,6 +139,52 @@ fn the_next_hop_of_a_rule_for_pods_chooses_the_address() -> Result<()> {
     assert_becomes(&pod, FAR, "198.51.100.1")
 }
 
+/// The same for rules that ask for a mark, which others give to packets on their way.
+#[test]
+fn the_next_hop_of_a_rule_for_marks_chooses_the_address() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = attached(&sandbox)?;
+    let world = &sandbox.world;
+    world.call("ip address add 198.51.100.2/24 dev eth0")?;
+    world.call(&format!("ip address add {FAR}/32 dev lo"))?;
+    let _echo = Echo::at(world, SocketAddr::new(FAR.parse()?, 7000))?;
+    let node = &sandbox.node;
+    node.call(&format!("ip address add 198.51.100.1/24 dev {UPLINK}"))?;
+    assert_becomes(&pod, FAR, &NODE[0].to_string())?;
+    node.call("ip route add default via 198.51.100.2 table 100")?;
+    node.call("ip rule add fwmark 7 lookup 100")?;
+    let marking = "table inet marking { chain prerouting { type filter hook prerouting priority -150; iifname cbr0 meta mark set 7; }; }";
+    node.call_words(&["nft", marking])?;
+    assert_becomes(&pod, FAR, "198.51.100.1")
+}
+
+/// RFC 6724, rule 3, as the kernel has it.
+#[test]
+fn an_address_that_is_deprecated_is_used_only_where_there_is_no_other() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = attached(&sandbox)?;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let world = WORLD[1].to_string();
+    let (old, new) = (NODE[1].to_string(), "2001:db8:1::77");
+    let deprecate = |address: &str| {
+        let change = format!(
+            "ip -6 address change {address}/64 dev {UPLINK} valid_lft forever preferred_lft 0"
+        );
+        sandbox.node.call(&change)
+    };
+    assert_becomes(&pod, &world, &old)?;
+    deprecate(&old)?;
+    assert_becomes(&pod, &world, &old)?;
+    sandbox
+        .node
+        .call(&format!("ip address add {new}/64 nodad dev {UPLINK}"))?;
+    assert_becomes(&pod, &world, new)?;
+    sandbox
+        .node
+        .call(&format!("ip address del {new}/64 dev {UPLINK}"))?;
+    assert_becomes(&pod, &world, &old)
+}
+
 #[test]
 fn pods_leave_with_the_egress_address_while_the_node_has_it() -> Result<()> {
     let sandbox = Sandbox::new()?;

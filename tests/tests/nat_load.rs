@@ -64,12 +64,7 @@ fn fifty_thousand_flows_are_all_kept_and_go_with_their_pods() -> Result<()> {
         .map(|number| attached(&sandbox, &format!("pod-{number}")))
         .collect::<Result<Vec<_>>>()?;
     // The world refuses none of these: refusals are not what is measured.
-    sandbox.world.call("nft add table inet quiet")?;
-    let chain = "add chain inet quiet input { type filter hook input priority 0; }";
-    sandbox.world.call_words(&["nft", chain])?;
-    sandbox
-        .world
-        .call("nft add rule inet quiet input udp dport 10000-20000 drop")?;
+    deaf(&sandbox.world, "udp dport 10000-20000")?;
 
     let before = opened(&agent)?;
     thread::scope(|scope| -> Result<()> {
@@ -105,24 +100,171 @@ fn fifty_thousand_flows_are_all_kept_and_go_with_their_pods() -> Result<()> {
     })
 }
 
-/// SYNs from ever new ports, none of which will ever be answered, until told to stop or it is enough.
-fn flood(pod: &Pod, to: IpAddr, stop: &AtomicBool, most: u32) -> Result<u32> {
-    let abi = |address: IpAddr| match address {
+fn abi_address(address: IpAddr) -> Address {
+    match address {
         IpAddr::V4(v4) => Address::v4(v4.octets()),
         IpAddr::V6(v6) => Address::v6(v6.octets()),
-    };
-    let raw = Raw::sender(&pod.machine, to)?;
+    }
+}
+
+/// A packet of a pod that opens a flow.
+fn opening(pod: &Pod, to: IpAddr, body: Body) -> Result<Vec<u8>> {
     let own = pod.address(to)?;
+    let mut frame = Frame::new(abi_address(own), abi_address(to), body);
+    frame.ethernet = None;
+    Ok(frame.packet())
+}
+
+/// SYNs from ever new ports, none of which will ever be answered, until told to stop or it is enough.
+fn flood(pod: &Pod, to: IpAddr, stop: &AtomicBool, most: u32) -> Result<u32> {
+    let raw = Raw::sender(&pod.machine, to)?;
     let mut sent = 0;
     while sent < most && !stop.load(Ordering::Relaxed) {
         let port = u16::try_from(1_024 + sent % 60_000)?;
         let body = Body::Tcp(port, 81, flag::SYN, Vec::new());
-        let mut frame = Frame::new(abi(own), abi(to), body);
-        frame.ethernet = None;
-        raw.send(&frame.packet(), to)?;
+        raw.send(&opening(pod, to, body)?, to)?;
         sent += 1;
     }
     Ok(sent)
+}
+
+/// A machine that hears nothing from this port, and so refuses nothing from there.
+fn deaf(machine: &Machine, rule: &str) -> Result<()> {
+    machine.call("nft add table inet quiet")?;
+    let chain = "add chain inet quiet input { type filter hook input priority 0; }";
+    machine.call_words(&["nft", chain])?;
+    machine
+        .call(&format!("nft add rule inet quiet input {rule} drop"))
+        .map(drop)
+}
+
+/// How often packets were dropped for this reason.
+fn drops(agent: &e2e::Agent, reason: &str) -> Result<u64> {
+    let counters = agent.get("/v1/counters")?;
+    Ok(counters["drops"][reason].as_u64().unwrap_or(0))
+}
+
+/// There are 64,512 ports to leave with; the quota of one pod is a quarter of the table, so it takes several.
+#[test]
+fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_recover() -> Result<()>
+{
+    const PODS: usize = 3;
+    const EACH: u16 = 30_000;
+    let sandbox = Sandbox::new()?;
+    let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=262144"])?;
+    let late = attached(&sandbox, "late")?;
+    let greedy = (0..PODS)
+        .map(|number| attached(&sandbox, &format!("greedy-{number}")))
+        .collect::<Result<Vec<_>>>()?;
+    let server = SocketAddr::new(WORLD[0], 7000);
+    let other = SocketAddr::new(WORLD[0], 7001);
+    let _echoes = [
+        Echo::start(&sandbox.world, server.port())?,
+        Echo::start(&sandbox.world, other.port())?,
+    ];
+    let open = Conversation::udp(&late.machine, server)?;
+    let before = opened(&agent)?;
+    for pod in &greedy {
+        deaf(&pod.machine, "udp sport 7000")?;
+        let raw = Raw::sender(&pod.machine, server.ip())?;
+        for port in 20_000..20_000 + EACH {
+            let body = Body::Udp(port, server.port(), b"who am I?".to_vec());
+            raw.send(&opening(pod, server.ip(), body)?, server.ip())?;
+        }
+    }
+    let made = opened(&agent)? - before;
+    let refused = drops(&agent, "no-port")?;
+    ensure!(made > 60_000, "{made} flows, {refused} refused");
+    ensure!(
+        made + refused == PODS as u64 * u64::from(EACH),
+        "{made} flows, {refused} refused"
+    );
+    ensure!(refused > 20_000, "{refused} refused");
+
+    // Who has a flow keeps it, and other servers are not concerned.
+    open.go_on()?;
+    Conversation::tcp(&late.machine, server)?.go_on()?;
+    Conversation::udp(&late.machine, other)?.go_on()?;
+    let newcomer = late.machine.run(|| UdpSocket::bind("0.0.0.0:0"))?;
+    let room = agent.get("/v1/flows?limit=0")?["room"].take();
+    assert_eq!(room["entries"], 262_144, "{room}");
+    assert_eq!(room["quota"], 32_768, "{room}");
+    ensure!(room["used_entries"].as_u64() >= Some(2 * made), "{room}");
+
+    greedy[0].del()?;
+    newcomer.connect(server)?;
+    until("a flow that ends leaves its port to others", || {
+        Ok(e2e::udp_ask(&newcomer).ok())
+    })?;
+    let late_refusals = drops(&agent, "no-port")?;
+    Conversation::udp(&late.machine, server)?.go_on()?;
+    assert_eq!(drops(&agent, "no-port")?, late_refusals);
+    Ok(())
+}
+
+/// BEHAVIOURS E-3, DATAPATH §15, 23: half-open flows fill a small table, and make room for those of others.
+#[test]
+fn a_full_table_takes_half_open_flows_of_the_greediest_and_no_live_ones() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=4096"])?;
+    let good = attached(&sandbox, "good")?;
+    let greedy = [attached(&sandbox, "one")?, attached(&sandbox, "two")?];
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    deaf(&sandbox.world, "tcp dport 81")?;
+    let mut open = Vec::new();
+    for world in WORLD {
+        open.push(Conversation::tcp(
+            &good.machine,
+            SocketAddr::new(world, 7000),
+        )?);
+        open.push(Conversation::udp(
+            &good.machine,
+            SocketAddr::new(world, 7000),
+        )?);
+    }
+    let never = AtomicBool::new(false);
+    for pod in &greedy {
+        flood(pod, WORLD[0], &never, 3_000)?;
+    }
+    // A pod's quota is less than what it has tried.
+    ensure!(
+        drops(&agent, "flow-quota")? > 1_000,
+        "the quota was not reached"
+    );
+    for world in WORLD {
+        for _ in 0..50 {
+            let late = Conversation::tcp(&good.machine, SocketAddr::new(world, 7000))?;
+            late.go_on()?;
+            open.push(late);
+        }
+    }
+    open.iter().try_for_each(Conversation::go_on)?;
+    let room = agent.get("/v1/flows?limit=0")?["room"].take();
+    let of = |name: &str| {
+        let pods = room["pods"].as_array().into_iter().flatten();
+        let mut own = pods.filter(|pod| pod["containerID"] == name);
+        own.next().cloned().unwrap_or_default()
+    };
+    let lost = |name| of(name)["evicted_flows"].as_u64().unwrap_or(0);
+    ensure!(
+        lost("one") + lost("two") > 0,
+        "nothing had to make room: {room}"
+    );
+    ensure!(lost("good") == 0, "{room}");
+    ensure!(of("good")["flows"].as_u64() >= Some(104), "{room}");
+    ensure!(
+        of("one")["flows"].as_u64() <= room["quota"].as_u64(),
+        "{room}"
+    );
+    let shown = agent.ctl("flows --usage")?;
+    ensure!(shown.contains("of 4096 entries used"), "{shown}");
+    ensure!(
+        shown
+            .lines()
+            .any(|line| line.starts_with("one ") && line.contains("1024")),
+        "{shown}"
+    );
+    Ok(())
 }
 
 #[test]
@@ -130,12 +272,7 @@ fn one_pods_flood_of_syns_hinders_no_other_pod() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let [bad, good] = [attached(&sandbox, "bad")?, attached(&sandbox, "good")?];
     let _echo = Echo::start(&sandbox.world, 7000)?;
-    sandbox.world.call("nft add table inet quiet")?;
-    let chain = "add chain inet quiet input { type filter hook input priority 0; }";
-    sandbox.world.call_words(&["nft", chain])?;
-    sandbox
-        .world
-        .call("nft add rule inet quiet input tcp dport 81 drop")?;
+    deaf(&sandbox.world, "tcp dport 81")?;
 
     let mut open = Vec::new();
     for world in WORLD {

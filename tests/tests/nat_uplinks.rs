@@ -1,0 +1,225 @@
+//! Uplinks of every kind, and such as come and go: tunnels without Ethernet, links made and routed in one go.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{
+    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, Sends, Sniffer, Stream, Tunnel,
+    ping, tcp_source, udp_source, until, until_within,
+};
+
+const HOSTPORTS: [Mapping; 3] = [
+    Mapping {
+        host: 8080,
+        container: 80,
+        protocol: "tcp",
+    },
+    Mapping {
+        host: 8080,
+        container: 80,
+        protocol: "udp",
+    },
+    Mapping {
+        host: 5201,
+        container: 5201,
+        protocol: "tcp",
+    },
+];
+
+/// The node's addresses on its second uplink, and the world's.
+const SECOND: [&str; 2] = ["198.51.100.1", "2001:db8:2::1"];
+const BEYOND: [&str; 2] = ["198.51.100.2", "2001:db8:2::2"];
+/// Addresses in the world to which only routes lead.
+const FAR: [&str; 2] = ["203.0.113.5", "2001:db8:9::5"];
+/// How long the node may take to follow, on a busy machine.
+const SOON: Duration = Duration::from_secs(15);
+
+fn parsed(texts: [&str; 2]) -> Result<[IpAddr; 2]> {
+    let [v4, v6] = texts.map(str::parse::<IpAddr>);
+    Ok([v4?, v6?])
+}
+
+fn attached(sandbox: &Sandbox, config: Config) -> Result<Pod> {
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(config)?;
+    Ok(pod)
+}
+
+/// New flows from the pod to `server` come from `expected` before long.
+fn becomes(pod: &Pod, server: SocketAddr, expected: IpAddr) -> Result<()> {
+    let what = format!("flows to {server} come from {expected}");
+    until_within(SOON, &what, || {
+        let seen = asked(&pod.machine, server);
+        Ok((seen == Some(expected)).then_some(()))
+    })
+}
+
+/// As whom the server sees a new flow, if it answers at once.
+fn asked(machine: &Machine, server: SocketAddr) -> Option<IpAddr> {
+    let any = if server.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    };
+    let socket = machine.run(|| UdpSocket::bind(any)).ok()?;
+    socket.connect(server).ok()?;
+    socket
+        .set_read_timeout(Some(Duration::from_millis(10)))
+        .ok()?;
+    socket.send(b"who am I?").ok()?;
+    let mut buffer = [0; 128];
+    let length = socket.recv(&mut buffer).ok()?;
+    let seen: SocketAddr = String::from_utf8_lossy(&buffer[..length]).parse().ok()?;
+    Some(seen.ip())
+}
+
+/// DATAPATH §15, 25: an uplink without Ethernet, which appears while pods run.
+#[test]
+fn a_tunnel_without_ethernet_is_an_uplink_like_any_other() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = attached(&sandbox, Config::new("1.1.0").publish(&HOSTPORTS))?;
+    let (own, beyond) = (parsed(SECOND)?, parsed(BEYOND)?);
+    let sniffer = Sniffer::for_pods(&sandbox.world, "any")?;
+    let tunnel = Tunnel::lay([(&sandbox.node, "tun0"), (&sandbox.world, "tun1")])?;
+    tunnel.dress([&own, &beyond])?;
+    let _in_world = Echo::start(&sandbox.world, 7000)?;
+    let _in_pod = Echo::start(&pod.machine, 80)?;
+    for (node, world) in own.into_iter().zip(beyond) {
+        let server = SocketAddr::new(world, 7000);
+        becomes(&pod, server, node)?;
+        assert_eq!(tcp_source(&pod.machine, 0, server)?.0.ip(), node);
+        ping(&pod.machine, world, 3)?;
+
+        let published = SocketAddr::new(node, 8080);
+        assert_eq!(tcp_source(&sandbox.world, 0, published)?.0.ip(), world);
+        assert_eq!(udp_source(&sandbox.world, 0, published)?.0.ip(), world);
+
+        let (client, outward) = ((&pod.machine, SocketAddr::new(world, 7001)), 7001);
+        for sends in [Sends::Client, Sends::Server] {
+            Stream::start(client, (&sandbox.world, outward), sends, 8 << 20)?.end()?;
+        }
+        let caller = (&sandbox.world, SocketAddr::new(node, 5201));
+        Stream::start(caller, (&pod.machine, 5201), Sends::Client, 8 << 20)?.end()?;
+    }
+    assert_eq!(sniffer.end()?, Vec::<String>::new());
+    Ok(())
+}
+
+/// Datagrams of one old flow and of ever new ones to each server, until told to stop. Must run on the pod.
+fn chatter(servers: &[SocketAddr], stop: &AtomicBool, sent: &AtomicU64) -> Result<()> {
+    let open = |server: &SocketAddr| {
+        let any = if server.is_ipv4() {
+            "0.0.0.0:0"
+        } else {
+            "[::]:0"
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(server)?;
+        anyhow::Ok(socket)
+    };
+    let old = servers.iter().map(open).collect::<Result<Vec<_>>>()?;
+    while !stop.load(Ordering::Relaxed) {
+        for (server, old) in servers.iter().zip(&old) {
+            // While routes are moving, sending may fail; what leaves the node is what counts.
+            let _ = old.send(b"old");
+            let _ = open(server)?.send(b"new");
+            sent.fetch_add(2, Ordering::Relaxed);
+        }
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+/// What an administrator's script does in one go: a link, its addresses, and routes by it.
+fn batch(sandbox: &Sandbox) -> Result<String> {
+    let mut lines = vec![
+        "link add up1 link low0 address 02:00:00:00:02:01 type macvlan mode bridge".to_owned(),
+    ];
+    lines.push(format!("address add {}/24 dev up1", SECOND[0]));
+    lines.push(format!("address add {}/64 dev up1 nodad", SECOND[1]));
+    lines.push("link set up1 up".to_owned());
+    for (far, via) in FAR.into_iter().zip(BEYOND) {
+        lines.push(format!("route add {far} via {via} dev up1"));
+    }
+    let path = "/run/batch";
+    let text = lines.join("\n");
+    sandbox.node.mounts().run(|| std::fs::write(path, text))?;
+    Ok(format!("ip -batch {path}"))
+}
+
+/// A world with a second wire to the node, ready for whatever address the node takes on it.
+fn beyond(sandbox: &Sandbox) -> Result<()> {
+    sandbox.connect("low0", "eth1")?;
+    sandbox.node.sysctl("ipv6/conf/default/accept_dad", "0")?;
+    sandbox.node.call("ip link set low0 up")?;
+    sandbox.dress(&sandbox.world, "eth1", &parsed(BEYOND)?)?;
+    for far in FAR {
+        let nodad = if far.contains(':') { "nodad" } else { "" };
+        sandbox
+            .world
+            .call(&format!("ip address add {far} dev lo {nodad}"))?;
+    }
+    Ok(())
+}
+
+/// Packets that may be between the pod's veth and the node's routing at the very moment when a route appears, in all
+/// rounds together. There is one on a processor at most, for some microseconds.
+const UNDER_WAY: usize = 10;
+
+/// DATAPATH §15, 21. The agent hears of such an uplink when packets already leave by it.
+#[test]
+fn uplinks_that_are_made_and_routed_in_one_go_are_closed_to_pods_until_they_translate() -> Result<()>
+{
+    const ROUNDS: usize = 50;
+    let sandbox = Sandbox::new()?;
+    beyond(&sandbox)?;
+    let agent = Agent::start(&sandbox.node, &[])?;
+    let pod = attached(&sandbox, Config::new("1.1.0"))?;
+    let servers = parsed(FAR)?.map(|far| SocketAddr::new(far, 7000));
+    let [v4, v6] = servers.map(|server| Echo::at(&sandbox.world, server));
+    let (_v4, _v6) = (v4?, v6?);
+    for (server, node) in servers.into_iter().zip(NODE) {
+        becomes(&pod, server, node)?;
+    }
+    let make = batch(&sandbox)?;
+    let sniffer = Sniffer::for_pods(&sandbox.world, "any")?;
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut gaps = Vec::new();
+    thread::scope(|scope| -> Result<()> {
+        let chatter = scope.spawn(|| pod.machine.run(|| chatter(&servers, &stop, &sent)));
+        let mut round = || -> Result<()> {
+            let before = sent.load(Ordering::Relaxed);
+            until("the pod chatters", || {
+                Ok((sent.load(Ordering::Relaxed) > before + 50).then_some(()))
+            })?;
+            sandbox.node.call(&make)?;
+            let made = Instant::now();
+            for (server, own) in servers.into_iter().zip(parsed(SECOND)?) {
+                becomes(&pod, server, own)?;
+            }
+            gaps.push(made.elapsed());
+            sandbox.node.call("ip link delete up1").map(drop)
+        };
+        let rounds =
+            (0..ROUNDS).try_for_each(|number| round().with_context(|| format!("round {number}")));
+        stop.store(true, Ordering::Relaxed);
+        chatter.join().ok().context("the chatter panicked")??;
+        rounds
+    })?;
+    gaps.sort();
+    println!(
+        "translated after {:?}, at worst {:?}",
+        gaps[ROUNDS / 2],
+        gaps[ROUNDS - 1]
+    );
+    let leaks = sniffer.end()?;
+    let drops = agent.get("/v1/counters")?["drops"].take();
+    println!("{} leaks; dropped: {drops}", leaks.len());
+    // Without the check at the pods' veths thousands would leave.
+    ensure!(drops["unknown-uplink"].as_u64() > Some(100), "{drops}");
+    ensure!(leaks.len() <= UNDER_WAY, "{} leaks: {leaks:?}", leaks.len());
+    Ok(())
+}
