@@ -59,12 +59,14 @@ fn list(netlink: &mut Netlink, message: AddressMessage) -> io::Result<Vec<Seen>>
     Ok(seen.collect())
 }
 
-/// As `ipv6_dev_get_saddr` has it; for IPv4 the kernel does not ask.
+/// As `ipv6_dev_get_saddr` has it; for IPv4 the kernel does not ask. Nobody leaves with an address of the link.
 fn is_avoided(message: &AddressMessage) -> bool {
     let avoided = AddressHeaderFlags::Deprecated
         | AddressHeaderFlags::Tentative
         | AddressHeaderFlags::Dadfailed;
-    message.header.family == AddressFamily::Inet6 && message.header.flags.intersects(avoided)
+    message.header.family == AddressFamily::Inet6
+        && message.header.scope != AddressScope::Link
+        && message.header.flags.intersects(avoided)
 }
 
 /// On a point-to-point link `IFA_ADDRESS` is the peer's; `IFA_LOCAL` is always our own where there is one.
