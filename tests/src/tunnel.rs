@@ -1,4 +1,4 @@
-//! A wire without Ethernet: what WireGuard, OpenVPN and their like look like to a node.
+//! A wire without Ethernet: what tunnels of all kinds look like to a node.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn open((machine, name): (&Machine, &str)) -> Result<Arc<SyncDevice>> {
 }
 
 fn carry(from: &SyncDevice, to: &SyncDevice) {
-    let mut packet = [0; 1 << 16];
+    let mut packet = vec![0; 1 << 16];
     while let Ok(length) = from.recv(&mut packet) {
         // Where the other end is down, packets are lost, as on any wire.
         let _ = to.send(&packet[..length]);

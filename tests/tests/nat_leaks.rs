@@ -23,7 +23,7 @@ fn frame(from: IpAddr, to: IpAddr, body: Body) -> Frame {
     frame
 }
 
-/// Source address and number of the transport of a packet, behind IPv6's extension headers only if `six` has none.
+/// Source address of a packet, and the number of what follows its header.
 fn source_and_protocol(packet: &[u8]) -> (IpAddr, u8) {
     let array = |at: usize| <[u8; 4]>::try_from(&packet[at..at + 4]).unwrap_or_default();
     if packet[0] >> 4 == 4 {

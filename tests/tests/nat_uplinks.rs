@@ -196,11 +196,11 @@ fn uplinks_that_are_made_and_routed_in_one_go_are_closed_to_pods_until_they_tran
                 Ok((sent.load(Ordering::Relaxed) > before + 50).then_some(()))
             })?;
             sandbox.node.call(&make)?;
-            let made = Instant::now();
+            let since = Instant::now();
             for (server, own) in servers.into_iter().zip(parsed(SECOND)?) {
                 becomes(&pod, server, own)?;
             }
-            gaps.push(made.elapsed());
+            gaps.push(since.elapsed());
             sandbox.node.call("ip link delete up1").map(drop)
         };
         let rounds =
