@@ -52,9 +52,10 @@ fn view(node: &Machine) -> Result<Vec<String>> {
         .collect()
 }
 
-/// Without the bridge's timers, which run by themselves, and the time of day.
+/// Without what changes by itself: the bridge's timers, the second for which an address is tentative, the time of day.
 fn steady(shown: &str) -> String {
-    let mut words = shown.split(' ').filter(|word| !word.is_empty());
+    let is_told = |word: &&str| !word.is_empty() && word.trim() != "tentative";
+    let mut words = shown.split(' ').filter(is_told);
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         kept.push(word);

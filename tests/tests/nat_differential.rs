@@ -179,7 +179,11 @@ fn told([pod, world]: &[Vec<Vec<u8>>; 2]) -> String {
 
 /// Neighbour discovery, multicast listeners and the like: each kernel has its own mind about when.
 fn is_of_neighbours(packet: &[u8]) -> bool {
+    let [four, groups] = [0x40, 2];
     let [six, hop_by_hop, icmp] = [0x60, 0, 58];
+    if packet[0] & 0xf0 == four {
+        return packet[9] == groups;
+    }
     packet[0] & 0xf0 == six
         && (packet[6] == hop_by_hop
             || (packet[6] == icmp && (130..=137).contains(&packet[40]) || packet[40] == 143))

@@ -9,8 +9,9 @@ use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
     Config, Echo, Machine, Mapping, NODE, Pod, Raw, Sandbox, WORLD, ping, tcp_ask, tcp_source,
-    udp_ask, udp_source,
+    udp_ask, udp_source, until,
 };
+use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use verdict::simulator::frame::{Body, Frame};
 
@@ -150,7 +151,13 @@ fn a_client_that_uses_its_port_again_and_again_keeps_it() -> Result<()> {
     let _echo = Echo::start(&sandbox.world, 7000)?;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         for round in 0..20 {
-            let (seen, stream) = tcp_source(&pod.machine, 46_000, SocketAddr::new(world, 7000))?;
+            // A program that another test starts at this moment has the last connection's descriptor until it runs.
+            let (seen, stream) = until("the pod's port is free again", || {
+                match tcp_source(&pod.machine, 46_000, SocketAddr::new(world, 7000)) {
+                    Err(error) if error.downcast_ref() == Some(&Errno::EADDRNOTAVAIL) => Ok(None),
+                    connected => connected.map(Some),
+                }
+            })?;
             assert_eq!(seen, SocketAddr::new(node, 46_000), "round {round}");
             tcp_ask(&stream)?;
             // A reset instead of a FIN: else the port would have to rest for a minute.
