@@ -18,6 +18,8 @@ use super::{Errno, Fake, parse};
 use crate::{Kernel as _, StepError};
 
 const BOOT: &str = "boot-1";
+/// One plan, and one that opens what it has attached.
+const ROUNDS: usize = 2;
 
 fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
     let set = |cidr: &&str| RangeSet::of_cidr(parse(cidr)).unwrap();
@@ -74,9 +76,12 @@ impl Node {
         planner::plan_node(&self.intent, &observed, &self.records).plan
     }
 
+    /// Brings the node to where no plan changes it: uplinks are opened when their programs have been seen.
     fn settle(&mut self) {
-        let plan = self.plan();
-        self.execute(&plan).unwrap();
+        for _ in 0..ROUNDS {
+            let plan = self.plan();
+            self.execute(&plan).unwrap();
+        }
     }
 
     fn execute(&mut self, plan: &Plan) -> Result<(), (usize, StepError)> {
