@@ -23,7 +23,7 @@ pub struct Agent {
     words: Vec<String>,
     process: Option<Process>,
     /// Held for as long as the agent's programs may be attached to it.
-    _cgroup: Option<Cgroup>,
+    cgroup: Option<Cgroup>,
 }
 
 impl Agent {
@@ -48,7 +48,7 @@ impl Agent {
             node: node.clone(),
             words,
             process: None,
-            _cgroup: cgroup,
+            cgroup,
         };
         agent.restart()?;
         Ok(agent)
@@ -101,6 +101,11 @@ impl Agent {
     /// Its process ID, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::pid)
+    }
+
+    /// The cgroup that it takes for the node's.
+    pub fn cgroup(&self) -> Option<&Path> {
+        self.cgroup.as_ref().map(Cgroup::path)
     }
 
     /// `GET` of its API.

@@ -19,6 +19,7 @@ mod echo;
 mod far;
 mod iperf;
 mod machine;
+pub mod matrix;
 mod mounts;
 mod ping;
 mod plugin;

@@ -140,7 +140,8 @@ async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {
 
 async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<PortView>> {
     let ports = app.handle.ports().await?;
-    Ok(Json(ports_view::ports(&ports)))
+    let flows = app.flows.read().await?;
+    Ok(Json(ports_view::ports(&ports, &flows)))
 }
 
 async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer<FlowsView> {

@@ -7,6 +7,7 @@ mod bulk;
 mod cast;
 mod ending;
 mod hairpin;
+mod hostports;
 mod keep;
 mod latency;
 mod quiet;
@@ -32,6 +33,9 @@ struct Args {
     /// Show the hairpin modes alone: how many datagrams are sent and received in each
     #[arg(long)]
     hairpin: bool,
+    /// Show hostports alone: from everywhere, by every protocol and family, with every kind of mapping
+    #[arg(long)]
+    hostports: bool,
 }
 
 fn main() -> ExitCode {
@@ -47,6 +51,9 @@ fn main() -> ExitCode {
 fn play(screen: &mut Screen, args: &Args) -> Result<()> {
     if args.hairpin {
         return hairpin::show(screen);
+    }
+    if args.hostports {
+        return hostports::show(screen);
     }
     let mut cast = Cast::assemble(screen)?;
     reach::show(screen, &cast);

@@ -21,6 +21,7 @@ pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String
         "CONTAINER",
         "NETWORK",
         "FOR",
+        "FLOWS",
         "HELD BY",
         "STATE",
     ];
@@ -37,6 +38,7 @@ fn line(view: &PortView, now: u64) -> Row {
         text(container),
         text(&view.network),
         number(duration(now.saturating_sub(view.since))),
+        number(view.flows),
         text(join(view.claims.iter().map(claim))),
         text(&view.state),
     ])
