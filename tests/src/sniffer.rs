@@ -12,7 +12,16 @@ pub struct Sniffer(Process);
 impl Sniffer {
     /// Listens on `interface` of `machine` for what comes in and matches `filter`.
     pub fn start(machine: &Machine, interface: &str, filter: &str) -> Result<Self> {
-        let mut words = vec!["tcpdump", "-l", "-n", "-Q", "in", "-i", interface];
+        Self::listen(machine, interface, "in", filter)
+    }
+
+    /// As [`Sniffer::start`], for what comes in and what goes out.
+    pub fn both_ways(machine: &Machine, interface: &str, filter: &str) -> Result<Self> {
+        Self::listen(machine, interface, "inout", filter)
+    }
+
+    fn listen(machine: &Machine, interface: &str, ways: &str, filter: &str) -> Result<Self> {
+        let mut words = vec!["tcpdump", "-l", "-n", "-Q", ways, "-i", interface];
         words.extend(filter.split_whitespace());
         let process = Process::start(machine, &words)?;
         until("tcpdump listens", || {

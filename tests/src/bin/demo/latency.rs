@@ -33,7 +33,8 @@ pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
     Ok(())
 }
 
-fn summary(mut times: Vec<Duration>) -> Result<String> {
+/// The middle and the worst of some times.
+pub(crate) fn summary(mut times: Vec<Duration>) -> Result<String> {
     times.sort_unstable();
     ensure!(!times.is_empty(), "nothing was measured");
     let (half, last) = (times[times.len() / 2], times[times.len() - 1]);

@@ -113,6 +113,9 @@ fn measure(object: &Path) -> Result<Table> {
             cost.pace = Some(pace);
         }
     }
+    for (claims, pace) in pace::by_claims(&mut loaded).context("cannot measure hostports")? {
+        println!("a packet to one of {claims} hostports: {pace} ns");
+    }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let kernel = release
         .trim()

@@ -11,6 +11,14 @@ fn wish(node: &Node, container: &str, ports: &[u16]) -> Intent {
     intent
 }
 
+/// How many steps the ADD of a container with one port takes.
+fn steps(node: &mut Node, container: &str, port: u16) -> usize {
+    let intent = wish(node, container, &[port]);
+    node.fake.take_log();
+    node.add(&intent).unwrap();
+    node.fake.take_log().len()
+}
+
 fn nginx() -> Process {
     Process {
         pid: 1234,
@@ -55,6 +63,17 @@ fn ports_are_held_first_and_let_go_of_last() {
     let log = node.fake.take_log();
     assert!(matches!(log.last(), Some(Step::ReleasePort { .. })));
     assert!(held(&node).is_empty());
+}
+
+/// What an ADD does to the kernel does not grow with what others have.
+#[test]
+fn an_add_takes_the_same_steps_however_many_ports_are_claimed() {
+    let mut node = Node::start();
+    let alone = steps(&mut node, "c1", 8080);
+    let many: Vec<u16> = (10_000..13_000).collect();
+    let crowd = wish(&node, "crowd", &many);
+    node.add(&crowd).unwrap();
+    assert_eq!(steps(&mut node, "c2", 8081), alone);
 }
 
 /// Two runtimes with networks of their own, one agent.

@@ -1,0 +1,62 @@
+//! Ten thousand ports on one node.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use e2e::residue::assert_no_residue;
+use e2e::{Agent, Config, Echo, NODE, Residue, Sandbox, tcp_source};
+use serde_json::{Value, json};
+
+const PODS: u16 = 10;
+const EACH: u16 = 1_000;
+const FIRST: u16 = 20_000;
+
+/// Of one family: each port is a descriptor of the agent in each, and not every machine allows it twenty thousand.
+fn publishing(pod: u16) -> Config {
+    let first = FIRST + pod * EACH;
+    let mapping = |host: u16| json!({ "hostPort": host, "containerPort": 80, "protocol": "tcp", "hostIP": "0.0.0.0" });
+    let mappings: Vec<Value> = (first..first + EACH).map(mapping).collect();
+    Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings }))
+}
+
+#[test]
+fn ten_thousand_ports_lead_each_to_its_pod_and_are_held() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut agent = Agent::start(&sandbox.node, &[])?;
+    let mut pods = Vec::new();
+    for number in 0..PODS {
+        let mut pod = sandbox.pod(&format!("pod-{number}"))?;
+        if number == 0 {
+            pod.add_with(publishing(0))?;
+            pod.del()?;
+        }
+        pods.push(pod);
+    }
+    let machines: Vec<_> = pods.iter().map(|pod| &pod.machine).collect();
+    let before = Residue::of(&sandbox.node, &machines)?;
+    let mut servers = Vec::new();
+    for (number, pod) in (0..).zip(&mut pods) {
+        pod.add_with(publishing(number))?;
+        servers.push(Echo::start(&pod.machine, 80)?);
+    }
+    let reached = |agent: &Agent| -> Result<()> {
+        let claimed = agent.get("/v1/hostports")?;
+        let claimed = claimed.as_array().map_or(0, Vec::len);
+        ensure!(claimed == usize::from(PODS * EACH), "{claimed} ports");
+        for port in (FIRST..FIRST + PODS * EACH).step_by(997) {
+            tcp_source(&sandbox.world, 0, SocketAddr::new(NODE[0], port))?;
+        }
+        Ok(())
+    };
+    reached(&agent)?;
+    agent.kill()?;
+    agent.restart()?;
+    reached(&agent)?;
+    let held = agent.get("/v1/hostports")?.to_string();
+    ensure!(!held.contains("nothing"), "a port is not held again");
+    for pod in &pods {
+        pod.del()?;
+    }
+    let machines: Vec<_> = pods.iter().map(|pod| &pod.machine).collect();
+    assert_no_residue(&before, &Residue::of(&sandbox.node, &machines)?)
+}
