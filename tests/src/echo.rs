@@ -20,7 +20,8 @@ use crate::Machine;
 /// How long one side waits for the other. Longer than a lost SYN or a slow neighbour resolution takes.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// A TCP and a UDP server on one port. Each answers with the address of its peer; TCP then echoes.
+/// A TCP and a UDP server on one port. Each answers with the address of its peer; TCP then echoes, and so does UDP what
+/// follows `echo `.
 #[derive(Debug)]
 pub struct Echo {
     listener: Arc<TcpListener>,
@@ -88,8 +89,13 @@ fn serve(mut stream: TcpStream, peer: SocketAddr) {
 fn answer(socket: &UdpSocket, stop: &AtomicBool) {
     let mut buffer = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
-        if let Ok((_, peer)) = socket.recv_from(&mut buffer) {
-            let _ = socket.send_to(canonical(peer).to_string().as_bytes(), peer);
+        if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
+            let mut answer = canonical(peer).to_string().into_bytes();
+            if let Some(payload) = buffer[..length].strip_prefix(b"echo ") {
+                answer.push(b' ');
+                answer.extend(payload);
+            }
+            let _ = socket.send_to(&answer, peer);
         }
     }
 }

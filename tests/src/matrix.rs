@@ -7,14 +7,15 @@ mod origin;
 mod sctp;
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 pub use self::origin::Origin;
+use crate::dial::{By, Met, dial};
 use crate::{Agent, Config, Echo, Machine, NODE, Pod, Sandbox};
 
-const DIAL: &str = include_str!("matrix/dial.py");
 /// Where the servers listen in their pods.
 const SERVED: u16 = 80;
 
@@ -25,7 +26,7 @@ pub enum HostIp {
     Empty,
     /// `0.0.0.0` and `::`: all of them.
     Any,
-    /// Those of the uplink.
+    /// Those of the uplink and of the loopback; all others of this port lead to another pod, which serves nothing.
     Specific,
 }
 
@@ -55,8 +56,16 @@ impl HostIp {
         let addresses = match self {
             Self::Empty => vec![String::new()],
             Self::Any => vec!["0.0.0.0".to_owned(), "::".to_owned()],
-            Self::Specific => NODE.map(|address| address.to_string()).to_vec(),
+            Self::Specific => {
+                let [v4, v6] = NODE.map(|address| address.to_string());
+                vec![v4, v6, "127.0.0.1".to_owned(), "::1".to_owned()]
+            }
         };
+        self.to_addresses(&addresses)
+    }
+
+    /// The port on those addresses of the node, by every protocol.
+    fn to_addresses(self, addresses: &[String]) -> Vec<Value> {
         let of = |protocol: &'static str| {
             addresses.iter().map(move |address| {
                 json!({
@@ -76,7 +85,7 @@ impl HostIp {
 pub struct Cell {
     /// Where the client is.
     pub origin: Origin,
-    /// `tcp`, `udp`, `udp, not connected` or `sctp`.
+    /// `tcp`, `udp`, `unconnected udp` or `sctp`.
     pub protocol: &'static str,
     /// The mapping's addresses.
     pub host_ip: HostIp,
@@ -93,6 +102,8 @@ pub struct Matrix {
     near: Pod,
     far: Pod,
     servers: Vec<(HostIp, Pod, Echo)>,
+    /// Whose the specific port is on all other addresses.
+    _elsewhere: Pod,
 }
 
 impl Matrix {
@@ -103,11 +114,12 @@ impl Matrix {
         near.add()?;
         let mut far = sandbox.pod("far")?;
         far.add_with(other_network())?;
+        let mut elsewhere = sandbox.pod("elsewhere")?;
+        elsewhere.add_with(publish(&HostIp::Specific.to_addresses(&[String::new()])))?;
         let mut servers = Vec::new();
         for kind in HostIp::ALL {
             let mut pod = sandbox.pod(&format!("server-{}", kind.port()))?;
-            let capability = json!({ "portMappings": kind.mappings() });
-            pod.add_with(Config::new("1.1.0").with("runtimeConfig", capability))?;
+            pod.add_with(publish(&kind.mappings()))?;
             let echo = Echo::start(&pod.machine, SERVED)?;
             servers.push((kind, pod, echo));
         }
@@ -117,6 +129,7 @@ impl Matrix {
             near,
             far,
             servers,
+            _elsewhere: elsewhere,
         })
     }
 
@@ -125,27 +138,17 @@ impl Matrix {
         let mut cells = Vec::new();
         for (kind, server, _) in &self.servers {
             let client = self.client(origin, server);
-            let targets: Vec<(&'static str, SocketAddr)> = ["tcp", "udp", "udp, not connected"]
-                .into_iter()
-                .flat_map(|protocol| {
-                    let dialled = origin.dialled().into_iter();
-                    dialled.map(move |to| (protocol, SocketAddr::new(to, kind.port())))
-                })
-                .collect();
-            let answers = self.answers(origin, client, &targets)?;
-            for ((protocol, dialled), answer) in targets.into_iter().zip(answers) {
-                let reached = *kind != HostIp::Specific || !dialled.ip().is_loopback();
-                let outcome = if reached {
-                    judge(&answer, dialled, self.seen(origin, dialled.ip()))
-                } else {
-                    refused(&answer)
-                };
+            let dialled = origin.dialled().map(|to| SocketAddr::new(to, kind.port()));
+            let targets = dialled.map(|to| By::ALL.map(|by| (by, to))).concat();
+            let met = dial(client, self.cgroup(origin)?, &targets)?;
+            for ((by, dialled), met) in targets.into_iter().zip(met) {
+                let seen = self.seen(origin, dialled.ip())?;
                 cells.push(Cell {
                     origin,
-                    protocol,
+                    protocol: by.name(),
                     host_ip: *kind,
                     dialled,
-                    outcome,
+                    outcome: judge(met, dialled, seen),
                 });
             }
         }
@@ -158,24 +161,29 @@ impl Matrix {
         for (kind, server, _) in &self.servers {
             let client = self.client(origin, server);
             for to in origin.dialled() {
+                let seen = self.seen(origin, to)?;
                 let own = match origin {
                     Origin::Itself => server.address(to)?,
                     Origin::World
                     | Origin::Near
                     | Origin::Far
                     | Origin::Node
-                    | Origin::Loopback => {
-                        self.seen(origin, to).context("the client has an address")?
-                    }
+                    | Origin::Loopback => seen,
                 };
-                let dialled = SocketAddr::new(to, kind.port());
-                let seen = self.seen(origin, to).unwrap_or(own);
+                let way = sctp::Way {
+                    client,
+                    own,
+                    dialled: SocketAddr::new(to, kind.port()),
+                    server: &server.machine,
+                    at: server.address(to)?,
+                    seen,
+                };
                 cells.push(Cell {
                     origin,
                     protocol: "sctp",
                     host_ip: *kind,
-                    dialled,
-                    outcome: sctp::arrives(client, own, dialled, &server.machine, seen),
+                    dialled: way.dialled,
+                    outcome: way.there_and_back(),
                 });
             }
         }
@@ -192,36 +200,25 @@ impl Matrix {
         }
     }
 
-    /// As whom the server must see the client.
-    fn seen(&self, origin: Origin, like: IpAddr) -> Option<IpAddr> {
-        let family = usize::from(like.is_ipv6());
-        match origin {
-            Origin::World => Some(crate::WORLD[family]),
-            Origin::Near => self.near.address(like).ok(),
-            Origin::Far => self.far.address(like).ok(),
-            // The gateway stands in for what would be the pod's own address, and is the node's towards its pods.
-            Origin::Itself | Origin::Node | Origin::Loopback => Some(crate::GATEWAYS[family]),
+    /// Where the node's own processes are.
+    fn cgroup(&self, origin: Origin) -> Result<Option<&Path>> {
+        if !origin.is_on_node() {
+            return Ok(None);
         }
+        let cgroup = self.agent.cgroup();
+        cgroup.context("there is no cgroup2 to be in").map(Some)
     }
 
-    fn answers(
-        &self,
-        origin: Origin,
-        client: &Machine,
-        targets: &[(&'static str, SocketAddr)],
-    ) -> Result<Vec<Value>> {
-        let list: Vec<Value> = targets
-            .iter()
-            .map(|(protocol, to)| json!([protocol, to.ip(), to.port()]))
-            .collect();
-        let list = Value::from(list).to_string();
-        let cgroup = self.agent.cgroup().map(|path| path.display().to_string());
-        let mut words = vec!["python3", "-c", DIAL, &list];
-        if origin.is_on_node() {
-            words.push(cgroup.as_deref().context("there is no cgroup2 to be in")?);
+    /// As whom the server must see the client.
+    fn seen(&self, origin: Origin, like: IpAddr) -> Result<IpAddr> {
+        let family = usize::from(like.is_ipv6());
+        match origin {
+            Origin::World => Ok(crate::WORLD[family]),
+            Origin::Near => self.near.address(like),
+            Origin::Far => self.far.address(like),
+            // The gateway stands in for what would be the pod's own address, and is the node's towards its pods.
+            Origin::Itself | Origin::Node | Origin::Loopback => Ok(crate::GATEWAYS[family]),
         }
-        let told: Value = serde_json::from_str(&client.call_words(&words)?)?;
-        Ok(told.as_array().context("not a list")?.clone())
     }
 }
 
@@ -239,28 +236,18 @@ fn other_network() -> Config {
         .with("ipam", json!({ "type": "host-local", "ranges": ranges }))
 }
 
-fn judge(answer: &Value, dialled: SocketAddr, seen: Option<IpAddr>) -> Result<String> {
-    if let Some(error) = answer["error"].as_str() {
-        bail!("{error}");
-    }
-    let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
-    let (client, peer) = (text("seen"), text("peer"));
-    let as_seen: SocketAddr = client.parse().with_context(|| client.clone())?;
-    ensure!(
-        Some(as_seen.ip()) == seen,
-        "the server saw {as_seen}, not {seen:?}"
-    );
-    ensure!(
-        peer == dialled.to_string(),
-        "the client's peer is {peer}, not {dialled}"
-    );
-    Ok(format!("server saw {}, client sees {peer}", as_seen.ip()))
+fn publish(mappings: &[Value]) -> Config {
+    Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings }))
 }
 
-/// An address that the mapping does not name leads nowhere.
-fn refused(answer: &Value) -> Result<String> {
-    let Some(error) = answer["error"].as_str() else {
-        bail!("reached by an address that the mapping does not name: {answer}");
+/// Who saw whom is as promised, ports included.
+fn judge(met: Result<Met>, dialled: SocketAddr, seen: IpAddr) -> Result<String> {
+    let met = met?;
+    let expected = Met {
+        seen: SocketAddr::new(seen, met.port),
+        peer: dialled,
+        port: met.port,
     };
-    Ok(format!("not mapped: {error}"))
+    ensure!(met == expected, "{met:?}, and it should be {expected:?}");
+    Ok(format!("server saw {seen}, client sees {dialled}"))
 }

@@ -1,12 +1,13 @@
 //! A hostport that changes hands: what is under way then, and what comes next.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Config, Conversation, Echo, Mapping, NODE, Pod, Sandbox, Sniffer, WORLD, tcp_source,
-    until,
+    Agent, Config, Conversation, Echo, Mapping, NODE, Pod, Sandbox, Sniffer, Verb, WORLD,
+    addresses, tcp_source, until,
 };
 
 const PORTS: [Mapping; 2] = [
@@ -65,7 +66,13 @@ fn heard(socket: &UdpSocket) -> Result<(u32, SocketAddr)> {
     ))
 }
 
-/// BEHAVIOURS E-11. The client never rests and keeps its port: for the kernel's own NAT that is one flow for ever.
+/// A socket in the world for each family, IPv4 first; each keeps its port.
+fn clients(sandbox: &Sandbox) -> Result<[UdpSocket; 2]> {
+    let bind = |address: IpAddr| sandbox.world.run(|| UdpSocket::bind((address, 0)));
+    Ok([bind(WORLD[0])?, bind(WORLD[1])?])
+}
+
+/// BEHAVIOURS K34, R15, rows 38 and 39. The client never rests and keeps its port: for the kernel's own NAT that is one flow for ever.
 #[test]
 fn the_next_datagram_of_a_stream_is_the_next_pods_and_none_goes_to_the_old_address() -> Result<()> {
     let mut stage = Stage::set()?;
@@ -106,6 +113,110 @@ fn the_next_datagram_of_a_stream_is_the_next_pods_and_none_goes_to_the_old_addre
         stage.second.del()?;
     }
     Ok(())
+}
+
+/// BEHAVIOURS K34, R15, rows 38 and 39: what the client's flow still says of the old address is nothing to its next
+/// owner, which publishes nothing.
+#[test]
+fn whoever_gets_the_old_address_hears_nothing_of_the_stream() -> Result<()> {
+    let mut stage = Stage::set()?;
+    let mut heir = stage.sandbox.pod("heir")?;
+    let clients = clients(&stage.sandbox)?;
+    Stage::publish(&mut stage.first)?;
+    let first = listener(&stage.first)?;
+    let [v4, v6] = stage.first.addresses[..] else {
+        anyhow::bail!("two families");
+    };
+    for (client, node) in clients.iter().zip(NODE) {
+        client.send_to(&1_u32.to_be_bytes(), (node, 8080))?;
+        ensure!(heard(&first)? == (1, client.local_addr()?));
+    }
+    stage.first.del()?;
+    let wish = format!("IgnoreUnknown=1;IP={v4},{v6}");
+    let add = heir.prepare(Verb::Add, heir.config());
+    let answer = add.set("CNI_ARGS", &wish).run(&stage.sandbox.node)?;
+    heir.addresses = addresses(&answer.result()?)?;
+    ensure!(heir.addresses == [v4, v6], "{:?}", heir.addresses);
+    let inherited = listener(&heir)?;
+    Stage::publish(&mut stage.second)?;
+    let second = listener(&stage.second)?;
+    for (client, node) in clients.iter().zip(NODE) {
+        client.send_to(&2_u32.to_be_bytes(), (node, 8080))?;
+        ensure!(heard(&second)? == (2, client.local_addr()?));
+    }
+    nothing_more(&inherited)
+}
+
+/// Fails if something has arrived that nobody has read yet.
+fn nothing_more(inbox: &UdpSocket) -> Result<()> {
+    inbox.set_nonblocking(true)?;
+    let surplus = inbox.recv_from(&mut [0; 64]);
+    ensure!(
+        surplus
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+        "arrived: {surplus:?}"
+    );
+    Ok(inbox.set_nonblocking(false)?)
+}
+
+/// What a pod hears: the sockets outlive the interfaces that come and go.
+struct Ears {
+    datagrams: UdpSocket,
+    connections: TcpListener,
+}
+
+impl Ears {
+    fn of(pod: &Pod) -> Result<Self> {
+        let connections = pod.machine.run(|| TcpListener::bind("[::]:80"))?;
+        connections.set_nonblocking(true)?;
+        Ok(Self {
+            datagrams: listener(pod)?,
+            connections,
+        })
+    }
+
+    fn accepted(&self) -> bool {
+        self.connections.accept().is_ok()
+    }
+}
+
+/// Two streams of datagrams that never end, and a new connection each time: all of it arrives at the owner of the
+/// moment, nothing at the other pod, and what is sent while there is no owner nowhere.
+#[test]
+fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> {
+    const MOVES: u32 = 1_000;
+    let mut stage = Stage::set()?;
+    let ears = [Ears::of(&stage.first)?, Ears::of(&stage.second)?];
+    let world = stage.sandbox.world.clone();
+    let clients = clients(&stage.sandbox)?;
+    for turn in 0..MOVES {
+        let family = usize::from(turn % 4 > 1);
+        let (pod, owner, other) = if turn % 2 == 0 {
+            (&mut stage.first, &ears[0], &ears[1])
+        } else {
+            (&mut stage.second, &ears[1], &ears[0])
+        };
+        Stage::publish(pod)?;
+        for (client, node) in clients.iter().zip(NODE) {
+            client.send_to(&turn.to_be_bytes(), (node, 8080))?;
+            let arrived = heard(&owner.datagrams).with_context(|| format!("move {turn}"))?;
+            ensure!(arrived == (turn, client.local_addr()?), "{arrived:?}");
+        }
+        let to = SocketAddr::new(NODE[family], 8080);
+        world
+            .run(|| TcpStream::connect_timeout(&to, Duration::from_secs(4)))
+            .with_context(|| format!("move {turn}"))?;
+        ensure!(owner.accepted() && !other.accepted(), "move {turn}");
+        pod.del()?;
+        for (client, node) in clients.iter().zip(NODE) {
+            // A refusal of the last one may be told by this one: nobody has the port.
+            let _ = client.send_to(&u32::MAX.to_be_bytes(), (node, 8080));
+        }
+        nothing_more(&other.datagrams).with_context(|| format!("move {turn}"))?;
+    }
+    ears.iter()
+        .try_for_each(|ears| nothing_more(&ears.datagrams))
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! One SCTP packet to a hostport, and what arrives in the pod.
+//! One SCTP packet to a hostport, what arrives in the pod, and the answer. Packet by packet, because not every kernel
+//! has sockets for it.
 
 use std::net::{IpAddr, SocketAddr};
 
 use abi::{Address, protocol};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use verdict::simulator::frame::{Body, Frame};
 
 use super::SERVED;
@@ -11,31 +12,50 @@ use crate::{Machine, Raw};
 
 const CLIENT_PORT: u16 = 41_000;
 
-/// Sends a packet and waits until it arrives as `seen`'s, for the served port, with all else as it was and the right
-/// CRC.
-pub(super) fn arrives(
-    client: &Machine,
-    own: IpAddr,
-    dialled: SocketAddr,
-    server: &Machine,
-    seen: IpAddr,
-) -> Result<String> {
-    let chunk = vec![1, 0, 0, 8, 5, 6, 7, 8];
-    let body = |port| Body::Sctp(CLIENT_PORT, port, chunk.clone());
-    let listener = Raw::listener(server, dialled.ip(), protocol::SCTP)?;
-    let sent = Frame::new(abi(own), abi(dialled.ip()), body(dialled.port()));
-    Raw::sender(client, dialled.ip())?.send(&sent.packet(), dialled.ip())?;
-    let expected = transport(&Frame::new(abi(seen), abi(seen), body(SERVED)));
-    listener.hear(&format!("SCTP from {seen}"), |heard| {
-        heard.from == seen && heard.payload == expected
-    })?;
-    Ok(format!("server saw {seen}"))
+/// From where to where, and as whom.
+pub(super) struct Way<'a> {
+    pub(super) client: &'a Machine,
+    /// The client's own address.
+    pub(super) own: IpAddr,
+    /// Whom it dials.
+    pub(super) dialled: SocketAddr,
+    pub(super) server: &'a Machine,
+    /// The server's own address.
+    pub(super) at: IpAddr,
+    /// As whom the server must see the client.
+    pub(super) seen: IpAddr,
 }
 
-fn transport(frame: &Frame) -> Vec<u8> {
-    let packet = frame.packet();
-    let header = if packet[0] >> 4 == 4 { 20 } else { 40 };
-    packet[header..].to_vec()
+impl Way<'_> {
+    /// Sends a packet and its answer. Each must arrive with the addresses and ports that belong there, with all else as
+    /// it was, and with the right CRC.
+    pub(super) fn there_and_back(&self) -> Result<String> {
+        let Self { own, seen, at, .. } = *self;
+        let (to, port) = (self.dialled.ip(), self.dialled.port());
+        let asked = |port| Body::Sctp(CLIENT_PORT, port, vec![1, 0, 0, 8, 5, 6, 7, 8]);
+        let answered = |port| Body::Sctp(port, CLIENT_PORT, vec![2, 0, 0, 8, 9, 9, 9, 9]);
+
+        let in_server = Raw::listener(self.server, to, protocol::SCTP)?;
+        let in_client = Raw::listener(self.client, to, protocol::SCTP)?;
+        Raw::sender(self.client, to)?.send(&packet(own, to, asked(port)), to)?;
+        hear(&in_server, seen, &packet(seen, at, asked(SERVED))).context("in the pod")?;
+        Raw::sender(self.server, to)?.send(&packet(at, seen, answered(SERVED)), seen)?;
+        hear(&in_client, to, &packet(to, own, answered(port))).context("the answer")?;
+        Ok(format!("server saw {seen}, client sees {}", self.dialled))
+    }
+}
+
+fn hear(listener: &Raw, from: IpAddr, expected: &[u8]) -> Result<()> {
+    let header = if expected[0] >> 4 == 4 { 20 } else { 40 };
+    let what = format!("SCTP from {from}");
+    let heard = listener.hear(&what, |heard| {
+        heard.from == from && heard.payload == expected[header..]
+    });
+    heard.map(drop)
+}
+
+fn packet(from: IpAddr, to: IpAddr, body: Body) -> Vec<u8> {
+    Frame::new(abi(from), abi(to), body).packet()
 }
 
 fn abi(address: IpAddr) -> Address {

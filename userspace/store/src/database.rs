@@ -217,11 +217,18 @@ impl File {
         })
     }
 
-    pub(crate) fn put_reserved_ports(&self, ports: &BTreeSet<u16>) -> Result<(), StoreError> {
+    /// Writes the rows in which the two differ, and no other: a node may have ten thousand.
+    pub(crate) fn put_reserved_ports(
+        &self,
+        before: &BTreeSet<u16>,
+        after: &BTreeSet<u16>,
+    ) -> Result<(), StoreError> {
         self.write("write", |transaction| {
-            transaction.delete_table(RESERVED_PORTS)?;
             let mut table = transaction.open_table(RESERVED_PORTS)?;
-            for port in ports {
+            for port in before.difference(after) {
+                table.remove(port)?;
+            }
+            for port in after.difference(before) {
                 table.insert(port, ())?;
             }
             Ok(())

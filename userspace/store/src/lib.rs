@@ -161,7 +161,8 @@ impl Store {
     /// Remembers the ports of the node that we have reserved.
     pub fn put_reserved_ports(&mut self, ports: &BTreeSet<u16>) -> Result<(), StoreError> {
         if *ports != self.contents.reserved_ports {
-            self.file.put_reserved_ports(ports)?;
+            let before = &self.contents.reserved_ports;
+            self.file.put_reserved_ports(before, ports)?;
             self.contents.reserved_ports.clone_from(ports);
         }
         Ok(())

@@ -202,6 +202,8 @@ enum Operation {
     RemoveNetwork(u8),
     Reserve(u8, usize, u32),
     RaiseGeneration(u32),
+    /// Ports of the node: a range of them.
+    ReservePorts(u16, u16),
     Reopen,
 }
 
@@ -218,6 +220,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         (0u8..3).prop_map(Operation::RemoveNetwork),
         (0u8..3, 0usize..2, any::<u32>()).prop_map(|(n, set, a)| Operation::Reserve(n, set, a)),
         (0u32..150).prop_map(Operation::RaiseGeneration),
+        (1u16..30, 1u16..30).prop_map(|(first, last)| Operation::ReservePorts(first, last)),
         Just(Operation::Reopen),
     ]
 }
@@ -253,6 +256,10 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
         Operation::RaiseGeneration(seen) => {
             store.raise_generation(seen).unwrap();
             model.generation = model.generation.max(seen);
+        }
+        Operation::ReservePorts(first, last) => {
+            model.reserved_ports = (first..last).collect();
+            store.put_reserved_ports(&model.reserved_ports).unwrap();
         }
         Operation::Reopen => {
             drop(store);

@@ -1,8 +1,10 @@
 //! Hostports from everywhere: what the server saw and what the client saw, for every way there is.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use e2e::matrix::{Cell, Matrix, Origin};
 use e2e::{Config, Sandbox};
 use serde_json::{Value, json};
@@ -23,15 +25,51 @@ pub(crate) fn show(screen: &mut Screen) -> Result<()> {
         screen.section(&format!("Hostports from {}", origin.name()));
         let mut cells = matrix.dial(origin)?;
         if origin.is_on_node() {
-            screen.note("SCTP: only where the kernel has sockets of it; packets of pods and of others are above");
+            screen.note(
+                "no SCTP: the kernel has no hooks for such sockets, and pods' packets are above",
+            );
         } else {
             cells.extend(matrix.send_sctp(origin)?);
         }
-        for cell in cells {
-            screen.line(label(&cell), cell.outcome);
+        for (dialled, row) in rows(cells) {
+            screen.line(label(dialled, &row), outcome(row));
         }
     }
     many(screen)
+}
+
+/// One row for each address and port that was dialled, with a cell for each protocol.
+fn rows(cells: Vec<Cell>) -> BTreeMap<SocketAddr, Vec<Cell>> {
+    let mut rows = BTreeMap::<SocketAddr, Vec<Cell>>::new();
+    for cell in cells {
+        rows.entry(cell.dialled).or_default().push(cell);
+    }
+    rows
+}
+
+fn label(dialled: SocketAddr, row: &[Cell]) -> String {
+    let host_ip = row.first().map_or("", |cell| cell.host_ip.name());
+    format!("{dialled}, {host_ip}")
+}
+
+/// The protocols that went as promised, and who saw whom by all of them; an error that names those that did not.
+fn outcome(row: Vec<Cell>) -> Result<String> {
+    let (mut good, mut seen, mut bad) = (Vec::new(), BTreeSet::new(), Vec::new());
+    for Cell {
+        protocol, outcome, ..
+    } in row
+    {
+        match outcome {
+            Ok(told) => {
+                good.push(protocol);
+                seen.insert(told);
+            }
+            Err(error) => bad.push(format!("{protocol}: {error:#}")),
+        }
+    }
+    ensure!(bad.is_empty(), "{}", bad.join("\n"));
+    let seen: Vec<String> = seen.into_iter().collect();
+    Ok(format!("{:<38}{}", good.join(" · "), seen.join("; ")))
 }
 
 /// How long the ADD of a pod with one port takes beside others with few ports and with many.
@@ -65,9 +103,4 @@ fn of_one_family(port: u16) -> Value {
 
 fn publishing(mappings: Vec<Value>) -> Config {
     Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings }))
-}
-
-fn label(cell: &Cell) -> String {
-    let (protocol, host_ip) = (cell.protocol, cell.host_ip.name());
-    format!("{} {protocol}, {host_ip}", cell.dialled)
 }

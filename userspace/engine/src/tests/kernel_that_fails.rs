@@ -4,6 +4,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kernel::fake::{Errno, Fake};
@@ -25,6 +26,7 @@ pub(super) enum Fate {
 pub(super) struct Mortal {
     fake: Fake,
     fate: Arc<Mutex<Fate>>,
+    calls: Arc<AtomicUsize>,
 }
 
 impl Mortal {
@@ -32,6 +34,7 @@ impl Mortal {
         Self {
             fake,
             fate: Arc::new(Mutex::new(Fate::Live)),
+            calls: Arc::default(),
         }
     }
 
@@ -47,7 +50,13 @@ impl Mortal {
         was_waiting
     }
 
+    /// How often it was looked at or changed.
+    pub(super) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     fn call(&self) -> Result<(), io::Error> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         let mut fate = self.fate.lock().unwrap();
         match *fate {
             Fate::Live => {}

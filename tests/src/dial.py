@@ -6,12 +6,26 @@ import socket
 import sys
 
 PATIENCE = 3.0
+# What makes a server of datagrams send the rest back, behind the client's address.
+ASK = b"echo "
 PAYLOAD = b"the same again\n"
 
 
 def name(address):
     text = f"[{address[0]}]" if ":" in address[0] else address[0]
     return f"{text}:{address[1]}"
+
+
+def same(payload):
+    if payload != PAYLOAD:
+        raise OSError(f"the payload has become {payload}")
+
+
+def heard(datagrams):
+    answer, sender = datagrams.recvfrom(2048)
+    seen, _, payload = answer.partition(b" ")
+    same(payload)
+    return seen.decode(), sender
 
 
 def tcp(family, server):
@@ -21,33 +35,35 @@ def tcp(family, server):
         reader = stream.makefile("rb")
         seen = reader.readline().decode().strip()
         stream.sendall(PAYLOAD)
-        if reader.readline() != PAYLOAD:
-            raise OSError("the payload has changed")
-        return seen, stream.getpeername()
+        same(reader.readline())
+        return seen, stream.getpeername(), stream.getsockname()
 
 
 def connected(family, server):
     with socket.socket(family, socket.SOCK_DGRAM) as datagrams:
         datagrams.settimeout(PATIENCE)
         datagrams.connect(server)
-        datagrams.send(PAYLOAD)
-        return datagrams.recv(2048).decode(), datagrams.getpeername()
+        datagrams.send(ASK + PAYLOAD)
+        seen, sender = heard(datagrams)
+        peer = datagrams.getpeername()
+        if sender != peer:
+            raise OSError(f"connected to {peer}, and answered by {sender}")
+        return seen, peer, datagrams.getsockname()
 
 
 def unconnected(family, server):
     with socket.socket(family, socket.SOCK_DGRAM) as datagrams:
         datagrams.settimeout(PATIENCE)
-        datagrams.sendto(PAYLOAD, server)
-        answer, peer = datagrams.recvfrom(2048)
-        return answer.decode(), peer
+        datagrams.sendto(ASK + PAYLOAD, server)
+        return *heard(datagrams), datagrams.getsockname()
 
 
 def dial(kind, address, port):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    ways = {"tcp": tcp, "udp": connected, "udp, not connected": unconnected}
+    ways = {"tcp": tcp, "udp": connected, "unconnected udp": unconnected}
     try:
-        seen, peer = ways[kind](family, (address, port))
-        return {"seen": seen, "peer": name(peer)}
+        seen, peer, own = ways[kind](family, (address, port))
+        return {"seen": seen, "peer": name(peer), "port": own[1]}
     except OSError as error:
         return {"error": str(error)}
 

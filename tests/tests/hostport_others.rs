@@ -1,0 +1,168 @@
+//! Hostports and what is not theirs: a port of the node is captured at the addresses of the node, and nowhere else.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{Agent, By, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, dial};
+
+/// An address that no machine has: netfilter leads it to a pod.
+const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
+/// A machine behind the node.
+const BEHIND: [&str; 2] = ["198.51.100.2", "2001:db8:7::2"];
+const NODE_BEHIND: [&str; 2] = ["198.51.100.1", "2001:db8:7::1"];
+
+/// The port that everybody has.
+const PORT: u16 = 443;
+const HOSTPORTS: [Mapping; 2] = [
+    Mapping {
+        host: PORT,
+        container: 80,
+        protocol: "tcp",
+    },
+    Mapping {
+        host: PORT,
+        container: 80,
+        protocol: "udp",
+    },
+];
+
+/// A pod has the node's port 443 and serves nothing yet, so that whoever is led there by mistake is refused. Behind the
+/// service's port 443 is another pod; world and the machine behind the node serve their own.
+struct Scene {
+    sandbox: Sandbox,
+    agent: Agent,
+    owner: Pod,
+    client: Pod,
+    behind: Machine,
+    _serving: [Echo; 3],
+    _endpoint: Pod,
+}
+
+impl Scene {
+    fn new() -> Result<Self> {
+        let (sandbox, agent) = Sandbox::with_agent()?;
+        let behind = behind(&sandbox)?;
+        let [mut owner, mut endpoint, mut client] = [
+            sandbox.pod("owner")?,
+            sandbox.pod("endpoint")?,
+            sandbox.pod("client")?,
+        ];
+        owner.add_with(Config::new("1.1.0").publish(&HOSTPORTS))?;
+        endpoint.add()?;
+        client.add()?;
+        for (family, pod) in endpoint.addresses.iter().enumerate() {
+            lead_service(&sandbox.node, family, *pod)?;
+            sandbox.world.call(&format!(
+                "ip route add {} via {}",
+                SERVICE[family], NODE[family]
+            ))?;
+        }
+        let serving = [
+            Echo::start(&endpoint.machine, 8443)?,
+            Echo::start(&sandbox.world, PORT)?,
+            Echo::start(&behind, PORT)?,
+        ];
+        Ok(Self {
+            sandbox,
+            agent,
+            owner,
+            client,
+            behind,
+            _serving: serving,
+            _endpoint: endpoint,
+        })
+    }
+
+    /// Everybody who may want a port 443, and the cgroup of the node's own processes.
+    fn clients(&self) -> Result<[(&Machine, Option<&Path>); 4]> {
+        let cgroup = self.agent.cgroup().context("there is no cgroup2")?;
+        Ok([
+            (&self.sandbox.world, None),
+            (&self.behind, None),
+            (&self.client.machine, None),
+            (&self.sandbox.node, Some(cgroup)),
+        ])
+    }
+}
+
+/// Another machine, by another wire of the node, which routes between the two.
+fn behind(sandbox: &Sandbox) -> Result<Machine> {
+    let machine = sandbox.machine("behind")?;
+    let path = machine.path();
+    let node = &sandbox.node;
+    node.call(&format!(
+        "ip link add lan0 type veth peer name eth0 netns {path}"
+    ))?;
+    let parsed = |texts: [&str; 2]| texts.map(str::parse::<IpAddr>);
+    let [node_v4, node_v6] = parsed(NODE_BEHIND);
+    let [own_v4, own_v6] = parsed(BEHIND);
+    sandbox.dress(node, "lan0", &[node_v4?, node_v6?])?;
+    sandbox.dress(&machine, "eth0", &[own_v4?, own_v6?])?;
+    for family in [0, 1] {
+        let flag = ["-4", "-6"][family];
+        machine.call(&format!(
+            "ip {flag} route add default via {}",
+            NODE_BEHIND[family]
+        ))?;
+        let net = ["198.51.100.0/24", "2001:db8:7::/64"][family];
+        sandbox
+            .world
+            .call(&format!("ip {flag} route add {net} via {}", NODE[family]))?;
+    }
+    Ok(machine)
+}
+
+/// As a service proxy does it, for what comes in and for what the node itself sends.
+fn lead_service(node: &Machine, family: usize, pod: IpAddr) -> Result<()> {
+    let tool = ["iptables", "ip6tables"][family];
+    let (service, to) = (SERVICE[family], SocketAddr::new(pod, 8443));
+    for chain in ["PREROUTING", "OUTPUT"] {
+        for protocol in ["tcp", "udp"] {
+            node.call(&format!(
+                "{tool} -t nat -A {chain} -d {service} -p {protocol} --dport {PORT} -j DNAT --to-destination {to}"
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// Each of them is met as whom the client dialled.
+fn met(client: &Machine, cgroup: Option<&Path>, servers: &[SocketAddr]) -> Result<()> {
+    let targets: Vec<_> = servers
+        .iter()
+        .flat_map(|server| By::ALL.map(|by| (by, *server)))
+        .collect();
+    let all = dial(client, cgroup, &targets)?;
+    for ((by, server), met) in targets.iter().zip(all) {
+        let who = || format!("{} dials {server} by {}", client.name(), by.name());
+        let met = met.with_context(who)?;
+        ensure!(met.peer == *server, "{}: {met:?}", who());
+    }
+    Ok(())
+}
+
+/// BEHAVIOURS N1, K32, R13, row 40: first nobody serves the hostport and everything else works, then it is there, too.
+#[test]
+fn a_hostport_443_leaves_services_and_other_hosts_alone() -> Result<()> {
+    let scene = Scene::new()?;
+    let at = |address: IpAddr| SocketAddr::new(address, PORT);
+    let (mut others, mut own) = (Vec::new(), Vec::new());
+    for family in [0, 1] {
+        others.extend([
+            at(SERVICE[family].parse()?),
+            at(WORLD[family]),
+            at(BEHIND[family].parse()?),
+        ]);
+        own.extend([at(NODE[family]), at(NODE_BEHIND[family].parse()?)]);
+    }
+    for (client, cgroup) in scene.clients()? {
+        met(client, cgroup, &others)?;
+    }
+    let _echo = Echo::start(&scene.owner.machine, 80)?;
+    for (client, cgroup) in scene.clients()? {
+        met(client, cgroup, &own)?;
+        met(client, cgroup, &others)?;
+    }
+    Ok(())
+}
