@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 
 use model::{
     Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, Netns, Network,
@@ -15,7 +16,7 @@ use model::{
 use crate::address::{Leases, choose};
 use crate::check::POD_HOOKS;
 use crate::claim::{attachment_claims, hold};
-use crate::tables::{attachment_entries, hostport_key, hostport_keys};
+use crate::tables::{attachment_entries, hostport_key, hostport_keys, mapping_keys};
 use crate::{EntryKey, LinkKind, Observed, Plan, PodSpec, PortOwner, Refusal, Step, VethSpec};
 
 /// What is remembered, by attachment.
@@ -186,11 +187,8 @@ fn ports(
         .iter()
         .map(|a| a.address.address.is_ipv4())
         .collect();
-    let owners = if wanted.is_empty() {
-        BTreeMap::new()
-    } else {
-        owners(records)
-    };
+    let numbers = wanted.iter().map(|mapping| mapping.host_port).collect();
+    let owners = owners(records, &numbers);
     let mut accepted: Vec<PortMapping> = Vec::new();
     let mut seen: BTreeSet<&PortMapping> = BTreeSet::new();
     let mut mine: BTreeMap<EntryKey, PortMapping> = BTreeMap::new();
@@ -220,15 +218,26 @@ fn ports(
         }
         accepted.push(*mapping);
     }
-    room(mine.len(), owners.len())?;
+    room(mine.len(), records)?;
     Ok(accepted)
 }
 
-/// Whether the table of ports takes so many more.
-fn room(wanted: usize, used: usize) -> Result<(), Refusal> {
+/// Whether the table of ports takes so many more. They are counted only where they could be too many: an ADD is not to
+/// take longer because of the ports of others.
+fn room(wanted: usize, records: &Records) -> Result<(), Refusal> {
     let capacity = abi::maps::HOSTPORTS_CAPACITY;
-    let fits = u32::try_from(wanted + used).is_ok_and(|all| all <= capacity);
-    if wanted == 0 || fits {
+    let fits = |used: usize| u32::try_from(wanted + used).is_ok_and(|all| all <= capacity);
+    let attachments = || records.values().map(|record| &record.attachment);
+    let at_most: usize = attachments()
+        .map(|owner| 2 * owner.port_mappings.len())
+        .sum();
+    if wanted == 0 || fits(at_most) {
+        return Ok(());
+    }
+    let used = attachments()
+        .map(|owner| hostport_keys(owner).count())
+        .sum();
+    if fits(used) {
         return Ok(());
     }
     Err(Refusal::NoRoomForPorts {
@@ -238,10 +247,22 @@ fn room(wanted: usize, used: usize) -> Result<(), Refusal> {
     })
 }
 
-fn owners(records: &Records) -> BTreeMap<EntryKey, &Attachment> {
-    let attachments = records.values().map(|record| &record.attachment);
-    let ports = attachments.flat_map(|owner| hostport_keys(owner).map(move |key| (key, owner)));
-    ports.collect()
+/// Who has ports of these numbers. The others are passed over by their number alone: there may be many.
+fn owners<'a>(
+    records: &'a Records,
+    numbers: &BTreeSet<NonZeroU16>,
+) -> BTreeMap<EntryKey, &'a Attachment> {
+    let mut owners = BTreeMap::new();
+    if numbers.is_empty() {
+        return owners;
+    }
+    for owner in records.values().map(|record| &record.attachment) {
+        let mappings = owner.port_mappings.iter();
+        for mapping in mappings.filter(|mapping| numbers.contains(&mapping.host_port)) {
+            owners.extend(mapping_keys(owner, mapping).map(|key| (key, owner)));
+        }
+    }
+    owners
 }
 
 fn make(attachment: &Attachment, observed: &Observed) -> Plan {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use model::{Attachment, PortMapping, Protocol};
 
-use crate::tables::{hostport_key, hostport_keys};
+use crate::tables::{hostport_keys, mapping_keys};
 use crate::uplink::is_link_local;
 use crate::{EntryKey, Step};
 
@@ -101,9 +101,7 @@ pub fn attachment_claims(attachment: &Attachment) -> BTreeSet<Claim> {
 
 /// The claims that `mapping` of `attachment` stands for: one in each family.
 pub fn mapping_claims(attachment: &Attachment, mapping: &PortMapping) -> Vec<Claim> {
-    let families = [true, false].into_iter();
-    let families = families.filter(|ipv4| attachment.address(*ipv4).is_some());
-    let keys = families.filter_map(|ipv4| hostport_key(mapping, ipv4));
+    let keys = mapping_keys(attachment, mapping);
     keys.filter_map(|key| Claim::of(&key)).collect()
 }
 

@@ -66,6 +66,16 @@ pub(crate) fn hostport_keys(attachment: &Attachment) -> impl Iterator<Item = Ent
     hostports(attachment).map(|(key, ..)| key)
 }
 
+/// The keys of one of the ports of `attachment`: one in each family.
+pub(crate) fn mapping_keys(
+    attachment: &Attachment,
+    mapping: &PortMapping,
+) -> impl Iterator<Item = EntryKey> {
+    let families = [true, false].into_iter();
+    let families = families.filter(|ipv4| attachment.address(*ipv4).is_some());
+    families.filter_map(|ipv4| hostport_key(mapping, ipv4))
+}
+
 fn hostports(attachment: &Attachment) -> impl Iterator<Item = (EntryKey, IpAddr, &PortMapping)> {
     let mappings = attachment.port_mappings.iter();
     mappings.flat_map(|mapping| {

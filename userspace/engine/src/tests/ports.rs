@@ -148,6 +148,29 @@ fn ten_thousand_ports_are_published_in_reasonable_time() {
     assert!(took.as_secs() < 30, "{took:?}");
 }
 
+/// What an ADD of one pod does to kernel and store, while another has that many ports.
+fn effects_beside(claimed: u16) -> (Vec<String>, usize) {
+    let mut node = Node::start();
+    let ports: Vec<u16> = (10_000..10_000 + claimed).collect();
+    let crowd = wish(&node, "crowd", &ports);
+    node.add(&crowd).unwrap();
+    node.fake.take_log();
+    let intent = wish(&node, "c1", &[8080, 8081]);
+    node.add(&intent).unwrap();
+    let steps = node.fake.take_log();
+    let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    let held = held(&node).len() - 2 * usize::from(claimed);
+    (steps, held)
+}
+
+/// The time of an ADD is that of its effects: the same, one for one, beside one port and beside ten thousand.
+#[test]
+fn an_add_has_the_same_effects_beside_ten_thousand_ports_as_beside_one() {
+    let (few, many) = (effects_beside(1), effects_beside(10_000));
+    assert!(few.0.len() > 8, "{few:?}");
+    assert_eq!(few, many);
+}
+
 #[test]
 fn the_ports_of_the_node_are_listed_with_what_holds_them() {
     let mut node = Node::start();
