@@ -214,6 +214,7 @@ fn a_configuration_may_ask_for_a_promiscuous_bridge() -> Result<()> {
     let config = Config::new("1.1.0")
         .with("name", json!("own"))
         .with("bridge", json!("own0"))
+        .with("isGateway", json!(true))
         .with("promiscMode", json!(true))
         .with("ipam", ipam);
     pod.add_with(config)?;

@@ -156,6 +156,7 @@ impl Config {
             mtu: self.mtu,
             hairpin: self.hairpin,
             masquerade: true,
+            options: model::BridgeOptions::default(),
         }
     }
 

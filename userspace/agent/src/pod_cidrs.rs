@@ -70,7 +70,7 @@ mod tests {
                 std::net::IpAddr::V4(v4) => v4.to_bits() + 1,
                 std::net::IpAddr::V6(_) => unreachable!(),
             });
-            prop_assert_eq!(range.gateway(), std::net::IpAddr::V4(first));
+            prop_assert_eq!(range.gateway(), Some(std::net::IpAddr::V4(first)));
         }
 
         /// The same of IPv6.

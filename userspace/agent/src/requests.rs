@@ -144,10 +144,13 @@ impl App {
             request.publish_annotated(key)?;
         }
         let intent = cni::intent(&request, self.default_network().as_ref())?;
+        let vlan_link = intent.network.gateway_vlan();
+        let vlan_link = vlan_link.and_then(|_| intent.network.gateway_link());
         let attachment = self.handle.add(intent, clock::now()).await?;
         let outcome = Outcome {
             attachment: &attachment,
             bridge_mac: self.bridge_mac(&attachment),
+            vlan_link: vlan_link.as_ref(),
             dns: &request.config.dns,
         };
         Ok(outcome.to_json(request.config.header.version))

@@ -332,12 +332,43 @@ fn what_is_not_honoured_is_refused_by_its_key() {
         "name": "own",
         "type": "viaduct",
         "bridge": "br1",
-        "vlan": 7,
+        "masqAll": true,
         "ipam": { "type": "host-local", "subnet": "10.9.0.0/24" },
     });
     let error = agent.cni(CniVerb::Add, "c1", &own).unwrap_err();
     assert_eq!(error.code, 2);
-    assert!(error.message.contains("vlan"), "{error}");
+    assert!(error.message.contains("masqAll"), "{error}");
+}
+
+/// BEHAVIOURS R2, row 8: the VLAN's interface is told behind the pod's, which addresses refer to.
+#[test]
+fn the_interface_of_a_vlan_is_the_fourth() {
+    let agent = Agent::start(&FLAGS);
+    agent.fake.add_netns("/run/netns/c1");
+    let own = json!({
+        "cniVersion": "1.1.0", "name": "own", "type": "viaduct", "bridge": "br1", "vlan": 7, "isGateway": true,
+        "ipam": {
+            "type": "host-local", "subnet": "10.9.0.0/24",
+            "routes": [{ "dst": "10.10.0.0/16", "priority": 9, "mtu": 1400 }],
+        },
+    });
+    let answer = agent.cni(CniVerb::Add, "c1", &own).unwrap();
+    let result: Value = serde_json::from_str(&answer).unwrap();
+    let names: Vec<&Value> = (0..4)
+        .map(|place| &result["interfaces"][place]["name"])
+        .collect();
+    assert_eq!([names[0], names[2], names[3]], ["br1", "eth0", "br1.7"]);
+    assert_eq!(
+        result["interfaces"][3]["mac"],
+        result["interfaces"][0]["mac"]
+    );
+    assert_eq!(result["ips"][0]["interface"], 2);
+    let route = json!({ "dst": "10.10.0.0/16", "gw": "10.9.0.1", "mtu": 1400, "priority": 9 });
+    assert_eq!(result["routes"][0], route);
+    let links = agent.fake.snapshot().links;
+    let [bridge, end] = ["br1", "br1.7"].map(|name| &links[&name.parse().unwrap()]);
+    assert!(bridge.switching.filters_vlans && bridge.addresses.is_empty());
+    assert_eq!(end.addresses[0].to_string(), "10.9.0.1/24");
 }
 
 #[test]

@@ -70,7 +70,10 @@ pub(crate) fn network(status: &NetworkStatus) -> NetworkView {
 fn pool(status: &PoolStatus) -> PoolView {
     PoolView {
         subnet: status.range.subnet().to_string(),
-        gateway: status.range.gateway().to_string(),
+        gateway: status
+            .range
+            .gateway()
+            .map_or_else(String::new, |own| own.to_string()),
         used: status.used,
         total: status.total,
     }
@@ -175,7 +178,7 @@ pub(crate) fn pod(pod: &PodName) -> PodView {
 fn address(assigned: &Assigned) -> AddressView {
     AddressView {
         address: assigned.address.to_string(),
-        gateway: Some(assigned.gateway.to_string()),
+        gateway: assigned.gateway.map(|gateway| gateway.to_string()),
     }
 }
 

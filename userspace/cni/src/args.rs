@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use model::{Mac, PodName};
 
 use crate::Error;
-use crate::runtime::{parse_address, parse_mac};
+use crate::runtime::{AddressWish, parse_address, parse_mac, parse_wish};
 
 /// What `CNI_ARGS` says that matters to us.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Args {
     /// `IP`, which Multus writes as a comma list.
-    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) addresses: Vec<AddressWish>,
+    /// `GATEWAY`, of static addresses.
+    pub(crate) gateways: Vec<IpAddr>,
     /// `MAC`.
     pub(crate) mac: Option<Mac>,
     /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME`.
@@ -32,7 +34,8 @@ impl Args {
             };
             match key {
                 "IgnoreUnknown" => ignore_unknown = flag(value)?,
-                "IP" => args.addresses = addresses(value)?,
+                "IP" => args.addresses = list(value, parse_wish)?,
+                "GATEWAY" => args.gateways = list(value, parse_address)?,
                 "MAC" if value.is_empty() => {}
                 "MAC" => args.mac = Some(parse_mac(value).map_err(error)?),
                 "K8S_POD_NAMESPACE" => pod.0 = Some(value),
@@ -64,11 +67,10 @@ fn pod_name(namespace: Option<&str>, name: Option<&str>) -> Option<PodName> {
     })
 }
 
-fn addresses(value: &str) -> Result<Vec<IpAddr>, Error> {
-    let parts = value.split(',').filter(|part| !part.is_empty());
-    parts
-        .map(|part| parse_address(part).map_err(error))
-        .collect()
+fn list<T>(value: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, Error> {
+    let parts = value.split(',').map(str::trim);
+    let parts = parts.filter(|part| !part.is_empty());
+    parts.map(|part| parse(part).map_err(error)).collect()
 }
 
 fn flag(value: &str) -> Result<bool, Error> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::json::{self, Object};
 use crate::refused;
-use crate::{Error, Ipam, Version};
+use crate::{BridgeKeys, Error, Ipam, Version};
 
 /// What every command needs of a configuration, however wrong the rest may be: a DEL must work with a configuration
 /// whose ADD was refused (BEHAVIOURS S10).
@@ -53,8 +53,8 @@ impl Header {
 
 /// A network configuration.
 ///
-/// What is `None` was not said: the default of the network that serves holds. `ipMasqBackend`, `backend`,
-/// `preserveDefaultVlan` and `ipam.dataDir` are accepted and mean nothing here: they choose among means of other
+/// What is `None` was not said: the default of the network that serves holds. `ipMasqBackend`, `backend` and
+/// `ipam.dataDir` are accepted and mean nothing here: they choose among means of other
 /// plugins for ends that we reach in one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -72,6 +72,8 @@ pub struct Config {
     pub hairpin_mode: Option<bool>,
     /// `promiscMode`.
     pub promisc_mode: Option<bool>,
+    /// `isGateway`, `vlan` and the like.
+    pub bridge_keys: BridgeKeys,
     /// `ipam`; `None` for the agent's default network.
     pub ipam: Option<Ipam>,
     /// `dns`, which results repeat.
@@ -96,8 +98,9 @@ impl Config {
             is_default_gateway: config.flag("isDefaultGateway")?,
             hairpin_mode: config.flag("hairpinMode")?,
             promisc_mode: config.flag("promiscMode")?,
+            bridge_keys: BridgeKeys::read(config)?,
+            dns: dns(config, ipam.as_ref())?,
             ipam,
-            dns: Dns::read(config)?,
             prev_result: config.get("prevResult").map(|node| node.value().clone()),
         };
         if config.hairpin_mode == Some(true) && config.promisc_mode == Some(true) {
@@ -107,6 +110,16 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// What the configuration says replaces what its `ipam` says (BEHAVIOURS R6).
+fn dns(config: &Object<'_>, ipam: Option<&Ipam>) -> Result<Dns, Error> {
+    let own = Dns::read(config)?;
+    let of_ipam = ipam.map(|ipam| ipam.dns.clone());
+    Ok(match of_ipam {
+        Some(of_ipam) if own == Dns::default() => of_ipam,
+        _ => own,
+    })
 }
 
 /// The least that IPv4 allows (RFC 791), and the most that Linux gives a veth (`ETH_MAX_MTU`).
@@ -139,7 +152,7 @@ pub struct Dns {
 }
 
 impl Dns {
-    fn read(config: &Object<'_>) -> Result<Self, Error> {
+    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
         let Some(dns) = config.object("dns")? else {
             return Ok(Self::default());
         };

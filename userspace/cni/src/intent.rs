@@ -3,7 +3,8 @@
 
 use model::{AttachmentKey, HairpinMode, IfName, Intent, Network, RangeSet, Requested};
 
-use crate::{AddRequest, Config, Error, Ipam, StatusRequest, Version};
+use crate::static_ipam::{self, StaticAddress};
+use crate::{AddRequest, BridgeKeys, Config, Error, Ipam, StatusRequest, Version};
 
 /// The bridge plugin's default for a network of one's own.
 const DEFAULT_BRIDGE: &str = "cni0";
@@ -11,8 +12,16 @@ const DEFAULT_BRIDGE: &str = "cni0";
 /// What an ADD asks for. `default` is the agent's own network; one without ranges is as none.
 pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent, Error> {
     let mut network = network(&request.config, default)?;
+    let fixed = fixed_addresses(&request.config);
+    if let Some(fixed) = fixed {
+        let is_gateway = network.options.gateway;
+        network.ranges = static_ipam::ranges(fixed, &request.wishes, is_gateway)?;
+    }
     prepend_ranges(&mut network, request)?;
     check_ranges(&network.ranges, request.config.header.version)?;
+    // Static addresses have become ranges, and each has one to give.
+    let wished = request.wishes.addresses.iter().map(|wish| wish.address);
+    let wished = wished.filter(|_| fixed.is_none());
     Ok(Intent {
         key: AttachmentKey {
             network: network.name.clone(),
@@ -23,7 +32,7 @@ pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent,
         network,
         port_mappings: request.wishes.port_mappings.clone(),
         requested: Requested {
-            addresses: request.wishes.addresses.clone(),
+            addresses: wished.collect(),
             mac: request.wishes.mac,
         },
         pod: request.wishes.pod.clone(),
@@ -37,9 +46,15 @@ impl StatusRequest {
             11 => Error { code: 50, ..error },
             _ => error,
         })?;
-        check_ranges(&network.ranges, self.config.header.version)?;
+        if fixed_addresses(&self.config).is_none() {
+            check_ranges(&network.ranges, self.config.header.version)?;
+        }
         Ok(network)
     }
+}
+
+fn fixed_addresses(config: &Config) -> Option<&[StaticAddress]> {
+    config.ipam.as_ref()?.fixed.as_deref()
 }
 
 /// The network that a configuration is for: one of its own, or the agent's default one.
@@ -78,6 +93,9 @@ fn own_network(config: &Config, ipam: &Ipam) -> Network {
         mtu: config.mtu,
         hairpin,
         masquerade: config.ip_masq.unwrap_or(false),
+        options: config
+            .bridge_keys
+            .options(config.is_default_gateway.unwrap_or(false)),
     }
 }
 
@@ -118,7 +136,24 @@ fn default_network(config: &Config, default: Option<&Network>) -> Result<Network
         ),
     ];
     checks.into_iter().collect::<Result<Vec<()>, _>>()?;
+    says_of_ports(&config.bridge_keys)?;
     Ok(network.clone())
+}
+
+/// The ports of the agent's own network are all alike.
+fn says_of_ports(keys: &BridgeKeys) -> Result<(), Error> {
+    let vlan = |vlan: Option<model::VlanId>| vlan.map(model::VlanId::get);
+    let trunk = keys.vlans.trunk.first().copied();
+    let checks = [
+        says("isGateway", keys.is_gateway, Some(true)),
+        says("forceAddress", keys.force_address, Some(false)),
+        says("enabledad", keys.enable_dad, Some(false)),
+        says("macspoofchk", keys.mac_spoof_check, Some(true)),
+        says("portIsolation", keys.port_isolation, Some(false)),
+        says("vlan", vlan(keys.vlans.access), Some(0)),
+        says("vlanTrunk", vlan(trunk), Some(0)),
+    ];
+    checks.into_iter().collect()
 }
 
 /// Whether what the configuration says of `key`, if anything, is what holds for the default network.

@@ -15,6 +15,7 @@
 mod annotation;
 mod args;
 mod bandwidth;
+mod bridge_keys;
 mod config;
 mod environment;
 mod error;
@@ -27,8 +28,10 @@ mod prev_result;
 mod refused;
 mod request;
 mod runtime;
+mod static_ipam;
 mod version;
 
+pub use bridge_keys::BridgeKeys;
 pub use config::{Config, Dns, Header};
 pub use environment::{Command, Environment};
 pub use error::Error;
@@ -40,5 +43,6 @@ pub use prev_result::PrevResult;
 pub use request::{
     AddRequest, CheckRequest, DelRequest, GcRequest, Request, StatusRequest, Target,
 };
-pub use runtime::Wishes;
+pub use runtime::{AddressWish, Wishes};
+pub use static_ipam::StaticAddress;
 pub use version::{Version, version_report};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::{Assigned, Attachment, Mac, Route};
+use model::{Assigned, Attachment, IfName, Mac, Route};
 use serde::Serialize;
 
 use crate::{Dns, Version, json};
@@ -14,6 +14,8 @@ pub struct Outcome<'a> {
     pub attachment: &'a Attachment,
     /// Ethernet address of the bridge, if known.
     pub bridge_mac: Option<Mac>,
+    /// The link that has the gateways, where that is not the bridge.
+    pub vlan_link: Option<&'a IfName>,
     /// Name servers, from the configuration.
     pub dns: &'a Dns,
 }
@@ -31,14 +33,14 @@ impl Outcome<'_> {
     fn oldest(&self, version: Version) -> OldestJson {
         OldestJson {
             cni_version: version.as_str(),
-            ip4: self.oldest_ip(true),
-            ip6: self.oldest_ip(false),
+            ip4: self.oldest_ip(true, version),
+            ip6: self.oldest_ip(false, version),
             dns: DnsJson::from(self.dns),
         }
     }
 
     /// Only the first address of a family has a place.
-    fn oldest_ip(&self, ipv4: bool) -> Option<OldestIpJson> {
+    fn oldest_ip(&self, ipv4: bool, version: Version) -> Option<OldestIpJson> {
         let mut addresses = self.attachment.addresses.iter();
         let assigned = addresses.find(|a| a.address.address.is_ipv4() == ipv4)?;
         let routes = self.attachment.routes.iter();
@@ -46,35 +48,38 @@ impl Outcome<'_> {
         Some(OldestIpJson {
             ip: assigned.address.to_string(),
             gateway: assigned.gateway,
-            routes: routes.map(RouteJson::from).collect(),
+            routes: routes.map(|route| RouteJson::new(route, version)).collect(),
         })
     }
 
     fn newer(&self, version: Version) -> NewerJson {
         let addresses = self.attachment.addresses.iter();
+        let routes = self.attachment.routes.iter();
         let dns = DnsJson::from(self.dns);
         let keeps_empty_dns = version < Version::V1_0_0;
         NewerJson {
             cni_version: version.as_str(),
             interfaces: self.interfaces(version),
             ips: addresses.map(|a| IpJson::new(a, version)).collect(),
-            routes: self.attachment.routes.iter().map(RouteJson::from).collect(),
+            routes: routes.map(|route| RouteJson::new(route, version)).collect(),
             dns: (keeps_empty_dns || *self.dns != Dns::default()).then_some(dns),
         }
     }
 
-    /// The bridge, the host's end, the pod's end: addresses refer to the last by its place (BEHAVIOURS R2).
-    fn interfaces(&self, version: Version) -> [InterfaceJson; 3] {
+    /// The bridge, the host's end, the pod's end, the bridge's VLAN: addresses refer to the third by its place
+    /// (BEHAVIOURS R2).
+    fn interfaces(&self, version: Version) -> Vec<InterfaceJson> {
         let attachment = self.attachment;
         let mtu = (version >= Version::V1_1_0).then_some(attachment.mtu);
         let text = |mac: Mac| mac.to_string();
-        [
-            InterfaceJson {
-                name: attachment.bridge.to_string(),
-                mac: self.bridge_mac.map(text),
-                mtu: None,
-                sandbox: None,
-            },
+        let of_bridge = |name: &IfName| InterfaceJson {
+            name: name.to_string(),
+            mac: self.bridge_mac.map(text),
+            mtu: None,
+            sandbox: None,
+        };
+        let ends = [
+            of_bridge(&attachment.bridge),
             InterfaceJson {
                 name: attachment.host_link().to_string(),
                 mac: Some(text(attachment.key.host_mac())),
@@ -87,7 +92,10 @@ impl Outcome<'_> {
                 mtu,
                 sandbox: Some(attachment.netns.path.to_string()),
             },
-        ]
+        ];
+        ends.into_iter()
+            .chain(self.vlan_link.map(of_bridge))
+            .collect()
     }
 }
 
@@ -109,7 +117,8 @@ struct OldestJson {
 #[derive(Serialize)]
 struct OldestIpJson {
     ip: String,
-    gateway: IpAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<IpAddr>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     routes: Vec<RouteJson>,
 }
@@ -119,7 +128,7 @@ struct OldestIpJson {
 #[serde(rename_all = "camelCase")]
 struct NewerJson {
     cni_version: &'static str,
-    interfaces: [InterfaceJson; 3],
+    interfaces: Vec<InterfaceJson>,
     ips: Vec<IpJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     routes: Vec<RouteJson>,
@@ -145,7 +154,8 @@ struct IpJson {
     version: Option<&'static str>,
     interface: usize,
     address: String,
-    gateway: IpAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<IpAddr>,
 }
 
 impl IpJson {
@@ -169,13 +179,31 @@ struct RouteJson {
     dst: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     gw: Option<IpAddr>,
+    /// From here on since 1.1.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advmss: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<u8>,
 }
 
-impl From<&Route> for RouteJson {
-    fn from(route: &Route) -> Self {
+impl RouteJson {
+    fn new(route: &Route, version: Version) -> Self {
+        let told = (version >= Version::V1_1_0).then_some(route.options);
+        let options = told.unwrap_or_default();
         Self {
             dst: route.destination.to_string(),
             gw: route.gateway,
+            mtu: options.mtu,
+            advmss: options.advmss,
+            priority: options.priority,
+            table: options.table,
+            scope: options.scope,
         }
     }
 }

@@ -10,13 +10,8 @@ use crate::bandwidth::{self, Limits};
 use crate::json::{Node, Object};
 
 /// Keys that must be off: false, 0 or empty.
-const OFF: [&str; 15] = [
-    "forceAddress",
-    "vlan",
-    "vlanTrunk",
-    "enabledad",
+const OFF: [&str; 10] = [
     "disableContainerInterface",
-    "portIsolation",
     "masqAll",
     "conditionsV4",
     "conditionsV6",
@@ -28,9 +23,8 @@ const OFF: [&str; 15] = [
     "shapedSubnets",
 ];
 
-/// Keys that must be on: bridges always have the gateways' addresses, published ports always reach pods that answer
-/// by us.
-const ON: [&str; 2] = ["isGateway", "snat"];
+/// Keys that must be on: published ports always reach pods that answer by us.
+const ON: [&str; 1] = ["snat"];
 
 const RATES: [&str; 4] = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
 
@@ -39,6 +33,11 @@ const MARK_MASQ_BIT: i64 = 13;
 
 /// Refuses what we do not honour in a whole configuration.
 pub(crate) fn check(config: &Object<'_>) -> Result<(), Error> {
+    if config.flag("disableContainerInterface")? == Some(true) && config.get("ipam").is_some() {
+        return Err(Error::invalid_config(
+            "cannot use IPAM when DisableContainerInterface flag is set",
+        ));
+    }
     must_be_off(config, &OFF)?;
     must_be_off(config, &["unshapedSubnets"])?;
     for node in ON.iter().filter_map(|key| config.get(key)) {
@@ -82,11 +81,6 @@ fn refuse_limits(limits: Limits) -> Result<(), Error> {
 /// Refuses what we do not honour in an `ipam`.
 pub(crate) fn check_ipam(ipam: &Object<'_>) -> Result<(), Error> {
     must_be_off(ipam, &["resolvConf"])
-}
-
-/// Refuses what we do not honour in a route.
-pub(crate) fn check_route(route: &Object<'_>) -> Result<(), Error> {
-    must_be_off(route, &["mtu", "advmss", "priority", "table", "scope"])
 }
 
 fn must_be_off(object: &Object<'_>, keys: &[&str]) -> Result<(), Error> {

@@ -21,7 +21,11 @@ pub struct Wishes {
     /// Ports to publish.
     pub port_mappings: Vec<PortMapping>,
     /// Addresses.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Vec<AddressWish>,
+    /// Whether a source later than `CNI_ARGS` asks for addresses: they take the place of static ones.
+    pub replaces_addresses: bool,
+    /// Gateways of static addresses.
+    pub gateways: Vec<IpAddr>,
     /// Ethernet address of the pod's end.
     pub mac: Option<Mac>,
     /// Ranges to serve before those of the configuration.
@@ -32,11 +36,38 @@ pub struct Wishes {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// An address that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressWish {
+    /// The address.
+    pub address: IpAddr,
+    /// The length of its subnet, where that is said: ranges decide by themselves.
+    pub prefix_len: Option<u8>,
+}
+
 impl Wishes {
+    /// The addresses with the lengths of their subnets, which nobody else knows of static ones.
+    pub(crate) fn interface_addresses(&self) -> Result<Vec<InterfaceAddress>, Error> {
+        let whole = |wish: &AddressWish| {
+            let prefix_len = wish.prefix_len.ok_or_else(|| {
+                Error::invalid_config(format!(
+                    "an entry in the 'ips' field is NOT in CIDR notation, got: '{}'",
+                    wish.address
+                ))
+            })?;
+            Ok(InterfaceAddress {
+                address: wish.address,
+                prefix_len,
+            })
+        };
+        self.addresses.iter().map(whole).collect()
+    }
+
     /// Reads the wishes of a configuration and of `CNI_ARGS`.
     pub(crate) fn read(config: &Object<'_>, args: Args) -> Result<Self, Error> {
         let mut wishes = Self {
             addresses: args.addresses,
+            gateways: args.gateways,
             mac: args.mac,
             pod: args.pod,
             ..Self::default()
@@ -56,11 +87,12 @@ impl Wishes {
     }
 
     fn override_with(&mut self, source: &Object<'_>) -> Result<(), Error> {
-        let addresses: Vec<IpAddr> = addresses(source)?;
-        self.addresses.retain(|address| {
-            let mut families = addresses.iter().map(IpAddr::is_ipv4);
-            !families.any(|ipv4| ipv4 == address.is_ipv4())
+        let addresses = addresses(source)?;
+        self.addresses.retain(|own| {
+            let mut families = addresses.iter().map(|wish| wish.address.is_ipv4());
+            !families.any(|ipv4| ipv4 == own.address.is_ipv4())
         });
+        self.replaces_addresses |= !addresses.is_empty();
         self.addresses.extend(addresses);
         if let Some(node) = source.get("mac") {
             self.mac = Some(parse_mac(node.text()?).map_err(|why| node.invalid(why))?);
@@ -69,10 +101,10 @@ impl Wishes {
     }
 }
 
-fn addresses(source: &Object<'_>) -> Result<Vec<IpAddr>, Error> {
+fn addresses(source: &Object<'_>) -> Result<Vec<AddressWish>, Error> {
     let nodes = source.list("ips")?.into_iter();
     nodes
-        .map(|node| parse_address(node.text()?).map_err(|why| node.invalid(why)))
+        .map(|node| parse_wish(node.text()?).map_err(|why| node.invalid(why)))
         .collect()
 }
 
@@ -132,11 +164,27 @@ fn port(mapping: &Object<'_>, key: &str, which: &str) -> Result<NonZeroU16, Erro
     })
 }
 
-/// An address, with or without the length of its subnet, which the range decides.
+/// An address, with or without the length of its subnet.
+pub(crate) fn parse_wish(text: &str) -> Result<AddressWish, String> {
+    let alone = text.parse().ok().map(|address| AddressWish {
+        address,
+        prefix_len: None,
+    });
+    let with_length = || {
+        let own = text.parse::<InterfaceAddress>().ok()?;
+        Some(AddressWish {
+            address: own.address,
+            prefix_len: Some(own.prefix_len),
+        })
+    };
+    alone
+        .or_else(with_length)
+        .ok_or_else(|| format!("invalid IP address {text:?}"))
+}
+
+/// As [`parse_wish`], for whom the length says nothing.
 pub(crate) fn parse_address(text: &str) -> Result<IpAddr, String> {
-    let address = text.parse().ok();
-    let address = address.or_else(|| Some(text.parse::<InterfaceAddress>().ok()?.address));
-    address.ok_or_else(|| format!("invalid IP address {text:?}"))
+    parse_wish(text).map(|wish| wish.address)
 }
 
 /// An Ethernet address with colons or, as Go also reads it, with hyphens.

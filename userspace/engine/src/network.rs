@@ -69,6 +69,7 @@ mod tests {
             mtu: None,
             hairpin: model::HairpinMode::None,
             masquerade: true,
+            options: model::BridgeOptions::default(),
         }
     }
 

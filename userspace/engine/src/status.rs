@@ -218,13 +218,15 @@ impl<K: Kernel> Engine<K> {
         let ready = self.node.ready.get(&network.name);
         let keys = self.store.records().keys();
         let ranges = network.ranges.iter().flat_map(model::RangeSet::ranges);
+        // One address is no pool: that it is given is what it is for.
+        let pools = ranges.filter(|range| range.first() != range.last());
         NetworkStatus {
             network: network.clone(),
             is_default: network.name == self.settings.default_network.name,
             mtu: ready.map(|ready| ready.mtu),
             bridge_mac: ready.and_then(|ready| ready.mac),
             attachments: keys.filter(|key| key.network == network.name).count(),
-            pools: ranges.map(|range| pool(*range, leases)).collect(),
+            pools: pools.map(|range| pool(*range, leases)).collect(),
         }
     }
 
@@ -287,8 +289,9 @@ fn pool(range: Range, leases: &[IpAddr]) -> PoolStatus {
         .filter(|address| range.offers(**address))
         .count();
     let (first, last) = (number(range.first()), number(range.last()));
-    let gateway = number(range.gateway());
-    let gateways = u128::from((first..=last).contains(&gateway));
+    let gateway = range.gateway().map(number);
+    let inside = gateway.is_some_and(|gateway| (first..=last).contains(&gateway));
+    let gateways = u128::from(inside);
     let total = last.saturating_sub(first).saturating_add(1) - gateways;
     PoolStatus {
         range,

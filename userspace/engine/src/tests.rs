@@ -156,6 +156,7 @@ fn network(name: &str, bridge: &str, subnets: &[&str]) -> Network {
         mtu: None,
         hairpin: HairpinMode::HairpinVeth,
         masquerade: true,
+        options: ::model::BridgeOptions::default(),
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn add(
 ) -> Result<(), Failed> {
     let call = || format!("add address {address} to {link}");
     let index = links::get(netlink, link).attempt(call)?.index;
-    match netlink.change(new_message(index, address), NLM_F_CREATE | NLM_F_EXCL) {
+    match netlink.change(new_message(index, address, true), NLM_F_CREATE | NLM_F_EXCL) {
         // IPv6 says so, too, of the same address with another prefix length.
         Err(error) if is(&error, Errno::EEXIST) => {
             let present = of_link(netlink, index).attempt(call)?;
@@ -108,14 +108,51 @@ pub(crate) fn add(
     }
 }
 
-/// The message that adds an address, for whoever sends several at once.
-pub(crate) fn new_message(index: u32, address: InterfaceAddress) -> Message {
+/// The message that adds an address, for whoever sends several at once. Without detection of duplicates unless `is_sure` is false.
+pub(crate) fn new_message(index: u32, address: InterfaceAddress, is_sure: bool) -> Message {
     let mut message = message(index, address);
-    message.header.flags = AddressHeaderFlags::Nodad;
+    if is_sure {
+        message.header.flags = AddressHeaderFlags::Nodad;
+    }
     if address.address.is_loopback() {
         message.header.scope = AddressScope::Host;
     }
     Message::NewAddress(message)
+}
+
+/// What IPv6 knows of a link's addresses.
+pub(crate) enum Detection {
+    /// Nobody else has any of them.
+    Done,
+    /// It is still asking.
+    Pending,
+    /// Somebody else has this one.
+    Duplicate(IpAddr),
+}
+
+/// How far the detection of duplicates on a link has come.
+pub(crate) fn detection(netlink: &mut Netlink, index: u32) -> io::Result<Detection> {
+    let mut query = AddressMessage::default();
+    query.header.family = AddressFamily::Inet6;
+    query.header.index = index;
+    let messages = netlink.dump(&Message::GetAddress(query))?;
+    let own = messages.iter().filter_map(|message| match message {
+        Message::NewAddress(message) if message.header.index == index => Some(message),
+        _ => None,
+    });
+    let mut detection = Detection::Done;
+    for message in own {
+        let flags = message.header.flags;
+        if flags.contains(AddressHeaderFlags::Dadfailed)
+            && let Some(own) = address(message)
+        {
+            return Ok(Detection::Duplicate(own.address));
+        }
+        if flags.contains(AddressHeaderFlags::Tentative) {
+            detection = Detection::Pending;
+        }
+    }
+    Ok(detection)
 }
 
 /// Removes an address; that it, or the link, is gone already is success.
@@ -149,7 +186,7 @@ fn keep_others(
     let after = of_link(netlink, index)?;
     let lost = |address: &&InterfaceAddress| **address != removed && !after.contains(address);
     for address in before.iter().filter(lost) {
-        netlink.change(new_message(index, *address), NLM_F_CREATE)?;
+        netlink.change(new_message(index, *address, true), NLM_F_CREATE)?;
     }
     Ok(())
 }

@@ -56,10 +56,26 @@ pub(crate) fn model_mac(mac: abi::Mac) -> Mac {
     Mac(mac.bytes())
 }
 
-/// Every pod's frames are checked; masquerading is one switch for both families.
+/// Masquerading is one switch for both families.
 pub(crate) fn flags(masquerade: bool) -> u32 {
-    let masquerading = EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6;
-    EndpointFlags::SPOOF_CHECK | EndpointFlags::BYPASS | if masquerade { masquerading } else { 0 }
+    if masquerade {
+        EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6
+    } else {
+        0
+    }
+}
+
+/// Every pod's frames are checked, but those of pods that are trusted.
+pub(crate) fn checked(trusted: bool) -> u32 {
+    if trusted {
+        0
+    } else {
+        EndpointFlags::SPOOF_CHECK
+    }
+}
+
+pub(crate) fn is_trusted(flags: u32) -> bool {
+    flags & EndpointFlags::SPOOF_CHECK == 0
 }
 
 pub(crate) fn published(published: bool) -> u32 {

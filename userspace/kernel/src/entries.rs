@@ -306,6 +306,7 @@ fn pod(entry: &Entry) -> io::Result<abi::Pod> {
         bridge,
         generation,
         masquerade,
+        trusted,
     } = entry
     else {
         return Err(mismatch());
@@ -316,7 +317,7 @@ fn pod(entry: &Entry) -> io::Result<abi::Pod> {
         mac: bytes::mac(*mac),
         interface: index(link)?,
         generation: *generation,
-        flags: bytes::flags(*masquerade),
+        flags: bytes::flags(*masquerade) | bytes::checked(*trusted),
         network: index(bridge)?,
         ..abi::Pod::default()
     })
@@ -335,6 +336,7 @@ fn pod_entry(row: &abi::Pod, link: impl Fn(u32) -> LinkRef) -> Option<Entry> {
         bridge: link(row.network),
         generation: row.generation,
         masquerade: bytes::masquerades(row.flags),
+        trusted: bytes::is_trusted(row.flags),
     })
 }
 
@@ -354,7 +356,7 @@ fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
         pod: *slot,
         generation: *generation,
         interface: index(link)?,
-        flags: bytes::flags(*masquerade) | bytes::published(*published),
+        flags: bytes::flags(*masquerade) | bytes::checked(false) | bytes::published(*published),
         mac: bytes::mac(*mac),
         reserved: 0,
     })

@@ -8,7 +8,7 @@ use planner::{Hook, SocketHook, Step};
 
 use crate::error::{Attempt as _, Failed, is};
 use crate::host::Host;
-use crate::{addresses, entries, filters, links, pod, sysctl};
+use crate::{addresses, entries, filters, links, pod, switching, sysctl};
 
 pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     let netlink = &mut host.netlink;
@@ -18,6 +18,14 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         }
         Step::CreateBridge(spec) => links::create_bridge(netlink, spec),
         Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
+        Step::SetVlanFiltering { bridge, on } => switching::filter_vlans(netlink, bridge, *on),
+        Step::SetBridgeVlan {
+            bridge,
+            vlan,
+            member,
+        } => switching::set_member(netlink, bridge, *vlan, *member),
+        Step::CreateVlanLink(spec) => switching::create_link(netlink, spec),
+        Step::DeleteVlanLink { name, alias } => switching::delete_link(netlink, name, alias),
         Step::SetMac { link, mac } => links::set_mac(netlink, link, *mac),
         Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
         Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),
@@ -31,8 +39,10 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             link,
             bridge,
             hairpin,
-        } => links::join_bridge(netlink, link, bridge, *hairpin),
+            options,
+        } => links::join_bridge(netlink, link, bridge, *hairpin, options),
         Step::SetUpPod(spec) => pod::set_up(spec),
+        Step::AwaitAddresses { netns, ifname } => pod::await_addresses(netns, ifname),
         Step::Attach { link, hooks } => attach(host, link, hooks),
         Step::Detach { link, hooks } => detach(host, link, hooks),
         Step::AttachSockets { hooks } => attach_sockets(host, hooks),

@@ -12,6 +12,7 @@
 
 mod entries;
 mod ports;
+mod switching;
 mod sysctls;
 #[cfg(test)]
 mod tests;

@@ -32,6 +32,7 @@ mod raw;
 mod removal;
 mod routes;
 mod sockets;
+mod switching;
 mod sysctl;
 mod tables;
 mod xtables;

@@ -8,22 +8,22 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use model::{IfName, Mac, ManagedLink};
+use model::{IfName, Mac, ManagedLink, PortOptions};
 use nix::errno::Errno;
-use planner::{BridgeSpec, Link, LinkKind, VethSpec};
+use planner::{BridgeSpec, Link, LinkKind, Switching, VethSpec};
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridgePort, InfoData, InfoKind, InfoPortData,
-    InfoPortKind, InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType,
-    LinkMessage,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridge, InfoBridgePort, InfoData, InfoKind,
+    InfoPortData, InfoPortKind, InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo,
+    LinkLayerType, LinkMessage,
 };
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::error::{Attempt as _, Failed, is, is_gone};
 use crate::netlink::{Netlink, Request};
 use crate::netns::OpenNetns;
-use crate::{pod, removal};
+use crate::{pod, removal, switching};
 
 /// The link of a name; `None` when there is none. Addresses and hooks are left empty.
 pub(crate) fn find(netlink: &mut Netlink, name: &IfName) -> io::Result<Option<Link>> {
@@ -87,6 +87,7 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
         point_to_point: flags.contains(LinkFlags::Pointopoint),
         controller: None,
         hairpin: false,
+        switching: Switching::default(),
         alias: None,
         addresses: Vec::new(),
         avoided: BTreeSet::new(),
@@ -104,15 +105,20 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
             _ => {}
         }
     }
+    link.switching.vlan_of = switching::vlan_of(message);
     link
 }
 
 fn tell(link: &mut Link, info: &LinkInfo) {
     match info {
         LinkInfo::Kind(InfoKind::Bridge) => link.kind = LinkKind::Bridge,
+        LinkInfo::Data(InfoData::Bridge(data)) => {
+            link.switching.filters_vlans = data.contains(&InfoBridge::VlanFiltering(true));
+        }
         LinkInfo::Kind(InfoKind::Veth) => link.kind = LinkKind::Veth,
         LinkInfo::PortData(InfoPortData::BridgePort(port)) => {
             link.hairpin = port.contains(&InfoBridgePort::HairpinMode(true));
+            link.switching.isolated = port.contains(&InfoBridgePort::Isolated(true));
         }
         _ => {}
     }
@@ -121,9 +127,13 @@ fn tell(link: &mut Link, info: &LinkInfo) {
 /// Makes a bridge without STP. That it exists exactly so is success.
 pub(crate) fn create_bridge(netlink: &mut Netlink, spec: &BridgeSpec) -> Result<(), Failed> {
     // No IFLA_MTU here: only one that is set on the finished bridge stays when ports come and go.
-    let create = LinkMessageBuilder::<LinkBridge>::new(spec.name.as_str())
-        .address(spec.mac.0.to_vec())
-        .build();
+    let mut create =
+        LinkMessageBuilder::<LinkBridge>::new(spec.name.as_str()).address(spec.mac.0.to_vec());
+    if spec.filters_vlans {
+        let filtering = vec![InfoBridge::VlanFiltering(true)];
+        create = create.set_info_data(InfoData::Bridge(filtering));
+    }
+    let create = create.build();
     let call = || format!("create bridge {}", spec.name);
     match netlink.change(Message::NewLink(create), NLM_F_CREATE | NLM_F_EXCL) {
         Ok(()) => {}
@@ -152,6 +162,7 @@ fn is_bridge_of(spec: &BridgeSpec, link: &Link) -> bool {
         && link.alias.as_ref() == Some(&spec.alias)
         && link.mac == Some(spec.mac)
         && link.mtu == spec.mtu
+        && (link.switching.filters_vlans || !spec.filters_vlans)
 }
 
 /// Whether whoever made the bridge was killed before it was signed.
@@ -242,7 +253,7 @@ fn taken(
 }
 
 /// Removes what a step has just made before it failed.
-fn undo_creation(netlink: &mut Netlink, name: &IfName) {
+pub(crate) fn undo_creation(netlink: &mut Netlink, name: &IfName) {
     let undone = get(netlink, name).and_then(|link| removal::delete(link.index));
     if let Err(error) = undone {
         tracing::error!(link = %name, %error, "a half-made link stays behind");
@@ -295,6 +306,7 @@ pub(crate) fn join_bridge(
     link: &ManagedLink,
     bridge: &IfName,
     hairpin: bool,
+    options: &PortOptions,
 ) -> Result<(), Failed> {
     let call = || format!("make {link} a port of {bridge}");
     let before = get(netlink, link.name()).attempt(call)?;
@@ -303,20 +315,26 @@ pub(crate) fn join_bridge(
         let call = format!("make {link} a port of {bridge}, which is no bridge");
         return Err(Failed::new(call, Errno::EOPNOTSUPP));
     }
-    let join = indexed(before.index).controller(controller.index).build();
-    let port = InfoPortData::BridgePort(vec![InfoBridgePort::HairpinMode(hairpin)]);
+    let join = Message::SetLink(indexed(before.index).controller(controller.index).build());
+    let port = vec![
+        InfoBridgePort::HairpinMode(hairpin),
+        InfoBridgePort::Isolated(options.isolated),
+    ];
     // A port's options can be set only in a message after the one that makes it a port.
     let set_up = indexed(before.index)
         .set_port_kind(InfoPortKind::Bridge)
-        .set_port_data(port)
+        .set_port_data(InfoPortData::BridgePort(port))
         .up()
         .build();
-    let requests = [Message::SetLink(join), Message::NewLink(set_up)].map(change);
-    let answers = netlink.ask_all(requests.into()).attempt(call)?;
-    let failure = answers.into_iter().find_map(Result::err);
-    failure.map_or(Ok(()), |error| {
+    let finish = || {
+        // Before it is up: not one frame may pass by the bridge's default VLAN.
+        netlink.change(join, 0)?;
+        switching::set_vlans(netlink, before.index, &options.vlans)?;
+        netlink.change(Message::NewLink(set_up), 0)
+    };
+    finish().map_err(|error| {
         leave_as_before(netlink, &before);
-        Err(Failed::new(call(), error))
+        Failed::new(call(), error)
     })
 }
 
@@ -363,17 +381,13 @@ fn query(name: &IfName) -> Message {
     Message::GetLink(without_statistics(named(name).build()))
 }
 
-fn without_statistics(mut message: LinkMessage) -> LinkMessage {
+pub(crate) fn without_statistics(mut message: LinkMessage) -> LinkMessage {
     let mask = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
     message.attributes.push(mask);
     message
 }
 
-fn change(message: Message) -> Request {
-    Request::change(message, 0)
-}
-
-fn named(name: &IfName) -> LinkMessageBuilder<LinkUnspec> {
+pub(crate) fn named(name: &IfName) -> LinkMessageBuilder<LinkUnspec> {
     LinkUnspec::new_with_name(name.as_str())
 }
 

@@ -8,7 +8,7 @@ use planner::{Link, Observed, PodSide, Scope, SysctlKey};
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netns::OpenNetns;
-use crate::{addresses, entries, filters, links, netfilter, pod, routes, sysctl};
+use crate::{addresses, entries, filters, links, netfilter, pod, routes, switching, sysctl};
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
     match scope {
@@ -71,6 +71,8 @@ fn all_links(host: &mut Host) -> Result<BTreeMap<IfName, Link>, Failed> {
         }
         link.addresses.push(seen.own);
     }
+    let own = all.iter_mut().map(|(_, link)| link);
+    switching::observe(netlink, own).attempt(|| "list the VLANs".to_owned())?;
     // A link without clsact has no filter of ours: one question instead of two for each of them.
     let with_clsact = filters::links_with_clsact(netlink).attempt(list)?;
     let asked: Vec<u32> = with_clsact.into_iter().collect();
@@ -149,5 +151,7 @@ fn some_links(host: &mut Host, names: &BTreeSet<IfName>) -> Result<BTreeMap<IfNa
         link.hooks.extend(pinned);
         found.insert(name.clone(), link);
     }
+    let seen = switching::observe(&mut host.netlink, found.values_mut());
+    seen.attempt(|| "list the VLANs".to_owned())?;
     Ok(found)
 }

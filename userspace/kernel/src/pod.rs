@@ -8,18 +8,24 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use model::{IfName, InterfaceAddress, Netns};
 use nix::errno::Errno;
 use planner::{PodSide, PodSpec};
+use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::LinkAttribute;
 
+use crate::addresses::Detection;
 use crate::error::{Attempt as _, Failed, is};
-use crate::netlink::{Netlink, Request};
+use crate::netlink::{Netlink, Request, open_listener, receive};
 use crate::netns::OpenNetns;
 use crate::{addresses, links, routes, sysctl};
+
+/// The multicast group of IPv6 addresses.
+const IPV6_ADDRESSES: u32 = MulticastGroup::Ipv6Ifaddr as u32;
 
 /// The loopback is always the first link of a namespace.
 const LOOPBACK: u32 = 1;
@@ -77,7 +83,8 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
     let mut netlink = open
         .run(|| {
             // No wait for duplicate addresses before the link-local one can be used.
-            sysctl::write_if_present(&format!("net/ipv6/conf/{ifname}/accept_dad"), "0")?;
+            let detects = if spec.detects_duplicates { "1" } else { "0" };
+            sysctl::write_if_present(&format!("net/ipv6/conf/{ifname}/accept_dad"), detects)?;
             Netlink::open()
         })
         .attempt(|| format!("enter network namespace {}", netns.path))?;
@@ -105,6 +112,36 @@ pub(crate) fn set_mtu(netns: &Netns, ifname: &IfName, mtu: u32) -> Result<(), Fa
     links::set_mtu(&mut inside, ifname, mtu)
 }
 
+/// How long to wait for the neighbours of a pod's addresses, as the bridge plugin does.
+const DETECTION: Duration = Duration::from_secs(10);
+
+/// Waits until IPv6 is sure that nobody else has the addresses of a pod's interface.
+pub(crate) fn await_addresses(netns: &Netns, ifname: &IfName) -> Result<(), Failed> {
+    let call = || format!("use the addresses of {ifname} in {}", netns.path);
+    let open = OpenNetns::open(netns).attempt(call)?;
+    let opened = open.run(|| Ok((open_listener(&[IPV6_ADDRESSES])?, Netlink::open()?)));
+    let (listener, mut inside) = opened.attempt(call)?;
+    let found = find(&mut inside, ifname).attempt(call)?;
+    let (index, _) = found.ok_or_else(|| Failed::new(call(), Errno::ENODEV))?;
+    let end = Instant::now() + DETECTION;
+    let mut buffer = Vec::new();
+    loop {
+        let detection = addresses::detection(&mut inside, index).attempt(call)?;
+        match detection {
+            Detection::Done => return Ok(()),
+            Detection::Duplicate(address) => {
+                let call = format!("use {address} for {ifname}: somebody else has it");
+                return Err(Failed::new(call, Errno::EADDRINUSE));
+            }
+            Detection::Pending if Instant::now() >= end => {
+                return Err(Failed::new(call(), Errno::ETIMEDOUT));
+            }
+            // The kernel tells when an address stops being tentative; what is told of others costs another look.
+            Detection::Pending => receive(&listener, &mut buffer).attempt(call)?,
+        }
+    }
+}
+
 /// One change inside of a pod.
 struct Part {
     what: String,
@@ -122,7 +159,7 @@ fn parts(spec: &PodSpec, index: u32, was_up: bool) -> io::Result<Vec<Part>> {
     parts.extend(spec.addresses.iter().map(|address| Part {
         what: format!("add address {address}"),
         change: Request::change(
-            addresses::new_message(index, *address),
+            addresses::new_message(index, *address, !spec.detects_duplicates),
             NLM_F_CREATE | NLM_F_EXCL,
         ),
         undo: Some(change(Message::DelAddress(addresses::message(

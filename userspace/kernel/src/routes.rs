@@ -8,11 +8,12 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use model::{Cidr, Route};
+use model::{Cidr, Route, RouteOptions};
 use planner::RouteEntry;
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+    RouteVia,
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
@@ -30,7 +31,7 @@ pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<RouteEntry>> {
     Ok(entries)
 }
 
-/// Routes of the main table by one link, without those that the kernel made for the link's addresses.
+/// Routes of all tables by one link, without those that the kernel made for the link's addresses.
 pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route>> {
     let mut routes = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -41,18 +42,46 @@ pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route
         let made = unicast
             .iter()
             .filter(|message| message.header.protocol != RouteProtocol::Kernel);
-        let own = made
-            .flat_map(legs)
-            .filter(|leg| leg.link == index && leg.table == MAIN);
-        routes.extend(own.map(|leg| Route {
-            destination: leg.destination,
-            gateway: leg.gateway,
+        let own = made.filter(|message| message.header.table != LOCAL);
+        routes.extend(own.flat_map(|message| {
+            let legs = legs(message).into_iter().filter(|leg| leg.link == index);
+            legs.map(|leg| Route {
+                destination: leg.destination,
+                gateway: leg.gateway,
+                options: options(message, leg.table, leg.gateway.is_some()),
+            })
         }));
     }
     Ok(routes)
 }
 
-/// The message about a route by a link in the main table; the gateway need not be of a subnet of the link's.
+/// What is particular about a route, without what the kernel does by itself.
+fn options(message: &RouteMessage, table: u32, has_gateway: bool) -> RouteOptions {
+    let is_ipv4 = message.header.address_family == AddressFamily::Inet;
+    let mut options = RouteOptions {
+        table: Some(table),
+        scope: Some(message.header.scope.into()),
+        ..RouteOptions::default()
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Priority(priority) => options.priority = Some(*priority),
+            RouteAttribute::Metrics(metrics) => {
+                for metric in metrics {
+                    match metric {
+                        RouteMetric::Mtu(mtu) => options.mtu = Some(*mtu),
+                        RouteMetric::Advmss(advmss) => options.advmss = Some(*advmss),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    options.normal(is_ipv4, has_gateway)
+}
+
+/// The message about a route by a link; the gateway need not be of a subnet of the link's.
 pub(crate) fn message(index: u32, route: &Route) -> io::Result<RouteMessage> {
     let destination = route.destination;
     let builder = RouteMessageBuilder::<IpAddr>::new()
@@ -66,10 +95,36 @@ pub(crate) fn message(index: u32, route: &Route) -> io::Result<RouteMessage> {
             .onlink(),
         None => builder.scope(RouteScope::Link),
     };
-    Ok(builder.build())
+    Ok(with_options(builder, &route.options).build())
 }
 
-const MAIN: u32 = 254;
+fn with_options(
+    mut builder: RouteMessageBuilder<IpAddr>,
+    options: &RouteOptions,
+) -> RouteMessageBuilder<IpAddr> {
+    if let Some(priority) = options.priority {
+        builder = builder.priority(priority);
+    }
+    if let Some(table) = options.table {
+        builder = builder.table_id(table);
+    }
+    if let Some(scope) = options.scope {
+        builder = builder.scope(scope.into());
+    }
+    let metrics = [
+        options.mtu.map(RouteMetric::Mtu),
+        options.advmss.map(RouteMetric::Advmss),
+    ];
+    let metrics: Vec<RouteMetric> = metrics.into_iter().flatten().collect();
+    if !metrics.is_empty() {
+        let attributes = &mut builder.get_mut().attributes;
+        attributes.push(RouteAttribute::Metrics(metrics));
+    }
+    builder
+}
+
+/// The table of what the kernel does for the node's own addresses.
+const LOCAL: u8 = 255;
 
 fn unicast(netlink: &mut Netlink, query: RouteMessage) -> io::Result<Vec<RouteMessage>> {
     let messages = netlink.dump(&Message::GetRoute(query))?;

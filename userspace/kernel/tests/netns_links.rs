@@ -370,6 +370,7 @@ fn a_pod_whose_set_up_fails_has_nothing_of_it() {
         spec.routes.push(Route {
             destination: parse("192.0.2.0/24"),
             gateway: Some(parse("10.88.0.2")),
+            options: model::RouteOptions::default(),
         });
         let error = host.execute(&Step::SetUpPod(spec)).unwrap_err();
         assert!(error.call.contains("192.0.2.0/24"), "{}", chain(&error));

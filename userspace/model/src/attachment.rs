@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::{
     Cidr, ContainerId, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath, Network, NetworkName,
-    PortMapping,
+    PortMapping, PortOptions,
 };
 
 /// What makes an attachment unique: one container may be on several networks, or twice on one.
@@ -58,6 +58,50 @@ pub struct Route {
     pub destination: Cidr,
     /// By which gateway; `None` in a network's configuration means the gateway of the family.
     pub gateway: Option<IpAddr>,
+    /// What is particular about it.
+    pub options: RouteOptions,
+}
+
+/// What is particular about a route; what is `None` is as the kernel has it by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteOptions {
+    /// Metric: the lower one wins.
+    pub priority: Option<u32>,
+    /// Routing table.
+    pub table: Option<u32>,
+    /// Scope, by the kernel's number. IPv4 only.
+    pub scope: Option<u8>,
+    /// MTU of the path in bytes.
+    pub mtu: Option<u32>,
+    /// Maximum segment size that TCP announces.
+    pub advmss: Option<u32>,
+}
+
+impl RouteOptions {
+    /// The main routing table.
+    pub const MAIN: u32 = 254;
+    /// The scope of what is reached without a router.
+    pub const SCOPE_LINK: u8 = 253;
+
+    /// With `None` for what the kernel does by itself, so that what was asked for can be compared with what is there.
+    #[must_use]
+    pub fn normal(self, is_ipv4: bool, has_gateway: bool) -> Self {
+        let (priority, scope) = match (is_ipv4, has_gateway) {
+            (true, true) => (0, Some(0)),
+            (true, false) => (0, Some(Self::SCOPE_LINK)),
+            (false, _) => (1024, self.scope),
+        };
+        let unset = |value: &u32| *value != 0 && *value != priority;
+        Self {
+            priority: self.priority.filter(unset),
+            table: self
+                .table
+                .filter(|table| *table != 0 && *table != Self::MAIN),
+            scope: self.scope.filter(|own| Some(*own) != scope),
+            mtu: self.mtu.filter(|mtu| *mtu != 0),
+            advmss: self.advmss.filter(|advmss| *advmss != 0),
+        }
+    }
 }
 
 /// What a runtime may ask for besides the network's defaults.
@@ -91,8 +135,8 @@ pub struct Intent {
 pub struct Assigned {
     /// The address with the length of its subnet.
     pub address: InterfaceAddress,
-    /// The gateway.
-    pub gateway: IpAddr,
+    /// The gateway, where there is one.
+    pub gateway: Option<IpAddr>,
 }
 
 /// One pod interface, as decided: all that is needed to make it, check it and remove it.
@@ -120,6 +164,8 @@ pub struct Attachment {
     pub masquerade: bool,
     /// Whether the bridge port sends frames back where they came from.
     pub hairpin: bool,
+    /// What else holds for the bridge port.
+    pub port: PortOptions,
     /// Row in the datapath's pod table; never 0.
     pub slot: u32,
     /// Distinguishes this owner of the slot, of the addresses and of the ports from those before it.

@@ -7,6 +7,7 @@
 
 mod address;
 mod attachment;
+mod bridge_port;
 mod managed;
 mod name;
 mod network;
@@ -15,8 +16,10 @@ mod range;
 
 pub use address::{Cidr, CidrError, InterfaceAddress, Mac, MacError};
 pub use attachment::{
-    Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested, Route, State,
+    Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested, Route,
+    RouteOptions, State,
 };
+pub use bridge_port::{BridgeOptions, PortOptions, PortVlans, VlanId};
 pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};
 pub use network::{HairpinMode, Network, UnknownHairpinMode};

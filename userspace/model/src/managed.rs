@@ -138,6 +138,7 @@ mod tests {
             mtu,
             hairpin: crate::HairpinMode::default(),
             masquerade: true,
+            options: crate::BridgeOptions::default(),
         };
         let mac = network("net", None).bridge_mac();
         assert_eq!(mac, network("net", Some(1400)).bridge_mac());

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Cidr, IfName, InterfaceAddress, NetworkName, RangeSet, Route};
+use crate::{BridgeOptions, Cidr, IfName, InterfaceAddress, NetworkName, RangeSet, Route, VlanId};
 
 /// How a pod reaches itself through the bridge (kubelet's `--hairpin-mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,17 +69,36 @@ pub struct Network {
     pub hairpin: HairpinMode,
     /// Whether flows to the outside get the uplink's address.
     pub masquerade: bool,
+    /// What else holds for the bridge and its ports.
+    pub options: BridgeOptions,
 }
 
 impl Network {
-    /// The addresses that the bridge has: the gateway of every range.
+    /// The gateway of every range, whoever has its address.
     pub fn gateways(&self) -> BTreeSet<InterfaceAddress> {
         let ranges = self.ranges.iter().flat_map(RangeSet::ranges);
-        let address = |range: &crate::Range| InterfaceAddress {
-            address: range.gateway(),
-            prefix_len: range.subnet().prefix_len(),
+        let address = |range: &crate::Range| {
+            Some(InterfaceAddress {
+                address: range.gateway()?,
+                prefix_len: range.subnet().prefix_len(),
+            })
         };
-        ranges.map(address).collect()
+        ranges.filter_map(address).collect()
+    }
+
+    /// The VLAN that pods are in without knowing it, and the node with them as their gateway.
+    pub fn gateway_vlan(&self) -> Option<VlanId> {
+        let access = self.options.port.vlans.access;
+        access.filter(|_| self.options.gateway)
+    }
+
+    /// The link that has the gateways' addresses: the bridge, or `<bridge>.<vlan>`; `None` when that is no name for a
+    /// link.
+    pub fn gateway_link(&self) -> Option<IfName> {
+        match self.gateway_vlan() {
+            Some(vlan) => format!("{}.{vlan}", self.bridge).parse().ok(),
+            None => Some(self.bridge.clone()),
+        }
     }
 
     /// The subnets that pods of this network have addresses of.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::Cidr;
+use crate::{Cidr, InterfaceAddress};
 
 /// Why ranges cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +34,9 @@ pub enum RangeError {
     /// IPv4 and IPv6 in one set.
     #[error("mixed address families in one range set")]
     MixedFamilies,
+    /// An address that no interface can have beside its gateway.
+    #[error("{0} is no address for a pod")]
+    NoAddress(InterfaceAddress),
     /// Two ranges share addresses.
     #[error("subnet {0} overlaps with {1}")]
     Overlap(Cidr, Cidr),
@@ -45,7 +48,7 @@ pub struct Range {
     subnet: Cidr,
     first: IpAddr,
     last: IpAddr,
-    gateway: IpAddr,
+    gateway: Option<IpAddr>,
 }
 
 impl Range {
@@ -71,18 +74,42 @@ impl Range {
             subnet,
             first: first.unwrap_or(start),
             last: last.unwrap_or(end),
-            gateway: gateway.unwrap_or(start),
+            gateway: Some(gateway.unwrap_or(start)),
         };
         range.check()
     }
 
+    /// The range of one address alone, as the static plugin gives one. It may be of a subnet without room for others,
+    /// and its gateway, if it has any, on another one.
+    pub fn single(own: InterfaceAddress, gateway: Option<IpAddr>) -> Result<Self, RangeError> {
+        let subnet = own.subnet().filter(|_| gateway != Some(own.address));
+        let Some(subnet) = subnet else {
+            return Err(RangeError::NoAddress(own));
+        };
+        if gateway.is_some_and(|gateway| gateway.is_ipv4() != subnet.is_ipv4()) {
+            return Err(RangeError::MixedFamilies);
+        }
+        Ok(Self {
+            subnet,
+            first: own.address,
+            last: own.address,
+            gateway,
+        })
+    }
+
+    /// The first address of the subnet: the gateway where none is named.
+    pub fn usual_gateway(subnet: Cidr) -> IpAddr {
+        offset(subnet.network(), 1)
+    }
+
     fn check(self) -> Result<Self, RangeError> {
         let ends = [
-            ("RangeStart", self.first),
-            ("RangeEnd", self.last),
+            ("RangeStart", Some(self.first)),
+            ("RangeEnd", Some(self.last)),
             ("gateway", self.gateway),
         ];
-        for (what, address) in ends {
+        let named = ends.map(|(what, end)| end.map(|end| (what, end)));
+        for (what, address) in named.into_iter().flatten() {
             if !self.subnet.contains(address) {
                 return Err(RangeError::Outside {
                     what,
@@ -116,7 +143,7 @@ impl Range {
     }
 
     /// The bridge's address, never given to a pod.
-    pub fn gateway(&self) -> IpAddr {
+    pub fn gateway(&self) -> Option<IpAddr> {
         self.gateway
     }
 
@@ -125,7 +152,7 @@ impl Range {
         address.is_ipv4() == self.subnet.is_ipv4()
             && address >= self.first
             && address <= self.last
-            && address != self.gateway
+            && Some(address) != self.gateway
     }
 }
 
@@ -205,9 +232,9 @@ mod tests {
     #[test]
     fn the_first_address_is_the_gateway_and_the_broadcast_is_not_given() {
         let v4 = range("10.1.0.0/24");
-        assert_eq!(v4.gateway(), IpAddr::from([10, 1, 0, 1]));
+        assert_eq!(v4.gateway(), Some(IpAddr::from([10, 1, 0, 1])));
         assert_eq!(v4.last(), IpAddr::from([10, 1, 0, 254]));
-        assert!(!v4.offers(v4.gateway()));
+        assert!(!v4.offers(IpAddr::from([10, 1, 0, 1])));
         let v6 = range("fd00::/120");
         assert_eq!(v6.last(), "fd00::ff".parse::<IpAddr>().unwrap());
     }

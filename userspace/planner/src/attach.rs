@@ -10,7 +10,7 @@ use std::num::NonZeroU16;
 
 use model::{
     Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, Netns, Network,
-    PortMapping, Record, Route,
+    PortMapping, Record, Route, RouteOptions,
 };
 
 use crate::address::{Leases, choose};
@@ -66,7 +66,8 @@ pub fn plan_attach(
             alias: attachment.alias(),
         });
     }
-    plan.append(make(&attachment, observed));
+    let detects_duplicates = intent.network.options.detects_duplicates;
+    plan.append(make(&attachment, detects_duplicates, observed));
     Ok((attachment, plan))
 }
 
@@ -104,7 +105,7 @@ fn decide(
     let mut addresses = choose(network, context.leases, &wishes.addresses, &intent.key)?;
     // The sort is stable: IPv4 first (BEHAVIOURS K24), each family in the order of its range sets.
     addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
-    let wanted = wanted_routes(network, &netns, context.records);
+    let wanted = wanted_routes(network, &netns, &addresses, context.records);
     let port_mappings = ports(&intent.port_mappings, &addresses, context.records)?;
     Ok(Attachment {
         key: intent.key.clone(),
@@ -118,6 +119,7 @@ fn decide(
         port_mappings,
         masquerade: network.masquerade,
         hairpin: network.hairpin == HairpinMode::HairpinVeth,
+        port: network.options.port.clone(),
         slot: context.slot,
         generation: context.generation,
     })
@@ -133,34 +135,54 @@ fn usable(mac: Mac) -> Result<Mac, Refusal> {
 }
 
 /// The network's routes, each with its gateway. A route of a family that the pod has no address of is left out, as
-/// no next hop could be reached; of two to one destination the first wins, as with the bridge plugin.
+/// no next hop could be reached; of two that the kernel would take for one the first wins, as with the bridge plugin.
 fn routes(wanted: &[Route], addresses: &[Assigned]) -> Vec<Route> {
-    let gateway = |ipv4: bool| {
-        let mut gateways = addresses.iter().map(|assigned| assigned.gateway);
-        gateways.find(|gateway| gateway.is_ipv4() == ipv4)
-    };
     let mut routes: Vec<Route> = Vec::new();
-    for Route {
-        destination,
-        gateway: own,
-    } in wanted
-    {
-        let Some(of_family) = gateway(destination.is_ipv4()) else {
+    for route in wanted {
+        let mut families = addresses.iter().map(|own| own.address.address.is_ipv4());
+        if !families.any(|ipv4| ipv4 == route.destination.is_ipv4()) {
             continue;
+        }
+        let route = resolved(route, addresses);
+        let identity = |route: &Route| {
+            let options = route.options;
+            (route.destination, options.table, options.priority)
         };
-        if !routes.iter().any(|route| route.destination == *destination) {
-            routes.push(Route {
-                destination: *destination,
-                gateway: Some(own.unwrap_or(of_family)),
-            });
+        if !routes
+            .iter()
+            .any(|other| identity(other) == identity(&route))
+        {
+            routes.push(route);
         }
     }
     routes
 }
 
+/// With the gateway of its family, unless it says that none is needed.
+fn resolved(route: &Route, addresses: &[Assigned]) -> Route {
+    let ipv4 = route.destination.is_ipv4();
+    let is_direct =
+        ipv4 && (route.options.scope).is_some_and(|scope| scope >= RouteOptions::SCOPE_LINK);
+    let of_family = addresses.iter().filter_map(|assigned| assigned.gateway);
+    let of_family = of_family
+        .filter(|gateway| gateway.is_ipv4() == ipv4 && !is_direct)
+        .next();
+    let gateway = route.gateway.or(of_family);
+    Route {
+        destination: route.destination,
+        gateway,
+        options: route.options.normal(ipv4, gateway.is_some()),
+    }
+}
+
 /// The routes that the network names, and after them its default routes (BEHAVIOURS K13). But these not in a namespace
 /// that has another attachment: they are that one's, and a pod has one of each family.
-fn wanted_routes(network: &Network, netns: &Netns, records: &Records) -> Vec<Route> {
+fn wanted_routes(
+    network: &Network,
+    netns: &Netns,
+    addresses: &[Assigned],
+    records: &Records,
+) -> Vec<Route> {
     let mut others = records.values().map(|record| &record.attachment.netns);
     let same = |other: &Netns| (other.device, other.inode) == (netns.device, netns.inode);
     if !network.default_route || others.any(same) {
@@ -168,12 +190,22 @@ fn wanted_routes(network: &Network, netns: &Netns, records: &Records) -> Vec<Rou
     }
     let any = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
     let destinations = any.into_iter().filter_map(|any| Cidr::containing(any, 0));
-    let default = |destination| Route {
-        destination,
-        gateway: None,
+    let default = |destination: Cidr| {
+        let mut gateways = addresses.iter().filter_map(|assigned| assigned.gateway);
+        let gateway = gateways.find(|own| own.is_ipv4() == destination.is_ipv4())?;
+        let mut named = network
+            .routes
+            .iter()
+            .filter(|route| route.destination == destination);
+        // One that names its gateway is the default route, whatever else it says.
+        (!named.any(|route| route.gateway.is_some())).then_some(Route {
+            destination,
+            gateway: Some(gateway),
+            options: RouteOptions::default(),
+        })
     };
     let named = network.routes.iter().copied();
-    named.chain(destinations.map(default)).collect()
+    named.chain(destinations.filter_map(default)).collect()
 }
 
 /// The mappings without repetitions, once it is certain that each port of the node is this pod's alone. A wildcard
@@ -265,7 +297,7 @@ fn owners<'a>(
     owners
 }
 
-fn make(attachment: &Attachment, observed: &Observed) -> Plan {
+fn make(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) -> Plan {
     let (ports, others): (Vec<_>, Vec<_>) = attachment_entries(attachment)
         .into_iter()
         .map(|(key, entry)| Step::PutEntry {
@@ -281,12 +313,23 @@ fn make(attachment: &Attachment, observed: &Observed) -> Plan {
         link: host.name().clone(),
         hooks: BTreeSet::from(POD_HOOKS),
     });
-    plan.push(Step::SetUpPod(pod_spec(attachment)));
+    plan.push(Step::SetUpPod(PodSpec {
+        detects_duplicates,
+        ..pod_spec(attachment)
+    }));
     plan.push(Step::JoinBridge {
         link: host,
         bridge: attachment.bridge.clone(),
         hairpin: attachment.hairpin,
+        options: attachment.port.clone(),
     });
+    if detects_duplicates {
+        // Only now is there a wire that a neighbour could answer by.
+        plan.push(Step::AwaitAddresses {
+            netns: attachment.netns.clone(),
+            ifname: attachment.key.ifname.clone(),
+        });
+    }
     plan.append(Plan::of(ports));
     plan
 }
@@ -312,6 +355,7 @@ fn pod_spec(attachment: &Attachment) -> PodSpec {
             .iter()
             .map(|assigned| assigned.address)
             .collect(),
+        detects_duplicates: false,
         routes: attachment.routes.clone(),
     }
 }

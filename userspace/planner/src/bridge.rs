@@ -4,15 +4,17 @@
 //! that is not ours gets at most the gateway's address, where nothing speaks against it; nothing that it has is
 //! changed or removed. No bridge is ever deleted: others may have become its ports. Knows nothing of pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{InterfaceAddress, Network, NetworkName};
+use model::{IfName, InterfaceAddress, Network, NetworkName};
 
 use crate::mtu::network_mtu;
 use crate::sysctl::{Families, forward, quiet};
 use crate::uplink::{Ours, is_link_local};
 use crate::{BridgeSpec, Link, LinkKind, Observed, Plan, Refusal, Step};
+
+mod vlan;
 
 const ALIAS: &str = "viaduct ";
 
@@ -30,8 +32,14 @@ pub(crate) fn is_our_alias(alias: Option<&str>) -> bool {
 /// Plans the bridge of `network`, and the forwarding that its families need. `observed` is of
 /// [`crate::Scope::Node`] with [`crate::node_sysctls`]. A network without ranges needs no bridge yet.
 pub fn plan_bridge(network: &Network, observed: &Observed) -> Result<Plan, Refusal> {
-    let link = observed.links.get(&network.bridge);
-    let mut plan = bridge_steps(network, link, observed)?;
+    let gateway_link = network.gateway_link();
+    let site = Site {
+        observed,
+        bridge: observed.links.get(&network.bridge),
+        vlan_link: gateway_link.and_then(|name| observed.links.get(&name)),
+        networks: std::slice::from_ref(network),
+    };
+    let mut plan = bridge_steps(network, &site)?;
     let ours = Ours::of_networks(std::slice::from_ref(network), observed);
     plan.append(Plan::of(forward(families(network), observed, &ours)));
     Ok(plan)
@@ -45,22 +53,70 @@ pub(crate) fn families(network: &Network) -> Families {
     }
 }
 
-/// The steps that concern the bridge alone, given what it is (or will be by steps planned before).
-pub(crate) fn bridge_steps(
-    network: &Network,
-    link: Option<&Link>,
-    observed: &Observed,
-) -> Result<Plan, Refusal> {
+/// A network's links as they are, or will be by steps planned before, and what other networks have there.
+pub(crate) struct Site<'a> {
+    /// What was seen of the node.
+    pub(crate) observed: &'a Observed,
+    /// The bridge.
+    pub(crate) bridge: Option<&'a Link>,
+    /// The link that has the gateways, where that is not the bridge.
+    pub(crate) vlan_link: Option<&'a Link>,
+    /// All networks of the node.
+    pub(crate) networks: &'a [Network],
+}
+
+impl Site<'_> {
+    /// The gateways of all networks that have them on a link: they contradict nobody. Which of the networks is planned
+    /// first must not matter.
+    fn gateways(&self, link: &IfName) -> BTreeSet<InterfaceAddress> {
+        let networks = self.networks.iter();
+        let on_link = networks.filter(|network| network.gateway_link().as_ref() == Some(link));
+        on_link.flat_map(gateways).collect()
+    }
+
+    /// The MTU that the bridge will have: that of the network that it was made for.
+    fn bridge_mtu(&self, network: &Network) -> u32 {
+        let Some(bridge) = self.bridge else {
+            return network_mtu(network, self.observed);
+        };
+        let mut networks = self.networks.iter();
+        let owner = networks.find(|other| other.bridge == network.bridge && is_of(bridge, other));
+        owner.map_or(bridge.mtu, |owner| network_mtu(owner, self.observed))
+    }
+}
+
+/// The steps that concern the network's links alone.
+pub(crate) fn bridge_steps(network: &Network, site: &Site<'_>) -> Result<Plan, Refusal> {
     if network.ranges.is_empty() {
         return Ok(Plan::default());
     }
-    match link {
-        None => Ok(make(network, observed)),
-        Some(link) if link.kind != LinkKind::Bridge => Err(Refusal::NotABridge {
-            bridge: network.bridge.clone(),
-        }),
-        Some(link) if is_of(link, network) => Ok(mend(network, link, observed)),
-        Some(link) => borrow(network, link),
+    let mut plan = match site.bridge {
+        None => make(network, site.observed),
+        Some(link) if link.kind != LinkKind::Bridge => {
+            return Err(Refusal::NotABridge {
+                bridge: network.bridge.clone(),
+            });
+        }
+        Some(link) if is_of(link, network) => mend(network, link, site.observed),
+        Some(link) => borrow(network, link, site)?,
+    };
+    if let Some(link) = site.bridge {
+        plan.append(filter_vlans(network, link)?);
+    }
+    plan.append(vlan::steps(network, site)?);
+    Ok(plan)
+}
+
+/// A bridge of others is not changed so much that it would forward other frames than before.
+fn filter_vlans(network: &Network, present: &Link) -> Result<Plan, Refusal> {
+    if !network.options.port.vlans.is_managed() || present.switching.filters_vlans {
+        return Ok(Plan::default());
+    }
+    let bridge = network.bridge.clone();
+    if is_of(present, network) || is_our_alias(present.alias.as_deref()) {
+        Ok(Plan::of([Step::SetVlanFiltering { bridge, on: true }]))
+    } else {
+        Err(Refusal::NoVlanFiltering { bridge })
     }
 }
 
@@ -69,10 +125,19 @@ pub(crate) fn is_of(link: &Link, network: &Network) -> bool {
     link.is_signed(&bridge_alias(&network.name), network.bridge_mac())
 }
 
-/// The addresses that the bridge is to have. Two ranges with one gateway make one address, of the wider subnet.
+/// The addresses that the bridge itself is to have.
+fn bridge_gateways(network: &Network) -> Vec<InterfaceAddress> {
+    match network.gateway_vlan() {
+        Some(_) => Vec::new(),
+        None => gateways(network),
+    }
+}
+
+/// The addresses that the node is to have as the gateway. Two ranges with one gateway make one address, of the wider subnet.
 pub(crate) fn gateways(network: &Network) -> Vec<InterfaceAddress> {
     let mut widest: BTreeMap<IpAddr, u8> = BTreeMap::new();
-    for gateway in network.gateways() {
+    let own = network.gateways();
+    for gateway in own.iter().filter(|_| network.options.gateway) {
         let length = widest.entry(gateway.address).or_insert(gateway.prefix_len);
         *length = gateway.prefix_len.min(*length);
     }
@@ -87,7 +152,7 @@ fn make(network: &Network, observed: &Observed) -> Plan {
     let link = network.bridge.clone();
     let mut plan = Plan::of([create(network, observed)]);
     plan.append(Plan::of(quiet(&link, observed)));
-    for address in gateways(network) {
+    for address in bridge_gateways(network) {
         plan.push(Step::AddAddress {
             link: link.clone(),
             address,
@@ -102,6 +167,7 @@ fn create(network: &Network, observed: &Observed) -> Step {
         name: network.bridge.clone(),
         mac: network.bridge_mac(),
         mtu: network_mtu(network, observed),
+        filters_vlans: network.options.port.vlans.is_managed(),
         alias: bridge_alias(&network.name),
     })
 }
@@ -122,50 +188,78 @@ fn mend(network: &Network, present: &Link, observed: &Observed) -> Plan {
         plan.push(Step::SetMtu { link: link(), mtu });
     }
     plan.append(Plan::of(quiet(&network.bridge, observed)));
-    for address in gateways(network) {
-        if present.addresses.contains(&address) {
-            continue;
-        }
-        let others = present.addresses.iter();
-        let same = others.filter(|other| other.address == address.address);
-        plan.append(Plan::of(same.map(|other| Step::RemoveAddress {
-            link: link(),
-            address: *other,
-        })));
-        plan.push(Step::AddAddress {
-            link: link(),
-            address,
-        });
-    }
+    plan.append(replace(&network.bridge, present, &bridge_gateways(network)));
     if !present.up {
         plan.push(Step::SetUp { link: link() });
     }
     plan
 }
 
-fn borrow(network: &Network, present: &Link) -> Result<Plan, Refusal> {
-    let wanted = gateways(network);
+/// Gives a link of ours the addresses that it lacks; one that it has with another prefix length goes.
+fn replace(name: &IfName, present: &Link, wanted: &[InterfaceAddress]) -> Plan {
     let mut plan = Plan::default();
-    for address in wanted.iter().filter(|own| !present.addresses.contains(own)) {
+    let missing = wanted.iter().filter(|own| !present.addresses.contains(own));
+    for address in missing {
         let others = present.addresses.iter();
-        let mut foreign = others.filter(|other| !wanted.contains(other));
-        if let Some(other) = foreign.find(|other| contradicts(other, address)) {
-            return Err(Refusal::BridgeAddress {
-                bridge: network.bridge.clone(),
-                wanted: *address,
-                present: *other,
-            });
-        }
+        let same = others.filter(|other| other.address == address.address);
+        plan.append(remove(name, same));
         plan.push(Step::AddAddress {
-            link: network.bridge.clone(),
+            link: name.clone(),
             address: *address,
         });
     }
+    plan
+}
+
+fn remove<'a>(name: &IfName, addresses: impl Iterator<Item = &'a InterfaceAddress>) -> Plan {
+    Plan::of(addresses.map(|address| Step::RemoveAddress {
+        link: name.clone(),
+        address: *address,
+    }))
+}
+
+fn borrow(network: &Network, present: &Link, site: &Site<'_>) -> Result<Plan, Refusal> {
+    let wanted = bridge_gateways(network);
+    let mut plan = lend(network, &network.bridge, present, &wanted, site)?;
     if !present.up {
         plan.push(Step::SetUp {
             link: network.bridge.clone(),
         });
     }
+    Ok(plan)
+}
+
+/// Gives a link of others the addresses that it lacks, where nothing of theirs contradicts, or may go (BEHAVIOURS R3).
+fn lend(
+    network: &Network,
+    name: &IfName,
+    present: &Link,
+    wanted: &[InterfaceAddress],
+    site: &Site<'_>,
+) -> Result<Plan, Refusal> {
+    let known = site.gateways(name);
+    let missing = || wanted.iter().filter(|own| !present.addresses.contains(own));
+    let others = present.addresses.iter();
+    let foreign = others.filter(|other| !wanted.contains(other) && !known.contains(other));
+    let mut in_the_way = BTreeSet::new();
+    for other in foreign {
+        let Some(address) = missing().find(|own| contradicts(other, own)) else {
+            continue;
+        };
+        if !network.options.force_address {
+            return Err(Refusal::BridgeAddress {
+                bridge: name.clone(),
+                wanted: *address,
+                present: *other,
+            });
+        }
+        in_the_way.insert(*other);
+    }
+    let mut plan = remove(name, in_the_way.iter());
+    plan.append(Plan::of(missing().map(|address| Step::AddAddress {
+        link: name.clone(),
+        address: *address,
+    })));
     Ok(plan)
 }
 

@@ -38,6 +38,15 @@ pub enum Difference {
         /// What was decided.
         wanted: bool,
     },
+    /// The port is or is not isolated, other than decided.
+    Isolation {
+        /// The host's end.
+        link: IfName,
+        /// What was decided.
+        wanted: bool,
+    },
+    /// The port is not in the VLANs that were decided.
+    Vlans(IfName),
     /// A program is not attached.
     HookMissing {
         /// The host's end.
@@ -110,11 +119,8 @@ fn link_differences(attachment: &Attachment, link: &Link, observed: &Observed) -
             link: name(),
             bridge: attachment.bridge.clone(),
         });
-    } else if link.hairpin != attachment.hairpin {
-        differences.push(Difference::Hairpin {
-            link: name(),
-            wanted: attachment.hairpin,
-        });
+    } else {
+        differences.extend(port_differences(attachment, link));
     }
     for hook in POD_HOOKS {
         if !link.hooks.contains(&hook) {
@@ -122,6 +128,21 @@ fn link_differences(attachment: &Attachment, link: &Link, observed: &Observed) -
         }
     }
     differences
+}
+
+fn port_differences(attachment: &Attachment, port: &Link) -> Vec<Difference> {
+    let link = attachment.host_link().name().clone();
+    let options = &attachment.port;
+    let hairpin = (port.hairpin != attachment.hairpin).then(|| Difference::Hairpin {
+        link: link.clone(),
+        wanted: attachment.hairpin,
+    });
+    let isolation = (port.switching.isolated != options.isolated).then(|| Difference::Isolation {
+        link: link.clone(),
+        wanted: options.isolated,
+    });
+    let vlans = (!port.switching.has(&options.vlans)).then_some(Difference::Vlans(link));
+    [hairpin, isolation, vlans].into_iter().flatten().collect()
 }
 
 /// The programs on the host's end.
@@ -171,6 +192,11 @@ impl fmt::Display for Difference {
                 let state = if *wanted { "off" } else { "on" };
                 write!(f, "hairpin of {link} is {state}")
             }
+            Self::Isolation { link, wanted } => {
+                let state = if *wanted { "not isolated" } else { "isolated" };
+                write!(f, "{link} is {state}")
+            }
+            Self::Vlans(link) => write!(f, "{link} is not in the VLANs that were decided"),
             Self::HookMissing { link, hook } => write!(f, "{hook} is not attached to {link}"),
             Self::PodLinkGone(ifname) => write!(f, "{ifname} is gone from the pod"),
             Self::PodLinkDown(ifname) => write!(f, "{ifname} is down in the pod"),

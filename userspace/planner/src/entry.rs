@@ -78,6 +78,8 @@ pub enum Entry {
         generation: u32,
         /// Whether flows to the outside are masqueraded.
         masquerade: bool,
+        /// Whether the pod may send with addresses that are not its own.
+        trusted: bool,
     },
     /// A free row that remembers the generation of its last owner. Written in place of a removal.
     FreePod {
@@ -335,6 +337,7 @@ impl Entry {
             bridge,
             generation,
             masquerade,
+            trusted,
         } = self
         else {
             return Ok(());
@@ -346,7 +349,8 @@ impl Entry {
         write!(
             f,
             "{mac} behind {link} on {bridge}, generation {generation}, {mode}"
-        )
+        )?;
+        f.write_str(if *trusted { ", not checked" } else { "" })
     }
 }
 

@@ -48,12 +48,14 @@ pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{Ends, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic};
 pub use mtu::{Resize, network_mtu, plan_mtu};
 pub use node::{NodeIntent, NodePlan, flow_entries, flow_quota, plan_node};
-pub use observed::{Link, LinkKind, Observed, PodSide, RouteEntry, Scope};
+pub use observed::{
+    Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Switching, VlanMember, wanted_vlans,
+};
 pub use plan::Plan;
 pub use refusal::{Category, PortOwner, Refusal};
 pub use repair::{Finding, Reason, Repair, Stray, plan_repair};
 pub use reserved::{ReservedPorts, claimed_ports, plan_reserved_ports, reserved_ports_key};
 pub use socket_hook::SocketHook;
-pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec};
+pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec, VlanLinkSpec};
 pub use sysctl::node_sysctls;
 pub use tables::attachment_entries;

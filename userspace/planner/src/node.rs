@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
-use crate::bridge::{bridge_steps, families, gateways, is_of};
+use crate::bridge::{Site, bridge_steps, families, gateways, is_of};
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::prefix::prefixes;
 use crate::socket_hook::attach_sockets;
@@ -17,7 +17,7 @@ use crate::sysctl::{Families, forward};
 use crate::uplink::{self, Ours, UPLINK_HOOKS, is_link_local, uplinks};
 use crate::{
     BypassMode, Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records,
-    Refusal, Step,
+    Refusal, Step, Switching, VlanMember,
 };
 
 /// Ports that MASQUERADE may move a flow to: all that no system service has, as the kernel's MASQUERADE. Whatever else
@@ -68,7 +68,7 @@ pub struct NodePlan {
 /// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
 pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) -> NodePlan {
     let ours = Ours::of_networks(&intent.networks, observed).with_records(records);
-    let mut bridges = Bridges::new(observed);
+    let mut bridges = Bridges::new(&intent.networks, observed);
     for network in &intent.networks {
         bridges.plan(network);
     }
@@ -115,6 +115,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
 
 /// The bridges of all networks, planned one after the other: several networks may be on one.
 struct Bridges<'a> {
+    networks: &'a [Network],
     observed: &'a Observed,
     /// Bridges as they will be by the steps planned so far.
     planned: BTreeMap<IfName, Link>,
@@ -124,8 +125,9 @@ struct Bridges<'a> {
 }
 
 impl<'a> Bridges<'a> {
-    fn new(observed: &'a Observed) -> Self {
+    fn new(networks: &'a [Network], observed: &'a Observed) -> Self {
         Self {
+            networks,
             observed,
             planned: BTreeMap::new(),
             plan: Plan::default(),
@@ -135,14 +137,23 @@ impl<'a> Bridges<'a> {
     }
 
     fn plan(&mut self, network: &'a Network) {
-        let seen = self.observed.links.get(&network.bridge);
-        let link = self.planned.get(&network.bridge).or(seen);
-        match bridge_steps(network, link, self.observed) {
+        let link = |name: &IfName| self.planned.get(name).or(self.observed.links.get(name));
+        let gateway_link = network.gateway_link();
+        let site = Site {
+            observed: self.observed,
+            bridge: link(&network.bridge),
+            vlan_link: gateway_link.as_ref().and_then(link),
+            networks: self.networks,
+        };
+        match bridge_steps(network, &site) {
             Ok(steps) => {
-                let link = after(link.cloned(), &steps);
-                if let Some(link) = link {
-                    self.planned.insert(network.bridge.clone(), link);
-                }
+                let names = [Some(&network.bridge), gateway_link.as_ref()];
+                let names: BTreeSet<&IfName> = names.into_iter().flatten().collect();
+                let links = names.into_iter().filter_map(|name| {
+                    Some((name.clone(), after(name, link(name).cloned(), &steps)?))
+                });
+                let links: Vec<_> = links.collect();
+                self.planned.extend(links);
                 self.plan.append(steps);
                 self.accepted.push(network);
             }
@@ -161,14 +172,17 @@ impl<'a> Bridges<'a> {
             let users = || {
                 self.accepted
                     .iter()
-                    .filter(|network| network.bridge == *name)
+                    .filter(|network| network.gateway_link().as_ref() == Some(name))
+            };
+            let leads_here = |bridge: &IfName| {
+                bridge == name || users().any(|network| network.bridge == *bridge)
             };
             if !users().any(|network| is_of(link, network)) {
                 continue;
             }
             let mut keep: BTreeSet<IpAddr> = attachments()
-                .filter(|attachment| attachment.bridge == *name)
-                .flat_map(|attachment| attachment.addresses.iter().map(|a| a.gateway))
+                .filter(|attachment| leads_here(&attachment.bridge))
+                .flat_map(|attachment| attachment.addresses.iter().filter_map(|a| a.gateway))
                 .collect();
             keep.extend(
                 users()
@@ -200,43 +214,79 @@ impl<'a> Bridges<'a> {
     }
 }
 
-/// A bridge as it will be, as far as planning another network on it needs to know.
-fn after(link: Option<Link>, steps: &Plan) -> Option<Link> {
-    let mut link = link.or_else(|| steps.steps().iter().find_map(created))?;
-    for step in steps.steps() {
-        link.addresses
-            .extend(step.added_address().map(|(_, own)| own));
-        if let Some((_, removed)) = step.removed_address() {
+/// A link as it will be, as far as planning another network on it needs to know.
+fn after(name: &IfName, link: Option<Link>, steps: &Plan) -> Option<Link> {
+    let steps = || steps.steps().iter();
+    let mut link = link.or_else(|| steps().find_map(|step| created(name, step)))?;
+    for step in steps() {
+        let added = step.added_address().filter(|(of, _)| *of == name);
+        link.addresses.extend(added.map(|(_, own)| own));
+        if let Some((_, removed)) = step.removed_address().filter(|(of, _)| *of == name) {
             link.addresses.retain(|own| *own != removed);
+        }
+        match step {
+            Step::SetVlanFiltering { bridge, on } if bridge == name => {
+                link.switching.filters_vlans = *on;
+            }
+            Step::SetBridgeVlan { bridge, vlan, .. } if bridge == name => {
+                link.switching.vlans.insert(*vlan, VlanMember::default());
+            }
+            _ => {}
         }
     }
     Some(link)
 }
 
-fn created(step: &Step) -> Option<Link> {
-    let Step::CreateBridge(spec) = step else {
-        return None;
-    };
-    Some(Link {
+/// The link that a step makes, without an index yet.
+fn created(name: &IfName, step: &Step) -> Option<Link> {
+    let new = |kind, mac, mtu, alias: &str, switching| Link {
         index: 0,
-        kind: LinkKind::Bridge,
-        mac: Some(spec.mac),
-        mtu: spec.mtu,
+        kind,
+        mac,
+        mtu,
         up: true,
         promiscuous: false,
         point_to_point: false,
         controller: None,
         hairpin: false,
-        alias: Some(spec.alias.clone()),
+        switching,
+        alias: Some(alias.to_owned()),
         addresses: Vec::new(),
         avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
-    })
+    };
+    match step {
+        Step::CreateBridge(spec) if spec.name == *name => {
+            let switching = Switching {
+                filters_vlans: spec.filters_vlans,
+                ..Switching::default()
+            };
+            let mac = Some(spec.mac);
+            Some(new(LinkKind::Bridge, mac, spec.mtu, &spec.alias, switching))
+        }
+        Step::CreateVlanLink(spec) if spec.name == *name => {
+            let switching = Switching {
+                vlan_of: Some((0, spec.vlan)),
+                ..Switching::default()
+            };
+            Some(new(LinkKind::Ethernet, None, 0, &spec.alias, switching))
+        }
+        _ => None,
+    }
 }
 
+/// The subnets that are the pods' alone. Where the node is not the pods' gateway, their subnet is that of a wire that
+/// others are on, too.
 fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
-    let configured = networks.iter().flat_map(|network| network.subnets());
+    let shared: BTreeSet<&NetworkName> = networks
+        .iter()
+        .filter(|network| !network.options.gateway)
+        .map(|network| &network.name)
+        .collect();
+    let own = networks.iter().filter(|network| network.options.gateway);
+    let configured = own.flat_map(|network| network.subnets());
     let attachments = records.values().map(|record| &record.attachment);
+    let attachments = attachments.filter(|one| !shared.contains(&one.key.network));
     let assigned = attachments.flat_map(|attachment| &attachment.addresses);
     let live = assigned.filter_map(|assigned| assigned.address.subnet());
     configured.chain(live).collect()

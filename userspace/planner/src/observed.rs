@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{Attachment, Cidr, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route};
+use model::{
+    Attachment, Cidr, IfName, InterfaceAddress, Mac, Netns, NetnsPath, PortVlans, Route, VlanId,
+};
 
 use crate::entry::Entries;
 use crate::{HeldPorts, Hook, SocketHook, SysctlKey};
@@ -100,6 +102,8 @@ pub struct Link {
     pub controller: Option<u32>,
     /// Whether the bridge sends frames back by this port.
     pub hairpin: bool,
+    /// What it is among VLANs and bridge ports besides.
+    pub switching: Switching,
     /// Alias.
     pub alias: Option<String>,
     /// Addresses, in the kernel's order (primary ones before their secondaries).
@@ -109,6 +113,54 @@ pub struct Link {
     pub avoided: BTreeSet<IpAddr>,
     /// Our programs that are attached to it.
     pub hooks: BTreeSet<Hook>,
+}
+
+/// What a link is among VLANs and bridge ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Switching {
+    /// Whether a bridge keeps VLANs apart.
+    pub filters_vlans: bool,
+    /// Whether a bridge port is kept apart from other isolated ports.
+    pub isolated: bool,
+    /// VLANs of a bridge port, or of the node itself on a bridge, where the bridge keeps them apart.
+    pub vlans: BTreeMap<VlanId, VlanMember>,
+    /// Of which link and which of its VLANs this is the end.
+    pub vlan_of: Option<(u32, VlanId)>,
+}
+
+/// How a port is in a VLAN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VlanMember {
+    /// Whether frames that come without a tag are of this VLAN.
+    pub pvid: bool,
+    /// Whether frames of this VLAN leave without a tag.
+    pub untagged: bool,
+}
+
+/// The VLANs that a port is to have.
+pub fn wanted_vlans(vlans: &PortVlans) -> BTreeMap<VlanId, VlanMember> {
+    let access = VlanMember {
+        pvid: true,
+        untagged: true,
+    };
+    let tagged = vlans.trunk.iter().map(|id| (*id, VlanMember::default()));
+    tagged.chain(vlans.access.map(|id| (id, access))).collect()
+}
+
+impl Switching {
+    /// Whether a port has the VLANs that it is to have, and none besides that it is not to keep.
+    pub(crate) fn has(&self, wanted: &PortVlans) -> bool {
+        if !wanted.is_managed() {
+            return true;
+        }
+        let all = wanted_vlans(wanted);
+        if wanted.keeps_default {
+            let mut all = all.iter();
+            all.all(|(id, member)| self.vlans.get(id) == Some(member))
+        } else {
+            all == self.vlans
+        }
+    }
 }
 
 impl Link {

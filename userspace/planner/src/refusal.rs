@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use model::{
     AttachmentKey, IfName, InterfaceAddress, Mac, NetnsPath, NetworkName, PodName, PortMapping,
+    VlanId,
 };
 
 /// Who has published a port.
@@ -115,6 +116,30 @@ pub enum Refusal {
         /// The bridge.
         bridge: IfName,
     },
+    /// A VLAN is asked for on a bridge of others that does not keep VLANs apart.
+    #[error(
+        "\"{bridge}\" is not ours and does not filter VLANs: ip link set {bridge} type bridge vlan_filtering 1"
+    )]
+    NoVlanFiltering {
+        /// The bridge.
+        bridge: IfName,
+    },
+    /// The name of a VLAN's interface belongs to another link.
+    #[error("\"{name}\" already exists but is not VLAN {vlan} of {bridge}")]
+    NotAVlan {
+        /// The name.
+        name: IfName,
+        /// The bridge.
+        bridge: IfName,
+        /// The VLAN.
+        vlan: VlanId,
+    },
+    /// A VLAN's interface would have a name that Linux does not take.
+    #[error("{name:?} is no name for an interface: give the bridge a shorter one")]
+    LongName {
+        /// The name.
+        name: String,
+    },
     /// A bridge that is not ours has another address (BEHAVIOURS R3).
     #[error("\"{bridge}\" already has an IP address different from {wanted}")]
     BridgeAddress {
@@ -187,11 +212,14 @@ impl Refusal {
             | Self::InterfaceExists { .. }
             | Self::ForeignLink { .. }
             | Self::NotABridge { .. }
+            | Self::NotAVlan { .. }
+            | Self::NoVlanFiltering { .. }
             | Self::BridgeAddress { .. }
             | Self::PortTaken { .. } => Category::Conflict,
             Self::GatewayRequested { .. }
             | Self::RequestsLeft { .. }
             | Self::PortContradiction { .. }
+            | Self::LongName { .. }
             | Self::UnusableMac { .. } => Category::InvalidConfig,
             Self::NoNetns { .. } => Category::InvalidEnvironment,
             Self::NoRanges { .. } | Self::NoBridge { .. } => Category::Unavailable,

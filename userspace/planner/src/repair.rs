@@ -189,6 +189,7 @@ fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed
             link: attachment.host_link(),
             bridge: attachment.bridge.clone(),
             hairpin: attachment.hairpin,
+            options: attachment.port.clone(),
         });
     }
     plan.append(Plan::of(ports));
@@ -198,7 +199,11 @@ fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed
 fn is_of_port(difference: &Difference) -> bool {
     matches!(
         difference,
-        Difference::HostLinkDown(_) | Difference::NotInBridge { .. } | Difference::Hairpin { .. }
+        Difference::HostLinkDown(_)
+            | Difference::NotInBridge { .. }
+            | Difference::Hairpin { .. }
+            | Difference::Isolation { .. }
+            | Difference::Vlans(_)
     )
 }
 

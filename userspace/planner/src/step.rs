@@ -5,7 +5,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, Route};
+mod spec;
+
+use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, PortOptions, VlanId};
+
+pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
 
 use crate::{Claim, Entry, EntryKey, SocketHook};
 
@@ -32,52 +36,6 @@ pub enum Hook {
     UplinkOut,
 }
 
-/// A bridge to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BridgeSpec {
-    /// Interface name.
-    pub name: IfName,
-    /// Ethernet address, set in the same message that makes the bridge: udev never sees another.
-    pub mac: Mac,
-    /// MTU in bytes.
-    pub mtu: u32,
-    /// Alias, by which we know the bridge to be ours.
-    pub alias: String,
-}
-
-/// A veth pair to make: one end in the host's namespace, the other at once in the pod's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VethSpec {
-    /// The host's end.
-    pub host: ManagedLink,
-    /// Alias of the host's end, by which we know it to be ours.
-    pub alias: String,
-    /// Ethernet address of the host's end.
-    pub host_mac: Mac,
-    /// Name of the pod's end.
-    pub pod: IfName,
-    /// Ethernet address of the pod's end.
-    pub pod_mac: Mac,
-    /// MTU of both ends in bytes.
-    pub mtu: u32,
-    /// The pod's namespace.
-    pub netns: Netns,
-}
-
-/// What to set up inside of a pod's namespace: loopback up, no duplicate address detection, addresses, link up,
-/// routes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodSpec {
-    /// The pod's namespace.
-    pub netns: Netns,
-    /// The pod's interface.
-    pub ifname: IfName,
-    /// Addresses, set with `IFA_F_NODAD`.
-    pub addresses: Vec<InterfaceAddress>,
-    /// Routes, each with its gateway.
-    pub routes: Vec<Route>,
-}
-
 /// One effect. Every step is idempotent: executed on a kernel that already has it, it succeeds and changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -94,6 +52,31 @@ pub enum Step {
     CreateBridge(BridgeSpec),
     /// Remove a bridge that we made and that has no port.
     DeleteBridge {
+        /// Interface name.
+        name: IfName,
+        /// The alias that proves it ours.
+        alias: String,
+    },
+    /// Let a bridge keep VLANs apart, or take that back.
+    SetVlanFiltering {
+        /// The bridge.
+        bridge: IfName,
+        /// Whether it is to.
+        on: bool,
+    },
+    /// Make the node itself a member of a VLAN of a bridge, or take that back.
+    SetBridgeVlan {
+        /// The bridge.
+        bridge: IfName,
+        /// The VLAN.
+        vlan: VlanId,
+        /// Whether it is to be one.
+        member: bool,
+    },
+    /// Make the node's end of a VLAN of a bridge; fails when the name is taken by anything else.
+    CreateVlanLink(VlanLinkSpec),
+    /// Remove such a link that we made.
+    DeleteVlanLink {
         /// Interface name.
         name: IfName,
         /// The alias that proves it ours.
@@ -157,7 +140,7 @@ pub enum Step {
         /// The alias that proves it ours.
         alias: String,
     },
-    /// Make the host's end a port of a bridge, set the port's hairpin flag, and set it up.
+    /// Make the host's end a port of a bridge, set what holds for the port, and set it up.
     JoinBridge {
         /// The host's end.
         link: ManagedLink,
@@ -165,9 +148,18 @@ pub enum Step {
         bridge: IfName,
         /// Whether the bridge sends frames back by this port.
         hairpin: bool,
+        /// What else holds for the port.
+        options: PortOptions,
     },
     /// Set up the inside of the pod.
     SetUpPod(PodSpec),
+    /// Wait until IPv6 is sure that nobody else has the pod's addresses; fails when somebody has.
+    AwaitAddresses {
+        /// The pod's namespace.
+        netns: Netns,
+        /// The pod's interface.
+        ifname: IfName,
+    },
     /// Attach programs to a link, or replace those of ours that are attached, without losing a packet.
     Attach {
         /// The link.
@@ -242,6 +234,23 @@ impl Step {
                 name: spec.name.clone(),
                 alias: spec.alias.clone(),
             }),
+            Self::SetVlanFiltering { bridge, on } => Some(Self::SetVlanFiltering {
+                bridge: bridge.clone(),
+                on: !on,
+            }),
+            Self::SetBridgeVlan {
+                bridge,
+                vlan,
+                member,
+            } => Some(Self::SetBridgeVlan {
+                bridge: bridge.clone(),
+                vlan: *vlan,
+                member: !member,
+            }),
+            Self::CreateVlanLink(spec) => Some(Self::DeleteVlanLink {
+                name: spec.name.clone(),
+                alias: spec.alias.clone(),
+            }),
             Self::AddAddress { link, address } => Some(Self::RemoveAddress {
                 link: link.clone(),
                 address: *address,
@@ -280,7 +289,7 @@ impl Step {
                 previous,
             } => Some(undo_put(key, entry, previous.as_ref())),
             Self::RemoveEntry { key, previous } => undo_remove(key, previous),
-            // The first five go when what they were done to is undone, and are right on what stays; what the rest
+            // The first six go when what they were done to is undone, and are right on what stays; what the rest
             // removed is gone for good.
             Self::SetMac { .. }
             | Self::SetMtu { .. }
@@ -288,7 +297,9 @@ impl Step {
             | Self::SetUp { .. }
             | Self::JoinBridge { .. }
             | Self::SetUpPod(_)
+            | Self::AwaitAddresses { .. }
             | Self::DeleteBridge { .. }
+            | Self::DeleteVlanLink { .. }
             | Self::DeleteVeth { .. }
             | Self::Sweep => None,
         }
@@ -399,6 +410,22 @@ impl fmt::Display for Step {
             Self::DeleteBridge { name, alias } => {
                 write!(f, "delete bridge {name} if its alias is {alias:?}")
             }
+            Self::SetVlanFiltering { bridge, on } => {
+                let verb = if *on { "let" } else { "no more let" };
+                write!(f, "{verb} {bridge} keep VLANs apart")
+            }
+            Self::SetBridgeVlan {
+                bridge,
+                vlan,
+                member,
+            } => {
+                let verb = if *member { "add" } else { "remove" };
+                write!(f, "{verb} the node as a member of VLAN {vlan} of {bridge}")
+            }
+            Self::CreateVlanLink(spec) => spec.fmt(f),
+            Self::DeleteVlanLink { name, alias } => {
+                write!(f, "delete VLAN link {name} if its alias is {alias:?}")
+            }
             Self::SetMac { link, mac } => write!(f, "set the MAC address of {link} to {mac}"),
             Self::SetMtu { link, mtu } => write!(f, "set the MTU of {link} to {mtu}"),
             Self::SetPodMtu { netns, ifname, mtu } => {
@@ -421,11 +448,19 @@ impl fmt::Display for Step {
                 link,
                 bridge,
                 hairpin,
+                options,
             } => {
                 let mode = if *hairpin { "with" } else { "without" };
-                write!(f, "make {link} a port of {bridge} {mode} hairpin, up")
+                write!(f, "make {link} a port of {bridge} {mode} hairpin")?;
+                port(options, f)?;
+                f.write_str(", up")
             }
             Self::SetUpPod(spec) => spec.fmt(f),
+            Self::AwaitAddresses { netns, ifname } => write!(
+                f,
+                "wait until nobody else has the addresses of {ifname} in {}",
+                netns.path
+            ),
             Self::Attach { link, hooks } => write!(f, "attach {} to {link}", list(hooks)),
             Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),
             Self::AttachSockets { hooks } => write!(f, "attach {} to the cgroup", list(hooks)),
@@ -439,44 +474,18 @@ impl fmt::Display for Step {
     }
 }
 
-impl fmt::Display for BridgeSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "make bridge {}: MAC {}, MTU {}, alias {:?}",
-            self.name, self.mac, self.mtu, self.alias
-        )
+fn port(options: &PortOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if options.isolated {
+        f.write_str(", isolated")?;
     }
-}
-
-impl fmt::Display for VethSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "make veth {} ({}, alias {:?}) with {} ({}) in {}, MTU {}",
-            self.host, self.host_mac, self.alias, self.pod, self.pod_mac, self.netns.path, self.mtu
-        )
+    let vlans = &options.vlans;
+    if let Some(access) = vlans.access {
+        write!(f, ", in VLAN {access}")?;
     }
-}
-
-impl fmt::Display for PodSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            netns,
-            ifname,
-            addresses,
-            routes,
-        } = self;
-        write!(f, "set up {ifname} in {}: {}", netns.path, list(addresses))?;
-        for route in routes {
-            write!(f, "; {} via ", route.destination)?;
-            match route.gateway {
-                Some(gateway) => write!(f, "{gateway}")?,
-                None => write!(f, "{ifname}")?,
-            }
-        }
-        Ok(())
+    if !vlans.trunk.is_empty() {
+        write!(f, ", tagged in VLANs {}", list(&vlans.trunk))?;
     }
+    Ok(())
 }
 
 fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {

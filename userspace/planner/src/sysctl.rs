@@ -16,8 +16,12 @@ pub fn node_sysctls(intent: &NodeIntent, observed: &Observed) -> BTreeSet<Sysctl
     let ours = Ours::of_networks(&intent.networks, observed);
     let mut keys = BTreeSet::from([v4_forwarding(), v6_forwarding()]);
     for network in &intent.networks {
-        let quiet = quiet_keys(&network.bridge);
-        keys.extend(quiet.into_iter().flatten());
+        let links = [Some(network.bridge.clone()), network.gateway_link()];
+        let quiet = links
+            .into_iter()
+            .flatten()
+            .flat_map(|link| quiet_keys(&link));
+        keys.extend(quiet.flatten());
     }
     keys.extend(followed(observed, &ours).iter().map(accept_ra));
     keys

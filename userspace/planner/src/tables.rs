@@ -23,6 +23,7 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
             bridge: LinkRef::Name(attachment.bridge.clone()),
             generation: attachment.generation,
             masquerade: attachment.masquerade,
+            trusted: attachment.port.trusted,
         },
     );
     entries.insert(

@@ -32,6 +32,7 @@ pub(crate) fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
         mtu: None,
         hairpin: HairpinMode::HairpinVeth,
         masquerade: true,
+        options: model::BridgeOptions::default(),
     }
 }
 
@@ -91,6 +92,7 @@ pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
         point_to_point: false,
         controller: None,
         hairpin: false,
+        switching: crate::Switching::default(),
         alias: None,
         addresses: addresses.iter().map(|text| parse(text)).collect(),
         avoided: BTreeSet::new(),
@@ -216,6 +218,8 @@ pub(crate) fn seen(attachment: &Attachment) -> Observed {
     host.mac = Some(attachment.key.host_mac());
     host.controller = Some(3);
     host.hairpin = attachment.hairpin;
+    host.switching.isolated = attachment.port.isolated;
+    host.switching.vlans = crate::wanted_vlans(&attachment.port.vlans);
     host.hooks = BTreeSet::from(crate::check::POD_HOOKS);
     node.links
         .insert(attachment.host_link().name().clone(), host);

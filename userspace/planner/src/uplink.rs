@@ -29,7 +29,11 @@ impl Ours {
             let wrong = link.is_some_and(|link| link.kind != LinkKind::Bridge);
             (!wrong).then(|| network.bridge.clone())
         };
-        let configured = networks.iter().filter_map(bridge);
+        let ends = networks
+            .iter()
+            .filter(|network| network.gateway_vlan().is_some());
+        let ends = ends.filter_map(Network::gateway_link);
+        let configured = networks.iter().filter_map(bridge).chain(ends);
         let links = observed.links.iter();
         let signed = links.filter(|(_, link)| is_our_alias(link.alias.as_deref()));
         let signed = signed.map(|(name, _)| name.clone());

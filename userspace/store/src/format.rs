@@ -6,10 +6,13 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::str::FromStr;
 
+mod options;
+
 use model::{
-    Assigned, Attachment, AttachmentKey, HairpinMode, Netns, Network, PodName, PortMapping, Range,
-    RangeSet, Record, State,
+    Assigned, Attachment, AttachmentKey, HairpinMode, InterfaceAddress, Netns, Network, PodName,
+    PortMapping, Range, RangeError, RangeSet, Record, State,
 };
+use options::{StoredOptions, StoredPortOptions, StoredRouteOptions};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub(crate) fn write_record(record: &Record) -> Vec<u8> {
@@ -82,6 +85,8 @@ struct StoredAttachment {
     port_mappings: Vec<StoredPort>,
     masquerade: bool,
     hairpin: bool,
+    #[serde(default, skip_serializing_if = "StoredPortOptions::is_usual")]
+    port: StoredPortOptions,
     slot: u32,
     generation: u32,
 }
@@ -101,14 +106,16 @@ struct StoredPod {
 
 #[derive(Serialize, Deserialize)]
 struct StoredAddress {
-    address: Text<model::InterfaceAddress>,
-    gateway: IpAddr,
+    address: Text<InterfaceAddress>,
+    gateway: Option<IpAddr>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct StoredRoute {
     destination: Text<model::Cidr>,
     gateway: Option<IpAddr>,
+    #[serde(flatten)]
+    options: StoredRouteOptions,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -129,6 +136,8 @@ struct StoredNetwork {
     mtu: Option<u32>,
     hairpin: StoredHairpin,
     masquerade: bool,
+    #[serde(default)]
+    options: StoredOptions,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -136,7 +145,7 @@ struct StoredRange {
     subnet: Text<model::Cidr>,
     first: IpAddr,
     last: IpAddr,
-    gateway: IpAddr,
+    gateway: Option<IpAddr>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -193,6 +202,7 @@ impl From<&Attachment> for StoredAttachment {
             port_mappings: attachment.port_mappings.iter().map(Into::into).collect(),
             masquerade: attachment.masquerade,
             hairpin: attachment.hairpin,
+            port: (&attachment.port).into(),
             slot: attachment.slot,
             generation: attachment.generation,
         }
@@ -217,6 +227,7 @@ impl From<StoredAttachment> for Attachment {
             port_mappings: stored.port_mappings.into_iter().map(Into::into).collect(),
             masquerade: stored.masquerade,
             hairpin: stored.hairpin,
+            port: stored.port.into(),
             slot: stored.slot,
             generation: stored.generation,
         }
@@ -284,6 +295,7 @@ impl From<&model::Route> for StoredRoute {
         Self {
             destination: Text(route.destination),
             gateway: route.gateway,
+            options: (&route.options).into(),
         }
     }
 }
@@ -293,6 +305,7 @@ impl From<StoredRoute> for model::Route {
         Self {
             destination: stored.destination.0,
             gateway: stored.gateway,
+            options: stored.options.into(),
         }
     }
 }
@@ -335,6 +348,7 @@ impl From<&Network> for StoredNetwork {
                 HairpinMode::None => StoredHairpin::None,
             },
             masquerade: network.masquerade,
+            options: (&network.options).into(),
         }
     }
 }
@@ -357,19 +371,35 @@ impl TryFrom<StoredNetwork> for Network {
                 StoredHairpin::None => HairpinMode::None,
             },
             masquerade: stored.masquerade,
+            options: stored.options.into(),
         })
     }
 }
 
 fn range_set(stored: Vec<StoredRange>) -> Result<RangeSet, String> {
-    let ranges = stored.into_iter().map(|range| {
-        let (first, last) = (Some(range.first), Some(range.last));
-        Range::new(range.subnet.0, first, last, Some(range.gateway))
-    });
+    let ranges = stored.into_iter().map(range);
     let ranges = ranges.collect::<Result<Vec<_>, _>>();
     ranges
         .and_then(RangeSet::new)
         .map_err(|error| error.to_string())
+}
+
+/// A range of one address may have been made as such, without room for others in its subnet.
+fn range(stored: StoredRange) -> Result<Range, RangeError> {
+    let StoredRange {
+        subnet,
+        first,
+        last,
+        gateway,
+    } = stored;
+    if first == last && gateway != Some(first) {
+        let own = InterfaceAddress {
+            address: first,
+            prefix_len: subnet.0.prefix_len(),
+        };
+        return Range::single(own, gateway);
+    }
+    Range::new(subnet.0, Some(first), Some(last), gateway)
 }
 
 impl From<&Range> for StoredRange {

@@ -21,7 +21,7 @@ fn directory() -> TempDir {
 fn record(container: u8, state: State) -> Record {
     let address = |text: &str| Assigned {
         address: text.parse::<InterfaceAddress>().unwrap(),
-        gateway: "10.1.0.1".parse().unwrap(),
+        gateway: Some("10.1.0.1".parse().unwrap()),
     };
     let mapping = PortMapping {
         host_port: 8080.try_into().unwrap(),
@@ -48,10 +48,12 @@ fn record(container: u8, state: State) -> Record {
             routes: vec![Route {
                 destination: "0.0.0.0/0".parse().unwrap(),
                 gateway: Some("10.1.0.1".parse().unwrap()),
+                options: model::RouteOptions::default(),
             }],
             port_mappings: vec![mapping],
             masquerade: true,
             hairpin: true,
+            port: model::PortOptions::default(),
             slot: u32::from(container),
             generation: 77,
         },
@@ -79,11 +81,32 @@ fn network(name: &str) -> Network {
         routes: vec![Route {
             destination: "::/0".parse().unwrap(),
             gateway: None,
+            options: model::RouteOptions {
+                priority: Some(50),
+                table: Some(100),
+                scope: None,
+                mtu: Some(1400),
+                advmss: Some(1200),
+            },
         }],
         default_route: true,
         mtu: Some(1400),
         hairpin: HairpinMode::None,
         masquerade: false,
+        options: model::BridgeOptions {
+            gateway: false,
+            force_address: true,
+            detects_duplicates: true,
+            port: model::PortOptions {
+                isolated: true,
+                trusted: true,
+                vlans: model::PortVlans {
+                    access: None,
+                    trunk: [5, 7].into_iter().filter_map(model::VlanId::new).collect(),
+                    keeps_default: true,
+                },
+            },
+        },
     }
 }
 

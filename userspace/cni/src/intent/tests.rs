@@ -18,6 +18,7 @@ fn default_network() -> Network {
         mtu: None,
         hairpin: HairpinMode::HairpinVeth,
         masquerade: true,
+        options: model::BridgeOptions::default(),
     }
 }
 
@@ -86,6 +87,13 @@ fn a_configuration_may_not_contradict_the_agents_network() {
         ("hairpinMode", json!(false)),
         ("promiscMode", json!(true)),
         ("isDefaultGateway", json!(false)),
+        ("isGateway", json!(false)),
+        ("forceAddress", json!(true)),
+        ("enabledad", json!(true)),
+        ("macspoofchk", json!(false)),
+        ("portIsolation", json!(true)),
+        ("vlan", json!(100)),
+        ("vlanTrunk", json!([{"id": 100}])),
     ] {
         let mut config = json!({"name": "k8s"});
         config[key] = value;
@@ -126,8 +134,8 @@ fn ranges_of_the_runtime_come_first() {
 fn the_old_form_of_a_range_is_the_first_set_and_defaults_are_the_bridge_plugins() {
     let network = intent_of(MULTUS).unwrap().network;
     assert_eq!(
-        network.ranges[0].ranges()[0].gateway().to_string(),
-        "10.56.217.1"
+        network.ranges[0].ranges()[0].gateway(),
+        Some("10.56.217.1".parse().unwrap())
     );
     assert_eq!(network.hairpin, HairpinMode::None);
     assert!(!network.masquerade);
@@ -198,23 +206,73 @@ fn what_an_ipam_cannot_do_here_is_refused_by_name() {
     let mut dhcp = own(json!({}));
     dhcp["ipam"]["type"] = json!("dhcp");
     assert_eq!(refusal(&dhcp).msg, "unsupported field ipam.type: dhcp");
-    for (ipam, path) in [
-        (json!({"resolvConf": "/etc/resolv.conf"}), "ipam.resolvConf"),
-        (
-            json!({"routes": [{"dst": "0.0.0.0/0", "mtu": 1400}]}),
-            "ipam.routes[0].mtu",
-        ),
-        (
-            json!({"routes": [{"dst": "0.0.0.0/0", "table": 100}]}),
-            "ipam.routes[0].table",
-        ),
-    ] {
-        let error = refusal(&own(ipam));
-        assert_eq!(error.code, 2);
-        assert!(error.msg.contains(path), "{error:?}");
-    }
+    let error = refusal(&own(json!({"resolvConf": "/etc/resolv.conf"})));
+    assert_eq!(error.code, 2);
+    assert!(error.msg.contains("ipam.resolvConf"), "{error:?}");
     let error = refusal(&json!({"name": "own", "ipam": {"subnet": "10.1.0.0/24"}}));
     assert!(error.msg.contains("missing ipam.type"), "{error:?}");
+}
+
+/// BEHAVIOURS, row 16: also what the bridge plugin reads and ignores.
+#[test]
+fn a_routes_particulars_are_kept() {
+    let route = |route: Value| {
+        let config = own(json!({"subnet": "10.1.0.0/24", "routes": [route]}));
+        intent_of(&config.to_string()).map(|intent| intent.network.routes[0].options)
+    };
+    let all = json!({
+        "dst": "10.7.0.0/16", "priority": 50, "table": 100, "scope": 253, "mtu": 1400, "advmss": 1200,
+    });
+    let expected = model::RouteOptions {
+        priority: Some(50),
+        table: Some(100),
+        scope: Some(253),
+        mtu: Some(1400),
+        advmss: Some(1200),
+    };
+    assert_eq!(route(all).unwrap(), expected);
+    for (wrong, words) in [
+        (
+            json!({"dst": "10.7.0.0/16", "scope": 256}),
+            "ipam.routes[0].scope: 256",
+        ),
+        (
+            json!({"dst": "10.7.0.0/16", "mtu": -1}),
+            "ipam.routes[0].mtu: -1",
+        ),
+        (
+            json!({"dst": "10.7.0.0/16", "gw": "10.1.0.9", "scope": 253}),
+            "scope link or host has no gateway",
+        ),
+    ] {
+        let error = route(wrong).unwrap_err();
+        assert!(error.msg.contains(words), "{error:?}");
+    }
+}
+
+/// BEHAVIOURS, rows 8 to 12; R3: for a network of one's own what is not said is as with the bridge plugin.
+#[test]
+fn a_network_of_ones_own_has_the_ports_that_it_asks_for() {
+    let options = |more: Value| {
+        let mut config = own(json!({"subnet": "10.1.0.0/24"}));
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        intent_of(&config.to_string()).unwrap().network.options
+    };
+    assert!(!options(json!({})).gateway);
+    assert!(options(json!({"isDefaultGateway": true})).gateway);
+    let all = options(json!({
+        "isGateway": true, "forceAddress": true, "enabledad": true, "portIsolation": true, "vlan": 100,
+        "preserveDefaultVlan": true, "macspoofchk": true,
+    }));
+    assert!(all.gateway && all.force_address && all.detects_duplicates && all.port.isolated);
+    let vlans = &all.port.vlans;
+    assert_eq!(
+        (vlans.access.map(model::VlanId::get), vlans.keeps_default),
+        (Some(100), true)
+    );
 }
 
 /// BEHAVIOURS R8

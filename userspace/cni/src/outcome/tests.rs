@@ -7,11 +7,12 @@ use super::*;
 fn dual_stack() -> Attachment {
     let assigned = |address: &str, gateway: &str| Assigned {
         address: address.parse().unwrap(),
-        gateway: gateway.parse().unwrap(),
+        gateway: Some(gateway.parse().unwrap()),
     };
     let route = |destination: &str, gateway: &str| Route {
         destination: destination.parse().unwrap(),
         gateway: Some(gateway.parse().unwrap()),
+        options: model::RouteOptions::default(),
     };
     Attachment {
         key: AttachmentKey {
@@ -36,6 +37,7 @@ fn dual_stack() -> Attachment {
         port_mappings: Vec::new(),
         masquerade: true,
         hairpin: true,
+        port: model::PortOptions::default(),
         slot: 1,
         generation: 1,
     }
@@ -44,6 +46,7 @@ fn dual_stack() -> Attachment {
 fn json(attachment: &Attachment, dns: &Dns, version: Version) -> String {
     let outcome = Outcome {
         attachment,
+        vlan_link: None,
         bridge_mac: Some(Mac([2, 0, 0, 0, 0, 1])),
         dns,
     };
@@ -114,6 +117,7 @@ fn a_bridge_whose_address_is_unknown_has_none() {
     let outcome = Outcome {
         attachment: &attachment,
         bridge_mac: None,
+        vlan_link: None,
         dns: &Dns::default(),
     };
     let text = outcome.to_json(Version::V1_0_0);

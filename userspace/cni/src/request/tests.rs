@@ -104,7 +104,11 @@ fn what_multus_sends_is_understood_and_the_configuration_beats_the_arguments() {
     );
     let add = add.unwrap();
     assert_eq!(
-        add.wishes.addresses,
+        add.wishes
+            .addresses
+            .iter()
+            .map(|wish| wish.address)
+            .collect::<Vec<_>>(),
         [std::net::IpAddr::from([10, 56, 217, 8])]
     );
     assert_eq!(add.wishes.mac.unwrap().to_string(), "02:00:00:00:00:08");
@@ -148,13 +152,7 @@ fn with(key: &str, value: Value) -> Value {
 #[test]
 fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
     for (key, value) in [
-        ("vlan", json!(100)),
-        ("vlanTrunk", json!([{"id": 5}])),
-        ("portIsolation", json!(true)),
-        ("forceAddress", json!(true)),
-        ("enabledad", json!(true)),
         ("disableContainerInterface", json!(true)),
-        ("isGateway", json!(false)),
         ("snat", json!(false)),
         ("masqAll", json!(true)),
         ("conditionsV4", json!(["-s", "10.0.0.0/8"])),
@@ -167,6 +165,17 @@ fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
         assert_eq!(error.code, 2, "{key}");
         assert_eq!(error.msg, format!("unsupported field {key}: {value}"));
     }
+}
+
+/// BEHAVIOURS B3
+#[test]
+fn an_interface_that_stays_down_has_no_address_to_give() {
+    let config = json!({
+        "name": "n", "disableContainerInterface": true, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"},
+    });
+    let error = refusal(&config);
+    let words = "cannot use IPAM when DisableContainerInterface flag is set";
+    assert_eq!((error.code, error.msg.as_str()), (7, words));
 }
 
 /// BEHAVIOURS S6, R16: no pod runs unlimited because a limit was not understood.

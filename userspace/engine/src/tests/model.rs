@@ -78,6 +78,7 @@ impl World {
         own.routes = vec![::model::Route {
             destination: "10.99.0.0/16".parse().unwrap(),
             gateway: None,
+            options: ::model::RouteOptions::default(),
         }];
         Self {
             node: Node::start(),

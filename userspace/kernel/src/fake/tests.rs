@@ -32,6 +32,7 @@ fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
         mtu: None,
         hairpin: HairpinMode::HairpinVeth,
         masquerade: true,
+        options: model::BridgeOptions::default(),
     }
 }
 
@@ -448,6 +449,7 @@ fn what_speaks_of_a_link_that_is_not_there_fails_with_enodev() {
         assert!(error.is_gone());
     }
     let bridge = Step::CreateBridge(BridgeSpec {
+        filters_vlans: false,
         name: parse("eth0"),
         mac: parse("02:00:00:00:00:01"),
         mtu: 1500,

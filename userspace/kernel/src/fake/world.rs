@@ -66,14 +66,19 @@ impl World {
             Step::SetSysctl { key, value, .. } => self.set_sysctl(key, value),
             Step::CreateBridge(spec) => self.create_bridge(spec),
             Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
+            Step::SetVlanFiltering { bridge, on } => self.filter_vlans(bridge, *on),
+            Step::SetBridgeVlan {
+                bridge,
+                vlan,
+                member,
+            } => self.set_member(bridge, *vlan, *member),
+            Step::CreateVlanLink(spec) => self.create_vlan_link(spec),
+            Step::DeleteVlanLink { name, alias } => self.delete_vlan_link(name, alias),
             Step::SetMac { link, mac } => {
                 self.link_mut(link)?.mac = Some(usable(*mac)?);
                 Ok(())
             }
-            Step::SetMtu { link, mtu } => {
-                self.link_mut(link)?.mtu = *mtu;
-                Ok(())
-            }
+            Step::SetMtu { link, mtu } => self.set_mtu(link, *mtu),
             Step::SetPodMtu { netns, ifname, mtu } => self.set_pod_mtu(netns, ifname, *mtu),
             Step::SetPromiscuous { link, on } => {
                 self.link_mut(link)?.promiscuous = *on;
@@ -96,8 +101,10 @@ impl World {
                 link,
                 bridge,
                 hairpin,
-            } => self.join_bridge(link.name(), bridge, *hairpin),
+                options,
+            } => self.join_bridge(link.name(), bridge, *hairpin, options),
             Step::SetUpPod(spec) => self.set_up_pod(spec),
+            Step::AwaitAddresses { netns, ifname } => self.await_addresses(netns, ifname),
             Step::Attach { link, hooks } => {
                 self.link_mut(link)?.hooks.extend(hooks);
                 Ok(())
@@ -135,7 +142,8 @@ impl World {
             let same = link.kind == LinkKind::Bridge
                 && link.alias.as_ref() == Some(&spec.alias)
                 && link.mac == Some(spec.mac)
-                && link.mtu == spec.mtu;
+                && link.mtu == spec.mtu
+                && (link.switching.filters_vlans || !spec.filters_vlans);
             let half_made =
                 link.kind == LinkKind::Bridge && link.alias.is_none() && link.mac == Some(spec.mac);
             if !half_made {
@@ -145,6 +153,7 @@ impl World {
             usable(spec.mac)?;
             self.add_link(spec.name.clone(), LinkKind::Bridge);
             self.link_mut(&spec.name)?.up = false;
+            self.filter_vlans(&spec.name, spec.filters_vlans)?;
         }
         let link = self.link_mut(&spec.name)?;
         link.mac = Some(spec.mac);
@@ -235,20 +244,6 @@ impl World {
         Ok(())
     }
 
-    fn join_bridge(&mut self, name: &IfName, bridge: &IfName, hairpin: bool) -> Result<(), Errno> {
-        self.link(name)?;
-        let controller = self.link(bridge)?;
-        if controller.kind != LinkKind::Bridge {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let index = controller.index;
-        let link = self.link_mut(name)?;
-        link.controller = Some(index);
-        link.hairpin = hairpin;
-        link.up = true;
-        Ok(())
-    }
-
     fn set_up_pod(&mut self, spec: &PodSpec) -> Result<(), Errno> {
         let inode = self.same_netns(&spec.netns)?;
         let inside = self.namespaces.entry(inode).or_default();
@@ -257,6 +252,14 @@ impl World {
         side.addresses.extend(&spec.addresses);
         side.routes.extend(&spec.routes);
         Ok(())
+    }
+
+    /// Nobody else ever has an address.
+    fn await_addresses(&self, netns: &Netns, ifname: &IfName) -> Result<(), Errno> {
+        let inode = self.same_netns(netns)?;
+        let inside = self.namespaces.get(&inode);
+        let side = inside.and_then(|inside| inside.get(ifname));
+        side.map(|_| ()).ok_or(Errno::ENODEV)
     }
 
     fn set_pod_mtu(&mut self, netns: &Netns, ifname: &IfName, mtu: u32) -> Result<(), Errno> {
@@ -275,7 +278,7 @@ impl World {
     }
 
     /// Inode of the very namespace that `netns` was.
-    fn same_netns(&self, netns: &Netns) -> Result<u64, Errno> {
+    pub(super) fn same_netns(&self, netns: &Netns) -> Result<u64, Errno> {
         let inode = self.paths.get(&netns.path).ok_or(Errno::ENOENT)?;
         if *inode == netns.inode && netns.device == DEVICE {
             Ok(*inode)
@@ -303,6 +306,7 @@ impl World {
             point_to_point: false,
             controller: None,
             hairpin: false,
+            switching: planner::Switching::default(),
             alias: None,
             addresses: Vec::new(),
             avoided: BTreeSet::new(),
@@ -317,12 +321,14 @@ impl World {
             return;
         };
         self.routes.retain(|route| route.link != link.index);
+        self.delete_ends_of(link.index);
         let infix = format!("/conf/{name}/");
         self.sysctls.retain(|key, _| !key.0.contains(&infix));
         for port in self.links.values_mut() {
             if port.controller == Some(link.index) {
                 port.controller = None;
                 port.hairpin = false;
+                port.switching = planner::Switching::default();
             }
         }
         for inside in self.namespaces.values_mut() {

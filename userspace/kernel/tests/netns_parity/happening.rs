@@ -1,6 +1,6 @@
 //! What happens in a script: steps of the agent, restarts, and deletions by somebody else.
 
-use model::{Attachment, InterfaceAddress, Mac};
+use model::{Attachment, InterfaceAddress, Mac, PortOptions};
 use planner::{Entry, EntryKey, LinkRef, Step, SysctlKey};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -46,10 +46,20 @@ pub(crate) enum Abstract {
 /// A step about a pod.
 #[derive(Clone, Debug)]
 pub(crate) enum PodStep {
-    CreateVeth { mtu: u32 },
-    DeleteVeth { ours: bool },
-    JoinBridge { bridge: &'static str, hairpin: bool },
-    SetUp { routes: bool },
+    CreateVeth {
+        mtu: u32,
+    },
+    DeleteVeth {
+        ours: bool,
+    },
+    JoinBridge {
+        bridge: &'static str,
+        hairpin: bool,
+        isolated: bool,
+    },
+    SetUp {
+        routes: bool,
+    },
     Attach,
     Detach,
     HoldPorts,
@@ -75,10 +85,18 @@ pub(crate) fn steps_of_pod(attachment: &Attachment, step: &PodStep) -> Vec<Step>
             link: host,
             alias: "another".to_owned(),
         }],
-        PodStep::JoinBridge { bridge, hairpin } => vec![Step::JoinBridge {
+        PodStep::JoinBridge {
+            bridge,
+            hairpin,
+            isolated,
+        } => vec![Step::JoinBridge {
             link: host,
             bridge: link(bridge),
             hairpin: *hairpin,
+            options: PortOptions {
+                isolated: *isolated,
+                ..PortOptions::default()
+            },
         }],
         PodStep::SetUp { routes } => {
             let mut spec = inside(attachment);
@@ -136,8 +154,9 @@ fn pod_step() -> impl Strategy<Value = PodStep> {
     prop_oneof![
         4 => select(&[1400, 1500][..]).prop_map(|mtu| PodStep::CreateVeth { mtu }),
         2 => any::<bool>().prop_map(|ours| PodStep::DeleteVeth { ours }),
-        3 => (bridge, any::<bool>())
-            .prop_map(|(bridge, hairpin)| PodStep::JoinBridge { bridge, hairpin }),
+        3 => (bridge, any::<bool>(), any::<bool>()).prop_map(|(bridge, hairpin, isolated)| {
+            PodStep::JoinBridge { bridge, hairpin, isolated }
+        }),
         3 => any::<bool>().prop_map(|routes| PodStep::SetUp { routes }),
         2 => Just(PodStep::Attach),
         1 => Just(PodStep::Detach),

@@ -109,6 +109,7 @@ fn network(name: &str, bridge: &str, subnets: [&str; 2]) -> Network {
         mtu: None,
         hairpin: HairpinMode::HairpinVeth,
         masquerade: true,
+        options: model::BridgeOptions::default(),
     }
 }
 
@@ -140,11 +141,12 @@ pub(crate) fn stranger(netns: &Netns) -> Attachment {
         .zip([["10.89.0.4/24", "10.89.0.1"], ["fd89::4/64", "fd89::1"]])
     {
         assigned.address = parse(address);
-        assigned.gateway = parse(gateway);
+        assigned.gateway = Some(parse(gateway));
     }
     let route = |destination: &str, gateway: &str| Route {
         destination: parse(destination),
         gateway: Some(parse(gateway)),
+        options: model::RouteOptions::default(),
     };
     stranger.routes = vec![route("0.0.0.0/0", "10.89.0.1"), route("::/0", "fd89::1")];
     stranger

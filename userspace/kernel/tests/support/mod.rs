@@ -231,6 +231,7 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
 /// The bridge of these tests.
 pub(crate) fn bridge() -> BridgeSpec {
     BridgeSpec {
+        filters_vlans: false,
         name: parse("cbr0"),
         mac: Mac([2, 0, 0, 0, 0, 1]),
         mtu: 1450,
@@ -262,11 +263,12 @@ pub(crate) fn attachment(netns: &Netns, number: u8) -> Attachment {
     };
     let assigned = |address: String, gateway: &str| Assigned {
         address: parse(&address),
-        gateway: parse(gateway),
+        gateway: Some(parse(gateway)),
     };
     let route = |destination: &str, gateway: &str| Route {
         destination: parse(destination),
         gateway: Some(parse(gateway)),
+        options: model::RouteOptions::default(),
     };
     Attachment {
         mac: key.pod_mac(),
@@ -283,6 +285,7 @@ pub(crate) fn attachment(netns: &Netns, number: u8) -> Attachment {
         port_mappings: Vec::new(),
         masquerade: true,
         hairpin: true,
+        port: model::PortOptions::default(),
         slot: number.into(),
         generation: 1,
     }
@@ -304,6 +307,7 @@ pub(crate) fn veth(attachment: &Attachment) -> VethSpec {
 /// The inside of a pod.
 pub(crate) fn inside(attachment: &Attachment) -> PodSpec {
     PodSpec {
+        detects_duplicates: false,
         netns: attachment.netns.clone(),
         ifname: attachment.key.ifname.clone(),
         addresses: addresses(attachment),
@@ -344,6 +348,7 @@ pub(crate) fn pod_steps(attachment: &Attachment) -> Vec<Step> {
             link: attachment.host_link(),
             bridge: attachment.bridge.clone(),
             hairpin: attachment.hairpin,
+            options: attachment.port.clone(),
         },
         Step::SetUpPod(inside(attachment)),
     ]

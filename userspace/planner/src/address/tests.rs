@@ -27,8 +27,9 @@ fn pick(network: &Network, leases: &Leases, requested: &[&str]) -> Result<Vec<St
     let requested: Vec<IpAddr> = requested.iter().map(|text| parse(text)).collect();
     let chosen = choose(network, leases, &requested, &key("new"));
     let chosen = chosen.map_err(|refusal| refusal.to_string())?;
-    let text =
-        |assigned: &model::Assigned| format!("{} via {}", assigned.address, assigned.gateway);
+    let text = |assigned: &model::Assigned| {
+        format!("{} via {}", assigned.address, assigned.gateway.unwrap())
+    };
     Ok(chosen.iter().map(text).collect())
 }
 

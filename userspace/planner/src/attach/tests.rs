@@ -1,7 +1,7 @@
 //! What an ADD does, line by line, and what it refuses.
 
 use insta::assert_snapshot;
-use model::{HairpinMode, Mac, PodName, Route, State};
+use model::{HairpinMode, Mac, PodName, Route, RouteOptions, State};
 
 use crate::testing::{World, attachment, intent, link, node, parse, port, seen};
 use crate::{Category, LinkKind, Refusal, plan_attach};
@@ -75,6 +75,7 @@ fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
     let route = |destination: &str, gateway: Option<&str>| Route {
         destination: parse(destination),
         gateway: gateway.map(parse),
+        options: RouteOptions::default(),
     };
     let mut wish = intent("c1");
     wish.network.ranges.truncate(1);
@@ -95,6 +96,88 @@ fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
     );
 }
 
+/// BEHAVIOURS, row 16: two routes to one destination are two where metric or table differ; what the kernel does by
+/// itself is not worth a word.
+#[test]
+fn routes_differ_by_metric_and_table_and_the_nearest_has_no_gateway() {
+    let with = |destination: &str, options: RouteOptions| Route {
+        destination: parse(destination),
+        gateway: None,
+        options,
+    };
+    let usual = RouteOptions::default();
+    let far = RouteOptions {
+        priority: Some(100),
+        ..usual
+    };
+    let other = RouteOptions {
+        table: Some(77),
+        ..usual
+    };
+    let direct = RouteOptions {
+        scope: Some(RouteOptions::SCOPE_LINK),
+        ..usual
+    };
+    let by_itself = RouteOptions {
+        priority: Some(1024),
+        table: Some(RouteOptions::MAIN),
+        scope: Some(0),
+        ..usual
+    };
+    let mut wish = intent("c1");
+    wish.network.default_route = false;
+    wish.network.routes = vec![
+        with("10.7.0.0/16", usual),
+        with("10.7.0.0/16", far),
+        with("10.7.0.0/16", other),
+        with("10.7.0.0/16", usual),
+        with("10.8.0.0/16", direct),
+        with("fd07::/16", by_itself),
+    ];
+    let routes = attachment(&wish).routes;
+    let told: Vec<_> = routes
+        .iter()
+        .map(|route| (route.gateway.map(|own| own.to_string()), route.options))
+        .collect();
+    let v4 = || Some("10.1.0.1".to_owned());
+    let v6 = Some("fd00:1::1".to_owned());
+    assert_eq!(
+        told,
+        [
+            (v4(), usual),
+            (v4(), far),
+            (v4(), other),
+            (None, usual),
+            (v6, usual)
+        ]
+    );
+}
+
+/// As the bridge plugin has it: a default route that names its gateway is the default route, one without is not.
+#[test]
+fn is_default_gateway_adds_a_route_where_none_names_its_gateway() {
+    let default = |gateway: Option<&str>, priority| Route {
+        destination: parse("0.0.0.0/0"),
+        gateway: gateway.map(parse),
+        options: RouteOptions {
+            priority,
+            ..RouteOptions::default()
+        },
+    };
+    let mut wish = intent("c1");
+    wish.network.ranges.truncate(1);
+    let mut routes_with = |route: Route| {
+        wish.network.routes = vec![route];
+        attachment(&wish).routes
+    };
+    let by_bridge = default(Some("10.1.0.1"), None);
+    assert_eq!(routes_with(default(None, None)), [by_bridge]);
+    let other = default(Some("10.1.0.9"), Some(5));
+    assert_eq!(routes_with(other), [other]);
+    let backup = default(Some("10.1.0.1"), Some(5));
+    assert_eq!(routes_with(default(None, Some(5))), [backup, by_bridge]);
+}
+
 /// BEHAVIOURS C14: one container, several networks.
 #[test]
 fn a_second_attachment_in_a_namespace_gets_no_default_route_unasked() {
@@ -109,6 +192,7 @@ fn a_second_attachment_in_a_namespace_gets_no_default_route_unasked() {
     second.network.routes = vec![Route {
         destination: parse("172.16.0.0/12"),
         gateway: None,
+        options: RouteOptions::default(),
     }];
     assert_eq!(routes(&second), 1);
 }
@@ -118,6 +202,7 @@ fn of_two_routes_to_one_destination_the_first_wins() {
     let route = |gateway: Option<&str>| Route {
         destination: parse("172.16.0.0/12"),
         gateway: gateway.map(parse),
+        options: RouteOptions::default(),
     };
     let mut wish = intent("c1");
     wish.network.default_route = false;

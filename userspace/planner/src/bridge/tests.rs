@@ -144,3 +144,123 @@ fn a_bridge_that_was_never_signed_is_finished() {
     let plan = plan_bridge(&network(), &observed).unwrap();
     assert_snapshot!(plan, @r#" 1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, alias "viaduct net""#);
 }
+
+/// Without sysctls that are to be set.
+fn calm(mut observed: Observed) -> Observed {
+    forwarding(&mut observed);
+    let quiet = |key: &crate::SysctlKey| !key.0.contains("accept_dad");
+    observed.sysctls.retain(|key, _| quiet(key));
+    observed
+}
+
+fn vlan(number: u16) -> model::VlanId {
+    model::VlanId::new(number).unwrap()
+}
+
+fn in_vlan(number: u16) -> model::Network {
+    let mut network = network_of("net", "cbr0", &["10.1.0.0/24"]);
+    network.options.port.vlans.access = Some(vlan(number));
+    network
+}
+
+/// BEHAVIOURS, row 8; R2: the gateway of pods in a VLAN is on the VLAN's interface, not on the bridge.
+#[test]
+fn a_vlans_gateway_is_on_an_interface_of_its_own() {
+    let observed = calm(bare_node());
+    let plan = plan_bridge(&in_vlan(100), &observed).unwrap();
+    assert_snapshot!(plan, @r#"
+    1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, filters VLANs, alias "viaduct net"
+    2. set cbr0 up
+    3. add the node as a member of VLAN 100 of cbr0
+    4. make cbr0.100: VLAN 100 of cbr0, alias "viaduct net"
+    5. add address 10.1.0.1/24 to cbr0.100
+    6. set cbr0.100 up
+    "#);
+}
+
+/// BEHAVIOURS, row 8: without a gateway the node has no part in the VLAN.
+#[test]
+fn without_a_gateway_the_bridge_has_no_address() {
+    let observed = calm(bare_node());
+    let mut network = in_vlan(100);
+    network.options.gateway = false;
+    let plan = plan_bridge(&network, &observed).unwrap();
+    assert_snapshot!(plan, @r#"
+    1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, filters VLANs, alias "viaduct net"
+    2. set cbr0 up
+    "#);
+}
+
+#[test]
+fn a_bridge_of_ours_learns_to_filter_and_a_strangers_is_not_made_to() {
+    let mut observed = calm(settled());
+    bridge(&mut observed).addresses.clear();
+    let plan = plan_bridge(&in_vlan(7), &observed).unwrap();
+    assert_snapshot!(plan, @r#"
+    1. let cbr0 keep VLANs apart
+    2. add the node as a member of VLAN 7 of cbr0
+    3. make cbr0.7: VLAN 7 of cbr0, alias "viaduct net"
+    4. add address 10.1.0.1/24 to cbr0.7
+    5. set cbr0.7 up
+    "#);
+    bridge(&mut observed).alias = Some("operator".to_owned());
+    let refusal = plan_bridge(&in_vlan(7), &observed).unwrap_err();
+    assert!(
+        refusal
+            .to_string()
+            .contains("ip link set cbr0 type bridge vlan_filtering 1")
+    );
+}
+
+/// BEHAVIOURS R4: a name is not enough.
+#[test]
+fn the_name_of_a_vlans_interface_must_be_free_or_be_that() {
+    let mut observed = calm(settled());
+    let other = link(8, LinkKind::Ethernet, &[]);
+    observed.links.insert(parse("cbr0.7"), other);
+    let refusal = plan_bridge(&in_vlan(7), &observed).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "\"cbr0.7\" already exists but is not VLAN 7 of cbr0"
+    );
+    let end = observed.links.get_mut(&parse("cbr0.7")).unwrap();
+    end.switching.vlan_of = Some((3, vlan(7)));
+    end.addresses = vec![parse("10.9.9.9/24")];
+    let refusal = plan_bridge(&in_vlan(7), &observed).unwrap_err();
+    let words = "\"cbr0.7\" already has an IP address different from 10.1.0.1/24";
+    assert_eq!(
+        refusal.to_string(),
+        words,
+        "an operator's, with an address of his"
+    );
+
+    let mut long = in_vlan(4000);
+    long.bridge = parse("a-long-bridge");
+    let refusal = plan_bridge(&long, &calm(settled())).unwrap_err();
+    assert!(
+        refusal.to_string().contains("a-long-bridge.4000"),
+        "{refusal}"
+    );
+}
+
+/// BEHAVIOURS R3
+#[test]
+fn force_address_takes_away_what_contradicts_and_nothing_else() {
+    let mut observed = calm(settled());
+    let present = bridge(&mut observed);
+    present.alias = Some("operator".to_owned());
+    present.addresses = ["10.9.0.1/24", "10.1.0.1/16", "fd00:2::1/64", "fd00:1::9/64"]
+        .map(parse)
+        .into();
+    assert!(plan_bridge(&network(), &observed).is_err());
+    let mut network = network();
+    network.options.force_address = true;
+    let plan = plan_bridge(&network, &observed).unwrap();
+    assert_snapshot!(plan, @r"
+    1. remove address 10.1.0.1/16 from cbr0
+    2. remove address 10.9.0.1/24 from cbr0
+    3. remove address fd00:1::9/64 from cbr0
+    4. add address 10.1.0.1/24 to cbr0
+    5. add address fd00:1::1/64 to cbr0
+    ");
+}

@@ -40,6 +40,7 @@ fn more_addresses_more_routes_another_mac_and_mtu_are_no_difference() {
         pod(observed).routes.insert(Route {
             destination: parse("172.16.0.0/12"),
             gateway: None,
+            options: model::RouteOptions::default(),
         });
     });
     assert_eq!(found, [""; 0]);

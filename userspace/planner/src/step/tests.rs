@@ -84,6 +84,7 @@ fn a_row_of_the_pod_table_never_forgets_a_generation() {
             bridge: LinkRef::Name(parse("cbr0")),
             generation: 5,
             masquerade: true,
+            trusted: false,
         },
         previous: Some(free(4)),
     };

@@ -1,6 +1,6 @@
 //! The planner's laws, executed: plans converge, leave strangers alone, and repair whatever others break.
 
-use model::Attachment;
+use model::{Attachment, BridgeOptions, PortOptions, PortVlans, VlanId};
 use planner::{Entry, EntryKey, Link, LinkKind, LinkRef, NodeIntent};
 use proptest::prelude::*;
 
@@ -49,6 +49,24 @@ fn outside() -> impl Strategy<Value = Outside> {
         })
 }
 
+fn options() -> impl Strategy<Value = BridgeOptions> {
+    let vlan = prop::option::of(prop::sample::select(vec![5, 7]));
+    let flags = any::<[bool; 2]>();
+    (vlan, flags, 0..4_u8).prop_map(|(vlan, [gateway, isolated], force)| BridgeOptions {
+        gateway,
+        force_address: force == 0,
+        detects_duplicates: false,
+        port: PortOptions {
+            isolated,
+            vlans: PortVlans {
+                access: vlan.and_then(VlanId::new),
+                ..PortVlans::default()
+            },
+            trusted: false,
+        },
+    })
+}
+
 /// Nodes with links of all sorts, some of them under the names of our bridges.
 fn nodes() -> impl Strategy<Value = Node> {
     let names = ["eth1", "cbr0", "cni0", "wg0", "docker0"];
@@ -61,6 +79,7 @@ fn nodes() -> impl Strategy<Value = Node> {
                 0..=3,
             ),
             prop::option::of(prop::sample::select(vec![1400, 9000])),
+            options(),
         ),
         0..4,
     );
@@ -90,9 +109,10 @@ fn nodes() -> impl Strategy<Value = Node> {
                 present.mtu = link.mtu;
             });
         }
-        let network = |(index, (bridge, cidrs, mtu)): (usize, (&str, Vec<&str>, Option<u32>))| {
+        let network = |(index, (bridge, cidrs, mtu, options)): (usize, (&str, Vec<&str>, _, _))| {
             let mut network = network_of(&format!("net{index}"), bridge, &cidrs);
             network.mtu = mtu;
+            network.options = options;
             network
         };
         let intent = NodeIntent {
@@ -197,6 +217,9 @@ proptest! {
     /// What is not ours is neither changed nor removed.
     #[test]
     fn links_of_others_survive_every_plan(mut node in nodes()) {
+        for network in &mut node.intent.networks {
+            network.options.force_address = false;
+        }
         let before = node.fake.snapshot().links;
         node.settle();
         let after = node.fake.snapshot().links;

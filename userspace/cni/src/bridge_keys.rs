@@ -1,0 +1,193 @@
+//! The bridge plugin's keys about the bridge and its ports. Where that plugin has words for a mistake, these are its
+//! words.
+
+use std::collections::BTreeSet;
+
+use model::{BridgeOptions, PortOptions, PortVlans, VlanId};
+
+use crate::Error;
+use crate::json::{Node, Object};
+
+/// What a configuration says about its bridge and the ports of its pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BridgeKeys {
+    /// `isGateway`.
+    pub is_gateway: Option<bool>,
+    /// `forceAddress`.
+    pub force_address: Option<bool>,
+    /// `enabledad`.
+    pub enable_dad: Option<bool>,
+    /// `macspoofchk`. Pods are checked unless it says no.
+    pub mac_spoof_check: Option<bool>,
+    /// `portIsolation`.
+    pub port_isolation: Option<bool>,
+    /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`.
+    pub vlans: PortVlans,
+}
+
+impl BridgeKeys {
+    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
+        let vlans = PortVlans {
+            access: access(config)?,
+            trunk: trunk(config)?,
+            keeps_default: config.flag("preserveDefaultVlan")?.unwrap_or(false),
+        };
+        if vlans.access.is_some() && !vlans.trunk.is_empty() {
+            return Err(Error::invalid_config(
+                "cannot set vlan and vlanTrunk at the same time",
+            ));
+        }
+        Ok(Self {
+            is_gateway: config.flag("isGateway")?,
+            force_address: config.flag("forceAddress")?,
+            enable_dad: config.flag("enabledad")?,
+            mac_spoof_check: config.flag("macspoofchk")?,
+            port_isolation: config.flag("portIsolation")?,
+            vlans,
+        })
+    }
+
+    /// For a network of the configuration's own; what is not said is as with the bridge plugin.
+    pub(crate) fn options(&self, is_default_gateway: bool) -> BridgeOptions {
+        let on = |key: Option<bool>| key.unwrap_or(false);
+        BridgeOptions {
+            gateway: is_default_gateway || on(self.is_gateway),
+            force_address: on(self.force_address),
+            detects_duplicates: on(self.enable_dad),
+            port: PortOptions {
+                isolated: on(self.port_isolation),
+                // Whoever speaks in several VLANs has addresses there that we do not know.
+                trusted: self.mac_spoof_check == Some(false) || !self.vlans.trunk.is_empty(),
+                vlans: self.vlans.clone(),
+            },
+        }
+    }
+}
+
+fn access(config: &Object<'_>) -> Result<Option<VlanId>, Error> {
+    let number = config.number("vlan")?.unwrap_or_default();
+    if number == 0 {
+        return Ok(None);
+    }
+    let vlan = vlan_id(number);
+    vlan.map(Some).ok_or_else(|| {
+        Error::invalid_config(format!(
+            "invalid VLAN ID {number} (must be between 0 and 4094)"
+        ))
+    })
+}
+
+fn trunk(config: &Object<'_>) -> Result<BTreeSet<VlanId>, Error> {
+    let mut vlans = BTreeSet::new();
+    for node in config.list("vlanTrunk")? {
+        vlans.extend(trunk_entry(&node)?);
+    }
+    Ok(vlans)
+}
+
+/// `{"id": 5}`, `{"minID": 10, "maxID": 20}`, or both in one.
+fn trunk_entry(node: &Node<'_>) -> Result<BTreeSet<VlanId>, Error> {
+    let entry = node.object()?;
+    let ends = [member(&entry, "minID")?, member(&entry, "maxID")?];
+    let mut vlans: BTreeSet<VlanId> = match ends {
+        [Some(min), Some(max)] if min > max => {
+            return Err(node.invalid("minID is greater than maxID in trunk parameter"));
+        }
+        [Some(min), Some(max)] => (min.get()..=max.get()).filter_map(VlanId::new).collect(),
+        [None, None] => BTreeSet::new(),
+        [min, _] => {
+            let missing = if min.is_none() { "minID" } else { "maxID" };
+            return Err(node.invalid(format_args!(
+                "minID and maxID should be configured simultaneously, {missing} is missing"
+            )));
+        }
+    };
+    vlans.extend(member(&entry, "id")?);
+    Ok(vlans)
+}
+
+fn member(entry: &Object<'_>, key: &str) -> Result<Option<VlanId>, Error> {
+    let Some(node) = entry.get(key) else {
+        return Ok(None);
+    };
+    let vlan = vlan_id(node.number()?);
+    let wrong = || node.invalid(format_args!("incorrect trunk {key} parameter"));
+    vlan.map(Some).ok_or_else(wrong)
+}
+
+fn vlan_id(number: i64) -> Option<VlanId> {
+    VlanId::new(u16::try_from(number).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json;
+
+    fn read(keys: &str) -> Result<BridgeKeys, Error> {
+        let map = json::parse(keys).unwrap();
+        BridgeKeys::read(&Object::root(&map))
+    }
+
+    fn trunk_of(keys: &str) -> Vec<u16> {
+        let trunk = read(keys).unwrap().vlans.trunk;
+        trunk.into_iter().map(VlanId::get).collect()
+    }
+
+    /// BEHAVIOURS, row 8
+    #[test]
+    fn a_trunk_is_written_as_numbers_and_ranges() {
+        let keys =
+            r#"{"vlanTrunk":[{"minID":10,"maxID":12},{"id":5},{"ID":11,"minID":1,"maxID":1}]}"#;
+        assert_eq!(trunk_of(keys), [1, 5, 10, 11, 12]);
+        assert_eq!(trunk_of(r#"{"vlan":0,"vlanTrunk":null}"#), [0; 0]);
+    }
+
+    #[test]
+    fn vlans_that_make_no_sense_are_refused_in_the_bridge_plugins_words() {
+        for (keys, words) in [
+            (r#"{"vlan":4095}"#, "invalid VLAN ID 4095"),
+            (r#"{"vlan":-1}"#, "invalid VLAN ID -1"),
+            (
+                r#"{"vlan":7,"vlanTrunk":[{"id":8}]}"#,
+                "cannot set vlan and vlanTrunk",
+            ),
+            (r#"{"vlanTrunk":[{"minID":3}]}"#, "maxID is missing"),
+            (r#"{"vlanTrunk":[{"maxID":3}]}"#, "minID is missing"),
+            (
+                r#"{"vlanTrunk":[{"minID":4,"maxID":3}]}"#,
+                "minID is greater than maxID",
+            ),
+            (
+                r#"{"vlanTrunk":[{"id":0}]}"#,
+                "incorrect trunk id parameter",
+            ),
+            (
+                r#"{"vlanTrunk":[{"minID":1,"maxID":4095}]}"#,
+                "incorrect trunk maxID parameter",
+            ),
+        ] {
+            let error = read(keys).unwrap_err();
+            assert_eq!(error.code, 7, "{keys}");
+            assert!(error.msg.contains(words), "{keys}: {}", error.msg);
+        }
+    }
+
+    /// BEHAVIOURS, row 10: pods are checked unless the configuration says no, or a trunk makes that impossible.
+    #[test]
+    fn pods_are_checked_unless_they_cannot_be() {
+        let trusted = |keys: &str| read(keys).unwrap().options(false).port.trusted;
+        assert!(!trusted("{}"));
+        assert!(!trusted(r#"{"macspoofchk":true,"vlan":7}"#));
+        assert!(trusted(r#"{"macspoofchk":false}"#));
+        assert!(trusted(r#"{"macspoofchk":true,"vlanTrunk":[{"id":8}]}"#));
+    }
+
+    /// BEHAVIOURS R3
+    #[test]
+    fn a_default_gateway_is_a_gateway() {
+        let options = read(r#"{"isGateway":false}"#).unwrap();
+        assert!(options.options(true).gateway);
+        assert!(!options.options(false).gateway);
+    }
+}

@@ -1,0 +1,186 @@
+//! `ipam` of type `static`: the addresses of the configuration itself, those of `CNI_ARGS` beside them, or those of
+//! `args.cni` or `runtimeConfig` in their place. Where the static plugin has words for a mistake, these are its words.
+
+use std::net::IpAddr;
+
+use model::{InterfaceAddress, Range, RangeSet};
+
+use crate::json::{Node, Object};
+use crate::{Error, Wishes};
+
+/// An address of the configuration's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticAddress {
+    /// The address with the length of its subnet.
+    pub address: InterfaceAddress,
+    /// Its gateway.
+    pub gateway: Option<IpAddr>,
+}
+
+pub(crate) fn addresses(ipam: &Object<'_>) -> Result<Vec<StaticAddress>, Error> {
+    let nodes = ipam.list("addresses")?.into_iter();
+    nodes.map(|node| address(&node)).collect()
+}
+
+fn address(node: &Node<'_>) -> Result<StaticAddress, Error> {
+    let entry = node.object()?;
+    let text = entry.text("address")?.unwrap_or_default();
+    let address = text.parse().map_err(|_| {
+        node.invalid(format_args!(
+            "the 'address' field is expected to be in CIDR notation, got: '{text}'"
+        ))
+    })?;
+    Ok(StaticAddress {
+        address,
+        gateway: entry.parsed("gateway")?,
+    })
+}
+
+/// The addresses as ranges of one address each. With `is_gateway`, one without a gateway gets the first of its subnet, as
+/// with the bridge plugin (BEHAVIOURS R3).
+pub(crate) fn ranges(
+    configured: &[StaticAddress],
+    wishes: &Wishes,
+    is_gateway: bool,
+) -> Result<Vec<RangeSet>, Error> {
+    let kept = if wishes.replaces_addresses {
+        &[]
+    } else {
+        configured
+    };
+    let wished = wishes.interface_addresses()?.into_iter();
+    let wished = wished.map(|address| StaticAddress {
+        address,
+        gateway: None,
+    });
+    let all = kept.iter().copied().chain(wished);
+    all.map(|own| {
+        let StaticAddress { address, gateway } = with_gateway(own, wishes, is_gateway);
+        let range = Range::single(address, gateway).and_then(|range| RangeSet::new(vec![range]));
+        range.map_err(|error| Error::invalid_config(error.to_string()))
+    })
+    .collect()
+}
+
+fn with_gateway(own: StaticAddress, wishes: &Wishes, is_gateway: bool) -> StaticAddress {
+    let subnet = own.address.subnet();
+    let mut asked = wishes.gateways.iter().copied();
+    let asked = asked.find(|gateway| subnet.is_some_and(|subnet| subnet.contains(*gateway)));
+    let usual = subnet.filter(|_| is_gateway).map(Range::usual_gateway);
+    StaticAddress {
+        gateway: asked.or(own.gateway).or(usual),
+        ..own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::request::tests::add_with;
+    use crate::{Error, intent};
+
+    fn config(ipam: &Value, more: &Value) -> String {
+        let mut config = json!({
+            "cniVersion": "1.0.0", "name": "fixed", "type": "bridge", "bridge": "br7", "ipam": ipam,
+        });
+        let map = config.as_object_mut().unwrap();
+        map.extend(more.as_object().unwrap().clone());
+        config.to_string()
+    }
+
+    fn planned(ipam: &Value, more: &Value, args: &str) -> Result<Vec<String>, Error> {
+        let request = add_with(&config(ipam, more), args)?;
+        let intent = intent(&request, None)?;
+        assert!(intent.requested.addresses.is_empty(), "they are the ranges");
+        let ranges = intent.network.ranges.iter().flat_map(|set| set.ranges());
+        let text = |range: &model::Range| {
+            let gateway = range
+                .gateway()
+                .map_or("none".to_owned(), |own| own.to_string());
+            assert_eq!(range.first(), range.last());
+            format!(
+                "{}/{} by {gateway}",
+                range.first(),
+                range.subnet().prefix_len()
+            )
+        };
+        Ok(ranges.map(text).collect())
+    }
+
+    fn two() -> Value {
+        json!({"type": "static", "addresses": [
+            {"address": "10.10.0.1/24", "gateway": "10.10.0.254"},
+            {"address": "3ffe:ffff:0:1ff::1/64"},
+        ]})
+    }
+
+    /// BEHAVIOURS, row 11; R3
+    #[test]
+    fn the_configurations_addresses_are_given_as_they_are_written() {
+        let plain = planned(&two(), &json!({}), "").unwrap();
+        assert_eq!(
+            plain,
+            [
+                "10.10.0.1/24 by 10.10.0.254",
+                "3ffe:ffff:0:1ff::1/64 by none"
+            ]
+        );
+        let gateway = planned(&two(), &json!({"isGateway": true}), "");
+        let reason = "a gateway is the first address of its subnet, and this is given to a pod";
+        assert_eq!(gateway.unwrap_err().code, 7, "{reason}");
+    }
+
+    #[test]
+    fn arguments_add_addresses_and_gateways_and_capabilities_replace_them() {
+        let args = "IP=10.11.0.9/16,fd00::9/64;GATEWAY=10.11.0.1";
+        let added = planned(&two(), &json!({}), args).unwrap();
+        assert_eq!(
+            added[2..],
+            ["10.11.0.9/16 by 10.11.0.1", "fd00::9/64 by none"]
+        );
+        let replaced = json!({"runtimeConfig": {"ips": ["10.12.0.9/24"]}, "isGateway": true});
+        assert_eq!(
+            planned(&two(), &replaced, "").unwrap(),
+            ["10.12.0.9/24 by 10.12.0.1"]
+        );
+        let args = json!({"args": {"cni": {"ips": ["10.13.0.9/32"]}}});
+        assert_eq!(
+            planned(&two(), &args, "").unwrap(),
+            ["10.13.0.9/32 by none"]
+        );
+    }
+
+    #[test]
+    fn an_address_without_its_length_is_refused_in_the_static_plugins_words() {
+        let ipam = json!({"type": "static", "addresses": [{"address": "10.10.0.1"}]});
+        let error = planned(&ipam, &json!({}), "").unwrap_err();
+        assert!(
+            error
+                .msg
+                .contains("expected to be in CIDR notation, got: '10.10.0.1'"),
+            "{error:?}"
+        );
+        let wish = json!({"runtimeConfig": {"ips": ["10.10.0.1"]}});
+        let error = planned(&two(), &wish, "").unwrap_err();
+        assert!(error.msg.contains("CIDR notation"), "{error:?}");
+        assert!(
+            planned(&json!({"type": "static"}), &json!({}), "").is_err(),
+            "no address at all"
+        );
+    }
+
+    /// BEHAVIOURS R6
+    #[test]
+    fn name_servers_of_the_ipam_are_told_unless_the_configuration_names_others() {
+        let mut ipam = two();
+        ipam["dns"] = json!({"nameservers": ["10.1.0.1"]});
+        let servers = |more: &Value| {
+            let request = add_with(&config(&ipam, more), "").unwrap();
+            request.config.dns.nameservers
+        };
+        assert_eq!(servers(&json!({})), ["10.1.0.1"]);
+        let own = json!({"dns": {"nameservers": ["10.2.0.1"]}});
+        assert_eq!(servers(&own), ["10.2.0.1"]);
+    }
+}

@@ -1,0 +1,139 @@
+//! What is particular about routes, bridges and their ports, as JSON. What was written before there were such particulars
+//! is read as without any.
+
+use model::{BridgeOptions, PortOptions, PortVlans, RouteOptions, VlanId};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredRouteOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advmss: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct StoredOptions {
+    gateway: bool,
+    force_address: bool,
+    detects_duplicates: bool,
+    port: StoredPortOptions,
+}
+
+#[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct StoredPortOptions {
+    isolated: bool,
+    trusted: bool,
+    access_vlan: Option<u16>,
+    trunk_vlans: Vec<u16>,
+    keeps_default_vlan: bool,
+}
+
+impl StoredPortOptions {
+    /// Most ports are: records of them say nothing about it.
+    pub(super) fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<&RouteOptions> for StoredRouteOptions {
+    fn from(options: &RouteOptions) -> Self {
+        let RouteOptions {
+            priority,
+            table,
+            scope,
+            mtu,
+            advmss,
+        } = *options;
+        Self {
+            priority,
+            table,
+            scope,
+            mtu,
+            advmss,
+        }
+    }
+}
+
+impl From<StoredRouteOptions> for RouteOptions {
+    fn from(stored: StoredRouteOptions) -> Self {
+        let StoredRouteOptions {
+            priority,
+            table,
+            scope,
+            mtu,
+            advmss,
+        } = stored;
+        Self {
+            priority,
+            table,
+            scope,
+            mtu,
+            advmss,
+        }
+    }
+}
+
+impl Default for StoredOptions {
+    fn default() -> Self {
+        (&BridgeOptions::default()).into()
+    }
+}
+
+impl From<&BridgeOptions> for StoredOptions {
+    fn from(options: &BridgeOptions) -> Self {
+        Self {
+            gateway: options.gateway,
+            force_address: options.force_address,
+            detects_duplicates: options.detects_duplicates,
+            port: (&options.port).into(),
+        }
+    }
+}
+
+impl From<StoredOptions> for BridgeOptions {
+    fn from(stored: StoredOptions) -> Self {
+        Self {
+            gateway: stored.gateway,
+            force_address: stored.force_address,
+            detects_duplicates: stored.detects_duplicates,
+            port: stored.port.into(),
+        }
+    }
+}
+
+impl From<&PortOptions> for StoredPortOptions {
+    fn from(options: &PortOptions) -> Self {
+        let vlans = &options.vlans;
+        Self {
+            isolated: options.isolated,
+            trusted: options.trusted,
+            access_vlan: vlans.access.map(VlanId::get),
+            trunk_vlans: vlans.trunk.iter().map(|vlan| vlan.get()).collect(),
+            keeps_default_vlan: vlans.keeps_default,
+        }
+    }
+}
+
+impl From<StoredPortOptions> for PortOptions {
+    fn from(stored: StoredPortOptions) -> Self {
+        let trunk = stored.trunk_vlans.into_iter().filter_map(VlanId::new);
+        Self {
+            isolated: stored.isolated,
+            trusted: stored.trusted,
+            vlans: PortVlans {
+                access: stored.access_vlan.and_then(VlanId::new),
+                trunk: trunk.collect(),
+                keeps_default: stored.keeps_default_vlan,
+            },
+        }
+    }
+}
