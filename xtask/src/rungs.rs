@@ -9,8 +9,8 @@ use cargo_metadata::Metadata;
 use crate::setup::{self, Scope};
 use crate::{build, command, dist, metadata, privilege, project, style, tidy};
 
-/// Tests of package e2e that talk to the kernel's BPF machinery alone.
-const BPF_TESTS: [&str; 2] = ["differential", "packets"];
+/// Tests of package e2e that need no binaries: they talk to the BPF machinery, or to the engine.
+const BPF_TESTS: [&str; 3] = ["differential", "lives", "packets"];
 
 /// One rung, in the order of cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
