@@ -1,8 +1,15 @@
 //! What somebody takes away behind our back comes back within seconds, and is told (BEHAVIOURS K5, K27). What belongs to
 //! somebody else is left as it is.
 
+use std::net::SocketAddr;
+
+use abi::maps;
 use anyhow::Result;
-use e2e::{Agent, GATEWAYS, Machine, Pod, Sandbox, UPLINK, ping, until};
+use e2e::{
+    Agent, Config, Echo, GATEWAYS, Machine, Mapping, NODE, Pod, Sandbox, UPLINK, WORLD, ping,
+    tcp_source, until,
+};
+use serde_json::Value;
 
 /// Damage, and a command whose output shows that it is undone, with words of that output. `LINK` stands for the host's
 /// end of the pod's veth.
@@ -178,5 +185,144 @@ fn a_container_is_inspected_by_its_record_or_by_its_namespace() -> Result<()> {
         let text = found[0]["addresses"][index]["address"].to_string();
         assert!(text.contains(&format!("{address}/")), "{found}");
     }
+    Ok(())
+}
+
+/// Tables whose entries somebody may delete. The others are arrays, or hold what only packets know.
+const TABLES: [&str; 7] = [
+    maps::INTERFACES,
+    maps::ENDPOINTS,
+    maps::HOSTPORTS,
+    maps::NETWORKS,
+    maps::UPLINKS,
+    maps::LOCALS,
+    maps::PREFIXES,
+];
+
+fn table(name: &str) -> String {
+    format!("/sys/fs/bpf/viaduct/v{}/maps/{name}", abi::ABI_VERSION)
+}
+
+/// The keys of a table in order, each as bytes in hexadecimal digits.
+fn keys(node: &Machine, name: &str) -> Result<Vec<Vec<String>>> {
+    let dump = node.call_json(&format!("bpftool -j map dump pinned {}", table(name)))?;
+    let entries = dump.as_array().cloned().unwrap_or_default();
+    let key = |entry: &Value| serde_json::from_value(entry["key"].clone());
+    let mut keys: Vec<Vec<String>> = entries.iter().map(key).collect::<Result<_, _>>()?;
+    keys.sort();
+    Ok(keys)
+}
+
+fn empty(node: &Machine, name: &str) -> Result<Vec<Vec<String>>> {
+    let keys = keys(node, name)?;
+    for key in &keys {
+        let key = key.join(" ");
+        node.call(&format!(
+            "bpftool map delete pinned {} key {key}",
+            table(name)
+        ))?;
+    }
+    Ok(keys)
+}
+
+/// BEHAVIOURS K5
+#[test]
+fn table_entries_that_somebody_deletes_are_written_again() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let node = &sandbox.node;
+    let mut pod = sandbox.pod("pod")?;
+    let port = [Mapping {
+        host: 8080,
+        container: 80,
+        protocol: "tcp",
+    }];
+    pod.add_with(Config::new("1.1.0").publish(&port))?;
+    let before: Vec<_> = TABLES
+        .iter()
+        .map(|name| empty(node, name))
+        .collect::<Result<_>>()?;
+    let row = "key 1 0 0 0 value".to_owned() + &" 0".repeat(size_of::<abi::Pod>());
+    node.call(&format!(
+        "bpftool map update pinned {} {row}",
+        table(maps::PODS)
+    ))?;
+    for (name, before) in TABLES.iter().zip(&before) {
+        assert!(!before.is_empty(), "{name} has nothing to lose");
+        until(&format!("{name} is as it was"), || {
+            Ok((keys(node, name)? == *before).then_some(()))
+        })?;
+    }
+    until("the pod is as it was", || Ok(pod.check()?.success().ok()))?;
+    let log = agent.log();
+    assert!(log.contains("repaired:"), "it is told: {log}");
+    let _echo = Echo::start(&pod.machine, 80)?;
+    tcp_source(&sandbox.world, 0, SocketAddr::new(NODE[0], 8080))?;
+    for world in WORLD {
+        ping(&pod.machine, world, 1)?;
+    }
+    Ok(())
+}
+
+/// What others add to what is ours.
+const GUESTS: [&str; 6] = [
+    "ip address add 10.99.0.1/24 dev cbr0",
+    "ip route add 198.51.100.0/24 dev cbr0",
+    "ip neigh add 10.99.0.7 lladdr 02:00:00:00:00:07 dev cbr0",
+    "tc qdisc add dev LINK root pfifo limit 55",
+    "tc filter add dev LINK ingress protocol ip prio 7 u32 match u32 0 0 classid 1:1",
+    "tc filter add dev cbr0 ingress protocol ip prio 8 u32 match u32 0 0 classid 1:2",
+];
+
+const GUEST_VIEWS: [&str; 6] = [
+    "ip -o -4 address show dev cbr0",
+    "ip route show 198.51.100.0/24",
+    "ip neigh show dev cbr0 nud permanent",
+    "tc qdisc show dev LINK",
+    "tc filter show dev LINK ingress pref 7",
+    "tc filter show dev cbr0 ingress",
+];
+
+/// BEHAVIOURS K15: our own comes back beside what others have added, and theirs is not touched.
+#[test]
+fn what_others_add_to_ours_survives_every_repair() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    let link = pod.host_link().to_owned();
+    sandbox.node.call("tc qdisc add dev cbr0 clsact")?;
+    for line in GUESTS {
+        sandbox.node.call(&line.replace("LINK", &link))?;
+    }
+    let view = || -> Result<Vec<String>> {
+        let views = GUEST_VIEWS.iter().map(|line| line.replace("LINK", &link));
+        views
+            .map(|line| {
+                let shown = sandbox.node.call(&line)?;
+                // An address that came back stands behind the others.
+                let mut lines: Vec<&str> = shown.lines().map(str::trim).collect();
+                lines.sort_unstable();
+                Ok(lines.join("\n"))
+            })
+            .collect()
+    };
+    let before = view()?;
+    let ours = [
+        "the bridge's address",
+        "the hairpin flag",
+        "the pod's programs",
+        "the bridge's MTU",
+    ];
+    let wounds: Vec<&Wound> = WOUNDS
+        .iter()
+        .filter(|wound| ours.contains(&wound.name))
+        .collect();
+    assert_eq!(wounds.len(), ours.len());
+    for wound in wounds {
+        heal(&sandbox, &agent, &pod, wound)?;
+        assert_eq!(view()?, before, "after {}", wound.name);
+    }
+    pod.del()?;
+    let left = sandbox.node.call(GUEST_VIEWS[0])?;
+    assert!(left.contains("10.99.0.1/24"), "{left}");
     Ok(())
 }
