@@ -268,7 +268,7 @@ impl<'a> World<'a> {
         match self.engine()?.set_pod_cidrs(ranges) {
             Ok(_) => ensure!(is_same || !is_used, "pod CIDRs that pods use were replaced"),
             Err(EngineError::PodCidrsKept { .. }) => {
-                ensure!(is_used && !is_same, "nobody uses them")
+                ensure!(is_used && !is_same, "nobody uses them");
             }
             Err(error) => return Err(error.into()),
         }
@@ -333,9 +333,9 @@ impl<'a> World<'a> {
         Ok(ManagedLink::of(&key).to_string())
     }
 
-    fn harm_port(&mut self, pod: usize, line: &str) -> Result<()> {
+    fn harm_port(&mut self, pod: usize, command: &str) -> Result<()> {
         let link = self.host_link(pod)?;
-        self.run(&line.replace("LINK", &link))
+        self.run(&command.replace("LINK", &link))
     }
 
     /// The pod has no interface any more on the default network.

@@ -123,6 +123,7 @@ fn vlan_id(number: i64) -> Option<VlanId> {
 mod tests {
     use super::*;
     use crate::json;
+    use crate::request::tests::add_with;
 
     fn read(keys: &str) -> Result<BridgeKeys, Error> {
         let map = json::parse(keys).unwrap();
@@ -189,5 +190,16 @@ mod tests {
         let options = read(r#"{"isGateway":false}"#).unwrap();
         assert!(options.options(true).gateway);
         assert!(!options.options(false).gateway);
+    }
+
+    /// BEHAVIOURS B3
+    #[test]
+    fn an_interface_that_stays_down_has_no_address_to_give() {
+        let config = serde_json::json!({
+            "name": "n", "disableContainerInterface": true, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"},
+        });
+        let error = add_with(&config.to_string(), "").unwrap_err();
+        let words = "cannot use IPAM when DisableContainerInterface flag is set";
+        assert_eq!((error.code, error.msg.as_str()), (7, words));
     }
 }

@@ -48,12 +48,12 @@ pub(crate) fn ranges(
     } else {
         configured
     };
-    let wished = wishes.interface_addresses()?.into_iter();
-    let wished = wished.map(|address| StaticAddress {
+    let asked = wishes.interface_addresses()?.into_iter();
+    let asked = asked.map(|address| StaticAddress {
         address,
         gateway: None,
     });
-    let all = kept.iter().copied().chain(wished);
+    let all = kept.iter().copied().chain(asked);
     all.map(|own| {
         let StaticAddress { address, gateway } = with_gateway(own, wishes, is_gateway);
         let range = Range::single(address, gateway).and_then(|range| RangeSet::new(vec![range]));
@@ -93,7 +93,11 @@ mod tests {
         let request = add_with(&config(ipam, more), args)?;
         let intent = intent(&request, None)?;
         assert!(intent.requested.addresses.is_empty(), "they are the ranges");
-        let ranges = intent.network.ranges.iter().flat_map(|set| set.ranges());
+        let ranges = intent
+            .network
+            .ranges
+            .iter()
+            .flat_map(model::RangeSet::ranges);
         let text = |range: &model::Range| {
             let gateway = range
                 .gateway()

@@ -18,14 +18,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         }
         Step::CreateBridge(spec) => links::create_bridge(netlink, spec),
         Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
-        Step::SetVlanFiltering { bridge, on } => switching::filter_vlans(netlink, bridge, *on),
-        Step::SetBridgeVlan {
-            bridge,
-            vlan,
-            member,
-        } => switching::set_member(netlink, bridge, *vlan, *member),
-        Step::CreateVlanLink(spec) => switching::create_link(netlink, spec),
-        Step::DeleteVlanLink { name, alias } => switching::delete_link(netlink, name, alias),
+        Step::Vlan(step) => switching::execute(netlink, step),
         Step::SetMac { link, mac } => links::set_mac(netlink, link, *mac),
         Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
         Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),

@@ -13,7 +13,7 @@ use std::io;
 
 use model::{IfName, PortVlans, VlanId};
 use nix::errno::Errno;
-use planner::{Link, VlanLinkSpec, VlanMember, wanted_vlans};
+use planner::{Link, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 use rtnetlink::LinkVlan;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::link::{
@@ -100,8 +100,22 @@ fn members(message: &LinkMessage) -> Members {
     infos.filter_map(member).collect()
 }
 
+/// Does what a step says.
+pub(crate) fn execute(netlink: &mut Netlink, step: &VlanStep) -> Result<(), Failed> {
+    match step {
+        VlanStep::Filter { bridge, on } => filter_vlans(netlink, bridge, *on),
+        VlanStep::Join {
+            bridge,
+            vlan,
+            member,
+        } => set_member(netlink, bridge, *vlan, *member),
+        VlanStep::CreateLink(spec) => create_link(netlink, spec),
+        VlanStep::DeleteLink { name, alias } => delete_link(netlink, name, alias),
+    }
+}
+
 /// Lets a bridge keep VLANs apart, or not.
-pub(crate) fn filter_vlans(netlink: &mut Netlink, bridge: &IfName, on: bool) -> Result<(), Failed> {
+fn filter_vlans(netlink: &mut Netlink, bridge: &IfName, on: bool) -> Result<(), Failed> {
     let call = || format!("let {bridge} filter VLANs: {on}");
     let present = get(netlink, bridge).attempt(call)?;
     let info = vec![
@@ -118,7 +132,7 @@ pub(crate) fn filter_vlans(netlink: &mut Netlink, bridge: &IfName, on: bool) -> 
 }
 
 /// Makes the node itself a member of a VLAN of a bridge, or not.
-pub(crate) fn set_member(
+fn set_member(
     netlink: &mut Netlink,
     bridge: &IfName,
     vlan: VlanId,
@@ -182,7 +196,7 @@ fn vlan_message(index: u32, id: VlanId, member: VlanMember, of_node: bool) -> Li
 }
 
 /// Makes the node's end of a VLAN. That it exists exactly so is success.
-pub(crate) fn create_link(netlink: &mut Netlink, spec: &VlanLinkSpec) -> Result<(), Failed> {
+fn create_link(netlink: &mut Netlink, spec: &VlanLinkSpec) -> Result<(), Failed> {
     let call = || {
         format!(
             "create {} for VLAN {} of {}",
@@ -213,7 +227,7 @@ pub(crate) fn create_link(netlink: &mut Netlink, spec: &VlanLinkSpec) -> Result<
 }
 
 /// Removes the node's end of a VLAN, if we made it.
-pub(crate) fn delete_link(netlink: &mut Netlink, name: &IfName, alias: &str) -> Result<(), Failed> {
+fn delete_link(netlink: &mut Netlink, name: &IfName, alias: &str) -> Result<(), Failed> {
     let call = || format!("delete {name}");
     let Some(link) = find(netlink, name).attempt(call)? else {
         return Ok(());

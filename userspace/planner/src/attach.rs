@@ -163,10 +163,8 @@ fn resolved(route: &Route, addresses: &[Assigned]) -> Route {
     let ipv4 = route.destination.is_ipv4();
     let is_direct =
         ipv4 && (route.options.scope).is_some_and(|scope| scope >= RouteOptions::SCOPE_LINK);
-    let of_family = addresses.iter().filter_map(|assigned| assigned.gateway);
-    let of_family = of_family
-        .filter(|gateway| gateway.is_ipv4() == ipv4 && !is_direct)
-        .next();
+    let mut gateways = addresses.iter().filter_map(|assigned| assigned.gateway);
+    let of_family = gateways.find(|gateway| gateway.is_ipv4() == ipv4 && !is_direct);
     let gateway = route.gateway.or(of_family);
     Route {
         destination: route.destination,

@@ -12,7 +12,7 @@ use model::{IfName, InterfaceAddress, Network, NetworkName};
 use crate::mtu::network_mtu;
 use crate::sysctl::{Families, forward, quiet};
 use crate::uplink::{Ours, is_link_local};
-use crate::{BridgeSpec, Link, LinkKind, Observed, Plan, Refusal, Step};
+use crate::{BridgeSpec, Link, LinkKind, Observed, Plan, Refusal, Step, VlanStep};
 
 mod vlan;
 
@@ -114,7 +114,10 @@ fn filter_vlans(network: &Network, present: &Link) -> Result<Plan, Refusal> {
     }
     let bridge = network.bridge.clone();
     if is_of(present, network) || is_our_alias(present.alias.as_deref()) {
-        Ok(Plan::of([Step::SetVlanFiltering { bridge, on: true }]))
+        Ok(Plan::of([Step::Vlan(VlanStep::Filter {
+            bridge,
+            on: true,
+        })]))
     } else {
         Err(Refusal::NoVlanFiltering { bridge })
     }

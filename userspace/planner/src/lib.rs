@@ -56,6 +56,6 @@ pub use refusal::{Category, PortOwner, Refusal};
 pub use repair::{Finding, Reason, Repair, Stray, plan_repair};
 pub use reserved::{ReservedPorts, claimed_ports, plan_reserved_ports, reserved_ports_key};
 pub use socket_hook::SocketHook;
-pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec, VlanLinkSpec};
+pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl::node_sysctls;
 pub use tables::attachment_entries;

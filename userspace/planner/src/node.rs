@@ -17,7 +17,7 @@ use crate::sysctl::{Families, forward};
 use crate::uplink::{self, Ours, UPLINK_HOOKS, is_link_local, uplinks};
 use crate::{
     BypassMode, Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records,
-    Refusal, Step, Switching, VlanMember,
+    Refusal, Step, Switching, VlanMember, VlanStep,
 };
 
 /// Ports that MASQUERADE may move a flow to: all that no system service has, as the kernel's MASQUERADE. Whatever else
@@ -224,17 +224,24 @@ fn after(name: &IfName, link: Option<Link>, steps: &Plan) -> Option<Link> {
         if let Some((_, removed)) = step.removed_address().filter(|(of, _)| *of == name) {
             link.addresses.retain(|own| *own != removed);
         }
-        match step {
-            Step::SetVlanFiltering { bridge, on } if bridge == name => {
-                link.switching.filters_vlans = *on;
-            }
-            Step::SetBridgeVlan { bridge, vlan, .. } if bridge == name => {
-                link.switching.vlans.insert(*vlan, VlanMember::default());
-            }
-            _ => {}
+        if let Step::Vlan(step) = step {
+            switched(name, &mut link.switching, step);
         }
     }
     Some(link)
+}
+
+fn switched(name: &IfName, switching: &mut Switching, step: &VlanStep) {
+    match step {
+        VlanStep::Filter { bridge, on } if bridge == name => switching.filters_vlans = *on,
+        VlanStep::Join { bridge, vlan, .. } if bridge == name => {
+            switching.vlans.insert(*vlan, VlanMember::default());
+        }
+        VlanStep::Filter { .. }
+        | VlanStep::Join { .. }
+        | VlanStep::CreateLink(_)
+        | VlanStep::DeleteLink { .. } => {}
+    }
 }
 
 /// The link that a step makes, without an index yet.
@@ -255,24 +262,26 @@ fn created(name: &IfName, step: &Step) -> Option<Link> {
         avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
     };
-    match step {
-        Step::CreateBridge(spec) if spec.name == *name => {
-            let switching = Switching {
-                filters_vlans: spec.filters_vlans,
-                ..Switching::default()
-            };
-            let mac = Some(spec.mac);
-            Some(new(LinkKind::Bridge, mac, spec.mtu, &spec.alias, switching))
-        }
-        Step::CreateVlanLink(spec) if spec.name == *name => {
-            let switching = Switching {
-                vlan_of: Some((0, spec.vlan)),
-                ..Switching::default()
-            };
-            Some(new(LinkKind::Ethernet, None, 0, &spec.alias, switching))
-        }
-        _ => None,
+    if let Step::CreateBridge(spec) = step
+        && spec.name == *name
+    {
+        let switching = Switching {
+            filters_vlans: spec.filters_vlans,
+            ..Switching::default()
+        };
+        let mac = Some(spec.mac);
+        return Some(new(LinkKind::Bridge, mac, spec.mtu, &spec.alias, switching));
     }
+    if let Step::Vlan(VlanStep::CreateLink(spec)) = step
+        && spec.name == *name
+    {
+        let switching = Switching {
+            vlan_of: Some((0, spec.vlan)),
+            ..Switching::default()
+        };
+        return Some(new(LinkKind::Ethernet, None, 0, &spec.alias, switching));
+    }
+    None
 }
 
 /// The subnets that are the pods' alone. Where the node is not the pods' gateway, their subnet is that of a wire that

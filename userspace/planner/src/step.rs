@@ -6,10 +6,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 mod spec;
+mod vlan;
 
-use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, PortOptions, VlanId};
+use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, PortOptions};
 
 pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
+pub use vlan::VlanStep;
 
 use crate::{Claim, Entry, EntryKey, SocketHook};
 
@@ -57,31 +59,8 @@ pub enum Step {
         /// The alias that proves it ours.
         alias: String,
     },
-    /// Let a bridge keep VLANs apart, or take that back.
-    SetVlanFiltering {
-        /// The bridge.
-        bridge: IfName,
-        /// Whether it is to.
-        on: bool,
-    },
-    /// Make the node itself a member of a VLAN of a bridge, or take that back.
-    SetBridgeVlan {
-        /// The bridge.
-        bridge: IfName,
-        /// The VLAN.
-        vlan: VlanId,
-        /// Whether it is to be one.
-        member: bool,
-    },
-    /// Make the node's end of a VLAN of a bridge; fails when the name is taken by anything else.
-    CreateVlanLink(VlanLinkSpec),
-    /// Remove such a link that we made.
-    DeleteVlanLink {
-        /// Interface name.
-        name: IfName,
-        /// The alias that proves it ours.
-        alias: String,
-    },
+    /// Something about VLANs.
+    Vlan(VlanStep),
     /// Give a link another Ethernet address.
     SetMac {
         /// The link.
@@ -234,23 +213,7 @@ impl Step {
                 name: spec.name.clone(),
                 alias: spec.alias.clone(),
             }),
-            Self::SetVlanFiltering { bridge, on } => Some(Self::SetVlanFiltering {
-                bridge: bridge.clone(),
-                on: !on,
-            }),
-            Self::SetBridgeVlan {
-                bridge,
-                vlan,
-                member,
-            } => Some(Self::SetBridgeVlan {
-                bridge: bridge.clone(),
-                vlan: *vlan,
-                member: !member,
-            }),
-            Self::CreateVlanLink(spec) => Some(Self::DeleteVlanLink {
-                name: spec.name.clone(),
-                alias: spec.alias.clone(),
-            }),
+            Self::Vlan(step) => step.undo().map(Self::Vlan),
             Self::AddAddress { link, address } => Some(Self::RemoveAddress {
                 link: link.clone(),
                 address: *address,
@@ -299,7 +262,6 @@ impl Step {
             | Self::SetUpPod(_)
             | Self::AwaitAddresses { .. }
             | Self::DeleteBridge { .. }
-            | Self::DeleteVlanLink { .. }
             | Self::DeleteVeth { .. }
             | Self::Sweep => None,
         }
@@ -410,22 +372,7 @@ impl fmt::Display for Step {
             Self::DeleteBridge { name, alias } => {
                 write!(f, "delete bridge {name} if its alias is {alias:?}")
             }
-            Self::SetVlanFiltering { bridge, on } => {
-                let verb = if *on { "let" } else { "no more let" };
-                write!(f, "{verb} {bridge} keep VLANs apart")
-            }
-            Self::SetBridgeVlan {
-                bridge,
-                vlan,
-                member,
-            } => {
-                let verb = if *member { "add" } else { "remove" };
-                write!(f, "{verb} the node as a member of VLAN {vlan} of {bridge}")
-            }
-            Self::CreateVlanLink(spec) => spec.fmt(f),
-            Self::DeleteVlanLink { name, alias } => {
-                write!(f, "delete VLAN link {name} if its alias is {alias:?}")
-            }
+            Self::Vlan(step) => step.fmt(f),
             Self::SetMac { link, mac } => write!(f, "set the MAC address of {link} to {mac}"),
             Self::SetMtu { link, mtu } => write!(f, "set the MTU of {link} to {mtu}"),
             Self::SetPodMtu { netns, ifname, mtu } => {
@@ -450,10 +397,8 @@ impl fmt::Display for Step {
                 hairpin,
                 options,
             } => {
-                let mode = if *hairpin { "with" } else { "without" };
-                write!(f, "make {link} a port of {bridge} {mode} hairpin")?;
-                port(options, f)?;
-                f.write_str(", up")
+                write!(f, "make {link} a port of {bridge} ")?;
+                port(*hairpin, options, f)
             }
             Self::SetUpPod(spec) => spec.fmt(f),
             Self::AwaitAddresses { netns, ifname } => write!(
@@ -474,7 +419,9 @@ impl fmt::Display for Step {
     }
 }
 
-fn port(options: &PortOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn port(hairpin: bool, options: &PortOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mode = if hairpin { "with" } else { "without" };
+    write!(f, "{mode} hairpin")?;
     if options.isolated {
         f.write_str(", isolated")?;
     }
@@ -485,7 +432,7 @@ fn port(options: &PortOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if !vlans.trunk.is_empty() {
         write!(f, ", tagged in VLANs {}", list(&vlans.trunk))?;
     }
-    Ok(())
+    f.write_str(", up")
 }
 
 fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {

@@ -167,17 +167,6 @@ fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
     }
 }
 
-/// BEHAVIOURS B3
-#[test]
-fn an_interface_that_stays_down_has_no_address_to_give() {
-    let config = json!({
-        "name": "n", "disableContainerInterface": true, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"},
-    });
-    let error = refusal(&config);
-    let words = "cannot use IPAM when DisableContainerInterface flag is set";
-    assert_eq!((error.code, error.msg.as_str()), (7, words));
-}
-
 /// BEHAVIOURS S6, R16: no pod runs unlimited because a limit was not understood.
 #[test]
 fn a_bandwidth_limit_is_refused_and_not_ignored() {

@@ -2,7 +2,7 @@
 
 use model::{IfName, PortOptions, VlanId};
 use nix::errno::Errno;
-use planner::{LinkKind, Switching, VlanLinkSpec, VlanMember, wanted_vlans};
+use planner::{LinkKind, Switching, VlanLinkSpec, VlanMember, VlanStep, wanted_vlans};
 
 use super::world::World;
 
@@ -10,6 +10,19 @@ use super::world::World;
 const DEFAULT: u16 = 1;
 
 impl World {
+    pub(super) fn execute_vlan(&mut self, step: &VlanStep) -> Result<(), Errno> {
+        match step {
+            VlanStep::Filter { bridge, on } => self.filter_vlans(bridge, *on),
+            VlanStep::Join {
+                bridge,
+                vlan,
+                member,
+            } => self.set_member(bridge, *vlan, *member),
+            VlanStep::CreateLink(spec) => self.create_vlan_link(spec),
+            VlanStep::DeleteLink { name, alias } => self.delete_vlan_link(name, alias),
+        }
+    }
+
     pub(super) fn filter_vlans(&mut self, bridge: &IfName, on: bool) -> Result<(), Errno> {
         let link = self.link_mut(bridge)?;
         if link.kind != LinkKind::Bridge {
@@ -19,12 +32,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn set_member(
-        &mut self,
-        bridge: &IfName,
-        vlan: VlanId,
-        member: bool,
-    ) -> Result<(), Errno> {
+    fn set_member(&mut self, bridge: &IfName, vlan: VlanId, member: bool) -> Result<(), Errno> {
         if !member && !self.links.contains_key(bridge) {
             return Ok(());
         }
@@ -37,7 +45,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn create_vlan_link(&mut self, spec: &VlanLinkSpec) -> Result<(), Errno> {
+    fn create_vlan_link(&mut self, spec: &VlanLinkSpec) -> Result<(), Errno> {
         let bridge = self.link(&spec.bridge)?;
         let vlan_of = Some((bridge.index, spec.vlan));
         let (mac, mtu) = (bridge.mac, bridge.mtu);
@@ -56,7 +64,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn delete_vlan_link(&mut self, name: &IfName, alias: &str) -> Result<(), Errno> {
+    fn delete_vlan_link(&mut self, name: &IfName, alias: &str) -> Result<(), Errno> {
         let Some(link) = self.links.get(name) else {
             return Ok(());
         };
@@ -128,7 +136,9 @@ impl World {
                 vlans.clear();
             }
             if options.vlans.access.is_some() {
-                vlans.values_mut().for_each(|member| member.pvid = false);
+                for member in vlans.values_mut() {
+                    member.pvid = false;
+                }
             }
             vlans.extend(wanted_vlans(&options.vlans));
         }

@@ -66,14 +66,7 @@ impl World {
             Step::SetSysctl { key, value, .. } => self.set_sysctl(key, value),
             Step::CreateBridge(spec) => self.create_bridge(spec),
             Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
-            Step::SetVlanFiltering { bridge, on } => self.filter_vlans(bridge, *on),
-            Step::SetBridgeVlan {
-                bridge,
-                vlan,
-                member,
-            } => self.set_member(bridge, *vlan, *member),
-            Step::CreateVlanLink(spec) => self.create_vlan_link(spec),
-            Step::DeleteVlanLink { name, alias } => self.delete_vlan_link(name, alias),
+            Step::Vlan(step) => self.execute_vlan(step),
             Step::SetMac { link, mac } => {
                 self.link_mut(link)?.mac = Some(usable(*mac)?);
                 Ok(())

@@ -8,7 +8,7 @@ use model::{IfName, Network, VlanId};
 use super::{Site, bridge_alias, gateways, lend, replace};
 use crate::mtu::network_mtu;
 use crate::sysctl::quiet;
-use crate::{Link, Plan, Refusal, Step, VlanLinkSpec};
+use crate::{Link, Plan, Refusal, Step, VlanLinkSpec, VlanStep};
 
 /// Makes, mends or borrows the link; nothing where the gateways are on the bridge.
 pub(super) fn steps(network: &Network, site: &Site<'_>) -> Result<Plan, Refusal> {
@@ -38,11 +38,11 @@ fn join(network: &Network, site: &Site<'_>, vlan: VlanId) -> Plan {
     if bridge.is_some_and(|bridge| bridge.vlans.contains_key(&vlan)) {
         return Plan::default();
     }
-    Plan::of([Step::SetBridgeVlan {
+    Plan::of([Step::Vlan(VlanStep::Join {
         bridge: network.bridge.clone(),
         vlan,
         member: true,
-    }])
+    })])
 }
 
 /// A bridge that is yet to be made has no index, and no link above it either.
@@ -52,12 +52,12 @@ fn is_end_of(link: &Link, bridge: Option<&Link>, vlan: VlanId) -> bool {
 }
 
 fn make(network: &Network, site: &Site<'_>, name: &IfName, vlan: VlanId) -> Plan {
-    let mut plan = Plan::of([Step::CreateVlanLink(VlanLinkSpec {
+    let mut plan = Plan::of([Step::Vlan(VlanStep::CreateLink(VlanLinkSpec {
         name: name.clone(),
         bridge: network.bridge.clone(),
         vlan,
         alias: bridge_alias(&network.name),
-    })]);
+    }))]);
     plan.append(set_mtu(network, site, name, site.bridge_mtu(network)));
     plan.append(Plan::of(quiet(name, site.observed)));
     for address in gateways(network) {
