@@ -60,7 +60,7 @@ fn live(seed: u64) -> Result<()> {
 
 fn live_on(sandbox: &Sandbox, seed: u64) -> Result<()> {
     let world = RefCell::new(World::new(sandbox)?);
-    let events = prop::collection::vec(any_event(), 1..10);
+    let events = prop::collection::vec(any_event(), 1..8);
     let lived = runner(seed).run(&events, |events| {
         let mut world = world.borrow_mut();
         let life = one_life(&mut world, &events);
