@@ -22,7 +22,7 @@ use e2e::Sandbox;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-use event::{Event, any_event};
+use event::{Event, PODS, any_event, first_event};
 use world::World;
 
 const LIVES: u32 = 500;
@@ -60,7 +60,13 @@ fn live(seed: u64) -> Result<()> {
 
 fn live_on(sandbox: &Sandbox, seed: u64) -> Result<()> {
     let world = RefCell::new(World::new(sandbox)?);
-    let events = prop::collection::vec(any_event(), 1..8);
+    // Most lives begin with pods, so that there is something to harm.
+    let first = prop::collection::vec(first_event(), PODS);
+    let rest = prop::collection::vec(any_event(), 1..6);
+    let events = (first, rest).prop_map(|(first, rest)| {
+        let first = first.into_iter().flatten();
+        first.chain(rest).collect::<Vec<Event>>()
+    });
     let lived = runner(seed).run(&events, |events| {
         let mut world = world.borrow_mut();
         let life = one_life(&mut world, &events);

@@ -71,6 +71,12 @@ fn harm() -> impl Strategy<Value = Harm> {
     ]
 }
 
+/// What a life may begin with.
+pub(crate) fn first_event() -> impl Strategy<Value = Option<Event>> {
+    let add = (0..PODS, prop::bool::weighted(0.8));
+    prop::option::of(add.prop_map(|(pod, is_default)| Event::Add { pod, is_default }))
+}
+
 /// Anything that may happen.
 pub(crate) fn any_event() -> impl Strategy<Value = Event> {
     let modes = [
@@ -80,8 +86,8 @@ pub(crate) fn any_event() -> impl Strategy<Value = Event> {
     ];
     let which = || (0..PODS, any::<bool>());
     prop_oneof![
-        12 => which().prop_map(|(pod, is_default)| Event::Add { pod, is_default }),
-        5 => which().prop_map(|(pod, is_default)| Event::Del { pod, is_default }),
+        6 => which().prop_map(|(pod, is_default)| Event::Add { pod, is_default }),
+        3 => which().prop_map(|(pod, is_default)| Event::Del { pod, is_default }),
         2 => Just(Event::Reconcile),
         // To load the programs takes longer than all the rest of a life.
         2 => (0..12_u8).prop_map(|n| if n == 0 { Event::Reload } else { Event::Restart }),
