@@ -100,7 +100,7 @@ fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
 /// itself is not worth a word.
 #[test]
 fn routes_differ_by_metric_and_table_and_the_nearest_has_no_gateway() {
-    let with = |destination: &str, options: RouteOptions| Route {
+    let route = |destination: &str, options: RouteOptions| Route {
         destination: parse(destination),
         gateway: None,
         options,
@@ -127,12 +127,12 @@ fn routes_differ_by_metric_and_table_and_the_nearest_has_no_gateway() {
     let mut wish = intent("c1");
     wish.network.default_route = false;
     wish.network.routes = vec![
-        with("10.7.0.0/16", usual),
-        with("10.7.0.0/16", far),
-        with("10.7.0.0/16", other),
-        with("10.7.0.0/16", usual),
-        with("10.8.0.0/16", direct),
-        with("fd07::/16", by_itself),
+        route("10.7.0.0/16", usual),
+        route("10.7.0.0/16", far),
+        route("10.7.0.0/16", other),
+        route("10.7.0.0/16", usual),
+        route("10.8.0.0/16", direct),
+        route("fd07::/16", by_itself),
     ];
     let routes = attachment(&wish).routes;
     let told: Vec<_> = routes
