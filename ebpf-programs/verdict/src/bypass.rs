@@ -138,9 +138,10 @@ fn is_plain<E: Node>(node: &E, headers: &Headers) -> bool {
 /// Whether the packet may be handed to the pod: it is still there, nothing but us is on the way, and it fits.
 #[inline(always)]
 fn may_reach<E: Packet + Node>(env: &E, endpoint: &Endpoint) -> bool {
-    endpoint.flags & EndpointFlags::BYPASS != 0
-        && flow::is_current(env, endpoint.pod, endpoint.generation)
-        && env.fits(endpoint.interface)
+    let may = env
+        .pod(endpoint.pod)
+        .is_some_and(|pod| pod.flags & EndpointFlags::BYPASS != 0);
+    may && flow::is_current(env, endpoint.pod, endpoint.generation) && env.fits(endpoint.interface)
 }
 
 /// Gives the frame to [`Work::endpoint`], and counts it there: on this way it meets no other hook.

@@ -62,6 +62,7 @@ impl Shared {
             bpffs: "/sys/fs/bpf/lives".into(),
             object: object(),
             cgroup: None,
+            flow_entries: abi::maps::FLOWS_CAPACITY,
         };
         *self.0.borrow_mut() = Some(Host::open(&options)?);
         Ok(())
@@ -156,6 +157,9 @@ impl<'a> World<'a> {
             default_network: network("default", "cbr0", CIDRS[0])?,
             uplinks: BTreeSet::new(),
             non_masquerade: BTreeSet::new(),
+            egress: BTreeSet::new(),
+            flow_entries: abi::maps::FLOWS_CAPACITY,
+            bypass: planner::BypassMode::Auto,
             boot_id: "this boot".to_owned(),
         };
         let engine = Engine::start(self.kernel.clone(), store, settings, NOW)?;
@@ -368,7 +372,7 @@ impl<'a> World<'a> {
                 EntryKey::Interface(_) => kind == 1,
                 EntryKey::Endpoint(_) => kind == 2,
                 EntryKey::Hostport { .. } => kind == 3,
-                EntryKey::Network(_) | EntryKey::Uplink(_) => kind == 4,
+                EntryKey::Network(_) | EntryKey::Egress(_) | EntryKey::Uplink(_) => kind == 4,
                 EntryKey::Local(_) | EntryKey::Prefix(_) => kind == 5,
                 EntryKey::Settings => false,
             };

@@ -78,6 +78,14 @@ pub(crate) fn is_trusted(flags: u32) -> bool {
     flags & EndpointFlags::SPOOF_CHECK == 0
 }
 
+pub(crate) fn bypass(bypass: bool) -> u32 {
+    if bypass { EndpointFlags::BYPASS } else { 0 }
+}
+
+pub(crate) fn may_bypass(flags: u32) -> bool {
+    flags & EndpointFlags::BYPASS != 0
+}
+
 pub(crate) fn published(published: bool) -> u32 {
     if published {
         EndpointFlags::PUBLISHED

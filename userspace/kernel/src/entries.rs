@@ -307,6 +307,7 @@ fn pod(entry: &Entry) -> io::Result<abi::Pod> {
         generation,
         masquerade,
         trusted,
+        bypass,
     } = entry
     else {
         return Err(mismatch());
@@ -317,7 +318,7 @@ fn pod(entry: &Entry) -> io::Result<abi::Pod> {
         mac: bytes::mac(*mac),
         interface: index(link)?,
         generation: *generation,
-        flags: bytes::flags(*masquerade) | bytes::checked(*trusted),
+        flags: bytes::flags(*masquerade) | bytes::checked(*trusted) | bytes::bypass(*bypass),
         network: index(bridge)?,
         ..abi::Pod::default()
     })
@@ -337,6 +338,7 @@ fn pod_entry(row: &abi::Pod, link: impl Fn(u32) -> LinkRef) -> Option<Entry> {
         generation: row.generation,
         masquerade: bytes::masquerades(row.flags),
         trusted: bytes::is_trusted(row.flags),
+        bypass: bytes::may_bypass(row.flags),
     })
 }
 

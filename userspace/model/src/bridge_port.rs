@@ -56,6 +56,13 @@ pub struct PortOptions {
     pub trusted: bool,
 }
 
+impl PortOptions {
+    /// Whether all that the bridge does for the port is to forward.
+    pub fn is_plain(&self) -> bool {
+        !self.isolated && !self.vlans.is_managed()
+    }
+}
+
 /// What holds for a network's bridge and its ports, besides its name and its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BridgeOptions {

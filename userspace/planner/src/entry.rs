@@ -80,6 +80,8 @@ pub enum Entry {
         masquerade: bool,
         /// Whether the pod may send with addresses that are not its own.
         trusted: bool,
+        /// Whether the bridge does nothing for it but to forward, so that packets may go past it.
+        bypass: bool,
     },
     /// A free row that remembers the generation of its last owner. Written in place of a removal.
     FreePod {
@@ -338,6 +340,7 @@ impl Entry {
             generation,
             masquerade,
             trusted,
+            bypass,
         } = self
         else {
             return Ok(());
@@ -350,7 +353,8 @@ impl Entry {
             f,
             "{mac} behind {link} on {bridge}, generation {generation}, {mode}"
         )?;
-        f.write_str(if *trusted { ", not checked" } else { "" })
+        f.write_str(if *trusted { ", not checked" } else { "" })?;
+        f.write_str(if *bypass { "" } else { ", by the bridge" })
     }
 }
 

@@ -24,6 +24,7 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
             generation: attachment.generation,
             masquerade: attachment.masquerade,
             trusted: attachment.port.trusted,
+            bypass: attachment.port.is_plain(),
         },
     );
     entries.insert(

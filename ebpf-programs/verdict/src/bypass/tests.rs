@@ -20,7 +20,6 @@ fn open_node() -> World {
         pod.flags |= EndpointFlags::BYPASS;
     }
     for endpoint in world.endpoints.values_mut() {
-        endpoint.flags |= EndpointFlags::BYPASS;
         endpoint.flags &= !EndpointFlags::PUBLISHED;
     }
     let mut uplink = world.uplinks[&INTERFACE];

@@ -85,6 +85,7 @@ fn a_row_of_the_pod_table_never_forgets_a_generation() {
             generation: 5,
             masquerade: true,
             trusted: false,
+            bypass: true,
         },
         previous: Some(free(4)),
     };
