@@ -12,6 +12,7 @@
     reason = "a command for people speaks to the terminal"
 )]
 
+mod bench;
 mod build;
 mod ci;
 mod command;
@@ -50,6 +51,8 @@ enum Verb {
     Test(test::Args),
     /// Show every feature live, in network namespaces of its own
     Demo(demo::Args),
+    /// Measure Viaduct beside what it replaces, and write target/bench/report.html
+    Bench(bench::Args),
     /// Load every BPF program and compare what the verifier says with the committed table
     Verify(verify::Args),
     /// Check the rules that compilers do not: import edges, file heads, lengths
@@ -77,6 +80,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Build(args) => build::run(&args),
         Verb::Test(args) => test::run(&args),
         Verb::Demo(args) => demo::run(&args),
+        Verb::Bench(args) => bench::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Tidy => tidy::run(),
         Verb::Dist(args) => dist::run(args),

@@ -1,0 +1,31 @@
+//! The families of measurements, in the order in which they run.
+
+use anyhow::Result;
+
+use crate::path;
+use crate::plan::Plan;
+use crate::promise::Promise;
+use crate::row::Row;
+
+/// Measurements that belong together.
+pub(crate) struct Family {
+    /// How it is asked for.
+    pub(crate) name: &'static str,
+    /// What it measures.
+    pub(crate) about: &'static str,
+    /// Whether it runs when no family is named.
+    pub(crate) usual: bool,
+    /// Measures all systems, round by round.
+    pub(crate) measure: fn(&Plan) -> Result<Vec<Row>>,
+    /// What we hold ourselves to.
+    pub(crate) promises: &'static [Promise],
+}
+
+/// All of them. A new one is a module and an entry here.
+pub(crate) const FAMILIES: &[Family] = &[Family {
+    name: "path",
+    about: "CPU time that one small UDP packet costs, everything on one CPU",
+    usual: true,
+    measure: path::measure,
+    promises: path::PROMISES,
+}];

@@ -1,0 +1,157 @@
+//! What one small UDP packet costs, from the sender's system call to the receiver's, everything on one CPU.
+//!
+//! One thread sends a few packets and then receives them. Over veth pairs the kernel carries a packet all the way on
+//! the CPU, and in the time, of the thread that sends it; nobody else may run there. So time on the clock, divided by
+//! packets, is CPU time per packet.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::pinned;
+use crate::plan::Plan;
+use crate::promise::Promise;
+use crate::row::{Row, Rows, system};
+use crate::topology::{self, PORTS, Path, Topology, Way};
+
+/// Bytes of a packet's payload.
+const PAYLOAD: [u8; 18] = [0x55; 18];
+/// Packets that are sent before they are received: what a socket's buffer holds in any case.
+const BURST: u32 = 32;
+/// How long one sample takes. The kernel takes a CPU away from whoever uses it alone for almost a second.
+const SAMPLE: Duration = Duration::from_millis(150);
+
+/// As the table of ratios in `docs/benchmarks.md`.
+pub(crate) const PROMISES: &[Promise] = &[
+    Promise {
+        subject: "pod → pod, above a bare wire",
+        other: system::NFT,
+        bound: 0.12,
+    },
+    Promise {
+        subject: "world → hostport, above a bare wire",
+        other: system::NFT,
+        bound: 0.16,
+    },
+    Promise {
+        subject: "pod → world, above a bare wire",
+        other: system::NFT,
+        bound: 0.30,
+    },
+];
+
+pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
+    let systems = topology::all()?;
+    let mut rows = Rows::default();
+    for way in Way::ALL {
+        let pairs: Vec<_> = systems
+            .iter()
+            .map(|it| open(it, way))
+            .collect::<Result<_>>()?;
+        plan.interleave(way.name(), plan.rounds(), &pairs, |pair| {
+            let cost = pinned::alone_on(pinned::the_one(), || pair.cost())
+                .with_context(|| format!("{} through {}", way.name(), pair.system))?;
+            rows.push(Row::new(way.name(), pair.system, "ns per packet"), cost);
+            Ok(())
+        })?;
+    }
+    let above = above_bare(&rows.0);
+    rows.0.extend(above);
+    Ok(rows.0)
+}
+
+/// The same rows without what a bare wire costs in the same round.
+fn above_bare(rows: &[Row]) -> Vec<Row> {
+    let bare = |name: &str| {
+        rows.iter()
+            .find(|it| it.system == system::BARE && it.name == name)
+    };
+    let others = rows.iter().filter(|row| row.system != system::BARE);
+    let above = others.filter_map(|row| {
+        let pairs = row.samples.iter().zip(&bare(&row.name)?.samples);
+        Some(Row {
+            name: format!("{}, above a bare wire", row.name),
+            samples: pairs.map(|(whole, bare)| whole - bare).collect(),
+            ..row.clone()
+        })
+    });
+    above.collect()
+}
+
+struct Pair {
+    system: &'static str,
+    sender: UdpSocket,
+    receiver: UdpSocket,
+}
+
+/// A sender and a receiver that have heard of each other: neighbours are known, and the flow is.
+fn open(topology: &Topology, way: Way) -> Result<Pair> {
+    let path = topology.path(way);
+    let (sender, receiver) = sockets(path, PORTS[0])?;
+    let pair = Pair {
+        system: topology.system,
+        sender,
+        receiver,
+    };
+    pair.burst()
+        .with_context(|| format!("nothing arrives {} through {}", way.name(), pair.system))?;
+    Ok(pair)
+}
+
+fn sockets(path: &Path, port: u16) -> Result<(UdpSocket, UdpSocket)> {
+    let receiver = path.to.run(|| UdpSocket::bind(path.serves(port)))?;
+    receiver.set_read_timeout(Some(Duration::from_secs(3)))?;
+    let sender = path.from.run(|| UdpSocket::bind("0.0.0.0:0"))?;
+    sender.connect(path.dials(port))?;
+    Ok((sender, receiver))
+}
+
+impl Pair {
+    /// Nanoseconds per packet.
+    fn cost(&self) -> Result<f64> {
+        // What is measured is a packet of a flow that goes on, not the first one after a pause.
+        self.burst()?;
+        let (start, mut packets) = (Instant::now(), 0);
+        while start.elapsed() < SAMPLE {
+            self.burst()?;
+            packets += BURST;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(packets))
+    }
+
+    /// Sends and receives; a packet that does not arrive is a failure.
+    fn burst(&self) -> Result<()> {
+        let mut buffer = [0; 64];
+        for _ in 0..BURST {
+            self.sender.send(&PAYLOAD)?;
+        }
+        for _ in 0..BURST {
+            self.receiver
+                .recv(&mut buffer)
+                .context("a packet was lost")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bare_wire_is_taken_off_round_by_round() {
+        let row = |system: &str, samples: &[f64]| Row {
+            samples: samples.to_vec(),
+            ..Row::new("pod → pod", system, "ns")
+        };
+        let rows = [
+            row(system::BARE, &[800.0, 900.0]),
+            row(system::NFT, &[1300.0, 1500.0]),
+        ];
+        let above = above_bare(&rows);
+        assert_eq!(above.len(), 1);
+        assert_eq!(above[0].name, "pod → pod, above a bare wire");
+        assert_eq!(above[0].samples, [500.0, 600.0]);
+    }
+}

@@ -1,0 +1,100 @@
+//! The page: a picture for each thing that was measured, and the tables below it. It needs nothing from elsewhere.
+
+use std::fmt::Write as _;
+
+use super::{Chapter, Report, markdown, plot};
+use crate::promise::Kept;
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #1b1f24; --dim: #68707a; --line: #d5dae0; --back: #fff }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --dim: #98a1ab; --line: #39414a; --back: #14171a } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); margin: 2rem auto; max-width: 62rem; padding: 0 1rem }
+h1, h2, h3 { line-height: 1.2 } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line) }
+p.dim, caption { color: var(--dim) } figure { margin: 1rem 0 }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
+td, th { border: 1px solid var(--line); padding: .2rem .6rem; text-align: left }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif } svg .dim { fill: var(--dim) }
+svg line.grid { stroke: var(--line) } .kept { color: #1a7f37 } .missed { color: #cf222e; font-weight: bold }
+";
+
+/// The whole page.
+pub(crate) fn page(report: &Report) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Viaduct: measurements</title>\
+         <style>{STYLE}</style></head><body>\n<h1>Viaduct beside what it replaces</h1>\n\
+         <p>Measured in {}. Bars and points are medians, lines over them quartiles. \
+         docs/benchmarks.md has the method.</p>\n",
+        escaped(&report.circumstances())
+    );
+    for chapter in &report.chapters {
+        self::chapter(&mut page, chapter);
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn chapter(page: &mut String, chapter: &Chapter) {
+    let (name, about) = (chapter.family.name, escaped(chapter.family.about));
+    let _ = writeln!(
+        page,
+        "<h2 id=\"{name}\">{name}</h2>\n<p class=\"dim\">{about}.</p>"
+    );
+    promises(page, &chapter.kept());
+    for picture in plot::pictures(chapter) {
+        let _ = writeln!(page, "<figure>{picture}</figure>");
+    }
+    let _ = writeln!(page, "<details><summary>Numbers</summary>");
+    tables(page, &markdown::chapter(chapter));
+    page.push_str("</details>\n");
+}
+
+fn promises(page: &mut String, kept: &[Kept]) {
+    if kept.is_empty() {
+        return;
+    }
+    page.push_str("<ul>\n");
+    for it in kept {
+        let (class, word) = if it.is_kept() {
+            ("kept", "kept")
+        } else {
+            ("missed", "missed")
+        };
+        let _ = writeln!(
+            page,
+            "<li>{}: {} of {}, held to {}: <span class=\"{class}\">{word}</span></li>",
+            escaped(it.promise.subject),
+            markdown::two(it.ratio.median),
+            escaped(it.promise.other),
+            escaped(&markdown::bound(it)),
+        );
+    }
+    page.push_str("</ul>\n");
+}
+
+/// The tables of a Markdown text, whose cells hold no more than words and numbers.
+fn tables(page: &mut String, text: &str) {
+    for block in text.split("\n\n").filter(|block| block.contains('|')) {
+        page.push_str("<table>\n");
+        for (place, line) in block
+            .trim()
+            .lines()
+            .enumerate()
+            .filter(|(place, _)| *place != 1)
+        {
+            let tag = if place == 0 { "th" } else { "td" };
+            let cells = line
+                .trim_matches('|')
+                .split('|')
+                .map(|cell| format!("<{tag}>{}</{tag}>", escaped(&cell.trim().replace("**", ""))));
+            let _ = writeln!(page, "<tr>{}</tr>", cells.collect::<String>());
+        }
+        page.push_str("</table>\n");
+    }
+}
+
+/// Text, as a page takes it.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}

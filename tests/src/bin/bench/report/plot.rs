@@ -1,0 +1,233 @@
+//! Pictures: bars where systems are compared at one size, lines where something grows.
+
+use std::fmt::Write as _;
+
+use super::html::escaped;
+use super::markdown::spread;
+use super::{Chapter, distinct, number};
+use crate::row::{Point, Row, system};
+use crate::statistics::Summary;
+
+const WIDTH: f64 = 900.0;
+/// Where the labels of bars end.
+const LEFT: f64 = 150.0;
+/// Where the numbers beside bars begin at the latest.
+const RIGHT: f64 = 200.0;
+const BAR: f64 = 24.0;
+const HEIGHT: f64 = 300.0;
+const TOP: f64 = 34.0;
+
+/// Every picture of a family.
+pub(super) fn pictures(chapter: &Chapter) -> Vec<String> {
+    let names = distinct(chapter.rows.iter().map(|row| row.name.clone()));
+    let of = |name: &str| {
+        chapter
+            .rows
+            .iter()
+            .filter(move |row| row.name == name)
+            .collect::<Vec<_>>()
+    };
+    names
+        .iter()
+        .map(|name| {
+            let rows = of(name);
+            if rows.iter().all(|row| row.point.is_some()) {
+                lines(name, &rows)
+            } else {
+                bars(name, &rows)
+            }
+        })
+        .collect()
+}
+
+fn bars(name: &str, rows: &[&Row]) -> String {
+    let summaries: Vec<_> = rows
+        .iter()
+        .filter_map(|row| Some((row, Summary::of(&row.samples)?)))
+        .collect();
+    let most = summaries
+        .iter()
+        .map(|(_, it)| it.high)
+        .fold(f64::MIN_POSITIVE, f64::max);
+    let scale = (WIDTH - LEFT - RIGHT) / most;
+    let mut picture = String::new();
+    let mut y = TOP;
+    for (row, summary) in &summaries {
+        let (length, middle) = ((summary.median * scale).max(0.0), y + BAR / 2.0 - 3.0);
+        let _ = write!(
+            picture,
+            "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>\
+             <rect x=\"{LEFT}\" y=\"{y}\" width=\"{length:.1}\" height=\"{:.0}\" fill=\"{}\"/>\
+             <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"currentColor\" stroke-width=\"2\"/>\
+             <text x=\"{:.1}\" y=\"{:.0}\">{}</text>",
+            LEFT - 8.0,
+            y + 14.0,
+            escaped(&row.system),
+            BAR - 6.0,
+            colour(&row.system),
+            LEFT + summary.low.max(0.0) * scale,
+            LEFT + summary.high.max(0.0) * scale,
+            LEFT + length.max(summary.high * scale) + 8.0,
+            y + 14.0,
+            spread(summary),
+        );
+        y += BAR;
+    }
+    framed(name, rows, y + 6.0, &picture)
+}
+
+/// Both axes are logarithmic: what is ten times as much is as far away everywhere.
+fn lines(name: &str, rows: &[&Row]) -> String {
+    let Some(frame) = Frame::around(rows) else {
+        return String::new();
+    };
+    let mut picture = frame.grid(rows);
+    for (number, system) in distinct(rows.iter().map(|row| row.system.clone()))
+        .iter()
+        .enumerate()
+    {
+        let points: Vec<_> = rows
+            .iter()
+            .filter(|row| &row.system == system)
+            .filter_map(|row| Some((row.point?, Summary::of(&row.samples)?)))
+            .collect();
+        let path: Vec<_> = points
+            .iter()
+            .map(|(at, it)| frame.place(*at, it.median))
+            .collect();
+        let path: Vec<_> = path.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let colour = colour(system);
+        let _ = write!(
+            picture,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            path.join(" ")
+        );
+        for (at, summary) in &points {
+            let ((x, low), (_, high)) = (
+                frame.place(*at, summary.low),
+                frame.place(*at, summary.high),
+            );
+            let (_, y) = frame.place(*at, summary.median);
+            let _ = write!(
+                picture,
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\"/>\
+                 <circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{colour}\"/>"
+            );
+        }
+        #[expect(clippy::cast_precision_loss, reason = "there are few systems")]
+        let y = TOP + 16.0 + number as f64 * 18.0;
+        let x = WIDTH - RIGHT + 30.0;
+        let _ = write!(
+            picture,
+            "<rect x=\"{x}\" y=\"{:.0}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\
+             <text x=\"{:.0}\" y=\"{y}\">{}</text>",
+            y - 10.0,
+            x + 18.0,
+            escaped(system)
+        );
+    }
+    framed(name, rows, HEIGHT + 40.0, &picture)
+}
+
+struct Frame {
+    low: (f64, f64),
+    high: (f64, f64),
+}
+
+impl Frame {
+    fn around(rows: &[&Row]) -> Option<Self> {
+        let positive = |value: f64| value.max(1e-6).ln();
+        let mut frame: Option<Self> = None;
+        for row in rows {
+            let x = positive(f64::from(u32::try_from(row.point?.at).ok()?));
+            let summary = Summary::of(&row.samples)?;
+            let (low, high) = (positive(summary.low), positive(summary.high));
+            let so_far = frame.get_or_insert(Self {
+                low: (x, low),
+                high: (x, high),
+            });
+            so_far.low = (so_far.low.0.min(x), so_far.low.1.min(low));
+            so_far.high = (so_far.high.0.max(x), so_far.high.1.max(high));
+        }
+        // A line along the middle needs room above and below.
+        frame.map(|it| Self {
+            low: (it.low.0 - 0.1, it.low.1 - 0.3),
+            high: (it.high.0 + 0.1, it.high.1 + 0.3),
+        })
+    }
+
+    fn place(&self, point: Point, value: f64) -> (f64, f64) {
+        let at = f64::from(u32::try_from(point.at).unwrap_or(u32::MAX));
+        let part = |value: f64, low: f64, high: f64| (value.max(1e-6).ln() - low) / (high - low);
+        let x = part(at, self.low.0, self.high.0);
+        let y = part(value, self.low.1, self.high.1);
+        (
+            LEFT / 2.0 + x * (WIDTH - RIGHT - LEFT / 2.0),
+            HEIGHT - y * (HEIGHT - TOP),
+        )
+    }
+
+    fn grid(&self, rows: &[&Row]) -> String {
+        let mut grid = String::new();
+        let Some(axis) = rows.first().and_then(|row| row.point) else {
+            return grid;
+        };
+        let mut sizes: Vec<_> = rows.iter().filter_map(|row| row.point).collect();
+        sizes.sort_by_key(|point| point.at);
+        sizes.dedup();
+        for size in sizes {
+            let (x, _) = self.place(size, 1.0);
+            let label = format!("{} {}", size.at, axis.axis);
+            let _ = write!(
+                grid,
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{HEIGHT}\"/>\
+                 <text class=\"dim\" x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{label}</text>",
+                HEIGHT + 18.0
+            );
+        }
+        for tick in ticks(self.low.1.exp(), self.high.1.exp()) {
+            let (_, y) = self.place(axis, tick);
+            let _ = write!(
+                grid,
+                "<line class=\"grid\" x1=\"{:.0}\" x2=\"{:.0}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+                 <text class=\"dim\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT / 2.0,
+                WIDTH - RIGHT,
+                LEFT / 2.0 - 6.0,
+                y + 4.0,
+                number(tick)
+            );
+        }
+        grid
+    }
+}
+
+/// 1, 2 and 5 of each power of ten within the range.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let powers = (-6..12).map(|power| 10_f64.powi(power));
+    powers
+        .flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * power))
+        .filter(|tick| (low..=high).contains(tick))
+        .collect()
+}
+
+fn framed(name: &str, rows: &[&Row], height: f64, picture: &str) -> String {
+    let unit = rows.first().map_or("", |row| row.unit);
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{name}\">\
+         <text x=\"0\" y=\"16\" font-weight=\"bold\">{name} <tspan class=\"dim\">({unit})</tspan></text>{picture}</svg>",
+        name = escaped(name)
+    )
+}
+
+/// Systems keep their colours from picture to picture.
+fn colour(name: &str) -> &'static str {
+    match name {
+        system::BARE => "#8c959f",
+        system::FORWARDING => "#6f8fb5",
+        system::LEGACY => "#d18616",
+        system::NFT => "#b35ca3",
+        system::VIADUCT => "#1a7f37",
+        _ => "#57606a",
+    }
+}

@@ -1,0 +1,102 @@
+//! The same three machines under every system: a node with pods on it and a world beside it.
+
+mod forwarding;
+mod reference;
+mod viaduct;
+mod wire;
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Result;
+use e2e::Machine;
+
+use crate::row::system;
+
+pub(crate) use reference::{Reference, Tables};
+pub(crate) use viaduct::Viaduct;
+
+/// Ports of the second pod that the node publishes, if it does: the same number on both sides.
+pub(crate) const PORTS: [u16; 3] = [7001, 7002, 5201];
+
+/// Who sends to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Between two pods of the node.
+    PodToPod,
+    /// From the world to a port of the node that leads to a pod.
+    WorldToHostport,
+    /// From a pod to the world, with the node's address.
+    PodToWorld,
+}
+
+impl Way {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::PodToPod, Self::WorldToHostport, Self::PodToWorld];
+
+    /// In reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::PodToPod => "pod → pod",
+            Self::WorldToHostport => "world → hostport",
+            Self::PodToWorld => "pod → world",
+        }
+    }
+}
+
+/// One way through one system.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    /// Who sends.
+    pub(crate) from: Machine,
+    /// Who receives.
+    pub(crate) to: Machine,
+    /// The address that is dialled.
+    pub(crate) dial: IpAddr,
+    /// The address that is dialled at.
+    pub(crate) at: IpAddr,
+}
+
+impl Path {
+    /// Where a client connects to.
+    pub(crate) fn dials(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.dial, port)
+    }
+
+    /// Where a server listens.
+    pub(crate) fn serves(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.at, port)
+    }
+}
+
+/// A system with its two pods and its world. What holds it together is kept for as long as it is measured.
+pub(crate) struct Topology {
+    /// Its name in reports.
+    pub(crate) system: &'static str,
+    paths: [Path; 3],
+    _parts: Box<dyn std::any::Any + Send + Sync>,
+}
+
+impl Topology {
+    /// The way through it.
+    pub(crate) fn path(&self, way: Way) -> &Path {
+        &self.paths[way as usize]
+    }
+}
+
+/// One of each system.
+pub(crate) fn all() -> Result<Vec<Topology>> {
+    Ok(vec![
+        wire::build()?,
+        forwarding::build()?,
+        reference::build(Tables::Legacy)?,
+        reference::build(Tables::Nft)?,
+        viaduct::build()?,
+    ])
+}
+
+/// The systems that publish ports.
+pub(crate) fn translating() -> Result<Vec<Topology>> {
+    let mut all = all()?;
+    all.retain(|it| ![system::BARE, system::FORWARDING].contains(&it.system));
+    Ok(all)
+}

@@ -1,0 +1,77 @@
+//! Viaduct: the real agent, the real plugin.
+
+use anyhow::{Context as _, Result};
+use e2e::{Agent, Config, Mapping, NODE, Pod, Sandbox, WORLD};
+
+use super::{PORTS, Path, Topology};
+use crate::row::system;
+
+/// A node with an agent, for families that attach pods themselves. Fields are dropped in this order.
+pub(crate) struct Viaduct {
+    /// The agent.
+    pub(crate) agent: Agent,
+    /// The node and its world.
+    pub(crate) sandbox: Sandbox,
+}
+
+impl Viaduct {
+    /// Starts an agent with pod CIDRs that have room for every pod of a measurement.
+    pub(crate) fn start() -> Result<Self> {
+        let sandbox = Sandbox::new()?;
+        let flags = ["--pod-cidr=10.244.0.0/20".to_owned()];
+        let agent = Agent::start_with(&sandbox.node, flags.into())?;
+        Ok(Self { agent, sandbox })
+    }
+
+    /// A pod that publishes `ports`.
+    pub(crate) fn attach(&self, name: &str, ports: &[Mapping]) -> Result<Pod> {
+        let mut pod = self.sandbox.pod(name)?;
+        pod.add_with(Config::new("1.1.0").publish(ports))?;
+        Ok(pod)
+    }
+}
+
+/// [`PORTS`], by TCP and by UDP.
+pub(super) fn mappings() -> Vec<Mapping> {
+    let both = |port| {
+        ["tcp", "udp"].map(|protocol| Mapping {
+            host: port,
+            container: port,
+            protocol,
+        })
+    };
+    PORTS.into_iter().flat_map(both).collect()
+}
+
+pub(super) fn build() -> Result<Topology> {
+    let viaduct = Viaduct::start()?;
+    let a = viaduct.attach("pod-a", &[])?;
+    let b = viaduct.attach("pod-b", &mappings())?;
+    let at = *b.addresses.first().context("a pod has an address")?;
+    let world = &viaduct.sandbox.world;
+    let paths = [
+        Path {
+            from: a.machine.clone(),
+            to: b.machine.clone(),
+            dial: at,
+            at,
+        },
+        Path {
+            from: world.clone(),
+            to: b.machine.clone(),
+            dial: NODE[0],
+            at,
+        },
+        Path {
+            from: a.machine,
+            to: world.clone(),
+            dial: WORLD[0],
+            at: WORLD[0],
+        },
+    ];
+    Ok(Topology {
+        system: system::VIADUCT,
+        paths,
+        _parts: Box::new(viaduct),
+    })
+}
