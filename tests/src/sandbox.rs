@@ -75,7 +75,12 @@ impl Sandbox {
 
     /// An empty network namespace, as a runtime makes one for a pod.
     pub fn pod(&self, name: &str) -> Result<Pod> {
-        Ok(Pod::new(self.machine(name)?, self.node.clone()))
+        Ok(self.pod_in(self.machine(name)?))
+    }
+
+    /// A pod in a namespace that is there already.
+    pub fn pod_in(&self, machine: Machine) -> Pod {
+        Pod::new(machine, self.node.clone())
     }
 
     /// Lays another wire between node and world.

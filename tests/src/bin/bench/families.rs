@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 
-use crate::path;
 use crate::plan::Plan;
 use crate::promise::Promise;
 use crate::row::Row;
+use crate::{add, connect, memory, path};
 
 /// Measurements that belong together.
 pub(crate) struct Family {
@@ -22,10 +22,33 @@ pub(crate) struct Family {
 }
 
 /// All of them. A new one is a module and an entry here.
-pub(crate) const FAMILIES: &[Family] = &[Family {
-    name: "path",
-    about: "CPU time that one small UDP packet costs, everything on one CPU",
-    usual: true,
-    measure: path::measure,
-    promises: path::PROMISES,
-}];
+pub(crate) const FAMILIES: &[Family] = &[
+    Family {
+        name: "path",
+        about: "CPU time that one small UDP packet costs, everything on one CPU",
+        usual: true,
+        measure: path::measure,
+        promises: path::PROMISES,
+    },
+    Family {
+        name: "connect",
+        about: "connections opened and closed per second on one CPU, by the number of hostports",
+        usual: true,
+        measure: connect::measure,
+        promises: connect::PROMISES,
+    },
+    Family {
+        name: "add",
+        about: "how long a runtime waits for ADD and DEL of a pod with a hostport",
+        usual: true,
+        measure: add::measure,
+        promises: add::PROMISES,
+    },
+    Family {
+        name: "memory",
+        about: "resident memory of the agent",
+        usual: true,
+        measure: memory::measure,
+        promises: &[],
+    },
+];

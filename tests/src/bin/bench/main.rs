@@ -4,7 +4,10 @@
 
 #![forbid(unsafe_code)]
 
+mod add;
+mod connect;
 mod families;
+mod memory;
 mod path;
 mod pinned;
 mod plan;

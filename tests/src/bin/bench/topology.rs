@@ -1,5 +1,6 @@
 //! The same three machines under every system: a node with pods on it and a world beside it.
 
+mod crowd;
 mod forwarding;
 mod reference;
 mod viaduct;
@@ -10,10 +11,11 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Result;
 use e2e::Machine;
 
-use crate::row::system;
-
-pub(crate) use reference::{Reference, Tables};
+pub(crate) use reference::{Attached, Reference, Tables};
 pub(crate) use viaduct::Viaduct;
+
+/// Addresses of all pods that translating systems attach: as many as any measurement needs.
+const POD_CIDR: &str = "10.244.0.0/20";
 
 /// Ports of the second pod that the node publishes, if it does: the same number on both sides.
 pub(crate) const PORTS: [u16; 3] = [7001, 7002, 5201];
@@ -85,18 +87,16 @@ impl Topology {
 
 /// One of each system.
 pub(crate) fn all() -> Result<Vec<Topology>> {
-    Ok(vec![
-        wire::build()?,
-        forwarding::build()?,
-        reference::build(Tables::Legacy)?,
-        reference::build(Tables::Nft)?,
-        viaduct::build()?,
-    ])
+    let mut all = vec![wire::build()?, forwarding::build()?];
+    all.extend(translating(0)?);
+    Ok(all)
 }
 
-/// The systems that publish ports.
-pub(crate) fn translating() -> Result<Vec<Topology>> {
-    let mut all = all()?;
-    all.retain(|it| ![system::BARE, system::FORWARDING].contains(&it.system));
-    Ok(all)
+/// Those that publish ports, with this many others already published when the measured pod is attached.
+pub(crate) fn translating(others: u16) -> Result<Vec<Topology>> {
+    Ok(vec![
+        reference::build(Tables::Legacy, others)?,
+        reference::build(Tables::Nft, others)?,
+        viaduct::build(others)?,
+    ])
 }

@@ -42,7 +42,8 @@ pub(crate) fn chapter(chapter: &Chapter) -> String {
 
 fn table(text: &mut String, chapter: &Chapter, unit: &str) {
     let of_unit = |row: &&Row| row.unit == unit;
-    let has = |subject: &str, system: &str| chapter.row(subject, system).filter(of_unit).is_some();
+    let has =
+        |subject: &str, system: &str| chapter.row(subject, system).as_ref().is_some_and(of_unit);
     let subjects: Vec<_> = chapter.subjects();
     let subjects: Vec<_> = subjects
         .iter()

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use e2e::{Call, Config, Machine, Mapping, NODE, Sandbox, Verb, WORLD, addresses};
 use serde_json::{Value, json};
 
-use super::{Path, Topology, viaduct};
+use super::{POD_CIDR, Path, Topology, crowd, viaduct};
 use crate::row::system;
 
 /// Where Debian's package has the plugins, and where everybody else has them.
@@ -23,6 +23,13 @@ const TOOLS: [&str; 6] = [
     "ip6tables-save",
     "ip6tables-restore",
 ];
+
+/// What the first pod publishes, so that all chains are there.
+const FIRST: Mapping = Mapping {
+    host: 7999,
+    container: 80,
+    protocol: "tcp",
+};
 
 /// Which tables the rules go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +64,7 @@ pub(crate) struct Reference {
     tables: Tables,
     plugins: PathBuf,
     tools: tempfile::TempDir,
+    first: Option<Attached>,
 }
 
 /// A pod that they have attached.
@@ -71,18 +79,23 @@ pub(crate) struct Attached {
 }
 
 impl Reference {
-    /// A node without pods.
-    pub(crate) fn start(tables: Tables) -> Result<Self> {
+    /// A node with one pod, which publishes a port, and with rules for `others` more.
+    pub(crate) fn start(tables: Tables, others: u16) -> Result<Self> {
         let sandbox = Sandbox::new()?;
         sandbox.node.sysctl("ipv4/ip_forward", "1")?;
         // As Kubernetes asks for where these plugins are used.
         e2e::filter_bridges(&sandbox.node, true)?;
-        Ok(Self {
+        let mut reference = Self {
             sandbox,
             tables,
             plugins: plugins()?,
             tools: tools(tables)?,
-        })
+            first: None,
+        };
+        let machine = reference.sandbox.machine("pod-a")?;
+        reference.first = Some(reference.add(machine, &[FIRST])?);
+        crowd::reference(&reference, others)?;
+        Ok(reference)
     }
 
     /// Its name in reports.
@@ -121,6 +134,11 @@ impl Reference {
         Ok(took)
     }
 
+    /// Where a tool is that writes rules into these tables.
+    pub(super) fn tool(&self, name: &str) -> String {
+        self.tools.path().join(name).display().to_string()
+    }
+
     fn call(&self, verb: Verb, plugin: &str, pod: &Attached) -> Result<e2e::Answer> {
         let mut config = match plugin {
             "bridge" => bridge(),
@@ -139,10 +157,10 @@ impl Reference {
     }
 }
 
-pub(super) fn build(tables: Tables) -> Result<Topology> {
-    let reference = Reference::start(tables)?;
+pub(super) fn build(tables: Tables, others: u16) -> Result<Topology> {
+    let reference = Reference::start(tables, others)?;
     let sandbox = &reference.sandbox;
-    let a = reference.add(sandbox.machine("pod-a")?, &[])?;
+    let a = reference.first.as_ref().context("the first pod is there")?;
     let b = reference.add(sandbox.machine("pod-b")?, &viaduct::mappings())?;
     let at = *addresses(&b.result)?
         .first()
@@ -162,7 +180,7 @@ pub(super) fn build(tables: Tables) -> Result<Topology> {
             at,
         },
         Path {
-            from: a.machine,
+            from: a.machine.clone(),
             to: world.clone(),
             dial: WORLD[0],
             at: WORLD[0],
@@ -187,7 +205,7 @@ fn bridge() -> Value {
         "ipam": {
             "type": "host-local",
             "dataDir": "/run/host-local",
-            "ranges": [[{ "subnet": "10.244.0.0/20" }]],
+            "ranges": [[{ "subnet": POD_CIDR }]],
             "routes": [{ "dst": "0.0.0.0/0" }],
         },
     })

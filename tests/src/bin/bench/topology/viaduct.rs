@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use e2e::{Agent, Config, Mapping, NODE, Pod, Sandbox, WORLD};
 
-use super::{PORTS, Path, Topology};
+use super::{POD_CIDR, PORTS, Path, Topology, crowd};
 use crate::row::system;
 
 /// A node with an agent, for families that attach pods themselves. Fields are dropped in this order.
@@ -12,15 +12,22 @@ pub(crate) struct Viaduct {
     pub(crate) agent: Agent,
     /// The node and its world.
     pub(crate) sandbox: Sandbox,
+    crowd: Vec<Pod>,
 }
 
 impl Viaduct {
-    /// Starts an agent with pod CIDRs that have room for every pod of a measurement.
-    pub(crate) fn start() -> Result<Self> {
+    /// Starts an agent with room for every pod of a measurement, and publishes `others` ports that nobody uses.
+    pub(crate) fn start(others: u16) -> Result<Self> {
         let sandbox = Sandbox::new()?;
-        let flags = ["--pod-cidr=10.244.0.0/20".to_owned()];
+        let flags = [format!("--pod-cidr={POD_CIDR}")];
         let agent = Agent::start_with(&sandbox.node, flags.into())?;
-        Ok(Self { agent, sandbox })
+        let mut viaduct = Self {
+            agent,
+            sandbox,
+            crowd: Vec::new(),
+        };
+        viaduct.crowd = crowd::viaduct(&viaduct, others)?;
+        Ok(viaduct)
     }
 
     /// A pod that publishes `ports`.
@@ -43,8 +50,8 @@ pub(super) fn mappings() -> Vec<Mapping> {
     PORTS.into_iter().flat_map(both).collect()
 }
 
-pub(super) fn build() -> Result<Topology> {
-    let viaduct = Viaduct::start()?;
+pub(super) fn build(others: u16) -> Result<Topology> {
+    let viaduct = Viaduct::start(others)?;
     let a = viaduct.attach("pod-a", &[])?;
     let b = viaduct.attach("pod-b", &mappings())?;
     let at = *b.addresses.first().context("a pod has an address")?;

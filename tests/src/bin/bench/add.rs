@@ -1,0 +1,204 @@
+//! How long a runtime waits for ADD and DEL: from the start of the first plugin to the end of the last, one pod at a
+//! time and many at once, and with many ports published already. Namespaces are made beforehand.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use e2e::{Config, Machine, Mapping, Pod};
+
+use crate::plan::Plan;
+use crate::promise::Promise;
+use crate::row::{Row, Rows, system};
+use crate::statistics::quantile;
+use crate::topology::{Attached, Reference, Tables, Viaduct};
+
+/// Pods of one sample, one at a time.
+const PODS: usize = 8;
+
+/// As the table of ratios in `docs/benchmarks.md`.
+pub(crate) const PROMISES: &[Promise] = &[
+    Promise {
+        subject: "ADD p50, 0 hostports",
+        other: system::LEGACY,
+        bound: 1.0 / 40.0,
+    },
+    Promise {
+        subject: "DEL p50, 0 hostports",
+        other: system::LEGACY,
+        bound: 1.0 / 20.0,
+    },
+    Promise {
+        subject: "ADD p99, 100 at once",
+        other: system::LEGACY,
+        bound: 1.0 / 20.0,
+    },
+];
+
+/// A system that attaches pods.
+enum Node {
+    Reference(Reference),
+    Viaduct(Viaduct),
+}
+
+/// A pod that one of them has attached.
+enum Guest {
+    Reference(Attached),
+    Viaduct(Pod),
+}
+
+pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
+    let mut rows = Rows::default();
+    let nodes = nodes(0)?;
+    one_at_a_time(plan, &nodes, 0, &mut rows)?;
+    for at_once in plan.pick(&[32, 100][..], &[8, 32, 100][..]) {
+        let what = format!("{at_once} at once");
+        plan.interleave(&what, plan.pick(3, 5), &nodes, |node| {
+            parallel(node, *at_once, &mut rows).with_context(|| node.system())
+        })?;
+    }
+    drop(nodes);
+    for others in plan.pick(&[1000][..], &[1000, 3000][..]) {
+        one_at_a_time(plan, &self::nodes(*others)?, *others, &mut rows)?;
+    }
+    Ok(rows.0)
+}
+
+fn nodes(others: u16) -> Result<Vec<Node>> {
+    let mut nodes = Vec::new();
+    for tables in [Tables::Legacy, Tables::Nft] {
+        nodes.push(Node::Reference(Reference::start(tables, others)?));
+    }
+    nodes.push(Node::Viaduct(Viaduct::start(others)?));
+    Ok(nodes)
+}
+
+fn one_at_a_time(plan: &Plan, nodes: &[Node], others: u16, rows: &mut Rows) -> Result<()> {
+    let what = format!("one at a time, {others} hostports");
+    plan.interleave(&what, plan.pick(3, 7), nodes, |node| {
+        let (mut adds, mut dels) = (Vec::new(), Vec::new());
+        for number in 0..PODS {
+            let (guest, took) = node.add(node.machine(number)?, number)?;
+            adds.push(took);
+            dels.push(node.del(&guest)?);
+            guest.machine().unbind()?;
+        }
+        for (verb, times) in [("ADD", adds), ("DEL", dels)] {
+            for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
+                let row = Row::new(format!("{verb} {name}"), node.system(), "ms");
+                rows.push(
+                    row.at("hostports", others.into()),
+                    milliseconds(&times, part),
+                );
+            }
+        }
+        Ok(())
+    })
+}
+
+/// All calls start together, as when a node has been rebooted; the time of each is its own.
+fn parallel(node: &Node, at_once: usize, rows: &mut Rows) -> Result<()> {
+    let machines: Vec<_> = (0..at_once)
+        .map(|number| node.machine(number))
+        .collect::<Result<_>>()?;
+    let start = Instant::now();
+    let added = each(machines.into_iter().enumerate(), |(number, machine)| {
+        node.add(machine, number)
+    })?;
+    let all_added = start.elapsed();
+    let start = Instant::now();
+    let dels = each(added.iter(), |(guest, _)| node.del(guest))?;
+    let all_deleted = start.elapsed();
+    for (guest, _) in &added {
+        guest.machine().unbind()?;
+    }
+    let adds: Vec<_> = added.into_iter().map(|(_, took)| took).collect();
+    for (verb, times, all) in [("ADD", adds, all_added), ("DEL", dels, all_deleted)] {
+        let mut put = |what: &str, sample| {
+            let row = Row::new(format!("{verb} {what}"), node.system(), "ms");
+            rows.push(row.at("at once", at_once as u64), sample);
+        };
+        put("p50", milliseconds(&times, 0.5));
+        put("p99", milliseconds(&times, 0.99));
+        put("of all", milliseconds(&[all], 0.5));
+    }
+    Ok(())
+}
+
+fn each<T: Send, R: Send>(
+    items: impl Iterator<Item = T>,
+    work: impl Fn(T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();
+        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        joined
+            .map(|it| it.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+impl Node {
+    fn system(&self) -> &'static str {
+        match self {
+            Self::Reference(node) => node.system(),
+            Self::Viaduct(_) => system::VIADUCT,
+        }
+    }
+
+    fn machine(&self, number: usize) -> Result<Machine> {
+        let sandbox = match self {
+            Self::Reference(node) => &node.sandbox,
+            Self::Viaduct(node) => &node.sandbox,
+        };
+        sandbox.machine(&format!("guest-{number}"))
+    }
+
+    fn add(&self, machine: Machine, number: usize) -> Result<(Guest, Duration)> {
+        let ports = [mapping(number)];
+        match self {
+            Self::Reference(node) => {
+                let attached = node.add(machine, &ports)?;
+                let took = attached.took;
+                Ok((Guest::Reference(attached), took))
+            }
+            Self::Viaduct(node) => {
+                let mut pod = node.sandbox.pod_in(machine);
+                let answer = pod.add_with(Config::new("1.1.0").publish(&ports))?;
+                Ok((Guest::Viaduct(pod), answer.took))
+            }
+        }
+    }
+
+    fn del(&self, guest: &Guest) -> Result<Duration> {
+        match (self, guest) {
+            (Self::Reference(node), Guest::Reference(attached)) => node.del(attached),
+            (_, Guest::Viaduct(pod)) => Ok(pod.del()?.took),
+            (Self::Viaduct(_), Guest::Reference(_)) => anyhow::bail!("attached by another system"),
+        }
+    }
+}
+
+impl Guest {
+    fn machine(&self) -> &Machine {
+        match self {
+            Self::Reference(attached) => &attached.machine,
+            Self::Viaduct(pod) => &pod.machine,
+        }
+    }
+}
+
+fn mapping(number: usize) -> Mapping {
+    Mapping {
+        host: 8000 + u16::try_from(number).unwrap_or_default(),
+        container: 80,
+        protocol: "tcp",
+    }
+}
+
+fn milliseconds(times: &[Duration], part: f64) -> f64 {
+    let mut sorted: Vec<_> = times.iter().map(|it| it.as_secs_f64() * 1e3).collect();
+    sorted.sort_by(f64::total_cmp);
+    quantile(&sorted, part).unwrap_or(f64::NAN)
+}

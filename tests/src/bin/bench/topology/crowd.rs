@@ -1,0 +1,72 @@
+//! Other hostports on the node, so that what is measured is not the only one.
+//!
+//! Viaduct's come by its plugin. The reference's rules are written all at once, in the form in which the plugins
+//! write them for as many pods with one port each: one plugin after the other would take hours for ten thousand.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+
+use anyhow::{Context as _, Result};
+use e2e::{Mapping, Pod};
+
+use super::{POD_CIDR, Reference, Viaduct};
+
+/// The first port of the crowd; measured pods publish lower ones.
+const FIRST: u16 = 20_000;
+/// Ports that one pod of Viaduct's crowd publishes.
+const EACH: usize = 100;
+
+/// Pods of Viaduct that publish `count` ports in all, which stay for as long as they are held.
+pub(super) fn viaduct(node: &Viaduct, count: u16) -> Result<Vec<Pod>> {
+    let ports: Vec<_> = (FIRST..FIRST + count)
+        .map(|host| Mapping {
+            host,
+            container: 80,
+            protocol: "tcp",
+        })
+        .collect();
+    let shares = ports.chunks(EACH).enumerate();
+    shares
+        .map(|(number, share)| node.attach(&format!("crowd-{number}"), share))
+        .collect()
+}
+
+/// Rules as of `count` pods of the reference with one port each, beside those of a pod that is there.
+pub(super) fn reference(node: &Reference, count: u16) -> Result<()> {
+    let mut file = tempfile::NamedTempFile::new()?;
+    file.write_all(rules(count).as_bytes())?;
+    let restore = node.tool("iptables-restore");
+    let path = file.path().display();
+    let machine = &node.sandbox.node;
+    machine
+        .call(&format!("{restore} --noflush {path}"))
+        .context("cannot write the rules of a crowd")
+        .map(drop)
+}
+
+/// In the nat table: for each pod a chain for its port and one for its address, and a jump to each.
+fn rules(count: u16) -> String {
+    let mut chains = String::new();
+    let mut rules = String::new();
+    for (number, port) in (0_u32..).zip(FIRST..FIRST + count) {
+        let pod = Ipv4Addr::from_bits(Ipv4Addr::new(10, 244, 8, 0).to_bits() + number % 2000);
+        let (dnat, masquerade) = (
+            format!("CNI-DN-{number:021x}"),
+            format!("CNI-{number:024x}"),
+        );
+        let named = format!("name: \\\"reference\\\" id: \\\"crowd-{number}\\\"");
+        let _ = write!(chains, ":{dnat} - [0:0]\n:{masquerade} - [0:0]\n");
+        let _ = write!(
+            rules,
+            "-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment \"dnat {named}\" -m multiport --dports {port} -j {dnat}\n\
+             -A {dnat} -s {POD_CIDR} -p tcp -m tcp --dport {port} -j CNI-HOSTPORT-SETMARK\n\
+             -A {dnat} -s 127.0.0.1/32 -p tcp -m tcp --dport {port} -j CNI-HOSTPORT-SETMARK\n\
+             -A {dnat} -p tcp -m tcp --dport {port} -j DNAT --to-destination {pod}:80\n\
+             -A POSTROUTING -s {pod}/32 -m comment --comment \"{named}\" -j {masquerade}\n\
+             -A {masquerade} -d {POD_CIDR} -m comment --comment \"{named}\" -j ACCEPT\n\
+             -A {masquerade} ! -d 224.0.0.0/4 -m comment --comment \"{named}\" -j MASQUERADE\n",
+        );
+    }
+    format!("*nat\n{chains}{rules}COMMIT\n")
+}
