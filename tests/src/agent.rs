@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::{Cgroup, Machine, Process, until};
+use crate::{Cgroup, Machine, Process, deadline, until};
 
 /// Where the agent serves, inside the sandbox.
 pub const SOCKET: &str = "/run/viaduct/viaduct.sock";
@@ -122,7 +122,7 @@ impl Agent {
             "--show-error",
             "--fail-with-body",
             "--max-time",
-            "10",
+            &deadline().as_secs().to_string(),
             "--unix-socket",
             SOCKET,
             "--request",
@@ -150,7 +150,8 @@ impl Agent {
 /// `GET` of the API of the agent on `node`.
 pub(crate) fn get(node: &Machine, path: &str) -> Result<Value> {
     node.call_json(&format!(
-        "curl --silent --show-error --fail-with-body --max-time 10 --unix-socket {SOCKET} http://viaduct{path}"
+        "curl --silent --show-error --fail-with-body --max-time {} --unix-socket {SOCKET} http://viaduct{path}",
+        deadline().as_secs()
     ))
 }
 

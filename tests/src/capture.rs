@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::socket::{LinkAddr, recvfrom, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{DEADLINE, Machine};
+use crate::{Machine, deadline};
 
 /// All protocols, in network order (packet(7)).
 const ALL: i32 = 0x0003_u16.to_be() as i32;
@@ -35,7 +35,7 @@ impl Capture {
         let start = Instant::now();
         let mut before = Vec::new();
         let mut buffer = vec![0; 1 << 16];
-        while start.elapsed() < DEADLINE {
+        while start.elapsed() < deadline() {
             let Ok((length, from)) = recvfrom::<LinkAddr>(self.0.as_raw_fd(), &mut buffer) else {
                 continue;
             };

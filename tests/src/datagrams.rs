@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::{Machine, until, until_within};
+use crate::{Machine, patient, until, until_within};
 
 /// How long nothing has to arrive before what has not arrived counts as lost.
 const QUIET: Duration = Duration::from_millis(300);
@@ -27,7 +27,7 @@ pub fn delivered(
 ) -> Result<usize> {
     let at = SocketAddr::new(address, to.port());
     let inbox = receive_at(receiver, at)?;
-    inbox.set_read_timeout(Some(QUIET))?;
+    inbox.set_read_timeout(Some(patient(QUIET)))?;
     let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
     let outbox = sender.run(|| UdpSocket::bind((any, 0)))?;
     let arrived = AtomicUsize::new(0);

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use crate::Machine;
+use crate::{Machine, patient};
 
 /// How long one side waits for the other. Longer than a lost SYN or a slow neighbour resolution takes.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -111,7 +111,7 @@ pub fn tcp_source(
     let stream = machine
         .run(|| tcp_connect(from, server))
         .with_context(|| format!("{}: no TCP connection to {server}", machine.name()))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patient(PATIENCE)))?;
     let mut line = String::new();
     BufReader::new(&stream)
         .read_line(&mut line)
@@ -132,7 +132,7 @@ fn tcp_connect(from: u16, server: SocketAddr) -> Result<TcpStream> {
     let stream = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&stream, sockopt::ReuseAddr, &true)?;
     // On Linux this bounds connect as well.
-    let patience = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
+    let patience = TimeVal::new(patient(PATIENCE).as_secs().cast_signed(), 0);
     setsockopt(&stream, sockopt::SendTimeout, &patience)?;
     if from != 0 {
         let own = SocketAddr::new(any.parse()?, from);
@@ -164,7 +164,7 @@ pub fn udp_source(
 
 /// Asks again on a socket of [`udp_source`].
 pub fn udp_ask(socket: &UdpSocket) -> Result<SocketAddr> {
-    socket.set_read_timeout(Some(PATIENCE / 4))?;
+    socket.set_read_timeout(Some(patient(PATIENCE) / 4))?;
     let mut buffer = [0; 128];
     for _ in 0..4 {
         socket.send(b"who am I?")?;

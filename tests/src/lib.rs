@@ -55,4 +55,4 @@ pub use sandbox::{GATEWAYS, NODE, Sandbox, UPLINK, WORLD};
 pub use sniffer::Sniffer;
 pub use stream::{ENDLESS, Sends, Stream};
 pub use tunnel::Tunnel;
-pub use wait::{DEADLINE, until, until_within};
+pub use wait::{deadline, patient, until, until_within};

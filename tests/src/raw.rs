@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{DEADLINE, Machine};
+use crate::{Machine, deadline};
 
 /// The protocol number of sockets whose users write the IP header themselves (raw(7)).
 const WHOLE_PACKETS: i32 = 255;
@@ -78,7 +78,7 @@ impl Raw {
         self.socket
             .set_read_timeout(Some(Duration::from_millis(200)))?;
         let mut buffer = vec![0; 1 << 16];
-        while start.elapsed() < DEADLINE {
+        while start.elapsed() < deadline() {
             let Ok((length, from)) = self.socket.recv_from(&mut buffer) else {
                 continue;
             };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
-use crate::{Machine, until};
+use crate::{Machine, patient, until};
 
 /// Bytes that are written or compared at a time.
 const BLOCK: usize = 128 << 10;
@@ -85,12 +85,12 @@ impl Stream {
         let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         let listener = server.run(|| TcpListener::bind(address))?;
         let connected = client
-            .run(|| TcpStream::connect_timeout(&to, Duration::from_secs(5)))
+            .run(|| TcpStream::connect_timeout(&to, patient(Duration::from_secs(5))))
             .with_context(|| format!("{}: no connection to {to}", client.name()))?;
         let (accepted, _) = listener.accept()?;
         for stream in [&connected, &accepted] {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(patient(PATIENCE)))?;
+            stream.set_write_timeout(Some(patient(PATIENCE)))?;
         }
         let (from, into) = match sends {
             Sends::Client => (connected, accepted),

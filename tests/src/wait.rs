@@ -1,25 +1,42 @@
 //! Waiting for something to become true. The one place of the harness that sleeps.
 
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How long anything may take before it counts as never.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+/// How long anything may take before it counts as never, on a machine of usual speed.
+const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Calls `probe` until it gives a value, at most for [`DEADLINE`]; `what` says what was waited for.
+/// How many times as long everything may take: 1, unless `VIADUCT_TEST_PATIENCE` knows of a slower machine.
+static PATIENCE: LazyLock<u32> = LazyLock::new(|| {
+    let told = std::env::var("VIADUCT_TEST_PATIENCE").unwrap_or_default();
+    told.parse().unwrap_or(1).max(1)
+});
+
+/// As long as `usual` on a machine of usual speed.
+pub fn patient(usual: Duration) -> Duration {
+    usual * *PATIENCE
+}
+
+/// How long anything may take before it counts as never.
+pub fn deadline() -> Duration {
+    patient(DEADLINE)
+}
+
+/// Calls `probe` until it gives a value, at most for [`deadline`]; `what` says what was waited for.
 pub fn until<T>(what: &str, probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     until_within(DEADLINE, what, probe)
 }
 
-/// Calls `probe` until it gives a value, at most for `deadline`. An error ends the waiting at once.
+/// Calls `probe` until it gives a value, at most for `usual` on a machine of usual speed. An error ends the waiting at once.
 pub fn until_within<T>(
-    deadline: Duration,
+    usual: Duration,
     what: &str,
     mut probe: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let start = Instant::now();
+    let (start, deadline) = (Instant::now(), patient(usual));
     // The kernel and other programs do not tell us about everything that we wait for; asking again after a pause
     // that starts short costs at most as much again as the thing itself took.
     let mut pause = Duration::from_millis(1);

@@ -28,6 +28,7 @@ mod style;
 mod test;
 mod tidy;
 mod verify;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -55,6 +56,8 @@ enum Verb {
     Bench(bench::Args),
     /// Load every BPF program and compare what the verifier says with the committed table
     Verify(verify::Args),
+    /// Run the tests that need root on other kernels, in virtual machines
+    Vm(vm::Args),
     /// Check the rules that compilers do not: import edges, file heads, lengths
     Tidy,
     /// Lay out what is installed on a node, under target/dist
@@ -82,6 +85,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Demo(args) => demo::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Verify(args) => verify::run(&args),
+        Verb::Vm(args) => vm::run(&args),
         Verb::Tidy => tidy::run(),
         Verb::Dist(args) => dist::run(args),
         Verb::Ci => ci::run(),

@@ -1,10 +1,11 @@
 //! The rungs of the test ladder: what each runs, and what came of it.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use cargo_metadata::Metadata;
+use cargo_metadata::{Message, Metadata};
 
 use crate::setup::{self, Scope};
 use crate::{build, command, dist, metadata, privilege, project, style, tidy};
@@ -78,16 +79,17 @@ impl Rung {
     }
 }
 
+/// Tests, as their binaries count them.
 #[derive(Default)]
-struct Count {
-    passed: u64,
-    failed: u64,
+pub(crate) struct Count {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
     good: bool,
 }
 
 impl Count {
     /// Adds what a closing line of a test binary says.
-    fn read(&mut self, line: &str) {
+    pub(crate) fn read(&mut self, line: &str) {
         let Some(result) = line.strip_prefix("test result: ") else {
             return;
         };
@@ -121,14 +123,58 @@ fn style_rules() -> Count {
     count
 }
 
+/// The tests of the netns rung.
+fn netns_names(metadata: &Metadata) -> Vec<String> {
+    let mut names = metadata::integration_tests(metadata, "kernel");
+    names.retain(|name| name.starts_with("netns"));
+    let bpf = metadata::integration_tests(metadata, "e2e").into_iter();
+    names.extend(bpf.filter(|name| BPF_TESTS.contains(&name.as_str())));
+    names
+}
+
+/// The tests of the e2e rung.
+fn e2e_names(metadata: &Metadata) -> Vec<String> {
+    let mut names = metadata::integration_tests(metadata, "e2e");
+    names.retain(|name| !BPF_TESTS.contains(&name.as_str()));
+    names
+}
+
+/// A test binary that needs root, and the folder in which cargo would run it.
+pub(crate) struct RootTest {
+    pub(crate) name: String,
+    pub(crate) program: PathBuf,
+    pub(crate) folder: PathBuf,
+}
+
+/// Builds what both root rungs run, and lists it in their order.
+pub(crate) fn root_tests() -> Result<Vec<RootTest>> {
+    dist::run(dist::Args { next: true })?;
+    let metadata = metadata::load()?;
+    let mut names = netns_names(&metadata);
+    names.extend(e2e_names(&metadata));
+    let mut cargo = rooted(&metadata, &names)?;
+    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    let built = command::output(&mut cargo)?;
+    let mut tests: Vec<RootTest> = Message::parse_stream(built.as_bytes())
+        .filter_map(|message| match message {
+            Ok(Message::CompilerArtifact(it)) if it.target.is_test() => Some(RootTest {
+                name: it.target.name,
+                program: it.executable?.into(),
+                folder: it.manifest_path.parent()?.into(),
+            }),
+            _ => None,
+        })
+        .collect();
+    let place = |it: &RootTest| names.iter().position(|name| *name == it.name);
+    tests.retain(|it| place(it).is_some());
+    tests.sort_by_key(place);
+    Ok(tests)
+}
+
 fn netns(filter: &[String]) -> Result<Count> {
     build::bpf_object(&setup::ensure(Scope::Everything)?)?;
     let metadata = metadata::load()?;
-    let mut names = metadata::integration_tests(&metadata, "kernel");
-    names.retain(|name| name.starts_with("netns"));
-    let bpf = metadata::integration_tests(&metadata, "e2e").into_iter();
-    names.extend(bpf.filter(|name| BPF_TESTS.contains(&name.as_str())));
-    let mut cargo = rooted(&metadata, &names)?;
+    let mut cargo = rooted(&metadata, &netns_names(&metadata))?;
     cargo.env("VIADUCT_DATAPATH_OBJECT", project::bpf_object());
     count(&mut cargo, filter)
 }
@@ -137,9 +183,7 @@ fn e2e(filter: &[String]) -> Result<Count> {
     setup::ensure(Scope::Everything)?;
     dist::run(dist::Args { next: true })?;
     let metadata = metadata::load()?;
-    let mut names = metadata::integration_tests(&metadata, "e2e");
-    names.retain(|name| !BPF_TESTS.contains(&name.as_str()));
-    count(&mut rooted(&metadata, &names)?, filter)
+    count(&mut rooted(&metadata, &e2e_names(&metadata))?, filter)
 }
 
 /// The integration tests of those names, run as root. The whole workspace is selected, so that what the

@@ -48,6 +48,11 @@ pub(crate) fn ensure(scope: Scope) -> Result<Tools> {
     install(scope, Voice::QuietIfDone)
 }
 
+/// What guests of `vm` need beside that: only who boots one has to have it.
+pub(crate) fn ensure_guests(steps: &Steps) -> Result<()> {
+    programs::ensure_guests(&mut Apt::new(steps))
+}
+
 fn install(scope: Scope, voice: Voice) -> Result<Tools> {
     let steps = Steps::new(voice);
     let mut apt = Apt::new(&steps);

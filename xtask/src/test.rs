@@ -63,6 +63,18 @@ fn climb(rungs: &[Rung], filter: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// A line without what makes terminals show it in colour.
+pub(crate) fn without_colour(line: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = line;
+    while let Some((before, code)) = rest.split_once('\u{1b}') {
+        plain.push_str(before);
+        let end = code.find(|c: char| c.is_ascii_alphabetic());
+        rest = end.map_or("", |end| &code[end + 1..]);
+    }
+    plain + rest
+}
+
 fn table(outcomes: &[Outcome]) -> String {
     let mut lines = vec![format!(
         "{:<8} {:>7} {:>7} {:>8}",

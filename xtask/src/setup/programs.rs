@@ -25,6 +25,30 @@ const PROGRAMS: [(&str, &str); 10] = [
 /// The reference plugins, which are no programs of a PATH.
 const REFERENCE_PLUGINS: (&str, &str) = ("/usr/lib/cni/bridge", "containernetworking-plugins");
 
+/// What runs guests. Newer releases of Debian have virtiofsd in a package of its own.
+const GUEST_PROGRAMS: [(&[&str], &str); 4] = [
+    (&["qemu-system-x86_64"], "qemu-system-x86"),
+    (&["busybox"], "busybox-static"),
+    (&["xz"], "xz-utils"),
+    (
+        &[
+            "virtiofsd",
+            "/usr/lib/qemu/virtiofsd",
+            "/usr/libexec/virtiofsd",
+        ],
+        "virtiofsd",
+    ),
+];
+
+pub(super) fn ensure_guests(apt: &mut Apt<'_>) -> Result<()> {
+    for (places, package) in GUEST_PROGRAMS {
+        if !places.iter().any(|place| privilege::find(place).is_some()) {
+            apt.install("run guests", &[package])?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn ensure(steps: &Steps, apt: &mut Apt<'_>) -> Result<()> {
     let mut missing: Vec<&str> = PROGRAMS
         .iter()

@@ -1,0 +1,257 @@
+//! A guest: a kernel that sees the host's files, runs one script and is gone.
+//!
+//! Its root is the host's, shared by virtiofs and read-only; whatever it writes is kept in memory. So programs and
+//! tests lie at the same paths, and nothing has to be copied. It has no network but the one it makes itself.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::kernel::Kernel;
+use crate::{command, privilege, project};
+
+const INIT: &str = include_str!("../../assets/guest-init.sh");
+
+/// The script's last line, with its exit status: without it the guest has not ended by itself.
+const END: &str = "the guest ends with ";
+
+/// How much of the console is shown of a guest that has crashed.
+const CONSOLE_LINES: usize = 60;
+
+/// What runs a guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accelerator {
+    /// The processor itself.
+    Kvm,
+    /// A program that translates them, about ten times slower.
+    Tcg,
+}
+
+impl Accelerator {
+    /// How many times as long tests may wait.
+    pub(crate) fn patience(self) -> u32 {
+        match self {
+            Self::Kvm => 2,
+            Self::Tcg => 8,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "KVM",
+            Self::Tcg => "TCG (slow: no KVM that works)",
+        }
+    }
+}
+
+/// A guest that is about to run.
+pub(crate) struct Guest<'a> {
+    /// What it boots.
+    pub(crate) kernel: &'a Kernel,
+    /// What runs it.
+    pub(crate) accelerator: Accelerator,
+    /// Memory in MiB.
+    pub(crate) memory: u32,
+    /// When it is given up.
+    pub(crate) limit: Duration,
+}
+
+impl Guest<'_> {
+    /// Runs `script` in the guest, each line that it prints through `each`, and returns its exit status. A guest that
+    /// crashes or does not end is a failure that shows its console.
+    pub(crate) fn run(&self, script: &str, mut each: impl FnMut(&str)) -> Result<i32> {
+        let folder = project::target()
+            .join("vm/run")
+            .join(std::process::id().to_string());
+        fs::create_dir_all(&folder)?;
+        let ended = self.run_in(&folder, script, &mut each);
+        let console = fs::read(folder.join("console.log")).unwrap_or_default();
+        let ended = ended.with_context(|| format!("its console ended with:\n{}", tail(&console)));
+        fs::remove_dir_all(&folder)?;
+        ended.with_context(|| format!("the guest with kernel {}", self.kernel.name))
+    }
+
+    fn run_in(&self, folder: &Path, script: &str, each: &mut impl FnMut(&str)) -> Result<i32> {
+        let initrd = pack(self.kernel, folder, script)?;
+        let socket = folder.join("files.sock");
+        let _files = share(&socket, folder)?;
+        let mut machine = Running(self.start(folder, &initrd, &socket)?);
+        let printed = machine
+            .0
+            .stdout
+            .take()
+            .context("the output was asked for")?;
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(printed).split(b'\n').map_while(Result::ok) {
+                let text = String::from_utf8_lossy(&line);
+                if sender.send(text.trim_end_matches('\r').to_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+        self.watch(&lines, each)
+    }
+
+    fn watch(&self, lines: &Receiver<String>, each: &mut impl FnMut(&str)) -> Result<i32> {
+        let started = Instant::now();
+        loop {
+            let left = self.limit.saturating_sub(started.elapsed());
+            match lines.recv_timeout(left) {
+                Ok(line) => match line.strip_prefix(END) {
+                    Some(status) => return Ok(status.trim().parse()?),
+                    None => each(&line),
+                },
+                Err(RecvTimeoutError::Timeout) => bail!("it has not ended within {:?}", self.limit),
+                Err(RecvTimeoutError::Disconnected) => bail!("it crashed"),
+            }
+        }
+    }
+
+    fn start(&self, folder: &Path, initrd: &Path, socket: &Path) -> Result<Child> {
+        let accelerator = match self.accelerator {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Tcg => "tcg,thread=multi",
+        };
+        let memory = self.memory;
+        let mut qemu = privilege::as_root("qemu-system-x86_64")?;
+        qemu.args(["-accel", accelerator, "-cpu", "max", "-smp", "2"])
+            .args(["-m", &memory.to_string()])
+            .arg("-object")
+            .arg(format!(
+                "memory-backend-memfd,id=memory,size={memory}M,share=on"
+            ))
+            .args(["-numa", "node,memdev=memory", "-nic", "none", "-no-reboot"])
+            .args(["-display", "none", "-monitor", "none"])
+            .arg("-serial")
+            .arg(format!("file:{}", folder.join("console.log").display()))
+            .args(["-serial", "stdio"])
+            .arg("-chardev")
+            .arg(format!("socket,id=files,path={}", socket.display()))
+            .args(["-device", "vhost-user-fs-pci,chardev=files,tag=host"])
+            .arg("-kernel")
+            .arg(&self.kernel.image)
+            .arg("-initrd")
+            .arg(initrd)
+            // A kernel that has gone wrong shall end, and not go on.
+            .args([
+                "-append",
+                "console=ttyS0 panic=-1 oops=panic softlockup_panic=0 mitigations=off",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(folder.join("qemu.log"))?);
+        qemu.spawn()
+            .with_context(|| format!("cannot start {}", command::shown(&qemu)))
+    }
+}
+
+/// A child that does not outlive us.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the server of the host's files.
+fn share(socket: &Path, folder: &Path) -> Result<Running> {
+    const PLACES: [&str; 3] = [
+        "virtiofsd",
+        "/usr/lib/qemu/virtiofsd",
+        "/usr/libexec/virtiofsd",
+    ];
+    let server = PLACES
+        .iter()
+        .find_map(|place| privilege::find(place))
+        .context("there is no virtiofsd")?;
+    let log = File::create(folder.join("files.log"))?;
+    let mut command = privilege::as_root(server)?;
+    command
+        .arg(format!("--socket-path={}", socket.display()))
+        .args([
+            "-o",
+            "source=/",
+            "-o",
+            "sandbox=chroot",
+            "-o",
+            "cache=always",
+        ])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    let mut server = Running(command.spawn().context("cannot start virtiofsd")?);
+    let started = Instant::now();
+    while !socket.exists() {
+        if server.0.try_wait()?.is_some() || started.elapsed() > Duration::from_secs(10) {
+            bail!(
+                "virtiofsd does not serve; {}",
+                folder.join("files.log").display()
+            );
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(server)
+}
+
+/// The files that a guest begins with.
+fn pack(kernel: &Kernel, folder: &Path, script: &str) -> Result<PathBuf> {
+    let root = folder.join("initrd");
+    for name in ["bin", "proc", "sys", "dev", "host", "layer", "root", "plan"] {
+        fs::create_dir_all(root.join(name))?;
+    }
+    let busybox = privilege::find("busybox").context("there is no busybox")?;
+    fs::copy(busybox, root.join("bin/busybox"))?;
+    let init = root.join("init");
+    fs::write(&init, INIT)?;
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
+    let plan = root.join("plan");
+    let mut first = String::new();
+    for module in kernel.first_modules()? {
+        let name = module.file_name().unwrap_or_default();
+        fs::copy(&module, plan.join(name))?;
+        first.push_str(&name.to_string_lossy());
+        first.push('\n');
+    }
+    fs::write(plan.join("modules-first"), first)?;
+    let modules = kernel
+        .modules
+        .as_ref()
+        .map(|path| path.display().to_string());
+    fs::write(plan.join("modules"), modules.unwrap_or_default())?;
+    fs::write(plan.join("script"), wrapped(script))?;
+    let archive = folder.join("initrd.cpio");
+    let mut pack = Command::new("sh");
+    pack.args(["-c", "find . | busybox cpio -o -H newc > \"$1\"", "sh"])
+        .arg(&archive)
+        .current_dir(&root);
+    command::output(&mut pack)?;
+    Ok(archive)
+}
+
+/// The script speaks through the second serial port, so that the kernel's own words stay on the first.
+fn wrapped(script: &str) -> String {
+    format!(
+        "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C\n\
+         cd {root}\nip link set lo up\n(\n{script}\n) > /dev/ttyS1 2>&1\n\
+         echo \"{END}$?\" > /dev/ttyS1\nsync\nexec busybox poweroff -f\n",
+        root = project::root().display()
+    )
+}
+
+fn tail(console: &[u8]) -> String {
+    let text = String::from_utf8_lossy(console);
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
+}

@@ -1,0 +1,197 @@
+//! The kernel of a guest: a Debian package, or a file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::progress::Steps;
+use crate::{command, project};
+
+const LIMIT: Duration = Duration::from_mins(5);
+
+/// What is loaded before the host's files can be seen.
+const FIRST: [&str; 4] = ["virtio_pci", "virtiofs", "overlay", "virtio_net"];
+
+/// A kernel and its modules.
+pub(crate) struct Kernel {
+    /// As it was asked for.
+    pub(crate) name: String,
+    /// What is booted.
+    pub(crate) image: PathBuf,
+    /// `…/lib/modules/RELEASE`, where it has modules.
+    pub(crate) modules: Option<PathBuf>,
+}
+
+impl Kernel {
+    /// `word` is the path of an image, or a series of kernels such as `6.1`, of which Debian's cloud kernel is taken.
+    pub(crate) fn get(word: &str, steps: &Steps) -> Result<Self> {
+        let path = Path::new(word);
+        if path.is_file() {
+            return Ok(Self::of_image(word, path.canonicalize()?));
+        }
+        let numeric = |c: char| c.is_ascii_digit() || c == '.';
+        if !word.chars().all(numeric) || !word.contains('.') {
+            bail!("{word} is neither the image of a kernel nor a series of kernels such as 6.1");
+        }
+        let folder = project::target().join("vm").join(word);
+        if !folder.join("boot").is_dir() {
+            unpack(word, &folder, steps)?;
+        }
+        let image = only_entry(&folder.join("boot"), "vmlinuz-")?;
+        Ok(Self::of_image(word, image))
+    }
+
+    /// The modules lie where a package puts them, seen from the image.
+    fn of_image(name: &str, image: PathBuf) -> Self {
+        let file = image.file_name().unwrap_or_default().to_string_lossy();
+        let release = file.strip_prefix("vmlinuz-").unwrap_or_default();
+        let root = image.parent().and_then(Path::parent);
+        let modules = root.map(|root| root.join("lib/modules").join(release));
+        let modules = modules.filter(|it| !release.is_empty() && it.is_dir());
+        Self {
+            name: name.to_owned(),
+            modules,
+            image,
+        }
+    }
+
+    /// The files of [`FIRST`] with all that they need, in the order in which they are loaded.
+    pub(crate) fn first_modules(&self) -> Result<Vec<PathBuf>> {
+        let Some(modules) = &self.modules else {
+            return Ok(Vec::new());
+        };
+        let list = modules.join("modules.dep");
+        let list =
+            fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+        Ok(in_order(&list, &FIRST)
+            .into_iter()
+            .map(|file| modules.join(file))
+            .collect())
+    }
+}
+
+/// What `names` need and they themselves, needs first; what is built into the kernel is not in the list.
+fn in_order(dependencies: &str, names: &[&str]) -> Vec<String> {
+    let mut order: Vec<String> = Vec::new();
+    for name in names {
+        let file = format!("/{name}.ko");
+        let lines = dependencies.lines().filter_map(|line| line.split_once(':'));
+        let Some((module, needs)) = lines
+            .into_iter()
+            .find(|(module, _)| module.ends_with(&file))
+        else {
+            continue;
+        };
+        let chain = needs.split_whitespace().rev().chain([module]);
+        for module in chain {
+            if !order.iter().any(|known| known == module) {
+                order.push(module.to_owned());
+            }
+        }
+    }
+    order
+}
+
+/// Downloads Debian's package and unpacks it; nothing is installed.
+fn unpack(series: &str, folder: &Path, steps: &Steps) -> Result<()> {
+    let package = newest(series)?;
+    let partial = folder.with_extension("partial");
+    if partial.exists() {
+        fs::remove_dir_all(&partial)?;
+    }
+    fs::create_dir_all(&partial)?;
+    let mut download = Command::new("apt-get");
+    download.args(["download", &package]).current_dir(&partial);
+    steps.run(&format!("download {package}"), &mut download, LIMIT)?;
+    let archive = only_entry(&partial, "linux-image-")?;
+    let mut extract = Command::new("dpkg-deb");
+    extract.arg("--extract").arg(&archive).arg(&partial);
+    steps.run(&format!("unpack {package}"), &mut extract, LIMIT)?;
+    fs::remove_file(archive)?;
+    index(&partial, steps)?;
+    fs::rename(&partial, folder)?;
+    Ok(())
+}
+
+/// Modules as a guest without much in it can load them: not compressed, and listed.
+fn index(root: &Path, steps: &Steps) -> Result<()> {
+    let modules = root.join("lib/modules");
+    let mut expand = Command::new("find");
+    expand
+        .arg(&modules)
+        .args(["-name", "*.ko.xz", "-exec", "xz", "--decompress", "{}", "+"]);
+    steps.run("expand modules", &mut expand, LIMIT)?;
+    let release = only_entry(&modules, "")?;
+    let mut list = Command::new("busybox");
+    list.args(["depmod", "-b"]).arg(root);
+    list.arg(release.file_name().unwrap_or_default());
+    steps.run("list modules", &mut list, LIMIT)
+}
+
+/// The newest of Debian's kernels for virtual machines in that series.
+fn newest(series: &str) -> Result<String> {
+    let pattern = format!(
+        "^linux-image-{}[.+0-9a-z-]*-cloud-",
+        series.replace('.', "[.]")
+    );
+    let mut search = Command::new("apt-cache");
+    search.args(["search", "--names-only", &pattern]);
+    let found = command::output(&mut search)?;
+    let names = found
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    // Not the collecting package, whose name has no more than the series.
+    let collecting = format!("linux-image-{series}-cloud-");
+    let fit = |name: &&str| {
+        !name.starts_with(&collecting) && !name.ends_with("-dbg") && !name.ends_with("-unsigned")
+    };
+    names
+        .filter(fit)
+        .max_by_key(|name| numbers(name))
+        .map(str::to_owned)
+        .with_context(|| format!("apt has no cloud kernel {series}"))
+}
+
+/// What tells the newer of two names: `6.1.0-9` is older than `6.1.0-10`.
+fn numbers(name: &str) -> Vec<u64> {
+    let parts = name.split(|c: char| !c.is_ascii_digit());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut names = entries.flatten().map(|entry| entry.path());
+    names
+        .find(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+        })
+        .with_context(|| format!("there is no {prefix}… in {}", folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_after_what_they_need() {
+        let list =
+            "a/virtiofs.ko: b/fuse.ko c/ring.ko\nb/fuse.ko:\nc/ring.ko:\nd/pci.ko: c/ring.ko\n";
+        assert_eq!(
+            in_order(list, &["pci", "virtiofs", "absent"]),
+            ["c/ring.ko", "d/pci.ko", "b/fuse.ko", "a/virtiofs.ko"]
+        );
+    }
+
+    #[test]
+    fn ten_is_newer_than_nine() {
+        assert!(
+            numbers("linux-image-6.1.0-10-cloud-amd64")
+                > numbers("linux-image-6.1.0-9-cloud-amd64")
+        );
+    }
+}
