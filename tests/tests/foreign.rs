@@ -4,7 +4,7 @@ use anyhow::Result;
 use e2e::{Config, Machine, Mapping, Sandbox, UPLINK};
 
 /// Things on a node that are none of ours, some of which look a little like it.
-const STRANGERS: [&str; 12] = [
+const STRANGERS: [&str; 13] = [
     "ip link add br-other type bridge",
     "ip address add 10.50.0.1/24 dev br-other",
     "ip link set br-other up",
@@ -15,6 +15,8 @@ const STRANGERS: [&str; 12] = [
     "ip rule add from 10.50.0.0/24 lookup 99",
     "tc qdisc add dev veth0badcafe root pfifo limit 77",
     "tc qdisc add dev up0 clsact",
+    // It has a route, so it may be an uplink to us, and a kernel without TCX would need this there.
+    "tc qdisc add dev br-other clsact",
     "tc filter add dev up0 ingress protocol ip prio 5 u32 match u32 0 0 classid 1:1",
     "tc filter add dev up0 egress protocol ip prio 49152 u32 match ip dst 198.51.100.7 classid 1:2",
 ];

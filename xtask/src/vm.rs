@@ -143,7 +143,8 @@ impl Outcome {
     fn read(&mut self, line: &str) {
         let line = test::without_colour(line);
         self.count.read(&line);
-        if let Some(skipped) = line.strip_prefix(SKIPPED) {
+        // A single thread of tests has begun the line with the test's name.
+        if let Some((_, skipped)) = line.split_once(SKIPPED) {
             self.skipped.push(skipped.to_owned());
         }
         if let Some(test) = line

@@ -29,7 +29,7 @@ const FILE_EXISTS: i32 = -17;
 const CURRENT_NETNS: u64 = u64::MAX;
 const TCP_LISTEN: u32 = 10;
 
-/// `BPF_F_IPV6`, or 0 where the kernel does not know the flag: set by the loader.
+/// `BPF_F_IPV6`, or 0 where the kernel does not know the flag: the loader tries it and says.
 #[unsafe(no_mangle)]
 static CSUM_F_IPV6: u64 = 0x80;
 

@@ -22,6 +22,7 @@ mod upkeep;
 mod view;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -30,6 +31,7 @@ use clap::Parser;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
 use crate::requests::App;
+use crate::start::Features;
 
 fn main() -> ExitCode {
     match run(Options::parse()) {
@@ -49,7 +51,9 @@ fn run(options: Options) -> Result<()> {
     let hostport_annotation = config.hostport_annotation.clone();
     let reader = kernel::FlowReader::new(&config.bpffs);
     let flows = FlowSource::new(move || reader.read());
-    let (handle, thread) = engine::spawn(move || start::engine(&config))?;
+    let features = Features::default();
+    let found = Arc::clone(&features);
+    let (handle, thread) = engine::spawn(move || start::engine(&config, &found))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -59,6 +63,7 @@ fn run(options: Options) -> Result<()> {
         hostport_annotation,
         started: Instant::now(),
         flows,
+        features,
     };
     let served = runtime.block_on(server::serve(&socket, pod_cidr_file, app));
     // What still has a handle to the engine goes with the runtime; then the engine finishes what is queued, and ends.

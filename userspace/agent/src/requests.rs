@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::failure::Failure;
 use crate::flows::FlowSource;
+use crate::start::Features;
 use crate::{clock, config, pod_cidrs, view};
 
 /// CNI's code for a container that nobody knows; no CNI command is answered with it.
@@ -26,6 +27,7 @@ pub(crate) struct App {
     pub(crate) hostport_annotation: Option<String>,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
+    pub(crate) features: Features,
 }
 
 /// Where to look for a container that is not on record.

@@ -77,7 +77,8 @@ async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
 
 async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
     let uptime = app.started.elapsed().as_secs();
-    Json(view::status(&app.handle.status(), uptime))
+    let features = app.features.get().map(Vec::as_slice).unwrap_or_default();
+    Json(view::status(&app.handle.status(), uptime, features))
 }
 
 async fn pod_cidrs(State(app): State<Arc<App>>) -> Json<PodCidrs> {

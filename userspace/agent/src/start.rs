@@ -3,10 +3,11 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use engine::{Engine, Settings};
-use kernel::{Host, HostOptions};
+use kernel::{Feature, Host, HostOptions};
 use store::Store;
 
 use crate::config::Config;
@@ -29,8 +30,11 @@ fn make_directory(path: &Path) -> Result<()> {
         .with_context(|| format!("cannot make {}", path.display()))
 }
 
+/// What the kernel can do, told once by the thread that has opened it.
+pub(crate) type Features = Arc<OnceLock<Vec<Feature>>>;
+
 /// An engine that has compared its records with the kernel. Nobody else writes: the records' file is locked first.
-pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
+pub(crate) fn engine(config: &Config, features: &Features) -> Result<Engine<Host>> {
     let store = Store::open(&config.state_dir.join(RECORDS))?;
     let cgroup = match &config.cgroup {
         Some(given) => Some(given.clone()),
@@ -49,6 +53,8 @@ pub(crate) fn engine(config: &Config) -> Result<Engine<Host>> {
     for (hook, reason) in host.unavailable() {
         tracing::warn!(%hook, reason, "processes of the node do not reach all hostports");
     }
+    // Told once: there is one engine.
+    let _ = features.set(host.features());
     let settings = Settings {
         default_network: config.default_network(),
         uplinks: config.uplinks.clone(),

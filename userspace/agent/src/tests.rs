@@ -22,6 +22,7 @@ use crate::config::{Config, Options};
 use crate::flows::FlowSource;
 use crate::requests::App;
 use crate::routes;
+use crate::start::Features;
 
 /// An agent on a kernel in memory, as the command line `flags` says.
 struct Agent {
@@ -95,6 +96,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
         hostport_annotation: config.hostport_annotation.clone(),
         started: Instant::now(),
         flows: FlowSource::new(|| Ok(two_flows())),
+        features: Features::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -8,7 +8,7 @@ use api::{
 use engine::{
     BypassStatus, Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, Status, UplinkStatus,
 };
-use kernel::{Measured, PodCounters};
+use kernel::{Feature, Measured, PodCounters};
 use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
 use planner::PodSide;
 
@@ -31,7 +31,7 @@ fn version() -> Version {
 }
 
 /// The state of the agent.
-pub(crate) fn status(status: &Status, uptime_seconds: u64) -> api::Status {
+pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature]) -> api::Status {
     api::Status {
         version: version(),
         uptime_seconds,
@@ -43,6 +43,16 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64) -> api::Status {
         bypass: bypass(&status.bypass),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         degraded: status.degraded.iter().map(degraded).collect(),
+        features: features.iter().map(feature).collect(),
+    }
+}
+
+fn feature(feature: &Feature) -> api::FeatureView {
+    api::FeatureView {
+        name: feature.name.to_owned(),
+        available: feature.available,
+        chosen: feature.chosen.clone(),
+        reason: feature.reason.clone(),
     }
 }
 

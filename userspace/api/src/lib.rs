@@ -23,8 +23,8 @@ pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, TRY_AGAIN_LATER};
 pub use setting::{HairpinModeSetting, PodCidrs};
 pub use status::{
-    BypassView, Degraded, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem, Status,
-    UplinkView, Version,
+    BypassView, Degraded, FeatureView, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem,
+    Status, UplinkView, Version,
 };
 pub use view::{
     AddressView, AttachmentView, ClaimView, CounterView, HostportView, Lease, PodView, PortView,

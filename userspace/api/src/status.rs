@@ -44,6 +44,9 @@ pub struct Status {
     /// Everything that does not work as it should; empty when all is well.
     #[serde(default)]
     pub degraded: Vec<Degraded>,
+    /// What not every kernel can do: whether this one can, and what is used.
+    #[serde(default)]
+    pub features: Vec<FeatureView>,
 }
 
 /// Whether packets go past bridge and stack, where nobody else could have a say in them.
@@ -154,4 +157,18 @@ pub struct Degraded {
     pub reason: String,
     /// A sentence for people: what does not work, and what to do.
     pub message: String,
+}
+
+/// One thing that not every kernel can do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureView {
+    /// A word for machines, in kebab case, for example `tcx`.
+    pub name: String,
+    /// Whether this kernel can do it.
+    pub available: bool,
+    /// A sentence for people: what is used.
+    pub chosen: String,
+    /// How the kernel says that it cannot; empty if it can.
+    #[serde(default)]
+    pub reason: String,
 }

@@ -39,6 +39,8 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Show what is wrong, and what the kernel can and cannot do; fails if anything is wrong
+    Doctor,
     /// List the attachments: pods, addresses, ports, packets
     List {
         /// The agent's answer as it is
@@ -131,6 +133,14 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Status { json: false } => {
             let status: Status = get(client, path::STATUS)?.decode()?;
             Ok(render::status(&status))
+        }
+        Verb::Doctor => {
+            let status: Status = get(client, path::STATUS)?.decode()?;
+            let text = render::doctor(&status);
+            if status.degraded.is_empty() {
+                return Ok(text);
+            }
+            Err(anyhow::anyhow!("the node is not well\n{text}"))
         }
         Verb::List { json: true } => raw(&get(client, path::ATTACHMENTS)?),
         Verb::List { json: false } => {

@@ -1,6 +1,7 @@
 //! From the agent's answers to tables that fit a terminal and `grep`: one line for each thing. Pure: the same answer
 //! is the same text. Refuses to judge: what is degraded, the agent says.
 
+mod features;
 mod ports;
 
 use std::fmt::{Display, Write};
@@ -11,6 +12,7 @@ use api::{
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
+pub(crate) use features::doctor;
 pub(crate) use ports::ports;
 
 /// The state of the agent: first what is wrong, then what there is.
@@ -26,9 +28,10 @@ pub(crate) fn status(status: &Status) -> String {
     bypass(&mut text, &status.bypass);
     reconcile(&mut text, status.last_reconcile.as_ref());
     format!(
-        "{text}\n{}\n{}",
+        "{text}\n{}\n{}{}",
         networks(&status.networks),
-        uplinks(&status.uplinks)
+        uplinks(&status.uplinks),
+        features::features(&status.features)
     )
 }
 

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use model::IfName;
-use nix::errno::Errno;
 use planner::{Hook, SocketHook, Step};
 
-use crate::error::{Attempt as _, Failed, is};
+use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::{addresses, entries, filters, links, pod, switching, sysctl};
 
@@ -68,16 +67,18 @@ fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
     // What leaves comes first: no packet may come in to us that we could not answer.
     for hook in hooks.iter().rev() {
         let tcx = match hook {
-            Hook::FromPod | Hook::ToPod => None,
-            Hook::UplinkIn | Hook::UplinkOut => Some(host.programs.attach(link, index, *hook)),
+            Hook::UplinkIn | Hook::UplinkOut if host.probed.has_tcx() => {
+                Some(host.programs.attach(link, index, *hook))
+            }
+            Hook::FromPod | Hook::ToPod | Hook::UplinkIn | Hook::UplinkOut => None,
         };
         match tcx {
             Some(Ok(new)) => made.extend(new.then_some(*hook)),
-            Some(Err(error)) if !is_without_tcx(&error) => {
+            Some(Err(error)) => {
                 take_back(host, index, &made);
                 return Err(Failed::new(call(), error));
             }
-            None | Some(Err(_)) => {
+            None => {
                 let program = host.programs.descriptor(*hook).attempt(call)?;
                 filters.push((*hook, program));
             }
@@ -114,11 +115,6 @@ fn dials(hook: SocketHook) -> bool {
         | SocketHook::Bind4
         | SocketHook::Bind6 => false,
     }
-}
-
-/// How a kernel before 6.6, or one built without it, says that it has no TCX.
-fn is_without_tcx(error: &std::io::Error) -> bool {
-    is(error, Errno::EINVAL) || is(error, Errno::EOPNOTSUPP)
 }
 
 fn take_back(host: &Host, index: u32, made: &[Hook]) {

@@ -6,13 +6,16 @@ use std::path::PathBuf;
 use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
+use crate::features::Probed;
 use crate::holders::Holders;
 use crate::netlink::Netlink;
 use crate::pins::Pins;
 use crate::programs::{Programs, load};
 use crate::sockets::Sockets;
 use crate::tables::Tables;
-use crate::{Kernel, Measured, ObserveError, StepError, counters, execute, links, observe, raw};
+use crate::{
+    Feature, Kernel, Measured, ObserveError, StepError, counters, execute, links, observe, raw,
+};
 
 /// What [`Host::open`] needs to know.
 #[derive(Clone, Debug)]
@@ -39,6 +42,7 @@ pub struct Host {
     pub(crate) holders: Holders,
     /// How many entries the flow table has room for.
     pub(crate) flow_entries: u32,
+    pub(crate) probed: Probed,
     /// Held for as long as the pins are used.
     _pins: Pins,
 }
@@ -57,8 +61,9 @@ impl Host {
         let mut netlink = Netlink::open().attempt(|| "open a netlink socket".to_owned())?;
         let pins = Pins::open(bpffs)?;
         pins.verify()?;
+        let probed = Probed::ask();
         let flow_entries = pins.flow_entries()?.unwrap_or(*flow_entries);
-        let loaded = load(&object, &pins, flow_entries)?;
+        let loaded = load(&object, &pins, &probed, flow_entries)?;
         pins.verify()?;
         let mut programs = Programs::load(loaded, &pins)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
@@ -73,6 +78,7 @@ impl Host {
             tables,
             holders,
             flow_entries,
+            probed,
             _pins: pins,
         })
     }
@@ -80,6 +86,11 @@ impl Host {
     /// Programs that sockets of the node are not asked by, because this kernel or its cgroups cannot have them, and why.
     pub fn unavailable(&self) -> &BTreeMap<SocketHook, String> {
         self.sockets.unavailable()
+    }
+
+    /// What this kernel can do of what not every kernel can, and what is used where it cannot.
+    pub fn features(&self) -> Vec<Feature> {
+        self.probed.list(self.unavailable())
     }
 }
 

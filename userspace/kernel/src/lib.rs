@@ -15,6 +15,7 @@ mod events;
 mod execute;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod features;
 mod filters;
 mod flows;
 mod holders;
@@ -39,6 +40,7 @@ mod xtables;
 
 pub use error::{ObserveError, OpenError, StepError};
 pub use events::{Change, Changes};
+pub use features::Feature;
 pub use flows::FlowReader;
 pub use host::{Host, HostOptions, boot_id, memory};
 pub use netfilter::{RuleChanges, foreign_rules};

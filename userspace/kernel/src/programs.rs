@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use planner::Hook;
 
 use crate::error::{OpenError, io_error, is};
+use crate::features::Probed;
 use crate::pins::{MAPS, Pins};
 
 /// All programs that an object must have.
@@ -39,10 +40,21 @@ pub(crate) fn name(hook: Hook) -> &'static str {
     }
 }
 
-/// Loads the object's maps, reusing the pinned ones; the flow table with room for this many entries.
-pub(crate) fn load(object: &[u8], pins: &Pins, flow_entries: u32) -> Result<Ebpf, OpenError> {
+/// The constant of the object that says what the checksum helper is told of IPv6.
+const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";
+
+/// Loads the object's maps, reusing the pinned ones, for a kernel that can do what was probed; the flow table with room
+/// for this many entries.
+pub(crate) fn load(
+    object: &[u8],
+    pins: &Pins,
+    probed: &Probed,
+    flow_entries: u32,
+) -> Result<Ebpf, OpenError> {
+    let checksum_flag = probed.checksum_flag();
     let mut loader = EbpfLoader::new();
     loader
+        .override_global(CHECKSUM_FLAG, &checksum_flag, true)
         .map_max_entries(abi::maps::FLOWS, flow_entries)
         .map_max_entries(abi::maps::TURNS, flow_entries);
     loader.btf(None).default_map_pin_directory(pins.maps());

@@ -1,5 +1,5 @@
-//! Calls that neither aya nor nix offers: what a pinned link of a cgroup is, another program in it, and the cookie of a
-//! network namespace.
+//! Calls that neither aya nor nix offers: what a pinned link of a cgroup is, another program in it, a few instructions
+//! run to see what the kernel makes of them, and the cookie of a network namespace.
 
 #![expect(unsafe_code, reason = "system calls that no crate we use wraps")]
 
@@ -13,9 +13,14 @@ use std::path::Path;
 use nix::libc;
 
 /// Commands of `bpf(2)` (`enum bpf_cmd`).
+const PROG_LOAD: libc::c_int = 5;
 const OBJ_GET: libc::c_int = 7;
+const PROG_TEST_RUN: libc::c_int = 10;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_UPDATE: libc::c_int = 29;
+
+/// `BPF_PROG_TYPE_SCHED_CLS`.
+const CLASSIFIER: u32 = 3;
 
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
@@ -71,6 +76,31 @@ struct LinkUpdate {
     old_program: u32,
 }
 
+/// Arguments of `BPF_PROG_LOAD`, as far as they are used.
+#[repr(C)]
+struct ProgramLoad {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log: [u64; 2],
+    version: u32,
+    flags: u32,
+}
+
+/// Arguments of `BPF_PROG_TEST_RUN`, as far as they are used.
+#[repr(C)]
+struct TestRun {
+    program: RawFd,
+    result: i32,
+    length_in: u32,
+    length_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+}
+
 impl CgroupLink {
     /// Opens a pin; `None` when there is none.
     pub(crate) fn open(pin: &Path) -> io::Result<Option<Self>> {
@@ -116,6 +146,36 @@ impl CgroupLink {
         };
         bpf(LINK_UPDATE, &mut arguments).map(|_| ())
     }
+}
+
+/// Loads a classifier of these instructions, runs it once on an empty frame, and returns what it returned.
+pub(crate) fn run_classifier(instructions: &[u64]) -> io::Result<i32> {
+    let license = c"GPL";
+    let mut load = ProgramLoad {
+        kind: CLASSIFIER,
+        count: u32::try_from(instructions.len()).map_err(io::Error::other)?,
+        instructions: instructions.as_ptr() as u64,
+        license: license.as_ptr() as u64,
+        log: [0; 2],
+        version: 0,
+        flags: 0,
+    };
+    let descriptor = bpf(PROG_LOAD, &mut load)?;
+    // SAFETY: the kernel has just made the descriptor for us.
+    let program = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let frame = [0_u8; 64];
+    let mut run = TestRun {
+        program: program.as_raw_fd(),
+        result: 0,
+        length_in: u32::try_from(frame.len()).map_err(io::Error::other)?,
+        length_out: 0,
+        data_in: frame.as_ptr() as u64,
+        data_out: 0,
+        repeat: 1,
+        duration: 0,
+    };
+    bpf(PROG_TEST_RUN, &mut run)?;
+    Ok(run.result)
 }
 
 fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawFd> {

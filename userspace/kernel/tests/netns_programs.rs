@@ -14,6 +14,7 @@ use aya::{Ebpf, EbpfLoader};
 use kernel::{Host, HostOptions, Kernel, OpenError};
 use model::{PortMapping, Protocol};
 use planner::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
+use support::skip::has_tcx;
 use support::*;
 
 /// An uplink with its far end in a namespace.
@@ -43,6 +44,9 @@ fn hooks(host: &mut Host, name: &str) -> BTreeSet<Hook> {
 
 #[test]
 fn an_uplinks_programs_are_attached_by_pinned_links_and_detached() {
+    if !has_tcx() {
+        return;
+    }
     on_a_node(|node| {
         let mut host = node.host();
         add_uplink(node);
@@ -185,6 +189,9 @@ fn pause() -> bool {
 
 #[test]
 fn a_foreign_tcx_program_survives() {
+    if !has_tcx() {
+        return;
+    }
     on_a_node(|node| {
         let mut host = node.host();
         let mut stranger = Stranger::new(node);
@@ -409,13 +416,12 @@ fn the_sweep_runs_and_counters_are_read() {
         execute(&mut host, &bridge_steps());
         execute(&mut host, &pod_steps(&attachment));
         execute(&mut host, &entries(&attachment));
-        assert_eq!(
-            host.measure().unwrap().pods[&2],
-            kernel::PodCounters::default()
-        );
+        // A pod's own IPv6 may have spoken already.
+        let before = host.measure().unwrap().pods[&2].egress.packets;
         run_in(&netns, "ping -q -c 3 -i 0.01 10.88.0.1");
         let measured = host.measure().unwrap();
-        assert!(measured.pods[&2].egress.packets >= 3, "{measured:?}");
+        let sent = measured.pods[&2].egress.packets - before;
+        assert!(sent >= 3, "{measured:?}");
         assert_eq!(measured.flow_entries, 0);
         // Somebody else's Ethernet address as the source.
         run_in(&netns, "ip link set eth0 address 02:00:00:00:00:77");
@@ -464,6 +470,9 @@ fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
 
 #[test]
 fn removing_the_pins_takes_every_program_off_the_uplinks() {
+    if !has_tcx() {
+        return;
+    }
     on_a_node(|node| {
         let mut host = node.host();
         add_uplink(node);

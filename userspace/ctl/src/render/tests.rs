@@ -1,7 +1,8 @@
 //! Tables as an operator sees them.
 
 use api::{
-    AddressView, ClaimView, CounterView, EndsView, PodView, PoolView, PortView, ReconcileItem,
+    AddressView, ClaimView, CounterView, EndsView, FeatureView, PodView, PoolView, PortView,
+    ReconcileItem,
 };
 
 use super::*;
@@ -71,6 +72,23 @@ fn no_attachments_are_said_in_words() {
     assert_eq!(list(&[]), "No attachments.\n");
 }
 
+fn two_features() -> Vec<FeatureView> {
+    vec![
+        FeatureView {
+            name: "tcx".into(),
+            available: true,
+            chosen: "programs of uplinks are TCX links".into(),
+            reason: String::new(),
+        },
+        FeatureView {
+            name: "socket-hooks".into(),
+            available: false,
+            chosen: "processes of the node do not reach all hostports".into(),
+            reason: "there is no cgroup".into(),
+        },
+    ]
+}
+
 fn healthy() -> Status {
     Status {
         version: Version {
@@ -128,7 +146,17 @@ fn healthy() -> Status {
             items: Vec::new(),
         }),
         degraded: Vec::new(),
+        features: two_features(),
     }
+}
+
+#[test]
+fn the_doctor_says_what_a_kernel_lacks_in_the_kernels_words() {
+    let told = doctor(&healthy());
+    assert!(told.contains("Health: good"), "{told}");
+    assert!(told.contains("This kernel has tcx:"), "{told}");
+    let lacks = "This kernel lacks socket-hooks: processes of the node do not reach all hostports (it says: there is no cgroup)";
+    assert!(told.contains(lacks), "{told}");
 }
 
 #[test]

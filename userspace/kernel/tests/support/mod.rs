@@ -6,6 +6,7 @@
 )]
 
 pub(crate) mod hostports;
+pub(crate) mod skip;
 pub(crate) mod traffic;
 
 use std::collections::BTreeSet;

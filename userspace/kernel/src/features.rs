@@ -1,0 +1,173 @@
+//! What this kernel can do, tried and not guessed from its version, and what is used where it cannot.
+//!
+//! Distributions carry features back, and builds leave some out: only a trial tells.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use aya::programs::{SchedClassifier, TcAttachType};
+use nix::errno::Errno;
+use planner::SocketHook;
+
+use crate::error::{io_error, is};
+use crate::raw;
+
+/// `BPF_F_IPV6` of `bpf_l4_csum_replace`.
+const CHECKSUM_OF_IPV6: u64 = 0x80;
+
+/// One thing that not every kernel can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// A word for machines, in kebab case.
+    pub name: &'static str,
+    /// Whether this kernel can do it.
+    pub available: bool,
+    /// What is used, as a short sentence for people.
+    pub chosen: String,
+    /// How the kernel says that it cannot; empty if it can.
+    pub reason: String,
+}
+
+/// What was tried before programs are loaded, since it decides how.
+#[derive(Debug)]
+pub(crate) struct Probed {
+    tcx: io::Result<()>,
+    checksum: io::Result<()>,
+}
+
+impl Probed {
+    /// Asks the kernel, from within the network namespace of the calling thread.
+    pub(crate) fn ask() -> Self {
+        Self {
+            tcx: tcx(),
+            checksum: checksum(),
+        }
+    }
+
+    /// Whether programs can be attached by TCX links.
+    pub(crate) fn has_tcx(&self) -> bool {
+        self.tcx.is_ok()
+    }
+
+    /// What `bpf_l4_csum_replace` is told of packets of IPv6.
+    pub(crate) fn checksum_flag(&self) -> u64 {
+        if self.checksum.is_ok() {
+            CHECKSUM_OF_IPV6
+        } else {
+            0
+        }
+    }
+
+    /// All features, with those of the programs on sockets.
+    pub(crate) fn list(&self, unavailable: &BTreeMap<SocketHook, String>) -> Vec<Feature> {
+        let tcx = feature(
+            "tcx",
+            &self.tcx,
+            "programs of uplinks are TCX links",
+            "programs of uplinks are clsact filters",
+        );
+        let checksum = feature(
+            "checksum-of-ipv6",
+            &self.checksum,
+            "checksums that hardware has summed up stay right when IPv6 is translated",
+            "hardware's checksums of translated IPv6 packets are not kept; the kernel sums up itself",
+        );
+        vec![tcx, checksum, sockets(unavailable)]
+    }
+}
+
+fn feature(name: &'static str, tried: &io::Result<()>, with: &str, without: &str) -> Feature {
+    Feature {
+        name,
+        available: tried.is_ok(),
+        chosen: if tried.is_ok() { with } else { without }.to_owned(),
+        reason: tried
+            .as_ref()
+            .err()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+    }
+}
+
+fn sockets(unavailable: &BTreeMap<SocketHook, String>) -> Feature {
+    let missing: Vec<String> = unavailable
+        .iter()
+        .map(|(hook, why)| format!("{hook}: {why}"))
+        .collect();
+    let chosen = if missing.is_empty() {
+        "processes of the node reach hostports by all addresses of the node"
+    } else {
+        "processes of the node do not reach all hostports"
+    };
+    Feature {
+        name: "socket-hooks",
+        available: missing.is_empty(),
+        chosen: chosen.to_owned(),
+        reason: missing.join("; "),
+    }
+}
+
+/// A kernel before 6.6, or one built without it, does not know the question.
+fn tcx() -> io::Result<()> {
+    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
+        Ok(_) => Ok(()),
+        Err(error) => match io_error(&error) {
+            // The question is known, and there is nothing to tell.
+            error if is(&error, Errno::ENOENT) => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
+/// A flag that the helper does not know is an invalid argument, whatever the packet is.
+fn checksum() -> io::Result<()> {
+    let result = raw::run_classifier(&call_of_checksum_helper(CHECKSUM_OF_IPV6))?;
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(-result))
+    }
+}
+
+/// `return bpf_l4_csum_replace(packet, 16, 0, 0, flags)`, in the machine's words.
+fn call_of_checksum_helper(flags: u64) -> [u64; 6] {
+    const MOVE: u64 = 0xb7;
+    const CALL: u64 = 0x85;
+    const EXIT: u64 = 0x95;
+    const L4_CSUM_REPLACE: u64 = 11;
+    let word = |code: u64, register: u64, value: u64| code | register << 8 | value << 32;
+    [
+        word(MOVE, 2, 16),
+        word(MOVE, 3, 0),
+        word(MOVE, 4, 0),
+        word(MOVE, 5, flags),
+        word(CALL, 0, L4_CSUM_REPLACE),
+        word(EXIT, 0, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_with_what_is_used_instead() {
+        let probed = Probed {
+            tcx: Err(Errno::EINVAL.into()),
+            checksum: Ok(()),
+        };
+        assert!(!probed.has_tcx());
+        assert_eq!(probed.checksum_flag(), CHECKSUM_OF_IPV6);
+        let unavailable = BTreeMap::from([(SocketHook::Bind4, "no".to_owned())]);
+        let list = probed.list(&unavailable);
+        let of = |name: &str| {
+            list.iter()
+                .find(|it| it.name == name)
+                .map(|it| it.available)
+        };
+        assert_eq!(of("tcx"), Some(false));
+        assert_eq!(of("checksum-of-ipv6"), Some(true));
+        assert_eq!(of("socket-hooks"), Some(false));
+        assert!(list.iter().all(|it| it.available == it.reason.is_empty()));
+    }
+}

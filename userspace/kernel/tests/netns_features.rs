@@ -1,0 +1,78 @@
+//! What the kernel can do is tried, and what is used where it cannot works as well.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use kernel::Kernel as _;
+use planner::{Hook, Step};
+use support::skip::lacks_tcx;
+use support::*;
+
+fn attach_uplink() -> Step {
+    Step::Attach {
+        link: link("up0"),
+        hooks: uplink_hooks(),
+    }
+}
+
+fn hooks(host: &mut kernel::Host) -> BTreeSet<Hook> {
+    observe(host).links[&link("up0")].hooks.clone()
+}
+
+#[test]
+fn every_feature_is_told_with_what_is_used() {
+    on_a_node(|node| {
+        let features = node.host().features();
+        let names: BTreeSet<&str> = features.iter().map(|it| it.name).collect();
+        assert_eq!(names.len(), features.len(), "{features:?}");
+        assert!(names.contains("tcx") && names.contains("checksum-of-ipv6"));
+        for feature in features {
+            assert!(!feature.chosen.is_empty(), "{feature:?}");
+            assert_eq!(feature.available, feature.reason.is_empty(), "{feature:?}");
+        }
+    });
+}
+
+#[test]
+fn a_node_without_a_cgroup_says_what_its_processes_miss() {
+    on_a_node(|node| {
+        let features = node.host_below(None).features();
+        let sockets = features
+            .iter()
+            .find(|it| it.name == "socket-hooks")
+            .unwrap();
+        assert!(!sockets.available);
+        assert!(sockets.reason.contains("there is no cgroup"), "{sockets:?}");
+    });
+}
+
+#[test]
+fn without_tcx_an_uplinks_programs_are_filters_that_outlive_the_agent() {
+    if !lacks_tcx() {
+        return;
+    }
+    on_a_node(|node| {
+        let mut host = node.host();
+        run("ip link add up0 type bridge");
+        execute(&mut host, &[attach_uplink(), attach_uplink()]);
+        assert_eq!(hooks(&mut host), uplink_hooks());
+        for (side, program) in [
+            ("ingress", "viaduct/uplink_in"),
+            ("egress", "viaduct/uplink_out"),
+        ] {
+            let told = run(&format!("tc filter show dev up0 {side}"));
+            assert_eq!(told.matches(program).count(), 1, "{told}");
+        }
+        drop(host);
+        let mut host = node.host();
+        assert_eq!(hooks(&mut host), uplink_hooks());
+        let detach = Step::Detach {
+            link: link("up0"),
+            hooks: uplink_hooks(),
+        };
+        host.execute(&detach).unwrap();
+        assert_eq!(hooks(&mut host), BTreeSet::new());
+        assert_eq!(run("tc filter show dev up0 ingress"), "");
+    });
+}
