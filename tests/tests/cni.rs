@@ -241,6 +241,7 @@ fn gc_removes_what_the_runtime_no_longer_knows() -> Result<()> {
     kept.add()?;
     let before = Residue::of(&sandbox.node, &[&lost.machine])?;
     lost.add()?;
+    lost.machine.unbind()?;
     let valid = json!([{ "containerID": kept.id(), "ifname": "eth0" }]);
     let config = Config::new("1.1.0").with("cni.dev/valid-attachments", valid);
     let gc = Call::new(Verb::Gc, "", "", &config).run(&sandbox.node)?;
@@ -249,6 +250,43 @@ fn gc_removes_what_the_runtime_no_longer_knows() -> Result<()> {
     assert_no_residue(&before, &Residue::of(&sandbox.node, &[&lost.machine])?)?;
     assert_eq!(agent.get("/v1/attachments")?[0]["containerID"], "kept");
     Ok(())
+}
+
+/// BEHAVIOURS S12
+#[test]
+fn gc_leaves_a_living_pod_alone_that_the_runtime_has_forgotten() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let mut forgotten = sandbox.pod("forgotten")?;
+    forgotten.add()?;
+    let config = Config::new("1.1.0").with("cni.dev/valid-attachments", json!(null));
+    Call::new(Verb::Gc, "", "", &config)
+        .run(&sandbox.node)?
+        .success()?;
+    forgotten.check()?.success()?;
+    forgotten.del().map(drop)
+}
+
+/// BEHAVIOURS A1
+#[test]
+fn a_del_while_the_agent_is_down_is_done_before_its_next_add() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let mapping = Mapping {
+        host: 8080,
+        container: 80,
+        protocol: "tcp",
+    };
+    let publish = || Config::new("1.1.0").publish(&[mapping]);
+    let before = Residue::of(&sandbox.node, &[])?;
+    let (mut gone, mut next) = (sandbox.pod("gone")?, sandbox.pod("next")?);
+    gone.add_with(publish())?;
+    agent.kill()?;
+    gone.del()?;
+    gone.del()?;
+    agent.restart()?;
+    assert_eq!(agent.get("/v1/attachments")?, json!([]));
+    next.add_with(publish())?;
+    next.del()?;
+    assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Failures as answers: a CNI error code for runtimes, an HTTP status for everybody else.
 
 use std::error::Error as _;
+use std::fmt;
 
 use api::ErrorBody;
 use axum::Json;
@@ -12,6 +13,19 @@ use planner::Category;
 /// A request that was not granted.
 #[derive(Debug)]
 pub(crate) struct Failure(cni::Error);
+
+impl Failure {
+    /// As the CNI protocol has it.
+    pub(crate) fn error(&self) -> &cni::Error {
+        &self.0
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl From<cni::Error> for Failure {
     fn from(error: cni::Error) -> Self {
@@ -36,9 +50,10 @@ impl From<EngineError> for Failure {
             EngineError::Different { .. } | EngineError::Unknown(_) => {
                 cni::Error::check_failed(message)
             }
-            EngineError::Unfinished(_) | EngineError::Busy | EngineError::Stopped => {
-                cni::Error::try_again_later(message)
-            }
+            EngineError::Unfinished(_)
+            | EngineError::Cancelled(_)
+            | EngineError::Busy
+            | EngineError::Stopped => cni::Error::try_again_later(message),
             EngineError::Observe(_)
             | EngineError::Step { .. }
             | EngineError::Incomplete { .. }

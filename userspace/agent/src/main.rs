@@ -12,6 +12,7 @@ mod flows;
 mod pod_cidr_file;
 mod pod_cidrs;
 mod ports_view;
+mod replay;
 mod requests;
 mod routes;
 mod server;
@@ -26,10 +27,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
+use api::Spool;
 use clap::Parser;
 
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::replay::Replay;
 use crate::requests::App;
 use crate::start::Features;
 
@@ -64,6 +67,7 @@ fn run(options: Options) -> Result<()> {
         started: Instant::now(),
         flows,
         features,
+        replay: Replay::of(Spool::beside(&socket)),
     };
     let served = runtime.block_on(server::serve(&socket, pod_cidr_file, app));
     // What still has a handle to the engine goes with the runtime; then the engine finishes what is queued, and ends.

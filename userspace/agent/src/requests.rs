@@ -7,12 +7,14 @@ use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Environment, Error, GcRequest, Outcome, Request,
     StatusRequest,
 };
-use engine::Handle;
+use engine::{Collect, Degraded, Handle};
 use model::{Attachment, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName};
 use serde::Deserialize;
+use tracing::Instrument as _;
 
 use crate::failure::Failure;
 use crate::flows::FlowSource;
+use crate::replay::Replay;
 use crate::start::Features;
 use crate::{clock, config, pod_cidrs, view};
 
@@ -28,6 +30,7 @@ pub(crate) struct App {
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
     pub(crate) features: Features,
+    pub(crate) replay: Replay,
 }
 
 /// Where to look for a container that is not on record.
@@ -80,6 +83,17 @@ impl App {
         command: Command,
         request: CniRequest,
     ) -> Result<String, Failure> {
+        let span = tracing::info_span!(
+            "cni",
+            ?command,
+            container = request.container_id,
+            ifname = request.ifname,
+            traceparent = Some(&*request.traceparent).filter(|text| !text.is_empty())
+        );
+        self.execute(command, request).instrument(span).await
+    }
+
+    async fn execute(&self, command: Command, request: CniRequest) -> Result<String, Failure> {
         let environment = Environment {
             command,
             container_id: request.container_id,
@@ -174,55 +188,72 @@ impl App {
 
     async fn check(&self, request: CheckRequest) -> Result<String, Failure> {
         let key = request.target.key(&self.default_name());
-        let attachment = self.handle.check(key).await?;
+        let wanted = request.prev_result.destinations.clone();
+        let attachment = self.handle.check_wanted(key, wanted).await?;
         request.prev_result.check(&attachment)?;
         Ok(String::new())
     }
 
-    /// Removes what the runtime does not know, goes on through failures and reports them all (BEHAVIOURS S12).
+    /// Removes what the runtime does not know and what cannot be in use, goes on through failures and reports them all
+    /// (BEHAVIOURS S12).
     async fn gc(&self, request: GcRequest) -> Result<String, Failure> {
         let network = request.network(&self.default_name());
         let Some(valid) = request.valid else {
             return Ok(String::new());
         };
-        let mut failures = Vec::new();
-        for record in self.handle.attachments().await? {
-            let key = record.attachment.key;
-            let is_known = valid
-                .iter()
-                .any(|known| known.container_id == key.container_id && known.ifname == key.ifname);
-            if key.network == network && !is_known {
-                let removed = self.handle.del(key).await;
-                failures.extend(removed.err().map(|error| error.to_string()));
-            }
-        }
-        if failures.is_empty() {
+        let valid = valid.into_iter();
+        let collect = Collect {
+            network,
+            valid: valid
+                .map(|known| (known.container_id, known.ifname))
+                .collect(),
+            forced: request.forced,
+        };
+        let collected = self.handle.collect(collect).await?;
+        if collected.failures.is_empty() {
             Ok(String::new())
         } else {
-            Err(Error::internal(failures.join("; ")).into())
+            Err(Error::internal(collected.failures.join("; ")).into())
         }
     }
 
     /// Whether an ADD would work now (BEHAVIOURS S13).
     fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
         let network = request.network(self.default_network().as_ref())?;
-        let status = self.handle.status();
-        let of_network = status.degraded.iter().filter(|degraded| match degraded {
-            engine::Degraded::NetworkRefused { network: name, .. }
-            | engine::Degraded::PoolExhausted { network: name, .. } => *name == network.name,
-            engine::Degraded::NoPodCidr
-            | engine::Degraded::NoUplink
-            | engine::Degraded::NotAttached(_)
-            | engine::Degraded::UplinkMissing(_)
-            | engine::Degraded::PoolNearlyExhausted { .. }
-            | engine::Degraded::NoEgressAddress(_)
-            | engine::Degraded::RepairFailed { .. } => false,
-        });
-        let reasons: Vec<String> = of_network.map(ToString::to_string).collect();
-        if reasons.is_empty() {
-            Ok(String::new())
-        } else {
-            Err(Error::not_available(reasons.join("; ")).into())
-        }
+        readiness(&self.handle.status(), &network.name)?;
+        Ok(String::new())
+    }
+}
+
+/// What stands against an ADD to `network`: code 51 where pods that are there may have lost connections too
+/// (BEHAVIOURS S13).
+fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
+    let (mut lost, mut reasons) = (false, Vec::new());
+    for degraded in &status.degraded {
+        let broken = match degraded {
+            Degraded::NotAttached(_) => true,
+            Degraded::RepairFailed { subject, .. } if subject == engine::NODE => true,
+            Degraded::NetworkRefused { network: name, .. }
+            | Degraded::PoolExhausted { network: name, .. }
+                if name == network =>
+            {
+                false
+            }
+            Degraded::NetworkRefused { .. }
+            | Degraded::PoolExhausted { .. }
+            | Degraded::RepairFailed { .. }
+            | Degraded::NoPodCidr
+            | Degraded::NoUplink
+            | Degraded::UplinkMissing(_)
+            | Degraded::NoEgressAddress(_)
+            | Degraded::PoolNearlyExhausted { .. } => continue,
+        };
+        lost |= broken;
+        reasons.push(degraded.to_string());
+    }
+    match (reasons.is_empty(), lost) {
+        (true, _) => Ok(()),
+        (false, true) => Err(Error::not_available_and_degraded(reasons.join("; "))),
+        (false, false) => Err(Error::not_available(reasons.join("; "))),
     }
 }

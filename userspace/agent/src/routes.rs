@@ -63,6 +63,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 async fn cni(app: Arc<App>, command: Command, body: Body) -> Result<Response, Failure> {
     let request: CniRequest = read(body).await?;
+    if command == Command::Add {
+        // A DEL that waits may be of the same attachment, or free what this one asks for.
+        app.replay().await;
+    }
     let output = app.cni(command, request).await?;
     Ok(([(CONTENT_TYPE, "application/json")], output).into_response())
 }

@@ -18,13 +18,16 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Serves on the socket at `path` until SIGTERM or SIGINT, then finishes what runs.
 pub(crate) async fn serve(path: &Path, pod_cidr_file: Option<PathBuf>, app: App) -> Result<()> {
     let stopped = stop_signal()?;
-    upkeep::start(app.handle.clone()).context("cannot listen for changes of the node")?;
+    let app = Arc::new(app);
+    // What DELs free must be free before the first ADD, and nobody can ask before there is a socket.
+    app.replay().await;
+    upkeep::start(Arc::clone(&app)).context("cannot listen for changes of the node")?;
     if let Some(file) = pod_cidr_file {
         pod_cidr_file::watch(file, app.handle.clone())?;
     }
     let socket = Socket::bind(path)?;
     let told = until_stopped(stopped.clone());
-    let server = axum::serve(socket, routes::router(Arc::new(app))).with_graceful_shutdown(told);
+    let server = axum::serve(socket, routes::router(app)).with_graceful_shutdown(told);
     tracing::info!(socket = %path.display(), "serving");
     tokio::select! {
         ended = server.into_future() => ended.context("cannot serve"),

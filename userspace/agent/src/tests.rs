@@ -1,5 +1,7 @@
 //! Promises of the API, asked by its own client over a socket, on a kernel in memory.
 
+mod cni;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -8,7 +10,7 @@ use std::time::Instant;
 use abi::{Address, Flow, FlowFlags, Port, Tuple};
 use api::{
     AttachmentView, Client, ClientError, CniRequest, CniVerb, CounterView, ErrorBody, FlowQuery,
-    FlowsView, HairpinModeSetting, HostportView, Lease, NetworkView, PodCidrs, Status, path,
+    FlowsView, HairpinModeSetting, HostportView, Lease, NetworkView, PodCidrs, Spool, Status, path,
 };
 use clap::Parser;
 use engine::{Engine, Settings};
@@ -20,6 +22,7 @@ use tempfile::TempDir;
 
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::replay::Replay;
 use crate::requests::App;
 use crate::routes;
 use crate::start::Features;
@@ -28,7 +31,7 @@ use crate::start::Features;
 struct Agent {
     fake: Fake,
     client: Client,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Agent {
@@ -44,19 +47,22 @@ impl Agent {
         Self {
             fake,
             client: Client::new(socket),
-            _directory: directory,
+            directory,
         }
     }
 
     fn cni(&self, verb: CniVerb, container: &str, config: &Value) -> Result<String, ErrorBody> {
-        let request = CniRequest {
-            container_id: container.to_owned(),
-            netns: format!("/run/netns/{container}"),
-            ifname: "eth0".to_owned(),
-            args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web".to_owned(),
-            path: "/opt/cni/bin".to_owned(),
-            config: serde_json::value::to_raw_value(config).unwrap(),
-        };
+        self.cni_as("viaduct", verb, container, config)
+    }
+
+    fn cni_as(
+        &self,
+        plugin: &str,
+        verb: CniVerb,
+        container: &str,
+        config: &Value,
+    ) -> Result<String, ErrorBody> {
+        let request = request(plugin, container, config);
         let reply = self.client.post(verb.path(), &request).unwrap();
         if reply.is_success() {
             Ok(String::from_utf8(reply.body).unwrap())
@@ -72,6 +78,19 @@ impl Agent {
 
     fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
         self.client.get(path).unwrap().decode().unwrap()
+    }
+}
+
+fn request(plugin: &str, container: &str, config: &Value) -> CniRequest {
+    CniRequest {
+        plugin: plugin.to_owned(),
+        traceparent: String::new(),
+        container_id: container.to_owned(),
+        netns: format!("/run/netns/{container}"),
+        ifname: "eth0".to_owned(),
+        args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web".to_owned(),
+        path: "/opt/cni/bin".to_owned(),
+        config: serde_json::value::to_raw_value(config).unwrap(),
     }
 }
 
@@ -97,6 +116,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
         started: Instant::now(),
         flows: FlowSource::new(|| Ok(two_flows())),
         features: Features::default(),
+        replay: Replay::of(Spool::beside(&socket)),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -304,25 +324,6 @@ fn without_a_pod_cidr_kubenets_words_say_what_is_missing() {
     assert_eq!(status.code, 50);
     let status: Status = agent.get(path::STATUS);
     assert!(status.degraded.iter().any(|d| d.reason == "no-pod-cidr"));
-}
-
-/// BEHAVIOURS S12.
-#[test]
-fn gc_removes_what_the_runtime_does_not_know_and_nothing_without_a_list() {
-    let agent = Agent::start(&FLAGS);
-    let mut plain = config();
-    plain.as_object_mut().unwrap().remove("runtimeConfig");
-    for container in ["c1", "c2"] {
-        agent.fake.add_netns(&format!("/run/netns/{container}"));
-        agent.cni(CniVerb::Add, container, &plain).unwrap();
-    }
-    agent.cni(CniVerb::Gc, "", &plain).unwrap();
-    assert_eq!(agent.get::<Vec<AttachmentView>>(path::ATTACHMENTS).len(), 2);
-    plain["cni.dev/valid-attachments"] = json!([{ "containerID": "c2", "ifname": "eth0" }]);
-    agent.cni(CniVerb::Gc, "", &plain).unwrap();
-    let left: Vec<AttachmentView> = agent.get(path::ATTACHMENTS);
-    assert_eq!(left.len(), 1);
-    assert_eq!(left[0].container_id, "c2");
 }
 
 #[test]

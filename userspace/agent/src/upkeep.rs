@@ -1,7 +1,8 @@
-//! What the agent does without being asked: forgets ended flows, and compares records and kernel when links, addresses
+//! What the agent does without being asked: forgets ended flows, executes DELs that wait in the spool, and compares records and kernel when links, addresses
 //! or routes change, and now and then anyway.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Handle;
@@ -10,6 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::clock;
+use crate::requests::App;
 
 /// Between two sweeps of the flow table.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -25,12 +27,12 @@ const SOON: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts the upkeep of the engine; it ends with the runtime.
-pub(crate) fn start(handle: Handle) -> io::Result<()> {
+pub(crate) fn start(app: Arc<App>) -> io::Result<()> {
     let changes = Changes::open()?;
-    tokio::spawn(run(handle.clone(), changes));
+    tokio::spawn(run(Arc::clone(&app), changes));
     // A kernel without netfilter has no rules that could change.
     if let Ok(rules) = RuleChanges::open() {
-        tokio::spawn(follow_rules(handle, rules));
+        tokio::spawn(follow_rules(app.handle.clone(), rules));
     }
     Ok(())
 }
@@ -70,7 +72,7 @@ async fn next_rule(listener: &mut Option<RuleChanges>) -> io::Result<()> {
     }
 }
 
-async fn run(handle: Handle, listener: Changes) {
+async fn run(app: Arc<App>, listener: Changes) {
     let mut listener = Some(listener);
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -93,11 +95,12 @@ async fn run(handle: Handle, listener: Changes) {
                 due = due.min((Instant::now() + wait).max(last + SOON));
             }
             () = sleep_until(due) => {
-                handle.reconcile(clock::now());
+                app.replay().await;
+                app.handle.reconcile(clock::now());
                 last = Instant::now();
                 due = last + AUDIT;
             }
-            _ = sweep.tick() => handle.sweep(),
+            _ = sweep.tick() => app.handle.sweep(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod flow;
 mod http;
 mod request;
 mod setting;
+mod spool;
 mod status;
 mod view;
 
@@ -22,6 +23,7 @@ pub use flow::{
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, TRY_AGAIN_LATER};
 pub use setting::{HairpinModeSetting, PodCidrs};
+pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
     BypassView, Degraded, FeatureView, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem,
     Status, UplinkView, Version,

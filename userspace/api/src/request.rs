@@ -49,6 +49,12 @@ impl CniVerb {
 /// A parameter that the runtime did not give is empty.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CniRequest {
+    /// The name under which the plugin was executed; empty for `viaduct`.
+    #[serde(default)]
+    pub plugin: String,
+    /// `TRACEPARENT`: the runtime's span, in the W3C's form.
+    #[serde(default)]
+    pub traceparent: String,
     /// `CNI_CONTAINERID`.
     #[serde(default, rename = "containerID")]
     pub container_id: String,

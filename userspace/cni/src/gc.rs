@@ -8,6 +8,9 @@ use model::{ContainerId, IfName};
 use crate::Error;
 use crate::json::{Node, Object};
 
+/// A key of ours: what the runtime does not know goes even while its network namespace lives.
+const FORCE: &str = "forceGC";
+
 /// An attachment that the runtime knows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValidAttachment {
@@ -35,6 +38,11 @@ pub(crate) fn valid_attachments(
         }
     }
     Ok(Some(valid))
+}
+
+/// Whether attachments go even while their network namespaces live.
+pub(crate) fn is_forced(config: &Object<'_>) -> Result<bool, Error> {
+    Ok(config.flag(FORCE)?.unwrap_or(false))
 }
 
 /// An entry whose names nothing can have is of no attachment of ours, and keeps none.

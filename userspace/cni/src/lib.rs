@@ -24,6 +24,7 @@ mod intent;
 mod ipam;
 mod json;
 mod outcome;
+mod plugin;
 mod prev_result;
 mod refused;
 mod request;
@@ -39,6 +40,7 @@ pub use gc::ValidAttachment;
 pub use intent::{intent, network};
 pub use ipam::Ipam;
 pub use outcome::Outcome;
+pub use plugin::Plugin;
 pub use prev_result::PrevResult;
 pub use request::{
     AddRequest, CheckRequest, DelRequest, GcRequest, Request, StatusRequest, Target,

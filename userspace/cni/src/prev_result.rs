@@ -1,12 +1,13 @@
 //! `prevResult`, as CHECK gets it: what ADD returned, perhaps changed by plugins and runtimes behind us.
 //!
 //! Multus may replace our default route and edit the cached result, other plugins add addresses and routes or change
-//! a MAC (BEHAVIOURS S11, C15). So the only question asked is whether our addresses are still in it.
+//! a MAC (BEHAVIOURS S11, C15). So the only question asked is whether our addresses are still in it; and a route of ours
+//! that it does not have any more was taken away on purpose.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use model::Attachment;
+use model::{Attachment, Cidr};
 
 use crate::Error;
 use crate::json::{Node, Object};
@@ -17,6 +18,8 @@ use crate::runtime::parse_address;
 pub struct PrevResult {
     /// The addresses.
     pub addresses: BTreeSet<IpAddr>,
+    /// Where its routes lead.
+    pub destinations: BTreeSet<Cidr>,
 }
 
 impl PrevResult {
@@ -27,6 +30,7 @@ impl PrevResult {
         let ips = result.list("ips")?;
         Ok(Self {
             addresses: ips.iter().map(address).collect::<Result<_, _>>()?,
+            destinations: destinations(&result)?,
         })
     }
 
@@ -46,6 +50,14 @@ impl PrevResult {
             attachment.key
         )))
     }
+}
+
+fn destinations(result: &Object<'_>) -> Result<BTreeSet<Cidr>, Error> {
+    let routes = result.list("routes")?.into_iter();
+    let destinations = routes.map(|route| Ok(route.object()?.text("dst")?.map(str::parse)));
+    // Another plugin's route may be to what we would not call a subnet: then it is none of ours.
+    let destinations: Vec<_> = destinations.collect::<Result<_, Error>>()?;
+    Ok(destinations.into_iter().flatten().flatten().collect())
 }
 
 fn address(node: &Node<'_>) -> Result<IpAddr, Error> {

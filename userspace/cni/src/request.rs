@@ -8,7 +8,7 @@ use model::{AttachmentKey, ContainerId, IfName, NetnsPath, NetworkName};
 use crate::args::Args;
 use crate::config::{Config, Header};
 use crate::environment::{Command, Environment, variable};
-use crate::gc::{ValidAttachment, valid_attachments};
+use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
 use crate::{Error, PrevResult, Version, Wishes};
 
@@ -87,6 +87,8 @@ pub struct GcRequest {
     header: Header,
     /// Attachments that are still wanted; `None` when the runtime does not say, which is no reason to remove any.
     pub valid: Option<BTreeSet<ValidAttachment>>,
+    /// Whether attachments go even while their network namespaces live.
+    pub forced: bool,
 }
 
 impl GcRequest {
@@ -137,6 +139,7 @@ impl Request {
             Command::Gc => Ok(Self::Gc(GcRequest {
                 header,
                 valid: valid_attachments(&config)?,
+                forced: gc::is_forced(&config)?,
             })),
             Command::Status => Ok(Self::Status(Box::new(StatusRequest {
                 config: Config::read(&config)?,

@@ -215,7 +215,7 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    fn observe(&mut self, attachment: &Attachment) -> Result<Observed, EngineError> {
+    pub(crate) fn observe(&mut self, attachment: &Attachment) -> Result<Observed, EngineError> {
         let scope = Scope::Attachment(Box::new(attachment.clone()));
         Ok(self.kernel.observe(&scope)?)
     }
@@ -300,6 +300,16 @@ impl<K: Kernel> Engine<K> {
 
     /// Compares an attachment with what was decided, and returns the decision (BEHAVIOURS S11).
     pub fn check(&mut self, key: &AttachmentKey) -> Result<Attachment, EngineError> {
+        self.check_wanted(key, None)
+    }
+
+    /// As [`Engine::check`], but of the routes only those to `wanted` are looked for, if that is said: a runtime may have
+    /// taken others away on purpose (C15).
+    pub fn check_wanted(
+        &mut self,
+        key: &AttachmentKey,
+        wanted: Option<&BTreeSet<Cidr>>,
+    ) -> Result<Attachment, EngineError> {
         let record = self
             .store
             .get(key)
@@ -307,7 +317,12 @@ impl<K: Kernel> Engine<K> {
         let Some(record) = record.cloned() else {
             return Err(EngineError::Unknown(key.clone()));
         };
-        self.verify(&record.attachment)?;
+        let mut expected = record.attachment.clone();
+        if let Some(wanted) = wanted {
+            let is_wanted = |route: &model::Route| wanted.contains(&route.destination);
+            expected.routes.retain(is_wanted);
+        }
+        self.verify(&expected)?;
         Ok(record.attachment)
     }
 

@@ -60,6 +60,9 @@ pub enum EngineError {
     /// A change was decided and is not wholly done yet; it is tried again.
     #[error("not everything has followed yet: {0}")]
     Unfinished(String),
+    /// A DEL for the same attachment came while the ADD waited.
+    #[error("the ADD of {0} was not begun: a DEL came while it waited")]
+    Cancelled(AttachmentKey),
     /// There is no such attachment, or it is not finished.
     #[error("{0} is not attached")]
     Unknown(AttachmentKey),

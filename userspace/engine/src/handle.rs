@@ -17,18 +17,27 @@ use model::{
 use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
+use tracing::Span;
 
-use crate::{Engine, EngineError, Ports, Status, Update};
+use crate::cancel::{Cancel, Waiters};
+use crate::{Collect, Collected, Engine, EngineError, Ports, Status, Update};
 
 /// Requests that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
 const QUEUE: usize = 256;
 
 type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 
+/// What waits, and the span of whoever asked: what the engine logs about it belongs there.
+struct Queued {
+    command: Command,
+    span: Span,
+}
+
 enum Command {
-    Add(Box<Intent>, u64, Reply<Attachment>),
+    Add(Box<Intent>, u64, Cancel, Reply<Attachment>),
     Del(AttachmentKey, Reply<()>),
-    Check(AttachmentKey, Reply<Attachment>),
+    Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
+    Collect(Collect, Reply<Collected>),
     Attachments(Reply<Vec<Record>>),
     LookInside(NetnsPath, IfName, Reply<Option<PodSide>>),
     SetPodCidrs(Vec<RangeSet>, Reply<Update>),
@@ -44,9 +53,10 @@ enum Command {
 /// Speaks to the engine. The thread ends when the last of these is gone and the queue is empty.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<Queued>,
     states: watch::Receiver<Arc<Status>>,
     waiting: Arc<Waiting>,
+    adds: Arc<Waiters>,
 }
 
 /// What needs to wait in the queue once only, however often it is asked for.
@@ -71,6 +81,7 @@ where
         commands,
         states,
         waiting: Arc::clone(&waiting),
+        adds: Arc::default(),
     };
     let (report, started) = oneshot::channel();
     let name = thread::Builder::new().name("engine".to_owned());
@@ -98,18 +109,35 @@ where
 impl Handle {
     /// Makes an attachment. `now` is in seconds since 1970.
     pub async fn add(&self, intent: Intent, now: u64) -> Result<Attachment, EngineError> {
-        self.call(|reply| Command::Add(Box::new(intent), now, reply))
+        let cancel = self.adds.wait(&intent.key);
+        self.call(|reply| Command::Add(Box::new(intent), now, cancel, reply))
             .await
     }
 
-    /// Removes an attachment.
+    /// Removes an attachment. An ADD for it that still waits is not begun any more (BEHAVIOURS A3).
     pub async fn del(&self, key: AttachmentKey) -> Result<(), EngineError> {
+        self.adds.cancel(&key);
         self.call(|reply| Command::Del(key, reply)).await
     }
 
     /// Compares an attachment with what was decided, and returns the decision.
     pub async fn check(&self, key: AttachmentKey) -> Result<Attachment, EngineError> {
-        self.call(|reply| Command::Check(key, reply)).await
+        self.call(|reply| Command::Check(key, None, reply)).await
+    }
+
+    /// As [`Handle::check`], but of the routes only those to `wanted` are looked for.
+    pub async fn check_wanted(
+        &self,
+        key: AttachmentKey,
+        wanted: BTreeSet<Cidr>,
+    ) -> Result<Attachment, EngineError> {
+        self.call(|reply| Command::Check(key, Some(wanted), reply))
+            .await
+    }
+
+    /// Removes what a runtime does not know any more.
+    pub async fn collect(&self, collect: Collect) -> Result<Collected, EngineError> {
+        self.call(|reply| Command::Collect(collect, reply)).await
     }
 
     /// What is remembered of every attachment.
@@ -180,7 +208,7 @@ impl Handle {
 
     async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
-        match self.commands.try_send(command(reply)) {
+        match self.commands.try_send(queued(command(reply))) {
             Ok(()) => answer.await.unwrap_or(Err(EngineError::Stopped)),
             Err(TrySendError::Full(_)) => Err(EngineError::Busy),
             Err(TrySendError::Closed(_)) => Err(EngineError::Stopped),
@@ -189,31 +217,40 @@ impl Handle {
 
     fn ask_once(&self, waiting: &AtomicBool, command: Command) {
         let is_waiting = waiting.swap(true, Ordering::AcqRel);
-        if !is_waiting && self.commands.try_send(command).is_err() {
+        if !is_waiting && self.commands.try_send(queued(command)).is_err() {
             waiting.store(false, Ordering::Release);
         }
     }
 }
 
+fn queued(command: Command) -> Queued {
+    let span = Span::current();
+    Queued { command, span }
+}
+
 struct Worker<K> {
     engine: Engine<K>,
-    queue: mpsc::Receiver<Command>,
+    queue: mpsc::Receiver<Queued>,
     publish: watch::Sender<Arc<Status>>,
     waiting: Arc<Waiting>,
 }
 
 impl<K: Kernel> Worker<K> {
     fn run(mut self) {
-        while let Some(command) = self.queue.blocking_recv() {
-            self.execute(command);
+        while let Some(Queued { command, span }) = self.queue.blocking_recv() {
+            span.in_scope(|| self.execute(command));
         }
     }
 
     /// State is published before the answer is given: who has been answered sees the change.
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Add(intent, now, reply) => {
-                let result = self.engine.add(&intent, now);
+            Command::Add(intent, now, cancel, reply) => {
+                let result = if cancel.is_cancelled() {
+                    Err(EngineError::Cancelled(intent.key))
+                } else {
+                    self.engine.add(&intent, now)
+                };
                 self.publish();
                 answer(reply, result);
             }
@@ -222,7 +259,14 @@ impl<K: Kernel> Worker<K> {
                 self.publish();
                 answer(reply, result);
             }
-            Command::Check(key, reply) => answer(reply, self.engine.check(&key)),
+            Command::Check(key, wanted, reply) => {
+                answer(reply, self.engine.check_wanted(&key, wanted.as_ref()));
+            }
+            Command::Collect(collect, reply) => {
+                let collected = self.engine.collect(&collect);
+                self.publish();
+                answer(reply, Ok(collected));
+            }
             Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
             Command::LookInside(netns, ifname, reply) => {
                 answer(reply, self.engine.look_inside(netns, ifname));

@@ -7,7 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+mod cancel;
 mod choices;
+mod collect;
 mod engine;
 mod error;
 mod handle;
@@ -20,11 +22,12 @@ mod status;
 mod transaction;
 
 pub use crate::choices::Update;
+pub use crate::collect::{Collect, Collected};
 pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn};
 pub use crate::network::NetworkClash;
-pub use crate::reconcile::{Item, Outcome, Report};
+pub use crate::reconcile::{Item, NODE, Outcome, Report};
 pub use crate::status::{BypassStatus, Degraded, NetworkStatus, PoolStatus, Status, UplinkStatus};
 
 #[cfg(test)]

@@ -12,6 +12,9 @@ use crate::node::{Node, Settled, highest_generation};
 use crate::transaction::{Carried, carry_out};
 use crate::{Engine, EngineError};
 
+/// The subject of an item about the node itself: bridges, uplinks, sysctls and their table entries.
+pub const NODE: &str = "node";
+
 /// One comparison of records and kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -61,7 +64,7 @@ impl<K: Kernel> Engine<K> {
         let started = Instant::now();
         let mut items = Vec::new();
         if let Err(error) = self.put_right(&mut items) {
-            items.push(Item::failed("node", chain(&error)));
+            items.push(Item::failed(NODE, chain(&error)));
         }
         self.conclude(now, started, items)
     }
@@ -121,7 +124,7 @@ impl<K: Kernel> Engine<K> {
         let records = self.store.records();
         let surveyor = &mut self.surveyor;
         surveyor.settle(&mut self.kernel, &intent, records, |kernel, plan| {
-            items.extend(steps("node", carry_out(kernel, plan)));
+            items.extend(steps(NODE, carry_out(kernel, plan)));
             Ok(())
         })
     }

@@ -1,39 +1,97 @@
 //! Asking the agent, and what to say when it does not answer. Refuses to interpret the configuration or the result.
 
 use std::error::Error as _;
-use std::path::PathBuf;
+use std::path::Path;
+use std::time::Duration;
 
-use api::{Client, ClientError, CniRequest, CniVerb};
-use cni::{Command, Environment, Error, Header};
+use api::{Client, ClientError, CniRequest, CniVerb, Spool};
+use cni::{Command, Environment, Error, Header, Plugin};
 use serde_json::value::RawValue;
 
-/// Executes a command by the agent and returns what belongs on standard output.
+/// A DEL that takes longer is written down: the agent is stuck, and runtimes give a DEL a minute (BEHAVIOURS C6).
+const DEL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Executes a command by the agent and returns what belongs on standard output. A DEL that the agent is not there for
+/// is written down for it, which is as good (BEHAVIOURS A1).
 pub(crate) fn ask(
+    plugin: Plugin,
     environment: &Environment,
     header: &Header,
     config: &str,
 ) -> Result<String, Error> {
     let verb = verb(environment.command)?;
-    let config = RawValue::from_string(config.trim().to_owned());
-    let request = CniRequest {
-        container_id: environment.container_id.clone(),
-        netns: environment.netns.clone(),
-        ifname: environment.ifname.clone(),
-        args: environment.args.clone(),
-        path: environment.path.clone(),
-        config: config.map_err(|error| Error::decode(error.to_string()))?,
+    let request = request(plugin, environment, config)?;
+    let socket = header.socket.as_deref();
+    let socket = socket.unwrap_or(Path::new(api::DEFAULT_SOCKET));
+    let mut client = Client::new(socket);
+    if verb == CniVerb::Del {
+        client = client.with_deadline(DEL_DEADLINE);
+    }
+    let reply = match client.post(verb.path(), &request) {
+        Ok(reply) => reply,
+        Err(error) if verb == CniVerb::Del && is_absent(&error) => {
+            return spool(socket, header, &request, &no_answer(verb, &error));
+        }
+        Err(error) => return Err(no_answer(verb, &error)),
     };
-    let socket = header.socket.clone();
-    let client = Client::new(socket.unwrap_or_else(|| PathBuf::from(api::DEFAULT_SOCKET)));
-    let reply = client
-        .post(verb.path(), &request)
-        .map_err(|error| no_answer(&error))?;
     if reply.is_success() {
         return String::from_utf8(reply.body)
             .map_err(|_| Error::internal("the agent's answer is not UTF-8"));
     }
     let body = reply.error();
     Err(Error::new(body.code, body.message).with_details(body.details))
+}
+
+fn request(plugin: Plugin, environment: &Environment, config: &str) -> Result<CniRequest, Error> {
+    let config = RawValue::from_string(config.trim().to_owned());
+    Ok(CniRequest {
+        plugin: plugin.name().to_owned(),
+        traceparent: traceparent(),
+        container_id: environment.container_id.clone(),
+        netns: environment.netns.clone(),
+        ifname: environment.ifname.clone(),
+        args: environment.args.clone(),
+        path: environment.path.clone(),
+        config: config.map_err(|error| Error::decode(error.to_string()))?,
+    })
+}
+
+/// Whether the agent has not executed the request, or may not have.
+fn is_absent(error: &ClientError) -> bool {
+    match error {
+        ClientError::Unreachable { .. }
+        | ClientError::Timeout { .. }
+        | ClientError::Broken { .. } => true,
+        ClientError::Response { .. } | ClientError::Body(_) | ClientError::Refused(_) => false,
+    }
+}
+
+/// Where that fails too, the DEL fails: to say otherwise would be to forget it.
+fn spool(
+    socket: &Path,
+    header: &Header,
+    request: &CniRequest,
+    absent: &Error,
+) -> Result<String, Error> {
+    let spooled = Spool::beside(socket).put(header.name.as_str(), request);
+    spooled.map_err(|error| {
+        Error::try_again_later(format!(
+            "{absent}, and the DEL cannot be kept for it: {error}"
+        ))
+        .with_details(absent.details.clone())
+    })?;
+    Ok(String::new())
+}
+
+/// The runtime's span (libcni hands it on), so that the agent's log can be found by it; nothing that is not one.
+fn traceparent() -> String {
+    let text = std::env::var("TRACEPARENT").unwrap_or_default();
+    let is_one = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    if text.len() <= 64 && text.bytes().all(is_one) {
+        text
+    } else {
+        String::new()
+    }
 }
 
 fn verb(command: Command) -> Result<CniVerb, Error> {
@@ -49,7 +107,19 @@ fn verb(command: Command) -> Result<CniVerb, Error> {
 
 /// An agent that is down comes back, so a runtime should try again (BEHAVIOURS A1). The words "not found" and "no such
 /// file or directory" must not appear: containerd takes them for "already removed" (BEHAVIOURS C3).
-fn no_answer(error: &ClientError) -> Error {
+///
+/// To STATUS the answer is that an ADD would fail (S13): what is attached goes on working without an agent.
+fn no_answer(verb: CniVerb, error: &ClientError) -> Error {
+    let told = told(error);
+    let code = if verb == CniVerb::Status {
+        50
+    } else {
+        told.code
+    };
+    Error { code, ..told }
+}
+
+fn told(error: &ClientError) -> Error {
     let cause = error.source().map(ToString::to_string).unwrap_or_default();
     match error {
         ClientError::Unreachable { .. } => Error::try_again_later(error.to_string()).with_details(
@@ -74,10 +144,12 @@ mod tests {
     /// BEHAVIOURS A1, C3
     #[test]
     fn an_agent_that_is_down_means_try_again_and_never_already_gone() {
-        let error = no_answer(&ClientError::Unreachable {
+        let absent = ClientError::Unreachable {
             socket: "/run/viaduct/viaduct.sock".into(),
             source: io::Error::from_raw_os_error(2),
-        });
+        };
+        assert_eq!(no_answer(CniVerb::Status, &absent).code, 50);
+        let error = no_answer(CniVerb::Add, &absent);
         assert_eq!(error.code, 11);
         assert!(error.msg.contains("/run/viaduct/viaduct.sock"), "{error:?}");
         assert!(

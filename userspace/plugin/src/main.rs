@@ -1,5 +1,7 @@
 //! `viaduct`, the CNI plugin: what a container runtime executes for every ADD, DEL, CHECK, GC and STATUS.
 //!
+//! The name that it is executed by tells which plugin it is (`bridge`, `portmap`, …): it is the same program.
+//!
 //! It passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
 //! agent: VERSION, and requests that are not well-formed. It refuses to know what a configuration asks for, so that a
 //! newer agent can honour what this plugin has never heard of. Standard output carries the result or the error and
@@ -13,22 +15,24 @@ mod netns;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-use cni::{Command, Environment, Error, Header, Version};
+use cni::{Command, Environment, Error, Header, Plugin, Version};
 
 /// More than any runtime sends, and less than what would hurt the node.
 const MAX_CONFIG: u64 = 1 << 20;
 
 fn main() -> ExitCode {
+    let name = std::env::args().next().unwrap_or_default();
+    let plugin = Plugin::of_program(&name);
     let environment = match Environment::read(|name| std::env::var_os(name)) {
         Ok(Some(environment)) => environment,
-        Ok(None) => return about(),
+        Ok(None) => return about(plugin),
         Err(error) => return report(&error, Version::NEWEST.as_str()),
     };
     if environment.command == Command::Version {
         return print(&cni::version_report());
     }
     let mut config = String::new();
-    let answer = read_config(&mut config).and_then(|()| answer(&environment, &config));
+    let answer = read_config(&mut config).and_then(|()| answer(plugin, &environment, &config));
     match answer {
         Ok(result) => print(&result),
         Err(error) => {
@@ -56,12 +60,12 @@ fn read_config(config: &mut String) -> Result<(), Error> {
 }
 
 /// The agent's answer; empty for commands without a result.
-fn answer(environment: &Environment, config: &str) -> Result<String, Error> {
+fn answer(plugin: Plugin, environment: &Environment, config: &str) -> Result<String, Error> {
     let header = Header::parse(config)?;
     if matches!(environment.command, Command::Add | Command::Del) {
         netns::refuse_own(&environment.netns)?;
     }
-    agent::ask(environment, &header, config)
+    agent::ask(plugin, environment, &header, config)
 }
 
 /// For people and for Nomad, which runs every plugin without an environment (BEHAVIOURS S1, C8).
@@ -69,12 +73,8 @@ fn answer(environment: &Environment, config: &str) -> Result<String, Error> {
     clippy::print_stderr,
     reason = "the protocol wants this text on standard error"
 )]
-fn about() -> ExitCode {
-    eprintln!(
-        "CNI viaduct plugin v{}\nCNI protocol versions supported: {}",
-        env!("CARGO_PKG_VERSION"),
-        Version::ALL.map(Version::as_str).join(", ")
-    );
+fn about(plugin: Plugin) -> ExitCode {
+    eprintln!("{}", plugin.about(env!("CARGO_PKG_VERSION")));
     ExitCode::SUCCESS
 }
 

@@ -174,18 +174,86 @@ fn a_refusal_of_the_agent_becomes_a_cni_error_on_standard_output() {
     agent.join().unwrap();
 }
 
-/// BEHAVIOURS A1
+/// BEHAVIOURS A1, S13
 #[test]
-fn without_an_agent_every_command_says_try_again_within_a_second() {
+fn without_an_agent_commands_say_so_within_a_second() {
     let socket = socket("down");
-    for command in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {
+    for (command, code) in [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50)] {
         let start = Instant::now();
-        let error = error(&run(command, &config(&socket), &ENVIRONMENT));
+        let config = config(&socket).replace("0.4.0", "1.1.0");
+        let error = error(&run(command, &config, &ENVIRONMENT));
         assert!(start.elapsed() < Duration::from_secs(1), "{command}");
-        assert_eq!(error["code"], 11, "{command}");
+        assert_eq!(error["code"], code, "{command}");
         let message = error["msg"].as_str().unwrap();
         assert!(message.contains(socket.to_str().unwrap()), "{message}");
     }
+}
+
+/// A folder that no other test has, and a socket in it.
+fn folder(test: &str) -> (PathBuf, PathBuf) {
+    let name = format!("{test}-{}", process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir(&folder).unwrap();
+    let socket = folder.join("v.sock");
+    (folder, socket)
+}
+
+/// The requests that wait in the folder.
+fn spooled(folder: &Path) -> Vec<Value> {
+    let Ok(files) = fs::read_dir(folder.join("spool")) else {
+        return Vec::new();
+    };
+    let texts = files.map(|file| fs::read(file.unwrap().path()).unwrap());
+    texts
+        .map(|text| serde_json::from_slice(&text).unwrap())
+        .collect()
+}
+
+/// BEHAVIOURS A1
+#[test]
+fn a_del_without_an_agent_is_kept_for_it_and_succeeds() {
+    let (folder, socket) = folder("kept");
+    for _ in 0..2 {
+        let start = Instant::now();
+        let output = run("DEL", &config(&socket), &ENVIRONMENT);
+        assert!(start.elapsed() < Duration::from_secs(1));
+        assert!(
+            output.status.success() && output.stdout.is_empty(),
+            "{output:?}"
+        );
+    }
+    let [request] = &spooled(&folder)[..] else {
+        panic!("one request: {:?}", spooled(&folder));
+    };
+    assert_eq!(request["containerID"], "c1");
+    assert_eq!(request["plugin"], "viaduct");
+    assert_eq!(request["config"]["name"], "net");
+}
+
+/// BEHAVIOURS A1
+#[test]
+fn a_del_that_cannot_be_kept_fails_and_says_both_reasons() {
+    let (folder, socket) = folder("unkept");
+    fs::write(folder.join("spool"), "in the way").unwrap();
+    let error = error(&run("DEL", &config(&socket), &ENVIRONMENT));
+    assert_eq!(error["code"], 11);
+    let message = error["msg"].as_str().unwrap();
+    assert!(message.contains("no agent listens"), "{message}");
+    assert!(message.contains("cannot write to"), "{message}");
+    assert!(!message.contains("no such file"), "C3: {message}");
+}
+
+/// BEHAVIOURS A1, C6: an agent that is stopped still has connections accepted by the kernel.
+#[test]
+fn a_del_that_an_agent_does_not_answer_is_kept_in_the_end() {
+    let (folder, socket) = folder("hung");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let start = Instant::now();
+    let output = run("DEL", &config(&socket), &ENVIRONMENT);
+    assert!(output.status.success(), "{output:?}");
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_eq!(spooled(&folder).len(), 1);
 }
 
 /// BEHAVIOURS S2, S6, S7

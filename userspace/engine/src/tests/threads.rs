@@ -110,6 +110,28 @@ fn an_operation_is_finished_although_its_client_went_away() {
     });
 }
 
+/// BEHAVIOURS A3
+#[test]
+fn a_del_wins_over_an_add_that_still_waits() {
+    let running = run();
+    let intent = running.node.intent("c1");
+    let key = intent.key.clone();
+    let handle = running.handle;
+    handle.sweep();
+    block_on(async {
+        let mut add = Box::pin(handle.add(intent.clone(), NOW));
+        assert!(futures_poll(&mut add).await.is_none());
+        let mut del = Box::pin(handle.del(key.clone()));
+        assert!(futures_poll(&mut del).await.is_none());
+        let mut again = Box::pin(handle.add(intent, NOW));
+        assert!(futures_poll(&mut again).await.is_none());
+        running.permits.send(()).unwrap();
+        assert!(matches!(add.await, Err(EngineError::Cancelled(of)) if of == key));
+        del.await.unwrap();
+        again.await.unwrap();
+    });
+}
+
 /// BEHAVIOURS A1: a bounded time, never a hang.
 #[test]
 fn a_full_queue_is_told_at_once_and_stopping_finishes_what_waits() {
