@@ -47,9 +47,9 @@ impl From<EngineError> for Failure {
                 cni::Error::taken(message)
             }
             EngineError::Clash(_) => cni::Error::invalid_config(message),
-            EngineError::Different { .. } | EngineError::Unknown(_) => {
-                cni::Error::check_failed(message)
-            }
+            EngineError::Different { .. }
+            | EngineError::NotPublished(..)
+            | EngineError::Unknown(_) => cni::Error::check_failed(message),
             EngineError::Unfinished(_)
             | EngineError::Cancelled(_)
             | EngineError::Busy

@@ -217,7 +217,10 @@ impl<K: Kernel> Engine<K> {
         let wanted = network.hairpin == HairpinMode::HairpinVeth;
         let records = self.store.records().values();
         let others = records.filter(|record| {
-            record.attachment.key.network == network.name && record.attachment.hairpin != wanted
+            let attachment = &record.attachment;
+            attachment.key.network == network.name
+                && attachment.adopted.is_none()
+                && attachment.hairpin != wanted
         });
         let others: Vec<_> = others.cloned().collect();
         for mut record in others {

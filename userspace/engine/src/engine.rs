@@ -63,7 +63,7 @@ pub struct Engine<K> {
     pub(crate) surveyor: Surveyor,
     pub(crate) node: Node,
     /// The slot given last.
-    last_slot: u32,
+    pub(crate) last_slot: u32,
     pub(crate) last_reconcile: Option<Arc<Report>>,
 }
 
@@ -195,7 +195,7 @@ impl<K: Kernel> Engine<K> {
         Ok(planned)
     }
 
-    fn next_slot(&self) -> Result<u32, Refusal> {
+    pub(crate) fn next_slot(&self) -> Result<u32, Refusal> {
         let records = self.store.records().values();
         let taken = records.map(|record| record.attachment.slot).collect();
         slot::next(&taken, self.last_slot).ok_or(Refusal::NoSlot {
@@ -203,7 +203,7 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    fn verify(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
+    pub(crate) fn verify(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
         let observed = self.observe(attachment)?;
         let differences = planner::check(attachment, &observed);
         if differences.is_empty() {
@@ -221,7 +221,12 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Undoes an ADD. What cannot be undone keeps its record, so that the next ADD, DEL or reconciliation removes it.
-    fn back_out(&mut self, key: &AttachmentKey, network_before: Option<&Network>, done: Done) {
+    pub(crate) fn back_out(
+        &mut self,
+        key: &AttachmentKey,
+        network_before: Option<&Network>,
+        done: Done,
+    ) {
         let left = done.roll_back(&mut self.kernel);
         for failure in &left {
             tracing::warn!(%key, "cannot undo: {failure}");
@@ -275,6 +280,7 @@ impl<K: Kernel> Engine<K> {
         let observed = self.observe(&record.attachment)?;
         let plan = planner::plan_detach(&record.attachment, &observed);
         self.finish_removal(&record.attachment, &plan)?;
+        self.forget_settings(key)?;
         self.release_networks()?;
         tracing::info!(%key, link = %record.attachment.host_link(), "detached");
         Ok(())

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use kernel::{ObserveError, PortInUse, StepError};
-use model::AttachmentKey;
+use model::{AttachmentKey, PortMapping};
 use planner::{Difference, Refusal};
 use store::StoreError;
 
@@ -63,6 +63,9 @@ pub enum EngineError {
     /// A DEL for the same attachment came while the ADD waited.
     #[error("the ADD of {0} was not begun: a DEL came while it waited")]
     Cancelled(AttachmentKey),
+    /// A port is not published that should be.
+    #[error("{0} does not publish {1}")]
+    NotPublished(AttachmentKey, PortMapping),
     /// There is no such attachment, or it is not finished.
     #[error("{0} is not attached")]
     Unknown(AttachmentKey),

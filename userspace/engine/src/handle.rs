@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 
 use kernel::{Kernel, Measured};
 use model::{
-    Attachment, AttachmentKey, Cidr, HairpinMode, IfName, Intent, NetnsPath, RangeSet, Record,
+    Attachment, AttachmentKey, Cidr, HairpinMode, IfName, Intent, NetnsPath, PortMapping, RangeSet,
+    Record,
 };
 use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
@@ -20,7 +21,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Span;
 
 use crate::cancel::{Cancel, Waiters};
-use crate::{Collect, Collected, Engine, EngineError, Ports, Status, Update};
+use crate::{Collect, Collected, Engine, EngineError, Ports, Serve, Status, Tune, Update};
 
 /// Requests that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
 const QUEUE: usize = 256;
@@ -38,6 +39,7 @@ enum Command {
     Del(AttachmentKey, Reply<()>),
     Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
     Collect(Collect, Reply<Collected>),
+    Chained(Chained),
     Attachments(Reply<Vec<Record>>),
     LookInside(NetnsPath, IfName, Reply<Option<PodSide>>),
     SetPodCidrs(Vec<RangeSet>, Reply<Update>),
@@ -48,6 +50,16 @@ enum Command {
     SetNonMasquerade(BTreeSet<Cidr>, Reply<()>),
     Reconcile(u64),
     Sweep,
+}
+
+/// What plugins ask for that come later in a chain.
+enum Chained {
+    Serve(Box<Serve>, u64, Reply<Attachment>),
+    Withdraw(Vec<AttachmentKey>, Reply<()>),
+    CheckServed(Vec<AttachmentKey>, BTreeSet<PortMapping>, Reply<()>),
+    SetLoopback(NetnsPath, bool, Reply<()>),
+    Tune(Box<Tune>, Reply<()>),
+    Untune(Box<Tune>, Reply<()>),
 }
 
 /// Speaks to the engine. The thread ends when the last of these is gone and the queue is empty.
@@ -138,6 +150,46 @@ impl Handle {
     /// Removes what a runtime does not know any more.
     pub async fn collect(&self, collect: Collect) -> Result<Collected, EngineError> {
         self.call(|reply| Command::Collect(collect, reply)).await
+    }
+
+    /// Serves an interface that a plugin before us made. `now` is in seconds since 1970.
+    pub async fn serve(&self, serve: Serve, now: u64) -> Result<Attachment, EngineError> {
+        self.call(|reply| Command::Chained(Chained::Serve(Box::new(serve), now, reply)))
+            .await
+    }
+
+    /// Takes back what was served under these keys.
+    pub async fn withdraw(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
+        self.call(|reply| Command::Chained(Chained::Withdraw(keys, reply)))
+            .await
+    }
+
+    /// Whether an interface is served under one of these keys, with these ports.
+    pub async fn check_served(
+        &self,
+        keys: Vec<AttachmentKey>,
+        ports: BTreeSet<PortMapping>,
+    ) -> Result<(), EngineError> {
+        self.call(|reply| Command::Chained(Chained::CheckServed(keys, ports, reply)))
+            .await
+    }
+
+    /// Sets a pod's loopback up or down.
+    pub async fn set_loopback(&self, netns: NetnsPath, up: bool) -> Result<(), EngineError> {
+        self.call(|reply| Command::Chained(Chained::SetLoopback(netns, up, reply)))
+            .await
+    }
+
+    /// Changes settings of a pod's interface.
+    pub async fn tune(&self, tune: Tune) -> Result<(), EngineError> {
+        self.call(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
+            .await
+    }
+
+    /// Puts settings of a pod's interface back.
+    pub async fn untune(&self, tune: Tune) -> Result<(), EngineError> {
+        self.call(|reply| Command::Chained(Chained::Untune(Box::new(tune), reply)))
+            .await
     }
 
     /// What is remembered of every attachment.
@@ -267,6 +319,7 @@ impl<K: Kernel> Worker<K> {
                 self.publish();
                 answer(reply, Ok(collected));
             }
+            Command::Chained(chained) => self.execute_chained(chained),
             Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
             Command::LookInside(netns, ifname, reply) => {
                 answer(reply, self.engine.look_inside(netns, ifname));
@@ -301,6 +354,29 @@ impl<K: Kernel> Worker<K> {
                 self.engine.sweep();
                 self.publish();
             }
+        }
+    }
+
+    fn execute_chained(&mut self, chained: Chained) {
+        match chained {
+            Chained::Serve(serve, now, reply) => {
+                let result = self.engine.serve(&serve, now);
+                self.publish();
+                answer(reply, result);
+            }
+            Chained::Withdraw(keys, reply) => {
+                let result = self.engine.withdraw(&keys);
+                self.publish();
+                answer(reply, result);
+            }
+            Chained::CheckServed(keys, ports, reply) => {
+                answer(reply, self.engine.check_served(&keys, &ports));
+            }
+            Chained::SetLoopback(netns, up, reply) => {
+                answer(reply, self.engine.set_loopback(&netns, up));
+            }
+            Chained::Tune(tune, reply) => answer(reply, self.engine.tune(&tune)),
+            Chained::Untune(tune, reply) => answer(reply, self.engine.untune(&tune)),
         }
     }
 

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod cancel;
+mod chain;
 mod choices;
 mod collect;
 mod engine;
@@ -20,7 +21,9 @@ mod reconcile;
 mod slot;
 mod status;
 mod transaction;
+mod tune;
 
+pub use crate::chain::Serve;
 pub use crate::choices::Update;
 pub use crate::collect::{Collect, Collected};
 pub use crate::engine::{Engine, Ports, Settings};
@@ -29,6 +32,7 @@ pub use crate::handle::{Handle, spawn};
 pub use crate::network::NetworkClash;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
 pub use crate::status::{BypassStatus, Degraded, NetworkStatus, PoolStatus, Status, UplinkStatus};
+pub use crate::tune::Tune;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use planner::{Hook, SocketHook, Step};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
-use crate::{addresses, entries, filters, links, pod, switching, sysctl};
+use crate::{addresses, entries, filters, links, pod, switching, sysctl, tuning};
 
 pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     let netlink = &mut host.netlink;
@@ -21,6 +21,13 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::SetMac { link, mac } => links::set_mac(netlink, link, *mac),
         Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
         Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),
+        Step::SetLoopback { netns, up } => pod::set_loopback(netns, *up),
+        Step::TunePod {
+            netns,
+            ifname,
+            settings,
+            ..
+        } => tuning::tune(netns, ifname, settings),
         Step::SetPromiscuous { link, on } => links::set_promiscuous(netlink, link, *on),
         Step::SetUp { link } => links::set_up(netlink, link),
         Step::AddAddress { link, address } => addresses::add(netlink, link, *address),

@@ -16,6 +16,7 @@ mod switching;
 mod sysctls;
 #[cfg(test)]
 mod tests;
+mod tuning;
 mod world;
 
 use std::collections::BTreeSet;

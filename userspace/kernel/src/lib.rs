@@ -36,6 +36,7 @@ mod sockets;
 mod switching;
 mod sysctl;
 mod tables;
+mod tuning;
 mod xtables;
 
 pub use error::{ObserveError, OpenError, StepError};

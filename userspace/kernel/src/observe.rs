@@ -8,7 +8,9 @@ use planner::{Link, Observed, PodSide, Scope, SysctlKey};
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netns::OpenNetns;
-use crate::{addresses, entries, filters, links, netfilter, pod, routes, switching, sysctl};
+use crate::{
+    addresses, entries, filters, links, netfilter, pod, routes, switching, sysctl, tuning,
+};
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
     match scope {
@@ -23,6 +25,11 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
             links,
         } => netns(host, path, ifname, links),
         Scope::Attachment(attachment) => of_attachment(host, attachment),
+        Scope::Settings {
+            path,
+            ifname,
+            sysctls,
+        } => settings(path, ifname, sysctls),
         Scope::Ports => Ok(Observed {
             held: host.holders.all(),
             ..Observed::default()
@@ -122,6 +129,20 @@ fn of_attachment(host: &mut Host, attachment: &Attachment) -> Result<Observed, F
         if *open.identity() == attachment.netns {
             observed.pod = look(&open, &attachment.key.ifname)?;
         }
+        observed.netns.insert(path.clone(), open.identity().clone());
+    }
+    Ok(observed)
+}
+
+fn settings(
+    path: &NetnsPath,
+    ifname: &IfName,
+    sysctls: &BTreeSet<String>,
+) -> Result<Observed, Failed> {
+    let mut observed = Observed::default();
+    if let Some(open) = open(path)? {
+        let call = || format!("look at the settings of {ifname} in {path}");
+        observed.settings = tuning::look(&open, ifname, sysctls).attempt(call)?;
         observed.netns.insert(path.clone(), open.identity().clone());
     }
     Ok(observed)

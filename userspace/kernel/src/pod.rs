@@ -142,6 +142,17 @@ pub(crate) fn await_addresses(netns: &Netns, ifname: &IfName) -> Result<(), Fail
     }
 }
 
+/// Sets a pod's loopback up or down.
+pub(crate) fn set_loopback(netns: &Netns, up: bool) -> Result<(), Failed> {
+    let call = || format!("set lo in {}", netns.path);
+    let open = OpenNetns::open(netns).attempt(call)?;
+    let mut inside = open.run(Netlink::open).attempt(call)?;
+    let builder = links::indexed(LOOPBACK);
+    let message = if up { builder.up() } else { builder.down() };
+    let done = inside.change(Message::SetLink(message.build()), 0);
+    done.attempt(call)
+}
+
 /// One change inside of a pod.
 struct Part {
     what: String,

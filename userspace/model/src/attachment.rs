@@ -1,11 +1,12 @@
 //! Attachments: what a runtime asks for, what it got, and what is remembered of it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::{
-    Cidr, ContainerId, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath, Network, NetworkName,
-    PortMapping, PortOptions,
+    Cidr, ContainerId, HostLink, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath, Network,
+    NetworkName, PortMapping, PortOptions,
 };
 
 /// What makes an attachment unique: one container may be on several networks, or twice on one.
@@ -130,6 +131,21 @@ pub struct Intent {
     pub pod: Option<PodName>,
 }
 
+/// A wish to serve an interface that other plugins of a chain have made: by programs on its host's end, and by ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// What makes it unique.
+    pub key: AttachmentKey,
+    /// The pod's network namespace.
+    pub netns: NetnsPath,
+    /// The interface's addresses, in the order of the chain's result.
+    pub addresses: Vec<Assigned>,
+    /// Links of the host that the chain's result names: one of them is the other end, one may be its bridge.
+    pub links: BTreeSet<IfName>,
+    /// The pod's name, when the runtime tells.
+    pub pod: Option<PodName>,
+}
+
 /// An address given to a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Assigned {
@@ -166,6 +182,8 @@ pub struct Attachment {
     pub hairpin: bool,
     /// What else holds for the bridge port.
     pub port: PortOptions,
+    /// The host's end, where another plugin made the interface: we serve it and remove nothing but what we added.
+    pub adopted: Option<IfName>,
     /// Row in the datapath's pod table; never 0.
     pub slot: u32,
     /// Distinguishes this owner of the slot, of the addresses and of the ports from those before it.
@@ -174,8 +192,11 @@ pub struct Attachment {
 
 impl Attachment {
     /// The host's end of the veth.
-    pub fn host_link(&self) -> ManagedLink {
-        ManagedLink::of(&self.key)
+    pub fn host_link(&self) -> HostLink {
+        match &self.adopted {
+            None => HostLink::Managed(ManagedLink::of(&self.key)),
+            Some(name) => HostLink::Adopted(name.clone()),
+        }
     }
 
     /// The alias that proves the host's end to be ours: `network namespace/pod ifname`, or with the container ID

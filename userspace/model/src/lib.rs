@@ -8,20 +8,24 @@
 mod address;
 mod attachment;
 mod bridge_port;
+mod host_link;
 mod managed;
 mod name;
 mod network;
 mod port;
 mod range;
+mod settings;
 
 pub use address::{Cidr, CidrError, InterfaceAddress, Mac, MacError};
 pub use attachment::{
-    Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested, Route,
-    RouteOptions, State,
+    Adoption, Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested,
+    Route, RouteOptions, State,
 };
 pub use bridge_port::{BridgeOptions, PortOptions, PortVlans, VlanId};
+pub use host_link::HostLink;
 pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};
 pub use network::{HairpinMode, Network, UnknownHairpinMode};
 pub use port::{PortMapping, Protocol, UnknownProtocol};
 pub use range::{Range, RangeError, RangeSet};
+pub use settings::InterfaceSettings;

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use model::{
-    Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, Netns, Network,
-    PortMapping, Record, Route, RouteOptions,
+    Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, ManagedLink, Netns,
+    Network, PortMapping, Record, Route, RouteOptions,
 };
 
 use crate::address::{Leases, choose};
@@ -53,16 +53,17 @@ pub fn plan_attach(
     let attachment = decide(intent, netns, context)?;
     let claims = attachment_claims(&attachment);
     let mut plan = Plan::of(hold(&attachment, claims));
-    if let Some(link) = observed.links.get(attachment.host_link().name()) {
+    let host = ManagedLink::of(&attachment.key);
+    if let Some(link) = observed.links.get(host.name()) {
         if !link.is_host_end_of(&attachment) {
             return Err(Refusal::ForeignLink {
-                link: attachment.host_link().name().clone(),
+                link: host.name().clone(),
             });
         }
         // Name and alias both derive from this very key, and the pod has no such interface: it is what an earlier
         // ADD left in a namespace that is no more the pod's.
         plan.push(Step::DeleteVeth {
-            link: attachment.host_link(),
+            link: host,
             alias: attachment.alias(),
         });
     }
@@ -120,6 +121,7 @@ fn decide(
         masquerade: network.masquerade,
         hairpin: network.hairpin == HairpinMode::HairpinVeth,
         port: network.options.port.clone(),
+        adopted: None,
         slot: context.slot,
         generation: context.generation,
     })
@@ -208,7 +210,7 @@ fn wanted_routes(
 
 /// The mappings without repetitions, once it is certain that each port of the node is this pod's alone. A wildcard
 /// and a particular address of one port are two ports (DATAPATH §4): the particular one wins where both match.
-fn ports(
+pub(crate) fn ports(
     wanted: &[PortMapping],
     addresses: &[Assigned],
     records: &Records,
@@ -304,7 +306,7 @@ fn make(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) 
             entry,
         })
         .partition(Step::publishes);
-    let host = attachment.host_link();
+    let host = ManagedLink::of(&attachment.key);
     let mut plan = Plan::of([create_veth(attachment)]);
     plan.append(Plan::of(others));
     plan.push(Step::Attach {
@@ -334,7 +336,7 @@ fn make(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) 
 
 fn create_veth(attachment: &Attachment) -> Step {
     Step::CreateVeth(VethSpec {
-        host: attachment.host_link(),
+        host: ManagedLink::of(&attachment.key),
         alias: attachment.alias(),
         host_mac: attachment.key.host_mac(),
         pod: attachment.key.ifname.clone(),

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use model::{Attachment, IfName, InterfaceAddress, NetnsPath, Route};
+use model::{Attachment, HostLink, IfName, InterfaceAddress, NetnsPath, Route};
 
 use crate::claim;
 use crate::tables::attachment_entries;
@@ -80,19 +80,18 @@ pub enum Difference {
 /// Every difference between what was decided and what was seen; empty when all is well. `observed` is of
 /// [`crate::Scope::Attachment`].
 pub fn check(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
-    let mut differences = host_differences(attachment, observed);
+    let mut differences = check_host(attachment, observed);
     differences.extend(pod_differences(attachment, observed));
     differences
 }
 
-/// The differences that can be seen without entering the pod's namespace.
-pub(crate) fn host_differences(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
+/// The differences that can be seen without entering the pod's namespace: what plugins behind us did inside is no matter
+/// here.
+pub fn check_host(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     let name = attachment.host_link().name().clone();
     let mut differences = match observed.links.get(&name) {
         None => vec![Difference::HostLinkGone(name)],
-        Some(link) if link.alias.as_deref() != Some(&*attachment.alias()) => {
-            vec![Difference::HostLinkForeign(name)]
-        }
+        Some(link) if is_foreign(attachment, link) => vec![Difference::HostLinkForeign(name)],
         Some(link) => link_differences(attachment, link, observed),
     };
     for (key, entry) in attachment_entries(attachment) {
@@ -107,7 +106,33 @@ pub(crate) fn host_differences(attachment: &Attachment, observed: &Observed) -> 
     differences
 }
 
+fn is_foreign(attachment: &Attachment, link: &Link) -> bool {
+    match attachment.host_link() {
+        HostLink::Managed(_) => link.alias.as_deref() != Some(&*attachment.alias()),
+        HostLink::Adopted(_) => !link.is_host_end_of(attachment),
+    }
+}
+
 fn link_differences(attachment: &Attachment, link: &Link, observed: &Observed) -> Vec<Difference> {
+    let mut differences = Vec::new();
+    if attachment.adopted.is_none() {
+        // How the link of another plugin is set is for that one to check.
+        differences.extend(bridge_differences(attachment, link, observed));
+    }
+    for hook in POD_HOOKS {
+        if !link.hooks.contains(&hook) {
+            let link = attachment.host_link().name().clone();
+            differences.push(Difference::HookMissing { link, hook });
+        }
+    }
+    differences
+}
+
+fn bridge_differences(
+    attachment: &Attachment,
+    link: &Link,
+    observed: &Observed,
+) -> Vec<Difference> {
     let name = || attachment.host_link().name().clone();
     let mut differences = Vec::new();
     if !link.up {
@@ -121,11 +146,6 @@ fn link_differences(attachment: &Attachment, link: &Link, observed: &Observed) -
         });
     } else {
         differences.extend(port_differences(attachment, link));
-    }
-    for hook in POD_HOOKS {
-        if !link.hooks.contains(&hook) {
-            differences.push(Difference::HookMissing { link: name(), hook });
-        }
     }
     differences
 }

@@ -3,10 +3,13 @@
 //! What is already gone is not a step. An entry is ours only if it carries our slot and our generation: the slot,
 //! the addresses and the ports may have another owner by now. Knows nothing of leases and records.
 
-use model::Attachment;
+use std::collections::BTreeSet;
 
+use model::{Attachment, HostLink};
+
+use crate::check::POD_HOOKS;
 use crate::claim::release;
-use crate::{Entries, Entry, EntryKey, LinkRef, Observed, Plan, Step};
+use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step};
 
 /// Plans the removal of `attachment`: ports first, so that nothing new is let in; then the link, and what holds the
 /// ports last, when nothing leads to the pod any more. `observed` is of
@@ -22,14 +25,27 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     let mut plan = Plan::of(removals.iter().rev().map(|(key, entry)| remove(key, entry)));
     let host = attachment.host_link();
     let link = observed.links.get(host.name());
-    if link.is_some_and(|link| link.is_host_end_of(attachment)) {
-        plan.push(Step::DeleteVeth {
-            link: host,
-            alias: attachment.alias(),
-        });
+    if let Some(link) = link.filter(|link| link.is_host_end_of(attachment)) {
+        plan.append(Plan::of(leave(attachment, &host, link)));
     }
     plan.append(Plan::of(release(attachment, &observed.held)));
     plan
+}
+
+/// A link of ours goes; one of another plugin's loses our programs.
+fn leave(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<Step> {
+    match host {
+        HostLink::Managed(managed) => Some(Step::DeleteVeth {
+            link: managed.clone(),
+            alias: attachment.alias(),
+        }),
+        HostLink::Adopted(name) => {
+            let ours = POD_HOOKS.into_iter();
+            let hooks: BTreeSet<Hook> = ours.filter(|hook| link.hooks.contains(hook)).collect();
+            let link = name.clone();
+            (!hooks.is_empty()).then_some(Step::Detach { link, hooks })
+        }
+    }
 }
 
 /// The interface's entry when the link is gone: its key is an index that only our row of the pod table remembers, so

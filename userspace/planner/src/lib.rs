@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod adopt;
 mod attach;
 mod bridge;
 mod bypass;
@@ -26,6 +27,7 @@ mod node;
 mod observed;
 mod plan;
 mod prefix;
+mod publish;
 mod refusal;
 mod repair;
 mod reserved;
@@ -38,10 +40,11 @@ mod testing;
 mod uplink;
 
 pub use address::{Leases, choose};
+pub use adopt::plan_adopt;
 pub use attach::{AttachContext, Records, plan_attach};
 pub use bridge::{bridge_alias, plan_bridge};
 pub use bypass::BypassMode;
-pub use check::{Difference, check};
+pub use check::{Difference, check, check_host};
 pub use claim::{Claim, Held, HeldPorts, Holding, attachment_claims, mapping_claims};
 pub use detach::plan_detach;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
@@ -52,6 +55,7 @@ pub use observed::{
     Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Switching, VlanMember, wanted_vlans,
 };
 pub use plan::Plan;
+pub use publish::{plan_publish, with_both_ports, with_ports};
 pub use refusal::{Category, PortOwner, Refusal};
 pub use repair::{Finding, Reason, Repair, Stray, plan_repair};
 pub use reserved::{ReservedPorts, claimed_ports, plan_reserved_ports, reserved_ports_key};

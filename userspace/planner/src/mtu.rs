@@ -66,7 +66,7 @@ pub struct Resize {
 pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) -> Vec<Resize> {
     let attached = records
         .values()
-        .filter(|record| record.state == State::Attached)
+        .filter(|record| record.state == State::Attached && record.attachment.adopted.is_none())
         .map(|record| &record.attachment);
     let resize = |attachment: &Attachment| {
         let network = networks

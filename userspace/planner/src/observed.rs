@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{
-    Attachment, Cidr, IfName, InterfaceAddress, Mac, Netns, NetnsPath, PortVlans, Route, VlanId,
+    Attachment, Cidr, HostLink, IfName, InterfaceAddress, InterfaceSettings, Mac, Netns, NetnsPath,
+    PortVlans, Route, VlanId,
 };
 
 use crate::entry::Entries;
@@ -34,6 +35,15 @@ pub enum Scope {
     Attachment(Box<Attachment>),
     /// The ports of the node that are held.
     Ports,
+    /// Settings of an interface inside of a namespace.
+    Settings {
+        /// Where the namespace can be opened.
+        path: NetnsPath,
+        /// The interface.
+        ifname: IfName,
+        /// Sysctls to read, by path below `/proc/sys`.
+        sysctls: BTreeSet<String>,
+    },
 }
 
 /// What was seen. What the scope did not ask for is empty.
@@ -60,6 +70,8 @@ pub struct Observed {
     pub netns: BTreeMap<NetnsPath, Netns>,
     /// The inside of the pod's namespace, when there is one and the interface is in it.
     pub pod: Option<PodSide>,
+    /// Settings of the interface, when it is there; sysctls that the kernel does not have are missing.
+    pub settings: Option<InterfaceSettings>,
 }
 
 /// What sort of link.
@@ -176,7 +188,11 @@ impl Link {
 
     /// Whether the link is the host's end of `attachment`.
     pub fn is_host_end_of(&self, attachment: &Attachment) -> bool {
-        self.is_signed(&attachment.alias(), attachment.host_link().mac())
+        match attachment.host_link() {
+            HostLink::Managed(link) => self.is_signed(&attachment.alias(), link.mac()),
+            // Its name is random, and nothing of it is ours to take for proof: what hangs on this is our programs only.
+            HostLink::Adopted(_) => self.kind == LinkKind::Veth,
+        }
     }
 }
 

@@ -24,6 +24,11 @@ impl Plan {
         self.steps.is_empty()
     }
 
+    /// A plan of one step that needs no planning: it is asked for as it is, and has no part in any other decision.
+    pub fn single(step: Step) -> Self {
+        Self::of([step])
+    }
+
     /// What undoes the first `done` steps: the last one first.
     pub fn undo(&self, done: usize) -> Vec<Step> {
         let done = self.steps.get(..done).unwrap_or(&self.steps);

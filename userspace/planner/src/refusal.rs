@@ -98,6 +98,38 @@ pub enum Refusal {
         /// The namespace.
         path: NetnsPath,
     },
+    /// A chained plugin is asked to serve an interface that it cannot.
+    #[error(
+        "{ifname} in network namespace {path} is not one end of a veth whose other end the chain's result names"
+    )]
+    NotAdoptable {
+        /// The interface.
+        ifname: IfName,
+        /// The namespace.
+        path: NetnsPath,
+    },
+    /// The pod has no such interface.
+    #[error("there is no interface {ifname} in network namespace {path}")]
+    NoInterface {
+        /// The interface.
+        ifname: IfName,
+        /// The namespace.
+        path: NetnsPath,
+    },
+    /// The kernel has no such sysctl.
+    #[error("this kernel has no sysctl {key}")]
+    NoSysctl {
+        /// Its path below `/proc/sys`.
+        key: String,
+    },
+    /// An address that another attachment has.
+    #[error("address {address} belongs to container {owner}")]
+    AddressOfOther {
+        /// The address.
+        address: IpAddr,
+        /// Whose it is.
+        owner: AttachmentKey,
+    },
     /// The host has a link of the name that the pod's link would get, and it is not ours.
     #[error("{link} already exists on the host and is not ours")]
     ForeignLink {
@@ -208,6 +240,7 @@ impl Refusal {
             }
             Self::AddressTaken { .. }
             | Self::DuplicateAllocation { .. }
+            | Self::AddressOfOther { .. }
             | Self::AlreadyAttached { .. }
             | Self::InterfaceExists { .. }
             | Self::ForeignLink { .. }
@@ -220,8 +253,10 @@ impl Refusal {
             | Self::RequestsLeft { .. }
             | Self::PortContradiction { .. }
             | Self::LongName { .. }
+            | Self::NotAdoptable { .. }
+            | Self::NoSysctl { .. }
             | Self::UnusableMac { .. } => Category::InvalidConfig,
-            Self::NoNetns { .. } => Category::InvalidEnvironment,
+            Self::NoNetns { .. } | Self::NoInterface { .. } => Category::InvalidEnvironment,
             Self::NoRanges { .. } | Self::NoBridge { .. } => Category::Unavailable,
         }
     }

@@ -22,7 +22,7 @@ use std::fmt;
 
 use model::{Attachment, AttachmentKey, IfName, NetworkName, Record, State};
 
-use crate::check::{POD_HOOKS, host_differences};
+use crate::check::{POD_HOOKS, check_host};
 use crate::claim::{hold, missing};
 use crate::detach::{plan_detach, remove};
 use crate::tables::attachment_entries;
@@ -138,7 +138,7 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
             plan: plan_detach(attachment, observed),
         };
     }
-    let differences = host_differences(attachment, observed);
+    let differences = check_host(attachment, observed);
     if differences.is_empty() {
         Finding::Healthy
     } else {
@@ -184,9 +184,12 @@ fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed
             hooks,
         });
     }
-    if bridged && differences.iter().any(is_of_port) {
+    if let Some(link) = attachment.host_link().managed()
+        && bridged
+        && differences.iter().any(is_of_port)
+    {
         plan.push(Step::JoinBridge {
-            link: attachment.host_link(),
+            link: link.clone(),
             bridge: attachment.bridge.clone(),
             hairpin: attachment.hairpin,
             options: attachment.port.clone(),

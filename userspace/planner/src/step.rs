@@ -8,7 +8,7 @@ use std::fmt;
 mod spec;
 mod vlan;
 
-use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, PortOptions};
+use model::{IfName, InterfaceAddress, InterfaceSettings, Mac, ManagedLink, Netns, PortOptions};
 
 pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
 pub use vlan::VlanStep;
@@ -83,6 +83,24 @@ pub enum Step {
         ifname: IfName,
         /// New MTU in bytes.
         mtu: u32,
+    },
+    /// Set the loopback inside of a pod up or down.
+    SetLoopback {
+        /// The pod's namespace.
+        netns: Netns,
+        /// Whether it is to be up.
+        up: bool,
+    },
+    /// Change settings of the interface inside of a pod, and sysctls around it.
+    TunePod {
+        /// The pod's namespace.
+        netns: Netns,
+        /// The pod's interface.
+        ifname: IfName,
+        /// New settings.
+        settings: Box<InterfaceSettings>,
+        /// The same before, for undoing.
+        previous: Box<InterfaceSettings>,
     },
     /// Make a link promiscuous, or take that back.
     SetPromiscuous {
@@ -252,11 +270,23 @@ impl Step {
                 previous,
             } => Some(undo_put(key, entry, previous.as_ref())),
             Self::RemoveEntry { key, previous } => undo_remove(key, previous),
+            Self::TunePod {
+                netns,
+                ifname,
+                settings,
+                previous,
+            } => Some(Self::TunePod {
+                netns: netns.clone(),
+                ifname: ifname.clone(),
+                settings: previous.clone(),
+                previous: settings.clone(),
+            }),
             // The first six go when what they were done to is undone, and are right on what stays; what the rest
             // removed is gone for good.
             Self::SetMac { .. }
             | Self::SetMtu { .. }
             | Self::SetPodMtu { .. }
+            | Self::SetLoopback { .. }
             | Self::SetUp { .. }
             | Self::JoinBridge { .. }
             | Self::SetUpPod(_)
@@ -378,6 +408,16 @@ impl fmt::Display for Step {
             Self::SetPodMtu { netns, ifname, mtu } => {
                 write!(f, "set the MTU of {ifname} in {} to {mtu}", netns.path)
             }
+            Self::SetLoopback { netns, up } => {
+                let state = if *up { "up" } else { "down" };
+                write!(f, "set lo in {} {state}", netns.path)
+            }
+            Self::TunePod {
+                netns,
+                ifname,
+                settings,
+                ..
+            } => write!(f, "tune {ifname} in {}: {settings:?}", netns.path),
             Self::SetPromiscuous { link, on: true } => write!(f, "make {link} promiscuous"),
             Self::SetPromiscuous { link, on: false } => {
                 write!(f, "make {link} promiscuous no more")

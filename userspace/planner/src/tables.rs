@@ -24,7 +24,8 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
             generation: attachment.generation,
             masquerade: attachment.masquerade,
             trusted: attachment.port.trusted,
-            bypass: attachment.port.is_plain(),
+            // What another plugin's bridge does for it is not ours to know.
+            bypass: attachment.adopted.is_none() && attachment.port.is_plain(),
         },
     );
     entries.insert(

@@ -235,6 +235,13 @@ impl File {
         })
     }
 
+    pub(crate) fn remove_choice(&self, name: &str) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            transaction.open_table(CHOICES)?.remove(name)?;
+            Ok(())
+        })
+    }
+
     pub(crate) fn put_record(&self, record: &Record, generation: u32) -> Result<(), StoreError> {
         let name = record.attachment.key.to_string();
         let bytes = format::write_record(record);

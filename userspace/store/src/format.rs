@@ -87,6 +87,9 @@ struct StoredAttachment {
     hairpin: bool,
     #[serde(default, skip_serializing_if = "StoredPortOptions::is_usual")]
     port: StoredPortOptions,
+    /// Younger than the format: without it the link is one that we made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    adopted: Option<Text<model::IfName>>,
     slot: u32,
     generation: u32,
 }
@@ -203,6 +206,7 @@ impl From<&Attachment> for StoredAttachment {
             masquerade: attachment.masquerade,
             hairpin: attachment.hairpin,
             port: (&attachment.port).into(),
+            adopted: attachment.adopted.clone().map(Text),
             slot: attachment.slot,
             generation: attachment.generation,
         }
@@ -228,6 +232,7 @@ impl From<StoredAttachment> for Attachment {
             masquerade: stored.masquerade,
             hairpin: stored.hairpin,
             port: stored.port.into(),
+            adopted: stored.adopted.map(|name| name.0),
             slot: stored.slot,
             generation: stored.generation,
         }

@@ -168,6 +168,15 @@ impl Store {
         Ok(())
     }
 
+    /// Forgets what was decided under `name`.
+    pub fn remove_choice(&mut self, name: &str) -> Result<(), StoreError> {
+        if self.contents.choices.contains_key(name) {
+            self.file.remove_choice(name)?;
+            self.contents.choices.remove(name);
+        }
+        Ok(())
+    }
+
     /// Makes sure that generations up to `seen` are not given again.
     pub fn raise_generation(&mut self, seen: u32) -> Result<(), StoreError> {
         if seen > self.contents.generation {

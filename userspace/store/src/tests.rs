@@ -54,6 +54,7 @@ fn record(container: u8, state: State) -> Record {
             masquerade: true,
             hairpin: true,
             port: model::PortOptions::default(),
+            adopted: None,
             slot: u32::from(container),
             generation: 77,
         },

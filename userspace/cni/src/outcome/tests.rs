@@ -38,6 +38,7 @@ fn dual_stack() -> Attachment {
         masquerade: true,
         hairpin: true,
         port: model::PortOptions::default(),
+        adopted: None,
         slot: 1,
         generation: 1,
     }

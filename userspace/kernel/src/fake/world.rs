@@ -32,7 +32,7 @@ pub(super) struct World {
     /// Ports that processes of the node have.
     pub(super) foreign: BTreeMap<Claim, Process>,
     paths: BTreeMap<NetnsPath, u64>,
-    namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
+    pub(super) namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
     next_index: u32,
     next_inode: u64,
 }
@@ -73,6 +73,13 @@ impl World {
             }
             Step::SetMtu { link, mtu } => self.set_mtu(link, *mtu),
             Step::SetPodMtu { netns, ifname, mtu } => self.set_pod_mtu(netns, ifname, *mtu),
+            Step::SetLoopback { netns, .. } => self.same_netns(netns).map(drop),
+            Step::TunePod {
+                netns,
+                ifname,
+                settings,
+                ..
+            } => self.tune_pod(netns, ifname, settings),
             Step::SetPromiscuous { link, on } => {
                 self.link_mut(link)?.promiscuous = *on;
                 Ok(())
@@ -416,6 +423,11 @@ impl World {
                 ..Observed::default()
             },
             Scope::Attachment(attachment) => self.observe_attachment(attachment),
+            Scope::Settings { path, ifname, .. } => Observed {
+                netns: self.one_netns(path),
+                settings: self.settings(path, ifname),
+                ..Observed::default()
+            },
             Scope::Ports => Observed {
                 held: self.held.clone(),
                 ..Observed::default()
@@ -479,7 +491,7 @@ fn netns(path: NetnsPath, inode: u64) -> Netns {
     }
 }
 
-fn usable(mac: Mac) -> Result<Mac, Errno> {
+pub(super) fn usable(mac: Mac) -> Result<Mac, Errno> {
     let multicast = mac.0[0] & 1 == 1;
     if multicast || mac == Mac([0; 6]) {
         Err(Errno::EADDRNOTAVAIL)

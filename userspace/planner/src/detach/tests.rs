@@ -41,7 +41,7 @@ fn a_link_that_was_never_signed_is_known_by_its_ethernet_address() {
         let mut steps = plan.steps().iter();
         steps.any(|step| matches!(step, Step::DeleteVeth { .. }))
     };
-    assert!(deletes(host.mac()));
+    assert!(deletes(attachment.key.host_mac()));
     assert!(!deletes(parse("02:00:00:00:00:01")), "a stranger's");
 }
 

@@ -1,0 +1,31 @@
+//! Settings of pods' interfaces: of all that there are only those that a `PodSide` shows.
+
+use model::{IfName, InterfaceSettings, Netns, NetnsPath};
+use nix::errno::Errno;
+
+use super::world::{World, usable};
+
+impl World {
+    pub(super) fn settings(&self, path: &NetnsPath, ifname: &IfName) -> Option<InterfaceSettings> {
+        let side = self.pod(path, ifname)?;
+        Some(InterfaceSettings {
+            mac: side.mac,
+            mtu: Some(side.mtu),
+            ..InterfaceSettings::default()
+        })
+    }
+
+    pub(super) fn tune_pod(
+        &mut self,
+        netns: &Netns,
+        ifname: &IfName,
+        settings: &InterfaceSettings,
+    ) -> Result<(), Errno> {
+        let inode = self.same_netns(netns)?;
+        let inside = self.namespaces.entry(inode).or_default();
+        let side = inside.get_mut(ifname).ok_or(Errno::ENODEV)?;
+        side.mac = settings.mac.map(usable).transpose()?.or(side.mac);
+        side.mtu = settings.mtu.unwrap_or(side.mtu);
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Settings of an interface inside of a pod's namespace, and sysctls around it.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "netlink's vocabulary is open: what we do not know is skipped"
+)]
+
+use std::collections::BTreeSet;
+use std::io;
+
+use model::{IfName, InterfaceSettings, Netns};
+use nix::errno::Errno;
+use planner::SysctlKey;
+use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+
+use crate::error::{Attempt as _, Failed};
+use crate::netlink::Netlink;
+use crate::netns::OpenNetns;
+use crate::{links, sysctl};
+
+/// The settings of `ifname` and the values of `sysctls`; `None` when there is no such interface.
+pub(crate) fn look(
+    netns: &OpenNetns,
+    ifname: &IfName,
+    sysctls: &BTreeSet<String>,
+) -> io::Result<Option<InterfaceSettings>> {
+    let (mut netlink, values) = netns.run(|| {
+        let mut values = Vec::new();
+        for key in sysctls {
+            let value = sysctl::read(&SysctlKey(key.clone()))?;
+            values.extend(value.map(|value| (key.clone(), value)));
+        }
+        Ok((Netlink::open()?, values))
+    })?;
+    let Some(message) = links::find_message(&mut netlink, ifname)? else {
+        return Ok(None);
+    };
+    let link = links::link(&message);
+    let flags = message.header.flags;
+    Ok(Some(InterfaceSettings {
+        mac: link.mac,
+        mtu: Some(link.mtu),
+        promiscuous: Some(link.promiscuous),
+        all_multicast: Some(flags.contains(LinkFlags::Allmulti)),
+        tx_queue_length: queue_length(&message),
+        sysctls: values.into_iter().collect(),
+    }))
+}
+
+fn queue_length(message: &LinkMessage) -> Option<u32> {
+    message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::TxQueueLen(length) => Some(*length),
+            _ => None,
+        })
+}
+
+/// Changes settings: sysctls first, each of which may fail by itself; the interface's in one message.
+pub(crate) fn tune(
+    netns: &Netns,
+    ifname: &IfName,
+    settings: &InterfaceSettings,
+) -> Result<(), Failed> {
+    let place = || format!("enter network namespace {}", netns.path);
+    let open = OpenNetns::open(netns).attempt(place)?;
+    for (key, value) in &settings.sysctls {
+        let written = open.run(|| sysctl::write(&SysctlKey(key.clone()), value));
+        written.attempt(|| format!("set {key} to {value} in {}", netns.path))?;
+    }
+    let call = || format!("tune {ifname} in {}", netns.path);
+    let mut inside = open.run(Netlink::open).attempt(call)?;
+    let Some(found) = links::find_message(&mut inside, ifname).attempt(call)? else {
+        return Err(Failed::new(call(), Errno::ENODEV));
+    };
+    let message = message(found.header.index, settings);
+    if message.attributes.is_empty() && message.header.change_mask.is_empty() {
+        return Ok(());
+    }
+    inside.change(Message::SetLink(message), 0).attempt(call)
+}
+
+fn message(index: u32, settings: &InterfaceSettings) -> LinkMessage {
+    let mut message = links::indexed(index).build();
+    let header = &mut message.header;
+    for (flag, wanted) in [
+        (LinkFlags::Promisc, settings.promiscuous),
+        (LinkFlags::Allmulti, settings.all_multicast),
+    ] {
+        let Some(on) = wanted else { continue };
+        header.change_mask |= flag;
+        header.flags.set(flag, on);
+    }
+    let attributes = &mut message.attributes;
+    attributes.extend((settings.mac).map(|mac| LinkAttribute::Address(mac.0.to_vec())));
+    attributes.extend(settings.mtu.map(LinkAttribute::Mtu));
+    attributes.extend(settings.tx_queue_length.map(LinkAttribute::TxQueueLen));
+    message
+}

@@ -1,0 +1,106 @@
+//! Serving interfaces that other plugins have made: a pod behind the reference bridge gets our ports.
+//!
+//! What is adopted is the host's end of a veth, by its peer in the pod: no other end will do, because programs on it see
+//! this pod's packets alone. It gets programs and table entries as an attachment of ours does; link, addresses, routes and
+//! masquerading stay with the plugin that made them. Knows nothing of chains and results.
+
+use std::collections::BTreeSet;
+
+use model::{Adoption, Assigned, Attachment, IfName, Mac};
+
+use crate::attach::AttachContext;
+use crate::check::POD_HOOKS;
+use crate::tables::attachment_entries;
+use crate::{Link, LinkKind, Observed, Plan, PodSide, Refusal, Step};
+
+/// Decides on an adoption and plans it, without ports: [`crate::plan_publish`] adds them. `observed` is of
+/// [`crate::Scope::Netns`] with the links that the adoption names.
+pub fn plan_adopt(
+    adoption: &Adoption,
+    observed: &Observed,
+    context: &AttachContext<'_>,
+) -> Result<(Attachment, Plan), Refusal> {
+    let attachment = decide(adoption, observed, context)?;
+    let entries = attachment_entries(&attachment).into_iter();
+    let put = entries.map(|(key, entry)| Step::PutEntry {
+        previous: observed.entries.get(&key).cloned(),
+        key,
+        entry,
+    });
+    let mut plan = Plan::of(put);
+    plan.push(Step::Attach {
+        link: attachment.host_link().name().clone(),
+        hooks: BTreeSet::from(POD_HOOKS),
+    });
+    Ok((attachment, plan))
+}
+
+fn decide(
+    adoption: &Adoption,
+    observed: &Observed,
+    context: &AttachContext<'_>,
+) -> Result<Attachment, Refusal> {
+    let Some(netns) = observed.netns.get(&adoption.netns) else {
+        return Err(Refusal::NoNetns {
+            path: adoption.netns.clone(),
+        });
+    };
+    let not_adoptable = || Refusal::NotAdoptable {
+        ifname: adoption.key.ifname.clone(),
+        path: adoption.netns.clone(),
+    };
+    let side = observed.pod.as_ref().ok_or_else(not_adoptable)?;
+    let (name, link) = other_end(side, observed).ok_or_else(not_adoptable)?;
+    let mut addresses = free_addresses(adoption, context)?;
+    addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
+    Ok(Attachment {
+        key: adoption.key.clone(),
+        netns: netns.clone(),
+        pod: adoption.pod.clone(),
+        bridge: bridge_of(link, observed).unwrap_or(name).clone(),
+        mac: side.mac.unwrap_or(Mac([0; 6])),
+        mtu: side.mtu,
+        addresses,
+        routes: Vec::new(),
+        port_mappings: Vec::new(),
+        masquerade: false,
+        hairpin: link.hairpin,
+        port: model::PortOptions::default(),
+        adopted: Some(name.clone()),
+        slot: context.slot,
+        generation: context.generation,
+    })
+}
+
+fn other_end<'a>(side: &PodSide, observed: &'a Observed) -> Option<(&'a IfName, &'a Link)> {
+    let peer = side.peer?;
+    let mut links = observed.links.iter();
+    links.find(|(_, link)| link.index == peer && link.kind == LinkKind::Veth)
+}
+
+fn bridge_of<'a>(link: &Link, observed: &'a Observed) -> Option<&'a IfName> {
+    let controller = link.controller?;
+    let mut links = observed.links.iter();
+    let found = links.find(|(_, other)| other.index == controller);
+    found.map(|(name, _)| name)
+}
+
+/// An address leads to one pod of the node, whoever gave it.
+fn free_addresses(
+    adoption: &Adoption,
+    context: &AttachContext<'_>,
+) -> Result<Vec<Assigned>, Refusal> {
+    for assigned in &adoption.addresses {
+        let address = assigned.address.address;
+        if let Some(owner) = context.leases.taken.get(&address) {
+            return Err(Refusal::AddressOfOther {
+                address,
+                owner: owner.clone(),
+            });
+        }
+    }
+    Ok(adoption.addresses.clone())
+}
+
+#[cfg(test)]
+mod tests;

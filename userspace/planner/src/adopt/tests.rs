@@ -1,0 +1,183 @@
+//! What is adopted of another plugin's pod, and what is left to that plugin.
+
+use std::collections::BTreeSet;
+
+use model::{Adoption, Assigned};
+
+use crate::testing::{World, key, link, node, parse, port};
+use crate::{
+    Claim, Difference, Hook, LinkKind, Observed, PodSide, Refusal, Step, attachment_entries, check,
+    check_host, plan_adopt, plan_detach, plan_mtu, plan_publish, with_both_ports, with_ports,
+};
+
+fn adoption() -> Adoption {
+    let assigned = |address: &str, gateway: &str| Assigned {
+        address: parse(address),
+        gateway: Some(parse(gateway)),
+    };
+    Adoption {
+        key: key("c1"),
+        netns: parse("/run/netns/a"),
+        addresses: vec![
+            assigned("fd00:7::2/64", "fd00:7::1"),
+            assigned("10.7.0.2/24", "10.7.0.1"),
+        ],
+        links: BTreeSet::from([parse("cni7"), parse("veth1234")]),
+        pod: None,
+    }
+}
+
+/// A pod of the reference bridge.
+fn foreign() -> Observed {
+    let mut observed = node();
+    let mut host = link(9, LinkKind::Veth, &[]);
+    host.controller = Some(8);
+    observed.links.insert(parse("veth1234"), host);
+    let bridge = link(8, LinkKind::Bridge, &["10.7.0.1/24"]);
+    observed.links.insert(parse("cni7"), bridge);
+    observed.pod = Some(PodSide {
+        mac: Some(parse("0a:00:00:00:00:07")),
+        mtu: 1400,
+        up: true,
+        addresses: BTreeSet::from([parse("10.7.0.2/24"), parse("fd00:7::2/64")]),
+        routes: BTreeSet::new(),
+        peer: Some(9),
+    });
+    observed
+}
+
+fn adopted() -> (model::Attachment, Observed) {
+    let (attachment, _) = plan_adopt(&adoption(), &foreign(), &World::empty().context()).unwrap();
+    let mut observed = foreign();
+    observed.entries = attachment_entries(&attachment);
+    let host = observed.links.get_mut(&parse("veth1234")).unwrap();
+    host.hooks = BTreeSet::from([Hook::FromPod, Hook::ToPod]);
+    (attachment, observed)
+}
+
+/// BEHAVIOURS R13, R18
+#[test]
+fn another_plugins_pod_gets_our_programs_and_entries_and_nothing_of_it_is_changed() {
+    let world = World::empty();
+    let (attachment, plan) = plan_adopt(&adoption(), &foreign(), &world.context()).unwrap();
+    assert_eq!(attachment.host_link().name().as_str(), "veth1234");
+    assert_eq!(attachment.host_link().managed(), None);
+    assert_eq!(attachment.bridge.as_str(), "cni7");
+    assert_eq!(attachment.mtu, 1400);
+    assert!(!attachment.masquerade);
+    let first = attachment.addresses[0].address.address;
+    assert!(first.is_ipv4(), "IPv4 first: {first}");
+    for step in plan.steps() {
+        let harmless = matches!(step, Step::PutEntry { .. } | Step::Attach { .. });
+        assert!(harmless, "{step}");
+    }
+}
+
+#[test]
+fn what_is_adopted_is_as_decided_and_its_removal_leaves_the_link() {
+    let (attachment, observed) = adopted();
+    assert_eq!(check(&attachment, &observed), []);
+    let plan = plan_detach(&attachment, &observed);
+    let last = plan.steps().last().unwrap().to_string();
+    assert_eq!(last, "detach from_pod, to_pod from veth1234");
+    assert!(!plan.to_string().contains("delete"), "{plan}");
+}
+
+#[test]
+fn a_program_that_is_missing_is_noticed_and_the_links_settings_are_not_ours_to_check() {
+    let (attachment, mut observed) = adopted();
+    let host = observed.links.get_mut(&parse("veth1234")).unwrap();
+    (host.up, host.hairpin, host.controller) = (false, true, None);
+    host.hooks.remove(&Hook::ToPod);
+    let differences = check_host(&attachment, &observed);
+    let [
+        Difference::HookMissing {
+            hook: Hook::ToPod, ..
+        },
+    ] = differences[..]
+    else {
+        panic!("{differences:?}");
+    };
+    let mut world = World::empty();
+    world.remember(&attachment, model::State::Attached);
+    let networks = [crate::testing::network()];
+    assert_eq!(plan_mtu(&networks, &observed, &world.records), []);
+}
+
+#[test]
+fn only_the_other_end_of_a_veth_can_be_adopted() {
+    let refused = |change: &dyn Fn(&mut Observed)| {
+        let mut observed = foreign();
+        change(&mut observed);
+        plan_adopt(&adoption(), &observed, &World::empty().context()).unwrap_err()
+    };
+    for refusal in [
+        refused(&|observed| observed.pod = None),
+        refused(&|observed| observed.pod.as_mut().unwrap().peer = None),
+        refused(&|observed| observed.pod.as_mut().unwrap().peer = Some(8)),
+        refused(&|observed| drop(observed.links.remove(&parse("veth1234")))),
+    ] {
+        assert!(matches!(refusal, Refusal::NotAdoptable { .. }), "{refusal}");
+    }
+    let gone = refused(&|observed| observed.netns.clear());
+    assert!(matches!(gone, Refusal::NoNetns { .. }), "{gone}");
+}
+
+#[test]
+fn an_address_of_another_attachment_is_not_adopted() {
+    let mut world = World::empty();
+    world.leases.taken.insert(parse("10.7.0.2"), key("other"));
+    let refused = plan_adopt(&adoption(), &foreign(), &world.context()).unwrap_err();
+    assert!(matches!(refused, Refusal::AddressOfOther { .. }));
+    assert!(refused.to_string().contains("net/other/eth0"), "{refused}");
+}
+
+/// BEHAVIOURS R12
+#[test]
+fn ports_are_held_before_anything_leads_to_them_and_let_go_of_last() {
+    let (before, observed) = adopted();
+    let records = World::empty().records;
+    let after = with_ports(&before, &[port("8080->80/tcp")], &records).unwrap();
+    let plan = plan_publish(&before, &after, &observed);
+    let steps: Vec<String> = plan.steps().iter().map(ToString::to_string).collect();
+    assert_eq!(steps[0], "hold port 0.0.0.0:8080/tcp");
+    assert!(steps[2].starts_with("write endpoint"), "{plan}");
+    assert!(
+        steps.last().unwrap().starts_with("write hostport"),
+        "{plan}"
+    );
+
+    let mut observed = observed;
+    observed.entries = attachment_entries(&with_both_ports(&before, &after));
+    let plan = plan_publish(&after, &before, &observed);
+    let steps: Vec<String> = plan.steps().iter().map(ToString::to_string).collect();
+    assert!(steps[0].starts_with("remove hostport"), "{plan}");
+    assert_eq!(steps.last().unwrap(), "release port [::]:8080/tcp");
+    let undone = plan.undo(plan.steps().len());
+    assert!(matches!(
+        undone[0],
+        Step::HoldPort {
+            claim: Claim { port: 8080, .. },
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_port_of_another_attachment_is_refused_and_ones_own_is_no_conflict() {
+    let (before, _) = adopted();
+    let mapping = [port("8080->80/tcp")];
+    let mut world = World::empty();
+    let mut own = before.clone();
+    own.port_mappings = mapping.to_vec();
+    world.remember(&own, model::State::Attached);
+    assert_eq!(
+        with_ports(&before, &mapping, &world.records),
+        Ok(own.clone())
+    );
+    let mut other = own;
+    other.key = key("other");
+    world.remember(&other, model::State::Attached);
+    let refused = with_ports(&before, &mapping, &world.records).unwrap_err();
+    assert!(matches!(refused, Refusal::PortTaken { .. }), "{refused}");
+}
