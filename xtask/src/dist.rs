@@ -23,6 +23,17 @@ const SAMPLES: [(&str, &str); 3] = [
     ),
 ];
 
+/// Plugins that the plugin is as well, by the name that it is executed by.
+const NAMES: [&str; 7] = [
+    "bridge",
+    "host-local",
+    "portmap",
+    "bandwidth",
+    "firewall",
+    "tuning",
+    "loopback",
+];
+
 /// The version of the other agent.
 const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "+next");
 
@@ -49,6 +60,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
         0o755,
     )?;
     install(&plugin, &dist.join("cni/viaduct"), 0o755)?;
+    for name in NAMES {
+        link(&dist.join("cni/viaduct"), &dist.join("cni").join(name))?;
+    }
     install(
         &project::bpf_object(),
         &dist.join("lib/viaduct/datapath.o"),
@@ -94,6 +108,21 @@ fn plugin(tools: &Tools) -> Result<PathBuf> {
 fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
     let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
     put(to, &bytes, mode)
+}
+
+/// Another name for the same file; one that is there already is replaced.
+fn link(file: &Path, name: &Path) -> Result<()> {
+    let fresh = name.with_extension("new");
+    if fresh.exists() {
+        fs::remove_file(&fresh)?;
+    }
+    fs::hard_link(file, &fresh).with_context(|| format!("cannot make {}", fresh.display()))?;
+    fs::rename(&fresh, name)?;
+    // Two names of one file are not renamed onto each other: the draft stays.
+    if fresh.exists() {
+        fs::remove_file(&fresh)?;
+    }
+    Ok(())
 }
 
 /// Replaces the file by name, so that one that is being executed keeps its old contents.

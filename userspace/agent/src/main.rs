@@ -4,11 +4,14 @@
 
 #![forbid(unsafe_code)]
 
+mod allowlist;
+mod chained;
 mod clock;
 mod config;
 mod datapath;
 mod failure;
 mod flows;
+mod leases;
 mod pod_cidr_file;
 mod pod_cidrs;
 mod ports_view;

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use api::{AttachmentView, CniRequest};
 use cni::{
-    AddRequest, CheckRequest, Command, DelRequest, Environment, Error, GcRequest, Outcome, Request,
-    StatusRequest,
+    AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, GcRequest, Outcome,
+    PassedResult, Plugin, Request, StatusRequest, Version,
 };
 use engine::{Collect, Degraded, Handle};
 use model::{Attachment, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName};
@@ -14,6 +14,7 @@ use tracing::Instrument as _;
 
 use crate::failure::Failure;
 use crate::flows::FlowSource;
+use crate::leases::Leases;
 use crate::replay::Replay;
 use crate::start::Features;
 use crate::{clock, config, pod_cidrs, view};
@@ -102,12 +103,14 @@ impl App {
             args: request.args,
             path: request.path,
         };
-        match Request::read(&environment, request.config.get())? {
+        let plugin = Plugin::of_program(&request.plugin);
+        match Request::read(plugin, &environment, request.config.get())? {
             Request::Add(request) => self.add(*request).await,
             Request::Del(request) => self.del(request).await,
             Request::Check(request) => self.check(request).await,
             Request::Gc(request) => self.gc(request).await,
             Request::Status(request) => self.status(&request),
+            Request::Chained(request) => self.chained(*request).await,
         }
     }
 
@@ -119,7 +122,7 @@ impl App {
         Some(default.network.clone())
     }
 
-    fn default_name(&self) -> NetworkName {
+    pub(crate) fn default_name(&self) -> NetworkName {
         let network = self.default_network();
         network.map_or_else(config::default_name, |network| network.name)
     }
@@ -159,17 +162,35 @@ impl App {
         if let Some(key) = &self.hostport_annotation {
             request.publish_annotated(key)?;
         }
-        let intent = cni::intent(&request, self.default_network().as_ref())?;
+        let mut intent = cni::intent(&request, self.default_network().as_ref())?;
         let vlan_link = intent.network.gateway_vlan();
         let vlan_link = vlan_link.and_then(|_| intent.network.gateway_link());
+        let leases = Leases::of(&request.config.header);
+        if let Some(leases) = &leases {
+            leases.note(&mut intent)?;
+        }
+        let dns = dns(&request)?;
         let attachment = self.handle.add(intent, clock::now()).await?;
+        if let Some(leases) = &leases
+            && let Err(error) = leases.keep(&attachment)
+        {
+            self.handle.del(attachment.key).await?;
+            return Err(error.into());
+        }
         let outcome = Outcome {
             attachment: &attachment,
             bridge_mac: self.bridge_mac(&attachment),
             vlan_link: vlan_link.as_ref(),
-            dns: &request.config.dns,
+            dns: &dns,
         };
-        Ok(outcome.to_json(request.config.header.version))
+        let version = request.config.header.version;
+        match &request.passed {
+            None => Ok(outcome.to_json(version)),
+            Some(earlier) => {
+                let own = PassedResult::parse(&outcome.to_json(Version::NEWEST))?;
+                Ok(own.before(earlier).to_json(version)?)
+            }
+        }
     }
 
     fn bridge_mac(&self, attachment: &Attachment) -> Option<Mac> {
@@ -182,7 +203,10 @@ impl App {
 
     async fn del(&self, request: DelRequest) -> Result<String, Failure> {
         let key = request.target.key(&self.default_name());
-        self.handle.del(key).await?;
+        self.handle.del(key.clone()).await?;
+        if let Some(leases) = Leases::of(request.target.header()) {
+            leases.release(&key);
+        }
         Ok(String::new())
     }
 
@@ -209,6 +233,10 @@ impl App {
                 .collect(),
             forced: request.forced,
         };
+        self.gc_of(collect).await
+    }
+
+    pub(crate) async fn gc_of(&self, collect: Collect) -> Result<String, Failure> {
         let collected = self.handle.collect(collect).await?;
         if collected.failures.is_empty() {
             Ok(String::new())
@@ -225,9 +253,21 @@ impl App {
     }
 }
 
+/// Name servers, from the configuration or from the file that its `ipam` names (BEHAVIOURS R6).
+fn dns(request: &AddRequest) -> Result<Dns, Error> {
+    let own = request.config.dns.clone();
+    let ipam = request.config.ipam.as_ref();
+    let Some(path) = ipam.and_then(|ipam| ipam.resolv_conf.as_deref()) else {
+        return Ok(own);
+    };
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| Error::io(format!("ipam.resolvConf: {error}")))?;
+    Ok(own.or(Dns::of_resolv_conf(&text)))
+}
+
 /// What stands against an ADD to `network`: code 51 where pods that are there may have lost connections too
 /// (BEHAVIOURS S13).
-fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
+pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
     let (mut lost, mut reasons) = (false, Vec::new());
     for degraded in &status.degraded {
         let broken = match degraded {

@@ -28,6 +28,67 @@ pub(crate) struct Limits {
     pub(crate) egress: Option<u64>,
 }
 
+/// The bandwidth plugin's settings, in bits per second and bits; 0 for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// To the pod: rate.
+    pub ingress_rate: u64,
+    /// To the pod: burst.
+    pub ingress_burst: u64,
+    /// From the pod: rate.
+    pub egress_rate: u64,
+    /// From the pod: burst.
+    pub egress_burst: u64,
+}
+
+impl Rates {
+    /// What the configuration says beats what the runtime says (BEHAVIOURS R16).
+    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
+        let own = Self::of(config)?;
+        let runtime = config.object("runtimeConfig")?;
+        let asked = runtime.map(|runtime| runtime.object("bandwidth"));
+        let rates = match asked.transpose()?.flatten() {
+            Some(asked) if own == Self::default() => Self::of(&asked)?,
+            _ => own,
+        };
+        check_pair("ingress", rates.ingress_rate, rates.ingress_burst)?;
+        check_pair("egress", rates.egress_rate, rates.egress_burst)?;
+        Ok(rates)
+    }
+
+    fn of(object: &Object<'_>) -> Result<Self, Error> {
+        let number = |key: &str| -> Result<u64, Error> {
+            let Some(node) = object.get(key) else {
+                return Ok(0);
+            };
+            let number = node.value().as_u64();
+            number.ok_or_else(|| node.invalid("it is no number of bits"))
+        };
+        Ok(Self {
+            ingress_rate: number("ingressRate")?,
+            ingress_burst: number("ingressBurst")?,
+            egress_rate: number("egressRate")?,
+            egress_burst: number("egressBurst")?,
+        })
+    }
+}
+
+/// The most that the reference plugin can tell the kernel, in bytes.
+const MOST_BURST: u64 = u32::MAX as u64;
+
+/// The words are those of the reference plugin.
+fn check_pair(direction: &str, rate: u64, burst: u64) -> Result<(), Error> {
+    let wrong = match (rate, burst) {
+        (0, 1..) => "if burst is set, rate must also be set",
+        (1.., 0) => "if rate is set, burst must also be set",
+        (_, burst) if burst / 8 > MOST_BURST => "burst cannot be more than 4GB",
+        _ => return Ok(()),
+    };
+    Err(Error::invalid_config(format!(
+        "invalid {direction}: {wrong}"
+    )))
+}
+
 /// The limits that a configuration's annotations tell.
 pub(crate) fn limits(runtime: &Object<'_>) -> Result<Limits, Error> {
     let Some(annotations) = runtime.object(ANNOTATIONS)? else {

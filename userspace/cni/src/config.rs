@@ -23,6 +23,8 @@ pub struct Header {
     /// Whether the configuration has an `ipam` and so declares a network of its own, named `name`; otherwise the
     /// agent's default network serves.
     pub declares_network: bool,
+    /// `ipam.dataDir`: where host-local keeps leases as files.
+    pub data_dir: Option<PathBuf>,
 }
 
 impl Header {
@@ -42,7 +44,9 @@ impl Header {
     pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
         let version = config.text("cniVersion")?;
         let ipam = config.get("ipam").map(|node| node.value().as_object());
+        let data_dir = ipam.flatten().and_then(|map| map.get("datadir")?.as_str());
         Ok(Self {
+            data_dir: data_dir.map(PathBuf::from),
             version: version.map_or(Ok(Version::V0_1_0), str::parse)?,
             name: config.required("name")?,
             socket: config.text("socket")?.map(PathBuf::from),
@@ -78,8 +82,6 @@ pub struct Config {
     pub ipam: Option<Ipam>,
     /// `dns`, which results repeat.
     pub dns: Dns,
-    /// `prevResult` with its keys in lower case; `None` when there is none.
-    pub prev_result: Option<Value>,
 }
 
 impl Config {
@@ -101,7 +103,6 @@ impl Config {
             bridge_keys: BridgeKeys::read(config)?,
             dns: dns(config, ipam.as_ref())?,
             ipam,
-            prev_result: config.get("prevResult").map(|node| node.value().clone()),
         };
         if config.hairpin_mode == Some(true) && config.promisc_mode == Some(true) {
             return Err(Error::invalid_config(
@@ -152,6 +153,30 @@ pub struct Dns {
 }
 
 impl Dns {
+    /// What a file in the form of `resolv.conf(5)` says.
+    pub fn of_resolv_conf(text: &str) -> Self {
+        let mut dns = Self::default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let keyword = words.next().unwrap_or_default();
+            let mut values = words.map(str::to_owned);
+            match keyword {
+                "nameserver" => dns.nameservers.extend(values.next()),
+                "domain" => dns.domain = values.next(),
+                "search" => dns.search.extend(values),
+                "options" => dns.options.extend(values),
+                _ => {}
+            }
+        }
+        dns
+    }
+
+    /// The configuration's own, or else those of the `ipam` (BEHAVIOURS R6).
+    #[must_use]
+    pub fn or(self, ipam: Self) -> Self {
+        if self == Self::default() { ipam } else { self }
+    }
+
     pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
         let Some(dns) = config.object("dns")? else {
             return Ok(Self::default());
@@ -162,5 +187,25 @@ impl Dns {
             search: dns.texts("search")?,
             options: dns.texts("options")?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BEHAVIOURS R6
+    #[test]
+    fn a_resolver_file_is_read_and_beaten_by_the_configuration() {
+        let text = "# comment\nnameserver 10.0.0.10\nnameserver fd00::10\ndomain a\nsearch a b\noptions ndots:5\n;x";
+        let file = Dns::of_resolv_conf(text);
+        assert_eq!(file.nameservers, ["10.0.0.10", "fd00::10"]);
+        assert_eq!((file.domain.as_deref(), file.search.len()), (Some("a"), 2));
+        let own = Dns {
+            search: vec!["c".to_owned()],
+            ..Dns::default()
+        };
+        assert_eq!(own.clone().or(file.clone()), own);
+        assert_eq!(Dns::default().or(file.clone()), file);
     }
 }

@@ -1,6 +1,8 @@
 //! From a request to an intent: the configuration and the agent's default network put together. After this nothing
 //! about the request is "maybe invalid". Refuses to know what the kernel and other attachments look like.
 
+use std::collections::BTreeMap;
+
 use model::{AttachmentKey, HairpinMode, IfName, Intent, Network, RangeSet, Requested};
 
 use crate::static_ipam::{self, StaticAddress};
@@ -34,6 +36,7 @@ pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent,
         requested: Requested {
             addresses: wished.collect(),
             mac: request.wishes.mac,
+            taken: BTreeMap::new(),
         },
         pod: request.wishes.pod.clone(),
     })
@@ -99,7 +102,7 @@ fn own_network(config: &Config, ipam: &Ipam) -> Network {
     }
 }
 
-fn default_bridge() -> IfName {
+pub(crate) fn default_bridge() -> IfName {
     DEFAULT_BRIDGE
         .parse()
         .expect("four letters and digits are an interface name")
@@ -192,7 +195,7 @@ fn prepend_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Err
 }
 
 /// What holds for all sets together (BEHAVIOURS R8).
-fn check_ranges(sets: &[RangeSet], version: Version) -> Result<(), Error> {
+pub(crate) fn check_ranges(sets: &[RangeSet], version: Version) -> Result<(), Error> {
     if sets.is_empty() {
         return Err(Error::invalid_config("no IP ranges specified"));
     }

@@ -1,11 +1,11 @@
 //! `ipam` of type `host-local` or `static`: addresses and routes. Refuses to know which addresses are free.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use model::{Cidr, Range, RangeSet, Route, RouteOptions};
 
 use crate::json::{Node, Object};
-use crate::refused;
 use crate::static_ipam::{self, StaticAddress};
 use crate::{Dns, Error};
 
@@ -20,6 +20,8 @@ pub struct Ipam {
     pub routes: Vec<Route>,
     /// Name servers, of type `static`.
     pub dns: Dns,
+    /// `resolvConf`: the file whose name servers results repeat.
+    pub resolv_conf: Option<PathBuf>,
 }
 
 impl Ipam {
@@ -42,14 +44,15 @@ impl Ipam {
                 fixed: Some(static_ipam::addresses(ipam)?),
                 routes,
                 dns: Dns::read(ipam)?,
+                resolv_conf: None,
             });
         }
-        refused::check_ipam(ipam)?;
         Ok(Self {
             ranges: ranges(ipam)?,
             fixed: None,
             routes,
             dns: Dns::default(),
+            resolv_conf: ipam.text("resolvConf")?.map(PathBuf::from),
         })
     }
 }

@@ -208,6 +208,13 @@ impl RouteJson {
     }
 }
 
+impl Dns {
+    /// As results have it.
+    pub(crate) fn to_value(&self) -> serde_json::Value {
+        serde_json::to_value(DnsJson::from(self)).unwrap_or_default()
+    }
+}
+
 #[derive(Serialize)]
 struct DnsJson {
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -31,6 +31,32 @@ const RATES: [&str; 4] = ["ingressRate", "ingressBurst", "egressRate", "egressBu
 /// What portmap does when it is not told otherwise.
 const MARK_MASQ_BIT: i64 = 13;
 
+/// Refuses what we do not honour of portmap.
+pub(crate) fn check_portmap(config: &Object<'_>) -> Result<(), Error> {
+    must_be_off(
+        config,
+        &[
+            "masqAll",
+            "conditionsV4",
+            "conditionsV6",
+            "externalSetMarkChain",
+        ],
+    )?;
+    if let Some(node) = config.get("snat")
+        && !node.flag()?
+    {
+        return Err(refusal(&node));
+    }
+    check_mark(config)
+}
+
+fn check_mark(config: &Object<'_>) -> Result<(), Error> {
+    match config.get("markMasqBit") {
+        Some(node) if node.number()? != MARK_MASQ_BIT => Err(refusal(&node)),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses what we do not honour in a whole configuration.
 pub(crate) fn check(config: &Object<'_>) -> Result<(), Error> {
     if config.flag("disableContainerInterface")? == Some(true) && config.get("ipam").is_some() {
@@ -45,11 +71,7 @@ pub(crate) fn check(config: &Object<'_>) -> Result<(), Error> {
             return Err(refusal(&node));
         }
     }
-    if let Some(node) = config.get("markMasqBit")
-        && node.number()? != MARK_MASQ_BIT
-    {
-        return Err(refusal(&node));
-    }
+    check_mark(config)?;
     if let Some(runtime) = config.object("runtimeConfig")? {
         refuse_limits(bandwidth::limits(&runtime)?)?;
     }
@@ -78,11 +100,6 @@ fn refuse_limits(limits: Limits) -> Result<(), Error> {
         .with_details("viaduct does not limit bandwidth yet; remove the annotation"))
 }
 
-/// Refuses what we do not honour in an `ipam`.
-pub(crate) fn check_ipam(ipam: &Object<'_>) -> Result<(), Error> {
-    must_be_off(ipam, &["resolvConf"])
-}
-
 fn must_be_off(object: &Object<'_>, keys: &[&str]) -> Result<(), Error> {
     let mut set = keys.iter().filter_map(|key| object.get(key));
     match set.find(|node| !is_off(node.value())) {
@@ -102,7 +119,7 @@ fn is_off(value: &Value) -> bool {
     }
 }
 
-fn refusal(node: &Node<'_>) -> Error {
+pub(crate) fn refusal(node: &Node<'_>) -> Error {
     Error::unsupported_field(node.path(), &node.value().to_string())
         .with_details("viaduct does not honour this setting and does not ignore it; remove it")
 }

@@ -10,7 +10,7 @@ use crate::config::{Config, Header};
 use crate::environment::{Command, Environment, variable};
 use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
-use crate::{Error, PrevResult, Version, Wishes};
+use crate::{ChainedRequest, Error, PassedResult, Plugin, PrevResult, Version, Wishes};
 
 /// A request that is well-formed. VERSION is none: it reads no configuration, see [`crate::version_report`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Request {
     Gc(GcRequest),
     /// Tell whether an ADD would work.
     Status(Box<StatusRequest>),
+    /// Any command of a plugin that serves what others have made.
+    Chained(Box<ChainedRequest>),
 }
 
 /// ADD.
@@ -40,6 +42,8 @@ pub struct AddRequest {
     pub config: Config,
     /// Wishes for this attachment.
     pub wishes: Wishes,
+    /// What plugins before us made.
+    pub passed: Option<PassedResult>,
 }
 
 /// Which attachment, as far as the runtime's words tell: the network depends on the agent's default one.
@@ -51,6 +55,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// What every command needs of the configuration.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
     /// The key, when `default` is the name of the agent's default network.
     pub fn key(&self, default: &NetworkName) -> AttachmentKey {
         AttachmentKey {
@@ -119,14 +128,33 @@ impl Header {
 impl Request {
     /// Reads a request. Nothing about it is trusted: the plugin may have read it before, but whoever may connect to
     /// the agent can send anything.
-    pub fn read(environment: &Environment, config: &str) -> Result<Self, Error> {
+    pub fn read(plugin: Plugin, environment: &Environment, config: &str) -> Result<Self, Error> {
+        match plugin {
+            Plugin::Viaduct | Plugin::Bridge => Self::of_bridge(plugin, environment, config),
+            Plugin::Portmap
+            | Plugin::Bandwidth
+            | Plugin::Firewall
+            | Plugin::Tuning
+            | Plugin::Loopback => {
+                let chained = ChainedRequest::read(plugin, environment, config)?;
+                Ok(Self::Chained(Box::new(chained)))
+            }
+            Plugin::HostLocal => Err(Error::environment("host-local needs no agent")),
+        }
+    }
+
+    fn of_bridge(plugin: Plugin, environment: &Environment, text: &str) -> Result<Self, Error> {
         environment.check()?;
-        let map = json::parse(config)?;
+        let map = json::parse(text)?;
         let config = Object::root(&map);
         let header = Header::read(&config)?;
         check_version(environment.command, header.version)?;
         match environment.command {
-            Command::Add => add(environment, &config).map(Box::new).map(Self::Add),
+            Command::Add => {
+                let mut request = add(plugin, environment, &config)?;
+                request.passed = PassedResult::of(text, request.config.header.version)?;
+                Ok(Self::Add(Box::new(request)))
+            }
             Command::Del => Ok(Self::Del(DelRequest {
                 target: target(environment, header)?,
                 netns: environment.netns.parse().ok(),
@@ -149,19 +177,23 @@ impl Request {
     }
 }
 
-fn add(environment: &Environment, config: &Object<'_>) -> Result<AddRequest, Error> {
+fn add(
+    plugin: Plugin,
+    environment: &Environment,
+    config: &Object<'_>,
+) -> Result<AddRequest, Error> {
     let request = AddRequest {
         container_id: environment.container_id()?,
         ifname: environment.ifname()?,
         netns: variable("CNI_NETNS", &environment.netns)?,
         config: Config::read(config)?,
         wishes: Wishes::read(config, Args::parse(&environment.args)?)?,
+        passed: None,
     };
-    if request.config.prev_result.is_some() {
-        return Err(Error::invalid_config(
-            "viaduct makes the interface: it must be the first plugin of its list",
-        )
-        .with_details("the configuration has a prevResult, so another plugin came before"));
+    if plugin == Plugin::Bridge && request.config.ipam.is_none() {
+        return Err(Error::unsupported_field("ipam", "none").with_details(
+            "a bridge without addresses is not made; for the agent's pod CIDRs use \"type\": \"viaduct\"",
+        ));
     }
     Ok(request)
 }
@@ -175,7 +207,7 @@ fn target(environment: &Environment, header: Header) -> Result<Target, Error> {
 }
 
 /// Commands came with versions (BEHAVIOURS S5).
-fn check_version(command: Command, version: Version) -> Result<(), Error> {
+pub(crate) fn check_version(command: Command, version: Version) -> Result<(), Error> {
     let (name, since) = match command {
         Command::Check => ("CHECK", Version::V0_4_0),
         Command::Gc => ("GC", Version::V1_1_0),

@@ -179,8 +179,10 @@ impl<K: Kernel> Engine<K> {
             ifname: intent.key.ifname.clone(),
             links: BTreeSet::from([host_link.name().clone(), intent.network.bridge.clone()]),
         })?;
+        let mut taken = intent.requested.taken.clone();
+        taken.extend(self.store.leases());
         let leases = Leases {
-            taken: self.store.leases(),
+            taken,
             last_reserved: self.store.last_reserved(&intent.network.name),
         };
         let context = AttachContext {

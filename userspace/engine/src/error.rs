@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use kernel::{ObserveError, PortInUse, StepError};
-use model::{AttachmentKey, PortMapping};
+use model::{AttachmentKey, IfName, InterfaceSettings, PortMapping};
 use planner::{Difference, Refusal};
 use store::StoreError;
 
@@ -63,6 +63,16 @@ pub enum EngineError {
     /// A DEL for the same attachment came while the ADD waited.
     #[error("the ADD of {0} was not begun: a DEL came while it waited")]
     Cancelled(AttachmentKey),
+    /// Settings of a pod's interface are not as they were made.
+    #[error("{ifname} has {present:?} and should have {wanted:?}")]
+    NotTuned {
+        /// The interface.
+        ifname: IfName,
+        /// What it should have.
+        wanted: Box<InterfaceSettings>,
+        /// What it has of that.
+        present: Box<InterfaceSettings>,
+    },
     /// A port is not published that should be.
     #[error("{0} does not publish {1}")]
     NotPublished(AttachmentKey, PortMapping),

@@ -60,6 +60,7 @@ enum Chained {
     SetLoopback(NetnsPath, bool, Reply<()>),
     Tune(Box<Tune>, Reply<()>),
     Untune(Box<Tune>, Reply<()>),
+    CheckTuned(Box<Tune>, Reply<()>),
 }
 
 /// Speaks to the engine. The thread ends when the last of these is gone and the queue is empty.
@@ -183,6 +184,12 @@ impl Handle {
     /// Changes settings of a pod's interface.
     pub async fn tune(&self, tune: Tune) -> Result<(), EngineError> {
         self.call(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
+            .await
+    }
+
+    /// Whether a pod's interface has these settings.
+    pub async fn check_tuned(&self, tune: Tune) -> Result<(), EngineError> {
+        self.call(|reply| Command::Chained(Chained::CheckTuned(Box::new(tune), reply)))
             .await
     }
 
@@ -376,6 +383,7 @@ impl<K: Kernel> Worker<K> {
                 answer(reply, self.engine.set_loopback(&netns, up));
             }
             Chained::Tune(tune, reply) => answer(reply, self.engine.tune(&tune)),
+            Chained::CheckTuned(tune, reply) => answer(reply, self.engine.check_tuned(&tune)),
             Chained::Untune(tune, reply) => answer(reply, self.engine.untune(&tune)),
         }
     }

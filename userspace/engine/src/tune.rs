@@ -89,6 +89,26 @@ impl<K: Kernel> Engine<K> {
         self.change(&record, attachment).map(drop)
     }
 
+    /// Whether a pod's interface has these settings. Another Ethernet address is no fault: a plugin behind may have set it.
+    pub fn check_tuned(&mut self, tune: &Tune) -> Result<(), EngineError> {
+        let (_, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
+        let present = present.ok_or_else(|| Refusal::NoInterface {
+            ifname: tune.ifname.clone(),
+            path: tune.netns.clone(),
+        })?;
+        let mut wanted = tune.settings.clone();
+        wanted.mac = None;
+        let present = present.of_the_same(&wanted);
+        if present == wanted {
+            return Ok(());
+        }
+        Err(EngineError::NotTuned {
+            ifname: tune.ifname.clone(),
+            wanted: Box::new(wanted),
+            present: Box::new(present),
+        })
+    }
+
     /// Puts the interface's settings back, if it is still there.
     pub fn untune(&mut self, tune: &Tune) -> Result<(), EngineError> {
         for key in &tune.keys {

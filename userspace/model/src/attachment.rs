@@ -1,6 +1,6 @@
 //! Attachments: what a runtime asks for, what it got, and what is remembered of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -112,6 +112,8 @@ pub struct Requested {
     pub addresses: Vec<IpAddr>,
     /// Ethernet address of the pod's end.
     pub mac: Option<Mac>,
+    /// Addresses of the network that others have, by their word: they are not given.
+    pub taken: BTreeMap<IpAddr, AttachmentKey>,
 }
 
 /// An ADD, after everything about it that can be checked without the kernel has been.

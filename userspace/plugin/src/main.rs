@@ -2,7 +2,7 @@
 //!
 //! The name that it is executed by tells which plugin it is (`bridge`, `portmap`, …): it is the same program.
 //!
-//! It passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
+//! host-local it executes by itself. Otherwise it passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
 //! agent: VERSION, and requests that are not well-formed. It refuses to know what a configuration asks for, so that a
 //! newer agent can honour what this plugin has never heard of. Standard output carries the result or the error and
 //! nothing else (BEHAVIOURS B0.3).
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod host_local;
 mod netns;
 
 use std::io::{self, Read, Write};
@@ -62,6 +63,9 @@ fn read_config(config: &mut String) -> Result<(), Error> {
 /// The agent's answer; empty for commands without a result.
 fn answer(plugin: Plugin, environment: &Environment, config: &str) -> Result<String, Error> {
     let header = Header::parse(config)?;
+    if plugin == Plugin::HostLocal {
+        return host_local::execute(environment, config);
+    }
     if matches!(environment.command, Command::Add | Command::Del) {
         netns::refuse_own(&environment.netns)?;
     }

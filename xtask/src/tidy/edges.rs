@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace it may import.
-const MAY_IMPORT: [(&str, &[&str]); 13] = [
+const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
@@ -16,13 +16,22 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("kernel", &["abi", "model", "planner"]),
     ("engine", &["abi", "kernel", "model", "planner", "store"]),
     ("api", &["model"]),
+    ("lease-files", &["model"]),
     (
         "agent",
         &[
-            "abi", "api", "cni", "engine", "kernel", "model", "planner", "store",
+            "abi",
+            "api",
+            "cni",
+            "engine",
+            "kernel",
+            "lease-files",
+            "model",
+            "planner",
+            "store",
         ],
     ),
-    ("plugin", &["api", "cni", "model"]),
+    ("plugin", &["api", "cni", "lease-files", "model", "planner"]),
     ("ctl", &["abi", "api", "model"]),
 ];
 

@@ -4,6 +4,7 @@ use model::{Cidr, NetworkName};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Plugin;
 use crate::request::tests::{CONTAINERD, CRIO, MULTUS, add_with, environment};
 use crate::{Command, Request};
 
@@ -53,7 +54,8 @@ fn without_a_pod_cidr_an_add_is_for_later_and_status_says_unavailable() {
     let error = intent(&add_with(config, "").unwrap(), None).unwrap_err();
     assert_eq!(error.code, 11);
     assert!(error.msg.contains("lack of PodCIDR"), "{error:?}");
-    let Ok(Request::Status(status)) = Request::read(&environment(Command::Status, ""), config)
+    let Ok(Request::Status(status)) =
+        Request::read(Plugin::Viaduct, &environment(Command::Status, ""), config)
     else {
         panic!("a STATUS must be read");
     };

@@ -49,14 +49,16 @@ pub(crate) fn environment(command: Command, args: &str) -> Environment {
 }
 
 pub(crate) fn add_with(config: &str, args: &str) -> Result<AddRequest, Error> {
-    let Request::Add(add) = Request::read(&environment(Command::Add, args), config)? else {
+    let Request::Add(add) =
+        Request::read(Plugin::Viaduct, &environment(Command::Add, args), config)?
+    else {
         panic!("an ADD must be read");
     };
     Ok(*add)
 }
 
 fn read(command: Command, config: &str) -> Result<Request, Error> {
-    Request::read(&environment(command, ""), config)
+    Request::read(Plugin::Viaduct, &environment(command, ""), config)
 }
 
 fn default_name() -> NetworkName {
@@ -285,7 +287,8 @@ fn a_del_needs_no_namespace_no_arguments_and_no_sensible_settings() {
         "name": "n", "cniVersion": "1.0.0", "mtu": "huge", "vlan": 100, "prevResult": {"ips": 7},
         "runtimeConfig": {"portMappings": [{"hostPort": -1}]},
     });
-    let Ok(Request::Del(del)) = Request::read(&environment, &config.to_string()) else {
+    let Ok(Request::Del(del)) = Request::read(Plugin::Viaduct, &environment, &config.to_string())
+    else {
         panic!("a DEL must be read");
     };
     assert_eq!(del.netns, None);
@@ -349,20 +352,36 @@ fn an_absent_list_of_valid_attachments_is_not_an_empty_one() {
     assert_eq!(valid(&both), Some(2));
 }
 
-/// BEHAVIOURS S9: another plugin's result would have to go through us unharmed; until then we do not take one.
+/// BEHAVIOURS S9
 #[test]
-fn an_add_behind_another_plugin_is_refused() {
+fn an_add_behind_another_plugin_knows_what_that_made() {
     let config = with(
         "prevResult",
-        json!({"cniVersion": "1.1.0", "interfaces": []}),
+        json!({"cniVersion": "1.1.0", "interfaces": [{"name": "lo"}]}),
     );
-    let error = refusal(&config);
-    assert_eq!(error.code, 7);
-    assert!(error.msg.contains("first plugin"), "{error:?}");
+    let add = add_with(&config.to_string(), "").unwrap();
+    assert_eq!(add.passed.unwrap().interfaces()[0].name, "lo");
+}
+
+/// BEHAVIOURS R18: the reference's name comes with the reference's meaning.
+#[test]
+fn a_bridge_without_addresses_is_refused_under_the_reference_name_only() {
+    let add = |plugin| {
+        let environment = environment(Command::Add, "");
+        Request::read(plugin, &environment, r#"{"name":"n","cniVersion":"1.0.0"}"#)
+    };
+    assert!(add(Plugin::Viaduct).is_ok());
+    assert_eq!(add(Plugin::Bridge).unwrap_err().code, 2);
+    assert_eq!(add(Plugin::HostLocal).unwrap_err().code, 4);
 }
 
 /// Every key that is read anywhere, so that random configurations reach every reader.
-const KEYS: [&str; 44] = [
+const KEYS: [&str; 49] = [
+    "sysctl",
+    "interfaces",
+    "interface",
+    "sandbox",
+    "ingressPolicy",
     "cniVersion",
     "name",
     "socket",
@@ -472,8 +491,13 @@ proptest! {
             map.insert("cniVersion".into(), "1.1.0".into());
         }
         let text = config.to_string();
-        for command in [Command::Del, Command::Check, Command::Gc, Command::Status] {
-            let _ = read(command, &text);
+        for command in [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status] {
+            for plugin in Plugin::ALL {
+                let request = Request::read(plugin, &environment(command, ""), &text);
+                if let Ok(Request::Chained(chained)) = request {
+                    let _ = chained.adoption();
+                }
+            }
         }
         if let Ok(add) = add_with(&text, "") {
             let _ = crate::intent(&add, None);

@@ -1,0 +1,168 @@
+//! Commands of plugins that serve what others have made.
+
+use std::collections::BTreeSet;
+
+use cni::{ChainedRequest, Command, Error, PassedResult, Plugin, Rates, Wish};
+use engine::{Collect, Serve, Tune};
+use model::{IfName, InterfaceSettings, NetnsPath, PortMapping};
+
+use crate::failure::Failure;
+use crate::requests::{App, readiness};
+use crate::{allowlist, clock};
+
+impl App {
+    /// Executes it; returns what belongs on the plugin's standard output.
+    pub(crate) async fn chained(&self, request: ChainedRequest) -> Result<String, Failure> {
+        match request.command {
+            Command::Add if request.plugin == Plugin::Loopback => self.loopback(request).await,
+            Command::Add => self.serve(request).await,
+            Command::Del => self.withdraw(&request).await,
+            Command::Check => self.check_served(&request).await,
+            Command::Gc => self.collect(request).await,
+            Command::Status => {
+                readiness(&self.handle.status(), &request.header.name)?;
+                Ok(String::new())
+            }
+            Command::Version => Ok(String::new()),
+        }
+    }
+
+    async fn serve(&self, request: ChainedRequest) -> Result<String, Failure> {
+        let mut passed = passed(&request)?.clone();
+        match &request.wish {
+            Wish::Ports(mappings) if !mappings.is_empty() => {
+                let serve = Serve {
+                    adoption: request.adoption()?,
+                    port_mappings: mappings.clone(),
+                    keys: request.keys(&self.default_name()),
+                };
+                self.handle.serve(serve, clock::now()).await?;
+            }
+            Wish::Rates(rates) => limit(rates)?,
+            Wish::Settings(settings) => {
+                allowlist::admit(settings)?;
+                let tune = self.tune(&request, settings)?;
+                let ifname = tune.ifname.clone();
+                self.handle.tune(tune).await?;
+                passed.change(&ifname, settings.mac, settings.mtu);
+            }
+            Wish::Ports(_) | Wish::Nothing => {}
+        }
+        Ok(passed.to_json(request.header.version)?)
+    }
+
+    /// What was made is taken back by name alone (BEHAVIOURS R12): a runtime that has forgotten which ports it asked for
+    /// leaves none behind.
+    async fn withdraw(&self, request: &ChainedRequest) -> Result<String, Failure> {
+        match request.plugin {
+            Plugin::Portmap | Plugin::Bandwidth => {
+                let keys = request.keys(&self.default_name());
+                self.handle.withdraw(keys).await?;
+            }
+            Plugin::Tuning if namespace(request).is_ok() => {
+                let tune = self.tune(request, &InterfaceSettings::default())?;
+                self.handle.untune(tune).await?;
+            }
+            Plugin::Loopback => {
+                if let Ok(netns) = namespace(request) {
+                    self.handle.set_loopback(netns, false).await?;
+                }
+            }
+            Plugin::Tuning
+            | Plugin::Firewall
+            | Plugin::Viaduct
+            | Plugin::Bridge
+            | Plugin::HostLocal => {}
+        }
+        Ok(String::new())
+    }
+
+    async fn check_served(&self, request: &ChainedRequest) -> Result<String, Failure> {
+        match &request.wish {
+            Wish::Ports(mappings) if !mappings.is_empty() => {
+                let keys = request.keys(&self.default_name());
+                let wanted: BTreeSet<PortMapping> = mappings.iter().copied().collect();
+                self.handle.check_served(keys, wanted).await?;
+            }
+            Wish::Rates(rates) => limit(rates)?,
+            Wish::Settings(settings) => {
+                let tune = self.tune(request, settings)?;
+                self.handle.check_tuned(tune).await?;
+            }
+            Wish::Nothing if request.plugin == Plugin::Loopback => {
+                let lo = "lo"
+                    .parse::<IfName>()
+                    .map_err(|e| Error::internal(e.to_string()))?;
+                let seen = self.handle.look_inside(namespace(request)?, lo).await?;
+                if !seen.is_some_and(|side| side.up) {
+                    return Err(Error::check_failed("lo is down").into());
+                }
+            }
+            Wish::Ports(_) | Wish::Nothing => {}
+        }
+        Ok(String::new())
+    }
+
+    async fn collect(&self, request: ChainedRequest) -> Result<String, Failure> {
+        let Some(valid) = request.valid else {
+            return Ok(String::new());
+        };
+        let valid = valid.into_iter();
+        let collect = Collect {
+            network: request.header.name,
+            valid: valid
+                .map(|known| (known.container_id, known.ifname))
+                .collect(),
+            forced: request.forced,
+        };
+        self.gc_of(collect).await
+    }
+
+    async fn loopback(&self, request: ChainedRequest) -> Result<String, Failure> {
+        let netns = namespace(&request)?;
+        self.handle.set_loopback(netns.clone(), true).await?;
+        let lo: IfName = "lo".parse().map_err(|_| Error::internal("lo"))?;
+        let seen = self.handle.look_inside(netns.clone(), lo).await?;
+        let addresses = seen.map(|side| side.addresses).unwrap_or_default();
+        let addresses: Vec<_> = addresses.into_iter().collect();
+        let own = PassedResult::of_loopback(&netns.to_string(), &addresses);
+        let result = request.passed.unwrap_or(own);
+        Ok(result.to_json(request.header.version)?)
+    }
+
+    fn tune(
+        &self,
+        request: &ChainedRequest,
+        settings: &InterfaceSettings,
+    ) -> Result<Tune, Failure> {
+        let container = request.container.as_ref();
+        let container = container.ok_or_else(|| Error::environment("CNI_IFNAME is missing"))?;
+        Ok(Tune {
+            netns: namespace(request)?,
+            ifname: container.ifname.clone(),
+            settings: settings.clone(),
+            keys: request.keys(&self.default_name()),
+        })
+    }
+}
+
+fn passed(request: &ChainedRequest) -> Result<&PassedResult, Error> {
+    let passed = request.passed.as_ref();
+    passed.ok_or_else(|| Error::invalid_config("required prevResult missing"))
+}
+
+fn namespace(request: &ChainedRequest) -> Result<NetnsPath, Error> {
+    let container = request.container.as_ref();
+    let netns = container.and_then(|container| container.netns.clone());
+    netns.ok_or_else(|| Error::environment("CNI_NETNS is no path"))
+}
+
+/// Pods are not limited yet, and must not seem to be.
+fn limit(rates: &Rates) -> Result<(), Error> {
+    if *rates == Rates::default() {
+        return Ok(());
+    }
+    let text = format!("{rates:?}");
+    Err(Error::unsupported_field("bandwidth", &text)
+        .with_details("viaduct does not limit bandwidth yet; remove the setting or the annotation"))
+}

@@ -1,0 +1,253 @@
+//! What chained plugins are asked for, as runtimes write it.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::request::tests::environment;
+
+fn read_with(
+    plugin: Plugin,
+    command: Command,
+    args: &str,
+    config: &Value,
+) -> Result<ChainedRequest, Error> {
+    ChainedRequest::read(plugin, &environment(command, args), &config.to_string())
+}
+
+fn add(plugin: Plugin, settings: &Value) -> Result<ChainedRequest, Error> {
+    read_with(plugin, Command::Add, "", &chained(settings))
+}
+
+/// The settings in a configuration behind a bridge plugin.
+fn chained(settings: &Value) -> Value {
+    let mut config = json!({
+        "cniVersion": "1.0.0",
+        "name": "net",
+        "prevResult": {
+            "cniVersion": "1.0.0",
+            "interfaces": [
+                { "name": "cni0" },
+                { "name": "veth1" },
+                { "name": "eth0", "sandbox": "/run/netns/c1" },
+                { "name": "net1", "sandbox": "/run/netns/c1" },
+            ],
+            "ips": [
+                { "interface": 3, "address": "10.9.0.2/24" },
+                { "interface": 2, "address": "10.1.0.2/24", "gateway": "10.1.0.1" },
+                { "interface": 2, "address": "fd00::2/64" },
+            ],
+        },
+    });
+    let own = config.as_object_mut().unwrap();
+    own.extend(settings.as_object().unwrap().clone());
+    config
+}
+
+fn refused(plugin: Plugin, settings: &Value) -> (u32, String) {
+    let error = add(plugin, settings).unwrap_err();
+    (error.code, error.msg)
+}
+
+/// BEHAVIOURS R12, R13, R16
+#[test]
+fn a_plugin_that_serves_needs_a_result_to_serve() {
+    for plugin in [
+        Plugin::Portmap,
+        Plugin::Bandwidth,
+        Plugin::Firewall,
+        Plugin::Tuning,
+    ] {
+        let alone = json!({ "cniVersion": "1.0.0", "name": "net" });
+        for command in [Command::Add, Command::Check] {
+            let error = read_with(plugin, command, "", &alone).unwrap_err();
+            assert_eq!(
+                (error.code, error.msg.as_str()),
+                (7, "must be called as chained plugin")
+            );
+        }
+        read_with(plugin, Command::Del, "FOO=1", &alone).unwrap();
+    }
+    let alone = json!({ "cniVersion": "1.0.0", "name": "net" });
+    read_with(Plugin::Loopback, Command::Add, "", &alone).unwrap();
+}
+
+/// BEHAVIOURS R13
+#[test]
+fn what_is_served_is_the_interface_that_the_runtime_means() {
+    let request = add(Plugin::Portmap, &json!({})).unwrap();
+    let adoption = request.adoption().unwrap();
+    let addresses: Vec<String> = adoption
+        .addresses
+        .iter()
+        .map(|own| own.address.to_string())
+        .collect();
+    assert_eq!(addresses, ["10.1.0.2/24", "fd00::2/64"]);
+    assert_eq!(adoption.addresses[1].gateway, None);
+    let links: Vec<String> = adoption.links.iter().map(ToString::to_string).collect();
+    assert_eq!(links, ["cni0", "veth1"]);
+    let keys = request.keys(&"default".parse().unwrap());
+    let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    assert_eq!(keys, ["net/c1/eth0", "default/c1/eth0"]);
+}
+
+/// BEHAVIOURS R12, C9: what Nomad writes of its ports.
+#[test]
+fn ports_are_read_as_every_runtime_writes_them() {
+    let ports = |list: Value| {
+        let request = add(
+            Plugin::Portmap,
+            &json!({ "snat": true, "runtimeConfig": { "portMappings": list } }),
+        );
+        match request.map(|request| request.wish) {
+            Ok(Wish::Ports(ports)) => Ok(ports.len()),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.msg),
+        }
+    };
+    assert_eq!(ports(json!(null)), Ok(0));
+    assert_eq!(
+        ports(json!([
+            { "HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp", "HostIP": "" },
+            { "HostPort": 8080, "ContainerPort": 80, "Protocol": "udp", "HostIP": "192.0.2.1" },
+        ])),
+        Ok(2)
+    );
+    let zero = ports(json!([{ "hostPort": 0, "containerPort": 80 }])).unwrap_err();
+    assert_eq!(zero, "Invalid host port number: 0");
+    assert_eq!(refused(Plugin::Portmap, &json!({ "snat": false })).0, 2);
+    assert_eq!(
+        refused(Plugin::Portmap, &json!({ "conditionsV4": ["-d", "x"] })).0,
+        2
+    );
+}
+
+/// BEHAVIOURS R16
+#[test]
+fn rates_come_from_the_configuration_or_else_from_the_runtime() {
+    let rates =
+        |settings: Value| match add(Plugin::Bandwidth, &settings).map(|request| request.wish) {
+            Ok(Wish::Rates(rates)) => Ok((rates.ingress_rate, rates.egress_burst)),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.msg),
+        };
+    let runtime = json!({ "bandwidth": { "IngressRate": 8, "IngressBurst": 9, "EgressRate": 1, "EgressBurst": 2 } });
+    assert_eq!(rates(json!({ "runtimeConfig": runtime })), Ok((8, 2)));
+    let own = json!({ "ingressRate": 5, "ingressBurst": 5, "runtimeConfig": runtime });
+    assert_eq!(rates(own), Ok((5, 0)));
+    assert_eq!(rates(json!({})), Ok((0, 0)));
+    for (settings, words) in [
+        (
+            json!({ "ingressRate": 5 }),
+            "if rate is set, burst must also be set",
+        ),
+        (
+            json!({ "egressBurst": 5 }),
+            "if burst is set, rate must also be set",
+        ),
+        (
+            json!({ "egressRate": 5, "egressBurst": 34_359_738_368_u64 }),
+            "burst cannot be more than 4GB",
+        ),
+    ] {
+        let error = rates(settings).unwrap_err();
+        assert!(error.ends_with(words), "{error}");
+    }
+}
+
+/// BEHAVIOURS R17
+#[test]
+fn a_policy_that_we_do_not_enforce_is_refused_by_name() {
+    for policy in ["", "open"] {
+        add(
+            Plugin::Firewall,
+            &json!({ "backend": "iptables", "ingressPolicy": policy }),
+        )
+        .unwrap();
+    }
+    let isolated = refused(Plugin::Firewall, &json!({ "ingressPolicy": "isolated" }));
+    assert_eq!(
+        isolated,
+        (
+            2,
+            "unsupported field ingressPolicy: \"isolated\"".to_owned()
+        )
+    );
+    assert_eq!(
+        refused(Plugin::Firewall, &json!({ "ingressPolicy": "x" })).0,
+        7
+    );
+}
+
+fn tuned(settings: &Value, args: &str) -> Result<InterfaceSettings, Error> {
+    match read_with(Plugin::Tuning, Command::Add, args, &chained(settings))?.wish {
+        Wish::Settings(settings) => Ok(*settings),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sysctls_keep_their_case_and_know_the_interface() {
+    let settings = json!({
+        "sysctl": {
+            "net.ipv4.conf.IFNAME.arp_filter": "1",
+            "net/ipv4/conf/eth0.7/rp_filter": "2",
+            "net.netfilter.nf_conntrack_TCP_loose": "0",
+        },
+        "mtu": 1400, "promisc": true, "allmulti": false, "txQLen": 7, "dataDir": "/run/x",
+    });
+    let settings = tuned(&settings, "").unwrap();
+    let keys: Vec<&str> = settings.sysctls.keys().map(String::as_str).collect();
+    assert_eq!(
+        keys,
+        [
+            "net/ipv4/conf/eth0.7/rp_filter",
+            "net/ipv4/conf/eth0/arp_filter",
+            "net/netfilter/nf_conntrack_TCP_loose",
+        ]
+    );
+    assert_eq!(
+        (settings.mtu, settings.tx_queue_length),
+        (Some(1400), Some(7))
+    );
+    assert_eq!(
+        (settings.promiscuous, settings.all_multicast),
+        (Some(true), Some(false))
+    );
+}
+
+#[test]
+fn only_the_networks_sysctls_and_each_once() {
+    for key in [
+        "kernel.core_pattern",
+        "net/../kernel/x",
+        "net..x",
+        "/net/x",
+        "net",
+    ] {
+        let error = tuned(&json!({ "sysctl": { key: "1" } }), "").unwrap_err();
+        assert_eq!(error.code, 7, "{key}: {error}");
+    }
+    let twice = chained(&json!({})).to_string().replacen(
+        '{',
+        r#"{"sysctl":{"net.core.somaxconn":"1","net/core/somaxconn":"2"},"#,
+        1,
+    );
+    let environment = environment(Command::Add, "");
+    let error = ChainedRequest::read(Plugin::Tuning, &environment, &twice).unwrap_err();
+    assert!(error.msg.contains("twice"), "{error}");
+}
+
+/// BEHAVIOURS R1
+#[test]
+fn of_several_ethernet_addresses_the_runtimes_wins() {
+    let mac = |settings: Value, args: &str| tuned(&settings, args).unwrap().mac.unwrap().0[5];
+    assert_eq!(mac(json!({}), "MAC=02:00:00:00:00:01"), 1);
+    let own = json!({ "mac": "02:00:00:00:00:02" });
+    assert_eq!(mac(own, "MAC=02:00:00:00:00:01"), 2);
+    let all = json!({
+        "mac": "02:00:00:00:00:02",
+        "args": { "cni": { "mac": "02:00:00:00:00:03" } },
+        "runtimeConfig": { "mac": "02-00-00-00-00-04" },
+    });
+    assert_eq!(mac(all, ""), 4);
+}

@@ -1,0 +1,165 @@
+//! Results that go through: nothing is lost, and every version has its own shape.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What the reference bridge of 1.1.0 answers, with keys that nobody here knows.
+fn modern() -> Value {
+    json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [
+            { "name": "cni0", "mac": "0a:00:00:00:00:01" },
+            { "name": "veth1", "mac": "0a:00:00:00:00:02", "mtu": 1500 },
+            { "name": "eth0", "mac": "0a:00:00:00:00:03", "sandbox": "/run/netns/a", "socketPath": "/s", "x": [1] },
+        ],
+        "ips": [
+            { "interface": 2, "address": "10.1.0.2/24", "gateway": "10.1.0.1", "y": "kept" },
+            { "interface": 2, "address": "fd00::2/64" },
+        ],
+        "routes": [{ "dst": "0.0.0.0/0", "mtu": 1400, "table": 7 }, { "dst": "::/0", "gw": "fd00::1" }],
+        "z": { "ips": "not ours" },
+    })
+}
+
+fn through(result: &Value, from: Version, to: Version) -> Value {
+    let config = json!({ "name": "n", "prevResult": result }).to_string();
+    let passed = PassedResult::of(&config, from).unwrap().unwrap();
+    serde_json::from_str(&passed.to_json(to).unwrap()).unwrap()
+}
+
+/// BEHAVIOURS S9
+#[test]
+fn the_same_version_goes_through_as_it_is() {
+    assert_eq!(
+        through(&modern(), Version::V1_1_0, Version::V1_1_0),
+        modern()
+    );
+}
+
+/// BEHAVIOURS S8, S9
+#[test]
+fn every_version_gets_what_it_knows() {
+    for version in Version::ALL {
+        let result = through(&modern(), Version::V1_1_0, version);
+        assert_eq!(result["cniVersion"], version.as_str());
+        assert_eq!(result["z"], modern()["z"]);
+        let oldest = version < Version::V0_3_0;
+        assert_eq!(result.get("ip4").is_some(), oldest);
+        assert_eq!(result.get("ips").is_some(), !oldest);
+        assert_eq!(result.get("dns").is_some(), version < Version::V1_0_0);
+        if oldest {
+            let ip4 = json!({ "ip": "10.1.0.2/24", "gateway": "10.1.0.1", "routes": [{ "dst": "0.0.0.0/0" }] });
+            assert_eq!(result["ip4"], ip4);
+            assert_eq!(result["ip6"]["ip"], "fd00::2/64");
+            continue;
+        }
+        let family = result["ips"][1]["version"].as_str();
+        assert_eq!(family, (version < Version::V1_0_0).then_some("6"));
+        assert_eq!(result["ips"][0]["y"], "kept");
+        let newest = version == Version::V1_1_0;
+        assert_eq!(result["interfaces"][1].get("mtu").is_some(), newest);
+        assert_eq!(result["routes"][0].get("table").is_some(), newest);
+    }
+}
+
+/// BEHAVIOURS S9
+#[test]
+fn an_old_result_is_raised_and_comes_back_the_same() {
+    let old = json!({
+        "cniVersion": "0.2.0",
+        "ip4": { "ip": "10.1.0.2/24", "gateway": "10.1.0.1", "routes": [{ "dst": "0.0.0.0/0" }] },
+        "dns": { "nameservers": ["10.0.0.10"] },
+    });
+    let raised = through(&old, Version::V0_2_0, Version::V1_0_0);
+    assert_eq!(
+        raised["ips"],
+        json!([{ "address": "10.1.0.2/24", "gateway": "10.1.0.1" }])
+    );
+    assert_eq!(raised["dns"], old["dns"]);
+    assert_eq!(through(&raised, Version::V1_0_0, Version::V0_2_0), old);
+}
+
+/// BEHAVIOURS S8
+#[test]
+fn a_result_without_an_address_has_no_old_shape() {
+    let passed = PassedResult::parse(r#"{"cniVersion":"1.0.0","interfaces":[]}"#).unwrap();
+    assert!(passed.to_json(Version::V0_3_1).is_ok());
+    assert_eq!(passed.to_json(Version::V0_2_0).unwrap_err().code, 1);
+}
+
+/// BEHAVIOURS B0.1, B0.2
+#[test]
+fn keys_of_any_case_and_nulls_are_understood() {
+    let result = json!({
+        "CNIVersion": "0.4.0", "Interfaces": [{ "Name": "eth0", "Sandbox": "/run/netns/a" }],
+        "IPs": [{ "Version": "4", "Interface": 0, "Address": "10.1.0.2/24", "Gateway": "10.1.0.1" }],
+        "Routes": null,
+    });
+    let config = json!({ "PrevResult": result }).to_string();
+    let passed = PassedResult::of(&config, Version::V0_4_0).unwrap().unwrap();
+    let own = passed.addresses_of(&"eth0".parse().unwrap()).unwrap();
+    assert_eq!(own[0].gateway, Some(IpAddr::from([10, 1, 0, 1])));
+    assert!(
+        passed
+            .addresses_of(&"net1".parse().unwrap())
+            .unwrap()
+            .is_empty()
+    );
+    for none in ["null", "\"\"", "7"] {
+        let config = format!(r#"{{"prevResult":{none}}}"#);
+        assert_eq!(PassedResult::of(&config, Version::V0_4_0).unwrap(), None);
+    }
+}
+
+/// BEHAVIOURS R2, S9, C11
+#[test]
+fn what_came_before_comes_behind_and_its_addresses_still_refer_to_their_interfaces() {
+    let own = PassedResult::parse(&modern().to_string()).unwrap();
+    let earlier = json!({
+        "cniVersion": "1.0.0",
+        "interfaces": [
+            { "name": "lo", "sandbox": "/run/netns/a" },
+            { "name": "net1", "sandbox": "/run/netns/a" },
+        ],
+        "ips": [
+            { "interface": 0, "address": "127.0.0.1/8" },
+            { "interface": 1, "address": "10.9.0.2/24" },
+        ],
+        "w": true,
+    });
+    let earlier = PassedResult::parse(&earlier.to_string()).unwrap();
+    let merged = own.before(&earlier);
+    let names: Vec<String> = merged.interfaces().into_iter().map(|it| it.name).collect();
+    assert_eq!(names, ["cni0", "veth1", "eth0", "net1"]);
+    let addresses = merged.addresses().unwrap();
+    let last = addresses.last().unwrap();
+    assert_eq!(
+        (last.address.to_string().as_str(), last.interface),
+        ("10.9.0.2/24", Some(3))
+    );
+    assert_eq!(addresses.len(), 3);
+    assert_eq!(merged.0["w"], true);
+}
+
+#[test]
+fn a_changed_address_is_told_of_the_pods_interface_alone() {
+    let mut passed = PassedResult::parse(&modern().to_string()).unwrap();
+    passed.change(&"eth0".parse().unwrap(), Some(Mac([2; 6])), Some(1300));
+    let result: Value = serde_json::from_str(&passed.to_json(Version::V1_1_0).unwrap()).unwrap();
+    assert_eq!(result["interfaces"][2]["mac"], "02:02:02:02:02:02");
+    assert_eq!(result["interfaces"][2]["mtu"], 1300);
+    assert_eq!(result["interfaces"][1], modern()["interfaces"][1]);
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(text: String) {
+        if let Ok(passed) = PassedResult::parse(&text) {
+            for version in Version::ALL {
+                let _ = passed.to_json(version);
+            }
+        }
+        let _ = PassedResult::of(&text, Version::V1_0_0);
+    }
+}

@@ -1,0 +1,167 @@
+//! host-local: addresses from ranges, with leases in files. Needs no agent: the files are the state, as with the reference
+//! plugin, which may use the same ones before, after and beside us.
+
+use std::io::{self, ErrorKind};
+
+use cni::{Dns, Environment, Error, Header, IpamRequest, IpamVerb, PassedResult, Pool};
+use lease_files::{LeaseFolder, Locked, Owner};
+use model::{Assigned, AttachmentKey};
+use planner::{Category, Leases, Refusal};
+
+/// Executes a command and returns what belongs on standard output.
+pub(crate) fn execute(environment: &Environment, config: &str) -> Result<String, Error> {
+    let request = IpamRequest::read(environment, config)?;
+    let header = &request.header;
+    let folder = LeaseFolder::new(header.data_dir.as_deref(), &header.name);
+    match &request.verb {
+        IpamVerb::Add(pool, key) => add(header, &folder, pool, key),
+        IpamVerb::Del(key) => del(&folder, key),
+        IpamVerb::Check(key) => check(&folder, key),
+        IpamVerb::Gc(None) => Ok(String::new()),
+        IpamVerb::Gc(Some(valid)) => {
+            let known = |owner: &Owner| {
+                valid.iter().any(|known| {
+                    known.container_id.as_str() == owner.container_id
+                        && (owner.ifname.is_none()
+                            || owner.ifname.as_deref() == Some(known.ifname.as_str()))
+                })
+            };
+            collect(&folder, known)
+        }
+        IpamVerb::Status(pool) => status(&folder, pool),
+    }
+}
+
+fn add(
+    header: &Header,
+    folder: &LeaseFolder,
+    pool: &Pool,
+    key: &AttachmentKey,
+) -> Result<String, Error> {
+    // Whatever else may fail comes before the first file.
+    let dns = dns(pool)?;
+    let locked = folder.lock().map_err(|error| failed(&error))?;
+    let leases = leases(folder, &locked).map_err(|error| failed(&error))?;
+    let chosen = planner::choose(&pool.network, &leases, &pool.requested, key);
+    let chosen = chosen.map_err(|refusal| refused(&refusal))?;
+    if let Err(error) = reserve(&locked, &chosen, key) {
+        return Err(failed(&error));
+    }
+    let result = PassedResult::of_addresses(&chosen, &pool.ipam.routes, &dns);
+    result.to_json(header.version)
+}
+
+fn leases(folder: &LeaseFolder, locked: &Locked<'_>) -> io::Result<Leases> {
+    Ok(Leases {
+        taken: folder.taken()?,
+        last_reserved: locked.last_reserved()?,
+    })
+}
+
+/// All of them or none. Those that the owner has by other means (an address that was asked for) stay.
+fn reserve(locked: &Locked<'_>, chosen: &[Assigned], key: &AttachmentKey) -> io::Result<()> {
+    let owner = owner(key);
+    for (set, assigned) in chosen.iter().enumerate() {
+        let address = assigned.address.address;
+        let reserved = locked.reserve(address, &owner);
+        if let Err(error) = reserved.and_then(|()| locked.put_last_reserved(set, address)) {
+            let _left = locked.release(&owner);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn del(folder: &LeaseFolder, key: &AttachmentKey) -> Result<String, Error> {
+    if folder.exists() {
+        let locked = folder.lock().map_err(|error| failed(&error))?;
+        locked
+            .release(&owner(key))
+            .map_err(|error| failed(&error))?;
+    }
+    Ok(String::new())
+}
+
+fn check(folder: &LeaseFolder, key: &AttachmentKey) -> Result<String, Error> {
+    let leases = folder.leases().map_err(|error| failed(&error))?;
+    let wanted = owner(key);
+    let found = leases.values().any(|owner| {
+        owner.container_id == wanted.container_id
+            && (owner.ifname.is_none() || owner.ifname == wanted.ifname)
+    });
+    if found {
+        return Ok(String::new());
+    }
+    Err(Error::check_failed(format!(
+        "host-local: Failed to find address added by container {}",
+        key.container_id
+    )))
+}
+
+fn collect(folder: &LeaseFolder, known: impl Fn(&Owner) -> bool) -> Result<String, Error> {
+    if !folder.exists() {
+        return Ok(String::new());
+    }
+    let locked = folder.lock().map_err(|error| failed(&error))?;
+    let leases = folder.leases().map_err(|error| failed(&error))?;
+    let mut failures = Vec::new();
+    for owner in leases.values().filter(|owner| !known(owner)) {
+        let released = locked.release(owner);
+        failures.extend(released.err().map(|error| error.to_string()));
+    }
+    if failures.is_empty() {
+        return Ok(String::new());
+    }
+    Err(Error::io(failures.join("; ")))
+}
+
+fn status(folder: &LeaseFolder, pool: &Pool) -> Result<String, Error> {
+    let taken = folder.taken().map_err(|error| failed(&error))?;
+    let leases = Leases {
+        taken,
+        ..Leases::default()
+    };
+    let nobody = AttachmentKey {
+        network: pool.network.name.clone(),
+        container_id: "status".parse().map_err(|_| Error::internal("a name"))?,
+        ifname: "status".parse().map_err(|_| Error::internal("a name"))?,
+    };
+    let chosen = planner::choose(&pool.network, &leases, &[], &nobody);
+    chosen.map_err(|refusal| Error::not_available(refusal.to_string()))?;
+    Ok(String::new())
+}
+
+fn dns(pool: &Pool) -> Result<Dns, Error> {
+    let Some(path) = &pool.ipam.resolv_conf else {
+        return Ok(Dns::default());
+    };
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| Error::io(format!("ipam.resolvConf: {}", error.kind())))?;
+    Ok(Dns::of_resolv_conf(&text))
+}
+
+fn owner(key: &AttachmentKey) -> Owner {
+    Owner {
+        container_id: key.container_id.to_string(),
+        ifname: Some(key.ifname.to_string()),
+    }
+}
+
+fn refused(refusal: &Refusal) -> Error {
+    match refusal.category() {
+        Category::InvalidConfig => Error::invalid_config(refusal.to_string()),
+        Category::InvalidEnvironment
+        | Category::Conflict
+        | Category::Exhausted
+        | Category::Unavailable => Error::taken(refusal.to_string()),
+    }
+}
+
+/// Not with the kernel's words: containerd takes some of them for "already gone" (BEHAVIOURS C3).
+fn failed(error: &io::Error) -> Error {
+    let why = match error.kind() {
+        ErrorKind::AlreadyExists => "an address was taken meanwhile".to_owned(),
+        kind => kind.to_string(),
+    };
+    Error::io(format!("the leases cannot be changed: {why}"))
+}
