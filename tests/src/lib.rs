@@ -13,6 +13,7 @@
 mod agent;
 mod capture;
 mod cgroup;
+pub mod chain;
 mod conversation;
 mod datagrams;
 mod dial;

@@ -23,7 +23,8 @@ const BPFFS: &str = "/sys/fs/bpf";
 pub struct Mounts(Arc<OwnedFd>);
 
 impl Mounts {
-    /// A copy of the caller's mounts with a fresh tmpfs on `/run` and a fresh bpffs on `/sys/fs/bpf`.
+    /// A copy of the caller's mounts with a fresh tmpfs on `/run` and on `/var/lib/cni`, and a fresh bpffs on
+    /// `/sys/fs/bpf`.
     pub fn new() -> Result<Self> {
         thread::spawn(make)
             .join()
@@ -88,6 +89,16 @@ fn make() -> Result<Mounts> {
         Some("bpf"),
         MsFlags::empty(),
         Some("mode=700"),
+    )?;
+    // Plugins and runtimes keep leases and results there.
+    let cni = std::path::Path::new("/var/lib/cni");
+    std::fs::create_dir_all(cni)?;
+    mount(
+        Some("tmpfs"),
+        cni,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        Some("mode=755"),
     )?;
     std::fs::create_dir("/run/netns")?;
     let held = File::open("/proc/thread-self/ns/mnt")?;

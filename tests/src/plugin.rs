@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -141,12 +142,16 @@ impl Call {
 
     /// Runs the plugin under another of its names.
     pub fn run_as(&self, node: &Machine, name: &str) -> Result<Answer> {
-        let path = program("cni").join(name);
-        node.run(|| self.execute(&path))
+        self.run_at(node, &program("cni").join(name))
+    }
+
+    /// Runs a plugin by its path, whoever made it.
+    pub fn run_at(&self, node: &Machine, path: &Path) -> Result<Answer> {
+        node.run(|| self.execute(path))
             .with_context(|| format!("cannot run {}", path.display()))
     }
 
-    fn execute(&self, path: &std::path::Path) -> Result<Answer> {
+    fn execute(&self, path: &Path) -> Result<Answer> {
         let mut plugin = command(path);
         let start = Instant::now();
         let mut child = plugin

@@ -1,5 +1,6 @@
 //! CNI commands: from the bytes of a request to the engine and back. Knows no socket and no HTTP path.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use api::{AttachmentView, CniRequest};
@@ -8,7 +9,7 @@ use cni::{
     PassedResult, Plugin, Request, StatusRequest, Version,
 };
 use engine::{Collect, Degraded, Handle};
-use model::{Attachment, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName};
+use model::{Attachment, Cidr, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName};
 use serde::Deserialize;
 use tracing::Instrument as _;
 
@@ -182,6 +183,7 @@ impl App {
             bridge_mac: self.bridge_mac(&attachment),
             vlan_link: vlan_link.as_ref(),
             dns: &dns,
+            implied: &implied(&request),
         };
         let version = request.config.header.version;
         match &request.passed {
@@ -251,6 +253,13 @@ impl App {
         readiness(&self.handle.status(), &network.name)?;
         Ok(String::new())
     }
+}
+
+/// Where routes of the `ipam` lead that name no gateway.
+fn implied(request: &AddRequest) -> BTreeSet<Cidr> {
+    let routes = request.config.ipam.iter().flat_map(|ipam| &ipam.routes);
+    let implied = routes.filter(|route| route.gateway.is_none());
+    implied.map(|route| route.destination).collect()
 }
 
 /// Name servers, from the configuration or from the file that its `ipam` names (BEHAVIOURS R6).

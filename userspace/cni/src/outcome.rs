@@ -1,8 +1,9 @@
 //! What ADD returns, in the shape of each version (BEHAVIOURS S8). Refuses to know more than an attachment tells.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use model::{Assigned, Attachment, IfName, Mac, Route};
+use model::{Assigned, Attachment, Cidr, IfName, Mac, Route};
 use serde::Serialize;
 
 use crate::{Dns, Version, json};
@@ -18,6 +19,8 @@ pub struct Outcome<'a> {
     pub vlan_link: Option<&'a IfName>,
     /// Name servers, from the configuration.
     pub dns: &'a Dns,
+    /// Destinations for which the configuration left the gateway to us: like host-local, the result names none.
+    pub implied: &'a BTreeSet<Cidr>,
 }
 
 impl Outcome<'_> {
@@ -48,21 +51,34 @@ impl Outcome<'_> {
         Some(OldestIpJson {
             ip: assigned.address.to_string(),
             gateway: assigned.gateway,
-            routes: routes.map(|route| RouteJson::new(route, version)).collect(),
+            routes: routes.map(|route| self.route(route, version)).collect(),
         })
     }
 
     fn newer(&self, version: Version) -> NewerJson {
         let addresses = self.attachment.addresses.iter();
-        let routes = self.attachment.routes.iter();
         let dns = DnsJson::from(self.dns);
         let keeps_empty_dns = version < Version::V1_0_0;
         NewerJson {
             cni_version: version.as_str(),
             interfaces: self.interfaces(version),
             ips: addresses.map(|a| IpJson::new(a, version)).collect(),
-            routes: routes.map(|route| RouteJson::new(route, version)).collect(),
+            routes: self.routes(version),
             dns: (keeps_empty_dns || *self.dns != Dns::default()).then_some(dns),
+        }
+    }
+
+    fn routes(&self, version: Version) -> Vec<RouteJson> {
+        let routes = self.attachment.routes.iter();
+        routes.map(|route| self.route(route, version)).collect()
+    }
+
+    fn route(&self, route: &Route, version: Version) -> RouteJson {
+        let implied = self.implied.contains(&route.destination);
+        let route = RouteJson::new(route, version);
+        RouteJson {
+            gw: route.gw.filter(|_| !implied),
+            ..route
         }
     }
 

@@ -270,17 +270,7 @@ impl Step {
                 previous,
             } => Some(undo_put(key, entry, previous.as_ref())),
             Self::RemoveEntry { key, previous } => undo_remove(key, previous),
-            Self::TunePod {
-                netns,
-                ifname,
-                settings,
-                previous,
-            } => Some(Self::TunePod {
-                netns: netns.clone(),
-                ifname: ifname.clone(),
-                settings: previous.clone(),
-                previous: settings.clone(),
-            }),
+            Self::TunePod { .. } => self.tuned_back(),
             // The first six go when what they were done to is undone, and are right on what stays; what the rest
             // removed is gone for good.
             Self::SetMac { .. }
@@ -299,6 +289,24 @@ impl Step {
 }
 
 impl Step {
+    fn tuned_back(&self) -> Option<Self> {
+        let Self::TunePod {
+            netns,
+            ifname,
+            settings,
+            previous,
+        } = self
+        else {
+            return None;
+        };
+        Some(Self::TunePod {
+            netns: netns.clone(),
+            ifname: ifname.clone(),
+            settings: previous.clone(),
+            previous: settings.clone(),
+        })
+    }
+
     /// The table entry that the step writes or removes.
     pub(crate) fn key(&self) -> Option<&EntryKey> {
         if let Self::PutEntry { key, .. } | Self::RemoveEntry { key, .. } = self {

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::request::tests::environment;
+use crate::Request;
+use crate::request::tests::{add_with, environment};
 
 fn read_with(
     plugin: Plugin,
@@ -250,4 +251,28 @@ fn of_several_ethernet_addresses_the_runtimes_wins() {
         "runtimeConfig": { "mac": "02-00-00-00-00-04" },
     });
     assert_eq!(mac(all, ""), 4);
+}
+
+/// BEHAVIOURS S9
+#[test]
+fn an_add_behind_another_plugin_knows_what_that_made() {
+    let config = json!({
+        "cniVersion": "1.1.0",
+        "name": "n",
+        "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "lo"}]},
+    });
+    let add = add_with(&config.to_string(), "").unwrap();
+    assert_eq!(add.passed.unwrap().interfaces()[0].name, "lo");
+}
+
+/// BEHAVIOURS R18: the reference's name comes with the reference's meaning.
+#[test]
+fn a_bridge_without_addresses_is_refused_under_the_reference_name_only() {
+    let add = |plugin| {
+        let environment = environment(Command::Add, "");
+        Request::read(plugin, &environment, r#"{"name":"n","cniVersion":"1.0.0"}"#)
+    };
+    assert!(add(Plugin::Viaduct).is_ok());
+    assert_eq!(add(Plugin::Bridge).unwrap_err().code, 2);
+    assert_eq!(add(Plugin::HostLocal).unwrap_err().code, 4);
 }

@@ -208,9 +208,6 @@ fn what_an_ipam_cannot_do_here_is_refused_by_name() {
     let mut dhcp = own(json!({}));
     dhcp["ipam"]["type"] = json!("dhcp");
     assert_eq!(refusal(&dhcp).msg, "unsupported field ipam.type: dhcp");
-    let error = refusal(&own(json!({"resolvConf": "/etc/resolv.conf"})));
-    assert_eq!(error.code, 2);
-    assert!(error.msg.contains("ipam.resolvConf"), "{error:?}");
     let error = refusal(&json!({"name": "own", "ipam": {"subnet": "10.1.0.0/24"}}));
     assert!(error.msg.contains("missing ipam.type"), "{error:?}");
 }

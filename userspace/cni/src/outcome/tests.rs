@@ -50,6 +50,7 @@ fn json(attachment: &Attachment, dns: &Dns, version: Version) -> String {
         vlan_link: None,
         bridge_mac: Some(Mac([2, 0, 0, 0, 0, 1])),
         dns,
+        implied: &BTreeSet::new(),
     };
     outcome.to_json(version)
 }
@@ -120,6 +121,7 @@ fn a_bridge_whose_address_is_unknown_has_none() {
         bridge_mac: None,
         vlan_link: None,
         dns: &Dns::default(),
+        implied: &BTreeSet::from(["0.0.0.0/0".parse().unwrap()]),
     };
     let text = outcome.to_json(Version::V1_0_0);
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -352,29 +352,6 @@ fn an_absent_list_of_valid_attachments_is_not_an_empty_one() {
     assert_eq!(valid(&both), Some(2));
 }
 
-/// BEHAVIOURS S9
-#[test]
-fn an_add_behind_another_plugin_knows_what_that_made() {
-    let config = with(
-        "prevResult",
-        json!({"cniVersion": "1.1.0", "interfaces": [{"name": "lo"}]}),
-    );
-    let add = add_with(&config.to_string(), "").unwrap();
-    assert_eq!(add.passed.unwrap().interfaces()[0].name, "lo");
-}
-
-/// BEHAVIOURS R18: the reference's name comes with the reference's meaning.
-#[test]
-fn a_bridge_without_addresses_is_refused_under_the_reference_name_only() {
-    let add = |plugin| {
-        let environment = environment(Command::Add, "");
-        Request::read(plugin, &environment, r#"{"name":"n","cniVersion":"1.0.0"}"#)
-    };
-    assert!(add(Plugin::Viaduct).is_ok());
-    assert_eq!(add(Plugin::Bridge).unwrap_err().code, 2);
-    assert_eq!(add(Plugin::HostLocal).unwrap_err().code, 4);
-}
-
 /// Every key that is read anywhere, so that random configurations reach every reader.
 const KEYS: [&str; 49] = [
     "sysctl",

@@ -2,6 +2,7 @@
 
 use model::{IfName, InterfaceSettings, Netns, NetnsPath};
 use nix::errno::Errno;
+use planner::Step;
 
 use super::world::{World, usable};
 
@@ -15,7 +16,28 @@ impl World {
         })
     }
 
-    pub(super) fn tune_pod(
+    /// Steps that change no more than settings inside of a pod.
+    pub(super) fn execute_in_pod(&mut self, step: &Step) -> Result<(), Errno> {
+        match step {
+            Step::SetLoopback { netns, .. } => self.same_netns(netns).map(drop),
+            Step::SetPodMtu { netns, ifname, mtu } => {
+                let settings = InterfaceSettings {
+                    mtu: Some(*mtu),
+                    ..InterfaceSettings::default()
+                };
+                self.tune_pod(netns, ifname, &settings)
+            }
+            Step::TunePod {
+                netns,
+                ifname,
+                settings,
+                ..
+            } => self.tune_pod(netns, ifname, settings),
+            other => unreachable!("{other} is executed elsewhere"),
+        }
+    }
+
+    fn tune_pod(
         &mut self,
         netns: &Netns,
         ifname: &IfName,

@@ -72,14 +72,9 @@ impl World {
                 Ok(())
             }
             Step::SetMtu { link, mtu } => self.set_mtu(link, *mtu),
-            Step::SetPodMtu { netns, ifname, mtu } => self.set_pod_mtu(netns, ifname, *mtu),
-            Step::SetLoopback { netns, .. } => self.same_netns(netns).map(drop),
-            Step::TunePod {
-                netns,
-                ifname,
-                settings,
-                ..
-            } => self.tune_pod(netns, ifname, settings),
+            Step::SetPodMtu { .. } | Step::SetLoopback { .. } | Step::TunePod { .. } => {
+                self.execute_in_pod(step)
+            }
             Step::SetPromiscuous { link, on } => {
                 self.link_mut(link)?.promiscuous = *on;
                 Ok(())
@@ -260,13 +255,6 @@ impl World {
         let inside = self.namespaces.get(&inode);
         let side = inside.and_then(|inside| inside.get(ifname));
         side.map(|_| ()).ok_or(Errno::ENODEV)
-    }
-
-    fn set_pod_mtu(&mut self, netns: &Netns, ifname: &IfName, mtu: u32) -> Result<(), Errno> {
-        let inode = self.same_netns(netns)?;
-        let inside = self.namespaces.entry(inode).or_default();
-        inside.get_mut(ifname).ok_or(Errno::ENODEV)?.mtu = mtu;
-        Ok(())
     }
 
     pub(super) fn link(&self, name: &IfName) -> Result<&Link, Errno> {

@@ -1,0 +1,506 @@
+//! The plugin under the reference's names: beside the reference plugins, mixed with them, and in their place.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context as _, Result};
+use e2e::chain::{Chain, Maker, folder};
+use e2e::residue::assert_no_residue;
+use e2e::{
+    Agent, Call, Config, Echo, Machine, NODE, Residue, Sandbox, Verb, addresses, tcp_ask,
+    tcp_source, udp_source, until,
+};
+use serde_json::{Value, json};
+
+const NAMES: [&str; 7] = [
+    "bridge",
+    "host-local",
+    "portmap",
+    "bandwidth",
+    "firewall",
+    "tuning",
+    "loopback",
+];
+
+const OLD: [&str; 3] = ["0.3.1", "0.4.0", "1.0.0"];
+
+fn bridge(name: &str, subnet: &str) -> Value {
+    json!({
+        "type": "bridge", "bridge": name, "isGateway": true, "ipMasq": false,
+        "ipam": { "type": "host-local", "ranges": [[{ "subnet": subnet }]], "routes": [{ "dst": "0.0.0.0/0" }] },
+    })
+}
+
+fn portmap() -> Value {
+    json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true })
+}
+
+/// As go-cni writes it, each port twice as Nomad does.
+fn ports() -> Value {
+    let port = |protocol: &str| json!({ "HostPort": 8080, "ContainerPort": 80, "Protocol": protocol, "HostIP": "" });
+    json!([port("tcp"), port("udp")])
+}
+
+/// The port of the node, from the world.
+fn serves(sandbox: &Sandbox) -> Result<()> {
+    let outside = SocketAddr::new(NODE[0], 8080);
+    tcp_source(&sandbox.world, 0, outside)?;
+    udp_source(&sandbox.world, 0, outside).map(drop)
+}
+
+/// A result with what differs from one ADD to the next made equal.
+fn same(mut result: Value, pod: &Machine) -> Value {
+    // Later releases of the reference leave an empty one out.
+    if result["cniVersion"] == "1.0.0" && result["dns"] == json!({}) {
+        result.as_object_mut().and_then(|it| it.remove("dns"));
+    }
+    for interface in result["interfaces"].as_array_mut().into_iter().flatten() {
+        let name = interface["name"].as_str().unwrap_or_default();
+        if name.starts_with("veth") {
+            interface["name"] = json!("veth");
+        }
+        if interface["sandbox"] == json!(pod.path()) {
+            interface["sandbox"] = json!("pod");
+        }
+        if interface["mac"].is_string() && interface["mac"] != "00:00:00:00:00:00" {
+            interface["mac"] = json!("mac");
+        }
+    }
+    result
+}
+
+/// What both makers answer to the same lists on nodes of their own.
+fn both(version: &str, lists: impl Fn(Maker, Chain) -> Chain) -> Result<[Value; 2]> {
+    let mut results = Vec::new();
+    for maker in [Maker::Reference, Maker::Ours] {
+        let (sandbox, _agent) = Sandbox::with_agent()?;
+        let pod = sandbox.machine("pod")?;
+        let list = lists(maker, Chain::new(version, "net"));
+        let result = list
+            .add(&sandbox.node, &pod)
+            .with_context(|| format!("{maker:?} {version}"))?;
+        // The reference portmap of Debian 12 looks for rules of a family that the pod does not have.
+        if version >= "0.4.0" && maker == Maker::Ours {
+            list.check(&sandbox.node, &pod, &result)?;
+        }
+        list.del(&sandbox.node, &pod, &result)?;
+        results.push(same(result, &pod));
+    }
+    let [reference, ours] = <[Value; 2]>::try_from(results).map_err(|_| anyhow::anyhow!("two"))?;
+    Ok([reference, ours])
+}
+
+/// BEHAVIOURS S1, S4, C8, R18
+#[test]
+fn every_name_says_what_it_is_and_which_versions_it_speaks() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    for name in NAMES {
+        let call = Call::new(Verb::Version, "", "", &Config::new("1.1.0")).stdin("");
+        let versions = call.run_as(&sandbox.node, name)?.result()?;
+        assert_eq!(
+            versions["supportedVersions"].as_array().map(Vec::len),
+            Some(7)
+        );
+        let about = call.without("CNI_COMMAND").run_as(&sandbox.node, name)?;
+        about.success()?;
+        let words = format!("CNI {name} plugin v1.7.1 ");
+        assert!(about.stderr.starts_with(&words), "{}", about.stderr);
+        assert_eq!(about.stdout, "");
+    }
+    Ok(())
+}
+
+/// BEHAVIOURS S8, R2, R3
+#[test]
+fn bridge_and_host_local_answer_as_the_reference_does() -> Result<()> {
+    for version in OLD {
+        let [reference, ours] = both(version, |maker, list| {
+            list.with(maker, bridge("br7", "10.7.0.0/24"))
+        })?;
+        assert_eq!(ours, reference, "{version}");
+    }
+    Ok(())
+}
+
+/// BEHAVIOURS S9, R12, R17
+#[test]
+fn a_whole_list_answers_as_the_reference_does() -> Result<()> {
+    let [reference, ours] = both("1.0.0", |maker, list| {
+        list.with(maker, json!({ "type": "loopback" }))
+            .with(maker, bridge("br7", "10.7.0.0/24"))
+            .with(maker, json!({ "type": "firewall", "backend": "iptables" }))
+            .with(
+                maker,
+                json!({ "type": "tuning", "mtu": 1400, "mac": "02:00:00:00:00:07" }),
+            )
+            .with(maker, portmap())
+            .hand("portMappings", ports())
+    })?;
+    assert_eq!(ours, reference);
+    Ok(())
+}
+
+#[test]
+fn loopback_answers_as_the_reference_does_and_sets_it_up() -> Result<()> {
+    // In other versions the reference of Debian 12 answers in the shape of 1.0.0 all the same.
+    let [reference, ours] = both("1.0.0", |maker, list| {
+        list.with(maker, json!({ "type": "loopback" }))
+    })?;
+    assert_eq!(ours, reference);
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = sandbox.machine("pod")?;
+    let list = Chain::new("1.0.0", "lo").with(Maker::Ours, json!({ "type": "loopback" }));
+    pod.call("ip link set lo down")?;
+    let result = list.add(&sandbox.node, &pod)?;
+    assert!(pod.call("ip link show lo")?.contains(",UP"));
+    list.check(&sandbox.node, &pod, &result)?;
+    list.del(&sandbox.node, &pod, &result)?;
+    assert!(!pod.call("ip link show lo")?.contains(",UP"));
+    Ok(())
+}
+
+/// BEHAVIOURS R11: leases of one pool, given by both in turn.
+#[test]
+fn host_local_and_the_references_share_one_pool() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let config = json!({
+        "cniVersion": "1.0.0", "name": "pool", "type": "other", "vlan": 7,
+        "ipam": { "type": "host-local", "dataDir": "/run/leases", "routes": [{ "dst": "0.0.0.0/0" }],
+                  "ranges": [[{ "subnet": "10.7.0.0/29" }], [{ "subnet": "fd00:7::/64" }]] },
+    });
+    let config = Config(config);
+    let run = |verb, maker, container: &str| {
+        let call = Call::new(verb, container, "/run/netns/none", &config);
+        call.run_at(&sandbox.node, &folder(maker)?.join("host-local"))
+    };
+    let mut results = Vec::new();
+    for (number, maker) in [Maker::Reference, Maker::Ours, Maker::Reference, Maker::Ours]
+        .into_iter()
+        .enumerate()
+    {
+        let container = format!("c{number}");
+        let result = run(Verb::Add, maker, &container)?.result()?;
+        assert_eq!(
+            result["ips"][0]["address"],
+            format!("10.7.0.{}/29", number + 2)
+        );
+        assert_eq!(
+            result["ips"][1]["address"],
+            format!("fd00:7::{}/64", number + 2)
+        );
+        results.push(result);
+        for checker in [Maker::Reference, Maker::Ours] {
+            run(Verb::Check, checker, &container)?.success()?;
+        }
+    }
+    let keys = |result: &Value| {
+        let object = result.as_object().into_iter().flatten();
+        // Later releases of the reference leave an empty one out.
+        let told = object.filter(|(key, _)| *key != "dns");
+        told.map(|(key, _)| key.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&results[0]), keys(&results[1]));
+    let files = sandbox
+        .node
+        .call("cat -v /run/leases/pool/10.7.0.2 /run/leases/pool/10.7.0.3")?;
+    assert_eq!(files.matches("^M").count(), 2, "{files}");
+
+    run(Verb::Add, Maker::Ours, "c4")?.result()?;
+    for maker in [Maker::Reference, Maker::Ours] {
+        let full = run(Verb::Add, maker, "c5")?.error()?;
+        assert!(
+            full.msg
+                .contains("no IP addresses available in range set: 10.7.0.1-10.7.0.6"),
+            "{full:?}"
+        );
+    }
+    for number in 0..5 {
+        let maker = if number % 2 == 0 {
+            Maker::Ours
+        } else {
+            Maker::Reference
+        };
+        run(Verb::Del, maker, &format!("c{number}"))?.success()?;
+        run(Verb::Del, Maker::Ours, &format!("c{number}"))?.success()?;
+    }
+    let left = sandbox.node.call("ls /run/leases/pool")?;
+    assert_eq!(
+        left.split_whitespace()
+            .filter(|name| name.contains("10.7"))
+            .count(),
+        0,
+        "{left}"
+    );
+    Ok(())
+}
+
+/// BEHAVIOURS R18
+#[test]
+fn our_ports_lead_to_a_pod_of_the_reference_bridge() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let before = Residue::of(&sandbox.node, &[])?;
+    let list = Chain::new("1.0.0", "foreign")
+        .with(Maker::Reference, bridge("br7", "10.7.0.0/24"))
+        .with(Maker::Ours, portmap())
+        .hand("portMappings", ports());
+    let pod = sandbox.machine("pod")?;
+    let result = list.add(&sandbox.node, &pod)?;
+    let _echo = Echo::start(&pod, 80)?;
+    serves(&sandbox)?;
+    list.check(&sandbox.node, &pod, &result)?;
+    let shown = agent.get("/v1/attachments")?;
+    assert_eq!(shown[0]["network"], "foreign");
+    assert_eq!(
+        shown[0]["hostLink"]
+            .as_str()
+            .or(shown[0]["host_link"].as_str()),
+        result["interfaces"][1]["name"].as_str()
+    );
+
+    let mut taker = sandbox.pod("taker")?;
+    let config = Config::new("1.0.0").with("runtimeConfig", json!({ "portMappings": ports() }));
+    let refused = taker
+        .prepare(Verb::Add, &config)
+        .run(&sandbox.node)?
+        .error()?;
+    assert!(refused.msg.contains("foreign/pod/eth0"), "{refused:?}");
+    taker.add()?;
+    taker.del()?;
+
+    list.del(&sandbox.node, &pod, &result)?;
+    list.del(&sandbox.node, &pod, &Value::Null)?;
+    sandbox.node.call("ip link delete br7")?;
+    assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?)
+}
+
+/// BEHAVIOURS A5
+#[test]
+fn an_adopted_pod_keeps_its_ports_when_the_agent_is_killed_and_loses_them_with_its_link()
+-> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let list = Chain::new("1.0.0", "foreign")
+        .with(Maker::Reference, bridge("br7", "10.7.0.0/24"))
+        .with(Maker::Ours, portmap())
+        .hand("portMappings", ports());
+    let pod = sandbox.machine("pod")?;
+    let result = list.add(&sandbox.node, &pod)?;
+    let _echo = Echo::start(&pod, 80)?;
+    let (_, stream) = tcp_source(&sandbox.world, 0, SocketAddr::new(NODE[0], 8080))?;
+    agent.kill()?;
+    tcp_ask(&stream)?;
+    agent.restart()?;
+    tcp_ask(&stream)?;
+    serves(&sandbox)?;
+    assert_eq!(
+        agent.get("/v1/attachments")?.as_array().map(Vec::len),
+        Some(1)
+    );
+    agent.kill()?;
+    let host = result["interfaces"][1]["name"].as_str().context("a name")?;
+    sandbox.node.call(&format!("ip link delete {host}"))?;
+    agent.restart()?;
+    assert_eq!(agent.get("/v1/attachments")?, json!([]));
+    list.del(&sandbox.node, &pod, &result)
+}
+
+/// BEHAVIOURS R18
+#[test]
+fn plugins_of_the_reference_serve_a_pod_of_our_bridge() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let list = Chain::new("1.0.0", "ours")
+        .with(Maker::Ours, bridge("br7", "10.7.0.0/24"))
+        .with(
+            Maker::Reference,
+            json!({ "type": "tuning", "mtu": 1300, "sysctl": { "net.core.somaxconn": "777" } }),
+        )
+        .with(
+            Maker::Reference,
+            json!({ "type": "firewall", "backend": "iptables" }),
+        )
+        .with(Maker::Ours, portmap())
+        .hand("portMappings", ports());
+    let pod = sandbox.machine("pod")?;
+    let result = list.add(&sandbox.node, &pod)?;
+    assert_eq!(pod.call("cat /proc/sys/net/core/somaxconn")?.trim(), "777");
+    let _echo = Echo::start(&pod, 80)?;
+    serves(&sandbox)?;
+    list.check(&sandbox.node, &pod, &result)?;
+    list.del(&sandbox.node, &pod, &result)
+}
+
+#[test]
+fn a_tuned_pod_goes_on_with_its_new_ethernet_address() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let list = Chain::new("1.0.0", "ours")
+        .with(Maker::Ours, bridge("br7", "10.7.0.0/24"))
+        .with(Maker::Ours, portmap())
+        .with(Maker::Ours, json!({
+            "type": "tuning", "mac": "02:00:00:00:00:07", "mtu": 1300, "promisc": true, "allmulti": true, "txQLen": 77,
+            "sysctl": { "net.ipv4.conf.IFNAME.arp_filter": "1", "net.core.somaxconn": "777" },
+        }))
+        .hand("portMappings", ports());
+    let pod = sandbox.machine("pod")?;
+    let result = list.add(&sandbox.node, &pod)?;
+    assert_eq!(result["interfaces"][2]["mac"], "02:00:00:00:00:07");
+    let link = pod.call("ip link show eth0")?;
+    for word in [
+        "PROMISC",
+        "ALLMULTI",
+        "mtu 1300",
+        "qlen 77",
+        "02:00:00:00:00:07",
+    ] {
+        assert!(link.contains(word), "no {word} in {link}");
+    }
+    assert_eq!(pod.call("cat /proc/sys/net/core/somaxconn")?.trim(), "777");
+    assert_eq!(
+        pod.call("cat /proc/sys/net/ipv4/conf/eth0/arp_filter")?
+            .trim(),
+        "1"
+    );
+    let _echo = Echo::start(&pod, 80)?;
+    serves(&sandbox)?;
+    list.check(&sandbox.node, &pod, &result)?;
+    list.del(&sandbox.node, &pod, &result)
+}
+
+/// An interface that outlives the pod goes home as it came.
+#[test]
+fn tuning_puts_an_interface_back_that_is_not_ours() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let pod = sandbox.machine("pod")?;
+    pod.call("ip link add eth0 type veth peer name other")?;
+    pod.call("ip link set eth0 address 02:00:00:00:00:01 mtu 1450 txqlen 9 up")?;
+    let config = json!({
+        "cniVersion": "1.0.0", "name": "tuned", "type": "tuning",
+        "mac": "02:00:00:00:00:07", "mtu": 1300, "promisc": true, "txQLen": 77,
+        "prevResult": { "cniVersion": "1.0.0", "interfaces": [{ "name": "eth0", "sandbox": pod.path() }] },
+    });
+    let run = |verb| {
+        Call::new(verb, "pod", &pod.path(), &Config(config.clone())).run_as(&sandbox.node, "tuning")
+    };
+    let result = run(Verb::Add)?.result()?;
+    assert_eq!(result["interfaces"][0]["mac"], "02:00:00:00:00:07");
+    run(Verb::Check)?.success()?;
+    pod.call("ip link set eth0 mtu 1200")?;
+    assert!(run(Verb::Check)?.error()?.msg.contains("1200"));
+    agent.kill()?;
+    agent.restart()?;
+    run(Verb::Del)?.success()?;
+    run(Verb::Del)?.success()?;
+    let link = pod.call("ip link show eth0")?;
+    for word in ["mtu 1450", "qlen 9", "02:00:00:00:00:01"] {
+        assert!(link.contains(word), "no {word} in {link}");
+    }
+    assert!(!link.contains("PROMISC"), "{link}");
+    Ok(())
+}
+
+/// BEHAVIOURS R11: from the reference plugin to ours and back.
+#[test]
+fn leases_of_the_reference_are_respected_and_ours_can_be_read_by_it() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let config = |maker| {
+        let mut settings = bridge("br7", "10.7.0.0/24");
+        settings["ipam"]["dataDir"] = json!("/run/leases");
+        Chain::new("1.0.0", "net").with(maker, settings)
+    };
+    let mut pods = Vec::new();
+    for (number, maker) in [Maker::Reference, Maker::Ours, Maker::Reference]
+        .into_iter()
+        .enumerate()
+    {
+        let pod = sandbox.machine(&format!("pod{number}"))?;
+        let result = config(maker).add(&sandbox.node, &pod)?;
+        let expected = IpAddr::from([10, 7, 0, u8::try_from(number)? + 2]);
+        assert_eq!(addresses(&result)?, [expected]);
+        pods.push((maker, pod, result));
+    }
+    for (maker, pod, result) in &pods {
+        config(*maker).del(&sandbox.node, pod, result)?;
+    }
+    let left = sandbox.node.call("ls /run/leases/net")?;
+    assert!(
+        !left.contains("10.7.0.2\n") && !left.contains("10.7.0.3"),
+        "{left}"
+    );
+    Ok(())
+}
+
+/// BEHAVIOURS C8, C9, C10, C11: the list that Nomad has compiled in, as it is.
+#[test]
+fn nomads_own_list_works_unchanged() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let before = Residue::of(&sandbox.node, &[])?;
+    let list = nomad().hand("portMappings", ports());
+    let pod = sandbox.machine("alloc")?;
+    let running = list.clone().set(
+        "CNI_ARGS",
+        "IgnoreUnknown=true;NOMAD_REGION=global;NOMAD_ALLOC_ID=alloc;NOMAD_GROUP_NAME=a=b",
+    );
+    let result = running.add(&sandbox.node, &pod)?;
+    assert_eq!(result["cniVersion"], "0.4.0");
+    let interfaces = result["interfaces"].as_array().context("interfaces")?;
+    let inside: Vec<&Value> = interfaces
+        .iter()
+        .filter(|it| it["sandbox"] == json!(pod.path()))
+        .collect();
+    assert_eq!(
+        inside.len(),
+        1,
+        "the first one of the pod has the address: {result}"
+    );
+    assert_eq!(result["ips"][0]["address"], "172.26.64.2/20");
+    let _echo = Echo::start(&pod, 80)?;
+    serves(&sandbox)?;
+    running.check(&sandbox.node, &pod, &result)?;
+    refuses_and_leaves_nothing(&sandbox, &agent)?;
+    // Its DEL has neither arguments nor a result.
+    list.del(&sandbox.node, &pod, &Value::Null)?;
+    sandbox.node.call("ip link delete nomad")?;
+    // The network's own entries go with the next look at the node.
+    until("nothing is left", || {
+        let clean = assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?);
+        Ok(clean.is_ok().then_some(()))
+    })
+}
+
+/// Tried again without a DEL, as Nomad does; the bridge plugin's part stays, as the reference's does.
+fn refuses_and_leaves_nothing(sandbox: &Sandbox, agent: &Agent) -> Result<()> {
+    let other = sandbox.machine("other")?;
+    let list = nomad().hand("portMappings", ports());
+    for _ in 0..2 {
+        let refused = list.add(&sandbox.node, &other).unwrap_err();
+        let told = format!("{refused:#}");
+        assert!(
+            told.contains("nomad/alloc/eth0") || told.contains("attached already"),
+            "{told}"
+        );
+    }
+    list.del(&sandbox.node, &other, &Value::Null)?;
+    assert_eq!(
+        agent.get("/v1/attachments")?.as_array().map(Vec::len),
+        Some(1)
+    );
+    Ok(())
+}
+
+fn nomad() -> Chain {
+    Chain::new("0.4.0", "nomad")
+        .with(Maker::Ours, json!({ "type": "loopback" }))
+        .with(
+            Maker::Ours,
+            json!({
+                "type": "bridge", "bridge": "nomad", "ipMasq": true, "isGateway": true, "forceAddress": true,
+                "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local", "dataDir": "/var/run/cni",
+                    "ranges": [[{ "subnet": "172.26.64.0/20" }]], "routes": [{ "dst": "0.0.0.0/0" }],
+                },
+            }),
+        )
+        .with(
+            Maker::Ours,
+            json!({ "type": "firewall", "backend": "iptables", "iptablesAdminChainName": "NOMAD-ADMIN" }),
+        )
+        .with(Maker::Ours, portmap())
+}
