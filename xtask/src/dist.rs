@@ -100,6 +100,7 @@ fn plugin(tools: &Tools) -> Result<PathBuf> {
     cargo
         .args(["--target", target])
         .args(["--config", "profile.release.lto=\"fat\""])
+        .args(["--config", "profile.release.codegen-units=1"])
         .args(["--config", "profile.release.opt-level=\"z\""]);
     command::run(&mut cargo)?;
     Ok(project::target().join(target).join("release/viaduct"))

@@ -25,6 +25,20 @@ pub enum Command {
     Version,
 }
 
+impl Command {
+    /// As in `CNI_COMMAND`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Del => "DEL",
+            Self::Check => "CHECK",
+            Self::Gc => "GC",
+            Self::Status => "STATUS",
+            Self::Version => "VERSION",
+        }
+    }
+}
+
 impl FromStr for Command {
     type Err = Error;
 

@@ -1,10 +1,12 @@
 //! `viaductctl`, for people: what the agent does, and to whom.
 //!
 //! Asks the agent and shows its answer. Refuses to look at the kernel or at files by itself: what it shows is what the
-//! agent knows, and every machine can have the same by `--json` or from the socket.
+//! agent knows, and every machine can have the same by `--json` or from the socket. `viaductctl cni` is another matter: it
+//! stands in for a container runtime.
 
 #![forbid(unsafe_code)]
 
+mod cni;
 mod render;
 
 use std::io::{self, Write};
@@ -65,6 +67,9 @@ enum Verb {
         #[arg(long, conflicts_with = "port")]
         json: bool,
     },
+    /// Attach, detach and check namespaces as a runtime does, by the plugins of a network's configuration
+    #[command(subcommand)]
+    Cni(cni::Verb),
     /// Show the versions of this program and of the agent
     Version,
 }
@@ -165,6 +170,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             let ports: Vec<PortView> = get(client, path::HOSTPORTS)?.decode()?;
             Ok(render::ports(&ports, port, now()))
         }
+        Verb::Cni(verb) => cni::run(verb),
         Verb::Version => {
             let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));
             let agent = agent.map(|status| status.version);

@@ -2,7 +2,7 @@
 //!
 //! The name that it is executed by tells which plugin it is (`bridge`, `portmap`, …): it is the same program.
 //!
-//! host-local it executes by itself. Otherwise it passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
+//! host-local it executes by itself, and the delegates of a configuration by their own plugins. Otherwise it passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
 //! agent: VERSION, and requests that are not well-formed. It refuses to know what a configuration asks for, so that a
 //! newer agent can honour what this plugin has never heard of. Standard output carries the result or the error and
 //! nothing else (BEHAVIOURS B0.3).
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod delegates;
 mod host_local;
 mod netns;
 
@@ -69,7 +70,18 @@ fn answer(plugin: Plugin, environment: &Environment, config: &str) -> Result<Str
     if matches!(environment.command, Command::Add | Command::Del) {
         netns::refuse_own(&environment.netns)?;
     }
-    agent::ask(plugin, environment, &header, config)
+    let ask = |command| {
+        let environment = Environment {
+            command,
+            ..environment.clone()
+        };
+        agent::ask(plugin, &environment, &header, config)
+    };
+    if plugin == Plugin::Viaduct {
+        delegates::around(environment, &header, config, ask)
+    } else {
+        ask(environment.command)
+    }
 }
 
 /// For people and for Nomad, which runs every plugin without an environment (BEHAVIOURS S1, C8).

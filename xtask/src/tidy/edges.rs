@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace it may import.
-const MAY_IMPORT: [(&str, &[&str]); 14] = [
+const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
@@ -17,6 +17,7 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("engine", &["abi", "kernel", "model", "planner", "store"]),
     ("api", &["model"]),
     ("lease-files", &["model"]),
+    ("invoke", &["cni", "model"]),
     (
         "agent",
         &[
@@ -32,7 +33,7 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
         ],
     ),
     ("plugin", &["api", "cni", "lease-files", "model", "planner"]),
-    ("ctl", &["abi", "api", "model"]),
+    ("ctl", &["abi", "api", "cni", "invoke", "model"]),
 ];
 
 /// Crates that decide and never do.

@@ -1,0 +1,253 @@
+//! Further networks of a pod, by any plugin: what Multus does (BEHAVIOURS C14).
+//!
+//! The configuration has them as `delegates`, each a plugin's configuration or a list; or the pod's annotation names them,
+//! and they are looked up in a folder. The pod's first interface is ours, the others are `net1`, `net2`, … unless a name is
+//! asked for.
+
+use std::collections::BTreeSet;
+
+use model::IfName;
+use serde_json::{Map, Value, json};
+
+use crate::annotation::CAPABILITY;
+use crate::json::{self as text, Object};
+use crate::{Error, FileKind, NetworkList};
+
+/// The pod's annotation.
+const ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
+
+/// Where networks that an annotation names are looked up, unless `delegateDir` says otherwise.
+pub const DEFAULT_DELEGATES: &str = "/etc/cni/multus/net.d";
+
+/// One more network of the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delegate {
+    /// The network.
+    pub network: DelegateNetwork,
+    /// The interface in the pod.
+    pub ifname: IfName,
+    /// What the annotation asks for: `ips` and `mac`.
+    pub capabilities: Map<String, Value>,
+}
+
+/// Where a delegate's configuration is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DelegateNetwork {
+    /// In our own.
+    Inline(Box<NetworkList>),
+    /// In a file of this folder, by the network's name.
+    Named {
+        /// The folder.
+        folder: String,
+        /// The name.
+        name: String,
+    },
+}
+
+/// The delegates of a configuration, in the order of their ADDs; `own` is the interface that is ours.
+pub fn delegates(config: &str, own: &IfName) -> Result<Vec<Delegate>, Error> {
+    // Most configurations have none, and need not be read once more.
+    if !config.contains("elegate") && !config.contains(ANNOTATION) {
+        return Ok(Vec::new());
+    }
+    let parsed: Value = serde_json::from_str(config)
+        .map_err(|error| Error::decode(format!("network configuration: {error}")))?;
+    let mut wishes = inline(&parsed)?;
+    wishes.extend(annotated(config)?);
+    let mut taken = BTreeSet::from([own.clone()]);
+    let mut delegates = Vec::new();
+    for (index, wish) in wishes.into_iter().enumerate() {
+        let ifname = match wish.ifname {
+            Some(name) => name,
+            None => format!("net{}", index + 1),
+        };
+        let ifname: IfName = ifname
+            .parse()
+            .map_err(|error| Error::invalid_config(format!("delegates: {error}")))?;
+        if !taken.insert(ifname.clone()) {
+            return Err(Error::invalid_config(format!(
+                "delegates: {ifname} is the name of two interfaces"
+            )));
+        }
+        delegates.push(Delegate {
+            network: wish.network,
+            ifname,
+            capabilities: wish.capabilities,
+        });
+    }
+    Ok(delegates)
+}
+
+struct Asked {
+    network: DelegateNetwork,
+    ifname: Option<String>,
+    capabilities: Map<String, Value>,
+}
+
+fn inline(config: &Value) -> Result<Vec<Asked>, Error> {
+    let list = config.get("delegates").and_then(Value::as_array);
+    let asked = list.into_iter().flatten().map(|delegate| {
+        let kind = if delegate.get("plugins").is_some() {
+            FileKind::List
+        } else {
+            FileKind::Single
+        };
+        let list = NetworkList::parse(kind, &delegate.to_string());
+        let list = list.map_err(|error| Error {
+            msg: format!("delegates: {}", error.msg),
+            ..error
+        })?;
+        Ok(Asked {
+            network: DelegateNetwork::Inline(Box::new(list)),
+            ifname: delegate["ifnameRequest"].as_str().map(str::to_owned),
+            capabilities: Map::new(),
+        })
+    });
+    asked.collect()
+}
+
+/// The annotation is a JSON list, or names with commas between them: `namespace/name@interface`.
+fn annotated(config: &str) -> Result<Vec<Asked>, Error> {
+    let map = text::parse(config)?;
+    let config = Object::root(&map);
+    let folder = config.text("delegateDir")?.unwrap_or(DEFAULT_DELEGATES);
+    let runtime = config.object("runtimeConfig")?;
+    let annotations = runtime.map(|runtime| runtime.object(CAPABILITY));
+    let annotations = annotations.transpose()?.flatten();
+    let value = annotations.map(|annotations| annotations.text(ANNOTATION));
+    let Some(value) = value.transpose()?.flatten() else {
+        return Ok(Vec::new());
+    };
+    let wrong = |why: String| Error::invalid_config(format!("{ANNOTATION}: {why}"));
+    if value.trim_start().starts_with('[') {
+        let list: Vec<Value> =
+            serde_json::from_str(value).map_err(|error| wrong(error.to_string()))?;
+        let asked = list.iter().map(|element| selected(folder, element));
+        return asked.collect::<Result<_, _>>().map_err(wrong);
+    }
+    let names = value.split(',').map(str::trim);
+    let names = names.filter(|name| !name.is_empty());
+    Ok(names
+        .map(|element| {
+            let (name, ifname) = match element.split_once('@') {
+                Some((name, ifname)) => (name, Some(ifname.to_owned())),
+                None => (element, None),
+            };
+            let name = name.rsplit('/').next().unwrap_or(name);
+            Asked {
+                network: named(folder, name),
+                ifname,
+                capabilities: Map::new(),
+            }
+        })
+        .collect())
+}
+
+fn selected(folder: &str, element: &Value) -> Result<Asked, String> {
+    let name = element["name"].as_str().ok_or("an element has no name")?;
+    let mut capabilities = Map::new();
+    for key in ["ips", "mac", "bandwidth", "portMappings"] {
+        let asked = element
+            .get(key)
+            .or_else(|| element.get(format!("{key}Request")));
+        if let Some(asked) = asked.filter(|asked| !asked.is_null() && **asked != json!("")) {
+            capabilities.insert(key.to_owned(), asked.clone());
+        }
+    }
+    let ifname = element["interface"]
+        .as_str()
+        .or(element["interfaceRequest"].as_str());
+    Ok(Asked {
+        network: named(folder, name),
+        ifname: ifname.map(str::to_owned),
+        capabilities,
+    })
+}
+
+fn named(folder: &str, name: &str) -> DelegateNetwork {
+    DelegateNetwork::Named {
+        folder: folder.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(config: &Value) -> Result<Vec<(String, String)>, String> {
+        let found = delegates(&config.to_string(), &"eth0".parse().unwrap());
+        let told = |delegate: Delegate| {
+            let network = match delegate.network {
+                DelegateNetwork::Inline(list) => list.name,
+                DelegateNetwork::Named { folder, name } => format!("{folder}:{name}"),
+            };
+            (network, delegate.ifname.to_string())
+        };
+        let found = found.map(|found| found.into_iter().map(told).collect());
+        found.map_err(|error| error.msg)
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Result<Vec<(String, String)>, String> {
+        let pairs = pairs.iter();
+        Ok(pairs
+            .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
+            .collect())
+    }
+
+    /// BEHAVIOURS C14, C15
+    #[test]
+    fn delegates_are_plugins_and_lists_with_names_of_their_own_or_counted_ones() {
+        let config = json!({ "name": "n", "delegates": [
+            { "name": "a", "type": "macvlan" },
+            { "name": "b", "plugins": [{ "type": "bridge" }], "ifnameRequest": "sriov0" },
+            { "name": "a", "type": "macvlan" },
+        ] });
+        assert_eq!(
+            read(&config),
+            pairs(&[("a", "net1"), ("b", "sriov0"), ("a", "net3")])
+        );
+        assert_eq!(read(&json!({ "name": "n" })), pairs(&[]));
+    }
+
+    #[test]
+    fn an_annotation_names_networks_in_either_form() {
+        let config = |networks: &str| {
+            json!({
+                "name": "n", "delegateDir": "/nets",
+                "runtimeConfig": { CAPABILITY: { ANNOTATION: networks } },
+            })
+        };
+        let plain = read(&config("default/a, b@lan0,"));
+        assert_eq!(plain, pairs(&[("/nets:a", "net1"), ("/nets:b", "lan0")]));
+        let list = json!([{ "name": "a", "interface": "lan0", "ips": ["10.1.0.9"], "mac": "" }])
+            .to_string();
+        assert_eq!(read(&config(&list)), pairs(&[("/nets:a", "lan0")]));
+        let found = delegates(&config(&list).to_string(), &"eth0".parse().unwrap()).unwrap();
+        assert_eq!(
+            Value::Object(found[0].capabilities.clone()),
+            json!({ "ips": ["10.1.0.9"] })
+        );
+        assert!(read(&config("[{")).is_err() && read(&config("[{}]")).is_err());
+    }
+
+    #[test]
+    fn two_interfaces_never_have_one_name() {
+        for name in ["eth0", "net2", "not a name"] {
+            let config = json!({ "name": "n", "delegates": [
+                { "name": "a", "type": "x", "ifnameRequest": name },
+                { "name": "b", "type": "x" },
+            ] });
+            assert!(read(&config).is_err(), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(config: String) {
+            let _ = delegates(&format!("{config} delegates"), &"eth0".parse().unwrap());
+        }
+    }
+}

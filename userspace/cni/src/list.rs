@@ -1,0 +1,277 @@
+//! Network configurations as a runtime has them: lists of plugins in files, and what each plugin is handed.
+//!
+//! The other side of the protocol, for delegates and for people: the rules are libcni's. Refuses to know where files are
+//! and how a plugin is executed.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::{Error, Version, json as text};
+
+/// A network configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkList {
+    /// `name`.
+    pub name: String,
+    /// The version that every plugin is spoken to in.
+    pub version: Version,
+    /// Whether CHECK is not to be asked for.
+    pub disable_check: bool,
+    /// Whether GC is not to be asked for.
+    pub disable_gc: bool,
+    /// The plugins, in the order of an ADD.
+    pub plugins: Vec<PluginConfig>,
+}
+
+/// One plugin of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginConfig {
+    /// `type`: the name of its program.
+    pub kind: String,
+    /// The capabilities that it declares.
+    capabilities: BTreeSet<String>,
+    config: Map<String, Value>,
+}
+
+/// Whether a file is a list or the configuration of one plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// `.conflist`.
+    List,
+    /// `.conf` and `.json`.
+    Single,
+}
+
+impl FileKind {
+    /// By the end of a file's name; `None` for files that are no configuration.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let (_, end) = name.rsplit_once('.')?;
+        match end {
+            "conflist" => Some(Self::List),
+            "conf" | "json" => Some(Self::Single),
+            _ => None,
+        }
+    }
+}
+
+impl NetworkList {
+    /// Reads a configuration. A single plugin is a list of one.
+    pub fn parse(kind: FileKind, config: &str) -> Result<Self, Error> {
+        let parsed: Value = serde_json::from_str(config)
+            .map_err(|error| Error::decode(format!("network configuration: {error}")))?;
+        let Value::Object(map) = parsed else {
+            return Err(Error::decode("the network configuration is not an object"));
+        };
+        let plugins = match (kind, map.get("plugins")) {
+            (FileKind::Single, None) => vec![PluginConfig::read(map.clone())?],
+            (FileKind::Single, Some(_)) | (FileKind::List, _) => plugins(&map)?,
+        };
+        Ok(Self {
+            name: string(&map, "name")?,
+            version: version(&map)?,
+            disable_check: flag(&map, "disableCheck")?,
+            disable_gc: flag(&map, "disableGC")?,
+            plugins,
+        })
+    }
+
+    /// What a plugin of the list is handed: its own configuration with the list's name and version, the result of the one
+    /// before, and of `capabilities` those that it declares (BEHAVIOURS S17).
+    pub fn config_for(
+        &self,
+        plugin: &PluginConfig,
+        prev_result: Option<&Value>,
+        capabilities: &Map<String, Value>,
+    ) -> String {
+        let mut config = plugin.config.clone();
+        config.insert("name".to_owned(), json!(self.name));
+        config.insert("cniVersion".to_owned(), json!(self.version.as_str()));
+        if let Some(result) = prev_result {
+            config.insert("prevResult".to_owned(), result.clone());
+        }
+        let declared = capabilities.iter();
+        let declared = declared.filter(|(name, _)| plugin.capabilities.contains(*name));
+        let handed: Map<String, Value> = declared.map(|(k, v)| (k.clone(), v.clone())).collect();
+        if !handed.is_empty() {
+            config.insert("runtimeConfig".to_owned(), Value::Object(handed));
+        }
+        text::print(&config)
+    }
+
+    /// What a plugin is handed for GC: the attachments that are still wanted, by both keys that there have been.
+    pub fn config_for_gc(&self, plugin: &PluginConfig, valid: &[Value], force: bool) -> String {
+        let mut plugin = plugin.clone();
+        for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+            plugin.config.insert(key.to_owned(), json!(valid));
+        }
+        if force {
+            plugin.config.insert("forceGC".to_owned(), json!(true));
+        }
+        self.config_for(&plugin, None, &Map::new())
+    }
+
+    /// The list in its own text, as the cache keeps it.
+    pub fn to_json(&self) -> String {
+        let plugins = self.plugins.iter();
+        let plugins: Vec<&Map<String, Value>> = plugins.map(|plugin| &plugin.config).collect();
+        text::print(&json!({
+            "cniVersion": self.version.as_str(),
+            "name": self.name,
+            "disableCheck": self.disable_check,
+            "disableGC": self.disable_gc,
+            "plugins": plugins,
+        }))
+    }
+}
+
+impl PluginConfig {
+    fn read(config: Map<String, Value>) -> Result<Self, Error> {
+        let kind = string(&config, "type")?;
+        // It becomes a file's name in folders of programs.
+        if kind.contains('/') {
+            return Err(Error::invalid_config(format!(
+                "invalid plugin type {kind:?}"
+            )));
+        }
+        let capabilities = config.get("capabilities").and_then(Value::as_object);
+        let declared = capabilities.into_iter().flatten();
+        let declared = declared.filter(|(_, on)| on.as_bool() == Some(true));
+        Ok(Self {
+            kind,
+            capabilities: declared.map(|(name, _)| name.clone()).collect(),
+            config,
+        })
+    }
+}
+
+fn plugins(map: &Map<String, Value>) -> Result<Vec<PluginConfig>, Error> {
+    let list = map.get("plugins").and_then(Value::as_array);
+    let list = list.filter(|list| !list.is_empty());
+    let list = list.ok_or_else(|| Error::invalid_config("no plugins in the list"))?;
+    let configs = list.iter().map(|plugin| match plugin {
+        Value::Object(config) => PluginConfig::read(config.clone()),
+        _ => Err(Error::decode("plugins: expected objects")),
+    });
+    configs.collect()
+}
+
+/// The highest of `cniVersions` that we speak, or else `cniVersion`.
+fn version(map: &Map<String, Value>) -> Result<Version, Error> {
+    let list = map.get("cniVersions").and_then(Value::as_array);
+    let listed = list.into_iter().flatten().filter_map(Value::as_str);
+    let known: Option<Version> = listed.filter_map(|text| text.parse().ok()).max();
+    match (known, map.get("cniVersion").and_then(Value::as_str)) {
+        (Some(version), _) => Ok(version),
+        (None, Some(text)) if !text.is_empty() => text.parse(),
+        (None, _) => Ok(Version::V0_1_0),
+    }
+}
+
+fn string(map: &Map<String, Value>, key: &str) -> Result<String, Error> {
+    let text = map.get(key).and_then(Value::as_str);
+    let text = text.filter(|text| !text.is_empty());
+    text.map(str::to_owned)
+        .ok_or_else(|| Error::invalid_config(format!("missing {key}")))
+}
+
+/// A boolean, or a text that says one (BEHAVIOURS B0.2).
+fn flag(map: &Map<String, Value>, key: &str) -> Result<bool, Error> {
+    match map.get(key) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(on)) => Ok(*on),
+        Some(Value::String(text)) => match text.to_ascii_lowercase().as_str() {
+            "true" | "1" | "t" => Ok(true),
+            "false" | "0" | "f" | "" => Ok(false),
+            other => Err(Error::invalid_config(format!(
+                "{key}: {other:?} is no boolean"
+            ))),
+        },
+        Some(_) => Err(Error::decode(format!("{key}: expected a boolean"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIST: &str = r#"{
+        "cniVersion": "0.4.0", "cniVersions": ["0.3.1", "1.0.0", "9.0.0"], "name": "net", "disableCheck": "true",
+        "plugins": [
+            {"type": "bridge", "ipam": {"type": "host-local"}},
+            {"type": "portmap", "capabilities": {"portMappings": true, "bandwidth": false}, "x": null}
+        ]
+    }"#;
+
+    /// BEHAVIOURS S17
+    #[test]
+    fn a_list_is_read_with_what_is_meant_for_the_runtime() {
+        let list = NetworkList::parse(FileKind::List, LIST).unwrap();
+        assert_eq!((list.name.as_str(), list.version), ("net", Version::V1_0_0));
+        assert!(list.disable_check && !list.disable_gc);
+        let again = NetworkList::parse(FileKind::List, &list.to_json()).unwrap();
+        assert_eq!(again, list);
+    }
+
+    #[test]
+    fn a_plugin_is_handed_its_own_settings_and_the_capabilities_that_it_declares() {
+        let list = NetworkList::parse(FileKind::List, LIST).unwrap();
+        let result = json!({ "cniVersion": "1.0.0" });
+        let capabilities = json!({ "portMappings": [1], "bandwidth": {}, "mac": "x" });
+        let capabilities = capabilities.as_object().unwrap();
+        let handed = |index: usize, result| -> Value {
+            let config = list.config_for(&list.plugins[index], result, capabilities);
+            serde_json::from_str(&config).unwrap()
+        };
+        let first = json!({ "cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": { "type": "host-local" } });
+        assert_eq!(handed(0, None), first);
+        let second = handed(1, Some(&result));
+        assert_eq!(second["runtimeConfig"], json!({ "portMappings": [1] }));
+        assert_eq!(second["prevResult"], result);
+        assert!(second["x"].is_null() && second.get("capabilities").is_some());
+    }
+
+    /// BEHAVIOURS S12
+    #[test]
+    fn gc_hands_the_list_of_attachments_by_both_keys() {
+        let list = NetworkList::parse(FileKind::List, LIST).unwrap();
+        let valid = [json!({ "containerID": "a", "ifname": "eth0" })];
+        let config = list.config_for_gc(&list.plugins[0], &valid, true);
+        let config: Value = serde_json::from_str(&config).unwrap();
+        assert_eq!(config["cni.dev/valid-attachments"], json!(valid));
+        assert_eq!(config["cni.dev/attachments"], json!(valid));
+        assert_eq!(config["forceGC"], true);
+    }
+
+    #[test]
+    fn a_single_plugin_is_a_list_of_one_and_nonsense_is_refused() {
+        let single = r#"{"name":"n","type":"macvlan","cniVersion":"0.3.1"}"#;
+        let list = NetworkList::parse(FileKind::Single, single).unwrap();
+        assert_eq!(list.plugins[0].kind, "macvlan");
+        for wrong in [
+            r#"{"name":"n"}"#,
+            r#"{"type":"x"}"#,
+            r#"{"name":"n","type":"../../bin/sh"}"#,
+            r#"{"name":"n","plugins":[]}"#,
+            r#"{"name":"n","plugins":[7]}"#,
+            "[]",
+            "{",
+        ] {
+            let error = NetworkList::parse(FileKind::Single, wrong).unwrap_err();
+            assert!(matches!(error.code, 6 | 7), "{wrong}: {error:?}");
+        }
+        assert_eq!(FileKind::of_name("10-a.conflist"), Some(FileKind::List));
+        assert_eq!(FileKind::of_name("a.json"), Some(FileKind::Single));
+        assert_eq!(FileKind::of_name("README"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(config: String) {
+            let _ = NetworkList::parse(FileKind::List, &config);
+            let _ = NetworkList::parse(FileKind::Single, &config);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Configurations in a folder: by the order of the files' names, as every runtime reads them.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use cni::{Error, FileKind, NetworkList};
+
+/// The network of that name in a folder. Files that cannot be read as configurations are other people's mistakes, and
+/// told only when the network is not found.
+pub fn find_network(folder: &Path, name: &str) -> Result<NetworkList, Error> {
+    let mut wrong = Vec::new();
+    let files =
+        files(folder).map_err(|error| Error::io(format!("{}: {error}", folder.display())))?;
+    for (path, kind) in files {
+        let text = fs::read_to_string(&path);
+        let text = text.map_err(|error| Error::io(error.to_string()));
+        match text.and_then(|text| NetworkList::parse(kind, &text)) {
+            Ok(list) if list.name == name => return Ok(list),
+            Ok(_) => {}
+            Err(error) => wrong.push(format!("{}: {error}", path.display())),
+        }
+    }
+    let error = Error::invalid_config(format!("no network {name:?} in {}", folder.display()));
+    Err(error.with_details(wrong.join("; ")))
+}
+
+fn files(folder: &Path) -> io::Result<Vec<(PathBuf, FileKind)>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let kind = entry.file_name().to_str().and_then(FileKind::of_name);
+        files.extend(kind.map(|kind| (entry.path(), kind)));
+    }
+    files.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(files)
+}

@@ -1,0 +1,199 @@
+//! Lists executed with plugins of a few lines.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use cni::FileKind;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+/// Writes down how it was called, and says its configuration's name as a result; `FAIL` in its configuration for the
+/// command makes it fail.
+const PLUGIN: &str = r#"#!/bin/sh
+config=$(cat)
+echo "$(basename "$0") $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_NETNS $CNI_ARGS" >> "$(dirname "$0")/calls"
+printf '%s\n' "$config" > "$(dirname "$0")/$(basename "$0").$CNI_COMMAND"
+case "$config" in *"FAIL-$CNI_COMMAND"*) echo '{"code": 123, "msg": "no", "details": "because"}'; exit 1;; esac
+case "$config" in *"MUTE-$CNI_COMMAND"*) exit 2;; esac
+if [ "$CNI_COMMAND" = ADD ]; then echo "{\"cniVersion\": \"1.1.0\", \"by\": \"$(basename "$0")\"}"; fi
+"#;
+
+struct Node {
+    directory: TempDir,
+    invoker: Invoker,
+}
+
+impl Node {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            let file = directory.path().join(name);
+            fs::write(&file, PLUGIN).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let invoker = Invoker {
+            path: vec!["/nonexistent".into(), directory.path().to_owned()],
+            cache: directory.path().join("results"),
+        };
+        Self { directory, invoker }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let file = self.directory.path().join("calls");
+        let calls = fs::read_to_string(&file).unwrap_or_default();
+        let _ = fs::remove_file(file);
+        let words = calls.lines().map(|line| line.split(' ').take(2));
+        words
+            .map(|words| words.collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
+    fn said(&self, plugin: &str, command: &str) -> Value {
+        let file = self.directory.path().join(format!("{plugin}.{command}"));
+        serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+    }
+}
+
+fn list(marks: [&str; 3]) -> NetworkList {
+    let plugin = |(name, mark): (&str, &str)| json!({ "type": name, "mark": mark, "capabilities": { "ips": true } });
+    let plugins: Vec<Value> = ["a", "b", "c"].into_iter().zip(marks).map(plugin).collect();
+    let list = json!({ "cniVersion": "1.1.0", "name": "net", "plugins": plugins });
+    NetworkList::parse(FileKind::List, &list.to_string()).unwrap()
+}
+
+fn attachment(netns: &str) -> Attachment {
+    let capabilities = json!({ "ips": ["10.1.0.9"], "mac": "x" });
+    Attachment {
+        container_id: "c1".parse().unwrap(),
+        ifname: "eth0".parse().unwrap(),
+        netns: netns.to_owned(),
+        args: vec![("IgnoreUnknown".to_owned(), "1".to_owned())],
+        capabilities: capabilities.as_object().unwrap().clone(),
+    }
+}
+
+#[test]
+fn add_goes_forward_with_each_result_and_del_goes_back_with_the_last() {
+    let node = Node::new();
+    let list = list(["", "", ""]);
+    let result = node
+        .invoker
+        .add(&list, &attachment("/run/netns/a"))
+        .unwrap();
+    assert_eq!(result["by"], "c");
+    assert_eq!(node.calls(), ["a ADD", "b ADD", "c ADD"]);
+    assert!(node.said("a", "ADD").get("prevResult").is_none());
+    assert_eq!(node.said("c", "ADD")["prevResult"]["by"], "b");
+    assert_eq!(
+        node.said("c", "ADD")["runtimeConfig"],
+        json!({ "ips": ["10.1.0.9"] })
+    );
+
+    node.invoker
+        .check(&list, &attachment("/run/netns/a"))
+        .unwrap();
+    assert_eq!(node.said("a", "CHECK")["prevResult"]["by"], "c");
+    node.calls();
+    node.invoker.del(&list, &attachment("")).unwrap();
+    assert_eq!(node.calls(), ["c DEL", "b DEL", "a DEL"]);
+    assert_eq!(node.said("a", "DEL")["prevResult"]["by"], "c");
+    let forgotten = node.invoker.check(&list, &attachment("/run/netns/a"));
+    assert!(forgotten.unwrap_err().msg.contains("no remembered result"));
+}
+
+#[test]
+fn a_failed_add_is_taken_back_and_says_whose_failure_it_was() {
+    let node = Node::new();
+    let list = list(["", "FAIL-ADD", ""]);
+    let error = node
+        .invoker
+        .add(&list, &attachment("/run/netns/a"))
+        .unwrap_err();
+    assert_eq!((error.code, error.msg.as_str()), (123, "plugin b: no"));
+    assert_eq!(error.details, "because");
+    assert_eq!(node.calls(), ["a ADD", "b ADD", "c DEL", "b DEL", "a DEL"]);
+}
+
+#[test]
+fn a_del_goes_through_to_the_end_and_what_failed_is_remembered() {
+    let node = Node::new();
+    let list = list(["FAIL-DEL", "", "MUTE-DEL"]);
+    node.invoker
+        .add(&list, &attachment("/run/netns/a"))
+        .unwrap();
+    node.calls();
+    let error = node.invoker.del(&list, &attachment("")).unwrap_err();
+    assert!(
+        error.msg.contains("plugin a: no") && error.msg.contains("no error message"),
+        "{error}"
+    );
+    assert_eq!(node.calls(), ["c DEL", "b DEL", "a DEL"]);
+    let key = attachment("");
+    let cached = node.invoker.recall("net", &key.container_id, &key.ifname);
+    assert_eq!(cached.unwrap().result["by"], "c");
+}
+
+/// BEHAVIOURS S12
+#[test]
+fn gc_deletes_what_is_remembered_of_no_namespace_and_tells_the_rest() {
+    let node = Node::new();
+    let list = list(["", "", ""]);
+    let live = node.directory.path().display().to_string();
+    node.invoker.add(&list, &attachment(&live)).unwrap();
+    let gone = Attachment {
+        container_id: "c2".parse().unwrap(),
+        ..attachment("/nonexistent/netns")
+    };
+    node.invoker.add(&list, &gone).unwrap();
+    node.calls();
+    node.invoker.gc(&list, false).unwrap();
+    assert_eq!(
+        node.calls(),
+        ["c DEL", "b DEL", "a DEL", "a GC", "b GC", "c GC"]
+    );
+    let valid = json!([{ "containerID": "c1", "ifname": "eth0" }]);
+    assert_eq!(node.said("b", "GC")["cni.dev/valid-attachments"], valid);
+    assert_eq!(node.invoker.remembered("net").unwrap().len(), 1);
+}
+
+#[test]
+fn status_asks_every_plugin_and_a_plugin_that_is_not_there_is_said() {
+    let node = Node::new();
+    node.invoker.status(&list(["", "", ""])).unwrap();
+    assert_eq!(node.calls(), ["a STATUS", "b STATUS", "c STATUS"]);
+    let error = node
+        .invoker
+        .status(&list(["", "FAIL-STATUS", ""]))
+        .unwrap_err();
+    assert_eq!(error.code, 123);
+    let single = r#"{"name":"n","type":"nobody","cniVersion":"0.4.0"}"#;
+    let missing = NetworkList::parse(FileKind::Single, single).unwrap();
+    assert!(
+        node.invoker
+            .status(&missing)
+            .unwrap_err()
+            .msg
+            .contains("no plugin \"nobody\"")
+    );
+}
+
+#[test]
+fn a_network_is_found_by_name_in_the_order_of_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let put = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+    put("20-b.conf", r#"{"name":"net","type":"second"}"#);
+    put(
+        "10-a.conflist",
+        r#"{"name":"net","plugins":[{"type":"first"}]}"#,
+    );
+    put("05-broken.json", "{");
+    put("README", r#"{"name":"readme","type":"x"}"#);
+    let found = find_network(directory.path(), "net").unwrap();
+    assert_eq!(found.plugins[0].kind, "first");
+    let error = find_network(directory.path(), "readme").unwrap_err();
+    assert!(error.details.contains("05-broken.json"), "{error:?}");
+    assert!(find_network(Path::new("/nonexistent"), "net").is_err());
+}

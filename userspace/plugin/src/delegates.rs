@@ -1,0 +1,225 @@
+//! Further networks of a pod, behind our own: attached after it and detached before it.
+//!
+//! Which they are is written down before the first is attached, so that a DEL finds them when the configuration has
+//! changed or the namespace is gone. Decides nothing about a delegate's network: that is its plugins' business.
+
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use cni::{Command, Delegate, DelegateNetwork, Environment, Error, FileKind, Header, NetworkList};
+use invoke::{Attachment, Invoker, find_network};
+use model::IfName;
+use serde_json::{Map, Value, json};
+
+/// Executes the command for what is ours by `own`, and for the delegates around it.
+pub(crate) fn around(
+    environment: &Environment,
+    header: &Header,
+    config: &str,
+    own: impl Fn(Command) -> Result<String, Error>,
+) -> Result<String, Error> {
+    let found = Delegates::of(environment, header, config)?;
+    match environment.command {
+        Command::Add if !found.networks.is_empty() => {
+            let result = own(Command::Add)?;
+            if let Err(error) = found.add() {
+                // What is ours goes last, as it came first; the delegate's failure is what counts.
+                let _undone = own(Command::Del);
+                return Err(error);
+            }
+            Ok(result)
+        }
+        Command::Del => {
+            let delegates = found.del();
+            let result = own(Command::Del)?;
+            delegates.map(|()| result)
+        }
+        Command::Check => {
+            let result = own(Command::Check)?;
+            let mut each = found.networks.iter();
+            each.try_for_each(|(list, to)| found.invoker.check(list, to))?;
+            Ok(result)
+        }
+        Command::Status => {
+            let mut each = found.networks.iter();
+            each.try_for_each(|(list, _)| found.invoker.status(list))?;
+            own(Command::Status)
+        }
+        Command::Add | Command::Gc | Command::Version => own(environment.command),
+    }
+}
+
+struct Delegates {
+    networks: Vec<(NetworkList, Attachment)>,
+    invoker: Invoker,
+    /// Where it is written down which they are.
+    saved: PathBuf,
+}
+
+impl Delegates {
+    fn of(environment: &Environment, header: &Header, config: &str) -> Result<Self, Error> {
+        let saved = saved(environment, header);
+        let mut found = Self {
+            networks: Vec::new(),
+            invoker: Invoker {
+                path: std::env::split_paths(&environment.path).collect(),
+                cache: invoke::DEFAULT_CACHE.into(),
+            },
+            saved,
+        };
+        match environment.command {
+            Command::Gc | Command::Version => {}
+            Command::Del if found.saved.exists() => found.networks = found.recall(environment)?,
+            Command::Del => {}
+            Command::Status => {
+                let own: IfName = "eth0".parse().map_err(|_| Error::internal("a name"))?;
+                for delegate in cni::delegates(config, &own)? {
+                    found
+                        .networks
+                        .push(with_names(environment, &delegate, "status")?);
+                }
+            }
+            Command::Add | Command::Check => {
+                let own = environment.ifname.parse();
+                let own: IfName = own.map_err(|_| Error::environment("CNI_IFNAME is no name"))?;
+                for delegate in cni::delegates(config, &own)? {
+                    let id = environment.container_id.as_str();
+                    found.networks.push(with_names(environment, &delegate, id)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn add(&self) -> Result<(), Error> {
+        self.save()?;
+        for (index, (list, attachment)) in self.networks.iter().enumerate() {
+            if let Err(error) = self.invoker.add(list, attachment) {
+                let done = self.networks[..index].iter().rev();
+                let undone = done.map(|(list, attachment)| self.invoker.del(list, attachment));
+                // What could not be taken back is still written down, for the DEL that follows.
+                if undone.filter(Result::is_err).count() == 0 {
+                    self.forget()?;
+                }
+                return Err(Error {
+                    msg: format!(
+                        "network {} ({}): {}",
+                        list.name, attachment.ifname, error.msg
+                    ),
+                    ..error
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// All of them, whatever becomes of the others; what failed is still written down.
+    fn del(&self) -> Result<(), Error> {
+        let each = self.networks.iter().rev();
+        let deleted = each.map(|(list, attachment)| self.invoker.del(list, attachment));
+        let failures: Vec<String> = deleted
+            .filter_map(|deleted| deleted.err().map(|error| error.to_string()))
+            .collect();
+        if failures.is_empty() {
+            return self.forget();
+        }
+        Err(Error::internal(failures.join("; ")))
+    }
+
+    fn save(&self) -> Result<(), Error> {
+        let entries = self.networks.iter().map(|(list, attachment)| {
+            json!({
+                "config": list.to_json(),
+                "ifname": attachment.ifname.as_str(),
+                "args": attachment.args,
+                "capabilities": attachment.capabilities,
+            })
+        });
+        let entries: Vec<Value> = entries.collect();
+        let folder = self.saved.parent().unwrap_or(Path::new("/"));
+        let make = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        let draft = self.saved.with_extension("draft");
+        make.and_then(|()| fs::write(&draft, Value::Array(entries).to_string()))
+            .and_then(|()| fs::rename(&draft, &self.saved))
+            .map_err(|error| self.failed("written", error.kind()))
+    }
+
+    fn recall(&self, environment: &Environment) -> Result<Vec<(NetworkList, Attachment)>, Error> {
+        let text = fs::read_to_string(&self.saved);
+        let text = text.map_err(|error| self.failed("read", error.kind()))?;
+        let entries: Vec<Value> = serde_json::from_str(&text)
+            .map_err(|error| Error::decode(format!("{}: {error}", self.saved.display())))?;
+        let recalled = entries.iter().map(|entry| {
+            let config = entry["config"].as_str().unwrap_or_default();
+            let list = NetworkList::parse(FileKind::List, config)?;
+            let ifname = entry["ifname"].as_str().unwrap_or_default().parse();
+            let ifname: IfName = ifname.map_err(|_| Error::decode("a saved delegate"))?;
+            let wishes = entry["capabilities"].as_object().cloned();
+            let id = environment.container_id.as_str();
+            let attachment = attachment(environment, ifname, wishes.unwrap_or_default(), id)?;
+            Ok((list, attachment))
+        });
+        recalled.collect()
+    }
+
+    fn forget(&self) -> Result<(), Error> {
+        match fs::remove_file(&self.saved) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(self.failed("removed", error.kind()))
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn failed(&self, what: &str, kind: ErrorKind) -> Error {
+        Error::io(format!("{} cannot be {what}: {kind}", self.saved.display()))
+    }
+}
+
+/// Beside the agent's socket: what a reboot ends is forgotten by it.
+fn saved(environment: &Environment, header: &Header) -> PathBuf {
+    let socket = header.socket.as_deref();
+    let socket = socket.unwrap_or(Path::new(api::DEFAULT_SOCKET));
+    let folder = socket.parent().unwrap_or(Path::new("/")).join("delegates");
+    let Environment {
+        container_id,
+        ifname,
+        ..
+    } = environment;
+    folder.join(format!("{}-{container_id}-{ifname}.json", header.name))
+}
+
+fn with_names(
+    environment: &Environment,
+    delegate: &Delegate,
+    id: &str,
+) -> Result<(NetworkList, Attachment), Error> {
+    let list = match &delegate.network {
+        DelegateNetwork::Inline(list) => (**list).clone(),
+        DelegateNetwork::Named { folder, name } => find_network(Path::new(folder), name)?,
+    };
+    let wishes = delegate.capabilities.clone();
+    let attachment = attachment(environment, delegate.ifname.clone(), wishes, id)?;
+    Ok((list, attachment))
+}
+
+fn attachment(
+    environment: &Environment,
+    ifname: IfName,
+    capabilities: Map<String, Value>,
+    id: &str,
+) -> Result<Attachment, Error> {
+    let pairs = environment.args.split(';');
+    let pairs = pairs.filter_map(|pair| pair.split_once('='));
+    Ok(Attachment {
+        container_id: id
+            .parse()
+            .map_err(|_| Error::environment("CNI_CONTAINERID"))?,
+        ifname,
+        netns: environment.netns.clone(),
+        args: pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        capabilities,
+    })
+}
