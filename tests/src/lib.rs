@@ -14,6 +14,7 @@ mod agent;
 mod capture;
 mod cgroup;
 pub mod chain;
+pub mod containers;
 mod conversation;
 mod datagrams;
 mod dial;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::setup::{self, Scope, Tools};
 use crate::{build, command, project};
@@ -34,6 +34,9 @@ const NAMES: [&str; 7] = [
     "loopback",
 ];
 
+/// The most bytes that the plugin may have.
+const MOST_PLUGIN: u64 = 1_000_000;
+
 /// The version of the other agent.
 const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "+next");
 
@@ -59,6 +62,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         &dist.join("bin/viaductctl"),
         0o755,
     )?;
+    ensure_small(&plugin)?;
     install(&plugin, &dist.join("cni/viaduct"), 0o755)?;
     for name in NAMES {
         link(&dist.join("cni/viaduct"), &dist.join("cni").join(name))?;
@@ -89,12 +93,15 @@ fn next_agent() -> Result<()> {
     install(&project::bpf_object(), &object, 0o644)
 }
 
+/// What the profile says of stripping does not reach a package that has settings of its own.
+const STRIPPED: [&str; 2] = ["--", "-Cstrip=symbols"];
+
 /// Builds the plugin, small and with nothing to link when it starts, and says where it lies.
 fn plugin(tools: &Tools) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "-p", "plugin"]);
+    cargo.args(["rustc", "--release", "-p", "plugin"]);
     let Some(target) = &tools.plugin_target else {
-        command::run(&mut cargo)?;
+        command::run(cargo.args(STRIPPED))?;
         return Ok(project::target().join("release/viaduct"));
     };
     cargo
@@ -102,13 +109,23 @@ fn plugin(tools: &Tools) -> Result<PathBuf> {
         .args(["--config", "profile.release.lto=\"fat\""])
         .args(["--config", "profile.release.codegen-units=1"])
         .args(["--config", "profile.release.opt-level=\"z\""]);
-    command::run(&mut cargo)?;
+    command::run(cargo.args(STRIPPED))?;
     Ok(project::target().join(target).join("release/viaduct"))
 }
 
 fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
     let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
     put(to, &bytes, mode)
+}
+
+/// It is executed for every ADD and DEL, and lies on every node.
+fn ensure_small(plugin: &Path) -> Result<()> {
+    let bytes = fs::metadata(plugin)?.len();
+    ensure!(
+        bytes <= MOST_PLUGIN,
+        "the plugin has {bytes} bytes, and {MOST_PLUGIN} is the most"
+    );
+    Ok(())
 }
 
 /// Another name for the same file; one that is there already is replaced.

@@ -180,7 +180,7 @@ fn netns(filter: &[String]) -> Result<Count> {
 }
 
 fn e2e(filter: &[String]) -> Result<Count> {
-    setup::ensure(Scope::Everything)?;
+    setup::ensure(Scope::Runtimes)?;
     dist::run(dist::Args { next: true })?;
     let metadata = metadata::load()?;
     count(&mut rooted(&metadata, &e2e_names(&metadata))?, filter)

@@ -32,6 +32,8 @@ pub(crate) enum Scope {
     Build,
     /// And the programs that tests and the demo call.
     Everything,
+    /// And the container runtimes that end-to-end tests drive.
+    Runtimes,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -69,8 +71,11 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
     if let Some(target) = &tools.plugin_target {
         steps.already(&format!("the plugin for {target}, linked statically"));
     }
-    if scope == Scope::Everything {
+    if scope != Scope::Build {
         programs::ensure(&steps, &mut apt)?;
+    }
+    if scope == Scope::Runtimes {
+        programs::ensure_runtimes(&mut apt)?;
     }
     Ok(tools)
 }

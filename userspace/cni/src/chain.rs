@@ -189,7 +189,7 @@ fn wish(
         Plugin::Bandwidth => Rates::read(config).map(Wish::Rates),
         Plugin::Firewall => policy(config).map(|()| Wish::Nothing),
         Plugin::Tuning => {
-            let settings = tuning::settings(config, args, text, ifname)?;
+            let settings = tuning::settings(config, &args, text, ifname)?;
             Ok(Wish::Settings(Box::new(settings)))
         }
         Plugin::Viaduct | Plugin::Bridge | Plugin::HostLocal | Plugin::Loopback => {

@@ -149,9 +149,9 @@ fn plugins(map: &Map<String, Value>) -> Result<Vec<PluginConfig>, Error> {
     let list = map.get("plugins").and_then(Value::as_array);
     let list = list.filter(|list| !list.is_empty());
     let list = list.ok_or_else(|| Error::invalid_config("no plugins in the list"))?;
-    let configs = list.iter().map(|plugin| match plugin {
-        Value::Object(config) => PluginConfig::read(config.clone()),
-        _ => Err(Error::decode("plugins: expected objects")),
+    let configs = list.iter().map(|plugin| {
+        let config = plugin.as_object().cloned();
+        PluginConfig::read(config.ok_or_else(|| Error::decode("plugins: expected objects"))?)
     });
     configs.collect()
 }

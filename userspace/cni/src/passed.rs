@@ -154,7 +154,7 @@ impl PassedResult {
                 ("routes", &NEW_OF_ROUTES),
             ] {
                 for object in objects(map, list) {
-                    keys.iter().for_each(|key| drop(object.remove(*key)));
+                    object.retain(|key, _| !keys.contains(&key.as_str()));
                 }
             }
         }
@@ -364,9 +364,7 @@ fn lower(map: &mut Map<String, Value>) -> Result<(), Error> {
         let of_family = of_family.filter(|route| is_ipv4(route, "dst") == ipv4);
         let plain = of_family.map(|route| {
             let mut route = route.clone();
-            NEW_OF_ROUTES
-                .iter()
-                .for_each(|key| drop(route.remove(*key)));
+            route.retain(|key, _| !NEW_OF_ROUTES.contains(&key.as_str()));
             Value::Object(route)
         });
         let plain: Vec<Value> = plain.collect();

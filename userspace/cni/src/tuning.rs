@@ -17,7 +17,7 @@ const INTERFACE: &str = "IFNAME";
 /// The settings that a configuration asks for. Sysctls are read from the text itself: their names keep their case.
 pub(crate) fn settings(
     config: &Object<'_>,
-    args: Args,
+    args: &Args,
     text: &str,
     ifname: &IfName,
 ) -> Result<InterfaceSettings, Error> {

@@ -80,7 +80,7 @@ pub(crate) struct Target {
     /// Bits per second from the namespace
     #[arg(long, value_name = "RATE")]
     egress_rate: Option<u64>,
-    /// An argument for CNI_ARGS: KEY=VALUE; may be repeated
+    /// An argument for `CNI_ARGS`: KEY=VALUE; may be repeated
     #[arg(long = "arg", value_name = "PAIR")]
     args: Vec<String>,
     /// More capability arguments, as a JSON object

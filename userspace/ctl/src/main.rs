@@ -69,7 +69,7 @@ enum Verb {
     },
     /// Attach, detach and check namespaces as a runtime does, by the plugins of a network's configuration
     #[command(subcommand)]
-    Cni(cni::Verb),
+    Cni(Box<cni::Verb>),
     /// Show the versions of this program and of the agent
     Version,
 }
@@ -170,7 +170,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             let ports: Vec<PortView> = get(client, path::HOSTPORTS)?.decode()?;
             Ok(render::ports(&ports, port, now()))
         }
-        Verb::Cni(verb) => cni::run(verb),
+        Verb::Cni(verb) => cni::run(*verb),
         Verb::Version => {
             let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));
             let agent = agent.map(|status| status.version);

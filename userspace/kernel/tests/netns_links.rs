@@ -58,10 +58,10 @@ fn a_veth_is_made_with_its_peer_in_the_pod_and_set_up_in_and_out() {
 
         let scope = Scope::Attachment(Box::new(attachment.clone()));
         let seen = host.observe(&scope).unwrap();
-        let end = &seen.links[attachment.host_link().name()];
+        let end = &seen.links[host_of(&attachment).name()];
         assert_eq!(end.addresses, [], "no link-local address on a bridge port");
         let seen = look(&mut host, &scope);
-        let end = &seen.links[attachment.host_link().name()];
+        let end = &seen.links[host_of(&attachment).name()];
         let bridge = &seen.links[&bridge().name];
         assert_eq!(end.kind, LinkKind::Veth);
         assert_eq!(end.mac, Some(attachment.key.host_mac()));
@@ -82,7 +82,7 @@ fn a_veth_is_made_with_its_peer_in_the_pod_and_set_up_in_and_out() {
 
         // The same links in the view of the whole node.
         let whole = observe(&mut host);
-        assert_eq!(whole.links[attachment.host_link().name()], *end);
+        assert_eq!(whole.links[host_of(&attachment).name()], *end);
         assert_eq!(whole.links[&link("cbr0")], *bridge);
 
         let told = run_in(&netns, "ip addr show");
@@ -192,7 +192,7 @@ fn a_taken_name_is_told_apart_and_nothing_of_the_pair_stays() {
         assert_eq!(run("ip -o link").lines().count(), 1);
         run_in(&netns, "ip link del eth0");
 
-        let name = attachment.host_link();
+        let name = host_of(&attachment);
         run(&format!("ip link add {name} type bridge"));
         let error = host.execute(&step).unwrap_err();
         assert!(error.is_taken());
@@ -207,7 +207,7 @@ fn what_is_not_ours_by_its_alias_is_not_deleted() {
         let mut host = node.host();
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
-        let name = attachment.host_link();
+        let name = host_of(&attachment);
         run(&format!("ip link add {name} type veth peer name other"));
         assert_eq!(
             errno(host.execute(&delete(&attachment))),
@@ -239,7 +239,7 @@ fn what_an_agent_left_unsigned_is_finished_or_deleted() {
         let mut host = node.host();
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
-        let (name, mac) = (attachment.host_link(), attachment.key.host_mac());
+        let (name, mac) = (host_of(&attachment), attachment.key.host_mac());
         run(&format!(
             "ip link add {name} address {mac} type veth peer name other"
         ));
@@ -290,7 +290,7 @@ fn deletion_does_not_wait_for_a_vanished_namespace() {
         let seen = host.observe(&scope).unwrap();
         assert_eq!(seen.pod, None);
         assert!(seen.netns.is_empty());
-        assert!(!seen.links.contains_key(attachment.host_link().name()));
+        assert!(!seen.links.contains_key(host_of(&attachment).name()));
     });
 }
 
@@ -304,10 +304,7 @@ fn a_deleted_veth_is_gone_when_the_step_returns() {
             let attachment = attachment(&netns, number);
             execute(&mut host, &pod_steps(&attachment));
             execute(&mut host, &[delete(&attachment)]);
-            assert!(!succeeds(&format!(
-                "ip link show {}",
-                attachment.host_link()
-            )));
+            assert!(!succeeds(&format!("ip link show {}", host_of(&attachment))));
             assert_eq!(run_in(&netns, "ip -o link").lines().count(), 1);
         }
     });

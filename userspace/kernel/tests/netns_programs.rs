@@ -128,7 +128,7 @@ fn foreign_filters_and_qdiscs_survive() {
         let mut stranger = Stranger::new(node);
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
-        let name = attachment.host_link();
+        let name = model::ManagedLink::of(&attachment.key);
         let sides = [TcAttachType::Ingress, TcAttachType::Egress];
         execute(&mut host, &[Step::CreateVeth(veth(&attachment))]);
         run(&format!("tc qdisc add dev {name} clsact"));
@@ -163,7 +163,7 @@ fn a_foreign_filter_with_our_priority_and_handle_is_not_replaced() {
         let mut stranger = Stranger::new(node);
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
-        let name = attachment.host_link();
+        let name = model::ManagedLink::of(&attachment.key);
         execute(&mut host, &[Step::CreateVeth(veth(&attachment))]);
         run(&format!("tc qdisc add dev {name} clsact"));
         stranger.filter(name.name().as_str(), TcAttachType::Ingress, 49_000);

@@ -70,9 +70,8 @@ impl Delegates {
             saved,
         };
         match environment.command {
-            Command::Gc | Command::Version => {}
             Command::Del if found.saved.exists() => found.networks = found.recall(environment)?,
-            Command::Del => {}
+            Command::Del | Command::Gc | Command::Version => {}
             Command::Status => {
                 let own: IfName = "eth0".parse().map_err(|_| Error::internal("a name"))?;
                 for delegate in cni::delegates(config, &own)? {

@@ -159,9 +159,10 @@ fn refused(refusal: &Refusal) -> Error {
 
 /// Not with the kernel's words: containerd takes some of them for "already gone" (BEHAVIOURS C3).
 fn failed(error: &io::Error) -> Error {
-    let why = match error.kind() {
-        ErrorKind::AlreadyExists => "an address was taken meanwhile".to_owned(),
-        kind => kind.to_string(),
+    let why = if error.kind() == ErrorKind::AlreadyExists {
+        "an address was taken meanwhile".to_owned()
+    } else {
+        error.kind().to_string()
     };
     Error::io(format!("the leases cannot be changed: {why}"))
 }

@@ -49,6 +49,24 @@ pub(super) fn ensure_guests(apt: &mut Apt<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Container runtimes, what they execute, and what their images are made of. crun and conmon are podman's, runc is
+/// containerd's.
+const RUNTIMES: [(&str, &str); 6] = [
+    ("podman", "podman"),
+    ("crun", "crun"),
+    ("conmon", "conmon"),
+    ("containerd", "containerd"),
+    ("runc", "runc"),
+    ("busybox", "busybox-static"),
+];
+
+pub(super) fn ensure_runtimes(apt: &mut Apt<'_>) -> Result<()> {
+    let missing = RUNTIMES.iter();
+    let missing = missing.filter(|(program, _)| privilege::find(program).is_none());
+    let missing: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    apt.install("test with container runtimes", &missing)
+}
+
 pub(super) fn ensure(steps: &Steps, apt: &mut Apt<'_>) -> Result<()> {
     let mut missing: Vec<&str> = PROGRAMS
         .iter()

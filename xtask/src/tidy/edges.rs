@@ -32,7 +32,10 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
             "store",
         ],
     ),
-    ("plugin", &["api", "cni", "lease-files", "model", "planner"]),
+    (
+        "plugin",
+        &["api", "cni", "invoke", "lease-files", "model", "planner"],
+    ),
     ("ctl", &["abi", "api", "cni", "invoke", "model"]),
 ];
 

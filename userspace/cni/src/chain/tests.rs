@@ -180,10 +180,11 @@ fn a_policy_that_we_do_not_enforce_is_refused_by_name() {
 }
 
 fn tuned(settings: &Value, args: &str) -> Result<InterfaceSettings, Error> {
-    match read_with(Plugin::Tuning, Command::Add, args, &chained(settings))?.wish {
-        Wish::Settings(settings) => Ok(*settings),
-        other => panic!("{other:?}"),
-    }
+    let request = read_with(Plugin::Tuning, Command::Add, args, &chained(settings))?;
+    let Wish::Settings(settings) = request.wish else {
+        panic!("{:?}", request.wish);
+    };
+    Ok(*settings)
 }
 
 #[test]

@@ -79,10 +79,7 @@ impl World {
                 self.link_mut(link)?.promiscuous = *on;
                 Ok(())
             }
-            Step::SetUp { link } => {
-                self.link_mut(link)?.up = true;
-                Ok(())
-            }
+            Step::SetUp { link } => self.link_mut(link).map(|link| link.up = true),
             Step::AddAddress { link, address } => self.add_address(link, *address),
             Step::RemoveAddress { link, address } => {
                 if let Some(link) = self.links.get_mut(link) {

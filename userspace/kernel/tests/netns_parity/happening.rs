@@ -70,7 +70,7 @@ pub(crate) enum PodStep {
 
 /// A pod's step, for the pod as it is in one of the worlds.
 pub(crate) fn steps_of_pod(attachment: &Attachment, step: &PodStep) -> Vec<Step> {
-    let host = attachment.host_link();
+    let host = model::ManagedLink::of(&attachment.key);
     let entries = planner::attachment_entries(attachment).into_iter();
     let claims = planner::attachment_claims(attachment).into_iter();
     let generation = attachment.generation;

@@ -287,6 +287,7 @@ pub(crate) fn attachment(netns: &Netns, number: u8) -> Attachment {
         masquerade: true,
         hairpin: true,
         port: model::PortOptions::default(),
+        adopted: None,
         slot: number.into(),
         generation: 1,
     }
@@ -295,7 +296,7 @@ pub(crate) fn attachment(netns: &Netns, number: u8) -> Attachment {
 /// The veth of an attachment.
 pub(crate) fn veth(attachment: &Attachment) -> VethSpec {
     VethSpec {
-        host: attachment.host_link(),
+        host: host_of(attachment),
         alias: attachment.alias(),
         host_mac: attachment.key.host_mac(),
         pod: attachment.key.ifname.clone(),
@@ -335,7 +336,7 @@ pub(crate) fn uplink_hooks() -> BTreeSet<Hook> {
 /// The steps that attach programs to the host's end of an attachment.
 pub(crate) fn attach(attachment: &Attachment) -> Step {
     Step::Attach {
-        link: attachment.host_link().name().clone(),
+        link: model::ManagedLink::of(&attachment.key).name().clone(),
         hooks: pod_hooks(),
     }
 }
@@ -346,7 +347,7 @@ pub(crate) fn pod_steps(attachment: &Attachment) -> Vec<Step> {
         Step::CreateVeth(veth(attachment)),
         attach(attachment),
         Step::JoinBridge {
-            link: attachment.host_link(),
+            link: host_of(attachment),
             bridge: attachment.bridge.clone(),
             hairpin: attachment.hairpin,
             options: attachment.port.clone(),
@@ -358,7 +359,7 @@ pub(crate) fn pod_steps(attachment: &Attachment) -> Vec<Step> {
 /// What takes an attachment's veth away.
 pub(crate) fn delete(attachment: &Attachment) -> Step {
     Step::DeleteVeth {
-        link: attachment.host_link(),
+        link: host_of(attachment),
         alias: attachment.alias(),
     }
 }
@@ -371,4 +372,9 @@ pub(crate) fn link(name: &str) -> IfName {
 /// A path of a namespace.
 pub(crate) fn netns_path(text: &str) -> NetnsPath {
     parse(text)
+}
+
+/// The host's end that we make for an attachment.
+pub(crate) fn host_of(attachment: &Attachment) -> model::ManagedLink {
+    model::ManagedLink::of(&attachment.key)
 }

@@ -1,0 +1,269 @@
+//! Container runtimes of others, inside of a sandbox: podman, and containerd by its own tool and by CRI.
+//!
+//! Their images are made of busybox, their state is below the sandbox's `/run`, and they get the plugins and the
+//! configurations that a test says. Containers need no cgroups: the machine's own are not touched.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::{Machine, Process, until};
+
+/// The one image: a web server on port 80, which says `ok`.
+pub const IMAGE: &str = "registry.k8s.io/pause:3.6";
+
+const NETS: &str = "/run/nets";
+const SOCKET: &str = "/run/containerd.sock";
+const BUSYBOX: &str = "/bin/busybox";
+const APPLETS: [&str; 6] = ["httpd", "ip", "ping", "sh", "sleep", "wget"];
+
+/// podman, of version 4 with CNI.
+#[derive(Debug)]
+pub struct Podman {
+    node: Machine,
+}
+
+impl Podman {
+    /// A podman that finds plugins in `folder`, with `network` as its only one.
+    pub fn new(node: &Machine, folder: &Path, network: &Value) -> Result<Self> {
+        put(node, &format!("{NETS}/10.conflist"), &network.to_string())?;
+        let name = network["name"].as_str().context("a network has a name")?;
+        let settings = format!(
+            "[network]\nnetwork_backend = \"cni\"\ncni_plugin_dirs = [\"{}\"]\nnetwork_config_dir = \"{NETS}\"\n\
+             default_network = \"{name}\"\n\
+             [engine]\nruntime = \"crun\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
+             enable_port_reservation = false\n\
+             [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\nlog_driver = \"k8s-file\"\n",
+            folder.display()
+        );
+        put(node, "/run/containers.conf", &settings)?;
+        let podman = Self { node: node.clone() };
+        podman.make_image()?;
+        Ok(podman)
+    }
+
+    /// Calls podman.
+    pub fn call(&self, line: &str) -> Result<String> {
+        self.node.call(&format!(
+            "env CONTAINERS_CONF=/run/containers.conf podman --root /run/podman/root --runroot /run/podman/run \
+             --storage-driver vfs {line}"
+        ))
+    }
+
+    /// Starts the web server under a name, with more of podman's flags.
+    pub fn run(&self, name: &str, flags: &str) -> Result<()> {
+        unified_cgroups(&self.node)?;
+        self.call(&format!(
+            "run --detach --cgroups=disabled --name {name} {flags} {IMAGE}"
+        ))
+        .map(drop)
+    }
+
+    fn make_image(&self) -> Result<()> {
+        let root = "/run/image/root";
+        self.node.call(&format!("mkdir -p {root}/bin {root}/www"))?;
+        self.node
+            .call(&format!("cp {BUSYBOX} {root}/bin/busybox"))?;
+        for applet in APPLETS {
+            self.node
+                .call(&format!("ln -s busybox {root}/bin/{applet}"))?;
+        }
+        put(&self.node, "/run/image/root/www/index.html", "ok")?;
+        self.node
+            .call(&format!("tar -C {root} -cf /run/image/root.tar ."))?;
+        let change = r#"CMD ["/bin/httpd","-f","-p","80","-h","/www"]"#;
+        let mut words = vec!["env", "CONTAINERS_CONF=/run/containers.conf", "podman"];
+        words.extend(["--root", "/run/podman/root", "--runroot", "/run/podman/run"]);
+        words.extend([
+            "--storage-driver",
+            "vfs",
+            "import",
+            "--quiet",
+            "--change",
+            change,
+        ]);
+        words.extend(["/run/image/root.tar", IMAGE]);
+        self.node.call_words(&words).map(drop)
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        let _gone = self.call("rm --force --time 0 --all");
+    }
+}
+
+/// containerd.
+#[derive(Debug)]
+pub struct Containerd {
+    node: Machine,
+    _process: Process,
+}
+
+impl Containerd {
+    /// A containerd whose CRI finds plugins in `folder`, with `network` as its only one. `podman` lends the image.
+    pub fn start(podman: &Podman, folder: &Path) -> Result<Self> {
+        let node = &podman.node;
+        let settings = format!(
+            "version = 2\nroot = \"/run/containerd/root\"\nstate = \"/run/containerd/state\"\n\
+             [grpc]\naddress = \"{SOCKET}\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{IMAGE}\"\ndisable_cgroup = true\n\
+             disable_apparmor = true\nrestrict_oom_score_adj = true\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"native\"\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"{}\"\nconf_dir = \"{NETS}\"\n",
+            folder.display()
+        );
+        put(node, "/run/containerd.toml", &settings)?;
+        let process = Process::start(node, &["containerd", "--config", "/run/containerd.toml"])?;
+        let containerd = Self {
+            node: node.clone(),
+            _process: process,
+        };
+        until("containerd serves", || Ok(containerd.ctr("version").ok()))?;
+        podman.call(&format!("save --quiet --output /run/image.tar {IMAGE}"))?;
+        for namespace in ["k8s.io", "default"] {
+            containerd.ctr(&format!(
+                "--namespace {namespace} images import --snapshotter native /run/image.tar"
+            ))?;
+        }
+        Ok(containerd)
+    }
+
+    /// Calls containerd's own tool.
+    pub fn ctr(&self, line: &str) -> Result<String> {
+        self.node.call(&format!("ctr --address {SOCKET} {line}"))
+    }
+
+    /// CRI `RunPodSandbox`: returns the sandbox's ID. `ports` are pairs of the node's port and the pod's, by TCP.
+    pub fn run_pod(&self, name: &str, ports: &[(u16, u16)]) -> Result<String> {
+        let mut config = text(
+            1,
+            [text(1, name), text(2, name), text(3, "default")].concat(),
+        );
+        config.extend(text(2, name));
+        config.extend(text(3, "/run/containerd/logs"));
+        for (host, container) in ports {
+            let port = [
+                number(2, u64::from(*container)),
+                number(3, u64::from(*host)),
+            ]
+            .concat();
+            config.extend(text(5, &port));
+        }
+        let answer = self.cri("RunPodSandbox", &text(1, &config))?;
+        let id = strings(&answer).next().context("no ID in the answer")?;
+        Ok(String::from_utf8(id.to_vec())?)
+    }
+
+    /// CRI `PodSandboxStatus`, as bytes in which the pod's addresses can be looked for.
+    pub fn pod_status(&self, id: &str) -> Result<String> {
+        let answer = self.cri("PodSandboxStatus", &text(1, id))?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// CRI `StopPodSandbox` and `RemovePodSandbox`.
+    pub fn remove_pod(&self, id: &str) -> Result<()> {
+        self.cri("StopPodSandbox", &text(1, id))?;
+        self.cri("RemovePodSandbox", &text(1, id)).map(drop)
+    }
+
+    /// One call by gRPC: a message behind its length, over HTTP/2.
+    fn cri(&self, method: &str, message: &[u8]) -> Result<Vec<u8>> {
+        let mut request = vec![0];
+        request.extend(u32::try_from(message.len())?.to_be_bytes());
+        request.extend(message);
+        self.node
+            .run(|| std::fs::write("/run/cri.request", &request))?;
+        self.node.call(&format!(
+            "curl --silent --show-error --http2-prior-knowledge --unix-socket {SOCKET} --max-time 60 \
+             --header content-type:application/grpc --header te:trailers --data-binary @/run/cri.request \
+             --dump-header /run/cri.head --output /run/cri.answer http://localhost/runtime.v1.RuntimeService/{method}"
+        ))?;
+        let head = self.node.call("cat /run/cri.head")?;
+        if !head.contains("grpc-status: 0") {
+            bail!("{method}: {head}");
+        }
+        let answer = self.node.run(|| std::fs::read("/run/cri.answer"))?;
+        ensure!(answer.len() >= 5, "{method}: a short answer");
+        Ok(answer[5..].to_vec())
+    }
+
+    fn pods(&self) -> Result<Vec<String>> {
+        let answer = self.cri("ListPodSandbox", &[])?;
+        let pods = strings(&answer).filter_map(|pod| strings(pod).next());
+        pods.map(|id| Ok(String::from_utf8(id.to_vec())?)).collect()
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        for id in self.pods().unwrap_or_default() {
+            let _gone = self.remove_pod(&id);
+        }
+        let _gone = self.ctr("task kill --all --signal 9 web");
+    }
+}
+
+/// A length-delimited field of a message.
+fn text(field: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    let bytes = bytes.as_ref();
+    let mut encoded = vec![field << 3 | 2];
+    encoded.extend(varint(bytes.len() as u64));
+    encoded.extend(bytes);
+    encoded
+}
+
+fn number(field: u8, value: u64) -> Vec<u8> {
+    let mut encoded = vec![field << 3];
+    encoded.extend(varint(value));
+    encoded
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    while value >= 0x80 {
+        encoded.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    encoded.push(value.to_le_bytes()[0]);
+    encoded
+}
+
+/// The length-delimited fields at the beginning of a message.
+fn strings(mut message: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (tag, rest) = message.split_first()?;
+        let (length, rest) = read_varint(rest)?;
+        if tag & 7 != 2 || rest.len() < length {
+            return None;
+        }
+        let (field, rest) = rest.split_at(length);
+        message = rest;
+        Some(field)
+    })
+}
+
+fn read_varint(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let end = bytes.iter().position(|byte| byte & 0x80 == 0)?;
+    let digits = bytes[..=end].iter().rev();
+    let value = digits.fold(0, |value, byte| value << 7 | usize::from(byte & 0x7f));
+    Some((value, &bytes[end + 1..]))
+}
+
+/// crun takes the hierarchy of version 2 only when there is nothing else. Of the sandbox's mounts, and nobody else's.
+fn unified_cgroups(node: &Machine) -> Result<()> {
+    let kind = node.call("stat --file-system --format %T /sys/fs/cgroup")?;
+    if kind.trim() == "cgroup2fs" {
+        return Ok(());
+    }
+    node.call("mount -t cgroup2 none /sys/fs/cgroup").map(drop)
+}
+
+fn put(node: &Machine, path: &str, text: &str) -> Result<()> {
+    node.run(|| {
+        let folder = Path::new(path).parent().context("a folder")?;
+        std::fs::create_dir_all(folder)?;
+        Ok(std::fs::write(path, text)?)
+    })
+}

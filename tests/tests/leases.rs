@@ -1,0 +1,98 @@
+//! host-local's leases on disk, which the reference plugin and ours share.
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+use e2e::chain::{Chain, Maker, folder};
+use e2e::{Answer, Call, Config, Sandbox, Verb, addresses};
+use serde_json::{Value, json};
+
+const BOTH: [Maker; 2] = [Maker::Reference, Maker::Ours];
+
+/// host-local of either maker, as a plugin delegates to it: with a configuration that is mostly meant for others.
+fn host_local(sandbox: &Sandbox, verb: Verb, maker: Maker, container: &str) -> Result<Answer> {
+    let config = json!({
+        "cniVersion": "1.0.0", "name": "pool", "type": "other", "vlan": 7,
+        "ipam": { "type": "host-local", "dataDir": "/run/leases", "routes": [{ "dst": "0.0.0.0/0" }],
+                  "ranges": [[{ "subnet": "10.7.0.0/29" }], [{ "subnet": "fd00:7::/64" }]] },
+    });
+    let call = Call::new(verb, container, "/run/netns/none", &Config(config));
+    call.run_at(&sandbox.node, &folder(maker)?.join("host-local"))
+}
+
+/// The keys of a result. Later releases of the reference leave an empty `dns` out.
+fn keys(result: &Value) -> Vec<String> {
+    let object = result.as_object().into_iter().flatten();
+    let told = object.filter(|(key, _)| *key != "dns");
+    told.map(|(key, _)| key.clone()).collect()
+}
+
+/// BEHAVIOURS R8, R10, R11
+#[test]
+fn both_give_addresses_of_one_pool_in_turn() -> Result<()> {
+    let sandbox = Sandbox::new()?;
+    let mut results = Vec::new();
+    for (number, maker) in BOTH.into_iter().chain(BOTH).enumerate() {
+        let container = format!("c{number}");
+        let result = host_local(&sandbox, Verb::Add, maker, &container)?.result()?;
+        let last = number + 2;
+        assert_eq!(result["ips"][0]["address"], format!("10.7.0.{last}/29"));
+        assert_eq!(result["ips"][1]["address"], format!("fd00:7::{last}/64"));
+        results.push(result);
+        for checker in BOTH {
+            host_local(&sandbox, Verb::Check, checker, &container)?.success()?;
+        }
+    }
+    assert_eq!(keys(&results[0]), keys(&results[1]));
+    let files = "/run/leases/pool/10.7.0.2 /run/leases/pool/10.7.0.3";
+    let files = sandbox.node.call(&format!("cat -v {files}"))?;
+    assert_eq!(files.matches("^M").count(), 2, "{files}");
+
+    host_local(&sandbox, Verb::Add, Maker::Ours, "c4")?.result()?;
+    for maker in BOTH {
+        let full = host_local(&sandbox, Verb::Add, maker, "c5")?.error()?;
+        let words = "no IP addresses available in range set: 10.7.0.1-10.7.0.6";
+        assert!(full.msg.contains(words), "{full:?}");
+    }
+    for number in 0..5 {
+        let container = format!("c{number}");
+        host_local(&sandbox, Verb::Del, BOTH[number % 2], &container)?.success()?;
+        host_local(&sandbox, Verb::Del, Maker::Ours, &container)?.success()?;
+    }
+    let left = sandbox.node.call("ls /run/leases/pool")?;
+    assert!(!left.lines().any(|name| name.starts_with("10.7")), "{left}");
+    Ok(())
+}
+
+/// BEHAVIOURS R11: from the reference plugin to ours and back.
+#[test]
+fn leases_of_the_reference_are_respected_and_ours_can_be_read_by_it() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let config = |maker| {
+        let settings = json!({
+            "type": "bridge", "bridge": "br7", "isGateway": true,
+            "ipam": { "type": "host-local", "dataDir": "/run/leases", "subnet": "10.7.0.0/24" },
+        });
+        Chain::new("1.0.0", "net").with(maker, settings)
+    };
+    let mut pods = Vec::new();
+    for (number, maker) in [Maker::Reference, Maker::Ours, Maker::Reference]
+        .into_iter()
+        .enumerate()
+    {
+        let pod = sandbox.machine(&format!("pod{number}"))?;
+        let result = config(maker).add(&sandbox.node, &pod)?;
+        let expected = IpAddr::from([10, 7, 0, u8::try_from(number)? + 2]);
+        assert_eq!(addresses(&result)?, [expected]);
+        pods.push((maker, pod, result));
+    }
+    for (maker, pod, result) in &pods {
+        config(*maker).del(&sandbox.node, pod, result)?;
+    }
+    let left = sandbox.node.call("ls /run/leases/net")?;
+    assert!(
+        !left.contains("10.7.0.2\n") && !left.contains("10.7.0.3"),
+        "{left}"
+    );
+    Ok(())
+}
