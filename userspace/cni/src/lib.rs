@@ -36,6 +36,7 @@ mod refused;
 mod request;
 mod runtime;
 mod static_ipam;
+pub mod testing;
 mod tuning;
 mod version;
 

@@ -1,0 +1,56 @@
+//! What fuzzing begins with, replayed: requests and configurations as runtimes write them, and whatever broke a reader once.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+
+/// The files of a target's corpus.
+fn corpus(target: &str) -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus");
+    let files = fs::read_dir(folder.join(target)).unwrap();
+    let files = files.map(|file| {
+        let path = file.unwrap().path();
+        let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+        (path.display().to_string(), text)
+    });
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    assert!(!files.is_empty(), "the corpus of {target} has files");
+    files
+}
+
+#[test]
+fn every_request_of_the_corpus_is_read_or_refused() {
+    for (_, text) in corpus("request") {
+        cni::testing::request(&text);
+    }
+    for (_, text) in corpus("list").into_iter().chain(corpus("api")) {
+        cni::testing::texts(&text);
+    }
+}
+
+/// What real runtimes send is not only survived but understood.
+#[test]
+fn every_request_of_a_runtime_is_granted() {
+    let recorded = corpus("request").into_iter();
+    let recorded: Vec<_> = recorded
+        .filter(|(path, _)| path.contains("podman") || path.contains("containerd"))
+        .collect();
+    assert!(recorded.len() >= 8, "{recorded:?}");
+    for (path, text) in recorded {
+        let (line, config) = text.split_once('\n').unwrap();
+        let words: Vec<&str> = line.splitn(3, ' ').collect();
+        let environment = cni::Environment {
+            command: words[1].parse().unwrap(),
+            container_id: "c1".to_owned(),
+            netns: "/run/netns/c1".to_owned(),
+            ifname: "eth0".to_owned(),
+            args: words[2].to_owned(),
+            path: "/opt/cni/bin".to_owned(),
+        };
+        let plugin = cni::Plugin::of_program(words[0]);
+        let read = cni::Request::read(plugin, &environment, config);
+        assert!(read.is_ok(), "{path}: {read:?}");
+    }
+}
