@@ -133,6 +133,11 @@ impl Matrix {
         })
     }
 
+    /// The node.
+    pub fn node(&self) -> &Machine {
+        &self.sandbox.node
+    }
+
     /// Goes every way from one origin, by the protocols that need sockets.
     pub fn dial(&self, origin: Origin) -> Result<Vec<Cell>> {
         let mut cells = Vec::new();

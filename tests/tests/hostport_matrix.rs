@@ -1,4 +1,5 @@
-//! BEHAVIOURS K30-K35, R12-R15, E-4: hostports from everywhere. One test for each place that a client may be in.
+//! BEHAVIOURS K32, R13, rows 31, 32, 35 to 37 and 41: hostports from everywhere. One test for each place that a client may
+//! be in.
 
 use anyhow::{Result, ensure};
 use e2e::matrix::{Cell, Matrix, Origin};
@@ -22,6 +23,7 @@ fn failure(cell: &Cell) -> Option<String> {
     Some(format!("{protocol} {}, {host_ip}: {error:#}", cell.dialled))
 }
 
+/// BEHAVIOURS row 41: the client keeps its address.
 #[test]
 fn another_machine_reaches_hostports_as_itself() -> Result<()> {
     holds(Origin::World)
@@ -37,6 +39,7 @@ fn a_pod_of_another_network_reaches_hostports_as_itself() -> Result<()> {
     holds(Origin::Far)
 }
 
+/// BEHAVIOURS R14, E-11, row 37.
 #[test]
 fn a_pod_reaches_its_own_hostport_as_its_gateway() -> Result<()> {
     holds(Origin::Itself)
@@ -47,7 +50,23 @@ fn a_process_of_the_node_reaches_hostports_by_the_nodes_address() -> Result<()> 
     holds(Origin::Node)
 }
 
+/// BEHAVIOURS K33, R14, rows 35 and 36.
 #[test]
 fn a_process_of_the_node_reaches_hostports_by_the_loopback() -> Result<()> {
     holds(Origin::Loopback)
+}
+
+/// BEHAVIOURS K33, R14, row 35: what the loopback's addresses mean is not opened to neighbours for it.
+#[test]
+fn no_interface_routes_the_loopbacks_addresses() -> Result<()> {
+    let matrix = Matrix::start()?;
+    matrix.dial(Origin::Loopback)?;
+    let shown = matrix.node().call_words(&[
+        "sh",
+        "-c",
+        "grep -H . /proc/sys/net/ipv4/conf/*/route_localnet",
+    ])?;
+    ensure!(shown.lines().count() > 5, "{shown}");
+    ensure!(shown.lines().all(|line| line.ends_with(":0")), "{shown}");
+    Ok(())
 }

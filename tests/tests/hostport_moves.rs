@@ -26,7 +26,7 @@ const PORTS: [Mapping; 2] = [
 /// A node with two pods that may have the port, one after the other.
 struct Stage {
     sandbox: Sandbox,
-    _agent: Agent,
+    agent: Agent,
     first: Pod,
     second: Pod,
 }
@@ -37,7 +37,7 @@ impl Stage {
         let (first, second) = (sandbox.pod("first")?, sandbox.pod("second")?);
         Ok(Self {
             sandbox,
-            _agent: agent,
+            agent,
             first,
             second,
         })
@@ -53,6 +53,13 @@ fn listener(pod: &Pod) -> Result<UdpSocket> {
     let socket = pod.machine.run(|| UdpSocket::bind("[::]:80"))?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     Ok(socket)
+}
+
+/// What an operator would look at where nothing arrives.
+fn state(agent: &Agent) -> String {
+    agent
+        .get("/v1/counters")
+        .map_or_else(|error| error.to_string(), |counters| counters.to_string())
 }
 
 fn heard(socket: &UdpSocket) -> Result<(u32, SocketAddr)> {
@@ -189,6 +196,7 @@ fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> 
     let mut stage = Stage::set()?;
     let ears = [Ears::of(&stage.first)?, Ears::of(&stage.second)?];
     let world = stage.sandbox.world.clone();
+    let agent = &stage.agent;
     let clients = clients(&stage.sandbox)?;
     for turn in 0..MOVES {
         let family = usize::from(turn % 4 > 1);
@@ -200,7 +208,8 @@ fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> 
         Stage::publish(pod)?;
         for (client, node) in clients.iter().zip(NODE) {
             client.send_to(&turn.to_be_bytes(), (node, 8080))?;
-            let arrived = heard(&owner.datagrams).with_context(|| format!("move {turn}"))?;
+            let arrived = heard(&owner.datagrams)
+                .with_context(|| format!("move {turn}, {node}: {}", state(agent)))?;
             ensure!(arrived == (turn, client.local_addr()?), "{arrived:?}");
         }
         let to = SocketAddr::new(NODE[family], 8080);

@@ -63,7 +63,7 @@ fn can_bind(node: &Machine, address: &str) -> bool {
     node.run(|| std::net::TcpListener::bind(address).is_ok())
 }
 
-/// BEHAVIOURS K31.
+/// BEHAVIOURS K31, row 33.
 #[test]
 fn a_hostport_is_held_by_sockets_and_serves_all_the_same() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -83,6 +83,7 @@ fn a_hostport_is_held_by_sockets_and_serves_all_the_same() -> Result<()> {
     Ok(())
 }
 
+/// BEHAVIOURS K31, row 33.
 #[test]
 fn a_port_of_a_process_is_refused_by_name_and_nothing_is_left() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -108,6 +109,7 @@ fn a_port_of_a_process_is_refused_by_name_and_nothing_is_left() -> Result<()> {
     assert_no_residue(&before, &Residue::of(&sandbox.node, &[&pod.machine])?)
 }
 
+/// BEHAVIOURS rows 33 and 34: one owner, so that no rule of another time can win.
 #[test]
 fn a_port_of_another_pod_is_refused_by_name() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -126,6 +128,7 @@ fn a_port_of_another_pod_is_refused_by_name() -> Result<()> {
     Ok(())
 }
 
+/// BEHAVIOURS K31, row 33.
 #[test]
 fn a_killed_agents_ports_serve_on_and_are_held_again_after_its_restart() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
@@ -221,24 +224,48 @@ fn the_agent_tells_whose_each_port_is() -> Result<()> {
     Ok(())
 }
 
+/// Whatever the mapping calls the addresses: a particular one counts for itself, and not for the wildcard beside it.
 #[test]
 fn the_agent_tells_how_many_flows_go_through_each_port() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
-    let (_pod, _echo) = server(&sandbox, "server")?;
+    let mut pod = sandbox.pod("server")?;
+    let mapping = |port: u16, host: &str, protocol: &str| json!({ "hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": host });
+    let mappings = [
+        mapping(8080, "", "tcp"),
+        mapping(8080, "", "udp"),
+        mapping(8081, "0.0.0.0", "tcp"),
+        mapping(8081, "::", "tcp"),
+        mapping(8082, "", "tcp"),
+        mapping(8082, "192.0.2.1", "tcp"),
+    ];
+    pod.add_with(Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings })))?;
+    let _echo = Echo::start(&pod.machine, 80)?;
     let flows = || -> Result<Vec<u64>> {
         let list = ports(&agent)?;
         list.iter()
             .map(|port| port["flows"].as_u64().context("a number"))
             .collect()
     };
-    assert_eq!(flows()?, [0, 0]);
-    let to = |family: usize| SocketAddr::new(NODE[family], 8080);
+    assert_eq!(flows()?, [0; 6]);
+    let [v4, v6] = NODE;
     let mut open = Vec::new();
-    for family in [0, 0, 1] {
-        open.push(tcp_source(&sandbox.world, 0, to(family))?);
+    for (node, port) in [
+        (v4, 8080),
+        (v4, 8080),
+        (v6, 8080),
+        (v4, 8081),
+        (v6, 8081),
+        (v6, 8081),
+        (v4, 8082),
+        (v6, 8082),
+        (v6, 8082),
+        (v6, 8082),
+    ] {
+        open.push(tcp_source(&sandbox.world, 0, SocketAddr::new(node, port))?);
     }
-    udp_source(&sandbox.world, 0, to(0))?;
-    assert_eq!(flows()?, [3, 1]);
+    udp_source(&sandbox.world, 0, SocketAddr::new(v4, 8080))?;
+    // In the order of port, protocol and address, no address first.
+    assert_eq!(flows()?, [3, 1, 1, 2, 3, 1]);
     Ok(())
 }
 

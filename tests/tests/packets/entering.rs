@@ -1,6 +1,8 @@
 //! What enters the node: hostports, pods addressed directly, and packets that claim too much.
 
-use abi::{Address, Direction, DropReason, FlowFlags, Port, Seen, Tuple, protocol};
+use abi::{
+    Address, Direction, DropReason, FlowFlags, Hostport, HostportKey, Port, Seen, Tuple, protocol,
+};
 use anyhow::Result;
 use verdict::Socket;
 use verdict::simulator::Place::{UplinkIn, UplinkOut};
@@ -52,14 +54,14 @@ fn a_hostport_leads_to_the_pod_and_the_client_keeps_its_address() -> Result<()> 
     })
 }
 
+/// BEHAVIOURS row 32.
 #[test]
 fn the_exact_address_wins_over_the_wildcard() -> Result<()> {
     on_bench(|bench| {
         bench.change(|world| {
             let key =
-                abi::HostportKey::wildcard(abi::Family::V4, Port::new(OWN_HOSTPORT), protocol::TCP);
-            let first =
-                abi::HostportKey::wildcard(abi::Family::V4, Port::new(HOSTPORT), protocol::TCP);
+                HostportKey::wildcard(abi::Family::V4, Port::new(OWN_HOSTPORT), protocol::TCP);
+            let first = HostportKey::wildcard(abi::Family::V4, Port::new(HOSTPORT), protocol::TCP);
             let hostport = world.hostports[&first];
             world.hostports.insert(key, hostport);
             world.locals.insert(Address::v4([192, 0, 2, 200]));
@@ -78,6 +80,29 @@ fn the_exact_address_wins_over_the_wildcard() -> Result<()> {
     })
 }
 
+/// BEHAVIOURS row 31: a range is as many ports, and costs a packet nothing.
+#[test]
+fn a_hostport_leads_the_same_way_beside_ten_thousand_others() -> Result<()> {
+    on_bench(|bench| {
+        bench.change(|world| {
+            let any = HostportKey::wildcard(abi::Family::V4, Port::new(HOSTPORT), protocol::TCP);
+            let elsewhere = Hostport {
+                address: example::other_pod()[0],
+                ..world.hostports[&any]
+            };
+            let ports = (20_000..30_000).map(Port::new);
+            let keys =
+                ports.map(|port| HostportKey::wildcard(abi::Family::V4, port, protocol::TCP));
+            world.hostports.extend(keys.map(|key| (key, elsewhere)));
+        })?;
+        let (client, node) = (example::remote()[0], example::node()[0]);
+        let syn = Frame::new(client, node, tcp(50_123, HOSTPORT, flag::SYN));
+        let to_pod = syn.becoming(client, example::pod()[0], tcp(50_123, POD_PORT, flag::SYN));
+        bench.becomes(UplinkIn, &syn, &to_pod)
+    })
+}
+
+/// BEHAVIOURS N1, row 40.
 #[test]
 fn a_wildcard_hostport_is_only_on_the_nodes_own_addresses() -> Result<()> {
     on_bench(|bench| {
@@ -227,6 +252,7 @@ fn a_client_reaches_the_next_pod_when_the_first_is_replaced() -> Result<()> {
     })
 }
 
+/// BEHAVIOURS E-4.
 #[test]
 fn one_client_port_cannot_reach_one_pod_port_twice() -> Result<()> {
     on_bench(|bench| {

@@ -5,17 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use api::{ClaimView, PortView};
 use engine::Ports;
-use model::{PortMapping, Record};
-use planner::{Claim, FlowKind, FlowTable, HeldPorts, Holding, mapping_claims};
+use model::{PortMapping, Protocol, Record};
+use planner::{Claim, FlowKind, FlowTable, HeldPorts, Holding, LiveFlow, mapping_claims};
 
 use crate::view;
 
-/// Live flows by pod, generation, protocol number, and the address and port of the node that was called.
-type Called = BTreeMap<(u32, u32, u8, u16, IpAddr), u64>;
+/// Live flows by slot and generation of the pod, and by the claim that led them there.
+type Led = BTreeMap<(u32, u32, Claim), u64>;
 
 /// Every published port, in the order of port and protocol.
 pub(crate) fn ports(ports: &Ports, flows: &FlowTable) -> Vec<PortView> {
-    let called = called(flows);
+    let led = led(&ports.records, flows);
     let mut all: Vec<(&Record, &PortMapping)> = Vec::new();
     for record in &ports.records {
         let mappings = record.attachment.port_mappings.iter();
@@ -33,42 +33,64 @@ pub(crate) fn ports(ports: &Ports, flows: &FlowTable) -> Vec<PortView> {
     let views = all.into_iter();
     views
         .map(|(record, mapping)| PortView {
-            flows: count(record, mapping, &called),
+            flows: count(record, mapping, &led),
             ..port(record, mapping, &ports.held)
         })
         .collect()
 }
 
-fn called(flows: &FlowTable) -> Called {
-    let mut called = Called::new();
-    for flow in flows
-        .flows()
-        .filter(|flow| flow.kind == FlowKind::Published)
-    {
-        let to = flow.seen.destination;
-        let key = (flow.pod, flow.generation, flow.protocol, to.port(), to.ip());
-        *called.entry(key).or_default() += 1;
+/// One look at each flow. The claim of a particular address leads it, and where there is none that of all addresses.
+fn led(records: &[Record], flows: &FlowTable) -> Led {
+    let mut led = Led::new();
+    for Record { attachment, .. } in records {
+        let claims = attachment.port_mappings.iter();
+        let claims = claims.flat_map(|mapping| mapping_claims(attachment, mapping));
+        led.extend(claims.map(|claim| ((attachment.slot, attachment.generation, claim), 0)));
     }
-    called
+    let published = |flow: &LiveFlow| flow.kind == FlowKind::Published;
+    for flow in flows.flows().filter(published) {
+        let Some(particular) = dialled(&flow) else {
+            continue;
+        };
+        let every = Claim {
+            address: unspecified(particular.address),
+            ..particular
+        };
+        for claim in [particular, every] {
+            if let Some(count) = led.get_mut(&(flow.pod, flow.generation, claim)) {
+                *count += 1;
+                break;
+            }
+        }
+    }
+    led
 }
 
-/// The flows by one mapping; of those by an address that has a mapping of its own, no other counts any.
-fn count(record: &Record, mapping: &PortMapping, called: &Called) -> u64 {
+/// The port of the node that a flow has come by.
+fn dialled(flow: &LiveFlow) -> Option<Claim> {
+    let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter();
+    let mut protocols = protocols.filter(|protocol| protocol.number() == flow.protocol);
+    let to = flow.seen.destination;
+    Some(Claim {
+        address: to.ip(),
+        port: to.port(),
+        protocol: protocols.next()?,
+    })
+}
+
+fn unspecified(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+fn count(record: &Record, mapping: &PortMapping, led: &Led) -> u64 {
     let attachment = &record.attachment;
-    let is_same = |other: &&PortMapping| {
-        other.host_port == mapping.host_port && other.protocol == mapping.protocol
-    };
-    let others = attachment.port_mappings.iter().filter(is_same);
-    let taken: Vec<IpAddr> = others.filter_map(|other| other.host_address).collect();
-    let (pod, generation) = (attachment.slot, attachment.generation);
-    let (protocol, port) = (mapping.protocol.number(), mapping.host_port.get());
-    let key = |address: IpAddr| (pod, generation, protocol, port, address);
-    let first = key(Ipv4Addr::UNSPECIFIED.into());
-    let last = key(Ipv6Addr::from_bits(u128::MAX).into());
-    let flows = called.range(first..=last).filter(|((.., to), _)| {
-        (mapping.host_address).map_or_else(|| !taken.contains(to), |own| own == *to)
-    });
-    flows.map(|(_, count)| count).sum()
+    let claims = mapping_claims(attachment, mapping).into_iter();
+    let counts =
+        claims.filter_map(|claim| led.get(&(attachment.slot, attachment.generation, claim)));
+    counts.sum()
 }
 
 fn port(record: &Record, mapping: &PortMapping, held: &HeldPorts) -> PortView {

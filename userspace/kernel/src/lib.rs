@@ -37,6 +37,7 @@ mod switching;
 mod sysctl;
 mod tables;
 mod tuning;
+mod usable;
 mod xtables;
 
 pub use error::{ObserveError, OpenError, StepError};

@@ -22,7 +22,7 @@ use crate::addresses::Detection;
 use crate::error::{Attempt as _, Failed, is};
 use crate::netlink::{Netlink, Request, open_listener, receive};
 use crate::netns::OpenNetns;
-use crate::{addresses, links, routes, sysctl};
+use crate::{addresses, links, routes, sysctl, usable};
 
 /// The multicast group of IPv6 addresses.
 const IPV6_ADDRESSES: u32 = MulticastGroup::Ipv6Ifaddr as u32;
@@ -101,7 +101,12 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
         spec,
         index,
     }
-    .configure(parts)
+    .configure(parts)?;
+    let addresses = spec.addresses.iter().map(|own| own.address);
+    if let Err(error) = usable::wait(&mut netlink, addresses) {
+        tracing::warn!(%ifname, netns = %netns.path, %error, "the pod is made all the same");
+    }
+    Ok(())
 }
 
 /// Gives a pod's interface another MTU.

@@ -10,6 +10,7 @@
     reason = "the table is what this program is for"
 )]
 
+mod claims;
 mod pace;
 
 use std::collections::BTreeMap;
@@ -113,7 +114,7 @@ fn measure(object: &Path) -> Result<Table> {
             cost.pace = Some(pace);
         }
     }
-    for (claims, pace) in pace::by_claims(&mut loaded).context("cannot measure hostports")? {
+    for (claims, pace) in claims::measure(&mut loaded).context("cannot measure hostports")? {
         println!("a packet to one of {claims} hostports: {pace} ns");
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 
 use abi::maps::{self, programs};
-use abi::{Hostport, HostportKey, Port, protocol};
 use anyhow::{Context as _, Result, anyhow};
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, lpm_trie};
@@ -46,42 +45,8 @@ pub(crate) fn measure(loaded: &mut Ebpf) -> Result<BTreeMap<String, u64>> {
     Ok(paces)
 }
 
-/// Ports of the node that are claimed, and what a packet to the last of them then costs at the uplink.
-///
-/// The pod behind it has gone, so each packet ends where the port has been found, and changes nothing.
-pub(crate) fn by_claims(loaded: &mut Ebpf) -> Result<Vec<(u16, u64)>> {
-    const FIRST: u16 = 10_000;
-    let _counting = enable_stats(Stats::RunTime).context("cannot count run times")?;
-    let (node, remote) = (example::node()[0], example::remote()[0]);
-    let gone = Hostport {
-        address: example::no_pod()[0],
-        port: Port::new(80),
-        pod: example::POD,
-        generation: u32::MAX,
-        ..Hostport::default()
-    };
-    let mut claimed = 0;
-    let mut costs = Vec::new();
-    for claims in [1, 100, 10_000] {
-        for port in FIRST + claimed..FIRST + claims {
-            let key = HostportKey::wildcard(node.family(), Port::new(port), protocol::UDP);
-            insert::<{ size_of::<HostportKey>() }, { size_of::<Hostport>() }>(
-                loaded,
-                maps::HOSTPORTS,
-                &key,
-                &gone,
-            )?;
-        }
-        claimed = claims;
-        let body = Body::Udp(40_000, FIRST + claims - 1, vec![0; 64]);
-        let packet = Frame::new(remote, node, body).bytes();
-        costs.push((claims, pace(loaded, programs::UPLINK_IN, &packet)?));
-    }
-    Ok(costs)
-}
-
 /// The average of many packets, each for itself: repeated, the second one would be what the first one became.
-fn pace(loaded: &mut Ebpf, name: &str, packet: &[u8]) -> Result<u64> {
+pub(crate) fn pace(loaded: &mut Ebpf, name: &str, packet: &[u8]) -> Result<u64> {
     let program = loaded.program_mut(name);
     let program = program.with_context(|| format!("the object has no program {name}"))?;
     let program: &mut SchedClassifier = program.try_into()?;
@@ -124,7 +89,7 @@ fn fill(loaded: &mut Ebpf, world: &World) -> Result<()> {
     Ok(())
 }
 
-fn insert<const K: usize, const V: usize>(
+pub(crate) fn insert<const K: usize, const V: usize>(
     loaded: &mut Ebpf,
     name: &str,
     key: &(impl IntoBytes + Immutable),
