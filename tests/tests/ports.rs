@@ -162,6 +162,19 @@ fn a_port_that_was_taken_while_the_agent_was_away_is_told() -> Result<()> {
     Ok(())
 }
 
+/// BEHAVIOURS R12, K35: not every runtime says again at the end what it has said at the start.
+#[test]
+fn a_del_that_tells_nothing_of_ports_lets_go_of_them_all() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let (pod, _echo) = server(&sandbox, "server")?;
+    let del = pod.prepare(Verb::Del, &Config::new("1.1.0"));
+    del.without("CNI_NETNS").run(&sandbox.node)?.success()?;
+    assert!(holders(&sandbox.node, 8080)?.is_empty());
+    assert_eq!(agent.ctl("ports")?, "No published ports.\n");
+    let (_next, _echo) = server(&sandbox, "next")?;
+    serves(&sandbox)
+}
+
 /// The datapath keeps claimed ports, whether or not somebody holds them.
 #[test]
 fn no_process_of_the_node_gets_a_port_while_the_agent_is_away() -> Result<()> {

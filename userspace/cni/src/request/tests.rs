@@ -150,7 +150,7 @@ fn with(key: &str, value: Value) -> Value {
     config
 }
 
-/// BEHAVIOURS S6, B3: what is not honoured is refused by name, not ignored.
+/// BEHAVIOURS S6, B3, row 42: what is not honoured is refused by name, not ignored.
 #[test]
 fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
     for (key, value) in [

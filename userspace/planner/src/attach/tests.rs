@@ -329,6 +329,7 @@ fn a_wildcard_and_a_particular_address_of_one_port_may_have_different_owners() {
     );
 }
 
+/// BEHAVIOURS R12.
 #[test]
 fn a_repeated_mapping_is_one_mapping_and_a_contradiction_is_refused() {
     let mut wish = intent("c1");
