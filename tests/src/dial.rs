@@ -54,7 +54,7 @@ pub fn dial(
 ) -> Result<Vec<Result<Met>>> {
     let list = targets.iter();
     let list = list.map(|(by, to)| json!([by.name(), to.ip(), to.port()]));
-    let list = Value::from_iter(list).to_string();
+    let list = list.collect::<Value>().to_string();
     let cgroup = cgroup.map(|path| path.display().to_string());
     let mut words = vec!["python3", "-c", DIAL, &list];
     words.extend(cgroup.as_deref());

@@ -115,11 +115,12 @@ impl Matrix {
         let mut far = sandbox.pod("far")?;
         far.add_with(other_network())?;
         let mut elsewhere = sandbox.pod("elsewhere")?;
-        elsewhere.add_with(publish(&HostIp::Specific.to_addresses(&[String::new()])))?;
+        let all = HostIp::Specific.to_addresses(&[String::new()]);
+        elsewhere.add_with(Config::new("1.1.0").map_ports(&all))?;
         let mut servers = Vec::new();
         for kind in HostIp::ALL {
             let mut pod = sandbox.pod(&format!("server-{}", kind.port()))?;
-            pod.add_with(publish(&kind.mappings()))?;
+            pod.add_with(Config::new("1.1.0").map_ports(&kind.mappings()))?;
             let echo = Echo::start(&pod.machine, SERVED)?;
             servers.push((kind, pod, echo));
         }
@@ -239,10 +240,6 @@ fn other_network() -> Config {
         .with("isDefaultGateway", json!(true))
         .with("ipMasq", json!(true))
         .with("ipam", json!({ "type": "host-local", "ranges": ranges }))
-}
-
-fn publish(mappings: &[Value]) -> Config {
-    Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings }))
 }
 
 /// Who saw whom is as promised, ports included.

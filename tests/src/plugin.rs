@@ -77,7 +77,13 @@ impl Config {
                 })
             })
             .collect::<Vec<_>>();
-        self.with("runtimeConfig", json!({ "portMappings": list }))
+        self.map_ports(&list)
+    }
+
+    /// With these ports published, in the runtime's own words.
+    #[must_use]
+    pub fn map_ports(self, mappings: &[Value]) -> Self {
+        self.with("runtimeConfig", json!({ "portMappings": mappings }))
     }
 
     /// With the key set to the value.

@@ -253,24 +253,30 @@ fn a_connection_ends_with_its_pod_and_the_next_one_is_the_next_pods() -> Result<
     Ok(())
 }
 
-/// BEHAVIOURS R12: a `hostIP` that the node does not have yet.
+/// BEHAVIOURS R12: a `hostIP` that the node does not have yet. It is held all the same.
 #[test]
 fn a_port_of_an_address_that_comes_later_is_served_from_then_on() -> Result<()> {
-    const LATE: &str = "192.0.2.77";
+    const LATE: [(&str, &str); 2] = [("192.0.2.77", "/24"), ("2001:db8:1::77", "/64 nodad")];
     let mut stage = Stage::set()?;
-    let mapping = serde_json::json!({
-        "hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": LATE,
-    });
-    let capability = serde_json::json!({ "portMappings": [mapping] });
-    let config = Config::new("1.1.0").with("runtimeConfig", capability);
+    let mapping = |address: &str| {
+        serde_json::json!({
+            "hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": address,
+        })
+    };
+    let mappings = LATE.map(|(address, _)| mapping(address));
+    let config = Config::new("1.1.0").map_ports(&mappings);
     stage.first.add_with(config)?;
+    let ports = stage.agent.get("/v1/hostports")?.to_string();
+    ensure!(ports.matches("\"socket\"").count() >= 2, "{ports}");
     let _echo = Echo::start(&stage.first.machine, 80)?;
-    let to = SocketAddr::new(LATE.parse()?, 8080);
-    let node = &stage.sandbox.node;
-    node.call(&format!("ip address add {LATE}/24 dev up0"))?;
-    until("the address has its hostport", || {
-        Ok(tcp_source(&stage.sandbox.world, 0, to).ok())
-    })?;
-    ensure!(tcp_source(&stage.sandbox.world, 0, SocketAddr::new(NODE[0], 8080)).is_err());
+    let (node, world) = (&stage.sandbox.node, &stage.sandbox.world);
+    for ((late, length), own) in LATE.into_iter().zip(NODE) {
+        node.call(&format!("ip address add {late}{length} dev up0"))?;
+        let to = SocketAddr::new(late.parse()?, 8080);
+        until("the address has its hostport", || {
+            Ok(tcp_source(world, 0, to).ok())
+        })?;
+        ensure!(tcp_source(world, 0, SocketAddr::new(own, 8080)).is_err());
+    }
     Ok(())
 }

@@ -6,7 +6,7 @@ use e2e::{Agent, Answer, Config, Pod, Residue, Sandbox, Verb, program};
 use serde_json::{Value, json};
 
 fn publishing(mappings: &[Value]) -> Config {
-    Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings }))
+    Config::new("1.1.0").map_ports(mappings)
 }
 
 fn tcp(host: i64, container: i64) -> Value {

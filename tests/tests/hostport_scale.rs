@@ -16,7 +16,7 @@ fn publishing(pod: u16) -> Config {
     let first = FIRST + pod * EACH;
     let mapping = |host: u16| json!({ "hostPort": host, "containerPort": 80, "protocol": "tcp", "hostIP": "0.0.0.0" });
     let mappings: Vec<Value> = (first..first + EACH).map(mapping).collect();
-    Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings }))
+    Config::new("1.1.0").map_ports(&mappings)
 }
 
 /// BEHAVIOURS row 31.

@@ -251,7 +251,7 @@ fn the_agent_tells_how_many_flows_go_through_each_port() -> Result<()> {
         mapping(8082, "", "tcp"),
         mapping(8082, "192.0.2.1", "tcp"),
     ];
-    pod.add_with(Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings })))?;
+    pod.add_with(Config::new("1.1.0").map_ports(&mappings))?;
     let _echo = Echo::start(&pod.machine, 80)?;
     let flows = || -> Result<Vec<u64>> {
         let list = ports(&agent)?;

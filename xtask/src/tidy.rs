@@ -1,5 +1,6 @@
 //! `tidy`: the rules of the house that compilers do not check.
 
+mod docs;
 mod edges;
 mod licences;
 mod source;
@@ -14,6 +15,7 @@ pub(crate) fn run() -> Result<()> {
     let mut offences = edges::offences(&metadata);
     offences.extend(licences::offences(&metadata));
     offences.extend(source::offences()?);
+    offences.extend(docs::offences()?);
     if offences.is_empty() {
         eprintln!("tidy: nothing to say");
         return Ok(());

@@ -28,8 +28,17 @@ const TEXT: [&str; 8] = [
     "rs", "toml", "md", "sh", "yml", "service", "conflist", "json",
 ];
 
-/// Offences of all files that git tracks or would track.
+/// Offences of all files.
 pub(super) fn offences() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for path in files()?.into_iter().filter(|path| is_text(path)) {
+        found.extend(of_file(&path, &read(&path)?));
+    }
+    Ok(found)
+}
+
+/// All files that git tracks or would track.
+pub(super) fn files() -> Result<Vec<PathBuf>> {
     let mut git = std::process::Command::new("git");
     git.args([
         "ls-files",
@@ -39,17 +48,13 @@ pub(super) fn offences() -> Result<Vec<String>> {
         "--deduplicate",
     ]);
     let listed = command::output(&mut git)?;
-    let mut found = Vec::new();
-    for path in listed
-        .lines()
-        .map(PathBuf::from)
-        .filter(|path| path.exists() && is_text(path))
-    {
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        found.extend(of_file(&path, &text));
-    }
-    Ok(found)
+    let paths = listed.lines().map(PathBuf::from);
+    Ok(paths.filter(|path| path.exists()).collect())
+}
+
+/// The text of a file.
+pub(super) fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn is_text(path: &Path) -> bool {

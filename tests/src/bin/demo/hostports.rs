@@ -79,14 +79,16 @@ fn many(screen: &mut Screen) -> Result<()> {
     let mut next = FIRST;
     for (others, each) in [(1, 10), (9, 1_110)] {
         for _ in 0..others {
-            let ports = (next..next + each).map(of_one_family).collect();
+            let ports: Vec<Value> = (next..next + each).map(of_one_family).collect();
             let mut pod = sandbox.pod(&format!("with-{next}"))?;
-            pod.add_with(publishing(ports))?;
+            pod.add_with(Config::new("1.1.0").map_ports(&ports))?;
             next += each;
         }
         let took = (0..ADDS).map(|number| {
             let mut pod = sandbox.pod(&format!("one-{next}-{number}"))?;
-            let took = pod.add_with(publishing(vec![of_one_family(OWN)]))?.took;
+            let took = pod
+                .add_with(Config::new("1.1.0").map_ports(&[of_one_family(OWN)]))?
+                .took;
             pod.del()?;
             Ok(took)
         });
@@ -99,8 +101,4 @@ fn many(screen: &mut Screen) -> Result<()> {
 /// One descriptor of the agent for each port: not every machine allows two for each of ten thousand.
 fn of_one_family(port: u16) -> Value {
     json!({ "hostPort": port, "containerPort": 80, "protocol": "tcp", "hostIP": "0.0.0.0" })
-}
-
-fn publishing(mappings: Vec<Value>) -> Config {
-    Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": mappings }))
 }
