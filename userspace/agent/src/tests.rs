@@ -366,7 +366,7 @@ fn the_interface_of_a_vlan_is_the_fourth() {
         result["interfaces"][0]["mac"]
     );
     assert_eq!(result["ips"][0]["interface"], 2);
-    let route = json!({ "dst": "10.10.0.0/16", "gw": "10.9.0.1", "mtu": 1400, "priority": 9 });
+    let route = json!({ "dst": "10.10.0.0/16", "mtu": 1400, "priority": 9 });
     assert_eq!(result["routes"][0], route);
     let links = agent.fake.snapshot().links;
     let [bridge, end] = ["br1", "br1.7"].map(|name| &links[&name.parse().unwrap()]);

@@ -76,3 +76,20 @@ fn without_tcx_an_uplinks_programs_are_filters_that_outlive_the_agent() {
         assert_eq!(run("tc filter show dev up0 ingress"), "");
     });
 }
+
+#[test]
+fn a_flow_table_keeps_its_size_for_the_next_agent() {
+    on_a_node(|node| {
+        let entries = |flow_entries| {
+            let options = HostOptions {
+                bpffs: node.bpffs(),
+                object: object(),
+                cgroup: None,
+                flow_entries,
+            };
+            observe(&mut Host::open(&options).unwrap()).flow_entries
+        };
+        assert_eq!(entries(4_096), 4_096);
+        assert_eq!(entries(8_192), 4_096);
+    });
+}

@@ -487,20 +487,3 @@ fn removing_the_pins_takes_every_program_off_the_uplinks() {
         assert!((0..100).any(|_| gone() || pause()));
     });
 }
-
-#[test]
-fn a_flow_table_keeps_its_size_for_the_next_agent() {
-    on_a_node(|node| {
-        let entries = |flow_entries| {
-            let options = HostOptions {
-                bpffs: node.bpffs(),
-                object: object(),
-                cgroup: None,
-                flow_entries,
-            };
-            observe(&mut Host::open(&options).unwrap()).flow_entries
-        };
-        assert_eq!(entries(4_096), 4_096);
-        assert_eq!(entries(8_192), 4_096);
-    });
-}

@@ -240,10 +240,7 @@ impl Step {
                 link: link.clone(),
                 address: *address,
             }),
-            Self::SetPromiscuous { link, on } => Some(Self::SetPromiscuous {
-                link: link.clone(),
-                on: !on,
-            }),
+            Self::SetPromiscuous { link, on } => Some(promiscuous(link, !on)),
             Self::CreateVeth(spec) => Some(Self::DeleteVeth {
                 link: spec.host.clone(),
                 alias: spec.alias.clone(),
@@ -413,19 +410,9 @@ impl fmt::Display for Step {
             Self::Vlan(step) => step.fmt(f),
             Self::SetMac { link, mac } => write!(f, "set the MAC address of {link} to {mac}"),
             Self::SetMtu { link, mtu } => write!(f, "set the MTU of {link} to {mtu}"),
-            Self::SetPodMtu { netns, ifname, mtu } => {
-                write!(f, "set the MTU of {ifname} in {} to {mtu}", netns.path)
+            Self::SetPodMtu { .. } | Self::SetLoopback { .. } | Self::TunePod { .. } => {
+                self.write_inside(f)
             }
-            Self::SetLoopback { netns, up } => {
-                let state = if *up { "up" } else { "down" };
-                write!(f, "set lo in {} {state}", netns.path)
-            }
-            Self::TunePod {
-                netns,
-                ifname,
-                settings,
-                ..
-            } => write!(f, "tune {ifname} in {}: {settings:?}", netns.path),
             Self::SetPromiscuous { link, on: true } => write!(f, "make {link} promiscuous"),
             Self::SetPromiscuous { link, on: false } => {
                 write!(f, "make {link} promiscuous no more")
@@ -465,6 +452,34 @@ impl fmt::Display for Step {
             Self::Sweep => f.write_str("forget flows that have ended"),
         }
     }
+}
+
+impl Step {
+    /// Changes inside of a pod.
+    fn write_inside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::SetPodMtu { netns, ifname, mtu } = self {
+            write!(f, "set the MTU of {ifname} in {} to {mtu}", netns.path)?;
+        }
+        if let Self::SetLoopback { netns, up } = self {
+            let state = if *up { "up" } else { "down" };
+            write!(f, "set lo in {} {state}", netns.path)?;
+        }
+        if let Self::TunePod {
+            netns,
+            ifname,
+            settings,
+            ..
+        } = self
+        {
+            write!(f, "tune {ifname} in {}: {settings:?}", netns.path)?;
+        }
+        Ok(())
+    }
+}
+
+fn promiscuous(link: &IfName, on: bool) -> Step {
+    let link = link.clone();
+    Step::SetPromiscuous { link, on }
 }
 
 fn port(hairpin: bool, options: &PortOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {

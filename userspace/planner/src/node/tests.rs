@@ -1,5 +1,7 @@
 //! The node's plan, first as a whole, then promise by promise.
 
+mod sizes;
+
 use std::collections::BTreeMap;
 
 use insta::assert_snapshot;
@@ -234,34 +236,6 @@ fn a_bridge_has_the_egress_addresses_that_were_asked_for() {
     }
     let planned = plan(&node_intent(), &observed).plan;
     assert!(planned.to_string().contains("remove egress of cbr0"));
-}
-
-#[test]
-fn a_pod_may_have_a_quarter_of_the_flow_table() {
-    for (entries, quota) in [(131_072, 16_384), (4_096, 1_024), (0, 1_024)] {
-        let mut observed = bare_node();
-        observed.flow_entries = entries;
-        let planned = plan(&node_intent(), &observed).plan;
-        let settings = planned.steps().iter().find_map(|step| {
-            let Step::PutEntry {
-                entry: Entry::Settings(settings),
-                ..
-            } = step
-            else {
-                return None;
-            };
-            Some(settings)
-        });
-        assert_eq!(settings.unwrap().flow_quota, quota);
-    }
-}
-
-#[test]
-fn the_flow_table_has_a_400th_of_the_memory() {
-    const GIB: u64 = 1 << 30;
-    assert_eq!(flow_entries(GIB / 4), 32_768);
-    assert_eq!(flow_entries(16 * GIB), 167_772);
-    assert_eq!(flow_entries(1_024 * GIB), 2_097_152);
 }
 
 /// The trie keeps IPv4 below `::/0`.

@@ -1,0 +1,31 @@
+//! How large the flow table is, and each pod's part of it.
+
+use super::*;
+
+#[test]
+fn a_pod_may_have_a_quarter_of_the_flow_table() {
+    for (entries, quota) in [(131_072, 16_384), (4_096, 1_024), (0, 1_024)] {
+        let mut observed = bare_node();
+        observed.flow_entries = entries;
+        let planned = plan(&node_intent(), &observed).plan;
+        let settings = planned.steps().iter().find_map(|step| {
+            let Step::PutEntry {
+                entry: Entry::Settings(settings),
+                ..
+            } = step
+            else {
+                return None;
+            };
+            Some(settings)
+        });
+        assert_eq!(settings.unwrap().flow_quota, quota);
+    }
+}
+
+#[test]
+fn the_flow_table_has_a_400th_of_the_memory() {
+    const GIB: u64 = 1 << 30;
+    assert_eq!(flow_entries(GIB / 4), 32_768);
+    assert_eq!(flow_entries(16 * GIB), 167_772);
+    assert_eq!(flow_entries(1_024 * GIB), 2_097_152);
+}
