@@ -102,7 +102,9 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
         index,
     }
     .configure(parts)?;
-    let addresses = spec.addresses.iter().map(|own| own.address);
+    // Where duplicates are looked for, that is waited for by itself.
+    let sure = spec.addresses.iter().filter(|_| !spec.detects_duplicates);
+    let addresses = sure.map(|own| own.address);
     if let Err(error) = usable::wait(&mut netlink, addresses) {
         tracing::warn!(%ifname, netns = %netns.path, %error, "the pod is made all the same");
     }
