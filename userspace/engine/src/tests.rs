@@ -1,5 +1,6 @@
 //! Promises of the engine, on a kernel in memory.
 
+mod chain;
 mod choices;
 mod every_step;
 mod kernel_that_fails;
