@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use kernel::Kernel as _;
+use kernel::{Host, HostOptions, Kernel as _};
 use planner::{Hook, Step};
 use support::skip::lacks_tcx;
 use support::*;
@@ -16,7 +16,7 @@ fn attach_uplink() -> Step {
     }
 }
 
-fn hooks(host: &mut kernel::Host) -> BTreeSet<Hook> {
+fn hooks(host: &mut Host) -> BTreeSet<Hook> {
     observe(host).links[&link("up0")].hooks.clone()
 }
 
