@@ -433,7 +433,7 @@ impl fmt::Display for Step {
                 options,
             } => {
                 write!(f, "make {link} a port of {bridge} ")?;
-                port(*hairpin, options, f)
+                spec::write_port(*hairpin, options, f)
             }
             Self::SetUpPod(spec) => spec.fmt(f),
             Self::AwaitAddresses { netns, ifname } => write!(
@@ -480,22 +480,6 @@ impl Step {
 fn promiscuous(link: &IfName, on: bool) -> Step {
     let link = link.clone();
     Step::SetPromiscuous { link, on }
-}
-
-fn port(hairpin: bool, options: &PortOptions, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let mode = if hairpin { "with" } else { "without" };
-    write!(f, "{mode} hairpin")?;
-    if options.isolated {
-        f.write_str(", isolated")?;
-    }
-    let vlans = &options.vlans;
-    if let Some(access) = vlans.access {
-        write!(f, ", in VLAN {access}")?;
-    }
-    if !vlans.trunk.is_empty() {
-        write!(f, ", tagged in VLANs {}", list(&vlans.trunk))?;
-    }
-    f.write_str(", up")
 }
 
 fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {

@@ -1,5 +1,6 @@
 //! The node's plan, first as a whole, then promise by promise.
 
+mod gateways;
 mod sizes;
 
 use std::collections::BTreeMap;
@@ -454,48 +455,4 @@ fn programs_that_the_cgroup_lacks_are_attached() {
     let plan = plan(&node_intent(), &observed).plan;
     let hooks = [SocketHook::Bind4].into();
     assert!(plan.steps().contains(&Step::AttachSockets { hooks }));
-}
-
-/// Several networks on one bridge: which is planned first must not matter, and their gateways contradict nobody.
-#[test]
-fn networks_of_one_bridge_have_their_gateways_side_by_side() {
-    let networks = [
-        network_of("net", "cbr0", &["10.1.0.0/24"]),
-        network_of("other", "cbr0", &["10.2.0.0/24", "fd00:2::/64"]),
-    ];
-    for order in [[0, 1], [1, 0]] {
-        let intent = NodeIntent {
-            networks: order.map(|index| networks[index].clone()).into(),
-            ..NodeIntent::default()
-        };
-        let node = plan_node(&intent, &bare_node(), &Records::new());
-        assert_eq!(node.refused, BTreeMap::new());
-        let mut gateways: Vec<String> = (node.plan.steps().iter())
-            .filter_map(|step| step.added_address().map(|(_, own)| own.to_string()))
-            .collect();
-        gateways.sort();
-        assert_eq!(gateways, ["10.1.0.1/24", "10.2.0.1/24", "fd00:2::1/64"]);
-    }
-}
-
-/// Two networks, two VLANs, one bridge.
-#[test]
-fn each_vlan_of_a_bridge_has_its_own_gateway() {
-    let networks = [(5, "10.1.0.0/24"), (7, "10.2.0.0/24")].map(|(number, cidr)| {
-        let mut network = network_of(&format!("net{number}"), "cbr0", &[cidr]);
-        network.options.port.vlans.access = model::VlanId::new(number);
-        network
-    });
-    let intent = NodeIntent {
-        networks: networks.into(),
-        ..NodeIntent::default()
-    };
-    let node = plan_node(&intent, &bare_node(), &Records::new());
-    assert_eq!(node.refused, BTreeMap::new());
-    let steps = node.plan.steps().iter();
-    let gateways: Vec<String> = steps
-        .filter_map(|step| step.added_address())
-        .map(|(link, own)| format!("{own} on {link}"))
-        .collect();
-    assert_eq!(gateways, ["10.1.0.1/24 on cbr0.5", "10.2.0.1/24 on cbr0.7"]);
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, Route, VlanId};
+use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, PortOptions, Route, VlanId};
 
 use super::list;
 
@@ -141,4 +141,25 @@ fn particulars(route: &Route, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         .into_iter()
         .filter_map(|(name, number)| Some((name, number?)));
     numbers.try_for_each(|(name, number)| write!(f, " {name} {number}"))
+}
+
+/// What a port of a bridge is to be.
+pub(super) fn write_port(
+    hairpin: bool,
+    options: &PortOptions,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    let mode = if hairpin { "with" } else { "without" };
+    write!(f, "{mode} hairpin")?;
+    if options.isolated {
+        f.write_str(", isolated")?;
+    }
+    let vlans = &options.vlans;
+    if let Some(access) = vlans.access {
+        write!(f, ", in VLAN {access}")?;
+    }
+    if !vlans.trunk.is_empty() {
+        write!(f, ", tagged in VLANs {}", list(&vlans.trunk))?;
+    }
+    f.write_str(", up")
 }
