@@ -29,10 +29,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Starts the upkeep of the engine; it ends with the runtime.
 pub(crate) fn start(app: Arc<App>) -> io::Result<()> {
     let changes = Changes::open()?;
-    tokio::spawn(run(Arc::clone(&app), changes));
+    let handle = app.handle.clone();
+    tokio::spawn(run(app, changes));
     // A kernel without netfilter has no rules that could change.
     if let Ok(rules) = RuleChanges::open() {
-        tokio::spawn(follow_rules(app.handle.clone(), rules));
+        tokio::spawn(follow_rules(handle, rules));
     }
     Ok(())
 }

@@ -38,6 +38,9 @@ pub fn request(text: &str) {
 }
 
 /// Any other text.
+///
+/// # Panics
+/// Where a reader breaks one of them: that is what it is for.
 pub fn texts(text: &str) {
     for kind in [FileKind::List, FileKind::Single] {
         if let Ok(list) = NetworkList::parse(kind, text) {

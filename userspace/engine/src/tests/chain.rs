@@ -26,7 +26,7 @@ fn foreign(node: &Node) -> Adoption {
         netns: path.parse().unwrap(),
         addresses: vec![Assigned {
             address: "10.7.0.2/24".parse().unwrap(),
-            gateway: "10.7.0.1".parse().unwrap(),
+            gateway: Some("10.7.0.1".parse().unwrap()),
         }],
         links: BTreeSet::from(["veth1234".parse().unwrap()]),
         pod: None,
@@ -109,7 +109,9 @@ fn ports_of_our_own_pod_come_and_go_and_a_taken_one_changes_nothing() {
     assert_eq!(node.traces(), plain);
     node.engine().serve(&serve(&own, &[8081]), NOW).unwrap();
     assert_ne!(node.traces(), plain);
-    node.engine().withdraw(&[intent.key.clone()]).unwrap();
+    node.engine()
+        .withdraw(std::slice::from_ref(&intent.key))
+        .unwrap();
     assert_eq!(node.traces(), plain);
     node.engine().check(&intent.key).unwrap();
 }
