@@ -151,7 +151,7 @@ fn number(table: &str, name: &str) -> Result<u64> {
 
 #[test]
 fn nothing_goes_through_the_stack_that_nobody_has_rules_for() -> Result<()> {
-    let node = Node::new(&[])?;
+    let node = Node::new(&["--bypass-netfilter", "auto"])?;
     node.until_active(true)?;
     for family in [0, 1] {
         let before = node.through_the_stack(family)?;
@@ -200,7 +200,7 @@ const FORBIDDING: [[&str; 2]; 3] = [
 
 #[test]
 fn a_rule_that_appears_is_obeyed_and_forgotten_when_it_goes() -> Result<()> {
-    let node = Node::new(&[])?;
+    let node = Node::new(&["--bypass-netfilter", "auto"])?;
     node.until_active(true)?;
     let world = SocketAddr::new(WORLD[0], PORT);
     let conversation = Conversation::udp(&node.client.machine, world)?;
@@ -221,7 +221,7 @@ fn a_rule_that_appears_is_obeyed_and_forgotten_when_it_goes() -> Result<()> {
 
 #[test]
 fn rules_of_the_bridge_end_the_bypass_between_its_pods() -> Result<()> {
-    let node = Node::new(&[])?;
+    let node = Node::new(&["--bypass-netfilter", "auto"])?;
     node.until_active(true)?;
     let server = SocketAddr::new(node.server.addresses[0], PORT);
     let conversation = Conversation::udp(&node.client.machine, server)?;
@@ -255,7 +255,7 @@ fn a_rule_is_passed_by_where_the_operator_says_always() -> Result<()> {
 /// A packet that is too old or too long for the way gets the answer that a router owes it.
 #[test]
 fn errors_are_answered_by_the_stack_as_ever() -> Result<()> {
-    let node = Node::new(&[])?;
+    let node = Node::new(&["--bypass-netfilter", "auto"])?;
     node.until_active(true)?;
     let pod = &node.client.machine;
     let answer = pod.output(&["ping", "-c1", "-W5", "-t1", "192.0.2.2"])?;
