@@ -8,6 +8,7 @@ use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
     Config, Conversation, Echo, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream, WORLD,
+    skipped,
 };
 use nix::sys::socket::{setsockopt, sockopt};
 use verdict::simulator::frame::{Body, Frame, flag};
@@ -269,7 +270,14 @@ fn datagrams_that_the_kernel_cuts_are_translated_one_and_all() -> Result<()> {
             let sent = (0..20_500_u32)
                 .map(|n| n.to_le_bytes()[0])
                 .collect::<Vec<_>>();
-            client.send(&sent)?;
+            match client.send(&sent) {
+                Err(error) if state == "off" && error.raw_os_error() == Some(nix::libc::EIO) => {
+                    // Before 6.11.
+                    skipped("this kernel cuts datagrams only for interfaces that sum up");
+                    return Ok(());
+                }
+                sent => sent?,
+            };
             let mut got = Vec::<u8>::new();
             let mut buffer = [0; 2000];
             while got.len() < sent.len() {

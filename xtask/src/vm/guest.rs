@@ -144,7 +144,7 @@ impl Guest<'_> {
             // A kernel that has gone wrong shall end, and not go on.
             .args([
                 "-append",
-                "console=ttyS0 panic=-1 oops=panic softlockup_panic=0 mitigations=off",
+                "console=ttyS0 panic=-1 oops=panic no_timer_check mitigations=off",
             ])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
