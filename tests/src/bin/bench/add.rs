@@ -51,9 +51,9 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
     let nodes = nodes(0)?;
     one_at_a_time(plan, &nodes, 0, &mut rows)?;
-    for at_once in plan.pick(&[32, 100][..], &[8, 32, 100][..]) {
+    for at_once in plan.pick(&[100][..], &[8, 32, 100][..]) {
         let what = format!("{at_once} at once");
-        plan.interleave(&what, plan.pick(3, 5), &nodes, |node| {
+        plan.interleave(&what, plan.pick(1, 5), &nodes, |node| {
             parallel(node, *at_once, &mut rows).with_context(|| node.system())
         })?;
     }
@@ -75,7 +75,7 @@ fn nodes(others: u16) -> Result<Vec<Node>> {
 
 fn one_at_a_time(plan: &Plan, nodes: &[Node], others: u16, rows: &mut Rows) -> Result<()> {
     let what = format!("one at a time, {others} hostports");
-    plan.interleave(&what, plan.pick(3, 7), nodes, |node| {
+    plan.interleave(&what, plan.pick(2, 5), nodes, |node| {
         let (mut adds, mut dels) = (Vec::new(), Vec::new());
         for number in 0..PODS {
             let (guest, took) = node.add(node.machine(number)?, number)?;

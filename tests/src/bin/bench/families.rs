@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::plan::Plan;
 use crate::promise::Promise;
 use crate::row::Row;
-use crate::{add, connect, memory, path};
+use crate::{add, bulk, connect, datagrams, flows, memory, path, turns};
 
 /// Measurements that belong together.
 pub(crate) struct Family {
@@ -29,6 +29,34 @@ pub(crate) const FAMILIES: &[Family] = &[
         usual: true,
         measure: path::measure,
         promises: path::PROMISES,
+    },
+    Family {
+        name: "turns",
+        about: "request and response by TCP, client and server on one CPU",
+        usual: true,
+        measure: turns::measure,
+        promises: turns::PROMISES,
+    },
+    Family {
+        name: "flows",
+        about: "CPU time of one small UDP packet to the world, by the number of flows",
+        usual: true,
+        measure: flows::measure,
+        promises: &[],
+    },
+    Family {
+        name: "datagrams",
+        about: "small UDP packets delivered, one CPU sending and one receiving",
+        usual: true,
+        measure: datagrams::measure,
+        promises: datagrams::PROMISES,
+    },
+    Family {
+        name: "bulk",
+        about: "bulk TCP by iperf3, and the CPU time of all CPUs that it costs",
+        usual: true,
+        measure: bulk::measure,
+        promises: bulk::PROMISES,
     },
     Family {
         name: "connect",

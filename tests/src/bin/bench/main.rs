@@ -5,8 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod add;
+mod bulk;
 mod connect;
+mod datagrams;
 mod families;
+mod flows;
 mod memory;
 mod path;
 mod pinned;
@@ -16,6 +19,7 @@ mod report;
 mod row;
 mod statistics;
 mod topology;
+mod turns;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,10 +27,14 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
+use nix::sys::resource::{Resource, setrlimit};
 
 use crate::families::{FAMILIES, Family};
 use crate::plan::Plan;
 use crate::report::{Chapter, Report};
+
+/// Open files: as many flows as any family has, in each system.
+const SOCKETS: u64 = 200_000;
 
 /// Measures Viaduct beside what it replaces.
 #[derive(Parser)]
@@ -58,6 +66,7 @@ fn measure(args: &Args) -> Result<()> {
         }
         return Ok(());
     }
+    setrlimit(Resource::RLIMIT_NOFILE, SOCKETS, SOCKETS).context("this needs root")?;
     let started = Instant::now();
     let chosen = chosen(&args.families)?;
     let mut report = Report::new(args.quick)?;

@@ -16,9 +16,9 @@ use crate::row::{Row, Rows, system};
 use crate::topology::{self, PORTS, Path, Topology, Way};
 
 /// Bytes of a packet's payload.
-const PAYLOAD: [u8; 18] = [0x55; 18];
+pub(crate) const PAYLOAD: [u8; 18] = [0x55; 18];
 /// Packets that are sent before they are received: what a socket's buffer holds in any case.
-const BURST: u32 = 32;
+pub(crate) const BURST: u32 = 32;
 /// How long one sample takes. The kernel takes a CPU away from whoever uses it alone for almost a second.
 const SAMPLE: Duration = Duration::from_millis(150);
 
@@ -99,7 +99,8 @@ fn open(topology: &Topology, way: Way) -> Result<Pair> {
     Ok(pair)
 }
 
-fn sockets(path: &Path, port: u16) -> Result<(UdpSocket, UdpSocket)> {
+/// A sender that is connected through the path, and a receiver at its end.
+pub(crate) fn sockets(path: &Path, port: u16) -> Result<(UdpSocket, UdpSocket)> {
     let receiver = path.to.run(|| UdpSocket::bind(path.serves(port)))?;
     receiver.set_read_timeout(Some(Duration::from_secs(3)))?;
     let sender = path.from.run(|| UdpSocket::bind("0.0.0.0:0"))?;
@@ -112,12 +113,13 @@ impl Pair {
     fn cost(&self) -> Result<f64> {
         // What is measured is a packet of a flow that goes on, not the first one after a pause.
         self.burst()?;
-        let (start, mut packets) = (Instant::now(), 0);
+        let (start, mut bursts) = (Instant::now(), 0);
         while start.elapsed() < SAMPLE {
             self.burst()?;
-            packets += BURST;
+            bursts += 1;
         }
-        Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(packets))
+        let packets = f64::from(bursts) * f64::from(BURST);
+        Ok(start.elapsed().as_secs_f64() * 1e9 / packets)
     }
 
     /// Sends and receives; a packet that does not arrive is a failure.

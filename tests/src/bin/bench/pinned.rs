@@ -20,6 +20,14 @@ pub(crate) fn alone_on<T: Send>(cpu: usize, body: impl FnOnce() -> Result<T> + S
     })
 }
 
+/// Runs `body` on a thread that stays on this CPU and shares it.
+pub(crate) fn on<T: Send>(cpu: usize, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    on_thread(|| {
+        pin(cpu)?;
+        body()
+    })
+}
+
 /// The CPU that measurements on one CPU use: the last one, since interrupts of devices mostly go to the first.
 pub(crate) fn the_one() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get) - 1

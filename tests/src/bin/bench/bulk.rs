@@ -1,0 +1,96 @@
+//! Bulk TCP by iperf3, one and four streams: what comes through, and what it costs on all CPUs together.
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result};
+use e2e::{Iperf, Machine, measure as transfer};
+
+use crate::plan::Plan;
+use crate::promise::Promise;
+use crate::row::{Row, Rows, system};
+use crate::topology::{self, PORTS, Topology, Way};
+
+/// As the table of ratios in `docs/benchmarks.md`.
+pub(crate) const PROMISES: &[Promise] = &[Promise {
+    subject: "pod → pod, 1 stream, CPU",
+    other: system::NFT,
+    bound: 0.9,
+}];
+
+/// Nanoseconds of one tick of `/proc/stat` (`USER_HZ` is 100 on every architecture that we run on).
+const TICK: f64 = 1e7;
+
+struct Pair {
+    system: &'static str,
+    client: Machine,
+    dial: IpAddr,
+    _server: Iperf,
+}
+
+pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
+    let systems = topology::all()?;
+    let mut rows = Rows::default();
+    for way in Way::ALL {
+        let pairs: Vec<_> = systems
+            .iter()
+            .map(|it| serve(it, way))
+            .collect::<Result<_>>()?;
+        for streams in plan.pick(&[1][..], &[1, 4][..]) {
+            let name = match streams {
+                1 => format!("{}, 1 stream", way.name()),
+                many => format!("{}, {many} streams", way.name()),
+            };
+            plan.interleave(&name, plan.pick(3, 5), &pairs, |pair| {
+                let (rate, cost) = pair
+                    .send(*streams, plan.pick(1, 2))
+                    .with_context(|| format!("{name} through {}", pair.system))?;
+                rows.push(Row::new(&name, pair.system, "Gbit/s").higher(), rate);
+                rows.push(
+                    Row::new(format!("{name}, CPU"), pair.system, "ns per KB"),
+                    cost,
+                );
+                Ok(())
+            })?;
+        }
+    }
+    Ok(rows.0)
+}
+
+fn serve(topology: &Topology, way: Way) -> Result<Pair> {
+    let path = topology.path(way);
+    Ok(Pair {
+        system: topology.system,
+        client: path.from.clone(),
+        dial: path.dial,
+        _server: Iperf::serve(&path.to, PORTS[2])?,
+    })
+}
+
+impl Pair {
+    /// Gbit/s, and nanoseconds per KB of all CPUs together, whatever they did.
+    fn send(&self, streams: u32, seconds: u32) -> Result<(f64, f64)> {
+        let before = busy()?;
+        let options = format!("-t {seconds} -P {streams}");
+        let throughput = transfer(&self.client, self.dial, PORTS[2], &options)?;
+        let spent = busy()? - before;
+        let kilobytes = throughput.bits_per_second * f64::from(seconds) / 8e3;
+        Ok((throughput.bits_per_second / 1e9, spent / kilobytes))
+    }
+}
+
+/// Nanoseconds that all CPUs together were not idle.
+fn busy() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().context("no total")?;
+    let ticks: Vec<f64> = line
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    // User, nice, system, (idle, waiting,) interrupts, soft interrupts; what others stole is not ours.
+    let [user, nice, system, _, _, hard, soft, ..] = ticks[..] else {
+        anyhow::bail!("unknown columns: {line}");
+    };
+    Ok((user + nice + system + hard + soft) * TICK)
+}

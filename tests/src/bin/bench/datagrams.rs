@@ -1,0 +1,81 @@
+//! Small UDP packets, as many as one CPU can send while the other receives: how many arrive.
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::path;
+use crate::pinned;
+use crate::plan::Plan;
+use crate::promise::Promise;
+use crate::row::{Row, Rows, system};
+use crate::topology::{self, PORTS, Way};
+
+const SAMPLE: Duration = Duration::from_millis(500);
+const QUIET: Duration = Duration::from_millis(20);
+
+/// As the table of ratios in `docs/benchmarks.md`.
+pub(crate) const PROMISES: &[Promise] = &[Promise {
+    subject: "world → hostport",
+    other: system::NFT,
+    bound: 1.5,
+}];
+
+pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
+    let systems = topology::all()?;
+    let mut rows = Rows::default();
+    for way in Way::ALL {
+        plan.interleave(way.name(), plan.pick(3, 9), &systems, |topology| {
+            let (sender, receiver) = path::sockets(topology.path(way), PORTS[0])?;
+            receiver.set_read_timeout(Some(QUIET))?;
+            let rate = delivered(&sender, &receiver)
+                .with_context(|| format!("{} through {}", way.name(), topology.system))?;
+            let row = Row::new(way.name(), topology.system, "thousand packets per second");
+            rows.push(row.higher(), rate / 1e3);
+            Ok(())
+        })?;
+    }
+    Ok(rows.0)
+}
+
+/// Packets per second that the receiver has got.
+fn delivered(sender: &UdpSocket, receiver: &UdpSocket) -> Result<f64> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let count = scope.spawn(|| pinned::on(0, || count(receiver, &stop)));
+        let sent = pinned::on(pinned::the_one(), || flood(sender));
+        stop.store(true, Ordering::Relaxed);
+        let count = count
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        ensure!(count > 0, "nothing arrives");
+        Ok(f64::from(count) / sent?.as_secs_f64())
+    })
+}
+
+fn flood(sender: &UdpSocket) -> Result<Duration> {
+    let start = Instant::now();
+    while start.elapsed() < SAMPLE {
+        for _ in 0..64 {
+            // A queue that is full is what this is about.
+            let _ = sender.send(&path::PAYLOAD);
+        }
+    }
+    Ok(start.elapsed())
+}
+
+/// Counts until it is told to stop and nothing comes any more.
+fn count(receiver: &UdpSocket, stop: &AtomicBool) -> Result<u32> {
+    let mut buffer = [0; 64];
+    let mut count = 0;
+    loop {
+        match receiver.recv(&mut buffer) {
+            Ok(_) => count += 1,
+            Err(_) if stop.load(Ordering::Relaxed) => return Ok(count),
+            Err(_) => {}
+        }
+    }
+}
