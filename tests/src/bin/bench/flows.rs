@@ -22,7 +22,7 @@ struct Crowd {
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
-    let sizes = plan.pick(&[10, 1000][..], &[10, 1000, 10_000][..]);
+    let sizes = plan.pick(&[10, 1000][..], &[10, 1000, 5000][..]);
     for flows in sizes {
         let systems = topology::translating(0)?;
         let crowds: Vec<_> = systems

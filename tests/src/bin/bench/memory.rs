@@ -34,7 +34,10 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
         rows.push(Row::new(name, system::VIADUCT, "MiB"), resident(&viaduct)?);
         // Asked afterwards: the answer takes memory itself.
         let seen = viaduct.agent.get("/v1/flows?limit=1")?["matching"].as_u64();
-        ensure!(seen >= Some(flows.into()), "{seen:?} flows instead of {flows}");
+        ensure!(
+            seen >= Some(flows.into()),
+            "{seen:?} flows instead of {flows}"
+        );
         Ok(())
     })?;
     Ok(rows.0)
