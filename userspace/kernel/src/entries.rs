@@ -8,9 +8,9 @@ use nix::errno::Errno;
 use nix::net::if_::{if_indextoname, if_nametoindex};
 use planner::{Entries, Entry, EntryKey, LinkRef};
 
-use crate::bytes;
 use crate::error::io_error;
 use crate::tables::{Tables, Wire, prefix_key, present, removed, written};
+use crate::{batch, bytes};
 
 /// The one index of the settings.
 const ONLY: u32 = 0;
@@ -155,40 +155,39 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
         None => LinkRef::Gone(index),
     };
     let mut entries = Entries::new();
-    for slot in 1..tables.pods.len() {
-        let row = tables.pods.get(&slot, ANY);
-        let row = row.map_err(|error| io_error(&error))?.0;
-        entries.extend(pod_entry(&row, link).map(|entry| (EntryKey::Pod(slot), entry)));
+    for (slot, row) in batch::list(&tables.pods)? {
+        let entry = (slot != 0).then(|| pod_entry(&row.0, link)).flatten();
+        entries.extend(entry.map(|entry| (EntryKey::Pod(slot), entry)));
     }
-    for (index, value) in list(tables.interfaces.iter())? {
+    for (index, value) in batch::list(&tables.interfaces)? {
         let entry = Entry::Interface { slot: value.0.pod };
         entries.insert(EntryKey::Interface(link(index)), entry);
     }
-    for (address, value) in list(tables.endpoints.iter())? {
+    for (address, value) in batch::list(&tables.endpoints)? {
         let key = EntryKey::Endpoint(bytes::ip(address.0));
         entries.insert(key, endpoint_entry(&value.0, link));
     }
-    for (key, value) in list(tables.hostports.iter())? {
+    for (key, value) in batch::list(&tables.hostports)? {
         entries.extend(bytes::hostport(key.0).map(|key| (key, hostport_entry(&value.0))));
     }
-    for (index, value) in list(tables.networks.iter())? {
+    for (index, value) in batch::list(&tables.networks)? {
         let entry = bytes::network_entry(&value.0);
         entries.insert(EntryKey::Network(link(index)), entry);
     }
-    for (index, value) in list(tables.egress.iter())? {
+    for (index, value) in batch::list(&tables.egress)? {
         let entry = Entry::Egress {
             v4: bytes::ip_or_none(value.0.v4),
             v6: bytes::ip_or_none(value.0.v6),
         };
         entries.insert(EntryKey::Egress(link(index)), entry);
     }
-    for (index, value) in list(tables.uplinks.iter())? {
+    for (index, value) in batch::list(&tables.uplinks)? {
         entries.insert(EntryKey::Uplink(link(index)), bytes::uplink_entry(&value.0));
     }
-    for (address, _) in list(tables.locals.iter())? {
+    for (address, _) in batch::list(&tables.locals)? {
         entries.insert(EntryKey::Local(bytes::ip(address.0)), Entry::Local);
     }
-    for (key, class) in list(tables.prefixes.iter())? {
+    for (key, class) in batch::list(&tables.prefixes)? {
         let key = abi::PrefixKey {
             prefix_len: key.prefix_len(),
             address: key.data().0,
@@ -256,14 +255,6 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
         | EntryKey::Prefix(_)
         | EntryKey::Settings => Ok(None),
     }
-}
-
-fn list<K, V>(
-    entries: impl Iterator<Item = Result<(K, V), aya::maps::MapError>>,
-) -> io::Result<Vec<(K, V)>> {
-    entries
-        .map(|entry| entry.map_err(|error| io_error(&error)))
-        .collect()
 }
 
 /// The index of a link that must exist.

@@ -10,8 +10,9 @@ use nix::time::{ClockId, clock_gettime};
 use planner::FlowTable;
 
 use crate::ObserveError;
+use crate::batch;
 use crate::error::{Attempt as _, io_error};
-use crate::tables::{Hash, Wire, present};
+use crate::tables::{Hash, Wire};
 
 /// Reads the flow table of an agent, running or not.
 #[derive(Clone, Debug)]
@@ -37,23 +38,13 @@ impl FlowReader {
 
     fn entries(&self) -> io::Result<FlowTable> {
         let map = MapData::from_pin(&self.pin).map_err(|error| io_error(&error))?;
-        let room = map.info().map_err(|error| io_error(&error))?.max_entries();
-        // Each entry once, and as many again where the table changes under our feet: the kernel starts anew behind a
-        // key that is gone.
-        let most = usize::try_from(room)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(2);
         let flows: Hash<Wire<Tuple>, Wire<Flow>> =
             HashMap::try_from(Map::HashMap(map)).map_err(|error| io_error(&error))?;
-        let mut table = FlowTable::default();
-        for key in flows.keys().take(most) {
-            let key = key.map_err(|error| io_error(&error))?;
-            if let Some(flow) = present(flows.get(&key, 0))? {
-                table.entries.insert(key.0, flow.0);
-            }
-        }
+        let entries = batch::list(&flows)?.into_iter();
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
-        table.now = u32::try_from(now.tv_sec()).unwrap_or(u32::MAX);
-        Ok(table)
+        Ok(FlowTable {
+            entries: entries.map(|(tuple, flow)| (tuple.0, flow.0)).collect(),
+            now: u32::try_from(now.tv_sec()).unwrap_or(u32::MAX),
+        })
     }
 }

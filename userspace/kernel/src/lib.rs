@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod addresses;
+mod batch;
 mod bytes;
 mod counters;
 mod entries;

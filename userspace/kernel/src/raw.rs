@@ -178,7 +178,8 @@ pub(crate) fn run_classifier(instructions: &[u64]) -> io::Result<i32> {
     Ok(run.result)
 }
 
-fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawFd> {
+/// One call of `bpf(2)`; what `arguments` points to must live.
+pub(crate) fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawFd> {
     // SAFETY: the kernel reads the arguments within the size given, and what they point to lives in the caller.
     let result = unsafe {
         libc::syscall(
