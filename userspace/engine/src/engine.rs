@@ -149,9 +149,8 @@ impl<K: Kernel> Engine<K> {
         done.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
         let last = last_reserved(&intent.network, &record.attachment);
-        self.store.put_last_reserved(&intent.network.name, &last)?;
         record.state = State::Attached;
-        self.store.put(&record)?;
+        self.store.put_given(&record, &last)?;
         Ok(record.attachment)
     }
 

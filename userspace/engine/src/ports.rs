@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kernel::Kernel;
-use model::AttachmentKey;
+use model::{AttachmentKey, PortSet};
 use planner::Scope;
 
 use crate::{Engine, EngineError};
@@ -27,13 +27,13 @@ impl<K: Kernel> Engine<K> {
         self.reserve(&claimed)
     }
 
-    fn claimed_ports(&self, leaving: Option<&AttachmentKey>) -> BTreeSet<u16> {
+    fn claimed_ports(&self, leaving: Option<&AttachmentKey>) -> PortSet {
         let records = self.store.records().iter();
         let staying = records.filter(|(key, _)| Some(*key) != leaving);
         planner::claimed_ports(staying.map(|(_, record)| &record.attachment))
     }
 
-    fn reserve(&mut self, claimed: &BTreeSet<u16>) -> Result<(), EngineError> {
+    fn reserve(&mut self, claimed: &PortSet) -> Result<(), EngineError> {
         let before = self.store.contents().reserved_ports.clone();
         let keys = BTreeSet::from([planner::reserved_ports_key()]);
         let observed = self.kernel.observe(&Scope::Sysctls(keys))?;
@@ -41,7 +41,7 @@ impl<K: Kernel> Engine<K> {
         let Some(step) = planned.step else {
             return Ok(self.store.put_reserved_ports(&planned.ours)?);
         };
-        let either: BTreeSet<u16> = before.union(&planned.ours).copied().collect();
+        let either = before.union(&planned.ours);
         self.store.put_reserved_ports(&either)?;
         self.kernel
             .execute(&step)

@@ -13,6 +13,7 @@ mod managed;
 mod name;
 mod network;
 mod port;
+mod port_set;
 mod range;
 mod settings;
 
@@ -27,5 +28,6 @@ pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};
 pub use network::{HairpinMode, Network, UnknownHairpinMode};
 pub use port::{PortMapping, Protocol, UnknownProtocol};
+pub use port_set::PortSet;
 pub use range::{Range, RangeError, RangeSet};
 pub use settings::InterfaceSettings;

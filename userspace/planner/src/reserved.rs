@@ -3,9 +3,7 @@
 //! A connection of the node from a port that leads to a pod would lose its replies to that pod. What others have
 //! reserved stays reserved: only what we added is taken away again. Knows nothing of how a claim is held.
 
-use std::collections::BTreeSet;
-
-use model::Attachment;
+use model::{Attachment, PortSet};
 
 use crate::{Observed, Step, SysctlKey};
 
@@ -19,13 +17,13 @@ pub fn reserved_ports_key() -> SysctlKey {
 pub struct ReservedPorts {
     /// The ports that are reserved by us afterwards. To be remembered before and after the step, together with those
     /// of before: a port too many does no harm, one that is forgotten would stay reserved for good.
-    pub ours: BTreeSet<u16>,
+    pub ours: PortSet,
     /// Reserves them; `None` when they are.
     pub step: Option<Step>,
 }
 
 /// The ports of the node that attachments claim.
-pub fn claimed_ports<'a>(attachments: impl IntoIterator<Item = &'a Attachment>) -> BTreeSet<u16> {
+pub fn claimed_ports<'a>(attachments: impl IntoIterator<Item = &'a Attachment>) -> PortSet {
     let attachments = attachments.into_iter();
     let mappings = attachments.flat_map(|attachment| &attachment.port_mappings);
     mappings.map(|mapping| mapping.host_port.get()).collect()
@@ -34,8 +32,8 @@ pub fn claimed_ports<'a>(attachments: impl IntoIterator<Item = &'a Attachment>) 
 /// Plans what is to be reserved. `ours` is what we have reserved before; `observed` has [`reserved_ports_key`]. A
 /// kernel without it, or with a value that is not understood, is left alone.
 pub fn plan_reserved_ports(
-    claimed: &BTreeSet<u16>,
-    ours: &BTreeSet<u16>,
+    claimed: &PortSet,
+    ours: &PortSet,
     observed: &Observed,
 ) -> ReservedPorts {
     let key = reserved_ports_key();
@@ -46,20 +44,20 @@ pub fn plan_reserved_ports(
     else {
         return ReservedPorts::default();
     };
-    let others: BTreeSet<u16> = now.difference(ours).copied().collect();
-    let wanted: BTreeSet<u16> = others.union(claimed).copied().collect();
+    let others = now.difference(ours);
+    let wanted = others.union(claimed);
     let step = (wanted != now).then(|| Step::SetSysctl {
         key,
         value: write(&wanted),
         previous: value.clone(),
     });
-    let ours = claimed.difference(&others).copied().collect();
+    let ours = claimed.difference(&others);
     ReservedPorts { ours, step }
 }
 
 /// Ports and ranges of ports with commas between them.
-fn parse(text: &str) -> Option<BTreeSet<u16>> {
-    let mut ports = BTreeSet::new();
+fn parse(text: &str) -> Option<PortSet> {
+    let mut ports = PortSet::default();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         ports.extend(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?);
@@ -68,12 +66,12 @@ fn parse(text: &str) -> Option<BTreeSet<u16>> {
 }
 
 /// As the kernel writes it: ranges, in order. The empty line empties the set.
-fn write(ports: &BTreeSet<u16>) -> String {
+fn write(ports: &PortSet) -> String {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
-    for port in ports {
+    for port in ports.iter() {
         match ranges.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(*port) => *last = *port,
-            _ => ranges.push((*port, *port)),
+            Some((_, last)) if last.checked_add(1) == Some(port) => *last = port,
+            _ => ranges.push((port, port)),
         }
     }
     let text = |(first, last): &(u16, u16)| {
@@ -118,12 +116,12 @@ mod tests {
     #[test]
     fn what_others_have_reserved_stays() {
         let before = observed("8080,9000-9002");
-        let planned = plan_reserved_ports(&[8080, 8081].into(), &BTreeSet::new(), &before);
+        let planned = plan_reserved_ports(&[8080, 8081].into(), &PortSet::default(), &before);
         assert_eq!(value(&planned), Some("8080-8081,9000-9002"));
         assert_eq!(planned.ours, [8081].into());
         // Somebody reserves 7 meanwhile.
         let later = observed("7,8080-8081,9000-9002");
-        let released = plan_reserved_ports(&BTreeSet::new(), &planned.ours, &later);
+        let released = plan_reserved_ports(&PortSet::default(), &planned.ours, &later);
         assert_eq!(value(&released), Some("7,8080,9000-9002"));
         assert!(released.ours.is_empty());
     }
@@ -133,25 +131,29 @@ mod tests {
         let planned = plan_reserved_ports(&[80].into(), &[80].into(), &observed("80"));
         assert_eq!(value(&planned), None);
         assert_eq!(planned.ours, [80].into());
-        let nothing = plan_reserved_ports(&[80].into(), &BTreeSet::new(), &Observed::default());
+        let nothing = plan_reserved_ports(&[80].into(), &PortSet::default(), &Observed::default());
         assert_eq!(nothing, ReservedPorts::default());
+    }
+
+    fn ports(end: u16) -> impl Strategy<Value = PortSet> {
+        prop::collection::vec(1..end, 0..40).prop_map(PortSet::from_iter)
     }
 
     proptest! {
         #[test]
-        fn ports_read_as_they_are_written(ports in prop::collection::btree_set(1..70_u16, 0..40)) {
+        fn ports_read_as_they_are_written(ports in ports(70)) {
             prop_assert_eq!(parse(&write(&ports)), Some(ports));
         }
 
         #[test]
         fn releasing_leaves_what_was_there(
-            before in prop::collection::btree_set(1..40_u16, 0..20),
-            claimed in prop::collection::btree_set(1..40_u16, 0..20),
+            before in ports(40),
+            claimed in ports(40),
         ) {
             let first = observed(&write(&before));
-            let planned = plan_reserved_ports(&claimed, &BTreeSet::new(), &first);
+            let planned = plan_reserved_ports(&claimed, &PortSet::default(), &first);
             let between = value(&planned).map_or_else(|| first.clone(), observed);
-            let after = plan_reserved_ports(&BTreeSet::new(), &planned.ours, &between);
+            let after = plan_reserved_ports(&PortSet::default(), &planned.ours, &between);
             let left = value(&after).map_or_else(|| between.clone(), observed);
             prop_assert_eq!(left, first);
         }

@@ -1,14 +1,14 @@
 //! The file: tables, transactions, and what is done about a file that cannot be trusted. Knows no meaning of a
 //! record, only its key and its bytes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use model::{AttachmentKey, Network, NetworkName, Record};
+use model::{AttachmentKey, Network, NetworkName, PortSet, Record};
 use redb::{
     Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError,
     TableDefinition, TableError, WriteTransaction,
@@ -198,10 +198,10 @@ impl File {
         read().map_err(|error| damaged(&self.path, &error.to_string()))
     }
 
-    fn read_reserved_ports(&self) -> Result<BTreeSet<u16>, StoreError> {
-        let read = || -> Result<BTreeSet<u16>, redb::Error> {
+    fn read_reserved_ports(&self) -> Result<PortSet, StoreError> {
+        let read = || -> Result<PortSet, redb::Error> {
             let table = match self.database.begin_read()?.open_table(RESERVED_PORTS) {
-                Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeSet::new()),
+                Err(TableError::TableDoesNotExist(_)) => return Ok(PortSet::default()),
                 table => table?,
             };
             let rows = table.iter()?.map(|row| Ok(row?.0.value()));
@@ -220,15 +220,16 @@ impl File {
     /// Writes the rows in which the two differ, and no other: a node may have ten thousand.
     pub(crate) fn put_reserved_ports(
         &self,
-        before: &BTreeSet<u16>,
-        after: &BTreeSet<u16>,
+        before: &PortSet,
+        after: &PortSet,
     ) -> Result<(), StoreError> {
+        let (gone, new) = (before.difference(after), after.difference(before));
         self.write("write", |transaction| {
             let mut table = transaction.open_table(RESERVED_PORTS)?;
-            for port in before.difference(after) {
+            for port in gone.iter() {
                 table.remove(port)?;
             }
-            for port in after.difference(before) {
+            for port in new.iter() {
                 table.insert(port, ())?;
             }
             Ok(())
@@ -242,7 +243,14 @@ impl File {
         })
     }
 
-    pub(crate) fn put_record(&self, record: &Record, generation: u32) -> Result<(), StoreError> {
+    /// With the addresses of its network that were given last.
+    pub(crate) fn put_record(
+        &self,
+        record: &Record,
+        generation: u32,
+        last: &BTreeMap<usize, IpAddr>,
+    ) -> Result<(), StoreError> {
+        let network = record.attachment.key.network.as_str();
         let name = record.attachment.key.to_string();
         let bytes = format::write_record(record);
         self.write("write", |transaction| {
@@ -250,7 +258,7 @@ impl File {
             table.insert(name.as_str(), bytes.as_slice())?;
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("generation", generation)?;
-            Ok(())
+            put_last_reserved(transaction, network, last)
         })
     }
 
@@ -274,21 +282,6 @@ impl File {
     pub(crate) fn remove_network(&self, name: &NetworkName) -> Result<(), StoreError> {
         self.write("write", |transaction| {
             transaction.open_table(NETWORKS)?.remove(name.as_str())?;
-            Ok(())
-        })
-    }
-
-    pub(crate) fn put_last_reserved(
-        &self,
-        network: &NetworkName,
-        addresses: &BTreeMap<usize, IpAddr>,
-    ) -> Result<(), StoreError> {
-        self.write("write", |transaction| {
-            let mut table = transaction.open_table(LAST_RESERVED)?;
-            for (set, address) in addresses {
-                let text = address.to_string();
-                table.insert((network.as_str(), index(*set)), text.as_str())?;
-            }
             Ok(())
         })
     }
@@ -328,6 +321,22 @@ impl File {
             source: Box::new(source),
         })
     }
+}
+
+fn put_last_reserved(
+    transaction: &WriteTransaction,
+    network: &str,
+    addresses: &BTreeMap<usize, IpAddr>,
+) -> Result<(), redb::Error> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let mut table = transaction.open_table(LAST_RESERVED)?;
+    for (set, address) in addresses {
+        let text = address.to_string();
+        table.insert((network, index(*set)), text.as_str())?;
+    }
+    Ok(())
 }
 
 /// A configuration has far fewer than 2^32 range sets; the last index stands for those that cannot be.

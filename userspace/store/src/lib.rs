@@ -11,11 +11,11 @@ mod database;
 mod error;
 mod format;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use model::{AttachmentKey, Network, NetworkName, Record};
+use model::{AttachmentKey, Network, NetworkName, PortSet, Record};
 
 use crate::database::File;
 
@@ -42,7 +42,7 @@ pub struct Contents {
     /// What was decided while the agent ran, by name: it holds for the next agent too.
     pub choices: BTreeMap<String, String>,
     /// The ports of the node that we have reserved, and nobody before us.
-    pub reserved_ports: BTreeSet<u16>,
+    pub reserved_ports: PortSet,
 }
 
 impl Store {
@@ -101,9 +101,22 @@ impl Store {
     /// Remembers an attachment, in place of what was remembered under its key. Its generation is spent for good, even
     /// if the attachment comes to nothing: flows may carry it.
     pub fn put(&mut self, record: &Record) -> Result<(), StoreError> {
+        self.put_given(record, &BTreeMap::new())
+    }
+
+    /// As [`Store::put`], and with it the addresses of its network that were given last, by index of the range set.
+    pub fn put_given(
+        &mut self,
+        record: &Record,
+        addresses: &BTreeMap<usize, IpAddr>,
+    ) -> Result<(), StoreError> {
         let generation = self.contents.generation.max(record.attachment.generation);
-        self.file.put_record(record, generation)?;
+        self.file.put_record(record, generation, addresses)?;
         let key = record.attachment.key.clone();
+        for (set, address) in addresses {
+            let last = &mut self.contents.last_reserved;
+            last.insert((key.network.clone(), *set), *address);
+        }
         self.contents.records.insert(key, record.clone());
         self.contents.generation = generation;
         Ok(())
@@ -131,20 +144,6 @@ impl Store {
         Ok(())
     }
 
-    /// Remembers the addresses last given in `network`, by index of the range set.
-    pub fn put_last_reserved(
-        &mut self,
-        network: &NetworkName,
-        addresses: &BTreeMap<usize, IpAddr>,
-    ) -> Result<(), StoreError> {
-        self.file.put_last_reserved(network, addresses)?;
-        for (set, address) in addresses {
-            let key = (network.clone(), *set);
-            self.contents.last_reserved.insert(key, *address);
-        }
-        Ok(())
-    }
-
     /// What was decided under `name`.
     pub fn choice(&self, name: &str) -> Option<&str> {
         self.contents.choices.get(name).map(String::as_str)
@@ -159,7 +158,7 @@ impl Store {
     }
 
     /// Remembers the ports of the node that we have reserved.
-    pub fn put_reserved_ports(&mut self, ports: &BTreeSet<u16>) -> Result<(), StoreError> {
+    pub fn put_reserved_ports(&mut self, ports: &PortSet) -> Result<(), StoreError> {
         if *ports != self.contents.reserved_ports {
             let before = &self.contents.reserved_ports;
             self.file.put_reserved_ports(before, ports)?;

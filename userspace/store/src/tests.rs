@@ -224,7 +224,7 @@ enum Operation {
     Remove(u8),
     PutNetwork(u8),
     RemoveNetwork(u8),
-    Reserve(u8, usize, u32),
+    PutGiven(u8, usize, u32),
     RaiseGeneration(u32),
     /// Ports of the node: a range of them.
     ReservePorts(u16, u16),
@@ -242,7 +242,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         (2u8..8).prop_map(Operation::Remove),
         (0u8..3).prop_map(Operation::PutNetwork),
         (0u8..3).prop_map(Operation::RemoveNetwork),
-        (0u8..3, 0usize..2, any::<u32>()).prop_map(|(n, set, a)| Operation::Reserve(n, set, a)),
+        (2u8..8, 0usize..2, any::<u32>()).prop_map(|(c, set, a)| Operation::PutGiven(c, set, a)),
         (0u32..150).prop_map(Operation::RaiseGeneration),
         (1u16..30, 1u16..30).prop_map(|(first, last)| Operation::ReservePorts(first, last)),
         Just(Operation::Reopen),
@@ -271,11 +271,17 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
             store.remove_network(&name(n)).unwrap();
             model.networks.remove(&name(n));
         }
-        Operation::Reserve(n, set, bits) => {
+        Operation::PutGiven(container, set, bits) => {
             let address = IpAddr::V4(Ipv4Addr::from_bits(bits));
             let addresses = BTreeMap::from([(set, address)]);
-            store.put_last_reserved(&name(n), &addresses).unwrap();
-            model.last_reserved.insert((name(n), set), address);
+            let record = record(container, State::Attached);
+            store.put_given(&record, &addresses).unwrap();
+            let key = key(container);
+            model
+                .last_reserved
+                .insert((key.network.clone(), set), address);
+            model.generation = model.generation.max(record.attachment.generation);
+            model.records.insert(key, record);
         }
         Operation::RaiseGeneration(seen) => {
             store.raise_generation(seen).unwrap();

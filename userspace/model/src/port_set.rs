@@ -1,0 +1,93 @@
+//! Sets of ports, of which a node may have ten thousand. Knows no protocol.
+
+use fixedbitset::FixedBitSet;
+
+/// All numbers of 16 bits.
+const ALL: usize = 1 << 16;
+
+/// A set of ports: one bit for each, so that what it costs to compare and to join does not depend on how many there
+/// are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSet(FixedBitSet);
+
+impl PortSet {
+    /// Whether there is no port in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_clear()
+    }
+
+    /// Ports of either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        both.0.union_with(&other.0);
+        both
+    }
+
+    /// Its ports that are not in `other`.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let mut rest = self.clone();
+        rest.0.difference_with(&other.0);
+        rest
+    }
+
+    /// Its ports in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        self.0.ones().filter_map(|port| u16::try_from(port).ok())
+    }
+}
+
+impl Default for PortSet {
+    fn default() -> Self {
+        Self(FixedBitSet::with_capacity(ALL))
+    }
+}
+
+impl Extend<u16> for PortSet {
+    fn extend<I: IntoIterator<Item = u16>>(&mut self, ports: I) {
+        let ports = ports.into_iter();
+        ports.for_each(|port| self.0.insert(usize::from(port)));
+    }
+}
+
+impl FromIterator<u16> for PortSet {
+    fn from_iter<I: IntoIterator<Item = u16>>(ports: I) -> Self {
+        let mut set = Self::default();
+        set.extend(ports);
+        set
+    }
+}
+
+impl<const N: usize> From<[u16; N]> for PortSet {
+    fn from(ports: [u16; N]) -> Self {
+        ports.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ports() -> impl Strategy<Value = BTreeSet<u16>> {
+        let edge = prop_oneof![0..70_u16, 65_500..=u16::MAX];
+        prop::collection::btree_set(edge, 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_of_ports_is_a_set(one in ports(), other in ports()) {
+            let set = |ports: &BTreeSet<u16>| ports.iter().copied().collect::<PortSet>();
+            let (left, right) = (set(&one), set(&other));
+            prop_assert!(left.iter().eq(one.iter().copied()));
+            prop_assert_eq!(left.is_empty(), one.is_empty());
+            prop_assert_eq!(left == right, one == other);
+            prop_assert!(left.union(&right).iter().eq(one.union(&other).copied()));
+            prop_assert!(left.difference(&right).iter().eq(one.difference(&other).copied()));
+        }
+    }
+}
