@@ -182,6 +182,7 @@ fn items(list: Value) -> Vec<String> {
     let lasting = list.into_iter().map(|mut item| {
         if let Some(fields) = item.as_object_mut() {
             fields.remove("counters");
+            fields.remove("flows");
         }
         item.to_string()
     });

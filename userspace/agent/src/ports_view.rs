@@ -13,9 +13,9 @@ use crate::view;
 /// Live flows by slot and generation of the pod, and by the claim that led them there.
 type Led = BTreeMap<(u32, u32, Claim), u64>;
 
-/// Every published port, in the order of port and protocol.
-pub(crate) fn ports(ports: &Ports, flows: &FlowTable) -> Vec<PortView> {
-    let led = led(&ports.records, flows);
+/// Every published port, in the order of port and protocol; with its flows, where these could be read.
+pub(crate) fn ports(ports: &Ports, flows: Option<&FlowTable>) -> Vec<PortView> {
+    let led = flows.map(|flows| led(&ports.records, flows));
     let mut all: Vec<(&Record, &PortMapping)> = Vec::new();
     for record in &ports.records {
         let mappings = record.attachment.port_mappings.iter();
@@ -33,7 +33,7 @@ pub(crate) fn ports(ports: &Ports, flows: &FlowTable) -> Vec<PortView> {
     let views = all.into_iter();
     views
         .map(|(record, mapping)| PortView {
-            flows: count(record, mapping, &led),
+            flows: led.as_ref().map(|led| count(record, mapping, led)),
             ..port(record, mapping, &ports.held)
         })
         .collect()
@@ -105,7 +105,7 @@ fn port(record: &Record, mapping: &PortMapping, held: &HeldPorts) -> PortView {
     };
     let claims = mapping_claims(attachment, mapping).into_iter();
     PortView {
-        flows: 0,
+        flows: None,
         port: view::hostport(mapping, &key.to_string()),
         network: key.network.to_string(),
         container_id: key.container_id.to_string(),

@@ -145,8 +145,11 @@ async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {
 
 async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<PortView>> {
     let ports = app.handle.ports().await?;
-    let flows = app.flows.read().await?;
-    Ok(Json(ports_view::ports(&ports, &flows)))
+    let flows = app.flows.read().await;
+    let flows = flows
+        .inspect_err(|error| tracing::warn!(%error, "ports are shown without their flows"))
+        .ok();
+    Ok(Json(ports_view::ports(&ports, flows.as_ref())))
 }
 
 async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer<FlowsView> {

@@ -10,7 +10,8 @@ use std::time::Instant;
 use abi::{Address, Flow, FlowFlags, Port, Tuple};
 use api::{
     AttachmentView, Client, ClientError, CniRequest, CniVerb, CounterView, ErrorBody, FlowQuery,
-    FlowsView, HairpinModeSetting, HostportView, Lease, NetworkView, PodCidrs, Spool, Status, path,
+    FlowsView, HairpinModeSetting, HostportView, Lease, NetworkView, PodCidrs, PortView, Spool,
+    Status, path,
 };
 use clap::Parser;
 use engine::{Engine, Settings};
@@ -36,6 +37,11 @@ struct Agent {
 
 impl Agent {
     fn start(flags: &[&str]) -> Self {
+        Self::reading(FlowSource::new(|| Ok(two_flows())), flags)
+    }
+
+    /// One that reads its flows elsewhere.
+    fn reading(flows: FlowSource, flags: &[&str]) -> Self {
         let options = Options::parse_from([&["viaductd"], flags].concat());
         let config = Config::load(options).unwrap();
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
@@ -43,7 +49,7 @@ impl Agent {
         let socket = directory.path().join("v.sock");
         let records = directory.path().join("records.redb");
         let fake = Fake::new();
-        serve(&config, socket.clone(), records, fake.clone());
+        serve(&config, socket.clone(), records, fake.clone(), flows);
         Self {
             fake,
             client: Client::new(socket),
@@ -95,7 +101,7 @@ fn request(plugin: &str, container: &str, config: &Value) -> CniRequest {
 }
 
 /// Serves until the test's process ends.
-fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
+fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: FlowSource) {
     let settings = Settings {
         default_network: config.default_network(),
         uplinks: config.uplinks.clone(),
@@ -114,7 +120,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake) {
         handle,
         hostport_annotation: config.hostport_annotation.clone(),
         started: Instant::now(),
-        flows: FlowSource::new(|| Ok(two_flows())),
+        flows,
         features: Features::default(),
         replay: Replay::of(Spool::beside(&socket)),
     });
@@ -402,6 +408,17 @@ fn a_request_of_any_size_is_not_read() {
         Err(error) => assert!(matches!(error, ClientError::Broken { .. }), "{error:?}"),
     }
     agent.add("c1").unwrap();
+}
+
+#[test]
+fn whose_a_port_is_is_told_even_where_the_flow_table_cannot_be_read() {
+    let nowhere = kernel::FlowReader::new("/nowhere".as_ref());
+    let agent = Agent::reading(FlowSource::new(move || nowhere.read()), &FLAGS);
+    agent.add("c1").unwrap();
+    let ports: Vec<PortView> = agent.get(path::HOSTPORTS);
+    assert_eq!(ports[0].port.attachment, "default/c1/eth0");
+    assert_eq!(ports[0].flows, None);
+    assert!(!agent.client.get(path::FLOWS).unwrap().is_success());
 }
 
 #[test]

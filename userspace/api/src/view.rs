@@ -114,9 +114,10 @@ pub struct PortView {
     pub since: u64,
     /// What holds it, in each family.
     pub claims: Vec<ClaimView>,
-    /// Live flows through it, of pods and of others; processes of the node are connected to the pod itself.
+    /// Live flows through it, of pods and of others; processes of the node are connected to the pod itself. `None` when
+    /// the flow table could not be read.
     #[serde(default)]
-    pub flows: u64,
+    pub flows: Option<u64>,
 }
 
 /// A port of the node in one family.

@@ -38,7 +38,10 @@ fn line(view: &PortView, now: u64) -> Row {
         text(container),
         text(&view.network),
         number(duration(now.saturating_sub(view.since))),
-        number(view.flows),
+        number(
+            view.flows
+                .map_or_else(|| "?".to_owned(), |count| count.to_string()),
+        ),
         text(join(view.claims.iter().map(claim))),
         text(&view.state),
     ])

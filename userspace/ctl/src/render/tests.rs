@@ -327,7 +327,7 @@ fn published() -> Vec<PortView> {
             claim("0.0.0.0:8080", "socket"),
             claim("[::]:8080", "nothing"),
         ],
-        flows: 1_024,
+        flows: Some(1_024),
     };
     let bare = PortView {
         port: port(Some("192.0.2.7"), 9899, "sctp"),
@@ -346,11 +346,11 @@ fn ports_say_whose_they_are_and_what_holds_them() {
     insta::assert_snapshot!(ports(&published(), None, NOW), @r"
     PORT                     POD         CONTAINER     NETWORK  FOR      FLOWS  HELD BY                            STATE
     8080->80/tcp             shop/web-0  0123456789ab  default  3 d 2 h   1024  0.0.0.0:8080,[::]:8080 (NOT HELD)  attached
-    192.0.2.7:9899->80/sctp  -           fedcba987654  nomad        5 s      0  192.0.2.7:9899 (table)             pending
+    192.0.2.7:9899->80/sctp  -           fedcba987654  nomad        5 s      ?  192.0.2.7:9899 (table)             pending
     ");
     insta::assert_snapshot!(ports(&published(), Some(9899), NOW), @r"
     PORT                     POD  CONTAINER     NETWORK  FOR  FLOWS  HELD BY                 STATE
-    192.0.2.7:9899->80/sctp  -    fedcba987654  nomad    5 s      0  192.0.2.7:9899 (table)  pending
+    192.0.2.7:9899->80/sctp  -    fedcba987654  nomad    5 s      ?  192.0.2.7:9899 (table)  pending
     ");
     assert_eq!(
         ports(&published(), Some(80), NOW),
