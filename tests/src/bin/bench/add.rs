@@ -16,6 +16,9 @@ use crate::topology::{Attached, Reference, Tables, Viaduct};
 /// Pods of one sample, one at a time.
 const PODS: usize = 8;
 
+/// Hostports of others where Viaduct is measured beside itself.
+const CROWDS: &[u16] = &[10, 1_000, 10_000];
+
 /// As the table of ratios in `docs/benchmarks.md`.
 pub(crate) const PROMISES: &[Promise] = &[
     Promise {
@@ -35,8 +38,13 @@ pub(crate) const PROMISES: &[Promise] = &[
     },
 ];
 
-/// A system that attaches pods.
-enum Node {
+/// A system that attaches pods, on a node that publishes ports of others.
+struct Node {
+    others: u16,
+    kind: Kind,
+}
+
+enum Kind {
     Reference(Reference),
     Viaduct(Viaduct),
 }
@@ -50,7 +58,7 @@ enum Guest {
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
     let nodes = nodes(0)?;
-    one_at_a_time(plan, &nodes, 0, &mut rows)?;
+    one_at_a_time(plan, "one at a time, no hostport", &nodes, &mut rows)?;
     for at_once in plan.pick(&[100][..], &[8, 32, 100][..]) {
         let what = format!("{at_once} at once");
         plan.interleave(&what, plan.pick(1, 5), &nodes, |node| {
@@ -59,23 +67,36 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     }
     drop(nodes);
     for others in plan.pick(&[1000][..], &[1000, 3000][..]) {
-        one_at_a_time(plan, &self::nodes(*others)?, *others, &mut rows)?;
+        let what = format!("one at a time, {others} hostports");
+        one_at_a_time(plan, &what, &self::nodes(*others)?, &mut rows)?;
     }
+    crowds(plan, &mut rows)?;
     Ok(rows.0)
+}
+
+/// Viaduct beside itself: what the ports of others cost it, up to as many as the table is made for.
+fn crowds(plan: &Plan, rows: &mut Rows) -> Result<()> {
+    let mut nodes = Vec::new();
+    for others in CROWDS {
+        nodes.push(Node::viaduct(*others)?);
+    }
+    one_at_a_time(plan, "one at a time, by hostports", &nodes, rows)
 }
 
 fn nodes(others: u16) -> Result<Vec<Node>> {
     let mut nodes = Vec::new();
     for tables in [Tables::Legacy, Tables::Nft] {
-        nodes.push(Node::Reference(Reference::start(tables, others)?));
+        nodes.push(Node {
+            others,
+            kind: Kind::Reference(Reference::start(tables, others)?),
+        });
     }
-    nodes.push(Node::Viaduct(Viaduct::start(others)?));
+    nodes.push(Node::viaduct(others)?);
     Ok(nodes)
 }
 
-fn one_at_a_time(plan: &Plan, nodes: &[Node], others: u16, rows: &mut Rows) -> Result<()> {
-    let what = format!("one at a time, {others} hostports");
-    plan.interleave(&what, plan.pick(2, 5), nodes, |node| {
+fn one_at_a_time(plan: &Plan, what: &str, nodes: &[Node], rows: &mut Rows) -> Result<()> {
+    plan.interleave(what, plan.pick(2, 5), nodes, |node| {
         let (mut adds, mut dels) = (Vec::new(), Vec::new());
         for number in 0..PODS {
             let (guest, took) = node.add(node.machine(number)?, number)?;
@@ -87,7 +108,7 @@ fn one_at_a_time(plan: &Plan, nodes: &[Node], others: u16, rows: &mut Rows) -> R
             for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
                 let row = Row::new(format!("{verb} {name}"), node.system(), "ms");
                 rows.push(
-                    row.at("hostports", others.into()),
+                    row.at("hostports", node.others.into()),
                     milliseconds(&times, part),
                 );
             }
@@ -140,30 +161,35 @@ fn each<T: Send, R: Send>(
 }
 
 impl Node {
+    fn viaduct(others: u16) -> Result<Self> {
+        let kind = Kind::Viaduct(Viaduct::start(others)?);
+        Ok(Self { others, kind })
+    }
+
     fn system(&self) -> &'static str {
-        match self {
-            Self::Reference(node) => node.system(),
-            Self::Viaduct(_) => system::VIADUCT,
+        match &self.kind {
+            Kind::Reference(node) => node.system(),
+            Kind::Viaduct(_) => system::VIADUCT,
         }
     }
 
     fn machine(&self, number: usize) -> Result<Machine> {
-        let sandbox = match self {
-            Self::Reference(node) => &node.sandbox,
-            Self::Viaduct(node) => &node.sandbox,
+        let sandbox = match &self.kind {
+            Kind::Reference(node) => &node.sandbox,
+            Kind::Viaduct(node) => &node.sandbox,
         };
         sandbox.machine(&format!("guest-{number}"))
     }
 
     fn add(&self, machine: Machine, number: usize) -> Result<(Guest, Duration)> {
         let ports = [mapping(number)];
-        match self {
-            Self::Reference(node) => {
+        match &self.kind {
+            Kind::Reference(node) => {
                 let attached = node.add(machine, &ports)?;
                 let took = attached.took;
                 Ok((Guest::Reference(attached), took))
             }
-            Self::Viaduct(node) => {
+            Kind::Viaduct(node) => {
                 let mut pod = node.sandbox.pod_in(machine);
                 let answer = pod.add_with(Config::new("1.1.0").publish(&ports))?;
                 Ok((Guest::Viaduct(pod), answer.took))
@@ -172,10 +198,10 @@ impl Node {
     }
 
     fn del(&self, guest: &Guest) -> Result<Duration> {
-        match (self, guest) {
-            (Self::Reference(node), Guest::Reference(attached)) => node.del(attached),
+        match (&self.kind, guest) {
+            (Kind::Reference(node), Guest::Reference(attached)) => node.del(attached),
             (_, Guest::Viaduct(pod)) => Ok(pod.del()?.took),
-            (Self::Viaduct(_), Guest::Reference(_)) => anyhow::bail!("attached by another system"),
+            (Kind::Viaduct(_), Guest::Reference(_)) => anyhow::bail!("attached by another system"),
         }
     }
 }

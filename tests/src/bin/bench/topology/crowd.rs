@@ -8,7 +8,8 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 
 use anyhow::{Context as _, Result};
-use e2e::{Mapping, Pod};
+use e2e::{Config, Pod};
+use serde_json::{Value, json};
 
 use super::{POD_CIDR, Reference, Viaduct};
 
@@ -19,17 +20,19 @@ const EACH: usize = 100;
 
 /// Pods of Viaduct that publish `count` ports in all, which stay for as long as they are held.
 pub(super) fn viaduct(node: &Viaduct, count: u16) -> Result<Vec<Pod>> {
-    let ports: Vec<_> = (FIRST..FIRST + count)
-        .map(|host| Mapping {
-            host,
-            container: 80,
-            protocol: "tcp",
-        })
-        .collect();
+    let ports: Vec<_> = (FIRST..FIRST + count).map(mapping).collect();
     let shares = ports.chunks(EACH).enumerate();
-    shares
-        .map(|(number, share)| node.attach(&format!("crowd-{number}"), share))
-        .collect()
+    let pods = shares.map(|(number, share)| {
+        let mut pod = node.sandbox.pod(&format!("crowd-{number}"))?;
+        pod.add_with(Config::new("1.1.0").map_ports(share))?;
+        Ok(pod)
+    });
+    pods.collect()
+}
+
+/// IPv4 alone, as the reference's rules: each port is a descriptor in each family.
+fn mapping(host: u16) -> Value {
+    json!({ "hostPort": host, "containerPort": 80, "protocol": "tcp", "hostIP": "0.0.0.0" })
 }
 
 /// Rules as of `count` pods of the reference with one port each, beside those of a pod that is there.
