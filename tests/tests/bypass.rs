@@ -151,7 +151,7 @@ fn number(table: &str, name: &str) -> Result<u64> {
 
 #[test]
 fn nothing_goes_through_the_stack_that_nobody_has_rules_for() -> Result<()> {
-    let node = Node::new(&["--bypass-netfilter", "auto"])?;
+    let node = Node::new(&[])?;
     node.until_active(true)?;
     for family in [0, 1] {
         let before = node.through_the_stack(family)?;
@@ -200,7 +200,7 @@ const FORBIDDING: [[&str; 2]; 3] = [
 
 #[test]
 fn a_rule_that_appears_is_obeyed_and_forgotten_when_it_goes() -> Result<()> {
-    let node = Node::new(&["--bypass-netfilter", "auto"])?;
+    let node = Node::new(&[])?;
     node.until_active(true)?;
     let world = SocketAddr::new(WORLD[0], PORT);
     let conversation = Conversation::udp(&node.client.machine, world)?;
@@ -219,9 +219,40 @@ fn a_rule_that_appears_is_obeyed_and_forgotten_when_it_goes() -> Result<()> {
     Ok(())
 }
 
+/// Out of its sight they would move on, and the rule, when it comes back, would take them for invalid.
+#[test]
+fn connections_that_netfilter_knows_stay_in_its_sight() -> Result<()> {
+    let mut node = Node::new(&[])?;
+    node.until_active(true)?;
+    // As on a node with a firewall of its own: connections are tracked in any case.
+    node.node()
+        .call("iptables -A INPUT -m conntrack --ctstate INVALID -j ACCEPT")?;
+    let world = SocketAddr::new(WORLD[0], PORT);
+    let conversation = Conversation::tcp(&node.client.machine, world)?;
+    let rule = "FORWARD -m conntrack --ctstate INVALID -j DROP";
+    for _ in 0..3 {
+        node.node().call(&format!("iptables -A {rule}"))?;
+        node.until_active(false)?;
+        (0..EXCHANGES).try_for_each(|_| conversation.go_on())?;
+        node.node().call(&format!("iptables -D {rule}"))?;
+        until("the reason is told", || {
+            let rules = node.agent.get("/v1/status")?["bypass"]["rules"].to_string();
+            let only = rules.contains("connection tracking") && !rules.contains("forward");
+            Ok(only.then_some(()))
+        })?;
+        ensure!(!node.is_active()?);
+        (0..EXCHANGES).try_for_each(|_| conversation.go_on())?;
+    }
+    drop(conversation);
+    for pod in [&mut node.client, &mut node.server, &mut node.published] {
+        pod.del()?;
+    }
+    node.until_active(true)
+}
+
 #[test]
 fn rules_of_the_bridge_end_the_bypass_between_its_pods() -> Result<()> {
-    let node = Node::new(&["--bypass-netfilter", "auto"])?;
+    let node = Node::new(&[])?;
     node.until_active(true)?;
     let server = SocketAddr::new(node.server.addresses[0], PORT);
     let conversation = Conversation::udp(&node.client.machine, server)?;
@@ -255,7 +286,7 @@ fn a_rule_is_passed_by_where_the_operator_says_always() -> Result<()> {
 /// A packet that is too old or too long for the way gets the answer that a router owes it.
 #[test]
 fn errors_are_answered_by_the_stack_as_ever() -> Result<()> {
-    let node = Node::new(&["--bypass-netfilter", "auto"])?;
+    let node = Node::new(&[])?;
     node.until_active(true)?;
     let pod = &node.client.machine;
     let answer = pod.output(&["ping", "-c1", "-W5", "-t1", "192.0.2.2"])?;

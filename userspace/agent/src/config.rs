@@ -94,7 +94,7 @@ struct Keys {
     #[arg(long, value_name = "ENTRIES")]
     flow_table_size: Option<u32>,
     /// When packets go past bridge and stack, and so past other programs' rules: `auto` where no rule of anybody could
-    /// matter to them, `always`, `never` [default: never]
+    /// matter to them, `always`, `never` [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
     /// The eBPF programs [default: as the environment's `VIADUCT_DATAPATH_OBJECT` says, or else
@@ -189,9 +189,8 @@ impl Config {
             hostport_annotation: annotation(keys.hostport_annotation)?,
             egress: egress(&keys.egress_address)?,
             flow_entries: flow_entries(keys.flow_table_size.unwrap_or(0))?,
-            bypass: (keys.bypass_netfilter.as_deref()).map_or(Ok(BypassMode::Never), |mode| {
-                parse("bypass-netfilter", mode)
-            })?,
+            bypass: (keys.bypass_netfilter.as_deref())
+                .map_or(Ok(BypassMode::Auto), |mode| parse("bypass-netfilter", mode))?,
             datapath_object: keys.datapath_object,
             log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
         })

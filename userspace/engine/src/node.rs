@@ -31,8 +31,8 @@ pub(crate) struct Node {
     pub(crate) flow_entries: u32,
     /// Whether packets go past bridge and stack.
     pub(crate) bypass: bool,
-    /// Rules of others that they would miss.
-    pub(crate) foreign_rules: BTreeSet<String>,
+    /// What is against it.
+    pub(crate) obstacles: BTreeSet<String>,
 }
 
 /// A network that can be used.
@@ -124,7 +124,7 @@ impl Node {
             no_egress: no_egress(intent, &observed),
             flow_entries: observed.flow_entries,
             bypass: intent.bypass.is_active(&observed),
-            foreign_rules: observed.foreign_rules,
+            obstacles: planner::obstacles(&observed),
             refused,
         }
     }

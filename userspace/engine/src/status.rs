@@ -37,7 +37,7 @@ pub struct BypassStatus {
     pub mode: BypassMode,
     /// Whether they do.
     pub active: bool,
-    /// Rules of others that they would miss, in words.
+    /// What is against it: rules of others that packets would miss, connections that netfilter would lose sight of.
     pub rules: BTreeSet<String>,
 }
 
@@ -208,7 +208,7 @@ impl<K: Kernel> Engine<K> {
             bypass: BypassStatus {
                 mode: self.settings.bypass,
                 active: self.node.bypass,
-                rules: self.node.foreign_rules.clone(),
+                rules: self.node.obstacles.clone(),
             },
             last_reconcile: self.last_reconcile.clone(),
         }

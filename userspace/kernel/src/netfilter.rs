@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::{fs, io};
 
 use nix::errno::Errno;
+use planner::SysctlKey;
 use rtnetlink::packet_core::{NlaBuffer, NlasIterator};
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{
@@ -14,7 +15,7 @@ use rtnetlink::sys::{
 };
 
 use crate::error::is;
-use crate::xtables;
+use crate::{sysctl, xtables};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -54,6 +55,16 @@ pub fn foreign_rules() -> io::Result<BTreeSet<String>> {
     rules.extend(xtables::rules()?);
     rules.extend(virtual_servers());
     Ok(rules)
+}
+
+/// How many connections netfilter keeps track of; none where it does not.
+pub(crate) fn tracked() -> io::Result<u64> {
+    let key = SysctlKey("net/netfilter/nf_conntrack_count".to_owned());
+    let count = sysctl::read(&key)?.map(|count| count.parse());
+    count
+        .transpose()
+        .map(Option::unwrap_or_default)
+        .map_err(io::Error::other)
 }
 
 fn nftables() -> io::Result<BTreeSet<String>> {

@@ -43,7 +43,7 @@ pub use address::{Leases, choose};
 pub use adopt::plan_adopt;
 pub use attach::{AttachContext, Records, plan_attach};
 pub use bridge::{bridge_alias, plan_bridge};
-pub use bypass::BypassMode;
+pub use bypass::{BypassMode, obstacles};
 pub use check::{Difference, check, check_host};
 pub use claim::{Claim, Held, HeldPorts, Holding, attachment_claims, mapping_claims};
 pub use detach::plan_detach;

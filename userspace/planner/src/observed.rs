@@ -66,6 +66,8 @@ pub struct Observed {
     pub flow_entries: u32,
     /// Rules of others that packets on our ways could meet in the stack, in words.
     pub foreign_rules: BTreeSet<String>,
+    /// How many connections netfilter keeps track of.
+    pub tracked: u64,
     /// Namespaces that could be opened, by the path asked for.
     pub netns: BTreeMap<NetnsPath, Netns>,
     /// The inside of the pod's namespace, when there is one and the interface is in it.
