@@ -55,8 +55,10 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             Ok(())
         }
         Step::PutEntry { key, entry, .. } => entries::put(&mut host.tables, key, entry)
+            .inspect(|()| crash::point())
             .attempt(|| format!("write the table entry {key:?}")),
         Step::RemoveEntry { key, .. } => entries::remove(&mut host.tables, key)
+            .inspect(|()| crash::point())
             .attempt(|| format!("remove the table entry {key:?}")),
         Step::Sweep => host
             .programs

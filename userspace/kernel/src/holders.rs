@@ -81,6 +81,7 @@ impl Holders {
             Err(error) => return Err(Failed::new(format!("hold port {claim}"), error)),
         };
         self.held.insert(claim, Holder { generation, socket });
+        crash::point();
         Ok(())
     }
 
@@ -89,6 +90,7 @@ impl Holders {
         let holder = self.held.get(claim);
         if holder.is_some_and(|holder| holder.generation == generation) {
             self.held.remove(claim);
+            crash::point();
         }
     }
 

@@ -60,15 +60,18 @@ impl Host {
             .attempt(|| format!("read the BPF object {}", object.display()))?;
         let mut netlink = Netlink::open().attempt(|| "open a netlink socket".to_owned())?;
         let pins = Pins::open(bpffs)?;
+        crash::point_at("make-pins");
         pins.verify()?;
         let probed = Probed::ask();
         let flow_entries = pins.flow_entries()?.unwrap_or(*flow_entries);
         let loaded = load(&object, &pins, &probed, flow_entries)?;
+        crash::point_at("pin-tables");
         pins.verify()?;
         let mut programs = Programs::load(loaded, &pins)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
         let cookie = raw::netns_cookie().attempt(|| "tell the network namespace".to_owned())?;
         let tables = Tables::take(programs.object(), cookie)?;
+        crash::point_at("adopt-tables");
         let holders = Holders::new().attempt(|| "make room for sockets".to_owned())?;
         forget_gone_links(&mut netlink, &programs);
         Ok(Self {
@@ -101,6 +104,7 @@ impl Kernel for Host {
 
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
         tracing::trace!(?step, "execute");
+        let _at = crash::step(step);
         Ok(execute::execute(self, step)?)
     }
 

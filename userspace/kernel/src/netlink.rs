@@ -98,6 +98,9 @@ impl Netlink {
     /// Executes requests in order, each on its own: one that fails does not stop those behind it.
     pub(crate) fn ask_all(&mut self, requests: Vec<Request>) -> io::Result<Vec<Answer>> {
         let mut answers = Vec::with_capacity(requests.len());
+        let changes = requests
+            .iter()
+            .any(|request| request.flags & NLM_F_ACK != 0);
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
             let first = self.sequence.wrapping_add(1);
@@ -107,6 +110,9 @@ impl Netlink {
             }
             self.socket.send(&bytes, 0)?;
             self.collect(first, &mut answers)?;
+            if changes {
+                crash::point();
+            }
         }
         Ok(answers)
     }

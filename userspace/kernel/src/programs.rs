@@ -128,7 +128,10 @@ impl Programs {
         let pin = self.pin(index, hook);
         let program = self.program(name(hook))?;
         match update(program, &pin) {
-            Ok(true) => return Ok(false),
+            Ok(true) => {
+                crash::point();
+                return Ok(false);
+            }
             Ok(false) => {}
             // The link was of a device that is gone, whose index another one has now.
             Err(error) if is(&error, Errno::ENOLINK) => std::fs::remove_file(&pin)?,
@@ -139,7 +142,9 @@ impl Programs {
         let attached = attached.and_then(|id| program.take_link(id));
         let attached = attached.map_err(|error| io_error(&error))?;
         let attached = FdLink::try_from(attached).map_err(|error| io_error(&error))?;
+        crash::point();
         attached.pin(&pin).map_err(|error| io_error(&error))?;
+        crash::point();
         Ok(true)
     }
 
@@ -148,7 +153,7 @@ impl Programs {
     pub(crate) fn detach(&self, index: u32, hook: Hook) -> io::Result<()> {
         match std::fs::remove_file(self.pin(index, hook)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
+            result => result.inspect(|()| crash::point()),
         }
     }
 

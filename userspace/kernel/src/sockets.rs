@@ -133,16 +133,19 @@ impl Sockets {
                 match link.update(descriptor.as_fd()) {
                     // The cgroup is gone, and another one has its place.
                     Err(error) if is(&error, Errno::ENOLINK) => {}
-                    result => return result,
+                    result => return result.inspect(|()| crash::point()),
                 }
             }
             std::fs::remove_file(&pin)?;
+            crash::point();
         }
         let attached = program.attach(&cgroup.directory, CgroupAttachMode::Single);
         let attached = attached.and_then(|id| program.take_link(id));
         let attached = attached.map_err(|error| io_error(&error))?;
         let attached = FdLink::try_from(attached).map_err(|error| io_error(&error))?;
+        crash::point();
         attached.pin(&pin).map_err(|error| io_error(&error))?;
+        crash::point();
         Ok(())
     }
 
@@ -150,7 +153,9 @@ impl Sockets {
     pub(crate) fn detach(&self, hook: SocketHook) -> Result<(), Failed> {
         match std::fs::remove_file(self.pin(hook)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.attempt(|| format!("detach {hook} from the cgroup")),
+            result => result
+                .inspect(|()| crash::point())
+                .attempt(|| format!("detach {hook} from the cgroup")),
         }
     }
 

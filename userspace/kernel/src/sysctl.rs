@@ -31,7 +31,9 @@ pub(crate) fn write(key: &SysctlKey, value: &str) -> io::Result<()> {
         return Ok(());
     }
     // An empty write is none at all, and an empty line empties a set.
-    std::fs::write(path(key)?, format!("{value}\n"))
+    std::fs::write(path(key)?, format!("{value}\n"))?;
+    crash::point();
+    Ok(())
 }
 
 /// Writes a value if the kernel has the sysctl: a kernel without IPv6 needs none of IPv6's.

@@ -5,16 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace it may import.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
     ("model", &[]),
     ("cni", &["model"]),
+    ("crash", &[]),
     ("planner", &["abi", "model"]),
-    ("store", &["abi", "model", "planner"]),
-    ("kernel", &["abi", "model", "planner"]),
-    ("engine", &["abi", "kernel", "model", "planner", "store"]),
+    ("store", &["abi", "crash", "model", "planner"]),
+    ("kernel", &["abi", "crash", "model", "planner"]),
+    (
+        "engine",
+        &["abi", "crash", "kernel", "model", "planner", "store"],
+    ),
     ("api", &["model"]),
     ("lease-files", &["model"]),
     ("invoke", &["cni", "model"]),
@@ -24,6 +28,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
             "abi",
             "api",
             "cni",
+            "crash",
             "engine",
             "kernel",
             "lease-files",
