@@ -30,6 +30,8 @@ const LAST_RESERVED: TableDefinition<'static, (&str, u32), &str> =
 const CHOICES: TableDefinition<'static, &str, &str> = TableDefinition::new("choices");
 /// One row for each port. Made when the first one is reserved.
 const RESERVED_PORTS: TableDefinition<'static, u16, ()> = TableDefinition::new("reserved_ports");
+/// By key, what it was before us and what we wrote last. Made when the first one is written.
+const SYSCTLS: TableDefinition<'static, &str, (&str, &str)> = TableDefinition::new("sysctls");
 
 #[derive(Debug)]
 pub(crate) struct File {
@@ -82,7 +84,9 @@ impl File {
             transaction.open_table(NUMBERS)?.insert("format", FORMAT)?;
             Ok(())
         })?;
+        crash::point_at("draft-store");
         fs::hard_link(&draft, &file.path).map_err(|error| io("create", &file.path, error))?;
+        crash::point_at("name-store");
         fs::remove_file(&draft).map_err(|error| io("remove", &draft, error))?;
         Ok(file)
     }
@@ -97,6 +101,7 @@ impl File {
             generation: self.read_number("generation")?.unwrap_or(0),
             choices: self.read_choices()?,
             reserved_ports: self.read_reserved_ports()?,
+            sysctls: self.read_sysctls()?,
         })
     }
 
@@ -208,6 +213,48 @@ impl File {
             rows.collect()
         };
         read().map_err(|error| damaged(&self.path, &error.to_string()))
+    }
+
+    fn read_sysctls(&self) -> Result<BTreeMap<String, (String, String)>, StoreError> {
+        let read = || -> Result<BTreeMap<String, (String, String)>, redb::Error> {
+            let table = match self.database.begin_read()?.open_table(SYSCTLS) {
+                Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+                table => table?,
+            };
+            let rows = table.iter()?.map(|row| {
+                let (key, value) = row?;
+                let (before, ours) = value.value();
+                Ok((key.value().to_owned(), (before.to_owned(), ours.to_owned())))
+            });
+            rows.collect()
+        };
+        read().map_err(|error| damaged(&self.path, &error.to_string()))
+    }
+
+    pub(crate) fn put_sysctl(
+        &self,
+        key: &str,
+        (before, ours): &(String, String),
+    ) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            let mut table = transaction.open_table(SYSCTLS)?;
+            table.insert(key, (before.as_str(), ours.as_str()))?;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn forget_sysctl(&self, key: &str) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            transaction.open_table(SYSCTLS)?.remove(key)?;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn forget_sysctls(&self) -> Result<(), StoreError> {
+        self.write("write", |transaction| {
+            transaction.delete_table(SYSCTLS)?;
+            Ok(())
+        })
     }
 
     pub(crate) fn put_choice(&self, name: &str, value: &str) -> Result<(), StoreError> {

@@ -8,17 +8,20 @@
 #![forbid(unsafe_code)]
 
 mod database;
+mod doubt;
 mod error;
 mod format;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model::{AttachmentKey, Network, NetworkName, PortSet, Record};
 
 use crate::database::File;
 
+pub use crate::doubt::is_in_doubt;
 pub use crate::error::StoreError;
 
 /// The records of one agent, in one file that it alone has open.
@@ -43,6 +46,8 @@ pub struct Contents {
     pub choices: BTreeMap<String, String>,
     /// The ports of the node that we have reserved, and nobody before us.
     pub reserved_ports: PortSet,
+    /// Sysctls that we have written, by key: what they were before us, and what we wrote last.
+    pub sysctls: BTreeMap<String, (String, String)>,
 }
 
 impl Store {
@@ -50,9 +55,30 @@ impl Store {
     /// damaged or that another version wrote is refused: to start empty beside live pods would give their addresses
     /// away.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let file = File::open(path)?;
-        let contents = file.read()?;
-        Ok(Self { file, contents })
+        let open = || {
+            let file = File::open(path)?;
+            let contents = file.read()?;
+            Ok(Self { file, contents })
+        };
+        doubt::surviving(open).unwrap_or_else(|what| {
+            Err(StoreError::Damaged {
+                path: path.to_owned(),
+                what,
+            })
+        })
+    }
+
+    /// Opens a new file at `path`; the damaged one that is there gets another name, which is returned. To be done only
+    /// where no attachment is alive.
+    pub fn replace(path: &Path) -> Result<(Self, PathBuf), StoreError> {
+        let aside = path.with_extension("damaged");
+        fs::rename(path, &aside).map_err(|source| StoreError::Io {
+            action: "put aside",
+            path: path.to_owned(),
+            source,
+        })?;
+        crash::point_at("put-store-aside");
+        Ok((Self::open(path)?, aside))
     }
 
     /// All that is remembered.
@@ -112,6 +138,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let generation = self.contents.generation.max(record.attachment.generation);
         self.file.put_record(record, generation, addresses)?;
+        crash::point_at("put-record");
         let key = record.attachment.key.clone();
         for (set, address) in addresses {
             let last = &mut self.contents.last_reserved;
@@ -125,6 +152,7 @@ impl Store {
     /// Forgets an attachment; one that is unknown is forgotten already.
     pub fn remove(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
         self.file.remove_record(key)?;
+        crash::point_at("remove-record");
         self.contents.records.remove(key);
         Ok(())
     }
@@ -132,6 +160,7 @@ impl Store {
     /// Remembers a network.
     pub fn put_network(&mut self, network: &Network) -> Result<(), StoreError> {
         self.file.put_network(network)?;
+        crash::point_at("put-network");
         let name = network.name.clone();
         self.contents.networks.insert(name, network.clone());
         Ok(())
@@ -140,6 +169,7 @@ impl Store {
     /// Forgets a network, but not the addresses last given in it: it may come back.
     pub fn remove_network(&mut self, name: &NetworkName) -> Result<(), StoreError> {
         self.file.remove_network(name)?;
+        crash::point_at("remove-network");
         self.contents.networks.remove(name);
         Ok(())
     }
@@ -152,6 +182,7 @@ impl Store {
     /// Remembers what was decided under `name`.
     pub fn put_choice(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
         self.file.put_choice(name, value)?;
+        crash::point_at("put-choice");
         let choices = &mut self.contents.choices;
         choices.insert(name.to_owned(), value.to_owned());
         Ok(())
@@ -162,6 +193,7 @@ impl Store {
         if *ports != self.contents.reserved_ports {
             let before = &self.contents.reserved_ports;
             self.file.put_reserved_ports(before, ports)?;
+            crash::point_at("put-reserved-ports");
             self.contents.reserved_ports.clone_from(ports);
         }
         Ok(())
@@ -171,8 +203,38 @@ impl Store {
     pub fn remove_choice(&mut self, name: &str) -> Result<(), StoreError> {
         if self.contents.choices.contains_key(name) {
             self.file.remove_choice(name)?;
+            crash::point_at("remove-choice");
             self.contents.choices.remove(name);
         }
+        Ok(())
+    }
+
+    /// Remembers what a sysctl is made; and what it was, unless that is remembered already.
+    pub fn put_sysctl(&mut self, key: &str, was: &str, ours: &str) -> Result<(), StoreError> {
+        let known = self.contents.sysctls.get(key);
+        let before = known.map_or(was, |(before, _)| before).to_owned();
+        let written = (before, ours.to_owned());
+        if known != Some(&written) {
+            self.file.put_sysctl(key, &written)?;
+            crash::point_at("put-sysctl");
+            self.contents.sysctls.insert(key.to_owned(), written);
+        }
+        Ok(())
+    }
+
+    /// Forgets what a sysctl was.
+    pub fn forget_sysctl(&mut self, key: &str) -> Result<(), StoreError> {
+        self.file.forget_sysctl(key)?;
+        crash::point_at("forget-sysctl");
+        self.contents.sysctls.remove(key);
+        Ok(())
+    }
+
+    /// Forgets what sysctls were.
+    pub fn forget_sysctls(&mut self) -> Result<(), StoreError> {
+        self.file.forget_sysctls()?;
+        crash::point_at("forget-sysctls");
+        self.contents.sysctls.clear();
         Ok(())
     }
 
@@ -180,6 +242,7 @@ impl Store {
     pub fn raise_generation(&mut self, seen: u32) -> Result<(), StoreError> {
         if seen > self.contents.generation {
             self.file.put_generation(seen)?;
+            crash::point_at("put-generation");
             self.contents.generation = seen;
         }
         Ok(())

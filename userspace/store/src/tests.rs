@@ -158,6 +158,38 @@ fn a_file_that_is_empty_cut_short_or_overwritten_is_refused_by_name() {
     }
 }
 
+/// The database does not notice by itself that all of its pages are gone.
+#[test]
+fn a_file_of_which_only_the_first_page_is_left_is_refused() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let mut store = Store::open(&path).unwrap();
+    for container in 2..40 {
+        store.put(&record(container, State::Attached)).unwrap();
+    }
+    drop(store);
+    let whole = fs::read(&path).unwrap();
+    for byte in [0, 0x55, 0xff] {
+        let mut broken = whole.clone();
+        broken[4096..].fill(byte);
+        fs::write(&path, &broken).unwrap();
+        let error = Store::open(&path).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
+    }
+    assert!(!is_in_doubt());
+}
+
+#[test]
+fn a_damaged_file_is_put_aside_and_not_removed() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    fs::write(&path, b"text").unwrap();
+    Store::open(&path).unwrap_err();
+    let (store, aside) = Store::replace(&path).unwrap();
+    assert!(store.records().is_empty());
+    assert_eq!(fs::read(aside).unwrap(), b"text");
+}
+
 #[test]
 fn a_file_of_another_format_is_refused_and_left_as_it_is() {
     let directory = directory();
