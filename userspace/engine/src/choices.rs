@@ -164,10 +164,9 @@ impl<K: Kernel> Engine<K> {
         self.settings.non_masquerade = prefixes;
         let intent = self.node_intent();
         let mut done = Done::default();
-        let records = self.store.records();
         let apply = |kernel: &mut K, plan: &Plan| done.apply(kernel, plan);
-        let surveyor = &mut self.surveyor;
-        match surveyor.settle(&mut self.kernel, &intent, records, apply) {
+        let (kernel, store) = (&mut self.kernel, &mut self.store);
+        match self.surveyor.settle(kernel, &intent, store, apply) {
             Ok(settled) => {
                 self.node = Node::of(&intent, settled);
                 Ok(())

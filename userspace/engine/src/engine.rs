@@ -76,13 +76,15 @@ impl<K: Kernel> Engine<K> {
         settings: Settings,
         now: u64,
     ) -> Result<Self, EngineError> {
+        let _start = crash::verb("start");
         let mut engine = Self::new(kernel, store, settings);
+        engine.begin_boot()?;
         engine.follow_hairpin_mode()?;
         engine.look_first(now)?;
         Ok(engine)
     }
 
-    fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
+    pub(crate) fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
         let configured = settings.default_network;
         settings.default_network = choices::recall(&configured, &store);
         let configured_non_masquerade = choices::prefixes(&settings.non_masquerade);
@@ -106,6 +108,7 @@ impl<K: Kernel> Engine<K> {
     /// Makes an attachment. `now` is in seconds since 1970. A failure leaves nothing behind: the runtime tries again
     /// without a DEL in between (BEHAVIOURS C10).
     pub fn add(&mut self, intent: &Intent, now: u64) -> Result<Attachment, EngineError> {
+        let _add = crash::verb("add");
         let key = &intent.key;
         match self.store.get(key).map(|record| record.state) {
             Some(State::Attached) => {
@@ -268,6 +271,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Removes an attachment, whatever is left of it. One that is unknown is removed already (BEHAVIOURS S10).
     pub fn del(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
+        let _del = crash::verb("del");
         let Some(record) = self.store.get(key).cloned() else {
             return Ok(());
         };
@@ -317,6 +321,7 @@ impl<K: Kernel> Engine<K> {
         key: &AttachmentKey,
         wanted: Option<&BTreeSet<Cidr>>,
     ) -> Result<Attachment, EngineError> {
+        let _check = crash::verb("check");
         let record = self
             .store
             .get(key)
@@ -368,6 +373,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Forgets flows that have ended.
     pub fn sweep(&mut self) {
+        let _sweep = crash::verb("sweep");
         if let Err(error) = self.kernel.execute(&planner::Step::Sweep) {
             tracing::warn!(error = crate::error::chain(&error), "cannot sweep");
         }
@@ -395,11 +401,9 @@ impl<K: Kernel> Engine<K> {
             self.store.put_network(network)?;
         }
         let intent = self.node_intent();
-        let records = self.store.records();
-        let surveyor = &mut self.surveyor;
-        let settled = surveyor.settle(&mut self.kernel, &intent, records, |kernel, plan| {
-            done.apply(kernel, plan)
-        })?;
+        let (kernel, store) = (&mut self.kernel, &mut self.store);
+        let apply = |kernel: &mut K, plan: &Plan| done.apply(kernel, plan);
+        let settled = self.surveyor.settle(kernel, &intent, store, apply)?;
         self.node = Node::of(&intent, settled);
         if let Some(refusal) = self.node.refused.get(name) {
             return Err(refusal.clone().into());

@@ -82,6 +82,9 @@ pub enum EngineError {
     /// The records could not be written.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Viaduct is not taken off a node whose pods live by it.
+    #[error("attached are still {}", names(.0))]
+    StillAttached(Vec<AttachmentKey>),
     /// Too many requests wait already.
     #[error("too many requests are waiting")]
     Busy,
@@ -101,6 +104,12 @@ pub(crate) fn words(differences: &[Difference]) -> String {
         words.push(format!("and {rest} more"));
     }
     words.join("; ")
+}
+
+fn names(keys: &[AttachmentKey]) -> String {
+    let told: Vec<String> = keys.iter().take(MANY).map(ToString::to_string).collect();
+    let more = if keys.len() > MANY { ", …" } else { "" };
+    format!("{}{more}", told.join(", "))
 }
 
 /// An error with its causes, in one line.

@@ -21,7 +21,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Span;
 
 use crate::cancel::{Cancel, Waiters};
-use crate::{Collect, Collected, Engine, EngineError, Ports, Serve, Status, Tune, Update};
+use crate::{
+    Attached, Collect, Collected, Engine, EngineError, Ports, Serve, Status, Tune, Uninstalled,
+    Update,
+};
 
 /// Requests that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
 const QUEUE: usize = 256;
@@ -30,7 +33,7 @@ type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 
 /// What waits, and the span of whoever asked: what the engine logs about it belongs there.
 struct Queued {
-    command: Command,
+    message: Message,
     span: Span,
 }
 
@@ -62,6 +65,16 @@ enum Chained {
     Untune(Box<Tune>, Reply<()>),
     CheckTuned(Box<Tune>, Reply<()>),
 }
+
+/// What waits in the queue.
+enum Message {
+    Command(Command),
+    /// The last thing that an engine does.
+    Uninstall(Attached, Farewell, Reply<Uninstalled>),
+}
+
+/// What is left to do when nobody uses kernel and records any more; fails with the reason.
+type Farewell = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 /// Speaks to the engine. The thread ends when the last of these is gone and the queue is empty.
 #[derive(Clone, Debug)]
@@ -260,14 +273,34 @@ impl Handle {
         self.ask_once(&self.waiting.sweep, Command::Sweep);
     }
 
+    /// Takes everything off the node; `farewell` removes what the engine had open. The engine has ended then, unless
+    /// it has refused or failed before `farewell`.
+    pub async fn uninstall(
+        &self,
+        attached: Attached,
+        farewell: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Result<Uninstalled, EngineError> {
+        self.ask(|reply| Message::Uninstall(attached, Box::new(farewell), reply))
+            .await
+    }
+
     /// The state after the last change, without waiting for the one under way.
     pub fn status(&self) -> Arc<Status> {
         Arc::clone(&self.states.borrow())
     }
 
+    /// The state, and when it changes.
+    pub fn states(&self) -> watch::Receiver<Arc<Status>> {
+        self.states.clone()
+    }
+
     async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+        self.ask(|reply| Message::Command(command(reply))).await
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
-        match self.commands.try_send(queued(command(reply))) {
+        match self.commands.try_send(queued(message(reply))) {
             Ok(()) => answer.await.unwrap_or(Err(EngineError::Stopped)),
             Err(TrySendError::Full(_)) => Err(EngineError::Busy),
             Err(TrySendError::Closed(_)) => Err(EngineError::Stopped),
@@ -276,15 +309,16 @@ impl Handle {
 
     fn ask_once(&self, waiting: &AtomicBool, command: Command) {
         let is_waiting = waiting.swap(true, Ordering::AcqRel);
-        if !is_waiting && self.commands.try_send(queued(command)).is_err() {
+        let message = Message::Command(command);
+        if !is_waiting && self.commands.try_send(queued(message)).is_err() {
             waiting.store(false, Ordering::Release);
         }
     }
 }
 
-fn queued(command: Command) -> Queued {
+fn queued(message: Message) -> Queued {
     let span = Span::current();
-    Queued { command, span }
+    Queued { message, span }
 }
 
 struct Worker<K> {
@@ -296,9 +330,30 @@ struct Worker<K> {
 
 impl<K: Kernel> Worker<K> {
     fn run(mut self) {
-        while let Some(Queued { command, span }) = self.queue.blocking_recv() {
-            span.in_scope(|| self.execute(command));
+        while let Some(Queued { message, span }) = self.queue.blocking_recv() {
+            let _asked = span.entered();
+            match message {
+                Message::Uninstall(attached, farewell, reply) => {
+                    match self.engine.uninstall(attached) {
+                        Ok(done) => return self.end(done, farewell, reply),
+                        failed => {
+                            self.publish();
+                            answer(reply, failed);
+                        }
+                    }
+                }
+                Message::Command(command) => self.execute(command),
+            }
         }
+    }
+
+    /// Lets go of kernel and records before they are removed. What still waits is told that the agent is stopping.
+    fn end(self, done: Uninstalled, farewell: Farewell, reply: Reply<Uninstalled>) {
+        let _uninstall = crash::verb("uninstall");
+        let Self { engine, queue, .. } = self;
+        drop((engine, queue));
+        let result = farewell().map_err(EngineError::Unfinished);
+        answer(reply, result.map(|()| done));
     }
 
     /// State is published before the answer is given: who has been answered sees the change.

@@ -22,6 +22,7 @@ mod slot;
 mod status;
 mod transaction;
 mod tune;
+mod uninstall;
 
 pub use crate::chain::Serve;
 pub use crate::choices::Update;
@@ -33,6 +34,7 @@ pub use crate::network::NetworkClash;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
 pub use crate::status::{BypassStatus, Degraded, NetworkStatus, PoolStatus, Status, UplinkStatus};
 pub use crate::tune::Tune;
+pub use crate::uninstall::{Attached, Uninstalled};
 
 #[cfg(test)]
 mod tests;

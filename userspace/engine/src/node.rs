@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use kernel::{Kernel, ObserveError};
 use model::{Mac, Network, NetworkName};
 use planner::{
-    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Records, Refusal, Scope,
-    SysctlKey,
+    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Refusal, Scope, SysctlKey,
 };
+use store::Store;
 
+use crate::uninstall::remember_sysctls;
 use crate::{EngineError, UplinkStatus};
 
 /// Rounds of planning after which the node is taken as it is. Two are usual: what can be set on a bridge is seen only
@@ -66,22 +67,23 @@ impl Surveyor {
         &mut self,
         kernel: &mut K,
         intent: &NodeIntent,
-        records: &Records,
+        store: &mut Store,
         mut execute: impl FnMut(&mut K, &Plan) -> Result<(), EngineError>,
     ) -> Result<Settled, EngineError> {
         let mut last = Plan::default();
         for _ in 0..ROUNDS {
             let observed = self.look(kernel, intent)?;
-            let node = planner::plan_node(intent, &observed, records);
+            let node = planner::plan_node(intent, &observed, store.records());
             if node.plan.is_empty() || node.plan == last {
                 let refused = node.refused;
                 return Ok(Settled { observed, refused });
             }
+            remember_sysctls(store, &observed, &node.plan)?;
             execute(kernel, &node.plan)?;
             last = node.plan;
         }
         let observed = self.look(kernel, intent)?;
-        let refused = planner::plan_node(intent, &observed, records).refused;
+        let refused = planner::plan_node(intent, &observed, store.records()).refused;
         Ok(Settled { observed, refused })
     }
 

@@ -61,6 +61,7 @@ impl<K: Kernel> Engine<K> {
     /// Brings the node and every attachment to what was decided, removes what was never finished, and tells what it
     /// did. `now` is in seconds since 1970.
     pub fn reconcile(&mut self, now: u64) -> Arc<Report> {
+        let _reconcile = crash::verb("reconcile");
         let started = Instant::now();
         let mut items = Vec::new();
         if let Err(error) = self.put_right(&mut items) {
@@ -121,12 +122,12 @@ impl<K: Kernel> Engine<K> {
 
     fn settle(&mut self, items: &mut Vec<Item>) -> Result<Settled, EngineError> {
         let intent = self.node_intent();
-        let records = self.store.records();
-        let surveyor = &mut self.surveyor;
-        surveyor.settle(&mut self.kernel, &intent, records, |kernel, plan| {
-            items.extend(steps(NODE, carry_out(kernel, plan)));
-            Ok(())
-        })
+        let (kernel, store) = (&mut self.kernel, &mut self.store);
+        self.surveyor
+            .settle(kernel, &intent, store, |kernel, plan| {
+                items.extend(steps(NODE, carry_out(kernel, plan)));
+                Ok(())
+            })
     }
 
     /// Lets the attachments have the MTU that their networks have now (BEHAVIOURS K1).

@@ -3,11 +3,13 @@
 mod chain;
 mod choices;
 mod every_step;
+mod garbage;
 mod kernel_that_fails;
 mod model;
 mod ports;
 mod promises;
 mod threads;
+mod uninstall;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -34,6 +36,7 @@ struct Node {
     default_network: Network,
     non_masquerade: BTreeSet<Cidr>,
     engine: Option<Engine<Mortal>>,
+    boot_id: String,
 }
 
 impl Node {
@@ -43,7 +46,16 @@ impl Node {
     }
 
     fn with(default_network: Network) -> Self {
-        let fake = Fake::new();
+        Self::made(Fake::new(), default_network)
+    }
+
+    /// As [`Node::start`], on a kernel that is there already.
+    fn on(fake: Fake) -> Self {
+        let subnets = ["10.1.0.0/28", "fd00:1::/64"];
+        Self::made(fake, network("default", "cbr0", &subnets))
+    }
+
+    fn made(fake: Fake, default_network: Network) -> Self {
         let mut node = Self {
             kernel: Mortal::new(fake.clone()),
             fake,
@@ -51,6 +63,7 @@ impl Node {
             default_network,
             non_masquerade: BTreeSet::new(),
             engine: None,
+            boot_id: "this boot".to_owned(),
         };
         node.restart();
         node
@@ -58,6 +71,27 @@ impl Node {
 
     /// Ends the agent as `kill -9` does, and starts another one.
     fn restart(&mut self) -> std::sync::Arc<Report> {
+        let (store, settings) = self.prepare();
+        let engine = Engine::start(self.kernel.clone(), store, settings, NOW).unwrap();
+        let engine = self.engine.insert(engine);
+        engine.status().last_reconcile.expect("it has just looked")
+    }
+
+    /// As [`Node::restart`], with an agent that only takes away.
+    fn dismantle(&mut self) -> &mut Engine<Mortal> {
+        let (store, settings) = self.prepare();
+        let engine = Engine::dismantle(self.kernel.clone(), store, settings).unwrap();
+        self.engine.insert(engine)
+    }
+
+    /// Another kernel, with nothing on it; no agent runs.
+    fn reboot(&mut self) {
+        self.engine = None;
+        self.fake.reboot();
+        self.boot_id.push_str(", and another one");
+    }
+
+    fn prepare(&mut self) -> (store::Store, Settings) {
         self.engine = None;
         self.fake.end_agent();
         self.kernel.live();
@@ -69,11 +103,9 @@ impl Node {
             egress: BTreeSet::new(),
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
-            boot_id: "this boot".to_owned(),
+            boot_id: self.boot_id.clone(),
         };
-        let engine = Engine::start(self.kernel.clone(), store, settings, NOW).unwrap();
-        let engine = self.engine.insert(engine);
-        engine.status().last_reconcile.expect("it has just looked")
+        (store, settings)
     }
 
     fn records(&self) -> PathBuf {

@@ -2,7 +2,7 @@
 //!
 //! Ours is a bridge whose alias says so: it gets the MAC address, MTU and addresses that the network demands. One
 //! that is not ours gets at most the gateway's address, where nothing speaks against it; nothing that it has is
-//! changed or removed. No bridge is ever deleted: others may have become its ports. Knows nothing of pods.
+//! changed or removed. Only an uninstall deletes a bridge: others may have become its ports. Knows nothing of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -37,6 +37,7 @@ mod sysctl;
 mod tables;
 #[cfg(test)]
 mod testing;
+mod uninstall;
 mod uplink;
 
 pub use address::{Leases, choose};
@@ -57,9 +58,10 @@ pub use observed::{
 pub use plan::Plan;
 pub use publish::{plan_publish, with_both_ports, with_ports};
 pub use refusal::{Category, PortOwner, Refusal};
-pub use repair::{Finding, Reason, Repair, Stray, plan_repair};
+pub use repair::{Finding, Reason, Repair, Stray, living, plan_repair};
 pub use reserved::{ReservedPorts, claimed_ports, plan_reserved_ports, reserved_ports_key};
 pub use socket_hook::SocketHook;
 pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl::node_sysctls;
 pub use tables::attachment_entries;
+pub use uninstall::{Left, Uninstall, Written, is_lasting, lasting_sysctls, plan_uninstall};

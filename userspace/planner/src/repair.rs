@@ -266,6 +266,12 @@ fn strays(records: &Records, observed: &Observed) -> BTreeSet<Stray> {
     unknown.map(stray).collect()
 }
 
+/// Links of pods that look like ours, whatever is on record: where there is one, an agent without records would give
+/// its addresses away.
+pub fn living(observed: &Observed) -> BTreeSet<Stray> {
+    strays(&Records::new(), observed)
+}
+
 /// A veth with a name and an alias such as we give: `veth` and eight digits, `network who ifname`.
 fn looks_like_ours(name: &IfName, link: &Link) -> bool {
     let digits = name.as_str().strip_prefix("veth").unwrap_or_default();

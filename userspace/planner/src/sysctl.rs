@@ -27,6 +27,16 @@ pub fn node_sysctls(intent: &NodeIntent, observed: &Observed) -> BTreeSet<Sysctl
     keys
 }
 
+impl SysctlKey {
+    /// The link that it is of; `None` where it is of the whole node.
+    pub fn link(&self) -> Option<&str> {
+        let mut parts = self.0.split('/').skip(2);
+        let of = parts.next().filter(|kind| ["conf", "neigh"].contains(kind));
+        let of = of.and_then(|_| parts.next());
+        of.filter(|name| !["all", "default"].contains(name))
+    }
+}
+
 /// Which families are forwarded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Families {

@@ -1,0 +1,72 @@
+//! What runtimes forget: containers that are gone without a DEL, again and again.
+
+use super::*;
+
+/// Addresses of the pool: those of a /24 without the network's, the gateway's and the broadcast address, and some.
+const POOL: usize = 250;
+/// Containers that come, of which one in a hundred goes without a DEL.
+const COMERS: usize = 1_000;
+/// Containers that are alive at a time.
+const ALIVE: usize = 40;
+
+fn pool() -> Network {
+    let mut network = network("default", "cbr0", &["10.1.0.0/24"]);
+    let range = ::model::Range::new(
+        "10.1.0.0/24".parse().unwrap(),
+        Some("10.1.0.2".parse().unwrap()),
+        Some("10.1.0.251".parse().unwrap()),
+        None,
+    );
+    network.ranges = vec![RangeSet::new(vec![range.unwrap()]).unwrap()];
+    network
+}
+
+/// BEHAVIOURS (c) 1.
+#[test]
+fn a_pool_is_never_exhausted_by_containers_that_go_without_a_word() {
+    let mut node = Node::with(pool());
+    let mut alive = std::collections::VecDeque::new();
+    let mut forgotten = 0;
+    for number in 0..COMERS {
+        let name = format!("c{number}");
+        let intent = node.intent(&name);
+        let attachment = node.add(&intent).unwrap_or_else(|error| {
+            panic!("container {number}, {forgotten} were forgotten: {error}")
+        });
+        alive.push_back((name, attachment));
+        if alive.len() < ALIVE {
+            continue;
+        }
+        let (name, attachment) = alive.pop_front().unwrap();
+        if number % 100 == 0 {
+            forgotten += 1;
+        } else {
+            node.engine().del(&attachment.key).unwrap();
+        }
+        node.fake.remove_netns(&format!("/run/netns/{name}"));
+        if number % 1000 == 0 {
+            // As often as the kernel tells of links that are gone; here far less often.
+            node.engine().reconcile(NOW);
+        }
+    }
+    assert_eq!(forgotten, COMERS / 100 - 1);
+    node.engine().reconcile(NOW);
+    assert_eq!(node.contents().records.len(), alive.len());
+    assert_eq!(node.engine().store.leases().len(), alive.len());
+    assert!(POOL > alive.len());
+}
+
+#[test]
+fn an_address_that_was_given_back_is_the_last_to_be_given_again() {
+    let mut node = Node::with(pool());
+    let first = node.intent("first");
+    let given = node.add(&first).unwrap().addresses[0].address;
+    node.engine().del(&first.key).unwrap();
+    for number in 1..POOL {
+        let next = node.intent(&format!("c{number}"));
+        assert_ne!(node.add(&next).unwrap().addresses[0].address, given);
+        node.engine().del(&next.key).unwrap();
+    }
+    let last = node.intent("last");
+    assert_eq!(node.add(&last).unwrap().addresses[0].address, given);
+}

@@ -1,0 +1,119 @@
+//! Viaduct is taken off a node, and what a reboot takes off by itself.
+
+use planner::SysctlKey;
+
+use super::*;
+use crate::Attached;
+
+fn forwarding(node: &Node) -> String {
+    let key = SysctlKey("net/ipv4/ip_forward".to_owned());
+    node.fake.snapshot().sysctls[&key].clone()
+}
+
+/// Links, programs, sysctls and ports: what an uninstall has to put back.
+fn bare(node: &Node) -> Observed {
+    let mut observed = node.fake.snapshot();
+    // The tables go with their pins, which are not the engine's.
+    observed.entries.clear();
+    observed.netns.clear();
+    observed
+}
+
+#[test]
+fn pods_are_in_the_way_unless_they_are_to_go() {
+    let mut node = Node::start();
+    let intent = node.intent("c1");
+    node.add(&intent).unwrap();
+    let error = node.engine().uninstall(Attached::Refuse).unwrap_err();
+    assert!(matches!(error, EngineError::StillAttached(_)), "{error:?}");
+    assert!(error.to_string().contains("c1"), "{error}");
+    node.engine().check(&intent.key).unwrap();
+
+    let done = node.engine().uninstall(Attached::Detach).unwrap();
+    assert_eq!(done.detached, [intent.key]);
+    assert_eq!(done.left, Vec::<String>::new());
+}
+
+#[test]
+fn an_uninstalled_node_is_as_it_was() {
+    let fake = Fake::new();
+    let before = fake.snapshot();
+    let mut node = Node::on(fake);
+    assert_eq!(forwarding(&node), "1");
+    let mut intent = node.intent("c1");
+    intent.port_mappings = vec![publish(8080)];
+    node.add(&intent).unwrap();
+    node.engine().del(&intent.key).unwrap();
+    node.restart();
+    node.engine().uninstall(Attached::Refuse).unwrap();
+    let after = bare(&node);
+    assert_eq!(after.links, before.links);
+    assert_eq!(after.sysctls, before.sysctls);
+    assert_eq!(after.held, before.held);
+    assert!(after.socket_hooks.values().all(|attached| !attached));
+}
+
+/// An uninstall that dies anywhere is finished by the next one, also without the agent's first look.
+#[test]
+fn an_uninstall_that_dies_at_any_call_can_be_tried_again() {
+    use super::kernel_that_fails::{Fate, survive};
+    let mut deaths = 0;
+    for call in 0..200 {
+        let fake = Fake::new();
+        let before = fake.snapshot();
+        let mut node = Node::on(fake);
+        let intent = node.intent("c1");
+        node.add(&intent).unwrap();
+        node.kernel.meet(Fate::Die(call));
+        if survive(|| node.engine().uninstall(Attached::Detach)).is_some() {
+            break;
+        }
+        deaths += 1;
+        node.dismantle().uninstall(Attached::Detach).unwrap();
+        let after = bare(&node);
+        assert_eq!(after.links, before.links, "call {call}");
+        assert_eq!(after.sysctls, before.sysctls, "call {call}");
+    }
+    assert!((5..200).contains(&deaths), "{deaths}");
+}
+
+#[test]
+fn a_sysctl_that_somebody_has_changed_since_stays_as_he_wants_it() {
+    let mut node = Node::start();
+    node.fake.set_sysctl("net/ipv4/ip_forward", "2");
+    let done = node.engine().uninstall(Attached::Refuse).unwrap();
+    assert_eq!(forwarding(&node), "2");
+    assert_eq!(
+        done.left,
+        ["sysctl net/ipv4/ip_forward was 0 and somebody has made it 2"]
+    );
+}
+
+/// BEHAVIOURS (c) 1: the records are on a disk, and the machine was rebooted.
+#[test]
+fn behind_a_reboot_everything_is_released_and_nothing_of_the_new_kernel_is_touched() {
+    let mut node = Node::start();
+    let mut intent = node.intent("c1");
+    intent.port_mappings = vec![publish(8080)];
+    let first = node.add(&intent).unwrap();
+    node.reboot();
+    // Somebody else reserves the port, and turns forwarding on, before the agent starts.
+    node.fake
+        .set_sysctl("net/ipv4/ip_local_reserved_ports", "8080");
+    node.fake.set_sysctl("net/ipv4/ip_forward", "1");
+    let report = node.restart();
+    let outcomes: Vec<_> = report.items.iter().map(|item| item.outcome).collect();
+    assert!(outcomes.contains(&crate::Outcome::Removed), "{report:?}");
+    assert!(node.contents().records.is_empty());
+    let key = SysctlKey("net/ipv4/ip_local_reserved_ports".to_owned());
+    assert_eq!(node.fake.snapshot().sysctls[&key], "8080");
+
+    node.fake.add_netns("/run/netns/c1");
+    let second = node.add(&intent).unwrap();
+    assert!(
+        second.generation > first.generation,
+        "flows may be told apart"
+    );
+    node.engine().uninstall(Attached::Detach).unwrap();
+    assert_eq!(forwarding(&node), "1", "it was so before us, in this boot");
+}

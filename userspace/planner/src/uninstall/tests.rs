@@ -1,0 +1,116 @@
+//! Nodes in memory from which Viaduct is taken.
+
+use super::*;
+use crate::testing::parse;
+
+fn link(index: u32, kind: LinkKind, alias: Option<&str>, controller: Option<u32>) -> Link {
+    Link {
+        index,
+        kind,
+        mac: None,
+        mtu: 1500,
+        up: true,
+        promiscuous: false,
+        point_to_point: false,
+        controller,
+        hairpin: false,
+        switching: crate::Switching::default(),
+        alias: alias.map(str::to_owned),
+        addresses: Vec::new(),
+        avoided: BTreeSet::new(),
+        hooks: BTreeSet::new(),
+    }
+}
+
+fn key(text: &str) -> SysctlKey {
+    SysctlKey(text.to_owned())
+}
+
+fn written(before: &str, ours: &str) -> Written {
+    Written {
+        before: before.to_owned(),
+        ours: ours.to_owned(),
+    }
+}
+
+/// A node with a bridge of ours, one of ours that others use, one of others, and an uplink.
+fn node() -> Observed {
+    let mut uplink = link(1, LinkKind::Ethernet, None, None);
+    uplink.hooks = BTreeSet::from([Hook::UplinkIn, Hook::UplinkOut]);
+    let ours = Some("viaduct net");
+    Observed {
+        links: [
+            (parse("up0"), uplink),
+            (parse("cbr0"), link(2, LinkKind::Bridge, ours, None)),
+            (parse("used"), link(3, LinkKind::Bridge, ours, None)),
+            (parse("vm0"), link(4, LinkKind::Ethernet, None, Some(3))),
+            (parse("docker0"), link(5, LinkKind::Bridge, None, None)),
+        ]
+        .into(),
+        socket_hooks: [(SocketHook::Connect4, true), (SocketHook::Bind6, false)].into(),
+        sysctls: [
+            (key("net/ipv4/ip_forward"), "1".to_owned()),
+            (key("net/ipv6/conf/all/forwarding"), "0".to_owned()),
+            (key("net/ipv6/conf/up0/accept_ra"), "0".to_owned()),
+            (key("net/ipv6/conf/cbr0/accept_dad"), "0".to_owned()),
+        ]
+        .into(),
+        ..Observed::default()
+    }
+}
+
+#[test]
+fn what_is_ours_goes_and_what_others_use_stays() {
+    let written = [
+        (key("net/ipv4/ip_forward"), written("0", "1")),
+        (key("net/ipv6/conf/all/forwarding"), written("0", "1")),
+        (key("net/ipv6/conf/up0/accept_ra"), written("1", "2")),
+        (key("net/ipv6/conf/cbr0/accept_dad"), written("1", "0")),
+        (key("net/ipv6/conf/gone/accept_dad"), written("1", "0")),
+    ]
+    .into();
+    let uninstall = plan_uninstall(&node(), &written);
+    insta::assert_snapshot!(uninstall.plan, @r#"
+    1. detach uplink_in, uplink_out from up0
+    2. detach connect4 from the cgroup
+    3. delete bridge cbr0 if its alias is "viaduct net"
+    4. set sysctl net/ipv4/ip_forward to 0 (now 1)
+    "#);
+    let left: Vec<String> = uninstall.left.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        left,
+        [
+            "bridge used has ports of others",
+            "sysctl net/ipv6/conf/up0/accept_ra was 1 and somebody has made it 0",
+        ]
+    );
+}
+
+#[test]
+fn a_node_that_has_nothing_of_ours_needs_nothing() {
+    let uninstall = plan_uninstall(&Observed::default(), &BTreeMap::new());
+    assert_eq!(uninstall, Uninstall::default());
+}
+
+#[test]
+fn of_a_plan_only_what_outlasts_our_links_is_to_be_remembered() {
+    let set = |text: &str| Step::SetSysctl {
+        key: key(text),
+        value: "0".to_owned(),
+        previous: "1".to_owned(),
+    };
+    let lasting = [
+        "net/ipv4/ip_forward",
+        "net/ipv6/conf/all/forwarding",
+        "net/ipv6/conf/up0/accept_ra",
+    ];
+    let passing = [
+        "net/ipv6/conf/cbr0/accept_ra",
+        "net/ipv6/conf/not-made-yet/accept_ra",
+    ];
+    let plan = Plan::of(lasting.into_iter().chain(passing).map(set));
+    let remembered = lasting_sysctls(&plan, &node());
+    let keys: Vec<&str> = remembered.keys().map(|key| key.0.as_str()).collect();
+    assert_eq!(keys, lasting);
+    assert_eq!(remembered[&key(lasting[0])], written("1", "0"));
+}
