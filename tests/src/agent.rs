@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -20,6 +20,8 @@ pub const POD_CIDRS: [&str; 2] = ["10.244.1.0/24", "fd00:10:244:1::/64"];
 #[derive(Debug)]
 pub struct Agent {
     node: Machine,
+    /// `NAME=value`.
+    environment: Vec<String>,
     words: Vec<String>,
     process: Option<Process>,
     /// Held for as long as the agent's programs may be attached to it.
@@ -46,6 +48,7 @@ impl Agent {
         );
         let mut agent = Self {
             node: node.clone(),
+            environment: Vec::new(),
             words,
             process: None,
             cgroup,
@@ -56,8 +59,7 @@ impl Agent {
 
     /// Starts it again after it was killed or ended.
     pub fn restart(&mut self) -> Result<()> {
-        let words = self.words.iter().map(String::as_str).collect::<Vec<_>>();
-        let process = Process::start(&self.node, &words)?;
+        let process = self.launch(&[])?;
         let serves = until("the agent serves", || {
             if let Some(status) = process.ended()? {
                 bail!("the agent ended early ({status})");
@@ -73,6 +75,40 @@ impl Agent {
         }
         self.process = Some(process);
         Ok(())
+    }
+
+    /// Starts it, and waits until it ends by itself.
+    pub fn start_and_die(&mut self) -> Result<()> {
+        let process = self.launch(&[])?;
+        until("the agent ends", || process.ended()).map(drop)
+    }
+
+    /// Runs it with `flags` to its end; what it printed.
+    pub fn run(&self, flags: &[&str]) -> Result<String> {
+        let process = self.launch(flags)?;
+        let status = until("the agent ends", || process.ended())?;
+        let words = process.last_words();
+        ensure!(status.success(), "the agent ended ({status}): {words}");
+        Ok(words)
+    }
+
+    fn launch(&self, flags: &[&str]) -> Result<Process> {
+        let environment = self.environment.iter().map(String::as_str);
+        let words = self.words.iter().map(String::as_str);
+        let flags = flags.iter().copied();
+        let words = ["env"].into_iter().chain(environment).chain(words);
+        Process::start(&self.node, &words.chain(flags).collect::<Vec<_>>())
+    }
+
+    /// From its next start on, its environment has this.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.environment.push(format!("{name}={value}"));
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn wait_for_end(&mut self) -> Result<ExitStatus> {
+        let process = self.process.take().context("the agent does not run")?;
+        until("the agent ends", || process.ended())
     }
 
     /// From its next start on, it is another program.

@@ -79,11 +79,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.next { next_agent() } else { Ok(()) }
 }
 
-/// The same sources, built without optimisation and as another version: an upgrade to it is one to another program.
+/// The same sources, built without optimisation and as another version: an upgrade to it is one to another program. It
+/// has crash points too, which nobody meets who does not ask for them.
 fn next_agent() -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo
-        .args(["build", "-p", "agent"])
+        .args(["build", "-p", "agent", "--features", "crash-points"])
         .env("VIADUCT_VERSION", NEXT);
     command::run(&mut cargo)?;
     let dist = project::next_dist();
@@ -147,7 +148,8 @@ fn link(file: &Path, name: &Path) -> Result<()> {
 fn put(to: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let folder = to.parent().context("every file lies in a folder")?;
     fs::create_dir_all(folder)?;
-    let fresh = to.with_extension("new");
+    // Two of these may run at once, and each has its own draft.
+    let fresh = to.with_extension(format!("new-{}", std::process::id()));
     fs::write(&fresh, bytes).with_context(|| format!("cannot write {}", fresh.display()))?;
     fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;
     fs::rename(&fresh, to)?;

@@ -11,6 +11,8 @@ use crate::setup::{self, Scope};
 pub(crate) struct Args {
     #[arg(value_enum, default_value_t = Which::All)]
     rung: Which,
+    /// A part of the names of the tests to run
+    part: Option<String>,
     /// Passed on to the test binaries: a part of test names, `--nocapture`, …
     #[arg(last = true)]
     filter: Vec<String>,
@@ -29,11 +31,12 @@ enum Which {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let filter: Vec<String> = args.part.iter().chain(&args.filter).cloned().collect();
     match args.rung {
-        Which::Unit => climb(&[Rung::Unit], &args.filter),
-        Which::Netns => climb(&[Rung::Netns], &args.filter),
-        Which::E2e => climb(&[Rung::E2e], &args.filter),
-        Which::All => all(&args.filter),
+        Which::Unit => climb(&[Rung::Unit], &filter),
+        Which::Netns => climb(&[Rung::Netns], &filter),
+        Which::E2e => climb(&[Rung::E2e], &filter),
+        Which::All => all(&filter),
     }
 }
 

@@ -39,6 +39,12 @@ pub(crate) struct Options {
     /// TOML file with these flags as keys; a flag given here wins over the file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Take Viaduct off this node, where no agent runs, and end
+    #[arg(long)]
+    pub(crate) uninstall: bool,
+    /// With --uninstall: pods that are attached lose their interfaces, else they are in the way
+    #[arg(long, requires = "uninstall")]
+    pub(crate) drain: bool,
     #[command(flatten)]
     keys: Keys,
 }

@@ -43,9 +43,9 @@ impl From<EngineError> for Failure {
                 Category::Conflict | Category::Exhausted => cni::Error::taken(message),
                 Category::Unavailable => cni::Error::try_again_later(message),
             },
-            EngineError::PortInUse(_) | EngineError::PodCidrsKept { .. } => {
-                cni::Error::taken(message)
-            }
+            EngineError::PortInUse(_)
+            | EngineError::PodCidrsKept { .. }
+            | EngineError::StillAttached(_) => cni::Error::taken(message),
             EngineError::Clash(_) => cni::Error::invalid_config(message),
             EngineError::Different { .. }
             | EngineError::NotPublished(..)

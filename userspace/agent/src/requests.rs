@@ -1,23 +1,29 @@
 //! CNI commands: from the bytes of a request to the engine and back. Knows no socket and no HTTP path.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use api::{AttachmentView, CniRequest};
+use api::{AttachmentView, CniRequest, EventOutcome};
 use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, GcRequest, Outcome,
     PassedResult, Plugin, Request, StatusRequest, Version,
 };
-use engine::{Collect, Degraded, Handle};
+use engine::{Attached, Collect, Degraded, Handle, Uninstalled};
 use model::{Attachment, Cidr, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName};
 use serde::Deserialize;
+use tokio::sync::watch;
 use tracing::Instrument as _;
 
+use crate::events::{Events, News};
 use crate::failure::Failure;
 use crate::flows::FlowSource;
 use crate::leases::Leases;
+use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::start::Features;
+use crate::uninstall::Belongings;
 use crate::{clock, config, pod_cidrs, view};
 
 /// CNI's code for a container that nobody knows; no CNI command is answered with it.
@@ -33,6 +39,13 @@ pub(crate) struct App {
     pub(crate) flows: FlowSource,
     pub(crate) features: Features,
     pub(crate) replay: Replay,
+    pub(crate) belongings: Belongings,
+    pub(crate) events: Arc<Events>,
+    pub(crate) metrics: Metrics,
+    /// Whether nothing is left to serve.
+    pub(crate) uninstalled: Arc<AtomicBool>,
+    /// Asks the agent to end.
+    pub(crate) stop: watch::Sender<bool>,
 }
 
 /// Where to look for a container that is not on record.
@@ -79,7 +92,7 @@ impl App {
         Ok(view::unrecorded(id, &place.netns, ifname, &side))
     }
 
-    /// Executes a CNI command; returns what belongs on the plugin's standard output.
+    /// Executes a CNI command, and tells of it; returns what belongs on the plugin's standard output.
     pub(crate) async fn cni(
         &self,
         command: Command,
@@ -92,7 +105,26 @@ impl App {
             ifname = request.ifname,
             traceparent = Some(&*request.traceparent).filter(|text| !text.is_empty())
         );
-        self.execute(command, request).instrument(span).await
+        let started = Instant::now();
+        let subject = format!("{}/{}", request.container_id, request.ifname);
+        let result = self.execute(command, request).instrument(span).await;
+        let (outcome, message) = match &result {
+            Ok(_) => (EventOutcome::Done, String::new()),
+            Err(failure) => (EventOutcome::Failed, failure.to_string()),
+        };
+        let (action, duration) = (word(command), started.elapsed());
+        self.metrics.count(action, outcome.word(), duration);
+        // Runtimes ask for the status every few seconds: as long as all is well that is no news.
+        if command != Command::Status || outcome == EventOutcome::Failed {
+            self.events.tell(News {
+                action,
+                subject,
+                outcome,
+                message,
+                duration,
+            });
+        }
+        result
     }
 
     async fn execute(&self, command: Command, request: CniRequest) -> Result<String, Failure> {
@@ -157,6 +189,23 @@ impl App {
         let mode = mode.map_err(|error| Error::invalid_config(error.to_string()))?;
         self.handle.set_hairpin_mode(mode, clock::now()).await?;
         Ok(())
+    }
+
+    /// Takes Viaduct off the node, and ends the agent.
+    pub(crate) async fn uninstall(&self, attached: Attached) -> Result<Uninstalled, Failure> {
+        let belongings = self.belongings.clone();
+        let farewell = move || belongings.remove();
+        let done = self.handle.uninstall(attached, farewell).await?;
+        self.uninstalled.store(true, Ordering::Release);
+        self.events.tell(News {
+            action: "uninstall",
+            subject: "node".to_owned(),
+            outcome: EventOutcome::Done,
+            message: done.left.join("; "),
+            duration: std::time::Duration::ZERO,
+        });
+        self.stop.send_replace(true);
+        Ok(done)
     }
 
     async fn add(&self, mut request: AddRequest) -> Result<String, Failure> {
@@ -304,5 +353,16 @@ pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Resul
         (true, _) => Ok(()),
         (false, true) => Err(Error::not_available_and_degraded(reasons.join("; "))),
         (false, false) => Err(Error::not_available(reasons.join("; "))),
+    }
+}
+
+fn word(command: Command) -> &'static str {
+    match command {
+        Command::Add => "add",
+        Command::Del => "del",
+        Command::Check => "check",
+        Command::Gc => "gc",
+        Command::Status => "status",
+        Command::Version => "version",
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::{
     AttachmentView, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView, HairpinModeSetting,
-    Lease, MAX_REQUEST, NetworkView, PodCidrs, PortView, path,
+    Lease, MAX_REQUEST, NetworkView, PodCidrs, PortView, UninstallRequest, path,
 };
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Query, RawQuery, State};
@@ -15,12 +15,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use cni::{Command, Error};
+use engine::Attached;
 use model::Cidr;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, no_such_path};
 use crate::requests::{App, Place};
-use crate::{flows, ports_view, view};
+use crate::{flows, metrics, ports_view, view};
 
 /// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,6 +42,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route(path::HOSTPORTS, get(hostports))
         .route(path::FLOWS, get(flows))
         .route(path::COUNTERS, get(counters))
+        .route(path::UNINSTALL, post(uninstall))
+        .route(path::EVENTS, get(events))
+        .route(path::METRICS, get(metrics))
         .route(
             path::NON_MASQUERADE_CIDRS,
             get(non_masquerade).put(set_non_masquerade),
@@ -180,6 +185,45 @@ async fn set_non_masquerade(State(app): State<Arc<App>>, body: Body) -> Answer<V
     tracing::info!(?shown, "prefixes that are not masqueraded");
     app.handle.set_non_masquerade(prefixes).await?;
     Ok(Json(shown))
+}
+
+/// How much of the events is wanted.
+#[derive(Debug, Default, Deserialize)]
+struct Wanted {
+    #[serde(default)]
+    follow: bool,
+}
+
+async fn events(State(app): State<Arc<App>>, Query(wanted): Query<Wanted>) -> Response {
+    let lines = app.events.lines(wanted.follow, app.stop.subscribe());
+    let body = Body::from_stream(lines);
+    ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
+    let records = app.handle.attachments().await?;
+    let measured = app.handle.measure().await?;
+    let status = app.handle.status();
+    let text = app
+        .metrics
+        .text(&status, &records, &measured, app.started.elapsed());
+    let text = text.map_err(|error| Error::internal(error.to_string()))?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+}
+
+async fn uninstall(State(app): State<Arc<App>>, body: Body) -> Answer<api::Uninstalled> {
+    let request: UninstallRequest = read(body).await?;
+    let attached = if request.drain {
+        Attached::Detach
+    } else {
+        Attached::Refuse
+    };
+    let done = app.uninstall(attached).await?;
+    Ok(Json(api::Uninstalled {
+        detached: done.detached.iter().map(ToString::to_string).collect(),
+        removed: done.removed,
+        left: done.left,
+    }))
 }
 
 async fn counters(State(app): State<Arc<App>>) -> Answer<CounterView> {

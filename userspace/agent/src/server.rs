@@ -10,14 +10,14 @@ use tokio::sync::watch;
 
 use crate::requests::App;
 use crate::socket::Socket;
-use crate::{pod_cidr_file, routes, upkeep};
+use crate::{events, pod_cidr_file, routes, upkeep};
 
 /// How long clients may take to read their answers after the agent was told to stop.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Serves on the socket at `path` until SIGTERM or SIGINT, then finishes what runs.
 pub(crate) async fn serve(path: &Path, pod_cidr_file: Option<PathBuf>, app: App) -> Result<()> {
-    let stopped = stop_signal()?;
+    let stopped = stop_signal(app.stop.clone())?;
     let app = Arc::new(app);
     // What DELs free must be free before the first ADD, and nobody can ask before there is a socket.
     app.replay().await;
@@ -25,6 +25,7 @@ pub(crate) async fn serve(path: &Path, pod_cidr_file: Option<PathBuf>, app: App)
     if let Some(file) = pod_cidr_file {
         pod_cidr_file::watch(file, app.handle.clone())?;
     }
+    tokio::spawn(events::follow(app.handle.clone(), Arc::clone(&app.events)));
     let socket = Socket::bind(path)?;
     let told = until_stopped(stopped.clone());
     let server = axum::serve(socket, routes::router(app)).with_graceful_shutdown(told);
@@ -39,10 +40,10 @@ pub(crate) async fn serve(path: &Path, pod_cidr_file: Option<PathBuf>, app: App)
 }
 
 /// Becomes true at the first SIGTERM or SIGINT; later ones change nothing (BEHAVIOURS A6).
-fn stop_signal() -> Result<watch::Receiver<bool>> {
+fn stop_signal(stop: watch::Sender<bool>) -> Result<watch::Receiver<bool>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
-    let (stop, stopped) = watch::channel(false);
+    let stopped = stop.subscribe();
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -35,10 +35,12 @@ impl Socket {
         }
         let listener = UnixListener::bind(&draft)
             .with_context(|| format!("cannot listen on {}", draft.display()))?;
+        crash::point_at("draft-socket");
         // The file gets its name when nobody but root can open it any more.
         fs::set_permissions(&draft, Permissions::from_mode(0o600))
             .and_then(|()| fs::rename(&draft, path))
             .with_context(|| format!("cannot make {}", path.display()))?;
+        crash::point_at("name-socket");
         Ok(Self {
             listener,
             _file: SocketFile(path.to_owned()),

@@ -1,6 +1,7 @@
 //! Logs: to stderr, where the journal or a terminal reads them.
 
 use std::io::{IsTerminal, Write, stderr};
+use std::{panic, process};
 
 use anyhow::{Context, Error, Result};
 use tracing_subscriber::EnvFilter;
@@ -15,6 +16,18 @@ pub(crate) fn start(filter: &str) -> Result<()> {
         .with_target(false)
         .init();
     Ok(())
+}
+
+/// A panic ends the agent, whichever thread it is of: another one takes over within a second. Only a panic over records
+/// that may be damaged is an answer.
+pub(crate) fn end_on_panic() {
+    let tell = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        tell(info);
+        if !store::is_in_doubt() {
+            process::abort();
+        }
+    }));
 }
 
 /// Says why the agent ends, with all causes, whether logging has started or not.

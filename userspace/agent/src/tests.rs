@@ -27,6 +27,7 @@ use crate::replay::Replay;
 use crate::requests::App;
 use crate::routes;
 use crate::start::Features;
+use crate::uninstall::Belongings;
 
 /// An agent on a kernel in memory, as the command line `flags` says.
 struct Agent {
@@ -123,6 +124,11 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         flows,
         features: Features::default(),
         replay: Replay::of(Spool::beside(&socket)),
+        belongings: Belongings::of(config),
+        events: Arc::default(),
+        metrics: crate::metrics::Metrics::default(),
+        uninstalled: Arc::default(),
+        stop: tokio::sync::watch::Sender::new(false),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

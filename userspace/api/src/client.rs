@@ -154,6 +154,29 @@ impl Client {
         self.exchange("PUT", path, &serde_json::to_vec(body)?)
     }
 
+    /// `GET` of a body of lines that may go on for ever: each is given to `each`, until that says `false`.
+    pub fn follow(
+        &self,
+        path: &str,
+        mut each: impl FnMut(&str) -> bool,
+    ) -> Result<Reply, ClientError> {
+        let unreachable = |source| ClientError::Unreachable {
+            socket: self.socket.clone(),
+            source,
+        };
+        let mut stream = connect(&self.socket, self.connect_timeout).map_err(unreachable)?;
+        let request = http::request("GET", path, &[]);
+        stream.write_all(&request).map_err(unreachable)?;
+        match http::read_lines(stream, &mut each) {
+            Ok((status, body)) => Ok(Reply { status, body }),
+            Err(ResponseError::Io(source)) => Err(self.broken(source)),
+            Err(source) => Err(ClientError::Response {
+                socket: self.socket.clone(),
+                source,
+            }),
+        }
+    }
+
     fn exchange(&self, method: &str, path: &str, body: &[u8]) -> Result<Reply, ClientError> {
         let unreachable = |source| ClientError::Unreachable {
             socket: self.socket.clone(),

@@ -57,6 +57,33 @@ pub(crate) fn read_response(stream: impl Read) -> Result<(u16, Vec<u8>), Respons
     }
 }
 
+/// Reads one response whose body may never end, and gives each line of it to `each` until that says `false`. The body
+/// of a response that is no success is returned as a whole.
+pub(crate) fn read_lines(
+    stream: impl Read,
+    each: &mut dyn FnMut(&str) -> bool,
+) -> Result<(u16, Vec<u8>), ResponseError> {
+    let mut reader = BufReader::new(stream);
+    let mut budget = MAX_HEAD;
+    let status = status_code(&line(&mut reader, &mut budget)?)?;
+    let framing = headers(&mut reader, &mut budget)?;
+    if framing != Framing::Chunked || !(200..300).contains(&status) {
+        return Ok((status, body(&mut reader, status, framing)?));
+    }
+    let mut unread = Vec::new();
+    while chunk(&mut reader, &mut unread)? {
+        while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = unread.drain(..=end).collect();
+            let text = std::str::from_utf8(&line[..end]);
+            let text = text.map_err(|_| ResponseError::Malformed("a line that is not text"))?;
+            if !each(text) {
+                return Ok((status, Vec::new()));
+            }
+        }
+    }
+    Ok((status, Vec::new()))
+}
+
 /// How the end of the body is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
@@ -118,20 +145,25 @@ fn body(
 }
 
 fn chunks(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<(), ResponseError> {
-    loop {
-        let size = line(reader, &mut { MAX_HEAD })?;
-        let digits = size.split(';').next().unwrap_or_default().trim();
-        let size = usize::from_str_radix(digits, 16);
-        let size = size.map_err(|_| ResponseError::Malformed("bad chunk size"))?;
-        if size == 0 {
-            // What may follow are trailers, which nobody here reads, on a connection that nobody uses again.
-            return Ok(());
-        }
-        append(reader, size, body)?;
-        if !line(reader, &mut { MAX_HEAD })?.is_empty() {
-            return Err(ResponseError::Malformed("a chunk longer than announced"));
-        }
+    while chunk(reader, body)? {}
+    Ok(())
+}
+
+/// Appends the next chunk; `false` at the end of all.
+fn chunk(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<bool, ResponseError> {
+    let size = line(reader, &mut { MAX_HEAD })?;
+    let digits = size.split(';').next().unwrap_or_default().trim();
+    let size = usize::from_str_radix(digits, 16);
+    let size = size.map_err(|_| ResponseError::Malformed("bad chunk size"))?;
+    if size == 0 {
+        // What may follow are trailers, which nobody here reads, on a connection that nobody uses again.
+        return Ok(false);
     }
+    append(reader, size, body)?;
+    if !line(reader, &mut { MAX_HEAD })?.is_empty() {
+        return Err(ResponseError::Malformed("a chunk longer than announced"));
+    }
+    Ok(true)
 }
 
 /// Reads exactly `length` bytes, allocating no more than what really arrives.

@@ -8,15 +8,18 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod event;
 mod flow;
 mod http;
 mod request;
 mod setting;
 mod spool;
 mod status;
+mod uninstall;
 mod view;
 
 pub use client::{Client, ClientError, Reply};
+pub use event::{Event, EventOutcome};
 pub use flow::{
     DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView, PodRoomView, RoomView,
 };
@@ -28,6 +31,7 @@ pub use status::{
     BypassView, Degraded, FeatureView, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem,
     Status, UplinkView, Version,
 };
+pub use uninstall::{UninstallRequest, Uninstalled};
 pub use view::{
     AddressView, AttachmentView, ClaimView, CounterView, HostportView, Lease, PodView, PortView,
     RouteView,
@@ -56,6 +60,12 @@ pub mod path {
     /// `GET` and `PUT`: a list of prefixes, as texts, to which pods keep their own address. What is put holds until the
     /// configuration says something new; flows that are there keep their mapping.
     pub const NON_MASQUERADE_CIDRS: &str = "/v1/non-masquerade-cidrs";
+    /// `GET`: [`crate::Event`]s, one in a line; behind `?follow=true` also those to come.
+    pub const EVENTS: &str = "/v1/events";
+    /// `GET`: the agent's values as Prometheus reads them.
+    pub const METRICS: &str = "/metrics";
+    /// `POST` of [`crate::UninstallRequest`]: [`crate::Uninstalled`]. The agent ends behind its answer.
+    pub const UNINSTALL: &str = "/v1/uninstall";
     /// `GET`: [`crate::CounterView`] of the whole node.
     pub const COUNTERS: &str = "/v1/counters";
 }

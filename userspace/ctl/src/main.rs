@@ -17,7 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use api::{
-    AttachmentView, Client, ClientError, FlowQuery, FlowsView, PortView, Reply, Status, path,
+    AttachmentView, Client, ClientError, FlowQuery, FlowsView, PortView, Reply, Status,
+    UninstallRequest, Uninstalled, path,
 };
 use clap::{Parser, Subcommand};
 use serde_json::Value;
@@ -70,6 +71,25 @@ enum Verb {
     /// Attach, detach and check namespaces as a runtime does, by the plugins of a network's configuration
     #[command(subcommand)]
     Cni(Box<cni::Verb>),
+    /// Show what has happened: requests, repairs, and how each ended
+    Events {
+        /// And what happens from now on
+        #[arg(short, long)]
+        follow: bool,
+        /// The agent's lines as they are
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take Viaduct off this node: programs, tables, bridges, records, and sysctls as they were; the agent ends.
+    /// Where no agent runs, `viaductd --uninstall` does the same
+    Uninstall {
+        /// Pods that are attached lose their interfaces; else they are in the way
+        #[arg(long)]
+        drain: bool,
+        /// The agent's answer as it is
+        #[arg(long)]
+        json: bool,
+    },
     /// Show the versions of this program and of the agent
     Version,
 }
@@ -171,11 +191,46 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             Ok(render::ports(&ports, port, now()))
         }
         Verb::Cni(verb) => cni::run(*verb),
+        Verb::Events { follow, json } => events(client, follow, json),
+        Verb::Uninstall { drain, json } => uninstall(client, drain, json),
         Verb::Version => {
             let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));
             let agent = agent.map(|status| status.version);
             Ok(render::version(env!("CARGO_PKG_VERSION"), agent.as_ref()))
         }
+    }
+}
+
+/// Prints each line as it comes; there may be no last one.
+fn events(client: &Client, follow: bool, json: bool) -> Result<String> {
+    let mut outcome = Ok(());
+    let mut show = |line: &str| {
+        outcome = event(line, json).and_then(|text| print(&text));
+        outcome.is_ok()
+    };
+    let path = format!("{}?follow={follow}", path::EVENTS);
+    let reply = client.follow(&path, &mut show).map_err(advised)?;
+    if !reply.is_success() {
+        return Err(ClientError::Refused(reply.error()).into());
+    }
+    outcome.map(|()| String::new())
+}
+
+fn event(line: &str, json: bool) -> Result<String> {
+    if json {
+        return Ok(format!("{line}\n"));
+    }
+    Ok(render::event(&serde_json::from_str(line)?, now()))
+}
+
+fn uninstall(client: &Client, drain: bool, json: bool) -> Result<String> {
+    let reply = client.post(path::UNINSTALL, &UninstallRequest { drain });
+    let reply = reply.map_err(advised)?;
+    let done: Uninstalled = reply.decode()?;
+    if json {
+        raw(&reply)
+    } else {
+        Ok(render::uninstalled(&done))
     }
 }
 
@@ -190,14 +245,16 @@ fn now() -> u64 {
 }
 
 fn get(client: &Client, path: &str) -> Result<Reply> {
-    client.get(path).map_err(|error| {
-        let advice = advice(&error);
-        let error = anyhow::Error::new(error);
-        match advice {
-            Some(advice) => anyhow::anyhow!("{error:#}\n{advice}"),
-            None => error,
-        }
-    })
+    client.get(path).map_err(advised)
+}
+
+fn advised(error: ClientError) -> anyhow::Error {
+    let advice = advice(&error);
+    let error = anyhow::Error::new(error);
+    match advice {
+        Some(advice) => anyhow::anyhow!("{error:#}\n{advice}"),
+        None => error,
+    }
 }
 
 /// What a person can do about an agent that does not answer.

@@ -7,8 +7,8 @@ mod ports;
 use std::fmt::{Display, Write};
 
 use api::{
-    AttachmentView, BypassView, Degraded, FlowView, FlowsView, HostportView, NetworkView, Outcome,
-    PodRoomView, PodView, Reconcile, RoomView, Status, UplinkView, Version,
+    AttachmentView, BypassView, Degraded, Event, FlowView, FlowsView, HostportView, NetworkView,
+    Outcome, PodRoomView, PodView, Reconcile, RoomView, Status, Uninstalled, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
@@ -41,6 +41,38 @@ fn bypass(text: &mut String, view: &BypassView) {
     for rules in &view.rules {
         line(text, "", format!("rules of others, {rules}"));
     }
+}
+
+/// One event in one line.
+pub(crate) fn event(event: &Event, now: u64) -> String {
+    let age = duration(now.saturating_sub(event.at));
+    let Event {
+        action,
+        subject,
+        message,
+        ..
+    } = event;
+    let text = format!(
+        "{age:>8} ago  {action:<9} {:<10} {subject}  {message}",
+        event.outcome.word()
+    );
+    format!("{}\n", text.trim_end())
+}
+
+/// What was taken off the node, and what stays.
+pub(crate) fn uninstalled(done: &Uninstalled) -> String {
+    let mut text = String::new();
+    let lines = [
+        ("detached", &done.detached),
+        ("done", &done.removed),
+        ("left alone", &done.left),
+    ];
+    for (word, items) in lines {
+        for item in items {
+            let _always_fits = writeln!(text, "{word}: {item}");
+        }
+    }
+    text + "Viaduct is off this node.\n"
 }
 
 /// One line for each attachment.

@@ -1,0 +1,146 @@
+//! Viaduct is taken off a node, and the node is as it was.
+
+use anyhow::{Result, ensure};
+use e2e::residue::assert_no_residue;
+use e2e::{Agent, Config, Machine, Mapping, Residue, Sandbox, UPLINK, until};
+
+const PORTS: [Mapping; 1] = [Mapping {
+    host: 8080,
+    container: 80,
+    protocol: "tcp",
+}];
+
+/// Every sysctl of the network that can be read, with its value.
+fn sysctls(node: &Machine) -> Result<Vec<String>> {
+    let shown = node.call("sysctl --all --ignore --pattern ^net\\.")?;
+    // Values that the kernel changes by itself.
+    let own = [
+        "random",
+        "nf_conntrack_count",
+        "stable_secret",
+        "mtu_expires",
+    ];
+    let lines = shown
+        .lines()
+        .filter(|line| !own.iter().any(|word| line.contains(word)));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+/// Our files, wherever they are.
+fn files(node: &Machine) -> Result<String> {
+    node.call("find /run /sys/fs/bpf -path /run/netns -prune -o -print")
+}
+
+struct Before {
+    residue: Residue,
+    sysctls: Vec<String>,
+    files: String,
+}
+
+impl Before {
+    fn of(node: &Machine) -> Result<Self> {
+        Ok(Self {
+            residue: Residue::of(node, &[])?,
+            sysctls: sysctls(node)?,
+            files: files(node)?,
+        })
+    }
+
+    fn is_as_now(&self, node: &Machine) -> Result<()> {
+        assert_no_residue(&self.residue, &Residue::of(node, &[])?)?;
+        let now = sysctls(node)?;
+        let new: Vec<_> = now
+            .iter()
+            .filter(|line| !self.sysctls.contains(line))
+            .collect();
+        ensure!(new.is_empty(), "sysctls have changed: {new:?}");
+        ensure!(self.sysctls.len() == now.len(), "sysctls are missing");
+        let files = files(node)?;
+        ensure!(
+            files == self.files,
+            "files: {files}\nbefore: {}",
+            self.files
+        );
+        Ok(())
+    }
+}
+
+/// A node whose uplink listens to router advertisements, and where somebody has reserved a port.
+fn node() -> Result<Sandbox> {
+    let sandbox = Sandbox::new()?;
+    sandbox
+        .node
+        .sysctl(&format!("ipv6/conf/{UPLINK}/accept_ra"), "1")?;
+    sandbox
+        .node
+        .sysctl("ipv4/ip_local_reserved_ports", "9000-9002")?;
+    sandbox.node.sysctl("ipv4/ip_forward", "0")?;
+    sandbox.node.sysctl("ipv6/conf/all/forwarding", "0")?;
+    Ok(sandbox)
+}
+
+#[test]
+fn an_uninstalled_node_is_as_it_was() -> Result<()> {
+    let sandbox = node()?;
+    let before = Before::of(&sandbox.node)?;
+    let mut agent = Agent::start(&sandbox.node, &[])?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(Config::new("1.1.0").publish(&PORTS))?;
+
+    let refusal = agent.ctl("uninstall").unwrap_err().to_string();
+    ensure!(refusal.contains(pod.id()), "{refusal}");
+    pod.check()?.success()?;
+
+    pod.del()?;
+    pod.machine.unbind()?;
+    agent.ctl("uninstall")?;
+    let status = agent.wait_for_end()?;
+    ensure!(status.success(), "{status}");
+    before.is_as_now(&sandbox.node)
+}
+
+#[test]
+fn pods_lose_their_interfaces_only_if_that_is_wished_for() -> Result<()> {
+    let sandbox = node()?;
+    let before = Before::of(&sandbox.node)?;
+    let mut agent = Agent::start(&sandbox.node, &[])?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(Config::new("1.1.0").publish(&PORTS))?;
+    agent.ctl("uninstall --drain")?;
+    ensure!(agent.wait_for_end()?.success(), "the agent failed");
+    until("the pod's interface is gone", || {
+        let links = pod.machine.call("ip -o link show")?;
+        Ok((!links.contains("eth0")).then_some(()))
+    })?;
+    pod.machine.unbind()?;
+    before.is_as_now(&sandbox.node)
+}
+
+#[test]
+fn a_node_without_an_agent_is_cleared_by_the_agents_program() -> Result<()> {
+    let sandbox = node()?;
+    let before = Before::of(&sandbox.node)?;
+    let mut agent = Agent::start(&sandbox.node, &[])?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(Config::new("1.1.0").publish(&PORTS))?;
+    agent.kill()?;
+
+    let refusal = agent.run(&["--uninstall"]).unwrap_err().to_string();
+    ensure!(refusal.contains(pod.id()), "{refusal}");
+    agent.run(&["--uninstall", "--drain"])?;
+    pod.machine.unbind()?;
+    before.is_as_now(&sandbox.node)
+}
+
+/// What is somebody else's by now is left, and told.
+#[test]
+fn what_others_have_changed_or_use_stays() -> Result<()> {
+    let sandbox = node()?;
+    let mut agent = Agent::start(&sandbox.node, &[])?;
+    sandbox.node.call("ip link add vm0 type dummy")?;
+    sandbox.node.call("ip link set vm0 master cbr0")?;
+    let told = agent.ctl("uninstall")?;
+    ensure!(told.contains("bridge cbr0 has ports of others"), "{told}");
+    ensure!(agent.wait_for_end()?.success(), "the agent failed");
+    sandbox.node.call("ip link show vm0 master cbr0").map(drop)
+}

@@ -1,0 +1,254 @@
+//! The agent's values as metrics, in the text format that Prometheus reads. What is counted here is what the events tell;
+//! everything else is read from status and counters when somebody asks.
+
+use std::time::Duration;
+
+use engine::Status;
+use kernel::Measured;
+use model::Record;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// The type that the text is of.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds in seconds: an ADD takes some milliseconds, and a minute is for ever.
+const SECONDS: [f64; 12] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0,
+];
+
+/// What is counted while the agent runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    requests: Family<Request, Counter>,
+    seconds: Family<Verb, Histogram>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    verb: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Verb {
+    verb: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Pool {
+    network: String,
+    subnet: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Way {
+    network: String,
+    container: String,
+    ifname: String,
+    direction: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a request.
+    pub(crate) fn count(&self, verb: &'static str, outcome: &'static str, took: Duration) {
+        self.requests
+            .get_or_create(&Request { verb, outcome })
+            .inc();
+        let seconds = self.seconds.get_or_create(&Verb { verb });
+        seconds.observe(took.as_secs_f64());
+    }
+
+    /// Everything, as text.
+    pub(crate) fn text(
+        &self,
+        status: &Status,
+        records: &[Record],
+        measured: &Measured,
+        uptime: Duration,
+    ) -> Result<String, std::fmt::Error> {
+        let mut registry = Registry::with_prefix("viaduct");
+        registry.register("requests", "CNI requests", self.requests.clone());
+        let seconds = self.seconds.clone();
+        registry.register("request_seconds", "Time that CNI requests took", seconds);
+        let uptime = signed(uptime.as_secs());
+        gauge(
+            &mut registry,
+            "uptime_seconds",
+            "Time since the agent began to serve",
+            uptime,
+        );
+        of_status(&mut registry, status);
+        of_drops(&mut registry, measured);
+        of_pods(&mut registry, records, measured);
+        let mut text = String::new();
+        encode(&mut text, &registry)?;
+        Ok(text)
+    }
+}
+
+fn of_status(registry: &mut Registry, status: &Status) {
+    let attachments = i64::try_from(status.attachments).unwrap_or(i64::MAX);
+    gauge(
+        registry,
+        "attachments",
+        "Attachments, in any state",
+        attachments,
+    );
+    let room = i64::from(status.flow_entries.0);
+    gauge(
+        registry,
+        "flow_entries_max",
+        "Entries that the flow table has room for",
+        room,
+    );
+    let used: Family<Pool, Gauge> = Family::default();
+    let total: Family<Pool, Gauge> = Family::default();
+    for network in &status.networks {
+        for pool in &network.pools {
+            let labels = Pool {
+                network: network.network.name.to_string(),
+                subnet: pool.range.subnet().to_string(),
+            };
+            used.get_or_create(&labels).set(signed(pool.used));
+            total.get_or_create(&labels).set(signed(pool.total));
+        }
+    }
+    registry.register("pool_addresses_used", "Addresses in use", used);
+    registry.register("pool_addresses", "Addresses that could be in use", total);
+    let degraded: Family<Reason, Gauge> = Family::default();
+    for one in &status.degraded {
+        let reason = one.reason().to_owned();
+        degraded.get_or_create(&Reason { reason }).inc();
+    }
+    registry.register("degraded", "What does not work as it should", degraded);
+    if let Some(report) = &status.last_reconcile {
+        let at = signed(report.finished_at);
+        gauge(
+            registry,
+            "reconcile_timestamp_seconds",
+            "End of the last comparison with the kernel",
+            at,
+        );
+        let items = i64::try_from(report.items.len()).unwrap_or(i64::MAX);
+        gauge(
+            registry,
+            "reconcile_items",
+            "What the last comparison found",
+            items,
+        );
+        let failed = report.items.iter().filter(|item| item.has_failed()).count();
+        let failed = i64::try_from(failed).unwrap_or(i64::MAX);
+        gauge(
+            registry,
+            "reconcile_items_failed",
+            "What it could not put right",
+            failed,
+        );
+    }
+}
+
+fn of_drops(registry: &mut Registry, measured: &Measured) {
+    gauge(
+        registry,
+        "flow_entries",
+        "Entries in the flow table",
+        i64::from(measured.flow_entries),
+    );
+    let packets: Family<Reason, Counter> = Family::default();
+    for (reason, count) in &measured.drops {
+        let reason = reason.name().to_owned();
+        packets
+            .get_or_create(&Reason { reason })
+            .inc_by(count.packets);
+    }
+    registry.register("drops", "Packets that were dropped", packets);
+}
+
+fn of_pods(registry: &mut Registry, records: &[Record], measured: &Measured) {
+    let packets: Family<Way, Counter> = Family::default();
+    let bytes: Family<Way, Counter> = Family::default();
+    for record in records {
+        let attachment = &record.attachment;
+        let Some(counters) = measured.pods.get(&attachment.slot) else {
+            continue;
+        };
+        let both = [("egress", &counters.egress), ("ingress", &counters.ingress)];
+        for (direction, counters) in both {
+            let labels = Way {
+                network: attachment.key.network.to_string(),
+                container: attachment.key.container_id.to_string(),
+                ifname: attachment.key.ifname.to_string(),
+                direction,
+            };
+            packets.get_or_create(&labels).inc_by(counters.packets);
+            bytes.get_or_create(&labels).inc_by(counters.bytes);
+        }
+    }
+    registry.register(
+        "pod_packets",
+        "Packets from (egress) and to (ingress) a pod",
+        packets,
+    );
+    registry.register(
+        "pod_bytes",
+        "Bytes from (egress) and to (ingress) a pod",
+        bytes,
+    );
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: i64) {
+    let gauge: Gauge = Gauge::default();
+    gauge.set(value);
+    registry.register(name, help, gauge);
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_in_the_text() {
+        let metrics = Metrics::default();
+        metrics.count("add", "done", Duration::from_millis(3));
+        metrics.count("add", "failed", Duration::from_millis(30));
+        let measured = Measured {
+            flow_entries: 7,
+            ..Measured::default()
+        };
+        let uptime = Duration::from_secs(9);
+        let text = metrics.text(&Status::default(), &[], &measured, uptime);
+        let text = text.unwrap();
+        for line in [
+            "viaduct_requests_total{verb=\"add\",outcome=\"done\"} 1",
+            "viaduct_request_seconds_bucket{le=\"0.005\",verb=\"add\"} 1",
+            "viaduct_flow_entries 7",
+            "viaduct_uptime_seconds 9",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}
