@@ -108,6 +108,20 @@ pub(crate) fn detach(netlink: &mut Netlink, index: u32, hook: Hook) -> io::Resul
     netlink.change(Message::DelTrafficFilter(empty(index, hook)), 0)
 }
 
+/// Detaches what was attached to uplinks, from whatever link has it.
+pub(crate) fn detach_from_uplinks(netlink: &mut Netlink) -> io::Result<()> {
+    let links: Vec<u32> = links_with_clsact(netlink)?.into_iter().collect();
+    let attached = attached(netlink, &links)?;
+    for (index, hooks) in links.into_iter().zip(attached) {
+        for hook in hooks {
+            if matches!(hook, Hook::UplinkIn | Hook::UplinkOut) {
+                detach(netlink, index, hook)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn is_attached(netlink: &mut Netlink, index: u32, hook: Hook) -> io::Result<bool> {
     Ok(attached(netlink, &[index])?
         .first()

@@ -19,6 +19,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
+use crate::filters;
+use crate::netlink::Netlink;
 
 /// What a map has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -190,15 +192,16 @@ impl Pins {
     }
 }
 
-/// Removes the pins of every version, and with them the programs of uplinks and all tables; then the BPF file system,
-/// if it was mounted for nothing else. Refuses while an agent uses them.
+/// Removes the programs of uplinks, the pins of every version, and with them all tables; then the BPF file system, if it
+/// was mounted for nothing else. Refuses while an agent uses them.
 pub fn remove_pins(bpffs: &Path) -> Result<(), OpenError> {
     if !bpffs.exists() {
-        return Ok(());
+        return Ok(detach_filters()?);
     }
     let call = || format!("remove {}", bpffs.display());
     if is_bpffs(bpffs).attempt(call)? {
         let _lock = lock(bpffs)?;
+        detach_filters()?;
         for entry in std::fs::read_dir(bpffs).attempt(call)? {
             let path = entry.attempt(call)?.path();
             // A fresh BPF file system may hold files of the kernel's own.
@@ -213,6 +216,13 @@ pub fn remove_pins(bpffs: &Path) -> Result<(), OpenError> {
         }
     }
     Ok(std::fs::remove_dir(bpffs).attempt(call)?)
+}
+
+/// Programs of uplinks that no pin holds: a kernel without TCX has them as filters.
+fn detach_filters() -> Result<(), Failed> {
+    let detached =
+        Netlink::open().and_then(|mut netlink| filters::detach_from_uplinks(&mut netlink));
+    detached.attempt(|| "detach the programs of uplinks".to_owned())
 }
 
 fn is_bpffs(directory: &Path) -> io::Result<bool> {
