@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::plan::Plan;
 use crate::promise::Promise;
 use crate::row::Row;
-use crate::{add, bulk, connect, datagrams, flows, memory, path, turns};
+use crate::{add, bulk, connect, datagrams, flows, memory, pair, path, turns};
 
 /// Measurements that belong together.
 pub(crate) struct Family {
@@ -77,6 +77,13 @@ pub(crate) const FAMILIES: &[Family] = &[
         about: "resident memory of the agent",
         usual: true,
         measure: memory::measure,
+        promises: &[],
+    },
+    Family {
+        name: "pair",
+        about: "two nodes and a client on machines of their own",
+        usual: false,
+        measure: pair::measure,
         promises: &[],
     },
 ];

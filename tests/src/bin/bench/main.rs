@@ -11,6 +11,7 @@ mod datagrams;
 mod families;
 mod flows;
 mod memory;
+mod pair;
 mod path;
 mod pinned;
 mod plan;
@@ -41,6 +42,9 @@ struct Args {
     /// Fewer rounds and sizes: minutes instead of half an hour, and wider quartiles
     #[arg(long)]
     quick: bool,
+    /// Be a node of a pair, and do what the client asks for until it has gone
+    #[arg(long, conflicts_with = "families")]
+    serve: bool,
     /// Where the report goes
     #[arg(long, default_value = "target/bench")]
     output: PathBuf,
@@ -62,6 +66,9 @@ fn measure(args: &Args) -> Result<()> {
             plan::say(&format!("{:<10} {}", family.name, family.about));
         }
         return Ok(());
+    }
+    if args.serve {
+        return pair::serve();
     }
     // As many sockets as there may be: a flow takes one in each system.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;

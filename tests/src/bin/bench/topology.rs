@@ -11,8 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Result;
 use e2e::Machine;
 
+pub(crate) use forwarding::Forwarding;
 pub(crate) use reference::{Attached, Reference, Tables};
-pub(crate) use viaduct::Viaduct;
+pub(crate) use viaduct::{Viaduct, mappings};
 
 /// Addresses of all pods that translating systems attach: as many as any measurement needs.
 const POD_CIDR: &str = "10.244.0.0/20";

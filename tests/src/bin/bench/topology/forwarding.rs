@@ -8,25 +8,56 @@ use e2e::{Machine, NODE, Sandbox, WORLD};
 use super::{Path, Topology};
 use crate::row::system;
 
-const GATEWAY: &str = "10.244.1.1";
-const PODS: [&str; 2] = ["10.244.1.2", "10.244.1.3"];
+/// A node with a bridge for pods.
+pub(crate) struct Forwarding {
+    /// The node and its world.
+    pub(crate) sandbox: Sandbox,
+    /// The pods' network, but for its last number.
+    net: [u8; 3],
+}
+
+impl Forwarding {
+    /// Makes a router of the node; its pods are `net` and a number.
+    pub(crate) fn on(sandbox: Sandbox, net: [u8; 3]) -> Result<Self> {
+        let it = Self { sandbox, net };
+        let (node, gateway) = (&it.sandbox.node, it.address(1));
+        node.call("ip link add br0 type bridge")?;
+        node.call(&format!("ip address add {gateway}/24 dev br0"))?;
+        node.call("ip link set br0 up")?;
+        node.sysctl("ipv4/ip_forward", "1")?;
+        e2e::filter_bridges(node, false)?;
+        Ok(it)
+    }
+
+    /// The address of that number.
+    pub(crate) fn address(&self, number: u8) -> IpAddr {
+        let [a, b, c] = self.net;
+        IpAddr::from([a, b, c, number])
+    }
+
+    /// A pod with the address of that number.
+    pub(crate) fn plug(&self, name: &str, number: u8) -> Result<Machine> {
+        let pod = self.sandbox.machine(name)?;
+        let (path, address) = (pod.path(), self.address(number));
+        let node = &self.sandbox.node;
+        node.call(&format!(
+            "ip link add {name} type veth peer name eth0 netns {path}"
+        ))?;
+        node.call(&format!("ip link set {name} master br0 up"))?;
+        pod.call(&format!("ip address add {address}/24 dev eth0"))?;
+        pod.call("ip link set eth0 up")?;
+        pod.call(&format!("ip route add default via {}", self.address(1)))?;
+        Ok(pod)
+    }
+}
 
 pub(super) fn build() -> Result<Topology> {
-    let sandbox = Sandbox::new()?;
-    let node = &sandbox.node;
-    node.call("ip link add br0 type bridge")?;
-    node.call(&format!("ip address add {GATEWAY}/24 dev br0"))?;
-    node.call("ip link set br0 up")?;
-    node.sysctl("ipv4/ip_forward", "1")?;
-    e2e::filter_bridges(node, false)?;
+    let node = Forwarding::on(Sandbox::new()?, [10, 244, 1])?;
+    let sandbox = &node.sandbox;
     let back = format!("ip route add 10.244.1.0/24 via {}", NODE[0]);
     sandbox.world.call(&back)?;
-    let pods = [
-        plug(&sandbox, "pod-a", PODS[0])?,
-        plug(&sandbox, "pod-b", PODS[1])?,
-    ];
-    let [a, b] = pods;
-    let (at, world): (IpAddr, IpAddr) = (PODS[1].parse()?, WORLD[0]);
+    let [a, b] = [node.plug("pod-a", 2)?, node.plug("pod-b", 3)?];
+    let (at, world) = (node.address(3), WORLD[0]);
     let paths = [
         Path {
             from: a.clone(),
@@ -50,20 +81,6 @@ pub(super) fn build() -> Result<Topology> {
     Ok(Topology {
         system: system::FORWARDING,
         paths,
-        _parts: Box::new(sandbox),
+        _parts: Box::new(node),
     })
-}
-
-fn plug(sandbox: &Sandbox, name: &str, address: &str) -> Result<Machine> {
-    let pod = sandbox.machine(name)?;
-    let node = &sandbox.node;
-    let path = pod.path();
-    node.call(&format!(
-        "ip link add {name} type veth peer name eth0 netns {path}"
-    ))?;
-    node.call(&format!("ip link set {name} master br0 up"))?;
-    pod.call(&format!("ip address add {address}/24 dev eth0"))?;
-    pod.call("ip link set eth0 up")?;
-    pod.call(&format!("ip route add default via {GATEWAY}"))?;
-    Ok(pod)
 }

@@ -62,6 +62,7 @@ pub(crate) struct Reference {
     /// The node and its world.
     pub(crate) sandbox: Sandbox,
     tables: Tables,
+    cidr: String,
     plugins: PathBuf,
     tools: tempfile::TempDir,
     first: Option<Attached>,
@@ -81,21 +82,26 @@ pub(crate) struct Attached {
 impl Reference {
     /// A node with one pod, which publishes a port, and with rules for `others` more.
     pub(crate) fn start(tables: Tables, others: u16) -> Result<Self> {
-        let sandbox = Sandbox::new()?;
-        sandbox.node.sysctl("ipv4/ip_forward", "1")?;
-        // As Kubernetes asks for where these plugins are used.
-        e2e::filter_bridges(&sandbox.node, true)?;
-        let mut reference = Self {
-            sandbox,
-            tables,
-            plugins: plugins()?,
-            tools: tools(tables)?,
-            first: None,
-        };
+        let mut reference = Self::on(Sandbox::new()?, tables, POD_CIDR)?;
         let machine = reference.sandbox.machine("pod-a")?;
         reference.first = Some(reference.add(machine, &[FIRST])?);
         crowd::reference(&reference, others)?;
         Ok(reference)
+    }
+
+    /// A node without pods, which will come out of `cidr`.
+    pub(crate) fn on(sandbox: Sandbox, tables: Tables, cidr: &str) -> Result<Self> {
+        sandbox.node.sysctl("ipv4/ip_forward", "1")?;
+        // As Kubernetes asks for where these plugins are used.
+        e2e::filter_bridges(&sandbox.node, true)?;
+        Ok(Self {
+            sandbox,
+            tables,
+            cidr: cidr.to_owned(),
+            plugins: plugins()?,
+            tools: tools(tables)?,
+            first: None,
+        })
     }
 
     /// Its name in reports.
@@ -141,7 +147,7 @@ impl Reference {
 
     fn call(&self, verb: Verb, plugin: &str, pod: &Attached) -> Result<e2e::Answer> {
         let mut config = match plugin {
-            "bridge" => bridge(),
+            "bridge" => bridge(&self.cidr),
             _ => portmap(&pod.ports),
         };
         if !pod.result.is_null() {
@@ -193,7 +199,7 @@ pub(super) fn build(tables: Tables, others: u16) -> Result<Topology> {
     })
 }
 
-fn bridge() -> Value {
+fn bridge(cidr: &str) -> Value {
     json!({
         "cniVersion": "1.0.0",
         "name": "reference",
@@ -205,7 +211,7 @@ fn bridge() -> Value {
         "ipam": {
             "type": "host-local",
             "dataDir": "/run/host-local",
-            "ranges": [[{ "subnet": POD_CIDR }]],
+            "ranges": [[{ "subnet": cidr }]],
             "routes": [{ "dst": "0.0.0.0/0" }],
         },
     })

@@ -18,16 +18,19 @@ pub(crate) struct Viaduct {
 impl Viaduct {
     /// Starts an agent with room for every pod of a measurement, and publishes `others` ports that nobody uses.
     pub(crate) fn start(others: u16) -> Result<Self> {
-        let sandbox = Sandbox::new()?;
         let flags = [format!("--pod-cidr={POD_CIDR}")];
-        let agent = Agent::start_with(&sandbox.node, flags.into())?;
-        let mut viaduct = Self {
-            agent,
-            sandbox,
-            crowd: Vec::new(),
-        };
+        let mut viaduct = Self::on(Sandbox::new()?, flags.into())?;
         viaduct.crowd = crowd::viaduct(&viaduct, others)?;
         Ok(viaduct)
+    }
+
+    /// Starts an agent with `flags` on the sandbox's node.
+    pub(crate) fn on(sandbox: Sandbox, flags: Vec<String>) -> Result<Self> {
+        Ok(Self {
+            agent: Agent::start_with(&sandbox.node, flags)?,
+            sandbox,
+            crowd: Vec::new(),
+        })
     }
 
     /// A pod that publishes `ports`.
@@ -39,7 +42,7 @@ impl Viaduct {
 }
 
 /// [`PORTS`], by TCP and by UDP.
-pub(super) fn mappings() -> Vec<Mapping> {
+pub(crate) fn mappings() -> Vec<Mapping> {
     let both = |port| {
         ["tcp", "udp"].map(|protocol| Mapping {
             host: port,
