@@ -67,12 +67,7 @@ fn in_guests(kernels: &[String]) -> Result<Vec<PathBuf>> {
     );
     let ask = |word: &String| {
         let kernel = Kernel::get(word, &steps)?;
-        let guest = Guest {
-            kernel: &kernel,
-            accelerator,
-            memory: vm::MEMORY,
-            limit: LIMIT,
-        };
+        let guest = Guest::alone(&kernel, accelerator, LIMIT);
         steps.note(&format!("kernel {word} by {}", accelerator.name()));
         let mut printed = String::new();
         let status = guest.run(&script, |line| {

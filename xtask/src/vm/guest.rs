@@ -8,6 +8,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ const INIT: &str = include_str!("../../assets/guest-init.sh");
 
 /// The script's last line, with its exit status: without it the guest has not ended by itself.
 const END: &str = "the guest ends with ";
+
+/// Guests of this process, so that each has a folder of its own.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// How much of the console is shown of a guest that has crashed.
 const CONSOLE_LINES: usize = 60;
@@ -39,7 +43,15 @@ impl Accelerator {
     pub(crate) fn patience(self) -> u32 {
         match self {
             Self::Kvm => 2,
-            Self::Tcg => 8,
+            Self::Tcg => 24,
+        }
+    }
+
+    /// How many tests run at a time: translated, two would only make each other late.
+    pub(crate) fn threads(self) -> u32 {
+        match self {
+            Self::Kvm => 2,
+            Self::Tcg => 1,
         }
     }
 
@@ -58,20 +70,41 @@ pub(crate) struct Guest<'a> {
     pub(crate) kernel: &'a Kernel,
     /// What runs it.
     pub(crate) accelerator: Accelerator,
+    /// Processors.
+    pub(crate) cpus: u32,
     /// Memory in MiB.
     pub(crate) memory: u32,
     /// When it is given up.
     pub(crate) limit: Duration,
+    /// Its network cards.
+    pub(crate) cards: Vec<Card>,
 }
 
-impl Guest<'_> {
+/// A network card of a guest.
+pub(crate) struct Card {
+    /// The socket of the switch that it is plugged into.
+    pub(crate) switch: PathBuf,
+    /// Its address.
+    pub(crate) mac: String,
+}
+
+impl<'a> Guest<'a> {
+    /// A guest without a network, for tests.
+    pub(crate) fn alone(kernel: &'a Kernel, accelerator: Accelerator, limit: Duration) -> Self {
+        Self {
+            kernel,
+            accelerator,
+            cpus: 2,
+            memory: super::MEMORY,
+            limit,
+            cards: Vec::new(),
+        }
+    }
+
     /// Runs `script` in the guest, each line that it prints through `each`, and returns its exit status. A guest that
     /// crashes or does not end is a failure that shows its console.
     pub(crate) fn run(&self, script: &str, mut each: impl FnMut(&str)) -> Result<i32> {
-        let folder = project::target()
-            .join("vm/run")
-            .join(std::process::id().to_string());
-        fs::create_dir_all(&folder)?;
+        let folder = folder()?;
         let ended = self.run_in(&folder, script, &mut each);
         let console = fs::read(folder.join("console.log")).unwrap_or_default();
         let ended = ended.with_context(|| format!("its console ended with:\n{}", tail(&console)));
@@ -123,7 +156,8 @@ impl Guest<'_> {
         };
         let memory = self.memory;
         let mut qemu = privilege::as_root("qemu-system-x86_64")?;
-        qemu.args(["-accel", accelerator, "-cpu", "max", "-smp", "2"])
+        qemu.args(["-accel", accelerator, "-cpu", "max"])
+            .args(["-smp", &self.cpus.to_string()])
             .args(["-m", &memory.to_string()])
             .arg("-object")
             .arg(format!(
@@ -149,9 +183,25 @@ impl Guest<'_> {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(folder.join("qemu.log"))?);
+        for (number, card) in self.cards.iter().enumerate() {
+            let (switch, mac) = (card.switch.display(), &card.mac);
+            let wire =
+                format!("stream,id=wire{number},server=off,addr.type=unix,addr.path={switch}");
+            let card = format!("virtio-net-pci,netdev=wire{number},mac={mac}");
+            qemu.args(["-netdev", &wire, "-device", &card]);
+        }
         qemu.spawn()
             .with_context(|| format!("cannot start {}", command::shown(&qemu)))
     }
+}
+
+/// A place for what a guest is made of.
+pub(super) fn folder() -> Result<PathBuf> {
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{}-{number}", std::process::id());
+    let folder = project::target().join("vm/run").join(name);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
 }
 
 /// A child that does not outlive us.
@@ -240,12 +290,13 @@ fn pack(kernel: &Kernel, folder: &Path, script: &str) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// The script speaks through the second serial port, so that the kernel's own words stay on the first.
+/// The script speaks through the second serial port, so that the kernel's own words stay on the first; and not to a
+/// terminal, for which programs would draw pictures.
 fn wrapped(script: &str) -> String {
     format!(
         "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C\n\
-         cd {root}\nip link set lo up\n(\n{script}\n) > /dev/ttyS1 2>&1\n\
-         echo \"{END}$?\" > /dev/ttyS1\nsync\nexec busybox poweroff -f\n",
+         cd {root}\nip link set lo up\n{{\n(\n{script}\n) 2>&1\nstatus=$?\necho\necho \"{END}$status\"\n}} | cat > /dev/ttyS1\n\
+         sync\nexec busybox poweroff -f\n",
         root = project::root().display()
     )
 }

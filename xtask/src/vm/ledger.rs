@@ -1,0 +1,173 @@
+//! What came of each test binary on a kernel, kept on disk: what has failed can be run again alone, and what a guest that
+//! was given up has not come to can be run later.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::kernel::Kernel;
+use crate::project;
+
+/// What came of the tests of one binary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// How many ended well, with those that were skipped.
+    pub(crate) passed: u64,
+    /// Those that did not, by name.
+    pub(crate) failed: Vec<String>,
+    /// Those that a kernel cannot pass, each with the missing feature.
+    pub(crate) skipped: Vec<String>,
+}
+
+/// All binaries that have come to their end on one kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    file: Option<PathBuf>,
+    entries: BTreeMap<String, Entry>,
+}
+
+/// What of a binary is still to be run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    All,
+    Only(Vec<String>),
+    Nothing,
+}
+
+impl Ledger {
+    /// What is known of `kernel`.
+    pub(crate) fn open(kernel: &Kernel) -> Self {
+        let image = kernel.image.file_name().unwrap_or_default();
+        let name = format!("{}.ledger", image.to_string_lossy());
+        let file = project::target().join("vm").join(name);
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        Self {
+            file: Some(file),
+            entries: parse(&text),
+        }
+    }
+
+    /// One that is not kept: of runs that chose among tests by their names.
+    pub(crate) fn of_this_run() -> Self {
+        Self::default()
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// What is still to be run of a binary.
+    pub(crate) fn left(&self, binary: &str) -> Left {
+        match self.entries.get(binary) {
+            None => Left::All,
+            Some(entry) if entry.failed.is_empty() => Left::Nothing,
+            Some(entry) => Left::Only(entry.failed.clone()),
+        }
+    }
+
+    /// Notes that a binary has come to its end. `rest` says that only its earlier failures were run.
+    pub(crate) fn record(&mut self, binary: &str, mut entry: Entry, rest: bool) -> Result<()> {
+        if let Some(before) = self.entries.remove(binary).filter(|_| rest) {
+            entry.passed += before.passed;
+            entry.skipped.extend(before.skipped);
+        }
+        self.entries.insert(binary.to_owned(), entry);
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let entries = self.entries.iter().map(|(name, it)| {
+            let entry = json!({ "passed": it.passed, "failed": it.failed, "skipped": it.skipped });
+            (name.clone(), entry)
+        });
+        let all = Value::Object(entries.collect());
+        Ok(fs::write(file, serde_json::to_string_pretty(&all)?)?)
+    }
+
+    /// What came of `binaries` together, and which of them have not come to their end.
+    pub(crate) fn sum<'a>(&self, binaries: impl Iterator<Item = &'a str>) -> (Entry, Vec<&'a str>) {
+        let (mut sum, mut missing) = (Entry::default(), Vec::new());
+        for binary in binaries {
+            let Some(entry) = self.entries.get(binary) else {
+                missing.push(binary);
+                continue;
+            };
+            sum.passed += entry.passed;
+            let failed = entry.failed.iter();
+            sum.failed
+                .extend(failed.map(|test| format!("{binary}: {test}")));
+            sum.skipped.extend(entry.skipped.iter().cloned());
+        }
+        (sum, missing)
+    }
+}
+
+/// A file that makes no sense knows nothing: everything is run again.
+fn parse(text: &str) -> BTreeMap<String, Entry> {
+    let Ok(Value::Object(entries)) = serde_json::from_str(text) else {
+        return BTreeMap::new();
+    };
+    let words = |list: &Value| {
+        let list = list.as_array().into_iter().flatten();
+        list.filter_map(|word| word.as_str().map(str::to_owned))
+            .collect()
+    };
+    let entries = entries.into_iter().map(|(name, it)| {
+        let entry = Entry {
+            passed: it["passed"].as_u64().unwrap_or_default(),
+            failed: words(&it["failed"]),
+            skipped: words(&it["skipped"]),
+        };
+        (name, entry)
+    });
+    entries.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(passed: u64, failed: &[&str], skipped: &[&str]) -> Entry {
+        let owned = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+        Entry {
+            passed,
+            failed: owned(failed),
+            skipped: owned(skipped),
+        }
+    }
+
+    #[test]
+    fn only_what_has_failed_or_was_not_reached_is_left() -> Result<()> {
+        let folder = project::target().join("tmp");
+        fs::create_dir_all(&folder)?;
+        let file = folder.join(format!("ledger-{}", std::process::id()));
+        let mut ledger = Ledger {
+            file: Some(file.clone()),
+            ..Ledger::default()
+        };
+        ledger.record("links", entry(3, &["a", "b"], &["c: no TCX"]), false)?;
+        ledger.record("ports", entry(2, &[], &[]), false)?;
+        assert_eq!(
+            ledger.left("links"),
+            Left::Only(vec!["a".into(), "b".into()])
+        );
+        assert_eq!(ledger.left("ports"), Left::Nothing);
+        assert_eq!(ledger.left("flows"), Left::All);
+        ledger.record("links", entry(1, &["b"], &[]), true)?;
+        assert_eq!(parse(&fs::read_to_string(&file)?), ledger.entries);
+        fs::remove_file(file)?;
+        let (sum, missing) = ledger.sum(["links", "ports", "flows"].into_iter());
+        assert_eq!(sum, entry(6, &["links: b"], &["c: no TCX"]));
+        assert_eq!(missing, ["flows"]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_that_makes_no_sense_knows_nothing() {
+        assert!(parse("").is_empty());
+        assert!(parse("[1, 2]").is_empty());
+    }
+}

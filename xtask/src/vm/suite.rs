@@ -1,0 +1,236 @@
+//! The tests that need root, in a guest: the same binaries as on the host, and what came of them.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::guest::{Accelerator, Guest};
+use super::ledger::{Entry, Ledger, Left};
+use super::stage::Stage;
+use super::{Args, prepare};
+use crate::rungs::{self, Count, RootTest};
+use crate::test;
+
+/// How a test says that it was not run: the words, its name, and the missing feature.
+const SKIPPED: &str = "skipped: ";
+
+/// What stands before the name of a binary that begins.
+const BEGINS: &str = "── ";
+
+/// What came of one kernel.
+struct Outcome {
+    kernel: String,
+    sum: Entry,
+    time: Duration,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let (kernels, accelerator) = prepare(&args.kernels)?;
+    let mut stage = if args.staged {
+        Stage::last()?
+    } else {
+        Stage::take(&rungs::root_tests()?)?
+    };
+    stage
+        .tests
+        .retain(|it| args.only.is_empty() || args.only.contains(&it.name));
+    let mut outcomes = Vec::new();
+    for kernel in &kernels {
+        eprintln!("\n── kernel {} ──", kernel.name);
+        let guest = Guest::alone(kernel, accelerator, Duration::from_mins(args.limit));
+        let mut ledger = if args.filter.is_empty() {
+            Ledger::open(kernel)
+        } else {
+            Ledger::of_this_run()
+        };
+        if !args.again && args.only.is_empty() {
+            ledger.clear();
+        }
+        outcomes.push(test_in(&guest, &mut ledger, &stage, args));
+    }
+    println!("\n{}", table(&outcomes));
+    let bad = outcomes.iter().filter(|it| !it.sum.failed.is_empty());
+    let bad: Vec<&str> = bad.map(|it| it.kernel.as_str()).collect();
+    if !bad.is_empty() {
+        bail!("failed: {}", bad.join(", "));
+    }
+    Ok(())
+}
+
+fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -> Outcome {
+    let started = Instant::now();
+    let plan = plan(&stage.tests, ledger, args.again);
+    let script = script(stage, &plan, args, guest.accelerator);
+    let mut reader = Reader::default();
+    let mut note = |line: &str| {
+        println!("{line}");
+        if let Some((binary, entry)) = reader.read(line) {
+            let rest = args.again && ledger.left(&binary) != Left::All;
+            if let Err(error) = ledger.record(&binary, entry, rest) {
+                eprintln!("{error:#}");
+            }
+        }
+    };
+    let ended = if plan.is_empty() {
+        Ok(0)
+    } else {
+        guest.run(&script, &mut note)
+    };
+    let (mut sum, missing) = ledger.sum(stage.tests.iter().map(|it| it.name.as_str()));
+    let missing = missing.iter();
+    sum.failed
+        .extend(missing.map(|name| format!("{name}: it has not come to its end")));
+    if let Err(error) = ended {
+        eprintln!("{error:#}");
+        sum.failed.push("the guest itself".to_owned());
+    }
+    Outcome {
+        kernel: guest.kernel.name.clone(),
+        sum,
+        time: started.elapsed(),
+    }
+}
+
+/// What is to be run: each binary, and all of it or some of its tests.
+fn plan<'a>(tests: &'a [RootTest], ledger: &Ledger, again: bool) -> Vec<(&'a RootTest, Left)> {
+    let left = |it: &RootTest| {
+        if again {
+            ledger.left(&it.name)
+        } else {
+            Left::All
+        }
+    };
+    let all = tests.iter().map(|it| (it, left(it)));
+    all.filter(|(_, left)| *left != Left::Nothing).collect()
+}
+
+/// Reads what binaries print, one after the other.
+#[derive(Default)]
+struct Reader {
+    binary: String,
+    entry: Entry,
+}
+
+impl Reader {
+    /// Takes a line, and gives back the binary that has come to its end with it.
+    fn read(&mut self, line: &str) -> Option<(String, Entry)> {
+        let line = test::without_colour(line);
+        if let Some(name) = line.strip_prefix(BEGINS) {
+            let name = name.split(' ').next().unwrap_or_default();
+            name.clone_into(&mut self.binary);
+            self.entry = Entry::default();
+        }
+        // A single thread of tests has begun the line with the test's name.
+        if let Some((_, skipped)) = line.split_once(SKIPPED) {
+            self.entry.skipped.push(skipped.to_owned());
+        }
+        let failed = line.strip_prefix("test ");
+        if let Some(test) = failed.and_then(|it| it.strip_suffix(" ... FAILED")) {
+            self.entry.failed.push(test.to_owned());
+        }
+        let mut count = Count::default();
+        count.read(&line);
+        if !line.starts_with("test result: ") {
+            return None;
+        }
+        self.entry.passed = count.passed;
+        Some((self.binary.clone(), std::mem::take(&mut self.entry)))
+    }
+}
+
+/// Runs every binary, whatever came of those before it.
+fn script(
+    stage: &Stage,
+    plan: &[(&RootTest, Left)],
+    args: &Args,
+    accelerator: Accelerator,
+) -> String {
+    let (variables, patience) = (stage.variables(), accelerator.patience());
+    let threads = accelerator.threads();
+    let mut script = format!(
+        "{variables} VIADUCT_TEST_PATIENCE={patience} RUST_TEST_THREADS={threads}\nresult=0\n"
+    );
+    let _ = writeln!(script, "modprobe -a br_netfilter 2>/dev/null || :");
+    for (number, (test, left)) in (1..).zip(plan) {
+        let mut words = args.filter.clone();
+        if let Left::Only(failed) = left {
+            words.push("--exact".to_owned());
+            words.extend(failed.iter().cloned());
+        }
+        let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let _ = writeln!(
+            script,
+            "echo; echo '{BEGINS}{name} ({number} of {all})'; cd '{folder}' && '{program}' {words} || result=1",
+            name = test.name,
+            all = plan.len(),
+            folder = test.folder.display(),
+            program = test.program.display(),
+            words = words.join(" "),
+        );
+    }
+    script.push_str("exit $result");
+    script
+}
+
+fn table(outcomes: &[Outcome]) -> String {
+    let mut text = format!(
+        "{:<12} {:>7} {:>7} {:>8} {:>9}\n",
+        "kernel", "passed", "failed", "skipped", "time"
+    );
+    for Outcome { kernel, sum, time } in outcomes {
+        // A test that was skipped has ended well, as far as its binary knows.
+        let passed = sum.passed.saturating_sub(sum.skipped.len() as u64);
+        let _ = writeln!(
+            text,
+            "{kernel:<12} {passed:>7} {:>7} {:>8} {:>7.0} s",
+            sum.failed.len(),
+            sum.skipped.len(),
+            time.as_secs_f32()
+        );
+    }
+    for Outcome { kernel, sum, .. } in outcomes {
+        for skipped in &sum.skipped {
+            let _ = writeln!(text, "{kernel}: skipped {skipped}");
+        }
+        for failed in &sum.failed {
+            let _ = writeln!(text, "{kernel}: FAILED {failed}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_run_is_told_apart() {
+        let mut reader = Reader::default();
+        let ended: Vec<_> = [
+            "── links (1 of 2)",
+            "test a ... ok",
+            "skipped: b: this kernel has no such thing",
+            "test c ... \u{1b}[31mFAILED\u{1b}[m",
+            "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s",
+            "── ports (2 of 2)",
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s",
+        ]
+        .into_iter()
+        .filter_map(|line| reader.read(line))
+        .collect();
+        let links = Entry {
+            passed: 2,
+            failed: vec!["c".to_owned()],
+            skipped: vec!["b: this kernel has no such thing".to_owned()],
+        };
+        assert_eq!(ended[0], ("links".to_owned(), links.clone()));
+        assert_eq!((ended[1].0.as_str(), ended[1].1.passed), ("ports", 1));
+        let outcome = Outcome {
+            kernel: "6.1".to_owned(),
+            sum: links,
+            time: Duration::from_secs(1),
+        };
+        assert!(table(&[outcome]).contains("      1       1        1"));
+    }
+}
