@@ -27,6 +27,7 @@ mod setup;
 mod style;
 mod test;
 mod tidy;
+mod vagrant;
 mod verify;
 mod vm;
 
@@ -58,6 +59,8 @@ enum Verb {
     Verify(verify::Args),
     /// Run the tests that need root on other kernels, in virtual machines
     Vm(vm::Args),
+    /// Have Vagrant read vagrant/Vagrantfile, and run its provisioning script in a virtual machine
+    VagrantCheck(vagrant::Args),
     /// Check the rules that compilers do not: import edges, file heads, lengths
     Tidy,
     /// Lay out what is installed on a node, under target/dist
@@ -86,6 +89,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Bench(args) => bench::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Vm(args) => vm::run(&args),
+        Verb::VagrantCheck(args) => vagrant::run(&args),
         Verb::Tidy => tidy::run(),
         Verb::Dist(args) => dist::run(args),
         Verb::Ci => ci::run(),

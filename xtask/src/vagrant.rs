@@ -1,0 +1,62 @@
+//! `vagrant-check`: whether `vagrant/` still does what its README says, without making its machines.
+//!
+//! Vagrant itself reads the file, where there is a Vagrant; its providers are not needed for that. The provisioning script
+//! runs in a guest that has everything already, so that it must find nothing to install and hand over to `cargo xtask`.
+
+use std::env;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::vm::guest::Guest;
+use crate::{bench, command, privilege, project, vm};
+
+/// How long the script may take where there is nothing to install.
+const LIMIT: Duration = Duration::from_mins(20);
+
+/// Arguments of `vagrant-check`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Kernel of the guest, as of `vm`
+    #[arg(long, default_value = "6.1", value_name = "KERNEL")]
+    kernel: String,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    validate()?;
+    let (kernels, accelerator) = vm::prepare(std::slice::from_ref(&args.kernel))?;
+    // The guest finds all of it built.
+    bench::build()?;
+    let guest = Guest::alone(&kernels[0], accelerator, LIMIT);
+    let status = guest.run(&provisioning(), |line| println!("{line}"))?;
+    ensure!(status == 0, "the provisioning script ended with {status}");
+    println!("vagrant: the provisioning script ended well");
+    Ok(())
+}
+
+fn validate() -> Result<()> {
+    if privilege::find("vagrant").is_none() {
+        println!("vagrant: is not installed, so Vagrantfile is not read (Debian has a package)");
+        return Ok(());
+    }
+    let place = project::target().join("vagrant");
+    let mut validate = Command::new("vagrant");
+    validate
+        .args(["validate", "--ignore-provider"])
+        .current_dir(project::root().join("vagrant"))
+        .env("VAGRANT_HOME", &place)
+        .env("VAGRANT_DOTFILE_PATH", place.join("machines"));
+    command::run(&mut validate)
+}
+
+/// As a user of the machine would have it, with our compilers.
+fn provisioning() -> String {
+    let variable = |name: &str| {
+        let value = env::var(name).unwrap_or_default();
+        format!("export {name}='{value}'\n")
+    };
+    let root = project::root().display();
+    let variables = ["HOME", "PATH"].map(variable).concat();
+    format!("{variables}sh '{root}/vagrant/provision.sh' '{root}'")
+}
