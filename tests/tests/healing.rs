@@ -108,16 +108,30 @@ fn is_well(node: &Machine, wound: &Wound, link: &str) -> Result<Option<()>> {
     Ok(shown.contains(wound.words).then_some(()))
 }
 
+/// How many of the events are repairs.
+fn repairs(agent: &Agent) -> Result<usize> {
+    let events = agent.ctl("events --json")?;
+    let events = events.lines().map(serde_json::from_str::<Value>);
+    let repaired = events.filter(|event| {
+        event
+            .as_ref()
+            .is_ok_and(|event| event["outcome"] == "repaired")
+    });
+    Ok(repaired.count())
+}
+
 fn heal(sandbox: &Sandbox, agent: &Agent, pod: &Pod, wound: &Wound) -> Result<()> {
     let (node, link) = (&sandbox.node, pod.host_link());
     let told = agent.log().matches("repaired:").count();
+    let known = repairs(agent)?;
     node.call(&wound.harm.replace("LINK", link))?;
     until(&format!("{} is back", wound.name), || {
         is_well(node, wound, link)
     })?;
     until(&format!("{} is told of", wound.name), || {
         let more = agent.log().matches("repaired:").count() > told;
-        Ok(more.then_some(()))
+        let events = repairs(agent)? > known;
+        Ok((more && events).then_some(()))
     })?;
     until(&format!("the pod works after {}", wound.name), || {
         Ok(pod.check()?.success().ok())

@@ -51,7 +51,8 @@ impl From<EngineError> for Failure {
             | EngineError::NotPublished(..)
             | EngineError::NotTuned { .. }
             | EngineError::Unknown(_) => cni::Error::check_failed(message),
-            EngineError::Unfinished(_)
+            EngineError::NotLinked(_)
+            | EngineError::Unfinished(_)
             | EngineError::Cancelled(_)
             | EngineError::Busy
             | EngineError::Stopped => cni::Error::try_again_later(message),

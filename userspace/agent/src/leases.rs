@@ -15,10 +15,12 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// None for the agent's own network, whose addresses nobody else gives.
+    /// None for the agent's own network, whose addresses nobody else gives, and for those whose addresses only somebody
+    /// else gives.
     pub(crate) fn of(header: &Header) -> Option<Self> {
         let data_dir = header.data_dir.as_deref();
-        header.declares_network.then(|| Self {
+        let gives = header.declares_network && header.ipam_plugin.is_none();
+        gives.then(|| Self {
             folder: LeaseFolder::new(data_dir, &header.name),
             kept: data_dir.is_some_and(Path::is_absolute),
         })

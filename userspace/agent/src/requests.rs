@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use api::{AttachmentView, CniRequest, EventOutcome};
 use cni::{
-    AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, GcRequest, Outcome,
-    PassedResult, Plugin, Request, StatusRequest, Version,
+    AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
+    GcRequest, Outcome, PassedResult, Plugin, Request, StatusRequest, Version,
 };
 use engine::{Attached, Collect, Degraded, Handle, Uninstalled};
 use model::{Attachment, Cidr, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
@@ -138,7 +139,11 @@ impl App {
         };
         let plugin = Plugin::of_program(&request.plugin);
         match Request::read(plugin, &environment, request.config.get())? {
-            Request::Add(request) => self.add(*request).await,
+            Request::Add(mut add) => {
+                let answer = request.ipam.as_deref().map(RawValue::get);
+                add.lease = answer.map(ForeignLease::parse).transpose()?;
+                self.add(*add).await
+            }
             Request::Del(request) => self.del(request).await,
             Request::Check(request) => self.check(request).await,
             Request::Gc(request) => self.gc(request).await,
@@ -220,7 +225,15 @@ impl App {
             leases.note(&mut intent)?;
         }
         let dns = dns(&request)?;
-        let attachment = self.handle.add(intent, clock::now()).await?;
+        let awaits_addresses = intent.requested.awaits_addresses;
+        let attachment = if request.lease.is_some() {
+            self.handle.complete(intent).await?
+        } else {
+            self.handle.add(intent, clock::now()).await?
+        };
+        if awaits_addresses {
+            return Ok(String::new());
+        }
         if let Some(leases) = &leases
             && let Err(error) = leases.keep(&attachment)
         {
@@ -306,7 +319,9 @@ impl App {
 
 /// Where routes of the `ipam` lead that name no gateway.
 fn implied(request: &AddRequest) -> BTreeSet<Cidr> {
+    let given = request.lease.iter().flat_map(|lease| &lease.routes);
     let routes = request.config.ipam.iter().flat_map(|ipam| &ipam.routes);
+    let routes = routes.chain(given);
     let implied = routes.filter(|route| route.gateway.is_none());
     implied.map(|route| route.destination).collect()
 }
@@ -314,6 +329,9 @@ fn implied(request: &AddRequest) -> BTreeSet<Cidr> {
 /// Name servers, from the configuration or from the file that its `ipam` names (BEHAVIOURS R6).
 fn dns(request: &AddRequest) -> Result<Dns, Error> {
     let own = request.config.dns.clone();
+    if let Some(lease) = &request.lease {
+        return Ok(own.or(lease.dns.clone()));
+    }
     let ipam = request.config.ipam.as_ref();
     let Some(path) = ipam.and_then(|ipam| ipam.resolv_conf.as_deref()) else {
         return Ok(own);

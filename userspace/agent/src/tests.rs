@@ -98,6 +98,7 @@ fn request(plugin: &str, container: &str, config: &Value) -> CniRequest {
         args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web".to_owned(),
         path: "/opt/cni/bin".to_owned(),
         config: serde_json::value::to_raw_value(config).unwrap(),
+        ipam: None,
     }
 }
 

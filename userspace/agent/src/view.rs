@@ -202,6 +202,7 @@ fn route(route: &model::Route) -> RouteView {
 pub(crate) fn state(state: State) -> &'static str {
     match state {
         State::Pending => "pending",
+        State::Linked => "linked",
         State::Attached => "attached",
         State::Removing => "removing",
     }

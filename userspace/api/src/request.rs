@@ -72,6 +72,9 @@ pub struct CniRequest {
     pub path: String,
     /// The network configuration, byte for byte.
     pub config: Box<RawValue>,
+    /// What the `ipam` plugin that the configuration names has answered to the same ADD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipam: Option<Box<RawValue>>,
 }
 
 /// Body of every answer that is not a success.

@@ -194,6 +194,7 @@ mod tests {
             args: String::new(),
             path: "/opt/cni/bin".to_owned(),
             config: serde_json::value::RawValue::from_string("{}".to_owned()).unwrap(),
+            ipam: None,
         }
     }
 

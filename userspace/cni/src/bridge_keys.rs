@@ -21,6 +21,8 @@ pub struct BridgeKeys {
     pub mac_spoof_check: Option<bool>,
     /// `portIsolation`.
     pub port_isolation: Option<bool>,
+    /// `disableContainerInterface`.
+    pub leaves_down: Option<bool>,
     /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`.
     pub vlans: PortVlans,
 }
@@ -43,6 +45,7 @@ impl BridgeKeys {
             enable_dad: config.flag("enabledad")?,
             mac_spoof_check: config.flag("macspoofchk")?,
             port_isolation: config.flag("portIsolation")?,
+            leaves_down: config.flag("disableContainerInterface")?,
             vlans,
         })
     }
@@ -59,6 +62,7 @@ impl BridgeKeys {
                 // Whoever speaks in several VLANs has addresses there that we do not know.
                 trusted: self.mac_spoof_check == Some(false) || !self.vlans.trunk.is_empty(),
                 vlans: self.vlans.clone(),
+                left_down: on(self.leaves_down),
             },
         }
     }

@@ -4,11 +4,14 @@
 use std::path::PathBuf;
 
 use model::{IfName, NetworkName};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::json::{self, Object};
 use crate::refused;
 use crate::{BridgeKeys, Error, Ipam, Version};
+
+/// Types of `ipam` that need no other plugin.
+const OURS: [&str; 2] = ["host-local", "static"];
 
 /// What every command needs of a configuration, however wrong the rest may be: a DEL must work with a configuration
 /// whose ADD was refused (BEHAVIOURS S10).
@@ -20,9 +23,11 @@ pub struct Header {
     pub name: NetworkName,
     /// `socket`: where the agent listens, if not at the usual place.
     pub socket: Option<PathBuf>,
-    /// Whether the configuration has an `ipam` and so declares a network of its own, named `name`; otherwise the
-    /// agent's default network serves.
+    /// Whether the configuration declares a network of its own, named `name`: by an `ipam`, or as a mere switch. Otherwise
+    /// the agent's default network serves.
     pub declares_network: bool,
+    /// `ipam.type`, where that is a plugin of somebody else's, which is to be executed for the addresses.
+    pub ipam_plugin: Option<String>,
     /// `ipam.dataDir`: where host-local keeps leases as files.
     pub data_dir: Option<PathBuf>,
 }
@@ -45,12 +50,16 @@ impl Header {
         let version = config.text("cniVersion")?;
         let ipam = config.get("ipam").map(|node| node.value().as_object());
         let data_dir = ipam.flatten().and_then(|map| map.get("datadir")?.as_str());
+        let has_ipam = ipam.is_some_and(|map| map.is_none_or(|map| !map.is_empty()));
+        let is_left_down = config.get("disableContainerInterface");
+        let is_left_down = is_left_down.and_then(|node| node.value().as_bool());
         Ok(Self {
             data_dir: data_dir.map(PathBuf::from),
             version: version.map_or(Ok(Version::V0_1_0), str::parse)?,
             name: config.required("name")?,
             socket: config.text("socket")?.map(PathBuf::from),
-            declares_network: ipam.is_some_and(|map| map.is_none_or(|map| !map.is_empty())),
+            declares_network: has_ipam || is_left_down == Some(true),
+            ipam_plugin: ipam.flatten().and_then(executed).map(str::to_owned),
         })
     }
 }
@@ -78,18 +87,17 @@ pub struct Config {
     pub promisc_mode: Option<bool>,
     /// `isGateway`, `vlan` and the like.
     pub bridge_keys: BridgeKeys,
-    /// `ipam`; `None` for the agent's default network.
+    /// `ipam`; `None` for the agent's default network and for networks without addresses.
     pub ipam: Option<Ipam>,
     /// `dns`, which results repeat.
     pub dns: Dns,
 }
 
 impl Config {
-    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
+    pub(crate) fn read(config: &Object<'_>, header: Header) -> Result<Self, Error> {
         refused::check(config)?;
-        let header = Header::read(config)?;
         let ipam = match config.object("ipam")? {
-            Some(ipam) if header.declares_network => Some(Ipam::read(&ipam)?),
+            Some(ipam) if !ipam.is_empty() => Some(Ipam::read(&ipam, &header)?),
             _ => None,
         };
         let config = Self {
@@ -111,6 +119,15 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// The plugin that an `ipam` wants executed: any that is not ours, and of ours where `external` says so.
+fn executed(ipam: &Map<String, Value>) -> Option<&str> {
+    let kind = ipam.get("type")?.as_str()?;
+    let external = ipam.get("external").and_then(Value::as_bool);
+    let is_ours = OURS.contains(&kind) && external != Some(true);
+    // It becomes a file's name in folders of programs.
+    (!is_ours && !kind.is_empty() && !kind.contains('/')).then_some(kind)
 }
 
 /// What the configuration says replaces what its `ipam` says (BEHAVIOURS R6).

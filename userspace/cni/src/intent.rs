@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use model::{AttachmentKey, HairpinMode, IfName, Intent, Network, RangeSet, Requested};
 
 use crate::static_ipam::{self, StaticAddress};
-use crate::{AddRequest, BridgeKeys, Config, Error, Ipam, StatusRequest, Version};
+use crate::{AddRequest, AddressSource, BridgeKeys, Config, Error, StatusRequest, Version};
 
 /// The bridge plugin's default for a network of one's own.
 const DEFAULT_BRIDGE: &str = "cni0";
@@ -14,16 +14,17 @@ const DEFAULT_BRIDGE: &str = "cni0";
 /// What an ADD asks for. `default` is the agent's own network; one without ranges is as none.
 pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent, Error> {
     let mut network = network(&request.config, default)?;
-    let fixed = fixed_addresses(&request.config);
-    if let Some(fixed) = fixed {
-        let is_gateway = network.options.gateway;
-        network.ranges = static_ipam::ranges(fixed, &request.wishes, is_gateway)?;
-    }
-    prepend_ranges(&mut network, request)?;
-    check_ranges(&network.ranges, request.config.header.version)?;
-    // Static addresses have become ranges, and each has one to give.
+    set_ranges(&mut network, request)?;
+    let from_ranges = matches!(source(&request.config), Source::Ranges);
+    let awaits_addresses = awaits_addresses(request);
     let wished = request.wishes.addresses.iter().map(|wish| wish.address);
-    let wished = wished.filter(|_| fixed.is_none());
+    // Other addresses have become ranges, and each has one to give.
+    let wished = wished.filter(|_| from_ranges);
+    let mappings = if awaits_addresses {
+        Vec::new()
+    } else {
+        request.wishes.port_mappings.clone()
+    };
     Ok(Intent {
         key: AttachmentKey {
             network: network.name.clone(),
@@ -32,14 +33,73 @@ pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent,
         },
         netns: request.netns.clone(),
         network,
-        port_mappings: request.wishes.port_mappings.clone(),
+        port_mappings: mappings,
         requested: Requested {
             addresses: wished.collect(),
             mac: request.wishes.mac,
             taken: BTreeMap::new(),
+            awaits_addresses,
         },
         pod: request.wishes.pod.clone(),
     })
+}
+
+/// Where the addresses of a configuration's pods come from.
+enum Source<'a> {
+    Ranges,
+    Fixed(&'a [StaticAddress]),
+    Plugin,
+    Nowhere,
+}
+
+fn source(config: &Config) -> Source<'_> {
+    match config.ipam.as_ref().map(|ipam| &ipam.source) {
+        Some(AddressSource::Fixed(fixed)) => Source::Fixed(fixed),
+        Some(AddressSource::Plugin) => Source::Plugin,
+        None if config.header.declares_network => Source::Nowhere,
+        Some(AddressSource::Ranges) | None => Source::Ranges,
+    }
+}
+
+fn awaits_addresses(request: &AddRequest) -> bool {
+    matches!(source(&request.config), Source::Plugin) && request.lease.is_none()
+}
+
+fn set_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> {
+    let is_gateway = network.options.gateway;
+    let version = request.config.header.version;
+    match source(&request.config) {
+        Source::Ranges => prepend_ranges(network, request)?,
+        Source::Fixed(fixed) => {
+            network.ranges = static_ipam::ranges(fixed, &request.wishes, is_gateway)?;
+        }
+        Source::Plugin => {
+            let Some(lease) = &request.lease else {
+                return Ok(());
+            };
+            let addresses = lease.addresses.iter().copied();
+            network.ranges = static_ipam::single_ranges(addresses, &[], is_gateway)?;
+            network.routes.clone_from(&lease.routes);
+        }
+        Source::Nowhere => return check_switch(request),
+    }
+    check_ranges(&network.ranges, version)
+}
+
+/// What a network without addresses cannot do.
+fn check_switch(request: &AddRequest) -> Result<(), Error> {
+    let version = request.config.header.version;
+    if version < Version::V0_3_0 {
+        return Err(Error::incompatible_version(format!(
+            "CNI version {version} has no result without an address"
+        )));
+    }
+    if request.wishes.port_mappings.is_empty() {
+        return Ok(());
+    }
+    Err(Error::invalid_config(
+        "runtimeConfig.portMappings: without an ipam there is no address that ports could lead to",
+    ))
 }
 
 impl StatusRequest {
@@ -49,35 +109,32 @@ impl StatusRequest {
             11 => Error { code: 50, ..error },
             _ => error,
         })?;
-        if fixed_addresses(&self.config).is_none() {
+        if matches!(source(&self.config), Source::Ranges) {
             check_ranges(&network.ranges, self.config.header.version)?;
         }
         Ok(network)
     }
 }
 
-fn fixed_addresses(config: &Config) -> Option<&[StaticAddress]> {
-    config.ipam.as_ref()?.fixed.as_deref()
-}
-
 /// The network that a configuration is for: one of its own, or the agent's default one.
 pub fn network(config: &Config, default: Option<&Network>) -> Result<Network, Error> {
-    let Some(ipam) = &config.ipam else {
+    if !config.header.declares_network {
         return default_network(config, default);
-    };
+    }
     if default.is_some_and(|default| default.name == config.header.name) {
         return Err(Error::invalid_config(format!(
             "the name {:?} is that of the agent's default network",
             config.header.name.as_str()
         ))
         .with_details(
-            "a configuration with an ipam declares a network of its own: give it another name",
+            "a configuration with an ipam, or of a mere switch, declares a network of its own: give it another name",
         ));
     }
-    Ok(own_network(config, ipam))
+    Ok(own_network(config))
 }
 
-fn own_network(config: &Config, ipam: &Ipam) -> Network {
+fn own_network(config: &Config) -> Network {
+    let ipam = config.ipam.as_ref();
     let bridge = match &config.bridge {
         Some(bridge) => bridge.clone(),
         None => default_bridge(),
@@ -90,8 +147,8 @@ fn own_network(config: &Config, ipam: &Ipam) -> Network {
     Network {
         name: config.header.name.clone(),
         bridge,
-        ranges: ipam.ranges.clone(),
-        routes: ipam.routes.clone(),
+        ranges: ipam.map_or_else(Vec::new, |ipam| ipam.ranges.clone()),
+        routes: ipam.map_or_else(Vec::new, |ipam| ipam.routes.clone()),
         default_route: config.is_default_gateway.unwrap_or(false),
         mtu: config.mtu,
         hairpin,

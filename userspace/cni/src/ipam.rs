@@ -1,4 +1,4 @@
-//! `ipam` of type `host-local` or `static`: addresses and routes. Refuses to know which addresses are free.
+//! `ipam`: where addresses and routes come from. Refuses to know which addresses are free.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -7,15 +7,15 @@ use model::{Cidr, Range, RangeSet, Route, RouteOptions};
 
 use crate::json::{Node, Object};
 use crate::static_ipam::{self, StaticAddress};
-use crate::{Dns, Error};
+use crate::{Dns, Error, Header};
 
 /// Where a network's addresses come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipam {
-    /// A pod gets one address of each set.
+    /// Whose decision the addresses are.
+    pub source: AddressSource,
+    /// A pod gets one address of each set; of type `host-local`.
     pub ranges: Vec<RangeSet>,
-    /// The addresses of type `static`; `None` for `host-local`.
-    pub fixed: Option<Vec<StaticAddress>>,
     /// Routes that pods get.
     pub routes: Vec<Route>,
     /// Name servers, of type `static`.
@@ -24,36 +24,54 @@ pub struct Ipam {
     pub resolv_conf: Option<PathBuf>,
 }
 
+/// Whose decision the addresses are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressSource {
+    /// Ours, out of the ranges: type `host-local`.
+    Ranges,
+    /// The configuration's: type `static`.
+    Fixed(Vec<StaticAddress>),
+    /// That of another plugin, whose answer comes with the request.
+    Plugin,
+}
+
 impl Ipam {
-    pub(crate) fn read(ipam: &Object<'_>) -> Result<Self, Error> {
-        let is_static = match ipam.text("type")? {
-            Some("host-local") => false,
-            Some("static") => true,
-            Some(other) => return Err(Error::unsupported_field("ipam.type", other)),
-            None => {
-                return Err(Error::invalid_config(
-                    "missing ipam.type: \"host-local\" and \"static\" are known",
-                ));
-            }
-        };
-        let routes = ipam.list("routes")?;
-        let routes = routes.iter().map(route).collect::<Result<_, _>>()?;
-        if is_static {
-            return Ok(Self {
-                ranges: Vec::new(),
-                fixed: Some(static_ipam::addresses(ipam)?),
-                routes,
-                dns: Dns::read(ipam)?,
-                resolv_conf: None,
-            });
-        }
-        Ok(Self {
-            ranges: ranges(ipam)?,
-            fixed: None,
-            routes,
+    pub(crate) fn read(ipam: &Object<'_>, header: &Header) -> Result<Self, Error> {
+        let empty = Self {
+            source: AddressSource::Ranges,
+            ranges: Vec::new(),
+            routes: Vec::new(),
             dns: Dns::default(),
-            resolv_conf: ipam.text("resolvConf")?.map(PathBuf::from),
-        })
+            resolv_conf: None,
+        };
+        if header.ipam_plugin.is_some() {
+            let source = AddressSource::Plugin;
+            return Ok(Self { source, ..empty });
+        }
+        let routes = || -> Result<Vec<Route>, Error> {
+            let routes = ipam.list("routes")?;
+            routes.iter().map(route).collect()
+        };
+        match ipam.text("type")? {
+            Some("host-local") => Ok(Self {
+                ranges: ranges(ipam)?,
+                routes: routes()?,
+                resolv_conf: ipam.text("resolvConf")?.map(PathBuf::from),
+                ..empty
+            }),
+            Some("static") => Ok(Self {
+                source: AddressSource::Fixed(static_ipam::addresses(ipam)?),
+                routes: routes()?,
+                dns: Dns::read(ipam)?,
+                ..empty
+            }),
+            Some(other) => Err(Error::invalid_config(format!(
+                "ipam.type: {other:?} is no name of a plugin"
+            ))),
+            None => Err(Error::invalid_config(
+                "missing ipam.type: \"host-local\" and \"static\" are known, and plugins in CNI_PATH",
+            )),
+        }
     }
 }
 
@@ -94,7 +112,7 @@ fn range(range: &Object<'_>) -> Result<Range, Error> {
         .map_err(|error| Error::invalid_config(error.to_string()))
 }
 
-fn route(node: &Node<'_>) -> Result<Route, Error> {
+pub(crate) fn route(node: &Node<'_>) -> Result<Route, Error> {
     let route = node.object()?;
     let destination: Cidr = route.required("dst")?;
     let gateway: Option<IpAddr> = route.parsed("gw")?;

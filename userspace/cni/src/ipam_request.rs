@@ -111,7 +111,12 @@ fn pool(header: &Header, config: &Object<'_>, args: Args) -> Result<Pool, Error>
     let Some(ipam) = config.object("ipam")? else {
         return Err(Error::invalid_config("missing ipam"));
     };
-    let ipam = Ipam::read(&ipam)?;
+    // Whoever executes host-local means it.
+    let own = Header {
+        ipam_plugin: None,
+        ..header.clone()
+    };
+    let ipam = Ipam::read(&ipam, &own)?;
     let wishes = Wishes::read(config, args)?;
     let mut ranges = wishes.ranges;
     ranges.extend(ipam.ranges.iter().cloned());

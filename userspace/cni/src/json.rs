@@ -59,6 +59,10 @@ impl<'a> Object<'a> {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
     /// The value of a key, given as the specification writes it.
     pub(crate) fn get(&self, key: &str) -> Option<Node<'a>> {
         let value = self.map.get(&key.to_ascii_lowercase())?;

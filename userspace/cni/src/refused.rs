@@ -10,8 +10,7 @@ use crate::bandwidth::{self, Limits};
 use crate::json::{Node, Object};
 
 /// Keys that must be off: false, 0 or empty.
-const OFF: [&str; 10] = [
-    "disableContainerInterface",
+const OFF: [&str; 9] = [
     "masqAll",
     "conditionsV4",
     "conditionsV6",
@@ -59,7 +58,8 @@ fn check_mark(config: &Object<'_>) -> Result<(), Error> {
 
 /// Refuses what we do not honour in a whole configuration.
 pub(crate) fn check(config: &Object<'_>) -> Result<(), Error> {
-    if config.flag("disableContainerInterface")? == Some(true) && config.get("ipam").is_some() {
+    let ipam = config.object("ipam")?.filter(|ipam| !ipam.is_empty());
+    if config.flag("disableContainerInterface")? == Some(true) && ipam.is_some() {
         return Err(Error::invalid_config(
             "cannot use IPAM when DisableContainerInterface flag is set",
         ));

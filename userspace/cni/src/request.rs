@@ -10,7 +10,9 @@ use crate::config::{Config, Header};
 use crate::environment::{Command, Environment, variable};
 use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
-use crate::{ChainedRequest, Error, PassedResult, Plugin, PrevResult, Version, Wishes};
+use crate::{
+    ChainedRequest, Error, ForeignLease, PassedResult, Plugin, PrevResult, Version, Wishes,
+};
 
 /// A request that is well-formed. VERSION is none: it reads no configuration, see [`crate::version_report`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +46,8 @@ pub struct AddRequest {
     pub wishes: Wishes,
     /// What plugins before us made.
     pub passed: Option<PassedResult>,
+    /// What the `ipam` plugin of somebody else's gave. An ADD without makes the link that it may need for that.
+    pub lease: Option<ForeignLease>,
 }
 
 /// Which attachment, as far as the runtime's words tell: the network depends on the agent's default one.
@@ -147,11 +151,13 @@ impl Request {
         environment.check()?;
         let map = json::parse(text)?;
         let config = Object::root(&map);
-        let header = Header::read(&config)?;
+        let mut header = Header::read(&config)?;
+        // Without an `ipam`, the bridge plugin makes a mere switch.
+        header.declares_network |= plugin == Plugin::Bridge;
         check_version(environment.command, header.version)?;
         match environment.command {
             Command::Add => {
-                let mut request = add(plugin, environment, &config)?;
+                let mut request = add(environment, &config, header)?;
                 request.passed = PassedResult::of(text, request.config.header.version)?;
                 Ok(Self::Add(Box::new(request)))
             }
@@ -170,7 +176,7 @@ impl Request {
                 forced: gc::is_forced(&config)?,
             })),
             Command::Status => Ok(Self::Status(Box::new(StatusRequest {
-                config: Config::read(&config)?,
+                config: Config::read(&config, header)?,
             }))),
             Command::Version => Err(Error::environment("VERSION reads no configuration")),
         }
@@ -178,24 +184,19 @@ impl Request {
 }
 
 fn add(
-    plugin: Plugin,
     environment: &Environment,
     config: &Object<'_>,
+    header: Header,
 ) -> Result<AddRequest, Error> {
-    let request = AddRequest {
+    Ok(AddRequest {
         container_id: environment.container_id()?,
         ifname: environment.ifname()?,
         netns: variable("CNI_NETNS", &environment.netns)?,
-        config: Config::read(config)?,
+        config: Config::read(config, header)?,
         wishes: Wishes::read(config, Args::parse(&environment.args)?)?,
         passed: None,
-    };
-    if plugin == Plugin::Bridge && request.config.ipam.is_none() {
-        return Err(Error::unsupported_field("ipam", "none").with_details(
-            "a bridge without addresses is not made; for the agent's pod CIDRs use \"type\": \"viaduct\"",
-        ));
-    }
-    Ok(request)
+        lease: None,
+    })
 }
 
 fn target(environment: &Environment, header: Header) -> Result<Target, Error> {

@@ -54,17 +54,26 @@ pub(crate) fn ranges(
         gateway: None,
     });
     let all = kept.iter().copied().chain(asked);
-    all.map(|own| {
-        let StaticAddress { address, gateway } = with_gateway(own, wishes, is_gateway);
-        let range = Range::single(address, gateway).and_then(|range| RangeSet::new(vec![range]));
-        range.map_err(|error| Error::invalid_config(error.to_string()))
-    })
-    .collect()
+    single_ranges(all, &wishes.gateways, is_gateway)
 }
 
-fn with_gateway(own: StaticAddress, wishes: &Wishes, is_gateway: bool) -> StaticAddress {
+/// Each address as a range of its own, by the first of `gateways` in its subnet, its own, or the usual one.
+pub(crate) fn single_ranges(
+    addresses: impl Iterator<Item = StaticAddress>,
+    gateways: &[IpAddr],
+    is_gateway: bool,
+) -> Result<Vec<RangeSet>, Error> {
+    let range = |own| {
+        let StaticAddress { address, gateway } = with_gateway(own, gateways, is_gateway);
+        let range = Range::single(address, gateway).and_then(|range| RangeSet::new(vec![range]));
+        range.map_err(|error| Error::invalid_config(error.to_string()))
+    };
+    addresses.map(range).collect()
+}
+
+fn with_gateway(own: StaticAddress, gateways: &[IpAddr], is_gateway: bool) -> StaticAddress {
     let subnet = own.address.subnet();
-    let mut asked = wishes.gateways.iter().copied();
+    let mut asked = gateways.iter().copied();
     let asked = asked.find(|gateway| subnet.is_some_and(|subnet| subnet.contains(*gateway)));
     let usual = subnet.filter(|_| is_gateway).map(Range::usual_gateway);
     StaticAddress {

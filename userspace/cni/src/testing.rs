@@ -2,8 +2,8 @@
 //! promised but that they return.
 
 use crate::{
-    Cached, Command, Environment, FileKind, IpamRequest, NetworkList, PassedResult, Plugin,
-    Request, Version,
+    Cached, Command, Environment, FileKind, ForeignLease, IpamRequest, NetworkList, PassedResult,
+    Plugin, Request, Version,
 };
 
 /// A request: the plugin's name, the command and `CNI_ARGS` in the first line, the configuration behind it.
@@ -25,6 +25,8 @@ pub fn request(text: &str) {
     match Request::read(plugin, &environment, config) {
         Ok(Request::Add(mut add)) => {
             let _ = add.publish_annotated("ports");
+            let _ = crate::intent(&add, None);
+            add.lease = ForeignLease::parse(config).ok();
             let _ = crate::intent(&add, None);
             add.passed.iter().for_each(every_version);
         }
@@ -57,6 +59,7 @@ pub fn texts(text: &str) {
     if let Ok(cached) = Cached::parse(text) {
         let _ = cached.network_status();
     }
+    let _ = ForeignLease::parse(text);
     if let Ok(passed) = PassedResult::parse(text) {
         every_version(&passed);
         every_version(&passed.clone().before(&passed));

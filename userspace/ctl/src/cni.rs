@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ::cni::{Error, NetworkList};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use invoke::{Attachment, Invoker, find_network};
+use invoke::{Attachment, Invoker, Patience, find_network};
 use serde_json::{Map, Value, json};
 
 /// What is asked of the plugins.
@@ -117,6 +117,7 @@ pub(crate) fn run(verb: Verb) -> Result<String> {
             let invoker = Invoker {
                 path: Vec::new(),
                 cache: results,
+                patience: Patience::default(),
             };
             let remembered = invoker.all_remembered().map_err(told)?.into_iter();
             let own = remembered.filter(|cached| cached.container_id.as_str() == container);
@@ -148,6 +149,7 @@ impl Place {
         Invoker {
             path: std::env::split_paths(&self.path).collect(),
             cache: self.results.clone(),
+            patience: Patience::default(),
         }
     }
 }

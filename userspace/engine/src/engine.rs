@@ -114,12 +114,14 @@ impl<K: Kernel> Engine<K> {
             Some(State::Attached) => {
                 return Err(Refusal::AlreadyAttached { key: key.clone() }.into());
             }
-            Some(State::Pending | State::Removing) => self.del(key)?,
+            Some(State::Pending | State::Linked | State::Removing) => self.del(key)?,
             None => {}
         }
         let network_before = self.store.networks().get(&key.network).cloned();
         let mut done = Done::default();
-        let added = self.attach(intent, now, &mut done);
+        let waiting = intent.requested.awaits_addresses;
+        let waiting = waiting.then(|| self.while_waiting(intent));
+        let added = self.attach(waiting.as_ref().unwrap_or(intent), now, &mut done);
         match &added {
             Ok(attachment) => {
                 let addresses: Vec<String> = attachment
@@ -151,9 +153,14 @@ impl<K: Kernel> Engine<K> {
         self.reserve_ports(None)?;
         done.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
-        let last = last_reserved(&intent.network, &record.attachment);
-        record.state = State::Attached;
-        self.store.put_given(&record, &last)?;
+        if intent.requested.awaits_addresses {
+            record.state = State::Linked;
+            self.store.put(&record)?;
+        } else {
+            let last = last_reserved(&intent.network, &record.attachment);
+            record.state = State::Attached;
+            self.store.put_given(&record, &last)?;
+        }
         Ok(record.attachment)
     }
 
@@ -385,11 +392,11 @@ impl<K: Kernel> Engine<K> {
         network: &Network,
         done: &mut Done,
     ) -> Result<u32, EngineError> {
-        if network.ranges.is_empty() {
+        let default = &self.settings.default_network;
+        if network.name == default.name && network.ranges.is_empty() {
             let network = network.name.clone();
             return Err(Refusal::NoRanges { network }.into());
         }
-        let default = &self.settings.default_network;
         network::admit(network, default, self.store.networks().values())?;
         let name = &network.name;
         if let Some(ready) = self.node.ready.get(name)
@@ -417,7 +424,11 @@ impl<K: Kernel> Engine<K> {
 
     /// What the node must be for all networks, the default one first.
     pub(crate) fn node_intent(&self) -> NodeIntent {
-        let networks = self.networks().filter(|network| !network.ranges.is_empty());
+        let default = &self.settings.default_network.name;
+        // Without a pod CIDR the agent's own network has nothing to do yet.
+        let networks = self
+            .networks()
+            .filter(|network| network.name != *default || !network.ranges.is_empty());
         NodeIntent {
             networks: networks.cloned().collect(),
             uplinks: self.settings.uplinks.clone(),

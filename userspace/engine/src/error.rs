@@ -63,6 +63,9 @@ pub enum EngineError {
     /// A DEL for the same attachment came while the ADD waited.
     #[error("the ADD of {0} was not begun: a DEL came while it waited")]
     Cancelled(AttachmentKey),
+    /// The link that another plugin has given addresses for is not there (any more).
+    #[error("there is no link of {0} that waits for addresses")]
+    NotLinked(AttachmentKey),
     /// Settings of a pod's interface are not as they were made.
     #[error("{ifname} has {present:?} and should have {wanted:?}")]
     NotTuned {

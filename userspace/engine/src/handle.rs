@@ -39,6 +39,7 @@ struct Queued {
 
 enum Command {
     Add(Box<Intent>, u64, Cancel, Reply<Attachment>),
+    Complete(Box<Intent>, Reply<Attachment>),
     Del(AttachmentKey, Reply<()>),
     Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
     Collect(Collect, Reply<Collected>),
@@ -137,6 +138,12 @@ impl Handle {
     pub async fn add(&self, intent: Intent, now: u64) -> Result<Attachment, EngineError> {
         let cancel = self.adds.wait(&intent.key);
         self.call(|reply| Command::Add(Box::new(intent), now, cancel, reply))
+            .await
+    }
+
+    /// Gives a link that waits for them the addresses that another plugin gave.
+    pub async fn complete(&self, intent: Intent) -> Result<Attachment, EngineError> {
+        self.call(|reply| Command::Complete(Box::new(intent), reply))
             .await
     }
 
@@ -360,11 +367,12 @@ impl<K: Kernel> Worker<K> {
     fn execute(&mut self, command: Command) {
         match command {
             Command::Add(intent, now, cancel, reply) => {
-                let result = if cancel.is_cancelled() {
-                    Err(EngineError::Cancelled(intent.key))
-                } else {
-                    self.engine.add(&intent, now)
-                };
+                let result = self.add(&intent, now, &cancel);
+                self.publish();
+                answer(reply, result);
+            }
+            Command::Complete(intent, reply) => {
+                let result = self.engine.complete(&intent);
                 self.publish();
                 answer(reply, result);
             }
@@ -417,6 +425,18 @@ impl<K: Kernel> Worker<K> {
                 self.publish();
             }
         }
+    }
+
+    fn add(
+        &mut self,
+        intent: &Intent,
+        now: u64,
+        cancel: &Cancel,
+    ) -> Result<Attachment, EngineError> {
+        if cancel.is_cancelled() {
+            return Err(EngineError::Cancelled(intent.key.clone()));
+        }
+        self.engine.add(intent, now)
     }
 
     fn execute_chained(&mut self, chained: Chained) {

@@ -11,6 +11,7 @@ mod cancel;
 mod chain;
 mod choices;
 mod collect;
+mod complete;
 mod engine;
 mod error;
 mod handle;

@@ -2,6 +2,7 @@
 
 mod chain;
 mod choices;
+mod complete;
 mod every_step;
 mod garbage;
 mod kernel_that_fails;

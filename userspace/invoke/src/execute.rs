@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command as Process, Stdio};
+use std::process::{Child, Command as Process, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni::{Command, Error};
 use serde_json::Value;
@@ -19,21 +20,27 @@ const MAX_ANSWER: u64 = 4 << 20;
 const TRIES: u32 = 5;
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// Runs a plugin to its end and returns what it says on standard output; what it says on standard error goes where ours
-/// does.
+/// Runs a plugin to its end, or until patience ends, and returns what it says on standard output; what it says on standard
+/// error goes where ours does.
 pub(crate) fn run(
     program: &Path,
-    command: Command,
+    environment: &Environment,
     config: &str,
-    attachment: Option<&Attachment>,
-    path: &[PathBuf],
+    patience: Duration,
 ) -> Result<String, Error> {
-    let environment = environment(command, attachment, path)?;
-    let mut child = start(program, &environment)
+    let end = Instant::now() + patience;
+    let mut child = start(program, environment)
         .map_err(|error| Error::io(format!("cannot execute {}: {error}", program.display())))?;
     let broken = |error: io::Error| Error::io(format!("{}: {error}", program.display()));
-    let answer = converse(&mut child, config).map_err(broken)?;
-    let status = child.wait().map_err(broken)?;
+    let answer = converse(&mut child, config, end).transpose();
+    let ended = answer.and_then(|answer| Ok(answer.zip(wait(&mut child, end)?)));
+    let Some((answer, status)) = ended.map_err(broken)? else {
+        // Whoever else has its end of the pipe may live on; nobody listens any more.
+        child.kill().and_then(|()| child.wait()).map_err(broken)?;
+        return Err(Error::try_again_later(format!(
+            "did not answer within {patience:?} and was killed"
+        )));
+    };
     let answer = String::from_utf8(answer)
         .map_err(|_| Error::decode("what the plugin says is not UTF-8"))?;
     if status.success() {
@@ -45,9 +52,9 @@ pub(crate) fn run(
     }))
 }
 
-type Environment = Vec<(&'static str, OsString)>;
+pub(crate) type Environment = Vec<(&'static str, OsString)>;
 
-fn environment(
+pub(crate) fn environment(
     command: Command,
     attachment: Option<&Attachment>,
     path: &[PathBuf],
@@ -94,21 +101,37 @@ fn start(program: &Path, environment: &Environment) -> io::Result<Child> {
     }
 }
 
-/// Speaks and listens at once: a plugin may say something before it has heard everything.
-fn converse(child: &mut Child, config: &str) -> io::Result<Vec<u8>> {
-    let stdin = child.stdin.take();
-    let stdout = child.stdout.take();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            // A plugin that refuses without listening closes its end; what it says tells.
-            let _unheard = stdin.map(|mut stdin| stdin.write_all(config.as_bytes()));
-        });
+/// Speaks and listens at once: a plugin may say something before it has heard everything. `None` when it is not done in
+/// time; the threads that speak and listen end when it does.
+fn converse(child: &mut Child, config: &str, end: Instant) -> Option<io::Result<Vec<u8>>> {
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let config = config.to_owned();
+    // A plugin that refuses without listening closes its end; what it says tells.
+    thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(config.as_bytes())));
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
         let mut answer = Vec::new();
-        if let Some(stdout) = stdout {
-            stdout.take(MAX_ANSWER).read_to_end(&mut answer)?;
+        let read = stdout.map(|stdout| stdout.take(MAX_ANSWER).read_to_end(&mut answer));
+        // Nobody to tell is nobody who waits any more.
+        let _late = tell.send(read.transpose().map(|_| answer));
+    });
+    let left = end.saturating_duration_since(Instant::now());
+    told.recv_timeout(left).ok()
+}
+
+/// Waits for a plugin that has said everything: it ends at once, or does not mean to.
+fn wait(child: &mut Child, end: Instant) -> io::Result<Option<ExitStatus>> {
+    let mut pause = Duration::from_micros(50);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
         }
-        Ok(answer)
-    })
+        if Instant::now() >= end {
+            return Ok(None);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
 }
 
 fn refusal(answer: &str) -> Option<Error> {

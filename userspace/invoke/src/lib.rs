@@ -11,6 +11,7 @@ mod execute;
 mod networks;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cni::{Cached, Command, Error, NetworkList, PluginConfig, Version};
 use model::{ContainerId, IfName};
@@ -34,6 +35,36 @@ pub struct Invoker {
     pub path: Vec<PathBuf>,
     /// Folder of remembered results.
     pub cache: PathBuf,
+    /// How long a plugin may take.
+    pub patience: Patience,
+}
+
+/// How long a plugin may take before it is killed, which is a failure like any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For ADD and CHECK.
+    pub attach: Duration,
+    /// For all else.
+    pub detach: Duration,
+}
+
+impl Default for Patience {
+    /// Less than what runtimes wait for us: kubelet two minutes for a pod, CRI-O one for a DEL (BEHAVIOURS C6).
+    fn default() -> Self {
+        Self {
+            attach: Duration::from_secs(100),
+            detach: Duration::from_secs(45),
+        }
+    }
+}
+
+impl Patience {
+    fn with(self, command: Command) -> Duration {
+        match command {
+            Command::Add | Command::Check => self.attach,
+            Command::Del | Command::Gc | Command::Status | Command::Version => self.detach,
+        }
+    }
 }
 
 /// What a list is executed for.
@@ -172,6 +203,16 @@ impl Invoker {
         Ok(())
     }
 
+    /// One plugin with another's environment and whole configuration, as delegated plugins are executed (BEHAVIOURS S14):
+    /// `CNI_*` are those that we were executed with ourselves, but for the command. Returns what it says on standard
+    /// output.
+    pub fn delegate(&self, kind: &str, command: Command, config: &str) -> Result<String, Error> {
+        let program = self.find(kind)?;
+        let environment = vec![("CNI_COMMAND", command.name().into())];
+        let patience = self.patience.with(command);
+        execute::run(&program, &environment, config, patience).map_err(|error| named(kind, error))
+    }
+
     fn find(&self, kind: &str) -> Result<PathBuf, Error> {
         let mut candidates = self.path.iter().map(|folder| folder.join(kind));
         let found = candidates.find(|file| file.is_file());
@@ -186,7 +227,9 @@ impl Invoker {
         attachment: Option<&Attachment>,
     ) -> Result<String, Error> {
         let program = self.find(&plugin.kind)?;
-        execute::run(&program, command, config, attachment, &self.path)
+        let environment = execute::environment(command, attachment, &self.path)?;
+        let patience = self.patience.with(command);
+        execute::run(&program, &environment, config, patience)
             .map_err(|error| named(&plugin.kind, error))
     }
 }

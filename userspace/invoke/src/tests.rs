@@ -37,6 +37,7 @@ impl Node {
         let invoker = Invoker {
             path: vec!["/nonexistent".into(), directory.path().to_owned()],
             cache: directory.path().join("results"),
+            patience: Patience::default(),
         };
         Self { directory, invoker }
     }
@@ -196,4 +197,43 @@ fn a_network_is_found_by_name_in_the_order_of_files() {
     let error = find_network(directory.path(), "readme").unwrap_err();
     assert!(error.details.contains("05-broken.json"), "{error:?}");
     assert!(find_network(Path::new("/nonexistent"), "net").is_err());
+}
+
+/// BEHAVIOURS S14: whoever it is that hangs, and whoever else has its end of the pipe.
+#[test]
+fn a_plugin_that_hangs_is_killed_and_told_to_have_hung() {
+    let mut node = Node::new();
+    node.invoker.patience.attach = Duration::from_millis(300);
+    let file = node.directory.path().join("a");
+    fs::write(
+        &file,
+        "#!/bin/sh\necho $$ > \"$0.pid\"; sleep 30 & sleep 30\n",
+    )
+    .unwrap();
+    let began = std::time::Instant::now();
+    let error = node.invoker.delegate("a", Command::Add, "{}").unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(20));
+    assert_eq!(error.code, 11);
+    assert!(
+        error.msg.starts_with("plugin a: did not answer"),
+        "{error:?}"
+    );
+    let pid = fs::read_to_string(file.with_extension("pid")).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "it lives on");
+}
+
+/// BEHAVIOURS S18
+#[test]
+fn a_plugin_that_is_being_written_is_tried_again() {
+    let node = Node::new();
+    let file = node.directory.path().join("a");
+    let writer = fs::OpenOptions::new().append(true).open(&file).unwrap();
+    let closes = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(writer);
+    });
+    node.invoker.delegate("a", Command::Status, "{}").unwrap();
+    assert!(closes.is_finished(), "executed while it was being written");
+    closes.join().unwrap();
+    assert_eq!(node.calls(), ["a STATUS"]);
 }

@@ -114,6 +114,8 @@ pub struct Requested {
     pub mac: Option<Mac>,
     /// Addresses of the network that others have, by their word: they are not given.
     pub taken: BTreeMap<IpAddr, AttachmentKey>,
+    /// Whether another plugin gives the addresses, later: the interface is made without.
+    pub awaits_addresses: bool,
 }
 
 /// An ADD, after everything about it that can be checked without the kernel has been.
@@ -232,6 +234,8 @@ impl Attachment {
 pub enum State {
     /// Decided and recorded; the kernel may have none, some or all of it.
     Pending,
+    /// Made and verified, without the addresses that another plugin is about to give.
+    Linked,
     /// Made and verified.
     Attached,
     /// Being removed.

@@ -54,6 +54,8 @@ pub struct PortOptions {
     pub vlans: PortVlans,
     /// Whether the pod may send with addresses that are not its own. Who speaks in several VLANs must.
     pub trusted: bool,
+    /// Whether the pod's end is left down, for whoever gets it to set it up.
+    pub left_down: bool,
 }
 
 impl PortOptions {

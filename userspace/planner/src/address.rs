@@ -185,9 +185,14 @@ impl<'a> Span<'a> {
     }
 }
 
-/// The network address, and IPv4's broadcast address: a configuration may put an end of a range there.
+/// The network address, and IPv4's broadcast address: a configuration may put an end of a range there. A subnet of one
+/// or two addresses has neither (RFC 3021).
 fn is_edge(range: &Range, address: IpAddr) -> bool {
     let subnet = range.subnet();
+    let bits = if subnet.is_ipv4() { 32 } else { 128 };
+    if subnet.prefix_len() + 1 >= bits {
+        return false;
+    }
     address == subnet.network() || (subnet.is_ipv4() && address == subnet.last())
 }
 

@@ -10,7 +10,7 @@ use std::num::NonZeroU16;
 
 use model::{
     Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, ManagedLink, Netns,
-    Network, PortMapping, Record, Route, RouteOptions,
+    PortMapping, Record, Route, RouteOptions,
 };
 
 use crate::address::{Leases, choose};
@@ -96,17 +96,25 @@ fn check_bridge(intent: &Intent, observed: &Observed) -> Result<(), Refusal> {
     }
 }
 
-fn decide(
+/// What an attachment is to be. A network without ranges, or one whose addresses come later, gives none.
+pub(crate) fn decide(
     intent: &Intent,
     netns: Netns,
     context: &AttachContext<'_>,
 ) -> Result<Attachment, Refusal> {
     let network = &intent.network;
     let wishes = &intent.requested;
-    let mut addresses = choose(network, context.leases, &wishes.addresses, &intent.key)?;
+    let mut addresses = if wishes.awaits_addresses || network.ranges.is_empty() {
+        Vec::new()
+    } else {
+        choose(network, context.leases, &wishes.addresses, &intent.key)?
+    };
     // The sort is stable: IPv4 first (BEHAVIOURS K24), each family in the order of its range sets.
     addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
-    let wanted = wanted_routes(network, &netns, &addresses, context.records);
+    let wanted = wanted_routes(intent, &netns, &addresses, context.records);
+    let mut port = network.options.port.clone();
+    // What is the pod's own is not known where it has no address of ours.
+    port.trusted |= addresses.is_empty();
     let port_mappings = ports(&intent.port_mappings, &addresses, context.records)?;
     Ok(Attachment {
         key: intent.key.clone(),
@@ -120,7 +128,7 @@ fn decide(
         port_mappings,
         masquerade: network.masquerade,
         hairpin: network.hairpin == HairpinMode::HairpinVeth,
-        port: network.options.port.clone(),
+        port,
         adopted: None,
         slot: context.slot,
         generation: context.generation,
@@ -178,12 +186,14 @@ fn resolved(route: &Route, addresses: &[Assigned]) -> Route {
 /// The routes that the network names, and after them its default routes (BEHAVIOURS K13). But these not in a namespace
 /// that has another attachment: they are that one's, and a pod has one of each family.
 fn wanted_routes(
-    network: &Network,
+    intent: &Intent,
     netns: &Netns,
     addresses: &[Assigned],
     records: &Records,
 ) -> Vec<Route> {
-    let mut others = records.values().map(|record| &record.attachment.netns);
+    let network = &intent.network;
+    let others = records.iter().filter(|(key, _)| **key != intent.key);
+    let mut others = others.map(|(_, record)| &record.attachment.netns);
     let same = |other: &Netns| (other.device, other.inode) == (netns.device, netns.inode);
     if !network.default_route || others.any(same) {
         return network.routes.clone();
@@ -297,15 +307,20 @@ fn owners<'a>(
     owners
 }
 
+/// The steps that write the entries of an attachment: those that publish ports, and the others.
+pub(crate) fn put_entries(attachment: &Attachment, observed: &Observed) -> (Vec<Step>, Vec<Step>) {
+    let entries = attachment_entries(attachment).into_iter();
+    let missing = entries.filter(|(key, entry)| observed.entries.get(key) != Some(entry));
+    let put = missing.map(|(key, entry)| Step::PutEntry {
+        previous: observed.entries.get(&key).cloned(),
+        key,
+        entry,
+    });
+    put.partition(Step::publishes)
+}
+
 fn make(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) -> Plan {
-    let (ports, others): (Vec<_>, Vec<_>) = attachment_entries(attachment)
-        .into_iter()
-        .map(|(key, entry)| Step::PutEntry {
-            previous: observed.entries.get(&key).cloned(),
-            key,
-            entry,
-        })
-        .partition(Step::publishes);
+    let (ports, others) = put_entries(attachment, observed);
     let host = ManagedLink::of(&attachment.key);
     let mut plan = Plan::of([create_veth(attachment)]);
     plan.append(Plan::of(others));
@@ -313,25 +328,28 @@ fn make(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) 
         link: host.name().clone(),
         hooks: BTreeSet::from(POD_HOOKS),
     });
-    plan.push(Step::SetUpPod(PodSpec {
-        detects_duplicates,
-        ..pod_spec(attachment)
-    }));
+    if !attachment.port.left_down {
+        plan.push(Step::SetUpPod(pod_spec(attachment, detects_duplicates)));
+    }
     plan.push(Step::JoinBridge {
         link: host,
         bridge: attachment.bridge.clone(),
         hairpin: attachment.hairpin,
         options: attachment.port.clone(),
     });
-    if detects_duplicates {
+    if detects_duplicates && !attachment.addresses.is_empty() {
         // Only now is there a wire that a neighbour could answer by.
-        plan.push(Step::AwaitAddresses {
-            netns: attachment.netns.clone(),
-            ifname: attachment.key.ifname.clone(),
-        });
+        plan.push(await_addresses(attachment));
     }
     plan.append(Plan::of(ports));
     plan
+}
+
+pub(crate) fn await_addresses(attachment: &Attachment) -> Step {
+    Step::AwaitAddresses {
+        netns: attachment.netns.clone(),
+        ifname: attachment.key.ifname.clone(),
+    }
 }
 
 fn create_veth(attachment: &Attachment) -> Step {
@@ -346,7 +364,7 @@ fn create_veth(attachment: &Attachment) -> Step {
     })
 }
 
-fn pod_spec(attachment: &Attachment) -> PodSpec {
+pub(crate) fn pod_spec(attachment: &Attachment, detects_duplicates: bool) -> PodSpec {
     PodSpec {
         netns: attachment.netns.clone(),
         ifname: attachment.key.ifname.clone(),
@@ -355,7 +373,7 @@ fn pod_spec(attachment: &Attachment) -> PodSpec {
             .iter()
             .map(|assigned| assigned.address)
             .collect(),
-        detects_duplicates: false,
+        detects_duplicates,
         routes: attachment.routes.clone(),
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn is_our_alias(alias: Option<&str>) -> bool {
 }
 
 /// Plans the bridge of `network`, and the forwarding that its families need. `observed` is of
-/// [`crate::Scope::Node`] with [`crate::node_sysctls`]. A network without ranges needs no bridge yet.
+/// [`crate::Scope::Node`] with [`crate::node_sysctls`].
 pub fn plan_bridge(network: &Network, observed: &Observed) -> Result<Plan, Refusal> {
     let gateway_link = network.gateway_link();
     let site = Site {
@@ -87,9 +87,6 @@ impl Site<'_> {
 
 /// The steps that concern the network's links alone.
 pub(crate) fn bridge_steps(network: &Network, site: &Site<'_>) -> Result<Plan, Refusal> {
-    if network.ranges.is_empty() {
-        return Ok(Plan::default());
-    }
     let mut plan = match site.bridge {
         None => make(network, site.observed),
         Some(link) if link.kind != LinkKind::Bridge => {

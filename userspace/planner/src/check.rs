@@ -177,7 +177,7 @@ fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Differen
         return vec![Difference::PodLinkGone(attachment.key.ifname.clone())];
     };
     let mut differences = Vec::new();
-    if !pod.up {
+    if !pod.up && !attachment.port.left_down {
         differences.push(Difference::PodLinkDown(attachment.key.ifname.clone()));
     }
     differences.extend(not_peers(attachment, pod, observed));

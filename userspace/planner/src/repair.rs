@@ -129,8 +129,10 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
     let reason = match record.state {
         State::Pending => Some(Reason::Unfinished),
         State::Removing => Some(Reason::HalfRemoved),
-        State::Attached if !is_there(attachment, observed) => Some(Reason::LinkGone),
-        State::Attached => None,
+        State::Linked | State::Attached if !is_there(attachment, observed) => {
+            Some(Reason::LinkGone)
+        }
+        State::Linked | State::Attached => None,
     };
     if let Some(reason) = reason {
         return Finding::Detach {

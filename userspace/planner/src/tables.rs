@@ -25,7 +25,9 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
             masquerade: attachment.masquerade,
             trusted: attachment.port.trusted,
             // What another plugin's bridge does for it is not ours to know.
-            bypass: attachment.adopted.is_none() && attachment.port.is_plain(),
+            bypass: attachment.adopted.is_none()
+                && attachment.port.is_plain()
+                && !attachment.addresses.is_empty(),
         },
     );
     entries.insert(

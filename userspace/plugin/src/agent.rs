@@ -8,6 +8,8 @@ use api::{Client, ClientError, CniRequest, CniVerb, Spool};
 use cni::{Command, Environment, Error, Header, Plugin};
 use serde_json::value::RawValue;
 
+use crate::ipam::Answer;
+
 /// A DEL that takes longer is written down: the agent is stuck, and runtimes give a DEL a minute (BEHAVIOURS C6).
 const DEL_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -18,9 +20,13 @@ pub(crate) fn ask(
     environment: &Environment,
     header: &Header,
     config: &str,
+    answer: Answer,
 ) -> Result<String, Error> {
     let verb = verb(environment.command)?;
-    let request = request(plugin, environment, config)?;
+    let request = CniRequest {
+        ipam: answer,
+        ..request(plugin, environment, config)?
+    };
     let socket = header.socket.as_deref();
     let socket = socket.unwrap_or(Path::new(api::DEFAULT_SOCKET));
     let mut client = Client::new(socket);
@@ -53,6 +59,7 @@ fn request(plugin: Plugin, environment: &Environment, config: &str) -> Result<Cn
         args: environment.args.clone(),
         path: environment.path.clone(),
         config: config.map_err(|error| Error::decode(error.to_string()))?,
+        ipam: None,
     })
 }
 

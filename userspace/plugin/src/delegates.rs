@@ -9,7 +9,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use cni::{Command, Delegate, DelegateNetwork, Environment, Error, FileKind, Header, NetworkList};
-use invoke::{Attachment, Invoker, find_network};
+use invoke::{Attachment, Invoker, Patience, find_network};
 use model::IfName;
 use serde_json::{Map, Value, json};
 
@@ -66,6 +66,7 @@ impl Delegates {
             invoker: Invoker {
                 path: std::env::split_paths(&environment.path).collect(),
                 cache: invoke::DEFAULT_CACHE.into(),
+                patience: Patience::default(),
             },
             saved,
         };

@@ -2,7 +2,8 @@
 //!
 //! The name that it is executed by tells which plugin it is (`bridge`, `portmap`, …): it is the same program.
 //!
-//! host-local it executes by itself, and the delegates of a configuration by their own plugins. Otherwise it passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
+//! host-local it executes by itself, and the delegates of a configuration and IPAM that is not ours by their own plugins.
+//! Otherwise it passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
 //! agent: VERSION, and requests that are not well-formed. It refuses to know what a configuration asks for, so that a
 //! newer agent can honour what this plugin has never heard of. Standard output carries the result or the error and
 //! nothing else (BEHAVIOURS B0.3).
@@ -12,6 +13,7 @@
 mod agent;
 mod delegates;
 mod host_local;
+mod ipam;
 mod netns;
 
 use std::io::{self, Read, Write};
@@ -70,17 +72,23 @@ fn answer(plugin: Plugin, environment: &Environment, config: &str) -> Result<Str
     if matches!(environment.command, Command::Add | Command::Del) {
         netns::refuse_own(&environment.netns)?;
     }
-    let ask = |command| {
+    let ask = |command, answer| {
         let environment = Environment {
             command,
             ..environment.clone()
         };
-        agent::ask(plugin, &environment, &header, config)
+        agent::ask(plugin, &environment, &header, config, answer)
     };
-    if plugin == Plugin::Viaduct {
-        delegates::around(environment, &header, config, ask)
-    } else {
-        ask(environment.command)
+    let with_addresses = |command| ipam::around(environment, &header, config, command, ask);
+    match plugin {
+        Plugin::Viaduct => delegates::around(environment, &header, config, with_addresses),
+        Plugin::Bridge => with_addresses(environment.command),
+        Plugin::HostLocal
+        | Plugin::Portmap
+        | Plugin::Bandwidth
+        | Plugin::Firewall
+        | Plugin::Tuning
+        | Plugin::Loopback => ask(environment.command, None),
     }
 }
 

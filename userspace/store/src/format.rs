@@ -66,6 +66,7 @@ struct StoredRecord {
 #[serde(rename_all = "snake_case")]
 enum StoredState {
     Pending,
+    Linked,
     Attached,
     Removing,
 }
@@ -164,6 +165,7 @@ impl From<&Record> for StoredRecord {
         Self {
             state: match record.state {
                 State::Pending => StoredState::Pending,
+                State::Linked => StoredState::Linked,
                 State::Attached => StoredState::Attached,
                 State::Removing => StoredState::Removing,
             },
@@ -180,6 +182,7 @@ impl From<StoredRecord> for Record {
             attachment: stored.attachment.into(),
             state: match stored.state {
                 StoredState::Pending => State::Pending,
+                StoredState::Linked => State::Linked,
                 StoredState::Attached => State::Attached,
                 StoredState::Removing => State::Removing,
             },

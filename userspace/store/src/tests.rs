@@ -101,6 +101,7 @@ fn network(name: &str) -> Network {
             port: model::PortOptions {
                 isolated: true,
                 trusted: true,
+                left_down: true,
                 vlans: model::PortVlans {
                     access: None,
                     trunk: [5, 7].into_iter().filter_map(model::VlanId::new).collect(),
@@ -266,6 +267,7 @@ enum Operation {
 fn operation() -> impl Strategy<Value = Operation> {
     let state = prop_oneof![
         Just(State::Pending),
+        Just(State::Linked),
         Just(State::Attached),
         Just(State::Removing)
     ];

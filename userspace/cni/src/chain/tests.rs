@@ -268,12 +268,15 @@ fn an_add_behind_another_plugin_knows_what_that_made() {
 
 /// BEHAVIOURS R18: the reference's name comes with the reference's meaning.
 #[test]
-fn a_bridge_without_addresses_is_refused_under_the_reference_name_only() {
+fn a_bridge_without_addresses_is_a_switch_under_the_reference_name_only() {
     let add = |plugin| {
         let environment = environment(Command::Add, "");
         Request::read(plugin, &environment, r#"{"name":"n","cniVersion":"1.0.0"}"#)
     };
-    assert!(add(Plugin::Viaduct).is_ok());
-    assert_eq!(add(Plugin::Bridge).unwrap_err().code, 2);
+    let declares = |plugin| match add(plugin) {
+        Ok(Request::Add(add)) => add.config.header.declares_network,
+        other => panic!("{other:?}"),
+    };
+    assert!(declares(Plugin::Bridge) && !declares(Plugin::Viaduct));
     assert_eq!(add(Plugin::HostLocal).unwrap_err().code, 4);
 }

@@ -204,12 +204,112 @@ fn ranges_that_make_no_sense_are_refused_in_host_locals_words() {
 
 /// BEHAVIOURS S6, B3
 #[test]
-fn what_an_ipam_cannot_do_here_is_refused_by_name() {
-    let mut dhcp = own(json!({}));
-    dhcp["ipam"]["type"] = json!("dhcp");
-    assert_eq!(refusal(&dhcp).msg, "unsupported field ipam.type: dhcp");
+fn an_ipam_that_names_no_plugin_is_refused_by_name() {
+    let mut path = own(json!({}));
+    path["ipam"]["type"] = json!("../bin/sh");
+    assert!(refusal(&path).msg.contains("../bin/sh"), "{path}");
     let error = refusal(&json!({"name": "own", "ipam": {"subnet": "10.1.0.0/24"}}));
     assert!(error.msg.contains("missing ipam.type"), "{error:?}");
+}
+
+fn leased(config: &Value, answer: Option<&str>) -> Result<Intent, Error> {
+    let mut request = add_with(&config.to_string(), "")?;
+    request.lease = answer.map(crate::ForeignLease::parse).transpose()?;
+    intent(&request, Some(&default_network()))
+}
+
+fn foreign() -> Value {
+    json!({
+        "cniVersion": "1.0.0", "name": "own", "isGateway": true, "ipam": {"type": "whereabouts"},
+        "runtimeConfig": {
+            "portMappings": [{"hostPort": 80, "containerPort": 80}],
+            "ips": ["10.9.0.9"],
+        },
+    })
+}
+
+/// BEHAVIOURS S14, row 68: another plugin gives the addresses, and may need the link for that.
+#[test]
+fn the_first_half_has_neither_addresses_nor_ports_and_the_second_what_was_given() {
+    let first = leased(&foreign(), None).unwrap();
+    assert!(first.requested.awaits_addresses);
+    assert!(first.network.ranges.is_empty() && first.port_mappings.is_empty());
+    let answer = r#"{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.9/24"},{"address":"10.2.0.9/32","gateway":"169.254.1.1"}],
+        "routes":[{"dst":"0.0.0.0/0"}]}"#;
+    let second = leased(&foreign(), Some(answer)).unwrap();
+    assert!(!second.requested.awaits_addresses && second.requested.addresses.is_empty());
+    assert_eq!(second.port_mappings.len(), 1);
+    let ranges = second.network.ranges.iter().flat_map(RangeSet::ranges);
+    let told: Vec<_> = ranges
+        .map(|range| {
+            (
+                range.first().to_string(),
+                range.gateway().map(|own| own.to_string()),
+            )
+        })
+        .collect();
+    let told: Vec<_> = told
+        .iter()
+        .map(|(own, by)| (own.as_str(), by.as_deref()))
+        .collect();
+    let expected = [
+        ("10.1.0.9", Some("10.1.0.1")),
+        ("10.2.0.9", Some("169.254.1.1")),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(second.network.routes.len(), 1);
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_refused() {
+    let own_gateway =
+        r#"{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.9"}]}"#;
+    let twice =
+        r#"{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.9/24"},{"address":"10.1.0.9/24"}]}"#;
+    for answer in [own_gateway, twice] {
+        assert_eq!(
+            leased(&foreign(), Some(answer)).unwrap_err().code,
+            7,
+            "{answer}"
+        );
+    }
+    let two =
+        r#"{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.9/24"},{"address":"10.2.0.9/24"}]}"#;
+    let mut oldest = foreign();
+    oldest["cniVersion"] = json!("0.2.0");
+    assert_eq!(leased(&oldest, Some(two)).unwrap_err().code, 1);
+}
+
+/// The types that are ours are executed only where the configuration says so.
+#[test]
+fn our_own_types_are_executed_on_demand() {
+    let plugin = |ipam: Value| {
+        let config = own(ipam).to_string();
+        crate::Header::parse(&config).unwrap().ipam_plugin
+    };
+    assert_eq!(plugin(json!({})), None);
+    assert_eq!(
+        plugin(json!({"external": true})).as_deref(),
+        Some("host-local")
+    );
+    assert_eq!(plugin(json!({"type": "static", "external": false})), None);
+    assert_eq!(plugin(json!({"type": "dhcp"})).as_deref(), Some("dhcp"));
+    assert_eq!(plugin(json!({"type": "a/b"})), None);
+}
+
+/// BEHAVIOURS B3
+#[test]
+fn an_interface_that_is_left_down_is_on_a_switch_of_its_own() {
+    let down = json!({"cniVersion": "1.0.0", "name": "own", "disableContainerInterface": true});
+    let intent = leased(&down, None).unwrap();
+    assert!(intent.network.options.port.left_down && !intent.requested.awaits_addresses);
+    assert_eq!(intent.key.network.as_str(), "own");
+    let mut ports = down.clone();
+    ports["runtimeConfig"] = json!({"portMappings": [{"hostPort": 80, "containerPort": 80}]});
+    assert_eq!(refusal(&ports).code, 7);
+    let mut oldest = down;
+    oldest["cniVersion"] = json!("0.2.0");
+    assert_eq!(refusal(&oldest).code, 1);
 }
 
 /// BEHAVIOURS, row 16: also what the bridge plugin reads and ignores.

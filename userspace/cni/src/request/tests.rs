@@ -154,7 +154,6 @@ fn with(key: &str, value: Value) -> Value {
 #[test]
 fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
     for (key, value) in [
-        ("disableContainerInterface", json!(true)),
         ("snat", json!(false)),
         ("masqAll", json!(true)),
         ("conditionsV4", json!(["-s", "10.0.0.0/8"])),

@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 
+use crate::Step;
 use crate::testing::{bare_node, link, network, network_of, node, parse};
 use crate::{Link, LinkKind, Observed, plan_bridge};
 
@@ -131,9 +132,15 @@ fn two_ranges_with_one_gateway_make_one_address_of_the_wider_subnet() {
 }
 
 #[test]
-fn a_network_without_ranges_needs_no_bridge_yet() {
+fn a_network_without_ranges_is_a_switch_without_an_address() {
     let network = network_of("net", "cbr0", &[]);
-    assert!(plan_bridge(&network, &bare_node()).unwrap().is_empty());
+    let plan = plan_bridge(&network, &bare_node()).unwrap();
+    let mut steps = plan.steps().iter();
+    assert!(
+        matches!(steps.next(), Some(Step::CreateBridge(_))),
+        "{plan}"
+    );
+    assert!(steps.all(|step| step.added_address().is_none()), "{plan}");
 }
 
 /// Whoever makes a bridge signs it in a second message, and may be killed before.

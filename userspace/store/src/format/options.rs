@@ -29,9 +29,14 @@ pub(super) struct StoredOptions {
 
 #[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the file's form: each is a key of its own"
+)]
 pub(super) struct StoredPortOptions {
     isolated: bool,
     trusted: bool,
+    left_down: bool,
     access_vlan: Option<u16>,
     trunk_vlans: Vec<u16>,
     keeps_default_vlan: bool,
@@ -116,6 +121,7 @@ impl From<&PortOptions> for StoredPortOptions {
         Self {
             isolated: options.isolated,
             trusted: options.trusted,
+            left_down: options.left_down,
             access_vlan: vlans.access.map(VlanId::get),
             trunk_vlans: vlans.trunk.iter().map(|vlan| vlan.get()).collect(),
             keeps_default_vlan: vlans.keeps_default,
@@ -129,6 +135,7 @@ impl From<StoredPortOptions> for PortOptions {
         Self {
             isolated: stored.isolated,
             trusted: stored.trusted,
+            left_down: stored.left_down,
             vlans: PortVlans {
                 access: stored.access_vlan.and_then(VlanId::new),
                 trunk: trunk.collect(),

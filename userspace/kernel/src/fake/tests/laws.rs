@@ -63,6 +63,7 @@ fn options() -> impl Strategy<Value = BridgeOptions> {
                 ..PortVlans::default()
             },
             trusted: false,
+            left_down: false,
         },
     })
 }
