@@ -21,4 +21,3 @@ if ! has cargo; then
     curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://sh.rustup.rs | sh -s -- -y --profile minimal
 fi
 cargo xtask setup
-cargo xtask bench list

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::vm::guest::Guest;
-use crate::{bench, command, privilege, project, vm};
+use crate::{command, privilege, project, vm};
 
 /// How long the script may take where there is nothing to install.
 const LIMIT: Duration = Duration::from_mins(20);
@@ -26,8 +26,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     validate()?;
     let (kernels, accelerator) = vm::prepare(std::slice::from_ref(&args.kernel))?;
-    // The guest finds all of it built.
-    bench::build()?;
     let guest = Guest::alone(&kernels[0], accelerator, LIMIT);
     let status = guest.run(&provisioning(), |line| println!("{line}"))?;
     ensure!(status == 0, "the provisioning script ended with {status}");
