@@ -1,6 +1,7 @@
 //! Why the engine did not do what it was asked. Knows no code of CNI or HTTP.
 
 use std::error::Error;
+use std::time::Duration;
 
 use kernel::{ObserveError, PortInUse, StepError};
 use model::{AttachmentKey, IfName, InterfaceSettings, PortMapping};
@@ -91,6 +92,9 @@ pub enum EngineError {
     /// Too many requests wait already.
     #[error("too many requests are waiting")]
     Busy,
+    /// Others before it took too long.
+    #[error("its turn did not come within {} s", .0.as_secs())]
+    Overdue(Duration),
     /// The engine has stopped.
     #[error("the agent is stopping")]
     Stopped,

@@ -1,14 +1,16 @@
 //! The engine on a thread of its own, and how others speak to it.
 //!
-//! Every change goes through one queue of bounded length, so there is one writer and no lock. A caller that goes away
-//! loses its answer, not the operation: what was queued is finished or rolled back (BEHAVIOURS A4). Knows no clock:
-//! whoever asks says what time it is.
+//! Every change goes through one queue of bounded length, so there is one writer and no lock. What has begun is finished
+//! or rolled back, although its caller goes away (BEHAVIOURS A4); what would only make something for a caller that is
+//! gone is not begun. Whoever does not get a turn in time is told to come again. Knows no clock: whoever asks says what
+//! time it is.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use kernel::{Kernel, Measured};
 use model::{
@@ -17,65 +19,23 @@ use model::{
 };
 use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::sleep;
 use tracing::Span;
 
-use crate::cancel::{Cancel, Waiters};
+use crate::turn::{Turn, Waiters, WhileWanted};
+use crate::worker::{Chained, Command, Message, Queued, Reply, Waiting, Worker};
 use crate::{
-    Attached, Collect, Collected, Engine, EngineError, Ports, Serve, Status, Tune, Uninstalled,
-    Update,
+    Attached, Change, Collect, Collected, Engine, EngineError, Ports, Serve, Status, Tune,
+    Uninstalled, Update,
 };
 
-/// Requests that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
-const QUEUE: usize = 256;
-
-type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
-
-/// What waits, and the span of whoever asked: what the engine logs about it belongs there.
-struct Queued {
-    message: Message,
-    span: Span,
-}
-
-enum Command {
-    Add(Box<Intent>, u64, Cancel, Reply<Attachment>),
-    Complete(Box<Intent>, Reply<Attachment>),
-    Del(AttachmentKey, Reply<()>),
-    Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
-    Collect(Collect, Reply<Collected>),
-    Chained(Chained),
-    Attachments(Reply<Vec<Record>>),
-    LookInside(NetnsPath, IfName, Reply<Option<PodSide>>),
-    SetPodCidrs(Vec<RangeSet>, Reply<Update>),
-    SetHairpinMode(HairpinMode, u64, Reply<Update>),
-    Ports(Reply<Ports>),
-    Measure(Reply<Measured>),
-    NonMasquerade(Reply<BTreeSet<Cidr>>),
-    SetNonMasquerade(BTreeSet<Cidr>, Reply<()>),
-    Reconcile(u64),
-    Sweep,
-}
-
-/// What plugins ask for that come later in a chain.
-enum Chained {
-    Serve(Box<Serve>, u64, Reply<Attachment>),
-    Withdraw(Vec<AttachmentKey>, Reply<()>),
-    CheckServed(Vec<AttachmentKey>, BTreeSet<PortMapping>, Reply<()>),
-    SetLoopback(NetnsPath, bool, Reply<()>),
-    Tune(Box<Tune>, Reply<()>),
-    Untune(Box<Tune>, Reply<()>),
-    CheckTuned(Box<Tune>, Reply<()>),
-}
-
-/// What waits in the queue.
-enum Message {
-    Command(Command),
-    /// The last thing that an engine does.
-    Uninstall(Attached, Farewell, Reply<Uninstalled>),
-}
-
-/// What is left to do when nobody uses kernel and records any more; fails with the reason.
-type Farewell = Box<dyn FnOnce() -> Result<(), String> + Send>;
+/// ADDs that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
+const ADDS: usize = 256;
+/// Requests that may wait. However many ADDs there are, DELs, which free what ADDs wait for, find room.
+const QUEUE: usize = 2 * ADDS;
+/// How long a request may wait for its turn: less than the minute after which a plugin gives up, so that it hears why.
+const PATIENCE: Duration = Duration::from_secs(50);
 
 /// Speaks to the engine. The thread ends when the last of these is gone and the queue is empty.
 #[derive(Clone, Debug)]
@@ -84,13 +44,7 @@ pub struct Handle {
     states: watch::Receiver<Arc<Status>>,
     waiting: Arc<Waiting>,
     adds: Arc<Waiters>,
-}
-
-/// What needs to wait in the queue once only, however often it is asked for.
-#[derive(Debug, Default)]
-struct Waiting {
-    reconcile: AtomicBool,
-    sweep: AtomicBool,
+    places: Arc<Semaphore>,
 }
 
 /// Starts a thread, lets `start` make the engine on it (a kernel belongs to the thread that opened it), and returns
@@ -109,6 +63,7 @@ where
         states,
         waiting: Arc::clone(&waiting),
         adds: Arc::default(),
+        places: Arc::new(Semaphore::new(ADDS)),
     };
     let (report, started) = oneshot::channel();
     let name = thread::Builder::new().name("engine".to_owned());
@@ -136,9 +91,11 @@ where
 impl Handle {
     /// Makes an attachment. `now` is in seconds since 1970.
     pub async fn add(&self, intent: Intent, now: u64) -> Result<Attachment, EngineError> {
-        let cancel = self.adds.wait(&intent.key);
-        self.call(|reply| Command::Add(Box::new(intent), now, cancel, reply))
-            .await
+        let place = self.place()?;
+        let turn = self.adds.wait(&intent.key);
+        let _wanted = WhileWanted(&turn);
+        let add = |reply| Message::Command(Command::Add(Box::new(intent), now, reply));
+        self.queue(&turn, Some(place), add).await
     }
 
     /// Gives a link that waits for them the addresses that another plugin gave.
@@ -155,7 +112,7 @@ impl Handle {
 
     /// Compares an attachment with what was decided, and returns the decision.
     pub async fn check(&self, key: AttachmentKey) -> Result<Attachment, EngineError> {
-        self.call(|reply| Command::Check(key, None, reply)).await
+        self.ask(|reply| Command::Check(key, None, reply)).await
     }
 
     /// As [`Handle::check`], but of the routes only those to `wanted` are looked for.
@@ -164,7 +121,7 @@ impl Handle {
         key: AttachmentKey,
         wanted: BTreeSet<Cidr>,
     ) -> Result<Attachment, EngineError> {
-        self.call(|reply| Command::Check(key, Some(wanted), reply))
+        self.ask(|reply| Command::Check(key, Some(wanted), reply))
             .await
     }
 
@@ -175,8 +132,12 @@ impl Handle {
 
     /// Serves an interface that a plugin before us made. `now` is in seconds since 1970.
     pub async fn serve(&self, serve: Serve, now: u64) -> Result<Attachment, EngineError> {
-        self.call(|reply| Command::Chained(Chained::Serve(Box::new(serve), now, reply)))
-            .await
+        let place = self.place()?;
+        let turn = Arc::default();
+        let _wanted = WhileWanted(&turn);
+        let serve = |reply| Command::Chained(Chained::Serve(Box::new(serve), now, reply));
+        let message = |reply| Message::Command(serve(reply));
+        self.queue(&turn, Some(place), message).await
     }
 
     /// Takes back what was served under these keys.
@@ -191,25 +152,25 @@ impl Handle {
         keys: Vec<AttachmentKey>,
         ports: BTreeSet<PortMapping>,
     ) -> Result<(), EngineError> {
-        self.call(|reply| Command::Chained(Chained::CheckServed(keys, ports, reply)))
+        self.ask(|reply| Command::Chained(Chained::CheckServed(keys, ports, reply)))
             .await
     }
 
     /// Sets a pod's loopback up or down.
     pub async fn set_loopback(&self, netns: NetnsPath, up: bool) -> Result<(), EngineError> {
-        self.call(|reply| Command::Chained(Chained::SetLoopback(netns, up, reply)))
+        self.ask(|reply| Command::Chained(Chained::SetLoopback(netns, up, reply)))
             .await
     }
 
     /// Changes settings of a pod's interface.
     pub async fn tune(&self, tune: Tune) -> Result<(), EngineError> {
-        self.call(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
+        self.ask(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
             .await
     }
 
     /// Whether a pod's interface has these settings.
     pub async fn check_tuned(&self, tune: Tune) -> Result<(), EngineError> {
-        self.call(|reply| Command::Chained(Chained::CheckTuned(Box::new(tune), reply)))
+        self.ask(|reply| Command::Chained(Chained::CheckTuned(Box::new(tune), reply)))
             .await
     }
 
@@ -221,7 +182,7 @@ impl Handle {
 
     /// What is remembered of every attachment.
     pub async fn attachments(&self) -> Result<Vec<Record>, EngineError> {
-        self.call(Command::Attachments).await
+        self.ask(Command::Attachments).await
     }
 
     /// An interface in a namespace, whoever's it is; `None` when there is none.
@@ -230,7 +191,7 @@ impl Handle {
         netns: NetnsPath,
         ifname: IfName,
     ) -> Result<Option<PodSide>, EngineError> {
-        self.call(|reply| Command::LookInside(netns, ifname, reply))
+        self.ask(|reply| Command::LookInside(netns, ifname, reply))
             .await
     }
 
@@ -251,23 +212,34 @@ impl Handle {
 
     /// Which ports of the node are published, and how they are held.
     pub async fn ports(&self) -> Result<Ports, EngineError> {
-        self.call(Command::Ports).await
+        self.ask(Command::Ports).await
     }
 
     /// Reads the counters.
     pub async fn measure(&self) -> Result<Measured, EngineError> {
-        self.call(Command::Measure).await
+        self.ask(Command::Measure).await
     }
 
     /// The prefixes to which pods keep their own address.
     pub async fn non_masquerade(&self) -> Result<BTreeSet<Cidr>, EngineError> {
-        self.call(Command::NonMasquerade).await
+        self.ask(Command::NonMasquerade).await
     }
 
     /// Sets the prefixes to which pods keep their own address.
     pub async fn set_non_masquerade(&self, prefixes: BTreeSet<Cidr>) -> Result<(), EngineError> {
         self.call(|reply| Command::SetNonMasquerade(prefixes, reply))
             .await
+    }
+
+    /// Goes by another configuration from now on. `now` is in seconds since 1970.
+    pub async fn configure(&self, change: Change, now: u64) -> Result<(), EngineError> {
+        self.call(|reply| Command::Configure(Box::new(change), now, reply))
+            .await
+    }
+
+    /// Comes back when everything has been done that was asked for before: the engine lives.
+    pub async fn pulse(&self) -> Result<(), EngineError> {
+        self.ask(Command::Pulse).await
     }
 
     /// Asks for a comparison of all records with the kernel, soon. Asking twice is as asking once.
@@ -287,8 +259,10 @@ impl Handle {
         attached: Attached,
         farewell: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Result<Uninstalled, EngineError> {
-        self.ask(|reply| Message::Uninstall(attached, Box::new(farewell), reply))
-            .await
+        let turn = Arc::default();
+        let _wanted = WhileWanted(&turn);
+        let uninstall = |reply| Message::Uninstall(attached, Box::new(farewell), reply);
+        self.queue(&turn, None, uninstall).await
     }
 
     /// The state after the last change, without waiting for the one under way.
@@ -301,175 +275,68 @@ impl Handle {
         self.states.clone()
     }
 
-    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
-        self.ask(|reply| Message::Command(command(reply))).await
+    /// Asks for what is worth something only while somebody waits for the answer.
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+        let turn = Arc::default();
+        let _wanted = WhileWanted(&turn);
+        self.queue(&turn, None, |reply| Message::Command(command(reply)))
+            .await
     }
 
-    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, EngineError> {
-        let (reply, answer) = oneshot::channel();
-        match self.commands.try_send(queued(message(reply))) {
-            Ok(()) => answer.await.unwrap_or(Err(EngineError::Stopped)),
-            Err(TrySendError::Full(_)) => Err(EngineError::Busy),
-            Err(TrySendError::Closed(_)) => Err(EngineError::Stopped),
-        }
+    /// Asks for what is to be done even when nobody waits for the answer any more.
+    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+        let turn = Arc::default();
+        self.queue(&turn, None, |reply| Message::Command(command(reply)))
+            .await
+    }
+
+    /// What has not begun in time is not answered any more; whether it is to be begun is for `turn` to say.
+    async fn queue<T>(
+        &self,
+        turn: &Arc<Turn>,
+        place: Option<OwnedSemaphorePermit>,
+        message: impl FnOnce(Reply<T>) -> Message,
+    ) -> Result<T, EngineError> {
+        let (reply, mut answer) = oneshot::channel();
+        let queued = queued(message(reply), Arc::clone(turn), place);
+        self.commands
+            .try_send(queued)
+            .map_err(|error| match error {
+                TrySendError::Full(_) => EngineError::Busy,
+                TrySendError::Closed(_) => EngineError::Stopped,
+            })?;
+        let answered = tokio::select! {
+            answered = &mut answer => answered,
+            () = sleep(PATIENCE) => {
+                if !turn.has_begun() {
+                    return Err(EngineError::Overdue(PATIENCE));
+                }
+                answer.await
+            }
+        };
+        answered.unwrap_or(Err(EngineError::Stopped))
+    }
+
+    fn place(&self) -> Result<OwnedSemaphorePermit, EngineError> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        place.map_err(|_| EngineError::Busy)
     }
 
     fn ask_once(&self, waiting: &AtomicBool, command: Command) {
         let is_waiting = waiting.swap(true, Ordering::AcqRel);
         let message = Message::Command(command);
-        if !is_waiting && self.commands.try_send(queued(message)).is_err() {
+        let queued = queued(message, Arc::default(), None);
+        if !is_waiting && self.commands.try_send(queued).is_err() {
             waiting.store(false, Ordering::Release);
         }
     }
 }
 
-fn queued(message: Message) -> Queued {
-    let span = Span::current();
-    Queued { message, span }
-}
-
-struct Worker<K> {
-    engine: Engine<K>,
-    queue: mpsc::Receiver<Queued>,
-    publish: watch::Sender<Arc<Status>>,
-    waiting: Arc<Waiting>,
-}
-
-impl<K: Kernel> Worker<K> {
-    fn run(mut self) {
-        while let Some(Queued { message, span }) = self.queue.blocking_recv() {
-            let _asked = span.entered();
-            match message {
-                Message::Uninstall(attached, farewell, reply) => {
-                    match self.engine.uninstall(attached) {
-                        Ok(done) => return self.end(done, farewell, reply),
-                        failed => {
-                            self.publish();
-                            answer(reply, failed);
-                        }
-                    }
-                }
-                Message::Command(command) => self.execute(command),
-            }
-        }
-    }
-
-    /// Lets go of kernel and records before they are removed. What still waits is told that the agent is stopping.
-    fn end(self, done: Uninstalled, farewell: Farewell, reply: Reply<Uninstalled>) {
-        let _uninstall = crash::verb("uninstall");
-        let Self { engine, queue, .. } = self;
-        drop((engine, queue));
-        let result = farewell().map_err(EngineError::Unfinished);
-        answer(reply, result.map(|()| done));
-    }
-
-    /// State is published before the answer is given: who has been answered sees the change.
-    fn execute(&mut self, command: Command) {
-        match command {
-            Command::Add(intent, now, cancel, reply) => {
-                let result = self.add(&intent, now, &cancel);
-                self.publish();
-                answer(reply, result);
-            }
-            Command::Complete(intent, reply) => {
-                let result = self.engine.complete(&intent);
-                self.publish();
-                answer(reply, result);
-            }
-            Command::Del(key, reply) => {
-                let result = self.engine.del(&key);
-                self.publish();
-                answer(reply, result);
-            }
-            Command::Check(key, wanted, reply) => {
-                answer(reply, self.engine.check_wanted(&key, wanted.as_ref()));
-            }
-            Command::Collect(collect, reply) => {
-                let collected = self.engine.collect(&collect);
-                self.publish();
-                answer(reply, Ok(collected));
-            }
-            Command::Chained(chained) => self.execute_chained(chained),
-            Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
-            Command::LookInside(netns, ifname, reply) => {
-                answer(reply, self.engine.look_inside(netns, ifname));
-            }
-            Command::SetPodCidrs(ranges, reply) => {
-                let result = self.engine.set_pod_cidrs(ranges);
-                self.publish();
-                answer(reply, result);
-            }
-            Command::SetHairpinMode(mode, now, reply) => {
-                let result = self.engine.set_hairpin_mode(mode, now);
-                self.publish();
-                answer(reply, result);
-            }
-            Command::Ports(reply) => answer(reply, self.engine.ports()),
-            Command::Measure(reply) => answer(reply, self.engine.measure()),
-            Command::NonMasquerade(reply) => {
-                answer(reply, Ok(self.engine.settings.non_masquerade.clone()));
-            }
-            Command::SetNonMasquerade(prefixes, reply) => {
-                let result = self.engine.set_non_masquerade(prefixes);
-                self.publish();
-                answer(reply, result);
-            }
-            Command::Reconcile(now) => {
-                self.waiting.reconcile.store(false, Ordering::Release);
-                self.engine.reconcile(now);
-                self.publish();
-            }
-            Command::Sweep => {
-                self.waiting.sweep.store(false, Ordering::Release);
-                self.engine.sweep();
-                self.publish();
-            }
-        }
-    }
-
-    fn add(
-        &mut self,
-        intent: &Intent,
-        now: u64,
-        cancel: &Cancel,
-    ) -> Result<Attachment, EngineError> {
-        if cancel.is_cancelled() {
-            return Err(EngineError::Cancelled(intent.key.clone()));
-        }
-        self.engine.add(intent, now)
-    }
-
-    fn execute_chained(&mut self, chained: Chained) {
-        match chained {
-            Chained::Serve(serve, now, reply) => {
-                let result = self.engine.serve(&serve, now);
-                self.publish();
-                answer(reply, result);
-            }
-            Chained::Withdraw(keys, reply) => {
-                let result = self.engine.withdraw(&keys);
-                self.publish();
-                answer(reply, result);
-            }
-            Chained::CheckServed(keys, ports, reply) => {
-                answer(reply, self.engine.check_served(&keys, &ports));
-            }
-            Chained::SetLoopback(netns, up, reply) => {
-                answer(reply, self.engine.set_loopback(&netns, up));
-            }
-            Chained::Tune(tune, reply) => answer(reply, self.engine.tune(&tune)),
-            Chained::CheckTuned(tune, reply) => answer(reply, self.engine.check_tuned(&tune)),
-            Chained::Untune(tune, reply) => answer(reply, self.engine.untune(&tune)),
-        }
-    }
-
-    fn publish(&self) {
-        self.publish.send_replace(Arc::new(self.engine.status()));
-    }
-}
-
-fn answer<T>(reply: Reply<T>, result: Result<T, EngineError>) {
-    if reply.send(result).is_err() {
-        tracing::debug!("the client did not wait for the answer");
+fn queued(message: Message, turn: Arc<Turn>, place: Option<OwnedSemaphorePermit>) -> Queued {
+    Queued {
+        message,
+        turn,
+        span: Span::current(),
+        place,
     }
 }

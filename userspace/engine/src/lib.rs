@@ -7,11 +7,11 @@
 
 #![forbid(unsafe_code)]
 
-mod cancel;
 mod chain;
 mod choices;
 mod collect;
 mod complete;
+mod configure;
 mod engine;
 mod error;
 mod handle;
@@ -23,11 +23,14 @@ mod slot;
 mod status;
 mod transaction;
 mod tune;
+mod turn;
 mod uninstall;
+mod worker;
 
 pub use crate::chain::Serve;
 pub use crate::choices::Update;
 pub use crate::collect::{Collect, Collected};
+pub use crate::configure::Change;
 pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn};

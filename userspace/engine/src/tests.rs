@@ -3,6 +3,7 @@
 mod chain;
 mod choices;
 mod complete;
+mod configure;
 mod every_step;
 mod garbage;
 mod kernel_that_fails;

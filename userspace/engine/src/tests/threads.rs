@@ -9,9 +9,11 @@ use tokio::runtime::Builder;
 use super::*;
 use crate::{Handle, spawn};
 
-/// A kernel that waits for a permit before it sweeps.
+/// A kernel that says when it comes to some steps, and waits for a permit before it does them.
 struct Gate {
     fake: Fake,
+    is_held: fn(&Step) -> bool,
+    reached: Sender<()>,
     permits: Receiver<()>,
 }
 
@@ -21,7 +23,8 @@ impl Kernel for Gate {
     }
 
     fn execute(&mut self, step: &Step) -> Result<(), StepError> {
-        if *step == Step::Sweep {
+        if (self.is_held)(step) {
+            self.reached.send(()).unwrap();
             self.permits.recv().unwrap();
         }
         self.fake.execute(step)
@@ -35,12 +38,18 @@ impl Kernel for Gate {
 struct Running {
     handle: Handle,
     thread: std::thread::JoinHandle<()>,
+    reached: Receiver<()>,
     permits: Sender<()>,
     node: Node,
 }
 
-/// The agent of a node, on a thread.
+/// The agent of a node, on a thread; it waits before it sweeps.
 fn run() -> Running {
+    run_held(|step| *step == Step::Sweep)
+}
+
+/// The agent of a node, on a thread; it waits before these steps.
+fn run_held(is_held: fn(&Step) -> bool) -> Running {
     let mut node = Node::start();
     node.engine = None;
     let store = store::Store::open(&node.records()).unwrap();
@@ -54,16 +63,22 @@ fn run() -> Running {
         boot_id: "this boot".to_owned(),
     };
     let (permits, waiting) = channel();
-    let fake = node.fake.clone();
+    let (arrival, reached) = channel();
+    let gate = Gate {
+        fake: node.fake.clone(),
+        is_held,
+        reached: arrival,
+        permits: waiting,
+    };
     let (handle, thread) = spawn(move || {
-        let permits = waiting;
-        let engine = Engine::start(Gate { fake, permits }, store, settings, NOW);
+        let engine = Engine::start(gate, store, settings, NOW);
         engine.map_err(std::io::Error::other)
     })
     .unwrap();
     Running {
         handle,
         thread,
+        reached,
         permits,
         node,
     }
@@ -71,6 +86,7 @@ fn run() -> Running {
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     Builder::new_current_thread()
+        .enable_time()
         .build()
         .unwrap()
         .block_on(future)
@@ -95,19 +111,118 @@ fn who_has_been_answered_sees_the_change_in_the_published_state() {
 
 /// BEHAVIOURS A4.
 #[test]
-fn an_operation_is_finished_although_its_client_went_away() {
-    let running = run();
+fn what_has_begun_is_finished_although_its_client_went_away() {
+    let running = run_held(|step| matches!(step, Step::CreateVeth(_)));
     let intent = running.node.intent("c1");
     let handle = running.handle;
-    handle.sweep();
     block_on(async {
         let mut add = Box::pin(handle.add(intent, NOW));
-        let polled = futures_poll(&mut add).await;
-        assert!(polled.is_none(), "the engine is busy");
+        assert!(futures_poll(&mut add).await.is_none());
+        running.reached.recv().unwrap();
         drop(add);
         running.permits.send(()).unwrap();
         assert_eq!(handle.attachments().await.unwrap().len(), 1);
     });
+}
+
+/// BEHAVIOURS A4: nobody would ever know of what it made.
+#[test]
+fn an_add_whose_client_went_away_before_its_turn_is_not_begun() {
+    let running = run();
+    let [gone, stays] = ["gone", "stays"].map(|name| running.node.intent(name));
+    let handle = running.handle;
+    handle.sweep();
+    running.reached.recv().unwrap();
+    block_on(async {
+        let mut add = Box::pin(handle.add(gone, NOW));
+        let mut other = Box::pin(handle.add(stays.clone(), NOW));
+        assert!(futures_poll(&mut add).await.is_none());
+        assert!(futures_poll(&mut other).await.is_none());
+        drop(add);
+        running.permits.send(()).unwrap();
+        assert_eq!(other.await.unwrap().key, stays.key);
+        let records = handle.attachments().await.unwrap();
+        let keys: Vec<_> = records
+            .iter()
+            .map(|record| &record.attachment.key)
+            .collect();
+        assert_eq!(keys, [&stays.key]);
+    });
+}
+
+/// BEHAVIOURS A4: a DEL converges, whoever waits for it.
+#[test]
+fn a_del_is_done_although_its_client_went_away_before_its_turn() {
+    let running = run();
+    let intent = running.node.intent("c1");
+    let key = intent.key.clone();
+    let handle = running.handle;
+    block_on(async {
+        handle.add(intent, NOW).await.unwrap();
+        handle.sweep();
+        running.reached.recv().unwrap();
+        let mut del = Box::pin(handle.del(key));
+        assert!(futures_poll(&mut del).await.is_none());
+        drop(del);
+        running.permits.send(()).unwrap();
+        assert!(handle.attachments().await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn as_many_adds_as_may_wait_leave_room_for_dels() {
+    let running = run();
+    let handle = running.handle;
+    let there = running.node.intent("there");
+    let intents: Vec<_> = (0..1000)
+        .map(|number| running.node.intent(&format!("c{number}")))
+        .collect();
+    block_on(async {
+        handle.add(there.clone(), NOW).await.unwrap();
+        handle.sweep();
+        running.reached.recv().unwrap();
+        let (mut waiting, mut refused) = (Vec::new(), 0);
+        for intent in intents {
+            let mut add = Box::pin(handle.add(intent, NOW));
+            match futures_poll(&mut add).await {
+                None => waiting.push(add),
+                Some(Err(EngineError::Busy)) => refused += 1,
+                Some(answer) => panic!("{answer:?}"),
+            }
+        }
+        assert_eq!(waiting.len() + refused, 1000);
+        assert!(!waiting.is_empty() && refused > 0);
+        let mut del = Box::pin(handle.del(there.key));
+        assert!(futures_poll(&mut del).await.is_none(), "it has found room");
+        running.permits.send(()).unwrap();
+        del.await.unwrap();
+        // The pool is for thirteen: each of the others has an answer, and none of them has left anything.
+        let mut added = 0;
+        for add in waiting {
+            added += usize::from(add.await.is_ok());
+        }
+        assert_eq!(handle.attachments().await.unwrap().len(), added);
+    });
+}
+
+/// BEHAVIOURS A1: the clock of this test goes on by itself when nothing else can happen.
+#[test]
+fn a_request_that_does_not_get_its_turn_is_told_to_come_again() {
+    let running = run();
+    let intent = running.node.intent("c1");
+    let handle = running.handle;
+    handle.sweep();
+    running.reached.recv().unwrap();
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let refused = runtime.block_on(handle.add(intent, NOW));
+    assert!(matches!(refused, Err(EngineError::Overdue(_))));
+    running.permits.send(()).unwrap();
+    let records = block_on(handle.attachments()).unwrap();
+    assert!(records.is_empty(), "it was told that nothing was made");
 }
 
 /// BEHAVIOURS A3
@@ -118,6 +233,7 @@ fn a_del_wins_over_an_add_that_still_waits() {
     let key = intent.key.clone();
     let handle = running.handle;
     handle.sweep();
+    running.reached.recv().unwrap();
     block_on(async {
         let mut add = Box::pin(handle.add(intent.clone(), NOW));
         assert!(futures_poll(&mut add).await.is_none());

@@ -1,0 +1,227 @@
+//! The engine's thread: takes what waits, one after the other, and answers. Knows no caller.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kernel::{Kernel, Measured};
+use model::{
+    Attachment, AttachmentKey, Cidr, HairpinMode, IfName, Intent, NetnsPath, PortMapping, RangeSet,
+    Record,
+};
+use planner::PodSide;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tracing::Span;
+
+use crate::turn::Turn;
+use crate::{
+    Attached, Change, Collect, Collected, Engine, EngineError, Ports, Serve, Status, Tune,
+    Uninstalled, Update,
+};
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
+
+/// What waits, and the span of whoever asked: what the engine logs about it belongs there.
+pub(crate) struct Queued {
+    pub(crate) message: Message,
+    pub(crate) turn: Arc<Turn>,
+    pub(crate) span: Span,
+    /// The place of an ADD among those that may wait: given back when its turn has come.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+}
+
+pub(crate) enum Command {
+    Add(Box<Intent>, u64, Reply<Attachment>),
+    Complete(Box<Intent>, Reply<Attachment>),
+    Del(AttachmentKey, Reply<()>),
+    Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
+    Collect(Collect, Reply<Collected>),
+    Chained(Chained),
+    Attachments(Reply<Vec<Record>>),
+    LookInside(NetnsPath, IfName, Reply<Option<PodSide>>),
+    SetPodCidrs(Vec<RangeSet>, Reply<Update>),
+    SetHairpinMode(HairpinMode, u64, Reply<Update>),
+    Ports(Reply<Ports>),
+    Measure(Reply<Measured>),
+    NonMasquerade(Reply<BTreeSet<Cidr>>),
+    SetNonMasquerade(BTreeSet<Cidr>, Reply<()>),
+    Configure(Box<Change>, u64, Reply<()>),
+    Pulse(Reply<()>),
+    Reconcile(u64),
+    Sweep,
+}
+
+/// What plugins ask for that come later in a chain.
+pub(crate) enum Chained {
+    Serve(Box<Serve>, u64, Reply<Attachment>),
+    Withdraw(Vec<AttachmentKey>, Reply<()>),
+    CheckServed(Vec<AttachmentKey>, BTreeSet<PortMapping>, Reply<()>),
+    SetLoopback(NetnsPath, bool, Reply<()>),
+    Tune(Box<Tune>, Reply<()>),
+    Untune(Box<Tune>, Reply<()>),
+    CheckTuned(Box<Tune>, Reply<()>),
+}
+
+/// What waits in the queue.
+pub(crate) enum Message {
+    Command(Command),
+    /// The last thing that an engine does.
+    Uninstall(Attached, Farewell, Reply<Uninstalled>),
+}
+
+/// What is left to do when nobody uses kernel and records any more; fails with the reason.
+pub(crate) type Farewell = Box<dyn FnOnce() -> Result<(), String> + Send>;
+
+/// What needs to wait in the queue once only, however often it is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) reconcile: AtomicBool,
+    pub(crate) sweep: AtomicBool,
+}
+
+/// The engine, and what it is asked for.
+pub(crate) struct Worker<K> {
+    pub(crate) engine: Engine<K>,
+    pub(crate) queue: mpsc::Receiver<Queued>,
+    pub(crate) publish: watch::Sender<Arc<Status>>,
+    pub(crate) waiting: Arc<Waiting>,
+}
+
+impl<K: Kernel> Worker<K> {
+    /// Until nobody can ask any more.
+    pub(crate) fn run(mut self) {
+        while let Some(next) = self.queue.blocking_recv() {
+            let Queued {
+                message,
+                turn,
+                span,
+                place,
+            } = next;
+            drop(place);
+            let _asked = span.entered();
+            if !turn.begin() {
+                decline(message);
+                continue;
+            }
+            match message {
+                Message::Uninstall(attached, farewell, reply) => {
+                    match self.engine.uninstall(attached) {
+                        Ok(done) => return self.end(done, farewell, reply),
+                        failed => {
+                            self.publish();
+                            answer(reply, failed);
+                        }
+                    }
+                }
+                Message::Command(command) => self.execute(command),
+            }
+        }
+    }
+
+    /// Lets go of kernel and records before they are removed. What still waits is told that the agent is stopping.
+    fn end(self, done: Uninstalled, farewell: Farewell, reply: Reply<Uninstalled>) {
+        let _uninstall = crash::verb("uninstall");
+        let Self { engine, queue, .. } = self;
+        drop((engine, queue));
+        let result = farewell().map_err(EngineError::Unfinished);
+        answer(reply, result.map(|()| done));
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Add(intent, now, reply) => {
+                self.change(reply, |engine| engine.add(&intent, now))
+            }
+            Command::Complete(intent, reply) => {
+                self.change(reply, |engine| engine.complete(&intent));
+            }
+            Command::Del(key, reply) => self.change(reply, |engine| engine.del(&key)),
+            Command::Check(key, wanted, reply) => {
+                answer(reply, self.engine.check_wanted(&key, wanted.as_ref()));
+            }
+            Command::Collect(collect, reply) => {
+                self.change(reply, |engine| Ok(engine.collect(&collect)))
+            }
+            Command::Chained(chained) => self.execute_chained(chained),
+            Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
+            Command::LookInside(netns, ifname, reply) => {
+                answer(reply, self.engine.look_inside(netns, ifname));
+            }
+            Command::SetPodCidrs(ranges, reply) => {
+                self.change(reply, |engine| engine.set_pod_cidrs(ranges))
+            }
+            Command::SetHairpinMode(mode, now, reply) => {
+                self.change(reply, |engine| engine.set_hairpin_mode(mode, now))
+            }
+            Command::Ports(reply) => answer(reply, self.engine.ports()),
+            Command::Measure(reply) => answer(reply, self.engine.measure()),
+            Command::NonMasquerade(reply) => {
+                answer(reply, Ok(self.engine.settings.non_masquerade.clone()));
+            }
+            Command::SetNonMasquerade(prefixes, reply) => {
+                self.change(reply, |engine| engine.set_non_masquerade(prefixes))
+            }
+            Command::Configure(change, now, reply) => {
+                self.change(reply, |engine| engine.configure(*change, now))
+            }
+            Command::Pulse(reply) => answer(reply, Ok(())),
+            Command::Reconcile(now) => {
+                self.waiting.reconcile.store(false, Ordering::Release);
+                self.engine.reconcile(now);
+                self.publish();
+            }
+            Command::Sweep => {
+                self.waiting.sweep.store(false, Ordering::Release);
+                self.engine.sweep();
+                self.publish();
+            }
+        }
+    }
+
+    fn execute_chained(&mut self, chained: Chained) {
+        match chained {
+            Chained::Serve(serve, now, reply) => {
+                self.change(reply, |engine| engine.serve(&serve, now))
+            }
+            Chained::Withdraw(keys, reply) => self.change(reply, |engine| engine.withdraw(&keys)),
+            Chained::CheckServed(keys, ports, reply) => {
+                answer(reply, self.engine.check_served(&keys, &ports));
+            }
+            Chained::SetLoopback(netns, up, reply) => {
+                answer(reply, self.engine.set_loopback(&netns, up));
+            }
+            Chained::Tune(tune, reply) => answer(reply, self.engine.tune(&tune)),
+            Chained::CheckTuned(tune, reply) => answer(reply, self.engine.check_tuned(&tune)),
+            Chained::Untune(tune, reply) => answer(reply, self.engine.untune(&tune)),
+        }
+    }
+
+    /// State is published before the answer is given: who has been answered sees the change.
+    fn change<T>(
+        &mut self,
+        reply: Reply<T>,
+        change: impl FnOnce(&mut Engine<K>) -> Result<T, EngineError>,
+    ) {
+        let result = change(&mut self.engine);
+        self.publish();
+        answer(reply, result);
+    }
+
+    pub(crate) fn publish(&self) {
+        self.publish.send_replace(Arc::new(self.engine.status()));
+    }
+}
+
+/// A request that was withdrawn. Only an ADD may have somebody who still waits: a DEL has withdrawn it.
+fn decline(message: Message) {
+    if let Message::Command(Command::Add(intent, _, reply)) = message {
+        tracing::info!(key = %intent.key, "not begun: it was withdrawn while it waited");
+        answer(reply, Err(EngineError::Cancelled(intent.key)));
+    }
+}
+
+fn answer<T>(reply: Reply<T>, result: Result<T, EngineError>) {
+    if reply.send(result).is_err() {
+        tracing::debug!("the client did not wait for the answer");
+    }
+}
