@@ -126,6 +126,12 @@ impl Agent {
         self.end(Signal::SIGTERM)
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let process = self.process.as_ref().context("the agent does not run")?;
+        process.signal(signal)
+    }
+
     /// What it has logged since it was last started.
     pub fn log(&self) -> String {
         self.process

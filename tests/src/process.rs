@@ -28,12 +28,17 @@ impl Process {
     /// A thread of its own starts the program, reads what it prints and waits for its end. The kernel kills the
     /// program when that thread dies (`setpriv --pdeathsig`), so also when the harness is killed.
     pub fn start(machine: &Machine, words: &[&str]) -> Result<Self> {
+        Self::start_on(machine, words, Stdio::null())
+    }
+
+    /// As [`Process::start`], with an input.
+    pub fn start_on(machine: &Machine, words: &[&str], input: Stdio) -> Result<Self> {
         let machine = machine.clone();
         let words = words.iter().map(ToString::to_string).collect::<Vec<_>>();
         let output = Arc::new(Mutex::new(String::new()));
         let (report, started) = sync_channel(1);
         let printed = Arc::clone(&output);
-        let keeper = thread::spawn(move || keep(&machine, &words, &printed, &report));
+        let keeper = thread::spawn(move || keep(&machine, &words, input, &printed, &report));
         let child = started.recv().context("the keeper ended early")??;
         Ok(Self {
             child,
@@ -101,8 +106,14 @@ impl Drop for Process {
 
 type Report = SyncSender<Result<Arc<Mutex<Child>>>>;
 
-fn keep(machine: &Machine, words: &[String], output: &Mutex<String>, report: &Report) {
-    let (child, printed) = match spawn(machine, words) {
+fn keep(
+    machine: &Machine,
+    words: &[String],
+    input: Stdio,
+    output: &Mutex<String>,
+    report: &Report,
+) {
+    let (child, printed) = match spawn(machine, words, input) {
         Ok((child, printed)) => (Arc::new(Mutex::new(child)), printed),
         Err(error) => {
             let _ = report.send(Err(error));
@@ -122,13 +133,13 @@ fn keep(machine: &Machine, words: &[String], output: &Mutex<String>, report: &Re
     let _ = lock(&child).wait();
 }
 
-fn spawn(machine: &Machine, words: &[String]) -> Result<(Child, PipeReader)> {
+fn spawn(machine: &Machine, words: &[String], input: Stdio) -> Result<(Child, PipeReader)> {
     machine.enter()?;
     let (reader, writer) = pipe()?;
     let child = command("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .args(words)
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(writer.try_clone()?)
         .stderr(writer)
         .spawn()

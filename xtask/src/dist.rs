@@ -11,11 +11,12 @@ use crate::setup::{self, Scope, Tools};
 use crate::{build, command, project};
 
 /// Files of the system's configuration, as samples to start from.
-const SAMPLES: [(&str, &str); 3] = [
+const SAMPLES: [(&str, &str); 4] = [
     (
         "viaductd.service",
         include_str!("../assets/viaductd.service"),
     ),
+    ("viaductd.socket", include_str!("../assets/viaductd.socket")),
     ("viaductd.toml", include_str!("../assets/viaductd.toml")),
     (
         "10-viaduct.conflist",

@@ -29,7 +29,7 @@ const SMALLEST_TABLE: u32 = 4_096;
 const LARGEST_TABLE: u32 = 16_777_216;
 
 /// The command line of `viaductd`.
-#[derive(Debug, Default, clap::Parser)]
+#[derive(Clone, Debug, Default, clap::Parser)]
 #[command(
     name = "viaductd",
     version = crate::view::VERSION,
@@ -50,7 +50,7 @@ pub(crate) struct Options {
 }
 
 /// Every key, as text; `None` or empty when it was not given.
-#[derive(Debug, Default, clap::Args, Deserialize)]
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Keys {
     /// Unix socket to serve on [default: /run/viaduct/viaduct.sock]
@@ -164,6 +164,40 @@ impl Config {
             masquerade: true,
             options: model::BridgeOptions::default(),
         }
+    }
+
+    /// The keys that `wanted` has otherwise and that hold from the next start on only.
+    pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
+        let keys = [
+            ("socket", self.socket != wanted.socket),
+            ("state-dir", self.state_dir != wanted.state_dir),
+            ("bpffs", self.bpffs != wanted.bpffs),
+            ("cgroup", self.cgroup != wanted.cgroup),
+            ("bridge", self.bridge != wanted.bridge),
+            ("pod-cidr-file", self.pod_cidr_file != wanted.pod_cidr_file),
+            ("mtu", self.mtu != wanted.mtu),
+            ("flow-table-size", self.flow_entries != wanted.flow_entries),
+            (
+                "datapath-object",
+                self.datapath_object != wanted.datapath_object,
+            ),
+        ];
+        let different = keys.into_iter().filter(|(_, differs)| *differs);
+        different.map(|(key, _)| key).collect()
+    }
+
+    /// Goes by what of `wanted` needs no restart.
+    pub(crate) fn take(&mut self, wanted: Self) {
+        let kept = std::mem::replace(self, wanted);
+        self.socket = kept.socket;
+        self.state_dir = kept.state_dir;
+        self.bpffs = kept.bpffs;
+        self.cgroup = kept.cgroup;
+        self.bridge = kept.bridge;
+        self.pod_cidr_file = kept.pod_cidr_file;
+        self.mtu = kept.mtu;
+        self.flow_entries = kept.flow_entries;
+        self.datapath_object = kept.datapath_object;
     }
 
     fn from_keys(keys: Keys) -> Result<Self> {

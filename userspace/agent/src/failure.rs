@@ -55,6 +55,7 @@ impl From<EngineError> for Failure {
             | EngineError::Unfinished(_)
             | EngineError::Cancelled(_)
             | EngineError::Busy
+            | EngineError::Overdue(_)
             | EngineError::Stopped => cni::Error::try_again_later(message),
             EngineError::Observe(_)
             | EngineError::Step { .. }

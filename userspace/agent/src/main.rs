@@ -5,9 +5,12 @@
 #![forbid(unsafe_code)]
 
 mod allowlist;
+mod alone;
+mod body;
 mod chained;
 mod clock;
 mod config;
+mod connections;
 mod datapath;
 mod events;
 mod failure;
@@ -17,11 +20,14 @@ mod metrics;
 mod pod_cidr_file;
 mod pod_cidrs;
 mod ports_view;
+mod reload;
 mod replay;
 mod requests;
 mod routes;
 mod server;
+mod service;
 mod socket;
+mod stall;
 mod start;
 mod telemetry;
 mod uninstall;
@@ -29,8 +35,8 @@ mod upkeep;
 mod view;
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
@@ -38,11 +44,15 @@ use api::Spool;
 use clap::Parser;
 use engine::Attached;
 
+use crate::alone::Alone;
+use crate::body::Room;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
 use crate::metrics::Metrics;
+use crate::reload::Reload;
 use crate::replay::Replay;
 use crate::requests::App;
+use crate::socket::Place;
 use crate::start::Features;
 use crate::uninstall::Belongings;
 
@@ -63,40 +73,42 @@ fn run(options: Options) -> Result<()> {
     } else {
         Attached::Refuse
     };
-    let uninstall = options.uninstall;
-    let config = Config::load(options)?;
-    telemetry::start(&config.log_level)?;
+    let config = Config::load(options.clone())?;
+    let log_level = telemetry::start(&config.log_level)?;
+    let passed = service::passed_socket()?;
     start::make_directories(&config)?;
-    if uninstall {
+    let _alone = Alone::claim(&config.state_dir, &config.bpffs, &config.bridge)?;
+    if options.uninstall {
         return uninstall::run(&config, attached);
     }
-    let (socket, pod_cidr_file) = (config.socket.clone(), config.pod_cidr_file.clone());
-    let hostport_annotation = config.hostport_annotation.clone();
-    let belongings = Belongings::of(&config);
+    let place = passed.map_or_else(|| Place::Path(config.socket.clone()), Place::Passed);
     let reader = kernel::FlowReader::new(&config.bpffs);
     let flows = FlowSource::new(move || reader.read());
     let features = Features::default();
-    let found = Arc::clone(&features);
-    let (handle, thread) = engine::spawn(move || start::engine(&config, &found))?;
+    let (settings, found) = (config.clone(), Arc::clone(&features));
+    let (handle, thread) = engine::spawn(move || start::engine(&settings, &found))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     let app = App {
         handle,
-        hostport_annotation,
+        hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
+        room: Room::default(),
         started: Instant::now(),
         flows,
         features,
-        replay: Replay::of(Spool::beside(&socket)),
-        belongings,
+        replay: Replay::of(Spool::beside(&config.socket)),
+        belongings: Belongings::of(&config),
         events: Arc::default(),
         metrics: Metrics::default(),
         uninstalled: Arc::default(),
         stop: tokio::sync::watch::Sender::new(false),
     };
     let gone = Arc::clone(&app.uninstalled);
-    let served = runtime.block_on(server::serve(&socket, pod_cidr_file, app));
+    let (socket, pod_cidr_file) = (config.socket.clone(), config.pod_cidr_file.clone());
+    let reload = Reload::new(options, config, log_level);
+    let served = runtime.block_on(server::serve(place, pod_cidr_file, reload, app));
     // What still has a handle to the engine goes with the runtime; then the engine finishes what is queued, and ends.
     drop(runtime);
     thread

@@ -1,8 +1,8 @@
 //! CNI commands: from the bytes of a request to the engine and back. Knows no socket and no HTTP path.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use api::{AttachmentView, CniRequest, EventOutcome};
@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
+use crate::body::Room;
 use crate::events::{Events, News};
 use crate::failure::Failure;
 use crate::flows::FlowSource;
@@ -35,7 +36,8 @@ const UNKNOWN_CONTAINER: u32 = 3;
 pub(crate) struct App {
     pub(crate) handle: Handle,
     /// Annotation of pods that lists ports to publish.
-    pub(crate) hostport_annotation: Option<String>,
+    pub(crate) hostport_annotation: RwLock<Option<String>>,
+    pub(crate) room: Room,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
     pub(crate) features: Features,
@@ -213,9 +215,20 @@ impl App {
         Ok(done)
     }
 
+    fn hostport_annotation(&self) -> Option<String> {
+        let annotation = self.hostport_annotation.read();
+        annotation.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads ports to publish from another annotation from now on.
+    pub(crate) fn set_hostport_annotation(&self, key: Option<String>) {
+        let annotation = self.hostport_annotation.write();
+        *annotation.unwrap_or_else(PoisonError::into_inner) = key;
+    }
+
     async fn add(&self, mut request: AddRequest) -> Result<String, Failure> {
-        if let Some(key) = &self.hostport_annotation {
-            request.publish_annotated(key)?;
+        if let Some(key) = self.hostport_annotation() {
+            request.publish_annotated(&key)?;
         }
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
         let vlan_link = intent.network.gateway_vlan();

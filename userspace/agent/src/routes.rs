@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::{
     AttachmentView, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView, HairpinModeSetting,
-    Lease, MAX_REQUEST, NetworkView, PodCidrs, PortView, UninstallRequest, path,
+    Lease, NetworkView, PodCidrs, PortView, UninstallRequest, path,
 };
-use axum::body::{Body, to_bytes};
-use axum::extract::{Path, Query, RawQuery, State};
+use axum::body::Body;
+use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -18,19 +18,31 @@ use cni::{Command, Error};
 use engine::Attached;
 use model::Cidr;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 
+use crate::connections::STOPPING;
 use crate::failure::{Failure, no_such_path};
 use crate::requests::{App, Place};
 use crate::{flows, metrics, ports_view, view};
 
-/// How long a client may take to send its request.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 type Answer<T> = Result<Json<T>, Failure>;
 
-/// All paths.
-pub(crate) fn router(app: Arc<App>) -> Router {
+/// All paths; once `stopped` is true they refuse what comes.
+pub(crate) fn router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
+    let unless_stopped = move |request: Request, next: Next| {
+        let is_stopped = *stopped.borrow();
+        async move {
+            if is_stopped {
+                Failure::from(Error::try_again_later(STOPPING)).into_response()
+            } else {
+                next.run(request).await
+            }
+        }
+    };
+    paths().layer(from_fn(unless_stopped)).with_state(app)
+}
+
+fn paths() -> Router<Arc<App>> {
     let mut router = Router::new()
         .route(path::STATUS, get(status))
         .route(path::POD_CIDRS, get(pod_cidrs).put(put_pod_cidrs))
@@ -63,25 +75,16 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     router
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_path)
-        .with_state(app)
 }
 
 async fn cni(app: Arc<App>, command: Command, body: Body) -> Result<Response, Failure> {
-    let request: CniRequest = read(body).await?;
+    let request = app.room.read::<CniRequest>(body).await?;
     if command == Command::Add {
         // A DEL that waits may be of the same attachment, or free what this one asks for.
         app.replay().await;
     }
-    let output = app.cni(command, request).await?;
+    let output = app.cni(command, request.value).await?;
     Ok(([(CONTENT_TYPE, "application/json")], output).into_response())
-}
-
-/// A client that is too slow or sends too much is not worth waiting for.
-async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
-    let bytes = tokio::time::timeout(PATIENCE, to_bytes(body, MAX_REQUEST)).await;
-    let bytes = bytes.map_err(|_| Error::io("the request did not arrive in time"))?;
-    let bytes = bytes.map_err(|error| Error::io(format!("cannot read the request: {error}")))?;
-    serde_json::from_slice(&bytes).map_err(|error| Error::decode(error.to_string()))
 }
 
 async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
@@ -96,8 +99,8 @@ async fn pod_cidrs(State(app): State<Arc<App>>) -> Json<PodCidrs> {
 }
 
 async fn put_pod_cidrs(State(app): State<Arc<App>>, body: Body) -> Answer<PodCidrs> {
-    let wanted: PodCidrs = read(body).await?;
-    app.set_pod_cidrs(&wanted.pod_cidrs).await?;
+    let wanted = app.room.read::<PodCidrs>(body).await?;
+    app.set_pod_cidrs(&wanted.value.pod_cidrs).await?;
     Ok(pod_cidrs(State(app)).await)
 }
 
@@ -107,8 +110,8 @@ async fn hairpin_mode(State(app): State<Arc<App>>) -> Json<HairpinModeSetting> {
 }
 
 async fn put_hairpin_mode(State(app): State<Arc<App>>, body: Body) -> Answer<HairpinModeSetting> {
-    let wanted: HairpinModeSetting = read(body).await?;
-    app.set_hairpin_mode(&wanted.mode).await?;
+    let wanted = app.room.read::<HairpinModeSetting>(body).await?;
+    app.set_hairpin_mode(&wanted.value.mode).await?;
     Ok(hairpin_mode(State(app)).await)
 }
 
@@ -176,7 +179,7 @@ async fn non_masquerade(State(app): State<Arc<App>>) -> Answer<Vec<String>> {
 }
 
 async fn set_non_masquerade(State(app): State<Arc<App>>, body: Body) -> Answer<Vec<String>> {
-    let texts: Vec<String> = read(body).await?;
+    let texts = app.room.read::<Vec<String>>(body).await?.value;
     let parsed = texts
         .iter()
         .map(|text| Cidr::masked(text).map_err(|error| Error::decode(format!("{text}: {error}"))));
@@ -212,8 +215,8 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
 }
 
 async fn uninstall(State(app): State<Arc<App>>, body: Body) -> Answer<api::Uninstalled> {
-    let request: UninstallRequest = read(body).await?;
-    let attached = if request.drain {
+    let request = app.room.read::<UninstallRequest>(body).await?;
+    let attached = if request.value.drain {
         Attached::Detach
     } else {
         Attached::Refuse

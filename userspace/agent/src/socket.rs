@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixStream as BlockingStream;
+use std::os::unix::net::{UnixListener as BlockingListener, UnixStream as BlockingStream};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -11,18 +11,58 @@ use axum::serve::Listener;
 use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
-/// A listening socket whose file goes when this does.
+use crate::alone;
+
+/// Where to listen.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// At a path.
+    Path(PathBuf),
+    /// On a socket that a service manager has made, and keeps.
+    Passed(BlockingListener),
+}
+
+impl Place {
+    /// Listens; must be called inside of a tokio runtime.
+    pub(crate) fn listen(self) -> Result<Socket> {
+        match self {
+            Self::Path(path) => Socket::bind(&path),
+            Self::Passed(listener) => Socket::of_manager(listener),
+        }
+    }
+}
+
+/// A listening socket whose file goes when this does, if it is ours.
 #[derive(Debug)]
 pub(crate) struct Socket {
     listener: UnixListener,
+    path: PathBuf,
     /// Held for its end.
-    _file: SocketFile,
+    _file: Option<SocketFile>,
 }
 
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
 impl Socket {
+    fn of_manager(listener: BlockingListener) -> Result<Self> {
+        let address = listener.local_addr();
+        let path = address
+            .ok()
+            .and_then(|own| own.as_pathname().map(Path::to_owned));
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            listener: UnixListener::from_std(listener)?,
+            path: path.unwrap_or_default(),
+            _file: None,
+        })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Listens at `path`. A file that nobody answers on is left over from a crash and is replaced.
     pub(crate) fn bind(path: &Path) -> Result<Self> {
         refuse_if_taken(path)?;
@@ -43,7 +83,8 @@ impl Socket {
         crash::point_at("name-socket");
         Ok(Self {
             listener,
-            _file: SocketFile(path.to_owned()),
+            path: path.to_owned(),
+            _file: Some(SocketFile(path.to_owned())),
         })
     }
 }
@@ -58,7 +99,11 @@ fn refuse_if_taken(path: &Path) -> Result<()> {
         Ok(_) => {}
     }
     match BlockingStream::connect(path) {
-        Ok(_) => bail!("another agent answers on {}", path.display()),
+        Ok(other) => bail!(
+            "{} answers on {}",
+            alone::another(alone::peer(&other).map(|peer| peer.pid()).ok()),
+            path.display()
+        ),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
         Err(error) => Err(error).with_context(|| format!("cannot tell who has {}", path.display())),
     }
@@ -110,6 +155,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_socket_that_was_passed_stays_when_the_agent_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("v.sock");
+        let of_manager = BlockingListener::bind(&path).unwrap();
+        let passed = of_manager.try_clone().unwrap();
+        let mut socket = Place::Passed(passed).listen().unwrap();
+        assert_eq!(socket.path(), path);
+        let _client = BlockingStream::connect(&path).unwrap();
+        Listener::accept(&mut socket).await;
+        drop(socket);
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
     async fn a_stale_file_is_replaced_and_a_live_one_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("v.sock");
@@ -118,7 +177,10 @@ mod tests {
         let socket = Socket::bind(&path).unwrap();
         let error = Socket::bind(&path).unwrap_err();
         assert!(
-            error.to_string().contains("another agent answers"),
+            error.to_string().contains(&format!(
+                "another agent, of process {}, answers",
+                std::process::id()
+            )),
             "{error}"
         );
         drop(socket);

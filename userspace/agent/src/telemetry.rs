@@ -4,18 +4,42 @@ use std::io::{IsTerminal, Write, stderr};
 use std::{panic, process};
 
 use anyhow::{Context, Error, Result};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{DefaultFields, Format};
+use tracing_subscriber::layer::Layered;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
-/// Starts logging what `filter` lets through.
-pub(crate) fn start(filter: &str) -> Result<()> {
-    let filter = EnvFilter::try_new(filter).context("log-level")?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(stderr)
-        .with_ansi(stderr().is_terminal())
-        .with_target(false)
+type Lines = fmt::Layer<Registry, DefaultFields, Format, fn() -> std::io::Stderr>;
+
+/// What is logged, which may change.
+#[derive(Debug)]
+pub(crate) struct LogLevel(reload::Handle<EnvFilter, Layered<Lines, Registry>>);
+
+impl LogLevel {
+    /// Logs what `filter` lets through from now on.
+    pub(crate) fn set(&self, filter: EnvFilter) {
+        // It fails only when nobody logs any more.
+        let _nobody = self.0.reload(filter);
+    }
+}
+
+/// What `level` lets through.
+pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
+    EnvFilter::try_new(level).context("log-level")
+}
+
+/// Starts logging what `level` lets through.
+pub(crate) fn start(level: &str) -> Result<LogLevel> {
+    let ansi = stderr().is_terminal();
+    let lines = fmt::layer().with_writer(stderr as fn() -> _);
+    let lines = lines.with_ansi(ansi).with_target(false);
+    let (filter, handle) = reload::Layer::new(filter(level)?);
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(filter)
         .init();
-    Ok(())
+    Ok(LogLevel(handle))
 }
 
 /// A panic ends the agent, whichever thread it is of: another one takes over within a second. Only a panic over records

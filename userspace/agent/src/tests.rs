@@ -1,9 +1,10 @@
 //! Promises of the API, asked by its own client over a socket, on a kernel in memory.
 
 mod cni;
+mod overload;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::Instant;
 
@@ -21,7 +22,9 @@ use serde_json::{Value, json};
 use store::Store;
 use tempfile::TempDir;
 
+use crate::body::Room;
 use crate::config::{Config, Options};
+use crate::connections;
 use crate::flows::FlowSource;
 use crate::replay::Replay;
 use crate::requests::App;
@@ -120,7 +123,8 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
     .unwrap();
     let app = Arc::new(App {
         handle,
-        hostport_annotation: config.hostport_annotation.clone(),
+        hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
+        room: Room::default(),
         started: Instant::now(),
         flows,
         features: Features::default(),
@@ -137,8 +141,9 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         .unwrap();
     let listener = runtime.block_on(async { tokio::net::UnixListener::bind(socket).unwrap() });
     thread::spawn(move || {
-        let server = axum::serve(listener, routes::router(app));
-        runtime.block_on(server.into_future()).unwrap();
+        let (_stop, stopped) = tokio::sync::watch::channel(false);
+        let router = routes::router(app, stopped.clone());
+        runtime.block_on(connections::serve(listener, router, stopped));
     });
 }
 
