@@ -22,6 +22,7 @@ mod pod;
 mod prefix;
 mod reason;
 mod settings;
+mod shape;
 mod swept;
 mod uplink;
 
@@ -36,6 +37,7 @@ pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;
 pub use settings::{Settings, SettingsFlags, Timeouts};
+pub use shape::{Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, Shaped, TICKS};
 pub use swept::Swept;
 pub use uplink::{SOURCES, Source, Uplink, UplinkFlags};
 

@@ -81,6 +81,15 @@ pub const DROPS: &str = "DROPS";
 /// Entries of [`DROPS`].
 pub const DROP_REASONS: u32 = 64;
 
+/// Limits of pods: array, `slot * 2 + direction` → [`crate::Limit`].
+pub const LIMITS: &str = "LIMITS";
+/// Buckets of pods: array, `slot * 2 + direction` → [`crate::Bucket`].
+pub const BUCKETS: &str = "BUCKETS";
+/// Counters of limited traffic: per-CPU array, `slot * 2 + direction` → [`crate::Shaped`].
+pub const SHAPED: &str = "SHAPED";
+/// Entries of [`LIMITS`], [`BUCKETS`] and [`SHAPED`].
+pub const LIMITS_CAPACITY: u32 = 2 * PODS_CAPACITY;
+
 /// Settings: array of one [`crate::Settings`].
 pub const SETTINGS: &str = "SETTINGS";
 
@@ -100,6 +109,8 @@ pub mod programs {
     /// Not attached: run by the agent to forget flows that have timed out.
     pub const SWEEP: &str = "sweep";
 
+    /// On a cgroup, when a TCP connection is made: paces it by its pod's limits.
+    pub const PACE: &str = "pace";
     /// On a cgroup, before a socket connects by IPv4.
     pub const CONNECT4: &str = "connect4";
     /// On a cgroup, before a socket connects by IPv6.

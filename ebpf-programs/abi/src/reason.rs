@@ -42,11 +42,13 @@ pub enum DropReason {
     NoFlow = 18,
     /// Would leave, with the pod's own address, by a link on which nothing is translated (yet).
     UnknownUplink = 19,
+    /// The pod has sent or received as much as it may.
+    RateLimit = 20,
 }
 
 impl DropReason {
     /// All reasons, by number.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Malformed,
         Self::SpoofedMac,
         Self::SpoofedAddress,
@@ -66,6 +68,7 @@ impl DropReason {
         Self::NoEgressAddress,
         Self::NoFlow,
         Self::UnknownUplink,
+        Self::RateLimit,
     ];
 
     /// The reason with this number.
@@ -97,6 +100,7 @@ impl DropReason {
             Self::NoEgressAddress => "no-egress-address",
             Self::NoFlow => "no-flow",
             Self::UnknownUplink => "unknown-uplink",
+            Self::RateLimit => "rate-limit",
         }
     }
 }

@@ -88,4 +88,8 @@ impl SettingsFlags {
     pub const BYPASS: u32 = 1 << 1;
     /// Every link that leads away is an uplink: a pod's packet must not leave by one that is not open yet.
     pub const GUARDED: u32 = 1 << 2;
+    /// Sockets are told the limits of their pods, and pace themselves.
+    pub const PACE: u32 = 1 << 4;
+    /// Packets that are beyond their pod's limit are told when to depart, for uplinks that heed it (`fq`).
+    pub const DEPART: u32 = 1 << 5;
 }

@@ -46,6 +46,12 @@ impl Kernel {
         Self { skb }
     }
 
+    /// The packet's context.
+    #[inline(always)]
+    pub(crate) const fn context(self) -> *mut __sk_buff {
+        self.skb
+    }
+
     /// Uses the context, at the price of one load.
     #[inline(always)]
     pub(crate) fn touch_context(self) {

@@ -7,6 +7,7 @@
 //! - `kernel`: packet and node as seen through BPF helpers, with `route` and `atomic`.
 //! - `stages`: one separately verified function per stage of `verdict`.
 //! - one file per hook of traffic control, and `sweep`.
+//! - `shape`: limits and buckets behind `verdict`'s traits.
 //! - `socket`: a socket that asks for an address; `dial` and `bind` are the programs on the cgroup.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main, feature(core_intrinsics))]
@@ -34,6 +35,8 @@ mod kernel;
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod route;
+#[cfg(target_arch = "bpf")]
+mod shape;
 #[cfg(target_arch = "bpf")]
 mod socket;
 #[cfg(target_arch = "bpf")]

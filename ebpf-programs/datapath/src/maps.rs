@@ -1,9 +1,9 @@
 //! Every map of the object, pinned by name. Layouts and capacities are `abi`'s.
 
 use abi::{
-    Address, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Settings, Swept, Tuple, Turn,
-    Uplink, maps as names,
+    Address, Bucket, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow, FragmentKey,
+    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Pod, Settings, Shaped, Swept,
+    Tuple, Turn, Uplink, maps as names,
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
@@ -62,6 +62,15 @@ pub(crate) static COUNTERS: PerCpuArray<Counters> =
 
 #[map]
 pub(crate) static DROPS: PerCpuArray<DropCount> = PerCpuArray::pinned(names::DROP_REASONS, 0);
+
+#[map]
+pub(crate) static LIMITS: Array<Limit> = Array::pinned(names::LIMITS_CAPACITY, 0);
+
+#[map]
+pub(crate) static BUCKETS: Array<Bucket> = Array::pinned(names::LIMITS_CAPACITY, 0);
+
+#[map]
+pub(crate) static SHAPED: PerCpuArray<Shaped> = PerCpuArray::pinned(names::LIMITS_CAPACITY, 0);
 
 #[map]
 pub(crate) static SETTINGS: Array<Settings> = Array::pinned(1, 0);

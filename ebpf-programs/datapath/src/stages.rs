@@ -48,6 +48,12 @@ stage!(stage_parse_uplink() -> Decision<Content>, |kernel, work| {
 stage!(stage_check_sender(content: Content) -> Decision<()>, |kernel, work, content| {
     stages::check_sender(kernel, work, content)
 });
+stage!(stage_charge(direction: Direction) -> Decision<()>, |kernel, work, direction| {
+    stages::charge(kernel, work, direction)
+});
+stage!(stage_arrive() -> Decision<()>, |kernel, work| {
+    stages::arrive(kernel, work)
+});
 stage!(stage_find_flow(way: Way) -> bool, |kernel, work, way| {
     stages::find_flow(kernel, work, way)
 });
@@ -154,6 +160,16 @@ impl Hook for Stages {
     #[inline(always)]
     fn check_sender(&mut self, content: Content) -> Decision<()> {
         Code::from_code(stage_check_sender(self.skb, content.code()))
+    }
+
+    #[inline(always)]
+    fn charge(&mut self, direction: Direction) -> Decision<()> {
+        Code::from_code(stage_charge(self.skb, direction.code()))
+    }
+
+    #[inline(always)]
+    fn arrive(&mut self) -> Decision<()> {
+        Code::from_code(stage_arrive(self.skb))
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! the stack: whole packets without options that live long enough and fit, from one known place to another. ARP,
 //! neighbour discovery, multicast, errors and everything unknown go on as if there were no bypass.
 
-use abi::{Address, Direction, Endpoint, EndpointFlags, SettingsFlags, UplinkFlags};
+use abi::{Address, Endpoint, EndpointFlags, SettingsFlags, UplinkFlags};
 
 use crate::address::{is_link_local, is_multicast};
 use crate::checksum::Difference;
@@ -58,7 +58,7 @@ fn to_neighbour<E: Packet + Node>(env: &mut E, work: &Work, network: u32) -> Ver
     if !direct || work.endpoint.interface == work.interface || !may_reach(env, &work.endpoint) {
         return Verdict::Pass;
     }
-    hand_over(env, work)
+    Verdict::Deliver(work.endpoint.interface)
 }
 
 /// Out of the node, as the routing table says; the uplink's own program masquerades.
@@ -108,7 +108,7 @@ pub(crate) fn to_pod<E: Packet + Node>(
         return Ok(Verdict::Pass);
     }
     env.store(0, stations(work.endpoint.mac, mac))?;
-    Ok(hand_over(env, work))
+    Ok(Verdict::Deliver(work.endpoint.interface))
 }
 
 /// Whether a packet may pass by the stack for all that it says itself.
@@ -142,14 +142,6 @@ fn may_reach<E: Packet + Node>(env: &E, endpoint: &Endpoint) -> bool {
         .pod(endpoint.pod)
         .is_some_and(|pod| pod.flags & EndpointFlags::BYPASS != 0);
     may && flow::is_current(env, endpoint.pod, endpoint.generation) && env.fits(endpoint.interface)
-}
-
-/// Gives the frame to [`Work::endpoint`], and counts it there: on this way it meets no other hook.
-#[inline(always)]
-fn hand_over<E: Node>(node: &mut E, work: &Work) -> Verdict {
-    let (pod, bytes) = (work.endpoint.pod, work.headers.length);
-    node.count_passed(pod, Direction::Ingress, bytes);
-    Verdict::Deliver(work.endpoint.interface)
 }
 
 /// Takes one hop from the packet's life, as every router does. False for its last one: the stack has to tell the

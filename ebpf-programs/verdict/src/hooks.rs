@@ -19,6 +19,10 @@ pub trait Hook {
     fn parse_uplink(&mut self) -> Decision<Content>;
     /// [`crate::stages::check_sender`].
     fn check_sender(&mut self, content: Content) -> Decision<()>;
+    /// [`crate::stages::charge`].
+    fn charge(&mut self, direction: Direction) -> Decision<()>;
+    /// [`crate::stages::arrive`].
+    fn arrive(&mut self) -> Decision<()>;
     /// [`crate::stages::find_flow`].
     fn find_flow(&mut self, way: Way) -> bool;
     /// [`crate::stages::find_quoted_flow`].
@@ -66,18 +70,30 @@ pub trait Hook {
 /// What a pod sends.
 #[inline(always)]
 pub fn from_pod(hook: &mut impl Hook) -> Verdict {
-    let verdict = match send(hook) {
-        Ok(verdict) => verdict,
-        Err(reason) => Verdict::Drop(reason),
-    };
+    let sent = send(hook);
+    let verdict = delivered(hook, sent);
     hook.count(Direction::Egress, verdict);
     verdict
+}
+
+/// What is handed to a pod meets no other hook: it is charged and counted there now.
+#[inline(always)]
+fn delivered(hook: &mut impl Hook, outcome: Decision<Verdict>) -> Verdict {
+    match outcome {
+        Ok(verdict @ Verdict::Deliver(_)) => match hook.arrive() {
+            Ok(()) => verdict,
+            Err(reason) => Verdict::Drop(reason),
+        },
+        Ok(verdict) => verdict,
+        Err(reason) => Verdict::Drop(reason),
+    }
 }
 
 #[inline(always)]
 fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     let content = hook.parse_pod()?;
     hook.check_sender(content)?;
+    hook.charge(Direction::Egress)?;
     match content {
         // A fragment without ports is nobody's yet: the node's own reassembly has the last word.
         Content::LostFragment => return pass(hook),
@@ -129,9 +145,15 @@ fn open_dialled(hook: &mut impl Hook) -> Decision<()> {
 #[inline(always)]
 pub fn to_pod(hook: &mut impl Hook) -> Verdict {
     hook.identify_pod();
-    let verdict = Verdict::from(hook.check_duplicate());
+    let verdict = Verdict::from(receive(hook));
     hook.count(Direction::Ingress, verdict);
     verdict
+}
+
+#[inline(always)]
+fn receive(hook: &mut impl Hook) -> Decision<()> {
+    hook.check_duplicate()?;
+    hook.charge(Direction::Ingress)
 }
 
 /// What leaves the node.
@@ -200,10 +222,8 @@ fn translate_error(hook: &mut impl Hook, way: Way) -> Decision<()> {
 /// What enters the node.
 #[inline(always)]
 pub fn uplink_in(hook: &mut impl Hook) -> Verdict {
-    let verdict = match enter(hook) {
-        Ok(verdict) => verdict,
-        Err(reason) => Verdict::Drop(reason),
-    };
+    let entered = enter(hook);
+    let verdict = delivered(hook, entered);
     count_drop(hook, Direction::Ingress, verdict);
     verdict
 }

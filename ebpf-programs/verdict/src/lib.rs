@@ -37,6 +37,7 @@ mod parse;
 mod rewrite;
 mod room;
 mod sender;
+pub mod shape;
 #[cfg(any(test, feature = "simulator"))]
 pub mod simulator;
 pub mod stages;

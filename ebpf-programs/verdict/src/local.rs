@@ -169,8 +169,7 @@ pub(crate) fn reaches_its_pod<E: Node>(node: &E, work: &mut Work, flow: &Flow) -
     client == flow.uplink
 }
 
-/// Makes the frame one that the bridge might have sent to [`Work::endpoint`], and counts it there: on this way it
-/// meets no other hook. What nobody dialled goes on by itself.
+/// Makes the frame one that the bridge might have sent to [`Work::endpoint`]. What nobody dialled goes on by itself.
 #[inline(always)]
 pub(crate) fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
     if work.endpoint.interface == BY_ITSELF {
@@ -183,8 +182,6 @@ pub(crate) fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict
     if let Err(reason) = env.store(0, stations(work.endpoint.mac, bridge)) {
         return Verdict::Drop(reason);
     }
-    let (pod, bytes) = (work.endpoint.pod, work.headers.length);
-    env.count_passed(pod, abi::Direction::Ingress, bytes);
     Verdict::Deliver(work.endpoint.interface)
 }
 

@@ -153,6 +153,7 @@ fn reason_of(number: u64) -> DropReason {
         17 => DropReason::NoEgressAddress,
         18 => DropReason::NoFlow,
         19 => DropReason::UnknownUplink,
+        20 => DropReason::RateLimit,
         _ => DropReason::Malformed,
     }
 }

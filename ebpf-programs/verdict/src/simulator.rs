@@ -6,13 +6,15 @@
 pub mod example;
 pub mod frame;
 mod node;
+mod shape;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use abi::{
     Address, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Network, Pod, PrefixKey, Settings, Swept, Tuple, Turn,
-    Uplink,
+    FragmentPorts, Hostport, HostportKey, Limit, Network, Pod, PrefixKey, Settings, Shaped, Swept,
+    Tuple, Turn, Uplink,
 };
 
 use crate::flow::Fate;
@@ -23,6 +25,8 @@ use crate::room::Hand;
 use crate::stages;
 use crate::sweep::{Sweep, forget};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
+
+pub use shape::SharedBucket;
 
 /// The tables and surroundings of a node, and the packet under way.
 #[derive(Clone, Debug)]
@@ -71,6 +75,22 @@ pub struct World {
     pub ways_out: BTreeMap<Address, u32>,
     /// MTUs of interfaces in bytes; any packet fits the others.
     pub mtus: BTreeMap<u32, u32>,
+    /// Nanoseconds of the clock that limits go by.
+    pub clock: u64,
+    /// What the flow of the packet under way hashes to.
+    pub flow_hash: u32,
+    /// How the packet under way will be cut up.
+    pub segments: (u32, u32),
+    /// Whether the packet under way was marked as having met congestion.
+    pub congested: bool,
+    /// When the packet under way is to depart.
+    pub departure: Option<u64>,
+    /// Limits by slot and direction.
+    pub limits: BTreeMap<(u32, Direction), Limit>,
+    /// Buckets by slot and direction.
+    pub buckets: BTreeMap<(u32, Direction), Arc<SharedBucket>>,
+    /// Counters of limited traffic by slot and direction.
+    pub shaped: BTreeMap<(u32, Direction), Shaped>,
     /// Pod counters by slot and direction.
     pub counters: BTreeMap<(u32, Direction), Counters>,
     /// Drop counters.
@@ -102,6 +122,14 @@ impl Default for World {
             next_hops: BTreeMap::new(),
             ways_out: BTreeMap::new(),
             mtus: BTreeMap::new(),
+            clock: 1_000_000_000_000,
+            flow_hash: 0,
+            segments: (0, 0),
+            congested: false,
+            departure: None,
+            limits: BTreeMap::new(),
+            buckets: BTreeMap::new(),
+            shaped: BTreeMap::new(),
             counters: BTreeMap::new(),
             drops: BTreeMap::new(),
         }
@@ -144,6 +172,7 @@ impl Simulator {
     pub fn run(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
         self.interface = interface;
         self.world.packet = packet.to_vec();
+        (self.world.congested, self.world.departure) = (false, None);
         let verdict = match place {
             Place::FromPod => hooks::from_pod(self),
             Place::ToPod => hooks::to_pod(self),
@@ -193,6 +222,14 @@ impl hooks::Hook for Simulator {
 
     fn check_sender(&mut self, content: Content) -> Decision<()> {
         stages::check_sender(&mut self.world, &mut self.work, content)
+    }
+
+    fn charge(&mut self, direction: Direction) -> Decision<()> {
+        stages::charge(&mut self.world, &mut self.work, direction)
+    }
+
+    fn arrive(&mut self) -> Decision<()> {
+        stages::arrive(&mut self.world, &mut self.work)
     }
 
     fn find_flow(&mut self, way: Way) -> bool {

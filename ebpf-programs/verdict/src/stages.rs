@@ -10,6 +10,7 @@ use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::room::Hand;
 use crate::sender::ETHERNET;
+use crate::shape::{self, Shaper};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
 use crate::{
     bypass, duplicate, exit, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite,
@@ -79,6 +80,26 @@ pub fn check_sender<E: Packet + Node>(
     content: Content,
 ) -> Decision<()> {
     sender::check(env, work, content)
+}
+
+/// Charges the packet to the pod whose veth it is on, or refuses it.
+#[inline(always)]
+pub fn charge<E: Packet + Shaper>(
+    env: &mut E,
+    work: &mut Work,
+    direction: Direction,
+) -> Decision<()> {
+    let pod = work.pod;
+    shape::charge(env, work, pod, direction)
+}
+
+/// Charges the packet to the pod that it is handed to, and counts it there, or refuses it.
+#[inline(always)]
+pub fn arrive<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<()> {
+    let pod = work.endpoint.pod;
+    shape::charge(env, work, pod, Direction::Ingress)?;
+    env.count_passed(pod, Direction::Ingress, work.headers.length);
+    Ok(())
 }
 
 /// Looks the packet's flow up.

@@ -3,7 +3,7 @@
 //! In the kernel this is one element of a per-CPU array: too large for the stack of 512 bytes, and the pointers of
 //! a map's value may be map keys on every kernel. All-zero bytes are a valid value of every type in here.
 
-use abi::{Address, Endpoint, Family, Flow, Hostport, Tuple, Turn};
+use abi::{Address, Endpoint, Family, Flow, Hostport, Limit, Tuple, Turn};
 
 use crate::outcome::Code;
 
@@ -27,6 +27,8 @@ pub struct Work {
     pub endpoint: Endpoint,
     /// The next hop of a packet that leaves past the stack.
     pub hop: Address,
+    /// The limit that the packet is charged to.
+    pub limit: Limit,
     /// Interface index of the hook.
     pub interface: u32,
     /// The pod that is billed: its slot, 0 for nobody.

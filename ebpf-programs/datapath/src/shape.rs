@@ -1,0 +1,133 @@
+//! Limits and buckets as the kernel has them: helpers and maps behind [`verdict::shape`]'s traits.
+
+use core::ptr;
+
+use abi::{Direction, Limit, SettingsFlags};
+use aya_ebpf::helpers;
+use verdict::Node as _;
+use verdict::shape::{Bucket, Ending, Shaper, flow_index};
+
+use crate::atomic;
+use crate::kernel::Kernel;
+use crate::maps::{BUCKETS, LIMITS, SHAPED};
+
+/// `BPF_SKB_TSTAMP_DELIVERY_MONO`: the time is one of departure, by `CLOCK_MONOTONIC`.
+const DEPARTURE: u32 = 1;
+
+/// A bucket in a map: other CPUs change it meanwhile.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared(*mut abi::Bucket);
+
+impl Bucket for Shared {
+    #[inline(always)]
+    fn paid_at(&self) -> u64 {
+        // SAFETY: the element exists for as long as the map; each number is read whole.
+        unsafe { ptr::read_volatile(&raw const (*self.0).paid_at) }
+    }
+
+    #[inline(always)]
+    fn replace(&self, old: u64, new: u64) -> bool {
+        // SAFETY: as above.
+        unsafe { atomic::replace(&raw mut (*self.0).paid_at, old, new) }
+    }
+
+    #[inline(always)]
+    fn add(&self, cost: u64) {
+        // SAFETY: as above.
+        unsafe { atomic::add(&raw mut (*self.0).paid_at, cost) }
+    }
+
+    #[inline(always)]
+    fn thin_paid_at(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { ptr::read_volatile(&raw const (*self.0).thin_paid_at) }
+    }
+
+    #[inline(always)]
+    fn set_thin_paid_at(&self, at: u64) {
+        // SAFETY: as above.
+        unsafe { ptr::write_volatile(&raw mut (*self.0).thin_paid_at, at) }
+    }
+
+    #[inline(always)]
+    fn flow(&self, index: u32) -> u32 {
+        // SAFETY: as above, and `flow_index` is within the array.
+        unsafe { ptr::read_volatile(&raw const (*self.0).flows[flow_index(index)]) }
+    }
+
+    #[inline(always)]
+    fn set_flow(&self, index: u32, at: u32) {
+        // SAFETY: as above.
+        unsafe { ptr::write_volatile(&raw mut (*self.0).flows[flow_index(index)], at) }
+    }
+}
+
+#[inline(always)]
+const fn row(pod: u32, direction: Direction) -> u32 {
+    pod * 2 + direction as u32
+}
+
+impl Shaper for Kernel {
+    type Bucket = Shared;
+
+    #[inline(always)]
+    fn clock(&self) -> u64 {
+        // SAFETY: the helper takes nothing.
+        unsafe { helpers::bpf_ktime_get_ns() }
+    }
+
+    #[inline(always)]
+    fn limit(&self, pod: u32, direction: Direction) -> Option<&Limit> {
+        LIMITS.get(row(pod, direction))
+    }
+
+    #[inline(always)]
+    fn bucket(&mut self, pod: u32, direction: Direction) -> Option<Shared> {
+        BUCKETS.get_ptr_mut(row(pod, direction)).map(Shared)
+    }
+
+    #[inline(always)]
+    fn segments(&self) -> (u32, u32) {
+        let skb = self.context();
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe {
+            (
+                ptr::read_volatile(&raw const (*skb).gso_segs),
+                ptr::read_volatile(&raw const (*skb).gso_size),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn flow_hash(&mut self) -> u32 {
+        // SAFETY: the helper takes the context.
+        unsafe { helpers::bpf_get_hash_recalc(self.context()) as u32 }
+    }
+
+    #[inline(always)]
+    fn mark_congestion(&mut self) -> bool {
+        // SAFETY: the helper takes the context.
+        unsafe { helpers::bpf_skb_ecn_set_ce(self.context()) == 1 }
+    }
+
+    #[inline(always)]
+    fn may_delay(&self) -> bool {
+        self.settings()
+            .is_some_and(|settings| settings.flags & SettingsFlags::DEPART != 0)
+    }
+
+    #[inline(always)]
+    fn delay(&mut self, until: u64) {
+        // A packet that cannot be told goes at once, as where nobody heeds the time.
+        // SAFETY: the helper takes the context and numbers.
+        unsafe { helpers::bpf_skb_set_tstamp(self.context(), until, DEPARTURE) };
+    }
+
+    #[inline(always)]
+    fn count_shaped(&mut self, pod: u32, direction: Direction, bytes: u32, ending: Ending) {
+        if let Some(counts) = SHAPED.get_ptr_mut(row(pod, direction)) {
+            // SAFETY: the element is this CPU's own.
+            ending.count(unsafe { &mut *counts }, bytes);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Laws of the bucket, whatever the traffic, and what a packet costs.
+
+use std::sync::Arc;
+use std::thread;
+
+use abi::{Direction, DropReason, Limit, TICKS};
+use proptest::prelude::*;
+
+use super::{Bucket as _, HUGE, Passage, admit};
+use crate::outcome::Verdict;
+use crate::simulator::example::{INTERFACE, POD, mac, pod, remote, world};
+use crate::simulator::frame::{Body, Frame};
+use crate::simulator::{Place, SharedBucket, Simulator};
+
+const SECOND: u64 = 1_000_000_000 * TICKS;
+const START: u64 = 1_000 * SECOND;
+/// A flow that hashes like no other here.
+const BULK: u32 = 0x0001_0002;
+const THIN: u32 = 0x0005_0006;
+
+fn limit(rate: u64) -> Limit {
+    let quarter = rate / 8 / 4;
+    Limit::new(rate, quarter.max((64 << 10) + 1_500), 1)
+}
+
+fn passes(bucket: &SharedBucket, limit: &Limit, now: u64, bytes: u32, hash: u32) -> bool {
+    admit(bucket, limit, now, bytes, hash) != Passage::Refused
+}
+
+fn rates() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(1_000),
+        Just(1_000_000_000_000_000),
+        (3_u32..=14, 1_u64..10).prop_map(|(exponent, digit)| digit * 10_u64.pow(exponent)),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Offer {
+    /// Part of the time that the packet takes at the rate, in thousandths.
+    pause: u64,
+    bytes: u32,
+    hash: u32,
+}
+
+fn offers() -> impl Strategy<Value = Vec<Offer>> {
+    let offer = (0..3_000_u64, 40..=65_535_u32, any::<u32>());
+    let offer = offer.prop_map(|(pause, bytes, hash)| Offer { pause, bytes, hash });
+    proptest::collection::vec(offer, 1..400)
+}
+
+proptest! {
+    /// In any window: rate × time, the burst, the headroom, and one packet.
+    #[test]
+    fn never_above_rate_and_burst_in_any_window(rate in rates(), offers in offers()) {
+        let (bucket, limit) = (SharedBucket::default(), limit(rate));
+        let mut now = START;
+        let mut passed: Vec<(u64, u128)> = Vec::new();
+        for Offer { pause, bytes, hash } in offers {
+            now += limit.cost(bytes) / 1_000 * pause;
+            if passes(&bucket, &limit, now, bytes, hash) {
+                passed.push((now, u128::from(limit.cost(bytes))));
+            }
+        }
+        let spare = u128::from(limit.allowance + limit.headroom + limit.cost(65_535));
+        for (index, (from, _)) in passed.iter().enumerate() {
+            let mut sum = 0;
+            for (at, cost) in &passed[index..] {
+                sum += cost;
+                prop_assert!(sum <= u128::from(at - from) + spare);
+            }
+        }
+    }
+
+    /// A packet of any size passes after the time that the debt before it takes to be paid.
+    #[test]
+    fn nobody_starves(rate in rates(), offers in offers()) {
+        let (bucket, limit) = (SharedBucket::default(), limit(rate));
+        let mut now = START;
+        for Offer { pause, bytes, hash } in offers {
+            now += limit.cost(bytes) / 1_000 * pause;
+            let _either = admit(&bucket, &limit, now, bytes, hash);
+        }
+        now += limit.headroom + limit.cost(65_535);
+        prop_assert!(passes(&bucket, &limit, now, 65_535, BULK));
+    }
+
+    /// Whatever a bucket holds: garbage, another limit's debt, a clock that went back.
+    #[test]
+    fn any_bucket_recovers(rate in rates(), held: u64, now in 0..u64::MAX / 2, hash: u32) {
+        let (bucket, limit) = (SharedBucket::default(), limit(rate));
+        bucket.add(held);
+        bucket.set_thin_paid_at(held);
+        let _either = admit(&bucket, &limit, now, 1_500, hash);
+        let later = now + limit.headroom + limit.cost(HUGE) + limit.cost(1_500);
+        prop_assert!(passes(&bucket, &limit, later, 1_500, hash));
+    }
+
+    /// No number is too large or too small: nothing overflows.
+    #[test]
+    fn every_limit_is_sound(rate: u64, burst: u64, now: u64, bytes in 0..=1_u32 << 24, hash: u32) {
+        let bucket = SharedBucket::default();
+        let limit = Limit::new(rate, burst, 1);
+        prop_assert!(passes(&bucket, &limit, now, bytes, hash));
+        let _either = admit(&bucket, &limit, now, bytes, hash);
+    }
+}
+
+/// Sends packets of `bytes` all the time for so long, and says how many bytes passed.
+fn flood(bucket: &SharedBucket, limit: &Limit, from: u64, ticks: u64, bytes: u32) -> u64 {
+    let step = (limit.cost(bytes) / 7).max(1);
+    let mut sum = 0;
+    let mut now = from;
+    while now < from + ticks {
+        if passes(bucket, limit, now, bytes, BULK) {
+            sum += u64::from(bytes);
+        }
+        now += step;
+    }
+    sum
+}
+
+#[test]
+fn the_rate_is_met_to_the_packet_once_the_burst_is_spent() {
+    for rate in [100_000, 1_000_000, 100_000_000, 10_000_000_000] {
+        for bytes in [1_500, 65_535] {
+            let (bucket, limit) = (SharedBucket::default(), limit(rate));
+            let seconds = 200_000_000 / rate.min(100_000_000) + 2;
+            flood(&bucket, &limit, START, 8 * SECOND, bytes);
+            let after = START + 8 * SECOND;
+            let span = if rate > 1_000_000_000 {
+                SECOND / 50
+            } else {
+                seconds * SECOND
+            };
+            let passed = flood(&bucket, &limit, after, span, bytes);
+            let exact = u128::from(rate) / 8 * u128::from(span) / u128::from(SECOND);
+            let off = u128::from(passed).abs_diff(exact);
+            assert!(
+                off <= exact / 1_000 + u128::from(bytes),
+                "{rate} bit/s, {bytes} B: {passed} for {exact}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_stands_still_lets_the_burst_pass_and_no_more() {
+    let (bucket, limit) = (SharedBucket::default(), limit(10_000_000));
+    let passed = (0..10_000).filter(|_| passes(&bucket, &limit, START, 1_500, BULK));
+    let bytes = passed.count() as u64 * 1_500;
+    assert!(
+        (limit.burst..=limit.burst + 3_000).contains(&bytes),
+        "{bytes}"
+    );
+}
+
+/// A 64 KiB packet is worth half a second here, and two bursts: it is paid for later.
+#[test]
+fn large_packets_pass_slow_limits_on_average() {
+    let (bucket, limit) = (SharedBucket::default(), Limit::new(1_000_000, 30_000, 1));
+    flood(&bucket, &limit, START, 10 * SECOND, 65_535);
+    let passed = flood(&bucket, &limit, START + 10 * SECOND, 50 * SECOND, 65_535);
+    assert!((6_000_000..6_500_000).contains(&passed), "{passed}");
+}
+
+/// A request every 5 ms beside as much bulk as there can be: none of them is lost.
+#[test]
+fn a_thin_flow_loses_nothing_beside_a_bulk_flow() {
+    for rate in [1_000_000, 10_000_000, 1_000_000_000] {
+        let (bucket, limit) = (SharedBucket::default(), limit(rate));
+        let mut refused = 0;
+        for millisecond in 0..10_000 {
+            let now = START + millisecond * SECOND / 1_000;
+            for packet in 0..40 {
+                let bytes = if packet % 2 == 0 { 65_535 } else { 1_500 };
+                refused += u32::from(!passes(&bucket, &limit, now, bytes, BULK));
+            }
+            if millisecond % 5 == 0 {
+                assert!(
+                    passes(&bucket, &limit, now, 60, THIN),
+                    "{rate} at {millisecond} ms"
+                );
+            }
+        }
+        assert!(refused > 1_000, "the bulk flow was not limited at {rate}");
+    }
+}
+
+/// Headroom is for few and small: who floods with small packets of many flows does not get above the rate.
+#[test]
+fn many_thin_flows_get_no_more_than_the_rate_and_leave_half_of_it() {
+    let (bucket, limit) = (SharedBucket::default(), limit(1_000_000));
+    let (mut bulk, mut all) = (0_u64, 0_u64);
+    for tenth in 0..600_000_u64 {
+        let now = START + tenth * SECOND / 10_000;
+        if passes(&bucket, &limit, now, 1_500, BULK) {
+            bulk += 1_500;
+            all += 1_500;
+        }
+        let hash = (tenth as u32).wrapping_mul(0x9e37_79b9);
+        if passes(&bucket, &limit, now, 100, hash) {
+            all += 100;
+        }
+    }
+    let exact = 60 * 1_000_000 / 8;
+    assert!(all <= exact + limit.burst + 140_000, "{all} of {exact}");
+    assert!(all >= exact, "{all} of {exact}");
+    assert!(bulk >= exact * 4 / 10, "bulk got {bulk} of {exact}");
+}
+
+#[test]
+fn a_flow_that_shares_one_counter_with_bulk_is_known_by_the_other() {
+    let (bucket, limit) = (SharedBucket::default(), limit(10_000_000));
+    flood(&bucket, &limit, START, SECOND, 1_500);
+    let now = START + SECOND;
+    while passes(&bucket, &limit, now, 1_500, BULK) {}
+    assert!(passes(
+        &bucket,
+        &limit,
+        now,
+        60,
+        BULK & 0xffff | 0x0009_0000
+    ));
+    assert!(!passes(&bucket, &limit, now, 60, BULK));
+}
+
+/// Four threads on one bucket: what has passed is what was charged, to the tick.
+#[test]
+fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() {
+    let bucket = Arc::new(SharedBucket::default());
+    let limit = Limit::new(1_000, 1 << 30, 1);
+    let hammer = |seed: u32| {
+        let bucket = Arc::clone(&bucket);
+        thread::spawn(move || {
+            let sizes = (0..50_000_u32).map(|turn| 40 + turn.wrapping_mul(seed) % 1_460);
+            let passed = sizes.filter(|bytes| passes(&bucket, &limit, START, *bytes, seed));
+            passed
+                .map(|bytes| u128::from(limit.cost(bytes)))
+                .sum::<u128>()
+        })
+    };
+    let threads: Vec<_> = [3, 5, 7, 11].map(hammer).into_iter().collect();
+    let charged: u128 = threads
+        .into_iter()
+        .map(|it| it.join().unwrap())
+        .sum::<u128>();
+    assert_eq!(u128::from(bucket.paid_at() - START), charged);
+    assert!(charged > 100_000_000);
+}
+
+fn limited(direction: Direction, rate: u64) -> Simulator {
+    let mut world = world();
+    world.limits.insert((POD, direction), limit(rate));
+    Simulator::new(world)
+}
+
+fn frame(family: usize) -> Vec<u8> {
+    let body = Body::Udp(1_000, 2_000, vec![7; 400]);
+    let frame = Frame::new(pod()[family], remote()[family], body);
+    frame.sent_by(mac()).bytes()
+}
+
+#[test]
+fn both_directions_and_both_families_are_limited_and_counted() {
+    for (direction, place) in [
+        (Direction::Egress, Place::FromPod),
+        (Direction::Ingress, Place::ToPod),
+    ] {
+        for family in [0, 1] {
+            let mut node = limited(direction, 1_000);
+            let packet = frame(family);
+            let mut passed = 0_u64;
+            while node.run(place, INTERFACE, &packet).0 == Verdict::Pass {
+                passed += 1;
+            }
+            let last = node.run(place, INTERFACE, &packet).0;
+            assert_eq!(last, Verdict::Drop(DropReason::RateLimit));
+            let shaped = node.world.shaped[&(POD, direction)];
+            assert_eq!((shaped.passed_packets, shaped.dropped_packets), (passed, 2));
+            assert_eq!(shaped.passed_bytes, passed * (packet.len() as u64 - 14));
+            assert_eq!(node.world.drops[&DropReason::RateLimit].packets, 2);
+        }
+    }
+}
+
+/// Each of the packets that a large one is cut into has headers of its own.
+#[test]
+fn a_large_packet_costs_what_its_parts_weigh_on_the_wire() {
+    let mut node = limited(Direction::Egress, 1_000_000_000);
+    let packet = frame(0);
+    node.world.segments = (10, 1_000);
+    node.run(Place::FromPod, INTERFACE, &packet);
+    let shaped = node.world.shaped[&(POD, Direction::Egress)];
+    assert_eq!(shaped.passed_bytes, packet.len() as u64 - 14 + 9 * 28);
+}
+
+#[test]
+fn packets_beyond_a_quarter_of_the_burst_are_marked_and_told_when_to_depart() {
+    let mut node = limited(Direction::Egress, 8_000);
+    node.world.settings.flags |= abi::SettingsFlags::DEPART;
+    let mut packet = frame(0);
+    packet[15] = 2;
+    // The checksum of the IPv4 header is nobody's concern on the way out of a pod.
+    let mut marked_after = None;
+    for sent in 1..=10_000_u64 {
+        if node.run(Place::FromPod, INTERFACE, &packet).0 != Verdict::Pass {
+            break;
+        }
+        if node.world.congested && marked_after.is_none() {
+            marked_after = Some(sent * (packet.len() as u64 - 14));
+            let departure = node.world.departure.unwrap();
+            assert!(departure > node.world.clock + 15_000_000_000, "{departure}");
+        }
+    }
+    let quarter = limit(8_000).burst / 4;
+    let after = marked_after.unwrap();
+    assert!(
+        (quarter..quarter + 900).contains(&after),
+        "{after} of {quarter}"
+    );
+}

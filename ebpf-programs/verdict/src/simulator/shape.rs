@@ -1,0 +1,137 @@
+//! Limits and buckets, in ordinary Rust: the clock is a number, and buckets are shared by threads as by CPUs.
+
+use std::array;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use abi::{Direction, FLOWS_OF_BUCKET, Limit, SettingsFlags, Shaped};
+
+use super::World;
+use crate::packet::Packet as _;
+use crate::shape::{Bucket, Ending, Shaper, flow_index};
+
+/// A bucket that threads share.
+#[derive(Debug)]
+pub struct SharedBucket {
+    paid_at: AtomicU64,
+    thin_paid_at: AtomicU64,
+    flows: [AtomicU32; FLOWS_OF_BUCKET],
+}
+
+impl Default for SharedBucket {
+    fn default() -> Self {
+        Self {
+            paid_at: AtomicU64::new(0),
+            thin_paid_at: AtomicU64::new(0),
+            flows: array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+}
+
+impl Bucket for SharedBucket {
+    fn paid_at(&self) -> u64 {
+        self.paid_at.load(Ordering::SeqCst)
+    }
+
+    fn replace(&self, old: u64, new: u64) -> bool {
+        self.paid_at
+            .compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    fn add(&self, cost: u64) {
+        self.paid_at.fetch_add(cost, Ordering::SeqCst);
+    }
+
+    fn thin_paid_at(&self) -> u64 {
+        self.thin_paid_at.load(Ordering::Relaxed)
+    }
+
+    fn set_thin_paid_at(&self, at: u64) {
+        self.thin_paid_at.store(at, Ordering::Relaxed);
+    }
+
+    fn flow(&self, index: u32) -> u32 {
+        self.flows[flow_index(index)].load(Ordering::Relaxed)
+    }
+
+    fn set_flow(&self, index: u32, at: u32) {
+        self.flows[flow_index(index)].store(at, Ordering::Relaxed);
+    }
+}
+
+impl Bucket for Arc<SharedBucket> {
+    fn paid_at(&self) -> u64 {
+        (**self).paid_at()
+    }
+
+    fn replace(&self, old: u64, new: u64) -> bool {
+        (**self).replace(old, new)
+    }
+
+    fn add(&self, cost: u64) {
+        (**self).add(cost);
+    }
+
+    fn thin_paid_at(&self) -> u64 {
+        (**self).thin_paid_at()
+    }
+
+    fn set_thin_paid_at(&self, at: u64) {
+        (**self).set_thin_paid_at(at);
+    }
+
+    fn flow(&self, index: u32) -> u32 {
+        (**self).flow(index)
+    }
+
+    fn set_flow(&self, index: u32, at: u32) {
+        (**self).set_flow(index, at);
+    }
+}
+
+impl Shaper for World {
+    type Bucket = Arc<SharedBucket>;
+
+    fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    fn limit(&self, pod: u32, direction: Direction) -> Option<&Limit> {
+        self.limits.get(&(pod, direction))
+    }
+
+    fn bucket(&mut self, pod: u32, direction: Direction) -> Option<Arc<SharedBucket>> {
+        Some(Arc::clone(
+            self.buckets.entry((pod, direction)).or_default(),
+        ))
+    }
+
+    fn segments(&self) -> (u32, u32) {
+        self.segments
+    }
+
+    fn flow_hash(&mut self) -> u32 {
+        self.flow_hash
+    }
+
+    /// Only IPv4 is looked at, and its checksum is left: tests ask whether, not how.
+    fn mark_congestion(&mut self) -> bool {
+        let capable = self.ethertype() == 0x0800 && self.packet[15] & 3 != 0;
+        self.congested |= capable;
+        capable
+    }
+
+    fn may_delay(&self) -> bool {
+        self.settings.flags & SettingsFlags::DEPART != 0
+    }
+
+    fn delay(&mut self, until: u64) {
+        self.departure = Some(until);
+    }
+
+    fn count_shaped(&mut self, pod: u32, direction: Direction, bytes: u32, ending: Ending) {
+        let counts: &mut Shaped = self.shaped.entry((pod, direction)).or_default();
+        ending.count(counts, bytes);
+    }
+}
