@@ -24,6 +24,8 @@ mod pods;
 mod ports;
 #[path = "packets/room.rs"]
 mod room;
+#[path = "packets/shaping.rs"]
+mod shaping;
 #[path = "packets/sources.rs"]
 mod sources;
 #[path = "packets/sweeping.rs"]

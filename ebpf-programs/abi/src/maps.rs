@@ -90,6 +90,11 @@ pub const SHAPED: &str = "SHAPED";
 /// Entries of [`LIMITS`], [`BUCKETS`] and [`SHAPED`].
 pub const LIMITS_CAPACITY: u32 = 2 * PODS_CAPACITY;
 
+/// Sockets that are paced: LRU hash, socket cookie → the pace that they were told, in bytes per second.
+pub const PACED: &str = "PACED";
+/// Entries of [`PACED`].
+pub const PACED_CAPACITY: u32 = 16_384;
+
 /// Settings: array of one [`crate::Settings`].
 pub const SETTINGS: &str = "SETTINGS";
 

@@ -45,7 +45,7 @@ pub struct Pod {
 
 const _: () = assert!(size_of::<Pod>() == 64);
 
-/// What applies to a pod: bits of [`Pod::flags`] and [`Endpoint::flags`].
+/// What applies to a pod: bits of [`Pod::flags`], [`Interface::flags`] and [`Endpoint::flags`].
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFlags;
 
@@ -60,9 +60,11 @@ impl EndpointFlags {
     pub const PUBLISHED: u32 = 1 << 3;
     /// The bridge does nothing for the pod but to forward, so packets may go past it.
     pub const BYPASS: u32 = 1 << 4;
+    /// What the pod sends or receives is limited, or both: nobody else's limits are looked up.
+    pub const LIMITED: u32 = 1 << 5;
 }
 
-/// Whose an interface is: value of the interface table, keyed by the interface index of the host's end.
+/// Whose an interface is: value of the interface table, keyed by the interface index of the host's end. 8 bytes.
 #[derive(
     Clone,
     Copy,
@@ -81,7 +83,11 @@ impl EndpointFlags {
 pub struct Interface {
     /// Slot in the pod table.
     pub pod: u32,
+    /// [`EndpointFlags::LIMITED`].
+    pub flags: u32,
 }
+
+const _: () = assert!(size_of::<Interface>() == 8);
 
 /// Who has an address: value of the endpoint table, keyed by [`Address`]. 24 bytes.
 #[derive(

@@ -89,29 +89,34 @@ impl Limit {
     }
 
     /// Ticks that `bytes` cost, rounded up. At most 2^24 bytes.
-    #[inline(always)]
+    #[inline]
     pub const fn cost(&self, bytes: u32) -> u64 {
         cost(self.price, bytes)
     }
 }
 
 /// As large a multiplier as 32 bits hold, for the smallest error; larger ones only for the lowest rates.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "at the lowest rate, 1 bit/s, the multiplier has 37 bits"
+)]
 const fn price(rate: u64) -> u64 {
     let rate = if rate == 0 { 1 } else { rate as u128 };
     let mut shift = 0;
-    while (8 * SECOND << (shift + 1)) / rate < 1 << 32 && shift < 63 {
+    while ((8 * SECOND) << (shift + 1)) / rate < 1 << 32 && shift < 63 {
         shift += 1;
     }
-    let multiplier = (8 * SECOND << shift).div_ceil(rate);
+    let multiplier = ((8 * SECOND) << shift).div_ceil(rate);
     (multiplier as u64) << 8 | shift
 }
 
-#[inline(always)]
+#[inline]
 const fn cost(price: u64, bytes: u32) -> u64 {
     let (multiplier, shift) = (price >> 8, price & 63);
     ((bytes as u64) * multiplier + ((1 << shift) - 1)) >> shift
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "it is compared before")]
 const fn ticks(bytes: u64, rate: u64) -> u64 {
     let ticks = bytes as u128 * 8 * SECOND / if rate == 0 { 1 } else { rate as u128 };
     if ticks < LONGEST as u128 {

@@ -9,7 +9,7 @@ use core::ptr;
 
 use abi::{
     Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
-    Hostport, HostportKey, Network, Pod, Seen, Settings, Tuple, Turn, Uplink, protocol,
+    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Turn, Uplink, protocol,
 };
 use aya_ebpf::bindings::bpf_check_mtu_flags::BPF_MTU_CHK_SEGS;
 use aya_ebpf::bindings::{
@@ -55,12 +55,12 @@ impl Kernel {
     /// Uses the context, at the price of one load.
     #[inline(always)]
     pub(crate) fn touch_context(self) {
-        self.interface();
+        self.hook();
     }
 
     /// Interface index of the hook.
     #[inline(always)]
-    pub(crate) fn interface(self) -> u32 {
+    pub(crate) fn hook(self) -> u32 {
         // SAFETY: the context is valid for as long as the program runs.
         unsafe { ptr::read_volatile(&raw const (*self.skb).ifindex) }
     }
@@ -200,9 +200,9 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn pod_of_interface(&self, interface: u32) -> Option<u32> {
+    fn interface(&self, interface: u32) -> Option<&Interface> {
         // SAFETY: values of this map are plain numbers that stay readable until the program ends.
-        unsafe { maps::INTERFACES.get(interface) }.map(|interface| interface.pod)
+        unsafe { maps::INTERFACES.get(interface) }
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@
 //! - `stages`: one separately verified function per stage of `verdict`.
 //! - one file per hook of traffic control, and `sweep`.
 //! - `shape`: limits and buckets behind `verdict`'s traits.
-//! - `socket`: a socket that asks for an address; `dial` and `bind` are the programs on the cgroup.
+//! - `socket`: a socket that asks for an address; `dial`, `bind` and `pace` are the programs on the cgroup.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main, feature(core_intrinsics))]
 #![cfg_attr(
@@ -33,6 +33,8 @@ mod from_pod;
 mod kernel;
 #[cfg(target_arch = "bpf")]
 mod maps;
+#[cfg(target_arch = "bpf")]
+mod pace;
 #[cfg(target_arch = "bpf")]
 mod route;
 #[cfg(target_arch = "bpf")]

@@ -73,6 +73,9 @@ pub(crate) static BUCKETS: Array<Bucket> = Array::pinned(names::LIMITS_CAPACITY,
 pub(crate) static SHAPED: PerCpuArray<Shaped> = PerCpuArray::pinned(names::LIMITS_CAPACITY, 0);
 
 #[map]
+pub(crate) static PACED: LruHashMap<u64, u32> = LruHashMap::pinned(names::PACED_CAPACITY, 0);
+
+#[map]
 pub(crate) static SETTINGS: Array<Settings> = Array::pinned(1, 0);
 
 #[map]

@@ -31,21 +31,21 @@ macro_rules! stage {
 }
 
 stage!(stage_parse_pod() -> Decision<Content>, |kernel, work| {
-    let interface = kernel.interface();
+    let interface = kernel.hook();
     stages::parse_pod(kernel, work, interface)
 });
-stage!(stage_identify_pod() -> (), |kernel, work| {
-    let interface = kernel.interface();
-    stages::identify_pod(kernel, work, interface);
+stage!(stage_identify_pod() -> bool, |kernel, work| {
+    let interface = kernel.hook();
+    stages::identify_pod(kernel, work, interface)
 });
 stage!(stage_check_duplicate() -> Decision<()>, |kernel, work| {
     stages::check_duplicate(kernel, work)
 });
 stage!(stage_parse_uplink() -> Decision<Content>, |kernel, work| {
-    let interface = kernel.interface();
+    let interface = kernel.hook();
     stages::parse_uplink(kernel, work, interface)
 });
-stage!(stage_check_sender(content: Content) -> Decision<()>, |kernel, work, content| {
+stage!(stage_check_sender(content: Content) -> Decision<bool>, |kernel, work, content| {
     stages::check_sender(kernel, work, content)
 });
 stage!(stage_charge(direction: Direction) -> Decision<()>, |kernel, work, direction| {
@@ -143,8 +143,8 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn identify_pod(&mut self) {
-        stage_identify_pod(self.skb);
+    fn identify_pod(&mut self) -> bool {
+        Code::from_code(stage_identify_pod(self.skb))
     }
 
     #[inline(always)]
@@ -158,7 +158,7 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn check_sender(&mut self, content: Content) -> Decision<()> {
+    fn check_sender(&mut self, content: Content) -> Decision<bool> {
         Code::from_code(stage_check_sender(self.skb, content.code()))
     }
 

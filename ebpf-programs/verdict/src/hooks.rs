@@ -12,13 +12,13 @@ pub trait Hook {
     /// [`crate::stages::parse_pod`].
     fn parse_pod(&mut self) -> Decision<Content>;
     /// [`crate::stages::identify_pod`].
-    fn identify_pod(&mut self);
+    fn identify_pod(&mut self) -> bool;
     /// [`crate::stages::check_duplicate`].
     fn check_duplicate(&mut self) -> Decision<()>;
     /// [`crate::stages::parse_uplink`].
     fn parse_uplink(&mut self) -> Decision<Content>;
     /// [`crate::stages::check_sender`].
-    fn check_sender(&mut self, content: Content) -> Decision<()>;
+    fn check_sender(&mut self, content: Content) -> Decision<bool>;
     /// [`crate::stages::charge`].
     fn charge(&mut self, direction: Direction) -> Decision<()>;
     /// [`crate::stages::arrive`].
@@ -92,8 +92,9 @@ fn delivered(hook: &mut impl Hook, outcome: Decision<Verdict>) -> Verdict {
 #[inline(always)]
 fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     let content = hook.parse_pod()?;
-    hook.check_sender(content)?;
-    hook.charge(Direction::Egress)?;
+    if hook.check_sender(content)? {
+        hook.charge(Direction::Egress)?;
+    }
     match content {
         // A fragment without ports is nobody's yet: the node's own reassembly has the last word.
         Content::LostFragment => return pass(hook),
@@ -144,16 +145,19 @@ fn open_dialled(hook: &mut impl Hook) -> Decision<()> {
 /// What a pod receives.
 #[inline(always)]
 pub fn to_pod(hook: &mut impl Hook) -> Verdict {
-    hook.identify_pod();
-    let verdict = Verdict::from(receive(hook));
+    let is_limited = hook.identify_pod();
+    let verdict = Verdict::from(receive(hook, is_limited));
     hook.count(Direction::Ingress, verdict);
     verdict
 }
 
 #[inline(always)]
-fn receive(hook: &mut impl Hook) -> Decision<()> {
+fn receive(hook: &mut impl Hook, is_limited: bool) -> Decision<()> {
     hook.check_duplicate()?;
-    hook.charge(Direction::Ingress)
+    if is_limited {
+        hook.charge(Direction::Ingress)?;
+    }
+    Ok(())
 }
 
 /// What leaves the node.

@@ -2,7 +2,7 @@
 
 use abi::{
     Address, Direction, DropReason, Egress, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Network, Pod, Settings, Tuple, Turn, Uplink,
+    HostportKey, Interface, Network, Pod, Settings, Tuple, Turn, Uplink,
 };
 
 /// What the stages may ask of the node and change in it.
@@ -22,8 +22,8 @@ pub trait Node {
     /// The pod in a slot.
     fn pod(&self, slot: u32) -> Option<&Pod>;
 
-    /// The slot of the pod that an interface belongs to.
-    fn pod_of_interface(&self, interface: u32) -> Option<u32>;
+    /// Whose an interface is.
+    fn interface(&self, interface: u32) -> Option<&Interface>;
 
     /// Who has an address.
     fn endpoint(&self, address: &Address) -> Option<&Endpoint>;

@@ -12,8 +12,9 @@
 //! Buckets are shared by all CPUs. Everything that decides about the sum is one compare and exchange; what only guesses
 //! which flows are thin is written without care.
 
-use abi::{Direction, DropReason, FLOWS_OF_BUCKET, Limit, Shaped, TICKS};
+use abi::{Address, Direction, DropReason, FLOWS_OF_BUCKET, Limit, Shaped, TICKS};
 
+use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
@@ -38,6 +39,9 @@ const FLOW_UNIT: u32 = 14;
 const HUGE: u32 = 512 << 10;
 /// Packets that have less to wait than this depart at once: timers are not for that.
 const AT_ONCE: u64 = 5 * MILLISECOND;
+
+/// What a socket is told that nobody paces.
+pub const UNPACED: u32 = u32::MAX;
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -90,6 +94,10 @@ pub trait Bucket {
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "several of them are true of one packet"
+)]
 pub struct Ending {
     /// It was dropped.
     pub dropped: bool,
@@ -260,7 +268,7 @@ const fn thin_burst(limit: &Limit) -> u64 {
 /// Adds to a flow's debt, and returns what it was.
 #[inline(always)]
 fn note(bucket: &impl Bucket, index: u32, now: u64, asked: u64, most: u64) -> u64 {
-    let now = now as u32;
+    let now = (now & 0xffff_ffff) as u32;
     let ahead = bucket.flow(index).wrapping_sub(now);
     // What is farther ahead than any debt can be is past, or of a limit that was changed.
     let debt = if u64::from(ahead) > most {
@@ -273,7 +281,7 @@ fn note(bucket: &impl Bucket, index: u32, now: u64, asked: u64, most: u64) -> u6
     } else {
         debt + asked
     };
-    bucket.set_flow(index, now.wrapping_add(new as u32));
+    bucket.set_flow(index, now.wrapping_add((new & 0xffff_ffff) as u32));
     debt
 }
 
@@ -295,6 +303,51 @@ fn spare(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64) -> bool {
 #[inline(always)]
 pub const fn flow_index(index: u32) -> usize {
     index as usize & (FLOWS_OF_BUCKET - 1)
+}
+
+/// How many bytes of payload per second the limits on the way between two addresses allow a sender; [`UNPACED`] where
+/// there are none.
+#[inline(always)]
+pub fn pace_of<E: Node + Shaper>(node: &E, local: &Address, remote: &Address) -> u32 {
+    let own = pace_by(node, local, Direction::Egress);
+    let other = pace_by(node, remote, Direction::Ingress);
+    if own < other { own } else { other }
+}
+
+/// What the limit of whoever has the address allows.
+#[inline(always)]
+fn pace_by<E: Node + Shaper>(node: &E, address: &Address, direction: Direction) -> u32 {
+    let Some(endpoint) = node.endpoint(address) else {
+        return UNPACED;
+    };
+    let Some(limit) = node.limit(endpoint.pod, direction) else {
+        return UNPACED;
+    };
+    let rate = limit.rate;
+    if limit.price == 0 {
+        return UNPACED;
+    }
+    // Headers are counted, and a socket does not know them: of 1500 bytes 1448 are payload, or 1428.
+    let percent = if address.is_v4() { 96 } else { 95 };
+    let bytes = rate / 800 * percent;
+    if bytes >= u64::from(UNPACED) {
+        UNPACED - 1
+    } else if bytes == 0 {
+        1
+    } else {
+        (bytes & 0xffff_ffff) as u32
+    }
+}
+
+/// The pace of a socket that has `now`, was told `ours` by us, and is to send no faster than `limit`. A pace that is not
+/// ours is its owner's wish.
+#[inline(always)]
+pub const fn pace_with(now: u32, ours: Option<u32>, limit: u32) -> u32 {
+    let wish = match ours {
+        Some(ours) if ours == now => UNPACED,
+        _ => now,
+    };
+    if limit < wish { limit } else { wish }
 }
 
 /// Bytes of the packet from the IP header on, as many as there will be on a wire: each part that it is cut into has

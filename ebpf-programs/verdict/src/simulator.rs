@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use abi::{
     Address, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Limit, Network, Pod, PrefixKey, Settings, Shaped, Swept,
-    Tuple, Turn, Uplink,
+    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Pod, PrefixKey, Settings,
+    Shaped, Swept, Tuple, Turn, Uplink,
 };
 
 use crate::flow::Fate;
@@ -42,7 +42,7 @@ pub struct World {
     /// The pod table, all slots of it.
     pub pods: Vec<Pod>,
     /// The interface table.
-    pub interfaces: BTreeMap<u32, u32>,
+    pub interfaces: BTreeMap<u32, Interface>,
     /// The endpoint table.
     pub endpoints: BTreeMap<Address, Endpoint>,
     /// The hostport table.
@@ -208,8 +208,8 @@ impl hooks::Hook for Simulator {
         stages::parse_pod(&mut self.world, &mut self.work, self.interface)
     }
 
-    fn identify_pod(&mut self) {
-        stages::identify_pod(&mut self.world, &mut self.work, self.interface);
+    fn identify_pod(&mut self) -> bool {
+        stages::identify_pod(&mut self.world, &mut self.work, self.interface)
     }
 
     fn check_duplicate(&mut self) -> Decision<()> {
@@ -220,7 +220,7 @@ impl hooks::Hook for Simulator {
         stages::parse_uplink(&mut self.world, &mut self.work, self.interface)
     }
 
-    fn check_sender(&mut self, content: Content) -> Decision<()> {
+    fn check_sender(&mut self, content: Content) -> Decision<bool> {
         stages::check_sender(&mut self.world, &mut self.work, content)
     }
 

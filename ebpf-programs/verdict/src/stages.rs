@@ -3,7 +3,7 @@
 //! Each takes the packet and the node as one value, the notes about the packet, and numbers, and returns a value that
 //! survives as a number. That is all that fits between two separately verified functions.
 
-use abi::Direction;
+use abi::{Direction, EndpointFlags};
 
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
@@ -24,22 +24,25 @@ pub fn parse_pod<E: Packet + Node>(
     work: &mut Work,
     interface: u32,
 ) -> Decision<Content> {
-    let Some(pod) = env.pod_of_interface(interface) else {
+    let Some(of) = env.interface(interface) else {
         work.pod = 0;
         return Ok(Content::Foreign);
     };
+    let (pod, flags) = (of.pod, of.flags);
     start(env, work, interface, pod);
+    work.limited = flags & EndpointFlags::LIMITED;
     work.now = env.now();
     let content = parse::frame(env, ETHERNET, &mut work.headers)?;
     Ok(fragment::complete(env, work, content))
 }
 
-/// Finds out whose a frame on a pod's veth is, without reading it.
+/// Finds out whose a frame on a pod's veth is, without reading it, and whether traffic of that pod is limited.
 #[inline(always)]
-pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32) {
-    let pod = env.pod_of_interface(interface).unwrap_or(0);
-    start(env, work, interface, pod);
+pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32) -> bool {
+    let of = env.interface(interface).copied().unwrap_or_default();
+    start(env, work, interface, of.pod);
     work.headers.length = env.len().saturating_sub(ETHERNET);
+    of.flags & EndpointFlags::LIMITED != 0
 }
 
 /// Refuses what the pod has got already.
@@ -72,14 +75,15 @@ fn start<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32, pod: u3
     work.headers.length = env.len();
 }
 
-/// Refuses what a pod may not send.
+/// Refuses what a pod may not send, and says of the rest whether it is limited.
 #[inline(always)]
 pub fn check_sender<E: Packet + Node>(
     env: &mut E,
     work: &mut Work,
     content: Content,
-) -> Decision<()> {
-    sender::check(env, work, content)
+) -> Decision<bool> {
+    sender::check(env, work, content)?;
+    Ok(work.limited != 0)
 }
 
 /// Charges the packet to the pod whose veth it is on, or refuses it.
@@ -97,7 +101,9 @@ pub fn charge<E: Packet + Shaper>(
 #[inline(always)]
 pub fn arrive<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<()> {
     let pod = work.endpoint.pod;
-    shape::charge(env, work, pod, Direction::Ingress)?;
+    if work.endpoint.flags & EndpointFlags::LIMITED != 0 {
+        shape::charge(env, work, pod, Direction::Ingress)?;
+    }
     env.count_passed(pod, Direction::Ingress, work.headers.length);
     Ok(())
 }

@@ -33,6 +33,8 @@ pub struct Work {
     pub interface: u32,
     /// The pod that is billed: its slot, 0 for nobody.
     pub pod: u32,
+    /// [`abi::EndpointFlags::LIMITED`], if what the pod sends is.
+    pub limited: u32,
     /// Seconds of `CLOCK_MONOTONIC`; at uplinks only.
     pub now: u32,
     /// The random number that ports are tried from.

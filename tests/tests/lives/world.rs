@@ -10,8 +10,8 @@ use e2e::{Machine, Pod, Sandbox, UPLINK, until};
 use engine::{Engine, EngineError, Report, Settings};
 use kernel::{Host, HostOptions, Kernel, Measured, ObserveError, StepError};
 use model::{
-    AttachmentKey, BridgeOptions, HairpinMode, Intent, ManagedLink, Network, PortMapping, Protocol,
-    RangeSet, Requested,
+    AttachmentKey, Bandwidth, BridgeOptions, HairpinMode, Intent, Limit, ManagedLink, Network,
+    PortMapping, Protocol, RangeSet, Requested,
 };
 use planner::{Entry, EntryKey, Observed, Refusal, Scope, Step};
 use store::Store;
@@ -160,6 +160,7 @@ impl<'a> World<'a> {
             egress: BTreeSet::new(),
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
+            shaper: planner::ShaperMode::Auto,
             boot_id: "this boot".to_owned(),
         };
         let engine = Engine::start(self.kernel.clone(), store, settings, NOW)?;
@@ -220,6 +221,13 @@ impl<'a> World<'a> {
             key: key.clone(),
             netns,
             network: self.network(is_default)?,
+            bandwidth: Bandwidth {
+                ingress: None,
+                egress: Some(Limit {
+                    rate: 10_000_000.try_into()?,
+                    burst: None,
+                }),
+            },
             port_mappings: vec![PortMapping {
                 host_port: port.try_into()?,
                 container_port: 80.try_into()?,
@@ -371,7 +379,7 @@ impl<'a> World<'a> {
                 EntryKey::Pod(_) => kind == 0 && !matches!(previous, Entry::FreePod { .. }),
                 EntryKey::Interface(_) => kind == 1,
                 EntryKey::Endpoint(_) => kind == 2,
-                EntryKey::Hostport { .. } => kind == 3,
+                EntryKey::Hostport { .. } | EntryKey::Limit(_) => kind == 3,
                 EntryKey::Network(_) | EntryKey::Egress(_) | EntryKey::Uplink(_) => kind == 4,
                 EntryKey::Local(_) | EntryKey::Prefix(_) => kind == 5,
                 EntryKey::Settings => false,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use abi::maps::{self, programs};
-use abi::{DropCount, DropReason, Flow, Interface, Swept, Tuple};
+use abi::{DropCount, DropReason, Flow, Swept, Tuple};
 use anyhow::{Result, ensure};
 use e2e::{Machine, Mounts};
 use verdict::Verdict;
@@ -171,8 +171,11 @@ fn fill(object: &mut Object, world: &World) -> Result<()> {
     {
         object.set::<64>(maps::PODS, slot, pod)?;
     }
-    for (interface, pod) in &world.interfaces {
-        object.insert::<4, 4>(maps::INTERFACES, interface, &Interface { pod: *pod })?;
+    for (interface, of) in &world.interfaces {
+        object.insert::<4, 8>(maps::INTERFACES, interface, of)?;
+    }
+    for ((pod, direction), limit) in &world.limits {
+        object.set::<64>(maps::LIMITS, pod * 2 + *direction as u32, limit)?;
     }
     for (address, endpoint) in &world.endpoints {
         object.insert::<16, 24>(maps::ENDPOINTS, address, endpoint)?;

@@ -197,7 +197,7 @@ fn interfaces_that_are_no_pods_are_left_alone() -> Result<()> {
         world.interfaces.clear();
         bench
             .object
-            .remove::<4, 4>(abi::maps::INTERFACES, &example::INTERFACE)?;
+            .remove::<4, 8>(abi::maps::INTERFACES, &example::INTERFACE)?;
         let frame = own(example::remote()[0], example::node()[0], tcp());
         bench.passes(FromPod, &frame)?;
         bench.passes(ToPod, &frame)?;

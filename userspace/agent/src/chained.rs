@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use cni::{ChainedRequest, Command, Error, PassedResult, Plugin, Rates, Wish};
+use cni::{ChainedRequest, Command, Error, PassedResult, Plugin, Wish};
 use engine::{Collect, Serve, Tune};
 use model::{IfName, InterfaceSettings, NetnsPath, PortMapping};
 
 use crate::failure::Failure;
+use crate::limits::note_placeholder;
 use crate::requests::{App, readiness};
 use crate::{allowlist, clock};
 
@@ -34,11 +35,21 @@ impl App {
                 let serve = Serve {
                     adoption: request.adoption()?,
                     port_mappings: mappings.clone(),
+                    bandwidth: None,
                     keys: request.keys(&self.default_name()),
                 };
                 self.handle.serve(serve, clock::now()).await?;
             }
-            Wish::Rates(rates) => limit(rates)?,
+            Wish::Limits(asked) if !asked.bandwidth.is_unlimited() => {
+                note_placeholder(*asked);
+                let serve = Serve {
+                    adoption: request.adoption()?,
+                    port_mappings: Vec::new(),
+                    bandwidth: Some(asked.bandwidth),
+                    keys: request.keys(&self.default_name()),
+                };
+                self.handle.serve(serve, clock::now()).await?;
+            }
             Wish::Settings(settings) => {
                 allowlist::admit(settings)?;
                 let tune = self.tune(&request, settings)?;
@@ -46,7 +57,7 @@ impl App {
                 self.handle.tune(tune).await?;
                 passed.change(&ifname, settings.mac, settings.mtu);
             }
-            Wish::Ports(_) | Wish::Nothing => {}
+            Wish::Ports(_) | Wish::Limits(_) | Wish::Nothing => {}
         }
         Ok(passed.to_json(request.header.version)?)
     }
@@ -84,7 +95,11 @@ impl App {
                 let wanted: BTreeSet<PortMapping> = mappings.iter().copied().collect();
                 self.handle.check_served(keys, wanted).await?;
             }
-            Wish::Rates(rates) => limit(rates)?,
+            // Which limits hold may have been changed since; that they hold has not.
+            Wish::Limits(asked) if !asked.bandwidth.is_unlimited() => {
+                let keys = request.keys(&self.default_name());
+                self.handle.check_served(keys, BTreeSet::new()).await?;
+            }
             Wish::Settings(settings) => {
                 let tune = self.tune(request, settings)?;
                 self.handle.check_tuned(tune).await?;
@@ -98,7 +113,7 @@ impl App {
                     return Err(Error::check_failed("lo is down").into());
                 }
             }
-            Wish::Ports(_) | Wish::Nothing => {}
+            Wish::Ports(_) | Wish::Limits(_) | Wish::Nothing => {}
         }
         Ok(String::new())
     }
@@ -155,14 +170,4 @@ fn namespace(request: &ChainedRequest) -> Result<NetnsPath, Error> {
     let container = request.container.as_ref();
     let netns = container.and_then(|container| container.netns.clone());
     netns.ok_or_else(|| Error::environment("CNI_NETNS is no path"))
-}
-
-/// Pods are not limited yet, and must not seem to be.
-fn limit(rates: &Rates) -> Result<(), Error> {
-    if *rates == Rates::default() {
-        return Ok(());
-    }
-    let text = format!("{rates:?}");
-    Err(Error::unsupported_field("bandwidth", &text)
-        .with_details("viaduct does not limit bandwidth yet; remove the setting or the annotation"))
 }

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::{Cidr, HairpinMode, IfName, Network, NetworkName, RangeSet};
-use planner::BypassMode;
+use planner::{BypassMode, ShaperMode};
 use serde::Deserialize;
 
 use crate::pod_cidrs;
@@ -103,6 +103,10 @@ struct Keys {
     /// matter to them, `always`, `never` [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
+    /// What is done for limits of pods beyond enforcing them: `police` nothing, `pace` tells sockets their limits, `edt`
+    /// tells packets when to depart as well, `auto` what this node can do [default: auto]
+    #[arg(long, value_name = "HOW")]
+    shaper: Option<String>,
     /// The eBPF programs [default: as the environment's `VIADUCT_DATAPATH_OBJECT` says, or else
     /// ../lib/viaduct/datapath.o from the executable's directory, or else /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
@@ -137,6 +141,8 @@ pub(crate) struct Config {
     pub(crate) flow_entries: Option<u32>,
     /// When packets go past bridge and stack.
     pub(crate) bypass: BypassMode,
+    /// What is done for limits of pods beyond enforcing them.
+    pub(crate) shaper: ShaperMode,
     pub(crate) datapath_object: Option<PathBuf>,
     pub(crate) log_level: String,
 }
@@ -177,6 +183,7 @@ impl Config {
             ("pod-cidr-file", self.pod_cidr_file != wanted.pod_cidr_file),
             ("mtu", self.mtu != wanted.mtu),
             ("flow-table-size", self.flow_entries != wanted.flow_entries),
+            ("shaper", self.shaper != wanted.shaper),
             (
                 "datapath-object",
                 self.datapath_object != wanted.datapath_object,
@@ -196,6 +203,7 @@ impl Config {
         self.bridge = kept.bridge;
         self.pod_cidr_file = kept.pod_cidr_file;
         self.mtu = kept.mtu;
+        self.shaper = kept.shaper;
         self.flow_entries = kept.flow_entries;
         self.datapath_object = kept.datapath_object;
     }
@@ -231,6 +239,8 @@ impl Config {
             flow_entries: flow_entries(keys.flow_table_size.unwrap_or(0))?,
             bypass: (keys.bypass_netfilter.as_deref())
                 .map_or(Ok(BypassMode::Auto), |mode| parse("bypass-netfilter", mode))?,
+            shaper: (keys.shaper.as_deref())
+                .map_or(Ok(ShaperMode::Auto), |mode| parse("shaper", mode))?,
             datapath_object: keys.datapath_object,
             log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
         })
@@ -261,6 +271,7 @@ impl Keys {
             egress_address: either(self.egress_address, file.egress_address),
             flow_table_size: self.flow_table_size.or(file.flow_table_size),
             bypass_netfilter: self.bypass_netfilter.or(file.bypass_netfilter),
+            shaper: self.shaper.or(file.shaper),
             datapath_object: self.datapath_object.or(file.datapath_object),
             log_level: self.log_level.or(file.log_level),
         }
@@ -438,6 +449,7 @@ mod tests {
             ),
             (["--flow-table-size", "5"], "flow-table-size: 5"),
             (["--bypass-netfilter", "on"], "bypass-netfilter: \"on\""),
+            (["--shaper", "tbf"], "shaper: \"tbf\""),
             (["--uplink", "eth0,a b"], "uplink: invalid interface name"),
         ] {
             let error = from_flags(&flags).unwrap_err();

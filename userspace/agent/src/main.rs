@@ -16,6 +16,7 @@ mod events;
 mod failure;
 mod flows;
 mod leases;
+mod limits;
 mod metrics;
 mod pod_cidr_file;
 mod pod_cidrs;

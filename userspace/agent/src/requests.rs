@@ -22,6 +22,7 @@ use crate::events::{Events, News};
 use crate::failure::Failure;
 use crate::flows::FlowSource;
 use crate::leases::Leases;
+use crate::limits::note_placeholder;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::start::Features;
@@ -29,7 +30,7 @@ use crate::uninstall::Belongings;
 use crate::{clock, config, pod_cidrs, view};
 
 /// CNI's code for a container that nobody knows; no CNI command is answered with it.
-const UNKNOWN_CONTAINER: u32 = 3;
+pub(crate) const UNKNOWN_CONTAINER: u32 = 3;
 
 /// What requests are answered with.
 #[derive(Debug)]
@@ -230,6 +231,7 @@ impl App {
         if let Some(key) = self.hostport_annotation() {
             request.publish_annotated(&key)?;
         }
+        note_placeholder(request.wishes.limits);
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
         let vlan_link = intent.network.gateway_vlan();
         let vlan_link = vlan_link.and_then(|_| intent.network.gateway_link());

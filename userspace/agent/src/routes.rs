@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::{
-    AttachmentView, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView, HairpinModeSetting,
-    Lease, NetworkView, PodCidrs, PortView, UninstallRequest, path,
+    AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView,
+    HairpinModeSetting, Lease, NetworkView, PodCidrs, PortView, UninstallRequest, path,
 };
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use cni::{Command, Error};
 use engine::Attached;
@@ -50,6 +50,7 @@ fn paths() -> Router<Arc<App>> {
         .route(path::NETWORKS, get(networks))
         .route(path::ATTACHMENTS, get(attachments))
         .route(path::ATTACHMENT, get(attachment))
+        .route(path::BANDWIDTH, put(put_bandwidth))
         .route(path::LEASES, get(leases))
         .route(path::HOSTPORTS, get(hostports))
         .route(path::FLOWS, get(flows))
@@ -144,6 +145,15 @@ async fn attachment(
         views.push(app.look_inside(&id, &place).await?);
     }
     Ok(Json(views))
+}
+
+async fn put_bandwidth(
+    State(app): State<Arc<App>>,
+    Path((id, ifname)): Path<(String, String)>,
+    body: Body,
+) -> Answer<BandwidthSetting> {
+    let wanted = app.room.read::<BandwidthSetting>(body).await?;
+    Ok(Json(app.set_limits(&id, &ifname, &wanted.value).await?))
 }
 
 async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {

@@ -129,6 +129,7 @@ mod tests {
             egress: config.egress,
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: config.bypass,
+            shaper: config.shaper,
             boot_id: "this boot".to_owned(),
         };
         let (handle, _) = engine::spawn(move || {

@@ -84,7 +84,12 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         flow_entries,
     })?;
     for (hook, reason) in host.unavailable() {
-        tracing::warn!(%hook, reason, "processes of the node do not reach all hostports");
+        let lost = if *hook == planner::SocketHook::Pace {
+            "connections of pods are limited, but not paced"
+        } else {
+            "processes of the node do not reach all hostports"
+        };
+        tracing::warn!(%hook, reason, "{lost}");
     }
     let store = match opened {
         Ok(store) => store,
@@ -97,6 +102,7 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         egress: config.egress.clone(),
         flow_entries,
         bypass: config.bypass,
+        shaper: config.shaper,
         boot_id: kernel::boot_id().context("cannot read the boot id")?,
     };
     Ok((host, store, settings))

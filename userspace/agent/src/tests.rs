@@ -114,6 +114,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         egress: std::collections::BTreeSet::new(),
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
+        shaper: planner::ShaperMode::Auto,
         boot_id: "this boot".to_owned(),
     };
     let (handle, _) = engine::spawn(move || {

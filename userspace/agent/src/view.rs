@@ -3,14 +3,17 @@
 use abi::DropReason;
 use api::{
     AddressView, AttachmentView, BypassView, CounterView, HostportView, Lease, NetworkView,
-    PodView, PoolView, Reconcile, ReconcileItem, RouteView, UplinkView, Version,
+    PodView, PoolView, Reconcile, ReconcileItem, RouteView, ShaperView, UplinkView, Version,
 };
 use engine::{
-    BypassStatus, Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, Status, UplinkStatus,
+    BypassStatus, Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, ShaperStatus, Status,
+    UplinkStatus,
 };
 use kernel::{Feature, Measured, PodCounters};
 use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
 use planner::PodSide;
+
+use crate::limits;
 
 /// The version of this build: what `VIADUCT_VERSION` said when it was built, as packagers may want it, else the
 /// package's.
@@ -41,6 +44,7 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature])
         flow_entries: status.flow_entries.0,
         flow_entries_wanted: status.flow_entries.1,
         bypass: bypass(&status.bypass),
+        shaper: shaper(status.shaper),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         degraded: status.degraded.iter().map(degraded).collect(),
         features: features.iter().map(feature).collect(),
@@ -53,6 +57,15 @@ fn feature(feature: &Feature) -> api::FeatureView {
         available: feature.available,
         chosen: feature.chosen.clone(),
         reason: feature.reason.clone(),
+    }
+}
+
+fn shaper(status: ShaperStatus) -> ShaperView {
+    ShaperView {
+        mode: status.mode.to_string(),
+        chosen: status.chosen.to_string(),
+        paces: status.paces,
+        heeds_departure: status.heeds_departure,
     }
 }
 
@@ -150,6 +163,10 @@ pub(crate) fn attachment(record: &Record, measured: Option<&Measured>) -> Attach
         generation: attachment.generation,
         state: state(record.state).to_owned(),
         created_at: record.created_at,
+        bandwidth: limits::view(
+            attachment,
+            measured.and_then(|measured| measured.pods.get(&attachment.slot)),
+        ),
         counters: measured.map(|measured| pod_counters(measured.pods.get(&attachment.slot))),
     }
 }
@@ -242,7 +259,12 @@ fn pod_counters(counters: Option<&PodCounters>) -> CounterView {
     view
 }
 
-fn add(view: &mut CounterView, PodCounters { egress, ingress }: &PodCounters) {
+fn add(
+    view: &mut CounterView,
+    PodCounters {
+        egress, ingress, ..
+    }: &PodCounters,
+) {
     view.rx_packets += ingress.packets;
     view.rx_bytes += ingress.bytes;
     view.rx_dropped += ingress.dropped_packets;

@@ -25,16 +25,16 @@ pub use flow::{
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, TRY_AGAIN_LATER};
-pub use setting::{HairpinModeSetting, PodCidrs};
+pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
     BypassView, Degraded, FeatureView, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem,
-    Status, UplinkView, Version,
+    ShaperView, Status, UplinkView, Version,
 };
 pub use uninstall::{UninstallRequest, Uninstalled};
 pub use view::{
-    AddressView, AttachmentView, ClaimView, CounterView, HostportView, Lease, PodView, PortView,
-    RouteView,
+    AddressView, AttachmentView, BandwidthView, ClaimView, CounterView, HostportView, Lease,
+    LimitView, PodView, PortView, RouteView,
 };
 
 /// Paths of version 1 of the API, so that neither side spells one by itself.
@@ -47,6 +47,8 @@ pub mod path {
     pub const ATTACHMENTS: &str = "/v1/attachments";
     /// `GET`: [`crate::AttachmentView`]s of one container, by its ID behind a slash.
     pub const ATTACHMENT: &str = "/v1/attachments/{id}";
+    /// `PUT`: [`crate::BandwidthSetting`] of one interface of a container.
+    pub const BANDWIDTH: &str = "/v1/attachments/{id}/{ifname}/bandwidth";
     /// `GET` and `PUT`: [`crate::PodCidrs`].
     pub const POD_CIDRS: &str = "/v1/pod-cidrs";
     /// `GET` and `PUT`: [`crate::HairpinModeSetting`].

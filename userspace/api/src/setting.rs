@@ -10,6 +10,17 @@ pub struct PodCidrs {
     pub pod_cidrs: Vec<String>,
 }
 
+/// The limits of a pod's interface, seen from the pod. What is not given stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BandwidthSetting {
+    /// To the pod: bits per second as Kubernetes writes quantities, for example `50M`, or `none`.
+    #[serde(default)]
+    pub ingress: Option<String>,
+    /// From the pod.
+    #[serde(default)]
+    pub egress: Option<String>,
+}
+
 /// How pods of the default network reach themselves through their bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HairpinModeSetting {

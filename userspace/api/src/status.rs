@@ -38,6 +38,9 @@ pub struct Status {
     /// Whether packets go past bridge and stack.
     #[serde(default)]
     pub bypass: BypassView,
+    /// How limits of pods are enforced.
+    #[serde(default)]
+    pub shaper: ShaperView,
     /// The last comparison of records and kernel; `None` before the first.
     #[serde(default)]
     pub last_reconcile: Option<Reconcile>,
@@ -59,6 +62,19 @@ pub struct BypassView {
     /// Rules of others that they would miss, in words; with `auto` one is enough to end it.
     #[serde(default)]
     pub rules: Vec<String>,
+}
+
+/// How limits of pods are enforced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShaperView {
+    /// What the configuration asks for: `auto`, `police`, `pace` or `edt`.
+    pub mode: String,
+    /// What it comes to on this node.
+    pub chosen: String,
+    /// Whether this node can tell sockets how fast to send.
+    pub paces: bool,
+    /// Whether a link heeds the departure times of packets.
+    pub heeds_departure: bool,
 }
 
 /// A network and what it has left to give.

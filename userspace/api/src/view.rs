@@ -35,6 +35,9 @@ pub struct AttachmentView {
     /// Published ports.
     #[serde(default)]
     pub hostports: Vec<HostportView>,
+    /// Limits of its traffic.
+    #[serde(default)]
+    pub bandwidth: BandwidthView,
     /// Row in the datapath's pod table.
     pub slot: u32,
     /// Distinguishes this owner of the slot from those before it.
@@ -46,6 +49,42 @@ pub struct AttachmentView {
     /// Traffic; `None` when the tables could not be read.
     #[serde(default)]
     pub counters: Option<CounterView>,
+}
+
+/// The limits of an interface, seen from the pod; `None` for no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BandwidthView {
+    /// To the pod.
+    #[serde(default)]
+    pub ingress: Option<LimitView>,
+    /// From the pod.
+    #[serde(default)]
+    pub egress: Option<LimitView>,
+}
+
+/// A limit, and what it did since the pod was attached. Bytes are those of the wire, from the IP header on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitView {
+    /// Bits per second.
+    pub rate: u64,
+    /// Bytes that may pass at once.
+    pub burst: u64,
+    /// Packets that passed.
+    pub passed_packets: u64,
+    /// Bytes of those.
+    pub passed_bytes: u64,
+    /// Those of them that were marked as having met congestion.
+    pub marked_packets: u64,
+    /// Bytes of those.
+    pub marked_bytes: u64,
+    /// Those of them that were told when to depart.
+    pub delayed_packets: u64,
+    /// Those of them that passed beyond the burst because their flow asks for little.
+    pub spared_packets: u64,
+    /// Packets that were dropped.
+    pub dropped_packets: u64,
+    /// Bytes of those.
+    pub dropped_bytes: u64,
 }
 
 /// A pod of Kubernetes.

@@ -1,123 +1,158 @@
-//! The pod annotations `kubernetes.io/{ingress,egress}-bandwidth`: Kubernetes' Quantity grammar, and kubenet's bounds
-//! and words (BEHAVIOURS K28).
+//! Limits of a pod's traffic: the keys of the bandwidth plugin (BEHAVIOURS R16), and the pod annotations
+//! `kubernetes.io/{ingress,egress}-bandwidth` with Kubernetes' Quantity grammar and kubenet's bounds and words (K28).
 //!
 //! ```text
 //! quantity ::= sign? number suffix        number ::= digits | digits "." digits? | "." digits
 //! suffix   ::= "Ki" … "Ei" | "n" "u" "m" "" "k" "M" "G" "T" "P" "E" | ("e" | "E") sign? digits
 //! ```
 //!
-//! Values are bits per second, rounded up. Knows no limiter: whoever reads a limit decides what becomes of it.
+//! Rates are bits per second, bursts bits; quantities are rounded up. The configuration's own keys beat those of
+//! `runtimeConfig`, and those the annotations. Knows no limiter: whoever reads a limit decides what becomes of it.
+
+use std::num::NonZeroU64;
+
+use model::{Bandwidth, Limit};
 
 use crate::Error;
+use crate::annotation::CAPABILITY;
 use crate::json::Object;
 
-/// Under `runtimeConfig`: all annotations of the pod, as containerd and CRI-O hand them on.
-const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
 const LEAST: u64 = 1_000;
 const MOST: u64 = 1_000_000_000_000_000;
+/// The largest burst in bytes that the bandwidth plugin accepts, and one more.
+const TOO_LARGE: u64 = u32::MAX as u64;
+/// Bits: containerd's burst where nobody asked for one. This and anything above it (CRI-O's 2^35 - 9, go-cni's 4 GB)
+/// would let a pod send for minutes as if it had no limit.
+const PLACEHOLDER: u64 = u32::MAX as u64;
 
-/// Limits of a pod in bits per second; `None` for no limit.
+/// What a configuration asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// To the pod.
-    pub(crate) ingress: Option<u64>,
-    /// From the pod.
-    pub(crate) egress: Option<u64>,
+pub struct Asked {
+    /// The limits.
+    pub bandwidth: Bandwidth,
+    /// Whether a burst was left out because nobody can have meant it.
+    pub placeholder: bool,
 }
 
-/// The bandwidth plugin's settings, in bits per second and bits; 0 for no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rates {
-    /// To the pod: rate.
-    pub ingress_rate: u64,
-    /// To the pod: burst.
-    pub ingress_burst: u64,
-    /// From the pod: rate.
-    pub egress_rate: u64,
-    /// From the pod: burst.
-    pub egress_burst: u64,
-}
-
-impl Rates {
-    /// What the configuration says beats what the runtime says (BEHAVIOURS R16).
-    pub(crate) fn read(config: &Object<'_>) -> Result<Self, Error> {
-        let own = Self::of(config)?;
-        let runtime = config.object("runtimeConfig")?;
-        let asked = runtime.map(|runtime| runtime.object("bandwidth"));
-        let rates = match asked.transpose()?.flatten() {
-            Some(asked) if own == Self::default() => Self::of(&asked)?,
-            _ => own,
-        };
-        check_pair("ingress", rates.ingress_rate, rates.ingress_burst)?;
-        check_pair("egress", rates.egress_rate, rates.egress_burst)?;
-        Ok(rates)
+/// The limits that a configuration asks for.
+pub(crate) fn read(config: &Object<'_>) -> Result<Asked, Error> {
+    if let Some(own) = entry(config)? {
+        return Ok(own);
     }
-
-    fn of(object: &Object<'_>) -> Result<Self, Error> {
-        let number = |key: &str| -> Result<u64, Error> {
-            let Some(node) = object.get(key) else {
-                return Ok(0);
-            };
-            let number = node.value().as_u64();
-            number.ok_or_else(|| node.invalid("it is no number of bits"))
-        };
-        Ok(Self {
-            ingress_rate: number("ingressRate")?,
-            ingress_burst: number("ingressBurst")?,
-            egress_rate: number("egressRate")?,
-            egress_burst: number("egressBurst")?,
-        })
+    let Some(runtime) = config.object("runtimeConfig")? else {
+        return Ok(Asked::default());
+    };
+    let by_runtime = match runtime.object("bandwidth")? {
+        Some(bandwidth) => entry(&bandwidth)?,
+        None => None,
+    };
+    match by_runtime {
+        Some(asked) if !asked.bandwidth.is_unlimited() => Ok(asked),
+        _ => annotated(&runtime),
     }
 }
 
-/// The most that the reference plugin can tell the kernel, in bytes.
-const MOST_BURST: u64 = u32::MAX as u64;
-
-/// The words are those of the reference plugin.
-fn check_pair(direction: &str, rate: u64, burst: u64) -> Result<(), Error> {
-    let wrong = match (rate, burst) {
-        (0, 1..) => "if burst is set, rate must also be set",
-        (1.., 0) => "if rate is set, burst must also be set",
-        (_, burst) if burst / 8 > MOST_BURST => "burst cannot be more than 4GB",
-        _ => return Ok(()),
-    };
-    Err(Error::invalid_config(format!(
-        "invalid {direction}: {wrong}"
-    )))
+/// The keys of the bandwidth plugin; `None` where there are none.
+fn entry(source: &Object<'_>) -> Result<Option<Asked>, Error> {
+    let lists = ["unshapedSubnets", "shapedSubnets"].map(|key| source.list(key));
+    let [unshaped, shaped] = lists;
+    let (unshaped, shaped) = (unshaped?, shaped?);
+    if !unshaped.is_empty() && !shaped.is_empty() {
+        return Err(Error::invalid_config(
+            "unshapedSubnets and shapedSubnets cannot be both specified, one of them should be discarded",
+        ));
+    }
+    for (key, list) in [("unshapedSubnets", unshaped), ("shapedSubnets", shaped)] {
+        if !list.is_empty() {
+            let texts: Vec<String> = list.iter().map(|node| node.value().to_string()).collect();
+            let value = format!("[{}]", texts.join(","));
+            return Err(Error::unsupported_field(&source.path_of(key), &value)
+                .with_details("viaduct limits a pod's traffic with everybody; remove the list"));
+        }
+    }
+    let keys = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
+    if keys.iter().all(|key| source.get(key).is_none()) {
+        return Ok(None);
+    }
+    let (ingress, one) = limit(source, "ingressRate", "ingressBurst")?;
+    let (egress, other) = limit(source, "egressRate", "egressBurst")?;
+    Ok(Some(Asked {
+        bandwidth: Bandwidth { ingress, egress },
+        placeholder: one || other,
+    }))
 }
 
-/// The limits that a configuration's annotations tell.
-pub(crate) fn limits(runtime: &Object<'_>) -> Result<Limits, Error> {
-    let Some(annotations) = runtime.object(ANNOTATIONS)? else {
-        return Ok(Limits::default());
+/// One direction, and whether its burst is a placeholder. The words are the bandwidth plugin's.
+fn limit(source: &Object<'_>, rate: &str, burst: &str) -> Result<(Option<Limit>, bool), Error> {
+    let path = source.path_of(rate);
+    let invalid = |why: &str| Error::invalid_config(format!("{path}: {why}"));
+    let rate = natural(source, rate)?;
+    let burst = natural(source, burst)?;
+    let rate = match (NonZeroU64::new(rate), burst) {
+        (None, 0) => return Ok((None, false)),
+        (None, _) => return Err(invalid("if burst is set, rate must also be set")),
+        (Some(_), 0) => return Err(invalid("if rate is set, burst must also be set")),
+        (Some(rate), _) => rate,
     };
-    let limit = |key| -> Result<Option<u64>, Error> {
+    if burst / 8 >= TOO_LARGE {
+        return Err(invalid("burst cannot be more than 4GB"));
+    }
+    within_bounds(rate.get()).map_err(|why| invalid(&why))?;
+    let meant = burst < PLACEHOLDER;
+    let burst = NonZeroU64::new(burst).filter(|_| meant);
+    Ok((Some(Limit { rate, burst }), !meant))
+}
+
+fn natural(source: &Object<'_>, key: &str) -> Result<u64, Error> {
+    let Some(node) = source.get(key) else {
+        return Ok(0);
+    };
+    let number = node.number()?;
+    u64::try_from(number).map_err(|_| node.invalid(format_args!("{number} is negative")))
+}
+
+/// The limits that the pod's annotations tell.
+fn annotated(runtime: &Object<'_>) -> Result<Asked, Error> {
+    let Some(annotations) = runtime.object(CAPABILITY)? else {
+        return Ok(Asked::default());
+    };
+    let limit = |key| -> Result<Option<Limit>, Error> {
         let Some(text) = annotations.text(key)? else {
             return Ok(None);
         };
         let invalid = |why| Error::invalid_config(format!("{key}: {why}"));
-        rate(text).map(Some).map_err(invalid)
+        let rate = rate(text).map_err(invalid)?;
+        let burst = None;
+        Ok(NonZeroU64::new(rate).map(|rate| Limit { rate, burst }))
     };
-    Ok(Limits {
+    let bandwidth = Bandwidth {
         ingress: limit(INGRESS)?,
         egress: limit(EGRESS)?,
+    };
+    Ok(Asked {
+        bandwidth,
+        placeholder: false,
     })
 }
 
-/// A rate that kubenet would accept. The words are its own.
-fn rate(text: &str) -> Result<u64, String> {
+/// A rate in bits per second that kubenet would accept. The words are its own.
+pub fn rate(text: &str) -> Result<u64, String> {
     let value = quantity(text)
         .ok_or_else(|| format!("{text:?} is no quantity, such as 10M, 512Ki or 1.5e6"))?;
-    if value < LEAST {
+    within_bounds(value).map(|()| value)
+}
+
+fn within_bounds(rate: u64) -> Result<(), String> {
+    if rate < LEAST {
         return Err("resource is unreasonably small (< 1kbit)".to_owned());
     }
-    if value > MOST {
+    if rate > MOST {
         return Err("resource is unreasonably large (> 1Pbit)".to_owned());
     }
-    Ok(value)
+    Ok(())
 }
 
 /// What a quantity is worth, rounded up; negative ones are 0, and what no number holds is the largest one.
@@ -203,93 +238,4 @@ fn worth(digits: &str, factor: u64, exponent: i32) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// BEHAVIOURS K28: k, M, G, T, P, Ki.., decimals, exponents; rounded up.
-    #[test]
-    fn quantities_are_read_as_kubernetes_reads_them() {
-        for (text, value) in [
-            ("1k", 1_000),
-            ("1000", 1_000),
-            ("10M", 10_000_000),
-            ("1.5G", 1_500_000_000),
-            (".5M", 500_000),
-            ("2.M", 2_000_000),
-            ("1Ki", 1_024),
-            ("1.5Mi", 1_572_864),
-            ("1e6", 1_000_000),
-            ("15E2", 1_500),
-            ("+3k", 3_000),
-            ("1000000m", 1_000),
-            ("1000001m", 1_001),
-            ("1.0000000000000000000000001k", 1_001),
-            ("1P", MOST),
-        ] {
-            assert_eq!(rate(text), Ok(value), "{text}");
-        }
-    }
-
-    /// BEHAVIOURS K28: 1k and 1P are within.
-    #[test]
-    fn bounds_are_kubenets_and_so_are_the_words() {
-        for text in ["999", "0", "-1M", "999.9n", "1e-400", "0.0001"] {
-            assert_eq!(
-                rate(text).unwrap_err(),
-                "resource is unreasonably small (< 1kbit)",
-                "{text}"
-            );
-        }
-        for text in [
-            "1000000000000001",
-            "2P",
-            "1E",
-            "1e400",
-            "9999999999999999999999Ei",
-        ] {
-            assert_eq!(
-                rate(text).unwrap_err(),
-                "resource is unreasonably large (> 1Pbit)",
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_is_no_quantity_is_refused() {
-        for text in [
-            "", "fast", "1Kb", "1 M", "1.2.3", ".", "-", "1e", "1e+", "k", "0x10", "1K",
-        ] {
-            let error = rate(text).unwrap_err();
-            assert!(error.contains("is no quantity"), "{text}: {error}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_is_too_strange(text: String) {
-            let _either = rate(&text);
-        }
-
-        #[test]
-        fn whole_numbers_are_worth_themselves(value in LEAST..=MOST) {
-            prop_assert_eq!(rate(&value.to_string()), Ok(value));
-            prop_assert_eq!(rate(&format!("{value}000m")), Ok(value));
-            prop_assert_eq!(rate(&format!("{value}e0")), Ok(value));
-        }
-
-        /// Rounded up, whatever the last digits are.
-        #[test]
-        fn thousandths_round_up(value in LEAST * 1_000..MOST) {
-            prop_assert_eq!(rate(&format!("{value}m")), Ok(value.div_ceil(1_000)));
-        }
-
-        #[test]
-        fn binary_suffixes_are_powers_of_1024(value in 1_u64..1_000, power in 1_u32..=3) {
-            let suffix = ["Ki", "Mi", "Gi"][power as usize - 1];
-            prop_assert_eq!(rate(&format!("{value}{suffix}")), Ok(value << (10 * power)));
-        }
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use model::{
 };
 
 use crate::args::Args;
-use crate::bandwidth::Rates;
+use crate::bandwidth::{self, Asked};
 use crate::config::Header;
 use crate::environment::{Command, Environment, variable};
 use crate::gc::{self, ValidAttachment, valid_attachments};
@@ -60,8 +60,8 @@ pub enum Wish {
     Nothing,
     /// Publish ports.
     Ports(Vec<PortMapping>),
-    /// Limit the rates.
-    Rates(Rates),
+    /// Limit the traffic.
+    Limits(Asked),
     /// Change settings.
     Settings(Box<InterfaceSettings>),
 }
@@ -186,7 +186,7 @@ fn wish(
             refused::check_portmap(config)?;
             Ok(Wish::Ports(Wishes::read(config, args)?.port_mappings))
         }
-        Plugin::Bandwidth => Rates::read(config).map(Wish::Rates),
+        Plugin::Bandwidth => bandwidth::read(config).map(Wish::Limits),
         Plugin::Firewall => policy(config).map(|()| Wish::Nothing),
         Plugin::Tuning => {
             let settings = tuning::settings(config, &args, text, ifname)?;

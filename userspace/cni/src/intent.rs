@@ -34,6 +34,7 @@ pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent,
         netns: request.netns.clone(),
         network,
         port_mappings: mappings,
+        bandwidth: request.wishes.limits.bandwidth,
         requested: Requested {
             addresses: wished.collect(),
             mac: request.wishes.mac,

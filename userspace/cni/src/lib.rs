@@ -41,7 +41,7 @@ pub mod testing;
 mod tuning;
 mod version;
 
-pub use bandwidth::Rates;
+pub use bandwidth::{Asked, rate};
 pub use bridge_keys::BridgeKeys;
 pub use cache::Cached;
 pub use chain::{ChainedRequest, Container, Wish};

@@ -1,31 +1,23 @@
 //! Settings of the plugins that we stand in for and that we do not honour.
 //!
-//! To ignore one silently would give a pod another network than its operator wrote down: a missing bandwidth limit,
-//! a missing VLAN. So each is refused with its key and value (code 2), unless it says what is so anyway.
+//! To ignore one silently would give a pod another network than its operator wrote down: a missing VLAN,
+//! an address that is not checked. So each is refused with its key and value (code 2), unless it says what is so anyway.
 
 use serde_json::Value;
 
 use crate::Error;
-use crate::bandwidth::{self, Limits};
 use crate::json::{Node, Object};
 
 /// Keys that must be off: false, 0 or empty.
-const OFF: [&str; 9] = [
+const OFF: [&str; 4] = [
     "masqAll",
     "conditionsV4",
     "conditionsV6",
     "externalSetMarkChain",
-    "ingressRate",
-    "ingressBurst",
-    "egressRate",
-    "egressBurst",
-    "shapedSubnets",
 ];
 
 /// Keys that must be on: published ports always reach pods that answer by us.
 const ON: [&str; 1] = ["snat"];
-
-const RATES: [&str; 4] = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
 
 /// What portmap does when it is not told otherwise.
 const MARK_MASQ_BIT: i64 = 13;
@@ -65,39 +57,12 @@ pub(crate) fn check(config: &Object<'_>) -> Result<(), Error> {
         ));
     }
     must_be_off(config, &OFF)?;
-    must_be_off(config, &["unshapedSubnets"])?;
     for node in ON.iter().filter_map(|key| config.get(key)) {
         if !node.flag()? {
             return Err(refusal(&node));
         }
     }
-    check_mark(config)?;
-    if let Some(runtime) = config.object("runtimeConfig")? {
-        refuse_limits(bandwidth::limits(&runtime)?)?;
-    }
-    if let Some(runtime) = config.object("runtimeConfig")?
-        && let Some(bandwidth) = runtime.object("bandwidth")?
-    {
-        must_be_off(&bandwidth, &RATES)?;
-        must_be_off(&bandwidth, &["shapedSubnets", "unshapedSubnets"])?;
-    }
-    Ok(())
-}
-
-/// A limit that is well written is refused all the same: pods are not limited yet, and must not seem to be.
-fn refuse_limits(limits: Limits) -> Result<(), Error> {
-    let given = [
-        ("kubernetes.io/ingress-bandwidth", limits.ingress),
-        ("kubernetes.io/egress-bandwidth", limits.egress),
-    ];
-    let given = given
-        .into_iter()
-        .find_map(|(key, limit)| Some((key, limit?)));
-    let Some((key, limit)) = given else {
-        return Ok(());
-    };
-    Err(Error::unsupported_field(key, &limit.to_string())
-        .with_details("viaduct does not limit bandwidth yet; remove the annotation"))
+    check_mark(config)
 }
 
 fn must_be_off(object: &Object<'_>, keys: &[&str]) -> Result<(), Error> {

@@ -12,6 +12,7 @@ use model::{InterfaceAddress, Mac, PodName, PortMapping, Protocol, RangeSet};
 use crate::Error;
 use crate::annotation::CAPABILITY;
 use crate::args::Args;
+use crate::bandwidth::{self, Asked};
 use crate::ipam::{range_set, single_range};
 use crate::json::Object;
 
@@ -32,6 +33,8 @@ pub struct Wishes {
     pub ranges: Vec<RangeSet>,
     /// The pod's name.
     pub pod: Option<PodName>,
+    /// Limits of its traffic.
+    pub limits: Asked,
     /// The pod's annotations, where the runtime hands them on; keys in lower case.
     pub annotations: BTreeMap<String, String>,
 }
@@ -66,6 +69,7 @@ impl Wishes {
     /// Reads the wishes of a configuration and of `CNI_ARGS`.
     pub(crate) fn read(config: &Object<'_>, args: Args) -> Result<Self, Error> {
         let mut wishes = Self {
+            limits: bandwidth::read(config)?,
             addresses: args.addresses,
             gateways: args.gateways,
             mac: args.mac,

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cni;
+mod limit;
 mod render;
 
 use std::io::{self, Write};
@@ -52,6 +53,8 @@ enum Verb {
     },
     /// List live flows through the uplinks: whose, between whom, as seen and as translated, how they stand
     Flows(Flows),
+    /// Limit the traffic of a pod that runs, in effect at once
+    Limit(limit::Limit),
     /// Show everything known of one container
     Inspect {
         /// Container ID
@@ -181,6 +184,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
                 render::flows(&view)
             })
         }
+        Verb::Limit(limit) => limit.run(client),
         Verb::Inspect { id, netns } => {
             let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));
             raw(&get(client, &format!("{}/{id}{query}", path::ATTACHMENTS))?)

@@ -8,7 +8,8 @@ use std::fmt::{Display, Write};
 
 use api::{
     AttachmentView, BypassView, Degraded, Event, FlowView, FlowsView, HostportView, NetworkView,
-    Outcome, PodRoomView, PodView, Reconcile, RoomView, Status, Uninstalled, UplinkView, Version,
+    Outcome, PodRoomView, PodView, Reconcile, RoomView, ShaperView, Status, Uninstalled,
+    UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
@@ -26,6 +27,7 @@ pub(crate) fn status(status: &Status) -> String {
     }
     line(&mut text, "Attachments", status.attachments);
     bypass(&mut text, &status.bypass);
+    shaper(&mut text, &status.shaper);
     reconcile(&mut text, status.last_reconcile.as_ref());
     format!(
         "{text}\n{}\n{}{}",
@@ -33,6 +35,17 @@ pub(crate) fn status(status: &Status) -> String {
         uplinks(&status.uplinks),
         features::features(&status.features)
     )
+}
+
+fn shaper(text: &mut String, view: &ShaperView) {
+    let mut why = view.mode.clone();
+    if !view.paces {
+        why += ", sockets cannot be paced";
+    }
+    if !view.heeds_departure {
+        why += ", no link has fq";
+    }
+    line(text, "Shaper", format!("{} ({why})", view.chosen));
 }
 
 fn bypass(text: &mut String, view: &BypassView) {

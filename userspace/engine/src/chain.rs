@@ -1,4 +1,4 @@
-//! Serving interfaces as later plugins of a chain do: ports for what a bridge plugin has made, ours or another's.
+//! Serving interfaces as later plugins of a chain do: ports and limits for what a bridge plugin has made, ours or another's.
 //!
 //! An interface of ours gets other ports; one that another plugin made is adopted first. Either way the record says so
 //! before the kernel sees a step, and a failure leaves what was there before.
@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use kernel::Kernel;
-use model::{Adoption, Attachment, AttachmentKey, PortMapping, Record, State};
+use model::{Adoption, Attachment, AttachmentKey, Bandwidth, PortMapping, Record, State};
 use planner::{AttachContext, Leases, Observed, Refusal, Scope};
 
 use crate::transaction::Done;
@@ -19,6 +19,8 @@ pub struct Serve {
     pub adoption: Adoption,
     /// Ports to publish besides those that it has.
     pub port_mappings: Vec<PortMapping>,
+    /// Limits in place of those that it has, if they are to be others.
+    pub bandwidth: Option<Bandwidth>,
     /// Keys under which it may be on record, if we have made it.
     pub keys: Vec<AttachmentKey>,
 }
@@ -35,10 +37,10 @@ impl<K: Kernel> Engine<K> {
         if let Some(record) = self.served(serve, &observed) {
             let mut wanted = record.attachment.port_mappings.clone();
             wanted.extend(&serve.port_mappings);
-            return self.publish(&record, &wanted);
+            return self.publish(&record, &wanted, serve.bandwidth);
         }
         let adopted = self.adopt(adoption, &observed, now)?;
-        match self.publish(&adopted, &serve.port_mappings) {
+        match self.publish(&adopted, &serve.port_mappings, serve.bandwidth) {
             Err(error) => {
                 self.del(&adoption.key)?;
                 Err(error)
@@ -118,14 +120,16 @@ impl<K: Kernel> Engine<K> {
         Ok(planned)
     }
 
-    /// Gives an attachment these ports in place of those that it has.
+    /// Gives an attachment these ports in place of those that it has, and these limits if there are any.
     fn publish(
         &mut self,
         before: &Record,
         wanted: &[PortMapping],
+        bandwidth: Option<Bandwidth>,
     ) -> Result<Attachment, EngineError> {
         let old = &before.attachment;
-        let new = planner::with_ports(old, wanted, self.store.records())?;
+        let mut new = planner::with_ports(old, wanted, self.store.records())?;
+        new.bandwidth = bandwidth.unwrap_or(old.bandwidth);
         self.change(before, new)
     }
 
@@ -170,7 +174,7 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// Takes back what was served: an interface of ours loses its ports, an adopted one all that we added.
+    /// Takes back what was served: an interface of ours loses its ports and limits, an adopted one all that we added.
     pub fn withdraw(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
         for key in keys {
             let Some(record) = self.store.get(key).cloned() else {
@@ -179,7 +183,7 @@ impl<K: Kernel> Engine<K> {
             if record.attachment.adopted.is_some() {
                 self.del(key)?;
             } else if record.state == State::Attached {
-                self.publish(&record, &[])?;
+                self.publish(&record, &[], Some(Bandwidth::default()))?;
             }
         }
         Ok(())

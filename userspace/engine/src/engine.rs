@@ -10,7 +10,7 @@ use model::{
 };
 use planner::{
     AttachContext, BypassMode, HeldPorts, Leases, NodeIntent, Observed, Plan, PodSide, Refusal,
-    Scope,
+    Scope, ShaperMode,
 };
 use store::{Store, StoreError};
 
@@ -34,6 +34,8 @@ pub struct Settings {
     pub flow_entries: u32,
     /// When packets go past bridge and stack.
     pub bypass: BypassMode,
+    /// What is done for limits beyond enforcing them.
+    pub shaper: ShaperMode,
     /// The kernel's boot id: no record of another one describes anything that is there.
     pub boot_id: String,
 }
@@ -438,6 +440,7 @@ impl<K: Kernel> Engine<K> {
                 self.settings.egress.clone(),
             )]),
             bypass: self.settings.bypass,
+            shaper: self.settings.shaper,
         }
     }
 

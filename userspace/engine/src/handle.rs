@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use kernel::{Kernel, Measured};
 use model::{
-    Attachment, AttachmentKey, Cidr, HairpinMode, IfName, Intent, NetnsPath, PortMapping, RangeSet,
-    Record,
+    Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, Intent, NetnsPath,
+    PortMapping, RangeSet, Record,
 };
 use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
@@ -26,8 +26,8 @@ use tracing::Span;
 use crate::turn::{Turn, Waiters, WhileWanted};
 use crate::worker::{Chained, Command, Message, Queued, Reply, Waiting, Worker};
 use crate::{
-    Attached, Change, Collect, Collected, Engine, EngineError, Ports, Serve, Status, Tune,
-    Uninstalled, Update,
+    Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Serve, Status,
+    Tune, Uninstalled, Update,
 };
 
 /// ADDs that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
@@ -207,6 +207,16 @@ impl Handle {
         now: u64,
     ) -> Result<Update, EngineError> {
         self.call(|reply| Command::SetHairpinMode(mode, now, reply))
+            .await
+    }
+
+    /// Gives an attachment other limits, and tells which it has now.
+    pub async fn set_limits(
+        &self,
+        key: AttachmentKey,
+        change: LimitChange,
+    ) -> Result<Bandwidth, EngineError> {
+        self.call(|reply| Command::SetLimits(key, change, reply))
             .await
     }
 

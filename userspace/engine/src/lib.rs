@@ -15,6 +15,7 @@ mod configure;
 mod engine;
 mod error;
 mod handle;
+mod limits;
 mod network;
 mod node;
 mod ports;
@@ -34,9 +35,12 @@ pub use crate::configure::Change;
 pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn};
+pub use crate::limits::{LimitChange, Wish};
 pub use crate::network::NetworkClash;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
-pub use crate::status::{BypassStatus, Degraded, NetworkStatus, PoolStatus, Status, UplinkStatus};
+pub use crate::status::{
+    BypassStatus, Degraded, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
+};
 pub use crate::tune::Tune;
 pub use crate::uninstall::{Attached, Uninstalled};
 

@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use kernel::{Kernel, ObserveError};
 use model::{Mac, Network, NetworkName};
 use planner::{
-    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Refusal, Scope, SysctlKey,
+    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Refusal, Scope,
+    SocketHook, SysctlKey,
 };
 use store::Store;
 
 use crate::uninstall::remember_sysctls;
-use crate::{EngineError, UplinkStatus};
+use crate::{EngineError, ShaperStatus, UplinkStatus};
 
 /// Rounds of planning after which the node is taken as it is. Two are usual: what can be set on a bridge is seen only
 /// when the bridge is there, and an uplink is open only when it is seen to have our programs.
@@ -32,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) flow_entries: u32,
     /// Whether packets go past bridge and stack.
     pub(crate) bypass: bool,
+    /// How limits are enforced.
+    pub(crate) shaper: ShaperStatus,
     /// What is against it.
     pub(crate) obstacles: BTreeSet<String>,
 }
@@ -126,6 +129,12 @@ impl Node {
             no_egress: no_egress(intent, &observed),
             flow_entries: observed.flow_entries,
             bypass: intent.bypass.is_active(&observed),
+            shaper: ShaperStatus {
+                mode: intent.shaper,
+                chosen: intent.shaper.choose(&observed),
+                paces: observed.socket_hooks.get(&SocketHook::Pace) == Some(&true),
+                heeds_departure: observed.heeds_departure,
+            },
             obstacles: planner::obstacles(&observed),
             refused,
         }
@@ -137,6 +146,7 @@ pub(crate) fn highest_generation(entries: &Entries) -> u32 {
     let generations = entries.values().filter_map(|entry| match entry {
         Entry::Pod { generation, .. }
         | Entry::FreePod { generation }
+        | Entry::Limit { generation, .. }
         | Entry::Endpoint { generation, .. }
         | Entry::Hostport { generation, .. } => Some(*generation),
         Entry::Interface { .. }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kernel::Kernel;
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
-use planner::BypassMode;
+use planner::{BypassMode, ShaperMode};
 
 use crate::{Engine, Report};
 
@@ -24,6 +24,8 @@ pub struct Status {
     pub flow_entries: (u32, u32),
     /// Whether packets go past bridge and stack.
     pub bypass: BypassStatus,
+    /// How limits are enforced.
+    pub shaper: ShaperStatus,
     /// The last comparison of records and kernel.
     pub last_reconcile: Option<Arc<Report>>,
     /// Everything that does not work as it should.
@@ -39,6 +41,19 @@ pub struct BypassStatus {
     pub active: bool,
     /// What is against it: rules of others that packets would miss, connections that netfilter would lose sight of.
     pub rules: BTreeSet<String>,
+}
+
+/// How limits are enforced, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShaperStatus {
+    /// What the configuration asks for.
+    pub mode: ShaperMode,
+    /// What it comes to.
+    pub chosen: ShaperMode,
+    /// Whether sockets can be paced: not everywhere can programs be told of connections.
+    pub paces: bool,
+    /// Whether a link heeds departure times.
+    pub heeds_departure: bool,
 }
 
 /// A network and what it has left to give.
@@ -209,6 +224,10 @@ impl<K: Kernel> Engine<K> {
                 mode: self.settings.bypass,
                 active: self.node.bypass,
                 rules: self.node.obstacles.clone(),
+            },
+            shaper: ShaperStatus {
+                mode: self.settings.shaper,
+                ..self.node.shaper
             },
             last_reconcile: self.last_reconcile.clone(),
         }

@@ -7,6 +7,7 @@ mod configure;
 mod every_step;
 mod garbage;
 mod kernel_that_fails;
+mod limits;
 mod model;
 mod ports;
 mod promises;
@@ -17,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ::model::{
-    Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Network, PortMapping, Protocol, RangeSet,
-    Requested,
+    Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Limit, Network, PortMapping, Protocol,
+    RangeSet, Requested,
 };
 use kernel::fake::Fake;
 use planner::{Entry, EntryKey, LinkKind, Observed};
@@ -105,6 +106,7 @@ impl Node {
             egress: BTreeSet::new(),
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
+            shaper: planner::ShaperMode::Auto,
             boot_id: self.boot_id.clone(),
         };
         (store, settings)
@@ -141,6 +143,7 @@ impl Node {
             key: key(network, container),
             netns: path.parse().unwrap(),
             network: network.clone(),
+            bandwidth: ::model::Bandwidth::default(),
             port_mappings: Vec::new(),
             requested: Requested::default(),
             pod: None,
@@ -212,6 +215,13 @@ fn publish(host_port: u16) -> PortMapping {
     }
 }
 
+fn limit(rate: u64) -> Limit {
+    Limit {
+        rate: rate.try_into().unwrap(),
+        burst: None,
+    }
+}
+
 /// What pods leave in the kernel: the links of their hosts' ends and their entries.
 fn of_pods(observed: &Observed) -> (Vec<String>, BTreeMap<EntryKey, Entry>) {
     let links = observed.links.iter();
@@ -220,6 +230,7 @@ fn of_pods(observed: &Observed) -> (Vec<String>, BTreeMap<EntryKey, Entry>) {
         let of_pod = matches!(
             key,
             EntryKey::Pod(_)
+                | EntryKey::Limit(_)
                 | EntryKey::Interface(_)
                 | EntryKey::Endpoint(_)
                 | EntryKey::Hostport { .. }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernel::{Kernel, Measured};
 use model::{
-    Attachment, AttachmentKey, Cidr, HairpinMode, IfName, Intent, NetnsPath, PortMapping, RangeSet,
-    Record,
+    Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, Intent, NetnsPath,
+    PortMapping, RangeSet, Record,
 };
 use planner::PodSide;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
@@ -15,8 +15,8 @@ use tracing::Span;
 
 use crate::turn::Turn;
 use crate::{
-    Attached, Change, Collect, Collected, Engine, EngineError, Ports, Serve, Status, Tune,
-    Uninstalled, Update,
+    Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Serve, Status,
+    Tune, Uninstalled, Update,
 };
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
@@ -41,6 +41,7 @@ pub(crate) enum Command {
     LookInside(NetnsPath, IfName, Reply<Option<PodSide>>),
     SetPodCidrs(Vec<RangeSet>, Reply<Update>),
     SetHairpinMode(HairpinMode, u64, Reply<Update>),
+    SetLimits(AttachmentKey, LimitChange, Reply<Bandwidth>),
     Ports(Reply<Ports>),
     Measure(Reply<Measured>),
     NonMasquerade(Reply<BTreeSet<Cidr>>),
@@ -152,6 +153,9 @@ impl<K: Kernel> Worker<K> {
             }
             Command::SetHairpinMode(mode, now, reply) => {
                 self.change(reply, |engine| engine.set_hairpin_mode(mode, now))
+            }
+            Command::SetLimits(key, change, reply) => {
+                answer(reply, self.engine.set_limits(&key, change));
             }
             Command::Ports(reply) => answer(reply, self.engine.ports()),
             Command::Measure(reply) => answer(reply, self.engine.measure()),

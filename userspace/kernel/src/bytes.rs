@@ -98,6 +98,14 @@ pub(crate) fn is_published(flags: u32) -> bool {
     flags & EndpointFlags::PUBLISHED != 0
 }
 
+pub(crate) fn limited(limited: bool) -> u32 {
+    if limited { EndpointFlags::LIMITED } else { 0 }
+}
+
+pub(crate) fn is_limited(flags: u32) -> bool {
+    flags & EndpointFlags::LIMITED != 0
+}
+
 pub(crate) fn masquerades(flags: u32) -> bool {
     flags & (EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6) != 0
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use abi::{Counters, Direction, DropCount, DropReason};
+use abi::{Counters, Direction, DropCount, DropReason, Shaped};
 use aya::maps::{MapData, PerCpuArray};
 
 use crate::error::io_error;
@@ -18,7 +18,7 @@ pub(crate) fn measure(tables: &Tables) -> io::Result<Measured> {
     for entry in &tables.interfaces {
         let (_, interface) = entry.map_err(|error| io_error(&error))?;
         let slot = interface.0.pod;
-        measured.pods.insert(slot, pod(&tables.counters, slot)?);
+        measured.pods.insert(slot, pod(tables, slot)?);
     }
     for reason in DropReason::ALL {
         let total = sum(&tables.drops, reason as u32, |total: DropCount, one| {
@@ -46,12 +46,28 @@ fn flow_entries(tables: &Tables) -> io::Result<u32> {
     Ok(counted.max(u32::try_from(swept.0.kept).unwrap_or(u32::MAX)))
 }
 
-fn pod(table: &PerCpuArray<MapData, Wire<Counters>>, slot: u32) -> io::Result<PodCounters> {
-    let of = |direction| sum(table, slot * 2 + direction as u32, add);
+fn pod(tables: &Tables, slot: u32) -> io::Result<PodCounters> {
+    let of = |direction| sum(&tables.counters, slot * 2 + direction as u32, add);
+    let shaped = |direction| sum(&tables.shaped, slot * 2 + direction as u32, add_shaped);
     Ok(PodCounters {
         egress: of(Direction::Egress)?,
         ingress: of(Direction::Ingress)?,
+        shaped_egress: shaped(Direction::Egress)?,
+        shaped_ingress: shaped(Direction::Ingress)?,
     })
+}
+
+fn add_shaped(total: Shaped, one: Shaped) -> Shaped {
+    Shaped {
+        passed_packets: total.passed_packets.wrapping_add(one.passed_packets),
+        passed_bytes: total.passed_bytes.wrapping_add(one.passed_bytes),
+        marked_packets: total.marked_packets.wrapping_add(one.marked_packets),
+        marked_bytes: total.marked_bytes.wrapping_add(one.marked_bytes),
+        delayed_packets: total.delayed_packets.wrapping_add(one.delayed_packets),
+        spared_packets: total.spared_packets.wrapping_add(one.spared_packets),
+        dropped_packets: total.dropped_packets.wrapping_add(one.dropped_packets),
+        dropped_bytes: total.dropped_bytes.wrapping_add(one.dropped_bytes),
+    }
 }
 
 fn add(total: Counters, one: Counters) -> Counters {

@@ -9,6 +9,7 @@ use nix::net::if_::{if_indextoname, if_nametoindex};
 use planner::{Entries, Entry, EntryKey, LinkRef};
 
 use crate::error::io_error;
+use crate::limits;
 use crate::tables::{Tables, Wire, prefix_key, present, removed, written};
 use crate::{batch, bytes};
 
@@ -24,8 +25,9 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
         (EntryKey::Pod(slot @ 1..), Entry::Pod { .. } | Entry::FreePod { .. }) => {
             written(tables.pods.set(*slot, Wire(pod(entry)?), ANY))
         }
-        (EntryKey::Interface(link), Entry::Interface { slot }) => {
-            let value = Wire(abi::Interface { pod: *slot });
+        (EntryKey::Limit(slot @ 1..), Entry::Limit { .. }) => limits::put(tables, *slot, entry),
+        (EntryKey::Interface(link), Entry::Interface { slot, limited }) => {
+            let value = Wire(interface(*slot, *limited));
             written(tables.interfaces.insert(index(link)?, value, ANY))
         }
         (EntryKey::Endpoint(address), Entry::Endpoint { .. }) => {
@@ -111,6 +113,7 @@ pub(crate) fn remove(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
             written(tables.pods.set(*slot, Wire(abi::Pod::default()), ANY))
         }
         EntryKey::Pod(_) => Ok(()),
+        EntryKey::Limit(slot) => limits::remove(tables, *slot),
         EntryKey::Interface(link) => match existing_index(link)? {
             Some(index) => removed(tables.interfaces.remove(&index)),
             None => Ok(()),
@@ -154,14 +157,9 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
         Some(name) => LinkRef::Name(name.clone()),
         None => LinkRef::Gone(index),
     };
-    let mut entries = Entries::new();
-    for (slot, row) in batch::list(&tables.pods)? {
-        let entry = (slot != 0).then(|| pod_entry(&row.0, link)).flatten();
-        entries.extend(entry.map(|entry| (EntryKey::Pod(slot), entry)));
-    }
+    let mut entries = pods(tables, link)?;
     for (index, value) in batch::list(&tables.interfaces)? {
-        let entry = Entry::Interface { slot: value.0.pod };
-        entries.insert(EntryKey::Interface(link(index)), entry);
+        entries.insert(EntryKey::Interface(link(index)), interface_entry(value.0));
     }
     for (address, value) in batch::list(&tables.endpoints)? {
         let key = EntryKey::Endpoint(bytes::ip(address.0));
@@ -210,6 +208,18 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
     Ok(entries)
 }
 
+/// The rows of the pod table that somebody has or had, and the limits in them.
+fn pods(tables: &Tables, link: impl Fn(u32) -> LinkRef) -> io::Result<Entries> {
+    let mut entries = Entries::new();
+    for (slot, row) in batch::list(&tables.pods)? {
+        // A row that nobody ever had has no limits either.
+        let entry = (slot != 0).then(|| pod_entry(&row.0, &link)).flatten();
+        entries.extend(entry.map(|entry| (EntryKey::Pod(slot), entry)));
+    }
+    entries.extend(limits::all(tables)?);
+    Ok(entries)
+}
+
 /// The entries that one attachment has, by their keys.
 pub(crate) fn of_attachment(tables: &Tables, attachment: &Attachment) -> io::Result<Entries> {
     let mut entries = Entries::new();
@@ -226,12 +236,13 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
             let row = present(tables.pods.get(slot, ANY))?;
             Ok(row.and_then(|row| pod_entry(&row.0, named)))
         }
+        EntryKey::Limit(slot) => limits::find(tables, *slot),
         EntryKey::Interface(link) => {
             let Some(index) = existing_index(link)? else {
                 return Ok(None);
             };
             let value = present(tables.interfaces.get(&index, ANY))?;
-            Ok(value.map(|value| Entry::Interface { slot: value.0.pod }))
+            Ok(value.map(|value| interface_entry(value.0)))
         }
         EntryKey::Endpoint(address) => {
             let value = tables.endpoints.get(&Wire(bytes::address(*address)), ANY);
@@ -333,6 +344,20 @@ fn pod_entry(row: &abi::Pod, link: impl Fn(u32) -> LinkRef) -> Option<Entry> {
     })
 }
 
+fn interface(pod: u32, limited: bool) -> abi::Interface {
+    abi::Interface {
+        pod,
+        flags: bytes::limited(limited),
+    }
+}
+
+fn interface_entry(value: abi::Interface) -> Entry {
+    Entry::Interface {
+        slot: value.pod,
+        limited: bytes::is_limited(value.flags),
+    }
+}
+
 fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
     let Entry::Endpoint {
         slot,
@@ -341,6 +366,7 @@ fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
         mac,
         masquerade,
         published,
+        limited,
     } = entry
     else {
         return Err(mismatch());
@@ -349,7 +375,10 @@ fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
         pod: *slot,
         generation: *generation,
         interface: index(link)?,
-        flags: bytes::flags(*masquerade) | bytes::checked(false) | bytes::published(*published),
+        flags: bytes::flags(*masquerade)
+            | bytes::checked(false)
+            | bytes::published(*published)
+            | bytes::limited(*limited),
         mac: bytes::mac(*mac),
         reserved: 0,
     })
@@ -363,6 +392,7 @@ fn endpoint_entry(value: &abi::Endpoint, link: impl Fn(u32) -> LinkRef) -> Entry
         mac: bytes::model_mac(value.mac),
         masquerade: bytes::masquerades(value.flags),
         published: bytes::is_published(value.flags),
+        limited: bytes::is_limited(value.flags),
     }
 }
 
@@ -414,7 +444,7 @@ fn network(entry: &Entry) -> io::Result<abi::Network> {
     })
 }
 
-fn mismatch() -> io::Error {
+pub(crate) fn mismatch() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         "the table holds no such entry under such a key",

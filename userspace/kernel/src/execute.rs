@@ -122,7 +122,8 @@ fn dials(hook: SocketHook) -> bool {
         | SocketHook::Getpeername4
         | SocketHook::Getpeername6
         | SocketHook::Bind4
-        | SocketHook::Bind6 => false,
+        | SocketHook::Bind6
+        | SocketHook::Pace => false,
     }
 }
 

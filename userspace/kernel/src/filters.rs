@@ -31,7 +31,11 @@ const PRIORITY: u16 = 49_000;
 /// Never left to the kernel: that is how agents came to delete one another's filters.
 const HANDLE: TcHandle = TcHandle { major: 0, minor: 1 };
 
-const CLSACT: &str = "clsact";
+/// Where our filters are.
+pub(crate) const CLSACT: &str = "clsact";
+
+/// The queue that heeds the departure times of packets.
+pub(crate) const FQ: &str = "fq";
 
 /// `ETH_P_ALL` in network byte order.
 const ALL_PROTOCOLS: u32 = 0x0003_u16.to_be() as u32;
@@ -110,7 +114,7 @@ pub(crate) fn detach(netlink: &mut Netlink, index: u32, hook: Hook) -> io::Resul
 
 /// Detaches what was attached to uplinks, from whatever link has it.
 pub(crate) fn detach_from_uplinks(netlink: &mut Netlink) -> io::Result<()> {
-    let links: Vec<u32> = links_with_clsact(netlink)?.into_iter().collect();
+    let links: Vec<u32> = links_with(netlink, CLSACT)?.into_iter().collect();
     let attached = attached(netlink, &links)?;
     for (index, hooks) in links.into_iter().zip(attached) {
         for hook in hooks {
@@ -149,12 +153,12 @@ pub(crate) fn attached(netlink: &mut Netlink, links: &[u32]) -> io::Result<Vec<B
         .collect()
 }
 
-/// The links that have a clsact qdisc.
-pub(crate) fn links_with_clsact(netlink: &mut Netlink) -> io::Result<BTreeSet<u32>> {
+/// The links that have a qdisc of this kind.
+pub(crate) fn links_with(netlink: &mut Netlink, kind: &str) -> io::Result<BTreeSet<u32>> {
     let qdiscs = netlink.dump(&Message::GetQueueDiscipline(TcMessage::default()))?;
-    let clsact = TcAttribute::Kind(CLSACT.to_owned());
+    let kind = TcAttribute::Kind(kind.to_owned());
     let links = qdiscs.iter().filter_map(|message| match message {
-        Message::NewQueueDiscipline(qdisc) if qdisc.attributes.contains(&clsact) => {
+        Message::NewQueueDiscipline(qdisc) if qdisc.attributes.contains(&kind) => {
             Some(qdisc.header.index.cast_unsigned())
         }
         _ => None,

@@ -21,6 +21,7 @@ mod filters;
 mod flows;
 mod holders;
 mod host;
+mod limits;
 mod links;
 mod netfilter;
 mod netlink;
@@ -83,4 +84,8 @@ pub struct PodCounters {
     pub egress: abi::Counters,
     /// To the pod.
     pub ingress: abi::Counters,
+    /// From the pod, as far as it is limited.
+    pub shaped_egress: abi::Shaped,
+    /// To the pod, as far as it is limited.
+    pub shaped_ingress: abi::Shaped,
 }

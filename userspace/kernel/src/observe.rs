@@ -41,7 +41,10 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     let links = all_links(host)?;
     let names = links.iter().map(|(name, link)| (link.index, name.clone()));
     let names: BTreeMap<u32, IfName> = names.collect();
+    let with_fq = filters::links_with(&mut host.netlink, filters::FQ)
+        .attempt(|| "list the queues".to_owned())?;
     Ok(Observed {
+        heeds_departure: !with_fq.is_empty(),
         routes: routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?,
         sysctls: sysctls(wanted)?,
         entries: entries::all(&host.tables, &names)
@@ -82,7 +85,7 @@ fn all_links(host: &mut Host) -> Result<BTreeMap<IfName, Link>, Failed> {
     let own = all.iter_mut().map(|(_, link)| link);
     switching::observe(netlink, own).attempt(|| "list the VLANs".to_owned())?;
     // A link without clsact has no filter of ours: one question instead of two for each of them.
-    let with_clsact = filters::links_with_clsact(netlink).attempt(list)?;
+    let with_clsact = filters::links_with(netlink, filters::CLSACT).attempt(list)?;
     let asked: Vec<u32> = with_clsact.into_iter().collect();
     let attached = filters::attached(netlink, &asked).attempt(list)?;
     let attached: BTreeMap<u32, _> = asked.into_iter().zip(attached).collect();

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::programs::links::FdLink;
-use aya::programs::{CgroupAttachMode, CgroupSockAddr};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr, Program, ProgramError, ProgramFd, SockOps};
 use nix::errno::Errno;
 use planner::SocketHook;
 
@@ -126,7 +126,7 @@ impl Sockets {
 
     fn attach_to(&self, cgroup: &Cgroup, object: &mut Ebpf, hook: SocketHook) -> io::Result<()> {
         let pin = self.pin(hook);
-        let program = program(object, hook)?;
+        let mut program = program(object, hook)?;
         if let Some(link) = CgroupLink::open(&pin)? {
             let descriptor = program.fd().map_err(|error| io_error(&error))?;
             if link.linked()?.cgroup == cgroup.id {
@@ -139,10 +139,7 @@ impl Sockets {
             std::fs::remove_file(&pin)?;
             crash::point();
         }
-        let attached = program.attach(&cgroup.directory, CgroupAttachMode::Single);
-        let attached = attached.and_then(|id| program.take_link(id));
-        let attached = attached.map_err(|error| io_error(&error))?;
-        let attached = FdLink::try_from(attached).map_err(|error| io_error(&error))?;
+        let attached = program.attach(&cgroup.directory)?;
         crash::point();
         attached.pin(&pin).map_err(|error| io_error(&error))?;
         crash::point();
@@ -164,17 +161,61 @@ impl Sockets {
     }
 }
 
-fn program(object: &mut Ebpf, hook: SocketHook) -> io::Result<&mut CgroupSockAddr> {
-    let program = object.program_mut(hook.program()).ok_or(Errno::ENOENT)?;
-    program.try_into().map_err(|error| io_error(&error))
+/// A program of a type that cgroups take.
+enum OnCgroup<'a> {
+    /// Asked about an address.
+    Address(&'a mut CgroupSockAddr),
+    /// Asked about a connection.
+    Connection(&'a mut SockOps),
+}
+
+impl OnCgroup<'_> {
+    fn fd(&self) -> Result<&ProgramFd, ProgramError> {
+        match self {
+            Self::Address(program) => program.fd(),
+            Self::Connection(program) => program.fd(),
+        }
+    }
+
+    fn load(&mut self) -> Result<u32, ProgramError> {
+        let info = match self {
+            Self::Address(program) => program.load().and_then(|()| program.info()),
+            Self::Connection(program) => program.load().and_then(|()| program.info()),
+        };
+        Ok(info?.id())
+    }
+
+    fn attach(&mut self, cgroup: &File) -> io::Result<FdLink> {
+        let mode = CgroupAttachMode::Single;
+        let link = match self {
+            Self::Address(program) => {
+                let link = program.attach(cgroup, mode);
+                let link = link.and_then(|id| program.take_link(id));
+                FdLink::try_from(link.map_err(|error| io_error(&error))?)
+            }
+            Self::Connection(program) => {
+                let link = program.attach(cgroup, mode);
+                let link = link.and_then(|id| program.take_link(id));
+                FdLink::try_from(link.map_err(|error| io_error(&error))?)
+            }
+        };
+        link.map_err(|error| io_error(&error))
+    }
+}
+
+fn program(object: &mut Ebpf, hook: SocketHook) -> io::Result<OnCgroup<'_>> {
+    match object.program_mut(hook.program()) {
+        Some(Program::CgroupSockAddr(program)) => Ok(OnCgroup::Address(program)),
+        Some(Program::SockOps(program)) => Ok(OnCgroup::Connection(program)),
+        _ => Err(Errno::ENOENT.into()),
+    }
 }
 
 /// Loads a program; its id.
 fn load(object: &mut Ebpf, hook: SocketHook) -> io::Result<u32> {
-    let program = program(object, hook)?;
-    program.load().map_err(|error| io_error(&error))?;
-    let info = program.info().map_err(|error| io_error(&error))?;
-    Ok(info.id())
+    program(object, hook)?
+        .load()
+        .map_err(|error| io_error(&error))
 }
 
 #[cfg(test)]

@@ -395,13 +395,19 @@ fn an_entry_of_a_missing_link_is_refused() {
         let key = EntryKey::Interface(LinkRef::Name(link("none")));
         let put = Step::PutEntry {
             key: key.clone(),
-            entry: Entry::Interface { slot: 1 },
+            entry: Entry::Interface {
+                slot: 1,
+                limited: false,
+            },
             previous: None,
         };
         assert!(host.execute(&put).unwrap_err().is_gone());
         let remove = Step::RemoveEntry {
             key,
-            previous: Entry::Interface { slot: 1 },
+            previous: Entry::Interface {
+                slot: 1,
+                limited: false,
+            },
         };
         execute(&mut host, &[remove]);
     });

@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::{
-    Cidr, ContainerId, HostLink, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath, Network,
-    NetworkName, PortMapping, PortOptions,
+    Bandwidth, Cidr, ContainerId, HostLink, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath,
+    Network, NetworkName, PortMapping, PortOptions,
 };
 
 /// What makes an attachment unique: one container may be on several networks, or twice on one.
@@ -129,6 +129,8 @@ pub struct Intent {
     pub network: Network,
     /// Ports to publish.
     pub port_mappings: Vec<PortMapping>,
+    /// Limits of its traffic.
+    pub bandwidth: Bandwidth,
     /// Particular wishes.
     pub requested: Requested,
     /// The pod's name, when the runtime tells.
@@ -180,6 +182,8 @@ pub struct Attachment {
     pub routes: Vec<Route>,
     /// Published ports.
     pub port_mappings: Vec<PortMapping>,
+    /// Limits of its traffic.
+    pub bandwidth: Bandwidth,
     /// Whether flows to the outside get the uplink's address.
     pub masquerade: bool,
     /// Whether the bridge port sends frames back where they came from.

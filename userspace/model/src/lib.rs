@@ -7,6 +7,7 @@
 
 mod address;
 mod attachment;
+mod bandwidth;
 mod bridge_port;
 mod host_link;
 mod managed;
@@ -22,6 +23,7 @@ pub use attachment::{
     Adoption, Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested,
     Route, RouteOptions, State,
 };
+pub use bandwidth::{Bandwidth, Limit};
 pub use bridge_port::{BridgeOptions, PortOptions, PortVlans, VlanId};
 pub use host_link::HostLink;
 pub use managed::ManagedLink;

@@ -63,6 +63,7 @@ fn decide(
         addresses,
         routes: Vec::new(),
         port_mappings: Vec::new(),
+        bandwidth: model::Bandwidth::default(),
         masquerade: false,
         hairpin: link.hairpin,
         port: model::PortOptions::default(),

@@ -62,6 +62,7 @@ fn unseen_interface(attachment: &Attachment, observed: &Observed) -> Option<(Ent
     };
     let entry = Entry::Interface {
         slot: attachment.slot,
+        limited: !attachment.bandwidth.is_unlimited(),
     };
     (*generation == attachment.generation).then(|| (EntryKey::Interface(link.clone()), entry))
 }
@@ -79,11 +80,12 @@ fn belongs(attachment: &Attachment, observed: &Observed, key: &EntryKey, entry: 
             | Entry::Hostport {
                 slot, generation, ..
             },
-        ) => (*slot, *generation) == mine,
-        (EntryKey::Interface(LinkRef::Name(name)), Entry::Interface { slot }) => {
+        )
+        | (EntryKey::Limit(slot), Entry::Limit { generation, .. }) => (*slot, *generation) == mine,
+        (EntryKey::Interface(LinkRef::Name(name)), Entry::Interface { slot, .. }) => {
             name == attachment.host_link().name() && *slot == attachment.slot
         }
-        (EntryKey::Interface(LinkRef::Gone(_)), Entry::Interface { slot }) => {
+        (EntryKey::Interface(LinkRef::Gone(_)), Entry::Interface { slot, .. }) => {
             *slot == attachment.slot && owns_row(attachment, observed)
         }
         _ => false,

@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use model::{Cidr, IfName, InterfaceAddress, Mac, Protocol};
 
+use crate::Shape;
+
 /// A link that an entry speaks of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkRef {
@@ -30,6 +32,8 @@ impl fmt::Display for LinkRef {
 pub enum EntryKey {
     /// Row of the pod table.
     Pod(u32),
+    /// The limits of the pod in a row of the pod table.
+    Limit(u32),
     /// The pod of a host link.
     Interface(LinkRef),
     /// The pod of an address.
@@ -88,10 +92,21 @@ pub enum Entry {
         /// Generation of the last owner.
         generation: u32,
     },
+    /// The limits of a pod's traffic.
+    Limit {
+        /// To the pod.
+        ingress: Option<Shape>,
+        /// From the pod.
+        egress: Option<Shape>,
+        /// Generation.
+        generation: u32,
+    },
     /// The pod of a host link.
     Interface {
         /// Row of the pod table.
         slot: u32,
+        /// Whether traffic of the pod is limited.
+        limited: bool,
     },
     /// The pod of an address.
     Endpoint {
@@ -107,6 +122,8 @@ pub enum Entry {
         masquerade: bool,
         /// Whether ports of the node lead to the pod.
         published: bool,
+        /// Whether traffic of the pod is limited.
+        limited: bool,
     },
     /// The owner of a port of the node.
     Hostport {
@@ -180,6 +197,7 @@ impl EntryKey {
             | Self::Egress(link)
             | Self::Uplink(link) => link.is_gone(),
             Self::Pod(_)
+            | Self::Limit(_)
             | Self::Endpoint(_)
             | Self::Hostport { .. }
             | Self::Local(_)
@@ -196,6 +214,7 @@ impl Entry {
             Self::Pod { link, bridge, .. } => link.is_gone() || bridge.is_gone(),
             Self::Endpoint { link, .. } => link.is_gone(),
             Self::FreePod { .. }
+            | Self::Limit { .. }
             | Self::Interface { .. }
             | Self::Hostport { .. }
             | Self::Network { .. }
@@ -212,6 +231,7 @@ impl fmt::Display for EntryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod(slot) => write!(f, "pod {slot}"),
+            Self::Limit(slot) => write!(f, "limits of pod {slot}"),
             Self::Interface(link) => write!(f, "interface {link}"),
             Self::Endpoint(address) => write!(f, "endpoint {address}"),
             Self::Hostport {
@@ -243,7 +263,8 @@ impl fmt::Display for Entry {
         match self {
             Self::Pod { .. } => self.write_pod(f),
             Self::FreePod { generation } => write!(f, "free, last generation {generation}"),
-            Self::Interface { slot } => write!(f, "pod {slot}"),
+            Self::Limit { .. } => self.write_limit(f),
+            Self::Interface { slot, limited } => write!(f, "pod {slot}{}", limits(*limited)),
             Self::Endpoint {
                 slot,
                 generation,
@@ -251,12 +272,14 @@ impl fmt::Display for Entry {
                 mac,
                 masquerade,
                 published,
+                limited,
             } => {
+                let limited = limits(*limited);
                 let mode = masquerading(*masquerade);
                 let published = if *published { ", published" } else { "" };
                 write!(
                     f,
-                    "pod {slot} generation {generation}, {mac} behind {link}, {mode}{published}"
+                    "pod {slot} generation {generation}, {mac} behind {link}, {mode}{published}{limited}"
                 )
             }
             Self::Hostport {
@@ -330,6 +353,24 @@ impl Entry {
         f.write_str(duplicates.map_or("", |_| ", promiscuous"))
     }
 
+    fn write_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Limit {
+            ingress,
+            egress,
+            generation,
+        } = self
+        else {
+            return Ok(());
+        };
+        for (name, shape) in [("to", ingress), ("from", egress)] {
+            match shape {
+                Some(shape) => write!(f, "{name} it {shape}, ")?,
+                None => write!(f, "{name} it no limit, ")?,
+            }
+        }
+        write!(f, "generation {generation}")
+    }
+
     fn write_pod(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::Pod {
             v4,
@@ -365,6 +406,10 @@ fn write_from<T: fmt::Display>(
     f.write_str("from")?;
     let mut addresses = addresses.into_iter();
     addresses.try_for_each(|address| write!(f, " {address}"))
+}
+
+fn limits(on: bool) -> &'static str {
+    if on { ", limited" } else { "" }
 }
 
 fn masquerading(on: bool) -> &'static str {

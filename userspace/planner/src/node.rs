@@ -17,7 +17,7 @@ use crate::sysctl::{Families, forward};
 use crate::uplink::{self, Ours, UPLINK_HOOKS, is_link_local, uplinks};
 use crate::{
     BypassMode, Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records,
-    Refusal, Step, Switching, VlanMember, VlanStep,
+    Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep,
 };
 
 /// Ports that MASQUERADE may move a flow to: all that no system service has, as the kernel's MASQUERADE. Whatever else
@@ -54,6 +54,8 @@ pub struct NodeIntent {
     pub egress: BTreeMap<IfName, BTreeSet<IpAddr>>,
     /// When packets go past bridge and stack.
     pub bypass: BypassMode,
+    /// What is done for limits beyond enforcing them.
+    pub shaper: ShaperMode,
 }
 
 /// What is to be done about the node, and what cannot be.
@@ -373,7 +375,7 @@ fn flags(
     uplinks: &Entries,
     observed: &Observed,
 ) -> u32 {
-    let mut flags = 0;
+    let mut flags = intent.shaper.choose(observed).flags();
     if has_duplicates(networks) {
         flags |= abi::SettingsFlags::DUPLICATES;
     }
@@ -429,6 +431,7 @@ fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
         | EntryKey::Interface(_)
         | EntryKey::Endpoint(_)
         | EntryKey::Hostport { .. }
+        | EntryKey::Limit(_)
         | EntryKey::Settings => false,
     };
     let stale = present

@@ -60,6 +60,8 @@ pub struct Observed {
     /// Our programs that the node's cgroup can have, and whether it has them as they are now. One that this kernel does
     /// not take is missing, and so are all without a cgroup.
     pub socket_hooks: BTreeMap<SocketHook, bool>,
+    /// Whether a link's queue heeds the departure times of packets (`fq`).
+    pub heeds_departure: bool,
     /// Ports of the node that are held.
     pub held: HeldPorts,
     /// How many entries the flow table has room for; a flow is two.

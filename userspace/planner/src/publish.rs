@@ -1,4 +1,4 @@
-//! Other ports for an attachment that is there: what portmap does behind a bridge plugin.
+//! Other ports and limits for an attachment that is there: what portmap and bandwidth do behind a bridge plugin.
 //!
 //! Ports of the node are held before anything leads to them and let go of when nothing does any more, as in an ADD and a
 //! DEL. Knows nothing of chains.
@@ -27,17 +27,20 @@ pub fn with_ports(
     })
 }
 
-/// What to observe, so that the old ports and the new ones are seen.
+/// What to observe, so that the old ports and the new ones are seen, and limits where there are or will be any.
 pub fn with_both_ports(before: &Attachment, after: &Attachment) -> Attachment {
     let mut both = before.clone();
     let seen: BTreeSet<PortMapping> = before.port_mappings.iter().copied().collect();
     let new = after.port_mappings.iter();
     let new = new.filter(|mapping| !seen.contains(mapping));
     both.port_mappings.extend(new);
+    if both.bandwidth.is_unlimited() {
+        both.bandwidth = after.bandwidth;
+    }
     both
 }
 
-/// What makes `before` into `after`, which has other ports. `observed` is of [`with_both_ports`].
+/// What makes `before` into `after`, which has other ports or limits. `observed` is of [`with_both_ports`].
 pub fn plan_publish(before: &Attachment, after: &Attachment, observed: &Observed) -> Plan {
     let (old, new) = (attachment_entries(before), attachment_entries(after));
     let (old_claims, new_claims) = (attachment_claims(before), attachment_claims(after));

@@ -228,6 +228,7 @@ fn owned(records: &Records, findings: &BTreeMap<AttachmentKey, Finding>) -> BTre
 fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
     let of_pod = |entry: &Entry| match entry {
         Entry::Pod { .. }
+        | Entry::Limit { .. }
         | Entry::Interface { .. }
         | Entry::Endpoint { .. }
         | Entry::Hostport { .. } => true,

@@ -8,7 +8,7 @@ use abi::maps::programs;
 use crate::{Observed, Plan, Step};
 
 /// Which of our programs is asked about sockets of the node: what they connect to, send to, receive from, are told of
-/// and are bound to.
+/// and are bound to, and how fast they send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SocketHook {
     /// `connect4`.
@@ -31,11 +31,13 @@ pub enum SocketHook {
     Bind4,
     /// `bind6`.
     Bind6,
+    /// `pace`.
+    Pace,
 }
 
 impl SocketHook {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Connect4,
         Self::Connect6,
         Self::Sendmsg4,
@@ -46,6 +48,7 @@ impl SocketHook {
         Self::Getpeername6,
         Self::Bind4,
         Self::Bind6,
+        Self::Pace,
     ];
 
     /// Name of the program.
@@ -61,6 +64,7 @@ impl SocketHook {
             Self::Getpeername6 => programs::GETPEERNAME6,
             Self::Bind4 => programs::BIND4,
             Self::Bind6 => programs::BIND6,
+            Self::Pace => programs::PACE,
         }
     }
 }

@@ -7,9 +7,10 @@ use std::net::IpAddr;
 
 use model::{Attachment, PortMapping};
 
+use crate::shaping::limit_entry;
 use crate::{Entries, Entry, EntryKey, LinkRef};
 
-/// Every entry of `attachment`: its row of the pod table, its interface, its addresses, its ports.
+/// Every entry of `attachment`: its row of the pod table, its limits, its interface, its addresses, its ports.
 pub fn attachment_entries(attachment: &Attachment) -> Entries {
     let mut entries = hostport_entries(attachment);
     let link = LinkRef::Name(attachment.host_link().name().clone());
@@ -30,10 +31,12 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
                 && !attachment.addresses.is_empty(),
         },
     );
+    entries.extend(limit_entry(attachment));
     entries.insert(
         EntryKey::Interface(link.clone()),
         Entry::Interface {
             slot: attachment.slot,
+            limited: !attachment.bandwidth.is_unlimited(),
         },
     );
     for assigned in &attachment.addresses {
@@ -46,6 +49,7 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
                 mac: attachment.mac,
                 masquerade: attachment.masquerade,
                 published: !attachment.port_mappings.is_empty(),
+                limited: !attachment.bandwidth.is_unlimited(),
             },
         );
     }

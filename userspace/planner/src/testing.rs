@@ -59,6 +59,7 @@ pub(crate) fn intent(container: &str) -> Intent {
         key: key(container),
         netns: parse("/run/netns/a"),
         network: network(),
+        bandwidth: model::Bandwidth::default(),
         port_mappings: Vec::new(),
         requested: Requested::default(),
         pod: None,

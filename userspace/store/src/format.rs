@@ -3,14 +3,14 @@
 
 use std::fmt::Display;
 use std::net::IpAddr;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::str::FromStr;
 
 mod options;
 
 use model::{
-    Assigned, Attachment, AttachmentKey, HairpinMode, InterfaceAddress, Netns, Network, PodName,
-    PortMapping, Range, RangeError, RangeSet, Record, State,
+    Assigned, Attachment, AttachmentKey, Bandwidth, HairpinMode, InterfaceAddress, Limit, Netns,
+    Network, PodName, PortMapping, Range, RangeError, RangeSet, Record, State,
 };
 use options::{StoredOptions, StoredPortOptions, StoredRouteOptions};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -84,6 +84,9 @@ struct StoredAttachment {
     addresses: Vec<StoredAddress>,
     routes: Vec<StoredRoute>,
     port_mappings: Vec<StoredPort>,
+    /// Missing in records of agents that knew no limits.
+    #[serde(default, skip_serializing_if = "StoredBandwidth::is_unlimited")]
+    bandwidth: StoredBandwidth,
     masquerade: bool,
     hairpin: bool,
     #[serde(default, skip_serializing_if = "StoredPortOptions::is_usual")]
@@ -93,6 +96,27 @@ struct StoredAttachment {
     adopted: Option<Text<model::IfName>>,
     slot: u32,
     generation: u32,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct StoredBandwidth {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ingress: Option<StoredLimit>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    egress: Option<StoredLimit>,
+}
+
+impl StoredBandwidth {
+    fn is_unlimited(&self) -> bool {
+        self.ingress.is_none() && self.egress.is_none()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredLimit {
+    rate: NonZeroU64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    burst: Option<NonZeroU64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -206,6 +230,7 @@ impl From<&Attachment> for StoredAttachment {
             addresses: attachment.addresses.iter().map(Into::into).collect(),
             routes: attachment.routes.iter().map(Into::into).collect(),
             port_mappings: attachment.port_mappings.iter().map(Into::into).collect(),
+            bandwidth: attachment.bandwidth.into(),
             masquerade: attachment.masquerade,
             hairpin: attachment.hairpin,
             port: (&attachment.port).into(),
@@ -232,12 +257,39 @@ impl From<StoredAttachment> for Attachment {
             addresses: stored.addresses.into_iter().map(Into::into).collect(),
             routes: stored.routes.into_iter().map(Into::into).collect(),
             port_mappings: stored.port_mappings.into_iter().map(Into::into).collect(),
+            bandwidth: stored.bandwidth.into(),
             masquerade: stored.masquerade,
             hairpin: stored.hairpin,
             port: stored.port.into(),
             adopted: stored.adopted.map(|name| name.0),
             slot: stored.slot,
             generation: stored.generation,
+        }
+    }
+}
+
+impl From<Bandwidth> for StoredBandwidth {
+    fn from(bandwidth: Bandwidth) -> Self {
+        let limit = |limit: Limit| StoredLimit {
+            rate: limit.rate,
+            burst: limit.burst,
+        };
+        Self {
+            ingress: bandwidth.ingress.map(limit),
+            egress: bandwidth.egress.map(limit),
+        }
+    }
+}
+
+impl From<StoredBandwidth> for Bandwidth {
+    fn from(stored: StoredBandwidth) -> Self {
+        let limit = |stored: StoredLimit| Limit {
+            rate: stored.rate,
+            burst: stored.burst,
+        };
+        Self {
+            ingress: stored.ingress.map(limit),
+            egress: stored.egress.map(limit),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use model::{
-    Assigned, Attachment, HairpinMode, InterfaceAddress, Mac, Netns, PodName, PortMapping,
-    Protocol, Range, RangeSet, Route, State,
+    Assigned, Attachment, Bandwidth, HairpinMode, InterfaceAddress, Limit, Mac, Netns, PodName,
+    PortMapping, Protocol, Range, RangeSet, Route, State,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -51,6 +51,13 @@ fn record(container: u8, state: State) -> Record {
                 options: model::RouteOptions::default(),
             }],
             port_mappings: vec![mapping],
+            bandwidth: Bandwidth {
+                ingress: None,
+                egress: Some(Limit {
+                    rate: 1_000_000.try_into().unwrap(),
+                    burst: 64_000.try_into().ok(),
+                }),
+            },
             masquerade: true,
             hairpin: true,
             port: model::PortOptions::default(),
@@ -245,7 +252,8 @@ fn the_written_form_of_a_record_does_not_change_by_accident() {
         r#""addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"}],"#,
         r#""routes":[{"destination":"0.0.0.0/0","gateway":"10.1.0.1"}],"#,
         r#""port_mappings":[{"host_port":8080,"container_port":80,"protocol":"tcp","#,
-        r#""host_address":"192.0.2.7"}],"masquerade":true,"hairpin":true,"slot":5,"#,
+        r#""host_address":"192.0.2.7"}],"bandwidth":{"egress":{"rate":1000000,"burst":64000}},"#,
+        r#""masquerade":true,"hairpin":true,"slot":5,"#,
         r#""generation":77}}"#,
     );
     assert_eq!(String::from_utf8(written).unwrap(), expected);

@@ -6,7 +6,7 @@ use std::thread;
 use abi::{Direction, DropReason, Limit, TICKS};
 use proptest::prelude::*;
 
-use super::{Bucket as _, HUGE, Passage, admit};
+use super::{Bucket as _, HUGE, Passage, UNPACED, admit, pace_of, pace_with};
 use crate::outcome::Verdict;
 use crate::simulator::example::{INTERFACE, POD, mac, pod, remote, world};
 use crate::simulator::frame::{Body, Frame};
@@ -192,13 +192,13 @@ fn a_thin_flow_loses_nothing_beside_a_bulk_flow() {
 fn many_thin_flows_get_no_more_than_the_rate_and_leave_half_of_it() {
     let (bucket, limit) = (SharedBucket::default(), limit(1_000_000));
     let (mut bulk, mut all) = (0_u64, 0_u64);
-    for tenth in 0..600_000_u64 {
-        let now = START + tenth * SECOND / 10_000;
+    for tenth in 0..600_000_u32 {
+        let now = START + u64::from(tenth) * SECOND / 10_000;
         if passes(&bucket, &limit, now, 1_500, BULK) {
             bulk += 1_500;
             all += 1_500;
         }
-        let hash = (tenth as u32).wrapping_mul(0x9e37_79b9);
+        let hash = tenth.wrapping_mul(0x9e37_79b9);
         if passes(&bucket, &limit, now, 100, hash) {
             all += 100;
         }
@@ -251,7 +251,7 @@ fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() {
 
 fn limited(direction: Direction, rate: u64) -> Simulator {
     let mut world = world();
-    world.limits.insert((POD, direction), limit(rate));
+    world.limit(POD, direction, limit(rate));
     Simulator::new(world)
 }
 
@@ -273,6 +273,7 @@ fn both_directions_and_both_families_are_limited_and_counted() {
             let mut passed = 0_u64;
             while node.run(place, INTERFACE, &packet).0 == Verdict::Pass {
                 passed += 1;
+                assert!(passed < 1_000, "nothing is limited");
             }
             let last = node.run(place, INTERFACE, &packet).0;
             assert_eq!(last, Verdict::Drop(DropReason::RateLimit));
@@ -319,4 +320,31 @@ fn packets_beyond_a_quarter_of_the_burst_are_marked_and_told_when_to_depart() {
         (quarter..quarter + 900).contains(&after),
         "{after} of {quarter}"
     );
+}
+
+#[test]
+fn a_sender_is_paced_by_the_tighter_limit_on_its_way() {
+    let mut world = world();
+    let peer = crate::simulator::example::other_pod();
+    assert_eq!(pace_of(&world, &pod()[0], &peer[0]), UNPACED);
+    world.limit(POD, Direction::Egress, limit(80_000_000));
+    let slower = limit(8_000_000);
+    let other = crate::simulator::example::OTHER_POD;
+    world.limit(other, Direction::Ingress, slower);
+    assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), 9_600_000);
+    assert_eq!(pace_of(&world, &pod()[0], &peer[0]), 960_000);
+    assert_eq!(pace_of(&world, &pod()[1], &peer[1]), 950_000);
+    assert_eq!(pace_of(&world, &peer[0], &pod()[0]), UNPACED);
+    world.limit(POD, Direction::Egress, limit(1_000_000_000_000));
+    assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), UNPACED - 1);
+}
+
+/// What an application wants for itself is kept, and what we told it changes with the limit.
+#[test]
+fn a_pace_is_raised_and_lifted_only_where_it_is_ours() {
+    assert_eq!(pace_with(UNPACED, None, 1_000), 1_000);
+    assert_eq!(pace_with(1_000, Some(1_000), 2_000), 2_000);
+    assert_eq!(pace_with(1_000, Some(1_000), UNPACED), UNPACED);
+    assert_eq!(pace_with(500, None, 1_000), 500);
+    assert_eq!(pace_with(500, Some(1_000), 2_000), 500);
 }

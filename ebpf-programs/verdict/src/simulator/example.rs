@@ -1,8 +1,8 @@
 //! A node that tests start from: two pods, one uplink, some hostports, both families.
 
 use abi::{
-    Address, Endpoint, EndpointFlags, Hostport, HostportKey, Mac, Network, Pod, Port, PrefixClass,
-    PrefixKey, Source, Uplink, protocol,
+    Address, Endpoint, EndpointFlags, Hostport, HostportKey, Interface, Mac, Network, Pod, Port,
+    PrefixClass, PrefixKey, Source, Uplink, protocol,
 };
 
 use super::World;
@@ -136,7 +136,13 @@ fn add_pod(world: &mut World, slot: u32, addresses: &Both, mac: Mac, interface: 
         network: BRIDGE,
         ..Pod::default()
     };
-    world.interfaces.insert(interface, slot);
+    world.interfaces.insert(
+        interface,
+        Interface {
+            pod: slot,
+            flags: 0,
+        },
+    );
     for address in addresses {
         let endpoint = Endpoint {
             pod: slot,

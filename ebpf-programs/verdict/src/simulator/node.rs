@@ -2,7 +2,7 @@
 
 use abi::{
     Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
-    Hostport, HostportKey, Network, Pod, Seen, Settings, Tuple, Turn, Uplink,
+    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Turn, Uplink,
 };
 
 use super::World;
@@ -111,8 +111,8 @@ impl Node for World {
         self.pods.get(slot as usize)
     }
 
-    fn pod_of_interface(&self, interface: u32) -> Option<u32> {
-        self.interfaces.get(&interface).copied()
+    fn interface(&self, interface: u32) -> Option<&Interface> {
+        self.interfaces.get(&interface)
     }
 
     fn endpoint(&self, address: &Address) -> Option<&Endpoint> {

@@ -4,7 +4,7 @@ use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use abi::{Direction, FLOWS_OF_BUCKET, Limit, SettingsFlags, Shaped};
+use abi::{Direction, EndpointFlags, FLOWS_OF_BUCKET, Limit, SettingsFlags, Shaped};
 
 use super::World;
 use crate::packet::Packet as _;
@@ -87,6 +87,20 @@ impl Bucket for Arc<SharedBucket> {
 
     fn set_flow(&self, index: u32, at: u32) {
         (**self).set_flow(index, at);
+    }
+}
+
+impl World {
+    /// Limits a pod.
+    pub fn limit(&mut self, pod: u32, direction: Direction, limit: Limit) {
+        self.limits.insert((pod, direction), limit);
+        let interfaces = self.interfaces.values_mut();
+        for interface in interfaces.filter(|it| it.pod == pod) {
+            interface.flags |= EndpointFlags::LIMITED;
+        }
+        for endpoint in self.endpoints.values_mut().filter(|it| it.pod == pod) {
+            endpoint.flags |= EndpointFlags::LIMITED;
+        }
     }
 }
 

@@ -276,7 +276,7 @@ fn what_must_be_translated_leaves_by_open_uplinks_only() {
     let mut world = world();
     world.settings.flags |= SettingsFlags::GUARDED;
     let uplink = world.uplinks[&INTERFACE];
-    let own = world.interfaces.iter().find(|(_, slot)| **slot == POD);
+    let own = world.interfaces.iter().find(|(_, of)| of.pod == POD);
     let veth = *own.expect("the pod has a veth").0;
     let everybody = FAMILIES.map(|family| [remote()[family], friend()[family]]);
     for destination in everybody.into_iter().flatten() {

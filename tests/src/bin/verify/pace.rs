@@ -68,8 +68,8 @@ fn fill(loaded: &mut Ebpf, world: &World) -> Result<()> {
     for (slot, pod) in (0..).zip(&world.pods).filter(|(_, pod)| pod.interface != 0) {
         set::<64>(loaded, maps::PODS, slot, pod)?;
     }
-    for (interface, pod) in &world.interfaces {
-        insert::<4, 4>(loaded, maps::INTERFACES, interface, pod)?;
+    for (interface, of) in &world.interfaces {
+        insert::<4, 8>(loaded, maps::INTERFACES, interface, of)?;
     }
     for (address, endpoint) in &world.endpoints {
         insert::<16, 24>(loaded, maps::ENDPOINTS, address, endpoint)?;

@@ -1,5 +1,6 @@
 //! What chained plugins are asked for, as runtimes write it.
 
+use model::Bandwidth;
 use serde_json::{Value, json};
 
 use super::*;
@@ -125,17 +126,22 @@ fn ports_are_read_as_every_runtime_writes_them() {
 /// BEHAVIOURS R16
 #[test]
 fn rates_come_from_the_configuration_or_else_from_the_runtime() {
-    let rates =
-        |settings: Value| match add(Plugin::Bandwidth, &settings).map(|request| request.wish) {
-            Ok(Wish::Rates(rates)) => Ok((rates.ingress_rate, rates.egress_burst)),
-            Ok(other) => panic!("{other:?}"),
-            Err(error) => Err(error.msg),
-        };
-    let runtime = json!({ "bandwidth": { "IngressRate": 8, "IngressBurst": 9, "EgressRate": 1, "EgressBurst": 2 } });
-    assert_eq!(rates(json!({ "runtimeConfig": runtime })), Ok((8, 2)));
-    let own = json!({ "ingressRate": 5, "ingressBurst": 5, "runtimeConfig": runtime });
-    assert_eq!(rates(own), Ok((5, 0)));
-    assert_eq!(rates(json!({})), Ok((0, 0)));
+    let rates = |settings: Value| match add(Plugin::Bandwidth, &settings).map(|it| it.wish) {
+        Ok(Wish::Limits(asked)) => {
+            let Bandwidth { ingress, egress } = asked.bandwidth;
+            Ok([ingress, egress].map(|limit| limit.map_or(0, |limit| limit.rate.get())))
+        }
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error.msg),
+    };
+    let runtime = json!({ "bandwidth": { "IngressRate": 8000, "IngressBurst": 9, "EgressRate": 1000, "EgressBurst": 2 } });
+    assert_eq!(
+        rates(json!({ "runtimeConfig": runtime })),
+        Ok([8_000, 1_000])
+    );
+    let own = json!({ "ingressRate": 5000, "ingressBurst": 5, "runtimeConfig": runtime });
+    assert_eq!(rates(own), Ok([5_000, 0]));
+    assert_eq!(rates(json!({})), Ok([0, 0]));
     for (settings, words) in [
         (
             json!({ "ingressRate": 5 }),

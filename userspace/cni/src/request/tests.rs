@@ -159,50 +159,12 @@ fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
         ("conditionsV4", json!(["-s", "10.0.0.0/8"])),
         ("externalSetMarkChain", json!("KUBE-MARK-MASQ")),
         ("markMasqBit", json!(5)),
-        ("ingressRate", json!(1000)),
         ("unshapedSubnets", json!(["10.0.0.0/8"])),
     ] {
         let error = refusal(&with(key, value.clone()));
         assert_eq!(error.code, 2, "{key}");
         assert_eq!(error.msg, format!("unsupported field {key}: {value}"));
     }
-}
-
-/// BEHAVIOURS S6, R16: no pod runs unlimited because a limit was not understood.
-#[test]
-fn a_bandwidth_limit_is_refused_and_not_ignored() {
-    let config = with(
-        "runtimeConfig",
-        json!({"bandwidth": {"IngressRate": 1_000_000, "IngressBurst": 4_294_967_295_u32}}),
-    );
-    let error = refusal(&config);
-    assert_eq!(error.code, 2);
-    assert_eq!(
-        error.msg,
-        "unsupported field runtimeConfig.bandwidth.ingressRate: 1000000"
-    );
-}
-
-/// BEHAVIOURS K28
-#[test]
-fn a_limit_by_annotation_is_read_and_then_refused() {
-    let annotated = |value: &str| {
-        let annotations = json!({"kubernetes.io/egress-bandwidth": value, "other": "x"});
-        let runtime = json!({"io.kubernetes.cri.pod-annotations": annotations});
-        refusal(&with("runtimeConfig", runtime))
-    };
-    let limit = annotated("1.5M");
-    assert_eq!(limit.code, 2);
-    assert_eq!(
-        limit.msg,
-        "unsupported field kubernetes.io/egress-bandwidth: 1500000"
-    );
-    let small = annotated("10");
-    assert_eq!(small.code, 7);
-    assert_eq!(
-        small.msg,
-        "kubernetes.io/egress-bandwidth: resource is unreasonably small (< 1kbit)"
-    );
 }
 
 /// BEHAVIOURS B0.2, B3: what says what is so anyway, or nothing to us, is accepted.

@@ -89,6 +89,38 @@ fn two_features() -> Vec<FeatureView> {
     ]
 }
 
+fn two_networks() -> Vec<NetworkView> {
+    vec![
+        NetworkView {
+            name: "default".into(),
+            is_default: true,
+            bridge: "cbr0".into(),
+            mtu: Some(1500),
+            masquerade: true,
+            attachments: 2,
+            pools: vec![
+                PoolView {
+                    subnet: "10.244.0.0/24".into(),
+                    gateway: "10.244.0.1".into(),
+                    used: 2,
+                    total: 253,
+                },
+                PoolView {
+                    subnet: "fd00::/64".into(),
+                    gateway: "fd00::1".into(),
+                    used: 2,
+                    total: u64::MAX,
+                },
+            ],
+        },
+        NetworkView {
+            name: "nomad".into(),
+            bridge: "nomad".into(),
+            ..NetworkView::default()
+        },
+    ]
+}
+
 fn healthy() -> Status {
     Status {
         version: Version {
@@ -104,35 +136,13 @@ fn healthy() -> Status {
             active: false,
             rules: vec!["nftables: chain forward of table inet filter".to_owned()],
         },
-        networks: vec![
-            NetworkView {
-                name: "default".into(),
-                is_default: true,
-                bridge: "cbr0".into(),
-                mtu: Some(1500),
-                masquerade: true,
-                attachments: 2,
-                pools: vec![
-                    PoolView {
-                        subnet: "10.244.0.0/24".into(),
-                        gateway: "10.244.0.1".into(),
-                        used: 2,
-                        total: 253,
-                    },
-                    PoolView {
-                        subnet: "fd00::/64".into(),
-                        gateway: "fd00::1".into(),
-                        used: 2,
-                        total: u64::MAX,
-                    },
-                ],
-            },
-            NetworkView {
-                name: "nomad".into(),
-                bridge: "nomad".into(),
-                ..NetworkView::default()
-            },
-        ],
+        shaper: ShaperView {
+            mode: "auto".to_owned(),
+            chosen: "pace".to_owned(),
+            paces: true,
+            heeds_departure: false,
+        },
+        networks: two_networks(),
         uplinks: vec![UplinkView {
             name: "ens3".into(),
             mtu: 1500,

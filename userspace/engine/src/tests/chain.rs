@@ -37,6 +37,7 @@ fn serve(adoption: &Adoption, ports: &[u16]) -> Serve {
     Serve {
         adoption: adoption.clone(),
         port_mappings: ports.iter().map(|port| publish(*port)).collect(),
+        bandwidth: None,
         keys: vec![adoption.key.clone()],
     }
 }

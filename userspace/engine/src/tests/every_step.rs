@@ -9,6 +9,7 @@ const MANY: usize = 200;
 fn wish(node: &Node, network: &Network) -> Intent {
     let mut intent = node.intent_on(network, "c1");
     intent.port_mappings = vec![publish(8080)];
+    intent.bandwidth.egress = Some(limit(1_000_000));
     intent
 }
 

@@ -113,6 +113,7 @@ impl World {
             .intent_on(&network, &format!("c{}", pod.container));
         intent.key = self.key(pod);
         intent.port_mappings = vec![publish(port(pod))];
+        intent.bandwidth.egress = Some(limit(1_000_000));
         intent
     }
 
@@ -236,7 +237,7 @@ impl World {
             EntryKey::Pod(_) => kind == 0,
             EntryKey::Interface(_) => kind == 1,
             EntryKey::Endpoint(_) => kind == 2,
-            EntryKey::Hostport { .. } => kind == 3,
+            EntryKey::Hostport { .. } | EntryKey::Limit(_) => kind == 3,
             EntryKey::Network(_)
             | EntryKey::Egress(_)
             | EntryKey::Uplink(_)

@@ -60,6 +60,7 @@ fn run_held(is_held: fn(&Step) -> bool) -> Running {
         egress: BTreeSet::new(),
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
+        shaper: planner::ShaperMode::Auto,
         boot_id: "this boot".to_owned(),
     };
     let (permits, waiting) = channel();

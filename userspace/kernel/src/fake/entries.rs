@@ -78,7 +78,7 @@ impl World {
 
     fn check_room(&self, key: &EntryKey) -> Result<(), Errno> {
         let (capacity, full) = match key {
-            EntryKey::Pod(slot) => {
+            EntryKey::Pod(slot) | EntryKey::Limit(slot) => {
                 let inside = *slot != 0 && *slot < maps::PODS_CAPACITY;
                 return if inside { Ok(()) } else { Err(Errno::E2BIG) };
             }
@@ -112,6 +112,7 @@ impl World {
 fn fits(key: &EntryKey, entry: &Entry) -> Result<(), Errno> {
     let fits = match key {
         EntryKey::Pod(_) => matches!(entry, Entry::Pod { .. } | Entry::FreePod { .. }),
+        EntryKey::Limit(_) => matches!(entry, Entry::Limit { .. }),
         EntryKey::Interface(_) => matches!(entry, Entry::Interface { .. }),
         EntryKey::Endpoint(_) => matches!(entry, Entry::Endpoint { .. }),
         EntryKey::Hostport { .. } => matches!(entry, Entry::Hostport { .. }),
@@ -137,6 +138,7 @@ fn key_with(
         EntryKey::Egress(named) => EntryKey::Egress(link(named)?),
         EntryKey::Uplink(named) => EntryKey::Uplink(link(named)?),
         EntryKey::Pod(_)
+        | EntryKey::Limit(_)
         | EntryKey::Endpoint(_)
         | EntryKey::Hostport { .. }
         | EntryKey::Local(_)
@@ -157,6 +159,7 @@ fn entry_with(
         }
         Entry::Endpoint { link, .. } => *link = resolve(link)?,
         Entry::FreePod { .. }
+        | Entry::Limit { .. }
         | Entry::Interface { .. }
         | Entry::Hostport { .. }
         | Entry::Network { .. }

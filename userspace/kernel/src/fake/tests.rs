@@ -108,6 +108,7 @@ impl Node {
             netns: parse(&netns_of(container)),
             network: self.intent.networks[0].clone(),
             port_mappings: ports.iter().map(port).collect(),
+            bandwidth: model::Bandwidth::default(),
             requested: Requested::default(),
             pod: None,
         }
@@ -435,7 +436,10 @@ fn what_speaks_of_a_link_that_is_not_there_fails_with_enodev() {
         },
         Step::PutEntry {
             key: EntryKey::Interface(LinkRef::Name(nowhere())),
-            entry: Entry::Interface { slot: 1 },
+            entry: Entry::Interface {
+                slot: 1,
+                limited: false,
+            },
             previous: None,
         },
     ];

@@ -109,6 +109,7 @@ fn links_of_key(key: &mut EntryKey) -> Option<&mut LinkRef> {
         | EntryKey::Egress(link)
         | EntryKey::Uplink(link) => Some(link),
         EntryKey::Pod(_)
+        | EntryKey::Limit(_)
         | EntryKey::Endpoint(_)
         | EntryKey::Hostport { .. }
         | EntryKey::Local(_)
@@ -122,6 +123,7 @@ fn links_of_entry(entry: &mut Entry) -> Vec<&mut LinkRef> {
         Entry::Pod { link, bridge, .. } => vec![link, bridge],
         Entry::Endpoint { link, .. } => vec![link],
         Entry::FreePod { .. }
+        | Entry::Limit { .. }
         | Entry::Interface { .. }
         | Entry::Hostport { .. }
         | Entry::Network { .. }

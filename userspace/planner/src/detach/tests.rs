@@ -60,7 +60,10 @@ fn an_entry_of_a_gone_link_is_ours_as_long_as_its_row_is_nobody_elses() {
         let slot = attachment.slot;
         observed.entries.insert(
             EntryKey::Interface(LinkRef::Gone(9)),
-            Entry::Interface { slot },
+            Entry::Interface {
+                slot,
+                limited: false,
+            },
         );
         observed
             .entries

@@ -123,7 +123,10 @@ fn entries_of_nobody_are_removed() {
     let free = (EntryKey::Pod(8), Entry::FreePod { generation: 3 });
     let gone = (
         EntryKey::Interface(LinkRef::Gone(5)),
-        Entry::Interface { slot: 8 },
+        Entry::Interface {
+            slot: 8,
+            limited: false,
+        },
     );
     let local = (EntryKey::Local(parse("192.0.2.10")), Entry::Local);
     observed.entries.extend([free, gone, local]);

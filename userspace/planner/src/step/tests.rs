@@ -62,8 +62,14 @@ fn undoing_twice_is_doing() {
 fn an_overwritten_entry_comes_back() {
     let step = Step::PutEntry {
         key: EntryKey::Interface(LinkRef::Name(parse("veth00000000"))),
-        entry: Entry::Interface { slot: 2 },
-        previous: Some(Entry::Interface { slot: 1 }),
+        entry: Entry::Interface {
+            slot: 2,
+            limited: false,
+        },
+        previous: Some(Entry::Interface {
+            slot: 1,
+            limited: false,
+        }),
     };
     assert_eq!(
         undone(&step).unwrap(),
@@ -99,7 +105,10 @@ fn a_row_of_the_pod_table_never_forgets_a_generation() {
 fn what_spoke_of_a_link_that_is_gone_does_not_come_back() {
     let step = Step::RemoveEntry {
         key: EntryKey::Uplink(LinkRef::Gone(9)),
-        previous: Entry::Interface { slot: 1 },
+        previous: Entry::Interface {
+            slot: 1,
+            limited: false,
+        },
     };
     assert_eq!(undone(&step), None);
 }

@@ -122,6 +122,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             non_masquerade: prefixes.into_iter().map(parse).collect(),
             egress: std::collections::BTreeMap::new(),
             bypass: planner::BypassMode::Auto,
+            shaper: planner::ShaperMode::Auto,
         };
         Node::new(fake, intent)
     })
@@ -192,6 +193,7 @@ fn interfere(fake: &Fake, pods: &[Attachment], what: &Interference) {
                 mac: parse("02:00:00:00:00:01"),
                 masquerade: true,
                 published: false,
+                limited: false,
             };
             fake.put_entry(&key, &entry);
         }

@@ -1,0 +1,359 @@
+//! Limits of pods: what arrives in the other namespace, counted where the limit is so slow that time hardly matters,
+//! and measured over seconds only where a rate is the promise.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, ping, until};
+use serde_json::{Value, json};
+
+const PORT: u16 = 7000;
+/// Payload of a datagram.
+const PAYLOAD: usize = 1_372;
+/// What a datagram counts: with the headers of IPv4 and UDP.
+const WEIGHT: usize = PAYLOAD + 28;
+/// Bytes that pass at once by any slow limit, and the datagrams that these are.
+const BURST: usize = (64 << 10) + 1_500;
+const BURST_DATAGRAMS: usize = BURST / WEIGHT;
+/// Datagrams that the flood of a counting test has: many bursts.
+const FLOOD: usize = 400;
+/// Datagrams of a flow that nobody has heard of: it may be one that asks for little, until it has asked for more.
+const SPARED: usize = 4;
+/// containerd's burst where nobody has asked for one (BEHAVIOURS C1).
+const CONTAINERD: u64 = 4_294_967_295;
+
+/// A pod that is limited as containerd would ask for it, in bits per second; 0 for no limit.
+fn limited(sandbox: &Sandbox, name: &str, ingress: u64, egress: u64) -> Result<Pod> {
+    let burst = |rate| if rate == 0 { 0 } else { CONTAINERD };
+    let bandwidth = json!({
+        "ingressRate": ingress, "ingressBurst": burst(ingress),
+        "egressRate": egress, "egressBurst": burst(egress),
+    });
+    let config = Config::new("1.0.0").with("runtimeConfig", json!({ "bandwidth": bandwidth }));
+    let mut pod = sandbox.pod(name)?;
+    pod.add_with(config)?;
+    Ok(pod)
+}
+
+/// A socket of `to` that hears datagrams at `at`.
+fn hear(to: &Machine, at: SocketAddr) -> Result<UdpSocket> {
+    let inbox = to.run(|| UdpSocket::bind(at))?;
+    inbox.set_read_timeout(Some(Duration::from_millis(300)))?;
+    socket2::SockRef::from(&inbox).set_recv_buffer_size(1 << 20)?;
+    Ok(inbox)
+}
+
+fn outbox(from: &Machine, to: SocketAddr) -> Result<UdpSocket> {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let outbox = from.run(|| UdpSocket::bind(any))?;
+    outbox.connect(to)?;
+    Ok(outbox)
+}
+
+/// Sends many datagrams at once, and tells how many arrive.
+fn flood(from: &Machine, to: SocketAddr, receiver: &Machine, at: SocketAddr) -> Result<usize> {
+    let (inbox, outbox) = (hear(receiver, at)?, outbox(from, to)?);
+    for _ in 0..FLOOD {
+        // A full queue of the sender is a datagram that was not sent; there are enough.
+        let _ = outbox.send(&[7; PAYLOAD]);
+    }
+    let mut arrived = 0;
+    let mut buffer = [0; 2_048];
+    while inbox.recv(&mut buffer).is_ok() {
+        arrived += 1;
+    }
+    Ok(arrived)
+}
+
+fn is_burst(arrived: usize) -> Result<()> {
+    // The debt lets one more pass; at 1 kbit/s the time of the test adds none.
+    let expected = BURST_DATAGRAMS..=BURST_DATAGRAMS + 2;
+    ensure!(
+        expected.contains(&arrived),
+        "{arrived} arrived, and not {expected:?}"
+    );
+    Ok(())
+}
+
+fn at(address: IpAddr) -> SocketAddr {
+    SocketAddr::new(address, PORT)
+}
+
+/// The limits of a pod, as the API shows them.
+fn shown(agent: &Agent, pod: &Pod) -> Result<Value> {
+    let views = agent.get(&format!("/v1/attachments/{}", pod.id()))?;
+    Ok(views[0]["bandwidth"].clone())
+}
+
+/// BEHAVIOURS R16, K28, k8s #48727: both directions, both families.
+#[test]
+fn a_slow_pod_gets_its_burst_and_no_more_in_either_direction_and_family() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    for (number, world) in WORLD.into_iter().enumerate() {
+        let pod = limited(&sandbox, &format!("slow{number}"), 1_000, 1_000)?;
+        let own = at(pod.address(world)?);
+        is_burst(flood(&pod.machine, at(world), &sandbox.world, at(world))?)?;
+        is_burst(flood(&sandbox.node, own, &pod.machine, own)?)?;
+        pod.check()?.success()?;
+
+        let limits = shown(&agent, &pod)?;
+        for direction in ["ingress", "egress"] {
+            let limit = &limits[direction];
+            ensure!(limit["rate"] == 1_000 && limit["burst"] == BURST, "{limit}");
+            let dropped = limit["dropped_packets"].as_u64().unwrap_or(0);
+            ensure!(dropped > 300, "{limit}");
+        }
+    }
+    let counters = agent.get("/v1/counters")?;
+    ensure!(
+        counters["drops"]["rate-limit"].as_u64() > Some(1_000),
+        "{counters}"
+    );
+    Ok(())
+}
+
+/// BEHAVIOURS K29, cilium #15824: pods of one node are limited too, by the bridge, past it, and by hostports.
+#[test]
+fn a_pod_is_limited_for_its_neighbours_as_well_whatever_way_they_take() -> Result<()> {
+    for bypass in ["never", "always"] {
+        let sandbox = Sandbox::new()?;
+        let agent = Agent::start(&sandbox.node, &["--bypass-netfilter", bypass])?;
+        let mut client = sandbox.pod("client")?;
+        client.add()?;
+        let direct = limited(&sandbox, "direct", 1_000, 0)?;
+        let to = at(direct.address(WORLD[0])?);
+        is_burst(flood(&client.machine, to, &direct.machine, to)?)?;
+
+        let published = limited_with_port(&sandbox)?;
+        let to = SocketAddr::new(NODE[0], 8080);
+        let own = at(published.address(WORLD[0])?);
+        is_burst(flood(&client.machine, to, &published.machine, own)?)?;
+        let limits = shown(&agent, &published)?;
+        ensure!(
+            limits["ingress"]["dropped_packets"].as_u64() > Some(300),
+            "{limits}"
+        );
+    }
+    Ok(())
+}
+
+fn limited_with_port(sandbox: &Sandbox) -> Result<Pod> {
+    let mapping = Mapping {
+        host: 8080,
+        container: PORT,
+        protocol: "udp",
+    };
+    let config = Config::new("1.0.0").publish(&[mapping]);
+    let config = config
+        .with("ingressRate", json!(1_000))
+        .with("ingressBurst", json!(8_000));
+    let mut pod = sandbox.pod("published")?;
+    pod.add_with(config)?;
+    Ok(pod)
+}
+
+/// Who is root in a pod may do there what they like: the limit is not there.
+#[test]
+fn root_in_its_namespace_cannot_escape() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = limited(&sandbox, "sly", 0, 1_000)?;
+    for line in [
+        "ip link set eth0 txqueuelen 100000",
+        "tc qdisc add dev eth0 clsact",
+        "tc qdisc del dev eth0 clsact",
+        "ethtool -K eth0 tso off gso off",
+        "ip address add 10.244.1.200/24 dev eth0",
+        "sysctl -q -w net.core.wmem_max=100000000",
+    ] {
+        // Some of it the kernel refuses, which is as good.
+        let _ = pod.machine.call(line);
+    }
+    let world = at(WORLD[0]);
+    is_burst(flood(&pod.machine, world, &sandbox.world, world)?)?;
+    // Nor by another address, another protocol or many flows.
+    ensure!(flood(&pod.machine, at(WORLD[1]), &sandbox.world, at(WORLD[1]))? <= SPARED);
+    ensure!(flood(&pod.machine, world, &sandbox.world, world)? <= SPARED);
+    Ok(())
+}
+
+/// The limit is the datapath's: it needs no agent, and the next agent finds it.
+#[test]
+fn a_limit_outlives_the_agent_and_goes_with_its_pod() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let pod = limited(&sandbox, "limited", 0, 1_000)?;
+    agent.kill()?;
+    let world = at(WORLD[0]);
+    is_burst(flood(&pod.machine, world, &sandbox.world, world)?)?;
+    agent.restart()?;
+    pod.check()?.success()?;
+    let limits = shown(&agent, &pod)?;
+    ensure!(limits["egress"]["rate"] == 1_000, "{limits}");
+    // What was used up is not given again.
+    ensure!(flood(&pod.machine, world, &sandbox.world, world)? <= SPARED);
+
+    pod.del()?;
+    let mut next = sandbox.pod("next")?;
+    next.add()?;
+    let arrived = flood(&next.machine, world, &sandbox.world, world)?;
+    ensure!(arrived > FLOOD * 9 / 10, "{arrived} of {FLOOD}");
+    Ok(())
+}
+
+/// BEHAVIOURS (c) 4, calico #9145
+#[test]
+fn a_limit_changes_while_the_pod_runs_and_is_remembered() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    let world = at(WORLD[0]);
+    let told = agent.ctl(&format!("limit {} --egress 1k", pod.id()))?;
+    ensure!(told.contains("egress 1000"), "{told}");
+    is_burst(flood(&pod.machine, world, &sandbox.world, world)?)?;
+    agent.kill()?;
+    agent.restart()?;
+    ensure!(shown(&agent, &pod)?["egress"]["rate"] == 1_000);
+    pod.check()?.success()?;
+
+    let path = format!("/v1/attachments/{}/eth0/bandwidth", pod.id());
+    let now = agent.put(&path, r#"{"egress": "none", "ingress": "2M"}"#)?;
+    ensure!(
+        now == json!({"ingress": "2000000", "egress": "none"}),
+        "{now}"
+    );
+    let arrived = flood(&pod.machine, world, &sandbox.world, world)?;
+    ensure!(arrived > FLOOD * 9 / 10, "{arrived} of {FLOOD}");
+    for body in [
+        r#"{"egress": "fast"}"#,
+        r#"{"egress": "-1"}"#,
+        r#"{"egress": "2P"}"#,
+    ] {
+        ensure!(agent.put(&path, body).is_err(), "{body}");
+    }
+    ensure!(shown(&agent, &pod)?["egress"].is_null());
+    pod.check()?.success()
+}
+
+/// Bits per second that arrive over two seconds of twice the rate, once the burst is gone.
+fn rate(from: &Machine, receiver: &Machine, to: SocketAddr, offered: u64) -> Result<f64> {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let (inbox, outbox) = (hear(receiver, to)?, outbox(from, to)?);
+    let (warm, span) = (Duration::from_millis(1_200), Duration::from_secs(2));
+    let begin = Instant::now();
+    let end = begin + warm + span;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut sent = 0_u64;
+            while Instant::now() < end {
+                let due =
+                    offered / 8 * u64::try_from(begin.elapsed().as_millis()).unwrap_or(0) / 1_000;
+                while sent < due {
+                    let _ = outbox.send(&[7; PAYLOAD]);
+                    sent += WEIGHT as u64;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        });
+        let mut buffer = [0; 2_048];
+        let mut bytes = 0_u32;
+        while Instant::now() < end {
+            let heard = inbox.recv(&mut buffer).is_ok();
+            if heard && begin.elapsed() > warm && Instant::now() < end {
+                bytes += u32::try_from(WEIGHT)?;
+            }
+        }
+        Ok(f64::from(bytes) * 8.0 / span.as_secs_f64())
+    })
+}
+
+#[test]
+fn datagrams_at_twice_the_rate_arrive_at_the_rate() -> Result<()> {
+    const RATE: u64 = 8_000_000;
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let pod = limited(&sandbox, "pod", RATE, RATE)?;
+    let own = at(pod.address(WORLD[0])?);
+    let sent = rate(&pod.machine, &sandbox.world, at(WORLD[0]), 2 * RATE)?;
+    let received = rate(&sandbox.node, &pod.machine, own, 2 * RATE)?;
+    for (direction, measured) in [("from", sent), ("to", received)] {
+        let share = measured / 8_000_000.0;
+        ensure!(
+            (0.9..=1.1).contains(&share),
+            "{direction} the pod: {share:.3} of the rate"
+        );
+    }
+    Ok(())
+}
+
+/// A question that is lost beside a bulk flow waits for a retransmission: none is.
+#[test]
+fn questions_are_answered_beside_a_flood_of_the_same_pod() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let pod = limited(&sandbox, "busy", 2_000_000, 2_000_000)?;
+    let flood = outbox(&pod.machine, at(WORLD[0]))?;
+    let flooding = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while flooding.load(std::sync::atomic::Ordering::Relaxed) {
+                for _ in 0..20 {
+                    let _ = flood.send(&[7; PAYLOAD]);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let drops = || -> Result<u64> {
+            let limits = shown(&agent, &pod)?;
+            limits["egress"]["dropped_packets"]
+                .as_u64()
+                .context("no drops are shown")
+        };
+        let asked = until(
+            "the flood is limited",
+            || Ok((drops()? > 100).then_some(())),
+        )
+        // Every one of them must be answered.
+        .and_then(|()| {
+            pod.machine
+                .call(&format!("ping -n -q -c 100 -i 0.02 -W 3 {}", WORLD[0]))
+        });
+        flooding.store(false, std::sync::atomic::Ordering::Relaxed);
+        let printed = asked?;
+        ensure!(printed.contains(" 0% packet loss"), "{printed}");
+        let limits = shown(&agent, &pod)?;
+        ensure!(
+            limits["egress"]["spared_packets"].as_u64() > Some(50),
+            "{limits}"
+        );
+        ping(&pod.machine, WORLD[1], 3).map(drop)
+    })
+}
+
+/// BEHAVIOURS R16: nothing half-set.
+#[test]
+fn a_limit_that_is_none_fails_the_add_and_leaves_nothing() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let cases = [
+        (
+            json!({"ingressRate": 1_000_000}),
+            "if rate is set, burst must also be set",
+        ),
+        (json!({"egressRate": -5, "egressBurst": 1}), "negative"),
+        (
+            json!({"egressRate": 100, "egressBurst": 1}),
+            "unreasonably small",
+        ),
+        (
+            json!({"shapedSubnets": ["10.0.0.0/8"], "unshapedSubnets": ["10.0.0.0/9"]}),
+            "cannot be both specified",
+        ),
+    ];
+    for (number, (bandwidth, words)) in cases.into_iter().enumerate() {
+        let mut pod = sandbox.pod(&format!("refused{number}"))?;
+        let runtime = json!({ "bandwidth": bandwidth });
+        let config = Config::new("1.0.0").with("runtimeConfig", runtime);
+        let error = pod.add_with(config).err().context("the ADD must fail")?;
+        let told = format!("{error:#}");
+        ensure!(told.contains(words), "{told}");
+    }
+    ensure!(agent.get("/v1/attachments")? == json!([]));
+    Ok(())
+}

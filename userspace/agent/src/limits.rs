@@ -1,0 +1,132 @@
+//! Limits of a pod, over the API: texts become a change, and what holds becomes texts.
+
+use std::sync::Once;
+
+use api::{BandwidthSetting, BandwidthView, LimitView};
+use cni::{Asked, Error};
+use engine::{LimitChange, Wish};
+use kernel::PodCounters;
+use model::{Attachment, Bandwidth, Limit};
+use planner::Shape;
+
+use crate::failure::Failure;
+use crate::requests::{App, UNKNOWN_CONTAINER};
+
+/// What a rate says that limits nothing.
+const NONE: &str = "none";
+
+/// Told once: a runtime that makes a burst up once does it always.
+static PLACEHOLDER: Once = Once::new();
+
+/// Tells that a burst that the runtime made up is not used.
+pub(crate) fn note_placeholder(asked: Asked) {
+    if asked.placeholder {
+        PLACEHOLDER.call_once(|| {
+            tracing::info!(
+                "bursts that the runtime makes up give way to a quarter of a second of the rate"
+            );
+        });
+    }
+}
+
+impl App {
+    /// Sets the limits of a container's interface, and tells which it has now.
+    pub(crate) async fn set_limits(
+        &self,
+        id: &str,
+        ifname: &str,
+        wanted: &BandwidthSetting,
+    ) -> Result<BandwidthSetting, Failure> {
+        let change = LimitChange {
+            ingress: wish("ingress", wanted.ingress.as_deref())?,
+            egress: wish("egress", wanted.egress.as_deref())?,
+        };
+        let records = self.handle.attachments().await?;
+        let keys = records.into_iter().map(|record| record.attachment.key);
+        let is_it = |key: &model::AttachmentKey| {
+            key.container_id.as_str() == id && key.ifname.as_str() == ifname
+        };
+        let Some(key) = keys.into_iter().find(is_it) else {
+            let message = format!("no interface {ifname} of container {id:?} is on record");
+            return Err(Error::new(UNKNOWN_CONTAINER, message).into());
+        };
+        Ok(setting(self.handle.set_limits(key, change).await?))
+    }
+}
+
+/// What is to become of one direction.
+fn wish(direction: &str, text: Option<&str>) -> Result<Wish, Error> {
+    let Some(text) = text else {
+        return Ok(Wish::Keep);
+    };
+    if text == NONE {
+        return Ok(Wish::Lift);
+    }
+    let invalid = |why: String| Error::invalid_config(format!("{direction}: {why}"));
+    let rate = cni::rate(text).map_err(invalid)?;
+    let limit = |rate| Limit { rate, burst: None };
+    Ok(rate
+        .try_into()
+        .map_or(Wish::Lift, |rate| Wish::Limit(limit(rate))))
+}
+
+fn setting(bandwidth: Bandwidth) -> BandwidthSetting {
+    let text = |limit: Option<Limit>| match limit {
+        Some(limit) => Some(limit.rate.to_string()),
+        None => Some(NONE.to_owned()),
+    };
+    BandwidthSetting {
+        ingress: text(bandwidth.ingress),
+        egress: text(bandwidth.egress),
+    }
+}
+
+/// The limits of an attachment, with what they did when that could be read.
+pub(crate) fn view(attachment: &Attachment, counters: Option<&PodCounters>) -> BandwidthView {
+    let Bandwidth { ingress, egress } = attachment.bandwidth;
+    BandwidthView {
+        ingress: ingress.map(|limit| one(limit, counters.map(|both| &both.shaped_ingress))),
+        egress: egress.map(|limit| one(limit, counters.map(|both| &both.shaped_egress))),
+    }
+}
+
+fn one(limit: Limit, shaped: Option<&abi::Shaped>) -> LimitView {
+    let Shape { rate, burst } = Shape::of(limit);
+    let shaped = shaped.copied().unwrap_or_default();
+    LimitView {
+        rate,
+        burst,
+        passed_packets: shaped.passed_packets,
+        passed_bytes: shaped.passed_bytes,
+        marked_packets: shaped.marked_packets,
+        marked_bytes: shaped.marked_bytes,
+        delayed_packets: shaped.delayed_packets,
+        spared_packets: shaped.spared_packets,
+        dropped_packets: shaped.dropped_packets,
+        dropped_bytes: shaped.dropped_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_quantity_or_none_and_what_is_not_given_stays() {
+        assert_eq!(wish("ingress", None).unwrap(), Wish::Keep);
+        assert_eq!(wish("ingress", Some("none")).unwrap(), Wish::Lift);
+        let Wish::Limit(limit) = wish("ingress", Some("50M")).unwrap() else {
+            panic!("a rate is a limit");
+        };
+        assert_eq!((limit.rate.get(), limit.burst), (50_000_000, None));
+        for (text, words) in [
+            ("fast", "egress: \"fast\" is no quantity"),
+            ("0", "egress: resource is unreasonably small (< 1kbit)"),
+            ("-5M", "egress: resource is unreasonably small (< 1kbit)"),
+            ("2P", "egress: resource is unreasonably large (> 1Pbit)"),
+        ] {
+            let error = wish("egress", Some(text)).unwrap_err();
+            assert!(error.msg.contains(words), "{}", error.msg);
+        }
+    }
+}

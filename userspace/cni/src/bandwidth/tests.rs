@@ -1,0 +1,209 @@
+//! Quantities as Kubernetes reads them, and limits wherever they are written down.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::request::tests::add_with;
+
+/// BEHAVIOURS K28: k, M, G, T, P, Ki.., decimals, exponents; rounded up.
+#[test]
+fn quantities_are_read_as_kubernetes_reads_them() {
+    for (text, value) in [
+        ("1k", 1_000),
+        ("1000", 1_000),
+        ("10M", 10_000_000),
+        ("1.5G", 1_500_000_000),
+        (".5M", 500_000),
+        ("2.M", 2_000_000),
+        ("1Ki", 1_024),
+        ("1.5Mi", 1_572_864),
+        ("1e6", 1_000_000),
+        ("15E2", 1_500),
+        ("+3k", 3_000),
+        ("1000000m", 1_000),
+        ("1000001m", 1_001),
+        ("1.0000000000000000000000001k", 1_001),
+        ("1P", MOST),
+    ] {
+        assert_eq!(rate(text), Ok(value), "{text}");
+    }
+}
+
+/// BEHAVIOURS K28: 1k and 1P are within.
+#[test]
+fn bounds_are_kubenets_and_so_are_the_words() {
+    for text in ["999", "0", "-1M", "999.9n", "1e-400", "0.0001"] {
+        assert_eq!(
+            rate(text).unwrap_err(),
+            "resource is unreasonably small (< 1kbit)",
+            "{text}"
+        );
+    }
+    for text in [
+        "1000000000000001",
+        "2P",
+        "1E",
+        "1e400",
+        "9999999999999999999999Ei",
+    ] {
+        assert_eq!(
+            rate(text).unwrap_err(),
+            "resource is unreasonably large (> 1Pbit)",
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_quantity_is_refused() {
+    for text in [
+        "", "fast", "1Kb", "1 M", "1.2.3", ".", "-", "1e", "1e+", "k", "0x10", "1K",
+    ] {
+        let error = rate(text).unwrap_err();
+        assert!(error.contains("is no quantity"), "{text}: {error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_is_too_strange(text: String) {
+        let _either = rate(&text);
+    }
+
+    #[test]
+    fn whole_numbers_are_worth_themselves(value in LEAST..=MOST) {
+        prop_assert_eq!(rate(&value.to_string()), Ok(value));
+        prop_assert_eq!(rate(&format!("{value}000m")), Ok(value));
+        prop_assert_eq!(rate(&format!("{value}e0")), Ok(value));
+    }
+
+    /// Rounded up, whatever the last digits are.
+    #[test]
+    fn thousandths_round_up(value in LEAST * 1_000..MOST) {
+        prop_assert_eq!(rate(&format!("{value}m")), Ok(value.div_ceil(1_000)));
+    }
+
+    #[test]
+    fn binary_suffixes_are_powers_of_1024(value in 1_u64..1_000, power in 1_u32..=3) {
+        let suffix = ["Ki", "Mi", "Gi"][power as usize - 1];
+        prop_assert_eq!(rate(&format!("{value}{suffix}")), Ok(value << (10 * power)));
+    }
+}
+
+fn with(key: &str, value: Value) -> Value {
+    let mut config = json!({"name": "n", "cniVersion": "1.1.0"});
+    config[key] = value;
+    config
+}
+
+fn refusal(config: &Value) -> Error {
+    add_with(&config.to_string(), "").unwrap_err()
+}
+
+/// A rate, and the burst if there is one.
+type RateAndBurst = (u64, Option<u64>);
+
+fn limits_of(config: &Value) -> Result<[Option<RateAndBurst>; 2], Error> {
+    let bandwidth = add_with(&config.to_string(), "")?.wishes.limits.bandwidth;
+    let both = [bandwidth.ingress, bandwidth.egress];
+    Ok(both.map(|limit| limit.map(|limit| (limit.rate.get(), limit.burst.map(Into::into)))))
+}
+
+/// BEHAVIOURS R16: the configuration's own keys beat the runtime's, and those beat the annotations.
+#[test]
+fn limits_are_read_from_the_configuration_the_runtime_and_the_annotations() {
+    let annotations = json!({"kubernetes.io/egress-bandwidth": "1.5M", "other": "x"});
+    let mut config = with(
+        "runtimeConfig",
+        json!({"io.kubernetes.cri.pod-annotations": annotations}),
+    );
+    assert_eq!(limits_of(&config), Ok([None, Some((1_500_000, None))]));
+    config["runtimeConfig"]["bandwidth"] = json!({"ingressRate": 0, "ingressBurst": 0});
+    assert_eq!(limits_of(&config), Ok([None, Some((1_500_000, None))]));
+    config["runtimeConfig"]["bandwidth"] = json!({"IngressRate": 2_000_000, "IngressBurst": 8_000});
+    assert_eq!(
+        limits_of(&config),
+        Ok([Some((2_000_000, Some(8_000))), None])
+    );
+    config["egressRate"] = json!(3_000_000);
+    config["egressBurst"] = json!(4_000);
+    assert_eq!(
+        limits_of(&config),
+        Ok([None, Some((3_000_000, Some(4_000)))])
+    );
+}
+
+/// BEHAVIOURS C1, C5: what containerd and CRI-O send where nobody asked for a burst is no burst.
+#[test]
+fn a_burst_that_nobody_can_have_meant_is_left_out() {
+    for burst in [4_294_967_295_u64, (1 << 35) - 9, 32_000_000_000] {
+        let limits = json!({"bandwidth": {"egressRate": 1_000_000, "egressBurst": burst}});
+        let config = with("runtimeConfig", limits);
+        assert_eq!(
+            limits_of(&config),
+            Ok([None, Some((1_000_000, None))]),
+            "{burst}"
+        );
+        assert!(
+            add_with(&config.to_string(), "")
+                .unwrap()
+                .wishes
+                .limits
+                .placeholder
+        );
+    }
+}
+
+/// BEHAVIOURS R16, K28: the words are the bandwidth plugin's and kubenet's.
+#[test]
+fn limits_that_are_none_are_refused_by_their_key() {
+    for (limits, words) in [
+        (
+            json!({"ingressRate": 1_000_000}),
+            "ingressRate: if rate is set, burst must also be set",
+        ),
+        (
+            json!({"egressBurst": 8_000}),
+            "egressRate: if burst is set, rate must also be set",
+        ),
+        (
+            json!({"ingressRate": 1_000, "ingressBurst": 1_u64 << 35}),
+            "ingressRate: burst cannot be more than 4GB",
+        ),
+        (
+            json!({"ingressRate": 10, "ingressBurst": 8}),
+            "resource is unreasonably small (< 1kbit)",
+        ),
+        (
+            json!({"egressRate": 2_000_000_000_000_000_u64, "egressBurst": 8}),
+            "resource is unreasonably large (> 1Pbit)",
+        ),
+        (
+            json!({"egressRate": -1, "egressBurst": 8}),
+            "-1 is negative",
+        ),
+        (
+            json!({"shapedSubnets": ["10.0.0.0/8"], "unshapedSubnets": ["10.1.0.0/16"]}),
+            "unshapedSubnets and shapedSubnets cannot be both specified, one of them should be discarded",
+        ),
+    ] {
+        let own = refusal(&{
+            let mut config = json!({"name": "n", "cniVersion": "1.1.0"});
+            if let (Value::Object(config), Value::Object(limits)) = (&mut config, limits.clone()) {
+                config.extend(limits);
+            }
+            config
+        });
+        assert!(own.msg.contains(words), "{own:?}");
+        assert_eq!(own.code, 7, "{own:?}");
+        let runtime = refusal(&with("runtimeConfig", json!({"bandwidth": limits})));
+        assert!(runtime.msg.contains(words), "{runtime:?}");
+    }
+    let annotations = json!({"kubernetes.io/egress-bandwidth": "10"});
+    let runtime = json!({"io.kubernetes.cri.pod-annotations": annotations});
+    assert_eq!(
+        refusal(&with("runtimeConfig", runtime)).msg,
+        "kubernetes.io/egress-bandwidth: resource is unreasonably small (< 1kbit)"
+    );
+}

@@ -1,0 +1,106 @@
+//! Other limits for a pod that is attached.
+
+use ::model::Bandwidth;
+use kernel::fake::Errno;
+use planner::{Shape, Step};
+
+use super::*;
+use crate::{LimitChange, Wish};
+
+impl Node {
+    fn table(&self, slot: u32) -> Option<Entry> {
+        let entries = self.fake.snapshot().entries;
+        entries.get(&EntryKey::Limit(slot)).cloned()
+    }
+
+    fn recorded(&mut self, key: &AttachmentKey) -> Bandwidth {
+        let record = self.engine().store.get(key).cloned();
+        record.expect("it is on record").attachment.bandwidth
+    }
+}
+
+fn egress(rate: u64) -> LimitChange {
+    LimitChange {
+        egress: Wish::Limit(limit(rate)),
+        ..LimitChange::default()
+    }
+}
+
+/// BEHAVIOURS (c) 4, calico #9145: limits change while the pod runs.
+#[test]
+fn a_limit_is_set_changed_and_lifted_and_survives_the_agent() {
+    let mut node = Node::start();
+    let attachment = node.add(&node.intent("c1")).unwrap();
+    let (key, slot) = (attachment.key.clone(), attachment.slot);
+    assert_eq!(node.table(slot), None);
+
+    let now = node.engine().set_limits(&key, egress(1_000_000)).unwrap();
+    assert_eq!(now.egress, Some(limit(1_000_000)));
+    node.engine()
+        .set_limits(
+            &key,
+            LimitChange {
+                ingress: Wish::Limit(limit(2_000_000)),
+                egress: Wish::Keep,
+            },
+        )
+        .unwrap();
+    let expected = Entry::Limit {
+        ingress: Some(Shape::of(limit(2_000_000))),
+        egress: Some(Shape::of(limit(1_000_000))),
+        generation: attachment.generation,
+    };
+    assert_eq!(node.table(slot), Some(expected.clone()));
+
+    // An agent that comes back finds all well, and whoever clears the table is made up for.
+    assert!(node.restart().items.is_empty());
+    node.fake
+        .clear_entries(|key, _| matches!(key, EntryKey::Limit(_)));
+    node.engine().check(&key).unwrap_err();
+    node.engine().reconcile(NOW);
+    assert_eq!(node.table(slot), Some(expected));
+
+    let lift = LimitChange {
+        ingress: Wish::Lift,
+        egress: Wish::Lift,
+    };
+    assert!(node.engine().set_limits(&key, lift).unwrap().is_unlimited());
+    assert_eq!(node.table(slot), None);
+    node.engine().check(&key).unwrap();
+}
+
+/// A limit of the pod before is no limit of the pod after.
+#[test]
+fn a_limit_goes_with_its_pod() {
+    let mut node = Node::start();
+    let mut intent = node.intent("c1");
+    intent.bandwidth.ingress = Some(limit(1_000));
+    let attachment = node.add(&intent).unwrap();
+    assert!(node.table(attachment.slot).is_some());
+    node.engine().del(&attachment.key).unwrap();
+    assert_eq!(node.table(attachment.slot), None);
+}
+
+#[test]
+fn a_limit_that_the_kernel_refuses_is_not_half_set() {
+    let mut node = Node::start();
+    let attachment = node.add(&node.intent("c1")).unwrap();
+    let key = attachment.key.clone();
+    node.engine().set_limits(&key, egress(1_000_000)).unwrap();
+    let before = (node.table(attachment.slot), node.recorded(&key));
+    let puts = |step: &Step| matches!(step, Step::PutEntry { .. });
+    node.fake.fail_next(puts, Errno::EIO);
+    node.engine()
+        .set_limits(&key, egress(5_000_000))
+        .unwrap_err();
+    assert_eq!((node.table(attachment.slot), node.recorded(&key)), before);
+    node.engine().check(&key).unwrap();
+}
+
+#[test]
+fn nobody_is_limited_who_is_not_attached() {
+    let mut node = Node::start();
+    let key = node.intent("c1").key;
+    let error = node.engine().set_limits(&key, egress(1_000)).unwrap_err();
+    assert!(matches!(error, EngineError::Unknown(_)), "{error}");
+}
