@@ -155,6 +155,15 @@ impl Agent {
         get(&self.node, path)
     }
 
+    /// Whether it has found that the kernel has a feature of that name.
+    pub fn can(&self, feature: &str) -> Result<bool> {
+        let status = self.get("/v1/status")?;
+        let mut features = status["features"].as_array().into_iter().flatten();
+        let found = features.find(|it| it["name"] == feature);
+        let found = found.with_context(|| format!("the agent tells nothing of {feature}"))?;
+        Ok(found["available"] == true)
+    }
+
     /// `PUT` to its API: a JSON text, and the answer.
     pub fn put(&self, path: &str, body: &str) -> Result<Value> {
         let url = format!("http://viaduct{path}");

@@ -15,6 +15,9 @@ use crate::raw;
 /// `BPF_F_IPV6` of `bpf_l4_csum_replace`.
 const CHECKSUM_OF_IPV6: u64 = 0x80;
 
+/// `BPF_FIB_LOOKUP_MARK` of `bpf_fib_lookup`.
+const LOOKUP_BY_MARK: u64 = 1 << 5;
+
 /// One thing that not every kernel can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
@@ -33,6 +36,7 @@ pub struct Feature {
 pub(crate) struct Probed {
     tcx: io::Result<()>,
     checksum: io::Result<()>,
+    mark: io::Result<()>,
 }
 
 impl Probed {
@@ -41,6 +45,7 @@ impl Probed {
         Self {
             tcx: tcx(),
             checksum: checksum(),
+            mark: lookup_by_mark(),
         }
     }
 
@@ -72,7 +77,13 @@ impl Probed {
             "checksums that hardware has summed up stay right when IPv6 is translated",
             "hardware's checksums of translated IPv6 packets are not kept; the kernel sums up itself",
         );
-        vec![tcx, checksum, sockets(unavailable)]
+        let mark = feature(
+            "routes-by-mark",
+            &self.mark,
+            "routes by mark decide which address a pod's new flow gets",
+            "marks do not count where the address of a pod's new flow is chosen; rules by interface and prefix do",
+        );
+        vec![tcx, checksum, mark, sockets(unavailable)]
     }
 }
 
@@ -121,7 +132,21 @@ fn tcx() -> io::Result<()> {
 
 /// A flag that the helper does not know is an invalid argument, whatever the packet is.
 fn checksum() -> io::Result<()> {
-    let result = raw::run_classifier(&call_of_checksum_helper(CHECKSUM_OF_IPV6))?;
+    told(raw::run_classifier(&call_of_checksum_helper(
+        CHECKSUM_OF_IPV6,
+    ))?)
+}
+
+/// A kernel before 6.10 takes the flag for an invalid argument; a later one finds that there is no address family 0.
+fn lookup_by_mark() -> io::Result<()> {
+    match told(raw::run_classifier(&call_of_lookup_helper(LOOKUP_BY_MARK))?) {
+        Err(error) if is(&error, Errno::EAFNOSUPPORT) => Ok(()),
+        told => told,
+    }
+}
+
+/// What a helper has returned.
+fn told(result: i32) -> io::Result<()> {
     if result == 0 {
         Ok(())
     } else {
@@ -129,13 +154,18 @@ fn checksum() -> io::Result<()> {
     }
 }
 
-/// `return bpf_l4_csum_replace(packet, 16, 0, 0, flags)`, in the machine's words.
+const MOVE: u64 = 0xb7;
+const CALL: u64 = 0x85;
+const EXIT: u64 = 0x95;
+
+/// One instruction, in the machine's words.
+fn word(code: u64, registers: u64, value: u64) -> u64 {
+    code | registers << 8 | value << 32
+}
+
+/// `return bpf_l4_csum_replace(packet, 16, 0, 0, flags)`.
 fn call_of_checksum_helper(flags: u64) -> [u64; 6] {
-    const MOVE: u64 = 0xb7;
-    const CALL: u64 = 0x85;
-    const EXIT: u64 = 0x95;
     const L4_CSUM_REPLACE: u64 = 11;
-    let word = |code: u64, register: u64, value: u64| code | register << 8 | value << 32;
     [
         word(MOVE, 2, 16),
         word(MOVE, 3, 0),
@@ -144,6 +174,37 @@ fn call_of_checksum_helper(flags: u64) -> [u64; 6] {
         word(CALL, 0, L4_CSUM_REPLACE),
         word(EXIT, 0, 0),
     ]
+}
+
+/// `return bpf_fib_lookup(packet, &zeros, 64, flags)`.
+fn call_of_lookup_helper(flags: u64) -> Vec<u64> {
+    const FIB_LOOKUP: u64 = 69;
+    const STORE_8_BYTES: u64 = 0x7a;
+    const COPY: u64 = 0xbf;
+    const ADD: u64 = 0x07;
+    const FRAME: u64 = 10;
+    const LENGTH: i16 = 64;
+    let zero = |offset: i16| word(STORE_8_BYTES, FRAME | place(offset), 0);
+    let zeros = (1..=LENGTH / 8).map(|number| zero(-8 * number));
+    let call = [
+        word(COPY, 2 | FRAME << 4, 0),
+        word(ADD, 2, low_bits(-LENGTH)),
+        word(MOVE, 3, low_bits(LENGTH)),
+        word(MOVE, 4, flags),
+        word(CALL, 0, FIB_LOOKUP),
+        word(EXIT, 0, 0),
+    ];
+    zeros.chain(call).collect()
+}
+
+/// An instruction's offset, which stands above its registers.
+fn place(offset: i16) -> u64 {
+    u64::from(offset.cast_unsigned()) << 8
+}
+
+/// A number as the 32 bits of an instruction's value.
+fn low_bits(value: i16) -> u64 {
+    u64::from(i32::from(value).cast_unsigned())
 }
 
 #[cfg(test)]
@@ -155,6 +216,7 @@ mod tests {
         let probed = Probed {
             tcx: Err(Errno::EINVAL.into()),
             checksum: Ok(()),
+            mark: Ok(()),
         };
         assert!(!probed.has_tcx());
         assert_eq!(probed.checksum_flag(), CHECKSUM_OF_IPV6);
