@@ -137,7 +137,9 @@ fn a_node_without_an_agent_is_cleared_by_the_agents_program() -> Result<()> {
 fn what_others_have_changed_or_use_stays() -> Result<()> {
     let sandbox = node()?;
     let mut agent = Agent::start(&sandbox.node, &[])?;
-    sandbox.node.call("ip link add vm0 type dummy")?;
+    sandbox
+        .node
+        .call("ip link add vm0 type veth peer name vm1")?;
     sandbox.node.call("ip link set vm0 master cbr0")?;
     let told = agent.ctl("uninstall")?;
     ensure!(told.contains("bridge cbr0 has ports of others"), "{told}");

@@ -89,6 +89,17 @@ impl Socket {
     }
 }
 
+/// Removes what an agent that was killed has left of its socket; a file that is none is somebody else's.
+pub(crate) fn remove_stale(path: &Path) -> Result<()> {
+    for path in [path.with_extension("draft"), path.to_owned()] {
+        if fs::symlink_metadata(&path).is_ok_and(|file| file.file_type().is_socket()) {
+            refuse_if_taken(&path)?;
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
 fn refuse_if_taken(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

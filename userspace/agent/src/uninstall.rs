@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use engine::{Attached, Uninstalled};
 
 use crate::config::Config;
-use crate::start;
+use crate::{socket, start};
 
 /// What is removed when nobody has it open any more.
 #[derive(Clone, Debug)]
@@ -82,6 +82,7 @@ pub(crate) fn run(config: &Config, attached: Attached) -> Result<()> {
     let done = engine.uninstall(attached)?;
     drop(engine);
     belongings.remove().map_err(anyhow::Error::msg)?;
+    socket::remove_stale(&config.socket)?;
     if let Some(directory) = config.socket.parent() {
         remove_if_empty(directory)?;
     }
