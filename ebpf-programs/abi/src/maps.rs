@@ -2,6 +2,10 @@
 //!
 //! Names are the statics of the BPF object and the files under the pin directory (the kernel keeps 15 characters).
 
+/// Maps whose layout is not that of all versions before: by name, the ABI version that changed it last. Of an older version
+/// the next agent takes over the others, with all that is in them.
+pub const CHANGED: [(&str, u32); 0] = [];
+
 /// Flow table: hash, [`crate::Tuple`] → [`crate::Flow`], preallocated, never LRU: live flows are not evicted.
 pub const FLOWS: &str = "FLOWS";
 /// Entries of [`FLOWS`] unless the agent asks for another number; a flow is two.

@@ -72,6 +72,20 @@ pub enum OpenError {
         /// Where it is pinned.
         path: String,
     },
+    /// A newer agent has pinned its maps.
+    #[error(
+        "{} was pinned by a newer agent (ABI {found}, this one knows {known}): start that one, or remove \
+         everything with its `viaductd --uninstall`",
+        path.display()
+    )]
+    Newer {
+        /// Its ABI version.
+        found: u32,
+        /// Ours.
+        known: u32,
+        /// Where they are.
+        path: std::path::PathBuf,
+    },
     /// The BPF object lacks a map or a program.
     #[error("the BPF object has no {what} {name:?}")]
     Missing {

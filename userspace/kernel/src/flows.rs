@@ -12,6 +12,7 @@ use planner::FlowTable;
 use crate::ObserveError;
 use crate::batch;
 use crate::error::{Attempt as _, io_error};
+use crate::succession;
 use crate::tables::{Hash, Wire};
 
 /// Reads the flow table of an agent, running or not.
@@ -23,7 +24,7 @@ pub struct FlowReader {
 impl FlowReader {
     /// The table whose pins are below `bpffs`.
     pub fn new(bpffs: &Path) -> Self {
-        let version = format!("v{}", abi::ABI_VERSION);
+        let version = succession::directory(abi::ABI_VERSION);
         Self {
             pin: bpffs.join(version).join("maps").join(maps::FLOWS),
         }

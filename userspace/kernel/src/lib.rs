@@ -35,6 +35,7 @@ mod raw;
 mod removal;
 mod routes;
 mod sockets;
+mod succession;
 mod switching;
 mod sysctl;
 mod tables;

@@ -21,6 +21,7 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::filters;
 use crate::netlink::Netlink;
+use crate::succession;
 
 /// What a map has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -129,12 +130,14 @@ impl Pins {
     pub(crate) fn open(bpffs: &Path) -> Result<Self, OpenError> {
         mount_bpffs(bpffs)?;
         let pins = Self {
-            version: bpffs.join(format!("v{}", abi::ABI_VERSION)),
+            version: bpffs.join(succession::directory(abi::ABI_VERSION)),
             _lock: lock(bpffs)?,
         };
+        succession::refuse_newer(bpffs)?;
         for directory in [pins.maps(), pins.links()] {
             make(&directory).attempt(|| format!("create {}", directory.display()))?;
         }
+        succession::succeed(bpffs)?;
         Ok(pins)
     }
 
