@@ -38,6 +38,7 @@ pub struct Collected {
 impl<K: Kernel> Engine<K> {
     /// Removes what the runtime does not know, goes on through failures and tells everything.
     pub fn collect(&mut self, collect: &Collect) -> Collected {
+        let _gc = crash::verb("gc");
         let records = self.store.records().values();
         let unknown = records.filter(|record| collect.concerns(&record.attachment.key));
         let unknown: Vec<Record> = unknown.cloned().collect();

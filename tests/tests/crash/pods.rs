@@ -1,0 +1,298 @@
+//! Verbs that are about pods, and starts of the agent beside them.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::residue::assert_no_residue;
+use e2e::{
+    Agent, Answer, Call, Config, Drip, Mapping, NODE, Pod, Points, Residue, Sandbox, Verb, WORLD,
+    program,
+};
+use serde_json::{Value, json};
+
+use crate::table::Table;
+
+/// The bystander's port, and those of the pod that is tried.
+const UNTOUCHED: [Mapping; 1] = [Mapping {
+    host: 5353,
+    container: 53,
+    protocol: "udp",
+}];
+const TRIED: [Mapping; 2] = [
+    Mapping {
+        host: 8080,
+        container: 80,
+        protocol: "tcp",
+    },
+    Mapping {
+        host: 8081,
+        container: 81,
+        protocol: "udp",
+    },
+];
+
+/// A node with a pod that nobody touches, and one that is tried.
+struct Scene {
+    sandbox: Sandbox,
+    agent: Agent,
+    points: Points,
+    bystander: Pod,
+    pod: Pod,
+    /// Without a path, but not without a namespace: its links stay.
+    lost: Option<Pod>,
+    drips: Vec<Drip>,
+    /// Everything on the node without the pod that is tried.
+    without: Residue,
+}
+
+impl Scene {
+    fn new() -> Result<Self> {
+        let (sandbox, mut agent) = Sandbox::with_agent()?;
+        agent.terminate()?;
+        let points = Points::of(&sandbox.node, &mut agent)?;
+        agent.restart()?;
+        let mut bystander = sandbox.pod("bystander")?;
+        bystander.add_with(Config::new("1.1.0").publish(&UNTOUCHED))?;
+        let any = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let out = SocketAddr::new(WORLD[0], 7001);
+        let inward = SocketAddr::new(NODE[0], 5353);
+        let (inside, world) = (&bystander.machine, &sandbox.world);
+        let drips = vec![
+            Drip::start(
+                "from the bystander to the world",
+                (inside, out),
+                (world, any(7001)),
+            )?,
+            Drip::start(
+                "from the world to a port",
+                (world, inward),
+                (inside, any(53)),
+            )?,
+        ];
+        let pod = sandbox.pod("pod")?;
+        let without = Residue::of(&sandbox.node, &[])?;
+        Ok(Self {
+            sandbox,
+            agent,
+            points,
+            bystander,
+            pod,
+            lost: None,
+            drips,
+            without,
+        })
+    }
+
+    fn add(&mut self) -> Result<()> {
+        self.pod
+            .add_with(Config::new("1.1.0").publish(&TRIED))
+            .map(drop)
+    }
+
+    /// The agent has died where it was to, and another one has come.
+    fn come_back(&mut self) -> Result<()> {
+        self.agent.wait_for_end()?;
+        ensure!(self.points.has_struck()?, "the agent died elsewhere");
+        self.agent.restart()
+    }
+
+    /// What is true of the node whatever happened, with the agent running.
+    fn is_sound(&self) -> Result<()> {
+        for drip in &self.drips {
+            drip.goes_on()?;
+        }
+        self.bystander.check()?.success()?;
+        let leases = self.agent.get("/v1/leases")?;
+        let leases = leases.as_array().context("a list")?;
+        let addresses: BTreeSet<_> = leases
+            .iter()
+            .map(|lease| lease["address"].to_string())
+            .collect();
+        ensure!(
+            addresses.len() == leases.len(),
+            "an address twice: {leases:?}"
+        );
+        Ok(())
+    }
+
+    fn is_known(&self) -> Result<bool> {
+        let list = self.agent.get("/v1/attachments")?;
+        let mut list = list.as_array().into_iter().flatten();
+        Ok(list.any(|attachment| {
+            attachment
+                .to_string()
+                .contains(&format!("{:?}", self.pod.id()))
+        }))
+    }
+
+    /// The pod is gone, and nothing of it is left.
+    fn is_gone(&self) -> Result<()> {
+        self.is_sound()?;
+        let now = Residue::of(&self.sandbox.node, &[])?;
+        assert_no_residue(&self.without, &now)
+    }
+
+    /// Succeeds behind what the pod was tried with.
+    fn remove(&mut self) -> Result<()> {
+        self.pod.del()?;
+        self.is_gone()
+    }
+
+    /// The agent dies in an ADD; the runtime tries again.
+    fn die_in_add(&mut self, point: &str) -> Result<&'static str> {
+        self.points.arm(point)?;
+        ensure!(self.add().is_err(), "the ADD was answered with success");
+        self.come_back()?;
+        let outcome = if self.is_known()? {
+            // It was made and recorded, and only the answer was lost.
+            self.pod.del()?;
+            "was made; DEL and ADD again work"
+        } else {
+            self.is_gone().context("before the second ADD")?;
+            "left nothing; ADD again works"
+        };
+        self.add().context("the second ADD")?;
+        self.pod.check()?.success()?;
+        self.is_sound()?;
+        self.remove()?;
+        Ok(outcome)
+    }
+
+    fn die_in_del(&mut self, point: &str) -> Result<&'static str> {
+        self.add()?;
+        self.points.arm(point)?;
+        // A plugin may promise that it will be done.
+        let _answer = self.pod.del();
+        self.come_back()?;
+        self.remove()?;
+        Ok("DEL again works, nothing left")
+    }
+
+    fn die_in_check(&mut self, point: &str) -> Result<&'static str> {
+        self.add()?;
+        self.points.arm(point)?;
+        ensure!(self.pod.check()?.code != Some(0), "nobody could answer");
+        self.come_back()?;
+        self.pod.check()?.success()?;
+        self.is_sound()?;
+        self.remove()?;
+        Ok("CHECK again works")
+    }
+
+    /// The runtime asks for everything to go that it does not know: a pod whose namespace is gone, too.
+    fn collect(&mut self) -> Result<Answer> {
+        let valid = json!([{ "containerID": self.bystander.id(), "ifname": "eth0" }]);
+        let config = Config::new("1.1.0").with("cni.dev/valid-attachments", valid);
+        Call::new(Verb::Gc, "", "", &config).run(&self.sandbox.node)
+    }
+
+    fn lose(&mut self) -> Result<()> {
+        // The one before has the same name.
+        self.lost = None;
+        let lost = self.lost.insert(self.sandbox.pod("lost")?);
+        lost.add_with(Config::new("1.1.0").publish(&TRIED))?;
+        lost.machine.unbind()
+    }
+
+    fn die_in_gc(&mut self, point: &str) -> Result<&'static str> {
+        self.lose()?;
+        self.points.arm(point)?;
+        ensure!(self.collect()?.code != Some(0), "nobody could answer");
+        self.come_back()?;
+        self.collect()?.success()?;
+        self.is_gone()?;
+        self.lost = None;
+        Ok("GC again works, nothing left")
+    }
+
+    /// What an agent finds that was away while others changed the node: the pod lacks programs, bridge and entries, and
+    /// another one is gone without a word.
+    fn damage(&mut self) -> Result<()> {
+        self.add()?;
+        let mut lost = self.sandbox.pod("lost")?;
+        lost.add()?;
+        self.agent.kill()?;
+        let link = self.pod.host_link();
+        let node = &self.sandbox.node;
+        node.call(&format!("tc filter del dev {link} egress"))?;
+        node.call(&format!("ip link set {link} nomaster"))?;
+        node.call("ip address del fd00:10:244:1::1/64 dev cbr0")?;
+        node.call(&format!("ip link delete {}", lost.host_link()))?;
+        lost.machine.unbind()
+    }
+
+    fn is_mended(&mut self) -> Result<()> {
+        self.pod.check()?.success()?;
+        self.is_sound()?;
+        self.remove()
+    }
+
+    fn die_in_start(&mut self, point: &str) -> Result<&'static str> {
+        self.damage()?;
+        self.points.arm(point)?;
+        self.agent.start_and_die()?;
+        ensure!(self.points.has_struck()?, "the agent died elsewhere");
+        self.agent.restart()?;
+        self.is_mended()?;
+        Ok("the next start mends all")
+    }
+
+    fn die_in_upgrade(&mut self, point: &str) -> Result<&'static str> {
+        let next = program("../dist-next/bin/viaductd");
+        self.agent.terminate()?;
+        self.agent.replace(&program("bin/viaductd"));
+        self.agent.restart()?;
+        self.agent.terminate()?;
+        self.agent.replace(&next);
+        self.points.arm(point)?;
+        self.agent.start_and_die()?;
+        ensure!(self.points.has_struck()?, "the agent died elsewhere");
+        self.agent.restart()?;
+        self.is_gone()?;
+        Ok("the next start takes over")
+    }
+}
+
+/// The points of each verb, found by one execution of it in which nobody dies.
+fn found(scene: &mut Scene) -> Result<[Vec<String>; 6]> {
+    let node = scene.sandbox.node.clone();
+    let points = Points::again(&node);
+    let add = points.reached_in("add", || scene.add())?;
+    let check = points.reached_in("check", || scene.pod.check()?.success())?;
+    let del = points.reached_in("del", || scene.remove())?;
+    scene.lose()?;
+    let gc = points.reached_in("gc", || scene.collect()?.success())?;
+    scene.lost = None;
+    scene.damage()?;
+    let start = points.reached_in("start", || scene.agent.restart())?;
+    scene.is_mended()?;
+    scene.agent.terminate()?;
+    let upgrade = points.reached_in("start", || scene.agent.restart())?;
+    scene.is_gone()?;
+    Ok([add, check, del, gc, start, upgrade])
+}
+
+/// BEHAVIOURS A4, A5, C10.
+#[test]
+fn a_crash_between_any_two_effects_loses_nothing_and_leaves_nothing() -> Result<()> {
+    let mut scene = Scene::new()?;
+    let mut table = Table::new();
+    let [add, check, del, gc, start, upgrade] = found(&mut scene)?;
+    table.verb("ADD", add, |point| scene.die_in_add(point))?;
+    table.verb("CHECK", check, |point| scene.die_in_check(point))?;
+    table.verb("DEL", del, |point| scene.die_in_del(point))?;
+    table.verb("GC", gc, |point| scene.die_in_gc(point))?;
+    table.verb("reconcile", start, |point| scene.die_in_start(point))?;
+    table.verb("upgrade", upgrade, |point| scene.die_in_upgrade(point))?;
+    for drip in scene.drips {
+        drip.end()?;
+    }
+    let list = scene.agent.get("/v1/attachments")?;
+    ensure!(list.as_array().map(Vec::len) == Some(1), "{list}");
+    ensure!(
+        scene.agent.get("/v1/status")?["degraded"] == Value::Array(Vec::new()),
+        "it is degraded"
+    );
+    table.show()
+}

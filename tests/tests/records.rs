@@ -1,0 +1,214 @@
+//! Records that are damaged, cannot be written, or are of another boot: no address is given twice, and pods that live
+//! keep their network.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e::residue::assert_no_residue;
+use e2e::{Agent, Config, Conversation, Echo, Machine, Mapping, Pod, Residue, Sandbox, WORLD};
+
+const STATE: &str = "/run/viaduct";
+const RECORDS: &str = "/run/viaduct/records.redb";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+const PORTS: [Mapping; 1] = [Mapping {
+    host: 8080,
+    container: 80,
+    protocol: "tcp",
+}];
+
+fn read(node: &Machine, path: &str) -> Result<Vec<u8>> {
+    let read = node.mounts().run(|| std::fs::read(path));
+    read.with_context(|| format!("cannot read {path}"))
+}
+
+fn write(node: &Machine, path: &str, bytes: &[u8]) -> Result<()> {
+    let written = node.mounts().run(|| {
+        std::fs::create_dir_all(Path::new(path).parent().unwrap_or(Path::new("/")))?;
+        std::fs::write(path, bytes)
+    });
+    written.with_context(|| format!("cannot write {path}"))
+}
+
+fn listed(agent: &Agent, path: &str) -> Result<usize> {
+    let list = agent.get(path)?;
+    Ok(list.as_array().context("a list")?.len())
+}
+
+/// What may become of a file of records, by name.
+fn damages(whole: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let overwritten = |from: usize, byte: u8| {
+        let mut bytes = whole.to_vec();
+        bytes[from..].fill(byte);
+        bytes
+    };
+    vec![
+        ("empty", Vec::new()),
+        ("cut short", whole[..whole.len() / 2].to_vec()),
+        ("something else", b"text".repeat(1024)),
+        ("only its first page", overwritten(4096, 0x55)),
+        ("zeroes behind its first page", overwritten(4096, 0)),
+    ]
+}
+
+/// BEHAVIOURS (c) 1.
+#[test]
+fn damaged_records_beside_a_live_pod_are_refused_and_the_pod_keeps_its_network() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(Config::new("1.1.0").publish(&PORTS))?;
+    let _echo = Echo::start(&sandbox.world, 7000)?;
+    let open = Conversation::tcp(&pod.machine, SocketAddr::new(WORLD[0], 7000))?;
+    agent.terminate()?;
+    let whole = read(&sandbox.node, RECORDS)?;
+    for (name, bytes) in damages(&whole) {
+        write(&sandbox.node, RECORDS, &bytes)?;
+        let refusal = agent.restart().err().context(name)?;
+        let text = format!("{refusal:#}");
+        for word in ["damaged", pod.host_link(), "keep their network"] {
+            ensure!(text.contains(word), "{name}: no {word:?} in {text}");
+        }
+        ensure!(read(&sandbox.node, RECORDS)? == bytes, "{name}: changed");
+        open.go_on().context(name)?;
+    }
+    write(&sandbox.node, RECORDS, &whole)?;
+    agent.restart()?;
+    pod.check()?.success()
+}
+
+#[test]
+fn damaged_records_of_no_live_pod_are_put_aside_and_the_agent_begins_anew() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(Config::new("1.1.0").publish(&PORTS))?;
+    agent.terminate()?;
+    let whole = read(&sandbox.node, RECORDS)?;
+    sandbox
+        .node
+        .call(&format!("ip link delete {}", pod.host_link()))?;
+    for (number, (name, bytes)) in damages(&whole).into_iter().enumerate() {
+        write(&sandbox.node, RECORDS, &bytes)?;
+        agent.restart().context(name)?;
+        ensure!(listed(&agent, "/v1/leases")? == 0, "{name}: a lease");
+        let aside = read(&sandbox.node, "/run/viaduct/records.damaged")?;
+        ensure!(aside == bytes, "{name}: something else was put aside");
+        let mut next = sandbox.pod(&format!("next-{number}"))?;
+        next.add_with(Config::new("1.1.0").publish(&PORTS))
+            .context(name)?;
+        next.check()?.success()?;
+        next.del()?;
+        agent.terminate()?;
+    }
+    Ok(())
+}
+
+/// An agent whose records are on a small file system of their own.
+fn on_little_room() -> Result<(Sandbox, Agent)> {
+    let sandbox = Sandbox::new()?;
+    sandbox.node.call(&format!("mkdir -p {STATE}"))?;
+    sandbox
+        .node
+        .call(&format!("mount -t tmpfs -o size=8m tmpfs {STATE}"))?;
+    let agent = Agent::start(&sandbox.node, &[])?;
+    Ok((sandbox, agent))
+}
+
+#[test]
+fn an_add_on_a_full_disk_fails_without_a_trace_and_works_when_there_is_room() -> Result<()> {
+    let (sandbox, mut agent) = on_little_room()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    let before = Residue::of(&sandbox.node, &[])?;
+    let fill = format!("{STATE}/fill");
+    let written = write(&sandbox.node, &fill, &vec![0; 16 << 20]);
+    ensure!(written.is_err(), "there was room for everything");
+    let mut failed = 0;
+    for number in 0..200 {
+        let mut next = sandbox.pod(&format!("next-{number}"))?;
+        if next.add().is_err() {
+            failed += 1;
+            assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?)?;
+            break;
+        }
+        ensure!(number < 199, "the records never needed room");
+        next.del()?;
+    }
+    ensure!(failed == 1, "no ADD failed");
+    pod.check()?.success()?;
+    sandbox.node.call(&format!("rm {fill}"))?;
+    agent.kill()?;
+    agent.restart()?;
+    pod.check()?.success()?;
+    let mut next = sandbox.pod("next")?;
+    next.add()?;
+    next.del()?;
+    pod.del().map(drop)
+}
+
+#[test]
+fn records_that_cannot_be_written_are_refused_at_the_start() -> Result<()> {
+    let (sandbox, mut agent) = on_little_room()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    agent.terminate()?;
+    let node = &sandbox.node;
+    node.call(&format!("mount -o remount,ro {STATE}"))?;
+    let refusal = format!("{:#}", agent.restart().err().context("it started")?);
+    ensure!(refusal.contains("records.redb"), "{refusal}");
+    node.call(&format!("mount -o remount,rw {STATE}"))?;
+    agent.restart()?;
+    pod.check()?.success()
+}
+
+/// A node behind a reboot: another boot id, a kernel with nothing of ours, and `records`.
+fn rebooted(records: &[u8]) -> Result<(Sandbox, Residue)> {
+    let sandbox = Sandbox::new()?;
+    let node = &sandbox.node;
+    write(
+        node,
+        "/run/boot-id",
+        b"00000000-0000-4000-8000-000000000000\n",
+    )?;
+    node.call(&format!("mount --bind /run/boot-id {BOOT_ID}"))?;
+    let mut agent = Agent::start(node, &[])?;
+    let fresh = Residue::of(node, &[])?;
+    agent.terminate()?;
+    agent.run(&["--uninstall"])?;
+    write(node, RECORDS, records)?;
+    Ok((sandbox, fresh))
+}
+
+/// BEHAVIOURS (c) 1: on a disk, records outlive what they describe.
+#[test]
+fn behind_a_reboot_everything_old_is_released_and_nothing_new_is() -> Result<()> {
+    let records = {
+        let (sandbox, mut agent) = Sandbox::with_agent()?;
+        let mut pods: Vec<Pod> = Vec::new();
+        for name in ["a", "b", "c"] {
+            pods.push(sandbox.pod(name)?);
+        }
+        pods[0].add_with(Config::new("1.1.0").publish(&PORTS))?;
+        pods[1].add()?;
+        pods[2].add()?;
+        agent.kill()?;
+        read(&sandbox.node, RECORDS)?
+    };
+    let (sandbox, fresh) = rebooted(&records)?;
+    let mut agent = Agent::start(&sandbox.node, &[])?;
+    for list in ["/v1/attachments", "/v1/leases", "/v1/hostports"] {
+        ensure!(listed(&agent, list)? == 0, "{list}: {}", agent.get(list)?);
+    }
+    assert_no_residue(&fresh, &Residue::of(&sandbox.node, &[])?)?;
+    // The runtime makes the same containers again.
+    let mut pod = sandbox.pod("a")?;
+    pod.add_with(Config::new("1.1.0").publish(&PORTS))?;
+    agent.kill()?;
+    agent.restart()?;
+    pod.check()?.success()?;
+    ensure!(
+        listed(&agent, "/v1/leases")? == pod.addresses.len(),
+        "not its leases"
+    );
+    Ok(())
+}
