@@ -146,3 +146,56 @@ fn what_others_have_changed_or_use_stays() -> Result<()> {
     ensure!(agent.wait_for_end()?.success(), "the agent failed");
     sandbox.node.call("ip link show vm0 master cbr0").map(drop)
 }
+
+/// One uninstall too many finds nothing left to do.
+#[test]
+fn a_node_that_is_taken_off_twice_is_taken_off_once() -> Result<()> {
+    let sandbox = node()?;
+    let before = Before::of(&sandbox.node)?;
+    let mut agent = Agent::start(&sandbox.node, &[])?;
+    agent.kill()?;
+    for _ in 0..2 {
+        agent.run(&["--uninstall"])?;
+        before.is_as_now(&sandbox.node)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_happens_is_told_as_events_and_counted_as_metrics() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let mut pod = sandbox.pod("pod")?;
+    pod.add()?;
+    sandbox
+        .node
+        .call(&format!("ip link set {} down", pod.host_link()))?;
+    let told = |words: &[&str]| {
+        until(&words.join(" "), || {
+            let events = agent.ctl("events")?;
+            let tells = |line: &str| words.iter().all(|word| line.contains(word));
+            Ok(events.lines().any(tells).then_some(()))
+        })
+    };
+    told(&["start", "done", "agent"])?;
+    told(&["add", "done", "pod/eth0"])?;
+    told(&["reconcile", "repaired", "pod"])?;
+    pod.del()?;
+    let last = agent.ctl("events --last")?;
+    let of_pod: Vec<&str> = last
+        .lines()
+        .filter(|line| line.contains(" pod/eth0"))
+        .collect();
+    ensure!(of_pod.len() == 1 && of_pod[0].contains(" del "), "{last}");
+    let metrics = sandbox.node.call(&format!(
+        "curl --silent --show-error --fail --unix-socket {} http://viaduct/metrics",
+        e2e::SOCKET
+    ))?;
+    for line in [
+        "viaduct_events_total{action=\"add\",outcome=\"done\"} 1",
+        "viaduct_events_total{action=\"reconcile\",outcome=\"repaired\"} ",
+        "viaduct_requests_total{verb=\"del\",outcome=\"done\"} 1",
+    ] {
+        ensure!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    Ok(())
+}

@@ -21,6 +21,7 @@ mod metrics;
 mod pod_cidr_file;
 mod pod_cidrs;
 mod ports_view;
+mod refusals;
 mod reload;
 mod replay;
 mod requests;

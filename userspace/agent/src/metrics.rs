@@ -14,6 +14,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::events::Counted;
+
 /// The type that the text is of.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -84,9 +86,11 @@ impl Metrics {
         status: &Status,
         records: &[Record],
         measured: &Measured,
+        events: Counted,
         uptime: Duration,
     ) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("viaduct");
+        registry.register("events", "What has happened, as the events tell it", events);
         registry.register("requests", "CNI requests", self.requests.clone());
         let seconds = self.seconds.clone();
         registry.register("request_seconds", "Time that CNI requests took", seconds);
@@ -240,11 +244,20 @@ mod tests {
             ..Measured::default()
         };
         let uptime = Duration::from_secs(9);
-        let text = metrics.text(&Status::default(), &[], &measured, uptime);
+        let events = crate::events::Events::default();
+        let outcome = api::EventOutcome::Removed;
+        events.tell(crate::events::News::new(
+            "gc",
+            "default/c1/eth0",
+            outcome,
+            "",
+        ));
+        let text = metrics.text(&Status::default(), &[], &measured, events.counted(), uptime);
         let text = text.unwrap();
         for line in [
             "viaduct_requests_total{verb=\"add\",outcome=\"done\"} 1",
             "viaduct_request_seconds_bucket{le=\"0.005\",verb=\"add\"} 1",
+            "viaduct_events_total{action=\"gc\",outcome=\"removed\"} 1",
             "viaduct_flow_entries 7",
             "viaduct_uptime_seconds 9",
         ] {

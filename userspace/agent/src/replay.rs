@@ -1,9 +1,10 @@
 //! DELs that came while the agent was away: executed before anything that they free can be given again.
 
-use api::{CniRequest, Spool, Spooled, TRY_AGAIN_LATER};
+use api::{CniRequest, EventOutcome, Spool, Spooled, TRY_AGAIN_LATER};
 use cni::Command;
 use tokio::sync::Mutex;
 
+use crate::events::News;
 use crate::requests::App;
 
 /// What waits, and that it is executed by one at a time: an ADD that finds a DEL under way must wait for its end, or
@@ -53,19 +54,19 @@ impl App {
 
     /// Whether the DEL needs not be tried again: what of it failed is on record, and is repaired like all else.
     async fn redo(&self, request: CniRequest) -> bool {
-        let container = request.container_id.clone();
-        match self.cni(Command::Del, request).await {
-            Ok(_) => {
-                tracing::info!(
-                    container,
-                    "executed a DEL that came while the agent was away"
-                );
-                true
-            }
-            Err(failure) => {
-                tracing::warn!(container, %failure, "a DEL that came while the agent was away");
-                failure.error().code != TRY_AGAIN_LATER
-            }
-        }
+        let subject = format!("{}/{}", request.container_id, request.ifname);
+        let result = self.cni(Command::Del, request).await;
+        let (outcome, message) = match &result {
+            Ok(_) => (EventOutcome::Done, String::new()),
+            Err(failure) => (EventOutcome::Failed, failure.to_string()),
+        };
+        tracing::info!(
+            subject,
+            outcome = outcome.word(),
+            "a DEL that came while the agent was away"
+        );
+        self.events
+            .tell(News::new("replay", subject, outcome, message));
+        result.map_or_else(|failure| failure.error().code != TRY_AGAIN_LATER, |_| true)
     }
 }

@@ -205,13 +205,9 @@ impl App {
         let farewell = move || belongings.remove();
         let done = self.handle.uninstall(attached, farewell).await?;
         self.uninstalled.store(true, Ordering::Release);
-        self.events.tell(News {
-            action: "uninstall",
-            subject: "node".to_owned(),
-            outcome: EventOutcome::Done,
-            message: done.left.join("; "),
-            duration: std::time::Duration::ZERO,
-        });
+        let left = done.left.join("; ");
+        self.events
+            .tell(News::new("uninstall", "node", EventOutcome::Done, left));
         self.stop.send_replace(true);
         Ok(done)
     }
@@ -317,6 +313,19 @@ impl App {
 
     pub(crate) async fn gc_of(&self, collect: Collect) -> Result<String, Failure> {
         let collected = self.handle.collect(collect).await?;
+        let removed = collected
+            .removed
+            .iter()
+            .map(|key| (key, EventOutcome::Removed));
+        let alive = collected
+            .alive
+            .iter()
+            .map(|key| (key, EventOutcome::LeftAlone));
+        for (key, outcome) in removed.chain(alive) {
+            let message = "the runtime does not know it";
+            self.events
+                .tell(News::new("gc", key.to_string(), outcome, message));
+        }
         if collected.failures.is_empty() {
             Ok(String::new())
         } else {

@@ -200,26 +200,34 @@ async fn set_non_masquerade(State(app): State<Arc<App>>, body: Body) -> Answer<V
     Ok(Json(shown))
 }
 
+/// One value of JSON in each line.
+const NDJSON: &str = "application/x-ndjson";
+
 /// How much of the events is wanted.
 #[derive(Debug, Default, Deserialize)]
 struct Wanted {
     #[serde(default)]
     follow: bool,
+    #[serde(default)]
+    last: bool,
 }
 
 async fn events(State(app): State<Arc<App>>, Query(wanted): Query<Wanted>) -> Response {
+    if wanted.last {
+        let body = Body::from_stream(app.events.last());
+        return ([(CONTENT_TYPE, NDJSON)], body).into_response();
+    }
     let lines = app.events.lines(wanted.follow, app.stop.subscribe());
     let body = Body::from_stream(lines);
-    ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+    ([(CONTENT_TYPE, NDJSON)], body).into_response()
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     let records = app.handle.attachments().await?;
     let measured = app.handle.measure().await?;
     let status = app.handle.status();
-    let text = app
-        .metrics
-        .text(&status, &records, &measured, app.started.elapsed());
+    let (events, uptime) = (app.events.counted(), app.started.elapsed());
+    let text = (app.metrics).text(&status, &records, &measured, events, uptime);
     let text = text.map_err(|error| Error::internal(error.to_string()))?;
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use api::EventOutcome;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::events::{self, News as EventNews};
 use crate::reload::Reload;
 use crate::requests::App;
 use crate::service::{self, News};
 use crate::socket::Place;
-use crate::{connections, events, pod_cidr_file, routes, upkeep};
+use crate::{connections, pod_cidr_file, refusals, routes, upkeep, view};
 
 /// Serves at `place` until SIGTERM or SIGINT, then finishes what runs.
 pub(crate) async fn serve(
@@ -29,14 +31,18 @@ pub(crate) async fn serve(
     if let Some(file) = pod_cidr_file {
         pod_cidr_file::watch(file, app.handle.clone())?;
     }
+    let happened = |action| EventNews::new(action, "agent", EventOutcome::Done, view::VERSION);
+    app.events.tell(happened("start"));
     tokio::spawn(events::follow(app.handle.clone(), Arc::clone(&app.events)));
+    tokio::spawn(refusals::follow(Arc::clone(&app)));
     let socket = place.listen()?;
     tracing::info!(socket = %socket.path().display(), "serving");
     service::tell(News::Ready);
     service::start_watchdog(app.handle.clone());
     tokio::spawn(follow_reloads(hangup, reload, Arc::clone(&app)));
-    let router = routes::router(app, stopped.clone());
+    let router = routes::router(Arc::clone(&app), stopped.clone());
     connections::serve(socket, router, stopped).await;
+    app.events.tell(happened("stop"));
     Ok(())
 }
 
@@ -70,10 +76,16 @@ async fn follow_reloads(mut hangup: Signal, mut reload: Reload, app: Arc<App>) {
                 if !reloaded.later.is_empty() {
                     tracing::warn!(keys = ?reloaded.later, "changed, and holds from the next start on");
                 }
+                let keys = reloaded.taken.join(", ");
+                let done = EventNews::new("reload", "agent", EventOutcome::Done, keys);
+                app.events.tell(done);
                 service::tell(News::Status("the configuration was taken again"));
             }
             Err(error) => {
                 tracing::error!("the configuration stays as it was: {error:#}");
+                let why = format!("{error:#}");
+                let failed = EventNews::new("reload", "agent", EventOutcome::Failed, why);
+                app.events.tell(failed);
                 service::tell(News::Status(
                     "the configuration stays as it was: see the log",
                 ));

@@ -9,7 +9,10 @@ pub struct Event {
     pub sequence: u64,
     /// When it ended, in seconds since 1970 (UTC).
     pub at: u64,
-    /// What was done: `add`, `del`, `check`, `gc`, `reconcile`, `uninstall`, `start`, `stop`.
+    /// What was done. Of runtimes' requests: `add`, `del`, `check`, `gc`, `status`; `replay` is a DEL that waited for the
+    /// agent. Of the agent itself: `start`, `reload`, `stop`, `uninstall`, `reconcile` (something was not as it should
+    /// be), `degraded` (something does not work, or does again), `refuse` (new flows that found no room), and `gap`:
+    /// whoever listens was too slow, and has missed those events.
     pub action: String,
     /// To what: an attachment, a link, the node.
     pub subject: String,

@@ -62,7 +62,8 @@ pub mod path {
     /// `GET` and `PUT`: a list of prefixes, as texts, to which pods keep their own address. What is put holds until the
     /// configuration says something new; flows that are there keep their mapping.
     pub const NON_MASQUERADE_CIDRS: &str = "/v1/non-masquerade-cidrs";
-    /// `GET`: [`crate::Event`]s, one in a line; behind `?follow=true` also those to come.
+    /// `GET`: [`crate::Event`]s, one in a line; behind `?follow=true` also those to come; behind `?last=true` only the last
+    /// of each subject.
     pub const EVENTS: &str = "/v1/events";
     /// `GET`: the agent's values as Prometheus reads them.
     pub const METRICS: &str = "/metrics";

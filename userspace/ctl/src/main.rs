@@ -79,6 +79,9 @@ enum Verb {
         /// And what happens from now on
         #[arg(short, long)]
         follow: bool,
+        /// Only the last of each attachment, link or whatever it was about
+        #[arg(long, conflicts_with = "follow")]
+        last: bool,
         /// The agent's lines as they are
         #[arg(long)]
         json: bool,
@@ -195,7 +198,10 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             Ok(render::ports(&ports, port, now()))
         }
         Verb::Cni(verb) => cni::run(*verb),
-        Verb::Events { follow, json } => events(client, follow, json),
+        Verb::Events { follow, last, json } => {
+            let path = format!("{}?follow={follow}&last={last}", path::EVENTS);
+            events(client, &path, json)
+        }
         Verb::Uninstall { drain, json } => uninstall(client, drain, json),
         Verb::Version => {
             let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));
@@ -206,14 +212,13 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
 }
 
 /// Prints each line as it comes; there may be no last one.
-fn events(client: &Client, follow: bool, json: bool) -> Result<String> {
+fn events(client: &Client, path: &str, json: bool) -> Result<String> {
     let mut outcome = Ok(());
     let mut show = |line: &str| {
         outcome = event(line, json).and_then(|text| print(&text));
         outcome.is_ok()
     };
-    let path = format!("{}?follow={follow}", path::EVENTS);
-    let reply = client.follow(&path, &mut show).map_err(advised)?;
+    let reply = client.follow(path, &mut show).map_err(advised)?;
     if !reply.is_success() {
         return Err(ClientError::Refused(reply.error()).into());
     }

@@ -19,21 +19,23 @@ use model::{
 };
 use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tracing::Span;
 
 use crate::turn::{Turn, Waiters, WhileWanted};
 use crate::worker::{Chained, Command, Message, Queued, Reply, Waiting, Worker};
 use crate::{
-    Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Serve, Status,
-    Tune, Uninstalled, Update,
+    Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Report, Serve,
+    Status, Tune, Uninstalled, Update,
 };
 
 /// ADDs that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
 const ADDS: usize = 256;
 /// Requests that may wait. However many ADDs there are, DELs, which free what ADDs wait for, find room.
 const QUEUE: usize = 2 * ADDS;
+/// Reports that a listener may be behind before it misses some.
+const REPORTS: usize = 64;
 /// How long a request may wait for its turn: less than the minute after which a plugin gives up, so that it hears why.
 const PATIENCE: Duration = Duration::from_secs(50);
 
@@ -42,6 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(50);
 pub struct Handle {
     commands: mpsc::Sender<Queued>,
     states: watch::Receiver<Arc<Status>>,
+    reports: broadcast::Sender<Arc<Report>>,
     waiting: Arc<Waiting>,
     adds: Arc<Waiters>,
     places: Arc<Semaphore>,
@@ -57,10 +60,12 @@ where
 {
     let (commands, queue) = mpsc::channel(QUEUE);
     let (publish, states) = watch::channel(Arc::default());
+    let reports = broadcast::Sender::new(REPORTS);
     let waiting = Arc::new(Waiting::default());
     let handle = Handle {
         commands,
         states,
+        reports: reports.clone(),
         waiting: Arc::clone(&waiting),
         adds: Arc::default(),
         places: Arc::new(Semaphore::new(ADDS)),
@@ -69,10 +74,12 @@ where
     let name = thread::Builder::new().name("engine".to_owned());
     let thread = name.spawn(move || match start() {
         Ok(engine) => {
-            let worker = Worker {
+            let mut worker = Worker {
                 engine,
                 queue,
                 publish,
+                reports,
+                reported: None,
                 waiting,
             };
             worker.publish();
@@ -280,9 +287,9 @@ impl Handle {
         Arc::clone(&self.states.borrow())
     }
 
-    /// The state, and when it changes.
-    pub fn states(&self) -> watch::Receiver<Arc<Status>> {
-        self.states.clone()
+    /// Every comparison of records and kernel from now on.
+    pub fn reports(&self) -> broadcast::Receiver<Arc<Report>> {
+        self.reports.subscribe()
     }
 
     /// Asks for what is worth something only while somebody waits for the answer.

@@ -10,13 +10,13 @@ use model::{
     PortMapping, RangeSet, Record,
 };
 use planner::PodSide;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tracing::Span;
 
 use crate::turn::Turn;
 use crate::{
-    Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Serve, Status,
-    Tune, Uninstalled, Update,
+    Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Report, Serve,
+    Status, Tune, Uninstalled, Update,
 };
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
@@ -85,6 +85,9 @@ pub(crate) struct Worker<K> {
     pub(crate) engine: Engine<K>,
     pub(crate) queue: mpsc::Receiver<Queued>,
     pub(crate) publish: watch::Sender<Arc<Status>>,
+    pub(crate) reports: broadcast::Sender<Arc<Report>>,
+    /// The report that was sent last.
+    pub(crate) reported: Option<Arc<Report>>,
     pub(crate) waiting: Arc<Waiting>,
 }
 
@@ -211,8 +214,20 @@ impl<K: Kernel> Worker<K> {
         answer(reply, result);
     }
 
-    pub(crate) fn publish(&self) {
-        self.publish.send_replace(Arc::new(self.engine.status()));
+    /// Reports of comparisons are sent one by one: none is hidden by the next.
+    pub(crate) fn publish(&mut self) {
+        let status = self.engine.status();
+        let report = status.last_reconcile.clone();
+        self.publish.send_replace(Arc::new(status));
+        let is_new = |new: &Arc<Report>| {
+            let reported = self.reported.as_ref();
+            reported.is_none_or(|old| !Arc::ptr_eq(old, new))
+        };
+        if let Some(report) = report.filter(is_new) {
+            self.reported = Some(Arc::clone(&report));
+            // Nobody may listen.
+            let _listeners = self.reports.send(report);
+        }
     }
 }
 
