@@ -222,7 +222,12 @@ fn log(event: &Event) {
     match event.outcome {
         _ if action == "reconcile" => {}
         EventOutcome::Failed => tracing::warn!(action, subject, "failed: {message}"),
-        outcome => tracing::debug!(action, subject, outcome = outcome.word(), "{message}"),
+        outcome @ (EventOutcome::Done
+        | EventOutcome::Repaired
+        | EventOutcome::Removed
+        | EventOutcome::LeftAlone) => {
+            tracing::debug!(action, subject, outcome = outcome.word(), "{message}")
+        }
     }
 }
 

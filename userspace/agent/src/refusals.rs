@@ -53,8 +53,9 @@ pub(crate) async fn follow(app: Arc<App>) {
     loop {
         look.tick().await;
         if let Ok(measured) = app.handle.measure().await {
-            let news = refusals.news(&measured);
-            news.into_iter().for_each(|news| app.events.tell(news));
+            for news in refusals.news(&measured) {
+                app.events.tell(news);
+            }
         }
     }
 }

@@ -158,7 +158,7 @@ mod tests {
         let every = Duration::from_millis(1);
         block_on(async {
             tokio::spawn(watch(handle, every, move || {
-                tell.send(()).unwrap_or_default()
+                tell.send(()).unwrap_or_default();
             }));
             for _ in 0..3 {
                 told.recv().await.unwrap();

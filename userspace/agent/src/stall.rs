@@ -103,7 +103,7 @@ mod tests {
     async fn a_client_that_takes_nothing_is_cut_off() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let before = Instant::now();
-        let written = Stall::new(ours).write_all(&[0; MUCH]).await;
+        let written = Stall::new(ours).write_all(&vec![0; MUCH]).await;
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(before.elapsed() >= PATIENCE);
     }
@@ -120,7 +120,7 @@ mod tests {
             }
             read
         });
-        Stall::new(ours).write_all(&[0; MUCH]).await.unwrap();
+        Stall::new(ours).write_all(&vec![0; MUCH]).await.unwrap();
         assert_eq!(reader.await.unwrap(), MUCH);
         assert!(before.elapsed() > PATIENCE);
     }

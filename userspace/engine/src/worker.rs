@@ -134,7 +134,7 @@ impl<K: Kernel> Worker<K> {
     fn execute(&mut self, command: Command) {
         match command {
             Command::Add(intent, now, reply) => {
-                self.change(reply, |engine| engine.add(&intent, now))
+                self.change(reply, |engine| engine.add(&intent, now));
             }
             Command::Complete(intent, reply) => {
                 self.change(reply, |engine| engine.complete(&intent));
@@ -144,7 +144,7 @@ impl<K: Kernel> Worker<K> {
                 answer(reply, self.engine.check_wanted(&key, wanted.as_ref()));
             }
             Command::Collect(collect, reply) => {
-                self.change(reply, |engine| Ok(engine.collect(&collect)))
+                self.change(reply, |engine| Ok(engine.collect(&collect)));
             }
             Command::Chained(chained) => self.execute_chained(chained),
             Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
@@ -152,10 +152,10 @@ impl<K: Kernel> Worker<K> {
                 answer(reply, self.engine.look_inside(netns, ifname));
             }
             Command::SetPodCidrs(ranges, reply) => {
-                self.change(reply, |engine| engine.set_pod_cidrs(ranges))
+                self.change(reply, |engine| engine.set_pod_cidrs(ranges));
             }
             Command::SetHairpinMode(mode, now, reply) => {
-                self.change(reply, |engine| engine.set_hairpin_mode(mode, now))
+                self.change(reply, |engine| engine.set_hairpin_mode(mode, now));
             }
             Command::SetLimits(key, change, reply) => {
                 answer(reply, self.engine.set_limits(&key, change));
@@ -166,10 +166,10 @@ impl<K: Kernel> Worker<K> {
                 answer(reply, Ok(self.engine.settings.non_masquerade.clone()));
             }
             Command::SetNonMasquerade(prefixes, reply) => {
-                self.change(reply, |engine| engine.set_non_masquerade(prefixes))
+                self.change(reply, |engine| engine.set_non_masquerade(prefixes));
             }
             Command::Configure(change, now, reply) => {
-                self.change(reply, |engine| engine.configure(*change, now))
+                self.change(reply, |engine| engine.configure(*change, now));
             }
             Command::Pulse(reply) => answer(reply, Ok(())),
             Command::Reconcile(now) => {
@@ -188,7 +188,7 @@ impl<K: Kernel> Worker<K> {
     fn execute_chained(&mut self, chained: Chained) {
         match chained {
             Chained::Serve(serve, now, reply) => {
-                self.change(reply, |engine| engine.serve(&serve, now))
+                self.change(reply, |engine| engine.serve(&serve, now));
             }
             Chained::Withdraw(keys, reply) => self.change(reply, |engine| engine.withdraw(&keys)),
             Chained::CheckServed(keys, ports, reply) => {
