@@ -4,7 +4,7 @@ use super::*;
 
 /// Addresses of the pool: those of a /24 without the network's, the gateway's and the broadcast address, and some.
 const POOL: usize = 250;
-/// Containers that come, of which one in a hundred goes without a DEL.
+/// Containers that come, of which one in three goes without a DEL: more than the pool has addresses.
 const COMERS: usize = 1_000;
 /// Containers that are alive at a time.
 const ALIVE: usize = 40;
@@ -38,18 +38,18 @@ fn a_pool_is_never_exhausted_by_containers_that_go_without_a_word() {
             continue;
         }
         let (name, attachment) = alive.pop_front().unwrap();
-        if number % 100 == 0 {
+        if number % 3 == 0 {
             forgotten += 1;
         } else {
             node.engine().del(&attachment.key).unwrap();
         }
         node.fake.remove_netns(&format!("/run/netns/{name}"));
-        if number % 1000 == 0 {
+        if number % 100 == 0 {
             // As often as the kernel tells of links that are gone; here far less often.
             node.engine().reconcile(NOW);
         }
     }
-    assert_eq!(forgotten, COMERS / 100 - 1);
+    assert!(forgotten > POOL, "{forgotten}");
     node.engine().reconcile(NOW);
     assert_eq!(node.contents().records.len(), alive.len());
     assert_eq!(node.engine().store.leases().len(), alive.len());
