@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engine::Status;
 use kernel::Measured;
-use model::Record;
+use model::{AttachmentKey, Record};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -61,6 +61,17 @@ struct Way {
     direction: &'static str,
 }
 
+impl Way {
+    fn of(key: &AttachmentKey, direction: &'static str) -> Self {
+        Self {
+            network: key.network.to_string(),
+            container: key.container_id.to_string(),
+            ifname: key.ifname.to_string(),
+            direction,
+        }
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Self {
@@ -104,6 +115,7 @@ impl Metrics {
         of_status(&mut registry, status);
         of_drops(&mut registry, measured);
         of_pods(&mut registry, records, measured);
+        of_limits(&mut registry, records, measured);
         let mut text = String::new();
         encode(&mut text, &registry)?;
         Ok(text)
@@ -198,12 +210,7 @@ fn of_pods(registry: &mut Registry, records: &[Record], measured: &Measured) {
         };
         let both = [("egress", &counters.egress), ("ingress", &counters.ingress)];
         for (direction, counters) in both {
-            let labels = Way {
-                network: attachment.key.network.to_string(),
-                container: attachment.key.container_id.to_string(),
-                ifname: attachment.key.ifname.to_string(),
-                direction,
-            };
+            let labels = Way::of(&attachment.key, direction);
             packets.get_or_create(&labels).inc_by(counters.packets);
             bytes.get_or_create(&labels).inc_by(counters.bytes);
         }
@@ -218,6 +225,69 @@ fn of_pods(registry: &mut Registry, records: &[Record], measured: &Measured) {
         "Bytes from (egress) and to (ingress) a pod",
         bytes,
     );
+}
+
+/// Limits, and what they did; directions without a limit are not there.
+fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
+    let rates: Family<Way, Gauge> = Family::default();
+    let [bytes, marked, paced, spared, dropped]: [Family<Way, Counter>; 5] = Default::default();
+    for record in records {
+        let attachment = &record.attachment;
+        let counters = measured.pods.get(&attachment.slot).copied();
+        let counters = counters.unwrap_or_default();
+        let bandwidth = attachment.bandwidth;
+        let both = [
+            ("egress", bandwidth.egress, counters.shaped_egress),
+            ("ingress", bandwidth.ingress, counters.shaped_ingress),
+        ];
+        for (direction, limit, shaped) in both {
+            let Some(limit) = limit else {
+                continue;
+            };
+            let labels = Way::of(&attachment.key, direction);
+            rates.get_or_create(&labels).set(signed(limit.rate.get()));
+            for (family, count) in [
+                (&bytes, shaped.passed_bytes),
+                (&marked, shaped.marked_packets),
+                (&paced, shaped.delayed_packets),
+                (&spared, shaped.spared_packets),
+                (&dropped, shaped.dropped_packets),
+            ] {
+                family.get_or_create(&labels).inc_by(count);
+            }
+        }
+    }
+    let help = "Bits per second that a pod may send (egress) or receive (ingress)";
+    registry.register("limit_bits_per_second", help, rates);
+    for (name, help, family) in [
+        (
+            "limit_passed_bytes",
+            "Bytes that a limit let pass, as on a wire",
+            bytes,
+        ),
+        (
+            "limit_marked",
+            "Packets that were marked as having met congestion",
+            marked,
+        ),
+        (
+            "limit_paced",
+            "Packets that were told when to depart",
+            paced,
+        ),
+        (
+            "limit_spared",
+            "Packets of thin flows that passed beyond the burst",
+            spared,
+        ),
+        (
+            "limit_dropped",
+            "Packets beyond a limit that were dropped",
+            dropped,
+        ),
+    ] {
+        registry.register(name, help, family);
+    }
 }
 
 fn gauge(registry: &mut Registry, name: &str, help: &str, value: i64) {
@@ -263,5 +333,82 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+    }
+
+    fn limited() -> Record {
+        let limit = model::Limit {
+            rate: 1_000_000.try_into().unwrap(),
+            burst: None,
+        };
+        Record {
+            attachment: model::Attachment {
+                key: AttachmentKey {
+                    network: "net".parse().unwrap(),
+                    container_id: "c5".parse().unwrap(),
+                    ifname: "eth0".parse().unwrap(),
+                },
+                netns: model::Netns {
+                    path: "/run/netns/x".parse().unwrap(),
+                    device: 4,
+                    inode: 7,
+                },
+                pod: None,
+                bridge: "cbr0".parse().unwrap(),
+                mac: model::Mac::local([1, 2, 3, 4, 5]),
+                mtu: 1500,
+                addresses: Vec::new(),
+                routes: Vec::new(),
+                port_mappings: Vec::new(),
+                bandwidth: model::Bandwidth {
+                    ingress: None,
+                    egress: Some(limit),
+                },
+                masquerade: true,
+                hairpin: true,
+                port: model::PortOptions::default(),
+                adopted: None,
+                slot: 5,
+                generation: 77,
+            },
+            state: model::State::Attached,
+            boot_id: "f00".to_owned(),
+            created_at: 0,
+        }
+    }
+
+    #[test]
+    fn limits_and_what_they_did_are_in_the_text_and_no_limit_is_not() {
+        let counters = kernel::PodCounters {
+            shaped_egress: abi::Shaped {
+                passed_bytes: 9,
+                dropped_packets: 3,
+                marked_packets: 2,
+                ..abi::Shaped::default()
+            },
+            ..kernel::PodCounters::default()
+        };
+        let measured = Measured {
+            pods: [(5, counters)].into(),
+            ..Measured::default()
+        };
+        let text = Metrics::default().text(
+            &Status::default(),
+            &[limited()],
+            &measured,
+            Counted::default(),
+            Duration::ZERO,
+        );
+        let text = text.unwrap();
+        let way = "{network=\"net\",container=\"c5\",ifname=\"eth0\",direction=\"egress\"}";
+        for line in [
+            format!("viaduct_limit_bits_per_second{way} 1000000"),
+            format!("viaduct_limit_passed_bytes_total{way} 9"),
+            format!("viaduct_limit_dropped_total{way} 3"),
+            format!("viaduct_limit_marked_total{way} 2"),
+        ] {
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+        let ingress = way.replace("egress", "ingress");
+        assert!(!text.contains(&format!("viaduct_limit_bits_per_second{ingress}")));
     }
 }
