@@ -67,6 +67,9 @@ fn isolated_pods_reach_the_gateway_and_published_ports_but_not_each_other() -> R
     assert!(!reaches(&two, first(&one)?)?, "two isolated pods");
     ping(&two.machine, "10.60.0.1".parse()?, 1)?;
     let _echo = Echo::start(&one.machine, 80)?;
+    // They could not ask for each other's Ethernet addresses, so the one that is dialled sees the gateway.
+    let (seen, _stream) = tcp_source(&two.machine, 0, SocketAddr::new(NODE[0], 8060))?;
+    assert_eq!(seen.ip(), "10.60.0.1".parse::<IpAddr>()?);
     let mut other = sandbox.pod("other")?;
     other.add()?;
     tcp_source(&other.machine, 0, "10.60.0.1:8060".parse()?)?;

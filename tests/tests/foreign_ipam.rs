@@ -286,6 +286,9 @@ fn an_address_comes_by_dhcp() -> Result<()> {
     let address = result["ips"][0]["address"].as_str().context("an address")?;
     assert!(address.starts_with("10.7.0.2"), "{result}");
     ping(&pod, "10.7.0.1".parse()?, 1)?;
+    let mut checked = config.clone();
+    checked.0["prevResult"] = result;
+    run(Verb::Check, node, &pod, &checked)?.success()?;
     run(Verb::Del, node, &pod, &config)?.success()?;
     assert!(!pod.call("ip -o link")?.contains("eth0"));
     Ok(())

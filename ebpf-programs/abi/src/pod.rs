@@ -62,6 +62,12 @@ impl EndpointFlags {
     pub const BYPASS: u32 = 1 << 4;
     /// What the pod sends or receives is limited, or both: nobody else's limits are looked up.
     pub const LIMITED: u32 = 1 << 5;
+    /// The bridge keeps the pod apart from other such pods: they cannot even ask for each other's Ethernet address.
+    pub const ISOLATED: u32 = 1 << 6;
+    /// Packets from pods of other bridges that are kept apart, too, are dropped.
+    pub const SAME_BRIDGE: u32 = 1 << 7;
+    /// And so are packets from such pods of the same bridge.
+    pub const ALONE: u32 = 1 << 8;
 }
 
 /// Whose an interface is: value of the interface table, keyed by the interface index of the host's end. 8 bytes.

@@ -44,11 +44,13 @@ pub enum DropReason {
     UnknownUplink = 19,
     /// The pod has sent or received as much as it may.
     RateLimit = 20,
+    /// From one pod to another, and the firewall of either network keeps them apart.
+    IngressPolicy = 21,
 }
 
 impl DropReason {
     /// All reasons, by number.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Malformed,
         Self::SpoofedMac,
         Self::SpoofedAddress,
@@ -69,6 +71,7 @@ impl DropReason {
         Self::NoFlow,
         Self::UnknownUplink,
         Self::RateLimit,
+        Self::IngressPolicy,
     ];
 
     /// The reason with this number.
@@ -101,6 +104,7 @@ impl DropReason {
             Self::NoFlow => "no-flow",
             Self::UnknownUplink => "unknown-uplink",
             Self::RateLimit => "rate-limit",
+            Self::IngressPolicy => "ingress-policy",
         }
     }
 }

@@ -54,6 +54,9 @@ stage!(stage_charge(direction: Direction) -> Decision<()>, |kernel, work, direct
 stage!(stage_arrive() -> Decision<()>, |kernel, work| {
     stages::arrive(kernel, work)
 });
+stage!(stage_check_policy() -> Decision<()>, |kernel, work| {
+    stages::check_policy(kernel, work)
+});
 stage!(stage_find_flow(way: Way) -> bool, |kernel, work, way| {
     stages::find_flow(kernel, work, way)
 });
@@ -170,6 +173,11 @@ impl Hook for Stages {
     #[inline(always)]
     fn arrive(&mut self) -> Decision<()> {
         Code::from_code(stage_arrive(self.skb))
+    }
+
+    #[inline(always)]
+    fn check_policy(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_policy(self.skb))
     }
 
     #[inline(always)]

@@ -23,6 +23,8 @@ pub trait Hook {
     fn charge(&mut self, direction: Direction) -> Decision<()>;
     /// [`crate::stages::arrive`].
     fn arrive(&mut self) -> Decision<()>;
+    /// [`crate::stages::check_policy`].
+    fn check_policy(&mut self) -> Decision<()>;
     /// [`crate::stages::find_flow`].
     fn find_flow(&mut self, way: Way) -> bool;
     /// [`crate::stages::find_quoted_flow`].
@@ -97,11 +99,11 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     }
     match content {
         // A fragment without ports is nobody's yet: the node's own reassembly has the last word.
-        Content::LostFragment => return pass(hook),
+        Content::LostFragment => return pass_by_policy(hook),
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::IcmpError => {
             if !hook.find_quoted_flow(Way::Pod) {
-                return pass(hook);
+                return pass_by_policy(hook);
             }
             hook.translate_quoted(Way::Pod)?;
             return Ok(hook.deliver());
@@ -109,6 +111,7 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
         Content::Ip => {}
     }
     if !hook.find_flow(Way::Pod) {
+        hook.check_policy()?;
         match hook.find_dialled()? {
             HostportMatch::None => return pass(hook),
             HostportMatch::Socket => return Ok(Verdict::Pass),
@@ -117,6 +120,12 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     }
     hook.translate()?;
     Ok(hook.deliver())
+}
+
+#[inline(always)]
+fn pass_by_policy(hook: &mut impl Hook) -> Decision<Verdict> {
+    hook.check_policy()?;
+    pass(hook)
 }
 
 /// What none of our own has claimed: past bridge and stack, or through both.

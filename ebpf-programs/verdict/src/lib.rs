@@ -34,6 +34,7 @@ mod node;
 mod outcome;
 mod packet;
 mod parse;
+mod policy;
 mod rewrite;
 mod room;
 mod sender;

@@ -1,8 +1,9 @@
 //! Hostports that pods of this node dial. The packet goes from the one pod's veth to the other pod's, past bridge and
 //! stack: neither would know what to make of an answer from another address than the one that was dialled.
 //!
-//! The client keeps its address, with one exception: a pod that dials itself sees its network's gateway, because no
-//! pod takes packets from its own address. It keeps its port unless the server could not tell two flows apart then.
+//! The client keeps its address, with two exceptions: a pod that dials itself sees its network's gateway, because no
+//! pod takes packets from its own address; and so does one that is dialled by another isolated port of its bridge, because
+//! it could not ask for that one's Ethernet address. It keeps its port unless the server could not tell two flows apart then.
 
 use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac};
 
@@ -45,7 +46,7 @@ fn find_server<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
     let server = node.endpoint(&work.hostport.address);
     work.endpoint = *server.ok_or(DropReason::StaleGeneration)?;
     work.source = work.headers.tuple.source;
-    if work.endpoint.interface == work.interface {
+    if work.endpoint.interface == work.interface || are_isolated(node, work) {
         let family = work.headers.family();
         let network = network(node, work.endpoint.pod).ok_or(DropReason::NoSourceAddress)?;
         work.source = network.gateway(family);
@@ -54,6 +55,15 @@ fn find_server<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
         }
     }
     Ok(())
+}
+
+/// Whether the bridge lets nothing through between the sender and [`Work::endpoint`].
+#[inline(always)]
+fn are_isolated<E: Node>(node: &E, work: &Work) -> bool {
+    let (Some(client), Some(server)) = (node.pod(work.pod), node.pod(work.endpoint.pod)) else {
+        return false;
+    };
+    client.network == server.network && client.flags & server.flags & EndpointFlags::ISOLATED != 0
 }
 
 /// Whether the packet opens a flow to a pod that hostports lead to, by the pod's own address.

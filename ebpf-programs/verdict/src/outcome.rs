@@ -154,6 +154,7 @@ fn reason_of(number: u64) -> DropReason {
         18 => DropReason::NoFlow,
         19 => DropReason::UnknownUplink,
         20 => DropReason::RateLimit,
+        21 => DropReason::IngressPolicy,
         _ => DropReason::Malformed,
     }
 }

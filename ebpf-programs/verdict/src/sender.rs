@@ -1,6 +1,6 @@
 //! Whether a pod may send a frame: only as itself (spoofing), and nothing that never is on a wire (martians).
 
-use abi::{Address, DropReason, EndpointFlags, Mac, Pod, protocol};
+use abi::{Address, DropReason, EndpointFlags, Mac, Pod, Port, protocol};
 
 use crate::address::{is_link_local, is_loopback, is_multicast};
 use crate::node::Node;
@@ -46,7 +46,7 @@ pub(crate) fn check<E: Packet + Node>(
         || if headers.version == 6 {
             is_own_v6(env, headers, pod)
         } else {
-            *source == pod.v4
+            *source == pod.v4 || asks_for_address(headers)
         };
     if own {
         Ok(())
@@ -86,6 +86,20 @@ fn arp(packet: &impl Packet, pod: &Pod) -> Decision<()> {
     } else {
         Err(DropReason::SpoofedAddress)
     }
+}
+
+/// Ports of DHCP: the client's and the server's (RFC 2131).
+const DHCP: [u16; 2] = [68, 67];
+
+/// A pod whose address is lent by DHCP asks, and asks again, from no address.
+#[inline(always)]
+fn asks_for_address(headers: &Headers) -> bool {
+    let tuple = &headers.tuple;
+    let [client, server] = DHCP;
+    tuple.source == Address::v4([0; 4])
+        && tuple.protocol == protocol::UDP
+        && tuple.source_port == Port::new(client)
+        && tuple.destination_port == Port::new(server)
 }
 
 /// The pod's own address; an address of the link, which no router carries on; or none yet, for neighbour discovery.

@@ -232,6 +232,10 @@ impl hooks::Hook for Simulator {
         stages::arrive(&mut self.world, &mut self.work)
     }
 
+    fn check_policy(&mut self) -> Decision<()> {
+        stages::check_policy(&mut self.world, &mut self.work)
+    }
+
     fn find_flow(&mut self, way: Way) -> bool {
         stages::find_flow(&mut self.world, &mut self.work, way)
     }

@@ -13,8 +13,8 @@ use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
 use crate::{
-    bypass, duplicate, exit, flow, fragment, hostport, icmp, local, masquerade, parse, rewrite,
-    room, sender,
+    bypass, duplicate, exit, flow, fragment, hostport, icmp, local, masquerade, parse, policy,
+    rewrite, room, sender,
 };
 
 /// Reads a frame on a pod's veth and finds out whose it is.
@@ -106,6 +106,12 @@ pub fn arrive<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decisi
     }
     env.count_passed(pod, Direction::Ingress, work.headers.length);
     Ok(())
+}
+
+/// Refuses what one pod sends to another against the policy of both.
+#[inline(always)]
+pub fn check_policy<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    policy::check(node, work)
 }
 
 /// Looks the packet's flow up.

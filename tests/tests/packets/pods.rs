@@ -54,6 +54,66 @@ fn a_pod_sends_as_itself() -> Result<()> {
     })
 }
 
+/// Row 68: an address that is lent by DHCP is asked for, and later again, from no address.
+#[test]
+fn a_pod_asks_for_its_address_from_none() -> Result<()> {
+    on_bench(|bench| {
+        let (nobody, everybody) = (Address::v4([0; 4]), Address::v4([255; 4]));
+        let asks = |source, to| Body::Udp(source, to, b"discover".to_vec());
+        bench.passes(FromPod, &own(nobody, everybody, asks(68, 67)))?;
+        bench.passes(FromPod, &own(nobody, example::node()[0], asks(68, 67)))?;
+        for body in [asks(67, 68), asks(68, 53), tcp()] {
+            let forged = own(nobody, everybody, body);
+            bench.drops(FromPod, &forged, DropReason::SpoofedAddress)?;
+        }
+        Ok(())
+    })
+}
+
+/// What one pod sends to the other by its own address, in both families: dropped by the policy of both, or not.
+fn is_apart(bench: &mut Bench, flags: [u32; 2], networks: [u32; 2], apart: bool) -> Result<()> {
+    bench.change(|world| {
+        for (index, slot) in [example::POD, example::OTHER_POD].into_iter().enumerate() {
+            let pod = &mut world.pods[slot as usize];
+            pod.flags &= !(EndpointFlags::SAME_BRIDGE | EndpointFlags::ALONE);
+            pod.flags |= flags[index];
+            pod.network = networks[index];
+        }
+    })?;
+    for family in FAMILIES {
+        let (pod, other) = (example::pod()[family], example::other_pod()[family]);
+        for body in [tcp(), Body::echo_request(&pod, 1)] {
+            let frame = own(pod, other, body);
+            if apart {
+                bench.drops(FromPod, &frame, DropReason::IngressPolicy)?;
+            } else {
+                bench.passes(FromPod, &frame)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// BEHAVIOURS R17
+#[test]
+fn pods_are_apart_by_the_policy_of_both() -> Result<()> {
+    let same = EndpointFlags::SAME_BRIDGE;
+    let alone = same | EndpointFlags::ALONE;
+    let cases = [
+        ([same, same], true, false),
+        ([same, alone], true, false),
+        ([alone, alone], true, true),
+        ([0, alone], false, false),
+        ([alone, 0], false, false),
+    ];
+    // Each in tables of its own: a flow that was opened goes on, whatever the policy is by then.
+    for (flags, of_two_bridges, of_one) in cases {
+        on_bench(|bench| is_apart(bench, flags, [77, 78], of_two_bridges))?;
+        on_bench(|bench| is_apart(bench, flags, [77, 77], of_one))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_pod_does_not_send_as_anybody_else() -> Result<()> {
     on_bench(|bench| {

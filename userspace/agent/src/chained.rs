@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cni::{ChainedRequest, Command, Error, PassedResult, Plugin, Wish};
 use engine::{Collect, Serve, Tune};
-use model::{IfName, InterfaceSettings, NetnsPath, PortMapping};
+use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 
 use crate::failure::Failure;
 use crate::limits::note_placeholder;
@@ -32,22 +32,18 @@ impl App {
         let mut passed = passed(&request)?.clone();
         match &request.wish {
             Wish::Ports(mappings) if !mappings.is_empty() => {
-                let serve = Serve {
-                    adoption: request.adoption()?,
-                    port_mappings: mappings.clone(),
-                    bandwidth: None,
-                    keys: request.keys(&self.default_name()),
-                };
+                let serve = self.to_serve(&request, mappings.clone())?;
                 self.handle.serve(serve, clock::now()).await?;
             }
             Wish::Limits(asked) if !asked.bandwidth.is_unlimited() => {
                 note_placeholder(*asked);
-                let serve = Serve {
-                    adoption: request.adoption()?,
-                    port_mappings: Vec::new(),
-                    bandwidth: Some(asked.bandwidth),
-                    keys: request.keys(&self.default_name()),
-                };
+                let mut serve = self.to_serve(&request, Vec::new())?;
+                serve.bandwidth = Some(asked.bandwidth);
+                self.handle.serve(serve, clock::now()).await?;
+            }
+            Wish::Policy(policy) if *policy != IngressPolicy::Open => {
+                let mut serve = self.to_serve(&request, Vec::new())?;
+                serve.ingress = Some(*policy);
                 self.handle.serve(serve, clock::now()).await?;
             }
             Wish::Settings(settings) => {
@@ -57,9 +53,23 @@ impl App {
                 self.handle.tune(tune).await?;
                 passed.change(&ifname, settings.mac, settings.mtu);
             }
-            Wish::Ports(_) | Wish::Limits(_) | Wish::Nothing => {}
+            Wish::Ports(_) | Wish::Limits(_) | Wish::Policy(_) | Wish::Nothing => {}
         }
         Ok(passed.to_json(request.header.version)?)
+    }
+
+    fn to_serve(
+        &self,
+        request: &ChainedRequest,
+        port_mappings: Vec<PortMapping>,
+    ) -> Result<Serve, Error> {
+        Ok(Serve {
+            adoption: request.adoption()?,
+            port_mappings,
+            bandwidth: None,
+            ingress: None,
+            keys: request.keys(&self.default_name()),
+        })
     }
 
     /// What was made is taken back by name alone (BEHAVIOURS R12): a runtime that has forgotten which ports it asked for
@@ -79,11 +89,11 @@ impl App {
                     self.handle.set_loopback(netns, false).await?;
                 }
             }
-            Plugin::Tuning
-            | Plugin::Firewall
-            | Plugin::Viaduct
-            | Plugin::Bridge
-            | Plugin::HostLocal => {}
+            Plugin::Firewall => {
+                let keys = request.keys(&self.default_name());
+                self.handle.open(keys).await?;
+            }
+            Plugin::Tuning | Plugin::Viaduct | Plugin::Bridge | Plugin::HostLocal => {}
         }
         Ok(String::new())
     }
@@ -93,12 +103,19 @@ impl App {
             Wish::Ports(mappings) if !mappings.is_empty() => {
                 let keys = request.keys(&self.default_name());
                 let wanted: BTreeSet<PortMapping> = mappings.iter().copied().collect();
-                self.handle.check_served(keys, wanted).await?;
+                self.handle.check_served(keys, wanted, None).await?;
+            }
+            Wish::Policy(policy) if *policy != IngressPolicy::Open => {
+                let keys = request.keys(&self.default_name());
+                let none = BTreeSet::new();
+                self.handle.check_served(keys, none, Some(*policy)).await?;
             }
             // Which limits hold may have been changed since; that they hold has not.
             Wish::Limits(asked) if !asked.bandwidth.is_unlimited() => {
                 let keys = request.keys(&self.default_name());
-                self.handle.check_served(keys, BTreeSet::new()).await?;
+                self.handle
+                    .check_served(keys, BTreeSet::new(), None)
+                    .await?;
             }
             Wish::Settings(settings) => {
                 let tune = self.tune(request, settings)?;
@@ -113,7 +130,7 @@ impl App {
                     return Err(Error::check_failed("lo is down").into());
                 }
             }
-            Wish::Ports(_) | Wish::Limits(_) | Wish::Nothing => {}
+            Wish::Ports(_) | Wish::Limits(_) | Wish::Policy(_) | Wish::Nothing => {}
         }
         Ok(String::new())
     }

@@ -49,6 +49,7 @@ impl From<EngineError> for Failure {
             EngineError::Clash(_) => cni::Error::invalid_config(message),
             EngineError::Different { .. }
             | EngineError::NotPublished(..)
+            | EngineError::NotKeptApart(..)
             | EngineError::NotTuned { .. }
             | EngineError::Unknown(_) => cni::Error::check_failed(message),
             EngineError::NotLinked(_)

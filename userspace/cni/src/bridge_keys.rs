@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use model::{BridgeOptions, PortOptions, PortVlans, VlanId};
+use model::{BridgeOptions, IngressPolicy, PortOptions, PortVlans, VlanId};
 
 use crate::Error;
+use crate::chain::ingress_policy;
 use crate::json::{Node, Object};
 
 /// What a configuration says about its bridge and the ports of its pods.
@@ -21,6 +22,8 @@ pub struct BridgeKeys {
     pub mac_spoof_check: Option<bool>,
     /// `portIsolation`.
     pub port_isolation: Option<bool>,
+    /// firewall's `ingressPolicy`.
+    pub ingress: Option<IngressPolicy>,
     /// `disableContainerInterface`.
     pub leaves_down: Option<bool>,
     /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`.
@@ -45,6 +48,7 @@ impl BridgeKeys {
             enable_dad: config.flag("enabledad")?,
             mac_spoof_check: config.flag("macspoofchk")?,
             port_isolation: config.flag("portIsolation")?,
+            ingress: ingress_policy(config)?,
             leaves_down: config.flag("disableContainerInterface")?,
             vlans,
         })
@@ -62,6 +66,7 @@ impl BridgeKeys {
                 // Whoever speaks in several VLANs has addresses there that we do not know.
                 trusted: self.mac_spoof_check == Some(false) || !self.vlans.trunk.is_empty(),
                 vlans: self.vlans.clone(),
+                ingress: self.ingress.unwrap_or_default(),
                 left_down: on(self.leaves_down),
             },
         }

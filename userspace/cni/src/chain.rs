@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Adoption, Assigned, AttachmentKey, ContainerId, IfName, InterfaceSettings, NetnsPath,
-    NetworkName, PodName, PortMapping,
+    Adoption, Assigned, AttachmentKey, ContainerId, IfName, IngressPolicy, InterfaceSettings,
+    NetnsPath, NetworkName, PodName, PortMapping,
 };
 
 use crate::args::Args;
@@ -62,6 +62,8 @@ pub enum Wish {
     Ports(Vec<PortMapping>),
     /// Limit the traffic.
     Limits(Asked),
+    /// Keep other pods away.
+    Policy(IngressPolicy),
     /// Change settings.
     Settings(Box<InterfaceSettings>),
 }
@@ -187,7 +189,7 @@ fn wish(
             Ok(Wish::Ports(Wishes::read(config, args)?.port_mappings))
         }
         Plugin::Bandwidth => bandwidth::read(config).map(Wish::Limits),
-        Plugin::Firewall => policy(config).map(|()| Wish::Nothing),
+        Plugin::Firewall => Ok(Wish::Policy(ingress_policy(config)?.unwrap_or_default())),
         Plugin::Tuning => {
             let settings = tuning::settings(config, &args, text, ifname)?;
             Ok(Wish::Settings(Box::new(settings)))
@@ -198,17 +200,16 @@ fn wish(
     }
 }
 
-/// firewall's `ingressPolicy`: we let everything through that routing leads to a pod, which is `open`. The chains and
-/// zones that the reference plugin makes so that others let pods' packets through are not made (see docs/cni.md).
-fn policy(config: &Object<'_>) -> Result<(), Error> {
+/// firewall's `ingressPolicy`. The chains and zones that the reference plugin makes so that others let pods' packets
+/// through are not made (see docs/cni.md).
+pub(crate) fn ingress_policy(config: &Object<'_>) -> Result<Option<IngressPolicy>, Error> {
     let Some(node) = config.get("ingressPolicy") else {
-        return Ok(());
+        return Ok(None);
     };
-    match node.text()? {
-        "open" => Ok(()),
-        "same-bridge" | "isolated" => Err(refused::refusal(&node)),
-        other => Err(node.invalid(format_args!("unrecognized ingress policy {other:?}"))),
-    }
+    let policy = node.text()?.parse();
+    policy
+        .map(Some)
+        .map_err(|error| node.invalid(format_args!("unrecognized ingress policy: {error}")))
 }
 
 #[cfg(test)]

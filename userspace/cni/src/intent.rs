@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{AttachmentKey, HairpinMode, IfName, Intent, Network, RangeSet, Requested};
+use model::{
+    AttachmentKey, HairpinMode, IfName, IngressPolicy, Intent, Network, RangeSet, Requested,
+};
 
 use crate::static_ipam::{self, StaticAddress};
 use crate::{AddRequest, AddressSource, BridgeKeys, Config, Error, StatusRequest, Version};
@@ -211,6 +213,7 @@ fn says_of_ports(keys: &BridgeKeys) -> Result<(), Error> {
         says("enabledad", keys.enable_dad, Some(false)),
         says("macspoofchk", keys.mac_spoof_check, Some(true)),
         says("portIsolation", keys.port_isolation, Some(false)),
+        says("ingressPolicy", keys.ingress, Some(IngressPolicy::Open)),
         says("vlan", vlan(keys.vlans.access), Some(0)),
         says("vlanTrunk", vlan(trunk), Some(0)),
     ];

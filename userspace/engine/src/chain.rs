@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 
 use kernel::Kernel;
-use model::{Adoption, Attachment, AttachmentKey, Bandwidth, PortMapping, Record, State};
+use model::{
+    Adoption, Attachment, AttachmentKey, Bandwidth, IngressPolicy, PortMapping, Record, State,
+};
 use planner::{AttachContext, Leases, Observed, Refusal, Scope};
 
 use crate::transaction::Done;
@@ -21,8 +23,18 @@ pub struct Serve {
     pub port_mappings: Vec<PortMapping>,
     /// Limits in place of those that it has, if they are to be others.
     pub bandwidth: Option<Bandwidth>,
+    /// Which other pods are kept from it from now on; `None` for those that are so already.
+    pub ingress: Option<IngressPolicy>,
     /// Keys under which it may be on record, if we have made it.
     pub keys: Vec<AttachmentKey>,
+}
+
+/// What an interface is served with.
+#[derive(Clone, Copy, Default)]
+struct Served<'a> {
+    ports: &'a [PortMapping],
+    bandwidth: Option<Bandwidth>,
+    ingress: Option<IngressPolicy>,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -34,13 +46,24 @@ impl<K: Kernel> Engine<K> {
             ifname: adoption.key.ifname.clone(),
             links: adoption.links.clone(),
         })?;
+        let served = Served {
+            ports: &serve.port_mappings,
+            bandwidth: serve.bandwidth,
+            ingress: serve.ingress,
+        };
         if let Some(record) = self.served(serve, &observed) {
             let mut wanted = record.attachment.port_mappings.clone();
             wanted.extend(&serve.port_mappings);
-            return self.publish(&record, &wanted, serve.bandwidth);
+            return self.publish(
+                &record,
+                &Served {
+                    ports: &wanted,
+                    ..served
+                },
+            );
         }
         let adopted = self.adopt(adoption, &observed, now)?;
-        match self.publish(&adopted, &serve.port_mappings, serve.bandwidth) {
+        match self.publish(&adopted, &served) {
             Err(error) => {
                 self.del(&adoption.key)?;
                 Err(error)
@@ -120,16 +143,12 @@ impl<K: Kernel> Engine<K> {
         Ok(planned)
     }
 
-    /// Gives an attachment these ports in place of those that it has, and these limits if there are any.
-    fn publish(
-        &mut self,
-        before: &Record,
-        wanted: &[PortMapping],
-        bandwidth: Option<Bandwidth>,
-    ) -> Result<Attachment, EngineError> {
+    /// Gives an attachment these ports in place of those that it has, and limits and policy if they are to be others.
+    fn publish(&mut self, before: &Record, served: &Served<'_>) -> Result<Attachment, EngineError> {
         let old = &before.attachment;
-        let mut new = planner::with_ports(old, wanted, self.store.records())?;
-        new.bandwidth = bandwidth.unwrap_or(old.bandwidth);
+        let mut new = planner::with_ports(old, served.ports, self.store.records())?;
+        new.bandwidth = served.bandwidth.unwrap_or(old.bandwidth);
+        new.port.ingress = served.ingress.unwrap_or(old.port.ingress);
         self.change(before, new)
     }
 
@@ -174,26 +193,54 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// Takes back what was served: an interface of ours loses its ports and limits, an adopted one all that we added.
+    /// Takes ports and limits back: an interface of ours loses them, an adopted one that nothing else is served by all that
+    /// we added.
     pub fn withdraw(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
         for key in keys {
             let Some(record) = self.store.get(key).cloned() else {
                 continue;
             };
-            if record.attachment.adopted.is_some() {
+            let attachment = &record.attachment;
+            if attachment.adopted.is_some() && attachment.port.ingress == IngressPolicy::Open {
                 self.del(key)?;
             } else if record.state == State::Attached {
-                self.publish(&record, &[], Some(Bandwidth::default()))?;
+                let bare = Served {
+                    bandwidth: Some(Bandwidth::default()),
+                    ..Served::default()
+                };
+                self.publish(&record, &bare)?;
             }
         }
         Ok(())
     }
 
-    /// Whether an interface is served with these ports.
+    /// Takes a policy back, and from an adopted interface without ports all that we added.
+    pub fn open(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
+        for key in keys {
+            let Some(record) = self.store.get(key).cloned() else {
+                continue;
+            };
+            let attachment = &record.attachment;
+            if attachment.adopted.is_some()
+                && attachment.port_mappings.is_empty()
+                && attachment.bandwidth.is_unlimited()
+            {
+                self.del(key)?;
+            } else if record.state == State::Attached {
+                let mut new = attachment.clone();
+                new.port.ingress = IngressPolicy::Open;
+                self.change(&record, new)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an interface is served with these ports and this policy.
     pub fn check_served(
         &mut self,
         keys: &[AttachmentKey],
         wanted: &BTreeSet<PortMapping>,
+        ingress: Option<IngressPolicy>,
     ) -> Result<(), EngineError> {
         let Some(unknown) = keys.first() else {
             return Ok(());
@@ -209,6 +256,10 @@ impl<K: Kernel> Engine<K> {
         {
             let key = attachment.key.clone();
             return Err(EngineError::NotPublished(key, *missing));
+        }
+        if let Some(wanted) = ingress.filter(|wanted| *wanted != attachment.port.ingress) {
+            let key = attachment.key.clone();
+            return Err(EngineError::NotKeptApart(key, wanted));
         }
         self.verify_host(&attachment)
     }

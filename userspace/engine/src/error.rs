@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use kernel::{ObserveError, PortInUse, StepError};
-use model::{AttachmentKey, IfName, InterfaceSettings, PortMapping};
+use model::{AttachmentKey, IfName, IngressPolicy, InterfaceSettings, PortMapping};
 use planner::{Difference, Refusal};
 use store::StoreError;
 
@@ -64,6 +64,9 @@ pub enum EngineError {
     /// A DEL for the same attachment came while the ADD waited.
     #[error("the ADD of {0} was not begun: a DEL came while it waited")]
     Cancelled(AttachmentKey),
+    /// Other pods are kept from an interface otherwise than they should.
+    #[error("{0} does not have the ingress policy {1}")]
+    NotKeptApart(AttachmentKey, IngressPolicy),
     /// The link that another plugin has given addresses for is not there (any more).
     #[error("there is no link of {0} that waits for addresses")]
     NotLinked(AttachmentKey),

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use kernel::{Kernel, Measured};
 use model::{
-    Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, Intent, NetnsPath,
-    PortMapping, RangeSet, Record,
+    Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
+    NetnsPath, PortMapping, RangeSet, Record,
 };
 use planner::PodSide;
 use tokio::sync::mpsc::error::TrySendError;
@@ -147,7 +147,13 @@ impl Handle {
         self.queue(&turn, Some(place), message).await
     }
 
-    /// Takes back what was served under these keys.
+    /// Takes back the policy of what is under these keys.
+    pub async fn open(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
+        self.call(|reply| Command::Chained(Chained::Open(keys, reply)))
+            .await
+    }
+
+    /// Takes back the ports of what is under these keys.
     pub async fn withdraw(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
         self.call(|reply| Command::Chained(Chained::Withdraw(keys, reply)))
             .await
@@ -158,8 +164,9 @@ impl Handle {
         &self,
         keys: Vec<AttachmentKey>,
         ports: BTreeSet<PortMapping>,
+        ingress: Option<IngressPolicy>,
     ) -> Result<(), EngineError> {
-        self.ask(|reply| Command::Chained(Chained::CheckServed(keys, ports, reply)))
+        self.ask(|reply| Command::Chained(Chained::CheckServed(keys, ports, ingress, reply)))
             .await
     }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kernel::{Kernel, Measured};
 use model::{
-    Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, Intent, NetnsPath,
-    PortMapping, RangeSet, Record,
+    Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
+    NetnsPath, PortMapping, RangeSet, Record,
 };
 use planner::PodSide;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
@@ -56,7 +56,13 @@ pub(crate) enum Command {
 pub(crate) enum Chained {
     Serve(Box<Serve>, u64, Reply<Attachment>),
     Withdraw(Vec<AttachmentKey>, Reply<()>),
-    CheckServed(Vec<AttachmentKey>, BTreeSet<PortMapping>, Reply<()>),
+    Open(Vec<AttachmentKey>, Reply<()>),
+    CheckServed(
+        Vec<AttachmentKey>,
+        BTreeSet<PortMapping>,
+        Option<IngressPolicy>,
+        Reply<()>,
+    ),
     SetLoopback(NetnsPath, bool, Reply<()>),
     Tune(Box<Tune>, Reply<()>),
     Untune(Box<Tune>, Reply<()>),
@@ -191,8 +197,9 @@ impl<K: Kernel> Worker<K> {
                 self.change(reply, |engine| engine.serve(&serve, now));
             }
             Chained::Withdraw(keys, reply) => self.change(reply, |engine| engine.withdraw(&keys)),
-            Chained::CheckServed(keys, ports, reply) => {
-                answer(reply, self.engine.check_served(&keys, &ports));
+            Chained::Open(keys, reply) => self.change(reply, |engine| engine.open(&keys)),
+            Chained::CheckServed(keys, ports, ingress, reply) => {
+                answer(reply, self.engine.check_served(&keys, &ports, ingress));
             }
             Chained::SetLoopback(netns, up, reply) => {
                 answer(reply, self.engine.set_loopback(&netns, up));

@@ -6,7 +6,7 @@ use abi::{
     Address, Egress, EndpointFlags, Family, HostportKey, Network, PrefixClass, PrefixKey, SOURCES,
     Source, Uplink, UplinkFlags,
 };
-use model::{Cidr, InterfaceAddress, Mac, Protocol};
+use model::{Cidr, IngressPolicy, InterfaceAddress, Mac, Protocol};
 use planner::EntryKey;
 
 /// Bits in front of an IPv4 address that is kept as an IPv6 one.
@@ -84,6 +84,32 @@ pub(crate) fn bypass(bypass: bool) -> u32 {
 
 pub(crate) fn may_bypass(flags: u32) -> bool {
     flags & EndpointFlags::BYPASS != 0
+}
+
+pub(crate) fn isolated(isolated: bool) -> u32 {
+    if isolated { EndpointFlags::ISOLATED } else { 0 }
+}
+
+pub(crate) fn is_isolated(flags: u32) -> bool {
+    flags & EndpointFlags::ISOLATED != 0
+}
+
+pub(crate) fn ingress(policy: IngressPolicy) -> u32 {
+    match policy {
+        IngressPolicy::Open => 0,
+        IngressPolicy::SameBridge => EndpointFlags::SAME_BRIDGE,
+        IngressPolicy::Isolated => EndpointFlags::SAME_BRIDGE | EndpointFlags::ALONE,
+    }
+}
+
+pub(crate) fn ingress_policy(flags: u32) -> IngressPolicy {
+    if flags & EndpointFlags::ALONE != 0 {
+        IngressPolicy::Isolated
+    } else if flags & EndpointFlags::SAME_BRIDGE != 0 {
+        IngressPolicy::SameBridge
+    } else {
+        IngressPolicy::Open
+    }
 }
 
 pub(crate) fn published(published: bool) -> u32 {

@@ -310,6 +310,8 @@ fn pod(entry: &Entry) -> io::Result<abi::Pod> {
         masquerade,
         trusted,
         bypass,
+        isolated,
+        ingress,
     } = entry
     else {
         return Err(mismatch());
@@ -320,7 +322,11 @@ fn pod(entry: &Entry) -> io::Result<abi::Pod> {
         mac: bytes::mac(*mac),
         interface: index(link)?,
         generation: *generation,
-        flags: bytes::flags(*masquerade) | bytes::checked(*trusted) | bytes::bypass(*bypass),
+        flags: bytes::flags(*masquerade)
+            | bytes::checked(*trusted)
+            | bytes::bypass(*bypass)
+            | bytes::isolated(*isolated)
+            | bytes::ingress(*ingress),
         network: index(bridge)?,
         ..abi::Pod::default()
     })
@@ -341,6 +347,8 @@ fn pod_entry(row: &abi::Pod, link: impl Fn(u32) -> LinkRef) -> Option<Entry> {
         masquerade: bytes::masquerades(row.flags),
         trusted: bytes::is_trusted(row.flags),
         bypass: bytes::may_bypass(row.flags),
+        isolated: bytes::is_isolated(row.flags),
+        ingress: bytes::ingress_policy(row.flags),
     })
 }
 

@@ -45,6 +45,46 @@ impl PortVlans {
     }
 }
 
+/// Which other pods a pod is kept apart from, by its own address. Published ports lead there all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IngressPolicy {
+    /// None.
+    #[default]
+    Open,
+    /// Those of other bridges that have a policy, too.
+    SameBridge,
+    /// And those of the same bridge that are isolated, too.
+    Isolated,
+}
+
+/// A text that names no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of open, same-bridge and isolated")]
+pub struct UnknownIngressPolicy(pub String);
+
+impl std::str::FromStr for IngressPolicy {
+    type Err = UnknownIngressPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownIngressPolicy> {
+        match text {
+            "open" => Ok(Self::Open),
+            "same-bridge" => Ok(Self::SameBridge),
+            "isolated" => Ok(Self::Isolated),
+            other => Err(UnknownIngressPolicy(other.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for IngressPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::SameBridge => "same-bridge",
+            Self::Isolated => "isolated",
+        })
+    }
+}
+
 /// What holds for the bridge port of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortOptions {
@@ -54,6 +94,8 @@ pub struct PortOptions {
     pub vlans: PortVlans,
     /// Whether the pod may send with addresses that are not its own. Who speaks in several VLANs must.
     pub trusted: bool,
+    /// Which other pods are kept from it.
+    pub ingress: IngressPolicy,
     /// Whether the pod's end is left down, for whoever gets it to set it up.
     pub left_down: bool,
 }

@@ -24,7 +24,9 @@ pub use attachment::{
     Route, RouteOptions, State,
 };
 pub use bandwidth::{Bandwidth, Limit};
-pub use bridge_port::{BridgeOptions, PortOptions, PortVlans, VlanId};
+pub use bridge_port::{
+    BridgeOptions, IngressPolicy, PortOptions, PortVlans, UnknownIngressPolicy, VlanId,
+};
 pub use host_link::HostLink;
 pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use model::{Cidr, IfName, InterfaceAddress, Mac, Protocol};
+use model::{Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, Protocol};
 
 use crate::Shape;
 
@@ -86,6 +86,10 @@ pub enum Entry {
         trusted: bool,
         /// Whether the bridge does nothing for it but to forward, so that packets may go past it.
         bypass: bool,
+        /// Whether the bridge keeps it apart from other isolated ports.
+        isolated: bool,
+        /// Which other pods are kept from it.
+        ingress: IngressPolicy,
     },
     /// A free row that remembers the generation of its last owner. Written in place of a removal.
     FreePod {
@@ -382,6 +386,8 @@ impl Entry {
             masquerade,
             trusted,
             bypass,
+            isolated,
+            ingress,
         } = self
         else {
             return Ok(());
@@ -395,7 +401,14 @@ impl Entry {
             "{mac} behind {link} on {bridge}, generation {generation}, {mode}"
         )?;
         f.write_str(if *trusted { ", not checked" } else { "" })?;
-        f.write_str(if *bypass { "" } else { ", by the bridge" })
+        f.write_str(if *bypass { "" } else { ", by the bridge" })?;
+        f.write_str(if *isolated { ", isolated" } else { "" })?;
+        match ingress {
+            IngressPolicy::Open => Ok(()),
+            IngressPolicy::SameBridge | IngressPolicy::Isolated => {
+                write!(f, ", ingress policy {ingress}")
+            }
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
             bypass: attachment.adopted.is_none()
                 && attachment.port.is_plain()
                 && !attachment.addresses.is_empty(),
+            isolated: attachment.port.isolated,
+            ingress: attachment.port.ingress,
         },
     );
     entries.extend(limit_entry(attachment));

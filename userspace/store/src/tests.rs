@@ -109,6 +109,7 @@ fn network(name: &str) -> Network {
                 isolated: true,
                 trusted: true,
                 left_down: true,
+                ingress: model::IngressPolicy::Isolated,
                 vlans: model::PortVlans {
                     access: None,
                     trunk: [5, 7].into_iter().filter_map(model::VlanId::new).collect(),

@@ -38,6 +38,7 @@ fn serve(adoption: &Adoption, ports: &[u16]) -> Serve {
         adoption: adoption.clone(),
         port_mappings: ports.iter().map(|port| publish(*port)).collect(),
         bandwidth: None,
+        ingress: None,
         keys: vec![adoption.key.clone()],
     }
 }
@@ -80,9 +81,9 @@ fn what_is_served_survives_the_agent_and_goes_by_name() {
     assert!(!repaired.has_failed(), "{repaired:?}");
     let keys = [adoption.key.clone()];
     let wanted = BTreeSet::from([publish(8080), publish(8081)]);
-    node.engine().check_served(&keys, &wanted).unwrap();
+    node.engine().check_served(&keys, &wanted, None).unwrap();
     let missing = BTreeSet::from([publish(9)]);
-    assert!(node.engine().check_served(&keys, &missing).is_err());
+    assert!(node.engine().check_served(&keys, &missing, None).is_err());
     node.engine().withdraw(&keys).unwrap();
     node.engine().withdraw(&keys).unwrap();
     // The restarted agent knew the pod's subnet; the next look forgets it.

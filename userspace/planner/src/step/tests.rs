@@ -91,6 +91,8 @@ fn a_row_of_the_pod_table_never_forgets_a_generation() {
             generation: 5,
             masquerade: true,
             trusted: false,
+            isolated: true,
+            ingress: model::IngressPolicy::SameBridge,
             bypass: true,
         },
         previous: Some(free(4)),

@@ -1,7 +1,7 @@
 //! What is particular about routes, bridges and their ports, as JSON. What was written before there were such particulars
 //! is read as without any.
 
-use model::{BridgeOptions, PortOptions, PortVlans, RouteOptions, VlanId};
+use model::{BridgeOptions, IngressPolicy, PortOptions, PortVlans, RouteOptions, VlanId};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -37,6 +37,8 @@ pub(super) struct StoredPortOptions {
     isolated: bool,
     trusted: bool,
     left_down: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ingress: Option<String>,
     access_vlan: Option<u16>,
     trunk_vlans: Vec<u16>,
     keeps_default_vlan: bool,
@@ -122,6 +124,9 @@ impl From<&PortOptions> for StoredPortOptions {
             isolated: options.isolated,
             trusted: options.trusted,
             left_down: options.left_down,
+            ingress: Some(options.ingress)
+                .filter(|policy| *policy != IngressPolicy::Open)
+                .map(|policy| policy.to_string()),
             access_vlan: vlans.access.map(VlanId::get),
             trunk_vlans: vlans.trunk.iter().map(|vlan| vlan.get()).collect(),
             keeps_default_vlan: vlans.keeps_default,
@@ -136,6 +141,11 @@ impl From<StoredPortOptions> for PortOptions {
             isolated: stored.isolated,
             trusted: stored.trusted,
             left_down: stored.left_down,
+            // What no agent has written is as what was never said.
+            ingress: stored
+                .ingress
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_default(),
             vlans: PortVlans {
                 access: stored.access_vlan.and_then(VlanId::new),
                 trunk: trunk.collect(),

@@ -64,6 +64,7 @@ fn options() -> impl Strategy<Value = BridgeOptions> {
             },
             trusted: false,
             left_down: false,
+            ingress: model::IngressPolicy::Open,
         },
     })
 }
