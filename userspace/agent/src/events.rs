@@ -226,7 +226,7 @@ fn log(event: &Event) {
         | EventOutcome::Repaired
         | EventOutcome::Removed
         | EventOutcome::LeftAlone) => {
-            tracing::debug!(action, subject, outcome = outcome.word(), "{message}")
+            tracing::debug!(action, subject, outcome = outcome.word(), "{message}");
         }
     }
 }

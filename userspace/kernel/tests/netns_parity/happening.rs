@@ -40,7 +40,7 @@ pub(crate) enum Abstract {
         pod: usize,
         step: PodStep,
     },
-    Plain(Step),
+    Plain(Box<Step>),
 }
 
 /// A step about a pod.
@@ -144,8 +144,8 @@ fn any_step() -> impl Strategy<Value = Abstract> {
         1 => bridge().prop_map(|name| Abstract::AttachUplink { name }),
         1 => bridge().prop_map(|name| Abstract::DetachUplink { name }),
         18 => (0..PODS.len(), pod_step()).prop_map(|(pod, step)| Abstract::Pod { pod, step }),
-        6 => plain_step().prop_map(Abstract::Plain),
-        3 => node_entry().prop_map(Abstract::Plain),
+        6 => plain_step().prop_map(|step| Abstract::Plain(Box::new(step))),
+        3 => node_entry().prop_map(|step| Abstract::Plain(Box::new(step))),
     ]
 }
 

@@ -99,7 +99,7 @@ impl<K: Kernel> World<K> {
                 hooks: uplink_hooks(),
             }],
             Abstract::Pod { pod, step } => steps_of_pod(&self.attachment(*pod), step),
-            Abstract::Plain(step) => vec![step.clone()],
+            Abstract::Plain(step) => vec![Step::clone(step)],
         }
     }
 
