@@ -328,7 +328,8 @@ fn is_ipv4(object: &Map<String, Value>, key: &str) -> bool {
 /// From 0.1.0 and 0.2.0: one address of each family, each with its routes.
 fn raise(map: &mut Map<String, Value>) {
     for key in ["ip4", "ip6"] {
-        let Some(mut of_family) = map.remove(key) else {
+        // Anything but an object says nothing.
+        let Some(mut of_family) = map.remove(key).filter(Value::is_object) else {
             continue;
         };
         let routes = of_family["routes"].take();
@@ -356,7 +357,10 @@ fn lower(map: &mut Map<String, Value>) -> Result<(), Error> {
             .into_iter()
             .flatten()
             .filter_map(Value::as_object);
-        let Some(ip) = members.find(|ip| is_ipv4(ip, "address") == ipv4) else {
+        let has_address =
+            |ip: &&Map<String, Value>| ip.get("address").is_some_and(Value::is_string);
+        let of_family = |ip: &&Map<String, Value>| is_ipv4(ip, "address") == ipv4;
+        let Some(ip) = members.find(|ip| has_address(ip) && of_family(ip)) else {
             continue;
         };
         let of_family = routes.as_array().into_iter().flatten();

@@ -163,3 +163,23 @@ proptest! {
         let _ = PassedResult::of(&text, Version::V1_0_0);
     }
 }
+
+/// What a plugin before us should never have said is no reason to fall over.
+#[test]
+fn addresses_that_are_none_are_passed_over() {
+    for result in [
+        r#"{"cniVersion":"1.0.0","ips":[{"interface":0}]}"#,
+        r#"{"cniVersion":"1.0.0","ips":[{"address":7}, 7]}"#,
+        r#"{"cniVersion":"0.2.0","ip4":7,"ip6":[]}"#,
+    ] {
+        let passed = PassedResult::parse(result).unwrap();
+        for version in Version::ALL {
+            let told = passed.to_json(version);
+            assert_eq!(
+                told.is_ok(),
+                version >= Version::V0_3_0,
+                "{result} {version}"
+            );
+        }
+    }
+}
