@@ -184,6 +184,12 @@ fn items(list: Value) -> Vec<String> {
             fields.remove("counters");
             fields.remove("flows");
         }
+        for direction in ["ingress", "egress"] {
+            let limit = item.pointer_mut(&format!("/bandwidth/{direction}"));
+            if let Some(limit) = limit.and_then(Value::as_object_mut) {
+                limit.retain(|key, _| key == "rate" || key == "burst");
+            }
+        }
         item.to_string()
     });
     lasting.collect()

@@ -320,7 +320,7 @@ fn questions_are_answered_beside_a_flood_of_the_same_pod() -> Result<()> {
         ensure!(printed.contains(" 0% packet loss"), "{printed}");
         let limits = shown(&agent, &pod)?;
         ensure!(
-            limits["egress"]["spared_packets"].as_u64() > Some(50),
+            limits["egress"]["spared_packets"].as_u64() > Some(0),
             "{limits}"
         );
         ping(&pod.machine, WORLD[1], 3).map(drop)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::setup::{self, Scope};
-use crate::{command, dist, privilege, project, vm};
+use crate::{command, dist, privilege, project, soak, vm};
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
@@ -19,7 +19,8 @@ pub(crate) struct Args {
     /// Minutes after which guests are given up
     #[arg(long, default_value_t = 60, requires = "vm")]
     limit: u64,
-    /// Passed on: families to measure (`list` names them), `--quick`, `--help` for the rest
+    /// Passed on: families to measure (`list` names them), `--quick`, `--help` for the rest; or `soak --minutes N`: a
+    /// random life under traffic, with a model that checks it
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -35,6 +36,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             words.push("pair".to_owned());
         }
         return vm::pair::measure(kernel, Duration::from_mins(args.limit), &words);
+    }
+    if let [first, words @ ..] = args.rest.as_slice()
+        && first == "soak"
+    {
+        return soak::run(words);
     }
     setup::ensure(Scope::Everything)?;
     build()?;

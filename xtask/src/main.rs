@@ -24,6 +24,7 @@ mod progress;
 mod project;
 mod rungs;
 mod setup;
+mod soak;
 mod style;
 mod test;
 mod tidy;

@@ -1,0 +1,19 @@
+//! `bench soak`: a node lives through everything at random, with a model that checks it.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::setup::{self, Scope};
+use crate::{command, dist, privilege, project};
+
+/// Builds two versions of the agent, and lets a node live with them as `words` say.
+pub(crate) fn run(words: &[String]) -> Result<()> {
+    setup::ensure(Scope::Everything)?;
+    dist::run(dist::Args { next: true })?;
+    let build = ["build", "--release", "-p", "e2e", "--bin", "soak"];
+    command::run(Command::new("cargo").args(build))?;
+    let mut soak = privilege::as_root(project::target().join("release/soak"))?;
+    soak.args(words).env("VIADUCT_DIST", project::dist());
+    command::run(&mut soak)
+}
