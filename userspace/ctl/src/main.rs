@@ -9,6 +9,7 @@
 mod cni;
 mod limit;
 mod render;
+mod top;
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -55,6 +56,8 @@ enum Verb {
     Flows(Flows),
     /// Limit the traffic of a pod that runs, in effect at once
     Limit(limit::Limit),
+    /// Show what pods send and receive now, against their limits, as live bars
+    Top(top::Top),
     /// Show everything known of one container
     Inspect {
         /// Container ID
@@ -188,6 +191,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             })
         }
         Verb::Limit(limit) => limit.run(client),
+        Verb::Top(top) => top.run(client),
         Verb::Inspect { id, netns } => {
             let query = netns.map_or_else(String::new, |path| format!("?netns={path}"));
             raw(&get(client, &format!("{}/{id}{query}", path::ATTACHMENTS))?)

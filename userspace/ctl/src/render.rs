@@ -374,7 +374,8 @@ fn line(text: &mut String, label: &str, value: impl Display) {
     writeln!(text, "{label:<13}{value}").expect("a String takes every text");
 }
 
-fn table(header: &[&str], rows: impl Iterator<Item = Row>) -> String {
+/// Columns without lines between them.
+pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Row>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(header.iter().copied());

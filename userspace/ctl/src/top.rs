@@ -1,0 +1,295 @@
+//! `top`: what pods send and receive now, against their limits, as live bars, or once as plain text. Rates are
+//! differences of the agent's counters; nothing is measured here.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use api::{AttachmentView, Client, LimitView, path};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line as Text;
+use ratatui::widgets::{Cell, Row, Table};
+
+/// Cells of a bar.
+const BAR: u16 = 20;
+/// From this part of its limit on a direction is said to be at its limit.
+const FULL: f64 = 0.95;
+
+const HEAD: [&str; 8] = [
+    "POD",
+    "WAY",
+    "LIMIT",
+    "NOW",
+    "",
+    "MARKED/s",
+    "PACED/s",
+    "DROPPED/s",
+];
+
+/// How often it looks.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Top {
+    /// Print what passed in one interval as plain text, and end
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    interval: u64,
+}
+
+impl Top {
+    /// Shows until somebody presses q; what is left to print.
+    pub(crate) fn run(self, client: &Client) -> Result<String> {
+        // Without an agent there is nothing to clear the screen for.
+        let mut before = look(client)?;
+        if self.once {
+            std::thread::sleep(Duration::from_secs(self.interval));
+            return Ok(plain(&compare(&before, &look(client)?)));
+        }
+        let mut terminal = ratatui::try_init().context("this needs a terminal")?;
+        let shown = self.show(client, &mut before, &mut terminal);
+        ratatui::restore();
+        shown.map(|()| String::new())
+    }
+
+    fn show(
+        self,
+        client: &Client,
+        before: &mut Look,
+        terminal: &mut ratatui::DefaultTerminal,
+    ) -> Result<()> {
+        let mut lines = Vec::new();
+        loop {
+            terminal.draw(|frame| draw(frame, &lines))?;
+            let next = before.at + Duration::from_secs(self.interval);
+            if is_ended_before(next)? {
+                return Ok(());
+            }
+            let now = look(client)?;
+            lines = compare(before, &now);
+            *before = now;
+        }
+    }
+}
+
+/// Waits for `next`, or for somebody who has seen enough.
+fn is_ended_before(next: Instant) -> Result<bool> {
+    while event::poll(next.saturating_duration_since(Instant::now()))? {
+        let Event::Key(key) = event::read()? else {
+            // Another size: drawn at once.
+            return Ok(false);
+        };
+        let interrupts = key.modifiers.contains(KeyModifiers::CONTROL);
+        let ends = [KeyCode::Char('q'), KeyCode::Esc].contains(&key.code);
+        if ends || (interrupts && key.code == KeyCode::Char('c')) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// All attachments at one time.
+struct Look {
+    at: Instant,
+    attachments: Vec<AttachmentView>,
+}
+
+fn look(client: &Client) -> Result<Look> {
+    let attachments = crate::get(client, path::ATTACHMENTS)?.decode()?;
+    let at = Instant::now();
+    Ok(Look { at, attachments })
+}
+
+/// One direction of one pod.
+#[derive(Clone, Debug, PartialEq)]
+struct Line {
+    pod: String,
+    direction: &'static str,
+    /// Bits per second; `None` for no limit.
+    limit: Option<u64>,
+    /// Bits per second now.
+    rate: f64,
+    /// Packets per second.
+    marked: f64,
+    paced: f64,
+    dropped: f64,
+}
+
+fn compare(before: &Look, now: &Look) -> Vec<Line> {
+    let span = now.at.saturating_duration_since(before.at).as_secs_f64();
+    let key = |it: &AttachmentView| (it.container_id.clone(), it.ifname.clone());
+    let earlier = before.attachments.iter().map(|it| (key(it), it));
+    let earlier: BTreeMap<_, _> = earlier.collect();
+    let unknown = AttachmentView::default();
+    let lines = now.attachments.iter().flat_map(|now| {
+        // Who was not there has counted from nothing.
+        let before = *earlier.get(&key(now)).unwrap_or(&&unknown);
+        both(before, now, span)
+    });
+    lines.collect()
+}
+
+fn both(before: &AttachmentView, now: &AttachmentView, span: f64) -> [Line; 2] {
+    let counted = |direction| {
+        // Without counters nothing is known to have passed.
+        [before, now].map(|it| match (&it.counters, direction) {
+            (Some(counters), "egress") => counters.tx_bytes,
+            (Some(counters), _) => counters.rx_bytes,
+            (None, _) => 0,
+        })
+    };
+    let line = |direction, was: &Option<LimitView>, is: &Option<LimitView>| {
+        let none = LimitView::default();
+        let limit = is.as_ref().map(|limit| limit.rate);
+        // What a limit has counted in an earlier life is not of this interval.
+        let ([earlier, later], [was, is]) = match (was, is) {
+            (Some(was), Some(is)) => ([was.passed_bytes, is.passed_bytes], [was, is]),
+            _ => (counted(direction), [&none, &none]),
+        };
+        Line {
+            pod: name(now),
+            direction,
+            limit,
+            rate: per_second(earlier, later, span) * 8.0,
+            marked: per_second(was.marked_packets, is.marked_packets, span),
+            paced: per_second(was.delayed_packets, is.delayed_packets, span),
+            dropped: per_second(was.dropped_packets, is.dropped_packets, span),
+        }
+    };
+    let (was, is) = (&before.bandwidth, &now.bandwidth);
+    [
+        line("egress", &was.egress, &is.egress),
+        line("ingress", &was.ingress, &is.ingress),
+    ]
+}
+
+fn name(attachment: &AttachmentView) -> String {
+    let named = match &attachment.pod {
+        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+        None => attachment.container_id.chars().take(12).collect(),
+    };
+    match attachment.ifname.as_str() {
+        "eth0" => named,
+        other => format!("{named} {other}"),
+    }
+}
+
+/// Counters of a pod that was attached anew begin anew.
+#[expect(clippy::cast_precision_loss, reason = "nobody sees the last digits")]
+fn per_second(before: u64, now: u64, span: f64) -> f64 {
+    now.saturating_sub(before) as f64 / span.max(1e-3)
+}
+
+fn draw(frame: &mut Frame<'_>, lines: &[Line]) {
+    let [title, body] =
+        Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(frame.area());
+    let limited = lines.iter().filter(|line| line.limit.is_some()).count();
+    let text = format!(
+        "{} directions of pods, {limited} of them limited; q ends",
+        lines.len()
+    );
+    frame.render_widget(Text::from(text), title);
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(7),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(27),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(9),
+    ];
+    let table = Table::new(lines.iter().map(row), widths)
+        .header(Row::new(HEAD).style(Style::new().add_modifier(Modifier::BOLD)));
+    frame.render_widget(table, body);
+}
+
+fn row(line: &Line) -> Row<'static> {
+    let share = line.limit.map(|limit| share(line.rate, limit));
+    let colour = match share {
+        Some(share) if share >= FULL => Color::Red,
+        Some(_) => Color::Green,
+        None => Color::Reset,
+    };
+    let cells = cells(line).into_iter().enumerate();
+    let cells = cells.map(|(column, text)| match HEAD[column] {
+        "" => Cell::from(text).style(Style::new().fg(colour)),
+        _ => Cell::from(text),
+    });
+    Row::new(cells)
+}
+
+/// What is in each column of [`HEAD`].
+fn cells(line: &Line) -> [String; 8] {
+    let limit = line.limit.map(as_float).map_or("-".to_owned(), bits);
+    let bar = line.limit.map(|limit| bar(share(line.rate, limit)));
+    [
+        line.pod.clone(),
+        line.direction.to_owned(),
+        limit,
+        bits(line.rate),
+        bar.unwrap_or_default(),
+        count(line.marked),
+        count(line.paced),
+        count(line.dropped),
+    ]
+}
+
+/// The same as a table of text, for pipes and scripts.
+fn plain(lines: &[Line]) -> String {
+    let rows = lines.iter().map(|line| cells(line).to_vec().into());
+    crate::render::table(&HEAD, rows)
+}
+
+fn share(rate: f64, limit: u64) -> f64 {
+    rate / as_float(limit.max(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nobody sees the last digits")]
+fn as_float(number: u64) -> f64 {
+    number as f64
+}
+
+/// Full at the limit; what is above it, a burst, only the number shows.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "between nothing and all cells"
+)]
+fn bar(share: f64) -> String {
+    let full = (share.clamp(0.0, 1.0) * f64::from(BAR)).round() as usize;
+    let (full, rest) = ("█".repeat(full), "·".repeat(usize::from(BAR) - full));
+    format!("{full}{rest} {:>4.0} %", share * 100.0)
+}
+
+/// Bits per second, in three digits.
+fn bits(rate: f64) -> String {
+    let units = ["", "k", "M", "G", "T", "P"];
+    let mut rate = rate;
+    let mut unit = units[0];
+    for larger in &units[1..] {
+        if rate < 999.5 {
+            break;
+        }
+        rate /= 1_000.0;
+        unit = larger;
+    }
+    if rate < 9.95 && !unit.is_empty() {
+        format!("{rate:.1}{unit}")
+    } else {
+        format!("{rate:.0}{unit}")
+    }
+}
+
+fn count(rate: f64) -> String {
+    if rate == 0.0 {
+        return "-".to_owned();
+    }
+    bits(rate)
+}
+
+#[cfg(test)]
+mod tests;
