@@ -36,6 +36,23 @@ impl Cgroup {
     }
 }
 
+/// Runs `body` while this process is in `cgroup`, a child of the root: sockets that it opens belong there for as long as
+/// they live.
+pub fn within<T>(cgroup: &Path, body: impl FnOnce() -> T) -> Result<T> {
+    let own = std::fs::read_to_string("/proc/self/cgroup")?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let root = cgroup.parent().context("a cgroup below the root")?;
+    let own = root.join(own.context("this process is in no cgroup2")?);
+    let enter = |path: &Path| {
+        std::fs::write(path.join("cgroup.procs"), "0")
+            .with_context(|| format!("cannot enter {}", path.display()))
+    };
+    enter(cgroup)?;
+    let value = body();
+    enter(&own)?;
+    Ok(value)
+}
+
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // Programs that are still attached go with it; a process that is still in it keeps it, and shows as a residue.

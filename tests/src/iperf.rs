@@ -1,11 +1,15 @@
 //! Bulk traffic by iperf3.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::{Machine, Process, until};
+
+/// Enters a cgroup, and becomes another program.
+const ENTER: &str = r#"echo 0 > "$0/cgroup.procs" && exec "$@""#;
 
 /// An iperf3 server. Dropping it ends it.
 #[derive(Debug)]
@@ -52,8 +56,24 @@ impl Iperf {
 
 /// Runs an iperf3 client with `options`.
 pub fn measure(machine: &Machine, to: IpAddr, port: u16, options: &str) -> Result<Throughput> {
+    measure_in(None, machine, to, port, options)
+}
+
+/// As [`measure`], in `cgroup`, as the containers of a node are.
+pub fn measure_in(
+    cgroup: Option<&Path>,
+    machine: &Machine,
+    to: IpAddr,
+    port: u16,
+    options: &str,
+) -> Result<Throughput> {
     let line = format!("iperf3 -J --connect-timeout 4000 -c {to} -p {port} {options}");
-    let words = line.split_whitespace().collect::<Vec<_>>();
+    let cgroup = cgroup.map(|path| path.display().to_string());
+    let mut words = match &cgroup {
+        Some(cgroup) => vec!["sh", "-c", ENTER, cgroup],
+        None => Vec::new(),
+    };
+    words.extend(line.split_whitespace());
     let output = machine.output(&words)?;
     let report: Value = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("iperf3 printed {}", String::from_utf8_lossy(&output.stdout)))?;

@@ -41,14 +41,14 @@ mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
 pub use capture::Capture;
-pub use cgroup::Cgroup;
+pub use cgroup::{Cgroup, within};
 pub use conversation::{Conversation, Load};
 pub use datagrams::{delivered, filter_bridges, publish_service};
 pub use dial::{By, Met, dial};
 pub use drip::Drip;
 pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_source};
 pub use far::Far;
-pub use iperf::{Iperf, Throughput, measure};
+pub use iperf::{Iperf, Throughput, measure, measure_in};
 pub use machine::Machine;
 pub use mounts::Mounts;
 pub use ping::{Rtt, ping, ping_source};

@@ -1,10 +1,11 @@
 //! A node, a machine in the world outside, and the wire between them.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::{Agent, Machine, Mounts, Pod};
+use crate::{Agent, Machine, Mounts, Pod, Tunnel};
 
 /// The node's interface to the world.
 pub const UPLINK: &str = "up0";
@@ -38,18 +39,38 @@ pub struct Sandbox {
     /// A machine on the other end of the uplink.
     pub world: Machine,
     mounts: Mounts,
+    /// The wire, where it is no veth pair.
+    wire: Option<Tunnel>,
 }
 
 impl Sandbox {
     /// Builds the node and the world; nothing of ours runs yet.
     pub fn new() -> Result<Self> {
+        let sandbox = Self::apart()?;
+        sandbox.connect(UPLINK, "eth0")?;
+        sandbox.joined()
+    }
+
+    /// The same, with a world that is far away: packets are under way for `delay`.
+    pub fn distant(delay: Duration) -> Result<Self> {
+        let mut sandbox = Self::apart()?;
+        let ends = [(&sandbox.node, UPLINK), (&sandbox.world, "eth0")];
+        sandbox.wire = Some(Tunnel::stretch(ends, delay)?);
+        sandbox.joined()
+    }
+
+    fn apart() -> Result<Self> {
         let mounts = Mounts::new()?;
-        let sandbox = Self {
+        Ok(Self {
             node: Machine::new("node", &mounts)?,
             world: Machine::new("world", &mounts)?,
             mounts,
-        };
-        sandbox.connect(UPLINK, "eth0")?;
+            wire: None,
+        })
+    }
+
+    fn joined(self) -> Result<Self> {
+        let sandbox = self;
         sandbox.dress(&sandbox.node, UPLINK, &NODE)?;
         sandbox.dress(&sandbox.world, "eth0", &WORLD)?;
         for address in WORLD {

@@ -1,13 +1,19 @@
-//! A wire without Ethernet: what tunnels of all kinds look like to a node.
+//! Wires that threads carry packets over: without Ethernet, as tunnels of all kinds look to a node, or with Ethernet and
+//! as long as a test wants them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use tun_rs::{DeviceBuilder, SyncDevice};
+use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use crate::Machine;
+
+/// The largest packet that Linux hands out, with what it tells about it.
+const LARGEST: usize = (64 << 10) + 64;
 
 /// Two tun devices, and threads that carry packets from each to the other. Dropping it removes them.
 #[derive(Debug)]
@@ -19,15 +25,37 @@ pub struct Tunnel {
 impl Tunnel {
     /// Lays a tunnel between two machines, each with the name of its device.
     pub fn lay(ends: [(&Machine, &str); 2]) -> Result<Self> {
+        let open = |(machine, name)| open(machine, DeviceBuilder::new().name(name));
         let [near, far] = [open(ends[0])?, open(ends[1])?];
         let carry = |from: &Arc<SyncDevice>, to: &Arc<SyncDevice>| {
             let (from, to) = (Arc::clone(from), Arc::clone(to));
             thread::spawn(move || carry(&from, &to))
         };
-        Ok(Self {
+        Ok(Self::of(ends, vec![carry(&near, &far), carry(&far, &near)]))
+    }
+
+    /// Lays an Ethernet on which each packet is under way for `delay`. Large packets stay whole, as between veths.
+    pub fn stretch(ends: [(&Machine, &str); 2], delay: Duration) -> Result<Self> {
+        let open = |(machine, name)| {
+            let builder = DeviceBuilder::new().name(name).layer(Layer::L2);
+            open(machine, builder.offload(true))
+        };
+        let [near, far] = [open(ends[0])?, open(ends[1])?];
+        let mut carriers = Vec::new();
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let (from, to) = (Arc::clone(from), Arc::clone(to));
+            let (enter, leave) = channel();
+            carriers.push(thread::spawn(move || put(&from, &enter, delay)));
+            carriers.push(thread::spawn(move || take(&leave, &to)));
+        }
+        Ok(Self::of(ends, carriers))
+    }
+
+    fn of(ends: [(&Machine, &str); 2], carriers: Vec<JoinHandle<()>>) -> Self {
+        Self {
             ends: ends.map(|(machine, name)| (machine.clone(), name.to_owned())),
-            carriers: vec![carry(&near, &far), carry(&far, &near)],
-        })
+            carriers,
+        }
     }
 
     /// Gives each end its addresses, first those of the first end, and sets both up.
@@ -59,12 +87,9 @@ impl Drop for Tunnel {
     }
 }
 
-fn open((machine, name): (&Machine, &str)) -> Result<Arc<SyncDevice>> {
-    let device = machine.run(|| {
-        let builder = DeviceBuilder::new().name(name).inherit_enable_state();
-        builder.build_sync()
-    });
-    let device = device.with_context(|| format!("{}: no tun device {name}", machine.name()))?;
+fn open(machine: &Machine, builder: DeviceBuilder) -> Result<Arc<SyncDevice>> {
+    let device = machine.run(|| builder.inherit_enable_state().build_sync());
+    let device = device.with_context(|| format!("{}: no tun device", machine.name()))?;
     Ok(Arc::new(device))
 }
 
@@ -73,5 +98,24 @@ fn carry(from: &SyncDevice, to: &SyncDevice) {
     while let Ok(length) = from.recv(&mut packet) {
         // Where the other end is down, packets are lost, as on any wire.
         let _ = to.send(&packet[..length]);
+    }
+}
+
+/// Notes when each packet will arrive.
+fn put(from: &SyncDevice, wire: &Sender<(Instant, Vec<u8>)>, delay: Duration) {
+    let mut packet = vec![0; LARGEST];
+    while let Ok(length) = from.recv(&mut packet) {
+        let arrives = Instant::now() + delay;
+        if wire.send((arrives, packet[..length].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Lets packets arrive when it is time.
+fn take(wire: &Receiver<(Instant, Vec<u8>)>, to: &SyncDevice) {
+    for (arrives, packet) in wire {
+        thread::sleep(arrives.saturating_duration_since(Instant::now()));
+        let _ = to.send(&packet);
     }
 }

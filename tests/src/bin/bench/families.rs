@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::plan::Plan;
 use crate::promise::Promise;
 use crate::row::Row;
-use crate::{add, bulk, connect, datagrams, flows, memory, pair, path, turns};
+use crate::{add, bulk, connect, datagrams, flows, memory, pair, path, shaping, turns};
 
 /// Measurements that belong together.
 pub(crate) struct Family {
@@ -78,6 +78,13 @@ pub(crate) const FAMILIES: &[Family] = &[
         usual: true,
         measure: memory::measure,
         promises: &[],
+    },
+    Family {
+        name: "shaping",
+        about: "limits of pods beside the reference's bandwidth plugin: rates, delays, CPU",
+        usual: false,
+        measure: shaping::measure,
+        promises: shaping::PROMISES,
     },
     Family {
         name: "pair",

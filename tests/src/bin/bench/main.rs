@@ -18,6 +18,7 @@ mod plan;
 mod promise;
 mod report;
 mod row;
+mod shaping;
 mod statistics;
 mod topology;
 mod turns;
@@ -42,6 +43,9 @@ struct Args {
     /// Fewer rounds and sizes: minutes instead of half an hour, and wider quartiles
     #[arg(long)]
     quick: bool,
+    /// Measure so many rounds, whatever the family thinks
+    #[arg(long)]
+    rounds: Option<usize>,
     /// Be a node of a pair, and do what the client asks for until it has gone
     #[arg(long, conflicts_with = "families")]
     serve: bool,
@@ -77,7 +81,7 @@ fn measure(args: &Args) -> Result<()> {
     let chosen = chosen(&args.families)?;
     let mut report = Report::new(args.quick)?;
     for (number, family) in (1..).zip(&chosen) {
-        let plan = Plan::new(args.quick, family.name);
+        let plan = Plan::new(args.quick, args.rounds, family.name);
         plan::say(&format!(
             "── {} ({number} of {}): {}",
             family.name,

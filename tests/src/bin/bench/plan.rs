@@ -10,12 +10,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) struct Plan {
     /// Fewer rounds, smaller sizes.
     pub(crate) quick: bool,
+    rounds: Option<usize>,
     family: &'static str,
 }
 
 impl Plan {
-    pub(crate) fn new(quick: bool, family: &'static str) -> Self {
-        Self { quick, family }
+    /// As many `rounds` of everything, where somebody has asked for a number.
+    pub(crate) fn new(quick: bool, rounds: Option<usize>, family: &'static str) -> Self {
+        Self {
+            quick,
+            rounds,
+            family,
+        }
     }
 
     /// One of two, by how much time there is.
@@ -37,6 +43,7 @@ impl Plan {
         systems: &[S],
         mut measure: impl FnMut(&S) -> Result<()>,
     ) -> Result<()> {
+        let rounds = self.rounds.unwrap_or(rounds);
         let bar = self.bar(what, rounds * systems.len());
         for round in 0..rounds {
             for turn in 0..systems.len() {
@@ -77,7 +84,7 @@ mod tests {
     #[test]
     fn each_round_begins_with_another_system() -> Result<()> {
         let mut order = Vec::new();
-        let plan = Plan::new(true, "test");
+        let plan = Plan::new(true, None, "test");
         plan.interleave("letters", 2, &['a', 'b', 'c'], |letter| {
             order.push(*letter);
             Ok(())

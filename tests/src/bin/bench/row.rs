@@ -47,6 +47,8 @@ pub(crate) struct Row {
     pub(crate) better: Better,
     /// The size it was measured at, where there are several.
     pub(crate) point: Option<Point>,
+    /// What Viaduct's median has to be at the least and at the most, where that is not about another system.
+    pub(crate) bounds: Option<(f64, f64)>,
     /// One sample for each round, in the order of rounds: sample `n` of every system was taken in round `n`.
     pub(crate) samples: Vec<f64>,
 }
@@ -64,8 +66,15 @@ impl Row {
             unit,
             better: Better::Lower,
             point: None,
+            bounds: None,
             samples: Vec::new(),
         }
+    }
+
+    /// Viaduct's median has to be between these.
+    pub(crate) fn within(mut self, least: f64, most: f64) -> Self {
+        self.bounds = Some((least, most));
+        self
     }
 
     /// More of it is better.
@@ -96,6 +105,7 @@ impl Row {
             "unit": self.unit,
             "better": match self.better { Better::Lower => "lower", Better::Higher => "higher" },
             "point": self.point.map(|point| json!({ "axis": point.axis, "at": point.at })),
+            "bounds": self.bounds,
             "samples": self.samples,
         })
     }

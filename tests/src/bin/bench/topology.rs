@@ -13,10 +13,10 @@ use e2e::Machine;
 
 pub(crate) use forwarding::Forwarding;
 pub(crate) use reference::{Attached, Reference, Tables};
-pub(crate) use viaduct::{Viaduct, mappings};
+pub(crate) use viaduct::{Viaduct, mappings, usual_flags};
 
 /// Addresses of all pods that translating systems attach: as many as any measurement needs.
-const POD_CIDR: &str = "10.244.0.0/20";
+pub(crate) const POD_CIDR: &str = "10.244.0.0/20";
 
 /// Ports of the second pod that the node publishes, if it does: the same number on both sides.
 pub(crate) const PORTS: [u16; 3] = [7001, 7002, 5201];

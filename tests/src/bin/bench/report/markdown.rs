@@ -37,6 +37,7 @@ pub(crate) fn chapter(chapter: &Chapter) -> String {
         table(&mut text, chapter, unit);
     }
     promises(&mut text, &chapter.kept());
+    bounds(&mut text, chapter);
     text
 }
 
@@ -93,6 +94,8 @@ fn cell(row: Option<&Row>) -> String {
 
 fn ratio_cell(pair: Option<(&Row, &Row)>) -> String {
     pair.and_then(|(ours, theirs)| Summary::of(&ratios(ours, theirs)))
+        // Nothing is not a part of nothing.
+        .filter(|it| it.median.is_finite())
         .map_or("–".to_owned(), |it| {
             format!("**{}** ({}–{})", two(it.median), two(it.low), two(it.high))
         })
@@ -132,6 +135,38 @@ fn promises(text: &mut String, kept: &[Kept]) {
             if it.is_kept() { "kept" } else { "**missed**" },
         );
     }
+}
+
+/// What Viaduct's rows have to be by themselves.
+fn bounds(text: &mut String, chapter: &Chapter) {
+    let own = chapter
+        .rows
+        .iter()
+        .filter(|row| row.system == system::VIADUCT);
+    let mut lines = own.filter_map(bound_line).peekable();
+    if lines.peek().is_none() {
+        return;
+    }
+    text.push_str("\n| held to | unit | bounds | measured | |\n|---|---|---|---|---|\n");
+    text.extend(lines);
+}
+
+fn bound_line(row: &Row) -> Option<String> {
+    let (least, most) = row.bounds?;
+    let median = Summary::of(&row.samples)?.median;
+    let verdict = if (least..=most).contains(&median) {
+        "kept"
+    } else {
+        "**missed**"
+    };
+    let (subject, unit, measured) = (row.subject(), row.unit, number(median));
+    let bounds = match least {
+        0.0 => format!("≤ {}", number(most)),
+        _ => format!("{} … {}", number(least), number(most)),
+    };
+    Some(format!(
+        "| {subject} | {unit} | {bounds} | {measured} | {verdict} |\n"
+    ))
 }
 
 /// A bound with its direction.

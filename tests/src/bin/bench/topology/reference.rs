@@ -1,4 +1,4 @@
-//! The reference plugins, chained as a runtime chains them: bridge with host-local, then portmap. Their rules go to
+//! The reference plugins, chained as a runtime chains them: bridge with host-local, then portmap or bandwidth. Their rules go to
 //! the tables of the `iptables` that they find on their PATH, which is the one that is asked for.
 
 use std::path::PathBuf;
@@ -76,7 +76,31 @@ pub(crate) struct Attached {
     pub(crate) result: Value,
     /// What all of them took together.
     pub(crate) took: Duration,
-    ports: Vec<Mapping>,
+    behind: Behind,
+}
+
+/// The plugin behind `bridge`.
+enum Behind {
+    /// `portmap`, with these ports.
+    Ports(Vec<Mapping>),
+    /// `bandwidth`, with these limits.
+    Limits(Value),
+}
+
+impl Behind {
+    fn plugin(&self) -> &'static str {
+        match self {
+            Self::Ports(_) => "portmap",
+            Self::Limits(_) => "bandwidth",
+        }
+    }
+
+    fn config(&self) -> Value {
+        match self {
+            Self::Ports(ports) => portmap(ports),
+            Self::Limits(limits) => bandwidth(limits),
+        }
+    }
 }
 
 impl Reference {
@@ -111,13 +135,22 @@ impl Reference {
 
     /// ADD, one plugin after the other.
     pub(crate) fn add(&self, machine: Machine, ports: &[Mapping]) -> Result<Attached> {
+        self.attach(machine, Behind::Ports(ports.to_vec()))
+    }
+
+    /// ADD of a pod with limits, in the words of the runtime.
+    pub(crate) fn add_limited(&self, machine: Machine, limits: &Value) -> Result<Attached> {
+        self.attach(machine, Behind::Limits(limits.clone()))
+    }
+
+    fn attach(&self, machine: Machine, behind: Behind) -> Result<Attached> {
         let mut attached = Attached {
             machine,
             result: Value::Null,
             took: Duration::ZERO,
-            ports: ports.to_vec(),
+            behind,
         };
-        for plugin in ["bridge", "portmap"] {
+        for plugin in ["bridge", attached.behind.plugin()] {
             let answer = self.call(Verb::Add, plugin, &attached)?;
             attached.took += answer.took;
             attached.result = answer
@@ -130,7 +163,7 @@ impl Reference {
     /// DEL, in the other order; what it took.
     pub(crate) fn del(&self, attached: &Attached) -> Result<Duration> {
         let mut took = Duration::ZERO;
-        for plugin in ["portmap", "bridge"] {
+        for plugin in [attached.behind.plugin(), "bridge"] {
             let answer = self.call(Verb::Del, plugin, attached)?;
             answer
                 .success()
@@ -148,7 +181,7 @@ impl Reference {
     fn call(&self, verb: Verb, plugin: &str, pod: &Attached) -> Result<e2e::Answer> {
         let mut config = match plugin {
             "bridge" => bridge(&self.cidr),
-            _ => portmap(&pod.ports),
+            _ => pod.behind.config(),
         };
         if !pod.result.is_null() {
             config["prevResult"] = pod.result.clone();
@@ -225,6 +258,16 @@ fn portmap(ports: &[Mapping]) -> Value {
         "capabilities": { "portMappings": true },
     });
     Config(config).publish(ports).0
+}
+
+fn bandwidth(limits: &Value) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "reference",
+        "type": "bandwidth",
+        "capabilities": { "bandwidth": true },
+        "runtimeConfig": { "bandwidth": limits },
+    })
 }
 
 fn plugins() -> Result<PathBuf> {

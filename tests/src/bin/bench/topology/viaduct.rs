@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use e2e::{Agent, Config, Mapping, NODE, Pod, Sandbox, WORLD};
+use serde_json::{Value, json};
 
 use super::{POD_CIDR, PORTS, Path, Topology, crowd};
 use crate::row::system;
@@ -18,8 +19,7 @@ pub(crate) struct Viaduct {
 impl Viaduct {
     /// Starts an agent with room for every pod of a measurement, and publishes `others` ports that nobody uses.
     pub(crate) fn start(others: u16) -> Result<Self> {
-        let flags = [format!("--pod-cidr={POD_CIDR}")];
-        let mut viaduct = Self::on(Sandbox::new()?, flags.into())?;
+        let mut viaduct = Self::on(Sandbox::new()?, usual_flags())?;
         viaduct.crowd = crowd::viaduct(&viaduct, others)?;
         Ok(viaduct)
     }
@@ -39,6 +39,19 @@ impl Viaduct {
         pod.add_with(Config::new("1.1.0").publish(ports))?;
         Ok(pod)
     }
+
+    /// A pod with limits, in the words of the runtime.
+    pub(crate) fn attach_limited(&self, name: &str, limits: &Value) -> Result<Pod> {
+        let mut pod = self.sandbox.pod(name)?;
+        let runtime = json!({ "bandwidth": limits });
+        pod.add_with(Config::new("1.1.0").with("runtimeConfig", runtime))?;
+        Ok(pod)
+    }
+}
+
+/// The address range of a node whose pods nobody publishes, as a flag of the agent.
+pub(crate) fn usual_flags() -> Vec<String> {
+    vec![format!("--pod-cidr={POD_CIDR}")]
 }
 
 /// [`PORTS`], by TCP and by UDP.

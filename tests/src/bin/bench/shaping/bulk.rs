@@ -1,0 +1,169 @@
+//! iperf3 at a limit: what comes through, as a part of the rate, and the CPU time that it costs.
+
+use anyhow::{Context as _, Result};
+use e2e::{Iperf, Machine, Throughput, WORLD, measure_in};
+
+use super::site::{PLACEHOLDER_RATE, Site};
+use super::{Direction, MBIT, Way, ways};
+use crate::bulk::busy;
+use crate::plan::Plan;
+use crate::row::{Row, Rows};
+
+const PORT: u16 = 5201;
+/// Seconds in which TCP finds its rate, and bursts are used up.
+const WARM: u32 = 2;
+/// The unit of shares.
+const OF_THE_RATE: &str = "of the rate";
+/// Payload of datagrams: with headers as large as most links allow.
+const DATAGRAM: u32 = 1_472;
+/// The highest rate of which two processors can offer twice as much in datagrams.
+const MOST_DATAGRAMS: u64 = 100 * MBIT;
+/// The lowest rate at which a transfer costs enough to be told from everything else.
+const LEAST_COST: u64 = 100 * MBIT;
+
+/// A transfer between a pod and the world of a site.
+struct Transfer<'a> {
+    site: &'a Site,
+    pod: &'a Machine,
+    direction: Direction,
+}
+
+impl Transfer<'_> {
+    fn run(&self, options: &str) -> Result<Throughput> {
+        let _server = Iperf::serve(self.site.world(), PORT)?;
+        let options = format!("{options} {}", self.direction.option());
+        let cgroup = self.site.cgroup();
+        measure_in(cgroup.as_deref(), self.pod, WORLD[0], PORT, &options)
+    }
+}
+
+fn transfer(site: &Site, way: Way) -> Result<Transfer<'_>> {
+    Ok(Transfer {
+        site,
+        pod: site.pod(way.rate)?,
+        direction: way.direction,
+    })
+}
+
+/// Everything by a wire without delay.
+pub(super) fn near(plan: &Plan, sites: &[Site], rows: &mut Rows) -> Result<()> {
+    for way in ways(plan) {
+        for flows in plan.pick(&[1][..], &[1, 8]) {
+            tcp(plan, sites, rows, way, *flows, "")?;
+        }
+        if way.rate <= MOST_DATAGRAMS {
+            datagrams(plan, sites, rows, way)?;
+        }
+    }
+    Ok(())
+}
+
+/// TCP with a world that is far away.
+pub(super) fn far(plan: &Plan, sites: &[Site], rows: &mut Rows) -> Result<()> {
+    for way in ways(plan) {
+        for flows in plan.pick(&[1][..], &[1, 8]) {
+            tcp(plan, sites, rows, way, *flows, ", 20 ms away")?;
+        }
+    }
+    Ok(())
+}
+
+fn tcp(
+    plan: &Plan,
+    sites: &[Site],
+    rows: &mut Rows,
+    way: Way,
+    flows: u32,
+    place: &str,
+) -> Result<()> {
+    let plural = if flows == 1 { "" } else { "s" };
+    let name = format!("{way}, {flows} flow{plural}{place}");
+    let seconds: u32 = plan.pick(4, 10);
+    let options = format!("-C cubic -P {flows} -O {WARM} -t {seconds}");
+    plan.interleave(&name, plan.pick(1, 3), sites, |site| {
+        let before = busy()?;
+        let got = transfer(site, way)?
+            .run(&options)
+            .with_context(|| format!("{name} through {}", site.system()))?;
+        let spent = (busy()? - before) / 1e9;
+        let share = Row::new(&name, site.system(), OF_THE_RATE).higher();
+        rows.push(share.within(0.95, 1.02), part(got, way.rate));
+        #[expect(clippy::cast_precision_loss, reason = "counts are small")]
+        let again = got.retransmits as f64;
+        rows.push(
+            Row::new(format!("{name}, sent again"), site.system(), "segments"),
+            again,
+        );
+        if way.rate >= LEAST_COST {
+            let gigabits = got.bits_per_second * f64::from(seconds + WARM) / 1e9;
+            let cost = Row::new(format!("{name}, CPU"), site.system(), "s per Gbit");
+            rows.push(cost, spent / gigabits);
+        }
+        Ok(())
+    })
+}
+
+/// Datagrams at twice the rate.
+fn datagrams(plan: &Plan, sites: &[Site], rows: &mut Rows, way: Way) -> Result<()> {
+    let name = format!("{way}, datagrams at twice the rate");
+    let seconds: u32 = plan.pick(4, 10);
+    let offered = 2 * way.rate;
+    let options = format!("-u -b {offered} -l {DATAGRAM} -O {WARM} -t {seconds}");
+    plan.interleave(&name, plan.pick(1, 3), sites, |site| {
+        let got = transfer(site, way)?
+            .run(&options)
+            .with_context(|| format!("{name} through {}", site.system()))?;
+        let row = Row::new(&name, site.system(), OF_THE_RATE).higher();
+        rows.push(row.within(0.97, 1.01), part(got, way.rate));
+        Ok(())
+    })
+}
+
+/// What a pod whose runtime has made up a burst sends in its first second.
+pub(super) fn first_second(plan: &Plan, sites: &[Site], rows: &mut Rows) -> Result<()> {
+    let way = Way {
+        rate: PLACEHOLDER_RATE,
+        direction: Direction::From,
+    };
+    let name = format!("{way}, a burst of 2^32 - 1 bits, the first second");
+    plan.interleave(&name, plan.pick(1, 3), sites, |site| {
+        let transfer = Transfer {
+            site,
+            pod: site.placeholder(),
+            direction: way.direction,
+        };
+        let got = transfer.run("-C cubic -t 1")?;
+        let row = Row::new(&name, site.system(), OF_THE_RATE);
+        rows.push(row.within(0.0, 1.5), part(got, way.rate));
+        Ok(())
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates are round numbers")]
+fn part(got: Throughput, rate: u64) -> f64 {
+    got.bits_per_second / rate as f64
+}
+
+/// What a bulk flow does in the background of something else.
+pub(super) fn beside<T>(
+    site: &Site,
+    way: Way,
+    seconds: u32,
+    body: impl FnOnce() -> Result<T> + Send,
+) -> Result<T>
+where
+    T: Send,
+{
+    let options = format!("-C cubic -t {}", WARM + seconds + 1);
+    let transfer = transfer(site, way)?;
+    std::thread::scope(|scope| {
+        let bulk = scope.spawn(|| transfer.run(&options));
+        std::thread::sleep(std::time::Duration::from_secs(WARM.into()));
+        let value = body();
+        let carried = bulk
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        carried.context("the bulk flow")?;
+        value
+    })
+}
