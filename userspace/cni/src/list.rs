@@ -56,19 +56,38 @@ impl FileKind {
 }
 
 impl NetworkList {
-    /// Reads a configuration. A single plugin is a list of one.
+    /// Reads a configuration that stands alone. A single plugin is a list of one.
     pub fn parse(kind: FileKind, config: &str) -> Result<Self, Error> {
+        Self::parse_beside(kind, config, |_| Ok(Vec::new()))
+    }
+
+    /// Reads a configuration that may have plugins beside it: `fragments` gives their configurations by the network's name,
+    /// and they come behind those of the list. It is asked for a list alone, and not where `loadOnlyInlinedPlugins` says
+    /// so (BEHAVIOURS S17).
+    pub fn parse_beside(
+        kind: FileKind,
+        config: &str,
+        fragments: impl FnOnce(&str) -> Result<Vec<String>, Error>,
+    ) -> Result<Self, Error> {
         let parsed: Value = serde_json::from_str(config)
             .map_err(|error| Error::decode(format!("network configuration: {error}")))?;
         let Value::Object(map) = parsed else {
             return Err(Error::decode("the network configuration is not an object"));
         };
+        let name = string(&map, "name")?;
+        let alone = kind == FileKind::Single || flag(&map, "loadOnlyInlinedPlugins")?;
+        let fragments = if alone { Vec::new() } else { fragments(&name)? };
         let plugins = match (kind, map.get("plugins")) {
             (FileKind::Single, None) => vec![PluginConfig::read(map.clone())?],
-            (FileKind::Single, Some(_)) | (FileKind::List, _) => plugins(&map)?,
+            (FileKind::List, None) if !fragments.is_empty() => beside(&fragments)?,
+            (FileKind::Single, Some(_)) | (FileKind::List, _) => {
+                let mut plugins = plugins(&map)?;
+                plugins.extend(beside(&fragments)?);
+                plugins
+            }
         };
         Ok(Self {
-            name: string(&map, "name")?,
+            name,
             version: version(&map)?,
             disable_check: flag(&map, "disableCheck")?,
             disable_gc: flag(&map, "disableGC")?,
@@ -152,6 +171,16 @@ fn plugins(map: &Map<String, Value>) -> Result<Vec<PluginConfig>, Error> {
     let configs = list.iter().map(|plugin| {
         let config = plugin.as_object().cloned();
         PluginConfig::read(config.ok_or_else(|| Error::decode("plugins: expected objects"))?)
+    });
+    configs.collect()
+}
+
+fn beside(fragments: &[String]) -> Result<Vec<PluginConfig>, Error> {
+    let configs = fragments.iter().map(|fragment| {
+        let config = serde_json::from_str(fragment);
+        let config =
+            config.map_err(|error| Error::decode(format!("plugin configuration: {error}")));
+        PluginConfig::read(config?)
     });
     configs.collect()
 }
@@ -265,6 +294,45 @@ mod tests {
         assert_eq!(FileKind::of_name("10-a.conflist"), Some(FileKind::List));
         assert_eq!(FileKind::of_name("a.json"), Some(FileKind::Single));
         assert_eq!(FileKind::of_name("README"), None);
+    }
+
+    /// BEHAVIOURS S17: as libcni appends them.
+    #[test]
+    fn plugins_beside_a_list_come_behind_its_own_unless_it_says_no() {
+        let beside = |list: &str| {
+            let fragments = |name: &str| {
+                assert_eq!(name, "n");
+                Ok(vec![
+                    r#"{"type": "x"}"#.to_owned(),
+                    r#"{"type": "y"}"#.to_owned(),
+                ])
+            };
+            let list = NetworkList::parse_beside(FileKind::List, list, fragments);
+            list.map(|list| {
+                list.plugins
+                    .into_iter()
+                    .map(|plugin| plugin.kind)
+                    .collect::<String>()
+            })
+        };
+        let own = r#"{"name": "n", "plugins": [{"type": "a"}]}"#;
+        assert_eq!(beside(own).unwrap(), "axy");
+        assert_eq!(beside(r#"{"name": "n"}"#).unwrap(), "xy");
+        let alone = own.replace("\"n\"", "\"n\", \"loadOnlyInlinedPlugins\": \"true\"");
+        assert_eq!(beside(&alone).unwrap(), "a");
+        for wrong in [
+            r#"{"name": "n", "plugins": []}"#,
+            r#"{"name": "n", "loadOnlyInlinedPlugins": true}"#,
+        ] {
+            assert_eq!(beside(wrong).unwrap_err().code, 7, "{wrong}");
+        }
+        let broken = NetworkList::parse_beside(FileKind::List, own, |_| Ok(vec!["{}".to_owned()]));
+        assert_eq!(broken.unwrap_err().code, 7);
+        let single =
+            NetworkList::parse_beside(FileKind::Single, r#"{"name":"n","type":"a"}"#, |_| {
+                Err(Error::io("a single plugin has none beside it"))
+            });
+        assert_eq!(single.unwrap().plugins.len(), 1);
     }
 
     proptest! {

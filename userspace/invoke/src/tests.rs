@@ -199,6 +199,52 @@ fn a_network_is_found_by_name_in_the_order_of_files() {
     assert!(find_network(Path::new("/nonexistent"), "net").is_err());
 }
 
+/// BEHAVIOURS S17
+#[test]
+fn plugins_in_the_folder_of_a_networks_name_come_behind_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let put = |file: &str, text: &str| {
+        let file = directory.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    let kinds = || -> Vec<String> {
+        let found = find_network(directory.path(), "net").unwrap();
+        found
+            .plugins
+            .into_iter()
+            .map(|plugin| plugin.kind)
+            .collect()
+    };
+    let list = |more: &str| format!(r#"{{"name":"net","cniVersion":"1.1.0"{more}}}"#);
+    put("10-net.conflist", &list(r#","plugins":[{"type":"own"}]"#));
+    put("net/20-late.conf", r#"{"type":"late"}"#);
+    put(
+        "net/10-early.conf",
+        r#"{"type":"early","capabilities":{"mac":true}}"#,
+    );
+    put("net/15-no.conflist", r#"{"type":"no"}"#);
+    put("net/15-no.json", r#"{"type":"no"}"#);
+    put("other/10-no.conf", r#"{"type":"no"}"#);
+    assert_eq!(kinds(), ["own", "early", "late"]);
+    put("10-net.conflist", &list(""));
+    assert_eq!(kinds(), ["early", "late"]);
+    let alone = r#","loadOnlyInlinedPlugins":true,"plugins":[{"type":"own"}]"#;
+    put("10-net.conflist", &list(alone));
+    assert_eq!(kinds(), ["own"]);
+
+    put("10-net.conflist", &list(r#","plugins":[{"type":"own"}]"#));
+    put("net/30-broken.conf", "{");
+    let error = find_network(directory.path(), "net").unwrap_err();
+    assert!(error.details.contains("plugin configuration"), "{error:?}");
+    put("20-up.conflist", r#"{"name":"../other"}"#);
+    let error = find_network(directory.path(), "../other").unwrap_err();
+    assert!(
+        error.details.contains("20-up"),
+        "a folder outside: {error:?}"
+    );
+}
+
 /// BEHAVIOURS S14: whoever it is that hangs, and whoever else has its end of the pipe.
 #[test]
 fn a_plugin_that_hangs_is_killed_and_told_to_have_hung() {
