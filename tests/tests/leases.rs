@@ -96,3 +96,64 @@ fn leases_of_the_reference_are_respected_and_ours_can_be_read_by_it() -> Result<
     );
     Ok(())
 }
+
+/// BEHAVIOURS R11: a node whose pods the reference plugin has attached goes to ours while they run, and back while ours run.
+#[test]
+fn a_node_goes_to_ours_and_back_while_pods_run() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let list = |maker| {
+        let settings = json!({
+            "type": "bridge", "bridge": "br7", "isGateway": true,
+            "ipam": { "type": "host-local", "dataDir": "/run/leases", "subnet": "10.7.0.0/29" },
+        });
+        Chain::new("1.0.0", "net").with(maker, settings)
+    };
+    // The other shape: one entry of type viaduct.
+    let mut ours = json!({
+        "cniVersion": "1.0.0", "name": "net", "type": "viaduct", "bridge": "br7", "isGateway": true,
+        "ipam": { "type": "host-local", "dataDir": "/run/leases", "subnet": "10.7.0.0/29" },
+    });
+    let pods: Vec<_> = (0..6)
+        .map(|number| sandbox.machine(&format!("pod{number}")))
+        .collect::<Result<_>>()?;
+    let on = |verb, pod: &e2e::Machine, config: &Value| {
+        Call::new(verb, pod.name(), &pod.path(), &Config(config.clone())).run(&sandbox.node)
+    };
+    let before = [
+        list(Maker::Reference).add(&sandbox.node, &pods[0])?,
+        list(Maker::Reference).add(&sandbox.node, &pods[1])?,
+    ];
+    let third = on(Verb::Add, &pods[2], &ours)?.result()?;
+    assert_eq!(third["ips"][0]["address"], "10.7.0.4/29");
+    // Ours takes back what the reference gave, and its address is the last to be given again.
+    list(Maker::Ours).del(&sandbox.node, &pods[0], &before[0])?;
+    let fourth = on(Verb::Add, &pods[3], &ours)?.result()?;
+    assert_eq!(fourth["ips"][0]["address"], "10.7.0.5/29");
+    pods[2].call("ping -c 1 -W 5 10.7.0.3")?;
+
+    // Back: the reference sees ours, checks them, does not give them, and takes them back.
+    let fifth = list(Maker::Reference).add(&sandbox.node, &pods[4])?;
+    assert_eq!(addresses(&fifth)?, [IpAddr::from([10, 7, 0, 6])]);
+    let folder = folder(Maker::Reference)?;
+    for verb in [Verb::Check, Verb::Del] {
+        let mut config = ours.clone();
+        config["type"] = json!("bridge");
+        config["prevResult"] = fourth.clone();
+        Call::new(verb, pods[3].name(), &pods[3].path(), &Config(config))
+            .run_at(&sandbox.node, &folder.join("host-local"))?
+            .success()?;
+    }
+    let left = sandbox.node.call("ls /run/leases/net")?;
+    assert!(
+        left.contains("10.7.0.4\n") && !left.contains("10.7.0.5"),
+        "{left}"
+    );
+    // Without a word about where, they are still not given, and none is written.
+    ours["ipam"] = json!({ "type": "host-local", "subnet": "10.7.0.0/29" });
+    on(Verb::Del, &pods[2], &ours)?.success()?;
+    assert_eq!(
+        agent.get("/v1/attachments")?.as_array().map(Vec::len),
+        Some(1)
+    );
+    list(Maker::Reference).del(&sandbox.node, &pods[4], &fifth)
+}

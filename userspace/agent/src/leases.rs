@@ -1,11 +1,12 @@
 //! host-local's leases on disk, beside ours: what others have is not given, and what we give can be read by them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
 use cni::{Error, Header};
 use lease_files::{LeaseFolder, Owner};
-use model::{Attachment, AttachmentKey, Intent};
+use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
 
 /// The leases of a network that a configuration declares.
 pub(crate) struct Leases {
@@ -26,12 +27,14 @@ impl Leases {
         })
     }
 
-    /// Tells the engine what others have. What the attachment itself had is free: the records say whether it still is
-    /// attached.
+    /// Tells the engine what others have, and which address they gave last. What the attachment itself had is free: the
+    /// records say whether it still is attached. So is what we have written: nothing of ours is known by its file alone.
     pub(crate) fn note(&self, intent: &mut Intent) -> Result<(), Error> {
-        let taken = self.folder.taken().map_err(|error| self.failed(&error))?;
+        let failed = |error| self.failed(&error);
+        let taken = self.folder.taken_by_others().map_err(failed)?;
         let others = taken.into_iter().filter(|(_, owner)| *owner != intent.key);
         intent.requested.taken = others.collect();
+        intent.requested.last_reserved = self.folder.last_reserved().map_err(failed)?;
         Ok(())
     }
 
@@ -46,7 +49,7 @@ impl Leases {
             locked.release(&owner)?;
             for (set, assigned) in attachment.addresses.iter().enumerate() {
                 let address = assigned.address.address;
-                locked.reserve(address, &owner)?;
+                locked.note(address, &owner)?;
                 locked.put_last_reserved(set, address)?;
             }
             io::Result::Ok(())
@@ -65,10 +68,40 @@ impl Leases {
         }
     }
 
+    /// Who has addresses by a file.
+    pub(crate) fn owners(&self) -> Result<BTreeSet<Owner>, Error> {
+        let leases = self.folder.leases().map_err(|error| self.failed(&error))?;
+        Ok(leases.into_values().collect())
+    }
+
+    /// Releases what these have.
+    pub(crate) fn collect<'a>(&self, owners: impl Iterator<Item = &'a Owner>) -> Result<(), Error> {
+        let mut owners = owners.peekable();
+        if owners.peek().is_none() {
+            return Ok(());
+        }
+        let mut collect = || {
+            let locked = self.folder.lock()?;
+            owners.try_for_each(|owner| locked.release(owner).map(drop))
+        };
+        collect().map_err(|error| self.failed(&error))
+    }
+
     fn failed(&self, error: &io::Error) -> Error {
         Error::io(format!("host-local's leases: {error}"))
             .with_details(format!("{:?}", self.folder))
     }
+}
+
+/// Whether the lease is of one of these; a file that does not tell the interface is of all that its container has.
+pub(crate) fn is_known<'a>(
+    owner: &Owner,
+    mut known: impl Iterator<Item = (&'a ContainerId, &'a IfName)>,
+) -> bool {
+    known.any(|(container_id, ifname)| {
+        let named = owner.ifname.as_deref().unwrap_or(ifname.as_str());
+        owner.container_id == container_id.as_str() && named == ifname.as_str()
+    })
 }
 
 fn owner(key: &AttachmentKey) -> Owner {

@@ -11,7 +11,9 @@ use cni::{
     GcRequest, Outcome, PassedResult, Plugin, Request, StatusRequest, Version,
 };
 use engine::{Attached, Collect, Degraded, Handle, Uninstalled};
-use model::{Attachment, Cidr, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName};
+use model::{
+    Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -21,7 +23,7 @@ use crate::body::Room;
 use crate::events::{Events, News};
 use crate::failure::Failure;
 use crate::flows::FlowSource;
-use crate::leases::Leases;
+use crate::leases::{Leases, is_known};
 use crate::limits::note_placeholder;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
@@ -301,14 +303,43 @@ impl App {
             return Ok(String::new());
         };
         let valid = valid.into_iter();
+        let valid: BTreeSet<_> = valid
+            .map(|known| (known.container_id, known.ifname))
+            .collect();
         let collect = Collect {
             network,
-            valid: valid
-                .map(|known| (known.container_id, known.ifname))
-                .collect(),
+            valid: valid.clone(),
             forced: request.forced,
         };
-        self.gc_of(collect).await
+        let collected = self.gc_of(collect).await;
+        if let Some(leases) = Leases::of(&request.header) {
+            self.gc_of_files(&leases, &valid).await?;
+        }
+        collected
+    }
+
+    /// Releases leases on disk of whom neither the runtime knows nor we do, as host-local does. They are listed before the
+    /// records: what is attached meanwhile is not among them.
+    async fn gc_of_files(
+        &self,
+        leases: &Leases,
+        valid: &BTreeSet<(ContainerId, IfName)>,
+    ) -> Result<(), Failure> {
+        let owners = leases.owners()?;
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let records = self.handle.attachments().await?;
+        let keys = records.iter().map(|record| &record.attachment.key);
+        let recorded = keys.map(|key| (&key.container_id, &key.ifname));
+        let known = valid
+            .iter()
+            .map(|(id, ifname)| (id, ifname))
+            .chain(recorded);
+        let unknown = owners
+            .iter()
+            .filter(|owner| !is_known(owner, known.clone()));
+        Ok(leases.collect(unknown)?)
     }
 
     pub(crate) async fn gc_of(&self, collect: Collect) -> Result<String, Failure> {

@@ -97,7 +97,8 @@ pub struct CheckRequest {
 /// GC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GcRequest {
-    header: Header,
+    /// What every configuration says.
+    pub header: Header,
     /// Attachments that are still wanted; `None` when the runtime does not say, which is no reason to remove any.
     pub valid: Option<BTreeSet<ValidAttachment>>,
     /// Whether attachments go even while their network namespaces live.

@@ -192,9 +192,11 @@ impl<K: Kernel> Engine<K> {
         })?;
         let mut taken = intent.requested.taken.clone();
         taken.extend(self.store.leases());
+        let mut last_reserved = intent.requested.last_reserved.clone();
+        last_reserved.extend(self.store.last_reserved(&intent.network.name));
         let leases = Leases {
             taken,
-            last_reserved: self.store.last_reserved(&intent.network.name),
+            last_reserved,
         };
         let context = AttachContext {
             leases: &leases,

@@ -2,6 +2,9 @@
 //! `last_reserved_ip.<set>` the address given last, and `lock` is locked by whoever changes something (BEHAVIOURS R11).
 //!
 //! So a node can go from the reference plugin to ours and back without two pods having one address. Chooses no address.
+//!
+//! Whoever has records of its own writes here for others only: such a file ends with a line end, which the reference plugin
+//! trims. It means nothing to its writer, so what a lost DEL or a reboot leaves of it keeps no address from being given.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +22,9 @@ pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
 const LOCK: &str = "lock";
 const LAST: &str = "last_reserved_ip.";
+
+/// Behind a lease that somebody has on record, too.
+const ON_RECORD: &str = "\r\n";
 
 /// The leases of one network.
 #[derive(Clone, Debug)]
@@ -56,6 +62,11 @@ impl LeaseFolder {
 
     /// The leases; none when there is no folder.
     pub fn leases(&self) -> io::Result<BTreeMap<IpAddr, Owner>> {
+        let leases = self.texts()?.into_iter();
+        Ok(leases.map(|(it, text)| (it, owner(&text))).collect())
+    }
+
+    fn texts(&self) -> io::Result<BTreeMap<IpAddr, String>> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
             entries => entries?,
@@ -66,7 +77,7 @@ impl LeaseFolder {
             let address: Option<IpAddr> = entry.file_name().to_str().and_then(|n| n.parse().ok());
             let Some(address) = address else { continue };
             match fs::read_to_string(entry.path()) {
-                Ok(text) => leases.insert(address, owner(&text)),
+                Ok(text) => leases.insert(address, text),
                 // Released since it was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
@@ -82,6 +93,35 @@ impl LeaseFolder {
         Ok(leases
             .map(|(address, owner)| (address, self.key(&owner)))
             .collect())
+    }
+
+    /// Those of them that nobody has on record.
+    pub fn taken_by_others(&self) -> io::Result<BTreeMap<IpAddr, AttachmentKey>> {
+        let leases = self.texts()?.into_iter();
+        let others = leases.filter(|(_, text)| !text.ends_with(ON_RECORD));
+        Ok(others
+            .map(|(address, text)| (address, self.key(&owner(&text))))
+            .collect())
+    }
+
+    /// The address given last, by the index of the range set.
+    pub fn last_reserved(&self) -> io::Result<BTreeMap<usize, IpAddr>> {
+        let mut last = BTreeMap::new();
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(last),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            let set = name.to_str().and_then(|name| name.strip_prefix(LAST));
+            let Some(set) = set.and_then(|set| set.parse::<usize>().ok()) else {
+                continue;
+            };
+            let text = fs::read_to_string(entry.path())?;
+            last.extend(text.trim().parse().ok().map(|address| (set, address)));
+        }
+        Ok(last)
     }
 
     fn key(&self, owner: &Owner) -> AttachmentKey {
@@ -129,29 +169,30 @@ impl LeaseFolder {
 }
 
 impl Locked<'_> {
-    /// The address given last, by the index of the range set.
-    pub fn last_reserved(&self) -> io::Result<BTreeMap<usize, IpAddr>> {
-        let mut last = BTreeMap::new();
-        for entry in fs::read_dir(&self.folder.path)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let set = name.to_str().and_then(|name| name.strip_prefix(LAST));
-            let Some(set) = set.and_then(|set| set.parse::<usize>().ok()) else {
-                continue;
-            };
-            let text = fs::read_to_string(entry.path())?;
-            last.extend(text.trim().parse().ok().map(|address| (set, address)));
-        }
-        Ok(last)
-    }
-
     /// Writes down that `owner` has `address`; fails when somebody has it.
     pub fn reserve(&self, address: IpAddr, owner: &Owner) -> io::Result<()> {
+        self.write(address, owner, "")
+    }
+
+    /// Writes down for others that `owner` has `address` by the record of whoever calls; fails when somebody has it who is
+    /// on no record.
+    pub fn note(&self, address: IpAddr, owner: &Owner) -> io::Result<()> {
+        let path = self.file(&address.to_string());
+        match fs::read_to_string(&path) {
+            // The record says whose it is: this one is of the past.
+            Ok(text) if text.ends_with(ON_RECORD) => fs::remove_file(&path)?,
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        self.write(address, owner, ON_RECORD)
+    }
+
+    fn write(&self, address: IpAddr, owner: &Owner, end: &str) -> io::Result<()> {
         let path = self.file(&address.to_string());
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create_new(true).open(&path)?;
         let ifname = owner.ifname.as_deref().unwrap_or_default();
-        let written = write!(file, "{}\r\n{ifname}", owner.container_id);
+        let written = write!(file, "{}\r\n{ifname}{end}", owner.container_id);
         written.inspect_err(|_| drop(fs::remove_file(&path)))
     }
 
@@ -233,7 +274,30 @@ mod tests {
             fs::read(inside.join("last_reserved_ip.0")).unwrap(),
             b"10.1.0.3"
         );
-        assert_eq!(locked.last_reserved().unwrap()[&0], address);
+        assert_eq!(folder.last_reserved().unwrap()[&0], address);
+    }
+
+    /// BEHAVIOURS R11
+    #[test]
+    fn what_is_written_for_others_binds_them_and_not_its_writer() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = folder(directory.path());
+        let locked = folder.lock().unwrap();
+        let [noted, reserved] = [IpAddr::from([10, 1, 0, 2]), IpAddr::from([10, 1, 0, 3])];
+        locked.note(noted, &owner_of("c1", "eth0")).unwrap();
+        locked.reserve(reserved, &owner_of("c2", "eth0")).unwrap();
+        let text = fs::read_to_string(directory.path().join("net/10.1.0.2")).unwrap();
+        assert_eq!(text.trim(), "c1\r\neth0", "the reference plugin trims");
+        assert_eq!(folder.leases().unwrap()[&noted], owner_of("c1", "eth0"));
+        let others = folder.taken_by_others().unwrap();
+        assert_eq!(others.into_keys().collect::<Vec<_>>(), [reserved]);
+        assert_eq!(folder.taken().unwrap().len(), 2);
+
+        locked.note(noted, &owner_of("c3", "eth0")).unwrap();
+        assert_eq!(folder.leases().unwrap()[&noted], owner_of("c3", "eth0"));
+        assert!(locked.note(reserved, &owner_of("c3", "eth0")).is_err());
+        assert!(locked.reserve(noted, &owner_of("c4", "eth0")).is_err());
+        assert_eq!(locked.release(&owner_of("c3", "eth0")).unwrap(), [noted]);
     }
 
     /// BEHAVIOURS S10

@@ -114,6 +114,9 @@ pub struct Requested {
     pub mac: Option<Mac>,
     /// Addresses of the network that others have, by their word: they are not given.
     pub taken: BTreeMap<IpAddr, AttachmentKey>,
+    /// The address that others gave last from each range set, by its index: the search goes on behind it where nothing is
+    /// on record.
+    pub last_reserved: BTreeMap<usize, IpAddr>,
     /// Whether another plugin gives the addresses, later: the interface is made without.
     pub awaits_addresses: bool,
 }

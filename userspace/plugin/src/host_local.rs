@@ -41,7 +41,7 @@ fn add(
     // Whatever else may fail comes before the first file.
     let dns = dns(pool)?;
     let locked = folder.lock().map_err(|error| failed(&error))?;
-    let leases = leases(folder, &locked).map_err(|error| failed(&error))?;
+    let leases = leases(folder).map_err(|error| failed(&error))?;
     let chosen = planner::choose(&pool.network, &leases, &pool.requested, key);
     let chosen = chosen.map_err(|refusal| refused(&refusal))?;
     if let Err(error) = reserve(&locked, &chosen, key) {
@@ -51,10 +51,10 @@ fn add(
     result.to_json(header.version)
 }
 
-fn leases(folder: &LeaseFolder, locked: &Locked<'_>) -> io::Result<Leases> {
+fn leases(folder: &LeaseFolder) -> io::Result<Leases> {
     Ok(Leases {
         taken: folder.taken()?,
-        last_reserved: locked.last_reserved()?,
+        last_reserved: folder.last_reserved()?,
     })
 }
 
