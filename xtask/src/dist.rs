@@ -110,7 +110,9 @@ fn plugin(tools: &Tools) -> Result<PathBuf> {
         .args(["--target", target])
         .args(["--config", "profile.release.lto=\"fat\""])
         .args(["--config", "profile.release.codegen-units=1"])
-        .args(["--config", "profile.release.opt-level=\"z\""]);
+        .args(["--config", "profile.release.opt-level=\"z\""])
+        // Nobody catches a panic, and what it would take to unwind is a tenth of the program.
+        .args(["--config", "profile.release.panic=\"abort\""]);
     command::run(cargo.args(STRIPPED))?;
     Ok(project::target().join(target).join("release/viaduct"))
 }
