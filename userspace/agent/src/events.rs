@@ -225,7 +225,8 @@ fn log(event: &Event) {
         outcome @ (EventOutcome::Done
         | EventOutcome::Repaired
         | EventOutcome::Removed
-        | EventOutcome::LeftAlone) => {
+        | EventOutcome::LeftAlone
+        | EventOutcome::Other) => {
             tracing::debug!(action, subject, outcome = outcome.word(), "{message}");
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use api::ErrorBody;
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use engine::EngineError;
 use planner::Category;
@@ -99,12 +99,27 @@ fn status(code: u32) -> StatusCode {
     }
 }
 
-/// The answer to a path or method that the API does not have.
-pub(crate) async fn no_such_path() -> Response {
-    let body = ErrorBody {
-        code: 4,
-        message: "the API has no such path and method".to_owned(),
-        details: String::new(),
+/// The answer to a path or method that the API does not have. Of another major version of it a client is told to come
+/// again: while a node is upgraded, plugin and agent are of two releases for a moment.
+pub(crate) async fn no_such_path(uri: Uri) -> Response {
+    let own = api::VERSION
+        .split('.')
+        .next()
+        .and_then(|it| it.parse().ok());
+    let body = match api::major_of(uri.path()) {
+        Some(asked) if Some(asked) != own => ErrorBody {
+            code: api::TRY_AGAIN_LATER,
+            message: format!(
+                "the agent speaks version {} of its API, and was asked in version {asked}",
+                api::VERSION
+            ),
+            details: "install plugin, agent and viaductctl of one release".to_owned(),
+        },
+        _ => ErrorBody {
+            code: 4,
+            message: "the API has no such path and method".to_owned(),
+            details: format!("this agent speaks version {} of its API", api::VERSION),
+        },
     };
     (StatusCode::NOT_FOUND, Json(body)).into_response()
 }

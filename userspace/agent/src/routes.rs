@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::{
-    AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, FlowQuery, FlowsView,
-    HairpinModeSetting, Lease, NetworkView, PodCidrs, PortView, UninstallRequest, path,
+    AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, EventOutcome, FlowQuery,
+    FlowsView, HairpinModeSetting, Lease, NetworkView, PodCidrs, PortView, UninstallRequest, path,
 };
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::{Next, from_fn};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
@@ -39,7 +41,17 @@ pub(crate) fn router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
             }
         }
     };
-    paths().layer(from_fn(unless_stopped)).with_state(app)
+    paths()
+        .layer(from_fn(unless_stopped))
+        .layer(map_response(tell_version))
+        .with_state(app)
+}
+
+async fn tell_version(mut response: Response) -> Response {
+    let name = HeaderName::from_static(api::VERSION_HEADER);
+    let version = HeaderValue::from_static(api::VERSION);
+    response.headers_mut().insert(name, version);
+    response
 }
 
 fn paths() -> Router<Arc<App>> {
@@ -139,12 +151,24 @@ async fn attachment(
     Path(id): Path<String>,
     Query(place): Query<Place>,
 ) -> Answer<Vec<AttachmentView>> {
-    let Json(mut views) = attachments(State(Arc::clone(&app))).await?;
+    let started = Instant::now();
+    let found = inspect(&app, &id, &place).await;
+    let outcome = found
+        .as_ref()
+        .map_or(EventOutcome::Failed, |_| EventOutcome::Done);
+    // What kubelet asks for a pod's status by has its count and latency too (BEHAVIOURS K36).
+    let metrics = &app.metrics;
+    metrics.count("inspect", outcome.word(), started.elapsed());
+    found.map(Json)
+}
+
+async fn inspect(app: &Arc<App>, id: &str, place: &Place) -> Result<Vec<AttachmentView>, Failure> {
+    let Json(mut views) = attachments(State(Arc::clone(app))).await?;
     views.retain(|view| view.container_id == id);
     if views.is_empty() {
-        views.push(app.look_inside(&id, &place).await?);
+        views.push(app.look_inside(id, place).await?);
     }
-    Ok(Json(views))
+    Ok(views)
 }
 
 async fn put_bandwidth(

@@ -93,6 +93,7 @@ impl Agent {
 
 fn request(plugin: &str, container: &str, config: &Value) -> CniRequest {
     CniRequest {
+        version: String::new(),
         plugin: plugin.to_owned(),
         traceparent: String::new(),
         container_id: container.to_owned(),

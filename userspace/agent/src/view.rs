@@ -27,6 +27,7 @@ fn version() -> Version {
     Version {
         agent: VERSION.to_owned(),
         abi: abi::ABI_VERSION,
+        api: api::VERSION.to_owned(),
         cni: cni::Version::ALL
             .map(|version| version.to_string())
             .to_vec(),

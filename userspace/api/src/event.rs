@@ -40,6 +40,9 @@ pub enum EventOutcome {
     LeftAlone,
     /// Not.
     Failed,
+    /// A word that is newer than its reader.
+    #[serde(other)]
+    Other,
 }
 
 impl EventOutcome {
@@ -51,6 +54,7 @@ impl EventOutcome {
             Self::Removed => "removed",
             Self::LeftAlone => "left-alone",
             Self::Failed => "failed",
+            Self::Other => "other",
         }
     }
 }

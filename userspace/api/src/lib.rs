@@ -1,7 +1,8 @@
 //! The local HTTP API as values, and a blocking client for it.
 //!
-//! What the agent says and what the plugin and `viaductctl` read are the same types, so they cannot drift apart. A
-//! client must ignore fields that it does not know: fields are added, never given another meaning. Knows nothing of
+//! What the agent says and what the plugin and `viaductctl` read are the same types, so they cannot drift apart. Both
+//! sides ignore fields that they do not know, and do without those that are newer than the oldest of their major version:
+//! fields are added, never given another meaning. Knows nothing of
 //! the kernel, of the CNI protocol (a configuration passes through as the text that the runtime wrote) or of how the
 //! agent keeps its state.
 
@@ -37,6 +38,19 @@ pub use view::{
     LimitView, PodView, PortView, RouteView,
 };
 
+/// The API's version, as every answer tells it in [`VERSION_HEADER`]. Another major version has other paths, and is spoken
+/// by nobody who speaks this one; a minor version adds to those before it.
+pub const VERSION: &str = "1.1";
+
+/// The header of an answer that has the API's version.
+pub const VERSION_HEADER: &str = "viaduct-api";
+
+/// The major version in the path of a request; `None` where it has none.
+pub fn major_of(path: &str) -> Option<u32> {
+    let first = path.strip_prefix("/v")?.split('/').next()?;
+    first.parse().ok()
+}
+
 /// Paths of version 1 of the API, so that neither side spells one by itself.
 pub mod path {
     /// `GET`: [`crate::Status`].
@@ -71,4 +85,25 @@ pub mod path {
     pub const UNINSTALL: &str = "/v1/uninstall";
     /// `GET`: [`crate::CounterView`] of the whole node.
     pub const COUNTERS: &str = "/v1/counters";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_is_of_the_major_version_that_is_told() {
+        let major: u32 = VERSION.split('.').next().unwrap().parse().unwrap();
+        for path in [
+            path::STATUS,
+            path::ATTACHMENT,
+            CniVerb::Add.path(),
+            CniVerb::Status.path(),
+        ] {
+            assert_eq!(major_of(path), Some(major), "{path}");
+        }
+        for path in [path::METRICS, "/", "/v", "/vx/status", "/status"] {
+            assert_eq!(major_of(path), None, "{path}");
+        }
+    }
 }

@@ -49,6 +49,9 @@ impl CniVerb {
 /// A parameter that the runtime did not give is empty.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CniRequest {
+    /// The plugin's version; empty when it is older than this field.
+    #[serde(default)]
+    pub version: String,
     /// The name under which the plugin was executed; empty for `viaduct`.
     #[serde(default)]
     pub plugin: String,

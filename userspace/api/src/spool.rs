@@ -186,6 +186,7 @@ mod tests {
 
     fn request(container: &str, plugin: &str) -> CniRequest {
         CniRequest {
+            version: String::new(),
             plugin: plugin.to_owned(),
             traceparent: String::new(),
             container_id: container.to_owned(),

@@ -11,6 +11,9 @@ pub struct Version {
     pub agent: String,
     /// Version of the table layouts that it shares with its eBPF programs.
     pub abi: u32,
+    /// Version of this API; empty when the agent is older than this field.
+    #[serde(default)]
+    pub api: String,
     /// Versions of the CNI protocol that it speaks.
     #[serde(default)]
     pub cni: Vec<String>,
@@ -164,6 +167,9 @@ pub enum Outcome {
     LeftAlone,
     /// Tried without success.
     Failed,
+    /// A word that is newer than its reader.
+    #[serde(other)]
+    Other,
 }
 
 /// One thing that does not work as it should.

@@ -214,7 +214,12 @@ pub(crate) fn version<E: Display>(own: &str, agent_version: Result<&Version, &E>
 }
 
 fn agent(version: &Version) -> String {
-    format!("{}, datapath ABI {}", version.agent, version.abi)
+    let api = if version.api.is_empty() {
+        String::new()
+    } else {
+        format!("API {}, ", version.api)
+    };
+    format!("{}, {api}datapath ABI {}", version.agent, version.abi)
 }
 
 fn health(degraded: &[Degraded]) -> String {
@@ -246,6 +251,7 @@ fn reconcile(text: &mut String, last: Option<&Reconcile>) {
             Outcome::Removed => "removed",
             Outcome::LeftAlone => "left alone",
             Outcome::Failed => "FAILED",
+            Outcome::Other => "otherwise:",
         };
         let message = if item.message.is_empty() {
             String::new()

@@ -13,6 +13,9 @@ use crate::ipam::Answer;
 /// A DEL that takes longer is written down: the agent is stuck, and runtimes give a DEL a minute (BEHAVIOURS C6).
 const DEL_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How HTTP says that. No CNI command is answered with it otherwise.
+const NO_SUCH_PATH: u16 = 404;
+
 /// Executes a command by the agent and returns what belongs on standard output. A DEL that the agent is not there for
 /// is written down for it, which is as good (BEHAVIOURS A1).
 pub(crate) fn ask(
@@ -45,12 +48,22 @@ pub(crate) fn ask(
             .map_err(|_| Error::internal("the agent's answer is not UTF-8"));
     }
     let body = reply.error();
+    if reply.status == NO_SUCH_PATH && body.code != api::TRY_AGAIN_LATER {
+        return Err(Error::try_again_later(format!(
+            "the agent on {} is of another release than the plugin, {}, and has no {}",
+            socket.display(),
+            env!("CARGO_PKG_VERSION"),
+            verb.path()
+        ))
+        .with_details(body.details));
+    }
     Err(Error::new(body.code, body.message).with_details(body.details))
 }
 
 fn request(plugin: Plugin, environment: &Environment, config: &str) -> Result<CniRequest, Error> {
     let config = RawValue::from_string(config.trim().to_owned());
     Ok(CniRequest {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
         plugin: plugin.name().to_owned(),
         traceparent: traceparent(),
         container_id: environment.container_id.clone(),

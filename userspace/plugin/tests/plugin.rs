@@ -174,6 +174,43 @@ fn a_refusal_of_the_agent_becomes_a_cni_error_on_standard_output() {
     agent.join().unwrap();
 }
 
+/// While a node is upgraded, plugin and agent are of two releases for a moment.
+#[test]
+fn an_agent_of_another_major_version_means_try_again_and_says_why() {
+    for body in [
+        // An agent that knows of versions, and one that does not.
+        r#"{"code":11,"message":"the agent speaks version 2.0 of its API, and was asked in version 1","new":{}}"#,
+        r#"{"code":4,"message":"the API has no such path and method","details":""}"#,
+        "404 page not found",
+    ] {
+        let socket = socket("other");
+        let agent = agent(&socket, "404 Not Found", body);
+        let error = error(&run("ADD", &config(&socket), &ENVIRONMENT));
+        assert_eq!(error["code"], 11, "{error}");
+        let message = error["msg"].as_str().unwrap();
+        assert!(
+            message.contains("of another release") || message.contains("version 2.0"),
+            "{message}"
+        );
+        agent.join().unwrap();
+    }
+}
+
+/// BEHAVIOURS S18: libcni hands its span on.
+#[test]
+fn the_runtimes_span_goes_to_the_agent_and_nonsense_does_not() {
+    let span = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for (given, sent) in [(span, span), ("nonsense; with=words", ""), ("", "")] {
+        let socket = socket("span");
+        let agent = agent(&socket, "200 OK", "{}");
+        let environment = [ENVIRONMENT.as_slice(), &[("TRACEPARENT", given)]].concat();
+        assert!(run("ADD", &config(&socket), &environment).status.success());
+        let body: Value = serde_json::from_str(&agent.join().unwrap().1).unwrap();
+        assert_eq!(body["traceparent"], sent);
+        assert_eq!(body["version"], env!("CARGO_PKG_VERSION"));
+    }
+}
+
 /// BEHAVIOURS A1, S13
 #[test]
 fn without_an_agent_commands_say_so_within_a_second() {

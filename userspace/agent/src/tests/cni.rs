@@ -1,5 +1,8 @@
 //! CNI commands by the API: what is collected, what STATUS says, and what becomes of DELs that had to wait.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
 use super::*;
 
 fn plain() -> Value {
@@ -71,6 +74,59 @@ fn check_looks_for_the_routes_that_the_runtime_still_has() {
     agent.cni(CniVerb::Check, "c1", &config).unwrap();
 }
 
+fn kept(folder: &std::path::Path) -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "kept", "type": "bridge", "bridge": "br7", "isGateway": true,
+        "ipam": { "type": "host-local", "subnet": "10.7.0.0/29", "dataDir": folder },
+    })
+}
+
+/// BEHAVIOURS R11: a container that goes without a DEL leaves a file, and the file keeps nothing.
+#[test]
+fn files_of_ours_keep_no_address_when_their_record_is_gone_and_gc_removes_them() {
+    let agent = Agent::start(&FLAGS);
+    let folder = agent.directory.path().join("leases");
+    let config = kept(&folder);
+    let add = |container: &str| {
+        agent.fake.add_netns(&format!("/run/netns/{container}"));
+        let result = agent.cni_as("bridge", CniVerb::Add, container, &config);
+        let result: Value = serde_json::from_str(&result?).unwrap();
+        Ok::<_, ErrorBody>(result["ips"][0]["address"].as_str().unwrap().to_owned())
+    };
+    let files = || -> Vec<String> {
+        let entries = std::fs::read_dir(folder.join("kept")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|name| name.starts_with("10.")).collect();
+        names.sort();
+        names
+    };
+    std::fs::create_dir_all(folder.join("kept")).unwrap();
+    // Of the reference plugin, which gave one more before.
+    std::fs::write(folder.join("kept/10.7.0.3"), "old\r\neth0").unwrap();
+    std::fs::write(folder.join("kept/last_reserved_ip.0"), "10.7.0.4").unwrap();
+    assert_eq!(add("c1").unwrap(), "10.7.0.5/29", "behind the last one");
+    assert_eq!(add("c2").unwrap(), "10.7.0.6/29");
+    assert_eq!(add("c3").unwrap(), "10.7.0.2/29", "10.7.0.1 is the gateway");
+    assert_eq!(add("c4").unwrap(), "10.7.0.4/29", "10.7.0.3 is another's");
+    assert!(add("c5").is_err(), "none is left");
+
+    // A reboot, or a reconcile behind the container's back: the record goes and the file stays.
+    let text = std::fs::read(folder.join("kept/10.7.0.5")).unwrap();
+    agent.cni_as("bridge", CniVerb::Del, "c1", &config).unwrap();
+    std::fs::write(folder.join("kept/10.7.0.5"), text).unwrap();
+    assert_eq!(add("c6").unwrap(), "10.7.0.5/29");
+    let owner = std::fs::read_to_string(folder.join("kept/10.7.0.5")).unwrap();
+    assert!(owner.starts_with("c6\r\neth0"), "{owner}");
+
+    let mut list = config.clone();
+    list["cni.dev/valid-attachments"] = json!([{ "containerID": "c6", "ifname": "eth0" }]);
+    agent.fake.remove_netns("/run/netns/c2");
+    agent.fake.remove_netns("/run/netns/c3");
+    agent.cni_as("bridge", CniVerb::Gc, "", &list).unwrap();
+    assert_eq!(attached(&agent), ["c4", "c6"], "c4 lives");
+    assert_eq!(files(), ["10.7.0.4", "10.7.0.5"]);
+}
+
 /// BEHAVIOURS S13
 #[test]
 fn status_tells_a_network_that_is_full_from_a_datapath_that_is_broken() {
@@ -104,4 +160,95 @@ fn a_del_that_waited_is_executed_before_an_add_that_wants_what_it_frees() {
     agent.cni(CniVerb::Del, "c2", &config()).unwrap();
     agent.cni(CniVerb::Add, "c1", &config()).unwrap();
     assert_eq!(attached(&agent), ["c1"]);
+}
+
+/// Asks in bytes, and returns head and body of the answer.
+fn ask(agent: &Agent, method: &str, path: &str, body: &str) -> (String, Value) {
+    let mut stream = UnixStream::connect(agent.directory.path().join("v.sock")).unwrap();
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: v\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let body = serde_json::from_str(body).unwrap_or_default();
+    (head.to_lowercase(), body)
+}
+
+#[test]
+fn every_answer_tells_the_version_and_another_major_one_is_refused_by_name() {
+    let agent = Agent::start(&FLAGS);
+    let header = format!("{}: {}", api::VERSION_HEADER, api::VERSION);
+    let (head, status) = ask(&agent, "GET", path::STATUS, "");
+    assert!(head.contains(&header), "{head}");
+    assert_eq!(status["version"]["api"], api::VERSION);
+    for (asked, code, words) in [
+        ("/v2/cni/add", 11, "was asked in version 2"),
+        ("/v0/status", 11, "was asked in version 0"),
+        ("/v1/nothing", 4, "no such path"),
+        ("/nothing", 4, "no such path"),
+    ] {
+        let (head, error) = ask(&agent, "POST", asked, "{}");
+        assert!(
+            head.starts_with("http/1.1 404") && head.contains(&header),
+            "{head}"
+        );
+        assert_eq!(error["code"], code, "{asked}: {error}");
+        assert!(
+            error["message"].as_str().unwrap().contains(words),
+            "{error}"
+        );
+    }
+}
+
+/// The plugin of the first minor version, as it was recorded, and one of the next.
+#[test]
+fn plugins_of_the_minor_versions_around_are_served() {
+    let recorded = include_str!("../../../api/tests/recorded/1.0/add.request.json");
+    let next = recorded.replacen(
+        '{',
+        r#"{"a new thing": [{"x": null}], "version": "9.9.9", "#,
+        1,
+    );
+    for request in [recorded, &next] {
+        let agent = Agent::start(&FLAGS);
+        agent.fake.add_netns("/run/netns/c1");
+        let (head, result) = ask(&agent, "POST", CniVerb::Add.path(), request);
+        assert!(head.starts_with("http/1.1 200"), "{head} {result}");
+        assert_eq!(result["cniVersion"], "1.1.0");
+        assert_eq!(attached(&agent), ["c1"]);
+    }
+}
+
+/// BEHAVIOURS K36
+#[test]
+fn requests_are_counted_and_timed_by_operation() {
+    let agent = Agent::start(&FLAGS);
+    agent.add("c1").unwrap();
+    agent.cni(CniVerb::Add, "c1", &config()).unwrap_err();
+    let _: Vec<AttachmentView> = agent.get("/v1/attachments/c1");
+    agent.client.get("/v1/attachments/nobody").unwrap();
+    agent.cni(CniVerb::Del, "c1", &config()).unwrap();
+    let text = String::from_utf8(agent.client.get(path::METRICS).unwrap().body).unwrap();
+    for (verb, outcome, count) in [
+        ("add", "done", 1),
+        ("add", "failed", 1),
+        ("inspect", "done", 1),
+        ("inspect", "failed", 1),
+        ("del", "done", 1),
+    ] {
+        let line =
+            format!("viaduct_requests_total{{verb=\"{verb}\",outcome=\"{outcome}\"}} {count}\n");
+        assert!(text.contains(&line), "{line} is not in\n{text}");
+    }
+    for (verb, count) in [("add", 2), ("inspect", 2), ("del", 1)] {
+        for line in [
+            format!("viaduct_request_seconds_count{{verb=\"{verb}\"}} {count}\n"),
+            format!("viaduct_request_seconds_bucket{{le=\"+Inf\",verb=\"{verb}\"}} {count}\n"),
+        ] {
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+    }
 }

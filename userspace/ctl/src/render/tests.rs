@@ -125,6 +125,7 @@ fn healthy() -> Status {
     Status {
         version: Version {
             agent: "0.1.0".into(),
+            api: String::new(),
             abi: 1,
             cni: Vec::new(),
         },

@@ -1,0 +1,158 @@
+//! Plugin, agent and `viaductctl` of two minor versions. What the first one of this major version has said is recorded
+//! below `recorded/`; what the next one will say is the same, and more.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+
+use api::{
+    AttachmentView, CniRequest, CounterView, ErrorBody, Event, EventOutcome, FlowsView,
+    HairpinModeSetting, Lease, NetworkView, PodCidrs, PortView, Status,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+fn recorded(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/1.0");
+    fs::read_to_string(folder.join(name)).unwrap()
+}
+
+/// What of `old` is missing in `new`, or is another value there.
+fn lost(old: &Value, new: &Value, place: &str) -> Vec<String> {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            let pairs = old.iter();
+            pairs
+                .flat_map(|(key, value)| lost(value, &new[key], &format!("{place}.{key}")))
+                .collect()
+        }
+        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
+            let pairs = old.iter().zip(new);
+            pairs
+                .flat_map(|(old, new)| lost(old, new, &format!("{place}[]")))
+                .collect()
+        }
+        (old, new) if old == new => Vec::new(),
+        (old, new) => vec![format!("{place}: {old} became {new}")],
+    }
+}
+
+/// With keys in every object that nobody knows. Those of `drops` are words themselves, and all are understood.
+fn newer(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let known = map.into_iter().map(|(key, value)| {
+                let words = key == "drops";
+                (
+                    key,
+                    if words {
+                        json!({ "a-new-reason": 1 })
+                    } else {
+                        newer(value)
+                    },
+                )
+            });
+            let unknown = [
+                ("a new flag", json!(true)),
+                ("a new list", json!([{ "of": 1 }])),
+                ("a new thing", json!({ "name": null })),
+            ];
+            let unknown = unknown.map(|(key, value)| (key.to_owned(), value));
+            Value::Object(known.chain(unknown).collect())
+        }
+        Value::Array(list) => Value::Array(list.into_iter().map(newer).collect()),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
+    }
+}
+
+/// That the recording is read by today's type, that nothing of it is lost, and that what is newer makes no difference.
+fn holds<T: Serialize + DeserializeOwned>(name: &str, text: &str) {
+    let old: Value = serde_json::from_str(text).unwrap();
+    let read: T = serde_json::from_value(old.clone()).unwrap();
+    let today = serde_json::to_value(&read).unwrap();
+    assert_eq!(lost(&old, &today, name), [""; 0]);
+    let read: T = serde_json::from_value(newer(old)).unwrap();
+    let mut read = serde_json::to_value(&read).unwrap();
+    if let Some(drops) = read.get_mut("drops") {
+        assert_eq!(drops.take()["a-new-reason"], 1);
+        *drops = today["drops"].clone();
+    }
+    assert_eq!(read, today, "{name}");
+}
+
+#[test]
+fn what_agents_of_the_first_minor_version_say_is_read_and_what_is_newer_is_ignored() {
+    let file = |name: &'static str| (name, recorded(name));
+    let (name, text) = file("status.json");
+    holds::<Status>(name, &text);
+    let (name, text) = file("networks.json");
+    holds::<Vec<NetworkView>>(name, &text);
+    let (name, text) = file("attachments.json");
+    holds::<Vec<AttachmentView>>(name, &text);
+    let (name, text) = file("leases.json");
+    holds::<Vec<Lease>>(name, &text);
+    let (name, text) = file("hostports.json");
+    holds::<Vec<PortView>>(name, &text);
+    let (name, text) = file("flows.json");
+    holds::<FlowsView>(name, &text);
+    let (name, text) = file("counters.json");
+    holds::<CounterView>(name, &text);
+    let (name, text) = file("pod-cidrs.json");
+    holds::<PodCidrs>(name, &text);
+    let (name, text) = file("hairpin-mode.json");
+    holds::<HairpinModeSetting>(name, &text);
+    let (name, text) = file("non-masquerade-cidrs.json");
+    holds::<Vec<String>>(name, &text);
+    let (name, text) = file("error.json");
+    holds::<ErrorBody>(name, &text);
+    let (name, text) = file("events.jsonl");
+    assert!(text.lines().count() > 2, "{text}");
+    for line in text.lines() {
+        holds::<Event>(name, line);
+    }
+}
+
+/// The configuration is the runtime's text: nothing of it may change on the way, whatever is around it.
+#[test]
+fn requests_of_plugins_of_the_first_minor_version_and_of_the_next_are_read() {
+    for name in ["add", "del", "check", "gc", "status"] {
+        let text = recorded(&format!("{name}.request.json"));
+        let old: CniRequest = serde_json::from_str(&text).unwrap();
+        assert!(
+            text.contains(old.config.get()) && old.version.is_empty(),
+            "{name}"
+        );
+        assert_eq!(old.plugin, "viaduct");
+        let written = serde_json::to_string(&old).unwrap();
+        let (before, after): (Value, Value) = (
+            serde_json::from_str(&text).unwrap(),
+            serde_json::from_str(&written).unwrap(),
+        );
+        assert_eq!(lost(&before, &after, name), [""; 0]);
+        let next = text.replacen('{', r#"{"version":"0.9.0","a new thing":{"x":[null]},"#, 1);
+        let next: CniRequest = serde_json::from_str(&next).unwrap();
+        assert_eq!(next.config.get(), old.config.get());
+        assert_eq!(next.container_id, old.container_id);
+    }
+}
+
+#[test]
+fn a_word_that_is_newer_than_its_reader_spoils_nothing_around_it() {
+    let event = recorded("events.jsonl")
+        .lines()
+        .next()
+        .unwrap()
+        .replace("\"done\"", "\"postponed\"");
+    let event: Event = serde_json::from_str(&event).unwrap();
+    assert_eq!(event.outcome, EventOutcome::Other);
+    let mut status: Value = serde_json::from_str(&recorded("status.json")).unwrap();
+    status["last_reconcile"] = json!({
+        "finished_at": 1, "duration_ms": 1,
+        "items": [{ "subject": "node", "outcome": "postponed", "message": "" }],
+    });
+    let status: Status = serde_json::from_value(status).unwrap();
+    let items = status.last_reconcile.unwrap().items;
+    assert_eq!(items[0].outcome, api::Outcome::Other);
+}
