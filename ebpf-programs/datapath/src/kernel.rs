@@ -28,6 +28,8 @@ const NANOSECONDS: u64 = 1_000_000_000;
 const FILE_EXISTS: i32 = -17;
 const CURRENT_NETNS: u64 = u64::MAX;
 const TCP_LISTEN: u32 = 10;
+/// Bytes of a packet that are read in place.
+const WITHIN_REACH: u32 = 256;
 
 /// `BPF_F_IPV6`, or 0 where the kernel does not know the flag: the loader tries it and says.
 #[unsafe(no_mangle)]
@@ -56,6 +58,17 @@ impl Kernel {
     #[inline(always)]
     pub(crate) fn touch_context(self) {
         self.hook();
+    }
+
+    /// `N` words from `offset` on, wherever the kernel keeps them.
+    #[inline(always)]
+    fn copied<const N: usize>(self, offset: u32) -> Option<[u32; N]> {
+        let mut words = MaybeUninit::<[u32; N]>::uninit();
+        let (to, length) = (words.as_mut_ptr().cast(), (N * 4) as u32);
+        // SAFETY: the helper writes no more than `words` holds.
+        let result = unsafe { helpers::bpf_skb_load_bytes(self.skb.cast(), offset, to, length) };
+        // SAFETY: the helper has written all of `words`, even where it failed: then with zeros.
+        (result == 0).then_some(unsafe { words.assume_init() })
     }
 
     /// Interface index of the hook.
@@ -87,20 +100,31 @@ impl Packet for Kernel {
         u16::from_be(protocol as u16)
     }
 
+    /// Headers are where the kernel lets programs read without asking; a call costs more than all that is read by it.
     #[inline(always)]
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
-        let mut words = MaybeUninit::<[u32; N]>::uninit();
-        // SAFETY: the helper writes no more than `words` holds.
-        let result = unsafe {
-            helpers::bpf_skb_load_bytes(
-                self.skb.cast(),
-                offset,
-                words.as_mut_ptr().cast(),
-                (N * 4) as u32,
-            )
-        };
-        // SAFETY: the helper has written all of `words`, even where it failed: then with zeros.
-        (result == 0).then_some(unsafe { words.assume_init() })
+        if offset < WITHIN_REACH {
+            // SAFETY: the context is valid for as long as the program runs.
+            let (start, end) = unsafe {
+                let start = ptr::read_volatile(&raw const (*self.skb).data) as usize;
+                (
+                    start,
+                    ptr::read_volatile(&raw const (*self.skb).data_end) as usize,
+                )
+            };
+            let at = start + offset as usize;
+            if at + N * 4 <= end {
+                let mut words = [0; N];
+                for (index, word) in words.iter_mut().enumerate() {
+                    let halves = (at + index * 4) as *const [u16; 2];
+                    // SAFETY: all `N` words lie before the end of what may be read; frames begin at an even address.
+                    let [[a, b], [c, d]] = unsafe { *halves }.map(u16::to_ne_bytes);
+                    *word = u32::from_ne_bytes([a, b, c, d]);
+                }
+                return Some(words);
+            }
+        }
+        self.copied(offset)
     }
 
     #[inline(always)]

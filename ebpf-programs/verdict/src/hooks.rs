@@ -119,7 +119,11 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
         }
     }
     hook.translate()?;
-    Ok(hook.deliver())
+    match hook.deliver() {
+        // A flow that is only noted: nobody has dialled a hostport.
+        Verdict::Pass => pass(hook),
+        verdict @ (Verdict::Drop(_) | Verdict::Deliver(_) | Verdict::Leave(_)) => Ok(verdict),
+    }
 }
 
 #[inline(always)]
