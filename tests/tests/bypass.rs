@@ -82,16 +82,18 @@ impl Node {
         })
     }
 
-    /// Talks much from pod to pod, from pod to world, and from the world to the hostport, by both protocols; each server
-    /// must see whom it would see through the stack.
+    /// Talks much from pod to pod, one of which publishes ports, from pod to world, and from the world to the hostport, by
+    /// both protocols; each server must see whom it would see through the stack.
     fn talk(&self, family: usize) -> Result<()> {
         let (client, world) = (&self.client.machine, &self.sandbox.world);
         let own = self.client.addresses[family];
         let neighbour = SocketAddr::new(self.server.addresses[family], PORT);
+        let beside = SocketAddr::new(self.published.addresses[family], PORT);
         let outside = SocketAddr::new(WORLD[family], PORT);
         let hostport = SocketAddr::new(NODE[family], 8080);
         for (client, server, seen) in [
             (client, neighbour, own),
+            (client, beside, own),
             (client, outside, NODE[family]),
             (world, hostport, WORLD[family]),
         ] {
