@@ -1,7 +1,7 @@
 //! Taking Viaduct off a node that no pod is attached to any more.
 //!
-//! What goes is what is provably ours: programs on uplinks and sockets, bridges with our alias and without ports, and
-//! the values of sysctls that nobody has changed since we did. The tables go with their pins. What stays is told.
+//! What goes is what is provably ours: programs on uplinks and sockets, bridges with our alias and without ports, ends of
+//! VLANs with our alias, and the values of sysctls that nobody has changed since we did. The tables go with their pins. What stays is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 use model::IfName;
 
 use crate::bridge::is_our_alias;
-use crate::{Hook, Link, LinkKind, Observed, Plan, SocketHook, Step, SysctlKey};
+use crate::{Hook, Link, LinkKind, Observed, Plan, SocketHook, Step, SysctlKey, VlanStep};
 
 /// A sysctl that we have written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,13 @@ pub fn plan_uninstall(observed: &Observed, written: &BTreeMap<SysctlKey, Written
     let hooks: BTreeSet<SocketHook> = attached.map(|(hook, _)| *hook).collect();
     if !hooks.is_empty() {
         uninstall.plan.push(Step::DetachSockets { hooks });
+    }
+    // Ours may be above bridges of others, which stay.
+    for (name, link) in observed.links.iter().filter(|(_, link)| is_our_vlan(link)) {
+        uninstall.plan.push(Step::Vlan(VlanStep::DeleteLink {
+            name: name.clone(),
+            alias: link.alias.clone().unwrap_or_default(),
+        }));
     }
     for (name, link) in observed
         .links
@@ -124,6 +131,10 @@ fn detach_uplinks(observed: &Observed) -> Plan {
 
 fn is_our_bridge(link: &Link) -> bool {
     link.kind == LinkKind::Bridge && is_our_alias(link.alias.as_deref())
+}
+
+fn is_our_vlan(link: &Link) -> bool {
+    link.switching.vlan_of.is_some() && is_our_alias(link.alias.as_deref())
 }
 
 fn restore(key: &SysctlKey, written: &Written, observed: &Observed, uninstall: &mut Uninstall) {

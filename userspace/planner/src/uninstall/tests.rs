@@ -1,5 +1,7 @@
 //! Nodes in memory from which Viaduct is taken.
 
+use model::VlanId;
+
 use super::*;
 use crate::testing::parse;
 
@@ -33,11 +35,17 @@ fn written(before: &str, ours: &str) -> Written {
     }
 }
 
-/// A node with a bridge of ours, one of ours that others use, one of others, and an uplink.
+/// A node with a bridge of ours, one of ours that others use, one of others with a VLAN of ours and one of theirs, and an
+/// uplink.
 fn node() -> Observed {
     let mut uplink = link(1, LinkKind::Ethernet, None, None);
     uplink.hooks = BTreeSet::from([Hook::UplinkIn, Hook::UplinkOut]);
     let ours = Some("viaduct net");
+    let vlan = |index, alias| {
+        let mut vlan = link(index, LinkKind::Ethernet, alias, None);
+        vlan.switching.vlan_of = Some((5, VlanId::new(7).unwrap()));
+        vlan
+    };
     Observed {
         links: [
             (parse("up0"), uplink),
@@ -45,6 +53,8 @@ fn node() -> Observed {
             (parse("used"), link(3, LinkKind::Bridge, ours, None)),
             (parse("vm0"), link(4, LinkKind::Ethernet, None, Some(3))),
             (parse("docker0"), link(5, LinkKind::Bridge, None, None)),
+            (parse("docker0.7"), vlan(6, ours)),
+            (parse("docker0.8"), vlan(7, None)),
         ]
         .into(),
         socket_hooks: [(SocketHook::Connect4, true), (SocketHook::Bind6, false)].into(),
@@ -73,8 +83,9 @@ fn what_is_ours_goes_and_what_others_use_stays() {
     insta::assert_snapshot!(uninstall.plan, @r#"
     1. detach uplink_in, uplink_out from up0
     2. detach connect4 from the cgroup
-    3. delete bridge cbr0 if its alias is "viaduct net"
-    4. set sysctl net/ipv4/ip_forward to 0 (now 1)
+    3. delete VLAN link docker0.7 if its alias is "viaduct net"
+    4. delete bridge cbr0 if its alias is "viaduct net"
+    5. set sysctl net/ipv4/ip_forward to 0 (now 1)
     "#);
     let left: Vec<String> = uninstall.left.iter().map(ToString::to_string).collect();
     assert_eq!(
