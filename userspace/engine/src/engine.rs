@@ -113,10 +113,12 @@ impl<K: Kernel> Engine<K> {
         let _add = crash::verb("add");
         let key = &intent.key;
         match self.store.get(key).map(|record| record.state) {
-            Some(State::Attached) => {
+            Some(State::Attached) if !self.is_abandoned(key)? => {
                 return Err(Refusal::AlreadyAttached { key: key.clone() }.into());
             }
-            Some(State::Pending | State::Linked | State::Removing) => self.del(key)?,
+            Some(State::Attached | State::Pending | State::Linked | State::Removing) => {
+                self.del(key)?;
+            }
             None => {}
         }
         let network_before = self.store.networks().get(&key.network).cloned();
@@ -136,6 +138,16 @@ impl<K: Kernel> Engine<K> {
             Err(_) => self.back_out(key, network_before.as_ref(), done),
         }
         added
+    }
+
+    /// Whether the container that has this attachment is gone, and only nobody has noticed yet: runtimes that have lost
+    /// their store give the same ID to another container.
+    fn is_abandoned(&mut self, key: &AttachmentKey) -> Result<bool, EngineError> {
+        let Some(record) = self.store.get(key).cloned() else {
+            return Ok(false);
+        };
+        let observed = self.observe(&record.attachment)?;
+        Ok(!planner::is_there(&record.attachment, &observed))
     }
 
     fn attach(

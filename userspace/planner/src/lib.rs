@@ -61,7 +61,7 @@ pub use observed::{
 pub use plan::Plan;
 pub use publish::{plan_publish, with_both_ports, with_ports};
 pub use refusal::{Category, PortOwner, Refusal};
-pub use repair::{Finding, Reason, Repair, Stray, living, plan_repair};
+pub use repair::{Finding, Reason, Repair, Stray, is_there, living, plan_repair};
 pub use reserved::{ReservedPorts, claimed_ports, plan_reserved_ports, reserved_ports_key};
 pub use shaping::{Shape, ShaperMode};
 pub use socket_hook::SocketHook;

@@ -151,13 +151,14 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
     }
 }
 
-fn is_there(attachment: &Attachment, observed: &Observed) -> bool {
+/// Whether the host's end of an attachment is still there: without it the pod's end is gone as well, or the whole pod.
+pub fn is_there(attachment: &Attachment, observed: &Observed) -> bool {
     let link = observed.links.get(attachment.host_link().name());
     link.is_some_and(|link| link.is_host_end_of(attachment))
 }
 
-/// In the order of an ADD: what holds ports, tables, programs, bridge, and the ports' entries last. What needs a bridge that is not there waits for
-/// the next look.
+/// In the order of an ADD: what holds ports, tables, programs, bridge, and the ports' entries last. What needs a bridge
+/// that is not there waits for the next look.
 fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed) -> Plan {
     let bridge = observed.links.get(&attachment.bridge);
     let bridged = bridge.is_some_and(|bridge| bridge.kind == LinkKind::Bridge);
