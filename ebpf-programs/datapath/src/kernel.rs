@@ -3,7 +3,6 @@
 //! The one file that calls helpers on packets. Map values are shared with other CPUs and with the agent: each field
 //! is read and written whole, and counters that several CPUs share are added to atomically.
 
-use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr;
 
@@ -13,7 +12,7 @@ use abi::{
 };
 use aya_ebpf::bindings::bpf_check_mtu_flags::BPF_MTU_CHK_SEGS;
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, BPF_NOEXIST, bpf_sock,
+    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, BPF_NOEXIST,
 };
 use aya_ebpf::helpers;
 use aya_ebpf::maps::lpm_trie::Key;
@@ -21,13 +20,12 @@ use verdict::checksum::Difference;
 use verdict::{ChecksumKind, Decision, Insertion, Node, Packet, Socket, Touch};
 
 use crate::atomic::{add, fetch_add};
+use crate::lookup;
 use crate::maps;
 use crate::route;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 const FILE_EXISTS: i32 = -17;
-const CURRENT_NETNS: u64 = u64::MAX;
-const TCP_LISTEN: u32 = 10;
 /// Bytes of a packet that are read in place.
 const WITHIN_REACH: u32 = 256;
 
@@ -393,11 +391,11 @@ impl Node for Kernel {
         let (source, destination) = (incoming.source.words(), incoming.destination.words());
         let tcp = incoming.protocol == protocol::TCP;
         if incoming.source.is_v4() {
-            lookup(self.skb, [source[3], destination[3], ports], tcp)
+            lookup::socket(self.skb, [source[3], destination[3], ports], tcp)
         } else {
             let [a, b, c, d] = source;
             let [e, f, g, h] = destination;
-            lookup(self.skb, [a, b, c, d, e, f, g, h, ports], tcp)
+            lookup::socket(self.skb, [a, b, c, d, e, f, g, h, ports], tcp)
         }
     }
 
@@ -455,55 +453,5 @@ impl Node for Kernel {
                 (*counters).dropped_bytes += u64::from(bytes);
             }
         }
-    }
-}
-
-/// The socket of a tuple laid out as `struct bpf_sock_tuple`.
-#[inline(always)]
-fn lookup<const N: usize>(skb: *mut __sk_buff, mut tuple: [u32; N], tcp: bool) -> Socket {
-    let (context, length) = (skb.cast::<c_void>(), (N * 4) as u32);
-    let tuple = tuple.as_mut_ptr().cast();
-    if tcp {
-        // SAFETY: the helper reads `length` bytes of `tuple`.
-        let socket =
-            unsafe { helpers::bpf_skc_lookup_tcp(context, tuple, length, CURRENT_NETNS, 0) };
-        // SAFETY: `socket` is what a lookup returned, and the state of a TCP socket of any kind may be read.
-        unsafe {
-            release(socket, |socket| {
-                ptr::read_volatile(&raw const (*socket).state) != TCP_LISTEN
-            })
-        }
-    } else {
-        // SAFETY: the helper reads `length` bytes of `tuple`.
-        let socket =
-            unsafe { helpers::bpf_sk_lookup_udp(context, tuple, length, CURRENT_NETNS, 0) };
-        // SAFETY: `socket` is what a lookup returned, and its peer's port may be read.
-        unsafe {
-            release(socket, |socket| {
-                ptr::read_volatile(&raw const (*socket).dst_port) != 0
-            })
-        }
-    }
-}
-
-/// Asks a socket whether it is connected, and gives the reference back.
-///
-/// # Safety
-/// `socket` must be what a socket lookup returned, and null or not released yet.
-#[inline(always)]
-unsafe fn release(
-    socket: *mut bpf_sock,
-    is_connected: impl FnOnce(*mut bpf_sock) -> bool,
-) -> Socket {
-    if socket.is_null() {
-        return Socket::None;
-    }
-    let connected = is_connected(socket);
-    // SAFETY: the caller's promise.
-    unsafe { helpers::bpf_sk_release(socket.cast()) };
-    if connected {
-        Socket::Connected
-    } else {
-        Socket::Open
     }
 }

@@ -140,16 +140,6 @@ impl<K: Kernel> Engine<K> {
         added
     }
 
-    /// Whether the container that has this attachment is gone, and only nobody has noticed yet: runtimes that have lost
-    /// their store give the same ID to another container.
-    fn is_abandoned(&mut self, key: &AttachmentKey) -> Result<bool, EngineError> {
-        let Some(record) = self.store.get(key).cloned() else {
-            return Ok(false);
-        };
-        let observed = self.observe(&record.attachment)?;
-        Ok(!planner::is_there(&record.attachment, &observed))
-    }
-
     fn attach(
         &mut self,
         intent: &Intent,

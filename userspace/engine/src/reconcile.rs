@@ -70,6 +70,16 @@ impl<K: Kernel> Engine<K> {
         self.conclude(now, started, items)
     }
 
+    /// Whether the container that has this attachment is gone, and only nobody has noticed yet: runtimes that have lost
+    /// their store give the same ID to another container.
+    pub(crate) fn is_abandoned(&mut self, key: &AttachmentKey) -> Result<bool, EngineError> {
+        let Some(record) = self.store.get(key).cloned() else {
+            return Ok(false);
+        };
+        let observed = self.observe(&record.attachment)?;
+        Ok(!planner::is_there(&record.attachment, &observed))
+    }
+
     /// The first time, a node that cannot be looked at is an error.
     pub(crate) fn look_first(&mut self, now: u64) -> Result<(), EngineError> {
         let started = Instant::now();
