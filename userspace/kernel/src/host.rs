@@ -14,7 +14,8 @@ use crate::programs::{Programs, load};
 use crate::sockets::Sockets;
 use crate::tables::Tables;
 use crate::{
-    Feature, Kernel, Measured, ObserveError, StepError, counters, execute, links, observe, raw,
+    Feature, Kernel, Measured, ObserveError, StepError, counters, execute, heap, links, observe,
+    raw,
 };
 
 /// What [`Host::open`] needs to know.
@@ -74,6 +75,8 @@ impl Host {
         crash::point_at("adopt-tables");
         let holders = Holders::new().attempt(|| "make room for sockets".to_owned())?;
         forget_gone_links(&mut netlink, &programs);
+        drop(object);
+        heap::give_back();
         Ok(Self {
             netlink,
             programs,
