@@ -103,7 +103,14 @@ async fn cni(app: Arc<App>, command: Command, body: Body) -> Result<Response, Fa
 async fn status(State(app): State<Arc<App>>) -> Json<api::Status> {
     let uptime = app.started.elapsed().as_secs();
     let features = app.features.get().map(Vec::as_slice).unwrap_or_default();
-    Json(view::status(&app.handle.status(), uptime, features))
+    let mut status = view::status(&app.handle.status(), uptime, features);
+    status.operations = app
+        .handle
+        .operations()
+        .iter()
+        .map(view::operation)
+        .collect();
+    Json(status)
 }
 
 async fn pod_cidrs(State(app): State<Arc<App>>) -> Json<PodCidrs> {

@@ -6,8 +6,8 @@ use api::{
     PodView, PoolView, Reconcile, ReconcileItem, RouteView, ShaperView, UplinkView, Version,
 };
 use engine::{
-    BypassStatus, Degraded, Item, NetworkStatus, Outcome, PoolStatus, Report, ShaperStatus, Status,
-    UplinkStatus,
+    BypassStatus, Degraded, Item, NetworkStatus, Operation, Outcome, PoolStatus, Report,
+    ShaperStatus, Status, UplinkStatus,
 };
 use kernel::{Feature, Measured, PodCounters};
 use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
@@ -48,7 +48,18 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature])
         shaper: shaper(status.shaper),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         degraded: status.degraded.iter().map(degraded).collect(),
+        operations: Vec::new(),
         features: features.iter().map(feature).collect(),
+    }
+}
+
+/// What is asked for and not answered yet.
+pub(crate) fn operation(operation: &Operation) -> api::OperationView {
+    api::OperationView {
+        verb: operation.verb.to_owned(),
+        attachment: operation.key.as_ref().map(ToString::to_string),
+        running: operation.runs,
+        milliseconds: u64::try_from(operation.since.as_millis()).unwrap_or(u64::MAX),
     }
 }
 

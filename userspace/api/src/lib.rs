@@ -29,8 +29,8 @@ pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, T
 pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
-    BypassView, Degraded, FeatureView, NetworkView, Outcome, PoolView, Reconcile, ReconcileItem,
-    ShaperView, Status, UplinkView, Version,
+    BypassView, Degraded, FeatureView, NetworkView, OperationView, Outcome, PoolView, Reconcile,
+    ReconcileItem, ShaperView, Status, UplinkView, Version,
 };
 pub use uninstall::{UninstallRequest, Uninstalled};
 pub use view::{

@@ -50,9 +50,26 @@ pub struct Status {
     /// Everything that does not work as it should; empty when all is well.
     #[serde(default)]
     pub degraded: Vec<Degraded>,
+    /// What was asked for and is not answered yet, in the order in which it was asked for.
+    #[serde(default)]
+    pub operations: Vec<OperationView>,
     /// What not every kernel can do: whether this one can, and what is used.
     #[serde(default)]
     pub features: Vec<FeatureView>,
+}
+
+/// Something that the agent was asked for and has not answered yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationView {
+    /// What: a verb of CNI, or a word of the API.
+    pub verb: String,
+    /// Of which attachment, as `network/container/interface`; `None` where it is about the node, or about several.
+    #[serde(default)]
+    pub attachment: Option<String>,
+    /// Whether it runs; else it waits.
+    pub running: bool,
+    /// Milliseconds since it was asked for.
+    pub milliseconds: u64,
 }
 
 /// Whether packets go past bridge and stack, where nobody else could have a say in them.

@@ -8,13 +8,16 @@ use std::fmt::{Display, Write};
 
 use api::{
     AttachmentView, BypassView, Degraded, Event, FlowView, FlowsView, HostportView, NetworkView,
-    Outcome, PodRoomView, PodView, Reconcile, RoomView, ShaperView, Status, Uninstalled,
-    UplinkView, Version,
+    OperationView, Outcome, PodRoomView, PodView, Reconcile, RoomView, ShaperView, Status,
+    Uninstalled, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
 pub(crate) use features::doctor;
 pub(crate) use ports::ports;
+
+/// Milliseconds after which people want to know what takes so long.
+const LONG: u64 = 1000;
 
 /// The state of the agent: first what is wrong, then what there is.
 pub(crate) fn status(status: &Status) -> String {
@@ -29,6 +32,7 @@ pub(crate) fn status(status: &Status) -> String {
     bypass(&mut text, &status.bypass);
     shaper(&mut text, &status.shaper);
     reconcile(&mut text, status.last_reconcile.as_ref());
+    busy(&mut text, &status.operations);
     format!(
         "{text}\n{}\n{}{}",
         networks(&status.networks),
@@ -228,6 +232,22 @@ fn health(degraded: &[Degraded]) -> String {
         1 => "DEGRADED for 1 reason:".to_owned(),
         count => format!("DEGRADED for {count} reasons:"),
     }
+}
+
+/// What runs, and how much waits behind it; nothing of what is answered within a moment.
+fn busy(text: &mut String, operations: &[OperationView]) {
+    let long = |one: &&OperationView| one.running && one.milliseconds >= LONG;
+    let Some(operation) = operations.iter().find(long) else {
+        return;
+    };
+    let of = operation.attachment.as_deref().unwrap_or("the node");
+    let since = duration(operation.milliseconds / 1000);
+    let waiting = operations.iter().filter(|one| !one.running).count();
+    let what = format!(
+        "{} of {of}, asked for {since} ago, {waiting} waiting",
+        operation.verb
+    );
+    line(text, "Busy with", what);
 }
 
 fn degraded(degraded: &Degraded) -> String {

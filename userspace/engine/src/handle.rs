@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, wat
 use tokio::time::sleep;
 use tracing::Span;
 
+use crate::operations::{Operation, Operations};
 use crate::turn::{Turn, Waiters, WhileWanted};
 use crate::worker::{Chained, Command, Message, Queued, Reply, Waiting, Worker};
 use crate::{
@@ -48,6 +49,7 @@ pub struct Handle {
     waiting: Arc<Waiting>,
     adds: Arc<Waiters>,
     places: Arc<Semaphore>,
+    operations: Operations,
 }
 
 /// Starts a thread, lets `start` make the engine on it (a kernel belongs to the thread that opened it), and returns
@@ -69,6 +71,7 @@ where
         waiting: Arc::clone(&waiting),
         adds: Arc::default(),
         places: Arc::new(Semaphore::new(ADDS)),
+        operations: Operations::default(),
     };
     let (report, started) = oneshot::channel();
     let name = thread::Builder::new().name("engine".to_owned());
@@ -294,6 +297,11 @@ impl Handle {
         Arc::clone(&self.states.borrow())
     }
 
+    /// What is asked for and not answered yet, in the order in which it was asked for.
+    pub fn operations(&self) -> Vec<Operation> {
+        self.operations.list()
+    }
+
     /// Every comparison of records and kernel from now on.
     pub fn reports(&self) -> broadcast::Receiver<Arc<Report>> {
         self.reports.subscribe()
@@ -322,7 +330,7 @@ impl Handle {
         message: impl FnOnce(Reply<T>) -> Message,
     ) -> Result<T, EngineError> {
         let (reply, mut answer) = oneshot::channel();
-        let queued = queued(message(reply), Arc::clone(turn), place);
+        let queued = self.queued(message(reply), Arc::clone(turn), place);
         self.commands
             .try_send(queued)
             .map_err(|error| match error {
@@ -349,18 +357,25 @@ impl Handle {
     fn ask_once(&self, waiting: &AtomicBool, command: Command) {
         let is_waiting = waiting.swap(true, Ordering::AcqRel);
         let message = Message::Command(command);
-        let queued = queued(message, Arc::default(), None);
+        let queued = self.queued(message, Arc::default(), None);
         if !is_waiting && self.commands.try_send(queued).is_err() {
             waiting.store(false, Ordering::Release);
         }
     }
-}
 
-fn queued(message: Message, turn: Arc<Turn>, place: Option<OwnedSemaphorePermit>) -> Queued {
-    Queued {
-        message,
-        turn,
-        span: Span::current(),
-        place,
+    fn queued(
+        &self,
+        message: Message,
+        turn: Arc<Turn>,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Queued {
+        let (verb, key) = message.title();
+        Queued {
+            entry: self.operations.open(verb, key),
+            message,
+            turn,
+            span: Span::current(),
+            place,
+        }
     }
 }

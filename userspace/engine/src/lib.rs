@@ -18,6 +18,7 @@ mod handle;
 mod limits;
 mod network;
 mod node;
+mod operations;
 mod ports;
 mod reconcile;
 mod slot;
@@ -37,6 +38,7 @@ pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn};
 pub use crate::limits::{LimitChange, Wish};
 pub use crate::network::NetworkClash;
+pub use crate::operations::Operation;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
 pub use crate::status::{
     BypassStatus, Degraded, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,

@@ -13,6 +13,7 @@ use planner::PodSide;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tracing::Span;
 
+use crate::operations::Entry;
 use crate::turn::Turn;
 use crate::{
     Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Report, Serve,
@@ -28,6 +29,8 @@ pub(crate) struct Queued {
     pub(crate) span: Span,
     /// The place of an ADD among those that may wait: given back when its turn has come.
     pub(crate) place: Option<OwnedSemaphorePermit>,
+    /// Its place among what is told to people.
+    pub(crate) entry: Entry,
 }
 
 pub(crate) enum Command {
@@ -76,6 +79,58 @@ pub(crate) enum Message {
     Uninstall(Attached, Farewell, Reply<Uninstalled>),
 }
 
+/// What is asked for, in a word, and of which attachment.
+pub(crate) type Title<'a> = (&'static str, Option<&'a AttachmentKey>);
+
+impl Message {
+    /// For people.
+    pub(crate) fn title(&self) -> Title<'_> {
+        match self {
+            Self::Command(command) => command.title(),
+            Self::Uninstall(..) => ("uninstall", None),
+        }
+    }
+}
+
+impl Command {
+    fn title(&self) -> Title<'_> {
+        match self {
+            Self::Add(intent, ..) | Self::Complete(intent, _) => ("ADD", Some(&intent.key)),
+            Self::Del(key, _) => ("DEL", Some(key)),
+            Self::Check(key, ..) => ("CHECK", Some(key)),
+            Self::Collect(..) => ("GC", None),
+            Self::Chained(chained) => chained.title(),
+            Self::Attachments(_) => ("attachments", None),
+            Self::LookInside(..) => ("inspect", None),
+            Self::SetPodCidrs(..) => ("set pod CIDRs", None),
+            Self::SetHairpinMode(..) => ("set hairpin mode", None),
+            Self::SetLimits(key, ..) => ("limit", Some(key)),
+            Self::Ports(_) => ("ports", None),
+            Self::Measure(_) => ("counters", None),
+            Self::NonMasquerade(_) => ("non-masquerade CIDRs", None),
+            Self::SetNonMasquerade(..) => ("set non-masquerade CIDRs", None),
+            Self::Configure(..) => ("reload", None),
+            Self::Pulse(_) => ("pulse", None),
+            Self::Reconcile(_) => ("reconcile", None),
+            Self::Sweep => ("sweep", None),
+        }
+    }
+}
+
+impl Chained {
+    fn title(&self) -> Title<'_> {
+        match self {
+            Self::Serve(serve, ..) => ("ADD", Some(&serve.adoption.key)),
+            Self::Withdraw(keys, _) | Self::Open(keys, _) => ("DEL", keys.first()),
+            Self::CheckServed(keys, ..) => ("CHECK", keys.first()),
+            Self::SetLoopback(..) => ("loopback", None),
+            Self::Tune(tune, _) | Self::Untune(tune, _) | Self::CheckTuned(tune, _) => {
+                ("tuning", tune.keys.first())
+            }
+        }
+    }
+}
+
 /// What is left to do when nobody uses kernel and records any more; fails with the reason.
 pub(crate) type Farewell = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
@@ -106,6 +161,7 @@ impl<K: Kernel> Worker<K> {
                 turn,
                 span,
                 place,
+                entry,
             } = next;
             drop(place);
             let _asked = span.entered();
@@ -113,6 +169,7 @@ impl<K: Kernel> Worker<K> {
                 decline(message);
                 continue;
             }
+            entry.begin();
             match message {
                 Message::Uninstall(attached, farewell, reply) => {
                     match self.engine.uninstall(attached) {

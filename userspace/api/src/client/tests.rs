@@ -93,7 +93,7 @@ fn a_full_backlog_means_unreachable_within_a_second() {
     let listener = UnixListener::bind(&socket).unwrap();
     // Connections that nobody accepts, until the next one blocks.
     let mut waiting = Vec::new();
-    while let Ok(stream) = connect(&socket, Duration::from_millis(50)) {
+    while let Ok(stream) = connect(&socket, Duration::from_millis(500)) {
         waiting.push(stream);
     }
     let start = Instant::now();

@@ -157,6 +157,7 @@ fn healthy() -> Status {
             items: Vec::new(),
         }),
         degraded: Vec::new(),
+        operations: Vec::new(),
         features: two_features(),
     }
 }
@@ -173,6 +174,31 @@ fn the_doctor_says_what_a_kernel_lacks_in_the_kernels_words() {
 #[test]
 fn a_healthy_agent_is_shown_with_its_networks_and_uplinks() {
     insta::assert_snapshot!(status(&healthy()));
+}
+
+#[test]
+fn what_takes_long_is_shown_with_what_waits_for_it() {
+    let operation = |verb: &str, running, milliseconds| OperationView {
+        verb: verb.to_owned(),
+        attachment: Some("default/c1/eth0".to_owned()),
+        running,
+        milliseconds,
+    };
+    let busy = |operations| {
+        let text = status(&Status {
+            operations,
+            ..healthy()
+        });
+        text.lines()
+            .find_map(|line| line.strip_prefix("Busy with"))
+            .map(|line| line.trim().to_owned())
+    };
+    let waits = [operation("DEL", false, 2000), operation("ADD", false, 100)];
+    let adding =
+        |milliseconds| [vec![operation("ADD", true, milliseconds)], waits.to_vec()].concat();
+    assert_eq!(busy(adding(999)), None);
+    let told = "ADD of default/c1/eth0, asked for 1 min 5 s ago, 2 waiting".to_owned();
+    assert_eq!(busy(adding(65_000)), Some(told));
 }
 
 #[test]

@@ -292,3 +292,22 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     })
     .await
 }
+
+#[test]
+fn what_runs_and_what_waits_is_told_in_its_order() {
+    let running = run();
+    let intent = running.node.intent("c1");
+    let handle = running.handle;
+    handle.sweep();
+    running.reached.recv().unwrap();
+    block_on(async {
+        let mut add = Box::pin(handle.add(intent.clone(), NOW));
+        assert!(futures_poll(&mut add).await.is_none());
+        let told = handle.operations().into_iter();
+        let told: Vec<_> = told.map(|one| (one.verb, one.key, one.runs)).collect();
+        let waits = ("ADD", Some(intent.key.clone()), false);
+        assert_eq!(told, [("sweep", None, true), waits]);
+        running.permits.send(()).unwrap();
+        add.await.unwrap();
+    });
+}
