@@ -153,6 +153,74 @@ fn limited_with_port(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
+/// BEHAVIOURS R16: the address of the other end decides, in both directions and families.
+#[test]
+fn limits_are_for_shaped_subnets_alone_and_not_for_unshaped_ones() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let others: [IpAddr; 2] = ["192.0.2.77".parse()?, "2001:db8:1::77".parse()?];
+    for (address, length) in others.into_iter().zip(["24", "64 nodad"]) {
+        sandbox
+            .world
+            .call(&format!("ip address add {address}/{length} dev eth0"))?;
+    }
+    let listed = json!([format!("{}/32", others[0]), format!("{}/124", others[1])]);
+    for (number, world) in WORLD.into_iter().enumerate() {
+        let apart = [world, others[number]].map(at);
+        for (key, limited_at) in [("shapedSubnets", 1), ("unshapedSubnets", 0)] {
+            let pod = limited_with(&sandbox, &format!("{key}{number}"), key, &listed)?;
+            for (index, to) in apart.into_iter().enumerate() {
+                let arrived = flood(&pod.machine, to, &sandbox.world, to)?;
+                if index == limited_at {
+                    is_burst(arrived).with_context(|| format!("{key} to {to}"))?;
+                } else {
+                    ensure!(
+                        arrived > FLOOD * 9 / 10,
+                        "{key} to {to}: {arrived} of {FLOOD}"
+                    );
+                }
+            }
+            // The node is in neither list.
+            let own = at(pod.address(world)?);
+            let arrived = flood(&sandbox.node, own, &pod.machine, own)?;
+            match key {
+                "shapedSubnets" => ensure!(arrived > FLOOD * 9 / 10, "{arrived} of {FLOOD}"),
+                _ => is_burst(arrived)?,
+            }
+            agent.kill()?;
+            agent.restart()?;
+            pod.check()?.success()?;
+            ensure!(
+                listing(&shown(&agent, &pod)?, key) == 2,
+                "{}",
+                shown(&agent, &pod)?
+            );
+            pod.del()?;
+        }
+    }
+    Ok(())
+}
+
+/// How many prefixes the API shows for a key of the configuration.
+fn listing(limits: &Value, key: &str) -> usize {
+    let key = match key {
+        "shapedSubnets" => "shaped_subnets",
+        _ => "unshaped_subnets",
+    };
+    limits[key].as_array().map_or(0, Vec::len)
+}
+
+/// A pod that is limited to almost nothing in both directions, with a list of subnets.
+fn limited_with(sandbox: &Sandbox, name: &str, key: &str, subnets: &Value) -> Result<Pod> {
+    let bandwidth = json!({
+        "ingressRate": 1_000, "ingressBurst": 8_000, "egressRate": 1_000, "egressBurst": 8_000,
+        key: subnets,
+    });
+    let mut pod = sandbox.pod(name)?;
+    let runtime = json!({ "bandwidth": bandwidth });
+    pod.add_with(Config::new("1.0.0").with("runtimeConfig", runtime))?;
+    Ok(pod)
+}
+
 /// Who is root in a pod may do there what they like: the limit is not there.
 #[test]
 fn root_in_its_namespace_cannot_escape() -> Result<()> {

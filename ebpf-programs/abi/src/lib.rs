@@ -37,7 +37,7 @@ pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;
 pub use settings::{Settings, SettingsFlags, Timeouts};
-pub use shape::{Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, Shaped, TICKS};
+pub use shape::{Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, PEERS_OF_POD, Peer, Shaped, TICKS};
 pub use swept::Swept;
 pub use uplink::{SOURCES, Source, Uplink, UplinkFlags};
 

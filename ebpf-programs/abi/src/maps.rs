@@ -94,6 +94,11 @@ pub const SHAPED: &str = "SHAPED";
 /// Entries of [`LIMITS`], [`BUCKETS`] and [`SHAPED`].
 pub const LIMITS_CAPACITY: u32 = 2 * PODS_CAPACITY;
 
+/// With whom pods' limits count: longest-prefix trie, [`crate::Peer`] behind its pod → generation of the pod.
+pub const PEERS: &str = "PEERS";
+/// Entries of [`PEERS`].
+pub const PEERS_CAPACITY: u32 = crate::PEERS_OF_POD * PODS_CAPACITY;
+
 /// Sockets that are paced: LRU hash, socket cookie → the pace that they were told, in bytes per second.
 pub const PACED: &str = "PACED";
 /// Entries of [`PACED`].

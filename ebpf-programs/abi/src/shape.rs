@@ -4,10 +4,14 @@
 //! hundreds of gigabits. A bucket is one number: the time at which everything that it let through will have been paid
 //! for at the limit's rate. How far that is ahead of the clock is the debt.
 
+use crate::Address;
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Ticks in a nanosecond.
 pub const TICKS: u64 = 16;
+/// Prefixes of peers that a pod's limits may be, or may not be, for.
+pub const PEERS_OF_POD: u32 = 16;
 /// Counters by flow in a [`Bucket`].
 pub const FLOWS_OF_BUCKET: usize = 128;
 
@@ -64,10 +68,10 @@ const _: () = assert!(size_of::<Limit>() == 64);
 pub struct LimitFlags;
 
 impl LimitFlags {
-    /// Only traffic with the pod's shaped subnets counts.
-    pub const ONLY_SHAPED: u32 = 1 << 0;
-    /// Traffic with the pod's unshaped subnets does not count.
-    pub const EXCEPT_UNSHAPED: u32 = 1 << 1;
+    /// Only traffic with the pod's [`Peer`]s counts.
+    pub const ONLY_PEERS: u32 = 1 << 0;
+    /// Traffic with the pod's [`Peer`]s does not count.
+    pub const EXCEPT_PEERS: u32 = 1 << 1;
 }
 
 impl Limit {
@@ -124,6 +128,39 @@ const fn ticks(bytes: u64, rate: u64) -> u64 {
     } else {
         LONGEST
     }
+}
+
+/// An address, or a prefix, that a pod's limits are or are not for. In the trie the pod's 32 bits are before those of
+/// the prefix. 20 bytes.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(C)]
+pub struct Peer {
+    /// Row of the pod.
+    pub pod: u32,
+    /// The address, or the prefix with its host bits zero.
+    pub address: Address,
+}
+
+const _: () = assert!(size_of::<Peer>() == 20);
+
+impl Peer {
+    /// Bits before those of the address.
+    pub const POD_BITS: u32 = 32;
+    /// Bits of a whole key.
+    pub const BITS: u32 = Self::POD_BITS + 128;
 }
 
 /// What has passed of late; index in the table: `slot * 2 + direction`. Shared by all CPUs. 528 bytes.

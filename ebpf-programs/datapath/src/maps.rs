@@ -2,8 +2,8 @@
 
 use abi::{
     Address, Bucket, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Pod, Settings, Shaped, Swept,
-    Tuple, Turn, Uplink, maps as names,
+    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Peer, Pod, Settings, Shaped,
+    Swept, Tuple, Turn, Uplink, maps as names,
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
@@ -65,6 +65,9 @@ pub(crate) static DROPS: PerCpuArray<DropCount> = PerCpuArray::pinned(names::DRO
 
 #[map]
 pub(crate) static LIMITS: Array<Limit> = Array::pinned(names::LIMITS_CAPACITY, 0);
+
+#[map]
+pub(crate) static PEERS: LpmTrie<Peer, u32> = LpmTrie::pinned(names::PEERS_CAPACITY, 0);
 
 #[map]
 pub(crate) static BUCKETS: Array<Bucket> = Array::pinned(names::LIMITS_CAPACITY, 0);

@@ -2,14 +2,15 @@
 
 use core::ptr;
 
-use abi::{Direction, Limit, SettingsFlags};
+use abi::{Address, Direction, Limit, Peer, SettingsFlags};
 use aya_ebpf::helpers;
+use aya_ebpf::maps::lpm_trie::Key;
 use verdict::Node as _;
 use verdict::shape::{Bucket, Ending, Shaper, flow_index};
 
 use crate::atomic;
 use crate::kernel::Kernel;
-use crate::maps::{BUCKETS, LIMITS, SHAPED};
+use crate::maps::{BUCKETS, LIMITS, PEERS, SHAPED};
 
 /// `BPF_SKB_TSTAMP_DELIVERY_MONO`: the time is one of departure, by `CLOCK_MONOTONIC`.
 const DEPARTURE: u32 = 1;
@@ -79,6 +80,15 @@ impl Shaper for Kernel {
     #[inline(always)]
     fn limit(&self, pod: u32, direction: Direction) -> Option<&Limit> {
         LIMITS.get(row(pod, direction))
+    }
+
+    #[inline(always)]
+    fn is_peer(&self, pod: u32, generation: u32, address: &Address) -> bool {
+        let key = Peer {
+            pod,
+            address: *address,
+        };
+        PEERS.get(Key::new(Peer::BITS, key)).copied() == Some(generation)
     }
 
     #[inline(always)]

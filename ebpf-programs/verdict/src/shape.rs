@@ -12,7 +12,7 @@
 //! Buckets are shared by all CPUs. Everything that decides about the sum is one compare and exchange; what only guesses
 //! which flows are thin is written without care.
 
-use abi::{Address, Direction, DropReason, FLOWS_OF_BUCKET, Limit, Shaped, TICKS};
+use abi::{Address, Direction, DropReason, FLOWS_OF_BUCKET, Limit, LimitFlags, Shaped, TICKS};
 
 use crate::node::Node;
 use crate::outcome::Decision;
@@ -58,6 +58,8 @@ pub trait Shaper {
     fn clock(&self) -> u64;
     /// The limit of a pod.
     fn limit(&self, pod: u32, direction: Direction) -> Option<&Limit>;
+    /// Whether the address is one of the pod's [`abi::Peer`]s.
+    fn is_peer(&self, pod: u32, generation: u32, address: &Address) -> bool;
     /// The bucket of a pod.
     fn bucket(&mut self, pod: u32, direction: Direction) -> Option<Self::Bucket>;
     /// How the packet will be cut up: into how many, with how much payload each. `(0, 0)` where it will not be.
@@ -145,6 +147,9 @@ pub(crate) fn charge<E: Packet + Shaper>(
         Some(limit) if limit.price != 0 => work.limit = *limit,
         _ => return Ok(()),
     }
+    if !counts(env, work, pod, direction) {
+        return Ok(());
+    }
     let Some(bucket) = env.bucket(pod, direction) else {
         return Ok(());
     };
@@ -170,6 +175,42 @@ pub(crate) fn charge<E: Packet + Shaper>(
     }
     env.count_shaped(pod, direction, bytes, ending);
     Ok(())
+}
+
+/// Whether the limit is for traffic with this packet's other end.
+#[inline(always)]
+fn counts<E: Packet + Shaper>(env: &E, work: &Work, pod: u32, direction: Direction) -> bool {
+    let Limit {
+        flags, generation, ..
+    } = work.limit;
+    if flags == 0 {
+        return true;
+    }
+    // What has no address is with nobody.
+    let listed = match peer(env, direction) {
+        Some(address) => env.is_peer(pod, generation, &address),
+        None => false,
+    };
+    listed == (flags & LimitFlags::ONLY_PEERS != 0)
+}
+
+/// The address of the other end.
+#[inline(always)]
+fn peer<P: Packet>(packet: &P, direction: Direction) -> Option<Address> {
+    let is_source = direction == Direction::Ingress;
+    match packet.ethertype() {
+        IPV4 => {
+            let offset = if is_source { 12 } else { 16 };
+            let [word] = packet.words::<1>(ETHERNET + offset)?;
+            Some(Address::from_v4_word(word))
+        }
+        IPV6 => {
+            let offset = if is_source { 8 } else { 24 };
+            let words = packet.words::<4>(ETHERNET + offset)?;
+            Some(Address::from_words(words))
+        }
+        _ => None,
+    }
 }
 
 const DROPPED: Ending = Ending {
@@ -309,14 +350,19 @@ pub const fn flow_index(index: u32) -> usize {
 /// there are none.
 #[inline(always)]
 pub fn pace_of<E: Node + Shaper>(node: &E, local: &Address, remote: &Address) -> u32 {
-    let own = pace_by(node, local, Direction::Egress);
-    let other = pace_by(node, remote, Direction::Ingress);
+    let own = pace_by(node, local, Direction::Egress, remote);
+    let other = pace_by(node, remote, Direction::Ingress, local);
     if own < other { own } else { other }
 }
 
-/// What the limit of whoever has the address allows.
+/// What the limit of whoever has the address allows, with that peer.
 #[inline(always)]
-fn pace_by<E: Node + Shaper>(node: &E, address: &Address, direction: Direction) -> u32 {
+fn pace_by<E: Node + Shaper>(
+    node: &E,
+    address: &Address,
+    direction: Direction,
+    peer: &Address,
+) -> u32 {
     let Some(endpoint) = node.endpoint(address) else {
         return UNPACED;
     };
@@ -325,6 +371,10 @@ fn pace_by<E: Node + Shaper>(node: &E, address: &Address, direction: Direction) 
     };
     let rate = limit.rate;
     if limit.price == 0 {
+        return UNPACED;
+    }
+    let only = limit.flags & LimitFlags::ONLY_PEERS != 0;
+    if limit.flags != 0 && node.is_peer(endpoint.pod, limit.generation, peer) != only {
         return UNPACED;
     }
     // Headers are counted, and a socket does not know them: of 1500 bytes 1448 are payload, or 1428.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use abi::{
     Address, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Pod, PrefixKey, Settings,
-    Shaped, Swept, Tuple, Turn, Uplink,
+    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Peer, Pod, PrefixKey,
+    Settings, Shaped, Swept, Tuple, Turn, Uplink,
 };
 
 use crate::flow::Fate;
@@ -87,6 +87,8 @@ pub struct World {
     pub departure: Option<u64>,
     /// Limits by slot and direction.
     pub limits: BTreeMap<(u32, Direction), Limit>,
+    /// With whom limits count: prefixes and their lengths as in [`abi::maps::PEERS`], with the pods' generations.
+    pub peers: BTreeMap<(Peer, u32), u32>,
     /// Buckets by slot and direction.
     pub buckets: BTreeMap<(u32, Direction), Arc<SharedBucket>>,
     /// Counters of limited traffic by slot and direction.
@@ -128,6 +130,7 @@ impl Default for World {
             congested: false,
             departure: None,
             limits: BTreeMap::new(),
+            peers: BTreeMap::new(),
             buckets: BTreeMap::new(),
             shaped: BTreeMap::new(),
             counters: BTreeMap::new(),

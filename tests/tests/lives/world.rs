@@ -11,7 +11,7 @@ use engine::{Engine, EngineError, Report, Settings};
 use kernel::{Host, HostOptions, Kernel, Measured, ObserveError, StepError};
 use model::{
     AttachmentKey, Bandwidth, BridgeOptions, HairpinMode, Intent, Limit, ManagedLink, Network,
-    PortMapping, Protocol, RangeSet, Requested,
+    Peers, PortMapping, Prefixes, Protocol, RangeSet, Requested,
 };
 use planner::{Entry, EntryKey, Observed, Refusal, Scope, Step};
 use store::Store;
@@ -227,6 +227,7 @@ impl<'a> World<'a> {
                     rate: 10_000_000.try_into()?,
                     burst: None,
                 }),
+                peers: Peers::Except(Prefixes::new(["192.0.2.0/24".parse()?]).unwrap_or_default()),
             },
             port_mappings: vec![PortMapping {
                 host_port: port.try_into()?,

@@ -36,7 +36,7 @@ impl App {
                 self.handle.serve(serve, clock::now()).await?;
             }
             Wish::Limits(asked) if !asked.bandwidth.is_unlimited() => {
-                note_placeholder(*asked);
+                note_placeholder(asked);
                 let mut serve = self.to_serve(&request, Vec::new())?;
                 serve.bandwidth = Some(asked.bandwidth);
                 self.handle.serve(serve, clock::now()).await?;

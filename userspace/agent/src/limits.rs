@@ -6,7 +6,7 @@ use api::{BandwidthSetting, BandwidthView, LimitView};
 use cni::{Asked, Error};
 use engine::{LimitChange, Wish};
 use kernel::PodCounters;
-use model::{Attachment, Bandwidth, Limit};
+use model::{Attachment, Bandwidth, Limit, Peers};
 use planner::Shape;
 
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ const NONE: &str = "none";
 static PLACEHOLDER: Once = Once::new();
 
 /// Tells that a burst that the runtime made up is not used.
-pub(crate) fn note_placeholder(asked: Asked) {
+pub(crate) fn note_placeholder(asked: &Asked) {
     if asked.placeholder {
         PLACEHOLDER.call_once(|| {
             tracing::info!(
@@ -50,7 +50,7 @@ impl App {
             let message = format!("no interface {ifname} of container {id:?} is on record");
             return Err(Error::new(UNKNOWN_CONTAINER, message).into());
         };
-        Ok(setting(self.handle.set_limits(key, change).await?))
+        Ok(setting(&self.handle.set_limits(key, change).await?))
     }
 }
 
@@ -70,7 +70,7 @@ fn wish(direction: &str, text: Option<&str>) -> Result<Wish, Error> {
         .map_or(Wish::Lift, |rate| Wish::Limit(limit(rate))))
 }
 
-fn setting(bandwidth: Bandwidth) -> BandwidthSetting {
+fn setting(bandwidth: &Bandwidth) -> BandwidthSetting {
     let text = |limit: Option<Limit>| match limit {
         Some(limit) => Some(limit.rate.to_string()),
         None => Some(NONE.to_owned()),
@@ -83,8 +83,21 @@ fn setting(bandwidth: Bandwidth) -> BandwidthSetting {
 
 /// The limits of an attachment, with what they did when that could be read.
 pub(crate) fn view(attachment: &Attachment, counters: Option<&PodCounters>) -> BandwidthView {
-    let Bandwidth { ingress, egress } = attachment.bandwidth;
+    let Bandwidth {
+        ingress,
+        egress,
+        peers,
+    } = attachment.bandwidth;
+    let prefixes = peers.prefixes();
+    let texts = prefixes.iter().map(|prefix| prefix.to_string());
+    let (shaped, unshaped) = match peers {
+        Peers::All => (Vec::new(), Vec::new()),
+        Peers::Only(_) => (texts.collect(), Vec::new()),
+        Peers::Except(_) => (Vec::new(), texts.collect()),
+    };
     BandwidthView {
+        shaped_subnets: shaped,
+        unshaped_subnets: unshaped,
         ingress: ingress.map(|limit| one(limit, counters.map(|both| &both.shaped_ingress))),
         egress: egress.map(|limit| one(limit, counters.map(|both| &both.shaped_egress))),
     }

@@ -362,6 +362,7 @@ mod tests {
                 bandwidth: model::Bandwidth {
                     ingress: None,
                     egress: Some(limit),
+                    ..model::Bandwidth::default()
                 },
                 masquerade: true,
                 hairpin: true,

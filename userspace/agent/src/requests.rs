@@ -229,7 +229,7 @@ impl App {
         if let Some(key) = self.hostport_annotation() {
             request.publish_annotated(&key)?;
         }
-        note_placeholder(request.wishes.limits);
+        note_placeholder(&request.wishes.limits);
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
         let vlan_link = intent.network.gateway_vlan();
         let vlan_link = vlan_link.and_then(|_| intent.network.gateway_link());

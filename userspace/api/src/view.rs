@@ -60,6 +60,12 @@ pub struct BandwidthView {
     /// From the pod.
     #[serde(default)]
     pub egress: Option<LimitView>,
+    /// Prefixes that both limits are for alone; everybody, where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shaped_subnets: Vec<String>,
+    /// Prefixes that they are not for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unshaped_subnets: Vec<String>,
 }
 
 /// A limit, and what it did since the pod was attached. Bytes are those of the wire, from the IP header on.

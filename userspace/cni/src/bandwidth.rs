@@ -11,7 +11,7 @@
 
 use std::num::NonZeroU64;
 
-use model::{Bandwidth, Limit};
+use model::{Bandwidth, Cidr, Limit, Peers, Prefixes};
 
 use crate::Error;
 use crate::annotation::CAPABILITY;
@@ -39,6 +39,16 @@ pub struct Asked {
 
 /// The limits that a configuration asks for.
 pub(crate) fn read(config: &Object<'_>) -> Result<Asked, Error> {
+    let peers = peers(config)?;
+    let mut asked = rates(config)?;
+    // The lists of a network are for the limits of its pods, wherever these come from.
+    if asked.bandwidth.peers == Peers::All && !asked.bandwidth.is_unlimited() {
+        asked.bandwidth.peers = peers;
+    }
+    Ok(asked)
+}
+
+fn rates(config: &Object<'_>) -> Result<Asked, Error> {
     if let Some(own) = entry(config)? {
         return Ok(own);
     }
@@ -55,24 +65,41 @@ pub(crate) fn read(config: &Object<'_>) -> Result<Asked, Error> {
     }
 }
 
+/// With whom limits count. The words are the bandwidth plugin's, as far as it has any.
+fn peers(source: &Object<'_>) -> Result<Peers, Error> {
+    let unshaped = prefixes(source, "unshapedSubnets")?;
+    let shaped = prefixes(source, "shapedSubnets")?;
+    match (unshaped, shaped) {
+        (Some(_), Some(_)) => Err(Error::invalid_config(
+            "unshapedSubnets and shapedSubnets cannot be both specified, one of them should be discarded",
+        )),
+        (Some(unshaped), None) => Ok(Peers::Except(unshaped)),
+        (None, Some(shaped)) => Ok(Peers::Only(shaped)),
+        (None, None) => Ok(Peers::All),
+    }
+}
+
+/// The prefixes of a list; `None` where it is empty.
+fn prefixes(source: &Object<'_>, key: &str) -> Result<Option<Prefixes>, Error> {
+    let texts = source.texts(key)?;
+    let parse = |text: &String| {
+        let bad = |error| format!("bad subnet {text:?} provided, details {error}");
+        Cidr::masked(text).map_err(|error| Error::invalid_config(bad(error)))
+    };
+    let parsed: Vec<Cidr> = texts.iter().map(parse).collect::<Result<_, _>>()?;
+    if parsed.is_empty() {
+        return Ok(None);
+    }
+    let too_many = || {
+        let (path, most) = (source.path_of(key), Prefixes::MOST);
+        Error::invalid_config(format!("{path}: more than {most} subnets"))
+    };
+    Prefixes::new(parsed).map(Some).ok_or_else(too_many)
+}
+
 /// The keys of the bandwidth plugin; `None` where there are none.
 fn entry(source: &Object<'_>) -> Result<Option<Asked>, Error> {
-    let lists = ["unshapedSubnets", "shapedSubnets"].map(|key| source.list(key));
-    let [unshaped, shaped] = lists;
-    let (unshaped, shaped) = (unshaped?, shaped?);
-    if !unshaped.is_empty() && !shaped.is_empty() {
-        return Err(Error::invalid_config(
-            "unshapedSubnets and shapedSubnets cannot be both specified, one of them should be discarded",
-        ));
-    }
-    for (key, list) in [("unshapedSubnets", unshaped), ("shapedSubnets", shaped)] {
-        if !list.is_empty() {
-            let texts: Vec<String> = list.iter().map(|node| node.value().to_string()).collect();
-            let value = format!("[{}]", texts.join(","));
-            return Err(Error::unsupported_field(&source.path_of(key), &value)
-                .with_details("viaduct limits a pod's traffic with everybody; remove the list"));
-        }
-    }
+    let peers = peers(source)?;
     let keys = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
     if keys.iter().all(|key| source.get(key).is_none()) {
         return Ok(None);
@@ -80,7 +107,11 @@ fn entry(source: &Object<'_>) -> Result<Option<Asked>, Error> {
     let (ingress, one) = limit(source, "ingressRate", "ingressBurst")?;
     let (egress, other) = limit(source, "egressRate", "egressBurst")?;
     Ok(Some(Asked {
-        bandwidth: Bandwidth { ingress, egress },
+        bandwidth: Bandwidth {
+            ingress,
+            egress,
+            peers,
+        },
         placeholder: one || other,
     }))
 }
@@ -131,6 +162,7 @@ fn annotated(runtime: &Object<'_>) -> Result<Asked, Error> {
     let bandwidth = Bandwidth {
         ingress: limit(INGRESS)?,
         egress: limit(EGRESS)?,
+        peers: Peers::All,
     };
     Ok(Asked {
         bandwidth,

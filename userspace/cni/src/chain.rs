@@ -61,7 +61,7 @@ pub enum Wish {
     /// Publish ports.
     Ports(Vec<PortMapping>),
     /// Limit the traffic.
-    Limits(Asked),
+    Limits(Box<Asked>),
     /// Keep other pods away.
     Policy(IngressPolicy),
     /// Change settings.
@@ -188,7 +188,7 @@ fn wish(
             refused::check_portmap(config)?;
             Ok(Wish::Ports(Wishes::read(config, args)?.port_mappings))
         }
-        Plugin::Bandwidth => bandwidth::read(config).map(Wish::Limits),
+        Plugin::Bandwidth => bandwidth::read(config).map(|asked| Wish::Limits(Box::new(asked))),
         Plugin::Firewall => Ok(Wish::Policy(ingress_policy(config)?.unwrap_or_default())),
         Plugin::Tuning => {
             let settings = tuning::settings(config, &args, text, ifname)?;

@@ -37,10 +37,11 @@ pub struct LimitChange {
 }
 
 impl LimitChange {
-    fn of(self, before: Bandwidth) -> Bandwidth {
+    fn of(self, before: &Bandwidth) -> Bandwidth {
         Bandwidth {
             ingress: self.ingress.of(before.ingress),
             egress: self.egress.of(before.egress),
+            peers: before.peers,
         }
     }
 }
@@ -60,7 +61,7 @@ impl<K: Kernel> Engine<K> {
             return Err(EngineError::Unknown(key.clone()));
         };
         let mut after = before.attachment.clone();
-        after.bandwidth = change.of(after.bandwidth);
+        after.bandwidth = change.of(&after.bandwidth);
         let bandwidth = self.change(&before, after)?.bandwidth;
         tracing::info!(%key, ?bandwidth, "limited");
         Ok(bandwidth)

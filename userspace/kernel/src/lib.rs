@@ -28,6 +28,7 @@ mod netfilter;
 mod netlink;
 mod netns;
 mod observe;
+mod peers;
 mod pins;
 mod pod;
 mod port_user;

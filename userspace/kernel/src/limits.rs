@@ -5,32 +5,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use abi::{Bucket, Direction, Limit, Shaped, TICKS};
+use model::Peers;
 use nix::sys::time::TimeValLike as _;
 use nix::time::{ClockId, clock_gettime};
 use planner::{Entries, Entry, EntryKey, Shape};
 
-use crate::batch;
 use crate::entries::mismatch;
 use crate::error::io_error;
 use crate::tables::{Tables, Wire, present, written};
+use crate::{batch, peers};
 
 const ANY: u64 = 0;
 /// In the order of the rows of a slot.
-const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
+pub(crate) const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
 /// Writes the limits of a slot.
 pub(crate) fn put(tables: &mut Tables, slot: u32, entry: &Entry) -> io::Result<()> {
     let Entry::Limit {
         ingress,
         egress,
+        peers,
         generation,
     } = entry
     else {
         return Err(mismatch());
     };
+    let had_peers = peers::flags_of(tables, slot)? != 0;
+    // Before the limits, which ask for them from then on.
+    peers::add(tables, slot, peers, *generation)?;
     for (direction, shape) in DIRECTIONS.into_iter().zip([egress, ingress]) {
         let limit = match shape {
-            Some(shape) => Limit::new(shape.rate, shape.burst, *generation),
+            Some(shape) => Limit {
+                flags: peers::flags(peers),
+                ..Limit::new(shape.rate, shape.burst, *generation)
+            },
             // Remembers whose it is: the other direction may be limited.
             None => Limit {
                 generation: *generation,
@@ -38,6 +46,10 @@ pub(crate) fn put(tables: &mut Tables, slot: u32, entry: &Entry) -> io::Result<(
             },
         };
         write(tables, row(slot, direction), limit)?;
+    }
+    // What is left of another pod in the slot would be a longer match.
+    if had_peers || **peers != Peers::All {
+        peers::remove_others(tables, slot, peers)?;
     }
     Ok(())
 }
@@ -47,9 +59,14 @@ pub(crate) fn remove(tables: &mut Tables, slot: u32) -> io::Result<()> {
     if row(slot, Direction::Ingress) >= tables.limits.len() {
         return Ok(());
     }
-    DIRECTIONS
-        .into_iter()
-        .try_for_each(|direction| write(tables, row(slot, direction), Limit::default()))
+    let had_peers = peers::flags_of(tables, slot)? != 0;
+    for direction in DIRECTIONS {
+        write(tables, row(slot, direction), Limit::default())?;
+    }
+    if had_peers {
+        peers::remove_others(tables, slot, &Peers::All)?;
+    }
+    Ok(())
 }
 
 /// The limits of all slots that have any.
@@ -61,10 +78,19 @@ pub(crate) fn all(tables: &Tables) -> io::Result<Entries> {
         .map(|(row, limit)| (row, limit.0))
         .collect();
     let slots: BTreeSet<u32> = rows.keys().map(|row| row / 2).collect();
+    let any_peers = rows.values().any(|limit| limit.flags != 0);
+    let listed = if any_peers {
+        peers::all(tables)?
+    } else {
+        peers::Listed::default()
+    };
     let of = |slot, direction| rows.get(&row(slot, direction)).copied().unwrap_or_default();
     let entry = |slot| {
         let (egress, ingress) = (of(slot, Direction::Egress), of(slot, Direction::Ingress));
-        Some((EntryKey::Limit(slot), entry(&egress, &ingress)?))
+        Some((
+            EntryKey::Limit(slot),
+            entry(slot, &egress, &ingress, &listed)?,
+        ))
     };
     Ok(slots.into_iter().filter_map(entry).collect())
 }
@@ -76,14 +102,24 @@ pub(crate) fn find(tables: &Tables, slot: u32) -> io::Result<Option<Entry>> {
     let (Some(Wire(egress)), Some(Wire(ingress))) = (egress, ingress) else {
         return Ok(None);
     };
-    Ok(entry(&egress, &ingress))
+    let listed = match egress.flags | ingress.flags {
+        0 => peers::Listed::default(),
+        _ => peers::all(tables)?,
+    };
+    Ok(entry(slot, &egress, &ingress, &listed))
 }
 
-fn entry(egress: &Limit, ingress: &Limit) -> Option<Entry> {
+fn entry(slot: u32, egress: &Limit, ingress: &Limit, listed: &peers::Listed) -> Option<Entry> {
     let generation = egress.generation.max(ingress.generation);
     (generation != 0).then(|| Entry::Limit {
         ingress: shape(ingress),
         egress: shape(egress),
+        peers: Box::new(peers::of(
+            listed,
+            slot,
+            generation,
+            egress.flags | ingress.flags,
+        )),
         generation,
     })
 }
@@ -143,7 +179,7 @@ fn part(debt: u64, before: u64, after: u64) -> u64 {
     u64::try_from(part).unwrap_or(after)
 }
 
-const fn row(slot: u32, direction: Direction) -> u32 {
+pub(crate) const fn row(slot: u32, direction: Direction) -> u32 {
     slot * 2 + direction as u32
 }
 

@@ -86,7 +86,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI.
-pub(crate) const MAPS: [PinnedMap; 18] = [
+pub(crate) const MAPS: [PinnedMap; 23] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::Turn>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
@@ -115,6 +115,11 @@ pub(crate) const MAPS: [PinnedMap; 18] = [
         maps::COUNTERS_CAPACITY,
     ),
     map::<u32, abi::DropCount>(maps::DROPS, MapType::PerCpuArray, maps::DROP_REASONS),
+    map::<u32, abi::Limit>(maps::LIMITS, MapType::Array, maps::LIMITS_CAPACITY),
+    map::<(u32, abi::Peer), u32>(maps::PEERS, MapType::LpmTrie, maps::PEERS_CAPACITY),
+    map::<u32, abi::Bucket>(maps::BUCKETS, MapType::Array, maps::LIMITS_CAPACITY),
+    map::<u32, abi::Shaped>(maps::SHAPED, MapType::PerCpuArray, maps::LIMITS_CAPACITY),
+    map::<u64, u32>(maps::PACED, MapType::LruHash, maps::PACED_CAPACITY),
     map::<u32, abi::Settings>(maps::SETTINGS, MapType::Array, 1),
     map::<u32, abi::Swept>(maps::SWEPT, MapType::Array, 1),
 ];

@@ -1,6 +1,10 @@
 //! Limits of a pod's traffic, as they were asked for. Refuses to know how they are enforced.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::num::NonZeroU64;
+
+use crate::Cidr;
 
 /// The limit of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,11 +22,82 @@ pub struct Bandwidth {
     pub ingress: Option<Limit>,
     /// From the pod.
     pub egress: Option<Limit>,
+    /// With whom both count.
+    pub peers: Peers,
 }
 
 impl Bandwidth {
     /// Whether nothing is limited.
     pub const fn is_unlimited(&self) -> bool {
         self.ingress.is_none() && self.egress.is_none()
+    }
+}
+
+/// Prefixes, each once.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefixes([Option<Cidr>; Self::MOST]);
+
+impl Prefixes {
+    /// As many as there may be.
+    pub const MOST: usize = 16;
+
+    /// In an order of their own; `None` where there are too many.
+    pub fn new(prefixes: impl IntoIterator<Item = Cidr>) -> Option<Self> {
+        let distinct: BTreeSet<Cidr> = prefixes.into_iter().collect();
+        let mut kept = Self::default();
+        if distinct.len() > Self::MOST {
+            return None;
+        }
+        for (place, prefix) in kept.0.iter_mut().zip(distinct) {
+            *place = Some(prefix);
+        }
+        Some(kept)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = Cidr> + '_ {
+        self.0.iter().flatten().copied()
+    }
+}
+
+impl fmt::Debug for Prefixes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// With whom a pod's traffic counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Peers {
+    /// With everybody.
+    #[default]
+    All,
+    /// With these alone.
+    Only(Prefixes),
+    /// With all but these.
+    Except(Prefixes),
+}
+
+impl Peers {
+    /// The prefixes that are named.
+    pub fn prefixes(&self) -> Prefixes {
+        match self {
+            Self::All => Prefixes::default(),
+            Self::Only(prefixes) | Self::Except(prefixes) => *prefixes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_a_set_of_some_at_the_most() {
+        let prefix = |number: usize| format!("10.{number}.0.0/16").parse::<Cidr>().unwrap();
+        let few = Prefixes::new([prefix(2), prefix(1), prefix(2)]).unwrap();
+        assert_eq!(few.iter().collect::<Vec<_>>(), [prefix(1), prefix(2)]);
+        assert!(Prefixes::new((0..Prefixes::MOST).map(prefix)).is_some());
+        assert_eq!(Prefixes::new((0..=Prefixes::MOST).map(prefix)), None);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use model::{Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, Protocol};
+use model::{Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, Peers, Protocol};
 
 use crate::Shape;
 
@@ -102,6 +102,8 @@ pub enum Entry {
         ingress: Option<Shape>,
         /// From the pod.
         egress: Option<Shape>,
+        /// With whom they count. Apart, since entries are many and few of them are limits.
+        peers: Box<Peers>,
         /// Generation.
         generation: u32,
     },
@@ -361,6 +363,7 @@ impl Entry {
         let Self::Limit {
             ingress,
             egress,
+            peers,
             generation,
         } = self
         else {
@@ -372,6 +375,13 @@ impl Entry {
                 None => write!(f, "{name} it no limit, ")?,
             }
         }
+        let named = match **peers {
+            Peers::All => "",
+            Peers::Only(_) => "only with ",
+            Peers::Except(_) => "but not with ",
+        };
+        f.write_str(named)?;
+        (peers.prefixes().iter()).try_for_each(|prefix| write!(f, "{prefix}, "))?;
         write!(f, "generation {generation}")
     }
 

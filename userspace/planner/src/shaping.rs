@@ -42,10 +42,15 @@ impl fmt::Display for Shape {
 
 /// The entry that limits an attachment; `None` where nothing does.
 pub(crate) fn limit_entry(attachment: &Attachment) -> Option<(EntryKey, Entry)> {
-    let Bandwidth { ingress, egress } = attachment.bandwidth;
+    let Bandwidth {
+        ingress,
+        egress,
+        peers,
+    } = attachment.bandwidth;
     let entry = Entry::Limit {
         ingress: ingress.map(Shape::of),
         egress: egress.map(Shape::of),
+        peers: Box::new(peers),
         generation: attachment.generation,
     };
     let limited = !attachment.bandwidth.is_unlimited();

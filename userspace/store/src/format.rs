@@ -12,7 +12,7 @@ use model::{
     Assigned, Attachment, AttachmentKey, Bandwidth, HairpinMode, InterfaceAddress, Limit, Netns,
     Network, PodName, PortMapping, Range, RangeError, RangeSet, Record, State,
 };
-use options::{StoredOptions, StoredPortOptions, StoredRouteOptions};
+use options::{StoredOptions, StoredPeers, StoredPortOptions, StoredRouteOptions};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub(crate) fn write_record(record: &Record) -> Vec<u8> {
@@ -104,6 +104,8 @@ struct StoredBandwidth {
     ingress: Option<StoredLimit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     egress: Option<StoredLimit>,
+    #[serde(default, skip_serializing_if = "StoredPeers::is_all")]
+    peers: StoredPeers,
 }
 
 impl StoredBandwidth {
@@ -277,6 +279,7 @@ impl From<Bandwidth> for StoredBandwidth {
         Self {
             ingress: bandwidth.ingress.map(limit),
             egress: bandwidth.egress.map(limit),
+            peers: bandwidth.peers.into(),
         }
     }
 }
@@ -290,6 +293,7 @@ impl From<StoredBandwidth> for Bandwidth {
         Self {
             ingress: stored.ingress.map(limit),
             egress: stored.egress.map(limit),
+            peers: stored.peers.into(),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use model::{
-    Assigned, Attachment, Bandwidth, HairpinMode, InterfaceAddress, Limit, Mac, Netns, PodName,
-    PortMapping, Protocol, Range, RangeSet, Route, State,
+    Assigned, Attachment, Bandwidth, HairpinMode, InterfaceAddress, Limit, Mac, Netns, Peers,
+    PodName, PortMapping, Prefixes, Protocol, Range, RangeSet, Route, State,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -57,6 +57,7 @@ fn record(container: u8, state: State) -> Record {
                     rate: 1_000_000.try_into().unwrap(),
                     burst: 64_000.try_into().ok(),
                 }),
+                peers: Peers::Except(Prefixes::new(["fd00::/8".parse().unwrap()]).unwrap()),
             },
             masquerade: true,
             hairpin: true,
@@ -253,7 +254,8 @@ fn the_written_form_of_a_record_does_not_change_by_accident() {
         r#""addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1"}],"#,
         r#""routes":[{"destination":"0.0.0.0/0","gateway":"10.1.0.1"}],"#,
         r#""port_mappings":[{"host_port":8080,"container_port":80,"protocol":"tcp","#,
-        r#""host_address":"192.0.2.7"}],"bandwidth":{"egress":{"rate":1000000,"burst":64000}},"#,
+        r#""host_address":"192.0.2.7"}],"bandwidth":{"egress":{"rate":1000000,"burst":64000},"#,
+        r#""peers":{"except":["fd00::/8"]}},"#,
         r#""masquerade":true,"hairpin":true,"slot":5,"#,
         r#""generation":77}}"#,
     );

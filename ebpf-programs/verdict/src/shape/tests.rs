@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use abi::{Direction, DropReason, Limit, TICKS};
+use abi::{Direction, DropReason, Limit, LimitFlags, Peer, TICKS};
 use proptest::prelude::*;
 
 use super::{Bucket as _, HUGE, Passage, UNPACED, admit, pace_of, pace_with};
@@ -255,6 +255,11 @@ fn limited(direction: Direction, rate: u64) -> Simulator {
     Simulator::new(world)
 }
 
+fn answer(family: usize) -> Vec<u8> {
+    let body = Body::Udp(2_000, 1_000, vec![7; 400]);
+    Frame::new(remote()[family], pod()[family], body).bytes()
+}
+
 fn frame(family: usize) -> Vec<u8> {
     let body = Body::Udp(1_000, 2_000, vec![7; 400]);
     let frame = Frame::new(pod()[family], remote()[family], body);
@@ -337,6 +342,71 @@ fn a_sender_is_paced_by_the_tighter_limit_on_its_way() {
     assert_eq!(pace_of(&world, &peer[0], &pod()[0]), UNPACED);
     world.limit(POD, Direction::Egress, limit(1_000_000_000_000));
     assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), UNPACED - 1);
+}
+
+/// BEHAVIOURS R16: the other end's address decides, in both families and directions.
+#[test]
+fn a_limit_is_for_the_peers_it_names_and_for_nobody_else() {
+    let length_of = |family: usize| if family == 0 { 96 + 24 } else { 64 };
+    for (flags, family) in [
+        (LimitFlags::ONLY_PEERS, 0),
+        (LimitFlags::ONLY_PEERS, 1),
+        (LimitFlags::EXCEPT_PEERS, 0),
+        (LimitFlags::EXCEPT_PEERS, 1),
+    ] {
+        let is_limited = |listed: bool| listed == (flags == LimitFlags::ONLY_PEERS);
+        for (direction, place) in [
+            (Direction::Egress, Place::FromPod),
+            (Direction::Ingress, Place::ToPod),
+        ] {
+            let mut node = limited(direction, 1_000);
+            let limit = Limit {
+                flags,
+                ..limit(1_000)
+            };
+            node.world.limit(POD, direction, limit);
+            let packet = match direction {
+                Direction::Egress => frame(family),
+                Direction::Ingress => answer(family),
+            };
+            let charged = |node: &Simulator| node.world.shaped.contains_key(&(POD, direction));
+            node.run(place, INTERFACE, &packet);
+            assert_eq!(charged(&node), is_limited(false), "nothing is named");
+            node.world.shaped.clear();
+
+            // A prefix of another pod of before in the same row is nobody's.
+            let peer = |pod| Peer {
+                pod,
+                address: remote()[family],
+            };
+            let length = Peer::POD_BITS + length_of(family);
+            node.world.peers.insert((peer(POD), length), 99);
+            node.run(place, INTERFACE, &packet);
+            assert_eq!(charged(&node), is_limited(false), "another generation");
+            node.world.shaped.clear();
+
+            node.world.peers.insert((peer(POD), length), 1);
+            node.run(place, INTERFACE, &packet);
+            assert_eq!(charged(&node), is_limited(true), "{direction:?} {family}");
+        }
+    }
+}
+
+#[test]
+fn a_sender_is_paced_only_for_peers_that_its_limit_is_for() {
+    let mut world = world();
+    let only = Limit {
+        flags: LimitFlags::ONLY_PEERS,
+        ..limit(8_000_000)
+    };
+    world.limit(POD, Direction::Egress, only);
+    assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), UNPACED);
+    let peer = Peer {
+        pod: POD,
+        address: remote()[0],
+    };
+    world.peers.insert((peer, Peer::BITS), 1);
+    assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), 960_000);
 }
 
 /// What an application wants for itself is kept, and what we told it changes with the limit.

@@ -4,7 +4,7 @@ use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use abi::{Direction, EndpointFlags, FLOWS_OF_BUCKET, Limit, SettingsFlags, Shaped};
+use abi::{Address, Direction, EndpointFlags, FLOWS_OF_BUCKET, Limit, Peer, SettingsFlags, Shaped};
 
 use super::World;
 use crate::packet::Packet as _;
@@ -113,6 +113,19 @@ impl Shaper for World {
 
     fn limit(&self, pod: u32, direction: Direction) -> Option<&Limit> {
         self.limits.get(&(pod, direction))
+    }
+
+    fn is_peer(&self, pod: u32, generation: u32, address: &Address) -> bool {
+        let contains = |(peer, length): &(Peer, u32)| {
+            let bits = |address: Address| u128::from_be_bytes(address.bytes());
+            let shift = 128 - (length - Peer::POD_BITS);
+            let differ = bits(peer.address) ^ bits(*address);
+            peer.pod == pod && differ.checked_shr(shift).unwrap_or(0) == 0
+        };
+        let peers = self.peers.iter().filter(|(key, _)| contains(key));
+        // The longest match alone is looked at.
+        let longest = peers.max_by_key(|((_, length), _)| *length);
+        longest.is_some_and(|(_, owner)| *owner == generation)
     }
 
     fn bucket(&mut self, pod: u32, direction: Direction) -> Option<Arc<SharedBucket>> {

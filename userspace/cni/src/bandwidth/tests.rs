@@ -155,6 +155,48 @@ fn a_burst_that_nobody_can_have_meant_is_left_out() {
     }
 }
 
+/// BEHAVIOURS R16: lists of subnets, the network's own also for what the runtime or the annotations limit.
+#[test]
+fn limits_count_with_the_subnets_of_the_lists() {
+    let peers = |config: &Value| {
+        add_with(&config.to_string(), "")
+            .unwrap()
+            .wishes
+            .limits
+            .bandwidth
+            .peers
+    };
+    let list = |texts: &[&str]| Prefixes::new(texts.iter().map(|text| text.parse().unwrap()));
+    let limits = json!({"egressRate": 1_000_000, "egressBurst": 8_000});
+    let mut config = with("runtimeConfig", json!({"bandwidth": limits}));
+    assert_eq!(peers(&config), Peers::All);
+    // Host bits do not matter, and what is said twice is said once.
+    config["shapedSubnets"] = json!(["10.1.2.3/8", "fd00::/8", "10.0.0.0/8"]);
+    let shaped = list(&["10.0.0.0/8", "fd00::/8"]).unwrap();
+    assert_eq!(peers(&config), Peers::Only(shaped));
+    config["runtimeConfig"]["bandwidth"]["unshapedSubnets"] = json!(["192.0.2.0/24"]);
+    let unshaped = list(&["192.0.2.0/24"]).unwrap();
+    assert_eq!(peers(&config), Peers::Except(unshaped));
+    config["shapedSubnets"] = json!([]);
+    config["runtimeConfig"] = json!({});
+    assert_eq!(peers(&config), Peers::All, "nothing is limited");
+
+    let many: Vec<String> = (0..=Prefixes::MOST)
+        .map(|n| format!("10.{n}.0.0/16"))
+        .collect();
+    for (subnets, words) in [
+        (
+            json!(["10.0.0.0"]),
+            "bad subnet \"10.0.0.0\" provided, details ",
+        ),
+        (json!(["a/8"]), "bad subnet \"a/8\" provided, details "),
+        (json!(many), "shapedSubnets: more than 16 subnets"),
+    ] {
+        let error = refusal(&with("shapedSubnets", subnets));
+        assert!(error.msg.contains(words), "{error:?}");
+    }
+}
+
 /// BEHAVIOURS R16, K28: the words are the bandwidth plugin's and kubenet's.
 #[test]
 fn limits_that_are_none_are_refused_by_their_key() {

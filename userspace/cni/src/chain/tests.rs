@@ -128,7 +128,9 @@ fn ports_are_read_as_every_runtime_writes_them() {
 fn rates_come_from_the_configuration_or_else_from_the_runtime() {
     let rates = |settings: Value| match add(Plugin::Bandwidth, &settings).map(|it| it.wish) {
         Ok(Wish::Limits(asked)) => {
-            let Bandwidth { ingress, egress } = asked.bandwidth;
+            let Bandwidth {
+                ingress, egress, ..
+            } = asked.bandwidth;
             Ok([ingress, egress].map(|limit| limit.map_or(0, |limit| limit.rate.get())))
         }
         Ok(other) => panic!("{other:?}"),

@@ -159,7 +159,6 @@ fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
         ("conditionsV4", json!(["-s", "10.0.0.0/8"])),
         ("externalSetMarkChain", json!("KUBE-MARK-MASQ")),
         ("markMasqBit", json!(5)),
-        ("unshapedSubnets", json!(["10.0.0.0/8"])),
     ] {
         let error = refusal(&with(key, value.clone()));
         assert_eq!(error.code, 2, "{key}");

@@ -35,6 +35,7 @@ fn seconds() -> (Look, Look) {
     cart.bandwidth = BandwidthView {
         ingress: Some(limited(100_000_000, 1_000_000, 0)),
         egress: Some(limited(10_000_000, 5_000_000, 10)),
+        ..BandwidthView::default()
     };
     let till = AttachmentView {
         pod: None,
@@ -48,6 +49,7 @@ fn seconds() -> (Look, Look) {
     cart.bandwidth = BandwidthView {
         ingress: Some(limited(100_000_000, 13_500_000, 0)),
         egress: Some(limited(10_000_000, 7_450_000, 30)),
+        ..BandwidthView::default()
     };
     let counters = CounterView {
         tx_bytes: 250_000_000,

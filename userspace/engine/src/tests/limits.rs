@@ -48,6 +48,7 @@ fn a_limit_is_set_changed_and_lifted_and_survives_the_agent() {
     let expected = Entry::Limit {
         ingress: Some(Shape::of(limit(2_000_000))),
         egress: Some(Shape::of(limit(1_000_000))),
+        peers: Box::default(),
         generation: attachment.generation,
     };
     assert_eq!(node.table(slot), Some(expected.clone()));

@@ -1,8 +1,56 @@
 //! What is particular about routes, bridges and their ports, as JSON. What was written before there were such particulars
 //! is read as without any.
 
-use model::{BridgeOptions, IngressPolicy, PortOptions, PortVlans, RouteOptions, VlanId};
+use model::{
+    BridgeOptions, Cidr, IngressPolicy, Peers, PortOptions, PortVlans, Prefixes, RouteOptions,
+    VlanId,
+};
 use serde::{Deserialize, Serialize};
+
+use super::Text;
+
+/// With whom limits count: at most one of the lists is there.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct StoredPeers {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    only: Option<Vec<Text<Cidr>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    except: Option<Vec<Text<Cidr>>>,
+}
+
+impl StoredPeers {
+    pub(super) fn is_all(&self) -> bool {
+        self.only.is_none() && self.except.is_none()
+    }
+}
+
+impl From<Peers> for StoredPeers {
+    fn from(peers: Peers) -> Self {
+        let list = |prefixes: Prefixes| Some(prefixes.iter().map(Text).collect());
+        let (only, except) = match peers {
+            Peers::All => (None, None),
+            Peers::Only(prefixes) => (list(prefixes), None),
+            Peers::Except(prefixes) => (None, list(prefixes)),
+        };
+        Self { only, except }
+    }
+}
+
+impl From<StoredPeers> for Peers {
+    fn from(stored: StoredPeers) -> Self {
+        // No agent has written more of them than there may be.
+        let prefixes = |list: Vec<Text<Cidr>>| {
+            let list = list.into_iter().map(|text| text.0);
+            Prefixes::new(list.take(Prefixes::MOST)).unwrap_or_default()
+        };
+        match (stored.only, stored.except) {
+            (Some(list), _) => Self::Only(prefixes(list)),
+            (None, Some(list)) => Self::Except(prefixes(list)),
+            (None, None) => Self::All,
+        }
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct StoredRouteOptions {
