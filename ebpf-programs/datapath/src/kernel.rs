@@ -154,14 +154,6 @@ impl Packet for Kernel {
     }
 
     #[inline(always)]
-    fn fix_header_checksum(&mut self, offset: u32, difference: Difference) -> Decision<()> {
-        // SAFETY: the helper checks the offset.
-        rewritten(unsafe {
-            helpers::bpf_l3_csum_replace(self.skb, offset, 0, u64::from(difference.folded()), 0)
-        })
-    }
-
-    #[inline(always)]
     fn fix_checksum(
         &mut self,
         offset: u32,

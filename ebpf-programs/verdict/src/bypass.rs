@@ -14,7 +14,8 @@ use crate::local::stations;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
-use crate::rewrite::HEADER_CHECKSUM;
+use crate::parse::high_half;
+use crate::rewrite::{V4_TIME_TO_LIVE, word};
 use crate::sender::{ETHERNET, has_mac};
 use crate::work::{Fragment, Headers, Transport, Work};
 
@@ -24,8 +25,6 @@ const TO: u32 = 0;
 const PLAIN_V4: u32 = 20;
 /// Bytes of an IPv6 header without extensions.
 const PLAIN_V6: u32 = 40;
-/// Offset of the word with the time to live in an IPv4 header.
-const V4_TIME_TO_LIVE: u32 = 8;
 /// Offset of the word with the hop limit in an IPv6 header.
 const V6_HOP_LIMIT: u32 = 4;
 
@@ -155,14 +154,14 @@ fn age<P: Packet>(packet: &mut P, headers: &Headers) -> Decision<bool> {
     let Some([old]) = packet.words::<1>(at) else {
         return Ok(false);
     };
-    let [ttl, protocol, first, second] = old.to_ne_bytes();
+    let [ttl, protocol, _, _] = old.to_ne_bytes();
     if ttl <= 1 {
         return Ok(false);
     }
-    packet.store(at, [u32::from_ne_bytes([ttl - 1, protocol, first, second])])?;
-    let pair = |ttl| u32::from_ne_bytes([ttl, protocol, 0, 0]);
-    let difference = Difference::NONE.and(pair(ttl), pair(ttl - 1));
-    packet.fix_header_checksum(headers.l3 + HEADER_CHECKSUM, difference)?;
+    let pair = |ttl| u16::from_ne_bytes([ttl, protocol]);
+    let (from, to) = (pair(ttl), pair(ttl - 1));
+    let difference = Difference::NONE.and(from.into(), to.into());
+    packet.store(at, [word(to, difference.apply(high_half(old)))])?;
     Ok(true)
 }
 

@@ -32,9 +32,6 @@ pub trait Packet {
     /// Whether the packet, or each of the packets that it will be cut into, may leave by this interface.
     fn fits(&self, interface: u32) -> bool;
 
-    /// Adds a difference to the IPv4 header checksum at `offset`.
-    fn fix_header_checksum(&mut self, offset: u32, difference: Difference) -> Decision<()>;
-
     /// Adds a difference to the checksum of a transport protocol at `offset`.
     fn fix_checksum(
         &mut self,

@@ -1,6 +1,6 @@
 //! Writing another tuple into a packet, checksums included. Knows no table.
 
-use abi::{Address, DropReason, Tuple, protocol};
+use abi::{DropReason, Tuple, protocol};
 
 use crate::checksum::Difference;
 use crate::crc;
@@ -9,8 +9,12 @@ use crate::packet::{ChecksumKind, Packet};
 use crate::parse::{high_half, low_half};
 use crate::work::{Fragment, Headers, Transport};
 
-/// Offset of the checksum in an IPv4 header.
-pub(crate) const HEADER_CHECKSUM: u32 = 10;
+/// Offset of the word with time to live, protocol and checksum in an IPv4 header.
+pub(crate) const V4_TIME_TO_LIVE: u32 = 8;
+/// Offset of the source in an IPv6 header.
+const V6_SOURCE: u32 = 8;
+/// Offset of the destination in an IPv6 header.
+const V6_DESTINATION: u32 = 24;
 /// Offset of the CRC in an SCTP header.
 const SCTP_CHECKSUM: u32 = 8;
 /// Offset of the checksum in an ICMP header, of either family.
@@ -85,31 +89,39 @@ pub(crate) fn addresses<P: Packet>(
     to: &Tuple,
 ) -> Decision<Difference> {
     let from = &headers.tuple;
-    let v6 = headers.version == 6;
-    let (source_at, destination_at) = if v6 { (8, 24) } else { (12, 16) };
     let mut difference = Difference::NONE;
     if from.source != to.source {
         difference = difference.and_words(from.source.words(), to.source.words());
-        store(packet, headers, source_at, &to.source)?;
     }
     if from.destination != to.destination {
         difference = difference.and_words(from.destination.words(), to.destination.words());
-        store(packet, headers, destination_at, &to.destination)?;
     }
-    if !v6 && difference != Difference::NONE {
-        packet.fix_header_checksum(headers.l3 + HEADER_CHECKSUM, difference)?;
+    if headers.version != 6 && difference != Difference::NONE {
+        let addresses = [to.source.words()[3], to.destination.words()[3]];
+        v4_addresses(packet, headers, addresses, difference)?;
+        return Ok(difference);
+    }
+    if from.source != to.source {
+        packet.store(headers.l3 + V6_SOURCE, to.source.words())?;
+    }
+    if from.destination != to.destination {
+        packet.store(headers.l3 + V6_DESTINATION, to.destination.words())?;
     }
     Ok(difference)
 }
 
+/// The checksum stands right before the addresses: one write for all of them.
 #[inline(always)]
-fn store<P: Packet>(packet: &mut P, headers: &Headers, at: u32, address: &Address) -> Decision<()> {
-    let words = address.words();
-    if headers.version == 6 {
-        packet.store(headers.l3 + at, words)
-    } else {
-        packet.store(headers.l3 + at, [words[3]])
-    }
+fn v4_addresses<P: Packet>(
+    packet: &mut P,
+    headers: &Headers,
+    [source, destination]: [u32; 2],
+    difference: Difference,
+) -> Decision<()> {
+    let at = headers.l3 + V4_TIME_TO_LIVE;
+    let [old] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
+    let first = word(low_half(old), difference.apply(high_half(old)));
+    packet.store(at, [first, source, destination])
 }
 
 /// Writes the ports, or the echo identifier. Says what the change means for the transport's checksum.
@@ -152,7 +164,7 @@ pub(crate) fn ports<P: Packet>(
 
 /// A word of memory from its two halves.
 #[inline(always)]
-const fn word(first: u16, second: u16) -> u32 {
+pub(crate) const fn word(first: u16, second: u16) -> u32 {
     let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
     u32::from_ne_bytes([a, b, c, d])
 }

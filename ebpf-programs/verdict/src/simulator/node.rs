@@ -64,13 +64,6 @@ impl Packet for World {
         mtu.is_none_or(|mtu| self.len() <= mtu + ETHERNET)
     }
 
-    fn fix_header_checksum(&mut self, offset: u32, difference: Difference) -> Decision<()> {
-        let checksum = difference.apply(self.half(offset)?);
-        self.bytes_mut(offset, 2)?
-            .copy_from_slice(&checksum.to_ne_bytes());
-        Ok(())
-    }
-
     fn fix_checksum(
         &mut self,
         offset: u32,
