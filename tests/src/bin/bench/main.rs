@@ -35,6 +35,9 @@ use crate::families::{FAMILIES, Family};
 use crate::plan::Plan;
 use crate::report::{Chapter, Report};
 
+/// The picture of the README, beside it.
+const PICTURE: &str = "docs/speed.svg";
+
 /// Measures Viaduct beside what it replaces.
 #[derive(Parser)]
 struct Args {
@@ -49,6 +52,9 @@ struct Args {
     /// Be a node of a pair, and do what the client asks for until it has gone
     #[arg(long, conflicts_with = "families")]
     serve: bool,
+    /// Write the table of what Viaduct is held to into this README, and a picture to `docs/speed.svg` beside it
+    #[arg(long, value_name = "README")]
+    publish: Option<PathBuf>,
     /// Where the report goes
     #[arg(long, default_value = "target/bench")]
     output: PathBuf,
@@ -95,6 +101,9 @@ fn measure(args: &Args) -> Result<()> {
         // Written after each, so that an end before the last one loses nothing.
         report.took = started.elapsed();
         report.write(&args.output)?;
+    }
+    if let Some(readme) = &args.publish {
+        report::readme::publish(&report, readme, &readme.with_file_name(PICTURE))?;
     }
     let page = args.output.join("report.html");
     let seconds = started.elapsed().as_secs();

@@ -3,6 +3,7 @@
 pub(crate) mod html;
 pub(crate) mod markdown;
 mod plot;
+pub(crate) mod readme;
 
 use std::fs;
 use std::path::Path;
