@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use model::{Cidr, HairpinMode, IfName, Network, NetworkName, RangeSet};
+use model::{Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkName, RangeSet};
 use planner::{BypassMode, ShaperMode};
 use serde::Deserialize;
 
-use crate::pod_cidrs;
+use crate::{limit_keys, pod_cidrs};
 
 /// Name under which attachments of the agent's own network are kept.
 const DEFAULT_NETWORK: &str = "default";
@@ -107,6 +107,18 @@ struct Keys {
     /// tells packets when to depart as well, `auto` what this node can do [default: auto]
     #[arg(long, value_name = "HOW")]
     shaper: Option<String>,
+    /// Limit for what pods of the default network receive that nobody limits: bits per second, as 50M [default: none]
+    #[arg(long, value_name = "RATE")]
+    ingress_default: Option<String>,
+    /// Limit for what they send [default: none]
+    #[arg(long, value_name = "RATE")]
+    egress_default: Option<String>,
+    /// The most that any pod of the default network may receive, whatever is asked for [default: none]
+    #[arg(long, value_name = "RATE")]
+    ingress_ceiling: Option<String>,
+    /// The most that any of them may send [default: none]
+    #[arg(long, value_name = "RATE")]
+    egress_ceiling: Option<String>,
     /// The eBPF programs [default: as the environment's `VIADUCT_DATAPATH_OBJECT` says, or else
     /// ../lib/viaduct/datapath.o from the executable's directory, or else /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
@@ -143,6 +155,8 @@ pub(crate) struct Config {
     pub(crate) bypass: BypassMode,
     /// What is done for limits of pods beyond enforcing them.
     pub(crate) shaper: ShaperMode,
+    /// What becomes of limits of pods of the default network.
+    pub(crate) limits: LimitPolicy,
     pub(crate) datapath_object: Option<PathBuf>,
     pub(crate) log_level: String,
 }
@@ -168,7 +182,10 @@ impl Config {
             mtu: self.mtu,
             hairpin: self.hairpin,
             masquerade: true,
-            options: model::BridgeOptions::default(),
+            options: model::BridgeOptions {
+                limits: self.limits,
+                ..model::BridgeOptions::default()
+            },
         }
     }
 
@@ -184,6 +201,7 @@ impl Config {
             ("mtu", self.mtu != wanted.mtu),
             ("flow-table-size", self.flow_entries != wanted.flow_entries),
             ("shaper", self.shaper != wanted.shaper),
+            ("*-default, *-ceiling", self.limits != wanted.limits),
             (
                 "datapath-object",
                 self.datapath_object != wanted.datapath_object,
@@ -204,6 +222,7 @@ impl Config {
         self.pod_cidr_file = kept.pod_cidr_file;
         self.mtu = kept.mtu;
         self.shaper = kept.shaper;
+        self.limits = kept.limits;
         self.flow_entries = kept.flow_entries;
         self.datapath_object = kept.datapath_object;
     }
@@ -241,6 +260,18 @@ impl Config {
                 .map_or(Ok(BypassMode::Auto), |mode| parse("bypass-netfilter", mode))?,
             shaper: (keys.shaper.as_deref())
                 .map_or(Ok(ShaperMode::Auto), |mode| parse("shaper", mode))?,
+            limits: LimitPolicy {
+                default: limit_keys::rates(
+                    "default",
+                    keys.ingress_default.as_deref(),
+                    keys.egress_default.as_deref(),
+                )?,
+                ceiling: limit_keys::rates(
+                    "ceiling",
+                    keys.ingress_ceiling.as_deref(),
+                    keys.egress_ceiling.as_deref(),
+                )?,
+            },
             datapath_object: keys.datapath_object,
             log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
         })
@@ -272,6 +303,10 @@ impl Keys {
             flow_table_size: self.flow_table_size.or(file.flow_table_size),
             bypass_netfilter: self.bypass_netfilter.or(file.bypass_netfilter),
             shaper: self.shaper.or(file.shaper),
+            ingress_default: self.ingress_default.or(file.ingress_default),
+            egress_default: self.egress_default.or(file.egress_default),
+            ingress_ceiling: self.ingress_ceiling.or(file.ingress_ceiling),
+            egress_ceiling: self.egress_ceiling.or(file.egress_ceiling),
             datapath_object: self.datapath_object.or(file.datapath_object),
             log_level: self.log_level.or(file.log_level),
         }
@@ -450,6 +485,7 @@ mod tests {
             (["--flow-table-size", "5"], "flow-table-size: 5"),
             (["--bypass-netfilter", "on"], "bypass-netfilter: \"on\""),
             (["--shaper", "tbf"], "shaper: \"tbf\""),
+            (["--egress-default", "fast"], "egress-default: \"fast\""),
             (["--uplink", "eth0,a b"], "uplink: invalid interface name"),
         ] {
             let error = from_flags(&flags).unwrap_err();

@@ -46,7 +46,9 @@ impl From<EngineError> for Failure {
             EngineError::PortInUse(_)
             | EngineError::PodCidrsKept { .. }
             | EngineError::StillAttached(_) => cni::Error::taken(message),
-            EngineError::Clash(_) => cni::Error::invalid_config(message),
+            EngineError::Clash(_) | EngineError::AboveCeiling { .. } => {
+                cni::Error::invalid_config(message)
+            }
             EngineError::Different { .. }
             | EngineError::NotPublished(..)
             | EngineError::NotKeptApart(..)

@@ -1,15 +1,18 @@
 //! Limits of a pod, over the API: texts become a change, and what holds becomes texts.
 
+use std::collections::BTreeMap;
 use std::sync::Once;
+use std::time::Instant;
 
 use api::{BandwidthSetting, BandwidthView, LimitView};
 use cni::{Asked, Error};
 use engine::{LimitChange, Wish};
-use kernel::PodCounters;
-use model::{Attachment, Bandwidth, Limit, Peers};
+use kernel::{Measured, PodCounters};
+use model::{Attachment, AttachmentKey, Bandwidth, Limit, Peers, Record};
 use planner::Shape;
 
 use crate::failure::Failure;
+use crate::rates::Rates;
 use crate::requests::{App, UNKNOWN_CONTAINER};
 
 /// What a rate says that limits nothing.
@@ -30,11 +33,11 @@ pub(crate) fn note_placeholder(asked: &Asked) {
 }
 
 impl App {
-    /// Sets the limits of a container's interface, and tells which it has now.
+    /// Sets the limits of a container's interface, by default of its only one, and tells which it has now.
     pub(crate) async fn set_limits(
         &self,
         id: &str,
-        ifname: &str,
+        ifname: Option<&str>,
         wanted: &BandwidthSetting,
     ) -> Result<BandwidthSetting, Failure> {
         let change = LimitChange {
@@ -43,14 +46,57 @@ impl App {
         };
         let records = self.handle.attachments().await?;
         let keys = records.into_iter().map(|record| record.attachment.key);
-        let is_it = |key: &model::AttachmentKey| {
-            key.container_id.as_str() == id && key.ifname.as_str() == ifname
-        };
-        let Some(key) = keys.into_iter().find(is_it) else {
-            let message = format!("no interface {ifname} of container {id:?} is on record");
-            return Err(Error::new(UNKNOWN_CONTAINER, message).into());
-        };
+        let key = the_one(keys.collect(), id, ifname)?;
         Ok(setting(&self.handle.set_limits(key, change).await?))
+    }
+}
+
+impl App {
+    /// How much passes limits now, by slot; where nobody has looked of late, it looks again after a moment.
+    pub(crate) async fn rates(
+        &self,
+        records: &[Record],
+        measured: Option<&Measured>,
+    ) -> BTreeMap<u32, Rates> {
+        let is_limited = |record: &Record| !record.attachment.bandwidth.is_unlimited();
+        let Some(measured) = measured.filter(|_| records.iter().any(is_limited)) else {
+            return BTreeMap::new();
+        };
+        let pause = match self.looks.rates(measured, Instant::now()) {
+            Ok(rates) => return rates,
+            Err(pause) => pause,
+        };
+        tokio::time::sleep(pause).await;
+        let again = self.handle.measure().await;
+        let rates = again.map(|measured| self.looks.rates(&measured, Instant::now()));
+        // Without counters, or with somebody who looks at the same time, nothing is told of now.
+        rates.ok().and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+/// The interface of that name, or the only one. Of several none is taken: each would get what was meant for all.
+fn the_one(
+    keys: Vec<AttachmentKey>,
+    id: &str,
+    ifname: Option<&str>,
+) -> Result<AttachmentKey, Error> {
+    let mut keys = keys;
+    keys.retain(|key| {
+        let named = ifname.is_none_or(|name| key.ifname.as_str() == name);
+        key.container_id.as_str() == id && named
+    });
+    let names: Vec<String> = keys.iter().map(|key| key.ifname.to_string()).collect();
+    match (keys.pop(), names.len()) {
+        (Some(key), 1) => Ok(key),
+        (Some(_), _) => Err(Error::invalid_config(format!(
+            "container {id:?} has several interfaces: name one of {}",
+            names.join(", ")
+        ))),
+        (None, _) => {
+            let which = ifname.unwrap_or_default();
+            let message = format!("no interface {which} of container {id:?} is on record");
+            Err(Error::new(UNKNOWN_CONTAINER, message))
+        }
     }
 }
 
@@ -82,7 +128,11 @@ fn setting(bandwidth: &Bandwidth) -> BandwidthSetting {
 }
 
 /// The limits of an attachment, with what they did when that could be read.
-pub(crate) fn view(attachment: &Attachment, counters: Option<&PodCounters>) -> BandwidthView {
+pub(crate) fn view(
+    attachment: &Attachment,
+    counters: Option<&PodCounters>,
+    rates: Rates,
+) -> BandwidthView {
     let Bandwidth {
         ingress,
         egress,
@@ -98,8 +148,14 @@ pub(crate) fn view(attachment: &Attachment, counters: Option<&PodCounters>) -> B
     BandwidthView {
         shaped_subnets: shaped,
         unshaped_subnets: unshaped,
-        ingress: ingress.map(|limit| one(limit, counters.map(|both| &both.shaped_ingress))),
-        egress: egress.map(|limit| one(limit, counters.map(|both| &both.shaped_egress))),
+        ingress: ingress.map(|limit| LimitView {
+            current_rate: rates.ingress,
+            ..one(limit, counters.map(|both| &both.shaped_ingress))
+        }),
+        egress: egress.map(|limit| LimitView {
+            current_rate: rates.egress,
+            ..one(limit, counters.map(|both| &both.shaped_egress))
+        }),
     }
 }
 
@@ -117,12 +173,31 @@ fn one(limit: Limit, shaped: Option<&abi::Shaped>) -> LimitView {
         spared_packets: shaped.spared_packets,
         dropped_packets: shaped.dropped_packets,
         dropped_bytes: shaped.dropped_bytes,
+        ..LimitView::default()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_only_interface_needs_no_name_and_of_several_one_is_named() {
+        let key = |id: &str, ifname: &str| AttachmentKey {
+            network: "net".parse().unwrap(),
+            container_id: id.parse().unwrap(),
+            ifname: ifname.parse().unwrap(),
+        };
+        let keys = vec![key("a", "eth0"), key("b", "eth0"), key("b", "net1")];
+        let one = |id, ifname| the_one(keys.clone(), id, ifname);
+        assert_eq!(one("a", None).unwrap(), key("a", "eth0"));
+        assert_eq!(one("b", Some("net1")).unwrap(), key("b", "net1"));
+        let error = one("b", None).unwrap_err();
+        assert!(error.msg.contains("eth0, net1"), "{error:?}");
+        for (id, ifname) in [("c", None), ("a", Some("net1"))] {
+            assert_eq!(one(id, ifname).unwrap_err().code, UNKNOWN_CONTAINER);
+        }
+    }
 
     #[test]
     fn a_rate_is_a_quantity_or_none_and_what_is_not_given_stays() {

@@ -16,11 +16,13 @@ mod events;
 mod failure;
 mod flows;
 mod leases;
+mod limit_keys;
 mod limits;
 mod metrics;
 mod pod_cidr_file;
 mod pod_cidrs;
 mod ports_view;
+mod rates;
 mod refusals;
 mod reload;
 mod replay;
@@ -104,6 +106,7 @@ fn run(options: Options) -> Result<()> {
         belongings: Belongings::of(&config),
         events: Arc::default(),
         metrics: Metrics::default(),
+        looks: rates::Looks::default(),
         uninstalled: Arc::default(),
         stop: tokio::sync::watch::Sender::new(false),
     };

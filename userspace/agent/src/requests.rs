@@ -26,6 +26,7 @@ use crate::flows::FlowSource;
 use crate::leases::{Leases, is_known};
 use crate::limits::note_placeholder;
 use crate::metrics::Metrics;
+use crate::rates::Looks;
 use crate::replay::Replay;
 use crate::start::Features;
 use crate::uninstall::Belongings;
@@ -48,6 +49,7 @@ pub(crate) struct App {
     pub(crate) belongings: Belongings,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Metrics,
+    pub(crate) looks: Looks,
     /// Whether nothing is left to serve.
     pub(crate) uninstalled: Arc<AtomicBool>,
     /// Asks the agent to end.

@@ -63,6 +63,7 @@ fn paths() -> Router<Arc<App>> {
         .route(path::ATTACHMENTS, get(attachments))
         .route(path::ATTACHMENT, get(attachment))
         .route(path::BANDWIDTH, put(put_bandwidth))
+        .route(path::ONLY_BANDWIDTH, put(put_only_bandwidth))
         .route(path::LEASES, get(leases))
         .route(path::HOSTPORTS, get(hostports))
         .route(path::FLOWS, get(flows))
@@ -146,9 +147,10 @@ async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>>
     let measured = measured
         .inspect_err(|error| tracing::warn!(%error, "attachments are shown without counters"))
         .ok();
+    let rates = app.rates(&records, measured.as_ref()).await;
     let views = records
         .iter()
-        .map(|record| view::attachment(record, measured.as_ref()));
+        .map(|record| view::attachment(record, measured.as_ref(), &rates));
     Ok(Json(views.collect()))
 }
 
@@ -184,7 +186,17 @@ async fn put_bandwidth(
     body: Body,
 ) -> Answer<BandwidthSetting> {
     let wanted = app.room.read::<BandwidthSetting>(body).await?;
-    Ok(Json(app.set_limits(&id, &ifname, &wanted.value).await?))
+    let set = app.set_limits(&id, Some(&ifname), &wanted.value).await?;
+    Ok(Json(set))
+}
+
+async fn put_only_bandwidth(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    body: Body,
+) -> Answer<BandwidthSetting> {
+    let wanted = app.room.read::<BandwidthSetting>(body).await?;
+    Ok(Json(app.set_limits(&id, None, &wanted.value).await?))
 }
 
 async fn leases(State(app): State<Arc<App>>) -> Answer<Vec<Lease>> {

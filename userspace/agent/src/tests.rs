@@ -134,6 +134,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         belongings: Belongings::of(config),
         events: Arc::default(),
         metrics: crate::metrics::Metrics::default(),
+        looks: crate::rates::Looks::default(),
         uninstalled: Arc::default(),
         stop: tokio::sync::watch::Sender::new(false),
     });

@@ -1,5 +1,7 @@
 //! What the agent knows, as the API shows it: texts and numbers. Decides nothing.
 
+use std::collections::BTreeMap;
+
 use abi::DropReason;
 use api::{
     AddressView, AttachmentView, BypassView, CounterView, HostportView, Lease, NetworkView,
@@ -14,6 +16,7 @@ use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record
 use planner::PodSide;
 
 use crate::limits;
+use crate::rates::Rates;
 
 /// The version of this build: what `VIADUCT_VERSION` said when it was built, as packagers may want it, else the
 /// package's.
@@ -156,7 +159,11 @@ fn count(number: usize) -> u64 {
 }
 
 /// One attachment, with its traffic when that could be read.
-pub(crate) fn attachment(record: &Record, measured: Option<&Measured>) -> AttachmentView {
+pub(crate) fn attachment(
+    record: &Record,
+    measured: Option<&Measured>,
+    rates: &BTreeMap<u32, Rates>,
+) -> AttachmentView {
     let attachment = &record.attachment;
     AttachmentView {
         network: attachment.key.network.to_string(),
@@ -178,6 +185,7 @@ pub(crate) fn attachment(record: &Record, measured: Option<&Measured>) -> Attach
         bandwidth: limits::view(
             attachment,
             measured.and_then(|measured| measured.pods.get(&attachment.slot)),
+            rates.get(&attachment.slot).copied().unwrap_or_default(),
         ),
         counters: measured.map(|measured| pod_counters(measured.pods.get(&attachment.slot))),
     }

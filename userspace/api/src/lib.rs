@@ -63,6 +63,8 @@ pub mod path {
     pub const ATTACHMENT: &str = "/v1/attachments/{id}";
     /// `PUT`: [`crate::BandwidthSetting`] of one interface of a container.
     pub const BANDWIDTH: &str = "/v1/attachments/{id}/{ifname}/bandwidth";
+    /// `PUT`: the same of the only interface of a container.
+    pub const ONLY_BANDWIDTH: &str = "/v1/attachments/{id}/bandwidth";
     /// `GET` and `PUT`: [`crate::PodCidrs`].
     pub const POD_CIDRS: &str = "/v1/pod-cidrs";
     /// `GET` and `PUT`: [`crate::HairpinModeSetting`].

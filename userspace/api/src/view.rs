@@ -73,6 +73,9 @@ pub struct BandwidthView {
 pub struct LimitView {
     /// Bits per second.
     pub rate: u64,
+    /// Bits per second that pass now: since somebody has last looked, or for a moment.
+    #[serde(default)]
+    pub current_rate: u64,
     /// Bytes that may pass at once.
     pub burst: u64,
     /// Packets that passed.

@@ -11,7 +11,7 @@
 
 use std::num::NonZeroU64;
 
-use model::{Bandwidth, Cidr, Limit, Peers, Prefixes};
+use model::{Bandwidth, Cidr, Limit, LimitPolicy, Peers, Prefixes, Rates};
 
 use crate::Error;
 use crate::annotation::CAPABILITY;
@@ -63,6 +63,32 @@ fn rates(config: &Object<'_>) -> Result<Asked, Error> {
         Some(asked) if !asked.bandwidth.is_unlimited() => Ok(asked),
         _ => annotated(&runtime),
     }
+}
+
+/// What a network makes of its pods' limits: two keys of our own, with quantities.
+pub(crate) fn policy(config: &Object<'_>) -> Result<LimitPolicy, Error> {
+    Ok(LimitPolicy {
+        default: quantities(config, "bandwidthDefaults")?,
+        ceiling: quantities(config, "bandwidthCeilings")?,
+    })
+}
+
+fn quantities(config: &Object<'_>, key: &str) -> Result<Rates, Error> {
+    let Some(source) = config.object(key)? else {
+        return Ok(Rates::default());
+    };
+    let of = |direction: &str| -> Result<Option<NonZeroU64>, Error> {
+        let Some(text) = source.text(direction)? else {
+            return Ok(None);
+        };
+        let path = source.path_of(direction);
+        let invalid = |why| Error::invalid_config(format!("{path}: {why}"));
+        rate(text).map(NonZeroU64::new).map_err(invalid)
+    };
+    Ok(Rates {
+        ingress: of("ingress")?,
+        egress: of("egress")?,
+    })
 }
 
 /// With whom limits count. The words are the bandwidth plugin's, as far as it has any.

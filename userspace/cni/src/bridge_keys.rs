@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use model::{BridgeOptions, IngressPolicy, PortOptions, PortVlans, VlanId};
+use model::{BridgeOptions, IngressPolicy, LimitPolicy, PortOptions, PortVlans, VlanId};
 
 use crate::Error;
+use crate::bandwidth;
 use crate::chain::ingress_policy;
 use crate::json::{Node, Object};
 
@@ -26,6 +27,8 @@ pub struct BridgeKeys {
     pub ingress: Option<IngressPolicy>,
     /// `disableContainerInterface`.
     pub leaves_down: Option<bool>,
+    /// `bandwidthDefaults` and `bandwidthCeilings`.
+    pub limits: LimitPolicy,
     /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`.
     pub vlans: PortVlans,
 }
@@ -50,6 +53,7 @@ impl BridgeKeys {
             port_isolation: config.flag("portIsolation")?,
             ingress: ingress_policy(config)?,
             leaves_down: config.flag("disableContainerInterface")?,
+            limits: bandwidth::policy(config)?,
             vlans,
         })
     }
@@ -61,6 +65,7 @@ impl BridgeKeys {
             gateway: is_default_gateway || on(self.is_gateway),
             force_address: on(self.force_address),
             detects_duplicates: on(self.enable_dad),
+            limits: self.limits,
             port: PortOptions {
                 isolated: on(self.port_isolation),
                 // Whoever speaks in several VLANs has addresses there that we do not know.

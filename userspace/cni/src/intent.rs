@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use model::{
-    AttachmentKey, HairpinMode, IfName, IngressPolicy, Intent, Network, RangeSet, Requested,
+    AttachmentKey, HairpinMode, IfName, IngressPolicy, Intent, LimitPolicy, Network, RangeSet,
+    Requested,
 };
 
 use crate::static_ipam::{self, StaticAddress};
@@ -201,6 +202,12 @@ fn default_network(config: &Config, default: Option<&Network>) -> Result<Network
     ];
     checks.into_iter().collect::<Result<Vec<()>, _>>()?;
     says_of_ports(&config.bridge_keys)?;
+    let limits = config.bridge_keys.limits;
+    if limits != LimitPolicy::default() && limits != network.options.limits {
+        return Err(Error::invalid_config(
+            "bandwidthDefaults and bandwidthCeilings of the agent's default network are flags of the agent",
+        ));
+    }
     Ok(network.clone())
 }
 

@@ -147,7 +147,9 @@ impl<K: Kernel> Engine<K> {
     fn publish(&mut self, before: &Record, served: &Served<'_>) -> Result<Attachment, EngineError> {
         let old = &before.attachment;
         let mut new = planner::with_ports(old, served.ports, self.store.records())?;
-        new.bandwidth = served.bandwidth.unwrap_or(old.bandwidth);
+        if let Some(asked) = served.bandwidth {
+            new.bandwidth = self.admit_limits(old, &asked);
+        }
         new.port.ingress = served.ingress.unwrap_or(old.port.ingress);
         self.change(before, new)
     }

@@ -208,6 +208,7 @@ impl<K: Kernel> Engine<K> {
             mtu,
         };
         let planned = planner::plan_attach(intent, &observed, &context)?;
+        crate::limits::tell(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
         self.last_slot = planned.0.slot;
         Ok(planned)
     }

@@ -80,6 +80,16 @@ pub enum EngineError {
         /// What it has of that.
         present: Box<InterfaceSettings>,
     },
+    /// A limit is above what the network allows; no limit is above all.
+    #[error("{key}: its network allows no more than {ceiling} bit/s of {direction}")]
+    AboveCeiling {
+        /// The attachment.
+        key: AttachmentKey,
+        /// `ingress` or `egress`.
+        direction: &'static str,
+        /// Bits per second.
+        ceiling: u64,
+    },
     /// A port is not published that should be.
     #[error("{0} does not publish {1}")]
     NotPublished(AttachmentKey, PortMapping),

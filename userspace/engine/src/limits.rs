@@ -1,7 +1,7 @@
 //! Other limits for a pod that is attached: recorded first, then in effect, and no connection is lost.
 
 use kernel::Kernel;
-use model::{AttachmentKey, Bandwidth, Limit, State};
+use model::{Attachment, AttachmentKey, Bandwidth, Limit, LimitPolicy, State};
 
 use crate::{Engine, EngineError};
 
@@ -46,7 +46,66 @@ impl LimitChange {
     }
 }
 
+/// Tells that a pod gets less than was asked for.
+pub(crate) fn tell(key: &AttachmentKey, asked: &Bandwidth, gets: &Bandwidth) {
+    let both = [
+        ("ingress", asked.ingress, gets.ingress),
+        ("egress", asked.egress, gets.egress),
+    ];
+    for (direction, asked, gets) in both {
+        if let (Some(asked), Some(gets)) = (asked, gets)
+            && asked.rate > gets.rate
+        {
+            let (asked, ceiling) = (asked.rate, gets.rate);
+            tracing::warn!(%key, direction, %asked, %ceiling, "limited to the ceiling of its network");
+        }
+    }
+}
+
+/// The limits that a network allows.
+struct Policy(LimitPolicy);
+
+impl Policy {
+    fn refuse(&self, key: &AttachmentKey, wanted: &Bandwidth) -> Result<(), EngineError> {
+        let allowed = self.0.below_ceiling(wanted);
+        let both = [
+            ("ingress", wanted.ingress, allowed.ingress),
+            ("egress", wanted.egress, allowed.egress),
+        ];
+        let above = both
+            .into_iter()
+            .find(|(_, wanted, allowed)| wanted != allowed);
+        let Some((direction, _, Some(allowed))) = above else {
+            return Ok(());
+        };
+        Err(EngineError::AboveCeiling {
+            key: key.clone(),
+            direction,
+            ceiling: allowed.rate.get(),
+        })
+    }
+}
+
 impl<K: Kernel> Engine<K> {
+    /// What the network of an attachment makes of limits. Links of others have no network of ours.
+    fn policy(&self, attachment: &Attachment) -> Policy {
+        let default = &self.settings.default_network;
+        let name = &attachment.key.network;
+        let network = match &attachment.adopted {
+            Some(_) => None,
+            None if *name == default.name => Some(default),
+            None => self.store.networks().get(name),
+        };
+        Policy(network.map_or_else(LimitPolicy::default, |network| network.options.limits))
+    }
+
+    /// What an attachment gets for which another plugin asks for this.
+    pub(crate) fn admit_limits(&self, attachment: &Attachment, asked: &Bandwidth) -> Bandwidth {
+        let gets = self.policy(attachment).0.admit(asked);
+        tell(&attachment.key, asked, &gets);
+        gets
+    }
+
     /// Gives an attachment other limits, wholly or not at all, and tells which it has now.
     pub fn set_limits(
         &mut self,
@@ -62,6 +121,8 @@ impl<K: Kernel> Engine<K> {
         };
         let mut after = before.attachment.clone();
         after.bandwidth = change.of(&after.bandwidth);
+        // Whoever asks by name is told, and gets no other limit than was asked for.
+        self.policy(&after).refuse(key, &after.bandwidth)?;
         let bandwidth = self.change(&before, after)?.bandwidth;
         tracing::info!(%key, ?bandwidth, "limited");
         Ok(bandwidth)

@@ -33,6 +33,56 @@ impl Bandwidth {
     }
 }
 
+/// Bits per second in each direction, seen from the pod; `None` for nothing said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rates {
+    /// To the pod.
+    pub ingress: Option<NonZeroU64>,
+    /// From the pod.
+    pub egress: Option<NonZeroU64>,
+}
+
+/// What a network makes of the limits of its pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitPolicy {
+    /// For pods that nobody limits.
+    pub default: Rates,
+    /// No pod gets more, whatever it asks for.
+    pub ceiling: Rates,
+}
+
+impl LimitPolicy {
+    /// What a pod gets that asks for this.
+    #[must_use]
+    pub fn admit(&self, asked: &Bandwidth) -> Bandwidth {
+        let limit = |rate| Limit { rate, burst: None };
+        let by_default = Bandwidth {
+            ingress: asked.ingress.or(self.default.ingress.map(limit)),
+            egress: asked.egress.or(self.default.egress.map(limit)),
+            ..*asked
+        };
+        self.below_ceiling(&by_default)
+    }
+
+    /// The same without what is above the ceiling; no limit is above each.
+    #[must_use]
+    pub fn below_ceiling(&self, wanted: &Bandwidth) -> Bandwidth {
+        Bandwidth {
+            ingress: at_most(wanted.ingress, self.ceiling.ingress),
+            egress: at_most(wanted.egress, self.ceiling.egress),
+            ..*wanted
+        }
+    }
+}
+
+fn at_most(wanted: Option<Limit>, ceiling: Option<NonZeroU64>) -> Option<Limit> {
+    let Some(rate) = ceiling else {
+        return wanted;
+    };
+    let within = wanted.filter(|limit| limit.rate <= rate);
+    Some(within.unwrap_or(Limit { rate, burst: None }))
+}
+
 /// Prefixes, each once.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefixes([Option<Cidr>; Self::MOST]);
@@ -91,6 +141,49 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_limits_whom_nobody_limits_and_whoever_wants_too_much() {
+        let rates = |ingress, egress| Rates {
+            ingress: NonZeroU64::new(ingress),
+            egress: NonZeroU64::new(egress),
+        };
+        let limit = |rate, burst| {
+            NonZeroU64::new(rate).map(|rate| Limit {
+                rate,
+                burst: NonZeroU64::new(burst),
+            })
+        };
+        let asked = |ingress, egress| Bandwidth {
+            ingress,
+            egress,
+            ..Bandwidth::default()
+        };
+        let policy = LimitPolicy {
+            default: rates(10, 0),
+            ceiling: rates(100, 50),
+        };
+        for (wanted, gets) in [
+            (asked(None, None), asked(limit(10, 0), limit(50, 0))),
+            (
+                asked(limit(70, 7), limit(50, 5)),
+                asked(limit(70, 7), limit(50, 5)),
+            ),
+            (
+                asked(limit(101, 7), limit(51, 5)),
+                asked(limit(100, 0), limit(50, 0)),
+            ),
+        ] {
+            assert_eq!(policy.admit(&wanted), gets);
+        }
+        let free = asked(None, limit(9, 0));
+        assert_eq!(LimitPolicy::default().admit(&free), free);
+        // What somebody has lifted by hand does not come back as the default.
+        assert_eq!(
+            policy.below_ceiling(&asked(None, None)).ingress,
+            limit(100, 0)
+        );
+    }
 
     #[test]
     fn prefixes_are_a_set_of_some_at_the_most() {

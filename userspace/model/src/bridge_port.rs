@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::LimitPolicy;
+
 /// A VLAN identifier: 1 to 4094 (IEEE 802.1Q).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VlanId(u16);
@@ -118,6 +120,8 @@ pub struct BridgeOptions {
     pub detects_duplicates: bool,
     /// The pods' ports.
     pub port: PortOptions,
+    /// What becomes of the limits of pods.
+    pub limits: LimitPolicy,
 }
 
 impl Default for BridgeOptions {
@@ -127,6 +131,7 @@ impl Default for BridgeOptions {
             force_address: false,
             detects_duplicates: false,
             port: PortOptions::default(),
+            limits: LimitPolicy::default(),
         }
     }
 }

@@ -126,7 +126,7 @@ pub(crate) fn decide(
         routes: routes(&wanted, &addresses),
         addresses,
         port_mappings,
-        bandwidth: intent.bandwidth,
+        bandwidth: network.options.limits.admit(&intent.bandwidth),
         masquerade: network.masquerade,
         hairpin: network.hairpin == HairpinMode::HairpinVeth,
         port,

@@ -106,6 +106,13 @@ fn network(name: &str) -> Network {
             gateway: false,
             force_address: true,
             detects_duplicates: true,
+            limits: model::LimitPolicy {
+                default: model::Rates::default(),
+                ceiling: model::Rates {
+                    ingress: None,
+                    egress: 5_000.try_into().ok(),
+                },
+            },
             port: model::PortOptions {
                 isolated: true,
                 trusted: true,

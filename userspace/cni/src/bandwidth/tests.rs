@@ -197,6 +197,61 @@ fn limits_count_with_the_subnets_of_the_lists() {
     }
 }
 
+#[test]
+fn a_network_has_defaults_and_ceilings_in_quantities() {
+    let config = json!({
+        "name": "n", "cniVersion": "1.1.0", "type": "viaduct",
+        "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"},
+        "bandwidthDefaults": {"ingress": "50M"},
+        "bandwidthCeilings": {"ingress": "1G", "egress": "1.5e6"},
+    });
+    let options = crate::intent::network(&add_with(&config.to_string(), "").unwrap().config, None);
+    let policy = options.unwrap().options.limits;
+    let rates =
+        |rates: Rates| [rates.ingress, rates.egress].map(|it| it.map_or(0, NonZeroU64::get));
+    assert_eq!(rates(policy.default), [50_000_000, 0]);
+    assert_eq!(rates(policy.ceiling), [1_000_000_000, 1_500_000]);
+    for (value, words) in [
+        (
+            json!({"egress": "fast"}),
+            "bandwidthCeilings.egress: \"fast\" is no quantity",
+        ),
+        (
+            json!({"ingress": "1"}),
+            "bandwidthCeilings.ingress: resource is unreasonably small",
+        ),
+        (json!("1M"), "bandwidthCeilings"),
+    ] {
+        let error = refusal(&with("bandwidthCeilings", value));
+        assert!(error.msg.contains(words), "{error:?}");
+    }
+    // Those of the agent's own network are the agent's flags.
+    let own = add_with(
+        &with("bandwidthCeilings", json!({"egress": "1M"})).to_string(),
+        "",
+    )
+    .unwrap();
+    let network = config_network();
+    let error = crate::intent::network(&own.config, Some(&network)).unwrap_err();
+    assert!(error.msg.contains("bandwidthCeilings"), "{error:?}");
+}
+
+/// The agent's own network.
+fn config_network() -> model::Network {
+    let range = model::RangeSet::of_cidr("10.1.0.0/24".parse().unwrap()).unwrap();
+    model::Network {
+        name: "default".parse().unwrap(),
+        bridge: "cbr0".parse().unwrap(),
+        ranges: vec![range],
+        routes: Vec::new(),
+        default_route: true,
+        mtu: None,
+        hairpin: model::HairpinMode::default(),
+        masquerade: true,
+        options: model::BridgeOptions::default(),
+    }
+}
+
 /// BEHAVIOURS R16, K28: the words are the bandwidth plugin's and kubenet's.
 #[test]
 fn limits_that_are_none_are_refused_by_their_key() {

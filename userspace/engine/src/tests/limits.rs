@@ -1,11 +1,13 @@
 //! Other limits for a pod that is attached.
 
-use ::model::Bandwidth;
+use std::num::NonZeroU64;
+
+use ::model::{Bandwidth, RangeSet};
 use kernel::fake::Errno;
 use planner::{Shape, Step};
 
 use super::*;
-use crate::{LimitChange, Wish};
+use crate::{EngineError, LimitChange, Wish};
 
 impl Node {
     fn table(&self, slot: u32) -> Option<Entry> {
@@ -104,4 +106,44 @@ fn nobody_is_limited_who_is_not_attached() {
     let key = node.intent("c1").key;
     let error = node.engine().set_limits(&key, egress(1_000)).unwrap_err();
     assert!(matches!(error, EngineError::Unknown(_)), "{error}");
+}
+
+/// Whoever asks with the pod gets what is allowed; whoever asks by name is told.
+#[test]
+fn a_pod_gets_no_more_than_its_network_allows() {
+    let mut node = Node::start();
+    let mut intent = node.intent("c1");
+    intent.key.network = "other".parse().unwrap();
+    intent.network.name = intent.key.network.clone();
+    let range = RangeSet::of_cidr("10.77.0.0/24".parse().unwrap()).unwrap();
+    intent.network.ranges = vec![range];
+    let limits = &mut intent.network.options.limits;
+    limits.ceiling.egress = NonZeroU64::new(1_000_000);
+    limits.default.ingress = NonZeroU64::new(7_000_000);
+    intent.bandwidth.egress = Some(limit(2_000_000));
+    let attachment = node.add(&intent).unwrap();
+    assert_eq!(attachment.bandwidth.egress, Some(limit(1_000_000)));
+    assert_eq!(attachment.bandwidth.ingress, Some(limit(7_000_000)));
+
+    let key = &attachment.key;
+    for wish in [Wish::Limit(limit(1_000_001)), Wish::Lift] {
+        let change = LimitChange {
+            egress: wish,
+            ingress: Wish::Lift,
+        };
+        let refused = node.engine().set_limits(key, change).unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                EngineError::AboveCeiling {
+                    ceiling: 1_000_000,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+        assert_eq!(node.recorded(key), attachment.bandwidth, "nothing half set");
+    }
+    let now = node.engine().set_limits(key, egress(1_000_000)).unwrap();
+    assert_eq!(now, attachment.bandwidth);
 }

@@ -1,9 +1,11 @@
 //! What is particular about routes, bridges and their ports, as JSON. What was written before there were such particulars
 //! is read as without any.
 
+use std::num::NonZeroU64;
+
 use model::{
-    BridgeOptions, Cidr, IngressPolicy, Peers, PortOptions, PortVlans, Prefixes, RouteOptions,
-    VlanId,
+    BridgeOptions, Cidr, IngressPolicy, LimitPolicy, Peers, PortOptions, PortVlans, Prefixes,
+    Rates, RouteOptions, VlanId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +75,43 @@ pub(super) struct StoredOptions {
     force_address: bool,
     detects_duplicates: bool,
     port: StoredPortOptions,
+    #[serde(skip_serializing_if = "StoredLimitPolicy::is_empty")]
+    limits: StoredLimitPolicy,
+}
+
+/// Bits per second.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct StoredRates {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ingress: Option<NonZeroU64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    egress: Option<NonZeroU64>,
+}
+
+#[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct StoredLimitPolicy {
+    default: StoredRates,
+    ceiling: StoredRates,
+}
+
+impl StoredLimitPolicy {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<Rates> for StoredRates {
+    fn from(Rates { ingress, egress }: Rates) -> Self {
+        Self { ingress, egress }
+    }
+}
+
+impl From<StoredRates> for Rates {
+    fn from(StoredRates { ingress, egress }: StoredRates) -> Self {
+        Self { ingress, egress }
+    }
 }
 
 #[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +189,10 @@ impl From<&BridgeOptions> for StoredOptions {
             force_address: options.force_address,
             detects_duplicates: options.detects_duplicates,
             port: (&options.port).into(),
+            limits: StoredLimitPolicy {
+                default: options.limits.default.into(),
+                ceiling: options.limits.ceiling.into(),
+            },
         }
     }
 }
@@ -161,6 +204,10 @@ impl From<StoredOptions> for BridgeOptions {
             force_address: stored.force_address,
             detects_duplicates: stored.detects_duplicates,
             port: stored.port.into(),
+            limits: LimitPolicy {
+                default: stored.limits.default.into(),
+                ceiling: stored.limits.ceiling.into(),
+            },
         }
     }
 }

@@ -53,6 +53,7 @@ fn options() -> impl Strategy<Value = BridgeOptions> {
     let vlan = prop::option::of(prop::sample::select(vec![5, 7]));
     let flags = any::<[bool; 2]>();
     (vlan, flags, 0..4_u8).prop_map(|(vlan, [gateway, isolated], force)| BridgeOptions {
+        limits: model::LimitPolicy::default(),
         gateway,
         force_address: force == 0,
         detects_duplicates: false,
