@@ -38,7 +38,7 @@ async fn follow(path: PathBuf, mut changes: mpsc::Receiver<()>, handle: Handle) 
 }
 
 fn read(path: &Path) -> Option<String> {
-    match std::fs::read_to_string(path) {
+    match small_files::read(path) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => {

@@ -33,7 +33,7 @@ impl Invoker {
     /// What is remembered of one attachment.
     pub fn recall(&self, network: &str, id: &ContainerId, ifname: &IfName) -> Option<Cached> {
         let path = self.cache.join(Cached::file_name(network, id, ifname));
-        Cached::parse(&fs::read_to_string(path).ok()?).ok()
+        Cached::parse(&small_files::read(path).ok()?).ok()
     }
 
     /// Everything that is remembered of a network, by container and interface.
@@ -50,7 +50,7 @@ impl Invoker {
             Err(error) => return Err(Error::io(format!("{}: {error}", self.cache.display()))),
             Ok(entries) => entries,
         };
-        let files = entries.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+        let files = entries.filter_map(|entry| small_files::read(entry.ok()?.path()).ok());
         let cached = files.filter_map(|text| Cached::parse(&text).ok());
         let mut all: Vec<Cached> = cached.collect();
         all.sort_by(|a, b| (&a.container_id, &a.ifname).cmp(&(&b.container_id, &b.ifname)));

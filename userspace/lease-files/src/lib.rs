@@ -76,7 +76,7 @@ impl LeaseFolder {
             let entry = entry?;
             let address: Option<IpAddr> = entry.file_name().to_str().and_then(|n| n.parse().ok());
             let Some(address) = address else { continue };
-            match fs::read_to_string(entry.path()) {
+            match small_files::read(entry.path()) {
                 Ok(text) => leases.insert(address, text),
                 // Released since it was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -118,7 +118,7 @@ impl LeaseFolder {
             let Some(set) = set.and_then(|set| set.parse::<usize>().ok()) else {
                 continue;
             };
-            let text = fs::read_to_string(entry.path())?;
+            let text = small_files::read(entry.path())?;
             last.extend(text.trim().parse().ok().map(|address| (set, address)));
         }
         Ok(last)
@@ -178,7 +178,7 @@ impl Locked<'_> {
     /// on no record.
     pub fn note(&self, address: IpAddr, owner: &Owner) -> io::Result<()> {
         let path = self.file(&address.to_string());
-        match fs::read_to_string(&path) {
+        match small_files::read(&path) {
             // The record says whose it is: this one is of the past.
             Ok(text) if text.ends_with(ON_RECORD) => fs::remove_file(&path)?,
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

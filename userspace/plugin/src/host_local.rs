@@ -135,7 +135,7 @@ fn dns(pool: &Pool) -> Result<Dns, Error> {
     let Some(path) = &pool.ipam.resolv_conf else {
         return Ok(Dns::default());
     };
-    let text = std::fs::read_to_string(path);
+    let text = small_files::read(path);
     let text = text.map_err(|error| Error::io(format!("ipam.resolvConf: {}", error.kind())))?;
     Ok(Dns::of_resolv_conf(&text))
 }

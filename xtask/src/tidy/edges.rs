@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, Metadata, PackageId};
 
 /// Each crate of the product, and the crates of the workspace it may import.
-const MAY_IMPORT: [(&str, &[&str]); 16] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("abi", &[]),
     ("verdict", &["abi"]),
     ("datapath", &["abi", "verdict"]),
@@ -20,8 +20,9 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
         &["abi", "crash", "kernel", "model", "planner", "store"],
     ),
     ("api", &["model"]),
-    ("lease-files", &["model"]),
-    ("invoke", &["cni", "model"]),
+    ("lease-files", &["model", "small-files"]),
+    ("small-files", &[]),
+    ("invoke", &["cni", "model", "small-files"]),
     (
         "agent",
         &[
@@ -34,12 +35,21 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
             "lease-files",
             "model",
             "planner",
+            "small-files",
             "store",
         ],
     ),
     (
         "plugin",
-        &["api", "cni", "invoke", "lease-files", "model", "planner"],
+        &[
+            "api",
+            "cni",
+            "invoke",
+            "lease-files",
+            "model",
+            "planner",
+            "small-files",
+        ],
     ),
     ("ctl", &["abi", "api", "cni", "invoke", "model"]),
 ];

@@ -1,0 +1,52 @@
+//! Reads text files that others write or name: of a path in a configuration nobody knows how long it is, and some have no
+//! end. Knows no format.
+
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
+use std::path::Path;
+
+/// The most bytes of a file: more than the longest result that a runtime remembers, and less than what would hurt.
+pub const MOST: u64 = 4 << 20;
+
+/// The text of a file of at most [`MOST`] bytes.
+pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
+    let mut text = String::new();
+    let file = File::open(path)?;
+    file.take(MOST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST {
+        let why = format!("it has more than {MOST} bytes");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_not_read_to_it() {
+        assert_eq!(
+            read("/dev/zero").unwrap_err().kind(),
+            ErrorKind::FileTooLarge
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let most = usize::try_from(MOST).unwrap();
+        for (length, fits) in [(0, true), (most, true), (most + 1, false)] {
+            std::fs::write(&path, "a".repeat(length)).unwrap();
+            let read = read(&path);
+            assert_eq!(
+                read.is_ok_and(|text| text.len() == length),
+                fits,
+                "{length}"
+            );
+        }
+        assert_eq!(
+            read(folder.path().join("b")).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
+}
