@@ -358,6 +358,43 @@ fn nomads_own_list_works_unchanged() -> Result<()> {
     })
 }
 
+/// BEHAVIOURS C10, C12: three times without a DEL while the agent is away, and its cleaning by force finds nothing to do.
+#[test]
+fn nomad_tries_again_without_a_del_and_needs_no_cleaning_by_force() -> Result<()> {
+    let (sandbox, mut agent) = Sandbox::with_agent()?;
+    let before = Residue::of(&sandbox.node, &[])?;
+    let list = nomad().hand("portMappings", ports());
+    let pod = sandbox.machine("alloc")?;
+    agent.kill()?;
+    for _ in 0..3 {
+        let refused = list.add(&sandbox.node, &pod).unwrap_err();
+        assert!(
+            format!("{refused:#}").contains("no agent listens"),
+            "{refused:#}"
+        );
+        assert!(
+            !pod.call("ip -o link")?.contains("eth0"),
+            "it leaves nothing"
+        );
+    }
+    agent.restart()?;
+    list.add(&sandbox.node, &pod)?;
+    agent.kill()?;
+    // The sandbox is gone, the agent is away, and there are neither arguments nor a result.
+    pod.unbind()?;
+    list.del(&sandbox.node, &pod, &Value::Null)?;
+    agent.restart()?;
+    until("the DELs that waited are executed", || {
+        let left = agent.get("/v1/attachments")?;
+        Ok((left == json!([])).then_some(()))
+    })?;
+    sandbox.node.call("ip link delete nomad")?;
+    until("nothing is left", || {
+        let clean = assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?);
+        Ok(clean.is_ok().then_some(()))
+    })
+}
+
 /// Tried again without a DEL, as Nomad does; the bridge plugin's part stays, as the reference's does.
 fn refuses_and_leaves_nothing(sandbox: &Sandbox, agent: &Agent) -> Result<()> {
     let other = sandbox.machine("other")?;

@@ -100,6 +100,14 @@ impl App {
         Ok(view::unrecorded(id, &place.netns, ifname, &side))
     }
 
+    /// Whether an interface is in a namespace, whoever's it is.
+    pub(crate) async fn has_interface(&self, netns: &str, ifname: &str) -> Result<bool, Failure> {
+        let invalid = |error: &dyn std::fmt::Display| Error::environment(error.to_string());
+        let netns: NetnsPath = netns.parse().map_err(|error| invalid(&error))?;
+        let name: IfName = ifname.parse().map_err(|error| invalid(&error))?;
+        Ok(self.handle.look_inside(netns, name).await?.is_some())
+    }
+
     /// Executes a CNI command, and tells of it; returns what belongs on the plugin's standard output.
     pub(crate) async fn cni(
         &self,
@@ -393,7 +401,7 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
     let Some(path) = ipam.and_then(|ipam| ipam.resolv_conf.as_deref()) else {
         return Ok(own);
     };
-    let text = std::fs::read_to_string(path);
+    let text = small_files::read(path);
     let text = text.map_err(|error| Error::io(format!("ipam.resolvConf: {error}")))?;
     Ok(own.or(Dns::of_resolv_conf(&text)))
 }

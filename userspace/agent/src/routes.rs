@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use api::{
     AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, EventOutcome, FlowQuery,
-    FlowsView, HairpinModeSetting, Lease, NetworkView, PodCidrs, PortView, UninstallRequest, path,
+    FlowsView, Found, HairpinModeSetting, Inside, Lease, NetworkView, PodCidrs, PortView,
+    UninstallRequest, path,
 };
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
@@ -62,6 +63,7 @@ fn paths() -> Router<Arc<App>> {
         .route(path::NETWORKS, get(networks))
         .route(path::ATTACHMENTS, get(attachments))
         .route(path::ATTACHMENT, get(attachment))
+        .route(path::INSIDE, post(inside))
         .route(path::BANDWIDTH, put(put_bandwidth))
         .route(path::ONLY_BANDWIDTH, put(put_only_bandwidth))
         .route(path::LEASES, get(leases))
@@ -178,6 +180,12 @@ async fn inspect(app: &Arc<App>, id: &str, place: &Place) -> Result<Vec<Attachme
         views.push(app.look_inside(id, place).await?);
     }
     Ok(views)
+}
+
+async fn inside(State(app): State<Arc<App>>, body: Body) -> Answer<Found> {
+    let wanted = app.room.read::<Inside<String>>(body).await?.value;
+    let exists = app.has_interface(&wanted.netns, &wanted.ifname).await?;
+    Ok(Json(Found { exists }))
 }
 
 async fn put_bandwidth(

@@ -25,7 +25,9 @@ pub use flow::{
     DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView, PodRoomView, RoomView,
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
-pub use request::{CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, MAX_REQUEST, TRY_AGAIN_LATER};
+pub use request::{
+    CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, Found, Inside, MAX_REQUEST, TRY_AGAIN_LATER,
+};
 pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
@@ -61,6 +63,8 @@ pub mod path {
     pub const ATTACHMENTS: &str = "/v1/attachments";
     /// `GET`: [`crate::AttachmentView`]s of one container, by its ID behind a slash.
     pub const ATTACHMENT: &str = "/v1/attachments/{id}";
+    /// `POST` of [`crate::Inside`]: [`crate::Found`].
+    pub const INSIDE: &str = "/v1/inside";
     /// `PUT`: [`crate::BandwidthSetting`] of one interface of a container.
     pub const BANDWIDTH: &str = "/v1/attachments/{id}/{ifname}/bandwidth";
     /// `PUT`: the same of the only interface of a container.

@@ -80,6 +80,22 @@ pub struct CniRequest {
     pub ipam: Option<Box<RawValue>>,
 }
 
+/// An interface that may be in a namespace.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Inside<T> {
+    /// Path of the namespace.
+    pub netns: T,
+    /// The interface.
+    pub ifname: T,
+}
+
+/// Whether it is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Found {
+    /// An interface of that name is there, whoever's it is.
+    pub exists: bool,
+}
+
 /// Body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {

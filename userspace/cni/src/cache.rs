@@ -62,8 +62,15 @@ impl Cached {
         let ips: Vec<String> = ips.collect();
         let interfaces = self.result["interfaces"].as_array().into_iter().flatten();
         let mut own = interfaces.filter(|it| it["name"] == self.ifname.as_str());
+        let mut routes = self.result["routes"].as_array().into_iter().flatten();
+        let leads_out = routes.any(|it| {
+            ["0.0.0.0/0", "::/0"]
+                .map(Some)
+                .contains(&it["dst"].as_str())
+        });
         json!({
             "name": self.network,
+            "default": leads_out,
             "interface": self.ifname.as_str(),
             "ips": ips,
             "mac": own.next().map(|it| it["mac"].clone()),

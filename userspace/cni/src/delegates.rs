@@ -5,16 +5,15 @@
 //! asked for.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use model::IfName;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::annotation::CAPABILITY;
 use crate::json::{self as text, Object};
+use crate::selection::{ANNOTATION, Selection, selections};
 use crate::{Error, FileKind, NetworkList};
-
-/// The pod's annotation.
-const ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 
 /// Where networks that an annotation names are looked up, unless `delegateDir` says otherwise.
 pub const DEFAULT_DELEGATES: &str = "/etc/cni/multus/net.d";
@@ -26,8 +25,22 @@ pub struct Delegate {
     pub network: DelegateNetwork,
     /// The interface in the pod.
     pub ifname: IfName,
-    /// What the annotation asks for: `ips` and `mac`.
+    /// What the annotation asks for, as capability arguments: `ips`, `mac`, `bandwidth`, …
     pub capabilities: Map<String, Value>,
+    /// The same as `CNI_ARGS`, beside those of the runtime.
+    pub args: Vec<(String, String)>,
+    /// What every plugin of the network gets as `args.cni`.
+    pub cni_args: Map<String, Value>,
+    /// Gateways by which the pod's default routes go, instead of ours.
+    pub gateways: Vec<IpAddr>,
+}
+
+impl Delegate {
+    /// Its network as the pod wants it.
+    pub fn adapt(&self, list: NetworkList) -> Result<NetworkList, Error> {
+        list.with_args(&self.cni_args)
+            .with_default_routes(&self.gateways)
+    }
 }
 
 /// Where a delegate's configuration is.
@@ -56,7 +69,7 @@ pub fn delegates(config: &str, own: &IfName) -> Result<Vec<Delegate>, Error> {
     wishes.extend(annotated(config)?);
     let mut taken = BTreeSet::from([own.clone()]);
     let mut delegates = Vec::new();
-    for (index, wish) in wishes.into_iter().enumerate() {
+    for (index, Asked { network, wish }) in wishes.into_iter().enumerate() {
         let ifname = match wish.ifname {
             Some(name) => name,
             None => format!("net{}", index + 1),
@@ -70,9 +83,12 @@ pub fn delegates(config: &str, own: &IfName) -> Result<Vec<Delegate>, Error> {
             )));
         }
         delegates.push(Delegate {
-            network: wish.network,
+            network,
             ifname,
             capabilities: wish.capabilities,
+            args: wish.args,
+            cni_args: wish.cni_args,
+            gateways: wish.gateways,
         });
     }
     Ok(delegates)
@@ -80,8 +96,7 @@ pub fn delegates(config: &str, own: &IfName) -> Result<Vec<Delegate>, Error> {
 
 struct Asked {
     network: DelegateNetwork,
-    ifname: Option<String>,
-    capabilities: Map<String, Value>,
+    wish: Selection,
 }
 
 fn inline(config: &Value) -> Result<Vec<Asked>, Error> {
@@ -97,16 +112,18 @@ fn inline(config: &Value) -> Result<Vec<Asked>, Error> {
             msg: format!("delegates: {}", error.msg),
             ..error
         })?;
+        let wish = Selection {
+            ifname: delegate["ifnameRequest"].as_str().map(str::to_owned),
+            ..Selection::default()
+        };
         Ok(Asked {
             network: DelegateNetwork::Inline(Box::new(list)),
-            ifname: delegate["ifnameRequest"].as_str().map(str::to_owned),
-            capabilities: Map::new(),
+            wish,
         })
     });
     asked.collect()
 }
 
-/// The annotation is a JSON list, or names with commas between them: `namespace/name@interface`.
 fn annotated(config: &str) -> Result<Vec<Asked>, Error> {
     let map = text::parse(config)?;
     let config = Object::root(&map);
@@ -115,65 +132,21 @@ fn annotated(config: &str) -> Result<Vec<Asked>, Error> {
     let annotations = runtime.map(|runtime| runtime.object(CAPABILITY));
     let annotations = annotations.transpose()?.flatten();
     let value = annotations.map(|annotations| annotations.text(ANNOTATION));
-    let Some(value) = value.transpose()?.flatten() else {
-        return Ok(Vec::new());
-    };
-    let wrong = |why: String| Error::invalid_config(format!("{ANNOTATION}: {why}"));
-    if value.trim_start().starts_with('[') {
-        let list: Vec<Value> =
-            serde_json::from_str(value).map_err(|error| wrong(error.to_string()))?;
-        let asked = list.iter().map(|element| selected(folder, element));
-        return asked.collect::<Result<_, _>>().map_err(wrong);
-    }
-    let names = value.split(',').map(str::trim);
-    let names = names.filter(|name| !name.is_empty());
-    Ok(names
-        .map(|element| {
-            let (name, ifname) = match element.split_once('@') {
-                Some((name, ifname)) => (name, Some(ifname.to_owned())),
-                None => (element, None),
-            };
-            let name = name.rsplit('/').next().unwrap_or(name);
-            Asked {
-                network: named(folder, name),
-                ifname,
-                capabilities: Map::new(),
-            }
-        })
-        .collect())
-}
-
-fn selected(folder: &str, element: &Value) -> Result<Asked, String> {
-    let name = element["name"].as_str().ok_or("an element has no name")?;
-    let mut capabilities = Map::new();
-    for key in ["ips", "mac", "bandwidth", "portMappings"] {
-        let asked = element
-            .get(key)
-            .or_else(|| element.get(format!("{key}Request")));
-        if let Some(asked) = asked.filter(|asked| !asked.is_null() && **asked != json!("")) {
-            capabilities.insert(key.to_owned(), asked.clone());
-        }
-    }
-    let ifname = element["interface"]
-        .as_str()
-        .or(element["interfaceRequest"].as_str());
-    Ok(Asked {
-        network: named(folder, name),
-        ifname: ifname.map(str::to_owned),
-        capabilities,
-    })
-}
-
-fn named(folder: &str, name: &str) -> DelegateNetwork {
-    DelegateNetwork::Named {
-        folder: folder.to_owned(),
-        name: name.to_owned(),
-    }
+    let selected = selections(value.transpose()?.flatten().unwrap_or_default())?;
+    let asked = selected.into_iter().map(|wish| Asked {
+        network: DelegateNetwork::Named {
+            folder: folder.to_owned(),
+            name: wish.name.clone(),
+        },
+        wish,
+    });
+    Ok(asked.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -231,6 +204,7 @@ mod tests {
             json!({ "ips": ["10.1.0.9"] })
         );
         assert!(read(&config("[{")).is_err() && read(&config("[{}]")).is_err());
+        assert_eq!(found[0].args, [("IP".to_owned(), "10.1.0.9".to_owned())]);
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod prev_result;
 mod refused;
 mod request;
 mod runtime;
+mod selection;
 mod static_ipam;
 pub mod testing;
 mod tuning;

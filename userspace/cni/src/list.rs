@@ -4,10 +4,14 @@
 //! and how a plugin is executed.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
 use crate::{Error, Version, json as text};
+
+/// Types of `ipam` whose results have the routes of their configuration.
+const GIVES_ROUTES: [&str; 3] = ["host-local", "static", "whereabouts"];
 
 /// A network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +97,64 @@ impl NetworkList {
             disable_gc: flag(&map, "disableGC")?,
             plugins,
         })
+    }
+
+    /// With these in `args.cni` of every plugin.
+    #[must_use]
+    pub fn with_args(mut self, args: &Map<String, Value>) -> Self {
+        if args.is_empty() {
+            return self;
+        }
+        for plugin in &mut self.plugins {
+            let own = plugin.config.entry("args").or_insert_with(|| json!({}));
+            if !own["cni"].is_object() {
+                *own = json!({ "cni": {} });
+            }
+            for (key, value) in args {
+                own["cni"][key] = value.clone();
+            }
+        }
+        self
+    }
+
+    /// With default routes by these gateways, one for each family at most, instead of what the list itself says of them.
+    /// An `ipam` gives them: it must be one that gives the routes that its configuration has.
+    pub fn with_default_routes(mut self, gateways: &[IpAddr]) -> Result<Self, Error> {
+        if gateways.is_empty() {
+            return Ok(self);
+        }
+        let refused = || Error::unsupported_field("default-route", &self.name);
+        let ipams = self
+            .plugins
+            .iter_mut()
+            .filter_map(|plugin| plugin.config.get_mut("ipam"));
+        let mut giving = ipams.filter(|ipam| {
+            let kind = ipam["type"].as_str().unwrap_or_default();
+            GIVES_ROUTES.contains(&kind)
+        });
+        let Some(Value::Object(ipam)) = giving.next() else {
+            return Err(
+                refused().with_details("no ipam of the network gives routes that it is told")
+            );
+        };
+        let routes = ipam.get("routes").and_then(Value::as_array);
+        let kept = routes.into_iter().flatten();
+        let kept = kept.filter(|route| {
+            !["0.0.0.0/0", "::/0"]
+                .map(Some)
+                .contains(&route["dst"].as_str())
+        });
+        let default = gateways.iter().map(|gateway| {
+            let dst = if gateway.is_ipv4() {
+                "0.0.0.0/0"
+            } else {
+                "::/0"
+            };
+            json!({ "dst": dst, "gw": gateway.to_string() })
+        });
+        let routes = kept.cloned().chain(default).collect();
+        ipam.insert("routes".to_owned(), Value::Array(routes));
+        Ok(self)
     }
 
     /// What a plugin of the list is handed: its own configuration with the list's name and version, the result of the one
@@ -260,6 +322,26 @@ mod tests {
         assert_eq!(second["runtimeConfig"], json!({ "portMappings": [1] }));
         assert_eq!(second["prevResult"], result);
         assert!(second["x"].is_null() && second.get("capabilities").is_some());
+    }
+
+    /// BEHAVIOURS C14
+    #[test]
+    fn a_pods_wishes_become_arguments_and_routes_of_the_list() {
+        let list = NetworkList::parse(FileKind::List, LIST).unwrap();
+        let args = json!({ "a": 1 });
+        let adapted = list.clone().with_args(args.as_object().unwrap());
+        let gateways = ["10.1.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        let adapted = adapted.with_default_routes(&gateways).unwrap();
+        let config = adapted.config_for(&adapted.plugins[0], None, &Map::new());
+        let config: Value = serde_json::from_str(&config).unwrap();
+        assert_eq!(config["args"]["cni"]["a"], 1);
+        let routes =
+            json!([{ "dst": "0.0.0.0/0", "gw": "10.1.0.1" }, { "dst": "::/0", "gw": "fd00::1" }]);
+        assert_eq!(config["ipam"]["routes"], routes);
+        assert_eq!(list.clone().with_default_routes(&[]).unwrap(), list);
+        let none = r#"{"name":"n","type":"macvlan","ipam":{"type":"dhcp"}}"#;
+        let none = NetworkList::parse(FileKind::Single, none).unwrap();
+        assert_eq!(none.with_default_routes(&gateways).unwrap_err().code, 2);
     }
 
     /// BEHAVIOURS S12

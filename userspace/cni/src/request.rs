@@ -2,6 +2,7 @@
 //! nothing else. Refuses to know what is attached.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use model::{AttachmentKey, ContainerId, IfName, NetnsPath, NetworkName};
 
@@ -12,6 +13,7 @@ use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
 use crate::{
     ChainedRequest, Error, ForeignLease, PassedResult, Plugin, PrevResult, Version, Wishes,
+    selection,
 };
 
 /// A request that is well-formed. VERSION is none: it reads no configuration, see [`crate::version_report`].
@@ -46,6 +48,8 @@ pub struct AddRequest {
     pub wishes: Wishes,
     /// What plugins before us made.
     pub passed: Option<PassedResult>,
+    /// Gateways of further networks of the pod by which its default routes go: those of their families are not ours.
+    pub default_gateways: Vec<IpAddr>,
     /// What the `ipam` plugin of somebody else's gave. An ADD without makes the link that it may need for that.
     pub lease: Option<ForeignLease>,
 }
@@ -160,6 +164,10 @@ impl Request {
             Command::Add => {
                 let mut request = add(environment, &config, header)?;
                 request.passed = PassedResult::of(text, request.config.header.version)?;
+                if plugin == Plugin::Viaduct {
+                    let annotations = &request.wishes.annotations;
+                    request.default_gateways = selection::default_gateways(annotations)?;
+                }
                 Ok(Self::Add(Box::new(request)))
             }
             Command::Del => Ok(Self::Del(DelRequest {
@@ -196,6 +204,7 @@ fn add(
         config: Config::read(config, header)?,
         wishes: Wishes::read(config, Args::parse(&environment.args)?)?,
         passed: None,
+        default_gateways: Vec::new(),
         lease: None,
     })
 }

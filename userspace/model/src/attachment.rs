@@ -117,6 +117,8 @@ pub struct Requested {
     /// The address that others gave last from each range set, by its index: the search goes on behind it where nothing is
     /// on record.
     pub last_reserved: BTreeMap<usize, IpAddr>,
+    /// Gateways of other networks of the pod by which its default routes go: those of their families are not ours.
+    pub default_gateways: Vec<IpAddr>,
     /// Whether another plugin gives the addresses, later: the interface is made without.
     pub awaits_addresses: bool,
 }

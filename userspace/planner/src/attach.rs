@@ -111,7 +111,8 @@ pub(crate) fn decide(
     };
     // The sort is stable: IPv4 first (BEHAVIOURS K24), each family in the order of its range sets.
     addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
-    let wanted = wanted_routes(intent, &netns, &addresses, context.records);
+    let mut wanted = wanted_routes(intent, &netns, &addresses, context.records);
+    wanted.retain(|route| !is_led_elsewhere(intent, route));
     let mut port = network.options.port.clone();
     // What is the pod's own is not known where it has no address of ours.
     port.trusted |= addresses.is_empty();
@@ -217,6 +218,15 @@ fn wanted_routes(
     };
     let named = network.routes.iter().copied();
     named.chain(destinations.filter_map(default)).collect()
+}
+
+/// Whether it is a default route that the pod wants by another of its networks.
+fn is_led_elsewhere(intent: &Intent, route: &Route) -> bool {
+    let destination = route.destination;
+    let mut elsewhere = intent.requested.default_gateways.iter();
+    destination.prefix_len() == 0
+        && route.options.table.is_none()
+        && elsewhere.any(|gateway| gateway.is_ipv4() == destination.is_ipv4())
 }
 
 /// The mappings without repetitions, once it is certain that each port of the node is this pod's alone. A wildcard

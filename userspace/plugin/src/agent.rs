@@ -103,6 +103,15 @@ fn spool(
     Ok(String::new())
 }
 
+/// Whether the agent sees the interface in the namespace.
+pub(crate) fn has_interface(header: &Header, netns: &str, ifname: &str) -> bool {
+    let socket = header.socket.as_deref();
+    let client = Client::new(socket.unwrap_or(Path::new(api::DEFAULT_SOCKET)));
+    let asked = client.post(api::path::INSIDE, &api::Inside { netns, ifname });
+    let found = asked.and_then(|reply| reply.decode::<api::Found>());
+    found.is_ok_and(|found| found.exists)
+}
+
 /// The runtime's span (libcni hands it on), so that the agent's log can be found by it; nothing that is not one.
 fn traceparent() -> String {
     let text = std::env::var("TRACEPARENT").unwrap_or_default();

@@ -13,6 +13,11 @@ use invoke::{Attachment, Invoker, Patience, find_network};
 use model::IfName;
 use serde_json::{Map, Value, json};
 
+use crate::agent;
+
+/// Plugins that do not know an argument fail without it.
+const IGNORE: &str = "IgnoreUnknown";
+
 /// Executes the command for what is ours by `own`, and for the delegates around it.
 pub(crate) fn around(
     environment: &Environment,
@@ -23,6 +28,7 @@ pub(crate) fn around(
     let found = Delegates::of(environment, header, config)?;
     match environment.command {
         Command::Add if !found.networks.is_empty() => {
+            found.refuse_taken_names(environment, header)?;
             let result = own(Command::Add)?;
             if let Err(error) = found.add() {
                 // What is ours goes last, as it came first; the delegate's failure is what counts.
@@ -128,6 +134,21 @@ impl Delegates {
         Err(Error::internal(failures.join("; ")))
     }
 
+    /// Not every plugin notices that its interface is there already. An agent that cannot say, or is not there, is no
+    /// reason to refuse: the ADD that follows tells.
+    fn refuse_taken_names(&self, environment: &Environment, header: &Header) -> Result<(), Error> {
+        for (list, attachment) in &self.networks {
+            let ifname = attachment.ifname.as_str();
+            if agent::has_interface(header, &environment.netns, ifname) {
+                return Err(Error::taken(format!(
+                    "network {}: interface {ifname} already exists in network namespace {}",
+                    list.name, environment.netns
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn save(&self) -> Result<(), Error> {
         let entries = self.networks.iter().map(|(list, attachment)| {
             json!({
@@ -147,7 +168,7 @@ impl Delegates {
     }
 
     fn recall(&self, environment: &Environment) -> Result<Vec<(NetworkList, Attachment)>, Error> {
-        let text = fs::read_to_string(&self.saved);
+        let text = small_files::read(&self.saved);
         let text = text.map_err(|error| self.failed("read", error.kind()))?;
         let entries: Vec<Value> = serde_json::from_str(&text)
             .map_err(|error| Error::decode(format!("{}: {error}", self.saved.display())))?;
@@ -159,7 +180,14 @@ impl Delegates {
             let wishes = entry["capabilities"].as_object().cloned();
             let id = environment.container_id.as_str();
             let attachment = attachment(environment, ifname, wishes.unwrap_or_default(), id)?;
-            Ok((list, attachment))
+            let args = entry["args"].as_array().into_iter().flatten();
+            let args = args.filter_map(|pair| {
+                let text = |at: usize| pair[at].as_str().map(str::to_owned);
+                Some((text(0)?, text(1)?))
+            });
+            // A DEL may come without those of its ADD.
+            let args = args.collect();
+            Ok((list, Attachment { args, ..attachment }))
         });
         recalled.collect()
     }
@@ -201,8 +229,16 @@ fn with_names(
         DelegateNetwork::Named { folder, name } => find_network(Path::new(folder), name)?,
     };
     let wishes = delegate.capabilities.clone();
-    let attachment = attachment(environment, delegate.ifname.clone(), wishes, id)?;
-    Ok((list, attachment))
+    let mut attachment = attachment(environment, delegate.ifname.clone(), wishes, id)?;
+    let own = &delegate.args;
+    attachment
+        .args
+        .retain(|(key, _)| own.iter().all(|(other, _)| other != key));
+    if !own.is_empty() && attachment.args.iter().all(|(key, _)| key != IGNORE) {
+        attachment.args.push((IGNORE.to_owned(), "1".to_owned()));
+    }
+    attachment.args.extend(own.iter().cloned());
+    Ok((delegate.adapt(list)?, attachment))
 }
 
 fn attachment(

@@ -252,3 +252,55 @@ fn requests_are_counted_and_timed_by_operation() {
         }
     }
 }
+
+/// The path is the configuration's: whatever it names, the agent lives.
+#[test]
+fn a_resolver_file_without_an_end_is_refused() {
+    let agent = Agent::start(&FLAGS);
+    agent.fake.add_netns("/run/netns/c1");
+    let mut config = kept(&agent.directory.path().join("leases"));
+    config["ipam"]["resolvConf"] = json!("/dev/zero");
+    let error = agent.cni_as("bridge", CniVerb::Add, "c1", &config);
+    let error = error.unwrap_err();
+    assert_eq!(error.code, 5);
+    assert!(error.message.contains("resolvConf"), "{error}");
+    assert!(attached(&agent).is_empty());
+}
+
+/// BEHAVIOURS C14: not every plugin notices that its interface is there already.
+#[test]
+fn the_agent_tells_which_interfaces_are_in_a_namespace() {
+    let agent = Agent::start(&FLAGS);
+    agent.add("c1").unwrap();
+    let exists = |ifname: &str| {
+        let asked = api::Inside {
+            netns: "/run/netns/c1",
+            ifname,
+        };
+        let reply = agent.client.post(path::INSIDE, &asked).unwrap();
+        reply.decode::<api::Found>().map(|found| found.exists)
+    };
+    assert!(exists("eth0").unwrap());
+    assert!(!exists("net1").unwrap());
+    assert!(exists("not a name").is_err());
+}
+
+/// BEHAVIOURS C14: Multus' `default-route`.
+#[test]
+fn a_default_route_by_a_further_network_is_not_ours() {
+    let agent = Agent::start(&FLAGS);
+    let networks = json!([{ "name": "extra", "default-route": ["10.8.0.1"] }]).to_string();
+    let mut config = config();
+    config["runtimeConfig"]["io.kubernetes.cri.pod-annotations"] =
+        json!({ "k8s.v1.cni.cncf.io/networks": networks });
+    agent.fake.add_netns("/run/netns/c1");
+    let result = agent.cni(CniVerb::Add, "c1", &config).unwrap();
+    let result: Value = serde_json::from_str(&result).unwrap();
+    let routes = result["routes"].to_string();
+    assert!(
+        !routes.contains("0.0.0.0/0") && routes.contains("::/0"),
+        "{routes}"
+    );
+    config["prevResult"] = result;
+    agent.cni(CniVerb::Check, "c1", &config).unwrap();
+}

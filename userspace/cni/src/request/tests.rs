@@ -111,7 +111,7 @@ fn what_multus_sends_is_understood_and_the_configuration_beats_the_arguments() {
             .iter()
             .map(|wish| wish.address)
             .collect::<Vec<_>>(),
-        [std::net::IpAddr::from([10, 56, 217, 8])]
+        [IpAddr::from([10, 56, 217, 8])]
     );
     assert_eq!(add.wishes.mac.unwrap().to_string(), "02:00:00:00:00:08");
 }

@@ -64,6 +64,10 @@ fn a_network_gives_the_default_route_of_each_family_present_where_it_is_told_to(
             .collect()
     };
     assert_eq!(routes(&wish), ["0.0.0.0/0 10.1.0.1", "::/0 fd00:1::1"]);
+    // Another network of the pod has the one of its family (BEHAVIOURS C14).
+    wish.requested.default_gateways = vec![parse("10.8.0.1")];
+    assert_eq!(routes(&wish), ["::/0 fd00:1::1"]);
+    wish.requested.default_gateways.clear();
     wish.network.ranges.remove(0);
     assert_eq!(routes(&wish), ["::/0 fd00:1::1"]);
     wish.network.default_route = false;
