@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::plan::Plan;
 use crate::promise::Promise;
 use crate::row::Row;
-use crate::{add, bulk, connect, datagrams, flows, memory, pair, path, shaping, turns};
+use crate::{add, bulk, connect, datagrams, flows, memory, pair, path, shaping, start, turns};
 
 /// Measurements that belong together.
 pub(crate) struct Family {
@@ -71,6 +71,13 @@ pub(crate) const FAMILIES: &[Family] = &[
         usual: true,
         measure: add::measure,
         promises: add::PROMISES,
+    },
+    Family {
+        name: "start",
+        about: "how long the plugin itself takes, without an agent",
+        usual: true,
+        measure: start::measure,
+        promises: &[],
     },
     Family {
         name: "memory",
