@@ -1,11 +1,11 @@
 //! Limits of pods: what arrives in the other namespace, counted where the limit is so slow that time hardly matters,
 //! and measured over seconds only where a rate is the promise.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, ping, until};
+use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, ping, skipped, until};
 use serde_json::{Value, json};
 
 const PORT: u16 = 7000;
@@ -299,7 +299,62 @@ fn a_limit_changes_while_the_pod_runs_and_is_remembered() -> Result<()> {
         ensure!(agent.put(&path, body).is_err(), "{body}");
     }
     ensure!(shown(&agent, &pod)?["egress"].is_null());
-    pod.check()?.success()
+    pod.check()?.success()?;
+
+    // The only interface needs no name.
+    let path = format!("/v1/attachments/{}/bandwidth", pod.id());
+    let now = agent.put(&path, r#"{"egress": "3M"}"#)?;
+    ensure!(
+        now == json!({"ingress": "2000000", "egress": "3000000"}),
+        "{now}"
+    );
+    let views: Value = serde_json::from_str(&agent.ctl(&format!("inspect {}", pod.id()))?)?;
+    ensure!(
+        views[0]["bandwidth"]["egress"]["rate"] == 3_000_000,
+        "{views}"
+    );
+    let top = agent.ctl("top --once")?;
+    ensure!(top.contains("egress   3.0M"), "{top}");
+    Ok(())
+}
+
+/// What a TCP socket of the pod, in a container's cgroup, is told by getsockopt: bytes per second.
+const ASK_PACE: &str = "\
+import os, socket, sys
+open(os.path.join(sys.argv[1], 'cgroup.procs'), 'w').write('0')
+stream = socket.create_connection((sys.argv[2], int(sys.argv[3])), 3)
+print(stream.getsockopt(socket.SOL_SOCKET, 47) & 0xffffffff)";
+
+/// The other half of enforcing: a socket that sends no faster loses nothing to the bucket.
+#[test]
+fn a_socket_of_the_pod_is_told_the_pace_of_its_limit() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let Some(cgroup) = agent.cgroup().map(|path| path.display().to_string()) else {
+        skipped("no cgroup2");
+        return Ok(());
+    };
+    if agent.get("/v1/status")?["shaper"]["paces"] != true {
+        skipped("sockets cannot be paced");
+        return Ok(());
+    }
+    let pod = limited(&sandbox, "pod", 0, 8_000_000)?;
+    let other = limited(&sandbox, "other", 0, 0)?;
+    for (number, world) in WORLD.into_iter().enumerate() {
+        let listener = sandbox.world.run(|| TcpListener::bind(at(world)))?;
+        let pace = |machine: &Machine| -> Result<u64> {
+            let (address, port) = (world.to_string(), PORT.to_string());
+            let words = ["python3", "-c", ASK_PACE, &cgroup, &address, &port];
+            Ok(machine.call_words(&words)?.trim().parse()?)
+        };
+        // As much payload as the limit leaves with headers of this family.
+        ensure!(pace(&pod.machine)? == [960_000, 950_000][number]);
+        ensure!(
+            pace(&other.machine)? >= u64::from(u32::MAX),
+            "nothing is limited"
+        );
+        drop(listener);
+    }
+    Ok(())
 }
 
 /// Bits per second that arrive over two seconds of twice the rate, once the burst is gone.
