@@ -16,7 +16,7 @@ pub(crate) fn load() -> Result<Metadata> {
 }
 
 /// The feature behind which a package keeps the tests that need root.
-const ROOT_TESTS: &str = "root-tests";
+pub(crate) const ROOT_TESTS: &str = "root-tests";
 
 /// The features that bring every test that needs root, as cargo wants them.
 pub(crate) fn root_features(metadata: &Metadata) -> String {

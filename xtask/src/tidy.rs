@@ -2,6 +2,7 @@
 
 mod docs;
 mod edges;
+mod gates;
 mod licences;
 mod source;
 
@@ -13,6 +14,7 @@ use crate::metadata;
 pub(crate) fn run() -> Result<()> {
     let metadata = metadata::load()?;
     let mut offences = edges::offences(&metadata);
+    offences.extend(gates::offences(&metadata));
     offences.extend(licences::offences(&metadata));
     offences.extend(source::offences()?);
     offences.extend(docs::offences()?);
