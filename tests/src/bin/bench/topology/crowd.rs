@@ -15,16 +15,18 @@ use super::{POD_CIDR, Reference, Viaduct};
 
 /// The first port of the crowd; measured pods publish lower ones.
 const FIRST: u16 = 20_000;
-/// Ports that one pod of Viaduct's crowd publishes.
-const EACH: usize = 100;
+/// Pods of Viaduct's crowd, among whom the ports are shared out: as many whether there are ten ports or ten thousand,
+/// so that it is seen what ports cost, and not what pods do.
+const PODS: u16 = 100;
 
-/// Pods of Viaduct that publish `count` ports in all, which stay for as long as they are held.
+/// Pods of Viaduct that publish `count` ports in all, which stay for as long as they are held; none for no port.
 pub(super) fn viaduct(node: &Viaduct, count: u16) -> Result<Vec<Pod>> {
-    let ports: Vec<_> = (FIRST..FIRST + count).map(mapping).collect();
-    let shares = ports.chunks(EACH).enumerate();
-    let pods = shares.map(|(number, share)| {
+    let numbers = 0..if count == 0 { 0 } else { PODS };
+    let pods = numbers.map(|number| {
+        let share = (number..count).step_by(usize::from(PODS));
+        let ports: Vec<_> = share.map(|port| mapping(FIRST + port)).collect();
         let mut pod = node.sandbox.pod(&format!("crowd-{number}"))?;
-        pod.add_with(Config::new("1.1.0").map_ports(share))?;
+        pod.add_with(Config::new("1.1.0").map_ports(&ports))?;
         Ok(pod)
     });
     pods.collect()
