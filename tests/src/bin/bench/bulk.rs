@@ -79,7 +79,7 @@ impl Pair {
 }
 
 /// Nanoseconds that all CPUs together were not idle.
-pub(crate) fn busy() -> Result<f64> {
+fn busy() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().context("no total")?;
     let ticks: Vec<f64> = line

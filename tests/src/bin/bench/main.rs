@@ -19,6 +19,7 @@ mod promise;
 mod report;
 mod row;
 mod shaping;
+mod spare;
 mod start;
 mod statistics;
 mod topology;

@@ -15,7 +15,19 @@ use nix::unistd::{Pid, gettid};
 pub(crate) fn alone_on<T: Send>(cpu: usize, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     on_thread(|| {
         pin(cpu)?;
-        first_come()?;
+        schedule(["--fifo", "--pid", "1"])?;
+        body()
+    })
+}
+
+/// Runs `body` on a thread that has this CPU when nobody else wants it.
+pub(crate) fn behind_all<T: Send>(
+    cpu: usize,
+    body: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    on_thread(|| {
+        pin(cpu)?;
+        schedule(["--idle", "--pid", "0"])?;
         body()
     })
 }
@@ -47,15 +59,16 @@ fn on_thread<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Puts the calling thread before all ordinary ones.
+/// Lets the calling thread come before or after others, in the words of `chrt`.
 #[expect(
     clippy::disallowed_methods,
     reason = "the system call for this is not offered by any safe function"
 )]
-fn first_come() -> Result<()> {
+fn schedule(words: [&str; 3]) -> Result<()> {
     let own = gettid().to_string();
     let output = std::process::Command::new("chrt")
-        .args(["--fifo", "--pid", "1", &own])
+        .args(words)
+        .arg(&own)
         .output()
         .context("cannot run chrt")?;
     let said = String::from_utf8_lossy(&output.stderr);

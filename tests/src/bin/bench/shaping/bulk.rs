@@ -5,9 +5,9 @@ use e2e::{Iperf, Machine, Throughput, WORLD, measure_in};
 
 use super::site::{PLACEHOLDER_RATE, Site};
 use super::{Direction, MBIT, Way, ways};
-use crate::bulk::busy;
 use crate::plan::Plan;
 use crate::row::{Row, Rows};
+use crate::spare;
 
 const PORT: u16 = 5201;
 /// Seconds in which TCP finds its rate, and bursts are used up.
@@ -81,11 +81,9 @@ fn tcp(
     let seconds: u32 = plan.pick(4, 10);
     let options = format!("-C cubic -P {flows} -O {WARM} -t {seconds}");
     plan.interleave(&name, plan.pick(1, 3), sites, |site| {
-        let before = busy()?;
-        let got = transfer(site, way)?
-            .run(&options)
+        let transfer = transfer(site, way)?;
+        let (got, spent) = spare::watch(|| transfer.run(&options))
             .with_context(|| format!("{name} through {}", site.system()))?;
-        let spent = (busy()? - before) / 1e9;
         let share = Row::new(&name, site.system(), OF_THE_RATE).higher();
         rows.push(share.within(0.95, 1.02), part(got, way.rate));
         #[expect(clippy::cast_precision_loss, reason = "counts are small")]
@@ -97,7 +95,7 @@ fn tcp(
         if way.rate >= LEAST_COST {
             let gigabits = got.bits_per_second * f64::from(seconds + WARM) / 1e9;
             let cost = Row::new(format!("{name}, CPU"), site.system(), "s per Gbit");
-            rows.push(cost, spent / gigabits);
+            rows.push(cost, spent.as_secs_f64() / gigabits);
         }
         Ok(())
     })
