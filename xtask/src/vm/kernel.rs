@@ -133,26 +133,28 @@ fn index(root: &Path, steps: &Steps) -> Result<()> {
 
 /// The newest of Debian's kernels for virtual machines in that series.
 fn newest(series: &str) -> Result<String> {
-    let pattern = format!(
-        "^linux-image-{}[.+0-9a-z-]*-cloud-",
-        series.replace('.', "[.]")
-    );
     let mut search = Command::new("apt-cache");
-    search.args(["search", "--names-only", &pattern]);
+    search.args(["search", "--names-only", "^linux-image-.*-cloud-"]);
     let found = command::output(&mut search)?;
     let names = found
         .lines()
         .filter_map(|line| line.split_whitespace().next());
-    // Not the collecting package, whose name has no more than the series.
-    let collecting = format!("linux-image-{series}-cloud-");
-    let fit = |name: &&str| {
-        !name.starts_with(&collecting) && !name.ends_with("-dbg") && !name.ends_with("-unsigned")
-    };
-    names
-        .filter(fit)
-        .max_by_key(|name| numbers(name))
+    let newest = names
+        .filter(|name| is_of(name, series))
+        .max_by_key(|name| numbers(name));
+    newest
         .map(str::to_owned)
         .with_context(|| format!("apt has no cloud kernel {series}"))
+}
+
+/// Whether a package has a kernel of the series: `linux-image-6.1.0-53-cloud-amd64` is of 6.1, and none of 6.12 is. Nor
+/// is the collecting package, whose name has no more than the series.
+fn is_of(package: &str, series: &str) -> bool {
+    let rest = package.strip_prefix("linux-image-");
+    let rest = rest.and_then(|rest| rest.strip_prefix(series));
+    rest.is_some_and(|rest| rest.starts_with('.'))
+        && !package.ends_with("-dbg")
+        && !package.ends_with("-unsigned")
 }
 
 /// What tells the newer of two names: `6.1.0-9` is older than `6.1.0-10`.
@@ -185,6 +187,20 @@ mod tests {
             in_order(list, &["pci", "virtiofs", "absent"]),
             ["c/ring.ko", "d/pci.ko", "b/fuse.ko", "a/virtiofs.ko"]
         );
+    }
+
+    #[test]
+    fn a_series_is_not_another_one_that_begins_like_it() {
+        assert!(is_of("linux-image-6.1.0-53-cloud-amd64", "6.1"));
+        assert!(is_of("linux-image-6.12.107+deb12-cloud-amd64", "6.12"));
+        for other in [
+            "linux-image-6.12.107+deb12-cloud-amd64",
+            "linux-image-6.1.0-53-cloud-amd64-dbg",
+            "linux-image-6.1.0-53-cloud-amd64-unsigned",
+            "linux-image-6.1-cloud-amd64",
+        ] {
+            assert!(!is_of(other, "6.1"), "{other}");
+        }
     }
 
     #[test]
