@@ -1,7 +1,8 @@
 //! TCP connections of pods, and those of the node with pods: told the limits on their way, so that they send no faster.
 //! Enforcing does not depend on it: it spares the packets that a bucket would drop.
 //!
-//! Asked when a connection is made, and then whenever its round-trip time is measured, for limits change.
+//! Asked when a connection is made, and then whenever its round-trip time is measured: a limit's burst is for whoever
+//! comes first, and limits change.
 
 use core::ptr;
 
@@ -15,7 +16,7 @@ use aya_ebpf::helpers;
 use aya_ebpf::macros::sock_ops;
 use aya_ebpf::programs::SockOpsContext;
 use verdict::Node as _;
-use verdict::shape::{UNPACED, pace_of, pace_with};
+use verdict::shape::{Pacing, UNPACED, pace_of, pace_with};
 
 use crate::dial::tables;
 use crate::maps::PACED;
@@ -37,14 +38,28 @@ fn pace(context: SockOpsContext) -> u32 {
     let paces = tables()
         .settings()
         .is_some_and(|settings| settings.flags & SettingsFlags::PACE != 0);
-    let rate = if paces { connection.limit() } else { UNPACED };
-    if is_new {
-        if rate == UNPACED {
-            return GO_ON;
-        }
+    // Values of this map are plain numbers.
+    // SAFETY: the helper takes the context, and what the map has stays readable until the program ends.
+    let (cookie, ours) = unsafe {
+        let cookie = helpers::bpf_get_socket_cookie(context.as_ptr());
+        (cookie, PACED.get(cookie).copied())
+    };
+    // One that has been told a pace keeps to its limits, in debt or not.
+    let pacing = if is_new || ours.is_some() {
+        Pacing::ByAll
+    } else {
+        Pacing::ByThoseInDebt
+    };
+    let rate = if paces {
+        connection.limit(pacing)
+    } else {
+        UNPACED
+    };
+    if !is_new {
+        connection.pace(&context, cookie, ours, rate);
+    } else if rate != UNPACED {
         connection.ask_again();
     }
-    connection.pace(&context, rate);
     GO_ON
 }
 
@@ -63,9 +78,9 @@ impl Connection {
 
     /// Bytes per second that the limits on the way of the connection allow.
     #[inline(always)]
-    fn limit(self) -> u32 {
+    fn limit(self, pacing: Pacing) -> u32 {
         let (local, remote) = self.ends();
-        pace_of(&tables(), &local, &remote)
+        pace_of(&mut tables(), &local, &remote, pacing)
     }
 
     /// Both addresses, the socket's own first. Everything is read whatever the family is: from two branches the compiler
@@ -103,26 +118,21 @@ impl Connection {
         }
     }
 
-    /// Lets the socket send no faster than `rate`, and than whoever owns it wants.
+    /// Lets the socket, which was told `ours` by us, send no faster than `rate`, and than whoever owns it wants.
     #[inline(always)]
-    fn pace(self, context: &SockOpsContext, rate: u32) {
+    fn pace(self, context: &SockOpsContext, cookie: u64, ours: Option<u32>, rate: u32) {
         const LEVEL: i32 = SOL_SOCKET as i32;
         const OPTION: i32 = SO_MAX_PACING_RATE as i32;
         const LENGTH: i32 = size_of::<u32>() as i32;
         let mut now = UNPACED;
-        // SAFETY: the helpers are given the context, and `LENGTH` bytes that are there.
-        let (cookie, told) = unsafe {
+        // SAFETY: the helper is given the context, and `LENGTH` bytes that are there.
+        let told = unsafe {
             let option = (&raw mut now).cast();
-            (
-                helpers::bpf_get_socket_cookie(context.as_ptr()),
-                helpers::bpf_getsockopt(context.as_ptr(), LEVEL, OPTION, option, LENGTH),
-            )
+            helpers::bpf_getsockopt(context.as_ptr(), LEVEL, OPTION, option, LENGTH)
         };
         if told != 0 {
             return;
         }
-        // SAFETY: values of this map are plain numbers that stay readable until the program ends.
-        let ours = unsafe { PACED.get(cookie) }.copied();
         let mut new = pace_with(now, ours, rate);
         if new == now {
             return;

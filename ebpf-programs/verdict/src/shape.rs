@@ -346,35 +346,53 @@ pub const fn flow_index(index: u32) -> usize {
     index as usize & (FLOWS_OF_BUCKET - 1)
 }
 
+/// Which limits a sender is paced by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pacing {
+    /// All on its way.
+    ByAll,
+    /// Those that have lent some of their burst already. Until then a sender may use it: a short answer goes at once, and
+    /// the congestion window grows large enough for large packets, which it does not on a sender that is paced.
+    ByThoseInDebt,
+}
+
 /// How many bytes of payload per second the limits on the way between two addresses allow a sender; [`UNPACED`] where
 /// there are none.
 #[inline(always)]
-pub fn pace_of<E: Node + Shaper>(node: &E, local: &Address, remote: &Address) -> u32 {
-    let own = pace_by(node, local, Direction::Egress, remote);
-    let other = pace_by(node, remote, Direction::Ingress, local);
+pub fn pace_of<E: Node + Shaper>(
+    node: &mut E,
+    local: &Address,
+    remote: &Address,
+    pacing: Pacing,
+) -> u32 {
+    let own = pace_by(node, local, Direction::Egress, remote, pacing);
+    let other = pace_by(node, remote, Direction::Ingress, local, pacing);
     if own < other { own } else { other }
 }
 
 /// What the limit of whoever has the address allows, with that peer.
 #[inline(always)]
 fn pace_by<E: Node + Shaper>(
-    node: &E,
+    node: &mut E,
     address: &Address,
     direction: Direction,
     peer: &Address,
+    pacing: Pacing,
 ) -> u32 {
     let Some(endpoint) = node.endpoint(address) else {
         return UNPACED;
     };
-    let Some(limit) = node.limit(endpoint.pod, direction) else {
-        return UNPACED;
+    let pod = endpoint.pod;
+    let limit = match node.limit(pod, direction) {
+        Some(limit) if limit.price != 0 => *limit,
+        _ => return UNPACED,
     };
     let rate = limit.rate;
-    if limit.price == 0 {
+    let only = limit.flags & LimitFlags::ONLY_PEERS != 0;
+    if limit.flags != 0 && node.is_peer(pod, limit.generation, peer) != only {
         return UNPACED;
     }
-    let only = limit.flags & LimitFlags::ONLY_PEERS != 0;
-    if limit.flags != 0 && node.is_peer(endpoint.pod, limit.generation, peer) != only {
+    if pacing == Pacing::ByThoseInDebt && !is_in_debt(node, pod, direction, &limit) {
         return UNPACED;
     }
     // Headers are counted, and a socket does not know them: of 1500 bytes 1448 are payload, or 1428.
@@ -386,6 +404,16 @@ fn pace_by<E: Node + Shaper>(
         1
     } else {
         (bytes & 0xffff_ffff) as u32
+    }
+}
+
+/// Whether an eighth of the burst is owed: half of what is owed when packets are marked.
+#[inline(always)]
+fn is_in_debt<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) -> bool {
+    let now = node.clock().saturating_mul(TICKS);
+    match node.bucket(pod, direction) {
+        Some(bucket) => within(bucket.paid_at(), now, most(limit)) - now > limit.mark / 2,
+        None => false,
     }
 }
 

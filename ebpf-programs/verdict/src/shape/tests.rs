@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::thread;
 
-use abi::{Direction, DropReason, Limit, LimitFlags, Peer, TICKS};
+use abi::{Address, Direction, DropReason, Limit, LimitFlags, Peer, TICKS};
 use proptest::prelude::*;
 
-use super::{Bucket as _, HUGE, Passage, UNPACED, admit, pace_of, pace_with};
+use super::{Bucket as _, HUGE, Pacing, Passage, UNPACED, admit, pace_of, pace_with};
 use crate::outcome::Verdict;
 use crate::simulator::example::{INTERFACE, POD, mac, pod, remote, world};
 use crate::simulator::frame::{Body, Frame};
-use crate::simulator::{Place, SharedBucket, Simulator};
+use crate::simulator::{Place, SharedBucket, Simulator, World};
 
 const SECOND: u64 = 1_000_000_000 * TICKS;
 const START: u64 = 1_000 * SECOND;
@@ -327,21 +327,60 @@ fn packets_beyond_a_quarter_of_the_burst_are_marked_and_told_when_to_depart() {
     );
 }
 
+fn pace_between(world: &mut World, from: &Address, to: &Address) -> u32 {
+    pace_of(world, from, to, Pacing::ByAll)
+}
+
+/// A short answer goes at once; what would be dropped later, if nobody said anything, is paced.
+#[test]
+fn a_sender_may_use_the_burst_before_it_is_paced() {
+    let (slow, from, to) = (limit(8_000_000), pod()[0], remote()[0]);
+    let mut node = limited(Direction::Egress, 8_000_000);
+    let eighth = slow.burst / 8;
+    let mut sent = 0;
+    while pace_of(&mut node.world, &from, &to, Pacing::ByThoseInDebt) == UNPACED {
+        let packet = frame(0);
+        sent += u64::try_from(packet.len() - 14).unwrap();
+        node.run(Place::FromPod, INTERFACE, &packet);
+        assert!(
+            sent < slow.burst,
+            "it must be paced before the burst is spent"
+        );
+    }
+    assert!(
+        (eighth..eighth + 1_500).contains(&sent),
+        "{sent} of {eighth}"
+    );
+    assert_eq!(
+        pace_of(&mut node.world, &from, &to, Pacing::ByThoseInDebt),
+        960_000
+    );
+    node.world.clock += 1_000_000_000;
+    assert_eq!(
+        pace_of(&mut node.world, &from, &to, Pacing::ByThoseInDebt),
+        UNPACED
+    );
+    assert_eq!(pace_of(&mut node.world, &from, &to, Pacing::ByAll), 960_000);
+}
+
 #[test]
 fn a_sender_is_paced_by_the_tighter_limit_on_its_way() {
     let mut world = world();
     let peer = crate::simulator::example::other_pod();
-    assert_eq!(pace_of(&world, &pod()[0], &peer[0]), UNPACED);
+    assert_eq!(pace_between(&mut world, &pod()[0], &peer[0]), UNPACED);
     world.limit(POD, Direction::Egress, limit(80_000_000));
     let slower = limit(8_000_000);
     let other = crate::simulator::example::OTHER_POD;
     world.limit(other, Direction::Ingress, slower);
-    assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), 9_600_000);
-    assert_eq!(pace_of(&world, &pod()[0], &peer[0]), 960_000);
-    assert_eq!(pace_of(&world, &pod()[1], &peer[1]), 950_000);
-    assert_eq!(pace_of(&world, &peer[0], &pod()[0]), UNPACED);
+    assert_eq!(pace_between(&mut world, &pod()[0], &remote()[0]), 9_600_000);
+    assert_eq!(pace_between(&mut world, &pod()[0], &peer[0]), 960_000);
+    assert_eq!(pace_between(&mut world, &pod()[1], &peer[1]), 950_000);
+    assert_eq!(pace_between(&mut world, &peer[0], &pod()[0]), UNPACED);
     world.limit(POD, Direction::Egress, limit(1_000_000_000_000));
-    assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), UNPACED - 1);
+    assert_eq!(
+        pace_between(&mut world, &pod()[0], &remote()[0]),
+        UNPACED - 1
+    );
 }
 
 /// BEHAVIOURS R16: the other end's address decides, in both families and directions.
@@ -400,13 +439,13 @@ fn a_sender_is_paced_only_for_peers_that_its_limit_is_for() {
         ..limit(8_000_000)
     };
     world.limit(POD, Direction::Egress, only);
-    assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), UNPACED);
+    assert_eq!(pace_between(&mut world, &pod()[0], &remote()[0]), UNPACED);
     let peer = Peer {
         pod: POD,
         address: remote()[0],
     };
     world.peers.insert((peer, Peer::BITS), 1);
-    assert_eq!(pace_of(&world, &pod()[0], &remote()[0]), 960_000);
+    assert_eq!(pace_between(&mut world, &pod()[0], &remote()[0]), 960_000);
 }
 
 /// What an application wants for itself is kept, and what we told it changes with the limit.
