@@ -80,6 +80,10 @@ fn tcp(
     let name = format!("{way}, {flows} flow{plural}{place}");
     let seconds: u32 = plan.pick(4, 10);
     let options = format!("-C cubic -P {flows} -O {WARM} -t {seconds}");
+    let idle = match way.rate {
+        LEAST_COST.. => spare::idle()?,
+        _ => 0.0,
+    };
     plan.interleave(&name, plan.pick(1, 3), sites, |site| {
         let transfer = transfer(site, way)?;
         let (got, spent) = spare::watch(|| transfer.run(&options))
@@ -93,9 +97,10 @@ fn tcp(
             again,
         );
         if way.rate >= LEAST_COST {
-            let gigabits = got.bits_per_second * f64::from(seconds + WARM) / 1e9;
+            let span = f64::from(seconds + WARM);
+            let own = spent.as_secs_f64() - idle * span;
             let cost = Row::new(format!("{name}, CPU"), site.system(), "s per Gbit");
-            rows.push(cost, spent.as_secs_f64() / gigabits);
+            rows.push(cost, own / (got.bits_per_second * span / 1e9));
         }
         Ok(())
     })
