@@ -1,11 +1,14 @@
 //! Sysctls below `/proc/sys`, of the namespace that the calling thread is in.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use planner::SysctlKey;
 
+/// Long enough for nearly every value: the kernel clears as much memory as it is asked for, whatever it has to say.
+const USUAL: usize = 4 << 10;
 /// Longest value that is read. Sets of ports are the longest: every other one of 65536 takes 192 KiB.
 const LONGEST: usize = 256 << 10;
 
@@ -13,16 +16,25 @@ const LONGEST: usize = 256 << 10;
 ///
 /// Read at once: of a set of ports the kernel gives as much as fits into the first read, and nothing behind that.
 pub(crate) fn read(key: &SysctlKey) -> io::Result<Option<String>> {
-    let mut file = match File::open(path(key)?) {
+    let file = match File::open(path(key)?) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut buffer = vec![0; LONGEST];
-    let length = file.read(&mut buffer)?;
-    buffer.truncate(length);
-    let text = String::from_utf8(buffer).map_err(io::Error::other)?;
+    let mut value = first(&file, USUAL)?;
+    if value.len() == USUAL {
+        value = first(&file, LONGEST)?;
+    }
+    let text = String::from_utf8(value).map_err(io::Error::other)?;
     Ok(Some(text.trim_end().to_owned()))
+}
+
+/// What one read from the beginning gives.
+fn first(file: &File, most: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; most];
+    let length = file.read_at(&mut buffer, 0)?;
+    buffer.truncate(length);
+    Ok(buffer)
 }
 
 /// Writes a value, unless it is that already: writing `forwarding` again would reset what depends on it.
