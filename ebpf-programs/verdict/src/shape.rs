@@ -14,7 +14,6 @@
 
 use abi::{Address, Direction, DropReason, FLOWS_OF_BUCKET, Limit, LimitFlags, Shaped, TICKS};
 
-use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
@@ -39,9 +38,6 @@ const FLOW_UNIT: u32 = 14;
 const HUGE: u32 = 512 << 10;
 /// Packets that have less to wait than this depart at once: timers are not for that.
 const AT_ONCE: u64 = 5 * MILLISECOND;
-
-/// What a socket is told that nobody paces.
-pub const UNPACED: u32 = u32::MAX;
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -346,88 +342,6 @@ pub const fn flow_index(index: u32) -> usize {
     index as usize & (FLOWS_OF_BUCKET - 1)
 }
 
-/// Which limits a sender is paced by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pacing {
-    /// All on its way.
-    ByAll,
-    /// Those that have lent some of their burst already. Until then a sender may use it: a short answer goes at once, and
-    /// the congestion window grows large enough for large packets, which it does not on a sender that is paced.
-    ByThoseInDebt,
-}
-
-/// How many bytes of payload per second the limits on the way between two addresses allow a sender; [`UNPACED`] where
-/// there are none.
-#[inline(always)]
-pub fn pace_of<E: Node + Shaper>(
-    node: &mut E,
-    local: &Address,
-    remote: &Address,
-    pacing: Pacing,
-) -> u32 {
-    let own = pace_by(node, local, Direction::Egress, remote, pacing);
-    let other = pace_by(node, remote, Direction::Ingress, local, pacing);
-    if own < other { own } else { other }
-}
-
-/// What the limit of whoever has the address allows, with that peer.
-#[inline(always)]
-fn pace_by<E: Node + Shaper>(
-    node: &mut E,
-    address: &Address,
-    direction: Direction,
-    peer: &Address,
-    pacing: Pacing,
-) -> u32 {
-    let Some(endpoint) = node.endpoint(address) else {
-        return UNPACED;
-    };
-    let pod = endpoint.pod;
-    let limit = match node.limit(pod, direction) {
-        Some(limit) if limit.price != 0 => *limit,
-        _ => return UNPACED,
-    };
-    let rate = limit.rate;
-    let only = limit.flags & LimitFlags::ONLY_PEERS != 0;
-    if limit.flags != 0 && node.is_peer(pod, limit.generation, peer) != only {
-        return UNPACED;
-    }
-    if pacing == Pacing::ByThoseInDebt && !is_in_debt(node, pod, direction, &limit) {
-        return UNPACED;
-    }
-    // Headers are counted, and a socket does not know them: of 1500 bytes 1448 are payload, or 1428.
-    let percent = if address.is_v4() { 96 } else { 95 };
-    let bytes = rate / 800 * percent;
-    if bytes >= u64::from(UNPACED) {
-        UNPACED - 1
-    } else if bytes == 0 {
-        1
-    } else {
-        (bytes & 0xffff_ffff) as u32
-    }
-}
-
-/// Whether an eighth of the burst is owed: half of what is owed when packets are marked.
-#[inline(always)]
-fn is_in_debt<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) -> bool {
-    let now = node.clock().saturating_mul(TICKS);
-    match node.bucket(pod, direction) {
-        Some(bucket) => within(bucket.paid_at(), now, most(limit)) - now > limit.mark / 2,
-        None => false,
-    }
-}
-
-/// The pace of a socket that has `now`, was told `ours` by us, and is to send no faster than `limit`. A pace that is not
-/// ours is its owner's wish.
-#[inline(always)]
-pub const fn pace_with(now: u32, ours: Option<u32>, limit: u32) -> u32 {
-    let wish = match ours {
-        Some(ours) if ours == now => UNPACED,
-        _ => now,
-    };
-    if limit < wish { limit } else { wish }
-}
-
 /// Bytes of the packet from the IP header on, as many as there will be on a wire: each part that it is cut into has
 /// headers of its own.
 #[inline(always)]
@@ -478,6 +392,10 @@ fn headers<P: Packet>(packet: &P) -> u32 {
         None => l4,
     }
 }
+
+mod pace;
+
+pub use pace::{Pacing, UNPACED, pace_of, pace_with};
 
 #[cfg(test)]
 mod tests;
