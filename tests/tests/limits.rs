@@ -96,10 +96,7 @@ fn how_much_passes_now_is_shown_against_the_limit() -> Result<()> {
         seen
     });
     seen?;
-    until(
-        "nothing passes any more",
-        || Ok((now()? == 0).then_some(())),
-    )
+    until("nothing passes any more", quiet)
 }
 
 /// Datagrams of one burst: none is refused, and at the rate they take half a second.

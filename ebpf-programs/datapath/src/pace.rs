@@ -38,8 +38,7 @@ fn pace(context: SockOpsContext) -> u32 {
     let paces = tables()
         .settings()
         .is_some_and(|settings| settings.flags & SettingsFlags::PACE != 0);
-    // Values of this map are plain numbers.
-    // SAFETY: the helper takes the context, and what the map has stays readable until the program ends.
+    // SAFETY: the helper takes the context; values of the map are plain numbers that stay readable until the program ends.
     let (cookie, ours) = unsafe {
         let cookie = helpers::bpf_get_socket_cookie(context.as_ptr());
         (cookie, PACED.get(cookie).copied())

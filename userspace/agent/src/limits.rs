@@ -49,9 +49,7 @@ impl App {
         let key = the_one(keys.collect(), id, ifname)?;
         Ok(setting(&self.handle.set_limits(key, change).await?))
     }
-}
 
-impl App {
     /// How much passes limits now, by slot; where nobody has looked of late, it looks again after a moment.
     pub(crate) async fn rates(
         &self,
@@ -76,11 +74,10 @@ impl App {
 
 /// The interface of that name, or the only one. Of several none is taken: each would get what was meant for all.
 fn the_one(
-    keys: Vec<AttachmentKey>,
+    mut keys: Vec<AttachmentKey>,
     id: &str,
     ifname: Option<&str>,
 ) -> Result<AttachmentKey, Error> {
-    let mut keys = keys;
     keys.retain(|key| {
         let named = ifname.is_none_or(|name| key.ifname.as_str() == name);
         key.container_id.as_str() == id && named

@@ -62,33 +62,33 @@ pub(crate) fn tell(key: &AttachmentKey, asked: &Bandwidth, gets: &Bandwidth) {
     }
 }
 
-/// The limits that a network allows.
-struct Policy(LimitPolicy);
-
-impl Policy {
-    fn refuse(&self, key: &AttachmentKey, wanted: &Bandwidth) -> Result<(), EngineError> {
-        let allowed = self.0.below_ceiling(wanted);
-        let both = [
-            ("ingress", wanted.ingress, allowed.ingress),
-            ("egress", wanted.egress, allowed.egress),
-        ];
-        let above = both
-            .into_iter()
-            .find(|(_, wanted, allowed)| wanted != allowed);
-        let Some((direction, _, Some(allowed))) = above else {
-            return Ok(());
-        };
-        Err(EngineError::AboveCeiling {
-            key: key.clone(),
-            direction,
-            ceiling: allowed.rate.get(),
-        })
-    }
+/// Refuses what is above the ceiling of a network.
+fn refuse(
+    policy: &LimitPolicy,
+    key: &AttachmentKey,
+    wanted: &Bandwidth,
+) -> Result<(), EngineError> {
+    let allowed = policy.below_ceiling(wanted);
+    let both = [
+        ("ingress", wanted.ingress, allowed.ingress),
+        ("egress", wanted.egress, allowed.egress),
+    ];
+    let above = both
+        .into_iter()
+        .find(|(_, wanted, allowed)| wanted != allowed);
+    let Some((direction, _, Some(allowed))) = above else {
+        return Ok(());
+    };
+    Err(EngineError::AboveCeiling {
+        key: key.clone(),
+        direction,
+        ceiling: allowed.rate.get(),
+    })
 }
 
 impl<K: Kernel> Engine<K> {
     /// What the network of an attachment makes of limits. Links of others have no network of ours.
-    fn policy(&self, attachment: &Attachment) -> Policy {
+    fn policy(&self, attachment: &Attachment) -> LimitPolicy {
         let default = &self.settings.default_network;
         let name = &attachment.key.network;
         let network = match &attachment.adopted {
@@ -96,12 +96,12 @@ impl<K: Kernel> Engine<K> {
             None if *name == default.name => Some(default),
             None => self.store.networks().get(name),
         };
-        Policy(network.map_or_else(LimitPolicy::default, |network| network.options.limits))
+        network.map_or_else(LimitPolicy::default, |network| network.options.limits)
     }
 
     /// What an attachment gets for which another plugin asks for this.
     pub(crate) fn admit_limits(&self, attachment: &Attachment, asked: &Bandwidth) -> Bandwidth {
-        let gets = self.policy(attachment).0.admit(asked);
+        let gets = self.policy(attachment).admit(asked);
         tell(&attachment.key, asked, &gets);
         gets
     }
@@ -122,7 +122,7 @@ impl<K: Kernel> Engine<K> {
         let mut after = before.attachment.clone();
         after.bandwidth = change.of(&after.bandwidth);
         // Whoever asks by name is told, and gets no other limit than was asked for.
-        self.policy(&after).refuse(key, &after.bandwidth)?;
+        refuse(&self.policy(&after), key, &after.bandwidth)?;
         let bandwidth = self.change(&before, after)?.bandwidth;
         tracing::info!(%key, ?bandwidth, "limited");
         Ok(bandwidth)

@@ -78,12 +78,8 @@ pub(crate) fn all(tables: &Tables) -> io::Result<Entries> {
         .map(|(row, limit)| (row, limit.0))
         .collect();
     let slots: BTreeSet<u32> = rows.keys().map(|row| row / 2).collect();
-    let any_peers = rows.values().any(|limit| limit.flags != 0);
-    let listed = if any_peers {
-        peers::all(tables)?
-    } else {
-        peers::Listed::default()
-    };
+    let flags = rows.values().fold(0, |flags, limit| flags | limit.flags);
+    let listed = peers::asked_for(tables, flags)?;
     let of = |slot, direction| rows.get(&row(slot, direction)).copied().unwrap_or_default();
     let entry = |slot| {
         let (egress, ingress) = (of(slot, Direction::Egress), of(slot, Direction::Ingress));
@@ -102,10 +98,7 @@ pub(crate) fn find(tables: &Tables, slot: u32) -> io::Result<Option<Entry>> {
     let (Some(Wire(egress)), Some(Wire(ingress))) = (egress, ingress) else {
         return Ok(None);
     };
-    let listed = match egress.flags | ingress.flags {
-        0 => peers::Listed::default(),
-        _ => peers::all(tables)?,
-    };
+    let listed = peers::asked_for(tables, egress.flags | ingress.flags)?;
     Ok(entry(slot, &egress, &ingress, &listed))
 }
 

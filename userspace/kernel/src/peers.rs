@@ -44,7 +44,8 @@ pub(crate) fn add(
     peers: &Peers,
     generation: u32,
 ) -> io::Result<()> {
-    let mut prefixes = peers.prefixes().iter().collect::<Vec<_>>().into_iter();
+    let prefixes = peers.prefixes();
+    let mut prefixes = prefixes.iter();
     prefixes
         .try_for_each(|prefix| written(tables.peers.insert(&key(slot, prefix), generation, ANY)))
 }
@@ -61,9 +62,12 @@ pub(crate) fn remove_others(tables: &mut Tables, slot: u32, peers: &Peers) -> io
     Ok(())
 }
 
-/// All that are there.
-pub(crate) fn all(tables: &Tables) -> io::Result<Listed> {
+/// All that are there, as far as limits with these flags ask for any.
+pub(crate) fn asked_for(tables: &Tables, flags: u32) -> io::Result<Listed> {
     let mut listed = Listed::new();
+    if flags == 0 {
+        return Ok(listed);
+    }
     for (found, generation) in batch::list(&tables.peers)? {
         if let Some((slot, prefix)) = prefix(&found) {
             listed.entry((slot, generation)).or_default().insert(prefix);
