@@ -40,6 +40,10 @@ pub(crate) struct Args {
     /// Minutes after which a guest is given up
     #[arg(long, default_value_t = 60)]
     limit: u64,
+    /// How many guests share the work; else twice as many as there are processors where instructions are translated
+    /// (much of the time a guest waits), and one otherwise
+    #[arg(long)]
+    guests: Option<usize>,
     /// Only these test binaries, such as `nat_ports`
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     only: Vec<String>,

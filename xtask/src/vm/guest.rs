@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::num::NonZero;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -52,6 +53,14 @@ impl Accelerator {
         match self {
             Self::Kvm => 2,
             Self::Tcg => 1,
+        }
+    }
+
+    /// How many guests share the tests of a kernel: translated, one waits for a good part of its time.
+    pub(crate) fn guests(self) -> usize {
+        match self {
+            Self::Kvm => 1,
+            Self::Tcg => 2 * thread::available_parallelism().map_or(1, NonZero::get),
         }
     }
 

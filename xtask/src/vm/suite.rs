@@ -1,6 +1,8 @@
 //! The tests that need root, in a guest: the same binaries as on the host, and what came of them.
 
 use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -17,6 +19,10 @@ const SKIPPED: &str = "skipped: ";
 
 /// What stands before the name of a binary that begins.
 const BEGINS: &str = "── ";
+
+/// Binaries that a guest runs before it makes place for another: few, so that all guests end at about the same time, and
+/// a guest that crashes takes few with it.
+const HAND: usize = 3;
 
 /// What came of one kernel.
 struct Outcome {
@@ -61,29 +67,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -> Outcome {
     let started = Instant::now();
     let plan = plan(&stage.tests, ledger, args.again);
-    let script = script(stage, &plan, args, guest.accelerator);
-    let mut reader = Reader::default();
-    let mut note = |line: &str| {
-        println!("{line}");
-        if let Some((binary, entry)) = reader.read(line) {
-            let rest = args.again && ledger.left(&binary) != Left::All;
-            if let Err(error) = ledger.record(&binary, entry, rest) {
-                eprintln!("{error:#}");
-            }
-        }
-    };
-    let ended = if plan.is_empty() {
-        Ok(0)
-    } else {
-        guest.run(&script, &mut note)
-    };
+    let broken = Table::new(&plan, ledger).play(guest, stage, args);
     let (mut sum, missing) = ledger.sum(stage.tests.iter().map(|it| it.name.as_str()));
     let missing = missing.iter();
     sum.failed
         .extend(missing.map(|name| format!("{name}: it has not come to its end")));
-    if let Err(error) = ended {
+    for error in broken {
         eprintln!("{error:#}");
-        sum.failed.push("the guest itself".to_owned());
+        sum.failed.push("a guest itself".to_owned());
     }
     Outcome {
         kernel: guest.kernel.name.clone(),
@@ -92,8 +83,71 @@ fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -
     }
 }
 
+/// What several guests share: the binaries that nobody has taken yet, and what came of the others.
+struct Table<'a> {
+    hands: Mutex<std::slice::Chunks<'a, Planned<'a>>>,
+    ledger: Mutex<&'a mut Ledger>,
+}
+
+/// A binary, and all of it or some of its tests.
+type Planned<'a> = (&'a RootTest, Left);
+
+impl<'a> Table<'a> {
+    fn new(plan: &'a [Planned<'a>], ledger: &'a mut Ledger) -> Self {
+        Self {
+            hands: Mutex::new(plan.chunks(HAND)),
+            ledger: Mutex::new(ledger),
+        }
+    }
+
+    /// Runs everything in as many guests at a time as are asked for, and returns what became of guests that did not come
+    /// to their end.
+    fn play(&self, guest: &Guest<'_>, stage: &Stage, args: &Args) -> Vec<anyhow::Error> {
+        let seats = args.guests.unwrap_or_else(|| guest.accelerator.guests());
+        thread::scope(|scope| {
+            let seat = |_| scope.spawn(|| self.sit(guest, stage, args));
+            let seats: Vec<_> = (0..seats).map(seat).collect();
+            let ended = seats.into_iter().map(thread::ScopedJoinHandle::join);
+            ended.flat_map(Result::unwrap_or_default).collect()
+        })
+    }
+
+    /// One guest after the other, until nothing is left.
+    fn sit(&self, guest: &Guest<'_>, stage: &Stage, args: &Args) -> Vec<anyhow::Error> {
+        let mut broken = Vec::new();
+        while let Some(hand) = self.take() {
+            let script = script(stage, hand, args, guest.accelerator);
+            let mut reader = Reader::default();
+            if let Err(error) = guest.run(&script, |line| self.note(&mut reader, line, hand)) {
+                broken.push(error);
+            }
+        }
+        broken
+    }
+
+    fn take(&self) -> Option<&'a [Planned<'a>]> {
+        let mut hands = self.hands.lock().unwrap_or_else(PoisonError::into_inner);
+        hands.next()
+    }
+
+    /// Shows a line of a guest, and keeps what it says.
+    fn note(&self, reader: &mut Reader, line: &str, hand: &[Planned<'_>]) {
+        let ended = reader.read(line);
+        println!("{:>18} │ {line}", reader.binary);
+        let Some((binary, entry)) = ended else {
+            return;
+        };
+        let some = |it: &Planned<'_>| it.0.name == binary && it.1 != Left::All;
+        let rest = hand.iter().any(some);
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = ledger.record(&binary, entry, rest) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
 /// What is to be run: each binary, and all of it or some of its tests.
-fn plan<'a>(tests: &'a [RootTest], ledger: &Ledger, again: bool) -> Vec<(&'a RootTest, Left)> {
+fn plan<'a>(tests: &'a [RootTest], ledger: &Ledger, again: bool) -> Vec<Planned<'a>> {
     let left = |it: &RootTest| {
         if again {
             ledger.left(&it.name)
@@ -142,7 +196,7 @@ impl Reader {
 /// Runs every binary, whatever came of those before it.
 fn script(
     stage: &Stage,
-    plan: &[(&RootTest, Left)],
+    plan: &[Planned<'_>],
     args: &Args,
     accelerator: Accelerator,
 ) -> String {
@@ -152,7 +206,7 @@ fn script(
         "{variables} VIADUCT_TEST_PATIENCE={patience} RUST_TEST_THREADS={threads}\nresult=0\n"
     );
     let _ = writeln!(script, "modprobe -a br_netfilter 2>/dev/null || :");
-    for (number, (test, left)) in (1..).zip(plan) {
+    for (test, left) in plan {
         let mut words = args.filter.clone();
         if let Left::Only(failed) = left {
             words.push("--exact".to_owned());
@@ -161,9 +215,8 @@ fn script(
         let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
         let _ = writeln!(
             script,
-            "echo; echo '{BEGINS}{name} ({number} of {all})'; cd '{folder}' && '{program}' {words} || result=1",
+            "echo; echo '{BEGINS}{name} ──'; cd '{folder}' && '{program}' {words} || result=1",
             name = test.name,
-            all = plan.len(),
             folder = test.folder.display(),
             program = test.program.display(),
             words = words.join(" "),
