@@ -79,9 +79,10 @@ const WOUNDS: [Wound; 9] = [
 
 const STRANGERS: [&str; 5] = [
     "ip link add br-other type bridge",
+    // Before it has a route: then it may be an uplink to us, and a kernel without TCX needs this there.
+    "tc qdisc add dev br-other clsact",
     "ip address add 10.50.0.1/24 dev br-other",
     "ip link set br-other up promisc on",
-    "tc qdisc add dev br-other clsact",
     "tc filter add dev br-other egress protocol ip prio 5 u32 match u32 0 0 classid 1:1",
 ];
 

@@ -26,6 +26,8 @@ mod ports;
 mod room;
 #[path = "packets/shaping.rs"]
 mod shaping;
+#[path = "packets/shortcuts.rs"]
+mod shortcuts;
 #[path = "packets/sources.rs"]
 mod sources;
 #[path = "packets/sweeping.rs"]

@@ -30,6 +30,13 @@ pub const FRAGMENTS: &str = "FRAGMENTS";
 /// Entries of [`FRAGMENTS`].
 pub const FRAGMENTS_CAPACITY: u32 = 8_192;
 
+/// What shortcuts rest on: array of two `u64`, which only grow.
+pub const EPOCHS: &str = "EPOCHS";
+/// Index in [`EPOCHS`] of the number that the agent changes behind every change of a table.
+pub const EPOCH_OF_TABLES: u32 = 0;
+/// Index in [`EPOCHS`] of the number that programs add to behind every new flow between pods.
+pub const EPOCH_OF_FLOWS: u32 = 1;
+
 /// Pod table: array, slot → [`crate::Pod`].
 pub const PODS: &str = "PODS";
 /// Slots of [`PODS`], the never used slot 0 among them.

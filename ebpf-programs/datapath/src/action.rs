@@ -1,6 +1,7 @@
 //! From a verdict to what the traffic control hook returns.
 
 use core::mem;
+use core::ptr;
 
 use aya_ebpf::bindings::{__sk_buff, bpf_redir_neigh};
 use aya_ebpf::helpers;
@@ -23,10 +24,12 @@ pub(crate) fn of(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
         Verdict::Drop(_) => SHOT,
         Verdict::Leave(interface) => leave(interface),
         Verdict::Deliver(interface) => {
-            // SAFETY: both helpers check what they are given. A type that cannot be changed is that of a packet for
+            // SAFETY: the context is valid for as long as the program runs; both helpers check what they are given. A type that cannot be changed is that of a packet for
             // this host already.
             unsafe {
-                helpers::bpf_skb_change_type(skb, PACKET_HOST);
+                if ptr::read_volatile(&raw const (*skb).pkt_type) != PACKET_HOST {
+                    helpers::bpf_skb_change_type(skb, PACKET_HOST);
+                }
                 helpers::bpf_redirect_peer(interface, 0) as i32
             }
         }

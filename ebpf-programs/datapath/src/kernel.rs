@@ -22,7 +22,9 @@ use verdict::{ChecksumKind, Decision, Insertion, Node, Packet, Socket, Touch};
 use crate::atomic::{add, fetch_add};
 use crate::lookup;
 use crate::maps;
+use crate::memory::words_at;
 use crate::route;
+use crate::shortcut;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 const FILE_EXISTS: i32 = -17;
@@ -69,6 +71,17 @@ impl Kernel {
         (result == 0).then_some(unsafe { words.assume_init() })
     }
 
+    /// Where the byte at `offset` is, and where ends what may be read in place.
+    #[inline(always)]
+    fn reach(self, offset: u32) -> (usize, usize) {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe {
+            let start = ptr::read_volatile(&raw const (*self.skb).data) as usize;
+            let end = ptr::read_volatile(&raw const (*self.skb).data_end) as usize;
+            (start + offset as usize, end)
+        }
+    }
+
     /// Interface index of the hook.
     #[inline(always)]
     pub(crate) fn hook(self) -> u32 {
@@ -102,27 +115,20 @@ impl Packet for Kernel {
     #[inline(always)]
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         if offset < WITHIN_REACH {
-            // SAFETY: the context is valid for as long as the program runs.
-            let (start, end) = unsafe {
-                let start = ptr::read_volatile(&raw const (*self.skb).data) as usize;
-                (
-                    start,
-                    ptr::read_volatile(&raw const (*self.skb).data_end) as usize,
-                )
-            };
-            let at = start + offset as usize;
+            let (at, end) = self.reach(offset);
             if at + N * 4 <= end {
-                let mut words = [0; N];
-                for (index, word) in words.iter_mut().enumerate() {
-                    let halves = (at + index * 4) as *const [u16; 2];
-                    // SAFETY: all `N` words lie before the end of what may be read; frames begin at an even address.
-                    let [[a, b], [c, d]] = unsafe { *halves }.map(u16::to_ne_bytes);
-                    *word = u32::from_ne_bytes([a, b, c, d]);
-                }
-                return Some(words);
+                // SAFETY: all `N` words lie before the end of what may be read.
+                return Some(unsafe { words_at(at) });
             }
         }
         self.copied(offset)
+    }
+
+    #[inline(always)]
+    fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        let (at, end) = self.reach(offset);
+        // SAFETY: all `N` words lie before the end of what may be read.
+        (at + N * 4 <= end).then(|| unsafe { words_at(at) })
     }
 
     #[inline(always)]
@@ -302,6 +308,11 @@ impl Node for Kernel {
             Err(FILE_EXISTS) => Insertion::Exists,
             Err(_) => Insertion::Full,
         }
+    }
+
+    #[inline(always)]
+    fn begin_epoch(&mut self) {
+        shortcut::begin_epoch();
     }
 
     #[inline(always)]

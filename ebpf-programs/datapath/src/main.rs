@@ -4,13 +4,18 @@
 //! workspace builds without the BPF toolchain.
 //!
 //! - `maps`: every map, by name.
-//! - `kernel`: packet and node as seen through BPF helpers, with `route` and `atomic`.
+//! - `kernel`: packet and node as seen through BPF helpers, with `memory`, `route` and `atomic`.
 //! - `stages`: one separately verified function per stage of `verdict`.
 //! - one file per hook of traffic control, and `sweep`.
-//! - `shape`: limits and buckets behind `verdict`'s traits.
+//! - `shape`: limits and buckets behind `verdict`'s traits; `shortcut`: what a CPU remembers, in the same way.
 //! - `socket`: a socket that asks for an address; `dial`, `bind` and `pace` are the programs on the cgroup.
 
-#![cfg_attr(target_arch = "bpf", no_std, no_main, feature(core_intrinsics))]
+#![cfg_attr(
+    target_arch = "bpf",
+    no_std,
+    no_main,
+    feature(core_intrinsics, asm_experimental_arch)
+)]
 #![cfg_attr(
     target_arch = "bpf",
     expect(
@@ -36,11 +41,15 @@ mod lookup;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
+mod memory;
+#[cfg(target_arch = "bpf")]
 mod pace;
 #[cfg(target_arch = "bpf")]
 mod route;
 #[cfg(target_arch = "bpf")]
 mod shape;
+#[cfg(target_arch = "bpf")]
+mod shortcut;
 #[cfg(target_arch = "bpf")]
 mod socket;
 #[cfg(target_arch = "bpf")]

@@ -7,6 +7,7 @@ use abi::{
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
+use verdict::shortcut::{self, Shortcut};
 use verdict::{Hand, Work};
 
 #[map]
@@ -87,6 +88,14 @@ pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
 /// Notes about the packet under way. Never pinned: it means nothing to another version of the programs.
 #[map]
 static SCRATCH: PerCpuArray<Work> = PerCpuArray::with_max_entries(2, 0);
+
+#[map]
+pub(crate) static EPOCHS: Array<u64> = Array::pinned(2, 0);
+
+/// What this CPU knows of packets under way. Never pinned, as [`SCRATCH`].
+#[map]
+pub(crate) static SHORTCUTS: PerCpuArray<Shortcut> =
+    PerCpuArray::with_max_entries(shortcut::SHORTCUTS, 0);
 
 /// Whose notes: a sweep may be interrupted by a packet on the same CPU.
 #[derive(Clone, Copy)]

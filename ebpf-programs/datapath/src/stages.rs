@@ -7,6 +7,7 @@
 
 use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;
+use verdict::shortcut::Found;
 use verdict::{Code, Content, Decision, Hook, HostportMatch, Origin, Verdict, Way, Work, stages};
 
 use crate::kernel::Kernel;
@@ -121,6 +122,16 @@ stage!(stage_translate() -> Decision<()>, |kernel, work| {
 });
 stage!(stage_translate_quoted(way: Way) -> Decision<()>, |kernel, work, way| {
     stages::translate_quoted(kernel, work, way)
+});
+stage!(stage_find_shortcut(way: Way) -> Found, |kernel, work, way| {
+    let interface = kernel.hook();
+    stages::find_shortcut(kernel, work, interface, way)
+});
+stage!(stage_take_shortcut() -> Verdict, |kernel, work| {
+    stages::take_shortcut(kernel, work)
+});
+stage!(stage_keep_shortcut(way: Way, verdict: Verdict) -> (), |kernel, work, way, verdict| {
+    stages::keep_shortcut(kernel, work, way, verdict);
 });
 stage!(stage_count(direction: Direction, verdict: Verdict) -> (), |kernel, work, direction, verdict| {
     stages::count(kernel, work, direction, verdict);
@@ -278,6 +289,21 @@ impl Hook for Stages {
     #[inline(always)]
     fn translate_quoted(&mut self, way: Way) -> Decision<()> {
         Code::from_code(stage_translate_quoted(self.skb, way.code()))
+    }
+
+    #[inline(always)]
+    fn find_shortcut(&mut self, way: Way) -> Found {
+        Code::from_code(stage_find_shortcut(self.skb, way.code()))
+    }
+
+    #[inline(always)]
+    fn take_shortcut(&mut self) -> Verdict {
+        Code::from_code(stage_take_shortcut(self.skb))
+    }
+
+    #[inline(always)]
+    fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
+        stage_keep_shortcut(self.skb, way.code(), verdict.code());
     }
 
     #[inline(always)]

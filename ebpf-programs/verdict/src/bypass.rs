@@ -10,13 +10,14 @@ use abi::{Address, Endpoint, EndpointFlags, SettingsFlags, UplinkFlags};
 use crate::address::{is_link_local, is_multicast};
 use crate::checksum::Difference;
 use crate::flow;
-use crate::local::stations;
+use crate::local::readdress;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::parse::high_half;
 use crate::rewrite::{V4_TIME_TO_LIVE, word};
 use crate::sender::{ETHERNET, has_mac};
+use crate::shortcut::Steps;
 use crate::work::{Fragment, Headers, Transport, Work};
 
 /// Where the destination's Ethernet address is in a frame.
@@ -71,7 +72,7 @@ fn to_world<E: Packet + Node>(env: &mut E, work: &mut Work, network: u32) -> Dec
         return Ok(Verdict::Pass);
     }
     let link = env.way_out(network, &work.headers.tuple, &mut work.hop);
-    if !is_translating(env, link) || !env.fits(link) || !age(env, &work.headers)? {
+    if !is_translating(env, link) || !env.fits(link) || !lives_on(env, work)? {
         return Ok(Verdict::Pass);
     }
     Ok(Verdict::Leave(link))
@@ -103,10 +104,10 @@ pub(crate) fn to_pod<E: Packet + Node>(
         return Ok(Verdict::Pass);
     };
     let mac = network.mac;
-    if !may_reach(env, &work.endpoint) || !age(env, &work.headers)? {
+    if !may_reach(env, &work.endpoint) || !lives_on(env, work)? {
         return Ok(Verdict::Pass);
     }
-    env.store(0, stations(work.endpoint.mac, mac))?;
+    readdress(env, work, mac)?;
     Ok(Verdict::Deliver(work.endpoint.interface))
 }
 
@@ -143,14 +144,21 @@ fn may_reach<E: Packet + Node>(env: &E, endpoint: &Endpoint) -> bool {
     may && flow::is_current(env, endpoint.pod, endpoint.generation) && env.fits(endpoint.interface)
 }
 
+/// Ages the packet, and notes it.
+#[inline(always)]
+fn lives_on<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<bool> {
+    work.trail.steps |= Steps::AGED;
+    age(packet, work.headers.version, work.headers.l3)
+}
+
 /// Takes one hop from the packet's life, as every router does. False for its last one: the stack has to tell the
 /// sender.
 #[inline(always)]
-fn age<P: Packet>(packet: &mut P, headers: &Headers) -> Decision<bool> {
-    if headers.version == 6 {
-        return age_v6(packet, headers.l3 + V6_HOP_LIMIT);
+pub(crate) fn age<P: Packet>(packet: &mut P, version: u8, l3: u32) -> Decision<bool> {
+    if version == 6 {
+        return age_v6(packet, l3 + V6_HOP_LIMIT);
     }
-    let at = headers.l3 + V4_TIME_TO_LIVE;
+    let at = l3 + V4_TIME_TO_LIVE;
     let Some([old]) = packet.words::<1>(at) else {
         return Ok(false);
     };
@@ -180,4 +188,4 @@ fn age_v6<P: Packet>(packet: &mut P, at: u32) -> Decision<bool> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

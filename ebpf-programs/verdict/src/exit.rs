@@ -32,6 +32,8 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
     if !has_mac(env, DESTINATION_MAC, mac) {
         return Ok(());
     }
+    // A link that appears now is not to be found out about later.
+    work.trail.close();
     let link = env.way_out(bridge, &work.headers.tuple, &mut work.hop);
     if link == 0 || is_open(env, link) || !is_translated(env, work) {
         return Ok(());

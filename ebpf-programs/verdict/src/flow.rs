@@ -5,6 +5,7 @@ use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, Turn, protocol};
 use crate::local;
 use crate::node::{Insertion, Node, Touch};
 use crate::outcome::Decision;
+use crate::shortcut::Steps;
 use crate::work::{Pair, Transport, Way, Work};
 
 /// Seconds that half a pair may exist: the two entries of a flow are not added at the same instant.
@@ -84,6 +85,8 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
         discard(node, &work.headers.tuple, &work.pair.reply.key, original);
         return false;
     }
+    work.trail.steps |= Steps::FLOW;
+    work.trail.ticket = flow.ticket;
     // Of a packet between two pods, the one that sends it is billed here.
     if way != Way::Pod {
         work.pod = flow.pod;
@@ -181,6 +184,7 @@ fn reopen<E: Node>(node: &mut E, entry: E::Entry, work: &mut Work) {
 /// Adds [`Work::pair`] to the table. `Ok(false)`: the replies' tuple belongs to another flow that is alive.
 #[inline(always)]
 pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
+    work.trail.close();
     let pod = work.pair.original.flow.pod;
     let live = node.reserve_flow(pod);
     let inserted = if has_room(node, pod, live) {
@@ -190,6 +194,9 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     };
     if inserted != Ok(Inserted::New) {
         node.release_flow(pod);
+    } else if work.pair.original.flow.flags & FlowFlags::FROM_POD != 0 {
+        // Packets with these tuples may have gone where nobody asked for flows.
+        node.begin_epoch();
     }
     Ok(inserted? != Inserted::Not)
 }
@@ -219,7 +226,9 @@ enum Inserted {
 #[inline(always)]
 fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
     work.pair.original.flow.seen = work.headers.seen;
-    work.pair.original.flow.ticket = node.random();
+    let ticket = node.random();
+    work.pair.original.flow.ticket = ticket;
+    work.pair.reply.flow.ticket = ticket;
     work.pair.original.flow.packets = 1;
     work.pair.original.flow.bytes = u64::from(work.headers.length);
     if !insert_reply(node, work)? {

@@ -5,6 +5,7 @@ use abi::{Direction, DropReason};
 use crate::local;
 use crate::masquerade::TRIES;
 use crate::outcome::{Decision, Verdict};
+use crate::shortcut::Found;
 use crate::work::{Content, HostportMatch, Origin, Way};
 
 /// The stages, for one packet at one hook. See [`crate::stages`] for what each of them does.
@@ -65,16 +66,38 @@ pub trait Hook {
     fn translate(&mut self) -> Decision<()>;
     /// [`crate::stages::translate_quoted`].
     fn translate_quoted(&mut self, way: Way) -> Decision<()>;
+    /// [`crate::stages::find_shortcut`].
+    fn find_shortcut(&mut self, way: Way) -> Found;
+    /// [`crate::stages::take_shortcut`].
+    fn take_shortcut(&mut self) -> Verdict;
+    /// [`crate::stages::keep_shortcut`].
+    fn keep_shortcut(&mut self, way: Way, verdict: Verdict);
     /// [`crate::stages::count`].
     fn count(&mut self, direction: Direction, verdict: Verdict);
+}
+
+/// Ends the packet as the one before it that looked the same, if there was one.
+#[inline(always)]
+fn shortcut(hook: &mut impl Hook, way: Way) -> Option<Verdict> {
+    let verdict = match hook.find_shortcut(way) {
+        Found::Nothing => return None,
+        Found::Flow => hook.take_shortcut(),
+        Found::End(verdict) => verdict,
+    };
+    count_drop(hook, way.direction(), verdict);
+    Some(verdict)
 }
 
 /// What a pod sends.
 #[inline(always)]
 pub fn from_pod(hook: &mut impl Hook) -> Verdict {
+    if let Some(verdict) = shortcut(hook, Way::Pod) {
+        return verdict;
+    }
     let sent = send(hook);
     let verdict = delivered(hook, sent);
     hook.count(Direction::Egress, verdict);
+    hook.keep_shortcut(Way::Pod, verdict);
     verdict
 }
 
@@ -176,8 +199,12 @@ fn receive(hook: &mut impl Hook, is_limited: bool) -> Decision<()> {
 /// What leaves the node.
 #[inline(always)]
 pub fn uplink_out(hook: &mut impl Hook) -> Verdict {
+    if let Some(verdict) = shortcut(hook, Way::Out) {
+        return verdict;
+    }
     let verdict = Verdict::from(leave(hook));
     count_drop(hook, Direction::Egress, verdict);
+    hook.keep_shortcut(Way::Out, verdict);
     verdict
 }
 
@@ -239,9 +266,13 @@ fn translate_error(hook: &mut impl Hook, way: Way) -> Decision<()> {
 /// What enters the node.
 #[inline(always)]
 pub fn uplink_in(hook: &mut impl Hook) -> Verdict {
+    if let Some(verdict) = shortcut(hook, Way::In) {
+        return verdict;
+    }
     let entered = enter(hook);
     let verdict = delivered(hook, entered);
     count_drop(hook, Direction::Ingress, verdict);
+    hook.keep_shortcut(Way::In, verdict);
     verdict
 }
 

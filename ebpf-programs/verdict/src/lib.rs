@@ -39,6 +39,7 @@ mod rewrite;
 mod room;
 mod sender;
 pub mod shape;
+pub mod shortcut;
 #[cfg(any(test, feature = "simulator"))]
 pub mod simulator;
 pub mod stages;

@@ -13,6 +13,7 @@ use crate::masquerade::{candidate, is_busy};
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
+use crate::shortcut::Steps;
 use crate::work::{HostportMatch, Transport, Way, Work};
 
 /// How many ports are tried for a flow.
@@ -28,7 +29,11 @@ const BY_ITSELF: u32 = 0;
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
     match hostport::look(node, work) {
-        HostportMatch::Socket => Ok(HostportMatch::Socket),
+        HostportMatch::Socket => {
+            // Nobody tells us when it is closed.
+            work.trail.close();
+            Ok(HostportMatch::Socket)
+        }
         HostportMatch::None if find_beside(node, work) => Ok(HostportMatch::Pod),
         HostportMatch::Pod if is_senders_own(node, work) => {
             find_server(node, work)?;
@@ -189,15 +194,23 @@ pub(crate) fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict
         Some(network) => network.mac,
         None => Mac::default(),
     };
-    if let Err(reason) = env.store(0, stations(work.endpoint.mac, bridge)) {
-        return Verdict::Drop(reason);
+    match readdress(env, work, bridge) {
+        Ok(()) => Verdict::Deliver(work.endpoint.interface),
+        Err(reason) => Verdict::Drop(reason),
     }
-    Verdict::Deliver(work.endpoint.interface)
+}
+
+/// Makes the frame one from `bridge` to [`Work::endpoint`], and notes it.
+#[inline(always)]
+pub(crate) fn readdress<P: Packet>(packet: &mut P, work: &mut Work, bridge: Mac) -> Decision<()> {
+    work.trail.stations = stations(work.endpoint.mac, bridge);
+    work.trail.steps |= Steps::STATIONS;
+    packet.store(0, work.trail.stations)
 }
 
 /// Both addresses of an Ethernet header, as words of memory.
 #[inline(always)]
-pub(crate) fn stations(to: Mac, from: Mac) -> [u32; 3] {
+fn stations(to: Mac, from: Mac) -> [u32; 3] {
     let (to, from) = (to.bytes(), from.bytes());
     [
         [to[0], to[1], to[2], to[3]],

@@ -61,6 +61,9 @@ pub trait Node {
     /// Adds an entry unless the key has one.
     fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion;
 
+    /// Begins another [epoch](crate::shortcut::Shortcuts::epoch).
+    fn begin_epoch(&mut self);
+
     /// Removes an entry; it may be gone already. With an entry of the original direction its pod has a flow less.
     fn remove_flow(&mut self, key: &Tuple);
 

@@ -22,6 +22,9 @@ pub trait Packet {
     /// `N` words from `offset` on, or `None` where the packet ends before.
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 
+    /// As [`Packet::words`], and `None` as well where they would have to be copied first.
+    fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
+
     /// Writes `N` words at `offset`.
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
 

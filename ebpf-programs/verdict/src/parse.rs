@@ -327,7 +327,7 @@ const fn icmp_kind(version: u8, icmp_type: u8) -> Transport {
 
 /// The [`Seen`] bits of the word that holds the flags.
 #[inline(always)]
-const fn tcp_flags(word: u32) -> u32 {
+pub(crate) const fn tcp_flags(word: u32) -> u32 {
     let flags = word.to_ne_bytes()[1];
     let mut seen = 0;
     if flags & 0x01 != 0 {

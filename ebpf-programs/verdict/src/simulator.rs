@@ -7,6 +7,7 @@ pub mod example;
 pub mod frame;
 mod node;
 mod shape;
+mod shortcut;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,11 +23,13 @@ use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Decision, Verdict};
 use crate::room::Hand;
+use crate::shortcut::Found;
 use crate::stages;
 use crate::sweep::{Sweep, forget};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
 
 pub use shape::SharedBucket;
+pub use shortcut::{Memory, TICK};
 
 /// The tables and surroundings of a node, and the packet under way.
 #[derive(Clone, Debug)]
@@ -97,6 +100,8 @@ pub struct World {
     pub counters: BTreeMap<(u32, Direction), Counters>,
     /// Drop counters.
     pub drops: BTreeMap<DropReason, DropCount>,
+    /// What the one CPU remembers of packets under way, and what that rests on.
+    pub memory: Memory,
 }
 
 impl Default for World {
@@ -135,6 +140,7 @@ impl Default for World {
             shaped: BTreeMap::new(),
             counters: BTreeMap::new(),
             drops: BTreeMap::new(),
+            memory: Memory::default(),
         }
     }
 }
@@ -175,6 +181,7 @@ impl Simulator {
     pub fn run(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
         self.interface = interface;
         self.world.packet = packet.to_vec();
+        self.world.notice_changes();
         (self.world.congested, self.world.departure) = (false, None);
         let verdict = match place {
             Place::FromPod => hooks::from_pod(self),
@@ -317,6 +324,20 @@ impl hooks::Hook for Simulator {
 
     fn translate_quoted(&mut self, way: Way) -> Decision<()> {
         stages::translate_quoted(&mut self.world, &mut self.work, way)
+    }
+
+    fn find_shortcut(&mut self, way: Way) -> Found {
+        let found = stages::find_shortcut(&mut self.world, &mut self.work, self.interface, way);
+        self.world.memory.taken += u64::from(found != Found::Nothing);
+        found
+    }
+
+    fn take_shortcut(&mut self) -> Verdict {
+        stages::take_shortcut(&mut self.world, &mut self.work)
+    }
+
+    fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
+        stages::keep_shortcut(&mut self.world, &mut self.work, way, verdict);
     }
 
     fn count(&mut self, direction: Direction, verdict: Verdict) {

@@ -11,11 +11,40 @@ use crate::packet::Packet;
 use crate::room::Hand;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
+use crate::shortcut::{self, Found, Shortcuts};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
 use crate::{
     bypass, duplicate, exit, flow, fragment, hostport, icmp, local, masquerade, parse, policy,
     rewrite, room, sender,
 };
+
+/// Ends the packet as one before it that looked the same; where it has a flow, only notes it there.
+#[inline(always)]
+pub fn find_shortcut<E: Packet + Node + Shaper + Shortcuts>(
+    env: &mut E,
+    work: &mut Work,
+    interface: u32,
+    way: Way,
+) -> Found {
+    shortcut::find(env, work, interface, way)
+}
+
+/// Ends the packet of a flow as the one that was found.
+#[inline(always)]
+pub fn take_shortcut<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -> Verdict {
+    shortcut::take(env, work)
+}
+
+/// Remembers how the packet has ended, for those behind it.
+#[inline(always)]
+pub fn keep_shortcut<E: Node + Shortcuts>(
+    env: &mut E,
+    work: &mut Work,
+    way: Way,
+    verdict: Verdict,
+) {
+    shortcut::keep(env, work, way, verdict);
+}
 
 /// Reads a frame on a pod's veth and finds out whose it is.
 #[inline(always)]

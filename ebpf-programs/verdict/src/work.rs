@@ -3,9 +3,10 @@
 //! In the kernel this is one element of a per-CPU array: too large for the stack of 512 bytes, and the pointers of
 //! a map's value may be map keys on every kernel. All-zero bytes are a valid value of every type in here.
 
-use abi::{Address, Endpoint, Family, Flow, Hostport, Limit, Tuple, Turn};
+use abi::{Address, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple, Turn};
 
 use crate::outcome::Code;
+use crate::shortcut::Trail;
 
 /// The notes about one packet.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct Work {
     pub random: u32,
     /// The turn of the flow that was made.
     pub turn: Turn,
+    /// What others like the packet may be spared.
+    pub trail: Trail,
 }
 
 /// What a packet says about itself.
@@ -261,6 +264,15 @@ impl Way {
             Self::In => abi::FlowFlags::UPLINK_IN,
             Self::Out => abi::FlowFlags::UPLINK_OUT,
             Self::Pod => abi::FlowFlags::FROM_POD,
+        }
+    }
+
+    /// The direction that packets have for the pod that is billed.
+    #[inline(always)]
+    pub(crate) const fn direction(self) -> Direction {
+        match self {
+            Self::In => Direction::Ingress,
+            Self::Out | Self::Pod => Direction::Egress,
         }
     }
 }

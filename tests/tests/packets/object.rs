@@ -98,7 +98,15 @@ impl Object {
         value: &(impl IntoBytes + Immutable),
     ) -> Result<()> {
         let mut map = HashMap::<&mut MapData, [u8; K], [u8; V]>::try_from(self.map(name)?)?;
-        Ok(map.insert(array(key), array(value), 0)?)
+        map.insert(array(key), array(value), 0)?;
+        self.begin_epoch()
+    }
+
+    /// What the agent does behind every change of a table.
+    fn begin_epoch(&mut self) -> Result<()> {
+        let mut epochs = Array::<&mut MapData, u64>::try_from(self.map(maps::EPOCHS)?)?;
+        let last = epochs.get(&maps::EPOCH_OF_TABLES, 0)?;
+        Ok(epochs.set(maps::EPOCH_OF_TABLES, last + 1, 0)?)
     }
 
     /// Removes an element of a hash.
@@ -108,7 +116,8 @@ impl Object {
         key: &(impl IntoBytes + Immutable),
     ) -> Result<()> {
         let mut map = HashMap::<&mut MapData, [u8; K], [u8; V]>::try_from(self.map(name)?)?;
-        Ok(map.remove(&array(key))?)
+        map.remove(&array(key))?;
+        self.begin_epoch()
     }
 
     /// Reads all elements of a hash.
@@ -138,7 +147,8 @@ impl Object {
         value: &(impl IntoBytes + Immutable),
     ) -> Result<()> {
         let mut map = Array::<&mut MapData, [u8; V]>::try_from(self.map(name)?)?;
-        Ok(map.set(index, array::<V>(value), 0)?)
+        map.set(index, array::<V>(value), 0)?;
+        self.begin_epoch()
     }
 
     /// Reads an element of an array.
@@ -169,7 +179,8 @@ impl Object {
         let map = self.map(maps::PREFIXES)?;
         let mut map = LpmTrie::<&mut MapData, [u8; 16], u32>::try_from(map)?;
         let key = lpm_trie::Key::new(prefix.prefix_len, prefix.address.bytes());
-        Ok(map.insert(&key, class, 0)?)
+        map.insert(&key, class, 0)?;
+        self.begin_epoch()
     }
 
     fn map(&mut self, name: &str) -> Result<&mut aya::maps::Map> {

@@ -80,6 +80,8 @@ fn a_port_is_found_where_nine_of_ten_are_taken() -> Result<()> {
 fn more_flows_to_one_place_than_ports_are_refused_and_taken_again_later() -> Result<()> {
     on_bench(|bench| {
         wide(bench)?;
+        // No flow shall end by itself meanwhile, however slow the machine.
+        bench.change(|world| world.settings.timeouts.udp_single = 86_400)?;
         let remote = example::remote()[0];
         for port in LOW..=u16::MAX {
             assert!(send(bench, example::pod()[0], remote, port)?);

@@ -19,8 +19,13 @@ const ONLY: u32 = 0;
 /// Overwrite what is there, or add.
 const ANY: u64 = 0;
 
-/// Writes an entry.
+/// Writes an entry, and lets programs know.
 pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
+    let wrote = write(tables, key, entry);
+    tables.begin_epoch().and(wrote)
+}
+
+fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
     match (key, entry) {
         (EntryKey::Pod(slot @ 1..), Entry::Pod { .. } | Entry::FreePod { .. }) => {
             written(tables.pods.set(*slot, Wire(pod(entry)?), ANY))
@@ -106,8 +111,13 @@ fn here(settings: &abi::Settings, netns_cookie: u64) -> abi::Settings {
     }
 }
 
-/// Removes an entry; that it is not there is success.
+/// Removes an entry, and lets programs know; that it is not there is success.
 pub(crate) fn remove(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
+    let removed = erase(tables, key);
+    tables.begin_epoch().and(removed)
+}
+
+fn erase(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
     match key {
         EntryKey::Pod(slot) if *slot < tables.pods.len() => {
             written(tables.pods.set(*slot, Wire(abi::Pod::default()), ANY))

@@ -47,6 +47,7 @@ pub(crate) struct Tables {
     pub(crate) shaped: PerCpuArray<MapData, Wire<abi::Shaped>>,
     pub(crate) settings: Array<MapData, Wire<abi::Settings>>,
     pub(crate) swept: Array<MapData, Wire<abi::Swept>>,
+    epochs: Array<MapData, u64>,
     /// Cookie of our network namespace.
     pub(crate) netns_cookie: u64,
 }
@@ -73,8 +74,19 @@ impl Tables {
             shaped: take(object, maps::SHAPED)?,
             settings: take(object, maps::SETTINGS)?,
             swept: take(object, maps::SWEPT)?,
+            epochs: take(object, maps::EPOCHS)?,
             netns_cookie,
         })
+    }
+
+    /// Tells programs that what they remember of packets under way may no longer be so. Nobody else writes this number.
+    pub(crate) fn begin_epoch(&mut self) -> io::Result<()> {
+        let last = self.epochs.get(&maps::EPOCH_OF_TABLES, 0);
+        let last = last.map_err(|error| io_error(&error))?;
+        written(
+            self.epochs
+                .set(maps::EPOCH_OF_TABLES, last.wrapping_add(1), 0),
+        )
     }
 }
 

@@ -194,12 +194,7 @@ impl Reader {
 }
 
 /// Runs every binary, whatever came of those before it.
-fn script(
-    stage: &Stage,
-    plan: &[Planned<'_>],
-    args: &Args,
-    accelerator: Accelerator,
-) -> String {
+fn script(stage: &Stage, plan: &[Planned<'_>], args: &Args, accelerator: Accelerator) -> String {
     let (variables, patience) = (stage.variables(), accelerator.patience());
     let threads = accelerator.threads();
     let mut script = format!(

@@ -11,9 +11,9 @@ use crate::simulator::frame::{Body, Frame};
 use crate::simulator::{Place, Simulator, World};
 
 /// Interface index of an uplink that is not a pod's veth as well.
-const UPLINK: u32 = 30;
+pub(crate) const UPLINK: u32 = 30;
 
-fn open_node() -> World {
+pub(crate) fn open_node() -> World {
     let mut world = world();
     world.settings.flags |= SettingsFlags::BYPASS;
     for pod in &mut world.pods {

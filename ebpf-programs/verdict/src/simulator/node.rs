@@ -47,6 +47,10 @@ impl Packet for World {
         Some(words)
     }
 
+    fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        self.words(offset)
+    }
+
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
         let bytes = self.bytes_mut(offset, N * 4)?;
         for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -174,6 +178,10 @@ impl Node for World {
             self.flows.insert(*key, *flow);
             Insertion::Done
         }
+    }
+
+    fn begin_epoch(&mut self) {
+        self.begin_another_epoch();
     }
 
     fn remove_flow(&mut self, key: &Tuple) {

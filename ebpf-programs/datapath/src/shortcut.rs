@@ -1,0 +1,55 @@
+//! Shortcuts as the kernel has them: maps and a clock behind [`verdict::shortcut`]'s trait.
+
+use core::ptr;
+
+use abi::maps::{EPOCH_OF_FLOWS, EPOCH_OF_TABLES};
+use aya_ebpf::helpers;
+use verdict::shortcut::{Shortcut, Shortcuts};
+
+use crate::atomic;
+use crate::kernel::Kernel;
+use crate::maps::{EPOCHS, SHORTCUTS};
+
+impl Shortcuts for Kernel {
+    #[inline(always)]
+    fn ticks(&self) -> u64 {
+        // SAFETY: the helper takes nothing. The verifier puts a load in its place.
+        unsafe { helpers::bpf_jiffies64() }
+    }
+
+    #[inline(always)]
+    fn epoch(&self) -> u64 {
+        epoch(EPOCH_OF_TABLES).wrapping_add(epoch(EPOCH_OF_FLOWS))
+    }
+
+    #[inline(always)]
+    fn shortcut(&self, index: u32) -> Option<&Shortcut> {
+        SHORTCUTS.get(index)
+    }
+
+    #[inline(always)]
+    fn keep_shortcut(&mut self, index: u32, shortcut: &Shortcut) {
+        if let Some(kept) = SHORTCUTS.get_ptr_mut(index) {
+            // SAFETY: the element is this CPU's own, and no hook interrupts another.
+            unsafe { *kept = *shortcut }
+        }
+    }
+}
+
+#[inline(always)]
+fn epoch(index: u32) -> u64 {
+    match EPOCHS.get_ptr(index) {
+        // SAFETY: the element exists for as long as the map; the number is read whole.
+        Some(epoch) => unsafe { ptr::read_volatile(epoch) },
+        None => 0,
+    }
+}
+
+/// Begins another epoch for all CPUs.
+#[inline(always)]
+pub(crate) fn begin_epoch() {
+    if let Some(epoch) = EPOCHS.get_ptr_mut(EPOCH_OF_FLOWS) {
+        // SAFETY: a map's value, aligned.
+        unsafe { atomic::add(epoch, 1) }
+    }
+}

@@ -1,0 +1,161 @@
+//! Shortcuts: what was decided about one packet holds for those behind it that look the same.
+//!
+//! Each CPU remembers, for packets of connections that are under way, how the last one ended: where it went, what was
+//! written into it, whom it was counted for. The next one that says the same of itself ends the same way, without a
+//! question to any table but the flow's own entry. What opens or closes a connection, what is limited, dropped, or left
+//! to the stack is always asked about in full.
+//!
+//! A shortcut is good as long as the [epoch](Shortcuts::epoch) is the one that it was taken in: every change of a table
+//! by the agent, and every new flow between pods, begins another. A flow's entry is looked at each time, so a flow that
+//! is gone or replaced has no shortcut. What only the kernel knows (routes, MTUs) is asked again after
+//! [`GOOD_FOR`] at the latest.
+
+use abi::{Address, Tuple};
+
+use crate::outcome::{Code, Verdict};
+
+mod sight;
+mod way;
+
+pub use sight::Sight;
+pub(crate) use way::{find, keep, take};
+
+/// Ticks of the kernel for which a shortcut is good: 10 to 100 milliseconds.
+pub const GOOD_FOR: u64 = 10;
+
+/// How many shortcuts a CPU has; a power of two.
+pub const SHORTCUTS: u32 = 2_048;
+
+/// What shortcuts ask of the node.
+pub trait Shortcuts {
+    /// Ticks of the kernel.
+    fn ticks(&self) -> u64;
+    /// A number that grows with every change of a table that a verdict may rest on.
+    fn epoch(&self) -> u64;
+    /// One of this CPU's shortcuts.
+    fn shortcut(&self, index: u32) -> Option<&Shortcut>;
+    /// Replaces one of this CPU's shortcuts.
+    fn keep_shortcut(&mut self, index: u32, shortcut: &Shortcut);
+}
+
+/// How packets of one sight end.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Shortcut {
+    /// Which packets.
+    pub sight: Sight,
+    /// Bytes from the IP header on that are known to fit where the packet goes.
+    pub fits: u32,
+    /// [`Steps`] to take.
+    pub steps: u32,
+    /// [`Shortcuts::epoch`] when the end was found.
+    pub epoch: u64,
+    /// [`Shortcuts::ticks`] then.
+    pub taken: u64,
+    /// The verdict's number.
+    pub verdict: u64,
+    /// [`Work::hop`].
+    pub hop: Address,
+    /// The key of the flow.
+    pub tuple: Tuple,
+    /// Ethernet addresses to write.
+    pub stations: [u32; 3],
+    /// [`abi::Flow::ticket`] of the flow.
+    pub ticket: u32,
+    /// Seconds of `CLOCK_MONOTONIC`, some milliseconds ago.
+    pub second: u32,
+    /// The pod that sends: its slot, 0 for nobody.
+    pub from: u32,
+    /// The pod that receives: its slot, 0 for nobody.
+    pub to: u32,
+}
+
+/// What became of the search for a shortcut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// There is none.
+    Nothing,
+    /// There is one, and the packet is noted in its flow: [`take`] is to follow.
+    Flow,
+    /// The packet has come to its end.
+    End(Verdict),
+}
+
+/// Set in the number of a [`Found::End`].
+const END: u64 = 1 << 40;
+
+impl Code for Found {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Flow => 1,
+            Self::End(verdict) => END | verdict.code(),
+        }
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        match code {
+            0 => Self::Nothing,
+            1 => Self::Flow,
+            _ => Self::End(Verdict::from_code(code & !END)),
+        }
+    }
+}
+
+/// Notes on the way to a verdict, for whoever comes behind.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Trail {
+    /// What the packet says of itself.
+    pub sight: Sight,
+    /// Whether the packet is one that a shortcut may be taken from.
+    pub open: u32,
+    /// Where its shortcut is, or will be.
+    pub index: u32,
+    /// When it came.
+    pub taken: u64,
+    /// The epoch that it came in.
+    pub epoch: u64,
+    /// Bytes from the IP header on, of the packet or of each that it will be cut into.
+    pub length: u32,
+    /// [`Steps`] that were taken.
+    pub steps: u32,
+    /// [`abi::Flow::ticket`] of the flow that was found.
+    pub ticket: u32,
+    /// Ethernet addresses that were written.
+    pub stations: [u32; 3],
+}
+
+/// What was done to a packet: bits of [`Trail::steps`].
+#[derive(Clone, Copy, Debug)]
+pub struct Steps;
+
+impl Steps {
+    /// Its flow was found, and it was noted there.
+    pub const FLOW: u32 = 1 << 0;
+    /// It lost one hop of its life.
+    pub const AGED: u32 = 1 << 1;
+    /// It was given other Ethernet addresses.
+    pub const STATIONS: u32 = 1 << 2;
+    /// It was given the addresses and ports of its flow.
+    pub const TRANSLATED: u32 = 1 << 3;
+}
+
+impl Trail {
+    /// Nothing follows from this packet for others.
+    #[inline(always)]
+    pub(crate) const fn close(&mut self) {
+        self.open = 0;
+    }
+
+    /// Whether a flow was found for it.
+    #[inline(always)]
+    const fn has_flow(&self) -> bool {
+        self.steps & Steps::FLOW != 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

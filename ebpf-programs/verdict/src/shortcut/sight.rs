@@ -1,0 +1,207 @@
+//! What a packet of a connection under way says of itself.
+
+use abi::{Address, Port, Seen, Tuple, protocol};
+
+use super::SHORTCUTS;
+use crate::packet::Packet;
+use crate::parse::{high_half, low_half, tcp_flags};
+use crate::sender::ETHERNET;
+use crate::shape::Shaper;
+use crate::work::Way;
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+pub(super) const IPV4_HEADER: u32 = 20;
+pub(super) const IPV6_HEADER: u32 = 40;
+const TCP_HEADER: u32 = 20;
+const UDP_HEADER: u32 = 8;
+/// An IPv4 header without options begins with this byte.
+const PLAIN_V4: u8 = 0x45;
+/// What makes a packet a fragment: its offset, and that more follow (RFC 791).
+const FRAGMENTED: u16 = 0x3fff;
+/// Makes of a number one whose upper bits depend on all of it.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// All that a packet says of itself that a verdict may rest on, but its length and age.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sight {
+    /// Both Ethernet addresses.
+    pub stations: [u32; 3],
+    /// Interface index of the hook.
+    pub interface: u32,
+    /// Both ports.
+    pub ports: u32,
+    /// [`Way::flag`] of the hook, IP version, and protocol: a byte each.
+    pub kind: u32,
+    /// The source; IPv4's is the last word, and the others are zero.
+    pub source: [u32; 4],
+    /// The destination, likewise.
+    pub destination: [u32; 4],
+}
+
+impl Sight {
+    /// Whether two packets look the same. As equality, but that of IPv4 no zeros are compared.
+    #[inline(always)]
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.kind == other.kind
+            && self.ports == other.ports
+            && self.interface == other.interface
+            && self.stations == other.stations
+            && self.source[3] == other.source[3]
+            && self.destination[3] == other.destination[3]
+            && (!self.is_v6()
+                || (self.source == other.source && self.destination == other.destination))
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_v6(&self) -> bool {
+        self.kind & 0xff00 == 0x0600
+    }
+
+    #[inline(always)]
+    const fn protocol(&self) -> u8 {
+        self.kind.to_le_bytes()[0]
+    }
+
+    /// The key of the packet's flow.
+    #[inline(always)]
+    pub(super) fn tuple(&self) -> Tuple {
+        let address = |words: [u32; 4]| {
+            if self.is_v6() {
+                Address::from_words(words)
+            } else {
+                Address::from_v4_word(words[3])
+            }
+        };
+        Tuple {
+            source: address(self.source),
+            destination: address(self.destination),
+            source_port: Port::from_raw(low_half(self.ports)),
+            destination_port: Port::from_raw(high_half(self.ports)),
+            protocol: self.protocol(),
+            reserved: [0; 3],
+        }
+    }
+
+    /// Where a CPU keeps the shortcut.
+    #[inline(always)]
+    pub(super) fn index(&self) -> u32 {
+        let (from, to) = (&self.source, &self.destination);
+        let mut mixed = pair(from[3], to[3]);
+        if self.is_v6() {
+            let networks = pair(from[0] ^ to[2], from[1] ^ to[1]) ^ pair(to[0], from[2]);
+            mixed ^= networks.wrapping_mul(MIX);
+        }
+        mixed = (mixed.wrapping_mul(MIX) ^ pair(self.kind, self.ports)).wrapping_mul(MIX);
+        (mixed >> 40) as u32 >> (24 - SHORTCUTS.trailing_zeros())
+    }
+}
+
+#[inline(always)]
+fn pair(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// What a packet says of itself.
+pub(super) struct Glance {
+    pub(super) sight: Sight,
+    /// Bytes from the IP header on.
+    pub(super) bytes: u32,
+    /// Bytes from the IP header on of each packet that it will be cut into.
+    pub(super) length: u32,
+    /// [`abi::Seen`] bits.
+    pub(super) seen: u32,
+}
+
+/// Reads the packet, if it is one of a connection under way: whole, without options, long enough, and with a life
+/// before it.
+#[inline(always)]
+pub(super) fn look<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glance> {
+    match env.ethertype() {
+        IPV4 => look_v4(env, interface, way),
+        IPV6 => look_v6(env, interface, way),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn look_v4<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glance> {
+    let stations = env.near::<3>(0)?;
+    let words = env.near::<7>(ETHERNET)?;
+    let [ttl, protocol, _, _] = words[2].to_ne_bytes();
+    let whole = u16::from_be(high_half(words[1])) & FRAGMENTED == 0;
+    if words[0].to_ne_bytes()[0] != PLAIN_V4 || !whole || ttl <= 1 {
+        return None;
+    }
+    let sight = Sight {
+        stations,
+        interface,
+        ports: words[5],
+        kind: kind(way, 4, protocol),
+        source: [0, 0, 0, words[3]],
+        destination: [0, 0, 0, words[4]],
+    };
+    let total = u32::from(u16::from_be(high_half(words[0])));
+    glance(env, sight, [IPV4_HEADER, total])
+}
+
+#[inline(always)]
+fn look_v6<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glance> {
+    let stations = env.near::<3>(0)?;
+    let [first, second] = env.near::<2>(ETHERNET)?;
+    let [_, _, next, limit] = second.to_ne_bytes();
+    if first.to_ne_bytes()[0] >> 4 != 6 || limit <= 1 {
+        return None;
+    }
+    let [ports, _] = env.near::<2>(ETHERNET + IPV6_HEADER)?;
+    let sight = Sight {
+        stations,
+        interface,
+        ports,
+        kind: kind(way, 6, next),
+        source: env.near(ETHERNET + 8)?,
+        destination: env.near(ETHERNET + 24)?,
+    };
+    let payload = u32::from(u16::from_be(low_half(second)));
+    glance(env, sight, [IPV6_HEADER, IPV6_HEADER + payload])
+}
+
+#[inline(always)]
+fn kind(way: Way, version: u32, protocol: u8) -> u32 {
+    way.flag() << 16 | version << 8 | u32::from(protocol)
+}
+
+/// What stands behind an IP header of so many bytes, in a packet that says that it is `total` bytes long.
+#[inline(always)]
+fn glance<E: Packet + Shaper>(env: &E, sight: Sight, [header, total]: [u32; 2]) -> Option<Glance> {
+    let bytes = env.len().saturating_sub(ETHERNET);
+    let (least, transport, seen) = match sight.protocol() {
+        protocol::TCP => {
+            let [word] = env.near::<1>(ETHERNET + header + 12)?;
+            let seen = tcp_flags(word);
+            if seen != Seen::ACK {
+                return None;
+            }
+            let [offset, _, _, _] = word.to_ne_bytes();
+            (TCP_HEADER, u32::from(offset >> 4) * 4, seen)
+        }
+        protocol::UDP => (UDP_HEADER, UDP_HEADER, 0),
+        _ => return None,
+    };
+    if header + least > total || total > bytes {
+        return None;
+    }
+    let (_, size) = env.segments();
+    let length = if size == 0 {
+        bytes
+    } else {
+        header + transport + size
+    };
+    Some(Glance {
+        sight,
+        bytes,
+        length,
+        seen: seen | Seen::PACKET,
+    })
+}

@@ -1,0 +1,298 @@
+//! Finding, taking and keeping shortcuts.
+
+use abi::{Direction, DropReason, EndpointFlags, Flow, SettingsFlags, Tuple, protocol};
+
+use super::sight::{Glance, IPV4_HEADER, IPV6_HEADER, look};
+use super::{Found, GOOD_FOR, Shortcut, Shortcuts, Steps};
+use crate::bypass::age;
+use crate::checksum::Difference;
+use crate::node::{Node, Touch};
+use crate::outcome::{Code as _, Decision, Verdict};
+use crate::packet::{ChecksumKind, Packet};
+use crate::parse::{high_half, low_half};
+use crate::rewrite::{V4_TIME_TO_LIVE, word};
+use crate::sender::ETHERNET;
+use crate::shape::Shaper;
+use crate::work::{Way, Work};
+
+/// Offset of the source in an IPv6 header.
+const V6_SOURCE: u32 = 8;
+/// Offset of the checksum in a TCP header.
+const TCP_CHECKSUM: u32 = 16;
+/// Offset of the checksum in a UDP header.
+const UDP_CHECKSUM: u32 = 6;
+
+/// Looks for the shortcut of a packet, notes the packet in its flow, and takes the shortcut unless there is something to
+/// be written.
+#[inline(always)]
+pub(crate) fn find<E: Packet + Node + Shaper + Shortcuts>(
+    env: &mut E,
+    work: &mut Work,
+    interface: u32,
+    way: Way,
+) -> Found {
+    work.trail.close();
+    work.limited = 0;
+    match look(env, interface, way) {
+        Some(glance) => search(env, work, &glance, way),
+        None => Found::Nothing,
+    }
+}
+
+#[inline(always)]
+fn search<E: Packet + Node + Shaper + Shortcuts>(
+    env: &mut E,
+    work: &mut Work,
+    glance: &Glance,
+    way: Way,
+) -> Found {
+    let index = glance.sight.index();
+    let (taken, epoch) = (env.ticks(), env.epoch());
+    let found = match env.shortcut(index) {
+        Some(shortcut) if is_good(shortcut, glance, taken, epoch) => {
+            work.trail.index = index;
+            work.headers.length = glance.bytes;
+            let steps = shortcut.steps;
+            if steps & Steps::FLOW != 0 && !follow(env, work, index, glance, way) {
+                Found::Nothing
+            } else if steps & (Steps::TRANSLATED | Steps::STATIONS) != 0 {
+                Found::Flow
+            } else {
+                end(env, work, index, glance)
+            }
+        }
+        _ => Found::Nothing,
+    };
+    if found == Found::Nothing {
+        work.trail.open = 1;
+        work.trail.steps = 0;
+        work.trail.sight = glance.sight;
+        work.trail.index = index;
+        work.trail.length = glance.length;
+        work.trail.taken = taken;
+        work.trail.epoch = epoch;
+    }
+    found
+}
+
+#[inline(always)]
+fn is_good(shortcut: &Shortcut, glance: &Glance, now: u64, epoch: u64) -> bool {
+    shortcut.epoch == epoch
+        && now.wrapping_sub(shortcut.taken) < GOOD_FOR
+        && glance.length <= shortcut.fits
+        && glance.sight.is(&shortcut.sight)
+}
+
+/// Ends a packet that says what it is to say as the one before it, and counts it.
+#[inline(always)]
+fn end<E: Packet + Node + Shortcuts>(
+    env: &mut E,
+    work: &mut Work,
+    index: u32,
+    glance: &Glance,
+) -> Found {
+    let Some(shortcut) = env.shortcut(index) else {
+        return Found::Nothing;
+    };
+    let (verdict, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
+    if shortcut.steps & Steps::AGED != 0 {
+        work.hop = shortcut.hop;
+        let version = if glance.sight.is_v6() { 6 } else { 4 };
+        if age(env, version, ETHERNET) != Ok(true) {
+            return Found::Nothing;
+        }
+    }
+    env.count_passed(from, Direction::Egress, glance.bytes);
+    env.count_passed(to, Direction::Ingress, glance.bytes);
+    Found::End(Verdict::from_code(verdict))
+}
+
+/// Notes the packet in its flow, if that is still the one that was found; [`Work::translated`] is what it says.
+#[inline(always)]
+fn follow<E: Node + Shortcuts>(
+    env: &mut E,
+    work: &mut Work,
+    index: u32,
+    glance: &Glance,
+    way: Way,
+) -> bool {
+    let Some(shortcut) = env.shortcut(index) else {
+        return false;
+    };
+    let (ticket, now, from) = (shortcut.ticket, shortcut.second, shortcut.from);
+    let Some(entry) = env.flow(&shortcut.tuple) else {
+        return false;
+    };
+    let Flow {
+        translated,
+        flags,
+        pod,
+        ticket: current,
+        ..
+    } = env.read(entry);
+    if current != ticket || flags & way.flag() == 0 {
+        return false;
+    }
+    work.translated = translated;
+    work.pod = if way == Way::Pod { from } else { pod };
+    let touch = Touch {
+        seen: glance.seen,
+        now,
+        bytes: glance.bytes,
+    };
+    env.touch(entry, touch);
+    true
+}
+
+/// Ends a packet whose flow was found as the one before it, and counts it unless it is dropped.
+#[inline(always)]
+pub(crate) fn take<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -> Verdict {
+    let Some(shortcut) = env.shortcut(work.trail.index) else {
+        return Verdict::Drop(DropReason::RewriteFailed);
+    };
+    let (verdict, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
+    let (steps, stations) = (shortcut.steps, shortcut.stations);
+    let tuple = shortcut.tuple;
+    if steps & Steps::AGED != 0 {
+        work.hop = shortcut.hop;
+    }
+    if let Err(reason) = alter(env, work, &tuple, steps, stations) {
+        return Verdict::Drop(reason);
+    }
+    env.count_passed(from, Direction::Egress, work.headers.length);
+    env.count_passed(to, Direction::Ingress, work.headers.length);
+    Verdict::from_code(verdict)
+}
+
+/// Does to the packet what was done to the one before it.
+#[inline(always)]
+fn alter<P: Packet>(
+    packet: &mut P,
+    work: &Work,
+    from: &Tuple,
+    steps: u32,
+    stations: [u32; 3],
+) -> Decision<()> {
+    let to = &work.translated;
+    let difference = mend(packet, from, to)?;
+    if from.source.is_v4() {
+        write_v4(packet, to, difference, steps)?;
+    } else {
+        write_v6(packet, to, steps)?;
+    }
+    if steps & Steps::STATIONS != 0 {
+        packet.store(0, stations)?;
+    }
+    Ok(())
+}
+
+/// Corrects the transport's checksum, and says how the addresses differ.
+#[inline(always)]
+fn mend<P: Packet>(packet: &mut P, from: &Tuple, to: &Tuple) -> Decision<Difference> {
+    let (v4, udp) = (from.source.is_v4(), from.protocol == protocol::UDP);
+    let header = if v4 { IPV4_HEADER } else { IPV6_HEADER };
+    let at = ETHERNET + header + if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
+    let kind = |pseudo_header| ChecksumKind {
+        pseudo_header,
+        zero_means_none: udp,
+        v6: pseudo_header && !v4,
+    };
+    let addresses = Difference::NONE
+        .and_words(from.source.words(), to.source.words())
+        .and_words(from.destination.words(), to.destination.words());
+    if from.source != to.source || from.destination != to.destination {
+        packet.fix_checksum(at, addresses, kind(true))?;
+    }
+    let (old, new) = (ports(from), ports(to));
+    if old != new {
+        packet.fix_checksum(at, Difference::NONE.and(old, new), kind(false))?;
+    }
+    Ok(addresses)
+}
+
+/// Both ports, as they lie in a packet.
+#[inline(always)]
+fn ports(tuple: &Tuple) -> u32 {
+    word(tuple.source_port.raw(), tuple.destination_port.raw())
+}
+
+/// Writes all that changes of an IPv4 packet, from its time to live to its ports: it lies side by side.
+#[inline(always)]
+fn write_v4<P: Packet>(
+    packet: &mut P,
+    to: &Tuple,
+    addresses: Difference,
+    steps: u32,
+) -> Decision<()> {
+    let at = ETHERNET + V4_TIME_TO_LIVE;
+    let [old] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
+    let [ttl, protocol, _, _] = old.to_ne_bytes();
+    // That of 1 has no shortcut.
+    let ttl = ttl.wrapping_sub(u8::from(steps & Steps::AGED != 0));
+    let aged = u16::from_ne_bytes([ttl, protocol]);
+    let difference = addresses.and(u32::from(low_half(old)), u32::from(aged));
+    let first = word(aged, difference.apply(high_half(old)));
+    let (source, destination) = (to.source.words()[3], to.destination.words()[3]);
+    packet.store(at, [first, source, destination, ports(to)])
+}
+
+/// Writes addresses and ports of an IPv6 packet, and its age, for which no checksum makes up.
+#[inline(always)]
+fn write_v6<P: Packet>(packet: &mut P, to: &Tuple, steps: u32) -> Decision<()> {
+    let mut words = [ports(to); 9];
+    words[..4].copy_from_slice(&to.source.words());
+    words[4..8].copy_from_slice(&to.destination.words());
+    packet.store(ETHERNET + V6_SOURCE, words)?;
+    if steps & Steps::AGED != 0 {
+        age(packet, 6, ETHERNET)?;
+    }
+    Ok(())
+}
+
+/// Remembers how the packet has ended, where that holds for others.
+#[inline(always)]
+pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, verdict: Verdict) {
+    let past = verdict != Verdict::Pass;
+    // Which packets of a flow go past the stack is up to each of them.
+    let known = way == Way::Out || past || !may_pass_by(env);
+    let flow = way == Way::Pod || work.trail.has_flow();
+    if work.trail.open == 0 || !known || !flow || matches!(verdict, Verdict::Drop(_)) {
+        return;
+    }
+    let to = match verdict {
+        Verdict::Deliver(_) => work.endpoint.pod,
+        Verdict::Pass | Verdict::Drop(_) | Verdict::Leave(_) => 0,
+    };
+    let limited =
+        work.limited != 0 || (to != 0 && work.endpoint.flags & EndpointFlags::LIMITED != 0);
+    if limited {
+        return;
+    }
+    if work.trail.has_flow() && work.translated != work.headers.tuple {
+        work.trail.steps |= Steps::TRANSLATED;
+    }
+    let shortcut = Shortcut {
+        sight: work.trail.sight,
+        // What goes on to the stack is measured there.
+        fits: if past { work.trail.length } else { u32::MAX },
+        steps: work.trail.steps,
+        epoch: work.trail.epoch,
+        taken: work.trail.taken,
+        verdict: verdict.code(),
+        hop: work.hop,
+        tuple: work.trail.sight.tuple(),
+        stations: work.trail.stations,
+        ticket: work.trail.ticket,
+        second: work.now,
+        from: if way == Way::Pod { work.pod } else { 0 },
+        to,
+    };
+    env.keep_shortcut(work.trail.index, &shortcut);
+}
+
+/// Whether packets may go past bridge and stack.
+#[inline(always)]
+fn may_pass_by<E: Node>(node: &E) -> bool {
+    node.settings()
+        .is_some_and(|settings| settings.flags & SettingsFlags::BYPASS != 0)
+}
