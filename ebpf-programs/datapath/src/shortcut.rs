@@ -12,6 +12,12 @@ use crate::maps::{EPOCHS, SHORTCUTS};
 
 impl Shortcuts for Kernel {
     #[inline(always)]
+    fn mark(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.context()).mark) }
+    }
+
+    #[inline(always)]
     fn ticks(&self) -> u64 {
         // SAFETY: the helper takes nothing. The verifier puts a load in its place.
         unsafe { helpers::bpf_jiffies64() }

@@ -28,6 +28,8 @@ pub const SHORTCUTS: u32 = 2_048;
 
 /// What shortcuts ask of the node.
 pub trait Shortcuts {
+    /// What others have marked the packet with: routes may depend on it.
+    fn mark(&self) -> u32;
     /// Ticks of the kernel.
     fn ticks(&self) -> u64;
     /// A number that grows with every change of a table that a verdict may rest on.

@@ -80,6 +80,8 @@ pub struct World {
     pub mtus: BTreeMap<u32, u32>,
     /// Nanoseconds of the clock that limits go by.
     pub clock: u64,
+    /// What others have marked the packet under way with.
+    pub mark: u32,
     /// What the flow of the packet under way hashes to.
     pub flow_hash: u32,
     /// How the packet under way will be cut up.
@@ -130,6 +132,7 @@ impl Default for World {
             ways_out: BTreeMap::new(),
             mtus: BTreeMap::new(),
             clock: 1_000_000_000_000,
+            mark: 0,
             flow_hash: 0,
             segments: (0, 0),
             congested: false,

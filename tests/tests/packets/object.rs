@@ -60,12 +60,7 @@ impl Object {
         options
             .map_max_entries(maps::FLOWS, entries)
             .map_max_entries(maps::TURNS, entries);
-        let mut loaded = options.load(&bytes)?;
-        for name in PROGRAMS {
-            program(&mut loaded, name)?
-                .load()
-                .with_context(|| format!("the kernel refuses {name}"))?;
-        }
+        let loaded = options.load(&bytes)?;
         Ok(Self { loaded })
     }
 
@@ -190,12 +185,18 @@ impl Object {
     }
 }
 
-/// A program of the loaded object.
+/// A program of the loaded object, which the kernel is given when it is first asked for: verifying takes most of a
+/// test's time.
 pub(crate) fn program<'a>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier> {
     let program = loaded
         .program_mut(name)
         .ok_or_else(|| anyhow!("the object has no program {name}"))?;
-    Ok(program.try_into()?)
+    let program: &mut SchedClassifier = program.try_into()?;
+    if program.fd().is_err() {
+        let refused = || format!("the kernel refuses {name}");
+        program.load().with_context(refused)?;
+    }
+    Ok(program)
 }
 
 fn array<const N: usize>(value: &(impl IntoBytes + Immutable)) -> [u8; N] {

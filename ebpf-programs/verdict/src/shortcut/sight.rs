@@ -2,7 +2,7 @@
 
 use abi::{Address, Port, Seen, Tuple, protocol};
 
-use super::SHORTCUTS;
+use super::{SHORTCUTS, Shortcuts};
 use crate::packet::Packet;
 use crate::parse::{high_half, low_half, tcp_flags};
 use crate::sender::ETHERNET;
@@ -30,6 +30,8 @@ pub struct Sight {
     pub stations: [u32; 3],
     /// Interface index of the hook.
     pub interface: u32,
+    /// [`Shortcuts::mark`].
+    pub mark: u32,
     /// Both ports.
     pub ports: u32,
     /// [`Way::flag`] of the hook, IP version, and protocol: a byte each.
@@ -47,6 +49,7 @@ impl Sight {
         self.kind == other.kind
             && self.ports == other.ports
             && self.interface == other.interface
+            && self.mark == other.mark
             && self.stations == other.stations
             && self.source[3] == other.source[3]
             && self.destination[3] == other.destination[3]
@@ -117,7 +120,11 @@ pub(super) struct Glance {
 /// Reads the packet, if it is one of a connection under way: whole, without options, long enough, and with a life
 /// before it.
 #[inline(always)]
-pub(super) fn look<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glance> {
+pub(super) fn look<E: Packet + Shaper + Shortcuts>(
+    env: &E,
+    interface: u32,
+    way: Way,
+) -> Option<Glance> {
     match env.ethertype() {
         IPV4 => look_v4(env, interface, way),
         IPV6 => look_v6(env, interface, way),
@@ -126,7 +133,7 @@ pub(super) fn look<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Opt
 }
 
 #[inline(always)]
-fn look_v4<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glance> {
+fn look_v4<E: Packet + Shaper + Shortcuts>(env: &E, interface: u32, way: Way) -> Option<Glance> {
     let stations = env.near::<3>(0)?;
     let words = env.near::<7>(ETHERNET)?;
     let [ttl, protocol, _, _] = words[2].to_ne_bytes();
@@ -137,6 +144,7 @@ fn look_v4<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glan
     let sight = Sight {
         stations,
         interface,
+        mark: env.mark(),
         ports: words[5],
         kind: kind(way, 4, protocol),
         source: [0, 0, 0, words[3]],
@@ -147,7 +155,7 @@ fn look_v4<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glan
 }
 
 #[inline(always)]
-fn look_v6<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glance> {
+fn look_v6<E: Packet + Shaper + Shortcuts>(env: &E, interface: u32, way: Way) -> Option<Glance> {
     let stations = env.near::<3>(0)?;
     let [first, second] = env.near::<2>(ETHERNET)?;
     let [_, _, next, limit] = second.to_ne_bytes();
@@ -158,6 +166,7 @@ fn look_v6<E: Packet + Shaper>(env: &E, interface: u32, way: Way) -> Option<Glan
     let sight = Sight {
         stations,
         interface,
+        mark: env.mark(),
         ports,
         kind: kind(way, 6, next),
         source: env.near(ETHERNET + 8)?,
@@ -174,7 +183,11 @@ fn kind(way: Way, version: u32, protocol: u8) -> u32 {
 
 /// What stands behind an IP header of so many bytes, in a packet that says that it is `total` bytes long.
 #[inline(always)]
-fn glance<E: Packet + Shaper>(env: &E, sight: Sight, [header, total]: [u32; 2]) -> Option<Glance> {
+fn glance<E: Packet + Shaper + Shortcuts>(
+    env: &E,
+    sight: Sight,
+    [header, total]: [u32; 2],
+) -> Option<Glance> {
     let bytes = env.len().saturating_sub(ETHERNET);
     let (least, transport, seen) = match sight.protocol() {
         protocol::TCP => {

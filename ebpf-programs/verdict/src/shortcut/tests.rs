@@ -198,6 +198,16 @@ fn a_shortcut_ends_with_its_time_and_with_every_change_of_a_table() {
 }
 
 #[test]
+fn a_packet_with_another_mark_may_have_another_route() {
+    let mut twins = Twins::new(open_node());
+    for (mark, taken) in [(0, 0), (0, 1), (7, 1), (7, 2)] {
+        twins.change(|world| world.mark = mark);
+        twins.run(Place::FromPod, INTERFACE, &to_world(0, udp(1, 2)));
+        assert_eq!(twins.taken(), taken);
+    }
+}
+
+#[test]
 fn a_larger_packet_and_a_forged_one_are_asked_about() {
     let mut twins = Twins::new(open_node());
     twins.change(|world| {

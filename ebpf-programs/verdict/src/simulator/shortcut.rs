@@ -77,6 +77,10 @@ impl World {
 }
 
 impl Shortcuts for World {
+    fn mark(&self) -> u32 {
+        self.mark
+    }
+
     fn ticks(&self) -> u64 {
         self.clock / TICK
     }
