@@ -143,6 +143,38 @@ pub struct Flow {
 
 const _: () = assert!(size_of::<Flow>() == 88);
 
+/// Packets of one direction of a flow that one CPU has passed by a shortcut, and has not yet added to the flow's entry.
+/// 64 bytes.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(C)]
+pub struct Noted {
+    /// Key of the entry.
+    pub key: Tuple,
+    /// [`Flow::ticket`]: another flow of the same key has passed other packets.
+    pub ticket: u32,
+    /// Always zero.
+    pub reserved: u32,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, from the IP header on.
+    pub bytes: u64,
+}
+
+const _: () = assert!(size_of::<Noted>() == 64);
+
 /// A flow that waits for its turn to be looked at, in [`crate::maps::TURNS`]. 48 bytes.
 #[derive(
     Clone,

@@ -30,7 +30,7 @@ pub use address::{Address, Family, Mac, Port};
 pub use counter::{Counters, Direction, DropCount};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
 pub use egress::Egress;
-pub use flow::{Flow, FlowFlags, FragmentKey, FragmentPorts, Seen, Tuple, Turn};
+pub use flow::{Flow, FlowFlags, FragmentKey, FragmentPorts, Noted, Seen, Tuple, Turn};
 pub use hostport::{Hostport, HostportKey};
 pub use network::Network;
 pub use pod::{Endpoint, EndpointFlags, Interface, Pod};

@@ -30,12 +30,19 @@ pub const FRAGMENTS: &str = "FRAGMENTS";
 /// Entries of [`FRAGMENTS`].
 pub const FRAGMENTS_CAPACITY: u32 = 8_192;
 
-/// What shortcuts rest on: array of two `u64`, which only grow.
+/// What shortcuts rest on: array of `u64`, which only grow.
 pub const EPOCHS: &str = "EPOCHS";
 /// Index in [`EPOCHS`] of the number that the agent changes behind every change of a table.
 pub const EPOCH_OF_TABLES: u32 = 0;
-/// Index in [`EPOCHS`] of the number that programs add to behind every new flow between pods.
-pub const EPOCH_OF_FLOWS: u32 = 1;
+/// Index in [`EPOCHS`] of the first of the numbers that programs add to behind changes of flows.
+pub const EPOCHS_OF_FLOWS: u32 = 1;
+/// How many of those there are, a power of two: flows are spread over them, so that few shortcuts end with each.
+pub const SHARDS: u32 = 256;
+
+/// What has passed by shortcuts and is not yet in the flow table: per-CPU array of [`crate::Noted`].
+pub const NOTED: &str = "NOTED";
+/// Entries of [`NOTED`], a power of two: as many shortcuts a CPU has.
+pub const NOTED_CAPACITY: u32 = 2_048;
 
 /// Pod table: array, slot → [`crate::Pod`].
 pub const PODS: &str = "PODS";

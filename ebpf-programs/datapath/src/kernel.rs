@@ -22,7 +22,7 @@ use verdict::{ChecksumKind, Decision, Insertion, Node, Packet, Socket, Touch};
 use crate::atomic::{add, fetch_add};
 use crate::lookup;
 use crate::maps;
-use crate::memory::words_at;
+use crate::memory::{words_at, write_words_at};
 use crate::route;
 use crate::shortcut;
 
@@ -39,13 +39,28 @@ static CSUM_F_IPV6: u64 = 0x80;
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel {
     skb: *mut __sk_buff,
+    in_place: bool,
 }
 
 impl Kernel {
     /// The packet that a program was called with.
     #[inline(always)]
     pub(crate) const fn new(skb: *mut __sk_buff) -> Self {
-        Self { skb }
+        Self {
+            skb,
+            in_place: false,
+        }
+    }
+
+    /// As [`Kernel::new`], and what is within reach is written without a helper's help. A program that does so anywhere
+    /// has the kernel make every packet its own first, which costs a call where others hold it as well, as TCP's sender
+    /// does: it is for programs that write to most packets, and more than once.
+    #[inline(always)]
+    pub(crate) const fn in_place(skb: *mut __sk_buff) -> Self {
+        Self {
+            skb,
+            in_place: true,
+        }
     }
 
     /// The packet's context.
@@ -133,6 +148,14 @@ impl Packet for Kernel {
 
     #[inline(always)]
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+        if self.in_place {
+            let (at, end) = self.reach(offset);
+            if at + N * 4 <= end {
+                // SAFETY: all `N` words lie before the end of what may be written.
+                unsafe { write_words_at(at, words) };
+                return Ok(());
+            }
+        }
         // SAFETY: the helper reads `N` words and checks the offset.
         let result = unsafe {
             helpers::bpf_skb_store_bytes(self.skb, offset, words.as_ptr().cast(), (N * 4) as u32, 0)
@@ -296,6 +319,15 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
+    fn credit(&mut self, entry: *mut Flow, packets: u64, bytes: u64) {
+        // SAFETY: as above.
+        unsafe {
+            add(&raw mut (*entry).packets, packets);
+            add(&raw mut (*entry).bytes, bytes);
+        }
+    }
+
+    #[inline(always)]
     fn forget_seen(&mut self, entry: *mut Flow) {
         // SAFETY: as above.
         unsafe { (*entry).seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST) }
@@ -311,8 +343,8 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn begin_epoch(&mut self) {
-        shortcut::begin_epoch();
+    fn begin_epoch(&mut self, shard: u32) {
+        shortcut::begin_epoch(shard);
     }
 
     #[inline(always)]
@@ -323,7 +355,11 @@ impl Node for Kernel {
         // SAFETY: as above.
         let (flags, pod) = unsafe { ((*entry).flags, (*entry).pod) };
         // Of several CPUs that remove an entry one succeeds.
-        if maps::FLOWS.remove(key).is_ok() && flags & FlowFlags::ORIGINAL != 0 {
+        if maps::FLOWS.remove(key).is_err() {
+            return;
+        }
+        self.begin_epoch(verdict::shortcut::shard(key));
+        if flags & FlowFlags::ORIGINAL != 0 {
             self.release_flow(pod);
         }
     }

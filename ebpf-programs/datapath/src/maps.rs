@@ -2,12 +2,12 @@
 
 use abi::{
     Address, Bucket, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Peer, Pod, Settings, Shaped,
-    Swept, Tuple, Turn, Uplink, maps as names,
+    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Noted, Peer, Pod, Settings,
+    Shaped, Swept, Tuple, Turn, Uplink, maps as names,
 };
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
-use verdict::shortcut::{self, Shortcut};
+use verdict::shortcut::Shortcut;
 use verdict::{Hand, Work};
 
 #[map]
@@ -90,12 +90,15 @@ pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
 static SCRATCH: PerCpuArray<Work> = PerCpuArray::with_max_entries(2, 0);
 
 #[map]
-pub(crate) static EPOCHS: Array<u64> = Array::pinned(2, 0);
+pub(crate) static EPOCHS: Array<u64> = Array::pinned(names::EPOCHS_OF_FLOWS + names::SHARDS, 0);
+
+#[map]
+pub(crate) static NOTED: PerCpuArray<Noted> = PerCpuArray::pinned(names::NOTED_CAPACITY, 0);
 
 /// What this CPU knows of packets under way. Never pinned, as [`SCRATCH`].
 #[map]
 pub(crate) static SHORTCUTS: PerCpuArray<Shortcut> =
-    PerCpuArray::with_max_entries(shortcut::SHORTCUTS, 0);
+    PerCpuArray::with_max_entries(names::NOTED_CAPACITY, 0);
 
 /// Whose notes: a sweep may be interrupted by a packet on the same CPU.
 #[derive(Clone, Copy)]

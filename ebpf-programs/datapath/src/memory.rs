@@ -1,4 +1,5 @@
-//! Words of a packet, which lie at any address: the compiler would read them byte by byte, the kernel's machines need not.
+//! Words of a packet, which lie at any address: the compiler would read and write them byte by byte, the kernel's
+//! machines need not.
 
 use core::arch::asm;
 
@@ -56,4 +57,52 @@ unsafe fn load<const OFFSET: i32>(at: usize) -> u32 {
         );
     }
     word
+}
+
+/// Writes words at the address and behind it, which the caller has compared with the end of what may be written.
+///
+/// # Safety
+/// They must lie within the packet, and the packet must be nobody else's: see [`crate::kernel::Kernel::in_place`].
+#[inline(always)]
+pub(crate) unsafe fn write_words_at<const N: usize>(at: usize, words: [u32; N]) {
+    const { assert!(N <= MOST) };
+    for (index, word) in words.into_iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { write_word_at(at, index, word) };
+    }
+}
+
+#[inline(always)]
+unsafe fn write_word_at(at: usize, index: usize, word: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match index {
+            0 => store::<0>(at, word),
+            1 => store::<4>(at, word),
+            2 => store::<8>(at, word),
+            3 => store::<12>(at, word),
+            4 => store::<16>(at, word),
+            5 => store::<20>(at, word),
+            6 => store::<24>(at, word),
+            7 => store::<28>(at, word),
+            8 => store::<32>(at, word),
+            9 => store::<36>(at, word),
+            10 => store::<40>(at, word),
+            _ => store::<44>(at, word),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store<const OFFSET: i32>(at: usize, word: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "*(u32 *)({at} + {offset}) = {word}",
+            word = in(wreg) word,
+            at = in(reg) at,
+            offset = const OFFSET,
+            options(nostack, preserves_flags),
+        );
+    }
 }

@@ -2,13 +2,14 @@
 
 use core::ptr;
 
-use abi::maps::{EPOCH_OF_FLOWS, EPOCH_OF_TABLES};
+use abi::maps::{EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, SHARDS};
+use abi::{Noted, Tuple};
 use aya_ebpf::helpers;
 use verdict::shortcut::{Shortcut, Shortcuts};
 
 use crate::atomic;
 use crate::kernel::Kernel;
-use crate::maps::{EPOCHS, SHORTCUTS};
+use crate::maps::{EPOCHS, NOTED, SHORTCUTS};
 
 impl Shortcuts for Kernel {
     #[inline(always)]
@@ -24,8 +25,8 @@ impl Shortcuts for Kernel {
     }
 
     #[inline(always)]
-    fn epoch(&self) -> u64 {
-        epoch(EPOCH_OF_TABLES).wrapping_add(epoch(EPOCH_OF_FLOWS))
+    fn epoch(&self, shard: u32) -> u64 {
+        epoch(EPOCH_OF_TABLES).wrapping_add(epoch(of_shard(shard)))
     }
 
     #[inline(always)]
@@ -40,6 +41,45 @@ impl Shortcuts for Kernel {
             unsafe { *kept = *shortcut }
         }
     }
+
+    #[inline(always)]
+    fn noted(&self, index: u32) -> Option<&Noted> {
+        NOTED.get(index)
+    }
+
+    #[inline(always)]
+    fn note(&mut self, index: u32, ticket: u32, bytes: u32) -> bool {
+        let Some(noted) = NOTED.get_ptr_mut(index) else {
+            return false;
+        };
+        // SAFETY: as above.
+        unsafe {
+            if (*noted).ticket != ticket {
+                return false;
+            }
+            (*noted).packets += 1;
+            (*noted).bytes += u64::from(bytes);
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn begin_notes(&mut self, index: u32, key: &Tuple, ticket: u32) {
+        if let Some(noted) = NOTED.get_ptr_mut(index) {
+            // SAFETY: as above.
+            unsafe {
+                (*noted).key = *key;
+                (*noted).ticket = ticket;
+                (*noted).packets = 0;
+                (*noted).bytes = 0;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+const fn of_shard(shard: u32) -> u32 {
+    EPOCHS_OF_FLOWS + (shard & (SHARDS - 1))
 }
 
 #[inline(always)]
@@ -51,10 +91,10 @@ fn epoch(index: u32) -> u64 {
     }
 }
 
-/// Begins another epoch for all CPUs.
+/// Begins another epoch of a shard for all CPUs.
 #[inline(always)]
-pub(crate) fn begin_epoch() {
-    if let Some(epoch) = EPOCHS.get_ptr_mut(EPOCH_OF_FLOWS) {
+pub(crate) fn begin_epoch(shard: u32) {
+    if let Some(epoch) = EPOCHS.get_ptr_mut(of_shard(shard)) {
         // SAFETY: a map's value, aligned.
         unsafe { atomic::add(epoch, 1) }
     }

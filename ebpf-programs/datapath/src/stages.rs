@@ -15,10 +15,13 @@ use crate::maps::{self, Scratch};
 
 macro_rules! stage {
     ($name:ident($($argument:ident: $type:ty),*) -> $output:ty, $body:expr) => {
+        stage!($name($($argument: $type),*) -> $output, Kernel::new, $body);
+    };
+    ($name:ident($($argument:ident: $type:ty),*) -> $output:ty, $new:path, $body:expr) => {
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $name(skb: *mut __sk_buff $(, $argument: u64)*) -> u64 {
-            let kernel = &mut Kernel::new(skb);
+            let kernel = &mut $new(skb);
             // A context that the stage does not use would not be passed by the compiler, and the verifier wants one.
             kernel.touch_context();
             let Some(work) = maps::work(Scratch::Packet) else {
@@ -130,19 +133,22 @@ stage!(stage_find_shortcut(way: Way) -> Found, |kernel, work, way| {
 stage!(stage_take_shortcut() -> Verdict, |kernel, work| {
     stages::take_shortcut(kernel, work)
 });
-stage!(stage_keep_shortcut(way: Way, verdict: Verdict) -> (), |kernel, work, way, verdict| {
-    stages::keep_shortcut(kernel, work, way, verdict);
+stage!(stage_take_shortcut_in_place() -> Verdict, Kernel::in_place, |kernel, work| {
+    stages::take_shortcut(kernel, work)
+});
+stage!(stage_keep_shortcut(way: Way, number: u64) -> (), |kernel, work, way, number| {
+    stages::keep_shortcut(kernel, work, way, number);
 });
 stage!(stage_count(direction: Direction, verdict: Verdict) -> (), |kernel, work, direction, verdict| {
     stages::count(kernel, work, direction, verdict);
 });
 
-/// The stages of one packet.
-pub(crate) struct Stages {
+/// The stages of one packet. `IN_PLACE`: see [`Kernel::in_place`].
+pub(crate) struct Stages<const IN_PLACE: bool> {
     skb: *mut __sk_buff,
 }
 
-impl Stages {
+impl<const IN_PLACE: bool> Stages<IN_PLACE> {
     /// The stages of the packet that a program was called with.
     #[inline(always)]
     pub(crate) const fn new(skb: *mut __sk_buff) -> Self {
@@ -150,7 +156,7 @@ impl Stages {
     }
 }
 
-impl Hook for Stages {
+impl<const IN_PLACE: bool> Hook for Stages<IN_PLACE> {
     #[inline(always)]
     fn parse_pod(&mut self) -> Decision<Content> {
         Code::from_code(stage_parse_pod(self.skb))
@@ -298,7 +304,11 @@ impl Hook for Stages {
 
     #[inline(always)]
     fn take_shortcut(&mut self) -> Verdict {
-        Code::from_code(stage_take_shortcut(self.skb))
+        Code::from_code(if IN_PLACE {
+            stage_take_shortcut_in_place(self.skb)
+        } else {
+            stage_take_shortcut(self.skb)
+        })
     }
 
     #[inline(always)]

@@ -14,5 +14,5 @@ fn uplink_in(context: TcContext) -> i32 {
         return action::NEXT;
     }
     let skb = context.skb.skb;
-    action::of(skb, hooks::uplink_in(&mut Stages::new(skb)))
+    action::of(skb, hooks::uplink_in(&mut Stages::<true>::new(skb)))
 }

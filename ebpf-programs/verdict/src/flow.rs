@@ -5,7 +5,7 @@ use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, Turn, protocol};
 use crate::local;
 use crate::node::{Insertion, Node, Touch};
 use crate::outcome::Decision;
-use crate::shortcut::Steps;
+use crate::shortcut::{Steps, shard};
 use crate::work::{Pair, Transport, Way, Work};
 
 /// Seconds that half a pair may exist: the two entries of a flow are not added at the same instant.
@@ -179,6 +179,9 @@ fn reopen<E: Node>(node: &mut E, entry: E::Entry, work: &mut Work) {
     if let Some(opposite) = node.flow(&work.pair.reply.key) {
         node.forget_seen(opposite);
     }
+    // The next packet of each direction is to be seen.
+    node.begin_epoch(shard(&work.headers.tuple));
+    node.begin_epoch(shard(&work.pair.reply.key));
 }
 
 /// Adds [`Work::pair`] to the table. `Ok(false)`: the replies' tuple belongs to another flow that is alive.
@@ -196,7 +199,8 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
         node.release_flow(pod);
     } else if work.pair.original.flow.flags & FlowFlags::FROM_POD != 0 {
         // Packets with these tuples may have gone where nobody asked for flows.
-        node.begin_epoch();
+        node.begin_epoch(shard(&work.pair.original.key));
+        node.begin_epoch(shard(&work.pair.reply.key));
     }
     Ok(inserted? != Inserted::Not)
 }

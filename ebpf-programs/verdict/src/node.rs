@@ -55,16 +55,19 @@ pub trait Node {
     /// Notes a packet in an entry.
     fn touch(&mut self, entry: Self::Entry, touch: Touch);
 
+    /// Adds packets that have passed to an entry.
+    fn credit(&mut self, entry: Self::Entry, packets: u64, bytes: u64);
+
     /// Forgets which packets an entry has seen.
     fn forget_seen(&mut self, entry: Self::Entry);
 
     /// Adds an entry unless the key has one.
     fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion;
 
-    /// Begins another [epoch](crate::shortcut::Shortcuts::epoch).
-    fn begin_epoch(&mut self);
+    /// Begins another [epoch](crate::shortcut::Shortcuts::epoch) of a shard.
+    fn begin_epoch(&mut self, shard: u32);
 
-    /// Removes an entry; it may be gone already. With an entry of the original direction its pod has a flow less.
+    /// Removes an entry, and begins another epoch of its shard; it may be gone already. With an entry of the original direction its pod has a flow less.
     fn remove_flow(&mut self, key: &Tuple);
 
     /// Counts a flow that is about to be made, and returns how many the pod had; a number below zero is none.

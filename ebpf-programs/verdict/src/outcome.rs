@@ -70,6 +70,18 @@ impl Code for u32 {
     }
 }
 
+impl Code for u64 {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        self
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        code
+    }
+}
+
 impl Code for Direction {
     #[inline(always)]
     fn code(self) -> u64 {

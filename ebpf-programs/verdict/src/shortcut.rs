@@ -10,7 +10,8 @@
 //! is gone or replaced has no shortcut. What only the kernel knows (routes, MTUs) is asked again after
 //! [`GOOD_FOR`] at the latest.
 
-use abi::{Address, Tuple};
+use abi::maps::SHARDS;
+use abi::{Address, Noted, Tuple};
 
 use crate::outcome::{Code, Verdict};
 
@@ -23,21 +24,34 @@ pub(crate) use way::{find, keep, take};
 /// Ticks of the kernel for which a shortcut is good: 10 to 100 milliseconds.
 pub const GOOD_FOR: u64 = 10;
 
-/// How many shortcuts a CPU has; a power of two.
-pub const SHORTCUTS: u32 = 2_048;
-
 /// What shortcuts ask of the node.
 pub trait Shortcuts {
     /// What others have marked the packet with: routes may depend on it.
     fn mark(&self) -> u32;
     /// Ticks of the kernel.
     fn ticks(&self) -> u64;
-    /// A number that grows with every change of a table that a verdict may rest on.
-    fn epoch(&self) -> u64;
+    /// A number that grows with every change of a table that a verdict about tuples of this [`shard`] may rest on.
+    fn epoch(&self, shard: u32) -> u64;
     /// One of this CPU's shortcuts.
     fn shortcut(&self, index: u32) -> Option<&Shortcut>;
     /// Replaces one of this CPU's shortcuts.
     fn keep_shortcut(&mut self, index: u32, shortcut: &Shortcut);
+    /// What has passed by one of this CPU's shortcuts.
+    fn noted(&self, index: u32) -> Option<&Noted>;
+    /// Notes that a packet of the flow with this ticket passes by a shortcut; false where it is another flow's turn.
+    fn note(&mut self, index: u32, ticket: u32, bytes: u32) -> bool;
+    /// Begins to note what passes by a shortcut, in place of what was noted there.
+    fn begin_notes(&mut self, index: u32, key: &Tuple, ticket: u32);
+}
+
+/// Which of the epochs a flow's changes begin anew.
+#[inline(always)]
+pub const fn shard(tuple: &Tuple) -> u32 {
+    let (source, destination) = (tuple.source.words(), tuple.destination.words());
+    let ports = (tuple.source_port.raw() as u32) << 16 | tuple.destination_port.raw() as u32;
+    let mixed = source[3] ^ destination[3].rotate_left(5) ^ ports;
+    let mixed = mixed ^ mixed >> 16;
+    (mixed ^ mixed >> 8) & (SHARDS - 1)
 }
 
 /// How packets of one sight end.
@@ -56,16 +70,20 @@ pub struct Shortcut {
     pub taken: u64,
     /// The verdict's number.
     pub verdict: u64,
-    /// [`Work::hop`].
+    /// [`crate::Work::hop`].
     pub hop: Address,
-    /// The key of the flow.
+    /// What the packets say.
     pub tuple: Tuple,
+    /// What they will say.
+    pub translated: Tuple,
     /// Ethernet addresses to write.
     pub stations: [u32; 3],
     /// [`abi::Flow::ticket`] of the flow.
     pub ticket: u32,
-    /// Seconds of `CLOCK_MONOTONIC`, some milliseconds ago.
-    pub second: u32,
+    /// [`shard`] of what the packets say.
+    pub shard: u32,
+    /// The pod that is billed for what is dropped: its slot, 0 for nobody.
+    pub pod: u32,
     /// The pod that sends: its slot, 0 for nobody.
     pub from: u32,
     /// The pod that receives: its slot, 0 for nobody.
@@ -120,6 +138,8 @@ pub struct Trail {
     pub taken: u64,
     /// The epoch that it came in.
     pub epoch: u64,
+    /// [`shard`] of its tuple.
+    pub shard: u32,
     /// Bytes from the IP header on, of the packet or of each that it will be cut into.
     pub length: u32,
     /// [`Steps`] that were taken.

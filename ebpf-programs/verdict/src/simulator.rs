@@ -21,7 +21,7 @@ use abi::{
 use crate::flow::Fate;
 use crate::hooks;
 use crate::node::{Node as _, Socket};
-use crate::outcome::{Decision, Verdict};
+use crate::outcome::{Code as _, Decision, Verdict};
 use crate::room::Hand;
 use crate::shortcut::Found;
 use crate::stages;
@@ -340,7 +340,7 @@ impl hooks::Hook for Simulator {
     }
 
     fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
-        stages::keep_shortcut(&mut self.world, &mut self.work, way, verdict);
+        stages::keep_shortcut(&mut self.world, &mut self.work, way, verdict.code());
     }
 
     fn count(&mut self, direction: Direction, verdict: Verdict) {

@@ -35,15 +35,10 @@ pub fn take_shortcut<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work)
     shortcut::take(env, work)
 }
 
-/// Remembers how the packet has ended, for those behind it.
+/// Remembers how the packet has ended, by its verdict's number, for those behind it.
 #[inline(always)]
-pub fn keep_shortcut<E: Node + Shortcuts>(
-    env: &mut E,
-    work: &mut Work,
-    way: Way,
-    verdict: Verdict,
-) {
-    shortcut::keep(env, work, way, verdict);
+pub fn keep_shortcut<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, number: u64) {
+    shortcut::keep(env, work, way, number);
 }
 
 /// Reads a frame on a pod's veth and finds out whose it is.

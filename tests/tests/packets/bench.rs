@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use abi::maps::{self, programs};
-use abi::{DropCount, DropReason, Flow, Swept, Tuple};
+use abi::{DropCount, DropReason, Flow, Noted, Swept, Tuple};
 use anyhow::{Result, ensure};
 use e2e::{Machine, Mounts};
 use verdict::Verdict;
@@ -70,6 +70,7 @@ impl Bench {
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut World)) -> Result<()> {
         let before = self.simulator.world.clone();
         change(&mut self.simulator.world);
+        self.simulator.world.flows_were_changed();
         forget(&mut self.object, &before, &self.simulator.world)?;
         fill(&mut self.object, &self.simulator.world)
     }
@@ -117,14 +118,30 @@ impl Bench {
         Ok(counts)
     }
 
+    /// The object's flow table, with what was noted beside it.
+    fn counted_flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
+        let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
+        for index in 0..maps::NOTED_CAPACITY {
+            for noted in self.object.get_all::<64, Noted>(maps::NOTED, index)? {
+                if let Some(flow) = flows.get_mut(&noted.key)
+                    && flow.ticket == noted.ticket
+                {
+                    flow.packets += noted.packets;
+                    flow.bytes += noted.bytes;
+                }
+            }
+        }
+        Ok(flows)
+    }
+
     /// The flow table, times and tickets left out; both must agree.
     pub(crate) fn flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
-        let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
+        let mut flows = self.counted_flows()?;
         for flow in flows.values_mut() {
             ensure!(flow.created > 0 && flow.last_seen >= flow.created);
             (flow.created, flow.last_seen, flow.ticket) = (0, 0, 0);
         }
-        let mut simulated = self.simulator.world.flows.clone();
+        let mut simulated = self.simulator.world.counted_flows();
         for flow in simulated.values_mut() {
             (flow.created, flow.last_seen, flow.ticket) = (0, 0, 0);
         }

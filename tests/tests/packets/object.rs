@@ -5,21 +5,12 @@
 
 use std::path::PathBuf;
 
-use abi::maps::{self, programs};
+use abi::maps;
 use anyhow::{Context as _, Result, anyhow};
 use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-/// All programs of the object.
-pub(crate) const PROGRAMS: [&str; 5] = [
-    programs::FROM_POD,
-    programs::TO_POD,
-    programs::UPLINK_IN,
-    programs::UPLINK_OUT,
-    programs::SWEEP,
-];
 
 /// What the kernel is told when a packet may go on.
 pub(crate) const NEXT: i32 = -1;

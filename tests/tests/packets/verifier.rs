@@ -3,7 +3,18 @@
 use anyhow::{Context as _, Result};
 use e2e::{Machine, Mounts};
 
-use crate::object::{self, Object, PROGRAMS};
+use abi::maps::programs;
+
+use crate::object::{self, Object};
+
+/// All programs for packets.
+const PROGRAMS: [&str; 5] = [
+    programs::FROM_POD,
+    programs::TO_POD,
+    programs::UPLINK_IN,
+    programs::UPLINK_OUT,
+    programs::SWEEP,
+];
 
 /// Most instructions that the verifier may walk for one program; its own limit is a million.
 const BUDGET: u32 = 200_000;

@@ -1,11 +1,12 @@
 //! Reading the whole flow table. It is long, so whoever wants it opens the pinned map by himself and reads on a thread
 //! of his own: neither packets nor the engine wait for that.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use abi::{Flow, Tuple, maps};
-use aya::maps::{HashMap, Map, MapData};
+use abi::{Flow, Noted, Tuple, maps};
+use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use nix::time::{ClockId, clock_gettime};
 use planner::FlowTable;
 
@@ -18,6 +19,7 @@ use crate::tables::{Hash, Wire};
 /// Reads the flow table of an agent, running or not.
 #[derive(Clone, Debug)]
 pub struct FlowReader {
+    /// The folder of the pinned maps.
     pin: PathBuf,
 }
 
@@ -26,7 +28,7 @@ impl FlowReader {
     pub fn new(bpffs: &Path) -> Self {
         let version = succession::directory(abi::ABI_VERSION);
         Self {
-            pin: bpffs.join(version).join("maps").join(maps::FLOWS),
+            pin: bpffs.join(version).join("maps"),
         }
     }
 
@@ -38,14 +40,36 @@ impl FlowReader {
     }
 
     fn entries(&self) -> io::Result<FlowTable> {
-        let map = MapData::from_pin(&self.pin).map_err(|error| io_error(&error))?;
+        let map =
+            MapData::from_pin(self.pin.join(maps::FLOWS)).map_err(|error| io_error(&error))?;
         let flows: Hash<Wire<Tuple>, Wire<Flow>> =
             HashMap::try_from(Map::HashMap(map)).map_err(|error| io_error(&error))?;
         let entries = batch::list(&flows)?.into_iter();
+        let mut entries = entries.map(|(tuple, flow)| (tuple.0, flow.0)).collect();
+        self.add_noted(&mut entries)?;
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         Ok(FlowTable {
-            entries: entries.map(|(tuple, flow)| (tuple.0, flow.0)).collect(),
+            entries,
             now: u32::try_from(now.tv_sec()).unwrap_or(u32::MAX),
         })
+    }
+
+    /// Adds what has passed by shortcuts and was not added to the flow's entry yet.
+    fn add_noted(&self, entries: &mut BTreeMap<Tuple, Flow>) -> io::Result<()> {
+        let map =
+            MapData::from_pin(self.pin.join(maps::NOTED)).map_err(|error| io_error(&error))?;
+        let noted: PerCpuArray<MapData, Wire<Noted>> =
+            PerCpuArray::try_from(Map::PerCpuArray(map)).map_err(|error| io_error(&error))?;
+        for each in noted.iter() {
+            let each = each.map_err(|error| io_error(&error))?;
+            for Wire(noted) in each.iter().filter(|it| it.0.packets != 0) {
+                let flow = entries.get_mut(&noted.key);
+                if let Some(flow) = flow.filter(|flow| flow.ticket == noted.ticket) {
+                    flow.packets += noted.packets;
+                    flow.bytes += noted.bytes;
+                }
+            }
+        }
+        Ok(())
     }
 }

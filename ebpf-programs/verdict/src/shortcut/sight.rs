@@ -1,8 +1,9 @@
 //! What a packet of a connection under way says of itself.
 
+use abi::maps::NOTED_CAPACITY;
 use abi::{Address, Port, Seen, Tuple, protocol};
 
-use super::{SHORTCUTS, Shortcuts};
+use super::Shortcuts;
 use crate::packet::Packet;
 use crate::parse::{high_half, low_half, tcp_flags};
 use crate::sender::ETHERNET;
@@ -97,7 +98,7 @@ impl Sight {
             mixed ^= networks.wrapping_mul(MIX);
         }
         mixed = (mixed.wrapping_mul(MIX) ^ pair(self.kind, self.ports)).wrapping_mul(MIX);
-        (mixed >> 40) as u32 >> (24 - SHORTCUTS.trailing_zeros())
+        (mixed >> 40) as u32 >> (24 - NOTED_CAPACITY.trailing_zeros())
     }
 }
 
@@ -113,8 +114,6 @@ pub(super) struct Glance {
     pub(super) bytes: u32,
     /// Bytes from the IP header on of each packet that it will be cut into.
     pub(super) length: u32,
-    /// [`abi::Seen`] bits.
-    pub(super) seen: u32,
 }
 
 /// Reads the packet, if it is one of a connection under way: whole, without options, long enough, and with a life
@@ -189,17 +188,16 @@ fn glance<E: Packet + Shaper + Shortcuts>(
     [header, total]: [u32; 2],
 ) -> Option<Glance> {
     let bytes = env.len().saturating_sub(ETHERNET);
-    let (least, transport, seen) = match sight.protocol() {
+    let (least, transport) = match sight.protocol() {
         protocol::TCP => {
             let [word] = env.near::<1>(ETHERNET + header + 12)?;
-            let seen = tcp_flags(word);
-            if seen != Seen::ACK {
+            if tcp_flags(word) != Seen::ACK {
                 return None;
             }
             let [offset, _, _, _] = word.to_ne_bytes();
-            (TCP_HEADER, u32::from(offset >> 4) * 4, seen)
+            (TCP_HEADER, u32::from(offset >> 4) * 4)
         }
-        protocol::UDP => (UDP_HEADER, UDP_HEADER, 0),
+        protocol::UDP => (UDP_HEADER, UDP_HEADER),
         _ => return None,
     };
     if header + least > total || total > bytes {
@@ -215,6 +213,5 @@ fn glance<E: Packet + Shaper + Shortcuts>(
         sight,
         bytes,
         length,
-        seen: seen | Seen::PACKET,
     })
 }

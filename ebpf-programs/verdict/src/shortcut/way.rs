@@ -1,12 +1,12 @@
 //! Finding, taking and keeping shortcuts.
 
-use abi::{Direction, DropReason, EndpointFlags, Flow, SettingsFlags, Tuple, protocol};
+use abi::{Direction, DropReason, EndpointFlags, SettingsFlags, Tuple, protocol};
 
 use super::sight::{Glance, IPV4_HEADER, IPV6_HEADER, look};
-use super::{Found, GOOD_FOR, Shortcut, Shortcuts, Steps};
+use super::{Found, GOOD_FOR, Shortcut, Shortcuts, Steps, shard};
 use crate::bypass::age;
 use crate::checksum::Difference;
-use crate::node::{Node, Touch};
+use crate::node::Node;
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::{ChecksumKind, Packet};
 use crate::parse::{high_half, low_half};
@@ -34,26 +34,22 @@ pub(crate) fn find<E: Packet + Node + Shaper + Shortcuts>(
     work.trail.close();
     work.limited = 0;
     match look(env, interface, way) {
-        Some(glance) => search(env, work, &glance, way),
+        Some(glance) => search(env, work, &glance),
         None => Found::Nothing,
     }
 }
 
 #[inline(always)]
-fn search<E: Packet + Node + Shaper + Shortcuts>(
-    env: &mut E,
-    work: &mut Work,
-    glance: &Glance,
-    way: Way,
-) -> Found {
+fn search<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work, glance: &Glance) -> Found {
     let index = glance.sight.index();
-    let (taken, epoch) = (env.ticks(), env.epoch());
+    let taken = env.ticks();
     let found = match env.shortcut(index) {
-        Some(shortcut) if is_good(shortcut, glance, taken, epoch) => {
+        Some(shortcut) if is_good(env, shortcut, glance, taken) => {
+            let (steps, ticket, pod) = (shortcut.steps, shortcut.ticket, shortcut.pod);
             work.trail.index = index;
             work.headers.length = glance.bytes;
-            let steps = shortcut.steps;
-            if steps & Steps::FLOW != 0 && !follow(env, work, index, glance, way) {
+            work.pod = pod;
+            if steps & Steps::FLOW != 0 && !env.note(index, ticket, glance.bytes) {
                 Found::Nothing
             } else if steps & (Steps::TRANSLATED | Steps::STATIONS) != 0 {
                 Found::Flow
@@ -70,17 +66,18 @@ fn search<E: Packet + Node + Shaper + Shortcuts>(
         work.trail.index = index;
         work.trail.length = glance.length;
         work.trail.taken = taken;
-        work.trail.epoch = epoch;
+        work.trail.shard = shard(&glance.sight.tuple());
+        work.trail.epoch = env.epoch(work.trail.shard);
     }
     found
 }
 
 #[inline(always)]
-fn is_good(shortcut: &Shortcut, glance: &Glance, now: u64, epoch: u64) -> bool {
-    shortcut.epoch == epoch
+fn is_good<E: Shortcuts>(env: &E, shortcut: &Shortcut, glance: &Glance, now: u64) -> bool {
+    glance.sight.is(&shortcut.sight)
+        && shortcut.epoch == env.epoch(shortcut.shard)
         && now.wrapping_sub(shortcut.taken) < GOOD_FOR
         && glance.length <= shortcut.fits
-        && glance.sight.is(&shortcut.sight)
 }
 
 /// Ends a packet that says what it is to say as the one before it, and counts it.
@@ -107,43 +104,6 @@ fn end<E: Packet + Node + Shortcuts>(
     Found::End(Verdict::from_code(verdict))
 }
 
-/// Notes the packet in its flow, if that is still the one that was found; [`Work::translated`] is what it says.
-#[inline(always)]
-fn follow<E: Node + Shortcuts>(
-    env: &mut E,
-    work: &mut Work,
-    index: u32,
-    glance: &Glance,
-    way: Way,
-) -> bool {
-    let Some(shortcut) = env.shortcut(index) else {
-        return false;
-    };
-    let (ticket, now, from) = (shortcut.ticket, shortcut.second, shortcut.from);
-    let Some(entry) = env.flow(&shortcut.tuple) else {
-        return false;
-    };
-    let Flow {
-        translated,
-        flags,
-        pod,
-        ticket: current,
-        ..
-    } = env.read(entry);
-    if current != ticket || flags & way.flag() == 0 {
-        return false;
-    }
-    work.translated = translated;
-    work.pod = if way == Way::Pod { from } else { pod };
-    let touch = Touch {
-        seen: glance.seen,
-        now,
-        bytes: glance.bytes,
-    };
-    env.touch(entry, touch);
-    true
-}
-
 /// Ends a packet whose flow was found as the one before it, and counts it unless it is dropped.
 #[inline(always)]
 pub(crate) fn take<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -> Verdict {
@@ -152,11 +112,11 @@ pub(crate) fn take<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -
     };
     let (verdict, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
     let (steps, stations) = (shortcut.steps, shortcut.stations);
-    let tuple = shortcut.tuple;
+    let (tuple, translated) = (shortcut.tuple, shortcut.translated);
     if steps & Steps::AGED != 0 {
         work.hop = shortcut.hop;
     }
-    if let Err(reason) = alter(env, work, &tuple, steps, stations) {
+    if let Err(reason) = alter(env, &tuple, &translated, steps, stations) {
         return Verdict::Drop(reason);
     }
     env.count_passed(from, Direction::Egress, work.headers.length);
@@ -168,12 +128,11 @@ pub(crate) fn take<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -
 #[inline(always)]
 fn alter<P: Packet>(
     packet: &mut P,
-    work: &Work,
     from: &Tuple,
+    to: &Tuple,
     steps: u32,
     stations: [u32; 3],
 ) -> Decision<()> {
-    let to = &work.translated;
     let difference = mend(packet, from, to)?;
     if from.source.is_v4() {
         write_v4(packet, to, difference, steps)?;
@@ -249,9 +208,11 @@ fn write_v6<P: Packet>(packet: &mut P, to: &Tuple, steps: u32) -> Decision<()> {
     Ok(())
 }
 
-/// Remembers how the packet has ended, where that holds for others.
+/// Remembers how the packet has ended, where that holds for others. The verdict is given as its number, for that is kept:
+/// of an enumeration, what a variant does not use would be copied as well, and no verifier lets that pass.
 #[inline(always)]
-pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, verdict: Verdict) {
+pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, number: u64) {
+    let verdict = Verdict::from_code(number);
     let past = verdict != Verdict::Pass;
     // Which packets of a flow go past the stack is up to each of them.
     let known = way == Way::Out || past || !may_pass_by(env);
@@ -271,6 +232,10 @@ pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, 
     if work.trail.has_flow() && work.translated != work.headers.tuple {
         work.trail.steps |= Steps::TRANSLATED;
     }
+    if work.trail.has_flow() {
+        settle(env, work.trail.index);
+        env.begin_notes(work.trail.index, &work.headers.tuple, work.trail.ticket);
+    }
     let shortcut = Shortcut {
         sight: work.trail.sight,
         // What goes on to the stack is measured there.
@@ -278,16 +243,35 @@ pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, 
         steps: work.trail.steps,
         epoch: work.trail.epoch,
         taken: work.trail.taken,
-        verdict: verdict.code(),
+        verdict: number,
         hop: work.hop,
-        tuple: work.trail.sight.tuple(),
+        tuple: work.headers.tuple,
+        translated: work.translated,
         stations: work.trail.stations,
         ticket: work.trail.ticket,
-        second: work.now,
+        shard: work.trail.shard,
+        pod: work.pod,
         from: if way == Way::Pod { work.pod } else { 0 },
         to,
     };
     env.keep_shortcut(work.trail.index, &shortcut);
+}
+
+/// Adds what was noted at a place to the flow's entry, if that is still there.
+#[inline(always)]
+fn settle<E: Node + Shortcuts>(env: &mut E, index: u32) {
+    let Some(noted) = env.noted(index) else {
+        return;
+    };
+    let (packets, bytes, ticket) = (noted.packets, noted.bytes, noted.ticket);
+    if packets == 0 {
+        return;
+    }
+    if let Some(entry) = env.flow(&noted.key)
+        && env.read(entry).ticket == ticket
+    {
+        env.credit(entry, packets, bytes);
+    }
 }
 
 /// Whether packets may go past bridge and stack.

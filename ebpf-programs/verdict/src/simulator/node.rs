@@ -12,6 +12,7 @@ use crate::node::{Insertion, Node, Socket, Touch};
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
 use crate::sender::ETHERNET;
+use crate::shortcut::shard;
 
 impl World {
     fn bytes_mut(&mut self, offset: u32, length: usize) -> Decision<&mut [u8]> {
@@ -163,6 +164,13 @@ impl Node for World {
         }
     }
 
+    fn credit(&mut self, entry: Self::Entry, packets: u64, bytes: u64) {
+        if let Some(flow) = self.flows.get_mut(&entry) {
+            flow.packets += packets;
+            flow.bytes += bytes;
+        }
+    }
+
     fn forget_seen(&mut self, entry: Tuple) {
         if let Some(flow) = self.flows.get_mut(&entry) {
             flow.seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST);
@@ -180,14 +188,16 @@ impl Node for World {
         }
     }
 
-    fn begin_epoch(&mut self) {
-        self.begin_another_epoch();
+    fn begin_epoch(&mut self, shard: u32) {
+        self.begin_epoch_of(shard);
     }
 
     fn remove_flow(&mut self, key: &Tuple) {
-        if let Some(flow) = self.flows.remove(key)
-            && flow.flags & FlowFlags::ORIGINAL != 0
-        {
+        let Some(flow) = self.flows.remove(key) else {
+            return;
+        };
+        self.begin_epoch(shard(key));
+        if flow.flags & FlowFlags::ORIGINAL != 0 {
             self.release_flow(flow.pod);
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abi::{
-    Address, Egress, Endpoint, Hostport, HostportKey, Interface, Network, Pod, PrefixKey, Settings,
-    Uplink,
+    Address, Egress, Endpoint, Flow, Hostport, HostportKey, Interface, Network, Noted, Pod,
+    PrefixKey, Settings, Tuple, Uplink,
 };
 
 use super::World;
@@ -21,6 +21,8 @@ pub struct Memory {
     /// How many packets were spared the way through all tables.
     pub taken: u64,
     shortcuts: BTreeMap<u32, Shortcut>,
+    noted: BTreeMap<u32, Noted>,
+    shards: BTreeMap<u32, u64>,
     epoch: u64,
     tables: Option<Box<Tables>>,
 }
@@ -53,8 +55,27 @@ impl World {
         }
     }
 
-    pub(super) fn begin_another_epoch(&mut self) {
+    pub(super) fn begin_epoch_of(&mut self, shard: u32) {
+        *self.memory.shards.entry(shard).or_default() += 1;
+    }
+
+    /// What whoever changes flows by hand has to do.
+    pub fn flows_were_changed(&mut self) {
         self.memory.epoch += 1;
+    }
+
+    /// The flow table with what was noted beside it.
+    pub fn counted_flows(&self) -> BTreeMap<Tuple, Flow> {
+        let mut flows = self.flows.clone();
+        for noted in self.memory.noted.values() {
+            if let Some(flow) = flows.get_mut(&noted.key)
+                && flow.ticket == noted.ticket
+            {
+                flow.packets += noted.packets;
+                flow.bytes += noted.bytes;
+            }
+        }
+        flows
     }
 
     fn tables(&self) -> Tables {
@@ -85,8 +106,9 @@ impl Shortcuts for World {
         self.clock / TICK
     }
 
-    fn epoch(&self) -> u64 {
-        self.memory.epoch
+    fn epoch(&self, shard: u32) -> u64 {
+        let shard = self.memory.shards.get(&shard).copied().unwrap_or(0);
+        self.memory.epoch + shard
     }
 
     fn shortcut(&self, index: u32) -> Option<&Shortcut> {
@@ -97,5 +119,28 @@ impl Shortcuts for World {
         if !self.memory.off {
             self.memory.shortcuts.insert(index, *shortcut);
         }
+    }
+
+    fn noted(&self, index: u32) -> Option<&Noted> {
+        self.memory.noted.get(&index)
+    }
+
+    fn note(&mut self, index: u32, ticket: u32, bytes: u32) -> bool {
+        let noted = self.memory.noted.entry(index).or_default();
+        if noted.ticket != ticket {
+            return false;
+        }
+        noted.packets += 1;
+        noted.bytes += u64::from(bytes);
+        true
+    }
+
+    fn begin_notes(&mut self, index: u32, key: &Tuple, ticket: u32) {
+        let noted = Noted {
+            key: *key,
+            ticket,
+            ..Noted::default()
+        };
+        self.memory.noted.insert(index, noted);
     }
 }
