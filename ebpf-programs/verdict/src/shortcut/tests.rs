@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use abi::maps::NOTED_CAPACITY;
-use abi::{DropReason, EndpointFlags, Flow, Mac, Port, SettingsFlags, Tuple, protocol};
+use abi::{
+    Address, DropReason, EndpointFlags, Family, Flow, HostportKey, Mac, Port, SettingsFlags, Tuple,
+    protocol,
+};
 use proptest::prelude::*;
 
 use super::{GOOD_FOR, Sight};
@@ -296,6 +299,27 @@ fn what_a_socket_of_the_node_got_is_asked_about_again() {
     twins.change(|world| world.sockets.clear());
     let (verdict, _) = twins.run(Place::FromPod, OTHER_INTERFACE, &packet);
     assert_eq!(verdict, Verdict::Deliver(INTERFACE));
+}
+
+/// What lies fourteen bytes behind the beginning of this packet looks like an IP header as well.
+#[test]
+fn on_links_without_ethernet_nothing_is_mistaken_for_a_frame() {
+    const PORT: u16 = 0x1f11;
+    let mut world = open_node();
+    let published = HostportKey::wildcard(Family::V4, Port::new(HOSTPORT), protocol::UDP);
+    let hostport = world.hostports[&published];
+    let key = HostportKey::wildcard(Family::V4, Port::new(PORT), protocol::UDP);
+    world.hostports.insert(key, hostport);
+    world.settings.flags &= !SettingsFlags::BYPASS;
+    world.uplinks.get_mut(&UPLINK).expect("an uplink").l2_len = 0;
+    let mut twins = Twins::new(world);
+    let body = Body::Udp(0x4000, PORT, vec![0; 50_000]);
+    let packet = Frame::new(Address::v4([8, 0, 0x45, 7]), node()[0], body).packet();
+    for _ in 0..3 {
+        let (verdict, _) = twins.run(Place::UplinkIn, UPLINK, &packet);
+        assert_eq!(verdict, Verdict::Pass);
+    }
+    assert_eq!(twins.taken(), 0);
 }
 
 #[test]
