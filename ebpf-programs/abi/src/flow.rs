@@ -135,9 +135,9 @@ pub struct Flow {
     pub generation: u32,
     /// What tells the flow from an earlier one with the same key: [`Turn::ticket`].
     pub ticket: u32,
-    /// Packets of this direction.
+    /// Packets of this direction; what has passed by shortcuts may still stand in a [`Noted`].
     pub packets: u64,
-    /// Bytes of this direction, from the IP header on.
+    /// Bytes of this direction, from the IP header on; likewise.
     pub bytes: u64,
 }
 
@@ -174,6 +174,16 @@ pub struct Noted {
 }
 
 const _: () = assert!(size_of::<Noted>() == 64);
+
+impl Noted {
+    /// Adds what was noted to the entry of its key, unless that is of another flow by now.
+    pub const fn add_to(&self, flow: &mut Flow) {
+        if flow.ticket == self.ticket {
+            flow.packets += self.packets;
+            flow.bytes += self.bytes;
+        }
+    }
+}
 
 /// A flow that waits for its turn to be looked at, in [`crate::maps::TURNS`]. 48 bytes.
 #[derive(

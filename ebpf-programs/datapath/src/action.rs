@@ -24,8 +24,8 @@ pub(crate) fn of(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
         Verdict::Drop(_) => SHOT,
         Verdict::Leave(interface) => leave(interface),
         Verdict::Deliver(interface) => {
-            // SAFETY: the context is valid for as long as the program runs; both helpers check what they are given. A type that cannot be changed is that of a packet for
-            // this host already.
+            // SAFETY: the context is valid for as long as the program runs; both helpers check what they are given. A type
+            // that cannot be changed is that of a packet for this host already.
             unsafe {
                 if ptr::read_volatile(&raw const (*skb).pkt_type) != PACKET_HOST {
                     helpers::bpf_skb_change_type(skb, PACKET_HOST);

@@ -85,20 +85,15 @@ pub(crate) static SETTINGS: Array<Settings> = Array::pinned(1, 0);
 #[map]
 pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
 
-/// Notes about the packet under way. Never pinned: it means nothing to another version of the programs.
-#[map]
-static SCRATCH: PerCpuArray<Work> = PerCpuArray::with_max_entries(2, 0);
-
 #[map]
 pub(crate) static EPOCHS: Array<u64> = Array::pinned(names::EPOCHS_OF_FLOWS + names::SHARDS, 0);
 
 #[map]
 pub(crate) static NOTED: PerCpuArray<Noted> = PerCpuArray::pinned(names::NOTED_CAPACITY, 0);
 
-/// What this CPU knows of packets under way. Never pinned, as [`SCRATCH`].
+/// Notes about the packet under way. Never pinned: it means nothing to another version of the programs.
 #[map]
-pub(crate) static SHORTCUTS: PerCpuArray<Shortcut> =
-    PerCpuArray::with_max_entries(names::NOTED_CAPACITY, 0);
+static SCRATCH: PerCpuArray<Work> = PerCpuArray::with_max_entries(2, 0);
 
 /// Whose notes: a sweep may be interrupted by a packet on the same CPU.
 #[derive(Clone, Copy)]
@@ -129,3 +124,8 @@ pub(crate) fn hand() -> Option<&'static mut Hand> {
     // SAFETY: as for `work`.
     Some(unsafe { &mut *hand })
 }
+
+/// What this CPU knows of packets under way. Never pinned, as [`SCRATCH`].
+#[map]
+pub(crate) static SHORTCUTS: PerCpuArray<Shortcut> =
+    PerCpuArray::with_max_entries(names::NOTED_CAPACITY, 0);

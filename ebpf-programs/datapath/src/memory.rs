@@ -3,8 +3,29 @@
 
 use core::arch::asm;
 
-/// Most words that are read at once.
+/// Most words that are read or written at once.
 const MOST: usize = 12;
+
+/// Calls a function for the word of this index. That is a constant wherever it is inlined: an instruction's offset has to
+/// be one.
+macro_rules! at_word {
+    ($index:expr, $access:ident($($argument:expr),*)) => {
+        match $index {
+            0 => $access::<0>($($argument),*),
+            1 => $access::<4>($($argument),*),
+            2 => $access::<8>($($argument),*),
+            3 => $access::<12>($($argument),*),
+            4 => $access::<16>($($argument),*),
+            5 => $access::<20>($($argument),*),
+            6 => $access::<24>($($argument),*),
+            7 => $access::<28>($($argument),*),
+            8 => $access::<32>($($argument),*),
+            9 => $access::<36>($($argument),*),
+            10 => $access::<40>($($argument),*),
+            _ => $access::<44>($($argument),*),
+        }
+    };
+}
 
 /// `N` words from the address on, which the caller has compared with the end of what may be read.
 ///
@@ -16,31 +37,9 @@ pub(crate) unsafe fn words_at<const N: usize>(at: usize) -> [u32; N] {
     let mut words = [0; N];
     for (index, word) in words.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        *word = unsafe { word_at(at, index) };
+        *word = unsafe { at_word!(index, load(at)) };
     }
     words
-}
-
-/// One of the words. The index is a constant wherever this is inlined: an instruction's offset has to be one.
-#[inline(always)]
-unsafe fn word_at(at: usize, index: usize) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match index {
-            0 => load::<0>(at),
-            1 => load::<4>(at),
-            2 => load::<8>(at),
-            3 => load::<12>(at),
-            4 => load::<16>(at),
-            5 => load::<20>(at),
-            6 => load::<24>(at),
-            7 => load::<28>(at),
-            8 => load::<32>(at),
-            9 => load::<36>(at),
-            10 => load::<40>(at),
-            _ => load::<44>(at),
-        }
-    }
 }
 
 #[inline(always)]
@@ -68,28 +67,7 @@ pub(crate) unsafe fn write_words_at<const N: usize>(at: usize, words: [u32; N]) 
     const { assert!(N <= MOST) };
     for (index, word) in words.into_iter().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { write_word_at(at, index, word) };
-    }
-}
-
-#[inline(always)]
-unsafe fn write_word_at(at: usize, index: usize, word: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match index {
-            0 => store::<0>(at, word),
-            1 => store::<4>(at, word),
-            2 => store::<8>(at, word),
-            3 => store::<12>(at, word),
-            4 => store::<16>(at, word),
-            5 => store::<20>(at, word),
-            6 => store::<24>(at, word),
-            7 => store::<28>(at, word),
-            8 => store::<32>(at, word),
-            9 => store::<36>(at, word),
-            10 => store::<40>(at, word),
-            _ => store::<44>(at, word),
-        }
+        unsafe { at_word!(index, store(at, word)) };
     }
 }
 

@@ -14,18 +14,14 @@ use crate::local::readdress;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
-use crate::parse::high_half;
-use crate::rewrite::{V4_TIME_TO_LIVE, word};
+use crate::parse::{IPV4_HEADER, IPV6_HEADER};
+use crate::rewrite::{V4_TIME_TO_LIVE, header_word};
 use crate::sender::{ETHERNET, has_mac};
 use crate::shortcut::Steps;
 use crate::work::{Fragment, Headers, Transport, Work};
 
 /// Where the destination's Ethernet address is in a frame.
 const TO: u32 = 0;
-/// Bytes of an IPv4 header without options.
-const PLAIN_V4: u32 = 20;
-/// Bytes of an IPv6 header without extensions.
-const PLAIN_V6: u32 = 40;
 /// Offset of the word with the hop limit in an IPv6 header.
 const V6_HOP_LIMIT: u32 = 4;
 
@@ -111,12 +107,16 @@ pub(crate) fn to_pod<E: Packet + Node>(
     Ok(Verdict::Deliver(work.endpoint.interface))
 }
 
+/// Whether the agent says that packets may go past bridge and stack.
+#[inline(always)]
+pub(crate) fn is_allowed<E: Node>(node: &E) -> bool {
+    node.settings()
+        .is_some_and(|settings| settings.flags & SettingsFlags::BYPASS != 0)
+}
+
 /// Whether a packet may pass by the stack for all that it says itself.
 #[inline(always)]
 fn is_plain<E: Node>(node: &E, headers: &Headers) -> bool {
-    let allowed = node
-        .settings()
-        .is_some_and(|settings| settings.flags & SettingsFlags::BYPASS != 0);
     let known = match headers.transport {
         Transport::Tcp
         | Transport::Udp
@@ -128,11 +128,14 @@ fn is_plain<E: Node>(node: &E, headers: &Headers) -> bool {
         }
     };
     let bare = if headers.version == 6 {
-        PLAIN_V6
+        IPV6_HEADER
     } else {
-        PLAIN_V4
+        IPV4_HEADER
     };
-    allowed && known && headers.fragment == Fragment::Whole && headers.l4 == headers.l3 + bare
+    is_allowed(node)
+        && known
+        && headers.fragment == Fragment::Whole
+        && headers.l4 == headers.l3 + bare
 }
 
 /// Whether the packet may be handed to the pod: it is still there, nothing but us is on the way, and it fits.
@@ -162,14 +165,10 @@ pub(crate) fn age<P: Packet>(packet: &mut P, version: u8, l3: u32) -> Decision<b
     let Some([old]) = packet.words::<1>(at) else {
         return Ok(false);
     };
-    let [ttl, protocol, _, _] = old.to_ne_bytes();
-    if ttl <= 1 {
+    if old.to_ne_bytes()[0] <= 1 {
         return Ok(false);
     }
-    let pair = |ttl| u16::from_ne_bytes([ttl, protocol]);
-    let (from, to) = (pair(ttl), pair(ttl - 1));
-    let difference = Difference::NONE.and(from.into(), to.into());
-    packet.store(at, [word(to, difference.apply(high_half(old)))])?;
+    packet.store(at, [header_word(old, 1, Difference::NONE)])?;
     Ok(true)
 }
 

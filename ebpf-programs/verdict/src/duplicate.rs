@@ -12,13 +12,12 @@ use crate::address::same_subnet;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
+use crate::parse::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::sender::ETHERNET;
 use crate::sender::has_mac;
 use crate::work::Work;
 
 const SOURCE_MAC: u32 = 6;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
 /// Offset of the source address in the IPv4 header.
 const SOURCE_V4: u32 = 12;
 /// Offset of the source address in the IPv6 header.
@@ -59,11 +58,11 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
 #[inline(always)]
 fn source<E: Packet>(packet: &E) -> Option<Address> {
     match packet.ethertype() {
-        IPV4 => {
+        ETHERTYPE_IPV4 => {
             let [word] = packet.words::<1>(ETHERNET + SOURCE_V4)?;
             Some(Address::from_v4_word(word))
         }
-        IPV6 => {
+        ETHERTYPE_IPV6 => {
             let words = packet.words::<4>(ETHERNET + SOURCE_V6)?;
             Some(Address::from_words(words))
         }

@@ -12,9 +12,16 @@ use crate::work::{Content, Fragment, Headers, Transport};
 /// Most IPv6 extension headers that are walked.
 pub(crate) const MAX_EXTENSIONS: u32 = 5;
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
+
+/// Bytes of an IPv4 header without options.
+pub(crate) const IPV4_HEADER: u32 = 20;
+/// Bytes of an IPv6 header without extensions.
+pub(crate) const IPV6_HEADER: u32 = 40;
+/// Bytes of a UDP header.
+pub(crate) const UDP_HEADER: u32 = 8;
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;

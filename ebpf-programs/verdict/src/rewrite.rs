@@ -12,9 +12,13 @@ use crate::work::{Fragment, Headers, Transport};
 /// Offset of the word with time to live, protocol and checksum in an IPv4 header.
 pub(crate) const V4_TIME_TO_LIVE: u32 = 8;
 /// Offset of the source in an IPv6 header.
-const V6_SOURCE: u32 = 8;
+pub(crate) const V6_SOURCE: u32 = 8;
 /// Offset of the destination in an IPv6 header.
 const V6_DESTINATION: u32 = 24;
+/// Offset of the checksum in a TCP header.
+pub(crate) const TCP_CHECKSUM: u32 = 16;
+/// Offset of the checksum in a UDP header.
+pub(crate) const UDP_CHECKSUM: u32 = 6;
 /// Offset of the CRC in an SCTP header.
 const SCTP_CHECKSUM: u32 = 8;
 /// Offset of the checksum in an ICMP header, of either family.
@@ -24,13 +28,13 @@ pub(crate) const ICMP_CHECKSUM: u32 = 2;
 #[inline(always)]
 pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision<()> {
     let checksum = checksum_offset(headers);
-    let v6 = headers.version == 6;
+    let (udp, v6) = (headers.transport == Transport::Udp, headers.version == 6);
     let addresses = addresses(packet, headers, to)?;
     if let Some(checksum) = checksum
         && has_pseudo_header(headers)
         && addresses != Difference::NONE
     {
-        let kind = kind(headers, v6, true);
+        let kind = kind(udp, v6, true);
         packet.fix_checksum(checksum, addresses, kind)?;
     }
     let ports = ports(packet, headers, to)?;
@@ -40,7 +44,7 @@ pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -
     if let Some(checksum) = checksum
         && ports != Difference::NONE
     {
-        let kind = kind(headers, v6, false);
+        let kind = kind(udp, v6, false);
         packet.fix_checksum(checksum, ports, kind)?;
     }
     Ok(())
@@ -72,11 +76,12 @@ fn fix_crc<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision
     packet.store(at, [old ^ crc::change(difference, length)])
 }
 
+/// What the checksum of UDP, or of another protocol, is, and what a difference of it is one of.
 #[inline(always)]
-fn kind(headers: &Headers, v6: bool, pseudo_header: bool) -> ChecksumKind {
+pub(crate) const fn kind(udp: bool, v6: bool, pseudo_header: bool) -> ChecksumKind {
     ChecksumKind {
         pseudo_header,
-        zero_means_none: headers.transport == Transport::Udp,
+        zero_means_none: udp,
         v6: v6 && pseudo_header,
     }
 }
@@ -120,8 +125,18 @@ fn v4_addresses<P: Packet>(
 ) -> Decision<()> {
     let at = headers.l3 + V4_TIME_TO_LIVE;
     let [old] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
-    let first = word(low_half(old), difference.apply(high_half(old)));
+    let first = header_word(old, 0, difference);
     packet.store(at, [first, source, destination])
+}
+
+/// The word with time to live, protocol and checksum of an IPv4 header, after so many hops and with addresses that differ
+/// so. The packet has that many left.
+#[inline(always)]
+pub(crate) fn header_word(old: u32, hops: u8, addresses: Difference) -> u32 {
+    let [ttl, protocol, _, _] = old.to_ne_bytes();
+    let aged = u16::from_ne_bytes([ttl.wrapping_sub(hops), protocol]);
+    let difference = addresses.and(u32::from(low_half(old)), u32::from(aged));
+    word(aged, difference.apply(high_half(old)))
 }
 
 /// Writes the ports, or the echo identifier. Says what the change means for the transport's checksum.
@@ -176,8 +191,8 @@ fn checksum_offset(headers: &Headers) -> Option<u32> {
         return None;
     }
     match headers.transport {
-        Transport::Tcp => Some(headers.l4 + 16),
-        Transport::Udp => Some(headers.l4 + 6),
+        Transport::Tcp => Some(headers.l4 + TCP_CHECKSUM),
+        Transport::Udp => Some(headers.l4 + UDP_CHECKSUM),
         Transport::EchoRequest
         | Transport::EchoReply
         | Transport::IcmpError

@@ -16,6 +16,7 @@ use abi::{Address, Direction, DropReason, FLOWS_OF_BUCKET, Limit, LimitFlags, Sh
 
 use crate::outcome::Decision;
 use crate::packet::Packet;
+use crate::parse::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV6_HEADER, UDP_HEADER};
 use crate::sender::ETHERNET;
 use crate::work::Work;
 
@@ -39,11 +40,7 @@ const HUGE: u32 = 512 << 10;
 /// Packets that have less to wait than this depart at once: timers are not for that.
 const AT_ONCE: u64 = 5 * MILLISECOND;
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
 const TCP: u8 = 6;
-const IPV6_HEADER: u32 = 40;
-const UDP_HEADER: u32 = 8;
 
 /// What shaping asks of the node beyond its tables.
 pub trait Shaper {
@@ -195,12 +192,12 @@ fn counts<E: Packet + Shaper>(env: &E, work: &Work, pod: u32, direction: Directi
 fn peer<P: Packet>(packet: &P, direction: Direction) -> Option<Address> {
     let is_source = direction == Direction::Ingress;
     match packet.ethertype() {
-        IPV4 => {
+        ETHERTYPE_IPV4 => {
             let offset = if is_source { 12 } else { 16 };
             let [word] = packet.words::<1>(ETHERNET + offset)?;
             Some(Address::from_v4_word(word))
         }
-        IPV6 => {
+        ETHERTYPE_IPV6 => {
             let offset = if is_source { 8 } else { 24 };
             let words = packet.words::<4>(ETHERNET + offset)?;
             Some(Address::from_words(words))
@@ -364,7 +361,7 @@ fn wire_length<E: Packet + Shaper>(env: &E) -> u32 {
 #[inline(always)]
 fn headers<P: Packet>(packet: &P) -> u32 {
     let (l4, protocol) = match packet.ethertype() {
-        IPV4 => match packet.words::<3>(ETHERNET) {
+        ETHERTYPE_IPV4 => match packet.words::<3>(ETHERNET) {
             Some([first, _, third]) => {
                 let [version_length, ..] = first.to_ne_bytes();
                 let [_, protocol, ..] = third.to_ne_bytes();
@@ -372,7 +369,7 @@ fn headers<P: Packet>(packet: &P) -> u32 {
             }
             None => return 0,
         },
-        IPV6 => match packet.words::<2>(ETHERNET) {
+        ETHERTYPE_IPV6 => match packet.words::<2>(ETHERNET) {
             Some([_, second]) => {
                 let [_, _, next, _] = second.to_ne_bytes();
                 (IPV6_HEADER, next)

@@ -2,13 +2,13 @@
 //!
 //! Each CPU remembers, for packets of connections that are under way, how the last one ended: where it went, what was
 //! written into it, whom it was counted for. The next one that says the same of itself ends the same way, without a
-//! question to any table but the flow's own entry. What opens or closes a connection, what is limited, dropped, or left
-//! to the stack is always asked about in full.
+//! question to any table. What opens or closes a connection, what is limited or dropped is always asked about in full.
 //!
 //! A shortcut is good as long as the [epoch](Shortcuts::epoch) is the one that it was taken in: every change of a table
-//! by the agent, and every new flow between pods, begins another. A flow's entry is looked at each time, so a flow that
-//! is gone or replaced has no shortcut. What only the kernel knows (routes, MTUs) is asked again after
-//! [`GOOD_FOR`] at the latest.
+//! by the agent begins another, and so does every flow that goes, begins anew, or is new between pods, for the tuples of
+//! its [`shard`]. What only the kernel knows (routes, MTUs) is asked again after [`GOOD_FOR`] at the latest.
+//!
+//! What passes is noted beside the shortcut, and added to the flow's entry when that shortcut is replaced.
 
 use abi::maps::SHARDS;
 use abi::{Address, Noted, Tuple};

@@ -18,7 +18,7 @@ use crate::{
     rewrite, room, sender,
 };
 
-/// Ends the packet as one before it that looked the same; where it has a flow, only notes it there.
+/// Ends the packet as one before it that looked the same, unless something is to be written for that.
 #[inline(always)]
 pub fn find_shortcut<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
@@ -29,7 +29,7 @@ pub fn find_shortcut<E: Packet + Node + Shaper + Shortcuts>(
     shortcut::find(env, work, interface, way)
 }
 
-/// Ends the packet of a flow as the one that was found.
+/// Ends the packet as the one that was found, and writes what was written then.
 #[inline(always)]
 pub fn take_shortcut<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -> Verdict {
     shortcut::take(env, work)

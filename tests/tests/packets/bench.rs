@@ -123,11 +123,8 @@ impl Bench {
         let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
         for index in 0..maps::NOTED_CAPACITY {
             for noted in self.object.get_all::<64, Noted>(maps::NOTED, index)? {
-                if let Some(flow) = flows.get_mut(&noted.key)
-                    && flow.ticket == noted.ticket
-                {
-                    flow.packets += noted.packets;
-                    flow.bytes += noted.bytes;
+                if let Some(flow) = flows.get_mut(&noted.key) {
+                    noted.add_to(flow);
                 }
             }
         }

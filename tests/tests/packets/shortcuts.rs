@@ -6,7 +6,7 @@ use verdict::Verdict;
 use verdict::simulator::Place::{FromPod, UplinkIn, UplinkOut};
 use verdict::simulator::World;
 use verdict::simulator::example::{self, FAMILIES, HOSTPORT, OTHER_POD};
-use verdict::simulator::frame::{Body, Frame, flag};
+use verdict::simulator::frame::{Body, Frame, answer, flag};
 
 use crate::bench::{Bench, on_bench};
 
@@ -69,10 +69,9 @@ fn send(bench: &mut Bench, dice: &mut Dice) -> Result<()> {
         }
         2 => {
             let other = example::other_pod()[family];
-            let frame = Frame::new(pod, other, dice.body(port, 80)).sent_by(example::mac());
-            let mut bytes = frame.bytes();
-            bytes[..6].copy_from_slice(&example::other_mac().bytes());
-            bench.run(FromPod, &bytes)?;
+            let frame = Frame::new(pod, other, dice.body(port, 80));
+            let frame = frame.from_to(example::mac(), example::other_mac());
+            bench.run(FromPod, &frame.bytes())?;
         }
         _ => {
             let frame = Frame::new(pod, remote, dice.body(port, 53));
@@ -80,22 +79,6 @@ fn send(bench: &mut Bench, dice: &mut Dice) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The answer to a frame, with the same payload.
-fn answer(frame: &[u8]) -> Vec<u8> {
-    let (source, length, ports) = if frame[12] == 8 {
-        (26, 4, 34)
-    } else {
-        (22, 16, 54)
-    };
-    let mut back = frame.to_vec();
-    for (at, length) in [(source, length), (ports, 2)] {
-        let (one, other) = (at..at + length, at + length..at + 2 * length);
-        back[one.clone()].copy_from_slice(&frame[other.clone()]);
-        back[other].copy_from_slice(&frame[one]);
-    }
-    back
 }
 
 /// What an agent might change; the same again takes it back.

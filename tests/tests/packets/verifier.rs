@@ -1,9 +1,8 @@
 //! What the verifier thinks of the object.
 
+use abi::maps::programs;
 use anyhow::{Context as _, Result};
 use e2e::{Machine, Mounts};
-
-use abi::maps::programs;
 
 use crate::object::{self, Object};
 

@@ -40,8 +40,7 @@ impl FlowReader {
     }
 
     fn entries(&self) -> io::Result<FlowTable> {
-        let map =
-            MapData::from_pin(self.pin.join(maps::FLOWS)).map_err(|error| io_error(&error))?;
+        let map = self.map(maps::FLOWS)?;
         let flows: Hash<Wire<Tuple>, Wire<Flow>> =
             HashMap::try_from(Map::HashMap(map)).map_err(|error| io_error(&error))?;
         let entries = batch::list(&flows)?.into_iter();
@@ -54,19 +53,20 @@ impl FlowReader {
         })
     }
 
+    fn map(&self, name: &str) -> io::Result<MapData> {
+        MapData::from_pin(self.pin.join(name)).map_err(|error| io_error(&error))
+    }
+
     /// Adds what has passed by shortcuts and was not added to the flow's entry yet.
     fn add_noted(&self, entries: &mut BTreeMap<Tuple, Flow>) -> io::Result<()> {
-        let map =
-            MapData::from_pin(self.pin.join(maps::NOTED)).map_err(|error| io_error(&error))?;
+        let map = self.map(maps::NOTED)?;
         let noted: PerCpuArray<MapData, Wire<Noted>> =
             PerCpuArray::try_from(Map::PerCpuArray(map)).map_err(|error| io_error(&error))?;
         for each in noted.iter() {
             let each = each.map_err(|error| io_error(&error))?;
             for Wire(noted) in each.iter().filter(|it| it.0.packets != 0) {
-                let flow = entries.get_mut(&noted.key);
-                if let Some(flow) = flow.filter(|flow| flow.ticket == noted.ticket) {
-                    flow.packets += noted.packets;
-                    flow.bytes += noted.bytes;
+                if let Some(flow) = entries.get_mut(&noted.key) {
+                    noted.add_to(flow);
                 }
             }
         }

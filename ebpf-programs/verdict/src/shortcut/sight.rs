@@ -5,17 +5,15 @@ use abi::{Address, Port, Seen, Tuple, protocol};
 
 use super::Shortcuts;
 use crate::packet::Packet;
-use crate::parse::{high_half, low_half, tcp_flags};
+use crate::parse::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_HEADER, IPV6_HEADER, UDP_HEADER, high_half, low_half,
+    tcp_flags,
+};
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
 use crate::work::Way;
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-pub(super) const IPV4_HEADER: u32 = 20;
-pub(super) const IPV6_HEADER: u32 = 40;
 const TCP_HEADER: u32 = 20;
-const UDP_HEADER: u32 = 8;
 /// An IPv4 header without options begins with this byte.
 const PLAIN_V4: u8 = 0x45;
 /// What makes a packet a fragment: its offset, and that more follow (RFC 791).
@@ -125,8 +123,8 @@ pub(super) fn look<E: Packet + Shaper + Shortcuts>(
     way: Way,
 ) -> Option<Glance> {
     match env.ethertype() {
-        IPV4 => look_v4(env, interface, way),
-        IPV6 => look_v6(env, interface, way),
+        ETHERTYPE_IPV4 => look_v4(env, interface, way),
+        ETHERTYPE_IPV6 => look_v6(env, interface, way),
         _ => None,
     }
 }

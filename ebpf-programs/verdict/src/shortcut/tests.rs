@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use abi::maps::NOTED_CAPACITY;
 use abi::{
-    Address, DropReason, EndpointFlags, Family, Flow, HostportKey, Mac, Port, SettingsFlags, Tuple,
+    Address, DropReason, EndpointFlags, Family, Flow, HostportKey, Port, SettingsFlags, Tuple,
     protocol,
 };
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use crate::simulator::example::{
     FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, mac, node,
     other_mac, other_pod, pod, remote,
 };
-use crate::simulator::frame::{Body, Frame, flag};
+use crate::simulator::frame::{Body, Frame, answer, flag};
 use crate::simulator::{Place, Simulator, TICK, World};
 
 /// Two nodes that get the same packets.
@@ -97,39 +97,14 @@ fn blurred((key, flow): (Tuple, Flow)) -> (Tuple, Flow) {
     (key, flow)
 }
 
-/// The answer to a frame, with the same payload.
-fn answer(frame: &[u8]) -> Vec<u8> {
-    let mut back = frame.to_vec();
-    let (source, length, l4) = if frame[12] == 8 {
-        (26, 4, 34)
-    } else {
-        (22, 16, 54)
-    };
-    let (first, second) = (
-        source..source + length,
-        source + length..source + 2 * length,
-    );
-    back[first.clone()].copy_from_slice(&frame[second.clone()]);
-    back[second].copy_from_slice(&frame[first]);
-    back[l4..l4 + 2].copy_from_slice(&frame[l4 + 2..l4 + 4]);
-    back[l4 + 2..l4 + 4].copy_from_slice(&frame[l4..l4 + 2]);
-    back
-}
-
-fn towards(frame: Frame, from: Mac, to: Mac) -> Vec<u8> {
-    let mut bytes = frame.sent_by(from).bytes();
-    bytes[..6].copy_from_slice(&to.bytes());
-    bytes
-}
-
 fn to_neighbour(family: usize, body: Body) -> Vec<u8> {
     let frame = Frame::new(pod()[family], other_pod()[family], body);
-    towards(frame, mac(), other_mac())
+    frame.from_to(mac(), other_mac()).bytes()
 }
 
 fn to_world(family: usize, body: Body) -> Vec<u8> {
     let frame = Frame::new(pod()[family], remote()[family], body);
-    towards(frame, mac(), bridge_mac())
+    frame.from_to(mac(), bridge_mac()).bytes()
 }
 
 fn to_hostport(family: usize, body: Body) -> Vec<u8> {
@@ -277,11 +252,8 @@ fn a_flow_that_is_gone_or_another_by_now_has_no_shortcut() {
 fn what_a_socket_of_the_node_got_is_asked_about_again() {
     let mut world = open_node();
     world.settings.flags &= !SettingsFlags::BYPASS;
-    let packet = towards(
-        Frame::new(other_pod()[0], node()[0], udp(40_000, HOSTPORT)),
-        other_mac(),
-        bridge_mac(),
-    );
+    let asked = Frame::new(other_pod()[0], node()[0], udp(40_000, HOSTPORT));
+    let packet = asked.from_to(other_mac(), bridge_mac()).bytes();
     let listens = Tuple {
         source: other_pod()[0],
         destination: node()[0],
@@ -457,7 +429,8 @@ fn happen(twins: &mut Twins, left: &mut Vec<Vec<u8>>, happening: &Happening) {
         }
         Happening::FromNeighbour(family, port, kind) => {
             let to = Frame::new(other_pod()[family], pod()[family], body(80, port, kind));
-            twins.send(OTHER_INTERFACE, &towards(to, other_mac(), mac()));
+            let to = to.from_to(other_mac(), mac());
+            twins.send(OTHER_INTERFACE, &to.bytes());
         }
         Happening::Hostport(family, port, kind) => {
             let frame = to_hostport(family, body(port, HOSTPORT, kind));
@@ -472,7 +445,8 @@ fn happen(twins: &mut Twins, left: &mut Vec<Vec<u8>>, happening: &Happening) {
         Happening::DialHostport(family, port, kind) => {
             let body = body(port, HOSTPORT, kind);
             let frame = Frame::new(other_pod()[family], node()[family], body);
-            twins.send(OTHER_INTERFACE, &towards(frame, other_mac(), bridge_mac()));
+            let frame = frame.from_to(other_mac(), bridge_mac());
+            twins.send(OTHER_INTERFACE, &frame.bytes());
         }
         Happening::Wait(nanoseconds) => twins.wait(nanoseconds),
         Happening::Sweep => {

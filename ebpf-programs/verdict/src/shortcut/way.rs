@@ -1,26 +1,21 @@
 //! Finding, taking and keeping shortcuts.
 
-use abi::{Direction, DropReason, EndpointFlags, SettingsFlags, Tuple, protocol};
+use abi::{Direction, DropReason, EndpointFlags, Tuple, protocol};
 
-use super::sight::{Glance, IPV4_HEADER, IPV6_HEADER, look};
+use super::sight::{Glance, look};
 use super::{Found, GOOD_FOR, Shortcut, Shortcuts, Steps, shard};
-use crate::bypass::age;
+use crate::bypass::{self, age};
 use crate::checksum::Difference;
 use crate::node::Node;
 use crate::outcome::{Code as _, Decision, Verdict};
-use crate::packet::{ChecksumKind, Packet};
-use crate::parse::{high_half, low_half};
-use crate::rewrite::{V4_TIME_TO_LIVE, word};
+use crate::packet::Packet;
+use crate::parse::{IPV4_HEADER, IPV6_HEADER};
+use crate::rewrite::{
+    TCP_CHECKSUM, UDP_CHECKSUM, V4_TIME_TO_LIVE, V6_SOURCE, header_word, kind, word,
+};
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
 use crate::work::{Way, Work};
-
-/// Offset of the source in an IPv6 header.
-const V6_SOURCE: u32 = 8;
-/// Offset of the checksum in a TCP header.
-const TCP_CHECKSUM: u32 = 16;
-/// Offset of the checksum in a UDP header.
-const UDP_CHECKSUM: u32 = 6;
 
 /// Looks for the shortcut of a packet, notes the packet in its flow, and takes the shortcut unless there is something to
 /// be written.
@@ -104,7 +99,7 @@ fn end<E: Packet + Node + Shortcuts>(
     Found::End(Verdict::from_code(verdict))
 }
 
-/// Ends a packet whose flow was found as the one before it, and counts it unless it is dropped.
+/// Ends a packet that something is to be written into as the one before it, and counts it unless it is dropped.
 #[inline(always)]
 pub(crate) fn take<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -> Verdict {
     let Some(shortcut) = env.shortcut(work.trail.index) else {
@@ -151,20 +146,15 @@ fn mend<P: Packet>(packet: &mut P, from: &Tuple, to: &Tuple) -> Decision<Differe
     let (v4, udp) = (from.source.is_v4(), from.protocol == protocol::UDP);
     let header = if v4 { IPV4_HEADER } else { IPV6_HEADER };
     let at = ETHERNET + header + if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
-    let kind = |pseudo_header| ChecksumKind {
-        pseudo_header,
-        zero_means_none: udp,
-        v6: pseudo_header && !v4,
-    };
     let addresses = Difference::NONE
         .and_words(from.source.words(), to.source.words())
         .and_words(from.destination.words(), to.destination.words());
     if from.source != to.source || from.destination != to.destination {
-        packet.fix_checksum(at, addresses, kind(true))?;
+        packet.fix_checksum(at, addresses, kind(udp, !v4, true))?;
     }
     let (old, new) = (ports(from), ports(to));
     if old != new {
-        packet.fix_checksum(at, Difference::NONE.and(old, new), kind(false))?;
+        packet.fix_checksum(at, Difference::NONE.and(old, new), kind(udp, !v4, false))?;
     }
     Ok(addresses)
 }
@@ -185,12 +175,8 @@ fn write_v4<P: Packet>(
 ) -> Decision<()> {
     let at = ETHERNET + V4_TIME_TO_LIVE;
     let [old] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
-    let [ttl, protocol, _, _] = old.to_ne_bytes();
-    // That of 1 has no shortcut.
-    let ttl = ttl.wrapping_sub(u8::from(steps & Steps::AGED != 0));
-    let aged = u16::from_ne_bytes([ttl, protocol]);
-    let difference = addresses.and(u32::from(low_half(old)), u32::from(aged));
-    let first = word(aged, difference.apply(high_half(old)));
+    // One that has no hop left has no shortcut.
+    let first = header_word(old, u8::from(steps & Steps::AGED != 0), addresses);
     let (source, destination) = (to.source.words()[3], to.destination.words()[3]);
     packet.store(at, [first, source, destination, ports(to)])
 }
@@ -215,7 +201,7 @@ pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, 
     let verdict = Verdict::from_code(number);
     let past = verdict != Verdict::Pass;
     // Which packets of a flow go past the stack is up to each of them.
-    let known = way == Way::Out || past || !may_pass_by(env);
+    let known = way == Way::Out || past || !bypass::is_allowed(env);
     let flow = way == Way::Pod || work.trail.has_flow();
     // Without Ethernet, what was looked at is not what it seemed to be.
     let seen = work.trail.open != 0 && work.headers.l3 == ETHERNET;
@@ -231,10 +217,10 @@ pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, 
     if limited {
         return;
     }
-    if work.trail.has_flow() && work.translated != work.headers.tuple {
-        work.trail.steps |= Steps::TRANSLATED;
-    }
     if work.trail.has_flow() {
+        if work.translated != work.headers.tuple {
+            work.trail.steps |= Steps::TRANSLATED;
+        }
         settle(env, work.trail.index);
         env.begin_notes(work.trail.index, &work.headers.tuple, work.trail.ticket);
     }
@@ -274,11 +260,4 @@ fn settle<E: Node + Shortcuts>(env: &mut E, index: u32) {
     {
         env.credit(entry, packets, bytes);
     }
-}
-
-/// Whether packets may go past bridge and stack.
-#[inline(always)]
-fn may_pass_by<E: Node>(node: &E) -> bool {
-    node.settings()
-        .is_some_and(|settings| settings.flags & SettingsFlags::BYPASS != 0)
 }

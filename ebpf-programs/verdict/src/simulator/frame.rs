@@ -323,3 +323,23 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     }
     (!u16::try_from(sum).expect("it was folded")).to_be_bytes()
 }
+
+/// The answer to a frame of TCP or UDP without options: the same payload, the other way.
+///
+/// # Panics
+/// When the frame is shorter than its headers.
+#[must_use]
+pub fn answer(frame: &[u8]) -> Vec<u8> {
+    let (source, length, ports) = if frame[12] == 8 {
+        (26, 4, 34)
+    } else {
+        (22, 16, 54)
+    };
+    let mut back = frame.to_vec();
+    for (at, length) in [(source, length), (ports, 2)] {
+        let (one, other) = (at..at + length, at + length..at + 2 * length);
+        back[one.clone()].copy_from_slice(&frame[other.clone()]);
+        back[other].copy_from_slice(&frame[one]);
+    }
+    back
+}

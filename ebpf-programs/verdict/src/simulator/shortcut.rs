@@ -1,11 +1,8 @@
 //! Shortcuts, in ordinary Rust. The agent's part, to begin another epoch behind every change, is played by a comparison.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use abi::{
-    Address, Egress, Endpoint, Flow, Hostport, HostportKey, Interface, Network, Noted, Pod,
-    PrefixKey, Settings, Tuple, Uplink,
-};
+use abi::{Flow, Noted, Tuple};
 
 use super::World;
 use crate::shortcut::{Shortcut, Shortcuts};
@@ -24,35 +21,29 @@ pub struct Memory {
     noted: BTreeMap<u32, Noted>,
     shards: BTreeMap<u32, u64>,
     epoch: u64,
-    tables: Option<Box<Tables>>,
-}
-
-/// What the agent writes, and what the kernel alone knows.
-#[derive(Clone, Debug, PartialEq)]
-struct Tables {
-    settings: Settings,
-    pods: Vec<Pod>,
-    interfaces: BTreeMap<u32, Interface>,
-    endpoints: BTreeMap<Address, Endpoint>,
-    hostports: BTreeMap<HostportKey, Hostport>,
-    networks: BTreeMap<u32, Network>,
-    uplinks: BTreeMap<u32, Uplink>,
-    locals: BTreeSet<Address>,
-    prefixes: BTreeMap<PrefixKey, u32>,
-    egress: BTreeMap<u32, Egress>,
-    next_hops: BTreeMap<Address, Address>,
-    ways_out: BTreeMap<Address, u32>,
-    mtus: BTreeMap<u32, u32>,
+    /// The node when a change was last noticed.
+    before: Option<Box<World>>,
 }
 
 impl World {
     /// Begins another epoch if a table was changed.
     pub(super) fn notice_changes(&mut self) {
-        let tables = Some(Box::new(self.tables()));
-        if self.memory.tables != tables {
-            self.memory.tables = tables;
+        let before = self.memory.before.take();
+        let unchanged = before.filter(|before| before.tables() == self.tables());
+        if unchanged.is_none() {
             self.memory.epoch += 1;
         }
+        self.memory.before = unchanged.or_else(|| Some(Box::new(self.clone())));
+    }
+
+    /// What the agent writes, and what the kernel alone knows.
+    fn tables(&self) -> impl PartialEq {
+        (
+            (&self.settings, &self.pods, &self.interfaces),
+            (&self.endpoints, &self.hostports, &self.networks),
+            (&self.uplinks, &self.locals, &self.prefixes, &self.egress),
+            (&self.next_hops, &self.ways_out, &self.mtus),
+        )
     }
 
     pub(super) fn begin_epoch_of(&mut self, shard: u32) {
@@ -68,32 +59,11 @@ impl World {
     pub fn counted_flows(&self) -> BTreeMap<Tuple, Flow> {
         let mut flows = self.flows.clone();
         for noted in self.memory.noted.values() {
-            if let Some(flow) = flows.get_mut(&noted.key)
-                && flow.ticket == noted.ticket
-            {
-                flow.packets += noted.packets;
-                flow.bytes += noted.bytes;
+            if let Some(flow) = flows.get_mut(&noted.key) {
+                noted.add_to(flow);
             }
         }
         flows
-    }
-
-    fn tables(&self) -> Tables {
-        Tables {
-            settings: self.settings,
-            pods: self.pods.clone(),
-            interfaces: self.interfaces.clone(),
-            endpoints: self.endpoints.clone(),
-            hostports: self.hostports.clone(),
-            networks: self.networks.clone(),
-            uplinks: self.uplinks.clone(),
-            locals: self.locals.clone(),
-            prefixes: self.prefixes.clone(),
-            egress: self.egress.clone(),
-            next_hops: self.next_hops.clone(),
-            ways_out: self.ways_out.clone(),
-            mtus: self.mtus.clone(),
-        }
     }
 }
 
