@@ -20,6 +20,9 @@ use crate::{Machine, patient};
 /// How long one side waits for the other. Longer than a lost SYN or a slow neighbour resolution takes.
 const PATIENCE: Duration = Duration::from_secs(4);
 
+/// How long a question that may well be forbidden waits for its answer.
+const SILENCE: Duration = Duration::from_millis(250);
+
 /// A TCP and a UDP server on one port. Each answers with the address of its peer; TCP then echoes, and so does UDP what
 /// follows `echo `.
 #[derive(Debug)]
@@ -173,6 +176,14 @@ pub fn udp_ask(socket: &UdpSocket) -> Result<SocketAddr> {
         }
     }
     bail!("no answer to four datagrams")
+}
+
+/// Whether a question on a socket of [`udp_source`] gets no answer. Only waiting tells, so it waits briefly: a late answer
+/// makes a slow machine's network look silent before it is.
+pub fn udp_is_silent(socket: &UdpSocket) -> Result<bool> {
+    socket.set_read_timeout(Some(patient(SILENCE)))?;
+    socket.send(b"who am I?")?;
+    Ok(socket.recv(&mut [0; 128]).is_err())
 }
 
 /// Writes a line on a connection of [`tcp_source`] and waits until it comes back.

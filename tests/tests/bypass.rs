@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Agent, Config, Conversation, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, until};
+use e2e::{
+    Agent, Config, Conversation, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, udp_ask,
+    udp_is_silent, udp_source, until,
+};
 
 const PORT: u16 = 7000;
 /// Exchanges of each kind: many more than what goes through the stack besides (neighbours, first packets).
@@ -205,18 +208,18 @@ fn a_rule_that_appears_is_obeyed_and_forgotten_when_it_goes() -> Result<()> {
     let node = Node::new(&[])?;
     node.until_active(true)?;
     let world = SocketAddr::new(WORLD[0], PORT);
-    let conversation = Conversation::udp(&node.client.machine, world)?;
+    let (_, socket) = udp_source(&node.client.machine, 0, world)?;
     for [forbid, allow] in FORBIDDING {
-        conversation.go_on()?;
+        udp_ask(&socket)?;
         let words: Vec<&str> = forbid.split(' ').collect();
         node.node().call_words(&words)?;
         until("the rule holds", || {
-            Ok(conversation.go_on().is_err().then_some(()))
+            Ok(udp_is_silent(&socket)?.then_some(()))
         })?;
         ensure!(!node.is_active()?, "{forbid}");
         node.node().call(allow)?;
         node.until_active(true)?;
-        until("the flow goes on", || Ok(conversation.go_on().ok()))?;
+        until("the flow goes on", || Ok(udp_ask(&socket).ok()))?;
     }
     Ok(())
 }
@@ -257,17 +260,17 @@ fn rules_of_the_bridge_end_the_bypass_between_its_pods() -> Result<()> {
     let node = Node::new(&[])?;
     node.until_active(true)?;
     let server = SocketAddr::new(node.server.addresses[0], PORT);
-    let conversation = Conversation::udp(&node.client.machine, server)?;
-    conversation.go_on()?;
+    let (_, socket) = udp_source(&node.client.machine, 0, server)?;
+    udp_ask(&socket)?;
     let drop = "{ type filter hook forward priority 0 ; policy drop ; }";
     let forbid = format!("nft add table bridge strict ; add chain bridge strict between {drop}");
     node.node()
         .call_words(&forbid.split(' ').collect::<Vec<&str>>())?;
     until("the rule holds", || {
-        Ok(conversation.go_on().is_err().then_some(()))
+        Ok(udp_is_silent(&socket)?.then_some(()))
     })?;
     node.node().call("nft delete table bridge strict")?;
-    until("the flow goes on", || Ok(conversation.go_on().ok()))?;
+    until("the flow goes on", || Ok(udp_ask(&socket).ok()))?;
     Ok(())
 }
 
