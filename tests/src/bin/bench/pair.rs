@@ -1,5 +1,5 @@
 //! Two nodes and a client, on machines of their own: from the client to a hostport, from a pod of one node to a pod of the
-//! other, from a pod to the client.
+//! other, from a pod to the client; and from and to a pod with a limit.
 //!
 //! `cargo xtask vm --topology pair` boots three guests and runs this on the client; `vagrant/` does the same with machines
 //! that stay. Every machine has one network card for each system, on a switch of its own, so that all systems stand side
@@ -9,13 +9,15 @@ mod order;
 mod role;
 mod site;
 
+use std::net::IpAddr;
+
 use anyhow::{Context as _, Result};
 
 use crate::plan::Plan;
 use crate::row::{Row, Rows};
 use order::{Node, Order, What};
 use role::Role;
-use site::{SYSTEMS, Site};
+use site::{LIMIT, SYSTEMS, Site};
 
 /// Who sends to whom.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,13 +25,17 @@ enum Way {
     ClientToHostport,
     PodToOtherNode,
     PodToClient,
+    LimitedToOtherNode,
+    OtherNodeToLimited,
 }
 
 impl Way {
-    const ALL: [Self; 3] = [
+    const ALL: [Self; 5] = [
         Self::ClientToHostport,
         Self::PodToOtherNode,
         Self::PodToClient,
+        Self::LimitedToOtherNode,
+        Self::OtherNodeToLimited,
     ];
 
     fn name(self) -> &'static str {
@@ -37,7 +43,20 @@ impl Way {
             Self::ClientToHostport => "client → hostport",
             Self::PodToOtherNode => "pod → pod of the other node",
             Self::PodToClient => "pod → client",
+            Self::LimitedToOtherNode => "pod limited to 10 Mbit/s → pod of the other node",
+            Self::OtherNodeToLimited => "pod of the other node → pod limited to 10 Mbit/s",
         }
+    }
+
+    fn is_limited(self) -> bool {
+        matches!(self, Self::LimitedToOtherNode | Self::OtherNodeToLimited)
+    }
+
+    fn whats(self) -> &'static [What] {
+        if self.is_limited() {
+            return &[What::Limited, What::Beside];
+        }
+        &[What::Turns, What::Tcp, What::Udp]
     }
 }
 
@@ -61,44 +80,69 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut pair = Pair { client, nodes };
     let mut rows = Rows::default();
     for way in Way::ALL {
-        let name = way.name();
-        plan.interleave(name, plan.pick(5, 15), &SYSTEMS, |system| {
-            let mut ask = |what: What, row: &dyn Fn(&str) -> Row| -> Result<()> {
-                let numbers = pair
-                    .send(system, way, what)
-                    .with_context(|| format!("{name} through {system}, {}", what.name()))?;
-                for (title, number) in what.titles().iter().zip(numbers) {
-                    rows.push(row(&format!("{name}, {title}")), number);
-                }
-                Ok(())
-            };
-            ask(What::Turns, &|name| Row::new(name, *system, "µs"))?;
-            let rate = |name: &str| Row::new(name, *system, "Mbit/s").higher();
-            ask(What::Tcp, &rate)?;
-            ask(What::Udp, &rate)
+        let has_limits = |it: &&str| !way.is_limited() || site::limits_pods(it);
+        let systems: Vec<&str> = SYSTEMS.into_iter().filter(has_limits).collect();
+        plan.interleave(way.name(), plan.pick(5, 15), &systems, |system| {
+            let mut measure = |what: &What| pair.measure(system, way, *what, &mut rows);
+            way.whats().iter().try_for_each(&mut measure)
         })?;
     }
     Ok(rows.0)
 }
 
+/// A row of what one thing measured has given.
+fn row(what: What, name: String, system: &str) -> Row {
+    let limit = f64::from(LIMIT);
+    let rate = |name| Row::new(name, system, "Mbit/s").higher();
+    match what {
+        What::Turns | What::Beside => Row::new(name, system, "µs"),
+        What::Tcp | What::Udp => rate(name),
+        What::Limited => rate(name).within(0.95 * limit, 1.02 * limit),
+    }
+}
+
 impl Pair {
+    /// Takes one sample.
+    fn measure(&mut self, system: &str, way: Way, what: What, rows: &mut Rows) -> Result<()> {
+        let name = way.name();
+        let numbers = self
+            .send(system, way, what)
+            .with_context(|| format!("{name} through {system}, {}", what.name()))?;
+        for (title, number) in what.titles().iter().zip(numbers) {
+            rows.push(row(what, format!("{name}, {title}"), system), number);
+        }
+        Ok(())
+    }
+
     /// Has it measured where the way begins.
     fn send(&mut self, system: &str, way: Way, what: What) -> Result<Vec<f64>> {
-        let [a, b] = &mut self.nodes;
-        let dial = match way {
-            // Nothing is published by a router: its pods are dialled themselves.
-            Way::ClientToHostport if !site::publishes(system) => a.pod(system)?,
-            Way::ClientToHostport => Role::NodeA.address(),
-            Way::PodToOtherNode => b.pod(system)?,
-            Way::PodToClient => Role::Client.address(),
+        let order = Order {
+            what,
+            limited: way == Way::LimitedToOtherNode,
+            dial: self.dial(system, way)?,
         };
-        let order = Order { what, dial };
+        let [a, b] = &mut self.nodes;
         match way {
             Way::ClientToHostport => {
                 let site = self.client.iter().find(|it| it.system == system);
-                order.obey(&site.context("every machine has every system")?.sender)
+                order.obey(site.context("every machine has every system")?)
             }
-            Way::PodToOtherNode | Way::PodToClient => a.order(system, order),
+            Way::OtherNodeToLimited => b.order(system, order),
+            Way::PodToOtherNode | Way::PodToClient | Way::LimitedToOtherNode => {
+                a.order(system, order)
+            }
+        }
+    }
+
+    fn dial(&self, system: &str, way: Way) -> Result<IpAddr> {
+        let [a, b] = &self.nodes;
+        match way {
+            // Nothing is published by a router: its pods are dialled themselves.
+            Way::ClientToHostport if !site::publishes(system) => a.pod(system),
+            Way::ClientToHostport => Ok(Role::NodeA.address()),
+            Way::PodToOtherNode | Way::LimitedToOtherNode => b.pod(system),
+            Way::OtherNodeToLimited => a.limited(system),
+            Way::PodToClient => Ok(Role::Client.address()),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use e2e::Machine;
+use serde_json::{Value, json};
 
 pub(crate) use forwarding::Forwarding;
 pub(crate) use reference::{Attached, Reference, Tables};
@@ -20,6 +21,10 @@ pub(crate) const POD_CIDR: &str = "10.244.0.0/20";
 
 /// Ports of the second pod that the node publishes, if it does: the same number on both sides.
 pub(crate) const PORTS: [u16; 3] = [7001, 7002, 5201];
+
+/// Bits that may pass at once: what a large packet needs at least, and a hundredth of a second of the rate. The
+/// reference keeps its queue as short as that allows.
+const LEAST_BURST: u64 = 1 << 20;
 
 /// Who sends to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,4 +105,14 @@ pub(crate) fn translating(others: u16) -> Result<Vec<Topology>> {
         reference::build(Tables::Nft, others)?,
         viaduct::build(others)?,
     ])
+}
+
+/// The same limit in both directions, in bits per second, with as short a burst as it allows.
+pub(crate) fn limits(rate: u64) -> Value {
+    limits_with(rate, LEAST_BURST.max(rate / 100))
+}
+
+/// The same with a burst of so many bits, in the words of a runtime.
+pub(crate) fn limits_with(rate: u64, burst: u64) -> Value {
+    json!({ "ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst })
 }

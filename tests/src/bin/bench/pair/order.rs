@@ -3,14 +3,17 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use e2e::{Machine, measure as transfer, tcp_ask, tcp_source, until_within};
+use e2e::{Machine, measure_in, tcp_ask, tcp_source, until_within};
 use serde_json::{Value, json};
 
 use super::role::Role;
-use super::site::Site;
+use super::site::{Place, Site};
 use crate::statistics::quantile;
 use crate::topology::PORTS;
 
@@ -23,8 +26,17 @@ const READY: Duration = Duration::from_mins(1);
 /// Requests of one sample.
 const TURNS: usize = 300;
 
+/// Requests of one sample beside a transfer at a limit, whose queue may take a tenth of a second for each.
+const BUSY_TURNS: usize = 30;
+
 /// Seconds of one transfer.
 const SECONDS: u32 = 2;
+
+/// Seconds in which TCP finds a limit, and bursts are used up.
+const WARM: u32 = 2;
+
+/// Seconds of a transfer that has to last longer than [`BUSY_TURNS`].
+const BUSY: u32 = 8;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +47,28 @@ pub(super) enum What {
     Tcp,
     /// What arrives of UDP at a rate that any machine can send.
     Udp,
+    /// Bulk TCP at a limit.
+    Limited,
+    /// Request and response beside it.
+    Beside,
 }
 
 impl What {
-    const ALL: [Self; 3] = [Self::Turns, Self::Tcp, Self::Udp];
+    const ALL: [Self; 5] = [
+        Self::Turns,
+        Self::Tcp,
+        Self::Udp,
+        Self::Limited,
+        Self::Beside,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Turns => "turns",
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Limited => "limited",
+            Self::Beside => "beside",
         }
     }
 
@@ -52,8 +76,12 @@ impl What {
     pub(super) fn titles(self) -> &'static [&'static str] {
         match self {
             Self::Turns => &["request and response, p50", "request and response, p99"],
-            Self::Tcp => &["TCP"],
+            Self::Tcp | Self::Limited => &["TCP"],
             Self::Udp => &["UDP that arrives of 25 Mbit/s"],
+            Self::Beside => &[
+                "request and response beside bulk, p50",
+                "request and response beside bulk, p99",
+            ],
         }
     }
 }
@@ -62,31 +90,68 @@ impl What {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) what: What,
+    /// Whether the node's pod with a limit is who dials.
+    pub(super) limited: bool,
     pub(super) dial: IpAddr,
 }
 
 impl Order {
     /// Measures it.
-    pub(super) fn obey(self, from: &Machine) -> Result<Vec<f64>> {
-        let send = |options: &str| -> Result<Vec<f64>> {
-            let options = format!("-t {SECONDS} {options}");
-            let throughput = transfer(from, self.dial, PORTS[2], &options)?;
-            Ok(vec![throughput.bits_per_second / 1e6])
+    pub(super) fn obey(self, site: &Site) -> Result<Vec<f64>> {
+        let from = if self.limited {
+            site.limited.as_ref().context("no pod has a limit")?
+        } else {
+            &site.usual
+        };
+        let bulk = Bulk {
+            from: &from.machine,
+            // Pods that nobody limits send as all processes do.
+            cgroup: self.limited.then_some(site.cgroup.as_deref()).flatten(),
+            to: self.dial,
         };
         match self.what {
-            What::Turns => turns(from, SocketAddr::new(self.dial, PORTS[0])),
-            What::Tcp => send(""),
-            What::Udp => send("-u -b 25M -l 1400"),
+            What::Turns => turns(from, self.server(), TURNS),
+            What::Tcp => bulk.send(&format!("-t {SECONDS}")),
+            What::Udp => bulk.send(&format!("-t {SECONDS} -u -b 25M -l 1400")),
+            What::Limited => bulk.send(&format!("-C cubic -O {WARM} -t {}", 2 * SECONDS)),
+            What::Beside => thread::scope(|scope| {
+                let bulk = scope.spawn(|| bulk.send(&format!("-C cubic -t {}", WARM + BUSY)));
+                thread::sleep(Duration::from_secs(WARM.into()));
+                let waits = turns(from, self.server(), BUSY_TURNS);
+                let carried = bulk.join().unwrap_or_else(|panic| resume_unwind(panic));
+                carried.context("the bulk flow")?;
+                waits
+            }),
         }
+    }
+
+    fn server(self) -> SocketAddr {
+        SocketAddr::new(self.dial, PORTS[0])
+    }
+}
+
+/// A transfer by iperf3.
+#[derive(Clone, Copy)]
+struct Bulk<'a> {
+    from: &'a Machine,
+    cgroup: Option<&'a Path>,
+    to: IpAddr,
+}
+
+impl Bulk<'_> {
+    /// What arrives, in Mbit/s.
+    fn send(self, options: &str) -> Result<Vec<f64>> {
+        let throughput = measure_in(self.cgroup, self.from, self.to, PORTS[2], options)?;
+        Ok(vec![throughput.bits_per_second / 1e6])
     }
 }
 
 /// Median and p99 in microseconds.
-fn turns(from: &Machine, server: SocketAddr) -> Result<Vec<f64>> {
-    let (_, stream) = tcp_source(from, 0, server)?;
+fn turns(from: &Place, server: SocketAddr, count: usize) -> Result<Vec<f64>> {
+    let (_, stream) = tcp_source(&from.machine, 0, server)?;
     stream.set_nodelay(true)?;
-    let mut turns = Vec::with_capacity(TURNS);
-    for _ in 0..TURNS {
+    let mut turns = Vec::with_capacity(count);
+    for _ in 0..count {
         let start = Instant::now();
         tcp_ask(&stream)?;
         turns.push(start.elapsed().as_secs_f64() * 1e6);
@@ -101,8 +166,7 @@ pub(super) fn serve(role: Role, sites: &[Site]) -> Result<()> {
     let listener = TcpListener::bind(SocketAddr::new(role.desk(), DESK))?;
     let (stream, _) = listener.accept()?;
     let mut answers = stream.try_clone()?;
-    let pods = sites.iter().map(|it| (it.system.to_owned(), json!(it.pod)));
-    writeln!(answers, "{}", Value::Object(pods.collect()))?;
+    writeln!(answers, "{}", pods(sites))?;
     for line in BufReader::new(stream).lines() {
         let answer = match answer(&serde_json::from_str(&line?)?, sites) {
             Ok(numbers) => json!({ "numbers": numbers }),
@@ -111,6 +175,16 @@ pub(super) fn serve(role: Role, sites: &[Site]) -> Result<()> {
         writeln!(answers, "{answer}")?;
     }
     Ok(())
+}
+
+/// The addresses of each system's pods: the usual one, and the one with a limit.
+fn pods(sites: &[Site]) -> Value {
+    let of = |site: &Site| {
+        let limited = site.limited.as_ref().and_then(|it| it.address);
+        let pods = json!({ "usual": site.usual.address, "limited": limited });
+        (site.system.to_owned(), pods)
+    };
+    Value::Object(sites.iter().map(of).collect())
 }
 
 fn answer(order: &Value, sites: &[Site]) -> Result<Vec<f64>> {
@@ -122,7 +196,13 @@ fn answer(order: &Value, sites: &[Site]) -> Result<Vec<f64>> {
         .find(|it| order["what"] == it.name())
         .context("what is to be measured?")?;
     let dial = order["dial"].as_str().context("no address")?.parse()?;
-    Order { what, dial }.obey(&site.sender)
+    let limited = order["limited"] == true;
+    let order = Order {
+        what,
+        limited,
+        dial,
+    };
+    order.obey(site)
 }
 
 /// A node, seen from the client.
@@ -151,15 +231,30 @@ impl Node {
 
     /// The address of its pod.
     pub(super) fn pod(&self, system: &str) -> Result<IpAddr> {
-        let pod = self.pods[system].as_str();
-        let pod = pod.with_context(|| format!("{:?} has no pod of {system}", self.role))?;
+        self.pod_of_kind(system, "usual")
+    }
+
+    /// The address of its pod with a limit.
+    pub(super) fn limited(&self, system: &str) -> Result<IpAddr> {
+        self.pod_of_kind(system, "limited")
+    }
+
+    fn pod_of_kind(&self, system: &str, kind: &str) -> Result<IpAddr> {
+        let pod = self.pods[system][kind].as_str();
+        let pod = pod.with_context(|| format!("{:?} has no {kind} pod of {system}", self.role))?;
         Ok(pod.parse()?)
     }
 
-    /// Has it measured from its pod.
+    /// Has it measured from one of its pods.
     pub(super) fn order(&mut self, system: &str, order: Order) -> Result<Vec<f64>> {
-        let Order { what, dial } = order;
-        let line = json!({ "system": system, "what": what.name(), "dial": dial });
+        let Order {
+            what,
+            limited,
+            dial,
+        } = order;
+        let line = json!({
+            "system": system, "what": what.name(), "limited": limited, "dial": dial,
+        });
         writeln!(self.desk.get_mut(), "{line}")?;
         let answer = self.hear()?;
         if let Some(error) = answer["error"].as_str() {

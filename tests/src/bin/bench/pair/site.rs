@@ -1,13 +1,14 @@
 //! One system on one machine: a node with a pod, or the client.
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{Echo, Iperf, Machine, Sandbox, UPLINK, addresses};
 
 use super::role::Role;
 use crate::row::system;
-use crate::topology::{Forwarding, PORTS, Reference, Tables, Viaduct, mappings};
+use crate::topology::{Attached, Forwarding, PORTS, Reference, Tables, Viaduct, limits, mappings};
 
 /// The systems, in the order of their cards, of which the first is number 1.
 pub(super) const SYSTEMS: [&str; 4] = [
@@ -17,8 +18,12 @@ pub(super) const SYSTEMS: [&str; 4] = [
     system::VIADUCT,
 ];
 
-/// A pod's name on each node.
+/// A pod's name on each node, and that of its neighbour, whose bandwidth is limited.
 const POD: &str = "pod";
+const LIMITED: &str = "limited";
+
+/// The limit of that neighbour in both directions, in Mbit/s: far below what translated machines carry.
+pub(super) const LIMIT: u32 = 10;
 
 /// All prefixes of pods of the cluster, which both nodes reach without translation.
 const CLUSTER: &str = "10.244.0.0/16";
@@ -27,12 +32,44 @@ const CLUSTER: &str = "10.244.0.0/16";
 pub(super) struct Site {
     /// Its name in reports.
     pub(super) system: &'static str,
-    /// Who sends: the node's pod, or the client.
-    pub(super) sender: Machine,
-    /// The pod's address.
-    pub(super) pod: Option<IpAddr>,
-    _servers: (Iperf, Echo),
+    /// The node's pod, or the client.
+    pub(super) usual: Place,
+    /// The node's pod with a limit, if the system has such a thing.
+    pub(super) limited: Option<Place>,
+    /// The cgroup of the node's containers, where the system cares.
+    pub(super) cgroup: Option<PathBuf>,
     _parts: Box<dyn std::any::Any + Send + Sync>,
+}
+
+/// Where is sent from and to.
+pub(super) struct Place {
+    pub(super) machine: Machine,
+    pub(super) address: Option<IpAddr>,
+    _servers: (Iperf, Echo),
+}
+
+impl Place {
+    fn new(machine: Machine, address: Option<IpAddr>) -> Result<Self> {
+        let servers = (
+            Iperf::serve(&machine, PORTS[2])?,
+            Echo::start(&machine, PORTS[0])?,
+        );
+        Ok(Self {
+            machine,
+            address,
+            _servers: servers,
+        })
+    }
+
+    fn attached(pod: Attached) -> Result<Self> {
+        let address = addresses(&pod.result)?.first().copied();
+        Self::new(pod.machine, address)
+    }
+}
+
+/// Whether pods can have limits.
+pub(super) fn limits_pods(system: &str) -> bool {
+    system != system::FORWARDING
 }
 
 /// Whether ports of the node lead to pods.
@@ -57,33 +94,53 @@ fn build(role: Role, card: usize, system: &'static str) -> Result<Site> {
         return client(sandbox, system);
     }
     match system {
-        system::FORWARDING => {
-            let node = Forwarding::on(sandbox, role.pods())?;
-            let pod = node.plug(POD, 2)?;
-            site(system, pod, Some(node.address(2)), Box::new(node))
-        }
-        system::LEGACY | system::NFT => {
-            let tables = match system {
-                system::NFT => Tables::Nft,
-                _ => Tables::Legacy,
-            };
-            let node = Reference::on(sandbox, tables, &role.pod_cidr())?;
-            let pod = node.add(node.sandbox.machine(POD)?, &mappings())?;
-            let address = addresses(&pod.result)?.first().copied();
-            let parts = Box::new(node);
-            site(system, pod.machine, address, parts)
-        }
-        _ => {
-            let flags = vec![
-                format!("--pod-cidr={}", role.pod_cidr()),
-                format!("--non-masquerade-cidr={CLUSTER}"),
-            ];
-            let node = Viaduct::on(sandbox, flags)?;
-            let pod = node.attach(POD, &mappings())?;
-            let address = pod.addresses.first().copied();
-            site(system, pod.machine, address, Box::new(node))
-        }
+        system::FORWARDING => forwarding(sandbox, role),
+        system::LEGACY => reference(sandbox, role, Tables::Legacy),
+        system::NFT => reference(sandbox, role, Tables::Nft),
+        _ => viaduct(sandbox, role),
     }
+}
+
+fn forwarding(sandbox: Sandbox, role: Role) -> Result<Site> {
+    let node = Forwarding::on(sandbox, role.pods())?;
+    Ok(Site {
+        system: system::FORWARDING,
+        usual: Place::new(node.plug(POD, 2)?, Some(node.address(2)))?,
+        limited: None,
+        cgroup: None,
+        _parts: Box::new(node),
+    })
+}
+
+fn reference(sandbox: Sandbox, role: Role, tables: Tables) -> Result<Site> {
+    let node = Reference::on(sandbox, tables, &role.pod_cidr())?;
+    let usual = node.add(node.sandbox.machine(POD)?, &mappings())?;
+    let limit = limits(u64::from(LIMIT) * 1_000_000);
+    let limited = node.add_limited(node.sandbox.machine(LIMITED)?, &limit)?;
+    Ok(Site {
+        system: node.system(),
+        usual: Place::attached(usual)?,
+        limited: Some(Place::attached(limited)?),
+        cgroup: None,
+        _parts: Box::new(node),
+    })
+}
+
+fn viaduct(sandbox: Sandbox, role: Role) -> Result<Site> {
+    let flags = vec![
+        format!("--pod-cidr={}", role.pod_cidr()),
+        format!("--non-masquerade-cidr={CLUSTER}"),
+    ];
+    let node = Viaduct::on(sandbox, flags)?;
+    let limit = limits(u64::from(LIMIT) * 1_000_000);
+    let place = |pod: e2e::Pod| Place::new(pod.machine, pod.addresses.first().copied());
+    Ok(Site {
+        system: system::VIADUCT,
+        usual: place(node.attach(POD, &mappings())?)?,
+        limited: Some(place(node.attach_limited(LIMITED, &limit)?)?),
+        cgroup: node.agent.cgroup().map(Path::to_owned),
+        _parts: Box::new(node),
+    })
 }
 
 /// The client, which knows the way to pods only where nobody translates.
@@ -95,25 +152,12 @@ fn client(sandbox: Sandbox, system: &'static str) -> Result<Site> {
             sandbox.node.call(&route)?;
         }
     }
-    site(system, sandbox.node.clone(), None, Box::new(sandbox))
-}
-
-fn site(
-    system: &'static str,
-    sender: Machine,
-    pod: Option<IpAddr>,
-    parts: Box<dyn std::any::Any + Send + Sync>,
-) -> Result<Site> {
-    let servers = (
-        Iperf::serve(&sender, PORTS[2])?,
-        Echo::start(&sender, PORTS[0])?,
-    );
     Ok(Site {
         system,
-        sender,
-        pod,
-        _servers: servers,
-        _parts: parts,
+        usual: Place::new(sandbox.node.clone(), None)?,
+        limited: None,
+        cgroup: None,
+        _parts: Box::new(sandbox),
     })
 }
 

@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use e2e::{Machine, Sandbox};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::row::system;
-use crate::topology::{POD_CIDR, Reference, Tables, Viaduct, usual_flags};
+use crate::topology::{POD_CIDR, Reference, Tables, Viaduct, limits, limits_with, usual_flags};
 
 /// How long a packet is under way to a world that is far away; half of a round trip.
 const FAR: Duration = Duration::from_millis(10);
-/// Bits that may pass at once: what a large packet needs at least, and a hundredth of a second of the rate. The
-/// reference keeps its queue as short as that allows.
-const LEAST_BURST: u64 = 1 << 20;
 /// containerd's burst, where nobody has asked for one.
 const PLACEHOLDER: u64 = (1 << 32) - 1;
 /// The rate of the pod with that burst.
@@ -62,11 +59,6 @@ fn sandbox(wire: Wire) -> Result<Sandbox> {
     }
 }
 
-/// The same limit in both directions, in the words of a runtime.
-fn limits(rate: u64, burst: u64) -> Value {
-    json!({ "ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst })
-}
-
 impl Site {
     fn with_pods(node: Node, rates: &[u64]) -> Result<Self> {
         let pods = rates
@@ -74,7 +66,7 @@ impl Site {
             .map(|rate| Ok((*rate, node.attach(&format!("pod-{rate}"), *rate)?)))
             .collect::<Result<_>>()?;
         let placeholder =
-            node.attach_with("placeholder", &limits(PLACEHOLDER_RATE, PLACEHOLDER))?;
+            node.attach_with("placeholder", &limits_with(PLACEHOLDER_RATE, PLACEHOLDER))?;
         Ok(Self {
             node,
             pods,
@@ -137,7 +129,7 @@ impl Site {
 
 impl Node {
     fn attach(&self, name: &str, rate: u64) -> Result<Machine> {
-        self.attach_with(name, &limits(rate, LEAST_BURST.max(rate / 100)))
+        self.attach_with(name, &limits(rate))
     }
 
     fn attach_with(&self, name: &str, limits: &Value) -> Result<Machine> {
