@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
     Agent, Config, Conversation, Echo, Mapping, NODE, Pod, Sandbox, Sniffer, Verb, WORLD,
-    addresses, tcp_source, until,
+    addresses, patient, tcp_source, until,
 };
 
 const PORTS: [Mapping; 2] = [
@@ -214,7 +214,7 @@ fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> 
         }
         let to = SocketAddr::new(NODE[family], 8080);
         world
-            .run(|| TcpStream::connect_timeout(&to, Duration::from_secs(4)))
+            .run(|| TcpStream::connect_timeout(&to, patient(Duration::from_secs(4))))
             .with_context(|| format!("move {turn}"))?;
         ensure!(owner.accepted() && !other.accepted(), "move {turn}");
         pod.del()?;

@@ -24,6 +24,8 @@ impl Scene {
             let tentative = sandbox.node.call("ip -6 address show tentative")?;
             Ok(tentative.trim().is_empty().then_some(()))
         })?;
+        // Where there is no TCX, an agent makes it and leaves it there (decision 0066).
+        sandbox.node.call("tc qdisc add dev up0 clsact")?;
         let bare = Residue::of(&sandbox.node, &[])?;
         let mut agent = Agent::start(&sandbox.node, &[])?;
         agent.terminate()?;
