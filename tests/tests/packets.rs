@@ -14,6 +14,8 @@ mod entering;
 mod errors;
 #[path = "packets/expect.rs"]
 mod expect;
+#[path = "packets/guard.rs"]
+mod guard;
 #[path = "packets/masquerade.rs"]
 mod masquerade;
 #[path = "packets/object.rs"]

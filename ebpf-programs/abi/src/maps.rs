@@ -134,6 +134,8 @@ pub mod programs {
     pub const UPLINK_IN: &str = "uplink_in";
     /// On an uplink, what goes out.
     pub const UPLINK_OUT: &str = "uplink_out";
+    /// On an uplink, before the kernel makes packets of frames, where the operator asks for it.
+    pub const XDP_GUARD: &str = "xdp_guard";
     /// Not attached: run by the agent to forget flows that have timed out.
     pub const SWEEP: &str = "sweep";
 

@@ -28,7 +28,7 @@ pub enum DropReason {
     TooManyHeaders = 11,
     /// The kernel refused to change the packet.
     RewriteFailed = 12,
-    /// Came in by an uplink with a source address that belongs to this node's pods.
+    /// Came in by an uplink with a source address that belongs to this node's pods, or with its bridge's Ethernet address.
     SpoofedFromOutside = 13,
     /// Belongs to a hostport or flow whose pod is gone.
     StaleGeneration = 14,

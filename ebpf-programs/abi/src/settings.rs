@@ -2,6 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::Mac;
+
 /// Seconds without a packet after which a flow is forgotten.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -71,8 +73,10 @@ pub struct Settings {
     pub netns_cookie: u64,
     /// [`SettingsFlags`].
     pub flags: u32,
+    /// Ethernet address of the bridge of the agent's own network, which nobody outside has; zeros where there is none.
+    pub bridge_mac: Mac,
     /// Always zero.
-    pub reserved: [u32; 3],
+    pub reserved: [u16; 3],
 }
 
 const _: () = assert!(size_of::<Settings>() == 64);

@@ -6,7 +6,7 @@
 //! - `maps`: every map, by name.
 //! - `kernel`: packet and node as seen through BPF helpers, with `memory`, `route` and `atomic`.
 //! - `stages`: one separately verified function per stage of `verdict`.
-//! - one file per hook of traffic control, and `sweep`.
+//! - one file per hook of traffic control, `xdp_guard` in front of them, and `sweep`.
 //! - `shape`: limits and buckets behind `verdict`'s traits; `shortcut`: what a CPU remembers, in the same way.
 //! - `socket`: a socket that asks for an address; `dial`, `bind` and `pace` are the programs on the cgroup.
 
@@ -62,6 +62,8 @@ mod to_pod;
 mod uplink_in;
 #[cfg(target_arch = "bpf")]
 mod uplink_out;
+#[cfg(target_arch = "bpf")]
+mod xdp_guard;
 
 /// Nothing to run: the product is the BPF object.
 #[cfg(not(target_arch = "bpf"))]

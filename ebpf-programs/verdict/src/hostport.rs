@@ -12,10 +12,16 @@ use crate::work::{HostportMatch, Transport, Way, Work};
 /// Refuses packets from outside that claim to come from a pod of this node.
 #[inline(always)]
 pub(crate) fn check_outsider<E: Node>(node: &E, work: &Work) -> Decision<()> {
-    if node.prefix_class(&work.headers.tuple.source) & PrefixClass::PODS != 0 {
+    if is_of_pods(node, &work.headers.tuple.source) {
         return Err(DropReason::SpoofedFromOutside);
     }
     Ok(())
+}
+
+/// Whether an address is one that this node gives to pods.
+#[inline(always)]
+pub(crate) fn is_of_pods(node: &impl Node, address: &Address) -> bool {
+    node.prefix_class(address) & PrefixClass::PODS != 0
 }
 
 /// Looks for the hostport that a packet from outside is for.

@@ -25,6 +25,7 @@ mod duplicate;
 mod exit;
 pub mod flow;
 mod fragment;
+pub mod guard;
 pub mod hooks;
 mod hostport;
 mod icmp;

@@ -11,7 +11,8 @@ use crate::work::{Content, Headers, Work};
 
 /// Bytes of Ethernet in front of what a pod sends.
 pub(crate) const ETHERNET: u32 = 14;
-const SOURCE_MAC: u32 = 6;
+/// Where Ethernet has the sender.
+pub(crate) const SOURCE_MAC: u32 = 6;
 
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;

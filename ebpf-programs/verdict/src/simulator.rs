@@ -19,6 +19,7 @@ use abi::{
 };
 
 use crate::flow::Fate;
+use crate::guard;
 use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
@@ -193,6 +194,15 @@ impl Simulator {
             Place::UplinkOut => hooks::uplink_out(self),
         };
         (verdict, std::mem::take(&mut self.world.packet))
+    }
+
+    /// Shows a frame that a driver has received to the guard.
+    pub fn guard(&mut self, interface: u32, frame: &[u8]) -> Verdict {
+        let frame = World {
+            packet: frame.to_vec(),
+            ..World::default()
+        };
+        guard::enter(&frame, &mut self.world, interface).into()
     }
 
     /// Forgets dead flows.

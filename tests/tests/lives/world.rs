@@ -161,6 +161,7 @@ impl<'a> World<'a> {
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
             shaper: planner::ShaperMode::Auto,
+            guard: planner::GuardMode::Off,
             boot_id: "this boot".to_owned(),
         };
         let engine = Engine::start(self.kernel.clone(), store, settings, NOW)?;

@@ -63,6 +63,7 @@ fn change(before: &Config, wanted: &Config) -> Change {
         uplinks: differs(&before.uplinks, &wanted.uplinks),
         egress: differs(&before.egress, &wanted.egress),
         bypass: differs(&before.bypass, &wanted.bypass),
+        guard: differs(&before.guard, &wanted.guard),
     }
 }
 
@@ -79,6 +80,7 @@ fn taken(change: &Change, before: &Config, wanted: &Config) -> Vec<&'static str>
         ("uplink", change.uplinks.is_some()),
         ("egress-address", change.egress.is_some()),
         ("bypass-netfilter", change.bypass.is_some()),
+        ("xdp-guard", change.guard.is_some()),
         (
             "hostport-annotation",
             before.hostport_annotation != wanted.hostport_annotation,

@@ -130,6 +130,7 @@ mod tests {
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: config.bypass,
             shaper: config.shaper,
+            guard: config.guard,
             boot_id: "this boot".to_owned(),
         };
         let (handle, _) = engine::spawn(move || {

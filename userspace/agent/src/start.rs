@@ -103,6 +103,7 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         flow_entries,
         bypass: config.bypass,
         shaper: config.shaper,
+        guard: config.guard,
         boot_id: kernel::boot_id().context("cannot read the boot id")?,
     };
     Ok((host, store, settings))

@@ -116,6 +116,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
         shaper: planner::ShaperMode::Auto,
+        guard: planner::GuardMode::Off,
         boot_id: "this boot".to_owned(),
     };
     let (handle, _) = engine::spawn(move || {

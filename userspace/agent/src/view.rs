@@ -123,6 +123,7 @@ fn uplink(status: &UplinkStatus) -> UplinkView {
         mtu: status.mtu,
         addresses: status.addresses.iter().map(own_address).collect(),
         attached: status.attached,
+        guard: status.guard,
     }
 }
 

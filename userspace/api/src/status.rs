@@ -146,6 +146,9 @@ pub struct UplinkView {
     pub addresses: Vec<AddressView>,
     /// Whether our programs are attached to it.
     pub attached: bool,
+    /// Whether a guard stands in front of it.
+    #[serde(default)]
+    pub guard: bool,
 }
 
 /// One comparison of records and kernel.

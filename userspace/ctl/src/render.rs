@@ -331,15 +331,21 @@ fn uplinks(uplinks: &[UplinkView]) -> String {
         row([
             text(&uplink.name),
             number(uplink.mtu),
-            text(if uplink.attached {
-                "attached"
-            } else {
-                "MISSING"
-            }),
+            text(programs(uplink)),
             text(join(addresses.map(|address| address.address.clone()))),
         ])
     });
     table(&header, rows)
+}
+
+fn programs(uplink: &UplinkView) -> String {
+    let attached = if uplink.attached {
+        "attached"
+    } else {
+        "MISSING"
+    };
+    let guarded = if uplink.guard { ", guarded" } else { "" };
+    format!("{attached}{guarded}")
 }
 
 fn attachment(view: &AttachmentView) -> Row {

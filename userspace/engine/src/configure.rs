@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use kernel::Kernel;
 use model::{Cidr, HairpinMode, IfName, RangeSet};
-use planner::BypassMode;
+use planner::{BypassMode, GuardMode};
 
+use crate::choices::finished;
 use crate::{Engine, EngineError, Settings, choices};
 
 /// What the configuration says otherwise than before; `None` where it says the same.
@@ -25,6 +26,8 @@ pub struct Change {
     pub egress: Option<BTreeSet<IpAddr>>,
     /// When packets go past bridge and stack.
     pub bypass: Option<BypassMode>,
+    /// Whether guards stand in front of uplinks.
+    pub guard: Option<GuardMode>,
 }
 
 impl Change {
@@ -38,6 +41,7 @@ impl Change {
             uplinks: self.uplinks.as_ref().map(|_| settings.uplinks.clone()),
             egress: self.egress.as_ref().map(|_| settings.egress.clone()),
             bypass: self.bypass.map(|_| settings.bypass),
+            guard: self.guard.map(|_| settings.guard),
         }
     }
 }
@@ -87,6 +91,10 @@ impl<K: Kernel> Engine<K> {
         self.set_non_masquerade(prefixes)?;
         if let Some(mode) = change.hairpin {
             self.set_hairpin_mode(mode, now)?;
+        }
+        if let Some(mode) = change.guard {
+            self.settings.guard = mode;
+            finished(&self.reconcile(now))?;
         }
         Ok(())
     }

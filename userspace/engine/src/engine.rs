@@ -9,8 +9,8 @@ use model::{
     Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, NetworkName, Record, State,
 };
 use planner::{
-    AttachContext, BypassMode, HeldPorts, Leases, NodeIntent, Observed, Plan, PodSide, Refusal,
-    Scope, ShaperMode,
+    AttachContext, BypassMode, GuardMode, HeldPorts, Leases, NodeIntent, Observed, Plan, PodSide,
+    Refusal, Scope, ShaperMode,
 };
 use store::{Store, StoreError};
 
@@ -36,6 +36,8 @@ pub struct Settings {
     pub bypass: BypassMode,
     /// What is done for limits beyond enforcing them.
     pub shaper: ShaperMode,
+    /// Whether guards stand in front of uplinks.
+    pub guard: GuardMode,
     /// The kernel's boot id: no record of another one describes anything that is there.
     pub boot_id: String,
 }
@@ -446,6 +448,7 @@ impl<K: Kernel> Engine<K> {
             )]),
             bypass: self.settings.bypass,
             shaper: self.settings.shaper,
+            guard: self.settings.guard,
         }
     }
 

@@ -180,6 +180,7 @@ fn uplinks(observed: &Observed) -> Vec<UplinkStatus> {
             mtu: *mtu,
             addresses: sources.clone(),
             attached: hooks.is_some_and(|hooks| both.iter().all(|hook| hooks.contains(hook))),
+            guard: observed.guards.contains_key(name),
         })
     });
     uplinks.collect()

@@ -126,6 +126,9 @@ impl<K: Kernel> Engine<K> {
             settled = self.settle(items)?;
         }
         self.resize(&settled.observed, items)?;
+        if self.post_guards(&settled.observed, items) {
+            settled = self.settle(items)?;
+        }
         self.node = Node::of(&self.node_intent(), settled);
         self.check_ports()
     }
@@ -138,6 +141,13 @@ impl<K: Kernel> Engine<K> {
                 items.extend(steps(NODE, carry_out(kernel, plan)));
                 Ok(())
             })
+    }
+
+    /// Posts and withdraws guards; tells whether any was.
+    fn post_guards(&mut self, observed: &Observed, items: &mut Vec<Item>) -> bool {
+        let plan = planner::plan_guards(&self.node_intent(), observed, self.store.records());
+        items.extend(steps(NODE, carry_out(&mut self.kernel, &plan)));
+        !plan.is_empty()
     }
 
     /// Lets the attachments have the MTU that their networks have now (BEHAVIOURS K1).

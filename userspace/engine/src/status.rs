@@ -95,6 +95,8 @@ pub struct UplinkStatus {
     pub addresses: Vec<InterfaceAddress>,
     /// Whether our programs are attached to it.
     pub attached: bool,
+    /// Whether a guard stands in front of it.
+    pub guard: bool,
 }
 
 /// One thing that does not work as it should.

@@ -107,6 +107,7 @@ impl Node {
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
             shaper: planner::ShaperMode::Auto,
+            guard: planner::GuardMode::Off,
             boot_id: self.boot_id.clone(),
         };
         (store, settings)

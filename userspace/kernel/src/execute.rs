@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::IfName;
-use planner::{Hook, SocketHook, Step};
+use planner::{GuardStep, Hook, SocketHook, Step};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
@@ -49,6 +49,8 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             let mut hooks = hooks.iter();
             hooks.try_for_each(|hook| host.sockets.detach(*hook))
         }
+        Step::Guard(GuardStep::Post(link)) => post(host, link),
+        Step::Guard(GuardStep::Withdraw(link)) => withdraw(host, link),
         Step::HoldPort { claim, generation } => host.holders.hold(*claim, *generation),
         Step::ReleasePort { claim, generation } => {
             host.holders.release(claim, *generation);
@@ -100,6 +102,21 @@ fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
     attached
         .attempt(call)
         .inspect_err(|_| take_back(host, index, &made))
+}
+
+fn post(host: &mut Host, link: &IfName) -> Result<(), Failed> {
+    let call = || format!("post a guard at {link}");
+    let index = links::get(&mut host.netlink, link).attempt(call)?.index;
+    let object = host.programs.object();
+    host.guards.post(object, index).attempt(call)
+}
+
+fn withdraw(host: &mut Host, link: &IfName) -> Result<(), Failed> {
+    let call = || format!("withdraw the guard from {link}");
+    match links::find(&mut host.netlink, link).attempt(call)? {
+        Some(found) => host.guards.withdraw(found.index).attempt(call),
+        None => Ok(()),
+    }
 }
 
 /// What tells a socket whom it has dialled comes before what dials for it.

@@ -11,6 +11,7 @@
 )]
 
 mod entries;
+mod guards;
 mod ports;
 mod switching;
 mod sysctls;

@@ -7,6 +7,7 @@ use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
 use crate::features::Probed;
+use crate::guards::Guards;
 use crate::holders::Holders;
 use crate::netlink::Netlink;
 use crate::pins::Pins;
@@ -38,6 +39,7 @@ pub struct HostOptions {
 pub struct Host {
     pub(crate) netlink: Netlink,
     pub(crate) programs: Programs,
+    pub(crate) guards: Guards,
     pub(crate) sockets: Sockets,
     pub(crate) tables: Tables,
     pub(crate) holders: Holders,
@@ -80,6 +82,7 @@ impl Host {
         Ok(Self {
             netlink,
             programs,
+            guards: Guards::new(&pins),
             sockets,
             tables,
             holders,

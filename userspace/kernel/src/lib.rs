@@ -19,6 +19,7 @@ pub mod fake;
 mod features;
 mod filters;
 mod flows;
+mod guards;
 mod heap;
 mod holders;
 mod host;

@@ -54,6 +54,7 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         foreign_rules: netfilter::foreign_rules()
             .attempt(|| "list the rules of others".to_owned())?,
         tracked: netfilter::tracked().attempt(|| "count tracked connections".to_owned())?,
+        guards: (host.guards.observe(&links)).attempt(|| "look at the guards".to_owned())?,
         links,
         socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
         ..Observed::default()

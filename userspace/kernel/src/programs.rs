@@ -3,6 +3,7 @@
 //! A pinned link survives the agent; the next agent updates it in place, so that no packet passes without a program.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
@@ -157,10 +158,15 @@ impl Programs {
         }
     }
 
-    /// Removes all pins of a link.
+    /// Removes all pins of a link, those of its guard as well.
     pub(crate) fn detach_all(&self, index: u32) -> io::Result<()> {
-        self.detach(index, Hook::UplinkIn)?;
-        self.detach(index, Hook::UplinkOut)
+        for entry in std::fs::read_dir(&self.links)? {
+            let entry = entry?;
+            if index_of(&entry.file_name()) == Some(index) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// Which programs are attached to a link by pinned TCX links.
@@ -186,9 +192,7 @@ impl Programs {
     pub(crate) fn pinned(&self) -> io::Result<BTreeSet<u32>> {
         let mut indexes = BTreeSet::new();
         for entry in std::fs::read_dir(&self.links)? {
-            let name = entry?.file_name();
-            let index = name.to_str().and_then(|name| name.split_once('-'));
-            indexes.extend(index.and_then(|(index, _)| index.parse::<u32>().ok()));
+            indexes.extend(index_of(&entry?.file_name()));
         }
         Ok(indexes)
     }
@@ -200,6 +204,12 @@ impl Programs {
         };
         self.links.join(format!("{index}-{side}"))
     }
+}
+
+/// The index of the link that a pin is of.
+fn index_of(pin: &OsStr) -> Option<u32> {
+    let (index, _) = pin.to_str()?.split_once('-')?;
+    index.parse().ok()
 }
 
 fn side(hook: Hook) -> TcAttachType {

@@ -24,18 +24,18 @@ const CLASSIFIER: u32 = 3;
 
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
-/// A link of a cgroup.
-pub(crate) struct CgroupLink {
+/// A link between a program and what it is attached to: a cgroup, or a network interface.
+pub(crate) struct ProgramLink {
     link: OwnedFd,
 }
 
-/// What a link of a cgroup links.
+/// What a link links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Linked {
     /// The program's id.
     pub(crate) program: u32,
-    /// The cgroup's id, which is the inode of its directory; 0 when the cgroup is gone.
-    pub(crate) cgroup: u64,
+    /// The cgroup's id, which is the inode of its directory, or the interface's index; 0 when it is gone.
+    pub(crate) target: u64,
 }
 
 /// Arguments of `BPF_OBJ_GET`.
@@ -54,7 +54,7 @@ struct GetInfo {
     info: u64,
 }
 
-/// The beginning of `struct bpf_link_info`, of a link of a cgroup.
+/// The beginning of `struct bpf_link_info`, of a link of a cgroup. Of an interface's, only half of `target` is written.
 #[repr(C)]
 #[derive(Default)]
 struct LinkInfo {
@@ -62,7 +62,7 @@ struct LinkInfo {
     id: u32,
     program: u32,
     padding: u32,
-    cgroup: u64,
+    target: u64,
     attach_type: u32,
     padding2: u32,
 }
@@ -101,7 +101,7 @@ struct TestRun {
     duration: u32,
 }
 
-impl CgroupLink {
+impl ProgramLink {
     /// Opens a pin; `None` when there is none.
     pub(crate) fn open(pin: &Path) -> io::Result<Option<Self>> {
         let path = CString::new(pin.as_os_str().as_bytes())?;
@@ -132,7 +132,7 @@ impl CgroupLink {
         bpf(OBJ_GET_INFO_BY_FD, &mut arguments)?;
         Ok(Linked {
             program: info.program,
-            cgroup: info.cgroup,
+            target: info.target,
         })
     }
 

@@ -18,7 +18,7 @@ use planner::SocketHook;
 
 use crate::error::{Attempt as _, Failed, OpenError, io_error, is};
 use crate::pins::Pins;
-use crate::raw::{CgroupLink, Linked};
+use crate::raw::{Linked, ProgramLink};
 
 /// The root of the cgroup hierarchy of version 2, wherever it is mounted: the node's sockets are below it.
 pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
@@ -105,11 +105,11 @@ impl Sockets {
             return Ok(BTreeMap::new());
         };
         let hooks = self.loaded.iter().map(|(hook, program)| {
-            let pinned = CgroupLink::open(&self.pin(*hook))?;
+            let pinned = ProgramLink::open(&self.pin(*hook))?;
             let linked = pinned.map(|link| link.linked()).transpose()?;
             let wanted = Linked {
                 program: *program,
-                cgroup: cgroup.id,
+                target: cgroup.id,
             };
             Ok((*hook, linked == Some(wanted)))
         });
@@ -127,9 +127,9 @@ impl Sockets {
     fn attach_to(&self, cgroup: &Cgroup, object: &mut Ebpf, hook: SocketHook) -> io::Result<()> {
         let pin = self.pin(hook);
         let mut program = program(object, hook)?;
-        if let Some(link) = CgroupLink::open(&pin)? {
+        if let Some(link) = ProgramLink::open(&pin)? {
             let descriptor = program.fd().map_err(|error| io_error(&error))?;
-            if link.linked()?.cgroup == cgroup.id {
+            if link.linked()?.target == cgroup.id {
                 match link.update(descriptor.as_fd()) {
                     // The cgroup is gone, and another one has its place.
                     Err(error) if is(&error, Errno::ENOLINK) => {}

@@ -22,6 +22,7 @@ mod complete;
 mod detach;
 mod entry;
 mod flow;
+mod guard;
 mod mtu;
 mod network;
 mod node;
@@ -53,6 +54,7 @@ pub use complete::{plan_complete, with_addresses};
 pub use detach::plan_detach;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{Ends, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic};
+pub use guard::{GuardMode, GuardStep, Posted, plan_guards};
 pub use mtu::{Resize, network_mtu, plan_mtu};
 pub use node::{NodeIntent, NodePlan, flow_entries, flow_quota, plan_node};
 pub use observed::{

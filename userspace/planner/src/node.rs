@@ -16,8 +16,8 @@ use crate::socket_hook::attach_sockets;
 use crate::sysctl::{Families, forward};
 use crate::uplink::{self, Ours, UPLINK_HOOKS, is_link_local, uplinks};
 use crate::{
-    BypassMode, Entries, Entry, EntryKey, Hook, Link, LinkKind, LinkRef, Observed, Plan, Records,
-    Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep,
+    BypassMode, Entries, Entry, EntryKey, GuardMode, Hook, Link, LinkKind, LinkRef, Observed, Plan,
+    Records, Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep,
 };
 
 /// Ports that MASQUERADE may move a flow to: all that no system service has, as the kernel's MASQUERADE. Whatever else
@@ -56,6 +56,8 @@ pub struct NodeIntent {
     pub bypass: BypassMode,
     /// What is done for limits beyond enforcing them.
     pub shaper: ShaperMode,
+    /// Whether guards stand in front of uplinks.
+    pub guard: GuardMode,
 }
 
 /// What is to be done about the node, and what cannot be.
@@ -103,7 +105,11 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(put_missing(&of_uplinks, &observed.entries));
     // Uplinks are open before anybody asks whether they are.
     let flags = flags(intent, &accepted, &of_uplinks, observed);
-    let settings = Entry::Settings(settings(flags, observed.flow_entries));
+    let bridge = intent
+        .networks
+        .first()
+        .and_then(|it| planned.get(&it.bridge));
+    let settings = Entry::Settings(settings(flags, observed.flow_entries, bridge));
     let settings = Entries::from([(EntryKey::Settings, settings)]);
     plan.append(put_missing(&settings, &observed.entries));
     wanted.extend(settings);
@@ -396,13 +402,16 @@ fn flags(
 }
 
 /// `entries` is the size of the flow table.
-fn settings(flags: u32, entries: u32) -> abi::Settings {
+fn settings(flags: u32, entries: u32, bridge: Option<&Link>) -> abi::Settings {
     abi::Settings {
         timeouts: abi::Timeouts::default(),
         port_low: *PORTS.start(),
         port_high: *PORTS.end(),
         flags,
         flow_quota: flow_quota(entries),
+        bridge_mac: bridge
+            .and_then(|it| it.mac)
+            .map_or(abi::Mac::default(), |mac| abi::Mac::new(mac.0)),
         ..abi::Settings::default()
     }
 }

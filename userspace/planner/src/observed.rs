@@ -9,7 +9,7 @@ use model::{
 };
 
 use crate::entry::Entries;
-use crate::{HeldPorts, Hook, SocketHook, SysctlKey};
+use crate::{HeldPorts, Hook, Posted, SocketHook, SysctlKey};
 
 /// How much to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct Observed {
     /// Our programs that the node's cgroup can have, and whether it has them as they are now. One that this kernel does
     /// not take is missing, and so are all without a cgroup.
     pub socket_hooks: BTreeMap<SocketHook, bool>,
+    /// Links that a guard of ours stands at.
+    pub guards: BTreeMap<IfName, Posted>,
     /// Whether a link's queue heeds the departure times of packets (`fq`).
     pub heeds_departure: bool,
     /// Ports of the node that are held.

@@ -5,15 +5,17 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+mod hook;
 mod spec;
 mod vlan;
 
 use model::{IfName, InterfaceAddress, InterfaceSettings, Mac, ManagedLink, Netns, PortOptions};
 
+pub use hook::Hook;
 pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
 pub use vlan::VlanStep;
 
-use crate::{Claim, Entry, EntryKey, SocketHook};
+use crate::{Claim, Entry, EntryKey, GuardStep, SocketHook};
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,19 +25,6 @@ impl fmt::Display for SysctlKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-/// Which of our programs goes where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hook {
-    /// `from_pod`, where packets of a pod enter the host.
-    FromPod,
-    /// `to_pod`, where packets leave the host for a pod.
-    ToPod,
-    /// `uplink_in`, where packets enter the node.
-    UplinkIn,
-    /// `uplink_out`, where packets leave the node.
-    UplinkOut,
 }
 
 /// One effect. Every step is idempotent: executed on a kernel that already has it, it succeeds and changes nothing.
@@ -211,6 +200,8 @@ pub enum Step {
         /// What it held, for undoing.
         previous: Entry,
     },
+    /// Something about guards.
+    Guard(GuardStep),
     /// Forget flows that have timed out or whose pod is gone.
     Sweep,
 }
@@ -232,6 +223,7 @@ impl Step {
                 alias: spec.alias.clone(),
             }),
             Self::Vlan(step) => step.undo().map(Self::Vlan),
+            Self::Guard(step) => Some(Self::Guard(step.undo())),
             Self::AddAddress { link, address } => Some(Self::RemoveAddress {
                 link: link.clone(),
                 address: *address,
@@ -382,18 +374,6 @@ fn undo_remove(key: &EntryKey, previous: &Entry) -> Option<Step> {
     })
 }
 
-impl fmt::Display for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use abi::maps::programs;
-        f.write_str(match self {
-            Self::FromPod => programs::FROM_POD,
-            Self::ToPod => programs::TO_POD,
-            Self::UplinkIn => programs::UPLINK_IN,
-            Self::UplinkOut => programs::UPLINK_OUT,
-        })
-    }
-}
-
 impl fmt::Display for Step {
     /// One line, for people: dry runs and logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -445,6 +425,7 @@ impl fmt::Display for Step {
             Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),
             Self::AttachSockets { hooks } => write!(f, "attach {} to the cgroup", list(hooks)),
             Self::DetachSockets { hooks } => write!(f, "detach {} from the cgroup", list(hooks)),
+            Self::Guard(step) => step.fmt(f),
             Self::HoldPort { claim, .. } => write!(f, "hold port {claim}"),
             Self::ReleasePort { claim, .. } => write!(f, "release port {claim}"),
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),

@@ -50,6 +50,7 @@ pub enum Left {
 pub fn plan_uninstall(observed: &Observed, written: &BTreeMap<SysctlKey, Written>) -> Uninstall {
     let mut uninstall = Uninstall::default();
     uninstall.plan.append(detach_uplinks(observed));
+    uninstall.plan.append(crate::guard::withdraw_all(observed));
     let attached = observed.socket_hooks.iter().filter(|(_, is)| **is);
     let hooks: BTreeSet<SocketHook> = attached.map(|(hook, _)| *hook).collect();
     if !hooks.is_empty() {

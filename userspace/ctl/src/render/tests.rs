@@ -149,6 +149,7 @@ fn healthy() -> Status {
             mtu: 1500,
             addresses: vec![address("192.0.2.7/24"), address("2001:db8::7/64")],
             attached: true,
+            guard: true,
         }],
         attachments: 2,
         last_reconcile: Some(Reconcile {

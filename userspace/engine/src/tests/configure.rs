@@ -22,6 +22,7 @@ fn whole() -> Change {
         uplinks: Some(BTreeSet::from(["eth0".parse().unwrap()])),
         egress: Some(BTreeSet::from(["192.0.2.1".parse().unwrap()])),
         bypass: Some(planner::BypassMode::Never),
+        guard: Some(planner::GuardMode::Native),
     }
 }
 

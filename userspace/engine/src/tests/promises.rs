@@ -221,6 +221,7 @@ fn an_agent_that_cannot_look_at_the_node_does_not_start() {
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
         shaper: planner::ShaperMode::Auto,
+        guard: planner::GuardMode::Off,
         boot_id: "this boot".to_owned(),
     };
     node.kernel.meet(kernel_that_fails::Fate::Fail(0));

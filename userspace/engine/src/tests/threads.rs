@@ -61,6 +61,7 @@ fn run_held(is_held: fn(&Step) -> bool) -> Running {
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
         shaper: planner::ShaperMode::Auto,
+        guard: planner::GuardMode::Off,
         boot_id: "this boot".to_owned(),
     };
     let (permits, waiting) = channel();

@@ -8,8 +8,8 @@ use crate::Process;
 use model::{Attachment, IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    BridgeSpec, Claim, Entries, HeldPorts, Link, LinkKind, Observed, PodSide, PodSpec, RouteEntry,
-    Scope, Step, SysctlKey, VethSpec,
+    BridgeSpec, Claim, Entries, HeldPorts, Link, LinkKind, Observed, PodSide, PodSpec, Posted,
+    RouteEntry, Scope, Step, SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -31,6 +31,8 @@ pub(super) struct World {
     pub(super) held: HeldPorts,
     /// Ports that processes of the node have.
     pub(super) foreign: BTreeMap<Claim, Process>,
+    /// Guards of uplinks.
+    pub(super) guards: BTreeMap<IfName, Posted>,
     paths: BTreeMap<NetnsPath, u64>,
     pub(super) namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
     next_index: u32,
@@ -46,6 +48,7 @@ impl World {
             entries: Entries::new(),
             held: HeldPorts::new(),
             foreign: BTreeMap::new(),
+            guards: BTreeMap::new(),
             paths: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             next_index: 1,
@@ -107,6 +110,7 @@ impl World {
                 }
                 Ok(())
             }
+            Step::Guard(step) => self.guard(step),
             // A node without cgroups.
             Step::AttachSockets { .. } => Err(Errno::EOPNOTSUPP),
             Step::HoldPort { claim, generation } => self.hold(*claim, *generation),
@@ -390,6 +394,7 @@ impl World {
                 sysctls: self.chosen_sysctls(sysctls),
                 entries: self.seen_entries(),
                 held: self.held.clone(),
+                guards: self.guards.clone(),
                 flow_entries: abi::maps::FLOWS_CAPACITY,
                 ..Observed::default()
             },

@@ -125,6 +125,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             egress: std::collections::BTreeMap::new(),
             bypass: planner::BypassMode::Auto,
             shaper: planner::ShaperMode::Auto,
+            guard: planner::GuardMode::Off,
         };
         Node::new(fake, intent)
     })

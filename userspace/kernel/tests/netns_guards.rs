@@ -1,0 +1,121 @@
+//! Guards: posted and withdrawn, relieved without a gap, and never in the place of somebody else's.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use aya::programs::Xdp;
+use aya::programs::xdp::XdpMode;
+use aya::{Ebpf, EbpfLoader};
+use kernel::{Host, Kernel as _};
+use planner::{GuardStep, Posted, Step};
+use support::*;
+
+fn post() -> Step {
+    Step::Guard(GuardStep::Post(link("up0")))
+}
+
+fn withdraw() -> Step {
+    Step::Guard(GuardStep::Withdraw(link("up0")))
+}
+
+fn add_uplink() {
+    run("ip link add up0 index 77 type veth peer name far0");
+    run("ip link set up0 up");
+    run("ip link set far0 up");
+}
+
+fn posted(host: &mut Host) -> Option<Posted> {
+    observe(host).guards.get(&link("up0")).copied()
+}
+
+const CURRENT: Option<Posted> = Some(Posted { is_current: true });
+
+/// What pins of guards there are.
+fn pins(node: &Node) -> usize {
+    let versions = std::fs::read_dir(node.bpffs()).unwrap().flatten();
+    let links = versions.flat_map(|version| std::fs::read_dir(version.path().join("links")));
+    let names = links.flatten().flatten().map(|pin| pin.file_name());
+    names
+        .filter(|name| name.to_string_lossy().contains("guard"))
+        .count()
+}
+
+#[test]
+fn a_guard_is_posted_and_withdrawn_as_often_as_one_likes() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        add_uplink();
+        assert_eq!(posted(&mut host), None);
+        for _ in 0..2 {
+            execute(&mut host, &[post(), post()]);
+            assert_eq!(posted(&mut host), CURRENT);
+            execute(&mut host, &[withdraw(), withdraw()]);
+            assert_eq!(posted(&mut host), None);
+        }
+        assert_eq!(pins(node), 0);
+    });
+}
+
+#[test]
+fn the_next_agent_relieves_the_guard_of_the_last() {
+    on_a_node(|node| {
+        add_uplink();
+        execute(&mut node.host(), &[post()]);
+        let mut next = node.host();
+        let is_current = false;
+        assert_eq!(posted(&mut next), Some(Posted { is_current }));
+        execute(&mut next, &[post()]);
+        assert_eq!(posted(&mut next), CURRENT);
+        assert_eq!(pins(node), 1);
+    });
+}
+
+#[test]
+fn a_link_with_the_index_of_one_that_is_gone_gets_a_guard_of_its_own() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        for _ in 0..2 {
+            add_uplink();
+            assert_eq!(posted(&mut host), None);
+            execute(&mut host, &[post()]);
+            assert_eq!(posted(&mut host), CURRENT);
+            run("ip link del up0");
+        }
+        drop(host);
+        drop(node.host());
+        assert_eq!(pins(node), 0, "a pin of a link that is gone");
+    });
+}
+
+/// Somebody else's program: our object's serves as well as any.
+fn stranger(node: &Node) -> Ebpf {
+    let theirs = node.path().join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    run(&format!("mount -t bpf bpf {}", theirs.display()));
+    let mut loader = EbpfLoader::new();
+    loader.default_map_pin_directory(theirs);
+    let mut object = loader.load_file(object()).unwrap();
+    let program = object.program_mut(abi::maps::programs::XDP_GUARD).unwrap();
+    let program: &mut Xdp = program.try_into().unwrap();
+    program.load().unwrap();
+    program.attach("up0", XdpMode::Driver).unwrap();
+    object
+}
+
+#[test]
+fn a_program_of_somebody_else_keeps_its_place() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        add_uplink();
+        let object = stranger(node);
+        host.execute(&post()).unwrap_err();
+        execute(&mut host, &[withdraw()]);
+        assert_eq!(posted(&mut host), None);
+        let shown = run("ip -j link show up0");
+        assert!(shown.contains("\"xdp\""), "{shown}");
+        drop(object);
+        execute(&mut host, &[post()]);
+        assert_eq!(posted(&mut host), CURRENT);
+    });
+}

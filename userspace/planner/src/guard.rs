@@ -1,0 +1,181 @@
+//! Who stands in front of uplinks: the XDP program that drops what can never be right, where the operator asks for it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use model::IfName;
+
+use crate::uplink::{Ours, uplinks};
+use crate::{LinkKind, NodeIntent, Observed, Plan, Records, Step};
+
+/// Whether guards stand in front of uplinks (`--xdp-guard`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GuardMode {
+    /// None does.
+    #[default]
+    Off,
+    /// In the driver, in front of every uplink that can have one.
+    Native,
+}
+
+impl GuardMode {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Native => "native",
+        }
+    }
+}
+
+/// A guard that stands somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    /// Whether it is this agent's program, and not one that an agent before it has left.
+    pub is_current: bool,
+}
+
+/// One effect on a guard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GuardStep {
+    /// Post it at an uplink.
+    Post(IfName),
+    /// Withdraw it from a link.
+    Withdraw(IfName),
+}
+
+impl GuardStep {
+    /// What puts things back as they were.
+    pub(crate) fn undo(&self) -> Self {
+        match self.clone() {
+            Self::Post(link) => Self::Withdraw(link),
+            Self::Withdraw(link) => Self::Post(link),
+        }
+    }
+}
+
+/// Plans the guards of the node. Apart from the rest of it: no ADD fails because a driver takes none.
+pub fn plan_guards(intent: &NodeIntent, observed: &Observed, records: &Records) -> Plan {
+    let ours = Ours::of_networks(&intent.networks, observed).with_records(records);
+    let uplinks = uplinks(&intent.uplinks, observed, &ours);
+    plan(intent.guard, &uplinks, observed)
+}
+
+/// Posts guards where they are wanted, and withdraws all others.
+fn plan(mode: GuardMode, uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
+    let wanted = |name: &IfName| {
+        mode == GuardMode::Native && uplinks.contains(name) && has_frames(name, observed)
+    };
+    let is_current = |name: &IfName| observed.guards.get(name).is_some_and(|it| it.is_current);
+    let strays = observed.guards.keys().filter(|name| !wanted(name));
+    let withdrawn = strays.cloned().map(GuardStep::Withdraw);
+    let missing = uplinks
+        .iter()
+        .filter(|name| wanted(name) && !is_current(name));
+    let posted = missing.cloned().map(GuardStep::Post);
+    Plan::of(withdrawn.chain(posted).map(Step::Guard))
+}
+
+/// Withdraws all.
+pub(crate) fn withdraw_all(observed: &Observed) -> Plan {
+    plan(GuardMode::Off, &BTreeSet::new(), observed)
+}
+
+fn has_frames(name: &IfName, observed: &Observed) -> bool {
+    let link = observed.links.get(name);
+    link.is_some_and(|link| link.kind != LinkKind::Raw)
+}
+
+impl fmt::Display for GuardMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for GuardStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Post(link) => write!(f, "post a guard at {link}"),
+            Self::Withdraw(link) => write!(f, "withdraw the guard from {link}"),
+        }
+    }
+}
+
+impl FromStr for GuardMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let modes = [Self::Off, Self::Native];
+        let named = modes.into_iter().find(|mode| mode.name() == text);
+        named.ok_or_else(|| format!("{text:?} is none of off, native"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::link;
+
+    fn name(text: &str) -> IfName {
+        text.parse().unwrap()
+    }
+
+    /// A node with an uplink, on which this agent's guard stands, or another's, or none.
+    fn node(guard: Option<bool>) -> (BTreeSet<IfName>, Observed) {
+        let mut observed = Observed::default();
+        observed
+            .links
+            .insert(name("eth0"), link(2, LinkKind::Ethernet, &[]));
+        let guard = guard.map(|is_current| (name("eth0"), Posted { is_current }));
+        observed.guards.extend(guard);
+        (BTreeSet::from([name("eth0")]), observed)
+    }
+
+    fn steps(mode: GuardMode, guard: Option<bool>) -> Vec<String> {
+        let (uplinks, observed) = node(guard);
+        let plan = plan(mode, &uplinks, &observed);
+        plan.steps().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_guard_is_posted_once_and_withdrawn_when_nobody_wants_it() {
+        assert_eq!(steps(GuardMode::Native, None), ["post a guard at eth0"]);
+        assert!(steps(GuardMode::Native, Some(true)).is_empty());
+        assert!(steps(GuardMode::Off, None).is_empty());
+        let withdrawn = ["withdraw the guard from eth0"];
+        assert_eq!(steps(GuardMode::Off, Some(true)), withdrawn);
+        assert_eq!(steps(GuardMode::Off, Some(false)), withdrawn);
+    }
+
+    #[test]
+    fn a_guard_of_an_agent_before_us_is_relieved() {
+        let relieved = steps(GuardMode::Native, Some(false));
+        assert_eq!(relieved, ["post a guard at eth0"]);
+    }
+
+    #[test]
+    fn a_link_that_is_no_uplink_any_more_loses_its_guard() {
+        let (_, observed) = node(Some(true));
+        let plan = plan(GuardMode::Native, &BTreeSet::new(), &observed);
+        assert_eq!(plan.steps().len(), 1);
+    }
+
+    #[test]
+    fn a_tunnel_without_frames_has_none() {
+        let (uplinks, mut observed) = node(None);
+        for link in observed.links.values_mut() {
+            link.kind = LinkKind::Raw;
+        }
+        assert!(plan(GuardMode::Native, &uplinks, &observed).is_empty());
+    }
+
+    #[test]
+    fn modes_are_words() {
+        for word in ["off", "native"] {
+            assert_eq!(word.parse::<GuardMode>().unwrap().to_string(), word);
+        }
+        let error = "generic".parse::<GuardMode>().unwrap_err();
+        assert!(error.contains("none of"), "{error}");
+    }
+}

@@ -1,0 +1,28 @@
+//! Where our programs of traffic control go.
+
+use std::fmt;
+
+/// Which of our programs goes where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hook {
+    /// `from_pod`, where packets of a pod enter the host.
+    FromPod,
+    /// `to_pod`, where packets leave the host for a pod.
+    ToPod,
+    /// `uplink_in`, where packets enter the node.
+    UplinkIn,
+    /// `uplink_out`, where packets leave the node.
+    UplinkOut,
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use abi::maps::programs;
+        f.write_str(match self {
+            Self::FromPod => programs::FROM_POD,
+            Self::ToPod => programs::TO_POD,
+            Self::UplinkIn => programs::UPLINK_IN,
+            Self::UplinkOut => programs::UPLINK_OUT,
+        })
+    }
+}
