@@ -68,6 +68,10 @@ impl Before {
 /// A node whose uplink listens to router advertisements, and where somebody has reserved a port.
 fn node() -> Result<Sandbox> {
     let sandbox = Sandbox::new()?;
+    // Where there is no TCX, an agent makes it and leaves it there (decision 0066).
+    sandbox
+        .node
+        .call(&format!("tc qdisc add dev {UPLINK} clsact"))?;
     sandbox
         .node
         .sysctl(&format!("ipv6/conf/{UPLINK}/accept_ra"), "1")?;
