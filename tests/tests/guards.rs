@@ -181,11 +181,11 @@ fn whoever_asks_for_no_guard_has_none() -> Result<()> {
     })
 }
 
-/// A bridge has no driver that could, and somebody else's leads away as any link does.
+/// An ifb's driver knows nothing of XDP.
 #[test]
 fn a_link_whose_driver_takes_no_guard_is_told_and_pods_come_all_the_same() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    sandbox.node.call("ip link add plain0 type bridge")?;
+    sandbox.node.call("ip link add plain0 type ifb")?;
     sandbox.node.call("ip link set plain0 up")?;
     sandbox
         .node

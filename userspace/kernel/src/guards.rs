@@ -4,7 +4,7 @@
 //! the first guard is posted: most nodes have none. A program of others in the same place is left alone, and the kernel
 //! refuses ours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -21,6 +21,9 @@ use planner::{Link, Posted};
 use crate::error::io_error;
 use crate::pins::Pins;
 use crate::raw::ProgramLink;
+
+/// What a pin's name has behind the index of the link.
+const PIN: &str = "-guard";
 
 /// Where guards' links are pinned, and the program's id once the kernel has it.
 pub(crate) struct Guards {
@@ -69,8 +72,9 @@ impl Guards {
         &self,
         links: &BTreeMap<IfName, Link>,
     ) -> io::Result<BTreeMap<IfName, Posted>> {
+        let pinned = self.pinned()?;
         let mut posted = BTreeMap::new();
-        for (name, link) in links {
+        for (name, link) in links.iter().filter(|(_, it)| pinned.contains(&it.index)) {
             let Some(pinned) = ProgramLink::open(&self.pin(link.index))? else {
                 continue;
             };
@@ -81,6 +85,17 @@ impl Guards {
             }
         }
         Ok(posted)
+    }
+
+    /// Indexes of the links that have a pin, which few have.
+    fn pinned(&self) -> io::Result<BTreeSet<u32>> {
+        let mut indexes = BTreeSet::new();
+        for entry in std::fs::read_dir(&self.links)? {
+            let name = entry?.file_name();
+            let index = name.to_str().and_then(|name| name.strip_suffix(PIN));
+            indexes.extend(index.and_then(|index| index.parse::<u32>().ok()));
+        }
+        Ok(indexes)
     }
 
     fn loaded<'a>(&mut self, object: &'a mut Ebpf) -> io::Result<&'a mut Xdp> {
@@ -94,7 +109,7 @@ impl Guards {
     }
 
     fn pin(&self, index: u32) -> PathBuf {
-        self.links.join(format!("{index}-guard"))
+        self.links.join(format!("{index}{PIN}"))
     }
 }
 

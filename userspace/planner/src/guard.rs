@@ -65,7 +65,7 @@ pub fn plan_guards(intent: &NodeIntent, observed: &Observed, records: &Records) 
 /// Posts guards where they are wanted, and withdraws all others.
 fn plan(mode: GuardMode, uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
     let wanted = |name: &IfName| {
-        mode == GuardMode::Native && uplinks.contains(name) && has_frames(name, observed)
+        mode == GuardMode::Native && uplinks.contains(name) && has_driver(name, observed)
     };
     let is_current = |name: &IfName| observed.guards.get(name).is_some_and(|it| it.is_current);
     let strays = observed.guards.keys().filter(|name| !wanted(name));
@@ -82,9 +82,10 @@ pub(crate) fn withdraw_all(observed: &Observed) -> Plan {
     plan(GuardMode::Off, &BTreeSet::new(), observed)
 }
 
-fn has_frames(name: &IfName, observed: &Observed) -> bool {
+/// Bridges have none, and no frame comes by a tunnel without Ethernet.
+fn has_driver(name: &IfName, observed: &Observed) -> bool {
     let link = observed.links.get(name);
-    link.is_some_and(|link| link.kind != LinkKind::Raw)
+    link.is_some_and(|link| !matches!(link.kind, LinkKind::Raw | LinkKind::Bridge))
 }
 
 impl fmt::Display for GuardMode {
@@ -162,12 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_without_frames_has_none() {
-        let (uplinks, mut observed) = node(None);
-        for link in observed.links.values_mut() {
-            link.kind = LinkKind::Raw;
+    fn where_no_driver_receives_frames_nobody_stands_on_guard() {
+        for kind in [LinkKind::Raw, LinkKind::Bridge] {
+            let (uplinks, mut observed) = node(None);
+            for link in observed.links.values_mut() {
+                link.kind = kind;
+            }
+            assert!(plan(GuardMode::Native, &uplinks, &observed).is_empty());
         }
-        assert!(plan(GuardMode::Native, &uplinks, &observed).is_empty());
     }
 
     #[test]
