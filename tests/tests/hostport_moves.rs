@@ -216,7 +216,11 @@ fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> 
         world
             .run(|| TcpStream::connect_timeout(&to, patient(Duration::from_secs(4))))
             .with_context(|| format!("move {turn}"))?;
-        ensure!(owner.accepted() && !other.accepted(), "move {turn}");
+        // The owner's side is complete only when the client's last word has come.
+        until(&format!("move {turn}"), || {
+            Ok(owner.accepted().then_some(()))
+        })?;
+        ensure!(!other.accepted(), "move {turn}");
         pod.del()?;
         for (client, node) in clients.iter().zip(NODE) {
             // A refusal of the last one may be told by this one: nobody has the port.
