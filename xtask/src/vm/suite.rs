@@ -20,8 +20,8 @@ const SKIPPED: &str = "skipped: ";
 /// What stands before the name of a binary that begins.
 const BEGINS: &str = "── ";
 
-/// Binaries that a guest runs before it makes place for another: few, so that all guests end at about the same time, and
-/// a guest that crashes takes few with it.
+/// The most binaries that a guest runs before it makes place for another: few, so that all guests end at about the same
+/// time, and a guest that crashes takes few with it.
 const HAND: usize = 3;
 
 /// What came of one kernel.
@@ -67,7 +67,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -> Outcome {
     let started = Instant::now();
     let plan = plan(&stage.tests, ledger, args.again);
-    let broken = Table::new(&plan, ledger).play(guest, stage, args);
+    let seats = args.guests.unwrap_or_else(|| guest.accelerator.guests());
+    let broken = Table::new(&plan, seats, ledger).play(guest, stage, args, seats);
     let (mut sum, missing) = ledger.sum(stage.tests.iter().map(|it| it.name.as_str()));
     let missing = missing.iter();
     sum.failed
@@ -93,17 +94,23 @@ struct Table<'a> {
 type Planned<'a> = (&'a RootTest, Left);
 
 impl<'a> Table<'a> {
-    fn new(plan: &'a [Planned<'a>], ledger: &'a mut Ledger) -> Self {
+    fn new(plan: &'a [Planned<'a>], seats: usize, ledger: &'a mut Ledger) -> Self {
+        let hand = plan.len().div_ceil(seats.max(1)).clamp(1, HAND);
         Self {
-            hands: Mutex::new(plan.chunks(HAND)),
+            hands: Mutex::new(plan.chunks(hand)),
             ledger: Mutex::new(ledger),
         }
     }
 
     /// Runs everything in as many guests at a time as are asked for, and returns what became of guests that did not come
     /// to their end.
-    fn play(&self, guest: &Guest<'_>, stage: &Stage, args: &Args) -> Vec<anyhow::Error> {
-        let seats = args.guests.unwrap_or_else(|| guest.accelerator.guests());
+    fn play(
+        &self,
+        guest: &Guest<'_>,
+        stage: &Stage,
+        args: &Args,
+        seats: usize,
+    ) -> Vec<anyhow::Error> {
         thread::scope(|scope| {
             let seat = |_| scope.spawn(|| self.sit(guest, stage, args));
             let seats: Vec<_> = (0..seats).map(seat).collect();
