@@ -43,7 +43,7 @@ pub use agent::{Agent, POD_CIDRS, SOCKET, program};
 pub use capture::Capture;
 pub use cgroup::{Cgroup, within};
 pub use conversation::{Conversation, Load};
-pub use datagrams::{delivered, filter_bridges, publish_service};
+pub use datagrams::{delivered, filter_bridges, make_roomy, publish_service};
 pub use dial::{By, Met, dial};
 pub use drip::Drip;
 pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_is_silent, udp_source};

@@ -54,6 +54,22 @@ pub struct Mapping {
     pub protocol: &'static str,
 }
 
+impl Mapping {
+    /// By TCP and by UDP.
+    pub const fn both(host: u16, container: u16) -> [Self; 2] {
+        let tcp = Self {
+            host,
+            container,
+            protocol: "tcp",
+        };
+        let udp = Self {
+            protocol: "udp",
+            ..tcp
+        };
+        [tcp, udp]
+    }
+}
+
 /// A network configuration, as a runtime hands it to the plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config(pub Value);

@@ -31,6 +31,12 @@ const TABLES: [&str; 6] = [
 /// Lists of the agent's API.
 const LISTS: [&str; 3] = ["attachments", "leases", "hostports"];
 
+/// Makes what an agent leaves on an uplink where there is no TCX (decision 0066), before anybody looks.
+pub fn make_qdisc(node: &Machine, uplink: &str) -> Result<()> {
+    let made = node.call(&format!("tc qdisc add dev {uplink} clsact"));
+    made.map(drop)
+}
+
 impl Residue {
     /// Everything on `node`, with what its agent says of itself if it runs, and the interfaces of `pods`.
     pub fn of(node: &Machine, pods: &[&Machine]) -> Result<Self> {

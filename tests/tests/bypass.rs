@@ -12,18 +12,7 @@ const PORT: u16 = 7000;
 /// Exchanges of each kind: many more than what goes through the stack besides (neighbours, first packets).
 const EXCHANGES: u64 = 100;
 
-const HOSTPORTS: [Mapping; 2] = [
-    Mapping {
-        host: 8080,
-        container: PORT,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8080,
-        container: PORT,
-        protocol: "udp",
-    },
-];
+const HOSTPORTS: [Mapping; 2] = Mapping::both(8080, PORT);
 
 /// A node with two pods, one of them with hostports, and a server in each place.
 struct Node {

@@ -28,12 +28,7 @@ impl Scene {
         let sandbox = Sandbox::new()?;
         let agent = Agent::start(&sandbox.node, &["--xdp-guard", "native"])?;
         let mut pod = sandbox.pod("server")?;
-        let mapping = |protocol| Mapping {
-            host: HOSTPORT,
-            container: PORT,
-            protocol,
-        };
-        pod.add_with(Config::new("1.1.0").publish(&[mapping("tcp"), mapping("udp")]))?;
+        pod.add_with(Config::new("1.1.0").publish(&Mapping::both(HOSTPORT, PORT)))?;
         let servers = [
             Echo::start(&pod.machine, PORT)?,
             Echo::start(&sandbox.world, PORT)?,

@@ -6,8 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Agent, Config, Pod, Sandbox, UPLINK, WORLD, deadline, skipped, until};
-use nix::sys::socket::{setsockopt, sockopt};
+use e2e::{Agent, Config, Pod, Sandbox, UPLINK, WORLD, deadline, make_roomy, skipped, until};
 use serde_json::{Value, json};
 
 const PORT: u16 = 7000;
@@ -33,8 +32,7 @@ fn wire(sandbox: &Sandbox, pod: &Pod) -> Result<(UdpSocket, UdpSocket)> {
     let at = SocketAddr::new(WORLD[0], PORT);
     let inbox = sandbox.world.run(|| UdpSocket::bind(at))?;
     inbox.set_read_timeout(Some(deadline()))?;
-    // More than most nodes allow: what its socket does not take is not what is counted.
-    setsockopt(&inbox, sockopt::RcvBufForce, &(1 << 20))?;
+    make_roomy(&inbox)?;
     let outbox = pod.machine.run(|| UdpSocket::bind("0.0.0.0:0"))?;
     outbox.connect(at)?;
     Ok((outbox, inbox))

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, ping, skipped, until};
-use nix::sys::socket::{setsockopt, sockopt};
+use e2e::{
+    Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, make_roomy, ping, skipped, until,
+};
 use serde_json::{Value, json};
 
 const PORT: u16 = 7000;
@@ -41,8 +42,7 @@ fn limited(sandbox: &Sandbox, name: &str, ingress: u64, egress: u64) -> Result<P
 fn hear(to: &Machine, at: SocketAddr) -> Result<UdpSocket> {
     let inbox = to.run(|| UdpSocket::bind(at))?;
     inbox.set_read_timeout(Some(Duration::from_millis(300)))?;
-    // More than most nodes allow: what its socket does not take is not what is counted.
-    setsockopt(&inbox, sockopt::RcvBufForce, &(1 << 20))?;
+    make_roomy(&inbox)?;
     Ok(inbox)
 }
 

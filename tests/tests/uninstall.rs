@@ -1,7 +1,7 @@
 //! Viaduct is taken off a node, and the node is as it was.
 
 use anyhow::{Result, ensure};
-use e2e::residue::assert_no_residue;
+use e2e::residue::{assert_no_residue, make_qdisc};
 use e2e::{Agent, Config, Machine, Mapping, Residue, Sandbox, UPLINK, until};
 
 const PORTS: [Mapping; 1] = [Mapping {
@@ -68,10 +68,7 @@ impl Before {
 /// A node whose uplink listens to router advertisements, and where somebody has reserved a port.
 fn node() -> Result<Sandbox> {
     let sandbox = Sandbox::new()?;
-    // Where there is no TCX, an agent makes it and leaves it there (decision 0066).
-    sandbox
-        .node
-        .call(&format!("tc qdisc add dev {UPLINK} clsact"))?;
+    make_qdisc(&sandbox.node, UPLINK)?;
     sandbox
         .node
         .sysctl(&format!("ipv6/conf/{UPLINK}/accept_ra"), "1")?;

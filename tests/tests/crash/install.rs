@@ -1,8 +1,8 @@
 //! Coming to a node, and leaving it.
 
 use anyhow::{Result, ensure};
-use e2e::residue::assert_no_residue;
-use e2e::{Agent, Points, Residue, Sandbox, until};
+use e2e::residue::{assert_no_residue, make_qdisc};
+use e2e::{Agent, Points, Residue, Sandbox, UPLINK, until};
 
 use crate::table::Table;
 
@@ -24,8 +24,7 @@ impl Scene {
             let tentative = sandbox.node.call("ip -6 address show tentative")?;
             Ok(tentative.trim().is_empty().then_some(()))
         })?;
-        // Where there is no TCX, an agent makes it and leaves it there (decision 0066).
-        sandbox.node.call("tc qdisc add dev up0 clsact")?;
+        make_qdisc(&sandbox.node, UPLINK)?;
         let bare = Residue::of(&sandbox.node, &[])?;
         let mut agent = Agent::start(&sandbox.node, &[])?;
         agent.terminate()?;

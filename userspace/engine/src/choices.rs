@@ -13,7 +13,7 @@ use store::{Store, StoreError};
 
 use crate::node::Node;
 use crate::transaction::Done;
-use crate::{Engine, EngineError, Report, network};
+use crate::{Engine, EngineError, network};
 
 const POD_CIDRS: &str = "pod-cidrs";
 const HAIRPIN_MODE: &str = "hairpin-mode";
@@ -91,14 +91,6 @@ fn ranges(cidrs: &str) -> Option<Vec<RangeSet>> {
         RangeSet::of_cidr(cidr).ok()
     });
     parsed.collect()
-}
-
-/// Whether everything could be done.
-pub(crate) fn finished(report: &Report) -> Result<(), EngineError> {
-    match report.items.iter().find(|item| item.has_failed()) {
-        Some(failed) => Err(EngineError::Unfinished(failed.message.clone())),
-        None => Ok(()),
-    }
 }
 
 impl<K: Kernel> Engine<K> {
@@ -212,7 +204,7 @@ impl<K: Kernel> Engine<K> {
         self.follow_hairpin_mode()?;
         let report = self.reconcile(now);
         tracing::info!(mode = chosen, "hairpin mode");
-        finished(&report)?;
+        report.finished()?;
         Ok(Update::Done)
     }
 

@@ -8,7 +8,6 @@ use kernel::Kernel;
 use model::{Cidr, HairpinMode, IfName, RangeSet};
 use planner::{BypassMode, GuardMode};
 
-use crate::choices::finished;
 use crate::{Engine, EngineError, Settings, choices};
 
 /// What the configuration says otherwise than before; `None` where it says the same.
@@ -94,7 +93,7 @@ impl<K: Kernel> Engine<K> {
         }
         if let Some(mode) = change.guard {
             self.settings.guard = mode;
-            finished(&self.reconcile(now))?;
+            self.reconcile(now).finished()?;
         }
         Ok(())
     }

@@ -55,6 +55,14 @@ impl Report {
     pub fn has_failed(&self) -> bool {
         self.items.iter().any(Item::has_failed)
     }
+
+    /// Success when nothing has failed; else the first of what has.
+    pub(crate) fn finished(&self) -> Result<(), EngineError> {
+        match self.items.iter().find(|item| item.has_failed()) {
+            Some(failed) => Err(EngineError::Unfinished(failed.message.clone())),
+            None => Ok(()),
+        }
+    }
 }
 
 impl<K: Kernel> Engine<K> {
@@ -143,11 +151,12 @@ impl<K: Kernel> Engine<K> {
             })
     }
 
-    /// Posts and withdraws guards; tells whether any was.
+    /// Posts and withdraws guards; tells whether any of that was done.
     fn post_guards(&mut self, observed: &Observed, items: &mut Vec<Item>) -> bool {
         let plan = planner::plan_guards(&self.node_intent(), observed, self.store.records());
+        let before = items.len();
         items.extend(steps(NODE, carry_out(&mut self.kernel, &plan)));
-        !plan.is_empty()
+        items.iter().skip(before).any(|item| !item.has_failed())
     }
 
     /// Lets the attachments have the MTU that their networks have now (BEHAVIOURS K1).

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::IfName;
+use nix::errno::Errno;
 use planner::{GuardStep, Hook, SocketHook, Step};
 
 use crate::error::{Attempt as _, Failed};
@@ -49,8 +50,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             let mut hooks = hooks.iter();
             hooks.try_for_each(|hook| host.sockets.detach(*hook))
         }
-        Step::Guard(GuardStep::Post(link)) => post(host, link),
-        Step::Guard(GuardStep::Withdraw(link)) => withdraw(host, link),
+        Step::Guard(step) => guard(host, step),
         Step::HoldPort { claim, generation } => host.holders.hold(*claim, *generation),
         Step::ReleasePort { claim, generation } => {
             host.holders.release(claim, *generation);
@@ -104,19 +104,17 @@ fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
         .inspect_err(|_| take_back(host, index, &made))
 }
 
-fn post(host: &mut Host, link: &IfName) -> Result<(), Failed> {
-    let call = || format!("post a guard at {link}");
-    let index = links::get(&mut host.netlink, link).attempt(call)?.index;
-    let object = host.programs.object();
-    host.guards.post(object, index).attempt(call)
-}
-
-fn withdraw(host: &mut Host, link: &IfName) -> Result<(), Failed> {
-    let call = || format!("withdraw the guard from {link}");
-    match links::find(&mut host.netlink, link).attempt(call)? {
-        Some(found) => host.guards.withdraw(found.index).attempt(call),
-        None => Ok(()),
-    }
+fn guard(host: &mut Host, step: &GuardStep) -> Result<(), Failed> {
+    let call = || step.to_string();
+    let (GuardStep::Post(link) | GuardStep::Withdraw(link)) = step;
+    let found = links::find(&mut host.netlink, link).attempt(call)?;
+    let done = match (step, found) {
+        (GuardStep::Post(_), Some(found)) => host.guards.post(host.programs.object(), found.index),
+        (GuardStep::Post(_), None) => Err(Errno::ENODEV.into()),
+        (GuardStep::Withdraw(_), Some(found)) => host.guards.withdraw(found.index),
+        (GuardStep::Withdraw(_), None) => Ok(()),
+    };
+    done.attempt(call)
 }
 
 /// What tells a socket whom it has dialled comes before what dials for it.

@@ -19,11 +19,9 @@ use nix::errno::Errno;
 use planner::{Link, Posted};
 
 use crate::error::io_error;
+use crate::pinned;
 use crate::pins::Pins;
 use crate::raw::ProgramLink;
-
-/// What a pin's name has behind the index of the link.
-const PIN: &str = "-guard";
 
 /// Where guards' links are pinned, and the program's id once the kernel has it.
 pub(crate) struct Guards {
@@ -43,36 +41,24 @@ impl Guards {
     pub(crate) fn post(&mut self, object: &mut Ebpf, index: u32) -> io::Result<()> {
         let pin = self.pin(index);
         let program = self.loaded(object)?;
-        if let Some(link) = ProgramLink::open(&pin)? {
-            let descriptor = program.fd().map_err(|error| io_error(&error))?;
-            if link.linked()?.target == u64::from(index) {
-                return link.update(descriptor.as_fd()).inspect(|()| crash::point());
-            }
-            // The link was of a device that is gone, whose index another one has now.
-            std::fs::remove_file(&pin)?;
-            crash::point();
+        let descriptor = program.fd().map_err(|error| io_error(&error))?;
+        if pinned::replace(&pin, u64::from(index), descriptor.as_fd())? {
+            return Ok(());
         }
-        let link = attach(program, index)?;
-        crash::point();
-        link.pin(&pin).map_err(|error| io_error(&error))?;
-        crash::point();
-        Ok(())
+        pinned::keep(attach(program, index)?, &pin)
     }
 
     /// Withdraws a guard; that there is none is success.
     pub(crate) fn withdraw(&self, index: u32) -> io::Result<()> {
-        match std::fs::remove_file(self.pin(index)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.inspect(|()| crash::point()),
-        }
+        pinned::remove(&self.pin(index))
     }
 
-    /// The guards that stand at these links.
+    /// The guards that stand at these links; only those of them are asked whose index has a pin.
     pub(crate) fn observe(
         &self,
         links: &BTreeMap<IfName, Link>,
+        pinned: &BTreeSet<u32>,
     ) -> io::Result<BTreeMap<IfName, Posted>> {
-        let pinned = self.pinned()?;
         let mut posted = BTreeMap::new();
         for (name, link) in links.iter().filter(|(_, it)| pinned.contains(&it.index)) {
             let Some(pinned) = ProgramLink::open(&self.pin(link.index))? else {
@@ -87,17 +73,6 @@ impl Guards {
         Ok(posted)
     }
 
-    /// Indexes of the links that have a pin, which few have.
-    fn pinned(&self) -> io::Result<BTreeSet<u32>> {
-        let mut indexes = BTreeSet::new();
-        for entry in std::fs::read_dir(&self.links)? {
-            let name = entry?.file_name();
-            let index = name.to_str().and_then(|name| name.strip_suffix(PIN));
-            indexes.extend(index.and_then(|index| index.parse::<u32>().ok()));
-        }
-        Ok(indexes)
-    }
-
     fn loaded<'a>(&mut self, object: &'a mut Ebpf) -> io::Result<&'a mut Xdp> {
         let program = object.program_mut(XDP_GUARD).ok_or(Errno::ENOENT)?;
         let program: &mut Xdp = program.try_into().map_err(|error| io_error(&error))?;
@@ -109,7 +84,7 @@ impl Guards {
     }
 
     fn pin(&self, index: u32) -> PathBuf {
-        self.links.join(format!("{index}{PIN}"))
+        self.links.join(format!("{index}-guard"))
     }
 }
 

@@ -30,6 +30,7 @@ mod netlink;
 mod netns;
 mod observe;
 mod peers;
+mod pinned;
 mod pins;
 mod pod;
 mod port_user;

@@ -38,7 +38,8 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
 }
 
 fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Failed> {
-    let links = all_links(host)?;
+    let pinned = (host.programs.pinned()).attempt(|| "list the pinned links".to_owned())?;
+    let links = all_links(host, &pinned)?;
     let names = links.iter().map(|(name, link)| (link.index, name.clone()));
     let names: BTreeMap<u32, IfName> = names.collect();
     let with_fq = filters::links_with(&mut host.netlink, filters::FQ)
@@ -54,7 +55,8 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         foreign_rules: netfilter::foreign_rules()
             .attempt(|| "list the rules of others".to_owned())?,
         tracked: netfilter::tracked().attempt(|| "count tracked connections".to_owned())?,
-        guards: (host.guards.observe(&links)).attempt(|| "look at the guards".to_owned())?,
+        guards: (host.guards.observe(&links, &pinned))
+            .attempt(|| "look at the guards".to_owned())?,
         links,
         socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
         ..Observed::default()
@@ -70,7 +72,7 @@ fn sysctls(wanted: &BTreeSet<SysctlKey>) -> Result<BTreeMap<SysctlKey, String>, 
     Ok(sysctls)
 }
 
-fn all_links(host: &mut Host) -> Result<BTreeMap<IfName, Link>, Failed> {
+fn all_links(host: &mut Host, pinned: &BTreeSet<u32>) -> Result<BTreeMap<IfName, Link>, Failed> {
     let netlink = &mut host.netlink;
     let list = || "list the links".to_owned();
     let mut all = links::all(netlink).attempt(list)?;
@@ -90,7 +92,6 @@ fn all_links(host: &mut Host) -> Result<BTreeMap<IfName, Link>, Failed> {
     let asked: Vec<u32> = with_clsact.into_iter().collect();
     let attached = filters::attached(netlink, &asked).attempt(list)?;
     let attached: BTreeMap<u32, _> = asked.into_iter().zip(attached).collect();
-    let pinned = host.programs.pinned().attempt(list)?;
     for (name, link) in &mut all {
         link.hooks = attached.get(&link.index).cloned().unwrap_or_default();
         if pinned.contains(&link.index) {

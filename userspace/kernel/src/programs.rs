@@ -20,6 +20,7 @@ use planner::Hook;
 
 use crate::error::{OpenError, io_error, is};
 use crate::features::Probed;
+use crate::pinned;
 use crate::pins::{MAPS, Pins};
 
 /// All programs that an object must have.
@@ -143,19 +144,13 @@ impl Programs {
         let attached = attached.and_then(|id| program.take_link(id));
         let attached = attached.map_err(|error| io_error(&error))?;
         let attached = FdLink::try_from(attached).map_err(|error| io_error(&error))?;
-        crash::point();
-        attached.pin(&pin).map_err(|error| io_error(&error))?;
-        crash::point();
+        pinned::keep(attached, &pin)?;
         Ok(true)
     }
 
-    /// Detaches a hook's program from an uplink; that it is not attached is success. The kernel lets go of the link
-    /// some milliseconds after its pin.
+    /// Detaches a hook's program from an uplink; that it is not attached is success.
     pub(crate) fn detach(&self, index: u32, hook: Hook) -> io::Result<()> {
-        match std::fs::remove_file(self.pin(index, hook)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.inspect(|()| crash::point()),
-        }
+        pinned::remove(&self.pin(index, hook))
     }
 
     /// Removes all pins of a link, those of its guard as well.

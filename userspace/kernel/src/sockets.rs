@@ -16,7 +16,8 @@ use aya::programs::{CgroupAttachMode, CgroupSockAddr, Program, ProgramError, Pro
 use nix::errno::Errno;
 use planner::SocketHook;
 
-use crate::error::{Attempt as _, Failed, OpenError, io_error, is};
+use crate::error::{Attempt as _, Failed, OpenError, io_error};
+use crate::pinned;
 use crate::pins::Pins;
 use crate::raw::{Linked, ProgramLink};
 
@@ -127,33 +128,16 @@ impl Sockets {
     fn attach_to(&self, cgroup: &Cgroup, object: &mut Ebpf, hook: SocketHook) -> io::Result<()> {
         let pin = self.pin(hook);
         let mut program = program(object, hook)?;
-        if let Some(link) = ProgramLink::open(&pin)? {
-            let descriptor = program.fd().map_err(|error| io_error(&error))?;
-            if link.linked()?.target == cgroup.id {
-                match link.update(descriptor.as_fd()) {
-                    // The cgroup is gone, and another one has its place.
-                    Err(error) if is(&error, Errno::ENOLINK) => {}
-                    result => return result.inspect(|()| crash::point()),
-                }
-            }
-            std::fs::remove_file(&pin)?;
-            crash::point();
+        let descriptor = program.fd().map_err(|error| io_error(&error))?;
+        if pinned::replace(&pin, cgroup.id, descriptor.as_fd())? {
+            return Ok(());
         }
-        let attached = program.attach(&cgroup.directory)?;
-        crash::point();
-        attached.pin(&pin).map_err(|error| io_error(&error))?;
-        crash::point();
-        Ok(())
+        pinned::keep(program.attach(&cgroup.directory)?, &pin)
     }
 
     /// Detaches a hook's program; that it is not attached is success.
     pub(crate) fn detach(&self, hook: SocketHook) -> Result<(), Failed> {
-        match std::fs::remove_file(self.pin(hook)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result
-                .inspect(|()| crash::point())
-                .attempt(|| format!("detach {hook} from the cgroup")),
-        }
+        pinned::remove(&self.pin(hook)).attempt(|| format!("detach {hook} from the cgroup"))
     }
 
     fn pin(&self, hook: SocketHook) -> PathBuf {

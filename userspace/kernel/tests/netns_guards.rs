@@ -4,9 +4,9 @@
 
 mod support;
 
+use aya::Ebpf;
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
-use aya::{Ebpf, EbpfLoader};
 use kernel::{Host, Kernel as _};
 use planner::{GuardStep, Posted, Step};
 use support::*;
@@ -88,14 +88,9 @@ fn a_link_with_the_index_of_one_that_is_gone_gets_a_guard_of_its_own() {
     });
 }
 
-/// Somebody else's program: our object's serves as well as any.
+/// Somebody else's program on the uplink.
 fn stranger(node: &Node) -> Ebpf {
-    let theirs = node.path().join("theirs");
-    std::fs::create_dir(&theirs).unwrap();
-    run(&format!("mount -t bpf bpf {}", theirs.display()));
-    let mut loader = EbpfLoader::new();
-    loader.default_map_pin_directory(theirs);
-    let mut object = loader.load_file(object()).unwrap();
+    let mut object = theirs(node);
     let program = object.program_mut(abi::maps::programs::XDP_GUARD).unwrap();
     let program: &mut Xdp = program.try_into().unwrap();
     program.load().unwrap();

@@ -8,9 +8,9 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use aya::Ebpf;
 use aya::programs::tc::{NlOptions, TcAttachOptions, TcHandle};
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
-use aya::{Ebpf, EbpfLoader};
 use kernel::{Host, HostOptions, Kernel, OpenError};
 use model::{PortMapping, Protocol};
 use planner::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
@@ -78,19 +78,14 @@ fn an_index_that_another_link_has_now_gets_programs_of_its_own() {
     });
 }
 
-/// Somebody else's programs on all sides of a link: our object's serve as well as any.
+/// Somebody else's programs, for all sides of a link.
 struct Stranger {
     object: Ebpf,
 }
 
 impl Stranger {
     fn new(node: &Node) -> Self {
-        let theirs = node.path().join("theirs");
-        std::fs::create_dir(&theirs).unwrap();
-        run(&format!("mount -t bpf bpf {}", theirs.display()));
-        let mut loader = EbpfLoader::new();
-        loader.default_map_pin_directory(theirs);
-        let mut object = loader.load_file(object()).unwrap();
+        let mut object = theirs(node);
         program(&mut object).load().unwrap();
         Self { object }
     }

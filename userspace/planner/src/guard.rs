@@ -57,29 +57,31 @@ impl GuardStep {
 
 /// Plans the guards of the node. Apart from the rest of it: no ADD fails because a driver takes none.
 pub fn plan_guards(intent: &NodeIntent, observed: &Observed, records: &Records) -> Plan {
-    let ours = Ours::of_networks(&intent.networks, observed).with_records(records);
-    let uplinks = uplinks(&intent.uplinks, observed, &ours);
-    plan(intent.guard, &uplinks, observed)
-}
-
-/// Posts guards where they are wanted, and withdraws all others.
-fn plan(mode: GuardMode, uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
-    let wanted = |name: &IfName| {
-        mode == GuardMode::Native && uplinks.contains(name) && has_driver(name, observed)
-    };
-    let is_current = |name: &IfName| observed.guards.get(name).is_some_and(|it| it.is_current);
-    let strays = observed.guards.keys().filter(|name| !wanted(name));
-    let withdrawn = strays.cloned().map(GuardStep::Withdraw);
-    let missing = uplinks
-        .iter()
-        .filter(|name| wanted(name) && !is_current(name));
-    let posted = missing.cloned().map(GuardStep::Post);
-    Plan::of(withdrawn.chain(posted).map(Step::Guard))
+    match intent.guard {
+        GuardMode::Off => withdraw_all(observed),
+        GuardMode::Native => {
+            let ours = Ours::of_networks(&intent.networks, observed).with_records(records);
+            let mut wanted = uplinks(&intent.uplinks, observed, &ours);
+            wanted.retain(|name| has_driver(name, observed));
+            plan(&wanted, observed)
+        }
+    }
 }
 
 /// Withdraws all.
 pub(crate) fn withdraw_all(observed: &Observed) -> Plan {
-    plan(GuardMode::Off, &BTreeSet::new(), observed)
+    plan(&BTreeSet::new(), observed)
+}
+
+/// Posts guards at these links, and withdraws all others.
+fn plan(wanted: &BTreeSet<IfName>, observed: &Observed) -> Plan {
+    let standing = &observed.guards;
+    let is_current = |name: &IfName| standing.get(name).is_some_and(|it| it.is_current);
+    let strays = standing.keys().filter(|name| !wanted.contains(*name));
+    let missing = wanted.iter().filter(|name| !is_current(name));
+    let withdrawn = strays.cloned().map(GuardStep::Withdraw);
+    let posted = missing.cloned().map(GuardStep::Post);
+    Plan::of(withdrawn.chain(posted).map(Step::Guard))
 }
 
 /// Bridges have none, and no frame comes by a tunnel without Ethernet.
@@ -122,21 +124,30 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A node with an uplink, on which this agent's guard stands, or another's, or none.
-    fn node(guard: Option<bool>) -> (BTreeSet<IfName>, Observed) {
+    /// A node whose one link of note, `eth0`, has this agent's guard, or another's, or none.
+    fn node(guard: Option<bool>) -> Observed {
         let mut observed = Observed::default();
         observed
             .links
             .insert(name("eth0"), link(2, LinkKind::Ethernet, &[]));
         let guard = guard.map(|is_current| (name("eth0"), Posted { is_current }));
         observed.guards.extend(guard);
-        (BTreeSet::from([name("eth0")]), observed)
+        observed
+    }
+
+    /// What is planned where `uplink` is the uplink.
+    fn planned(guard: GuardMode, uplink: &str, observed: &Observed) -> Vec<String> {
+        let intent = NodeIntent {
+            uplinks: BTreeSet::from([name(uplink)]),
+            guard,
+            ..NodeIntent::default()
+        };
+        let plan = plan_guards(&intent, observed, &Records::new());
+        plan.steps().iter().map(ToString::to_string).collect()
     }
 
     fn steps(mode: GuardMode, guard: Option<bool>) -> Vec<String> {
-        let (uplinks, observed) = node(guard);
-        let plan = plan(mode, &uplinks, &observed);
-        plan.steps().iter().map(ToString::to_string).collect()
+        planned(mode, "eth0", &node(guard))
     }
 
     #[test]
@@ -157,19 +168,18 @@ mod tests {
 
     #[test]
     fn a_link_that_is_no_uplink_any_more_loses_its_guard() {
-        let (_, observed) = node(Some(true));
-        let plan = plan(GuardMode::Native, &BTreeSet::new(), &observed);
-        assert_eq!(plan.steps().len(), 1);
+        let steps = planned(GuardMode::Native, "eth1", &node(Some(true)));
+        assert_eq!(steps, ["withdraw the guard from eth0"]);
     }
 
     #[test]
     fn where_no_driver_receives_frames_nobody_stands_on_guard() {
         for kind in [LinkKind::Raw, LinkKind::Bridge] {
-            let (uplinks, mut observed) = node(None);
+            let mut observed = node(None);
             for link in observed.links.values_mut() {
                 link.kind = kind;
             }
-            assert!(plan(GuardMode::Native, &uplinks, &observed).is_empty());
+            assert!(planned(GuardMode::Native, "eth0", &observed).is_empty());
         }
     }
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod add;
+mod beside;
 mod bulk;
 mod connect;
 mod datagrams;

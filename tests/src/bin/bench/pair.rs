@@ -80,7 +80,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut pair = Pair { client, nodes };
     let mut rows = Rows::default();
     for way in Way::ALL {
-        let has_limits = |it: &&str| !way.is_limited() || site::limits_pods(it);
+        let has_limits = |it: &&str| !way.is_limited() || site::serves_pods(it);
         let systems: Vec<&str> = SYSTEMS.into_iter().filter(has_limits).collect();
         plan.interleave(way.name(), plan.pick(5, 15), &systems, |system| {
             let mut measure = |what: &What| pair.measure(system, way, *what, &mut rows);
@@ -138,7 +138,7 @@ impl Pair {
         let [a, b] = &self.nodes;
         match way {
             // Nothing is published by a router: its pods are dialled themselves.
-            Way::ClientToHostport if !site::publishes(system) => a.pod(system),
+            Way::ClientToHostport if !site::serves_pods(system) => a.pod(system),
             Way::ClientToHostport => Ok(Role::NodeA.address()),
             Way::PodToOtherNode | Way::LimitedToOtherNode => b.pod(system),
             Way::OtherNodeToLimited => a.limited(system),

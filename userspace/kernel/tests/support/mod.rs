@@ -15,6 +15,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use aya::{Ebpf, EbpfLoader};
 use kernel::{Host, HostOptions, Kernel};
 use model::{
     Assigned, Attachment, AttachmentKey, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route,
@@ -121,6 +122,16 @@ fn netns_at(path: &Path) -> Netns {
         device: metadata.dev(),
         inode: metadata.ino(),
     }
+}
+
+/// Somebody else's object, with maps of its own: ours serves as well as any.
+pub(crate) fn theirs(node: &Node) -> Ebpf {
+    let theirs = node.path().join("theirs");
+    std::fs::create_dir(&theirs).expect("a directory");
+    run(&format!("mount -t bpf bpf {}", theirs.display()));
+    let mut loader = EbpfLoader::new();
+    loader.default_map_pin_directory(theirs);
+    loader.load_file(object()).expect("our object")
 }
 
 /// The BPF object under test.

@@ -3,9 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::panic::resume_unwind;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -14,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::role::Role;
 use super::site::{Place, Site};
+use crate::beside::{WARM, beside};
 use crate::statistics::quantile;
 use crate::topology::PORTS;
 
@@ -31,9 +30,6 @@ const BUSY_TURNS: usize = 30;
 
 /// Seconds of one transfer.
 const SECONDS: u32 = 2;
-
-/// Seconds in which TCP finds a limit, and bursts are used up.
-const WARM: u32 = 2;
 
 /// Seconds of a transfer that has to last longer than [`BUSY_TURNS`].
 const BUSY: u32 = 8;
@@ -114,14 +110,10 @@ impl Order {
             What::Tcp => bulk.send(&format!("-t {SECONDS}")),
             What::Udp => bulk.send(&format!("-t {SECONDS} -u -b 25M -l 1400")),
             What::Limited => bulk.send(&format!("-C cubic -O {WARM} -t {}", 2 * SECONDS)),
-            What::Beside => thread::scope(|scope| {
-                let bulk = scope.spawn(|| bulk.send(&format!("-C cubic -t {}", WARM + BUSY)));
-                thread::sleep(Duration::from_secs(WARM.into()));
-                let waits = turns(from, self.server(), BUSY_TURNS);
-                let carried = bulk.join().unwrap_or_else(|panic| resume_unwind(panic));
-                carried.context("the bulk flow")?;
-                waits
-            }),
+            What::Beside => beside(
+                || bulk.send(&format!("-C cubic -t {}", WARM + BUSY)),
+                || turns(from, self.server(), BUSY_TURNS),
+            ),
         }
     }
 

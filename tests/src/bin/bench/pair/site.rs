@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{Echo, Iperf, Machine, Sandbox, UPLINK, addresses};
+use serde_json::Value;
 
 use super::role::Role;
 use crate::row::system;
@@ -67,13 +68,8 @@ impl Place {
     }
 }
 
-/// Whether pods can have limits.
-pub(super) fn limits_pods(system: &str) -> bool {
-    system != system::FORWARDING
-}
-
-/// Whether ports of the node lead to pods.
-pub(super) fn publishes(system: &str) -> bool {
+/// Whether its pods can have limits, and ports of the node that lead to them.
+pub(super) fn serves_pods(system: &str) -> bool {
     system != system::FORWARDING
 }
 
@@ -115,8 +111,7 @@ fn forwarding(sandbox: Sandbox, role: Role) -> Result<Site> {
 fn reference(sandbox: Sandbox, role: Role, tables: Tables) -> Result<Site> {
     let node = Reference::on(sandbox, tables, &role.pod_cidr())?;
     let usual = node.add(node.sandbox.machine(POD)?, &mappings())?;
-    let limit = limits(u64::from(LIMIT) * 1_000_000);
-    let limited = node.add_limited(node.sandbox.machine(LIMITED)?, &limit)?;
+    let limited = node.add_limited(node.sandbox.machine(LIMITED)?, &limit())?;
     Ok(Site {
         system: node.system(),
         usual: Place::attached(usual)?,
@@ -132,20 +127,24 @@ fn viaduct(sandbox: Sandbox, role: Role) -> Result<Site> {
         format!("--non-masquerade-cidr={CLUSTER}"),
     ];
     let node = Viaduct::on(sandbox, flags)?;
-    let limit = limits(u64::from(LIMIT) * 1_000_000);
     let place = |pod: e2e::Pod| Place::new(pod.machine, pod.addresses.first().copied());
     Ok(Site {
         system: system::VIADUCT,
         usual: place(node.attach(POD, &mappings())?)?,
-        limited: Some(place(node.attach_limited(LIMITED, &limit)?)?),
+        limited: Some(place(node.attach_limited(LIMITED, &limit())?)?),
         cgroup: node.agent.cgroup().map(Path::to_owned),
         _parts: Box::new(node),
     })
 }
 
+/// What a pod with a limit has.
+fn limit() -> Value {
+    limits(u64::from(LIMIT) * 1_000_000)
+}
+
 /// The client, which knows the way to pods only where nobody translates.
 fn client(sandbox: Sandbox, system: &'static str) -> Result<Site> {
-    if !publishes(system) {
+    if !serves_pods(system) {
         for node in [Role::NodeA, Role::NodeB] {
             let (pods, via) = (node.pod_cidr(), node.address());
             let route = format!("ip route add {pods} via {via}");

@@ -5,13 +5,12 @@ use e2e::{Iperf, Machine, Throughput, WORLD, measure_in};
 
 use super::site::{PLACEHOLDER_RATE, Site};
 use super::{Direction, MBIT, Way, ways};
+use crate::beside::{self, WARM};
 use crate::plan::Plan;
 use crate::row::{Row, Rows};
 use crate::spare;
 
 const PORT: u16 = 5201;
-/// Seconds in which TCP finds its rate, and bursts are used up.
-const WARM: u32 = 2;
 /// The unit of shares.
 const OF_THE_RATE: &str = "of the rate";
 /// Payload of datagrams: with headers as large as most links allow.
@@ -147,26 +146,14 @@ fn part(got: Throughput, rate: u64) -> f64 {
     got.bits_per_second / rate as f64
 }
 
-/// What a bulk flow does in the background of something else.
+/// Measures by `body` for some seconds while a bulk flow runs.
 pub(super) fn beside<T>(
     site: &Site,
     way: Way,
     seconds: u32,
-    body: impl FnOnce() -> Result<T> + Send,
-) -> Result<T>
-where
-    T: Send,
-{
+    body: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     let options = format!("-C cubic -t {}", WARM + seconds + 1);
     let transfer = transfer(site, way)?;
-    std::thread::scope(|scope| {
-        let bulk = scope.spawn(|| transfer.run(&options));
-        std::thread::sleep(std::time::Duration::from_secs(WARM.into()));
-        let value = body();
-        let carried = bulk
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        carried.context("the bulk flow")?;
-        value
-    })
+    beside::beside(|| transfer.run(&options), body)
 }

@@ -56,14 +56,8 @@ pub(crate) fn usual_flags() -> Vec<String> {
 
 /// [`PORTS`], by TCP and by UDP.
 pub(crate) fn mappings() -> Vec<Mapping> {
-    let both = |port| {
-        ["tcp", "udp"].map(|protocol| Mapping {
-            host: port,
-            container: port,
-            protocol,
-        })
-    };
-    PORTS.into_iter().flat_map(both).collect()
+    let both = PORTS.into_iter().flat_map(|port| Mapping::both(port, port));
+    both.collect()
 }
 
 pub(super) fn build(others: u16) -> Result<Topology> {
