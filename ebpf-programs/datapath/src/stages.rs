@@ -4,6 +4,9 @@
 //! verifier walk the product of their paths, and it gives up. Such a function takes the context and numbers, and
 //! nothing else: pointers would reach maps as memory of unknown origin, which Linux 6.1 refuses as a map's key. What
 //! stages have to tell each other is in the scratch.
+//!
+//! Only the search for a shortcut is part of the programs themselves: it is first, so nothing multiplies, and most
+//! packets need no call besides.
 
 use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;
@@ -125,10 +128,6 @@ stage!(stage_translate() -> Decision<()>, |kernel, work| {
 });
 stage!(stage_translate_quoted(way: Way) -> Decision<()>, |kernel, work, way| {
     stages::translate_quoted(kernel, work, way)
-});
-stage!(stage_find_shortcut(way: Way) -> Found, |kernel, work, way| {
-    let interface = kernel.hook();
-    stages::find_shortcut(kernel, work, interface, way)
 });
 stage!(stage_take_shortcut() -> Verdict, |kernel, work| {
     stages::take_shortcut(kernel, work)
@@ -299,7 +298,11 @@ impl<const IN_PLACE: bool> Hook for Stages<IN_PLACE> {
 
     #[inline(always)]
     fn find_shortcut(&mut self, way: Way) -> Found {
-        Code::from_code(stage_find_shortcut(self.skb, way.code()))
+        let kernel = &mut Kernel::new(self.skb);
+        match maps::work(Scratch::Packet) {
+            Some(work) => stages::find_shortcut(kernel, work, kernel.hook(), way),
+            None => Found::Nothing,
+        }
     }
 
     #[inline(always)]
