@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
+use crate::wait::rest;
 use crate::{Machine, patient, until};
 
 /// Bytes that are written or compared at a time.
@@ -42,7 +43,7 @@ enum Proof {
     Hash,
 }
 
-/// A number of bytes that no test waits for: see [`Stream::stop`].
+/// A number of bytes that no test waits for: see [`Stream::stop`]. On a slow machine they go slowly.
 pub const ENDLESS: u64 = u64::MAX;
 
 /// Which side of a connection sends.
@@ -160,6 +161,9 @@ fn send(mut stream: TcpStream, bytes: u64, stop: &AtomicBool, proof: Proof) -> R
             hash.update(block);
         }
         sent += block.len() as u64;
+        if bytes == ENDLESS {
+            rest();
+        }
     }
     Ok(Passed {
         bytes: sent,

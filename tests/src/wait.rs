@@ -20,6 +20,14 @@ pub fn patient(usual: Duration) -> Duration {
     usual * *PATIENCE
 }
 
+/// What takes all that it can get of a machine leaves some of a slower one to others, now and then.
+pub(crate) fn rest() {
+    let slower = *PATIENCE - 1;
+    if slower > 0 {
+        thread::sleep(Duration::from_millis(slower.into()));
+    }
+}
+
 /// How long anything may take before it counts as never.
 pub fn deadline() -> Duration {
     patient(DEADLINE)

@@ -20,6 +20,8 @@ pub(crate) struct Entry {
     pub(crate) failed: Vec<String>,
     /// Those that a kernel cannot pass, each with the missing feature.
     pub(crate) skipped: Vec<String>,
+    /// How long they took.
+    pub(crate) seconds: u64,
 }
 
 /// All binaries that have come to their end on one kernel.
@@ -27,6 +29,8 @@ pub(crate) struct Entry {
 pub(crate) struct Ledger {
     file: Option<PathBuf>,
     entries: BTreeMap<String, Entry>,
+    /// How long binaries took before.
+    seconds: BTreeMap<String, u64>,
 }
 
 /// What of a binary is still to be run.
@@ -43,10 +47,12 @@ impl Ledger {
         let image = kernel.image.file_name().unwrap_or_default();
         let name = format!("{}.ledger", image.to_string_lossy());
         let file = project::target().join("vm").join(name);
-        let text = fs::read_to_string(&file).unwrap_or_default();
+        let entries = parse(&fs::read_to_string(&file).unwrap_or_default());
+        let seconds = entries.iter().map(|(name, it)| (name.clone(), it.seconds));
         Self {
             file: Some(file),
-            entries: parse(&text),
+            seconds: seconds.collect(),
+            entries,
         }
     }
 
@@ -55,9 +61,21 @@ impl Ledger {
         Self::default()
     }
 
-    /// Forgets everything.
+    /// Forgets everything but how long it took.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
+    }
+
+    /// How many seconds a binary took the last time; more than any, where nobody knows.
+    pub(crate) fn seconds(&self, binary: &str) -> u64 {
+        self.seconds.get(binary).copied().unwrap_or(u64::MAX)
+    }
+
+    /// Says how long binaries took.
+    #[cfg(test)]
+    pub(crate) fn took<'a>(&mut self, seconds: impl IntoIterator<Item = (&'a str, u64)>) {
+        let seconds = seconds.into_iter().map(|(name, it)| (name.to_owned(), it));
+        self.seconds.extend(seconds);
     }
 
     /// What is still to be run of a binary.
@@ -74,13 +92,16 @@ impl Ledger {
         if let Some(before) = self.entries.remove(binary).filter(|_| rest) {
             entry.passed += before.passed;
             entry.skipped.extend(before.skipped);
+            entry.seconds += before.seconds;
         }
         self.entries.insert(binary.to_owned(), entry);
         let Some(file) = &self.file else {
             return Ok(());
         };
         let entries = self.entries.iter().map(|(name, it)| {
-            let entry = json!({ "passed": it.passed, "failed": it.failed, "skipped": it.skipped });
+            let entry = json!({
+                "passed": it.passed, "failed": it.failed, "skipped": it.skipped, "seconds": it.seconds,
+            });
             (name.clone(), entry)
         });
         let all = Value::Object(entries.collect());
@@ -120,6 +141,7 @@ fn parse(text: &str) -> BTreeMap<String, Entry> {
             passed: it["passed"].as_u64().unwrap_or_default(),
             failed: words(&it["failed"]),
             skipped: words(&it["skipped"]),
+            seconds: it["seconds"].as_u64().unwrap_or_default(),
         };
         (name, entry)
     });
@@ -136,6 +158,7 @@ mod tests {
             passed,
             failed: owned(failed),
             skipped: owned(skipped),
+            seconds: 0,
         }
     }
 

@@ -1,6 +1,9 @@
 //! The tests that need root, in a guest: the same binaries as on the host, and what came of them.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
+use std::iter::Chain;
+use std::slice::Chunks;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +26,9 @@ const BEGINS: &str = "── ";
 /// The most binaries that a guest runs before it makes place for another: few, so that all guests end at about the same
 /// time, and a guest that crashes takes few with it.
 const HAND: usize = 3;
+
+/// Seconds from which on a binary has a guest of its own.
+const LONG: u64 = 60;
 
 /// What came of one kernel.
 struct Outcome {
@@ -67,8 +73,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -> Outcome {
     let started = Instant::now();
     let plan = plan(&stage.tests, ledger, args.again);
-    let seats = args.guests.unwrap_or_else(|| guest.accelerator.guests());
-    let broken = Table::new(&plan, seats, ledger).play(guest, stage, args, seats);
+    let broken = Table::new(&plan, ledger).play(guest, stage, args);
     let (mut sum, missing) = ledger.sum(stage.tests.iter().map(|it| it.name.as_str()));
     let missing = missing.iter();
     sum.failed
@@ -86,7 +91,7 @@ fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -
 
 /// What several guests share: the binaries that nobody has taken yet, and what came of the others.
 struct Table<'a> {
-    hands: Mutex<std::slice::Chunks<'a, Planned<'a>>>,
+    hands: Mutex<Chain<Chunks<'a, Planned<'a>>, Chunks<'a, Planned<'a>>>>,
     ledger: Mutex<&'a mut Ledger>,
 }
 
@@ -94,23 +99,19 @@ struct Table<'a> {
 type Planned<'a> = (&'a RootTest, Left);
 
 impl<'a> Table<'a> {
-    fn new(plan: &'a [Planned<'a>], seats: usize, ledger: &'a mut Ledger) -> Self {
-        let hand = plan.len().div_ceil(seats.max(1)).clamp(1, HAND);
+    fn new(plan: &'a [Planned<'a>], ledger: &'a mut Ledger) -> Self {
+        let is_long = |it: &Planned<'_>| ledger.seconds(&it.0.name) >= LONG;
+        let (long, short) = plan.split_at(plan.partition_point(is_long));
         Self {
-            hands: Mutex::new(plan.chunks(hand)),
+            hands: Mutex::new(long.chunks(1).chain(short.chunks(HAND))),
             ledger: Mutex::new(ledger),
         }
     }
 
     /// Runs everything in as many guests at a time as are asked for, and returns what became of guests that did not come
     /// to their end.
-    fn play(
-        &self,
-        guest: &Guest<'_>,
-        stage: &Stage,
-        args: &Args,
-        seats: usize,
-    ) -> Vec<anyhow::Error> {
+    fn play(&self, guest: &Guest<'_>, stage: &Stage, args: &Args) -> Vec<anyhow::Error> {
+        let seats = args.guests.unwrap_or_else(|| guest.accelerator.guests());
         thread::scope(|scope| {
             let seat = |_| scope.spawn(|| self.sit(guest, stage, args));
             let seats: Vec<_> = (0..seats).map(seat).collect();
@@ -153,7 +154,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What is to be run: each binary, and all of it or some of its tests.
+/// What is to be run: each binary, and all of it or some of its tests. What took longest comes first, so that no guest
+/// is still at it when the others have nothing left.
 fn plan<'a>(tests: &'a [RootTest], ledger: &Ledger, again: bool) -> Vec<Planned<'a>> {
     let left = |it: &RootTest| {
         if again {
@@ -163,7 +165,9 @@ fn plan<'a>(tests: &'a [RootTest], ledger: &Ledger, again: bool) -> Vec<Planned<
         }
     };
     let all = tests.iter().map(|it| (it, left(it)));
-    all.filter(|(_, left)| *left != Left::Nothing).collect()
+    let mut plan: Vec<_> = all.filter(|(_, left)| *left != Left::Nothing).collect();
+    plan.sort_by_key(|(test, _)| Reverse(ledger.seconds(&test.name)));
+    plan
 }
 
 /// Reads what binaries print, one after the other.
@@ -196,8 +200,16 @@ impl Reader {
             return None;
         }
         self.entry.passed = count.passed;
+        self.entry.seconds = seconds(&line);
         Some((self.binary.clone(), std::mem::take(&mut self.entry)))
     }
+}
+
+/// How long a binary says it took.
+fn seconds(result: &str) -> u64 {
+    let time = result.rsplit_once(" finished in ").map(|(_, time)| time);
+    let whole = time.and_then(|time| time.split_once('.'));
+    whole.and_then(|(whole, _)| whole.parse().ok()).unwrap_or(0)
 }
 
 /// Runs every binary, whatever came of those before it.
@@ -260,6 +272,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_took_longest_is_run_first_and_alone() {
+        let mut ledger = Ledger::of_this_run();
+        let test = |name: &str| RootTest {
+            name: name.to_owned(),
+            program: name.into(),
+            folder: "/".into(),
+        };
+        let tests = ["a", "b", "c", "d", "e", "new"].map(test);
+        ledger.took([("a", 5), ("b", 900), ("c", 4), ("d", 3), ("e", 60)]);
+        let plan = plan(&tests, &ledger, false);
+        let table = Table::new(&plan, &mut ledger);
+        let name = |it: &Planned<'_>| it.0.name.clone();
+        let hands = std::iter::from_fn(|| table.take());
+        let hands: Vec<Vec<String>> = hands.map(|it| it.iter().map(name).collect()).collect();
+        assert_eq!(
+            hands,
+            [vec!["new"], vec!["b"], vec!["e"], vec!["a", "c", "d"]]
+        );
+    }
+
+    #[test]
     fn what_was_not_run_is_told_apart() {
         let mut reader = Reader::default();
         let ended: Vec<_> = [
@@ -267,7 +300,7 @@ mod tests {
             "test a ... ok",
             "skipped: b: this kernel has no such thing",
             "test c ... \u{1b}[31mFAILED\u{1b}[m",
-            "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s",
+            "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 71.20s",
             "── ports (2 of 2)",
             "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s",
         ]
@@ -278,6 +311,7 @@ mod tests {
             passed: 2,
             failed: vec!["c".to_owned()],
             skipped: vec!["b: this kernel has no such thing".to_owned()],
+            seconds: 71,
         };
         assert_eq!(ended[0], ("links".to_owned(), links.clone()));
         assert_eq!((ended[1].0.as_str(), ended[1].1.passed), ("ports", 1));
