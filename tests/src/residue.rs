@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{Machine, agent};
+use crate::{Machine, agent, until};
 
 /// What is there, by kind; each item is one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -178,6 +178,17 @@ pub fn assert_no_residue(before: &Residue, after: &Residue) -> Result<()> {
         bail!("this has changed:\n{difference}");
     }
     Ok(())
+}
+
+/// Waits until nothing is left on `node` that was not there `before`: an agent learns from the kernel what others have
+/// taken away.
+pub fn await_no_residue(before: &Residue, node: &Machine) -> Result<()> {
+    let mut difference = String::new();
+    let gone = until("nothing is left", || {
+        difference = before.difference(&Residue::of(node, &[])?);
+        Ok(difference.is_empty().then_some(()))
+    });
+    gone.with_context(|| format!("this has changed:\n{difference}"))
 }
 
 /// The items of one of the API's lists, without what traffic changes.

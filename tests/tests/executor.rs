@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
 use e2e::chain::{Maker, folder};
-use e2e::residue::assert_no_residue;
-use e2e::{Call, Config, Echo, Machine, NODE, Residue, Sandbox, Verb, program, tcp_source, until};
+use e2e::residue::await_no_residue;
+use e2e::{Call, Config, Echo, Machine, NODE, Residue, Sandbox, Verb, program, tcp_source};
 use serde_json::{Value, json};
 
 /// Folders of configurations and results, inside of the sandbox.
@@ -121,10 +121,7 @@ fn clean(node: &Machine, before: &Residue) -> Result<()> {
     for name in ["br7", "br8"] {
         let _ = node.call(&format!("ip link delete {name}"));
     }
-    until("nothing is left", || {
-        let clean = assert_no_residue(before, &Residue::of(node, &[])?);
-        Ok(clean.is_ok().then_some(()))
-    })
+    await_no_residue(before, node)
 }
 
 /// BEHAVIOURS C14, C15

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result};
 use e2e::chain::{Chain, Maker};
-use e2e::residue::assert_no_residue;
-use e2e::{Config, Echo, Machine, NODE, Residue, Sandbox, ping, tcp_source, udp_source, until};
+use e2e::residue::await_no_residue;
+use e2e::{Config, Echo, Machine, NODE, Residue, Sandbox, ping, tcp_source, udp_source};
 use serde_json::{Value, json};
 
 /// A pod of a list, and what runs in it.
@@ -115,10 +115,7 @@ fn bridges_with_a_policy_are_apart_but_for_published_ports() -> Result<()> {
     for number in 7..10 {
         node.call(&format!("ip link delete br{number}"))?;
     }
-    until("nothing is left", || {
-        let clean = assert_no_residue(&before, &Residue::of(node, &[])?);
-        Ok(clean.is_ok().then_some(()))
-    })
+    await_no_residue(&before, node)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use e2e::chain::{Maker, folder};
-use e2e::residue::assert_no_residue;
+use e2e::residue::await_no_residue;
 use e2e::{
     Answer, Call, Config, Echo, Machine, NODE, Process, Residue, Sandbox, Verb, ping, tcp_source,
     until,
@@ -68,10 +68,7 @@ fn run(verb: Verb, node: &Machine, pod: &Machine, config: &Config) -> Result<Ans
 /// All that came with a network goes with its last pod, but not its bridge.
 fn clean(node: &Machine, before: &Residue) -> Result<()> {
     let _ = node.call("ip link delete br7");
-    until("nothing is left", || {
-        let clean = assert_no_residue(before, &Residue::of(node, &[])?);
-        Ok(clean.is_ok().then_some(()))
-    })
+    await_no_residue(before, node)
 }
 
 const DUAL: &str = r#"{"cniVersion": "1.0.0",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
 use e2e::chain::{Chain, Maker};
-use e2e::residue::assert_no_residue;
+use e2e::residue::await_no_residue;
 use e2e::{
     Agent, Call, Config, Echo, Machine, NODE, Residue, Sandbox, Verb, tcp_ask, tcp_source,
     udp_source, until,
@@ -194,7 +194,7 @@ fn our_ports_lead_to_a_pod_of_the_reference_bridge() -> Result<()> {
     list.del(&sandbox.node, &pod, &result)?;
     list.del(&sandbox.node, &pod, &Value::Null)?;
     sandbox.node.call("ip link delete br7")?;
-    assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?)
+    await_no_residue(&before, &sandbox.node)
 }
 
 /// BEHAVIOURS A5
@@ -352,10 +352,7 @@ fn nomads_own_list_works_unchanged() -> Result<()> {
     list.del(&sandbox.node, &pod, &Value::Null)?;
     sandbox.node.call("ip link delete nomad")?;
     // The network's own entries go with the next look at the node.
-    until("nothing is left", || {
-        let clean = assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?);
-        Ok(clean.is_ok().then_some(()))
-    })
+    await_no_residue(&before, &sandbox.node)
 }
 
 /// BEHAVIOURS C10, C12: three times without a DEL while the agent is away, and its cleaning by force finds nothing to do.
@@ -389,10 +386,7 @@ fn nomad_tries_again_without_a_del_and_needs_no_cleaning_by_force() -> Result<()
         Ok((left == json!([])).then_some(()))
     })?;
     sandbox.node.call("ip link delete nomad")?;
-    until("nothing is left", || {
-        let clean = assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?);
-        Ok(clean.is_ok().then_some(()))
-    })
+    await_no_residue(&before, &sandbox.node)
 }
 
 /// Tried again without a DEL, as Nomad does; the bridge plugin's part stays, as the reference's does.

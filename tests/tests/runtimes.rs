@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use anyhow::{Context as _, Result};
 use e2e::chain::{Maker, folder};
 use e2e::containers::{Containerd, IMAGE, Podman};
-use e2e::residue::assert_no_residue;
+use e2e::residue::{assert_no_residue, await_no_residue};
 use e2e::{Machine, NODE, Residue, Sandbox, program, until};
 use serde_json::{Value, json};
 
@@ -45,10 +45,7 @@ fn serves(sandbox: &Sandbox, port: u16) -> Result<()> {
 /// Bridges of networks stay, as others may use them by then; with them gone nothing else is left.
 fn clean(node: &Machine, before: &Residue, bridge: &str) -> Result<()> {
     let _ = node.call(&format!("ip link delete {bridge}"));
-    until("nothing is left", || {
-        let clean = assert_no_residue(before, &Residue::of(node, &[])?);
-        Ok(clean.is_ok().then_some(()))
-    })
+    await_no_residue(before, node)
 }
 
 #[test]
