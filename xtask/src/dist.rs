@@ -80,8 +80,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.next { next_agent() } else { Ok(()) }
 }
 
-/// The same sources, built without optimisation and as another version: an upgrade to it is one to another program. It
-/// has crash points too, which nobody meets who does not ask for them.
+/// The same sources, built without optimisation and as another version: an upgrade to it is one to another program, and to
+/// another object, whose programs are not those that are attached. It has crash points too, which nobody meets who does
+/// not ask for them.
 fn next_agent() -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo
@@ -92,7 +93,10 @@ fn next_agent() -> Result<()> {
     let built = project::target().join("debug/viaductd");
     install(&built, &dist.join("bin/viaductd"), 0o755)?;
     let object = dist.join("lib/viaduct/datapath.o");
-    install(&project::bpf_object(), &object, 0o644)
+    let mut bytes = fs::read(project::bpf_object()).context("cannot read the object")?;
+    // Behind all that the loader reads.
+    bytes.extend_from_slice(NEXT.as_bytes());
+    put(&object, &bytes, 0o644)
 }
 
 /// What the profile says of stripping does not reach a package that has settings of its own.

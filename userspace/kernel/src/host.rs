@@ -9,6 +9,7 @@ use crate::error::{Attempt as _, OpenError};
 use crate::features::Probed;
 use crate::guards::Guards;
 use crate::holders::Holders;
+use crate::kept::Kept;
 use crate::netlink::Netlink;
 use crate::pins::Pins;
 use crate::programs::{Programs, load};
@@ -70,7 +71,8 @@ impl Host {
         let loaded = load(&object, &pins, &probed, flow_entries)?;
         crash::point_at("pin-tables");
         pins.verify()?;
-        let mut programs = Programs::load(loaded, &pins)?;
+        let already = Kept::of(&pins, &object, &probed.checksum_flag().to_ne_bytes());
+        let mut programs = Programs::load(loaded, &pins, &already)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
         let cookie = raw::netns_cookie().attempt(|| "tell the network namespace".to_owned())?;
         let tables = Tables::take(programs.object(), cookie)?;

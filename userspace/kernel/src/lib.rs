@@ -23,6 +23,7 @@ mod guards;
 mod heap;
 mod holders;
 mod host;
+mod kept;
 mod limits;
 mod links;
 mod netfilter;

@@ -4,6 +4,7 @@
 //! <bpffs>/v<ABI version>/maps/<NAME>
 //! <bpffs>/v<ABI version>/links/<interface index>-{in,out}
 //! <bpffs>/v<ABI version>/links/cgroup-<program>
+//! <bpffs>/v<ABI version>/programs/<digest>/<program>
 //! ```
 
 use std::fs::{DirBuilder, File};
@@ -86,7 +87,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI.
-pub(crate) const MAPS: [PinnedMap; 23] = [
+pub(crate) const MAPS: [PinnedMap; 25] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::Turn>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
@@ -122,6 +123,12 @@ pub(crate) const MAPS: [PinnedMap; 23] = [
     map::<u64, u32>(maps::PACED, MapType::LruHash, maps::PACED_CAPACITY),
     map::<u32, abi::Settings>(maps::SETTINGS, MapType::Array, 1),
     map::<u32, abi::Swept>(maps::SWEPT, MapType::Array, 1),
+    map::<u32, u64>(
+        maps::EPOCHS,
+        MapType::Array,
+        maps::EPOCHS_OF_FLOWS + maps::SHARDS,
+    ),
+    map::<u32, abi::Noted>(maps::NOTED, MapType::PerCpuArray, maps::NOTED_CAPACITY),
 ];
 
 /// The directory of this ABI version, locked.
@@ -159,6 +166,11 @@ impl Pins {
     /// Directory of the links.
     pub(crate) fn links(&self) -> PathBuf {
         self.version.join("links")
+    }
+
+    /// Directory of the programs that are verified.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.version.join("programs")
     }
 
     /// How many entries the flow table has that is pinned, if one is.
@@ -283,7 +295,8 @@ fn mount_at(directory: &Path) -> Result<(), OpenError> {
     Ok(mounted.attempt(|| format!("mount a BPF file system at {}", directory.display()))?)
 }
 
-fn make(directory: &Path) -> io::Result<()> {
+/// Makes a directory, and those above it, for nobody else.
+pub(crate) fn make(directory: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)

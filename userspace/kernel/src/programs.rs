@@ -20,6 +20,7 @@ use planner::Hook;
 
 use crate::error::{OpenError, io_error, is};
 use crate::features::Probed;
+use crate::kept::{self, Kept};
 use crate::pinned;
 use crate::pins::{MAPS, Pins};
 
@@ -69,29 +70,38 @@ pub(crate) fn load(
     })
 }
 
+/// The map of the object that only programs of traffic control use, and that takes most room.
+const SHORTCUTS: &str = "SHORTCUTS";
+
 /// The loaded programs.
 pub(crate) struct Programs {
     object: Ebpf,
+    /// Those that were verified before; else they are in the object.
+    kept: kept::Programs,
     links: PathBuf,
 }
 
 impl Programs {
-    /// Loads the programs of an object whose maps are loaded (and not taken out of it yet: the programs need them).
-    pub(crate) fn load(mut object: Ebpf, pins: &Pins) -> Result<Self, OpenError> {
-        for name in PROGRAMS {
-            let missing = OpenError::Missing {
-                what: "program",
-                name,
-            };
-            let program = object.program_mut(name).ok_or(missing)?;
-            let loaded = <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load);
-            loaded.map_err(|error| OpenError::Load {
-                what: format!("BPF program {name}"),
-                source: error.into(),
-            })?;
-        }
+    /// Takes the programs that are kept, or loads those of an object whose maps are loaded (and not taken out of it yet:
+    /// the programs need them).
+    pub(crate) fn load(
+        mut object: Ebpf,
+        pins: &Pins,
+        already: &Kept<'_>,
+    ) -> Result<Self, OpenError> {
+        let kept = if let Some(kept) = already.take(&PROGRAMS) {
+            drop(object.take_map(SHORTCUTS));
+            kept
+        } else {
+            verify(&mut object)?;
+            if let Err(error) = already.replace(&mut object, &PROGRAMS) {
+                tracing::warn!(%error, "the next start will have to verify the programs again");
+            }
+            kept::Programs::new()
+        };
         Ok(Self {
             object,
+            kept,
             links: pins.links(),
         })
     }
@@ -102,6 +112,9 @@ impl Programs {
     }
 
     fn program(&mut self, name: &str) -> io::Result<&mut SchedClassifier> {
+        if let Some(program) = self.kept.get_mut(name) {
+            return Ok(program);
+        }
         let program = self.object.program_mut(name).ok_or(Errno::ENOENT)?;
         program.try_into().map_err(|error| io_error(&error))
     }
@@ -199,6 +212,23 @@ impl Programs {
         };
         self.links.join(format!("{index}-{side}"))
     }
+}
+
+/// Has the kernel verify the programs.
+fn verify(object: &mut Ebpf) -> Result<(), OpenError> {
+    for name in PROGRAMS {
+        let missing = OpenError::Missing {
+            what: "program",
+            name,
+        };
+        let program = object.program_mut(name).ok_or(missing)?;
+        let loaded = <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load);
+        loaded.map_err(|error| OpenError::Load {
+            what: format!("BPF program {name}"),
+            source: error.into(),
+        })?;
+    }
+    Ok(())
 }
 
 /// The index of the link that a pin is of.

@@ -87,10 +87,8 @@ fn a_flow_table_keeps_its_size_for_the_next_agent() {
     on_a_node(|node| {
         let entries = |flow_entries| {
             let options = HostOptions {
-                bpffs: node.bpffs(),
-                object: object(),
-                cgroup: None,
                 flow_entries,
+                ..node.options()
             };
             observe(&mut Host::open(&options).unwrap()).flow_entries
         };

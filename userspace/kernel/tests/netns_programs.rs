@@ -11,7 +11,7 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::programs::tc::{NlOptions, TcAttachOptions, TcHandle};
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
-use kernel::{Host, HostOptions, Kernel, OpenError};
+use kernel::{Host, Kernel, OpenError};
 use model::{PortMapping, Protocol};
 use planner::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
 use support::skip::has_tcx;
@@ -222,7 +222,7 @@ fn programs_and_tables_survive_the_agent_and_are_adopted_by_the_next() {
         let ids = run("bpftool -j net show");
         drop(host);
 
-        let mut host = node.host();
+        let mut host = Host::open(&node.upgrade()).unwrap();
         assert_eq!(observe(&mut host), before);
         assert_eq!(
             run("bpftool -j net show"),
@@ -258,9 +258,9 @@ fn no_packet_is_lost_while_programs_are_replaced() {
             ))
         };
         let flying = pings.map(flood);
-        for _ in 0..10 {
+        for options in [node.upgrade(), node.options()].iter().cycle().take(10) {
             drop(host);
-            host = node.host();
+            host = Host::open(options).unwrap();
             execute(&mut host, &[attach(&attachment), attach_uplink()]);
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -443,12 +443,7 @@ fn the_sweep_runs_and_counters_are_read() {
 fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
     on_a_node(|node| {
         let host = node.host();
-        let options = HostOptions {
-            bpffs: node.bpffs(),
-            object: object(),
-            cgroup: None,
-            flow_entries: abi::maps::FLOWS_CAPACITY,
-        };
+        let options = node.options();
         let second = Host::open(&options).err();
         assert!(matches!(second, Some(OpenError::Locked(_))), "{second:?}");
         drop(host);

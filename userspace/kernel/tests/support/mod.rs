@@ -74,13 +74,33 @@ impl Node {
         self.host_below(None)
     }
 
+    /// How this node's kernel is opened.
+    pub(crate) fn options(&self) -> HostOptions {
+        HostOptions {
+            bpffs: self.bpffs(),
+            object: object(),
+            cgroup: None,
+            flow_entries: abi::maps::FLOWS_CAPACITY,
+        }
+    }
+
+    /// As [`Node::options`], with an object of other bytes, and the same in them for all that the kernel can tell.
+    pub(crate) fn upgrade(&self) -> HostOptions {
+        let mut bytes = std::fs::read(object()).expect("our object");
+        bytes.push(0);
+        let object = self.path().join("upgrade.o");
+        std::fs::write(&object, bytes).expect("a file");
+        HostOptions {
+            object,
+            ..self.options()
+        }
+    }
+
     /// Opens the kernel of this node, whose processes are below a cgroup.
     pub(crate) fn host_below(&self, cgroup: Option<&Path>) -> Host {
         let options = HostOptions {
-            bpffs: self.bpffs(),
-            object: object(),
             cgroup: cgroup.map(Path::to_owned),
-            flow_entries: abi::maps::FLOWS_CAPACITY,
+            ..self.options()
         };
         Host::open(&options).unwrap_or_else(|error| panic!("{}", chain(&error)))
     }

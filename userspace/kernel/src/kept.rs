@@ -1,0 +1,103 @@
+//! Programs that the kernel has verified already.
+//!
+//! To verify them takes longer than all else of an agent's start. So they are pinned, in a directory named after what they
+//! are made of, and an agent that starts again takes them from there. Nothing runs because of these pins: links and
+//! filters say what does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use aya::Ebpf;
+use aya::maps::MapInfo;
+use aya::programs::SchedClassifier;
+use nix::errno::Errno;
+use sha2::{Digest as _, Sha256};
+
+use crate::error::io_error;
+use crate::pins::{MAPS, Pins, make};
+
+/// Digits of a digest in the name of a directory.
+const DIGITS: usize = 32;
+
+/// By name.
+pub(crate) type Programs = BTreeMap<&'static str, SchedClassifier>;
+
+/// Where programs are kept that are made of the same.
+pub(crate) struct Kept<'a> {
+    pins: &'a Pins,
+    directory: PathBuf,
+}
+
+impl<'a> Kept<'a> {
+    /// Of an object, and of what the loader writes into it.
+    pub(crate) fn of(pins: &'a Pins, object: &[u8], written: &[u8]) -> Self {
+        let digest = Sha256::new()
+            .chain_update(written)
+            .chain_update(object)
+            .finalize();
+        let digits = digest.iter().map(|byte| format!("{byte:02x}"));
+        let name: String = digits.take(DIGITS / 2).collect();
+        Self {
+            directory: pins.programs().join(name),
+            pins,
+        }
+    }
+
+    /// The programs of these names, if all are there and know our tables.
+    pub(crate) fn take(&self, names: &[&'static str]) -> Option<Programs> {
+        let taken = names.iter().map(|name| Ok((*name, self.open(name)?)));
+        let taken: io::Result<Programs> = taken.collect();
+        taken
+            .inspect_err(|error| tracing::debug!(%error, "programs are verified anew"))
+            .ok()
+    }
+
+    fn open(&self, name: &str) -> io::Result<SchedClassifier> {
+        let opened = SchedClassifier::from_pin(self.directory.join(name));
+        let program = opened.map_err(|error| io_error(&error))?;
+        let info = program.info().and_then(|info| info.map_ids());
+        let tables = info.map_err(|error| io_error(&error))?;
+        for table in tables.ok_or(Errno::EOPNOTSUPP)? {
+            self.check(table)?;
+        }
+        Ok(program)
+    }
+
+    /// Refuses a table of ours that is not the one that is pinned. Others belong to programs alone.
+    fn check(&self, id: u32) -> io::Result<()> {
+        let table = MapInfo::from_id(id).map_err(|error| io_error(&error))?;
+        let known = MAPS.iter().find(|it| table.name() == it.name.as_bytes());
+        let Some(known) = known else {
+            return Ok(());
+        };
+        let pinned = MapInfo::from_pin(self.pins.map(known.name));
+        let pinned = pinned.map_err(|error| io_error(&error))?;
+        if pinned.id() == id {
+            Ok(())
+        } else {
+            Err(Errno::ESTALE.into())
+        }
+    }
+
+    /// Keeps the programs of these names, which are loaded, and no others.
+    pub(crate) fn replace(&self, object: &mut Ebpf, names: &[&'static str]) -> io::Result<()> {
+        clear(&self.pins.programs())?;
+        make(&self.directory)?;
+        for name in names {
+            let program = object.program_mut(name).ok_or(Errno::ENOENT)?;
+            let pinned = program.pin(self.directory.join(name));
+            pinned.map_err(|error| io_error(&error))?;
+            crash::point_at("keep-program");
+        }
+        Ok(())
+    }
+}
+
+fn clear(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        cleared => cleared.inspect(|()| crash::point_at("forget-programs")),
+    }
+}
