@@ -21,6 +21,9 @@ use crate::pins::{MAPS, Pins, make};
 /// Digits of a digest in the name of a directory.
 const DIGITS: usize = 32;
 
+/// Bytes of a table's name that the kernel keeps (`BPF_OBJ_NAME_LEN`, without the zero).
+const LONGEST_NAME: usize = 15;
+
 /// By name.
 pub(crate) type Programs = BTreeMap<&'static str, SchedClassifier>;
 
@@ -68,7 +71,7 @@ impl<'a> Kept<'a> {
     /// Refuses a table of ours that is not the one that is pinned. Others belong to programs alone.
     fn check(&self, id: u32) -> io::Result<()> {
         let table = MapInfo::from_id(id).map_err(|error| io_error(&error))?;
-        let known = MAPS.iter().find(|it| table.name() == it.name.as_bytes());
+        let known = MAPS.iter().find(|it| table.name() == shortened(it.name));
         let Some(known) = known else {
             return Ok(());
         };
@@ -93,6 +96,12 @@ impl<'a> Kept<'a> {
         }
         Ok(())
     }
+}
+
+/// What the kernel keeps of a table's name.
+fn shortened(name: &str) -> &[u8] {
+    let name = name.as_bytes();
+    name.get(..LONGEST_NAME).unwrap_or(name)
 }
 
 fn clear(directory: &Path) -> io::Result<()> {
