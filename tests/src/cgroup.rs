@@ -1,5 +1,6 @@
 //! A cgroup for a node: its agent attaches programs there and not to the root of the machine that the tests run on.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,15 +25,28 @@ impl Cgroup {
         let Some(root) = mount.and_then(|fields| fields.get(1).map(PathBuf::from)) else {
             return Ok(None);
         };
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = root.join(format!("viaduct-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let path = make(&root)?;
         Ok(Some(Self { path }))
     }
 
     /// Its directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Makes a cgroup that nobody has: a process with our id that was killed may have left its own behind.
+fn make(root: &Path) -> Result<PathBuf> {
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = root.join(format!("viaduct-{}-{number}", std::process::id()));
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => {
+                made.with_context(|| format!("cannot make {}", path.display()))?;
+                return Ok(path);
+            }
+        }
     }
 }
 
