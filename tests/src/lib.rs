@@ -63,4 +63,4 @@ pub use skip::skipped;
 pub use sniffer::Sniffer;
 pub use stream::{ENDLESS, Sends, Stream};
 pub use tunnel::Tunnel;
-pub use wait::{deadline, patient, until, until_within};
+pub use wait::{deadline, is_slow, patient, until, until_within};

@@ -20,11 +20,15 @@ pub fn patient(usual: Duration) -> Duration {
     usual * *PATIENCE
 }
 
+/// Whether this machine is known to be a slower one.
+pub fn is_slow() -> bool {
+    *PATIENCE > 1
+}
+
 /// What takes all that it can get of a machine leaves some of a slower one to others, now and then.
 pub(crate) fn rest() {
-    let slower = *PATIENCE - 1;
-    if slower > 0 {
-        thread::sleep(Duration::from_millis(slower.into()));
+    if is_slow() {
+        thread::sleep(Duration::from_millis(PATIENCE.saturating_sub(1).into()));
     }
 }
 

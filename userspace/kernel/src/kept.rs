@@ -18,8 +18,8 @@ use sha2::{Digest as _, Sha256};
 use crate::error::io_error;
 use crate::pins::{MAPS, Pins, make};
 
-/// Digits of a digest in the name of a directory.
-const DIGITS: usize = 32;
+/// Bytes of a digest in the name of a directory.
+const BYTES: usize = 16;
 
 /// Bytes of a table's name that the kernel keeps (`BPF_OBJ_NAME_LEN`, without the zero).
 const LONGEST_NAME: usize = 15;
@@ -41,7 +41,7 @@ impl<'a> Kept<'a> {
             .chain_update(object)
             .finalize();
         let digits = digest.iter().map(|byte| format!("{byte:02x}"));
-        let name: String = digits.take(DIGITS / 2).collect();
+        let name: String = digits.take(BYTES).collect();
         Self {
             directory: pins.programs().join(name),
             pins,

@@ -6,23 +6,24 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use abi::maps::programs;
-use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use aya::programs::links::FdLink;
 use aya::programs::tc::TcAttachOptions;
-use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
 use aya::programs::{TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use model::IfName;
 use nix::errno::Errno;
 use planner::Hook;
 
-use crate::error::{OpenError, io_error, is};
+use crate::error::{OpenError, io_error};
 use crate::features::Probed;
 use crate::kept::{self, Kept};
 use crate::pinned;
 use crate::pins::{MAPS, Pins};
+use crate::raw::ProgramLink;
 
 /// All programs that an object must have.
 const PROGRAMS: [&str; 5] = [
@@ -142,15 +143,9 @@ impl Programs {
     pub(crate) fn attach(&mut self, link: &IfName, index: u32, hook: Hook) -> io::Result<bool> {
         let pin = self.pin(index, hook);
         let program = self.program(name(hook))?;
-        match update(program, &pin) {
-            Ok(true) => {
-                crash::point();
-                return Ok(false);
-            }
-            Ok(false) => {}
-            // The link was of a device that is gone, whose index another one has now.
-            Err(error) if is(&error, Errno::ENOLINK) => std::fs::remove_file(&pin)?,
-            Err(error) => return Err(error),
+        let descriptor = program.fd().map_err(|error| io_error(&error))?;
+        if pinned::replace(&pin, index.into(), descriptor.as_fd())? {
+            return Ok(false);
         }
         let order = TcAttachOptions::TcxOrder(LinkOrder::default());
         let attached = program.attach_with_options(link.as_str(), side(hook), order);
@@ -181,11 +176,10 @@ impl Programs {
     pub(crate) fn attached(&self, link: &IfName, index: u32) -> io::Result<BTreeSet<Hook>> {
         let mut hooks = BTreeSet::new();
         for hook in [Hook::UplinkIn, Hook::UplinkOut] {
-            let Some(pinned) = open(&self.pin(index, hook))? else {
+            let Some(pinned) = ProgramLink::open(&self.pin(index, hook))? else {
                 continue;
             };
-            let info = FdLink::from(pinned).info();
-            let program = info.map_err(|error| io_error(&error))?.program_id();
+            let program = pinned.linked()?.program;
             let query = SchedClassifier::query_tcx(link.as_str(), side(hook));
             // A kernel without TCX, or a link that has just gone, has none.
             let attached = query.map(|(_, programs)| programs).unwrap_or_default();
@@ -241,31 +235,5 @@ fn side(hook: Hook) -> TcAttachType {
     match hook {
         Hook::FromPod | Hook::UplinkIn => TcAttachType::Ingress,
         Hook::ToPod | Hook::UplinkOut => TcAttachType::Egress,
-    }
-}
-
-/// Puts the program into the link that is pinned; `false` when there is none.
-fn update(program: &mut SchedClassifier, pin: &Path) -> io::Result<bool> {
-    let Some(pinned) = open(pin)? else {
-        return Ok(false);
-    };
-    let link = FdLink::from(pinned).try_into();
-    let link = link.map_err(|error: LinkError| io_error(&error))?;
-    let updated = program.attach_to_link(link);
-    let updated = updated.and_then(|id| program.take_link(id));
-    // Dropping the link closes its descriptor; the pin keeps it attached.
-    updated
-        .map(drop)
-        .map_err(|error: ProgramError| io_error(&error))?;
-    Ok(true)
-}
-
-fn open(pin: &Path) -> io::Result<Option<PinnedLink>> {
-    match PinnedLink::from_pin(pin) {
-        Ok(pinned) => Ok(Some(pinned)),
-        Err(error) => match io_error(&error) {
-            error if is(&error, Errno::ENOENT) => Ok(None),
-            error => Err(error),
-        },
     }
 }

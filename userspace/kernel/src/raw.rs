@@ -22,6 +22,9 @@ const LINK_UPDATE: libc::c_int = 29;
 /// `BPF_PROG_TYPE_SCHED_CLS`.
 const CLASSIFIER: u32 = 3;
 
+/// `BPF_LINK_TYPE_CGROUP`.
+const LINK_OF_CGROUP: u32 = 3;
+
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
 /// A link between a program and what it is attached to: a cgroup, or a network interface.
@@ -54,7 +57,8 @@ struct GetInfo {
     info: u64,
 }
 
-/// The beginning of `struct bpf_link_info`, of a link of a cgroup. Of an interface's, only half of `target` is written.
+/// The beginning of `struct bpf_link_info`: `target` is a cgroup's id, or an interface's index and what else the kernel
+/// says of such a link.
 #[repr(C)]
 #[derive(Default)]
 struct LinkInfo {
@@ -62,7 +66,7 @@ struct LinkInfo {
     id: u32,
     program: u32,
     padding: u32,
-    target: u64,
+    target: [u8; 8],
     attach_type: u32,
     padding2: u32,
 }
@@ -130,9 +134,14 @@ impl ProgramLink {
             info: (&raw mut info) as u64,
         };
         bpf(OBJ_GET_INFO_BY_FD, &mut arguments)?;
+        let [a, b, c, d, ..] = info.target;
+        let target = match info.kind {
+            LINK_OF_CGROUP => u64::from_ne_bytes(info.target),
+            _ => u32::from_ne_bytes([a, b, c, d]).into(),
+        };
         Ok(Linked {
             program: info.program,
-            target: info.target,
+            target,
         })
     }
 

@@ -33,9 +33,8 @@ const CURRENT: Option<Posted> = Some(Posted { is_current: true });
 
 /// What pins of guards there are.
 fn pins(node: &Node) -> usize {
-    let versions = std::fs::read_dir(node.bpffs()).unwrap().flatten();
-    let links = versions.flat_map(|version| std::fs::read_dir(version.path().join("links")));
-    let names = links.flatten().flatten().map(|pin| pin.file_name());
+    let pins = std::fs::read_dir(node.pins("links")).unwrap();
+    let names = pins.map(|pin| pin.unwrap().file_name());
     names
         .filter(|name| name.to_string_lossy().contains("guard"))
         .count()

@@ -12,12 +12,6 @@ use kernel::{Host, HostOptions, OpenError};
 use planner::Step;
 use support::*;
 
-/// A directory of our pins.
-fn pins(node: &Node, name: &str) -> PathBuf {
-    let version = format!("v{}", abi::ABI_VERSION);
-    node.bpffs().join(version).join(name)
-}
-
 fn below(directory: PathBuf) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).unwrap();
     entries.map(|entry| entry.unwrap().path()).collect()
@@ -29,7 +23,7 @@ fn name(path: &std::path::Path) -> String {
 
 /// The one set of programs that is kept, with their ids.
 fn kept(node: &Node) -> (String, BTreeMap<String, u32>) {
-    let sets = below(pins(node, "programs"));
+    let sets = below(node.pins("programs"));
     let [set] = sets.as_slice() else {
         panic!("one set, not {sets:?}");
     };
@@ -87,7 +81,7 @@ fn programs_of_another_object_are_verified_and_replace_what_was_kept() {
 fn programs_that_know_tables_that_are_gone_are_not_taken() {
     on_a_node(|node| {
         drop(node.host());
-        std::fs::remove_file(pins(node, "maps/SWEPT")).unwrap();
+        std::fs::remove_file(node.pins("maps/SWEPT")).unwrap();
         anew(node, &node.options());
     });
 }
@@ -97,7 +91,7 @@ fn where_one_program_is_missing_all_are_verified_anew() {
     on_a_node(|node| {
         drop(node.host());
         let (set, _) = kept(node);
-        std::fs::remove_file(pins(node, "programs").join(set).join("sweep")).unwrap();
+        std::fs::remove_file(node.pins("programs").join(set).join("sweep")).unwrap();
         anew(node, &node.options());
     });
 }
@@ -106,8 +100,8 @@ fn where_one_program_is_missing_all_are_verified_anew() {
 fn no_table_is_taken_without_a_look_at_it() {
     on_a_node(|node| {
         drop(node.host());
-        for pin in below(pins(node, "maps")) {
-            let aside = pins(node, "aside");
+        for pin in below(node.pins("maps")) {
+            let aside = node.pins("aside");
             std::fs::rename(&pin, &aside).unwrap();
             run(&format!(
                 "bpftool map create {} type hash key 3 value 5 entries 7 name other",

@@ -447,9 +447,7 @@ fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
         let second = Host::open(&options).err();
         assert!(matches!(second, Some(OpenError::Locked(_))), "{second:?}");
         drop(host);
-        let pin = node
-            .bpffs()
-            .join(format!("v{}/maps/LOCALS", abi::ABI_VERSION));
+        let pin = node.pins("maps/LOCALS");
         std::fs::remove_file(&pin).unwrap();
         run(&format!(
             "bpftool map create {} type hash key 16 value 4 entries 7 name LOCALS",

@@ -69,6 +69,12 @@ impl Node {
         self.path().join("bpf")
     }
 
+    /// The pin of this name, or the directory of pins.
+    pub(crate) fn pins(&self, name: &str) -> PathBuf {
+        let version = format!("v{}", abi::ABI_VERSION);
+        self.bpffs().join(version).join(name)
+    }
+
     /// Opens the kernel of this node.
     pub(crate) fn host(&self) -> Host {
         self.host_below(None)
