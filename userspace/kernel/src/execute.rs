@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::IfName;
 use nix::errno::Errno;
-use planner::{GuardStep, Hook, SocketHook, Step};
+use planner::{EntryKey, GuardStep, Hook, LinkRef, SocketHook, Step};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
@@ -59,14 +59,22 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::PutEntry { key, entry, .. } => entries::put(&mut host.tables, key, entry)
             .inspect(|()| crash::point())
             .attempt(|| format!("write the table entry {key:?}")),
-        Step::RemoveEntry { key, .. } => entries::remove(&mut host.tables, key)
-            .inspect(|()| crash::point())
-            .attempt(|| format!("remove the table entry {key:?}")),
+        Step::RemoveEntry { key, .. } => remove_entry(host, key),
         Step::Sweep => host
             .programs
             .sweep()
             .attempt(|| "sweep the flow table".to_owned()),
     }
+}
+
+/// Removes an entry; with that of an uplink that is gone its pins, which nobody else could tell from those of uplinks.
+fn remove_entry(host: &mut Host, key: &EntryKey) -> Result<(), Failed> {
+    let call = || format!("remove the table entry {key:?}");
+    if let EntryKey::Uplink(LinkRef::Gone(index)) = key {
+        host.programs.detach_all(*index).attempt(call)?;
+    }
+    let removed = entries::remove(&mut host.tables, key);
+    removed.inspect(|()| crash::point()).attempt(call)
 }
 
 /// Attaches a pod's hooks as filters, and an uplink's as TCX links or, where the kernel has none, as filters.

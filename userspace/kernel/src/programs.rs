@@ -166,7 +166,7 @@ impl Programs {
         for entry in std::fs::read_dir(&self.links)? {
             let entry = entry?;
             if index_of(&entry.file_name()) == Some(index) {
-                std::fs::remove_file(entry.path())?;
+                pinned::remove(&entry.path())?;
             }
         }
         Ok(())

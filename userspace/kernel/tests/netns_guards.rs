@@ -8,7 +8,7 @@ use aya::Ebpf;
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use kernel::{Host, Kernel as _};
-use planner::{GuardStep, Posted, Step};
+use planner::{Entry, EntryKey, GuardStep, LinkRef, Posted, Step};
 use support::*;
 
 fn post() -> Step {
@@ -31,13 +31,17 @@ fn posted(host: &mut Host) -> Option<Posted> {
 
 const CURRENT: Option<Posted> = Some(Posted { is_current: true });
 
-/// What pins of guards there are.
-fn pins(node: &Node) -> usize {
+/// What is pinned to links.
+fn pins(node: &Node) -> Vec<String> {
     let pins = std::fs::read_dir(node.pins("links")).unwrap();
-    let names = pins.map(|pin| pin.unwrap().file_name());
-    names
-        .filter(|name| name.to_string_lossy().contains("guard"))
-        .count()
+    let names = pins.map(|pin| pin.unwrap().file_name().into_string().unwrap());
+    names.collect()
+}
+
+/// The pins of guards.
+fn guards(node: &Node) -> usize {
+    let is_guard = |name: &String| name.contains("guard");
+    pins(node).into_iter().filter(is_guard).count()
 }
 
 #[test]
@@ -52,7 +56,7 @@ fn a_guard_is_posted_and_withdrawn_as_often_as_one_likes() {
             execute(&mut host, &[withdraw(), withdraw()]);
             assert_eq!(posted(&mut host), None);
         }
-        assert_eq!(pins(node), 0);
+        assert_eq!(guards(node), 0);
     });
 }
 
@@ -66,7 +70,7 @@ fn the_next_agent_relieves_the_guard_of_the_last() {
         assert_eq!(posted(&mut next), Some(Posted { is_current }));
         execute(&mut next, &[post()]);
         assert_eq!(posted(&mut next), CURRENT);
-        assert_eq!(pins(node), 1);
+        assert_eq!(guards(node), 1);
     });
 }
 
@@ -83,7 +87,42 @@ fn a_link_with_the_index_of_one_that_is_gone_gets_a_guard_of_its_own() {
         }
         drop(host);
         drop(node.host());
-        assert_eq!(pins(node), 0, "a pin of a link that is gone");
+        assert_eq!(guards(node), 0, "a pin of a link that is gone");
+    });
+}
+
+#[test]
+fn the_pins_of_an_uplink_that_is_gone_go_with_its_entry() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        add_uplink();
+        let attach = Step::Attach {
+            link: link("up0"),
+            hooks: uplink_hooks(),
+        };
+        let entry = Entry::Uplink {
+            ethernet: true,
+            mtu: 1500,
+            sources: Vec::new(),
+            open: true,
+        };
+        let put = |name: LinkRef| Step::PutEntry {
+            key: EntryKey::Uplink(name),
+            entry: entry.clone(),
+            previous: None,
+        };
+        execute(
+            &mut host,
+            &[attach, post(), put(LinkRef::Name(link("up0")))],
+        );
+        assert!(guards(node) == 1, "{:?}", pins(node));
+        run("ip link del up0");
+        let mut entries = observe(&mut host).entries.into_iter();
+        let (key, previous) = entries
+            .find(|(key, _)| matches!(key, EntryKey::Uplink(LinkRef::Gone(_))))
+            .unwrap();
+        execute(&mut host, &[Step::RemoveEntry { key, previous }]);
+        assert_eq!(pins(node), Vec::<String>::new());
     });
 }
 
