@@ -55,18 +55,27 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// By TCP and by UDP.
-    pub const fn both(host: u16, container: u16) -> [Self; 2] {
-        let tcp = Self {
+    /// By TCP.
+    pub const fn tcp(host: u16, container: u16) -> Self {
+        Self {
             host,
             container,
             protocol: "tcp",
-        };
-        let udp = Self {
+        }
+    }
+
+    /// By UDP.
+    pub const fn udp(host: u16, container: u16) -> Self {
+        Self {
+            host,
+            container,
             protocol: "udp",
-            ..tcp
-        };
-        [tcp, udp]
+        }
+    }
+
+    /// By TCP and by UDP.
+    pub const fn both(host: u16, container: u16) -> [Self; 2] {
+        [Self::tcp(host, container), Self::udp(host, container)]
     }
 }
 

@@ -57,11 +57,7 @@ fn isolated_pods_reach_the_gateway_and_published_ports_but_not_each_other() -> R
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let open = network("walls", "walls0", "10.60.0.0/24");
     let config = open.clone().with("portIsolation", json!(true));
-    let port = [Mapping {
-        host: 8060,
-        container: 80,
-        protocol: "tcp",
-    }];
+    let port = [Mapping::tcp(8060, 80)];
     let one = attached(&sandbox, "one", &config.clone().publish(&port))?;
     let two = attached(&sandbox, "two", &config)?;
     assert!(!reaches(&two, first(&one)?)?, "two isolated pods");

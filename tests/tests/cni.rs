@@ -161,11 +161,7 @@ fn check_notices_an_address_that_was_taken_away() -> Result<()> {
 #[test]
 fn del_may_come_again_and_late() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
-    let mapping = Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    };
+    let mapping = Mapping::tcp(8080, 80);
     let publish = || Config::new("1.1.0").publish(&[mapping]);
     let before = Residue::of(&sandbox.node, &[])?;
     let assert_clean = |how: &str| -> Result<()> {
@@ -270,11 +266,7 @@ fn gc_leaves_a_living_pod_alone_that_the_runtime_has_forgotten() -> Result<()> {
 #[test]
 fn a_del_while_the_agent_is_down_is_done_before_its_next_add() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
-    let mapping = Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    };
+    let mapping = Mapping::tcp(8080, 80);
     let publish = || Config::new("1.1.0").publish(&[mapping]);
     let before = Residue::of(&sandbox.node, &[])?;
     let (mut gone, mut next) = (sandbox.pod("gone")?, sandbox.pod("next")?);

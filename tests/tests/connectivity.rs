@@ -8,18 +8,7 @@ use e2e::{
     ping_source, tcp_ask, tcp_source, udp_ask, udp_source, until,
 };
 
-const HOSTPORTS: [Mapping; 2] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 5353,
-        container: 53,
-        protocol: "udp",
-    },
-];
+const HOSTPORTS: [Mapping; 2] = [Mapping::tcp(8080, 80), Mapping::udp(5353, 53)];
 
 /// `count` pods on the default network.
 fn pods<const COUNT: usize>(sandbox: &Sandbox) -> Result<[Pod; COUNT]> {

@@ -84,11 +84,7 @@ fn pods_come_and_go_on_a_node_without_a_network_and_nobody_is_asked() -> Result<
     assert_eq!(sandbox.node.call("ip route show default")?, "");
     let agent = Agent::start(&sandbox.node, &[])?;
     let mut pod = sandbox.pod("pod")?;
-    let port = Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    };
+    let port = Mapping::tcp(8080, 80);
     pod.add_with(Config::new("1.1.0").publish(&[port]))?;
     assert_eq!(peers(&sandbox, &agent)?, [""; 0]);
     let held = sandbox.node.call("cat /proc/net/tcp")?;

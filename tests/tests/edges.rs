@@ -10,18 +10,7 @@ use e2e::{
     until,
 };
 
-const HOSTPORTS: [Mapping; 2] = [
-    Mapping {
-        host: 5353,
-        container: 53,
-        protocol: "udp",
-    },
-    Mapping {
-        host: 5201,
-        container: 5201,
-        protocol: "tcp",
-    },
-];
+const HOSTPORTS: [Mapping; 2] = [Mapping::udp(5353, 53), Mapping::tcp(5201, 5201)];
 
 fn published(sandbox: &Sandbox, name: &str) -> Result<Pod> {
     let mut pod = sandbox.pod(name)?;

@@ -85,11 +85,7 @@ fn strangers_survive_everything_that_we_do() -> Result<()> {
     let mut agent = e2e::Agent::start(&sandbox.node, &[])?;
     assert_untouched("after the start")?;
     let mut pod = sandbox.pod("pod")?;
-    pod.add_with(Config::new("1.1.0").publish(&[Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    }]))?;
+    pod.add_with(Config::new("1.1.0").publish(&[Mapping::tcp(8080, 80)]))?;
     assert_untouched("after ADD")?;
     agent.kill()?;
     agent.restart()?;

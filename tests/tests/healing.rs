@@ -246,11 +246,7 @@ fn table_entries_that_somebody_deletes_are_written_again() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     let mut pod = sandbox.pod("pod")?;
-    let port = [Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    }];
+    let port = [Mapping::tcp(8080, 80)];
     pod.add_with(Config::new("1.1.0").publish(&port))?;
     let before: Vec<_> = TABLES
         .iter()

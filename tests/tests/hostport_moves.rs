@@ -10,18 +10,7 @@ use e2e::{
     addresses, patient, tcp_source, until,
 };
 
-const PORTS: [Mapping; 2] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "udp",
-    },
-];
+const PORTS: [Mapping; 2] = Mapping::both(8080, 80);
 
 /// A node with two pods that may have the port, one after the other.
 struct Stage {

@@ -14,18 +14,7 @@ const NODE_BEHIND: [&str; 2] = ["198.51.100.1", "2001:db8:7::1"];
 
 /// The port that everybody has.
 const PORT: u16 = 443;
-const HOSTPORTS: [Mapping; 2] = [
-    Mapping {
-        host: PORT,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: PORT,
-        container: 80,
-        protocol: "udp",
-    },
-];
+const HOSTPORTS: [Mapping; 2] = Mapping::both(PORT, 80);
 
 /// A pod has the node's port 443 and serves nothing yet, so that whoever is led there by mistake is refused. Behind the
 /// service's port 443 is another pod; world and the machine behind the node serve their own.

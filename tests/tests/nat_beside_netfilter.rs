@@ -9,18 +9,7 @@ use e2e::{
     tcp_source, udp_source,
 };
 
-const HOSTPORTS: [Mapping; 2] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "udp",
-    },
-];
+const HOSTPORTS: [Mapping; 2] = Mapping::both(8080, 80);
 
 /// A service's address, which no machine has.
 const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:96::10"];

@@ -31,11 +31,7 @@ impl Path {
     fn through_us() -> Result<Self> {
         let (sandbox, agent) = Sandbox::with_agent()?;
         let mut pod = sandbox.pod("pod")?;
-        let published = ["tcp", "udp"].map(|protocol| Mapping {
-            host: PUBLISHED,
-            container: 80,
-            protocol,
-        });
+        let published = Mapping::both(PUBLISHED, 80);
         pod.add_with(Config::new("1.1.0").publish(&published))?;
         let path = Self {
             addresses: [pod.addresses[0], pod.addresses[1]],

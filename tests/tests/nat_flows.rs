@@ -8,11 +8,7 @@ use e2e::{
 };
 use serde_json::Value;
 
-const HOSTPORT: Mapping = Mapping {
-    host: 8080,
-    container: 80,
-    protocol: "tcp",
-};
+const HOSTPORT: Mapping = Mapping::tcp(8080, 80);
 
 fn pod(sandbox: &Sandbox, name: &str, config: Config) -> Result<Pod> {
     let mut pod = sandbox.pod(name)?;

@@ -11,11 +11,7 @@ use verdict::simulator::frame::{Body, Frame};
 /// Bytes of the first of two pieces.
 const CUT: usize = 1448;
 
-const HOSTPORT: Mapping = Mapping {
-    host: 5353,
-    container: 53,
-    protocol: "udp",
-};
+const HOSTPORT: Mapping = Mapping::udp(5353, 53);
 
 fn pod(sandbox: &Sandbox, name: &str, config: Config) -> Result<Pod> {
     let mut pod = sandbox.pod(name)?;

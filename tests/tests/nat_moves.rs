@@ -1,13 +1,11 @@
 //! The node's addresses and routes change while pods talk.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use e2e::{
-    Echo, Machine, NODE, Pod, Sandbox, Sniffer, UPLINK, WORLD, udp_source, until, until_within,
+    Chatter, Echo, Machine, NODE, Pod, Sandbox, Sniffer, UPLINK, WORLD, udp_source, until_within,
 };
 use serde_json::Value;
 
@@ -25,33 +23,6 @@ fn attached(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
-/// Traffic without a pause: datagrams of one old flow and of ever new ones to each server, until told to stop. Counts
-/// in `sent`. Must run on the pod.
-fn chatter(servers: &[SocketAddr], stop: &AtomicBool, sent: &AtomicU64) -> Result<()> {
-    let open = |server: &SocketAddr| {
-        let any = if server.is_ipv4() {
-            "0.0.0.0:0"
-        } else {
-            "[::]:0"
-        };
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(server)?;
-        anyhow::Ok(socket)
-    };
-    let old = servers.iter().map(open).collect::<Result<Vec<_>>>()?;
-    while !stop.load(Ordering::Relaxed) {
-        for (server, old) in servers.iter().zip(&old) {
-            // While routes are moving, sending may fail; what leaves the node is what counts.
-            let _ = old.send(b"old");
-            let _ = open(server)?.send(b"new");
-            sent.fetch_add(2, Ordering::Relaxed);
-        }
-        // Enough to hit any moment, and not so much that the node has no time for anything else.
-        thread::yield_now();
-    }
-    Ok(())
-}
-
 /// Runs `change` in the middle of chatter to `servers`. Nothing may ever reach the world with a pod's address.
 fn under_chatter(
     sandbox: &Sandbox,
@@ -60,21 +31,11 @@ fn under_chatter(
     change: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let sniffer = Sniffer::for_pods(&sandbox.world, "any")?;
-    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    let goes_on = |than: u64| {
-        until("the pod chatters", || {
-            Ok((sent.load(Ordering::Relaxed) > than + 100).then_some(()))
-        })
-    };
-    thread::scope(|scope| -> Result<()> {
-        let chatter = scope.spawn(|| pod.machine.run(|| chatter(servers, &stop, &sent)));
-        let changed = goes_on(0)
-            .and_then(|()| change())
-            .and_then(|()| goes_on(sent.load(Ordering::Relaxed)));
-        stop.store(true, Ordering::Relaxed);
-        chatter.join().ok().context("the chatter panicked")??;
-        changed
-    })?;
+    let chatter = Chatter::start(&pod.machine, servers);
+    chatter.goes_on(100)?;
+    change()?;
+    chatter.goes_on(100)?;
+    chatter.end()?;
     assert_eq!(sniffer.end()?, Vec::<String>::new());
     Ok(())
 }

@@ -13,18 +13,7 @@ use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrIn6, recvmsg, setsockopt, sockopt,
 };
 
-const HOSTPORTS: [Mapping; 2] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 5353,
-        container: 53,
-        protocol: "udp",
-    },
-];
+const HOSTPORTS: [Mapping; 2] = [Mapping::tcp(8080, 80), Mapping::udp(5353, 53)];
 
 fn published(sandbox: &Sandbox) -> Result<Pod> {
     let mut pod = sandbox.pod("pod")?;

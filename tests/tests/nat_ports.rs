@@ -15,18 +15,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use verdict::simulator::frame::{Body, Frame};
 
-const HOSTPORTS: [Mapping; 2] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "udp",
-    },
-];
+const HOSTPORTS: [Mapping; 2] = Mapping::both(8080, 80);
 
 fn pods<const COUNT: usize>(sandbox: &Sandbox) -> Result<[Pod; COUNT]> {
     let pods = (0..COUNT).map(|number| {

@@ -17,11 +17,7 @@ const GRE: u8 = 47;
 /// For experiments (RFC 3692).
 const EXPERIMENT: u8 = 253;
 
-const HOSTPORT: Mapping = Mapping {
-    host: 5201,
-    container: 5202,
-    protocol: "tcp",
-};
+const HOSTPORT: Mapping = Mapping::tcp(5201, 5202);
 
 fn pod(sandbox: &Sandbox, name: &str) -> Result<Pod> {
     let mut pod = sandbox.pod(name)?;

@@ -13,21 +13,9 @@ use e2e::{
 use serde_json::Value;
 
 const HOSTPORTS: [Mapping; 3] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "udp",
-    },
-    Mapping {
-        host: 5201,
-        container: 5201,
-        protocol: "tcp",
-    },
+    Mapping::tcp(8080, 80),
+    Mapping::udp(8080, 80),
+    Mapping::tcp(5201, 5201),
 ];
 
 /// A pod with servers on both sides of it.

@@ -1,32 +1,19 @@
 //! Uplinks of every kind, and such as come and go: tunnels without Ethernet, links made and routed in one go.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::residue::await_no_residue;
 use e2e::{
-    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, Sends, Sniffer, Stream, Tunnel,
-    ping, tcp_source, udp_source, until, until_within,
+    Agent, Chatter, Config, Echo, Machine, Mapping, NODE, Pod, Residue, Sandbox, Sends, Sniffer,
+    Stream, Tunnel, ping, tcp_source, udp_source, until_within,
 };
 
 const HOSTPORTS: [Mapping; 3] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "udp",
-    },
-    Mapping {
-        host: 5201,
-        container: 5201,
-        protocol: "tcp",
-    },
+    Mapping::tcp(8080, 80),
+    Mapping::udp(8080, 80),
+    Mapping::tcp(5201, 5201),
 ];
 
 /// The node's addresses on its second uplink, and the world's.
@@ -108,31 +95,6 @@ fn a_tunnel_without_ethernet_is_an_uplink_like_any_other() -> Result<()> {
     Ok(())
 }
 
-/// Datagrams of one old flow and of ever new ones to each server, until told to stop. Must run on the pod.
-fn chatter(servers: &[SocketAddr], stop: &AtomicBool, sent: &AtomicU64) -> Result<()> {
-    let open = |server: &SocketAddr| {
-        let any = if server.is_ipv4() {
-            "0.0.0.0:0"
-        } else {
-            "[::]:0"
-        };
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(server)?;
-        anyhow::Ok(socket)
-    };
-    let old = servers.iter().map(open).collect::<Result<Vec<_>>>()?;
-    while !stop.load(Ordering::Relaxed) {
-        for (server, old) in servers.iter().zip(&old) {
-            // While routes are moving, sending may fail; what leaves the node is what counts.
-            let _ = old.send(b"old");
-            let _ = open(server)?.send(b"new");
-            sent.fetch_add(2, Ordering::Relaxed);
-        }
-        thread::yield_now();
-    }
-    Ok(())
-}
-
 /// What an administrator's script does in one go: a link, its addresses, and routes by it.
 fn batch(sandbox: &Sandbox) -> Result<String> {
     let mut lines = vec![
@@ -184,31 +146,24 @@ fn uplinks_that_are_made_and_routed_in_one_go_are_closed_to_pods_until_they_tran
     for (server, node) in servers.into_iter().zip(NODE) {
         becomes(&pod, server, node)?;
     }
+    let before = Residue::of(&sandbox.node, &[])?;
     let make = batch(&sandbox)?;
     let sniffer = Sniffer::for_pods(&sandbox.world, "any")?;
-    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let chatter = Chatter::start(&pod.machine, &servers);
     let mut gaps = Vec::new();
-    thread::scope(|scope| -> Result<()> {
-        let chatter = scope.spawn(|| pod.machine.run(|| chatter(&servers, &stop, &sent)));
-        let mut round = || -> Result<()> {
-            let before = sent.load(Ordering::Relaxed);
-            until("the pod chatters", || {
-                Ok((sent.load(Ordering::Relaxed) > before + 50).then_some(()))
-            })?;
-            sandbox.node.call(&make)?;
-            let since = Instant::now();
-            for (server, own) in servers.into_iter().zip(parsed(SECOND)?) {
-                becomes(&pod, server, own)?;
-            }
-            gaps.push(since.elapsed());
-            sandbox.node.call("ip link delete up1").map(drop)
-        };
-        let rounds =
-            (0..ROUNDS).try_for_each(|number| round().with_context(|| format!("round {number}")));
-        stop.store(true, Ordering::Relaxed);
-        chatter.join().ok().context("the chatter panicked")??;
-        rounds
-    })?;
+    let mut round = || -> Result<()> {
+        chatter.goes_on(50)?;
+        sandbox.node.call(&make)?;
+        let since = Instant::now();
+        for (server, own) in servers.into_iter().zip(parsed(SECOND)?) {
+            becomes(&pod, server, own)?;
+        }
+        gaps.push(since.elapsed());
+        sandbox.node.call("ip link delete up1").map(drop)
+    };
+    (0..ROUNDS).try_for_each(|number| round().with_context(|| format!("round {number}")))?;
+    chatter.end()?;
+    await_no_residue(&before, &sandbox.node)?;
     gaps.sort();
     println!(
         "translated after {:?}, at worst {:?}",

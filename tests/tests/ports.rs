@@ -10,18 +10,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-const BOTH: [Mapping; 2] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "udp",
-    },
-];
+const BOTH: [Mapping; 2] = Mapping::both(8080, 80);
 
 fn server(sandbox: &Sandbox, name: &str) -> Result<(Pod, Echo)> {
     let mut pod = sandbox.pod(name)?;

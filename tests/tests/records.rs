@@ -12,11 +12,7 @@ const STATE: &str = "/run/viaduct";
 const RECORDS: &str = "/run/viaduct/records.redb";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-const PORTS: [Mapping; 1] = [Mapping {
-    host: 8080,
-    container: 80,
-    protocol: "tcp",
-}];
+const PORTS: [Mapping; 1] = [Mapping::tcp(8080, 80)];
 
 fn read(node: &Machine, path: &str) -> Result<Vec<u8>> {
     let read = node.mounts().run(|| std::fs::read(path));

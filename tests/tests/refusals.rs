@@ -165,11 +165,7 @@ fn bad_configs(add: &Call) -> Vec<Refusal> {
 fn bad_wishes(add: &Call) -> Vec<Refusal> {
     let config = |config: Config| add.clone().stdin(&config.0.to_string());
     let with = |key, value| config(Config::new("1.1.0").with(key, value));
-    let no_port = Config::new("1.1.0").publish(&[Mapping {
-        host: 8080,
-        container: 0,
-        protocol: "tcp",
-    }]);
+    let no_port = Config::new("1.1.0").publish(&[Mapping::tcp(8080, 0)]);
     vec![
         refused(
             "host bits in a subnet",
@@ -257,11 +253,7 @@ fn an_interface_that_is_there_already_is_not_touched() -> Result<()> {
 #[test]
 fn a_port_that_is_taken_is_refused_by_number() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
-    let publish = Config::new("1.1.0").publish(&[Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    }]);
+    let publish = Config::new("1.1.0").publish(&[Mapping::tcp(8080, 80)]);
     let mut owner = sandbox.pod("owner")?;
     owner.add_with(publish.clone())?;
     let late = sandbox.pod("late")?;

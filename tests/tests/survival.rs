@@ -18,21 +18,9 @@ const RESTARTS: usize = 50;
 const UPGRADES: usize = 10;
 
 const HOSTPORTS: [Mapping; 3] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "udp",
-    },
-    Mapping {
-        host: 5353,
-        container: 53,
-        protocol: "udp",
-    },
+    Mapping::tcp(8080, 80),
+    Mapping::udp(8080, 80),
+    Mapping::udp(5353, 53),
 ];
 
 /// Between two of them. A closed connection is remembered for two minutes, and a pod may have 16,384 flows.

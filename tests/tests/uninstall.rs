@@ -4,11 +4,7 @@ use anyhow::{Result, ensure};
 use e2e::residue::{assert_no_residue, make_qdisc};
 use e2e::{Agent, Config, Machine, Mapping, Residue, Sandbox, UPLINK, until};
 
-const PORTS: [Mapping; 1] = [Mapping {
-    host: 8080,
-    container: 80,
-    protocol: "tcp",
-}];
+const PORTS: [Mapping; 1] = [Mapping::tcp(8080, 80)];
 
 /// Every sysctl of the network that can be read, with its value.
 fn sysctls(node: &Machine) -> Result<Vec<String>> {

@@ -14,23 +14,8 @@ use serde_json::{Value, json};
 use crate::table::Table;
 
 /// The bystander's port, and those of the pod that is tried.
-const UNTOUCHED: [Mapping; 1] = [Mapping {
-    host: 5353,
-    container: 53,
-    protocol: "udp",
-}];
-const TRIED: [Mapping; 2] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 8081,
-        container: 81,
-        protocol: "udp",
-    },
-];
+const UNTOUCHED: [Mapping; 1] = [Mapping::udp(5353, 53)];
+const TRIED: [Mapping; 2] = [Mapping::tcp(8080, 80), Mapping::udp(8081, 81)];
 
 /// A node with a pod that nobody touches, and one that is tried.
 struct Scene {

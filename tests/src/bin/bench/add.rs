@@ -216,11 +216,7 @@ impl Guest {
 }
 
 fn mapping(number: usize) -> Mapping {
-    Mapping {
-        host: 8000 + u16::try_from(number).unwrap_or_default(),
-        container: 80,
-        protocol: "tcp",
-    }
+    Mapping::tcp(8000 + u16::try_from(number).unwrap_or_default(), 80)
 }
 
 fn milliseconds(times: &[Duration], part: f64) -> f64 {

@@ -13,21 +13,9 @@ pub(crate) const ECHO: u16 = 7000;
 
 /// What the third pod publishes.
 pub(crate) const PUBLISHED: [Mapping; 3] = [
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-    Mapping {
-        host: 5353,
-        container: 53,
-        protocol: "udp",
-    },
-    Mapping {
-        host: 5201,
-        container: 5201,
-        protocol: "tcp",
-    },
+    Mapping::tcp(8080, 80),
+    Mapping::udp(5353, 53),
+    Mapping::tcp(5201, 5201),
 ];
 
 /// Everybody and everything on stage. Fields are dropped in this order.

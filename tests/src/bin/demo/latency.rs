@@ -16,11 +16,7 @@ pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
     let mut pods = Vec::new();
     for number in 0..PODS {
         let mut pod = cast.sandbox.pod(&format!("extra-{number}"))?;
-        let port = Mapping {
-            host: 20_000 + number,
-            container: 80,
-            protocol: "tcp",
-        };
+        let port = Mapping::tcp(20_000 + number, 80);
         adds.push(pod.add_with(Config::new("1.1.0").publish(&[port]))?.took);
         pods.push(pod);
     }

@@ -13,18 +13,7 @@ use e2e::{
 use serde_json::json;
 
 /// What the bystander publishes.
-pub(crate) const PORTS: [Mapping; 2] = [
-    Mapping {
-        host: 5353,
-        container: 53,
-        protocol: "udp",
-    },
-    Mapping {
-        host: 8080,
-        container: 80,
-        protocol: "tcp",
-    },
-];
+pub(crate) const PORTS: [Mapping; 2] = [Mapping::udp(5353, 53), Mapping::tcp(8080, 80)];
 
 /// Bits per second of the bulk flow: enough to be always there, little enough to leave the CPUs to everything else.
 const BULK: u64 = 50_000_000;

@@ -25,11 +25,7 @@ const TOOLS: [&str; 6] = [
 ];
 
 /// What the first pod publishes, so that all chains are there.
-const FIRST: Mapping = Mapping {
-    host: 7999,
-    container: 80,
-    protocol: "tcp",
-};
+const FIRST: Mapping = Mapping::tcp(7999, 80);
 
 /// Which tables the rules go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
