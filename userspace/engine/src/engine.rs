@@ -15,7 +15,7 @@ use planner::{
 use store::{Store, StoreError};
 
 use crate::node::{Node, Surveyor};
-use crate::transaction::{Done, carry_out, failures};
+use crate::transaction::Done;
 use crate::{EngineError, Report, choices, network, slot};
 
 /// What the engine is told at its start.
@@ -283,46 +283,6 @@ impl<K: Kernel> Engine<K> {
                 self.store.remove_network(&key.network)
             }
         }
-    }
-
-    /// Removes an attachment, whatever is left of it. One that is unknown is removed already (BEHAVIOURS S10).
-    pub fn del(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
-        let _del = crash::verb("del");
-        let Some(record) = self.store.get(key).cloned() else {
-            return Ok(());
-        };
-        if record.state != State::Removing {
-            let state = State::Removing;
-            self.store.put(&Record {
-                state,
-                ..record.clone()
-            })?;
-        }
-        let observed = self.observe(&record.attachment)?;
-        let plan = planner::plan_detach(&record.attachment, &observed);
-        self.finish_removal(&record.attachment, &plan)?;
-        self.forget_settings(key)?;
-        self.release_networks()?;
-        tracing::info!(%key, link = %record.attachment.host_link(), "detached");
-        Ok(())
-    }
-
-    /// Executes what removes an attachment; the record goes when nothing is left.
-    pub(crate) fn finish_removal(
-        &mut self,
-        attachment: &Attachment,
-        plan: &Plan,
-    ) -> Result<(), EngineError> {
-        let failures = failures(carry_out(&mut self.kernel, plan));
-        if !failures.is_empty() {
-            return Err(EngineError::Incomplete {
-                key: attachment.key.clone(),
-                failures,
-            });
-        }
-        self.reserve_ports(Some(&attachment.key))?;
-        self.store.remove(&attachment.key)?;
-        Ok(())
     }
 
     /// Compares an attachment with what was decided, and returns the decision (BEHAVIOURS S11).

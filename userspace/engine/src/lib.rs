@@ -21,6 +21,7 @@ mod node;
 mod operations;
 mod ports;
 mod reconcile;
+mod removal;
 mod slot;
 mod status;
 mod transaction;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernel::Kernel;
-use model::{AttachmentKey, Network, Record, State};
+use model::{AttachmentKey, Network};
 use planner::{Difference, Finding, Observed, Plan, Reason, Repair, Resize};
 
 use crate::error::{MANY, chain, words};
@@ -217,17 +217,10 @@ impl<K: Kernel> Engine<K> {
     }
 
     fn release(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), EngineError> {
-        let Some(record) = self.store.get(key).cloned() else {
+        let Some(attachment) = self.begin_removal(key)? else {
             return Ok(());
         };
-        if record.state != State::Removing {
-            let state = State::Removing;
-            self.store.put(&Record {
-                state,
-                ..record.clone()
-            })?;
-        }
-        self.finish_removal(&record.attachment, plan)
+        self.finish_removal(&attachment, plan)
     }
 }
 
