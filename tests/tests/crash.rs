@@ -2,7 +2,7 @@
 //!
 //! One pod is never touched: what it sends and what is sent to its port is counted over the whole matrix. By default a
 //! step with many effects is interrupted behind its first and behind its last one; with `VIADUCT_CRASH_POINTS=all`
-//! behind each.
+//! behind each, with `first` behind the first alone.
 
 #[path = "crash/install.rs"]
 mod install;

@@ -13,11 +13,9 @@ fn number(point: &str) -> (&str, u32) {
     (name, number.parse().unwrap_or(1))
 }
 
-/// Of the effects of one step, the first and the last; all of them where that is asked for.
+/// Of the effects of one step, the first and the last; all of them, or the first alone, where that is asked for.
 pub(crate) fn chosen(points: Vec<String>) -> Vec<String> {
-    if std::env::var("VIADUCT_CRASH_POINTS").is_ok_and(|which| which == "all") {
-        return points;
-    }
+    let wanted = std::env::var("VIADUCT_CRASH_POINTS").unwrap_or_default();
     let mut last = BTreeMap::new();
     for point in &points {
         let (name, number) = number(point);
@@ -25,7 +23,11 @@ pub(crate) fn chosen(points: Vec<String>) -> Vec<String> {
     }
     let points = points.into_iter().filter(|point| {
         let (name, number) = number(point);
-        number == 1 || last.get(name) == Some(&number)
+        match wanted.as_str() {
+            "all" => true,
+            "first" => number == 1,
+            _ => number == 1 || last.get(name) == Some(&number),
+        }
     });
     points.collect()
 }

@@ -214,11 +214,8 @@ fn seconds(result: &str) -> u64 {
 
 /// Runs every binary, whatever came of those before it.
 fn script(stage: &Stage, plan: &[Planned<'_>], args: &Args, accelerator: Accelerator) -> String {
-    let (variables, patience) = (stage.variables(), accelerator.patience());
-    let threads = accelerator.threads();
-    let mut script = format!(
-        "{variables} VIADUCT_TEST_PATIENCE={patience} RUST_TEST_THREADS={threads}\nresult=0\n"
-    );
+    let (variables, told) = (stage.variables(), accelerator.variables());
+    let mut script = format!("{variables} {told}\nresult=0\n");
     let _ = writeln!(script, "modprobe -a br_netfilter 2>/dev/null || :");
     for (test, left) in plan {
         let mut words = args.filter.clone();
