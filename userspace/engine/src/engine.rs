@@ -1,4 +1,4 @@
-//! The engine: one attachment at a time, from a wish to a verified fact and back.
+//! The engine: one attachment at a time, from a wish to a verified fact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -67,7 +67,8 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     }
 }
 
-/// Removes an entry; with that of an uplink that is gone its pins, which nobody else could tell from those of uplinks.
+/// Removes an entry; where it is of an uplink that is gone, its pins as well, since a link without a name has no other
+/// step.
 fn remove_entry(host: &mut Host, key: &EntryKey) -> Result<(), Failed> {
     let call = || format!("remove the table entry {key:?}");
     if let EntryKey::Uplink(LinkRef::Gone(index)) = key {

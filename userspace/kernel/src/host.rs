@@ -122,7 +122,8 @@ impl Kernel for Host {
     }
 }
 
-/// Removes the pins of uplinks that are gone. One that cannot be removed does no harm: attaching replaces it.
+/// Removes the pins of uplinks that are gone, of those as well that an agent was killed before it gave an entry. One that
+/// cannot be removed does no harm: attaching replaces it.
 fn forget_gone_links(netlink: &mut Netlink, programs: &Programs) {
     let forgotten = || {
         let all = links::all(netlink)?;

@@ -106,16 +106,13 @@ fn the_pins_of_an_uplink_that_is_gone_go_with_its_entry() {
             sources: Vec::new(),
             open: true,
         };
-        let put = |name: LinkRef| Step::PutEntry {
-            key: EntryKey::Uplink(name),
-            entry: entry.clone(),
+        let put = Step::PutEntry {
+            key: EntryKey::Uplink(LinkRef::Name(link("up0"))),
+            entry,
             previous: None,
         };
-        execute(
-            &mut host,
-            &[attach, post(), put(LinkRef::Name(link("up0")))],
-        );
-        assert!(guards(node) == 1, "{:?}", pins(node));
+        execute(&mut host, &[attach, post(), put]);
+        assert_eq!(guards(node), 1);
         run("ip link del up0");
         let mut entries = observe(&mut host).entries.into_iter();
         let (key, previous) = entries
