@@ -1,6 +1,6 @@
 //! Datagrams without a pause, which hit any moment at which a node does the wrong thing.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 
-use crate::{Machine, until};
+use crate::{Machine, udp_socket, until};
 
 /// A machine that sends datagrams of one old flow and of ever new ones to each of some servers.
 #[derive(Debug)]
@@ -45,27 +45,19 @@ impl Chatter {
 }
 
 fn send(servers: &[SocketAddr], stopped: &Receiver<()>, sent: &AtomicU64) -> Result<()> {
-    let old = servers.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let old = servers
+        .iter()
+        .map(|server| udp_socket(0, *server))
+        .collect::<std::io::Result<Vec<_>>>()?;
     while stopped.try_recv() == Err(TryRecvError::Empty) {
         for (server, old) in servers.iter().zip(&old) {
             // While routes are moving, sending may fail; what leaves the node is what counts.
             let _ = old.send(b"old");
-            let _ = open(server)?.send(b"new");
+            let _ = udp_socket(0, *server)?.send(b"new");
             sent.fetch_add(2, Ordering::Relaxed);
         }
         // Enough to hit any moment, and not so much that the node has no time for anything else.
         thread::yield_now();
     }
     Ok(())
-}
-
-fn open(server: &SocketAddr) -> Result<UdpSocket> {
-    let any = if server.is_ipv4() {
-        "0.0.0.0:0"
-    } else {
-        "[::]:0"
-    };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(server)?;
-    Ok(socket)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{Machine, until};
+use crate::{Machine, udp_socket, until};
 
 /// Between two datagrams. So few that no queue overflows, and so many that no gap of the datapath passes between two.
 const PACE: Duration = Duration::from_millis(4);
@@ -36,9 +36,7 @@ impl Drip {
     ) -> Result<Self> {
         let inbox = into.run(|| UdpSocket::bind(at))?;
         inbox.set_read_timeout(Some(PATIENCE))?;
-        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let outbox = from.run(|| UdpSocket::bind(any))?;
-        outbox.connect(to)?;
+        let outbox = from.run(|| udp_socket(0, to))?;
         let stop = Arc::new(AtomicBool::new(false));
         let (sent, arrived) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let sender = {

@@ -153,16 +153,19 @@ pub fn udp_source(
     from: u16,
     server: SocketAddr,
 ) -> Result<(SocketAddr, UdpSocket)> {
-    let any = if server.is_ipv4() { "0.0.0.0" } else { "::" };
     let socket = machine
-        .run(|| -> Result<UdpSocket> {
-            let socket = UdpSocket::bind((any, from))?;
-            socket.connect(server)?;
-            Ok(socket)
-        })
+        .run(|| udp_socket(from, server))
         .with_context(|| format!("{}: no UDP socket to {server}", machine.name()))?;
     let seen = udp_ask(&socket).with_context(|| format!("{}: {server}", machine.name()))?;
     Ok((seen, socket))
+}
+
+/// A UDP socket of the machine that the calling thread is on, with the port `from` (0 for any), connected to `server`.
+pub fn udp_socket(from: u16, server: SocketAddr) -> std::io::Result<UdpSocket> {
+    let any = if server.is_ipv4() { "0.0.0.0" } else { "::" };
+    let socket = UdpSocket::bind((any, from))?;
+    socket.connect(server)?;
+    Ok(socket)
 }
 
 /// Asks again on a socket of [`udp_source`].

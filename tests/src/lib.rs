@@ -48,7 +48,7 @@ pub use conversation::{Conversation, Load};
 pub use datagrams::{delivered, filter_bridges, make_roomy, publish_service};
 pub use dial::{By, Met, dial};
 pub use drip::Drip;
-pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_is_silent, udp_source};
+pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_is_silent, udp_socket, udp_source};
 pub use far::Far;
 pub use iperf::{Iperf, Throughput, measure, measure_in};
 pub use machine::Machine;

@@ -1,13 +1,13 @@
 //! What goes wrong first where addresses are translated: fragments, refusals, small MTUs, ports that change hands.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Config, Echo, Iperf, Machine, Mapping, NODE, Pod, Sandbox, WORLD, ping, udp_ask, udp_source,
-    until,
+    Config, Echo, Iperf, Machine, Mapping, NODE, Pod, Sandbox, WORLD, ping, udp_ask, udp_socket,
+    udp_source, until,
 };
 
 const HOSTPORTS: [Mapping; 2] = [Mapping::udp(5353, 53), Mapping::tcp(5201, 5201)];
@@ -57,16 +57,7 @@ fn fragments_pass_in_both_directions() -> Result<()> {
 
 /// Sends to a port that nobody serves, and waits for the refusal.
 fn assert_refusal_arrives(client: &Machine, server: SocketAddr) -> Result<()> {
-    let any = if server.is_ipv4() {
-        "0.0.0.0:0"
-    } else {
-        "[::]:0"
-    };
-    let socket = client.run(|| -> Result<UdpSocket> {
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(server)?;
-        Ok(socket)
-    })?;
+    let socket = client.run(|| udp_socket(0, server))?;
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     until(&format!("{server} refuses {}", client.name()), || {
         // A pending refusal is also told by the next send.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use e2e::{
-    Config, Far, GATEWAYS, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream, WORLD, until,
+    Config, Far, GATEWAYS, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream, WORLD,
+    udp_socket, until,
 };
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrIn6, recvmsg, setsockopt, sockopt,
@@ -68,14 +69,12 @@ fn a_path_that_becomes_narrow_under_a_transfer_is_noticed_and_the_transfer_goes_
 
 /// A UDP socket on `machine` that hears of errors, connected to `to`.
 fn prober(machine: &Machine, to: SocketAddr) -> Result<UdpSocket> {
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = machine.run(|| UdpSocket::bind(any))?;
+    let socket = machine.run(|| udp_socket(0, to))?;
     if to.is_ipv4() {
         setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
     } else {
         setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
     }
-    socket.connect(to)?;
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
     Ok(socket)
 }

@@ -1,13 +1,13 @@
 //! Uplinks of every kind, and such as come and go: tunnels without Ethernet, links made and routed in one go.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::residue::await_no_residue;
 use e2e::{
     Agent, Chatter, Config, Echo, Machine, Mapping, NODE, Pod, Residue, Sandbox, Sends, Sniffer,
-    Stream, Tunnel, ping, tcp_source, udp_source, until_within,
+    Stream, Tunnel, ping, tcp_source, udp_socket, udp_source, until_within,
 };
 
 const HOSTPORTS: [Mapping; 3] = [
@@ -46,13 +46,7 @@ fn becomes(pod: &Pod, server: SocketAddr, expected: IpAddr) -> Result<()> {
 
 /// As whom the server sees a new flow, if it answers at once.
 fn asked(machine: &Machine, server: SocketAddr) -> Option<IpAddr> {
-    let any = if server.is_ipv4() {
-        "0.0.0.0:0"
-    } else {
-        "[::]:0"
-    };
-    let socket = machine.run(|| UdpSocket::bind(any)).ok()?;
-    socket.connect(server).ok()?;
+    let socket = machine.run(|| udp_socket(0, server)).ok()?;
     socket
         .set_read_timeout(Some(Duration::from_millis(10)))
         .ok()?;

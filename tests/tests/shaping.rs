@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, make_roomy, ping, skipped, until,
+    Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, make_roomy, ping, skipped,
+    udp_socket, until,
 };
 use serde_json::{Value, json};
 
@@ -47,10 +48,7 @@ fn hear(to: &Machine, at: SocketAddr) -> Result<UdpSocket> {
 }
 
 fn outbox(from: &Machine, to: SocketAddr) -> Result<UdpSocket> {
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let outbox = from.run(|| UdpSocket::bind(any))?;
-    outbox.connect(to)?;
-    Ok(outbox)
+    Ok(from.run(|| udp_socket(0, to))?)
 }
 
 /// Sends many datagrams at once, and tells how many arrive.
