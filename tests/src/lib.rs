@@ -53,7 +53,7 @@ pub use far::Far;
 pub use iperf::{Iperf, Throughput, measure, measure_in};
 pub use machine::Machine;
 pub use mounts::Mounts;
-pub use ping::{Rtt, ping, ping_source};
+pub use ping::{Rtt, ping, ping_from, ping_source};
 pub use plugin::{Answer, Call, CniError, Config, Mapping, Verb};
 pub use pod::{Pod, addresses};
 pub use points::Points;

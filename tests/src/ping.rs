@@ -35,6 +35,12 @@ pub fn ping(machine: &Machine, to: IpAddr, count: u32) -> Result<Rtt> {
     })
 }
 
+/// Sends one echo request from an address of `machine`, which must be answered.
+pub fn ping_from(machine: &Machine, own: IpAddr, to: IpAddr) -> Result<()> {
+    let line = format!("ping -n -q -c 1 -W 3 -I {own} {to}");
+    machine.call(&line).map(drop)
+}
+
 /// Sends one echo request from `machine` to `to`, an address of `other`, and returns whose it was to `other`.
 pub fn ping_source(machine: &Machine, other: &Machine, to: IpAddr) -> Result<IpAddr> {
     let heard = other.run(|| listen(to))?;

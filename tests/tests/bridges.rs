@@ -4,7 +4,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, ping, tcp_source};
+use e2e::{
+    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, ping, ping_from, tcp_source,
+};
 use serde_json::{Value, json};
 
 /// A network of a configuration's own.
@@ -283,6 +285,35 @@ fn static_addresses_are_given_as_they_are_written() -> Result<()> {
     ping(&second.machine, first(&pod)?, 1)?;
     pod.del()?;
     second.del()?;
+    Ok(())
+}
+
+/// BEHAVIOURS R8: one address of each range set, and the pod is itself by every one of them.
+#[test]
+fn a_pod_uses_every_address_of_a_family_that_it_was_given() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let subnets = ["10.67.0.0/24", "10.68.0.0/24", "fd67::/64", "fd68::/64"];
+    let ranges = subnets.map(|subnet| json!([{ "subnet": subnet }]));
+    let config = network("many", "many0", subnets[0])
+        .with("ipam", json!({ "type": "host-local", "ranges": ranges }))
+        .with("ipMasq", json!(true));
+    let (one, two) = (
+        attached(&sandbox, "one", &config)?,
+        attached(&sandbox, "two", &config)?,
+    );
+    assert_eq!(one.addresses.len(), subnets.len());
+    for (own, other) in one.addresses.iter().zip(&two.addresses) {
+        ping_from(&one.machine, *own, *other)?;
+        for world in WORLD {
+            if world.is_ipv4() == own.is_ipv4() {
+                ping_from(&one.machine, *own, world)?;
+            }
+        }
+    }
+    one.check()?.success()?;
+    one.machine.call("ip address add 10.68.0.77/24 dev eth0")?;
+    let stolen = ping_from(&one.machine, "10.68.0.77".parse()?, two.addresses[1]);
+    assert!(stolen.is_err(), "an address that nobody gave it");
     Ok(())
 }
 

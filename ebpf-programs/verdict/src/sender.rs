@@ -34,7 +34,7 @@ pub(crate) fn check<E: Packet + Node>(
         return Err(DropReason::SpoofedMac);
     }
     match content {
-        Content::Arp if checked => return arp(env, pod),
+        Content::Arp if checked => return arp(env, work.pod, pod),
         Content::Arp | Content::Foreign => return Ok(()),
         Content::Ip | Content::LostFragment | Content::IcmpError => {}
     }
@@ -45,15 +45,37 @@ pub(crate) fn check<E: Packet + Node>(
     }
     let own = !checked
         || if headers.version == 6 {
-            is_own_v6(env, headers, pod)
+            is_own_v6(env, headers, work.pod, pod)
         } else {
-            *source == pod.v4 || asks_for_address(headers)
+            has_v4(env, work.pod, pod, source) || asks_for_address(headers)
         };
     if own {
         Ok(())
     } else {
         Err(DropReason::SpoofedAddress)
     }
+}
+
+/// Whether an IPv4 address is the pod's: its first one, or a further one.
+#[inline(always)]
+fn has_v4(node: &impl Node, slot: u32, pod: &Pod, address: &Address) -> bool {
+    *address == pod.v4 || is_further(node, slot, pod, address)
+}
+
+/// As [`has_v4`], of what came in IPv6's clothes. None is nobody's.
+#[inline(always)]
+fn has_v6(node: &impl Node, slot: u32, pod: &Pod, address: &Address) -> bool {
+    !address.is_any()
+        && !address.is_v4()
+        && (*address == pod.v6 || is_further(node, slot, pod, address))
+}
+
+/// Whether it is one of the addresses that a pod has beside the first one of each family: few have any, so only who
+/// sends as somebody else, or seems to, is asked about.
+#[inline(always)]
+fn is_further(node: &impl Node, slot: u32, pod: &Pod, address: &Address) -> bool {
+    let owner = node.endpoint(address);
+    owner.is_some_and(|owner| owner.pod == slot && owner.generation == pod.generation)
 }
 
 /// Whether the Ethernet address at an offset is this one.
@@ -69,20 +91,20 @@ pub(crate) fn has_mac(packet: &impl Packet, at: u32, own: Mac) -> bool {
 
 /// An ARP sender is the pod, or a probe that has no address yet (RFC 5227).
 #[inline(always)]
-fn arp(packet: &impl Packet, pod: &Pod) -> Decision<()> {
-    let words = packet.words::<7>(ETHERNET).ok_or(DropReason::Malformed)?;
+fn arp<E: Packet + Node>(env: &E, slot: u32, pod: &Pod) -> Decision<()> {
+    let words = env.words::<7>(ETHERNET).ok_or(DropReason::Malformed)?;
     let [kind, _, _, _] = words[0].to_ne_bytes();
     let [hardware_len, protocol_len, _, _] = words[1].to_ne_bytes();
     if kind != 0 || hardware_len != 6 || protocol_len != 4 {
         return Err(DropReason::Malformed);
     }
-    if !has_mac(packet, ETHERNET + 8, pod.mac) {
+    if !has_mac(env, ETHERNET + 8, pod.mac) {
         return Err(DropReason::SpoofedMac);
     }
     let [a, b] = high_half(words[3]).to_ne_bytes();
     let [c, d] = low_half(words[4]).to_ne_bytes();
     let sender = Address::v4([a, b, c, d]);
-    if sender == pod.v4 || sender == Address::v4([0; 4]) {
+    if sender == Address::v4([0; 4]) || has_v4(env, slot, pod, &sender) {
         Ok(())
     } else {
         Err(DropReason::SpoofedAddress)
@@ -105,19 +127,24 @@ fn asks_for_address(headers: &Headers) -> bool {
 
 /// The pod's own address; an address of the link, which no router carries on; or none yet, for neighbour discovery.
 #[inline(always)]
-fn is_own_v6(packet: &impl Packet, headers: &Headers, pod: &Pod) -> bool {
+fn is_own_v6<E: Packet + Node>(env: &E, headers: &Headers, slot: u32, pod: &Pod) -> bool {
     let (source, destination) = (&headers.tuple.source, &headers.tuple.destination);
     let icmp = headers.tuple.protocol == protocol::ICMPV6;
-    let from_own = *source == pod.v6 && !source.is_any();
     let from_link =
         is_link_local(source) && (is_link_local(destination) || is_multicast(destination));
     let from_nobody = source.is_any() && icmp && is_multicast(destination);
-    (from_own || from_link || from_nobody) && !(icmp && is_forged_discovery(packet, headers, pod))
+    (from_link || from_nobody || has_v6(env, slot, pod, source))
+        && !(icmp && is_forged_discovery(env, headers, slot, pod))
 }
 
 /// A pod is not a router, and announces or probes no address but its own.
 #[inline(always)]
-fn is_forged_discovery(packet: &impl Packet, headers: &Headers, pod: &Pod) -> bool {
+fn is_forged_discovery<E: Packet + Node>(
+    env: &E,
+    headers: &Headers,
+    slot: u32,
+    pod: &Pod,
+) -> bool {
     let names_target = match headers.icmp_type {
         ROUTER_ADVERTISEMENT | REDIRECT => return true,
         NEIGHBOUR_ADVERTISEMENT => true,
@@ -127,9 +154,9 @@ fn is_forged_discovery(packet: &impl Packet, headers: &Headers, pod: &Pod) -> bo
     if !names_target {
         return false;
     }
-    let Some(words) = packet.words::<4>(headers.l4 + 8) else {
+    let Some(words) = env.words::<4>(headers.l4 + 8) else {
         return true;
     };
     let target = Address::from_words(words);
-    target != pod.v6 && !is_link_local(&target)
+    !has_v6(env, slot, pod, &target) && !is_link_local(&target)
 }

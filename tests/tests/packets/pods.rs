@@ -54,6 +54,39 @@ fn a_pod_sends_as_itself() -> Result<()> {
     })
 }
 
+/// BEHAVIOURS R8: a pod may have several addresses of a family.
+#[test]
+fn a_pod_sends_as_itself_by_every_address_that_it_has() -> Result<()> {
+    let further = [Address::v4([10, 88, 1, 2]), v6("fd00:88:1::2")];
+    let (nobody, link, all) = (v6("::"), v6("fe80::2"), v6("ff02::1"));
+    let about = |icmp_type| discovery(icmp_type, further[1]);
+    let frames = [
+        own(further[0], example::remote()[0], tcp()),
+        own(further[1], example::remote()[1], tcp()),
+        own(nobody, all, about(135)),
+        own(link, all, about(136)),
+    ];
+    let request = arp(example::mac(), [10, 88, 1, 2]);
+    on_bench(|bench| {
+        bench.change(|world| {
+            for (first, address) in example::pod().into_iter().zip(further) {
+                let endpoint = world.endpoints[&first];
+                world.endpoints.insert(address, endpoint);
+            }
+        })?;
+        for frame in &frames {
+            bench.passes(FromPod, frame)?;
+        }
+        arp_passes(bench, &request)?;
+        // The next pod in that slot has not got them.
+        bench.change(|world| world.pods[example::POD as usize].generation += 1)?;
+        for frame in &frames {
+            bench.drops(FromPod, frame, DropReason::SpoofedAddress)?;
+        }
+        bench.drops_bytes(FromPod, &request, DropReason::SpoofedAddress)
+    })
+}
+
 /// Row 68: an address that is lent by DHCP is asked for, and later again, from no address.
 #[test]
 fn a_pod_asks_for_its_address_from_none() -> Result<()> {
