@@ -10,18 +10,25 @@ const GENERATOR: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;
 /// x⁸: one byte further away.
 const BYTE: u32 = 1 << 23;
-/// Bits of a packet's length.
-const LENGTH_BITS: usize = 16;
+/// Digits of a packet's length, of four bits each.
+const DIGITS: usize = 4;
+/// Values of a digit.
+const VALUES: usize = 16;
 
-/// x⁸ to the powers 1, 2, 4 …
-const POWERS: [u32; LENGTH_BITS] = powers();
+/// x⁸ to the power of each digit of a length: by its place, and by its value.
+const POWERS: [[u32; VALUES]; DIGITS] = powers();
 
-const fn powers() -> [u32; LENGTH_BITS] {
-    let mut powers = [BYTE; LENGTH_BITS];
-    let mut index = 1;
-    while index < LENGTH_BITS {
-        powers[index] = multiply(powers[index - 1], powers[index - 1]);
-        index += 1;
+const fn powers() -> [[u32; VALUES]; DIGITS] {
+    let mut powers = [[ONE; VALUES]; DIGITS];
+    let (mut place, mut unit) = (0, BYTE);
+    while place < DIGITS {
+        let mut value = 1;
+        while value < VALUES {
+            powers[place][value] = multiply(powers[place][value - 1], unit);
+            value += 1;
+        }
+        unit = multiply(powers[place][VALUES - 1], unit);
+        place += 1;
     }
     powers
 }
@@ -49,11 +56,11 @@ const fn mask(bits: u32) -> u32 {
 #[inline(always)]
 pub(crate) const fn change(difference: u32, length: u32) -> u32 {
     let mut product = u32::from_le(difference);
-    let mut index = 0;
-    while index < LENGTH_BITS {
-        let set = mask(length >> index);
-        product = multiply(product, (POWERS[index] & set) | (ONE & !set));
-        index += 1;
+    let mut place = 0;
+    while place < DIGITS {
+        let value = length as usize >> (4 * place) & (VALUES - 1);
+        product = multiply(product, POWERS[place][value]);
+        place += 1;
     }
     product.to_le()
 }
