@@ -15,7 +15,7 @@ const DIGITS: usize = 4;
 /// Values of a digit.
 const VALUES: usize = 16;
 
-/// x⁸ to the power of each digit of a length: by its place, and by its value.
+/// x⁸ to the power of what each digit of a length stands for: by the digit's place, and by its value.
 const POWERS: [[u32; VALUES]; DIGITS] = powers();
 
 const fn powers() -> [[u32; VALUES]; DIGITS] {
