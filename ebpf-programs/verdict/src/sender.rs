@@ -139,12 +139,7 @@ fn is_own_v6<E: Packet + Node>(env: &E, headers: &Headers, slot: u32, pod: &Pod)
 
 /// A pod is not a router, and announces or probes no address but its own.
 #[inline(always)]
-fn is_forged_discovery<E: Packet + Node>(
-    env: &E,
-    headers: &Headers,
-    slot: u32,
-    pod: &Pod,
-) -> bool {
+fn is_forged_discovery<E: Packet + Node>(env: &E, headers: &Headers, slot: u32, pod: &Pod) -> bool {
     let names_target = match headers.icmp_type {
         ROUTER_ADVERTISEMENT | REDIRECT => return true,
         NEIGHBOUR_ADVERTISEMENT => true,
