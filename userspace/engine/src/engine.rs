@@ -1,5 +1,6 @@
 //! The engine: one attachment at a time, from a wish to a verified fact.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -125,9 +126,8 @@ impl<K: Kernel> Engine<K> {
         }
         let network_before = self.store.networks().get(&key.network).cloned();
         let mut done = Done::default();
-        let waiting = intent.requested.awaits_addresses;
-        let waiting = waiting.then(|| self.while_waiting(intent));
-        let added = self.attach(waiting.as_ref().unwrap_or(intent), now, &mut done);
+        let intent = self.as_of_now(intent);
+        let added = self.attach(&intent, now, &mut done);
         match &added {
             Ok(attachment) => {
                 let addresses: Vec<String> = attachment
@@ -140,6 +140,23 @@ impl<K: Kernel> Engine<K> {
             Err(_) => self.back_out(key, network_before.as_ref(), done),
         }
         added
+    }
+
+    /// The intent with its network as it is when the turn has come: the agent's own one may have got other ranges while
+    /// the request waited, and one whose addresses another plugin gives keeps those that it has.
+    fn as_of_now<'a>(&self, intent: &'a Intent) -> Cow<'a, Intent> {
+        let default = &self.settings.default_network;
+        if intent.network.name == default.name {
+            let network = default.clone();
+            return Cow::Owned(Intent {
+                network,
+                ..intent.clone()
+            });
+        }
+        if intent.requested.awaits_addresses {
+            return Cow::Owned(self.while_waiting(intent));
+        }
+        Cow::Borrowed(intent)
     }
 
     fn attach(

@@ -81,6 +81,19 @@ fn pod_cidrs_that_nobody_uses_are_replaced_with_their_gateways() {
     assert_eq!(pod.addresses[0].address, "10.9.0.2/24".parse().unwrap());
 }
 
+/// What an ADD is made of was read before it had its turn.
+#[test]
+fn an_add_that_waited_while_the_pod_cidrs_changed_gets_an_address_of_the_new_ones() {
+    let mut node = without_cidrs();
+    node.choose(&["10.1.0.0/24"]).unwrap();
+    let before = node.default_network_now();
+    let waits = node.intent_on(&before, "c1");
+    node.choose(&["10.9.0.0/24"]).unwrap();
+    let pod = node.add(&waits).unwrap();
+    assert_eq!(pod.addresses[0].address, "10.9.0.2/24".parse().unwrap());
+    assert_eq!(node.default_network_now().ranges, ranges(&["10.9.0.0/24"]));
+}
+
 #[test]
 fn pod_cidrs_that_cannot_be_set_up_change_nothing() {
     let mut node = without_cidrs();
