@@ -7,7 +7,8 @@ use std::thread;
 use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Conversation, Echo, Load, Machine, Pod, Raw, Sandbox, Sends, Stream, WORLD, ping, until,
+    Conversation, Echo, Load, Machine, Pod, Raw, Sandbox, Sends, Stream, WORLD, is_slow, ping,
+    until,
 };
 use verdict::simulator::frame::{Body, Frame, flag};
 
@@ -145,11 +146,12 @@ fn drops(agent: &e2e::Agent, reason: &str) -> Result<u64> {
     Ok(counters["drops"][reason].as_u64().unwrap_or(0))
 }
 
-/// There are 64,512 ports to leave with; the quota of one pod is a quarter of the table, so it takes several. A slow
+/// There are so many ports to leave with; the quota of one pod is a quarter of the table, so it takes several. A slow
 /// machine takes longer for all of these than a flow lives without packets, so they are few more than there are ports.
 #[test]
 fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_recover() -> Result<()>
 {
+    const PORTS: u64 = 64_512;
     const PODS: usize = 3;
     const EACH: u16 = 24_000;
     let sandbox = Sandbox::new()?;
@@ -185,6 +187,8 @@ fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_reco
         made + refused == PODS as u64 * u64::from(EACH),
         "{made} flows, {refused} refused"
     );
+    // On a slow machine some have ended by now, and others have their ports.
+    ensure!(is_slow() || made <= PORTS, "{made} flows");
     ensure!(refused > 1_000, "{refused} refused");
 
     // Who has a flow keeps it, and other servers are not concerned.
@@ -195,7 +199,8 @@ fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_reco
     let room = agent.get("/v1/flows?limit=0")?["room"].take();
     assert_eq!(room["entries"], 262_144, "{room}");
     assert_eq!(room["quota"], 32_768, "{room}");
-    ensure!(room["used_entries"].as_u64() >= Some(120_000), "{room}");
+    let alive = if is_slow() { 60_000 } else { made };
+    ensure!(room["used_entries"].as_u64() >= Some(2 * alive), "{room}");
 
     greedy[0].del()?;
     newcomer.connect(server)?;
