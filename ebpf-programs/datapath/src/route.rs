@@ -15,7 +15,9 @@ const FIB_SKIP_NEIGHBOUR: u32 = 1 << 2;
 const FIB_MARK: u32 = 1 << 5;
 const FIB_SUCCESS: i64 = 0;
 const FIB_NO_NEIGHBOUR: i64 = 7;
-const FIB_TOO_LONG: i64 = 8;
+/// A length that every route takes. Where none is given, the kernel looks the route's link up once more to ask it, and
+/// takes for granted that it is there: of a link that is being removed it is not, and the node panics (decision 55).
+const FITS: u16 = 1;
 
 /// The next hop of an IPv4 packet that came by the bridge `from` and leaves by `interface`; its destination, where none
 /// is known.
@@ -62,6 +64,7 @@ fn look_up(skb: *mut __sk_buff, at: u32, tuple: &Tuple, flags: u32) -> Option<bp
     route.l4_protocol = tuple.protocol;
     route.sport = tuple.source_port.raw();
     route.dport = tuple.destination_port.raw();
+    route.__bindgen_anon_1.tot_len = FITS;
     route.ifindex = at;
     if tuple.source.is_v4() {
         route.family = AF_INET;
@@ -89,8 +92,7 @@ fn look_up(skb: *mut __sk_buff, at: u32, tuple: &Tuple, flags: u32) -> Option<bp
         // SAFETY: as above.
         result = unsafe { helpers::bpf_fib_lookup(context, &raw mut route, length, flags) };
     }
-    let found = result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR || result == FIB_TOO_LONG;
-    found.then_some(route)
+    (result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR).then_some(route)
 }
 
 /// The next hop in an answer: the family is that of the hop.
