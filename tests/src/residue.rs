@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::{Machine, agent, until};
@@ -31,6 +31,9 @@ const TABLES: [&str; 6] = [
 /// Lists of the agent's API.
 const LISTS: [&str; 3] = ["attachments", "leases", "hostports"];
 
+/// Asked between two lists of filters: one line, which none of them has.
+const SEPARATOR: &str = "qdisc show dev lo";
+
 /// Makes what an agent leaves on an uplink where there is no TCX (decision 0066), before anybody looks.
 pub fn make_qdisc(node: &Machine, uplink: &str) -> Result<()> {
     let made = node.call(&format!("tc qdisc add dev {uplink} clsact"));
@@ -45,9 +48,7 @@ impl Residue {
         residue.packet_filters(node)?;
         residue.listeners(node)?;
         residue.pins(node)?;
-        for table in TABLES {
-            residue.table(node, table)?;
-        }
+        residue.tables(node)?;
         for list in LISTS {
             if let Ok(value) = agent::get(node, &format!("/v1/{list}")) {
                 residue.put(list, items(value));
@@ -118,17 +119,26 @@ impl Residue {
     }
 
     fn filters(&mut self, machine: &Machine, links: &Value, prefix: &str) -> Result<()> {
-        for link in elements(links) {
-            let name = text(&link["ifname"]);
-            for side in ["ingress", "egress", "root"] {
-                let shown = machine.call(&format!("tc filter show dev {name} {side}"))?;
-                let kind = format!("{prefix}filters of {name} {side}");
-                let filters = shown.lines().filter(|line| !line.trim().is_empty());
-                for filter in filters {
-                    self.put(&kind, [unnumbered(filter)]);
+        let names = elements(links).map(|link| text(&link["ifname"]));
+        let places: Vec<String> = names
+            .flat_map(|name| ["ingress", "egress", "root"].map(|side| format!("{name} {side}")))
+            .collect();
+        let questions = places
+            .iter()
+            .flat_map(|place| [format!("filter show dev {place}"), SEPARATOR.to_owned()]);
+        let shown = ask(machine, "tc -batch -", questions)?;
+        let mut places = places.iter();
+        let mut place = places.next();
+        for line in shown.lines().filter(|line| !line.trim().is_empty()) {
+            match place {
+                _ if line.starts_with("qdisc") => place = places.next(),
+                Some(place) => {
+                    self.put(&format!("{prefix}filters of {place}"), [unnumbered(line)]);
                 }
+                None => bail!("nobody has asked for {line}"),
             }
         }
+        ensure!(place.is_none(), "nothing of {place:?}");
         Ok(())
     }
 
@@ -158,17 +168,32 @@ impl Residue {
         Ok(())
     }
 
-    fn table(&mut self, machine: &Machine, table: &str) -> Result<()> {
-        let kind = format!("table {table}");
-        let path = self.kinds["pins"]
-            .iter()
-            .find(|pin| pin.ends_with(&format!("/{table}")));
-        if let Some(path) = path.cloned() {
-            let entries = machine.call_json(&format!("bpftool -j map dump pinned {path}"))?;
-            self.put(&kind, elements(&entries).map(|entry| bytes(&entry["key"])));
+    fn tables(&mut self, machine: &Machine) -> Result<()> {
+        let pins = &self.kinds["pins"];
+        let pinned = TABLES.into_iter().filter_map(|table| {
+            let pin = pins
+                .iter()
+                .find(|pin| pin.ends_with(&format!("/{table}")))?;
+            Some((table, pin.clone()))
+        });
+        let (tables, pins): (Vec<_>, Vec<_>) = pinned.unzip();
+        let questions = pins.iter().map(|pin| format!("map dump pinned {pin}"));
+        let dumps = ask(machine, "bpftool -j batch file -", questions)?;
+        let dumps: Vec<Value> = serde_json::from_str(&dumps).context("what bpftool says")?;
+        ensure!(dumps.len() == tables.len(), "{dumps:?}");
+        for (table, dump) in tables.into_iter().zip(&dumps) {
+            let keys = elements(&dump["output"]).map(|entry| bytes(&entry["key"]));
+            self.put(&format!("table {table}"), keys);
         }
         Ok(())
     }
+}
+
+/// What a tool answers that reads many questions, one in each line: starting it takes longer than all of them.
+fn ask(machine: &Machine, tool: &str, questions: impl Iterator<Item = String>) -> Result<String> {
+    let questions = questions.collect::<Vec<_>>().join("\n");
+    let script = format!("printf '%s\\n' \"$0\" | {tool}");
+    machine.call_words(&["sh", "-c", &script, &questions])
 }
 
 /// Succeeds if nothing has changed from `before` to `after`, and else lists what has.
