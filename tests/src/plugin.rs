@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::machine::command;
-use crate::{Machine, program};
+use crate::{Machine, is_slow, program};
 
 /// What a runtime asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,10 +176,22 @@ impl Call {
         self.run_at(node, &program("cni").join(name))
     }
 
-    /// Runs a plugin by its path, whoever made it.
+    /// Runs a plugin by its path, whoever made it. As a runtime does on a slow machine, some more times where it says that
+    /// the agent has had no time for it.
     pub fn run_at(&self, node: &Machine, path: &Path) -> Result<Answer> {
-        node.run(|| self.execute(path))
-            .with_context(|| format!("cannot run {}", path.display()))
+        let tries = if is_slow() { 10 } else { 1 };
+        let run = || {
+            node.run(|| self.execute(path))
+                .with_context(|| format!("cannot run {}", path.display()))
+        };
+        let mut answer = run()?;
+        for _ in 1..tries {
+            if !answer.is_put_off() {
+                break;
+            }
+            answer = run()?;
+        }
+        Ok(answer)
     }
 
     fn execute(&self, path: &Path) -> Result<Answer> {
@@ -246,6 +258,11 @@ impl Answer {
             self.stderr,
         );
         Ok(())
+    }
+
+    /// Whether an agent was there, and did not take the connection in time.
+    fn is_put_off(&self) -> bool {
+        self.code == Some(1) && self.stdout.contains("accepts no connection")
     }
 
     /// The error, of a call that failed as the protocol says.
