@@ -1,4 +1,4 @@
-//! Calls that neither aya nor nix offers: what a pinned link of a cgroup is, another program in it, a few instructions
+//! Calls that neither aya nor nix offers: what a pinned link of a cgroup is, another program in it or none, a few instructions
 //! run to see what the kernel makes of them, and the cookie of a network namespace.
 
 #![expect(unsafe_code, reason = "system calls that no crate we use wraps")]
@@ -18,6 +18,7 @@ const OBJ_GET: libc::c_int = 7;
 const PROG_TEST_RUN: libc::c_int = 10;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_UPDATE: libc::c_int = 29;
+const LINK_DETACH: libc::c_int = 34;
 
 /// `BPF_PROG_TYPE_SCHED_CLS`.
 const CLASSIFIER: u32 = 3;
@@ -78,6 +79,12 @@ struct LinkUpdate {
     program: RawFd,
     flags: u32,
     old_program: u32,
+}
+
+/// Arguments of `BPF_LINK_DETACH`.
+#[repr(C)]
+struct LinkDetach {
+    link: RawFd,
 }
 
 /// Arguments of `BPF_PROG_LOAD`, as far as they are used.
@@ -154,6 +161,14 @@ impl ProgramLink {
             old_program: 0,
         };
         bpf(LINK_UPDATE, &mut arguments).map(|_| ())
+    }
+
+    /// Takes its program away from where it is attached; the link itself stays for as long as somebody holds it.
+    pub(crate) fn detach(&self) -> io::Result<()> {
+        let mut arguments = LinkDetach {
+            link: self.link.as_raw_fd(),
+        };
+        bpf(LINK_DETACH, &mut arguments).map(|_| ())
     }
 }
 

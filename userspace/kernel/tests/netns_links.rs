@@ -316,11 +316,11 @@ fn another_namespace_at_the_same_path_is_not_entered() {
         let mut host = node.host();
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
+        // Inode numbers are given again, but not that of a namespace that somebody holds.
+        let _held = std::fs::File::open(netns.path.as_path()).unwrap();
         node.remove_netns("pod");
         let step = Step::CreateVeth(veth(&attachment));
         assert_eq!(errno(host.execute(&step)), Some(Errno::ENOENT));
-        // Inode numbers are given again: this one must differ for the test to mean anything.
-        let _first = node.add_netns("first");
         let second = node.add_netns("pod");
         assert_ne!(second.inode, netns.inode);
         let error = host.execute(&step).unwrap_err();
