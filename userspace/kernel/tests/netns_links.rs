@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use kernel::Kernel;
 use model::{Mac, Route};
 use nix::errno::Errno;
+use nix::mount::MsFlags;
 use planner::{LinkKind, Observed, Scope, Step, SysctlKey};
 use support::*;
 
@@ -316,8 +317,11 @@ fn another_namespace_at_the_same_path_is_not_entered() {
         let mut host = node.host();
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
-        // Inode numbers are given again, but not that of a namespace that somebody holds.
-        let _held = std::fs::File::open(netns.path.as_path()).unwrap();
+        // Inode numbers are given again, but not that of a namespace that is mounted elsewhere as well.
+        let elsewhere = node.path().join("elsewhere");
+        std::fs::write(&elsewhere, "").unwrap();
+        let (from, none) = (netns.path.as_path(), None::<&str>);
+        nix::mount::mount(Some(from), &elsewhere, none, MsFlags::MS_BIND, none).unwrap();
         node.remove_netns("pod");
         let step = Step::CreateVeth(veth(&attachment));
         assert_eq!(errno(host.execute(&step)), Some(Errno::ENOENT));
