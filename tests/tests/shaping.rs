@@ -71,10 +71,7 @@ fn flood(from: &Machine, to: SocketAddr, receiver: &Machine, at: SocketAddr) -> 
 /// Of a flood behind the burst nothing arrives but what is spared, and what has been paid for since the burst has `begun`.
 fn is_spent(arrived: usize, begun: Instant) -> Result<()> {
     let paid = usize::try_from(begun.elapsed().as_secs() * SLOW / 8)?.div_ceil(WEIGHT);
-    ensure!(
-        arrived <= SPARED + paid,
-        "{arrived} arrived, and {paid} are paid for"
-    );
+    ensure!(arrived <= SPARED + paid, "{arrived}, with {paid} paid for");
     Ok(())
 }
 
