@@ -17,6 +17,12 @@ pub enum NetworkClash {
         /// Ranges of both.
         subnets: (Cidr, Cidr),
     },
+    /// A configuration declares a network of the name of the agent's own.
+    #[error("{name} is the name of the agent's default network")]
+    Reserved {
+        /// The name.
+        name: NetworkName,
+    },
 }
 
 /// Whether `network` can be beside `others` and the agent's own network. Two may be on one bridge, but an address
@@ -26,6 +32,10 @@ pub(crate) fn admit<'a>(
     default: &'a Network,
     others: impl Iterator<Item = &'a Network>,
 ) -> Result<(), NetworkClash> {
+    if network.name == default.name && network != default {
+        let name = network.name.clone();
+        return Err(NetworkClash::Reserved { name });
+    }
     let others = others.chain([default]);
     let mut others = others.filter(|other| other.name != network.name);
     let clash = others.find_map(|other| {
@@ -79,5 +89,13 @@ mod tests {
             assert!(matches!(clash, NetworkClash::Overlap { .. }));
             assert!(clash.to_string().contains(subnet), "{clash}");
         }
+    }
+
+    #[test]
+    fn the_agents_own_network_is_nobody_elses_to_define() {
+        let default = network("default", "10.1.0.0/16");
+        assert_eq!(admit(&default, &default, [].into_iter()), Ok(()));
+        let clash = admit(&network("default", "10.3.0.0/16"), &default, [].into_iter());
+        assert!(matches!(clash, Err(NetworkClash::Reserved { .. })));
     }
 }

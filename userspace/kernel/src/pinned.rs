@@ -40,12 +40,12 @@ pub(crate) fn keep(link: FdLink, pin: &Path) -> io::Result<()> {
 /// Detaches what is pinned, and removes the pin; that there is none is success. A link that is only let go of stays attached
 /// until the kernel has time for it, and nothing else has room there meanwhile.
 pub(crate) fn remove(pin: &Path) -> io::Result<()> {
-    let Some(link) = ProgramLink::open(pin)? else {
-        return Ok(());
-    };
-    link.detach()?;
-    crash::point();
-    std::fs::remove_file(pin)?;
-    crash::point();
-    Ok(())
+    if let Some(link) = ProgramLink::open(pin)? {
+        link.detach()?;
+        crash::point();
+    }
+    match std::fs::remove_file(pin) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.inspect(|()| crash::point()),
+    }
 }
