@@ -172,8 +172,10 @@ impl<K: Kernel> Engine<K> {
             boot_id: self.settings.boot_id.clone(),
             created_at: now,
         };
-        self.store.put(&record)?;
-        self.reserve_ports(None)?;
+        let ports = self.plan_ports_of(&record.attachment)?;
+        self.store.put_reserving(&record, ports.either.clone())?;
+        self.change_ports(&ports)?;
+        self.store.put_reserved_ports(&ports.ours)?;
         done.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
         if intent.requested.awaits_addresses {
@@ -271,7 +273,7 @@ impl<K: Kernel> Engine<K> {
         if let Err(error) = self.forget(key, network_before, left.is_empty()) {
             tracing::error!(%key, error = crate::error::chain(&error), "cannot clear the record");
         }
-        if let Err(error) = self.reserve_ports(None) {
+        if let Err(error) = self.reserve_ports() {
             tracing::warn!(%key, error = crate::error::chain(&error), "ports stay reserved for now");
         }
     }

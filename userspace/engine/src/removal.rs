@@ -51,8 +51,9 @@ impl<K: Kernel> Engine<K> {
                 failures,
             });
         }
-        self.reserve_ports(Some(&attachment.key))?;
-        self.store.remove(&attachment.key)?;
-        Ok(())
+        let ports = self.plan_ports_without(&attachment.key)?;
+        self.store.put_reserved_ports(&ports.either)?;
+        self.change_ports(&ports)?;
+        Ok(self.store.remove_reserving(&attachment.key, ports.ours)?)
     }
 }

@@ -270,16 +270,8 @@ impl File {
         before: &PortSet,
         after: &PortSet,
     ) -> Result<(), StoreError> {
-        let (gone, new) = (before.difference(after), after.difference(before));
         self.write("write", |transaction| {
-            let mut table = transaction.open_table(RESERVED_PORTS)?;
-            for port in gone.iter() {
-                table.remove(port)?;
-            }
-            for port in new.iter() {
-                table.insert(port, ())?;
-            }
-            Ok(())
+            change_reserved_ports(transaction, before, after)
         })
     }
 
@@ -290,12 +282,13 @@ impl File {
         })
     }
 
-    /// With the addresses of its network that were given last.
+    /// With the addresses of its network that were given last, and the reserved ports before and after.
     pub(crate) fn put_record(
         &self,
         record: &Record,
         generation: u32,
         last: &BTreeMap<usize, IpAddr>,
+        [before, after]: [&PortSet; 2],
     ) -> Result<(), StoreError> {
         let network = record.attachment.key.network.as_str();
         let name = record.attachment.key.to_string();
@@ -305,15 +298,21 @@ impl File {
             table.insert(name.as_str(), bytes.as_slice())?;
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("generation", generation)?;
-            put_last_reserved(transaction, network, last)
+            put_last_reserved(transaction, network, last)?;
+            change_reserved_ports(transaction, before, after)
         })
     }
 
-    pub(crate) fn remove_record(&self, key: &AttachmentKey) -> Result<(), StoreError> {
+    /// With the reserved ports before and after.
+    pub(crate) fn remove_record(
+        &self,
+        key: &AttachmentKey,
+        [before, after]: [&PortSet; 2],
+    ) -> Result<(), StoreError> {
         let name = key.to_string();
         self.write("write", |transaction| {
             transaction.open_table(RECORDS)?.remove(name.as_str())?;
-            Ok(())
+            change_reserved_ports(transaction, before, after)
         })
     }
 
@@ -382,6 +381,24 @@ fn put_last_reserved(
     for (set, address) in addresses {
         let text = address.to_string();
         table.insert((network, index(*set)), text.as_str())?;
+    }
+    Ok(())
+}
+
+fn change_reserved_ports(
+    transaction: &WriteTransaction,
+    before: &PortSet,
+    after: &PortSet,
+) -> Result<(), redb::Error> {
+    if before == after {
+        return Ok(());
+    }
+    let mut table = transaction.open_table(RESERVED_PORTS)?;
+    for port in before.difference(after).iter() {
+        table.remove(port)?;
+    }
+    for port in after.difference(before).iter() {
+        table.insert(port, ())?;
     }
     Ok(())
 }

@@ -136,8 +136,25 @@ impl Store {
         record: &Record,
         addresses: &BTreeMap<usize, IpAddr>,
     ) -> Result<(), StoreError> {
+        let ports = self.contents.reserved_ports.clone();
+        self.write_record(record, addresses, ports)
+    }
+
+    /// As [`Store::put`], and with it the ports of the node that we have reserved, or are about to.
+    pub fn put_reserving(&mut self, record: &Record, ports: PortSet) -> Result<(), StoreError> {
+        self.write_record(record, &BTreeMap::new(), ports)
+    }
+
+    fn write_record(
+        &mut self,
+        record: &Record,
+        addresses: &BTreeMap<usize, IpAddr>,
+        ports: PortSet,
+    ) -> Result<(), StoreError> {
         let generation = self.contents.generation.max(record.attachment.generation);
-        self.file.put_record(record, generation, addresses)?;
+        let reserved = [&self.contents.reserved_ports, &ports];
+        self.file
+            .put_record(record, generation, addresses, reserved)?;
         crash::point_at("put-record");
         let key = record.attachment.key.clone();
         for (set, address) in addresses {
@@ -146,14 +163,27 @@ impl Store {
         }
         self.contents.records.insert(key, record.clone());
         self.contents.generation = generation;
+        self.contents.reserved_ports = ports;
         Ok(())
     }
 
     /// Forgets an attachment; one that is unknown is forgotten already.
     pub fn remove(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
-        self.file.remove_record(key)?;
+        let ports = self.contents.reserved_ports.clone();
+        self.remove_reserving(key, ports)
+    }
+
+    /// As [`Store::remove`], and with it remembers the ports of the node that are still reserved.
+    pub fn remove_reserving(
+        &mut self,
+        key: &AttachmentKey,
+        ports: PortSet,
+    ) -> Result<(), StoreError> {
+        let reserved = [&self.contents.reserved_ports, &ports];
+        self.file.remove_record(key, reserved)?;
         crash::point_at("remove-record");
         self.contents.records.remove(key);
+        self.contents.reserved_ports = ports;
         Ok(())
     }
 

@@ -279,6 +279,10 @@ enum Operation {
     RaiseGeneration(u32),
     /// Ports of the node: a range of them.
     ReservePorts(u16, u16),
+    /// The same, with a record that comes.
+    PutReserving(u8, u16),
+    /// The same, with one that goes.
+    RemoveReserving(u8, u16),
     Reopen,
 }
 
@@ -297,8 +301,15 @@ fn operation() -> impl Strategy<Value = Operation> {
         (2u8..8, 0usize..2, any::<u32>()).prop_map(|(c, set, a)| Operation::PutGiven(c, set, a)),
         (0u32..150).prop_map(Operation::RaiseGeneration),
         (1u16..30, 1u16..30).prop_map(|(first, last)| Operation::ReservePorts(first, last)),
+        (2u8..8, 1u16..30).prop_map(|(c, last)| Operation::PutReserving(c, last)),
+        (2u8..8, 1u16..30).prop_map(|(c, last)| Operation::RemoveReserving(c, last)),
         Just(Operation::Reopen),
     ]
+}
+
+fn remember(model: &mut Contents, record: Record) {
+    model.generation = model.generation.max(record.attachment.generation);
+    model.records.insert(record.attachment.key.clone(), record);
 }
 
 fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Path) -> Store {
@@ -307,8 +318,7 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
         Operation::Put(container, state) => {
             let record = record(container, state);
             store.put(&record).unwrap();
-            model.generation = model.generation.max(record.attachment.generation);
-            model.records.insert(key(container), record);
+            remember(model, record);
         }
         Operation::Remove(container) => {
             store.remove(&key(container)).unwrap();
@@ -328,12 +338,9 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
             let addresses = BTreeMap::from([(set, address)]);
             let record = record(container, State::Attached);
             store.put_given(&record, &addresses).unwrap();
-            let key = key(container);
-            model
-                .last_reserved
-                .insert((key.network.clone(), set), address);
-            model.generation = model.generation.max(record.attachment.generation);
-            model.records.insert(key, record);
+            let network = key(container).network;
+            model.last_reserved.insert((network, set), address);
+            remember(model, record);
         }
         Operation::RaiseGeneration(seen) => {
             store.raise_generation(seen).unwrap();
@@ -342,6 +349,19 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
         Operation::ReservePorts(first, last) => {
             model.reserved_ports = (first..last).collect();
             store.put_reserved_ports(&model.reserved_ports).unwrap();
+        }
+        Operation::PutReserving(container, last) => {
+            let record = record(container, State::Pending);
+            model.reserved_ports = (1..last).collect();
+            let ports = model.reserved_ports.clone();
+            store.put_reserving(&record, ports).unwrap();
+            remember(model, record);
+        }
+        Operation::RemoveReserving(container, last) => {
+            model.reserved_ports = (1..last).collect();
+            let ports = model.reserved_ports.clone();
+            store.remove_reserving(&key(container), ports).unwrap();
+            model.records.remove(&key(container));
         }
         Operation::Reopen => {
             drop(store);
