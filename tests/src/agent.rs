@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::{Cgroup, Machine, Process, deadline, until};
+use crate::{Cgroup, Machine, Pod, Process, deadline, until};
 
 /// Where the agent serves, inside the sandbox.
 pub const SOCKET: &str = "/run/viaduct/viaduct.sock";
@@ -153,6 +153,12 @@ impl Agent {
     /// `GET` of its API.
     pub fn get(&self, path: &str) -> Result<Value> {
         get(&self.node, path)
+    }
+
+    /// The limits of a pod, as the API shows them.
+    pub fn limits(&self, pod: &Pod) -> Result<Value> {
+        let views = self.get(&format!("/v1/attachments/{}", pod.id()))?;
+        Ok(views[0]["bandwidth"].clone())
     }
 
     /// Whether it has found that the kernel has a feature of that name.

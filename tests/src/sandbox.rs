@@ -4,8 +4,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use serde_json::json;
 
-use crate::{Agent, Machine, Mounts, Pod, Tunnel};
+use crate::{Agent, Config, Machine, Mounts, Pod, Tunnel};
+
+/// containerd's burst where nobody has asked for one (BEHAVIOURS C1).
+const CONTAINERD: u64 = 4_294_967_295;
 
 /// The node's interface to the world.
 pub const UPLINK: &str = "up0";
@@ -97,6 +101,19 @@ impl Sandbox {
     /// An empty network namespace, as a runtime makes one for a pod.
     pub fn pod(&self, name: &str) -> Result<Pod> {
         Ok(self.pod_in(self.machine(name)?))
+    }
+
+    /// A pod that is attached and limited as containerd would ask for it, in bits per second; 0 for no limit.
+    pub fn limited(&self, name: &str, ingress: u64, egress: u64) -> Result<Pod> {
+        let burst = |rate| if rate == 0 { 0 } else { CONTAINERD };
+        let bandwidth = json!({
+            "ingressRate": ingress, "ingressBurst": burst(ingress),
+            "egressRate": egress, "egressBurst": burst(egress),
+        });
+        let config = Config::new("1.0.0").with("runtimeConfig", json!({ "bandwidth": bandwidth }));
+        let mut pod = self.pod(name)?;
+        pod.add_with(config)?;
+        Ok(pod)
     }
 
     /// A pod in a namespace that is there already.

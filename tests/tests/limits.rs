@@ -23,8 +23,7 @@ fn limited(sandbox: &Sandbox, name: &str, egress: u64) -> Result<Pod> {
 
 /// What the API shows of a pod's limit for what it sends.
 fn shown(agent: &Agent, pod: &Pod) -> Result<Value> {
-    let views = agent.get(&format!("/v1/attachments/{}", pod.id()))?;
-    Ok(views[0]["bandwidth"]["egress"].clone())
+    Ok(agent.limits(pod)?["egress"].clone())
 }
 
 /// A socket of the pod whose datagrams the other one, of the world, hears.

@@ -1,13 +1,12 @@
 //! Limits of pods: what arrives in the other namespace, counted where the limit is so slow that time hardly matters,
 //! and measured over seconds only where a rate is the promise.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, make_roomy, ping, skipped,
-    udp_socket, until,
+    Agent, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, make_roomy, ping, udp_socket, until,
 };
 use serde_json::{Value, json};
 
@@ -25,21 +24,6 @@ const FLOOD: usize = 400;
 const SPARED: usize = 4;
 /// The slowest limit that is used here, in bits per second.
 const SLOW: u64 = 1_000;
-/// containerd's burst where nobody has asked for one (BEHAVIOURS C1).
-const CONTAINERD: u64 = 4_294_967_295;
-
-/// A pod that is limited as containerd would ask for it, in bits per second; 0 for no limit.
-fn limited(sandbox: &Sandbox, name: &str, ingress: u64, egress: u64) -> Result<Pod> {
-    let burst = |rate| if rate == 0 { 0 } else { CONTAINERD };
-    let bandwidth = json!({
-        "ingressRate": ingress, "ingressBurst": burst(ingress),
-        "egressRate": egress, "egressBurst": burst(egress),
-    });
-    let config = Config::new("1.0.0").with("runtimeConfig", json!({ "bandwidth": bandwidth }));
-    let mut pod = sandbox.pod(name)?;
-    pod.add_with(config)?;
-    Ok(pod)
-}
 
 /// A socket of `to` that hears datagrams at `at`.
 fn hear(to: &Machine, at: SocketAddr) -> Result<UdpSocket> {
@@ -89,24 +73,18 @@ fn at(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, PORT)
 }
 
-/// The limits of a pod, as the API shows them.
-fn shown(agent: &Agent, pod: &Pod) -> Result<Value> {
-    let views = agent.get(&format!("/v1/attachments/{}", pod.id()))?;
-    Ok(views[0]["bandwidth"].clone())
-}
-
 /// BEHAVIOURS R16, K28, k8s #48727: both directions, both families.
 #[test]
 fn a_slow_pod_gets_its_burst_and_no_more_in_either_direction_and_family() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     for (number, world) in WORLD.into_iter().enumerate() {
-        let pod = limited(&sandbox, &format!("slow{number}"), 1_000, 1_000)?;
+        let pod = sandbox.limited(&format!("slow{number}"), 1_000, 1_000)?;
         let own = at(pod.address(world)?);
         is_burst(flood(&pod.machine, at(world), &sandbox.world, at(world))?)?;
         is_burst(flood(&sandbox.node, own, &pod.machine, own)?)?;
         pod.check()?.success()?;
 
-        let limits = shown(&agent, &pod)?;
+        let limits = agent.limits(&pod)?;
         for direction in ["ingress", "egress"] {
             let limit = &limits[direction];
             ensure!(limit["rate"] == 1_000 && limit["burst"] == BURST, "{limit}");
@@ -130,7 +108,7 @@ fn a_pod_is_limited_for_its_neighbours_as_well_whatever_way_they_take() -> Resul
         let agent = Agent::start(&sandbox.node, &["--bypass-netfilter", bypass])?;
         let mut client = sandbox.pod("client")?;
         client.add()?;
-        let direct = limited(&sandbox, "direct", 1_000, 0)?;
+        let direct = sandbox.limited("direct", 1_000, 0)?;
         let to = at(direct.address(WORLD[0])?);
         is_burst(flood(&client.machine, to, &direct.machine, to)?)?;
 
@@ -138,7 +116,7 @@ fn a_pod_is_limited_for_its_neighbours_as_well_whatever_way_they_take() -> Resul
         let to = SocketAddr::new(NODE[0], 8080);
         let own = at(published.address(WORLD[0])?);
         is_burst(flood(&client.machine, to, &published.machine, own)?)?;
-        let limits = shown(&agent, &published)?;
+        let limits = agent.limits(&published)?;
         ensure!(
             limits["ingress"]["dropped_packets"].as_u64() > Some(300),
             "{limits}"
@@ -195,9 +173,9 @@ fn limits_are_for_shaped_subnets_alone_and_not_for_unshaped_ones() -> Result<()>
             agent.restart()?;
             pod.check()?.success()?;
             ensure!(
-                listing(&shown(&agent, &pod)?, key) == 2,
+                listing(&agent.limits(&pod)?, key) == 2,
                 "{}",
-                shown(&agent, &pod)?
+                agent.limits(&pod)?
             );
             pod.del()?;
         }
@@ -230,7 +208,7 @@ fn limited_with(sandbox: &Sandbox, name: &str, key: &str, subnets: &Value) -> Re
 #[test]
 fn root_in_its_namespace_cannot_escape() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
-    let pod = limited(&sandbox, "sly", 0, 1_000)?;
+    let pod = sandbox.limited("sly", 0, 1_000)?;
     for line in [
         "ip link set eth0 txqueuelen 100000",
         "tc qdisc add dev eth0 clsact",
@@ -255,14 +233,14 @@ fn root_in_its_namespace_cannot_escape() -> Result<()> {
 #[test]
 fn a_limit_outlives_the_agent_and_goes_with_its_pod() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
-    let pod = limited(&sandbox, "limited", 0, 1_000)?;
+    let pod = sandbox.limited("limited", 0, 1_000)?;
     agent.kill()?;
     let world = at(WORLD[0]);
     let begun = Instant::now();
     is_burst(flood(&pod.machine, world, &sandbox.world, world)?)?;
     agent.restart()?;
     pod.check()?.success()?;
-    let limits = shown(&agent, &pod)?;
+    let limits = agent.limits(&pod)?;
     ensure!(limits["egress"]["rate"] == 1_000, "{limits}");
     // What was used up is not given again.
     is_spent(flood(&pod.machine, world, &sandbox.world, world)?, begun)?;
@@ -287,7 +265,7 @@ fn a_limit_changes_while_the_pod_runs_and_is_remembered() -> Result<()> {
     is_burst(flood(&pod.machine, world, &sandbox.world, world)?)?;
     agent.kill()?;
     agent.restart()?;
-    ensure!(shown(&agent, &pod)?["egress"]["rate"] == 1_000);
+    ensure!(agent.limits(&pod)?["egress"]["rate"] == 1_000);
     pod.check()?.success()?;
 
     let path = format!("/v1/attachments/{}/eth0/bandwidth", pod.id());
@@ -305,7 +283,7 @@ fn a_limit_changes_while_the_pod_runs_and_is_remembered() -> Result<()> {
     ] {
         ensure!(agent.put(&path, body).is_err(), "{body}");
     }
-    ensure!(shown(&agent, &pod)?["egress"].is_null());
+    ensure!(agent.limits(&pod)?["egress"].is_null());
     pod.check()?.success()?;
 
     // The only interface needs no name.
@@ -322,55 +300,6 @@ fn a_limit_changes_while_the_pod_runs_and_is_remembered() -> Result<()> {
     );
     let top = agent.ctl("top --once")?;
     ensure!(top.contains("egress   3.0M"), "{top}");
-    Ok(())
-}
-
-/// What a TCP socket of the pod, in a container's cgroup, is told by getsockopt, in bytes per second: as soon as it is
-/// connected, and when so many bytes as the last argument says have arrived.
-const ASK_PACE: &str = "\
-import fcntl, os, socket, sys
-open(os.path.join(sys.argv[1], 'cgroup.procs'), 'w').write('0')
-stream = socket.create_connection((sys.argv[2], int(sys.argv[3])), 3)
-def pace(): return stream.getsockopt(socket.SOL_SOCKET, 47) & 0xffffffff
-def waiting(): return int.from_bytes(fcntl.ioctl(stream, 0x5411, bytes(4)), sys.byteorder)
-first = pace()
-stream.sendall(bytes(int(sys.argv[4])))
-while waiting(): pass
-print(first, pace())";
-
-/// The other half of enforcing: a socket that sends no faster loses nothing to the bucket. The burst is its own before.
-#[test]
-fn a_socket_of_the_pod_is_told_the_pace_of_its_limit() -> Result<()> {
-    let (sandbox, agent) = Sandbox::with_agent()?;
-    let Some(cgroup) = agent.cgroup().map(|path| path.display().to_string()) else {
-        skipped("no cgroup2");
-        return Ok(());
-    };
-    if agent.get("/v1/status")?["shaper"]["paces"] != true {
-        skipped("sockets cannot be paced");
-        return Ok(());
-    }
-    let pod = limited(&sandbox, "pod", 0, 800_000)?;
-    let other = limited(&sandbox, "other", 0, 0)?;
-    for (number, world) in WORLD.into_iter().enumerate() {
-        let listener = sandbox.world.run(|| TcpListener::bind(at(world)))?;
-        let paces = |machine: &Machine, bytes: &str| -> Result<Vec<u64>> {
-            let (address, port) = (world.to_string(), PORT.to_string());
-            let words = ["python3", "-c", ASK_PACE, &cgroup, &address, &port, bytes];
-            let printed = machine.call_words(&words)?;
-            let numbers = printed.split_whitespace().map(str::parse);
-            Ok(numbers.collect::<Result<_, _>>()?)
-        };
-        let none = u64::from(u32::MAX);
-        // As much payload as the limit leaves with headers of this family; a little goes by the burst.
-        let pace = [96_000, 95_000][number];
-        ensure!(paces(&pod.machine, "60000")? == [none, pace]);
-        ensure!(
-            paces(&other.machine, "60000")? == [none, none],
-            "nothing is limited"
-        );
-        drop(listener);
-    }
     Ok(())
 }
 
@@ -410,7 +339,7 @@ fn rate(from: &Machine, receiver: &Machine, to: SocketAddr, offered: u64) -> Res
 fn datagrams_at_twice_the_rate_arrive_at_the_rate() -> Result<()> {
     const RATE: u64 = 8_000_000;
     let (sandbox, _agent) = Sandbox::with_agent()?;
-    let pod = limited(&sandbox, "pod", RATE, RATE)?;
+    let pod = sandbox.limited("pod", RATE, RATE)?;
     let own = at(pod.address(WORLD[0])?);
     let sent = rate(&pod.machine, &sandbox.world, at(WORLD[0]), 2 * RATE)?;
     let received = rate(&sandbox.node, &pod.machine, own, 2 * RATE)?;
@@ -428,7 +357,7 @@ fn datagrams_at_twice_the_rate_arrive_at_the_rate() -> Result<()> {
 #[test]
 fn questions_are_answered_beside_a_flood_of_the_same_pod() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
-    let pod = limited(&sandbox, "busy", 2_000_000, 2_000_000)?;
+    let pod = sandbox.limited("busy", 2_000_000, 2_000_000)?;
     let flood = outbox(&pod.machine, at(WORLD[0]))?;
     let flooding = std::sync::atomic::AtomicBool::new(true);
     std::thread::scope(|scope| {
@@ -441,7 +370,7 @@ fn questions_are_answered_beside_a_flood_of_the_same_pod() -> Result<()> {
             }
         });
         let drops = || -> Result<u64> {
-            let limits = shown(&agent, &pod)?;
+            let limits = agent.limits(&pod)?;
             limits["egress"]["dropped_packets"]
                 .as_u64()
                 .context("no drops are shown")
@@ -458,7 +387,7 @@ fn questions_are_answered_beside_a_flood_of_the_same_pod() -> Result<()> {
         flooding.store(false, std::sync::atomic::Ordering::Relaxed);
         let printed = asked?;
         ensure!(printed.contains(" 0% packet loss"), "{printed}");
-        let limits = shown(&agent, &pod)?;
+        let limits = agent.limits(&pod)?;
         ensure!(
             limits["egress"]["spared_packets"].as_u64() > Some(0),
             "{limits}"

@@ -118,6 +118,11 @@ pub const PACED: &str = "PACED";
 /// Entries of [`PACED`].
 pub const PACED_CAPACITY: u32 = 16_384;
 
+/// Sockets whose windows are bounded: LRU hash, socket cookie → the bound that they were told, in bytes.
+pub const BOUNDED: &str = "BOUNDED";
+/// Entries of [`BOUNDED`].
+pub const BOUNDED_CAPACITY: u32 = 16_384;
+
 /// Settings: array of one [`crate::Settings`].
 pub const SETTINGS: &str = "SETTINGS";
 

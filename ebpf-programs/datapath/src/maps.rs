@@ -80,6 +80,9 @@ pub(crate) static SHAPED: PerCpuArray<Shaped> = PerCpuArray::pinned(names::LIMIT
 pub(crate) static PACED: LruHashMap<u64, u32> = LruHashMap::pinned(names::PACED_CAPACITY, 0);
 
 #[map]
+pub(crate) static BOUNDED: LruHashMap<u64, u32> = LruHashMap::pinned(names::BOUNDED_CAPACITY, 0);
+
+#[map]
 pub(crate) static SETTINGS: Array<Settings> = Array::pinned(1, 0);
 
 #[map]

@@ -1,66 +1,75 @@
-//! TCP connections of pods, and those of the node with pods: told the limits on their way, so that they send no faster.
-//! Enforcing does not depend on it: it spares the packets that a bucket would drop.
+//! TCP connections of pods, and those of the node with pods: told the limits on their way, so that they send no faster,
+//! and that whoever is far away sends them no faster. Enforcing does not depend on it: it spares the packets that a
+//! bucket would drop.
 //!
-//! Asked when a connection is made, and then whenever its round-trip time is measured: a limit's burst is for whoever
-//! comes first, and limits change.
+//! Asked when a connection is made, and then whenever its round-trip time is measured, or an answer to somebody far away
+//! is about to go: a limit's burst is for whoever comes first, and limits change.
 
 use core::ptr;
 
 use abi::{Address, SettingsFlags};
-use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{
-    BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_RTT_CB,
-    BPF_SOCK_OPS_RTT_CB_FLAG, SO_MAX_PACING_RATE, SOL_SOCKET, bpf_sock_ops,
+    BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_HDR_OPT_LEN_CB,
+    BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_RTT_CB, BPF_SOCK_OPS_RTT_CB_FLAG,
+    BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, SO_MAX_PACING_RATE, SOL_SOCKET, bpf_sock_ops,
 };
 use aya_ebpf::helpers;
 use aya_ebpf::macros::sock_ops;
+use aya_ebpf::maps::LruHashMap;
 use aya_ebpf::programs::SockOpsContext;
 use verdict::Node as _;
-use verdict::shape::{Pacing, UNPACED, pace_of, pace_with};
+use verdict::shape::{Pacing, UNPACED, WIDEST, pace_of, pace_with, window_of};
 
 use crate::dial::tables;
-use crate::maps::PACED;
+use crate::maps::{BOUNDED, PACED};
 
 const GO_ON: u32 = 1;
 const AF_INET: u32 = 2;
+/// `IPPROTO_TCP`.
+const SOL_TCP: u32 = 6;
+/// `include/uapi/linux/tcp.h`.
+const TCP_WINDOW_CLAMP: u32 = 10;
 
 #[sock_ops]
 fn pace(context: SockOpsContext) -> u32 {
     let connection = Connection {
         context: context.ops,
     };
-    let operation = connection.operation();
-    let is_new = operation == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB
-        || operation == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
-    if !is_new && operation != BPF_SOCK_OPS_RTT_CB {
-        return GO_ON;
-    }
-    let paces = tables()
-        .settings()
-        .is_some_and(|settings| settings.flags & SettingsFlags::PACE != 0);
-    // SAFETY: the helper takes the context; values of the map are plain numbers that stay readable until the program ends.
-    let (cookie, ours) = unsafe {
-        let cookie = helpers::bpf_get_socket_cookie(context.as_ptr());
-        (cookie, PACED.get(cookie).copied())
-    };
-    // One that has been told a pace keeps to its limits, in debt or not.
-    let pacing = if is_new || ours.is_some() {
-        Pacing::ByAll
-    } else {
-        Pacing::ByThoseInDebt
-    };
-    let rate = if paces {
-        connection.limit(pacing)
-    } else {
-        UNPACED
-    };
-    if !is_new {
-        connection.pace(&context, cookie, ours, rate);
-    } else if rate != UNPACED {
-        connection.ask_again();
+    match connection.operation() {
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB | BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => {
+            connection.begin();
+        }
+        BPF_SOCK_OPS_RTT_CB => connection.pace(),
+        BPF_SOCK_OPS_HDR_OPT_LEN_CB => connection.bound(),
+        _ => {}
     }
     GO_ON
 }
+
+/// Whether the agent wants senders to be told.
+#[inline(always)]
+fn is_wanted() -> bool {
+    tables()
+        .settings()
+        .is_some_and(|settings| settings.flags & SettingsFlags::PACE != 0)
+}
+
+/// A number that a socket can be told.
+#[derive(Clone, Copy)]
+struct Wish {
+    level: u32,
+    option: u32,
+}
+
+const PACE: Wish = Wish {
+    level: SOL_SOCKET,
+    option: SO_MAX_PACING_RATE,
+};
+
+const WINDOW: Wish = Wish {
+    level: SOL_TCP,
+    option: TCP_WINDOW_CLAMP,
+};
 
 /// A TCP connection, as the kernel shows it to a program on a cgroup.
 #[derive(Clone, Copy)]
@@ -75,11 +84,84 @@ impl Connection {
         unsafe { ptr::read_volatile(&raw const (*self.context).op) }
     }
 
-    /// Bytes per second that the limits on the way of the connection allow.
     #[inline(always)]
-    fn limit(self, pacing: Pacing) -> u32 {
+    fn cookie(self) -> u64 {
+        // SAFETY: the helper takes the context.
+        unsafe { helpers::bpf_get_socket_cookie(self.context.cast()) }
+    }
+
+    /// Asks to be called again where a limit is on the way.
+    #[inline(always)]
+    fn begin(self) {
+        if !is_wanted() {
+            return;
+        }
         let (local, remote) = self.ends();
-        pace_of(&mut tables(), &local, &remote, pacing)
+        let mut calls = 0;
+        if pace_of(&mut tables(), &local, &remote, Pacing::ByAll) != UNPACED {
+            calls |= BPF_SOCK_OPS_RTT_CB_FLAG;
+        }
+        if self.window(&local, &remote).is_some() {
+            calls |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+        }
+        if calls != 0 {
+            self.ask_again(calls);
+        }
+    }
+
+    /// Lets the socket send no faster than the limits on its way allow.
+    #[inline(always)]
+    fn pace(self) {
+        let cookie = self.cookie();
+        // SAFETY: values of the map are plain numbers that stay readable until the program ends.
+        let ours = unsafe { PACED.get(cookie) };
+        // One that has been told a pace keeps to its limits, in debt or not.
+        let pacing = match ours {
+            Some(_) => Pacing::ByAll,
+            None => Pacing::ByThoseInDebt,
+        };
+        let rate = if is_wanted() {
+            let (local, remote) = self.ends();
+            pace_of(&mut tables(), &local, &remote, pacing)
+        } else {
+            UNPACED
+        };
+        self.tell(PACE, &PACED, cookie, ours, rate);
+    }
+
+    /// Lets the socket's other end, if it is far away, send no faster than the pod's limit allows.
+    #[inline(always)]
+    fn bound(self) {
+        let cookie = self.cookie();
+        // SAFETY: as above.
+        let ours = unsafe { BOUNDED.get(cookie) };
+        let window = if is_wanted() {
+            let (local, remote) = self.ends();
+            self.window(&local, &remote)
+        } else {
+            None
+        };
+        self.tell(WINDOW, &BOUNDED, cookie, ours, window.unwrap_or(WIDEST));
+    }
+
+    #[inline(always)]
+    fn window(self, local: &Address, remote: &Address) -> Option<u32> {
+        // SAFETY: the context is valid for as long as the program runs.
+        let (round_trip, segment) = unsafe {
+            (
+                ptr::read_volatile(&raw const (*self.context).srtt_us),
+                ptr::read_volatile(&raw const (*self.context).mss_cache),
+            )
+        };
+        // The kernel keeps eight times of it.
+        let round_trip = round_trip / 8;
+        window_of(
+            &mut tables(),
+            local,
+            remote,
+            round_trip,
+            segment.saturating_mul(2),
+        )
     }
 
     /// Both addresses, the socket's own first. Everything is read whatever the family is: from two branches the compiler
@@ -105,45 +187,49 @@ impl Connection {
         }
     }
 
-    /// Asks to be called again whenever the round-trip time is measured.
+    /// Asks to be called again for `calls`.
     #[inline(always)]
-    fn ask_again(self) {
+    fn ask_again(self, calls: u32) {
         // SAFETY: as above; the helper takes the context and a number.
         unsafe {
             let asked = ptr::read_volatile(&raw const (*self.context).bpf_sock_ops_cb_flags);
-            let asked = asked | BPF_SOCK_OPS_RTT_CB_FLAG;
-            // Without it the connection keeps the rate that it is told now.
+            let asked = asked | calls;
+            // Without it the connection goes on as it is.
             helpers::bpf_sock_ops_cb_flags_set(self.context, asked as i32);
         }
     }
 
-    /// Lets the socket, which was told `ours` by us, send no faster than `rate`, and than whoever owns it wants.
+    /// Tells the socket, which was told `ours` by us, no more than `most`, and than whoever owns it wants.
     #[inline(always)]
-    fn pace(self, context: &SockOpsContext, cookie: u64, ours: Option<u32>, rate: u32) {
-        const LEVEL: i32 = SOL_SOCKET as i32;
-        const OPTION: i32 = SO_MAX_PACING_RATE as i32;
+    fn tell(
+        self,
+        wish: Wish,
+        told: &LruHashMap<u64, u32>,
+        cookie: u64,
+        ours: Option<&u32>,
+        most: u32,
+    ) {
         const LENGTH: i32 = size_of::<u32>() as i32;
+        let (context, level, option) = (self.context.cast(), wish.level as i32, wish.option as i32);
         let mut now = UNPACED;
         // SAFETY: the helper is given the context, and `LENGTH` bytes that are there.
-        let told = unsafe {
-            let option = (&raw mut now).cast();
-            helpers::bpf_getsockopt(context.as_ptr(), LEVEL, OPTION, option, LENGTH)
+        let got = unsafe {
+            helpers::bpf_getsockopt(context, level, option, (&raw mut now).cast(), LENGTH)
         };
-        if told != 0 {
+        if got != 0 {
             return;
         }
-        let mut new = pace_with(now, ours, rate);
+        let mut new = pace_with(now, ours.copied(), most);
         if new == now {
             return;
         }
         // SAFETY: as above.
         let set = unsafe {
-            let option = (&raw mut new).cast();
-            helpers::bpf_setsockopt(context.as_ptr(), LEVEL, OPTION, option, LENGTH)
+            helpers::bpf_setsockopt(context, level, option, (&raw mut new).cast(), LENGTH)
         };
         if set == 0 {
-            // Without it the rate is taken for the owner's own wish, and never raised again.
-            let _ = PACED.insert(cookie, new, 0);
+            // Without it the number is taken for the owner's own wish, and never raised again.
+            let _ = told.insert(cookie, new, 0);
         }
     }
 }

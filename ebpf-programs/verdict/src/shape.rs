@@ -392,8 +392,10 @@ fn headers<P: Packet>(packet: &P) -> u32 {
 }
 
 mod pace;
+mod window;
 
 pub use pace::{Pacing, UNPACED, pace_of, pace_with};
+pub use window::{WIDEST, window_of};
 
 #[cfg(test)]
 mod tests;

@@ -87,7 +87,7 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI.
-pub(crate) const MAPS: [PinnedMap; 25] = [
+pub(crate) const MAPS: [PinnedMap; 26] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::Turn>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
@@ -121,6 +121,7 @@ pub(crate) const MAPS: [PinnedMap; 25] = [
     map::<u32, abi::Bucket>(maps::BUCKETS, MapType::Array, maps::LIMITS_CAPACITY),
     map::<u32, abi::Shaped>(maps::SHAPED, MapType::PerCpuArray, maps::LIMITS_CAPACITY),
     map::<u64, u32>(maps::PACED, MapType::LruHash, maps::PACED_CAPACITY),
+    map::<u64, u32>(maps::BOUNDED, MapType::LruHash, maps::BOUNDED_CAPACITY),
     map::<u32, abi::Settings>(maps::SETTINGS, MapType::Array, 1),
     map::<u32, abi::Swept>(maps::SWEPT, MapType::Array, 1),
     map::<u32, u64>(

@@ -45,23 +45,19 @@ fn pace_by<E: Node + Shaper>(
     peer: &Address,
     pacing: Pacing,
 ) -> u32 {
-    let Some(endpoint) = node.endpoint(address) else {
+    let Some(limit) = Owing::of(node, address, direction, peer) else {
         return UNPACED;
     };
-    let pod = endpoint.pod;
-    let limit = match node.limit(pod, direction) {
-        Some(limit) if limit.price != 0 => *limit,
-        _ => return UNPACED,
+    if pacing == Pacing::ByThoseInDebt && limit.owed <= limit.free {
+        return UNPACED;
+    }
+    let share = limit.share(limit.rate, STEPS);
+    let slowest = if limit.rate < SLOWEST {
+        limit.rate
+    } else {
+        SLOWEST
     };
-    let only = limit.flags & LimitFlags::ONLY_PEERS != 0;
-    if limit.flags != 0 && node.is_peer(pod, limit.generation, peer) != only {
-        return UNPACED;
-    }
-    let (owed, free) = (owed(node, pod, direction, &limit), limit.mark / 2);
-    if pacing == Pacing::ByThoseInDebt && owed <= free {
-        return UNPACED;
-    }
-    let rate = share(limit.rate, owed, free);
+    let rate = if share < slowest { slowest } else { share };
     // Headers are counted, and a socket does not know them: of 1500 bytes 1448 are payload, or 1428.
     let percent = if address.is_v4() { 96 } else { 95 };
     let bytes = rate / 800 * percent;
@@ -74,6 +70,66 @@ fn pace_by<E: Node + Shaper>(
     }
 }
 
+/// Parts that [`Owing::share`] is counted in, of the debt.
+pub(super) const STEPS: u64 = 32;
+
+/// A limit that counts between a pod and a peer, and what it has lent.
+pub(super) struct Owing {
+    /// Bits per second.
+    pub(super) rate: u64,
+    /// Ticks that the bucket is in debt.
+    owed: u64,
+    /// Ticks of debt that nobody minds.
+    free: u64,
+}
+
+impl Owing {
+    /// Of whoever has the address, with that peer.
+    #[inline(always)]
+    pub(super) fn of<E: Node + Shaper>(
+        node: &mut E,
+        address: &Address,
+        direction: Direction,
+        peer: &Address,
+    ) -> Option<Self> {
+        let pod = node.endpoint(address)?.pod;
+        let limit = match node.limit(pod, direction) {
+            Some(limit) if limit.price != 0 => *limit,
+            _ => return None,
+        };
+        let only = limit.flags & LimitFlags::ONLY_PEERS != 0;
+        if limit.flags != 0 && node.is_peer(pod, limit.generation, peer) != only {
+            return None;
+        }
+        Some(Self {
+            rate: limit.rate,
+            owed: owed(node, pod, direction, &limit),
+            free: limit.mark / 2,
+        })
+    }
+
+    /// Whether so little is owed that nobody can be said to use the limit up.
+    #[inline(always)]
+    pub(super) const fn is_idle(&self) -> bool {
+        self.owed <= self.free / 8
+    }
+
+    /// What each of several senders is to have of `whole`. Nobody counts them: all while as much is owed as nobody minds,
+    /// and less the more is owed beyond, so the debt comes to rest where all together send at the rate: with four of
+    /// them before packets are marked, with sixteen before one is dropped. While less is owed, up to the square of
+    /// `most` steps more. In steps, so that sockets are seldom told.
+    #[inline(always)]
+    pub(super) const fn share(&self, whole: u64, most: u64) -> u64 {
+        const LEAST: u64 = STEPS / 4;
+        if self.owed <= self.free * STEPS / most {
+            return whole * (most * most) / (STEPS * STEPS);
+        }
+        let part = self.free * STEPS / self.owed;
+        let part = if part < LEAST { LEAST } else { part };
+        whole * (part * part) / (STEPS * STEPS)
+    }
+}
+
 /// Ticks that the bucket is in debt.
 #[inline(always)]
 fn owed<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) -> u64 {
@@ -82,23 +138,6 @@ fn owed<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) 
         Some(bucket) => within(bucket.paid_at(), now, most(limit)) - now,
         None => 0,
     }
-}
-
-/// What each of several senders is to have of a rate. Nobody counts them: all while no more than `free` is owed, and less
-/// the more is owed beyond, so the debt comes to rest where all together send at the rate: with four of them before
-/// packets are marked, with sixteen before one is dropped. In steps, so that sockets are seldom told.
-#[inline(always)]
-const fn share(rate: u64, owed: u64, free: u64) -> u64 {
-    const STEPS: u64 = 32;
-    const LEAST: u64 = STEPS / 4;
-    if owed <= free {
-        return rate;
-    }
-    let part = free * STEPS / owed;
-    let part = if part < LEAST { LEAST } else { part };
-    let share = rate * (part * part) / (STEPS * STEPS);
-    let slowest = if rate < SLOWEST { rate } else { SLOWEST };
-    if share < slowest { slowest } else { share }
 }
 
 /// The pace of a socket that has `now`, was told `ours` by us, and is to send no faster than `limit`. A pace that is not
