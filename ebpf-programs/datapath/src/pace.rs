@@ -160,7 +160,7 @@ impl Connection {
             local,
             remote,
             round_trip,
-            segment.saturating_mul(2),
+            segment.saturating_mul(4),
         )
     }
 

@@ -19,7 +19,8 @@ const FARTHEST: u32 = 2_000_000;
 const FASTEST: u64 = 1_000_000_000_000;
 
 /// How many bytes `remote` may have under way to the socket of `local`, if a limit of the pod counts between them.
-/// `round_trip` is in microseconds. No less than `least`: two of its packets, or its sender would wait for a timer.
+/// `round_trip` is in microseconds. No less than `least`: four of its packets, since what is left of a window goes as a small
+/// packet of its own.
 ///
 /// As many as it likes while hardly anything is owed: then it is not the limit that matters. Where little is, four times
 /// of what is under way at the rate: round trips become longer than they were when the connection was made.
