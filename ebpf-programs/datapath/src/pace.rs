@@ -54,19 +54,19 @@ fn is_wanted() -> bool {
         .is_some_and(|settings| settings.flags & SettingsFlags::PACE != 0)
 }
 
-/// A number that a socket can be told.
+/// An option of a socket that is a number.
 #[derive(Clone, Copy)]
-struct Wish {
+struct SocketOption {
     level: u32,
     option: u32,
 }
 
-const PACE: Wish = Wish {
+const PACE: SocketOption = SocketOption {
     level: SOL_SOCKET,
     option: SO_MAX_PACING_RATE,
 };
 
-const WINDOW: Wish = Wish {
+const WINDOW: SocketOption = SocketOption {
     level: SOL_TCP,
     option: TCP_WINDOW_CLAMP,
 };
@@ -144,6 +144,7 @@ impl Connection {
         self.tell(WINDOW, &BOUNDED, cookie, ours, window.unwrap_or(WIDEST));
     }
 
+    /// How much the other end may have under way, if a limit counts and it is far away.
     #[inline(always)]
     fn window(self, local: &Address, remote: &Address) -> Option<u32> {
         // SAFETY: the context is valid for as long as the program runs.
@@ -203,14 +204,15 @@ impl Connection {
     #[inline(always)]
     fn tell(
         self,
-        wish: Wish,
+        which: SocketOption,
         told: &LruHashMap<u64, u32>,
         cookie: u64,
         ours: Option<&u32>,
         most: u32,
     ) {
         const LENGTH: i32 = size_of::<u32>() as i32;
-        let (context, level, option) = (self.context.cast(), wish.level as i32, wish.option as i32);
+        let (context, level, option) =
+            (self.context.cast(), which.level as i32, which.option as i32);
         let mut now = UNPACED;
         // SAFETY: the helper is given the context, and `LENGTH` bytes that are there.
         let got = unsafe {

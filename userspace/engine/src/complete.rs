@@ -65,8 +65,7 @@ impl<K: Kernel> Engine<K> {
         let observed = self.observe(attachment)?;
         let detects_duplicates = intent.network.options.detects_duplicates;
         let plan = planner::plan_complete(attachment, detects_duplicates, &observed);
-        self.store.put(&record)?;
-        self.reserve_ports()?;
+        self.put_reserving(&record)?;
         done.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
         record.state = State::Attached;

@@ -172,10 +172,7 @@ impl<K: Kernel> Engine<K> {
             boot_id: self.settings.boot_id.clone(),
             created_at: now,
         };
-        let ports = self.plan_ports_of(&record.attachment)?;
-        self.store.put_reserving(&record, ports.either.clone())?;
-        self.change_ports(&ports)?;
-        self.store.put_reserved_ports(&ports.ours)?;
+        self.put_reserving(&record)?;
         done.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
         if intent.requested.awaits_addresses {

@@ -3,26 +3,27 @@
 use std::collections::BTreeSet;
 
 use kernel::Kernel;
-use model::{Attachment, AttachmentKey, PortSet};
+use model::{AttachmentKey, PortSet, Record};
 use planner::{Scope, Step};
 
 use crate::{Engine, EngineError};
 
 /// What is to become of the reserved ports.
-#[derive(Debug)]
-pub(crate) struct Reserving {
+struct Reserving {
     step: Option<Step>,
     /// What may be ours while the step is under way: remembered before it.
-    pub(crate) either: PortSet,
+    either: PortSet,
     /// What is ours after it.
-    pub(crate) ours: PortSet,
+    ours: PortSet,
 }
 
 impl<K: Kernel> Engine<K> {
     /// Reserves what is claimed, and no more; looks only where there is something to do.
     pub(crate) fn reserve_ports(&mut self) -> Result<(), EngineError> {
-        let reserving = self.plan_ports(self.claimed_ports(None))?;
-        self.reserve(&reserving)
+        match self.plan_ports(&self.claimed_ports(None))? {
+            Some(reserving) => self.reserve(&reserving),
+            None => Ok(()),
+        }
     }
 
     /// As [`Engine::reserve_ports`], even where nothing seems to have changed.
@@ -31,28 +32,35 @@ impl<K: Kernel> Engine<K> {
         self.reserve(&reserving)
     }
 
+    /// Remembers an attachment, and reserves the ports that it claims.
+    pub(crate) fn put_reserving(&mut self, record: &Record) -> Result<(), EngineError> {
+        let attachment = &record.attachment;
+        let others = self.claimed_ports(Some(&attachment.key));
+        let claimed = others.union(&planner::claimed_ports([attachment]));
+        let Some(reserving) = self.plan_ports(&claimed)? else {
+            return Ok(self.store.put(record)?);
+        };
+        self.store.put_reserving(record, &reserving.either)?;
+        self.reserve(&reserving)
+    }
+
+    /// Forgets an attachment, and reserves its ports no longer.
+    pub(crate) fn remove_releasing(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
+        let Some(reserving) = self.plan_ports(&self.claimed_ports(Some(key)))? else {
+            return Ok(self.store.remove(key)?);
+        };
+        self.begin(&reserving)?;
+        Ok(self.store.remove_reserving(key, &reserving.ours)?)
+    }
+
     fn reserve(&mut self, reserving: &Reserving) -> Result<(), EngineError> {
-        self.store.put_reserved_ports(&reserving.either)?;
-        self.change_ports(reserving)?;
+        self.begin(reserving)?;
         Ok(self.store.put_reserved_ports(&reserving.ours)?)
     }
 
-    /// What is to become of them for an attachment that comes.
-    pub(crate) fn plan_ports_of(&mut self, coming: &Attachment) -> Result<Reserving, EngineError> {
-        let claimed = self.claimed_ports(None);
-        self.plan_ports(claimed.union(&planner::claimed_ports([coming])))
-    }
-
-    /// What is to become of them without an attachment.
-    pub(crate) fn plan_ports_without(
-        &mut self,
-        leaving: &AttachmentKey,
-    ) -> Result<Reserving, EngineError> {
-        self.plan_ports(self.claimed_ports(Some(leaving)))
-    }
-
-    /// Does what was planned. Remembering is the caller's.
-    pub(crate) fn change_ports(&mut self, reserving: &Reserving) -> Result<(), EngineError> {
+    /// Does what was planned; that it is done is for the caller to remember.
+    fn begin(&mut self, reserving: &Reserving) -> Result<(), EngineError> {
+        self.store.put_reserved_ports(&reserving.either)?;
         let Some(step) = &reserving.step else {
             return Ok(());
         };
@@ -63,21 +71,18 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    fn claimed_ports(&self, leaving: Option<&AttachmentKey>) -> PortSet {
+    fn claimed_ports(&self, except: Option<&AttachmentKey>) -> PortSet {
         let records = self.store.records().iter();
-        let staying = records.filter(|(key, _)| Some(*key) != leaving);
-        planner::claimed_ports(staying.map(|(_, record)| &record.attachment))
+        let others = records.filter(|(key, _)| Some(*key) != except);
+        planner::claimed_ports(others.map(|(_, record)| &record.attachment))
     }
 
-    fn plan_ports(&mut self, claimed: PortSet) -> Result<Reserving, EngineError> {
-        if claimed != self.store.contents().reserved_ports {
-            return self.look_at_ports(&claimed);
+    /// `None` where what is claimed is what is reserved.
+    fn plan_ports(&mut self, claimed: &PortSet) -> Result<Option<Reserving>, EngineError> {
+        if *claimed == self.store.contents().reserved_ports {
+            return Ok(None);
         }
-        Ok(Reserving {
-            step: None,
-            either: claimed.clone(),
-            ours: claimed,
-        })
+        self.look_at_ports(claimed).map(Some)
     }
 
     fn look_at_ports(&mut self, claimed: &PortSet) -> Result<Reserving, EngineError> {

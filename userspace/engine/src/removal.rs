@@ -51,9 +51,6 @@ impl<K: Kernel> Engine<K> {
                 failures,
             });
         }
-        let ports = self.plan_ports_without(&attachment.key)?;
-        self.store.put_reserved_ports(&ports.either)?;
-        self.change_ports(&ports)?;
-        Ok(self.store.remove_reserving(&attachment.key, ports.ours)?)
+        self.remove_releasing(&attachment.key)
     }
 }

@@ -271,7 +271,7 @@ impl File {
         after: &PortSet,
     ) -> Result<(), StoreError> {
         self.write("write", |transaction| {
-            change_reserved_ports(transaction, before, after)
+            change_reserved_ports(transaction, Some([before, after]))
         })
     }
 
@@ -282,13 +282,13 @@ impl File {
         })
     }
 
-    /// With the addresses of its network that were given last, and the reserved ports before and after.
+    /// With the addresses of its network that were given last, and the reserved ports before and after if they change.
     pub(crate) fn put_record(
         &self,
         record: &Record,
         generation: u32,
         last: &BTreeMap<usize, IpAddr>,
-        [before, after]: [&PortSet; 2],
+        reserved: Option<[&PortSet; 2]>,
     ) -> Result<(), StoreError> {
         let network = record.attachment.key.network.as_str();
         let name = record.attachment.key.to_string();
@@ -299,20 +299,20 @@ impl File {
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("generation", generation)?;
             put_last_reserved(transaction, network, last)?;
-            change_reserved_ports(transaction, before, after)
+            change_reserved_ports(transaction, reserved)
         })
     }
 
-    /// With the reserved ports before and after.
+    /// With the reserved ports before and after if they change.
     pub(crate) fn remove_record(
         &self,
         key: &AttachmentKey,
-        [before, after]: [&PortSet; 2],
+        reserved: Option<[&PortSet; 2]>,
     ) -> Result<(), StoreError> {
         let name = key.to_string();
         self.write("write", |transaction| {
             transaction.open_table(RECORDS)?.remove(name.as_str())?;
-            change_reserved_ports(transaction, before, after)
+            change_reserved_ports(transaction, reserved)
         })
     }
 
@@ -387,12 +387,11 @@ fn put_last_reserved(
 
 fn change_reserved_ports(
     transaction: &WriteTransaction,
-    before: &PortSet,
-    after: &PortSet,
+    reserved: Option<[&PortSet; 2]>,
 ) -> Result<(), redb::Error> {
-    if before == after {
+    let Some([before, after]) = reserved else {
         return Ok(());
-    }
+    };
     let mut table = transaction.open_table(RESERVED_PORTS)?;
     for port in before.difference(after).iter() {
         table.remove(port)?;

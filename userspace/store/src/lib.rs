@@ -136,23 +136,22 @@ impl Store {
         record: &Record,
         addresses: &BTreeMap<usize, IpAddr>,
     ) -> Result<(), StoreError> {
-        let ports = self.contents.reserved_ports.clone();
-        self.write_record(record, addresses, ports)
+        self.write_record(record, addresses, None)
     }
 
     /// As [`Store::put`], and with it the ports of the node that we have reserved, or are about to.
-    pub fn put_reserving(&mut self, record: &Record, ports: PortSet) -> Result<(), StoreError> {
-        self.write_record(record, &BTreeMap::new(), ports)
+    pub fn put_reserving(&mut self, record: &Record, ports: &PortSet) -> Result<(), StoreError> {
+        self.write_record(record, &BTreeMap::new(), Some(ports))
     }
 
     fn write_record(
         &mut self,
         record: &Record,
         addresses: &BTreeMap<usize, IpAddr>,
-        ports: PortSet,
+        ports: Option<&PortSet>,
     ) -> Result<(), StoreError> {
         let generation = self.contents.generation.max(record.attachment.generation);
-        let reserved = [&self.contents.reserved_ports, &ports];
+        let reserved = ports.map(|ports| [&self.contents.reserved_ports, ports]);
         self.file
             .put_record(record, generation, addresses, reserved)?;
         crash::point_at("put-record");
@@ -163,28 +162,41 @@ impl Store {
         }
         self.contents.records.insert(key, record.clone());
         self.contents.generation = generation;
-        self.contents.reserved_ports = ports;
+        self.note_ports(ports);
         Ok(())
     }
 
     /// Forgets an attachment; one that is unknown is forgotten already.
     pub fn remove(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
-        let ports = self.contents.reserved_ports.clone();
-        self.remove_reserving(key, ports)
+        self.remove_record(key, None)
     }
 
     /// As [`Store::remove`], and with it remembers the ports of the node that are still reserved.
     pub fn remove_reserving(
         &mut self,
         key: &AttachmentKey,
-        ports: PortSet,
+        ports: &PortSet,
     ) -> Result<(), StoreError> {
-        let reserved = [&self.contents.reserved_ports, &ports];
+        self.remove_record(key, Some(ports))
+    }
+
+    fn remove_record(
+        &mut self,
+        key: &AttachmentKey,
+        ports: Option<&PortSet>,
+    ) -> Result<(), StoreError> {
+        let reserved = ports.map(|ports| [&self.contents.reserved_ports, ports]);
         self.file.remove_record(key, reserved)?;
         crash::point_at("remove-record");
         self.contents.records.remove(key);
-        self.contents.reserved_ports = ports;
+        self.note_ports(ports);
         Ok(())
+    }
+
+    fn note_ports(&mut self, ports: Option<&PortSet>) {
+        if let Some(ports) = ports {
+            self.contents.reserved_ports.clone_from(ports);
+        }
     }
 
     /// Remembers a network.

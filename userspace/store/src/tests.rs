@@ -353,13 +353,13 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
         Operation::PutReserving(container, last) => {
             let record = record(container, State::Pending);
             model.reserved_ports = (1..last).collect();
-            let ports = model.reserved_ports.clone();
+            let ports = &model.reserved_ports;
             store.put_reserving(&record, ports).unwrap();
             remember(model, record);
         }
         Operation::RemoveReserving(container, last) => {
             model.reserved_ports = (1..last).collect();
-            let ports = model.reserved_ports.clone();
+            let ports = &model.reserved_ports;
             store.remove_reserving(&key(container), ports).unwrap();
             model.records.remove(&key(container));
         }
