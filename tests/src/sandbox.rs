@@ -93,6 +93,11 @@ impl Sandbox {
         Ok((sandbox, agent))
     }
 
+    /// How long threads have been busy with making the wire long, so far.
+    pub fn wire_busy(&self) -> Duration {
+        self.wire.as_ref().map_or(Duration::ZERO, Tunnel::busy)
+    }
+
     /// A machine with nothing but its loopback.
     pub fn machine(&self, name: &str) -> Result<Machine> {
         Machine::new(name, &self.mounts)

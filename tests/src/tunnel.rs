@@ -3,11 +3,13 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use nix::time::{ClockId, clock_gettime};
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use crate::Machine;
@@ -20,6 +22,7 @@ const LARGEST: usize = (64 << 10) + 64;
 pub struct Tunnel {
     ends: [(Machine, String); 2],
     carriers: Vec<JoinHandle<()>>,
+    busy: Busy,
 }
 
 impl Tunnel {
@@ -31,7 +34,8 @@ impl Tunnel {
             let (from, to) = (Arc::clone(from), Arc::clone(to));
             thread::spawn(move || carry(&from, &to))
         };
-        Ok(Self::of(ends, vec![carry(&near, &far), carry(&far, &near)]))
+        let carriers = vec![carry(&near, &far), carry(&far, &near)];
+        Ok(Self::of(ends, carriers, Busy::default()))
     }
 
     /// Lays an Ethernet on which each packet is under way for `delay`. Large packets stay whole, as between veths.
@@ -42,20 +46,29 @@ impl Tunnel {
         };
         let [near, far] = [open(ends[0])?, open(ends[1])?];
         let mut carriers = Vec::new();
+        let busy = Busy::default();
         for (from, to) in [(&near, &far), (&far, &near)] {
             let (from, to) = (Arc::clone(from), Arc::clone(to));
             let (enter, leave) = channel();
-            carriers.push(thread::spawn(move || put(&from, &enter, delay)));
-            carriers.push(thread::spawn(move || take(&leave, &to)));
+            let (entering, leaving) = (busy.clone(), busy.clone());
+            carriers.push(thread::spawn(move || put(&from, &enter, delay, &entering)));
+            carriers.push(thread::spawn(move || take(&leave, &to, &leaving)));
         }
-        Ok(Self::of(ends, carriers))
+        Ok(Self::of(ends, carriers, busy))
     }
 
-    fn of(ends: [(&Machine, &str); 2], carriers: Vec<JoinHandle<()>>) -> Self {
+    fn of(ends: [(&Machine, &str); 2], carriers: Vec<JoinHandle<()>>, busy: Busy) -> Self {
         Self {
             ends: ends.map(|(machine, name)| (machine.clone(), name.to_owned())),
             carriers,
+            busy,
         }
+    }
+
+    /// How long threads have been busy with holding packets back, all together: what no real wire would cost. Not what
+    /// machines do with a packet that arrives, and nothing of a tunnel without a delay.
+    pub fn busy(&self) -> Duration {
+        Duration::from_nanos(self.busy.0.load(Ordering::Relaxed))
     }
 
     /// Gives each end its addresses, first those of the first end, and sets both up.
@@ -102,20 +115,45 @@ fn carry(from: &SyncDevice, to: &SyncDevice) {
 }
 
 /// Notes when each packet will arrive.
-fn put(from: &SyncDevice, wire: &Sender<(Instant, Vec<u8>)>, delay: Duration) {
+fn put(from: &SyncDevice, wire: &Sender<(Instant, Vec<u8>)>, delay: Duration, busy: &Busy) {
     let mut packet = vec![0; LARGEST];
+    let mut since = own_time();
     while let Ok(length) = from.recv(&mut packet) {
         let arrives = Instant::now() + delay;
         if wire.send((arrives, packet[..length].to_vec())).is_err() {
             return;
         }
+        since = busy.add(since);
     }
 }
 
 /// Lets packets arrive when it is time.
-fn take(wire: &Receiver<(Instant, Vec<u8>)>, to: &SyncDevice) {
+fn take(wire: &Receiver<(Instant, Vec<u8>)>, to: &SyncDevice, busy: &Busy) {
+    let mut since = own_time();
     for (arrives, packet) in wire {
         thread::sleep(arrives.saturating_duration_since(Instant::now()));
+        busy.add(since);
         let _ = to.send(&packet);
+        since = own_time();
     }
+}
+
+/// Nanoseconds that threads have run, all together.
+#[derive(Clone, Debug, Default)]
+struct Busy(Arc<AtomicU64>);
+
+impl Busy {
+    /// Adds how long the calling thread has run since then, and tells when it is now.
+    fn add(&self, since: Duration) -> Duration {
+        let now = own_time();
+        let ran = now.saturating_sub(since).as_nanos();
+        self.0
+            .fetch_add(ran.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        now
+    }
+}
+
+/// How long the calling thread has run so far.
+fn own_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into)
 }

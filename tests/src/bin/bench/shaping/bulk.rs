@@ -85,6 +85,7 @@ fn tcp(
     };
     plan.interleave(&name, plan.pick(1, 3), sites, |site| {
         let transfer = transfer(site, way)?;
+        let before = site.wire_busy();
         let (got, spent) = spare::watch(|| transfer.run(&options))
             .with_context(|| format!("{name} through {}", site.system()))?;
         let share = Row::new(&name, site.system(), OF_THE_RATE).higher();
@@ -97,7 +98,8 @@ fn tcp(
         );
         if way.rate >= LEAST_COST {
             let span = f64::from(seconds + WARM);
-            let own = spent.as_secs_f64() - idle * span;
+            let wire = site.wire_busy().saturating_sub(before);
+            let own = spent.saturating_sub(wire).as_secs_f64() - idle * span;
             let cost = Row::new(format!("{name}, CPU"), site.system(), "s per Gbit");
             rows.push(cost, own / (got.bits_per_second * span / 1e9));
         }

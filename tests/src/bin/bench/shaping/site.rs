@@ -90,11 +90,20 @@ impl Site {
         }
     }
 
-    pub(super) fn world(&self) -> &Machine {
+    fn sandbox(&self) -> &Sandbox {
         match &self.node {
-            Node::Reference(reference) => &reference.sandbox.world,
-            Node::Viaduct(viaduct) => &viaduct.sandbox.world,
+            Node::Reference(reference) => &reference.sandbox,
+            Node::Viaduct(viaduct) => &viaduct.sandbox,
         }
+    }
+
+    pub(super) fn world(&self) -> &Machine {
+        &self.sandbox().world
+    }
+
+    /// How long threads have been busy with making the wire long, so far.
+    pub(super) fn wire_busy(&self) -> Duration {
+        self.sandbox().wire_busy()
     }
 
     /// The pod of that rate.
