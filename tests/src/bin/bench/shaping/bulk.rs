@@ -9,6 +9,7 @@ use crate::beside::{self, WARM};
 use crate::plan::Plan;
 use crate::row::{Row, Rows};
 use crate::spare;
+use crate::statistics::Summary;
 
 const PORT: u16 = 5201;
 /// The unit of shares.
@@ -79,14 +80,11 @@ fn tcp(
     let name = format!("{way}, {flows} flow{plural}{place}");
     let seconds: u32 = plan.pick(4, 10);
     let options = format!("-C cubic -P {flows} -O {WARM} -t {seconds}");
-    let idle = match way.rate {
-        LEAST_COST.. => spare::idle()?,
-        _ => 0.0,
-    };
+    let mut costs = Costs::default();
     plan.interleave(&name, plan.pick(1, 3), sites, |site| {
         let transfer = transfer(site, way)?;
-        let before = site.wire_busy();
-        let (got, spent) = spare::watch(|| transfer.run(&options))
+        let (got, busy) = costs
+            .watch(site, way, || transfer.run(&options))
             .with_context(|| format!("{name} through {}", site.system()))?;
         let share = Row::new(&name, site.system(), OF_THE_RATE).higher();
         rows.push(share.within(0.95, 1.02), part(got, way.rate));
@@ -96,15 +94,67 @@ fn tcp(
             Row::new(format!("{name}, sent again"), site.system(), "segments"),
             again,
         );
-        if way.rate >= LEAST_COST {
-            let span = f64::from(seconds + WARM);
-            let wire = site.wire_busy().saturating_sub(before);
-            let own = spent.saturating_sub(wire).as_secs_f64() - idle * span;
-            let cost = Row::new(format!("{name}, CPU"), site.system(), "s per Gbit");
-            rows.push(cost, own / (got.bits_per_second * span / 1e9));
-        }
+        let span = f64::from(seconds + WARM);
+        costs.note(site.system(), busy, span, got.bits_per_second);
         Ok(())
-    })
+    })?;
+    costs.tell(&name, rows);
+    Ok(())
+}
+
+/// How much CPU transfers took, beyond what the machine takes when nothing is asked of it. That is looked at before each of
+/// them, and its median counts: one look may meet a moment in which something else ran.
+#[derive(Default)]
+struct Costs {
+    /// Seconds in each second.
+    idle: Vec<f64>,
+    samples: Vec<Cost>,
+}
+
+struct Cost {
+    system: &'static str,
+    /// Seconds of all CPUs.
+    busy: f64,
+    /// Seconds on the clock.
+    span: f64,
+    bits_per_second: f64,
+}
+
+impl Costs {
+    /// Runs a transfer, and tells for how long CPUs were busy meanwhile, where that can be told from everything else.
+    fn watch(
+        &mut self,
+        site: &Site,
+        way: Way,
+        transfer: impl FnOnce() -> Result<Throughput>,
+    ) -> Result<(Throughput, Option<f64>)> {
+        if way.rate < LEAST_COST {
+            return Ok((transfer()?, None));
+        }
+        self.idle.push(spare::idle()?);
+        let before = site.wire_busy();
+        let (got, busy) = spare::watch(transfer)?;
+        let wire = site.wire_busy().saturating_sub(before);
+        Ok((got, Some(busy.saturating_sub(wire).as_secs_f64())))
+    }
+
+    fn note(&mut self, system: &'static str, busy: Option<f64>, span: f64, bits_per_second: f64) {
+        self.samples.extend(busy.map(|busy| Cost {
+            system,
+            busy,
+            span,
+            bits_per_second,
+        }));
+    }
+
+    fn tell(self, name: &str, rows: &mut Rows) {
+        let idle = Summary::of(&self.idle).map_or(0.0, |idle| idle.median);
+        for cost in self.samples {
+            let own = cost.busy - idle * cost.span;
+            let row = Row::new(format!("{name}, CPU"), cost.system, "s per Gbit");
+            rows.push(row, own / (cost.bits_per_second * cost.span / 1e9));
+        }
+    }
 }
 
 /// Datagrams at twice the rate.
