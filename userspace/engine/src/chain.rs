@@ -184,7 +184,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     fn verify_host(&mut self, attachment: &Attachment) -> Result<(), EngineError> {
-        let observed = self.observe(attachment)?;
+        let observed = self.observe_outside(attachment)?;
         let differences = planner::check_host(attachment, &observed);
         if differences.is_empty() {
             return Ok(());

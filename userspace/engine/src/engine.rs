@@ -256,6 +256,15 @@ impl<K: Kernel> Engine<K> {
         Ok(self.kernel.observe(&scope)?)
     }
 
+    /// As [`Engine::observe`], without entering the pod's namespace.
+    pub(crate) fn observe_outside(
+        &mut self,
+        attachment: &Attachment,
+    ) -> Result<Observed, EngineError> {
+        let scope = Scope::Outside(Box::new(attachment.clone()));
+        Ok(self.kernel.observe(&scope)?)
+    }
+
     /// Undoes an ADD. What cannot be undone keeps its record, so that the next ADD, DEL or reconciliation removes it.
     pub(crate) fn back_out(
         &mut self,

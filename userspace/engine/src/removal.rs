@@ -14,7 +14,7 @@ impl<K: Kernel> Engine<K> {
         let Some(attachment) = self.begin_removal(key)? else {
             return Ok(());
         };
-        let observed = self.observe(&attachment)?;
+        let observed = self.observe_outside(&attachment)?;
         let plan = planner::plan_detach(&attachment, &observed);
         self.finish_removal(&attachment, &plan)?;
         self.forget_settings(key)?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Attachment, IfName, NetnsPath};
-use planner::{Link, Observed, PodSide, Scope, SysctlKey};
+use planner::{Link, LinkKind, Observed, PodSide, Scope, SysctlKey};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
@@ -25,6 +25,7 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
             links,
         } => netns(host, path, ifname, links),
         Scope::Attachment(attachment) => of_attachment(host, attachment),
+        Scope::Outside(attachment) => outside(host, attachment),
         Scope::Settings {
             path,
             ifname,
@@ -121,15 +122,7 @@ fn netns(
 }
 
 fn of_attachment(host: &mut Host, attachment: &Attachment) -> Result<Observed, Failed> {
-    let host_link = attachment.host_link();
-    let wanted = BTreeSet::from([host_link.name().clone(), attachment.bridge.clone()]);
-    let mut observed = Observed {
-        links: some_links(host, &wanted)?,
-        entries: entries::of_attachment(&host.tables, attachment)
-            .attempt(|| format!("read the table entries of {}", attachment.key))?,
-        held: host.holders.some(planner::attachment_claims(attachment)),
-        ..Observed::default()
-    };
+    let mut observed = outside(host, attachment)?;
     let path = &attachment.netns.path;
     if let Some(open) = open(path)? {
         if *open.identity() == attachment.netns {
@@ -138,6 +131,18 @@ fn of_attachment(host: &mut Host, attachment: &Attachment) -> Result<Observed, F
         observed.netns.insert(path.clone(), open.identity().clone());
     }
     Ok(observed)
+}
+
+fn outside(host: &mut Host, attachment: &Attachment) -> Result<Observed, Failed> {
+    let host_link = attachment.host_link();
+    let wanted = BTreeSet::from([host_link.name().clone(), attachment.bridge.clone()]);
+    Ok(Observed {
+        links: some_links(host, &wanted)?,
+        entries: entries::of_attachment(&host.tables, attachment)
+            .attempt(|| format!("read the table entries of {}", attachment.key))?,
+        held: host.holders.some(planner::attachment_claims(attachment)),
+        ..Observed::default()
+    })
 }
 
 fn settings(
@@ -163,7 +168,7 @@ fn look(netns: &OpenNetns, ifname: &IfName) -> Result<Option<PodSide>, Failed> {
     pod::look(netns, ifname).attempt(|| format!("look at {ifname} in {path}"))
 }
 
-/// The links of these names that exist, without listing all others.
+/// The links of these names that exist, without listing all others: no more of each than [`Scope::Attachment`] says.
 fn some_links(host: &mut Host, names: &BTreeSet<IfName>) -> Result<BTreeMap<IfName, Link>, Failed> {
     let mut found = BTreeMap::new();
     for name in names {
@@ -171,11 +176,11 @@ fn some_links(host: &mut Host, names: &BTreeSet<IfName>) -> Result<BTreeMap<IfNa
         let Some(mut link) = links::find(&mut host.netlink, name).attempt(call)? else {
             continue;
         };
-        link.addresses = addresses::of_link(&mut host.netlink, link.index).attempt(call)?;
-        let filters = filters::attached(&mut host.netlink, &[link.index]).attempt(call)?;
-        link.hooks = filters.into_iter().flatten().collect();
-        let pinned = host.programs.attached(name, link.index).attempt(call)?;
-        link.hooks.extend(pinned);
+        if link.kind != LinkKind::Bridge {
+            let filters = filters::attached(&mut host.netlink, &[link.index]).attempt(call)?;
+            let hooks = filters.into_iter().flatten();
+            link.hooks = hooks.filter(|hook| hook.is_of_pods()).collect();
+        }
         found.insert(name.clone(), link);
     }
     let seen = switching::observe(&mut host.netlink, found.values_mut());

@@ -13,7 +13,7 @@ use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step}
 
 /// Plans the removal of `attachment`: ports first, so that nothing new is let in; then the link, and what holds the
 /// ports last, when nothing leads to the pod any more. `observed` is of
-/// [`crate::Scope::Attachment`] or wider; an attachment of which nothing is left gets an empty plan.
+/// [`crate::Scope::Outside`] or wider; an attachment of which nothing is left gets an empty plan.
 pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     let seen = observed.entries.iter();
     let ours = seen.filter(|(key, entry)| belongs(attachment, observed, key, entry));

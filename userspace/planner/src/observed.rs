@@ -28,11 +28,15 @@ pub enum Scope {
         path: NetnsPath,
         /// The interface that is to be made.
         ifname: IfName,
-        /// The links of the host to look at (its own end, the bridge).
+        /// The links of the host to look at (its own end, the bridge), as in [`Scope::Attachment`].
         links: BTreeSet<IfName>,
     },
-    /// One attachment: its two links, the inside of its namespace, its table entries, its ports.
+    /// One attachment: its two links, the inside of its namespace, its table entries, its ports. Of the links no
+    /// addresses, which are none of an attachment's matter, and of programs only those of pods, which bridges have none
+    /// of: each of these would be one more question in every ADD and DEL.
     Attachment(Box<Attachment>),
+    /// As [`Scope::Attachment`], but for the inside of the namespace.
+    Outside(Box<Attachment>),
     /// The ports of the node that are held.
     Ports,
     /// Settings of an interface inside of a namespace.

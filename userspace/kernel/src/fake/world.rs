@@ -413,6 +413,7 @@ impl World {
                 ..Observed::default()
             },
             Scope::Attachment(attachment) => self.observe_attachment(attachment),
+            Scope::Outside(attachment) => self.observe_outside(attachment),
             Scope::Settings { path, ifname, .. } => Observed {
                 netns: self.one_netns(path),
                 settings: self.settings(path, ifname),
@@ -426,28 +427,36 @@ impl World {
     }
 
     fn observe_attachment(&self, attachment: &Attachment) -> Observed {
-        let links = [
-            attachment.host_link().name().clone(),
-            attachment.bridge.clone(),
-        ];
         let netns = self.one_netns(&attachment.netns.path);
         let same = netns.values().any(|netns| *netns == attachment.netns);
         let pod = self.pod(&attachment.netns.path, &attachment.key.ifname);
         Observed {
-            links: self.chosen_links(&links.into()),
-            entries: self.entries_of(attachment),
-            held: self.held_for(attachment),
             netns,
             pod: pod.filter(|_| same),
+            ..self.observe_outside(attachment)
+        }
+    }
+
+    fn observe_outside(&self, attachment: &Attachment) -> Observed {
+        let host = attachment.host_link().name().clone();
+        Observed {
+            links: self.chosen_links(&[host, attachment.bridge.clone()].into()),
+            entries: self.entries_of(attachment),
+            held: self.held_for(attachment),
             ..Observed::default()
         }
     }
 
     fn chosen_links(&self, names: &BTreeSet<IfName>) -> BTreeMap<IfName, Link> {
         let chosen = self.links.iter().filter(|(name, _)| names.contains(*name));
-        chosen
-            .map(|(name, link)| (name.clone(), link.clone()))
-            .collect()
+        let told = chosen.map(|(name, link)| {
+            let mut link = link.clone();
+            link.addresses.clear();
+            link.avoided.clear();
+            link.hooks.retain(|hook| hook.is_of_pods());
+            (name.clone(), link)
+        });
+        told.collect()
     }
 
     fn one_netns(&self, path: &NetnsPath) -> BTreeMap<NetnsPath, Netns> {

@@ -108,7 +108,9 @@ impl<K: Kernel> World<K> {
         let sysctls = BTreeSet::from([SysctlKey("net/ipv4/ip_forward".to_owned())]);
         let mut scopes = vec![Scope::Node { sysctls }];
         for (pod, netns) in self.pods.iter().enumerate() {
-            scopes.push(Scope::Attachment(Box::new(self.attachment(pod))));
+            let attachment = Box::new(self.attachment(pod));
+            scopes.push(Scope::Outside(attachment.clone()));
+            scopes.push(Scope::Attachment(attachment));
             scopes.push(Scope::Netns {
                 path: netns.path.clone(),
                 ifname: link("eth0"),

@@ -15,6 +15,16 @@ pub enum Hook {
     UplinkOut,
 }
 
+impl Hook {
+    /// Whether it is for the host's end of a pod's veth.
+    pub fn is_of_pods(self) -> bool {
+        match self {
+            Self::FromPod | Self::ToPod => true,
+            Self::UplinkIn | Self::UplinkOut => false,
+        }
+    }
+}
+
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use abi::maps::programs;
