@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result};
 use e2e::{Iperf, Machine, measure as transfer};
 
+use crate::accounted;
 use crate::plan::Plan;
 use crate::promise::Promise;
 use crate::row::{Row, Rows, system};
@@ -16,9 +17,6 @@ pub(crate) const PROMISES: &[Promise] = &[Promise {
     other: system::NFT,
     bound: 0.9,
 }];
-
-/// Nanoseconds of one tick of `/proc/stat` (`USER_HZ` is 100 on every architecture that we run on).
-const TICK: f64 = 1e7;
 
 struct Pair {
     system: &'static str,
@@ -69,28 +67,14 @@ fn serve(topology: &Topology, way: Way) -> Result<Pair> {
 impl Pair {
     /// Gbit/s, and nanoseconds per KB of all CPUs together, whatever they did.
     fn send(&self, streams: u32, seconds: u32) -> Result<(f64, f64)> {
-        let before = busy()?;
+        let before = accounted::so_far()?.busy;
         let options = format!("-t {seconds} -P {streams}");
         let throughput = transfer(&self.client, self.dial, PORTS[2], &options)?;
-        let spent = busy()? - before;
+        let spent = accounted::so_far()?.busy.saturating_sub(before);
         let kilobytes = throughput.bits_per_second * f64::from(seconds) / 8e3;
-        Ok((throughput.bits_per_second / 1e9, spent / kilobytes))
+        Ok((
+            throughput.bits_per_second / 1e9,
+            spent.as_secs_f64() * 1e9 / kilobytes,
+        ))
     }
-}
-
-/// Nanoseconds that all CPUs together were not idle.
-fn busy() -> Result<f64> {
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().next().context("no total")?;
-    let ticks: Vec<f64> = line
-        .split_whitespace()
-        .skip(1)
-        .take(8)
-        .map(str::parse)
-        .collect::<Result<_, _>>()?;
-    // User, nice, system, (idle, waiting,) interrupts, soft interrupts; what others stole is not ours.
-    let [user, nice, system, _, _, hard, soft, ..] = ticks[..] else {
-        anyhow::bail!("unknown columns: {line}");
-    };
-    Ok((user + nice + system + hard + soft) * TICK)
 }

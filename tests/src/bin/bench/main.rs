@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounted;
 mod add;
 mod beside;
 mod bulk;
