@@ -165,7 +165,7 @@ impl<K: Kernel> Engine<K> {
             return Ok(new);
         }
         let both = planner::with_both_ports(old, &new);
-        let observed = self.observe(&both)?;
+        let observed = self.observe_outside(&both)?;
         let plan = planner::plan_publish(old, &new, &observed);
         self.store.put(&Record {
             attachment: new.clone(),

@@ -165,7 +165,7 @@ fn detach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
         return Ok(());
     };
     for hook in hooks {
-        if matches!(hook, Hook::UplinkIn | Hook::UplinkOut) {
+        if !hook.is_of_pods() {
             host.programs.detach(found.index, *hook).attempt(call)?;
         }
         filters::detach(&mut host.netlink, found.index, *hook).attempt(call)?;

@@ -118,7 +118,7 @@ pub(crate) fn detach_from_uplinks(netlink: &mut Netlink) -> io::Result<()> {
     let attached = attached(netlink, &links)?;
     for (index, hooks) in links.into_iter().zip(attached) {
         for hook in hooks {
-            if matches!(hook, Hook::UplinkIn | Hook::UplinkOut) {
+            if !hook.is_of_pods() {
                 detach(netlink, index, hook)?;
             }
         }

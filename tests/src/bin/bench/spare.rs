@@ -4,7 +4,7 @@
 //! in bunches of a tenth of a millisecond is met by chance, or by its own timer. Here a thread on each CPU, after which
 //! nobody comes, looks at the clock all the time: when the clock has leapt, somebody else has run meanwhile. So has the
 //! kernel at each tick: what that takes on an idle machine is measured first. What the host of a virtual machine takes for
-//! others the kernel is told to the nanosecond, and it is left out.
+//! others, the kernel is told by the host, and it is left out.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

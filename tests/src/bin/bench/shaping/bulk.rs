@@ -83,8 +83,8 @@ fn tcp(
     let mut costs = Costs::default();
     plan.interleave(&name, plan.pick(1, 3), sites, |site| {
         let transfer = transfer(site, way)?;
-        let (got, busy) = costs
-            .watch(site, way, || transfer.run(&options))
+        let got = costs
+            .watch(&transfer, way, &options, seconds + WARM)
             .with_context(|| format!("{name} through {}", site.system()))?;
         let share = Row::new(&name, site.system(), OF_THE_RATE).higher();
         rows.push(share.within(0.95, 1.02), part(got, way.rate));
@@ -94,8 +94,6 @@ fn tcp(
             Row::new(format!("{name}, sent again"), site.system(), "segments"),
             again,
         );
-        let span = f64::from(seconds + WARM);
-        costs.note(site.system(), busy, span, got.bits_per_second);
         Ok(())
     })?;
     costs.tell(&name, rows);
@@ -121,30 +119,29 @@ struct Cost {
 }
 
 impl Costs {
-    /// Runs a transfer, and tells for how long CPUs were busy meanwhile, where that can be told from everything else.
+    /// Runs a transfer of so many seconds, and notes its cost where that can be told from everything else.
     fn watch(
         &mut self,
-        site: &Site,
+        transfer: &Transfer<'_>,
         way: Way,
-        transfer: impl FnOnce() -> Result<Throughput>,
-    ) -> Result<(Throughput, Option<f64>)> {
+        options: &str,
+        seconds: u32,
+    ) -> Result<Throughput> {
         if way.rate < LEAST_COST {
-            return Ok((transfer()?, None));
+            return transfer.run(options);
         }
+        let site = transfer.site;
         self.idle.push(spare::idle()?);
         let before = site.wire_busy();
-        let (got, busy) = spare::watch(transfer)?;
+        let (got, busy) = spare::watch(|| transfer.run(options))?;
         let wire = site.wire_busy().saturating_sub(before);
-        Ok((got, Some(busy.saturating_sub(wire).as_secs_f64())))
-    }
-
-    fn note(&mut self, system: &'static str, busy: Option<f64>, span: f64, bits_per_second: f64) {
-        self.samples.extend(busy.map(|busy| Cost {
-            system,
-            busy,
-            span,
-            bits_per_second,
-        }));
+        self.samples.push(Cost {
+            system: site.system(),
+            busy: busy.saturating_sub(wire).as_secs_f64(),
+            span: seconds.into(),
+            bits_per_second: got.bits_per_second,
+        });
+        Ok(got)
     }
 
     fn tell(self, name: &str, rows: &mut Rows) {
