@@ -163,7 +163,7 @@ impl Peer {
     pub const BITS: u32 = Self::POD_BITS + 128;
 }
 
-/// What has passed of late; index in the table: `slot * 2 + direction`. Shared by all CPUs. 528 bytes.
+/// What has passed of late; index in the table: `slot * 2 + direction`. Shared by all CPUs. 1,040 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Bucket {
@@ -174,6 +174,8 @@ pub struct Bucket {
     pub thin_paid_at: u64,
     /// The same for each flow, in units of 2^14 ticks, by two hashes: a guess is enough.
     pub flows: [u32; FLOWS_OF_BUCKET],
+    /// Until when a TCP connection that has lost a packet loses all of them, in the same units, by one hash.
+    pub silent_until: [u32; FLOWS_OF_BUCKET],
 }
 
 impl Default for Bucket {
@@ -182,11 +184,12 @@ impl Default for Bucket {
             paid_at: 0,
             thin_paid_at: 0,
             flows: [0; FLOWS_OF_BUCKET],
+            silent_until: [0; FLOWS_OF_BUCKET],
         }
     }
 }
 
-const _: () = assert!(size_of::<Bucket>() == 528);
+const _: () = assert!(size_of::<Bucket>() == 1_040);
 
 /// What became of a pod's limited traffic in one direction, once per CPU; index in the table: `slot * 2 + direction`.
 /// 64 bytes.

@@ -61,6 +61,18 @@ impl Bucket for Shared {
         // SAFETY: as above.
         unsafe { ptr::write_volatile(&raw mut (*self.0).flows[flow_index(index)], at) }
     }
+
+    #[inline(always)]
+    fn silent_until(&self, index: u32) -> u32 {
+        // SAFETY: as above.
+        unsafe { ptr::read_volatile(&raw const (*self.0).silent_until[flow_index(index)]) }
+    }
+
+    #[inline(always)]
+    fn set_silent_until(&self, index: u32, at: u32) {
+        // SAFETY: as above.
+        unsafe { ptr::write_volatile(&raw mut (*self.0).silent_until[flow_index(index)], at) }
+    }
 }
 
 #[inline(always)]

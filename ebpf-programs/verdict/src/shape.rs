@@ -9,6 +9,8 @@
 //! flow that asks for little (a quarter of the rate, and all such flows together half of it) may go on into the
 //! headroom, which bulk never touches.
 //!
+//! A TCP connection that has lost a packet loses all of them for a moment ([`silence`]): it tries again when there is room.
+//!
 //! Buckets are shared by all CPUs. Everything that decides about the sum is one compare and exchange; what only guesses
 //! which flows are thin is written without care.
 
@@ -86,6 +88,10 @@ pub trait Bucket {
     fn flow(&self, index: u32) -> u32;
     /// Writes one of [`abi::Bucket::flows`].
     fn set_flow(&self, index: u32, at: u32);
+    /// One of [`abi::Bucket::silent_until`]; the index wraps.
+    fn silent_until(&self, index: u32) -> u32;
+    /// Writes one of [`abi::Bucket::silent_until`].
+    fn set_silent_until(&self, index: u32, at: u32);
 }
 
 /// What became of a packet.
@@ -152,6 +158,9 @@ pub(crate) fn charge<E: Packet + Shaper>(
     let now = clock.saturating_mul(TICKS);
     let passage = admit(&bucket, &work.limit, now, bytes, hash);
     let Passage::Pass { debt, spared } = passage else {
+        if is_tcp(env) {
+            silence::begin(&bucket, &work.limit, now, hash);
+        }
         env.count_shaped(pod, direction, bytes, DROPPED);
         return Err(DropReason::RateLimit);
     };
@@ -233,6 +242,7 @@ pub enum Passage {
 pub fn admit(bucket: &impl Bucket, limit: &Limit, now: u64, bytes: u32, hash: u32) -> Passage {
     let cost = limit.cost(bytes);
     let thin = is_thin(bucket, limit, now, cost, hash);
+    let silent = !thin && silence::lasts(bucket, limit, now, hash);
     let mut passage = Passage::Refused;
     for _ in 0..TRIES {
         let seen = bucket.paid_at();
@@ -240,7 +250,12 @@ pub fn admit(bucket: &impl Bucket, limit: &Limit, now: u64, bytes: u32, hash: u3
         let debt = paid_at - now;
         let spared = debt > limit.allowance;
         let room = limit.allowance + limit.headroom;
-        if spared && !(thin && debt <= room && spare(bucket, limit, now, cost)) {
+        let refused = if spared {
+            !(thin && debt <= room && spare(bucket, limit, now, cost))
+        } else {
+            silent && debt > limit.allowance - silence::length(limit)
+        };
+        if refused {
             // A debt that nobody can have made would stay out of reach as the clock moves on.
             if paid_at < seen {
                 bucket.replace(seen, paid_at);
@@ -361,23 +376,8 @@ fn wire_length<E: Packet + Shaper>(env: &E) -> u32 {
 /// Bytes of IP and transport header.
 #[inline(always)]
 fn headers<P: Packet>(packet: &P) -> u32 {
-    let (l4, protocol) = match packet.ethertype() {
-        ETHERTYPE_IPV4 => match packet.words::<3>(ETHERNET) {
-            Some([first, _, third]) => {
-                let [version_length, ..] = first.to_ne_bytes();
-                let [_, protocol, ..] = third.to_ne_bytes();
-                (u32::from(version_length & 15) * 4, protocol)
-            }
-            None => return 0,
-        },
-        ETHERTYPE_IPV6 => match packet.words::<2>(ETHERNET) {
-            Some([_, second]) => {
-                let [_, _, next, _] = second.to_ne_bytes();
-                (IPV6_HEADER, next)
-            }
-            None => return 0,
-        },
-        _ => return 0,
+    let Some((l4, protocol)) = transport(packet) else {
+        return 0;
     };
     if protocol != TCP {
         return l4 + UDP_HEADER;
@@ -391,7 +391,32 @@ fn headers<P: Packet>(packet: &P) -> u32 {
     }
 }
 
+#[inline(always)]
+fn is_tcp<P: Packet>(packet: &P) -> bool {
+    matches!(transport(packet), Some((_, TCP)))
+}
+
+/// Bytes of the IP header, and the protocol behind it. Extension headers are none that a limit looks into.
+#[inline(always)]
+fn transport<P: Packet>(packet: &P) -> Option<(u32, u8)> {
+    match packet.ethertype() {
+        ETHERTYPE_IPV4 => {
+            let [first, _, third] = packet.words::<3>(ETHERNET)?;
+            let [version_length, ..] = first.to_ne_bytes();
+            let [_, protocol, ..] = third.to_ne_bytes();
+            Some((u32::from(version_length & 15) * 4, protocol))
+        }
+        ETHERTYPE_IPV6 => {
+            let [_, second] = packet.words::<2>(ETHERNET)?;
+            let [_, _, next, _] = second.to_ne_bytes();
+            Some((IPV6_HEADER, next))
+        }
+        _ => None,
+    }
+}
+
 mod pace;
+mod silence;
 mod window;
 
 pub use pace::{Pacing, UNPACED, pace_of, pace_with};

@@ -23,6 +23,7 @@ const INTERFACE_AT: usize = 40;
 const DEPARTURE_AT: usize = 152;
 const SEGMENTS_AT: usize = 164;
 const SEGMENT_SIZE_AT: usize = 176;
+const BUCKET: usize = size_of::<Bucket>();
 
 /// A limit at which no time that a test takes makes up for a packet.
 const SLOW: u64 = 1_000;
@@ -113,7 +114,7 @@ fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() -> Result<()> {
         let packet = packet(0, 18);
         // The first packet sets the clock of the bucket.
         run(bench, &context(), &packet)?;
-        let start: Bucket = bench.object.get::<528, _>(maps::BUCKETS, row)?;
+        let start: Bucket = bench.object.get::<BUCKET, _>(maps::BUCKETS, row)?;
         let from_pod: &SchedClassifier = program(&mut bench.object.loaded, programs::FROM_POD)?;
         thread::scope(|scope| {
             let packet = &packet;
@@ -121,7 +122,7 @@ fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() -> Result<()> {
             both.into_iter()
                 .try_for_each(|it| it.join().expect("it does not panic"))
         })?;
-        let end: Bucket = bench.object.get::<528, _>(maps::BUCKETS, row)?;
+        let end: Bucket = bench.object.get::<BUCKET, _>(maps::BUCKETS, row)?;
         let passed = shaped(bench, Direction::Egress)?;
         assert_eq!(passed.passed_packets, u64::from(TIMES) * 2 + 1);
         assert_eq!(passed.dropped_packets, 0);
@@ -135,9 +136,11 @@ fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() -> Result<()> {
 fn a_bucket_lets_its_burst_pass_in_both_families_and_drops_by_name() -> Result<()> {
     on_bench(|bench| {
         for family in example::FAMILIES {
-            bench
-                .object
-                .set::<528>(maps::BUCKETS, row(Direction::Egress), &Bucket::default())?;
+            bench.object.set::<BUCKET>(
+                maps::BUCKETS,
+                row(Direction::Egress),
+                &Bucket::default(),
+            )?;
             let limited = Limit::new(SLOW, 10_000, 1);
             limit(bench, Direction::Egress, &limited)?;
             let packet = packet(family, 952);
@@ -245,7 +248,7 @@ fn a_packet_in_debt_is_told_when_to_depart() -> Result<()> {
         bench.change(|world| world.settings.flags |= SettingsFlags::DEPART)?;
         let bucket: Bucket = bench
             .object
-            .get::<528, _>(maps::BUCKETS, row(Direction::Egress))?;
+            .get::<BUCKET, _>(maps::BUCKETS, row(Direction::Egress))?;
         let (action, _, after) = run(bench, &context(), &packet)?;
         assert_eq!(action, NEXT);
         let early = Duration::from_nanos(bucket.paid_at / TICKS - departure(&after)?);

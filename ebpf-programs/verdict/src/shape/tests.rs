@@ -1,5 +1,7 @@
 //! Laws of the bucket, whatever the traffic, and what a packet costs.
 
+mod silence;
+
 use std::sync::Arc;
 use std::thread;
 

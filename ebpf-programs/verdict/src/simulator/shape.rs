@@ -16,6 +16,7 @@ pub struct SharedBucket {
     paid_at: AtomicU64,
     thin_paid_at: AtomicU64,
     flows: [AtomicU32; FLOWS_OF_BUCKET],
+    silent_until: [AtomicU32; FLOWS_OF_BUCKET],
 }
 
 impl Default for SharedBucket {
@@ -24,6 +25,7 @@ impl Default for SharedBucket {
             paid_at: AtomicU64::new(0),
             thin_paid_at: AtomicU64::new(0),
             flows: array::from_fn(|_| AtomicU32::new(0)),
+            silent_until: array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 }
@@ -58,6 +60,14 @@ impl Bucket for SharedBucket {
     fn set_flow(&self, index: u32, at: u32) {
         self.flows[flow_index(index)].store(at, Ordering::Relaxed);
     }
+
+    fn silent_until(&self, index: u32) -> u32 {
+        self.silent_until[flow_index(index)].load(Ordering::Relaxed)
+    }
+
+    fn set_silent_until(&self, index: u32, at: u32) {
+        self.silent_until[flow_index(index)].store(at, Ordering::Relaxed);
+    }
 }
 
 impl Bucket for Arc<SharedBucket> {
@@ -87,6 +97,14 @@ impl Bucket for Arc<SharedBucket> {
 
     fn set_flow(&self, index: u32, at: u32) {
         (**self).set_flow(index, at);
+    }
+
+    fn silent_until(&self, index: u32) -> u32 {
+        (**self).silent_until(index)
+    }
+
+    fn set_silent_until(&self, index: u32, at: u32) {
+        (**self).set_silent_until(index, at);
     }
 }
 
