@@ -60,6 +60,27 @@ fn a_network_limits_who_asks_for_nothing_and_who_asks_for_too_much() -> Result<(
     Ok(())
 }
 
+/// What is paced is otherwise sent in packets of a millisecond's worth.
+#[test]
+fn tcp_of_a_limited_pod_may_send_large_packets_far_away_where_nobody_has_decided_that() -> Result<()>
+{
+    const KEY: &str = "sysctl -n net.ipv4.tcp_tso_rtt_log";
+    let sandbox = Sandbox::new()?;
+    let _agent = Agent::start(&sandbox.node, &[])?;
+    let slow = limited(&sandbox, "slow", 10_000_000)?;
+    ensure!(slow.machine.call(KEY)?.trim() == "20");
+    let mut free = sandbox.pod("free")?;
+    free.add()?;
+    ensure!(free.machine.call(KEY)?.trim() == "9");
+
+    let mut decided = sandbox.pod("decided")?;
+    decided.machine.sysctl("ipv4/tcp_tso_rtt_log", "12")?;
+    let bandwidth = json!({ "bandwidth": { "egressRate": 10_000_000, "egressBurst": 1 } });
+    decided.add_with(Config::new("1.0.0").with("runtimeConfig", bandwidth))?;
+    ensure!(decided.machine.call(KEY)?.trim() == "12");
+    Ok(())
+}
+
 #[test]
 fn how_much_passes_now_is_shown_against_the_limit() -> Result<()> {
     const RATE: u64 = 4_000_000;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use model::{IfName, InterfaceAddress, Netns};
 use nix::errno::Errno;
-use planner::{PodSide, PodSpec};
+use planner::{PodSide, PodSpec, SysctlKey};
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
@@ -29,6 +29,13 @@ const IPV6_ADDRESSES: u32 = MulticastGroup::Ipv6Ifaddr as u32;
 
 /// The loopback is always the first link of a namespace.
 const LOOPBACK: u32 = 1;
+
+/// By how many bits a round trip in microseconds is shifted to the right, to tell how often what is added to the size of a
+/// paced packet is halved (`tcp_tso_autosize` in `net/ipv4/tcp_output.c`).
+const TSO_RTT_LOG: &str = "net/ipv4/tcp_tso_rtt_log";
+/// The kernel's own value: only those nearer than half a millisecond get the largest.
+const NOBODYS_CHOICE: &str = "9";
+const FOR_ROUND_TRIPS_OF_A_SECOND: &str = "20";
 
 /// What is inside of `netns` under the name `ifname`; `None` when there is no such interface.
 pub(crate) fn look(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option<PodSide>> {
@@ -85,6 +92,9 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
             // No wait for duplicate addresses before the link-local one can be used.
             let detects = if spec.detects_duplicates { "1" } else { "0" };
             sysctl::write_if_present(&format!("net/ipv6/conf/{ifname}/accept_dad"), detects)?;
+            if spec.large_packets {
+                allow_large_packets(netns);
+            }
             Netlink::open()
         })
         .attempt(|| format!("enter network namespace {}", netns.path))?;
@@ -109,6 +119,19 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
         tracing::warn!(%ifname, netns = %netns.path, %error, "the pod is made all the same");
     }
     Ok(())
+}
+
+/// Lets TCP of the namespace that the calling thread is in send packets as large to those far away as to those near, unless
+/// somebody has decided about that. A kernel before 5.18 makes them as small as they are paced, and a pod works without.
+fn allow_large_packets(netns: &Netns) {
+    let key = SysctlKey(TSO_RTT_LOG.to_owned());
+    let allowed = sysctl::read(&key).and_then(|value| match value.as_deref() {
+        Some(NOBODYS_CHOICE) => sysctl::write(&key, FOR_ROUND_TRIPS_OF_A_SECOND),
+        _ => Ok(()),
+    });
+    if let Err(error) = allowed {
+        tracing::warn!(netns = %netns.path, %error, "what the pod sends far away costs more than it could");
+    }
 }
 
 /// Gives a pod's interface another MTU.

@@ -386,6 +386,7 @@ pub(crate) fn pod_spec(attachment: &Attachment, detects_duplicates: bool) -> Pod
             .collect(),
         detects_duplicates,
         routes: attachment.routes.clone(),
+        large_packets: attachment.bandwidth.egress.is_some(),
     }
 }
 

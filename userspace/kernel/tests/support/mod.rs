@@ -352,6 +352,7 @@ pub(crate) fn inside(attachment: &Attachment) -> PodSpec {
         ifname: attachment.key.ifname.clone(),
         addresses: addresses(attachment),
         routes: attachment.routes.clone(),
+        large_packets: attachment.bandwidth.egress.is_some(),
     }
 }
 

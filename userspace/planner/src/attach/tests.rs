@@ -3,6 +3,7 @@
 use insta::assert_snapshot;
 use model::{HairpinMode, Mac, PodName, Route, RouteOptions, State};
 
+use super::pod_spec;
 use crate::testing::{World, attachment, intent, link, node, parse, port, seen};
 use crate::{Category, LinkKind, Refusal, plan_attach};
 
@@ -222,6 +223,20 @@ fn only_the_mode_hairpin_veth_sets_the_flag_of_the_port() {
         wish.network.hairpin = mode;
         assert!(!attachment(&wish).hairpin);
     }
+}
+
+#[test]
+fn a_pod_with_a_limit_for_what_it_sends_may_send_large_packets() {
+    let large = |wish: &model::Intent| pod_spec(&attachment(wish), false).large_packets;
+    let limit = model::Limit {
+        rate: parse("1000000"),
+        burst: None,
+    };
+    let mut wish = intent("c1");
+    wish.bandwidth.ingress = Some(limit);
+    assert!(!large(&wish));
+    wish.bandwidth.egress = Some(limit);
+    assert!(large(&wish));
 }
 
 /// BEHAVIOURS S10.

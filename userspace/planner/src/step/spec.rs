@@ -66,6 +66,8 @@ pub struct PodSpec {
     pub detects_duplicates: bool,
     /// Routes.
     pub routes: Vec<Route>,
+    /// Whether its TCP, slowed down by a limit, is to send as large packets to those far away as to those near.
+    pub large_packets: bool,
 }
 
 impl fmt::Display for BridgeSpec {
@@ -111,10 +113,14 @@ impl fmt::Display for PodSpec {
             addresses,
             detects_duplicates,
             routes,
+            large_packets,
         } = self;
         write!(f, "set up {ifname} in {}: {}", netns.path, list(addresses))?;
         if *detects_duplicates {
             f.write_str(", duplicates are looked for")?;
+        }
+        if *large_packets {
+            f.write_str(", large packets to those far away")?;
         }
         for route in routes {
             write!(f, "; {} via ", route.destination)?;
