@@ -1,13 +1,14 @@
-//! A blocking client: one connection, one request, one response. Std only, because the plugin is started for every ADD
-//! and DEL. Refuses to retry: whoever asked knows better whether that is wise.
+//! A blocking client: one connection, one request, one response, and no thread, because the plugin is started for every
+//! ADD and DEL. Refuses to retry: whoever asked knows better whether that is wise.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -217,21 +218,23 @@ impl Client {
     }
 }
 
-/// Connects within `timeout`. A Unix socket whose backlog is full blocks in `connect`, for which std knows no time
-/// limit: so the call is made by a thread that is abandoned when it takes too long.
-fn connect(socket: &Path, timeout: Duration) -> io::Result<UnixStream> {
-    let (sender, receiver) = mpsc::channel();
-    let path = socket.to_owned();
-    thread::Builder::new().spawn(move || {
-        // Nobody waits any more when the time is over.
-        let _ = sender.send(UnixStream::connect(path));
-    })?;
-    receiver.recv_timeout(timeout).map_err(|_| {
-        io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("not accepted within {} ms", timeout.as_millis()),
-        )
-    })?
+/// Connects within `timeout`. Where the backlog is full, the kernel waits as long as it would to send
+/// (`unix_stream_connect` in `net/unix/af_unix.c`).
+fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let address = UnixAddr::new(path)?;
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let stream = UnixStream::from(stream);
+    stream.set_write_timeout(Some(timeout))?;
+    match socket::connect(stream.as_raw_fd(), &address) {
+        Err(Errno::EAGAIN) => {
+            let what = format!("not accepted within {} ms", timeout.as_millis());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
+        connected => connected?,
+    }
+    stream.set_write_timeout(None)?;
+    Ok(stream)
 }
 
 /// A stream whose every read and write ends at the same moment.

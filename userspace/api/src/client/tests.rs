@@ -2,6 +2,7 @@
 
 use std::io::BufRead;
 use std::os::unix::net::UnixListener;
+use std::thread;
 
 use tempfile::TempDir;
 
