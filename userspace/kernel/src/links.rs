@@ -192,17 +192,25 @@ pub(crate) fn create_veth(netlink: &mut Netlink, spec: &VethSpec) -> Result<(), 
     })
 }
 
+/// One queue each way, which is what the kernel uses in any case: unless it is told, it makes one for each CPU that
+/// there could be, and takes all but one away (`veth_get_num_queues`, drivers/net/veth.c).
+const QUEUES: [LinkAttribute; 2] = [LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)];
+
 fn veth_message(spec: &VethSpec, netns: &OpenNetns) -> LinkMessage {
-    let peer = LinkUnspec::new_with_name(spec.pod.as_str())
+    let mut peer = LinkUnspec::new_with_name(spec.pod.as_str())
         .address(spec.pod_mac.0.to_vec())
         .mtu(spec.mtu)
         .setns_by_fd(netns.as_raw_fd())
         .build();
-    LinkMessageBuilder::<LinkVeth>::new(spec.host.name().as_str(), spec.pod.as_str())
-        .address(spec.host_mac.0.to_vec())
-        .mtu(spec.mtu)
-        .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
-        .build()
+    peer.attributes.extend(QUEUES);
+    let mut veth =
+        LinkMessageBuilder::<LinkVeth>::new(spec.host.name().as_str(), spec.pod.as_str())
+            .address(spec.host_mac.0.to_vec())
+            .mtu(spec.mtu)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+            .build();
+    veth.attributes.extend(QUEUES);
+    veth
 }
 
 /// Sets the alias (the kernel ignores one in the message that creates), and keeps IPv6 from making an address for

@@ -31,3 +31,16 @@ fn what_comes_for_a_new_address_is_taken_at_once() {
         }
     });
 }
+
+#[test]
+fn the_first_ipv6_packet_does_not_wait() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment(&netns, 2)));
+        let told = run_in(&netns, "ip -6 addr show dev eth0 scope link");
+        assert!(!told.contains("tentative"), "{told}");
+        run_in(&netns, "ping -6 -c 1 -W 1 fd88::1");
+    });
+}
