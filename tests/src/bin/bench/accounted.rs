@@ -1,23 +1,61 @@
-//! What the kernel has accounted for since it was started, of all CPUs together (`proc_stat(5)`).
+//! What all CPUs together did in a span of time, as the kernel accounts for it (`proc_stat(5)`).
+//!
+//! What the kernel writes down as busy, it has seen at ticks, 250 times a second on most machines: work that comes in
+//! bunches of a tenth of a millisecond is met by chance, or by its own timer. When a CPU becomes idle, and when it no
+//! longer is, is written down by the clock (`tick_nohz_start_idle`, kernel/time/tick-sched.c). So a CPU was busy for as
+//! long as it was not idle, but for what the host of a virtual machine took for others.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 /// One tick (`USER_HZ` is 100 on every architecture that we run on).
 const TICK: Duration = Duration::from_millis(10);
 
-/// Time of CPUs.
+/// A span of time that has begun.
+pub(crate) struct Span {
+    start: Instant,
+    before: Columns,
+}
+
+/// Time of all CPUs together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Accounted {
+pub(crate) struct Spent {
+    /// All that there was.
+    pub(crate) all: Duration,
     /// Neither idle nor stolen.
     pub(crate) busy: Duration,
     /// That the host of this virtual machine gave to others while we had something to do.
     pub(crate) stolen: Duration,
 }
 
-/// Until now.
-pub(crate) fn so_far() -> Result<Accounted> {
+impl Span {
+    pub(crate) fn begin() -> Result<Self> {
+        let before = columns()?;
+        let start = Instant::now();
+        Ok(Self { start, before })
+    }
+
+    /// What was spent since it began.
+    pub(crate) fn spent(&self) -> Result<Spent> {
+        let cpus = u32::try_from(thread::available_parallelism()?.get())?;
+        let all = self.start.elapsed() * cpus;
+        let now = columns()?;
+        let idle = now.idle.saturating_sub(self.before.idle);
+        let stolen = now.stolen.saturating_sub(self.before.stolen);
+        let busy = all.saturating_sub(idle + stolen);
+        Ok(Spent { all, busy, stolen })
+    }
+}
+
+/// Since the machine was started.
+struct Columns {
+    idle: Duration,
+    stolen: Duration,
+}
+
+fn columns() -> Result<Columns> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().context("no total")?;
     let ticks: Vec<u32> = line
@@ -26,12 +64,12 @@ pub(crate) fn so_far() -> Result<Accounted> {
         .take(8)
         .map(str::parse)
         .collect::<Result<_, _>>()?;
-    // (Idle, waiting,) interrupts, soft interrupts.
-    let [user, nice, system, _, _, hard, soft, stolen] = ticks[..] else {
+    // A CPU that waits for a disk has nothing else to do. (Interrupts, soft interrupts.)
+    let [_user, _nice, _system, idle, waiting, _, _, stolen] = ticks[..] else {
         bail!("unknown columns: {line}");
     };
-    Ok(Accounted {
-        busy: TICK * (user + nice + system + hard + soft),
+    Ok(Columns {
+        idle: TICK * (idle + waiting),
         stolen: TICK * stolen,
     })
 }

@@ -1,12 +1,9 @@
 //! Measuring again what was disturbed: a virtual machine whose host gives its processors to others for a tenth of a second
 //! measures the host. What counts is what the host has taken, never what was measured.
 
-use std::thread;
-use std::time::Instant;
-
 use anyhow::Result;
 
-use crate::accounted;
+use crate::accounted::Span;
 
 /// The part of the processors' time that may be missing.
 const MOST: f64 = 0.005;
@@ -16,12 +13,11 @@ const TRIES: usize = 4;
 /// Runs `measure`, again where the host has disturbed it.
 pub(crate) fn measure<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
     calmest(|| {
-        let (start, before) = (Instant::now(), accounted::so_far()?.stolen);
+        let span = Span::begin()?;
         let measured = measure()?;
-        let stolen = accounted::so_far()?.stolen.saturating_sub(before);
-        let processors = u32::try_from(thread::available_parallelism()?.get())?;
-        let all = start.elapsed() * processors;
-        Ok((measured, stolen.as_secs_f64() / all.as_secs_f64()))
+        let spent = span.spent()?;
+        let part = spent.stolen.as_secs_f64() / spent.all.as_secs_f64();
+        Ok((measured, part))
     })
 }
 

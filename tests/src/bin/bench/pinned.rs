@@ -15,19 +15,7 @@ use nix::unistd::{Pid, gettid};
 pub(crate) fn alone_on<T: Send>(cpu: usize, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     on_thread(|| {
         pin(cpu)?;
-        schedule(["--fifo", "--pid", "1"])?;
-        body()
-    })
-}
-
-/// Runs `body` on a thread that has this CPU when nobody else wants it.
-pub(crate) fn behind_all<T: Send>(
-    cpu: usize,
-    body: impl FnOnce() -> Result<T> + Send,
-) -> Result<T> {
-    on_thread(|| {
-        pin(cpu)?;
-        schedule(["--idle", "--pid", "0"])?;
+        come_first()?;
         body()
     })
 }
@@ -59,15 +47,15 @@ fn on_thread<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Lets the calling thread come before or after others, in the words of `chrt`.
+/// Lets the calling thread come before all others.
 #[expect(
     clippy::disallowed_methods,
     reason = "the system call for this is not offered by any safe function"
 )]
-fn schedule(words: [&str; 3]) -> Result<()> {
+fn come_first() -> Result<()> {
     let own = gettid().to_string();
     let output = std::process::Command::new("chrt")
-        .args(words)
+        .args(["--fifo", "--pid", "1"])
         .arg(&own)
         .output()
         .context("cannot run chrt")?;

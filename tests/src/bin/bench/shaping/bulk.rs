@@ -22,7 +22,7 @@ const MOST_DATAGRAMS: u64 = 100 * MBIT;
 /// The lowest rate at which a transfer costs enough to be told from everything else.
 const LEAST_COST: u64 = 100 * MBIT;
 /// Rounds where that is a hundredth of two processors: one transfer costs half as much again as the next.
-const ROUNDS_OF_LITTLE: usize = 9;
+const ROUNDS_OF_LITTLE: usize = 5;
 
 /// A transfer between a pod and the world of a site.
 struct Transfer<'a> {
