@@ -17,8 +17,6 @@ const PORT: u16 = 5201;
 const OF_THE_RATE: &str = "of the rate";
 /// Payload of datagrams: with headers as large as most links allow.
 const DATAGRAM: u32 = 1_472;
-/// The highest rate of which two processors can offer twice as much in datagrams.
-const MOST_DATAGRAMS: u64 = 100 * MBIT;
 /// The lowest rate at which a transfer costs enough to be told from everything else.
 const LEAST_COST: u64 = 100 * MBIT;
 /// Rounds where that is a hundredth of two processors: one transfer costs half as much again as the next.
@@ -68,9 +66,7 @@ pub(super) fn near(plan: &Plan, sites: &[Site], rows: &mut Rows) -> Result<()> {
         for flows in plan.pick(&[1][..], &[1, 8]) {
             tcp(plan, sites, rows, way, *flows, "")?;
         }
-        if way.rate <= MOST_DATAGRAMS {
-            datagrams(plan, sites, rows, way)?;
-        }
+        datagrams(plan, sites, rows, way)?;
     }
     Ok(())
 }
