@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result};
 use e2e::{Iperf, Machine, measure as transfer};
 
-use crate::accounted::Span;
+use crate::accounted;
 use crate::plan::Plan;
 use crate::promise::Promise;
 use crate::row::{Row, Rows, system};
@@ -67,14 +67,13 @@ fn serve(topology: &Topology, way: Way) -> Result<Pair> {
 impl Pair {
     /// Gbit/s, and nanoseconds per KB of all CPUs together, whatever they did.
     fn send(&self, streams: u32, seconds: u32) -> Result<(f64, f64)> {
-        let span = Span::begin()?;
         let options = format!("-t {seconds} -P {streams}");
-        let throughput = transfer(&self.client, self.dial, PORTS[2], &options)?;
-        let spent = span.spent()?.busy;
+        let (throughput, spent) =
+            accounted::during(|| transfer(&self.client, self.dial, PORTS[2], &options))?;
         let kilobytes = throughput.bits_per_second * f64::from(seconds) / 8e3;
         Ok((
             throughput.bits_per_second / 1e9,
-            spent.as_secs_f64() * 1e9 / kilobytes,
+            spent.busy.as_secs_f64() * 1e9 / kilobytes,
         ))
     }
 }

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::accounted::Span;
+use crate::accounted;
 
 /// The part of the processors' time that may be missing.
 const MOST: f64 = 0.005;
@@ -13,9 +13,7 @@ const TRIES: usize = 4;
 /// Runs `measure`, again where the host has disturbed it.
 pub(crate) fn measure<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
     calmest(|| {
-        let span = Span::begin()?;
-        let measured = measure()?;
-        let spent = span.spent()?;
+        let (measured, spent) = accounted::during(&mut measure)?;
         let part = spent.stolen.as_secs_f64() / spent.all.as_secs_f64();
         Ok((measured, part))
     })

@@ -22,7 +22,6 @@ mod promise;
 mod report;
 mod row;
 mod shaping;
-mod spare;
 mod start;
 mod statistics;
 mod topology;

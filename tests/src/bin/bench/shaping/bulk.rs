@@ -5,11 +5,11 @@ use e2e::{Iperf, Machine, Throughput, WORLD, measure_in};
 
 use super::site::{PLACEHOLDER_RATE, Site};
 use super::{Direction, MBIT, Way, ways};
+use crate::accounted;
 use crate::beside::{self, WARM};
 use crate::calm;
 use crate::plan::Plan;
 use crate::row::{Row, Rows};
-use crate::spare;
 use crate::statistics::Summary;
 
 const PORT: u16 = 5201;
@@ -40,11 +40,11 @@ impl Transfer<'_> {
     /// As [`Transfer::run`], with what it cost.
     fn cost(&self, options: &str, seconds: u32) -> Result<(Throughput, Cost)> {
         let before = self.site.wire_busy();
-        let (got, busy) = spare::watch(|| self.run(options))?;
+        let (got, spent) = accounted::during(|| self.run(options))?;
         let wire = self.site.wire_busy().saturating_sub(before);
         let cost = Cost {
             system: self.site.system(),
-            busy: busy.saturating_sub(wire).as_secs_f64(),
+            busy: spent.busy.saturating_sub(wire).as_secs_f64(),
             span: seconds.into(),
             bits_per_second: got.bits_per_second,
         };
@@ -146,7 +146,7 @@ impl Costs {
             return calm::measure(|| transfer.run(options));
         }
         let (got, cost) = calm::measure(|| {
-            self.idle.push(spare::idle()?);
+            self.idle.push(accounted::idle()?);
             transfer.cost(options, seconds)
         })?;
         self.samples.push(cost);
