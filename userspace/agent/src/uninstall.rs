@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use engine::{Attached, Uninstalled};
 
+use store::Store;
+
 use crate::config::Config;
 use crate::{socket, start};
 
@@ -41,7 +43,7 @@ impl Belongings {
 
     fn remove_records(&self) -> Result<()> {
         let records = self.state_dir.join(start::RECORDS);
-        for file in [records.with_extension("draft"), records] {
+        for file in Store::files(&records) {
             absent(fs::remove_file(&file))
                 .with_context(|| format!("cannot remove {}", file.display()))?;
             crash::point_at("remove-records");

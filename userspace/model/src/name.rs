@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// A name that its type does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,8 +49,10 @@ fn check_identifier(what: &'static str, value: &str) -> Result<(), InvalidName> 
 macro_rules! text_type {
     ($(#[$doc:meta])* $name:ident, $what:literal, $check:path) => {
         $(#[$doc])*
+        ///
+        /// Cheap to clone.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// The name as text.
@@ -63,7 +66,7 @@ macro_rules! text_type {
 
             fn from_str(value: &str) -> Result<Self, InvalidName> {
                 $check($what, value)?;
-                Ok(Self(value.to_owned()))
+                Ok(Self(value.into()))
             }
         }
 
@@ -92,7 +95,7 @@ impl IfName {
     /// A name that this crate derives itself, valid by its making.
     pub(crate) fn derived(name: String) -> Self {
         debug_assert_eq!(check_interface("interface name", &name), Ok(()));
-        Self(name)
+        Self(name.into())
     }
 }
 

@@ -32,6 +32,14 @@ impl PortSet {
         rest
     }
 
+    /// Adds some ports and takes others away.
+    pub fn change(&mut self, added: &[u16], removed: &[u16]) {
+        for (ports, are_in) in [(added, true), (removed, false)] {
+            let ports = ports.iter().map(|port| usize::from(*port));
+            ports.for_each(|port| self.0.set(port, are_in));
+        }
+    }
+
     /// Its ports in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.0.ones().filter_map(|port| u16::try_from(port).ok())

@@ -1,7 +1,7 @@
 //! The file: tables, transactions, and what is done about a file that cannot be trusted. Knows no meaning of a
 //! record, only its key and its bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -14,10 +14,13 @@ use redb::{
     TableDefinition, TableError, WriteTransaction,
 };
 
-use crate::{Contents, StoreError, format};
+use crate::ahead::Ahead;
+use crate::{Contents, StoreError, format, journal};
 
-/// Changes when the tables or what is in them do.
-const FORMAT: u32 = 1;
+/// Changes when the tables or what is in them do, or what is beside them.
+pub(crate) const FORMAT: u32 = 2;
+/// The format of those who knew no journal. Whoever knows only this one must not read a file that has one.
+pub(crate) const WITHOUT_JOURNAL: u32 = 1;
 /// The whole file fits many times over; the default of 1 GiB is for other uses.
 const CACHE: usize = 1 << 20;
 
@@ -64,13 +67,8 @@ impl File {
 
     /// A new file gets its name only when it is whole, so that a crash while it is made leaves nothing to mistrust.
     fn create(path: &Path) -> Result<Self, StoreError> {
-        let draft = path.with_extension("draft");
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(io("remove", &draft, error));
-            }
-            Ok(()) | Err(_) => {}
-        }
+        let draft = draft(path);
+        absent(&draft)?;
         let created = Builder::new().set_cache_size(CACHE).create(&draft);
         let database = created.map_err(|error| refused("create", path, error))?;
         let owner_only = Permissions::from_mode(0o600);
@@ -85,6 +83,8 @@ impl File {
             Ok(())
         })?;
         crash::point_at("draft-store");
+        // That of a file that somebody has removed.
+        absent(&journal::path_beside(&file.path))?;
         fs::hard_link(&draft, &file.path).map_err(|error| io("create", &file.path, error))?;
         crash::point_at("name-store");
         fs::remove_file(&draft).map_err(|error| io("remove", &draft, error))?;
@@ -108,6 +108,7 @@ impl File {
     fn check_format(&self) -> Result<(), StoreError> {
         match self.read_number("format")? {
             Some(FORMAT) => Ok(()),
+            Some(WITHOUT_JOURNAL) => self.put_number("format", FORMAT),
             Some(found) => Err(StoreError::Format {
                 path: self.path.clone(),
                 found,
@@ -264,17 +265,6 @@ impl File {
         })
     }
 
-    /// Writes the rows in which the two differ, and no other: a node may have ten thousand.
-    pub(crate) fn put_reserved_ports(
-        &self,
-        before: &PortSet,
-        after: &PortSet,
-    ) -> Result<(), StoreError> {
-        self.write("write", |transaction| {
-            change_reserved_ports(transaction, Some([before, after]))
-        })
-    }
-
     pub(crate) fn remove_choice(&self, name: &str) -> Result<(), StoreError> {
         self.write("write", |transaction| {
             transaction.open_table(CHOICES)?.remove(name)?;
@@ -282,37 +272,14 @@ impl File {
         })
     }
 
-    /// With the addresses of its network that were given last, and the reserved ports before and after if they change.
-    pub(crate) fn put_record(
-        &self,
-        record: &Record,
-        generation: u32,
-        last: &BTreeMap<usize, IpAddr>,
-        reserved: Option<[&PortSet; 2]>,
-    ) -> Result<(), StoreError> {
-        let network = record.attachment.key.network.as_str();
-        let name = record.attachment.key.to_string();
-        let bytes = format::write_record(record);
+    /// Writes what the journal has and the tables have not.
+    pub(crate) fn catch_up(&self, contents: &Contents, ahead: &Ahead) -> Result<(), StoreError> {
         self.write("write", |transaction| {
-            let mut table = transaction.open_table(RECORDS)?;
-            table.insert(name.as_str(), bytes.as_slice())?;
+            put_records(transaction, contents, &ahead.records)?;
+            put_last_reserved(transaction, contents, &ahead.last_reserved)?;
             let mut numbers = transaction.open_table(NUMBERS)?;
-            numbers.insert("generation", generation)?;
-            put_last_reserved(transaction, network, last)?;
-            change_reserved_ports(transaction, reserved)
-        })
-    }
-
-    /// With the reserved ports before and after if they change.
-    pub(crate) fn remove_record(
-        &self,
-        key: &AttachmentKey,
-        reserved: Option<[&PortSet; 2]>,
-    ) -> Result<(), StoreError> {
-        let name = key.to_string();
-        self.write("write", |transaction| {
-            transaction.open_table(RECORDS)?.remove(name.as_str())?;
-            change_reserved_ports(transaction, reserved)
+            numbers.insert("generation", contents.generation)?;
+            change_reserved_ports(transaction, &ahead.ports_before, &contents.reserved_ports)
         })
     }
 
@@ -342,6 +309,12 @@ impl File {
         self.put_number("format", format)
     }
 
+    /// What the file says its format is.
+    #[cfg(test)]
+    pub(crate) fn format(&self) -> u32 {
+        self.read_number("format").unwrap().unwrap()
+    }
+
     fn put_number(&self, name: &str, number: u32) -> Result<(), StoreError> {
         self.write("write", |transaction| {
             transaction.open_table(NUMBERS)?.insert(name, number)?;
@@ -369,29 +342,47 @@ impl File {
     }
 }
 
-fn put_last_reserved(
+fn put_records(
     transaction: &WriteTransaction,
-    network: &str,
-    addresses: &BTreeMap<usize, IpAddr>,
+    contents: &Contents,
+    keys: &BTreeSet<AttachmentKey>,
 ) -> Result<(), redb::Error> {
-    if addresses.is_empty() {
-        return Ok(());
-    }
-    let mut table = transaction.open_table(LAST_RESERVED)?;
-    for (set, address) in addresses {
-        let text = address.to_string();
-        table.insert((network, index(*set)), text.as_str())?;
+    let mut table = transaction.open_table(RECORDS)?;
+    for key in keys {
+        let name = key.to_string();
+        match contents.records.get(key).map(format::write_record) {
+            Some(bytes) => table.insert(name.as_str(), bytes.as_slice())?,
+            None => table.remove(name.as_str())?,
+        };
     }
     Ok(())
 }
 
+fn put_last_reserved(
+    transaction: &WriteTransaction,
+    contents: &Contents,
+    sets: &BTreeSet<(NetworkName, usize)>,
+) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(LAST_RESERVED)?;
+    for of_set in sets {
+        if let Some(address) = contents.last_reserved.get(of_set) {
+            let (network, set) = of_set;
+            let text = address.to_string();
+            table.insert((network.as_str(), index(*set)), text.as_str())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the rows in which the two differ, and no other: a node may have ten thousand.
 fn change_reserved_ports(
     transaction: &WriteTransaction,
-    reserved: Option<[&PortSet; 2]>,
+    before: &PortSet,
+    after: &PortSet,
 ) -> Result<(), redb::Error> {
-    let Some([before, after]) = reserved else {
+    if before == after {
         return Ok(());
-    };
+    }
     let mut table = transaction.open_table(RESERVED_PORTS)?;
     for port in before.difference(after).iter() {
         table.remove(port)?;
@@ -439,6 +430,19 @@ fn damaged(path: &Path, what: &str) -> StoreError {
     StoreError::Damaged {
         path: path.to_owned(),
         what: what.to_owned(),
+    }
+}
+
+/// Where a new file is until it is whole.
+pub(crate) fn draft(path: &Path) -> PathBuf {
+    path.with_extension("draft")
+}
+
+/// Removes a file if it is there.
+fn absent(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io("remove", path, error)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use std::num::{NonZeroU16, NonZeroU64};
 use std::str::FromStr;
 
+mod change;
 mod options;
 
+pub(crate) use change::{read_change, write_change};
 use model::{
     Assigned, Attachment, AttachmentKey, Bandwidth, HairpinMode, InterfaceAddress, Limit, Netns,
     Network, PodName, PortMapping, Range, RangeError, RangeSet, Record, State,

@@ -7,19 +7,26 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
+mod change;
 mod database;
 mod doubt;
 mod error;
 mod format;
+mod journal;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use model::{AttachmentKey, Network, NetworkName, PortSet, Record};
 
+use crate::ahead::Ahead;
+use crate::change::Change;
 use crate::database::File;
+use crate::journal::Journal;
 
 pub use crate::doubt::is_in_doubt;
 pub use crate::error::StoreError;
@@ -28,8 +35,16 @@ pub use crate::error::StoreError;
 #[derive(Debug)]
 pub struct Store {
     file: File,
+    journal: Journal,
     contents: Contents,
+    ahead: Ahead,
 }
+
+/// Bytes of a journal that is worth settling: those of some forty attachments that came and stayed.
+const MANY: u64 = 64 << 10;
+
+/// Bytes of a journal that is settled whether or not somebody waits.
+const MOST: u64 = 1 << 20;
 
 /// What the file holds, in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,8 +72,19 @@ impl Store {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let open = || {
             let file = File::open(path)?;
-            let contents = file.read()?;
-            Ok(Self { file, contents })
+            let mut contents = file.read()?;
+            let mut ahead = Ahead::of(&contents);
+            let (journal, changes) = Journal::open(path)?;
+            for change in changes {
+                ahead.note(&change);
+                change.apply(&mut contents);
+            }
+            Ok(Self {
+                file,
+                journal,
+                contents,
+                ahead,
+            })
         };
         doubt::surviving(open).unwrap_or_else(|what| {
             Err(StoreError::Damaged {
@@ -68,17 +94,25 @@ impl Store {
         })
     }
 
-    /// Opens a new file at `path`; the damaged one that is there gets another name, which is returned. To be done only
-    /// where no attachment is alive.
+    /// Opens a new file at `path`; the damaged one that is there gets another name, which is returned, and its journal
+    /// too. To be done only where no attachment is alive.
     pub fn replace(path: &Path) -> Result<(Self, PathBuf), StoreError> {
+        // The journal first: it must never be read beside a database that it does not belong to.
+        put_aside(
+            &journal::path_beside(path),
+            &path.with_extension("journal.damaged"),
+        )?;
+        crash::point_at("put-journal-aside");
         let aside = path.with_extension("damaged");
-        fs::rename(path, &aside).map_err(|source| StoreError::Io {
-            action: "put aside",
-            path: path.to_owned(),
-            source,
-        })?;
+        put_aside(path, &aside)?;
         crash::point_at("put-store-aside");
         Ok((Self::open(path)?, aside))
+    }
+
+    /// The files that a store at `path` has, in the order in which they are to be removed.
+    pub fn files(path: &Path) -> [PathBuf; 3] {
+        let journal = journal::path_beside(path);
+        [database::draft(path), journal, path.to_owned()]
     }
 
     /// All that is remembered.
@@ -127,7 +161,7 @@ impl Store {
     /// Remembers an attachment, in place of what was remembered under its key. Its generation is spent for good, even
     /// if the attachment comes to nothing: flows may carry it.
     pub fn put(&mut self, record: &Record) -> Result<(), StoreError> {
-        self.put_given(record, &BTreeMap::new())
+        self.make(Change::put(record), "put-record")
     }
 
     /// As [`Store::put`], and with it the addresses of its network that were given last, by index of the range set.
@@ -136,39 +170,22 @@ impl Store {
         record: &Record,
         addresses: &BTreeMap<usize, IpAddr>,
     ) -> Result<(), StoreError> {
-        self.write_record(record, addresses, None)
+        let change = Change {
+            last_reserved: addresses.clone(),
+            ..Change::put(record)
+        };
+        self.make(change, "put-record")
     }
 
     /// As [`Store::put`], and with it the ports of the node that we have reserved, or are about to.
     pub fn put_reserving(&mut self, record: &Record, ports: &PortSet) -> Result<(), StoreError> {
-        self.write_record(record, &BTreeMap::new(), Some(ports))
-    }
-
-    fn write_record(
-        &mut self,
-        record: &Record,
-        addresses: &BTreeMap<usize, IpAddr>,
-        ports: Option<&PortSet>,
-    ) -> Result<(), StoreError> {
-        let generation = self.contents.generation.max(record.attachment.generation);
-        let reserved = ports.map(|ports| [&self.contents.reserved_ports, ports]);
-        self.file
-            .put_record(record, generation, addresses, reserved)?;
-        crash::point_at("put-record");
-        let key = record.attachment.key.clone();
-        for (set, address) in addresses {
-            let last = &mut self.contents.last_reserved;
-            last.insert((key.network.clone(), *set), *address);
-        }
-        self.contents.records.insert(key, record.clone());
-        self.contents.generation = generation;
-        self.note_ports(ports);
-        Ok(())
+        let change = Change::put(record).with_ports(&self.contents.reserved_ports, ports);
+        self.make(change, "put-record")
     }
 
     /// Forgets an attachment; one that is unknown is forgotten already.
     pub fn remove(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
-        self.remove_record(key, None)
+        self.make(Change::remove(key), "remove-record")
     }
 
     /// As [`Store::remove`], and with it remembers the ports of the node that are still reserved.
@@ -177,26 +194,48 @@ impl Store {
         key: &AttachmentKey,
         ports: &PortSet,
     ) -> Result<(), StoreError> {
-        self.remove_record(key, Some(ports))
+        let change = Change::remove(key).with_ports(&self.contents.reserved_ports, ports);
+        self.make(change, "remove-record")
     }
 
-    fn remove_record(
-        &mut self,
-        key: &AttachmentKey,
-        ports: Option<&PortSet>,
-    ) -> Result<(), StoreError> {
-        let reserved = ports.map(|ports| [&self.contents.reserved_ports, ports]);
-        self.file.remove_record(key, reserved)?;
-        crash::point_at("remove-record");
-        self.contents.records.remove(key);
-        self.note_ports(ports);
+    /// Remembers the ports of the node that we have reserved.
+    pub fn put_reserved_ports(&mut self, ports: &PortSet) -> Result<(), StoreError> {
+        let before = &self.contents.reserved_ports;
+        if ports == before {
+            return Ok(());
+        }
+        let change = Change::default().with_ports(before, ports);
+        self.make(change, "put-reserved-ports")
+    }
+
+    fn make(&mut self, change: Change, effect: &'static str) -> Result<(), StoreError> {
+        if self.journal.length() > MOST {
+            self.settle()?;
+        }
+        self.journal.append(&change)?;
+        crash::point_at(effect);
+        self.ahead.note(&change);
+        change.apply(&mut self.contents);
         Ok(())
     }
 
-    fn note_ports(&mut self, ports: Option<&PortSet>) {
-        if let Some(ports) = ports {
-            self.contents.reserved_ports.clone_from(ports);
+    /// Whether it is time to [settle](Store::settle), for whoever has time.
+    pub fn is_unsettled(&self) -> bool {
+        self.journal.length() > MANY
+    }
+
+    /// Writes into the database what only the journal has. Nothing depends on when: it takes as long as a few changes,
+    /// however many there were.
+    pub fn settle(&mut self) -> Result<(), StoreError> {
+        if self.journal.length() == 0 {
+            return Ok(());
         }
+        self.file.catch_up(&self.contents, &self.ahead)?;
+        crash::point_at("catch-up");
+        self.journal.clear()?;
+        crash::point_at("clear-journal");
+        self.ahead = Ahead::of(&self.contents);
+        Ok(())
     }
 
     /// Remembers a network.
@@ -227,17 +266,6 @@ impl Store {
         crash::point_at("put-choice");
         let choices = &mut self.contents.choices;
         choices.insert(name.to_owned(), value.to_owned());
-        Ok(())
-    }
-
-    /// Remembers the ports of the node that we have reserved.
-    pub fn put_reserved_ports(&mut self, ports: &PortSet) -> Result<(), StoreError> {
-        if *ports != self.contents.reserved_ports {
-            let before = &self.contents.reserved_ports;
-            self.file.put_reserved_ports(before, ports)?;
-            crash::point_at("put-reserved-ports");
-            self.contents.reserved_ports.clone_from(ports);
-        }
         Ok(())
     }
 
@@ -288,6 +316,18 @@ impl Store {
             self.contents.generation = seen;
         }
         Ok(())
+    }
+}
+
+/// Gives a file another name, if it is there.
+fn put_aside(path: &Path, aside: &Path) -> Result<(), StoreError> {
+    match fs::rename(path, aside) {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(StoreError::Io {
+            action: "put aside",
+            path: path.to_owned(),
+            source,
+        }),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -12,6 +12,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod journal_beside;
+
 /// On a tmpfs, if there is one, as in life.
 fn directory() -> TempDir {
     let memory = tempfile::tempdir_in("/dev/shm");
@@ -148,6 +150,7 @@ fn a_file_that_is_empty_cut_short_or_overwritten_is_refused_by_name() {
     for container in 2..40 {
         store.put(&record(container, State::Attached)).unwrap();
     }
+    store.settle().unwrap();
     drop(store);
     let whole = fs::read(&path).unwrap();
     let half = whole.len() / 2;
@@ -184,6 +187,7 @@ fn a_file_of_which_only_the_first_page_is_left_is_refused() {
     for container in 2..40 {
         store.put(&record(container, State::Attached)).unwrap();
     }
+    store.settle().unwrap();
     drop(store);
     let whole = fs::read(&path).unwrap();
     for byte in [0, 0x55, 0xff] {
@@ -212,20 +216,36 @@ fn a_file_of_another_format_is_refused_and_left_as_it_is() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     let store = Store::open(&path).unwrap();
-    store.file.put_format(2).unwrap();
+    store.file.put_format(3).unwrap();
     drop(store);
     let error = Store::open(&path).unwrap_err();
     assert!(
         matches!(
             error,
             StoreError::Format {
-                found: 2,
-                known: 1,
+                found: 3,
+                known: 2,
                 ..
             }
         ),
         "{error:?}"
     );
+}
+
+/// Of those who knew no journal, and would not have read it.
+#[test]
+fn a_file_of_the_format_before_is_read_and_gets_ours() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let mut store = Store::open(&path).unwrap();
+    store.put(&record(5, State::Attached)).unwrap();
+    store.settle().unwrap();
+    store.file.put_format(database::WITHOUT_JOURNAL).unwrap();
+    drop(store);
+    fs::remove_file(journal::path_beside(&path)).unwrap();
+    let store = Store::open(&path).unwrap();
+    assert!(store.get(&key(5)).is_some());
+    assert_eq!(store.file.format(), database::FORMAT);
 }
 
 #[test]
@@ -248,7 +268,7 @@ fn leases_are_the_addresses_of_the_records_whatever_their_state() {
     assert_eq!(leases, BTreeMap::from(expected));
 }
 
-/// What was written by format 1 must be readable as long as the format is called 1.
+/// What was written by format 1 must be readable as long as it and its successor are.
 #[test]
 fn the_written_form_of_a_record_does_not_change_by_accident() {
     let written = format::write_record(&record(5, State::Attached));
@@ -283,6 +303,7 @@ enum Operation {
     PutReserving(u8, u16),
     /// The same, with one that goes.
     RemoveReserving(u8, u16),
+    Settle,
     Reopen,
 }
 
@@ -303,6 +324,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         (1u16..30, 1u16..30).prop_map(|(first, last)| Operation::ReservePorts(first, last)),
         (2u8..8, 1u16..30).prop_map(|(c, last)| Operation::PutReserving(c, last)),
         (2u8..8, 1u16..30).prop_map(|(c, last)| Operation::RemoveReserving(c, last)),
+        Just(Operation::Settle),
         Just(Operation::Reopen),
     ]
 }
@@ -363,6 +385,7 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
             store.remove_reserving(&key(container), ports).unwrap();
             model.records.remove(&key(container));
         }
+        Operation::Settle => store.settle().unwrap(),
         Operation::Reopen => {
             drop(store);
             store = Store::open(path).unwrap();
