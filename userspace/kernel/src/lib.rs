@@ -34,6 +34,7 @@ mod peers;
 mod pinned;
 mod pins;
 mod pod;
+mod port;
 mod port_user;
 mod programs;
 mod raw;

@@ -23,7 +23,7 @@ use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 use crate::error::{Attempt as _, Failed, is, is_gone};
 use crate::netlink::{Netlink, Request};
 use crate::netns::OpenNetns;
-use crate::{pod, removal, switching};
+use crate::{pod, port, removal, switching};
 
 /// The link of a name; `None` when there is none. Addresses and hooks are left empty.
 pub(crate) fn find(netlink: &mut Netlink, name: &IfName) -> io::Result<Option<Link>> {
@@ -33,6 +33,18 @@ pub(crate) fn find(netlink: &mut Netlink, name: &IfName) -> io::Result<Option<Li
 /// As [`find`], for whom a missing link is an error.
 pub(crate) fn get(netlink: &mut Netlink, name: &IfName) -> io::Result<Link> {
     find(netlink, name)?.ok_or_else(|| Errno::ENODEV.into())
+}
+
+/// The whole messages about two at once.
+fn get_both(netlink: &mut Netlink, names: [&IfName; 2]) -> io::Result<[LinkMessage; 2]> {
+    let questions = names.map(|name| Request::get(query(name)));
+    let mut answers = netlink.ask_all(questions.into())?.into_iter();
+    let mut next = || match answers.next() {
+        Some(Ok(Some(Message::NewLink(message)))) => Ok(message),
+        Some(Err(error)) => Err(error),
+        Some(Ok(_)) | None => Err(io::Error::from(io::ErrorKind::InvalidData)),
+    };
+    Ok([next()?, next()?])
 }
 
 /// The whole message about the link of a name.
@@ -308,7 +320,7 @@ pub(crate) fn delete_bridge(
     removal::delete(link.index).attempt(call)
 }
 
-/// Makes a link a port of a bridge, and sets it up.
+/// Makes a link a port of a bridge, and sets it up; returns when it works, if the pod's end is up.
 pub(crate) fn join_bridge(
     netlink: &mut Netlink,
     link: &ManagedLink,
@@ -317,8 +329,9 @@ pub(crate) fn join_bridge(
     options: &PortOptions,
 ) -> Result<(), Failed> {
     let call = || format!("make {link} a port of {bridge}");
-    let before = get(netlink, link.name()).attempt(call)?;
-    let controller = get(netlink, bridge).attempt(|| format!("find bridge {bridge}"))?;
+    let [before, controller] = get_both(netlink, [link.name(), bridge]).attempt(call)?;
+    let (message, before) = (&before, self::link(&before));
+    let controller = self::link(&controller);
     if controller.kind != LinkKind::Bridge {
         let call = format!("make {link} a port of {bridge}, which is no bridge");
         return Err(Failed::new(call, Errno::EOPNOTSUPP));
@@ -338,7 +351,7 @@ pub(crate) fn join_bridge(
         // Before it is up: not one frame may pass by the bridge's default VLAN.
         netlink.change(join, 0)?;
         switching::set_vlans(netlink, before.index, &options.vlans)?;
-        netlink.change(Message::NewLink(set_up), 0)
+        port::set_up(netlink, link.name(), message, Message::NewLink(set_up))
     };
     finish().map_err(|error| {
         leave_as_before(netlink, &before);

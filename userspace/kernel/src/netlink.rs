@@ -25,8 +25,8 @@ use rtnetlink::sys::{Socket, SocketAddr};
 /// Never needed by a kernel that works; a hang of the agent would be worse than an error.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The kernel fills at most 32 KiB for one read of a dump.
-const BUFFER: usize = 64 * 1024;
+/// The kernel fills at most so much for one read of a dump (`netlink_dump` in `net/netlink/af_netlink.c`); all else is less.
+const BUFFER: usize = 32 * 1024;
 
 /// Requests sent in one call: their answers must fit the receive buffer of the socket.
 const BATCH: usize = 32;

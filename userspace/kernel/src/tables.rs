@@ -48,6 +48,8 @@ pub(crate) struct Tables {
     pub(crate) settings: Array<MapData, Wire<abi::Settings>>,
     pub(crate) swept: Array<MapData, Wire<abi::Swept>>,
     epochs: Array<MapData, u64>,
+    /// The last one that we have begun, if we have begun one: nobody else writes the number.
+    epoch: Option<u64>,
     /// Cookie of our network namespace.
     pub(crate) netns_cookie: u64,
 }
@@ -75,18 +77,21 @@ impl Tables {
             settings: take(object, maps::SETTINGS)?,
             swept: take(object, maps::SWEPT)?,
             epochs: take(object, maps::EPOCHS)?,
+            epoch: None,
             netns_cookie,
         })
     }
 
-    /// Tells programs that what they remember of packets under way may no longer be so. Nobody else writes this number.
+    /// Tells programs that what they remember of packets under way may no longer be so.
     pub(crate) fn begin_epoch(&mut self) -> io::Result<()> {
-        let last = self.epochs.get(&maps::EPOCH_OF_TABLES, 0);
-        let last = last.map_err(|error| io_error(&error))?;
-        written(
-            self.epochs
-                .set(maps::EPOCH_OF_TABLES, last.wrapping_add(1), 0),
-        )
+        let last = match self.epoch {
+            Some(last) => last,
+            None => (self.epochs.get(&maps::EPOCH_OF_TABLES, 0)).map_err(|e| io_error(&e))?,
+        };
+        let next = last.wrapping_add(1);
+        written(self.epochs.set(maps::EPOCH_OF_TABLES, next, 0))?;
+        self.epoch = Some(next);
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use support::hostports::*;
@@ -28,6 +28,35 @@ fn what_comes_for_a_new_address_is_taken_at_once() {
                 });
                 assert_eq!(heard.ok(), Some(4), "pod {number}, {own}");
             }
+        }
+    });
+}
+
+/// BEHAVIOURS R5. A carrier is news that the kernel spreads on a thread of its own: queue and bridge throw away what comes
+/// before. The socket is there before the pod is, so that it can send at once.
+#[test]
+fn what_a_pod_sends_first_is_heard() {
+    const PODS: u8 = 40;
+    on_a_node(|node| {
+        let mut planned = Planned::new(node, None);
+        let node_side = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let patience = Some(Duration::from_secs(1));
+        node_side.set_read_timeout(patience).unwrap();
+        let everybody = (Ipv4Addr::BROADCAST, node_side.local_addr().unwrap().port());
+        for number in 2..2 + PODS {
+            let netns = node.add_netns(&format!("pod-{number}"));
+            let pod_side = in_pod(&netns, || UdpSocket::bind("0.0.0.0:0")).unwrap();
+            pod_side.set_broadcast(true).unwrap();
+            let pod = attachment(&netns, number);
+            let [make, attach, join, set_up] = pod_steps(&pod).try_into().unwrap();
+            execute(&mut planned.host, &[make, attach]);
+            planned.write(&pod);
+            execute(&mut planned.host, &[set_up, join]);
+            pod_side.send_to(&[number], everybody).unwrap();
+            let mut heard = [0; 8];
+            let length = node_side.recv(&mut heard);
+            assert_eq!(length.ok(), Some(1), "pod {number}");
+            assert_eq!(heard[0], number);
         }
     });
 }
