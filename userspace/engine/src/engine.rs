@@ -1,4 +1,4 @@
-//! The engine: one attachment at a time, from a wish to a verified fact.
+//! The engine: one attachment at a time, from a wish to a fact.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +70,10 @@ pub struct Engine<K> {
     /// The slot given last.
     pub(crate) last_slot: u32,
     pub(crate) last_reconcile: Option<Arc<Report>>,
+    /// What was made and not looked at yet, and when it was made.
+    pub(crate) unseen: BTreeMap<AttachmentKey, u64>,
+    /// Whether settling the records has failed: it is not tried again and again.
+    pub(crate) cannot_settle: bool,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -107,6 +111,8 @@ impl<K: Kernel> Engine<K> {
             surveyor: Surveyor::default(),
             node: Node::default(),
             last_reconcile: None,
+            unseen: BTreeMap::new(),
+            cannot_settle: false,
         }
     }
 
@@ -174,7 +180,6 @@ impl<K: Kernel> Engine<K> {
         };
         self.put_reserving(&record)?;
         done.apply(&mut self.kernel, &plan)?;
-        self.verify(&record.attachment)?;
         if intent.requested.awaits_addresses {
             record.state = State::Linked;
             self.store.put(&record)?;
@@ -182,6 +187,7 @@ impl<K: Kernel> Engine<K> {
             let last = last_reserved(&intent.network, &record.attachment);
             record.state = State::Attached;
             self.store.put_given(&record, &last)?;
+            self.look_later(&intent.key, now);
         }
         Ok(record.attachment)
     }

@@ -18,6 +18,7 @@ use model::{
     NetnsPath, PortMapping, RangeSet, Record,
 };
 use planner::PodSide;
+use tokio::runtime::Builder;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::time::sleep;
@@ -74,12 +75,14 @@ where
         operations: Operations::default(),
     };
     let (report, started) = oneshot::channel();
+    let clock = Builder::new_current_thread().enable_time().build()?;
     let name = thread::Builder::new().name("engine".to_owned());
     let thread = name.spawn(move || match start() {
         Ok(engine) => {
             let mut worker = Worker {
                 engine,
                 queue,
+                clock,
                 publish,
                 reports,
                 reported: None,

@@ -2,6 +2,7 @@
 
 mod chain;
 mod choices;
+mod chores;
 mod complete;
 mod configure;
 mod every_step;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kernel::{Kernel, Measured};
 use model::{
@@ -10,9 +11,12 @@ use model::{
     NetnsPath, PortMapping, RangeSet, Record,
 };
 use planner::PodSide;
+use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
+use tokio::time::timeout;
 use tracing::Span;
 
+use crate::chores::Chore;
 use crate::operations::Entry;
 use crate::turn::Turn;
 use crate::{
@@ -141,10 +145,16 @@ pub(crate) struct Waiting {
     pub(crate) sweep: AtomicBool,
 }
 
+/// How long nobody asks before chores are done: whoever was answered just now is served by what would do them, and a
+/// runtime that comes again at once finds nobody busy.
+const QUIET: Duration = Duration::from_millis(10);
+
 /// The engine, and what it is asked for.
 pub(crate) struct Worker<K> {
     pub(crate) engine: Engine<K>,
     pub(crate) queue: mpsc::Receiver<Queued>,
+    /// For waiting with an end.
+    pub(crate) clock: Runtime,
     pub(crate) publish: watch::Sender<Arc<Status>>,
     pub(crate) reports: broadcast::Sender<Arc<Report>>,
     /// The report that was sent last.
@@ -155,7 +165,7 @@ pub(crate) struct Worker<K> {
 impl<K: Kernel> Worker<K> {
     /// Until nobody can ask any more.
     pub(crate) fn run(mut self) {
-        while let Some(next) = self.queue.blocking_recv() {
+        while let Some(next) = self.next() {
             let Queued {
                 message,
                 turn,
@@ -181,6 +191,32 @@ impl<K: Kernel> Worker<K> {
                     }
                 }
                 Message::Command(command) => self.execute(command),
+            }
+        }
+    }
+
+    /// What is asked for next. When nobody has asked for a while, chores are done.
+    fn next(&mut self) -> Option<Queued> {
+        while self.engine.has_chores() {
+            let waited = self.clock.block_on(async {
+                let next = self.queue.recv();
+                timeout(QUIET, next).await
+            });
+            match waited {
+                Ok(next) => return next,
+                Err(_quiet) => self.do_chores(),
+            }
+        }
+        self.queue.blocking_recv()
+    }
+
+    /// Until somebody asks, or there is none left to do now.
+    fn do_chores(&mut self) {
+        while self.queue.is_empty() {
+            match self.engine.do_chore() {
+                Some(Chore::Reconciled) => self.publish(),
+                Some(Chore::Looked | Chore::Settled) => {}
+                None => return,
             }
         }
     }
