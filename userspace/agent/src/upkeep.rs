@@ -20,7 +20,7 @@ const AUDIT: Duration = Duration::from_secs(5);
 /// From a change to the comparison: changes come in groups.
 const QUIET: Duration = Duration::from_millis(500);
 /// As [`QUIET`], when the node has gained or lost an address: until then flows leave with one that may be gone. Also
-/// the least time between two comparisons.
+/// the least time between two comparisons, and between two looks at what has changed.
 const SOON: Duration = Duration::from_millis(20);
 
 /// Between two looks at the rules of others that change without a word.
@@ -79,9 +79,11 @@ async fn run(app: Arc<App>, listener: Changes) {
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     let mut due = last + AUDIT;
+    let mut deaf = last;
     loop {
         tokio::select! {
-            heard = next(&mut listener) => {
+            heard = next(&mut listener, deaf) => {
+                deaf = Instant::now() + SOON;
                 let wait = match heard {
                     // Pods' packets are dropped there until the agent has attached.
                     Ok(Change::WayOut) => Duration::ZERO,
@@ -106,8 +108,10 @@ async fn run(app: Arc<App>, listener: Changes) {
     }
 }
 
-/// The next change; without a listener there is none.
-async fn next(listener: &mut Option<Changes>) -> io::Result<Change> {
+/// The next change, heard at `deaf` or later: to hear each of a dozen that an ADD makes would be to get in its way. Without
+/// a listener there is none.
+async fn next(listener: &mut Option<Changes>, deaf: Instant) -> io::Result<Change> {
+    sleep_until(deaf).await;
     match listener {
         Some(changes) => changes.next().await,
         None => std::future::pending().await,
