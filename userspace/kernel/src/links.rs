@@ -35,12 +35,12 @@ pub(crate) fn get(netlink: &mut Netlink, name: &IfName) -> io::Result<Link> {
     find(netlink, name)?.ok_or_else(|| Errno::ENODEV.into())
 }
 
-/// The whole messages about two at once.
-fn get_both(netlink: &mut Netlink, names: [&IfName; 2]) -> io::Result<[LinkMessage; 2]> {
+/// Two at once.
+fn get_both(netlink: &mut Netlink, names: [&IfName; 2]) -> io::Result<[Link; 2]> {
     let questions = names.map(|name| Request::get(query(name)));
     let mut answers = netlink.ask_all(questions.into())?.into_iter();
     let mut next = || match answers.next() {
-        Some(Ok(Some(Message::NewLink(message)))) => Ok(message),
+        Some(Ok(Some(Message::NewLink(message)))) => Ok(link(&message)),
         Some(Err(error)) => Err(error),
         Some(Ok(_)) | None => Err(io::Error::from(io::ErrorKind::InvalidData)),
     };
@@ -330,8 +330,6 @@ pub(crate) fn join_bridge(
 ) -> Result<(), Failed> {
     let call = || format!("make {link} a port of {bridge}");
     let [before, controller] = get_both(netlink, [link.name(), bridge]).attempt(call)?;
-    let (message, before) = (&before, self::link(&before));
-    let controller = self::link(&controller);
     if controller.kind != LinkKind::Bridge {
         let call = format!("make {link} a port of {bridge}, which is no bridge");
         return Err(Failed::new(call, Errno::EOPNOTSUPP));
@@ -351,7 +349,12 @@ pub(crate) fn join_bridge(
         // Before it is up: not one frame may pass by the bridge's default VLAN.
         netlink.change(join, 0)?;
         switching::set_vlans(netlink, before.index, &options.vlans)?;
-        port::set_up(netlink, link.name(), message, Message::NewLink(set_up))
+        let set_up = Message::NewLink(set_up);
+        if before.up {
+            netlink.change(set_up, 0)
+        } else {
+            port::set_up(netlink, before.index, set_up)
+        }
     };
     finish().map_err(|error| {
         leave_as_before(netlink, &before);
