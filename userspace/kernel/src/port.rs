@@ -5,13 +5,18 @@
 //! instead would be to wait for the lock of all links, which then is held for long, while what IPv6 has a pod say first is
 //! flooded to all others.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "netlink's vocabulary is open: what we do not know is skipped"
+)]
+
 use std::io;
 
 use nix::errno::Errno;
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::NetlinkPayload;
-use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, State};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rtnetlink::sys::Socket;
 
 use crate::error::is;
@@ -41,20 +46,28 @@ fn await_carrier(listener: &Socket, index: u32) -> io::Result<()> {
             }
             Err(error) => return Err(error),
         }
-        if messages(&buffer).any(|bytes| is_end(bytes, index)) {
-            return Ok(());
+        let mut news = messages(&buffer).filter_map(|bytes| end(bytes, index));
+        if let Some(end) = news.next() {
+            return end;
         }
     }
 }
 
-/// Whether nothing is to be waited for any more: the link works, or it is up and has no carrier.
-fn is_end(bytes: &[u8], index: u32) -> bool {
-    let Ok(NetlinkPayload::InnerMessage(Message::NewLink(link))) = decode(bytes) else {
-        return false;
-    };
-    let flags = link.header.flags;
-    let is_up = link.header.index == index && flags.contains(LinkFlags::Up);
-    is_up && (works(&link) || !flags.contains(LinkFlags::LowerUp))
+/// How waiting ends, if it does by this message: the link works, it is up and has no carrier, or it is gone.
+fn end(bytes: &[u8], index: u32) -> Option<io::Result<()>> {
+    match decode(bytes).ok()? {
+        NetlinkPayload::InnerMessage(Message::NewLink(link)) if link.header.index == index => {
+            let flags = link.header.flags;
+            let waits = flags.contains(LinkFlags::LowerUp) && !works(&link);
+            (flags.contains(LinkFlags::Up) && !waits).then_some(Ok(()))
+        }
+        NetlinkPayload::InnerMessage(Message::DelLink(link)) if link.header.index == index => {
+            // A port that leaves its bridge is told of in the bridge's words.
+            let is_gone = link.header.interface_family != AddressFamily::Bridge;
+            is_gone.then(|| Err(Errno::ENODEV.into()))
+        }
+        _ => None,
+    }
 }
 
 fn works(link: &LinkMessage) -> bool {
