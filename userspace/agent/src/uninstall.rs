@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use engine::{Attached, Uninstalled};
-
 use store::Store;
 
 use crate::config::Config;

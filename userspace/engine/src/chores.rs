@@ -60,7 +60,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Without success the journal has them still, until it is so long that whoever writes the next has to wait.
+    /// Without success the journal has them still, and the next comparison lets it be tried again.
     fn settle_records(&mut self) -> Chore {
         if let Err(error) = self.store.settle() {
             tracing::warn!(error = chain(&error), "cannot settle the records");

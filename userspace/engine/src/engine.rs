@@ -72,7 +72,7 @@ pub struct Engine<K> {
     pub(crate) last_reconcile: Option<Arc<Report>>,
     /// What was made and not looked at yet, and when it was made.
     pub(crate) unseen: BTreeMap<AttachmentKey, u64>,
-    /// Whether settling the records has failed: it is not tried again and again.
+    /// Whether settling the records has failed since the last comparison: it is not tried again and again.
     pub(crate) cannot_settle: bool,
 }
 

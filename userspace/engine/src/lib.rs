@@ -2,8 +2,8 @@
 //!
 //! [`Engine`] turns wishes into plans with the planner, records them in the store before the kernel sees the first
 //! step, executes them, undoes what was done when a step fails, and compares the result with the decision when nobody
-//! waits. The same code finishes or removes what a crash left behind. Knows nothing of CNI, HTTP, command lines or clocks: time is an
-//! argument, and every kernel is a [`kernel::Kernel`].
+//! waits. The same code finishes or removes what a crash left behind. Knows nothing of CNI, HTTP, command lines or
+//! clocks: time is an argument, and every kernel is a [`kernel::Kernel`].
 
 #![forbid(unsafe_code)]
 

@@ -106,6 +106,7 @@ impl<K: Kernel> Engine<K> {
         self.tell(&report);
         self.last_reconcile = Some(Arc::clone(&report));
         self.unseen.clear();
+        self.cannot_settle = false;
         report
     }
 

@@ -52,3 +52,24 @@ fn records_are_settled_when_there_are_many() {
     assert!((1..10).contains(&settled.count()));
     assert!(!node.engine().store.is_unsettled());
 }
+
+#[test]
+fn records_that_cannot_be_settled_are_tried_again_behind_the_next_comparison() {
+    let mut node = Node::start();
+    let intent = node.intent("c1");
+    while !node.engine().store.is_unsettled() {
+        node.add(&intent).unwrap();
+        node.engine().del(&intent.key).unwrap();
+    }
+    while node.engine().do_chore() == Some(Chore::Looked) {}
+    node.engine().cannot_settle = true;
+    node.add(&intent).unwrap();
+    while !node.engine().store.is_unsettled() {
+        node.engine().del(&intent.key).unwrap();
+        node.add(&intent).unwrap();
+    }
+    assert_eq!(node.engine().do_chore(), Some(Chore::Looked));
+    assert!(!node.engine().has_chores(), "it is not tried all the time");
+    node.engine().reconcile(NOW);
+    assert_eq!(node.engine().do_chore(), Some(Chore::Settled));
+}
