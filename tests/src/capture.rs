@@ -1,13 +1,16 @@
-//! Every IP packet that comes to a machine, as it is on the wire.
+//! The wire itself: every IP packet that comes to a machine, and frames as nobody would send them.
 
+use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
-use nix::sys::socket::{LinkAddr, recvfrom, setsockopt, sockopt};
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{LinkAddr, MsgFlags, recvfrom, sendto, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{Machine, deadline};
+use crate::{Machine, deadline, ping};
 
 /// All protocols, in network order (packet(7)).
 const ALL: i32 = 0x0003_u16.to_be() as i32;
@@ -51,5 +54,43 @@ impl Capture {
             before.push(packet.to_vec());
         }
         bail!("waited in vain for {what}; captured {before:02x?}")
+    }
+}
+
+/// A packet socket that sends frames as they are, by one link.
+#[derive(Debug)]
+pub struct Wire {
+    socket: Socket,
+    link: LinkAddr,
+}
+
+impl Wire {
+    /// By `link` of `machine`, on which `neighbour` is reached.
+    pub fn by(machine: &Machine, link: &str, neighbour: IpAddr) -> Result<Self> {
+        let (socket, index) = machine
+            .run(|| {
+                let kind = Some(Protocol::from(ALL));
+                let socket = Socket::new(Domain::PACKET, Type::RAW, kind)?;
+                Ok::<_, io::Error>((socket, if_nametoindex(link)? as usize))
+            })
+            .with_context(|| format!("{}: no packet socket", machine.name()))?;
+        // The kernel's own word for the link is on whatever comes by it.
+        ping(machine, neighbour, 1)?;
+        let start = Instant::now();
+        while start.elapsed() < deadline() {
+            let (_, from) = recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut [0; 64])?;
+            if let Some(link) = from.filter(|from| from.ifindex() == index) {
+                return Ok(Self { socket, link });
+            }
+        }
+        bail!("nothing came by {link}")
+    }
+
+    /// Sends a frame, Ethernet header included.
+    pub fn send(&self, frame: &[u8]) -> Result<()> {
+        let socket = self.socket.as_raw_fd();
+        let sent = sendto(socket, frame, &self.link, MsgFlags::empty())?;
+        ensure!(sent == frame.len(), "{sent} of {} bytes", frame.len());
+        Ok(())
     }
 }

@@ -41,7 +41,7 @@ mod tunnel;
 mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
-pub use capture::Capture;
+pub use capture::{Capture, Wire};
 pub use cgroup::{Cgroup, within};
 pub use chatter::Chatter;
 pub use conversation::{Conversation, Load};

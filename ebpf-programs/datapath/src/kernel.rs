@@ -103,13 +103,6 @@ impl Kernel {
         // SAFETY: the context is valid for as long as the program runs.
         unsafe { ptr::read_volatile(&raw const (*self.skb).ifindex) }
     }
-
-    /// Whether the frame has a VLAN tag: then it is for, or came from, an interface on top, which has hooks itself.
-    #[inline(always)]
-    pub(crate) fn is_tagged(self) -> bool {
-        // SAFETY: the context is valid for as long as the program runs.
-        unsafe { ptr::read_volatile(&raw const (*self.skb).vlan_present) != 0 }
-    }
 }
 
 impl Packet for Kernel {
@@ -124,6 +117,12 @@ impl Packet for Kernel {
         // SAFETY: the context is valid for as long as the program runs.
         let protocol = unsafe { ptr::read_volatile(&raw const (*self.skb).protocol) };
         u16::from_be(protocol as u16)
+    }
+
+    #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.skb).vlan_present) != 0 }
     }
 
     /// Headers are where the kernel lets programs read without asking; a call costs more than all that is read by it.

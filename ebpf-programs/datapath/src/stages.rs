@@ -11,7 +11,9 @@
 use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;
 use verdict::shortcut::Found;
-use verdict::{Code, Content, Decision, Hook, HostportMatch, Origin, Verdict, Way, Work, stages};
+use verdict::{
+    Code, Content, Decision, Hook, HostportMatch, Origin, Packet as _, Verdict, Way, Work, stages,
+};
 
 use crate::kernel::Kernel;
 use crate::maps::{self, Scratch};
@@ -179,6 +181,11 @@ impl<const IN_PLACE: bool> Hook for Stages<IN_PLACE> {
     #[inline(always)]
     fn check_sender(&mut self, content: Content) -> Decision<bool> {
         Code::from_code(stage_check_sender(self.skb, content.code()))
+    }
+
+    #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        Kernel::new(self.skb).is_tagged()
     }
 
     #[inline(always)]

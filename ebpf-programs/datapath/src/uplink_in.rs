@@ -1,8 +1,11 @@
 //! What enters the node by an uplink: see [`verdict::hooks::uplink_in`].
 
+use core::ptr;
+
+use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use verdict::hooks;
+use verdict::{Packet as _, hooks};
 
 use crate::action;
 use crate::kernel::Kernel;
@@ -10,9 +13,20 @@ use crate::stages::Stages;
 
 #[classifier]
 fn uplink_in(context: TcContext) -> i32 {
-    if Kernel::new(context.skb.skb).is_tagged() {
+    let skb = context.skb.skb;
+    // It is for an interface on top of this one, which has hooks itself.
+    if is_of_vlan(skb) {
         return action::NEXT;
     }
-    let skb = context.skb.skb;
     action::of(skb, hooks::uplink_in(&mut Stages::<true>::new(skb)))
+}
+
+/// Whether the frame is one of a VLAN. A tag with the number 0 says how urgent a frame is, and nothing else (IEEE 802.1Q,
+/// "priority-tagged"); some network cards see one on every frame.
+#[inline(always)]
+fn is_of_vlan(skb: *mut __sk_buff) -> bool {
+    const NUMBER: u32 = 0xfff;
+    // SAFETY: the context is valid for as long as the program runs.
+    let tag = unsafe { ptr::read_volatile(&raw const (*skb).vlan_tci) };
+    Kernel::new(skb).is_tagged() && tag & NUMBER != 0
 }

@@ -2,7 +2,7 @@
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use verdict::hooks;
+use verdict::{Packet as _, hooks};
 
 use crate::action;
 use crate::kernel::Kernel;
@@ -10,6 +10,7 @@ use crate::stages::Stages;
 
 #[classifier]
 fn uplink_out(context: TcContext) -> i32 {
+    // It comes from an interface on top of this one, which has hooks itself.
     if Kernel::new(context.skb.skb).is_tagged() {
         return action::NEXT;
     }

@@ -41,6 +41,12 @@ impl Packet for Frame {
         unsafe { helpers::bpf_xdp_get_buff_len(self.md) as u32 }
     }
 
+    /// Not beside its bytes: nobody has taken a tag out yet.
+    #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     fn ethertype(&self) -> u16 {
         let word = self.words::<1>(ETHERTYPE).map_or(0, |[word]| word);

@@ -20,6 +20,8 @@ pub trait Hook {
     fn parse_uplink(&mut self) -> Decision<Content>;
     /// [`crate::stages::check_sender`].
     fn check_sender(&mut self, content: Content) -> Decision<bool>;
+    /// [`crate::Packet::is_tagged`].
+    fn is_tagged(&self) -> bool;
     /// [`crate::stages::charge`].
     fn charge(&mut self, direction: Direction) -> Decision<()>;
     /// [`crate::stages::arrive`].
@@ -120,6 +122,9 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     if hook.check_sender(content)? {
         hook.charge(Direction::Egress)?;
     }
+    if hook.is_tagged() {
+        return pass_tagged(hook, content);
+    }
     match content {
         // A fragment without ports is nobody's yet: the node's own reassembly has the last word.
         Content::LostFragment => return pass_by_policy(hook),
@@ -147,6 +152,19 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
         Verdict::Pass => pass(hook),
         verdict @ (Verdict::Drop(_) | Verdict::Deliver(_) | Verdict::Leave(_)) => Ok(verdict),
     }
+}
+
+/// A frame of some VLAN, whatever is in it, is for the bridge to pass on or to drop: past it, the tag would go along.
+#[inline(always)]
+fn pass_tagged(hook: &mut impl Hook, content: Content) -> Decision<Verdict> {
+    match content {
+        Content::Foreign | Content::Arp => {}
+        Content::Ip | Content::LostFragment | Content::IcmpError => {
+            hook.check_policy()?;
+            hook.check_exit()?;
+        }
+    }
+    Ok(Verdict::Pass)
 }
 
 #[inline(always)]

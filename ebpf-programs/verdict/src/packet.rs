@@ -19,6 +19,9 @@ pub trait Packet {
     /// What the link layer says is inside: an `EtherType`, as a number.
     fn ethertype(&self) -> u16;
 
+    /// Whether it belongs to a VLAN: the tag is not among its bytes, the kernel keeps it beside them.
+    fn is_tagged(&self) -> bool;
+
     /// `N` words from `offset` on, or `None` where the packet ends before.
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 

@@ -81,6 +81,8 @@ pub struct World {
     pub mtus: BTreeMap<u32, u32>,
     /// Nanoseconds of the clock that limits go by.
     pub clock: u64,
+    /// Whether the packet under way belongs to a VLAN.
+    pub tagged: bool,
     /// What others have marked the packet under way with.
     pub mark: u32,
     /// What the flow of the packet under way hashes to.
@@ -133,6 +135,7 @@ impl Default for World {
             ways_out: BTreeMap::new(),
             mtus: BTreeMap::new(),
             clock: 1_000_000_000_000,
+            tagged: false,
             mark: 0,
             flow_hash: 0,
             segments: (0, 0),
@@ -245,6 +248,10 @@ impl hooks::Hook for Simulator {
 
     fn check_sender(&mut self, content: Content) -> Decision<bool> {
         stages::check_sender(&mut self.world, &mut self.work, content)
+    }
+
+    fn is_tagged(&self) -> bool {
+        self.world.tagged
     }
 
     fn charge(&mut self, direction: Direction) -> Decision<()> {

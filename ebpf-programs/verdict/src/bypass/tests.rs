@@ -1,6 +1,6 @@
 //! Who goes past the stack, and what is left to it.
 
-use abi::{Direction, EndpointFlags, Mac, SettingsFlags, UplinkFlags};
+use abi::{Direction, DropReason, EndpointFlags, Mac, SettingsFlags, UplinkFlags};
 
 use crate::outcome::Verdict;
 use crate::simulator::example::{
@@ -205,5 +205,24 @@ fn a_hostports_packet_and_a_reply_reach_the_pod_from_the_uplink() {
         assert_eq!(after[..6], mac().bytes());
         let counters = &simulator.world.counters[&(POD, Direction::Ingress)];
         assert_eq!(counters.packets, 2);
+    }
+}
+
+#[test]
+fn frames_of_a_vlan_go_by_the_bridge_whatever_went_before_them() {
+    for family in FAMILIES {
+        for bytes in [to_neighbour(family), to_world(family)] {
+            let mut simulator = Simulator::new(open_node());
+            for tagged in [false, true, false, false, true, true] {
+                simulator.world.tagged = tagged;
+                let (verdict, after) = simulator.run(Place::FromPod, INTERFACE, &bytes);
+                assert_eq!(verdict == Verdict::Pass, tagged);
+                assert_eq!(after == bytes, tagged || bytes[..6] == other_mac().bytes());
+            }
+            let mut forged = bytes;
+            forged[6] ^= 2;
+            let (verdict, _) = simulator.run(Place::FromPod, INTERFACE, &forged);
+            assert_eq!(verdict, Verdict::Drop(DropReason::SpoofedMac));
+        }
     }
 }

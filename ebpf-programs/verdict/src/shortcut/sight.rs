@@ -122,6 +122,10 @@ pub(super) fn look<E: Packet + Shaper + Shortcuts>(
     interface: u32,
     way: Way,
 ) -> Option<Glance> {
+    // On uplinks, the programs have nothing to do with such frames.
+    if way == Way::Pod && env.is_tagged() {
+        return None;
+    }
     match env.ethertype() {
         ETHERTYPE_IPV4 => look_v4(env, interface, way),
         ETHERTYPE_IPV6 => look_v6(env, interface, way),

@@ -38,6 +38,10 @@ impl Packet for World {
         bytes.map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
+    fn is_tagged(&self) -> bool {
+        self.tagged
+    }
+
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         let start = offset as usize;
         let bytes = self.packet.get(start..start + N * 4)?;

@@ -1,0 +1,159 @@
+//! Frames with VLAN tags (IEEE 802.1Q): those of a VLAN are not ours to carry, those that are only urgent are as any other
+//! (decision 70).
+
+use std::net::{IpAddr, UdpSocket};
+
+use abi::{Address, Mac};
+use anyhow::{Context as _, Result};
+use e2e::{Agent, Capture, Config, Machine, Mapping, NODE, Pod, Sandbox, WORLD, Wire, deadline};
+use serde_json::Value;
+use verdict::simulator::frame::{Body, Frame};
+
+const PORT: u16 = 7000;
+const HOSTPORT: u16 = 8080;
+const TIMES: usize = 20;
+
+/// None, one of a VLAN, and one of no VLAN, which says how urgent a frame is.
+const TAGS: [&[u8]; 3] = [&[], &[0x81, 0, 0, 5], &[0x81, 0, 0xe0, 0]];
+/// As long as each other: what holds for a short packet is known to hold for those that are no longer.
+const WORDS: [&str; 3] = ["simple", "tagged", "urgent"];
+
+struct Scene {
+    sandbox: Sandbox,
+    pod: Pod,
+    _agent: Agent,
+}
+
+impl Scene {
+    fn new(bypass: &str) -> Result<Self> {
+        let sandbox = Sandbox::new()?;
+        let agent = Agent::start(&sandbox.node, &["--bypass-netfilter", bypass])?;
+        let mut pod = sandbox.pod("pod")?;
+        let config = Config::new("1.1.0").publish(&Mapping::both(HOSTPORT, PORT));
+        pod.add_with(config)?.success()?;
+        Ok(Self {
+            sandbox,
+            pod,
+            _agent: agent,
+        })
+    }
+}
+
+/// Frames from a machine to another, in both of which only the tag and a word differ, and one that says that it is over.
+fn frames(from: &Machine, to: IpAddr, port: u16, own: IpAddr) -> Result<[Vec<u8>; 4]> {
+    let link = from.call_json("ip -j link show dev eth0")?;
+    let route = from.call_json(&format!("ip -j route get {to}"))?;
+    let next = route[0]["gateway"]
+        .as_str()
+        .map_or_else(|| to.to_string(), str::to_owned);
+    let neighbour = from.call_json(&format!("ip -j neigh show {next} dev eth0"))?;
+    let (source, destination) = (mac(&link[0]["address"])?, mac(&neighbour[0]["lladdr"])?);
+    let frame = |source_port, tag: &[u8], word: &str| {
+        let body = Body::Udp(source_port, port, word.into());
+        let frame = Frame::new(abi(own), abi(to), body).from_to(source, destination);
+        let bytes = frame.bytes();
+        let (stations, rest) = bytes.split_at(12);
+        [stations, tag, rest].concat()
+    };
+    let [none, vlan, urgent] = TAGS;
+    Ok([
+        frame(44_000, none, WORDS[0]),
+        frame(44_000, vlan, WORDS[1]),
+        frame(44_000, urgent, WORDS[2]),
+        frame(44_001, none, "over"),
+    ])
+}
+
+/// Sends each of them often, so that the way of the first is known when the others come, and the last one once.
+fn send(wire: &Wire, [simple, tagged, urgent, over]: &[Vec<u8>; 4]) -> Result<()> {
+    for frame in [simple, tagged, urgent] {
+        (0..TIMES).try_for_each(|_| wire.send(frame))?;
+    }
+    wire.send(over)
+}
+
+fn abi(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(v4) => Address::v4(v4.octets()),
+        IpAddr::V6(v6) => Address::v6(v6.octets()),
+    }
+}
+
+fn mac(value: &Value) -> Result<Mac> {
+    let text = value.as_str().context("no address")?;
+    let bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16));
+    let bytes = bytes.collect::<Result<Vec<u8>, _>>()?;
+    Ok(Mac::new(bytes.try_into().ok().context("six bytes")?))
+}
+
+/// The source address of a packet.
+fn source(packet: &[u8]) -> Address {
+    if packet[0] >> 4 == 4 {
+        let v4 = <[u8; 4]>::try_from(&packet[12..16]);
+        Address::v4(v4.unwrap_or_default())
+    } else {
+        let v6 = <[u8; 16]>::try_from(&packet[8..24]);
+        Address::v6(v6.unwrap_or_default())
+    }
+}
+
+/// Past bridge and stack, the tag would go along, to a VLAN of the uplink's where nothing is translated.
+#[test]
+fn frames_that_a_pod_tags_itself_reach_no_vlan_of_the_uplinks() -> Result<()> {
+    for bypass in ["always", "never"] {
+        let scene = Scene::new(bypass)?;
+        let world = &scene.sandbox.world;
+        let _listens = world.run(|| UdpSocket::bind(("::", 9)))?;
+        let capture = Capture::start(world)?;
+        for (node, world) in NODE.into_iter().zip(WORLD) {
+            let pod = &scene.pod.machine;
+            let wire = Wire::by(pod, "eth0", world)?;
+            let own = scene.pod.address(world)?;
+            send(&wire, &frames(pod, world, 9, own)?)?;
+            let heard = capture.until("the mark", |packet| packet.ends_with(b"over"))?;
+            let counts = WORDS.map(|word| {
+                let heard = heard.iter().filter(|it| it.ends_with(word.as_bytes()));
+                let of_node = heard.clone().filter(|packet| source(packet) == abi(node));
+                (heard.count(), of_node.count())
+            });
+            assert_eq!(
+                counts,
+                [(TIMES, TIMES), (0, 0), (TIMES, TIMES)],
+                "{bypass}, {world}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn frames_of_a_vlan_are_not_for_hostports_and_those_that_are_only_urgent_are() -> Result<()> {
+    for bypass in ["always", "never"] {
+        let scene = Scene::new(bypass)?;
+        let server = scene.pod.machine.run(|| UdpSocket::bind(("::", PORT)))?;
+        server.set_read_timeout(Some(deadline()))?;
+        for (node, world) in NODE.into_iter().zip(WORLD) {
+            let client = &scene.sandbox.world;
+            let wire = Wire::by(client, "eth0", node)?;
+            send(&wire, &frames(client, node, HOSTPORT, world)?)?;
+            let heard = words(&server)?;
+            let counts = WORDS.map(|word| heard.iter().filter(|it| *it == word).count());
+            assert_eq!(counts, [TIMES, 0, TIMES], "{bypass}, {node}");
+        }
+    }
+    Ok(())
+}
+
+/// What a socket hears until it is over.
+fn words(socket: &UdpSocket) -> Result<Vec<String>> {
+    let mut heard = Vec::new();
+    let mut buffer = [0; 64];
+    loop {
+        let length = socket.recv(&mut buffer).context("the mark did not come")?;
+        let word = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        if word == "over" {
+            return Ok(heard);
+        }
+        heard.push(word);
+    }
+}
