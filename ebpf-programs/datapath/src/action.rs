@@ -23,6 +23,8 @@ pub(crate) fn of(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
         Verdict::Pass => NEXT,
         Verdict::Drop(_) => SHOT,
         Verdict::Leave(interface) => leave(interface),
+        // SAFETY: the helper checks what it is given.
+        Verdict::Depart(interface) => unsafe { helpers::bpf_redirect(interface, 0) as i32 },
         Verdict::Deliver(interface) => {
             // SAFETY: the context is valid for as long as the program runs; both helpers check what they are given. A type
             // that cannot be changed is that of a packet for this host already.

@@ -10,5 +10,5 @@ use crate::stages::Stages;
 #[classifier]
 fn from_pod(context: TcContext) -> i32 {
     let skb = context.skb.skb;
-    action::of(skb, hooks::from_pod(&mut Stages::<false>::new(skb)))
+    action::of(skb, hooks::from_pod(&mut Stages::new(skb)))
 }

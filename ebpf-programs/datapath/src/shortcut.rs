@@ -11,6 +11,10 @@ use crate::atomic;
 use crate::kernel::Kernel;
 use crate::maps::{EPOCHS, NOTED, SHORTCUTS};
 
+/// Whether the uplink's program is the first that is shown what leaves: the loader says.
+#[unsafe(no_mangle)]
+static HANDS_OVER: u64 = 1;
+
 impl Shortcuts for Kernel {
     #[inline(always)]
     fn mark(&self) -> u32 {
@@ -74,6 +78,25 @@ impl Shortcuts for Kernel {
                 (*noted).bytes = 0;
             }
         }
+    }
+
+    #[inline(always)]
+    fn hands_over(&self) -> bool {
+        // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because the compiler must
+        // not take the value it sees here for the one it will have.
+        unsafe { ptr::read_volatile(&raw const HANDS_OVER) != 0 }
+    }
+
+    #[inline(always)]
+    fn label(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.context()).tc_index) }
+    }
+
+    #[inline(always)]
+    fn set_label(&mut self, label: u32) {
+        // SAFETY: as above.
+        unsafe { ptr::write_volatile(&raw mut (*self.context()).tc_index, label) }
     }
 }
 

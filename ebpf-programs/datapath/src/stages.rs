@@ -10,7 +10,7 @@
 
 use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;
-use verdict::shortcut::Found;
+use verdict::shortcut::{Desk, Found, Taken};
 use verdict::{
     Code, Content, Decision, Hook, HostportMatch, Origin, Packet as _, Verdict, Way, Work, stages,
 };
@@ -20,13 +20,10 @@ use crate::maps::{self, Scratch};
 
 macro_rules! stage {
     ($name:ident($($argument:ident: $type:ty),*) -> $output:ty, $body:expr) => {
-        stage!($name($($argument: $type),*) -> $output, Kernel::new, $body);
-    };
-    ($name:ident($($argument:ident: $type:ty),*) -> $output:ty, $new:path, $body:expr) => {
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $name(skb: *mut __sk_buff $(, $argument: u64)*) -> u64 {
-            let kernel = &mut $new(skb);
+            let kernel = &mut Kernel::new(skb);
             // A context that the stage does not use would not be passed by the compiler, and the verifier wants one.
             kernel.touch_context();
             let Some(work) = maps::work(Scratch::Packet) else {
@@ -131,25 +128,45 @@ stage!(stage_translate() -> Decision<()>, |kernel, work| {
 stage!(stage_translate_quoted(way: Way) -> Decision<()>, |kernel, work, way| {
     stages::translate_quoted(kernel, work, way)
 });
-stage!(stage_take_shortcut() -> Verdict, |kernel, work| {
-    stages::take_shortcut(kernel, work)
-});
-stage!(stage_take_shortcut_in_place() -> Verdict, Kernel::in_place, |kernel, work| {
-    stages::take_shortcut(kernel, work)
-});
+/// By hand, because it needs no notes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn stage_take_shortcut(skb: *mut __sk_buff, index: u64, bytes: u64) -> u64 {
+    let kernel = &mut Kernel::in_place(skb);
+    kernel.touch_context();
+    let taken = Taken {
+        index: u32::from_code(index),
+        bytes: u32::from_code(bytes),
+    };
+    stages::take_shortcut(kernel, &mut Drawer, taken).code()
+}
+
 stage!(stage_keep_shortcut(way: Way, number: u64) -> (), |kernel, work, way, number| {
     stages::keep_shortcut(kernel, work, way, number);
+});
+stage!(stage_teach(index: u32) -> (), |kernel, work, index| {
+    stages::teach(kernel, work, index);
 });
 stage!(stage_count(direction: Direction, verdict: Verdict) -> (), |kernel, work, direction, verdict| {
     stages::count(kernel, work, direction, verdict);
 });
 
-/// The stages of one packet. `IN_PLACE`: see [`Kernel::in_place`].
-pub(crate) struct Stages<const IN_PLACE: bool> {
+/// Where the notes about a packet are.
+struct Drawer;
+
+impl Desk for Drawer {
+    #[inline(always)]
+    fn work(&mut self) -> Option<&mut Work> {
+        maps::work(Scratch::Packet)
+    }
+}
+
+/// The stages of one packet.
+pub(crate) struct Stages {
     skb: *mut __sk_buff,
 }
 
-impl<const IN_PLACE: bool> Stages<IN_PLACE> {
+impl Stages {
     /// The stages of the packet that a program was called with.
     #[inline(always)]
     pub(crate) const fn new(skb: *mut __sk_buff) -> Self {
@@ -157,7 +174,7 @@ impl<const IN_PLACE: bool> Stages<IN_PLACE> {
     }
 }
 
-impl<const IN_PLACE: bool> Hook for Stages<IN_PLACE> {
+impl Hook for Stages {
     #[inline(always)]
     fn parse_pod(&mut self) -> Decision<Content> {
         Code::from_code(stage_parse_pod(self.skb))
@@ -306,24 +323,23 @@ impl<const IN_PLACE: bool> Hook for Stages<IN_PLACE> {
     #[inline(always)]
     fn find_shortcut(&mut self, way: Way) -> Found {
         let kernel = &mut Kernel::new(self.skb);
-        match maps::work(Scratch::Packet) {
-            Some(work) => stages::find_shortcut(kernel, work, kernel.hook(), way),
-            None => Found::Nothing,
-        }
+        stages::find_shortcut(kernel, &mut Drawer, kernel.hook(), way)
     }
 
     #[inline(always)]
-    fn take_shortcut(&mut self) -> Verdict {
-        Code::from_code(if IN_PLACE {
-            stage_take_shortcut_in_place(self.skb)
-        } else {
-            stage_take_shortcut(self.skb)
-        })
+    fn take_shortcut(&mut self, taken: Taken) -> Verdict {
+        let (index, bytes) = (taken.index.code(), taken.bytes.code());
+        Code::from_code(stage_take_shortcut(self.skb, index, bytes))
     }
 
     #[inline(always)]
     fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
         stage_keep_shortcut(self.skb, way.code(), verdict.code());
+    }
+
+    #[inline(always)]
+    fn teach(&mut self, index: u32) {
+        stage_teach(self.skb, index.code());
     }
 
     #[inline(always)]

@@ -15,5 +15,5 @@ fn uplink_out(context: TcContext) -> i32 {
         return action::NEXT;
     }
     let skb = context.skb.skb;
-    action::of(skb, hooks::uplink_out(&mut Stages::<true>::new(skb)))
+    action::of(skb, hooks::uplink_out(&mut Stages::new(skb)))
 }

@@ -41,6 +41,12 @@ impl Difference {
             .and(from[3], to[3])
     }
 
+    /// The difference that is folded so.
+    #[inline(always)]
+    pub const fn from_folded(folded: u32) -> Self {
+        Self { sum: folded as u64 }
+    }
+
     /// Folded to 32 bits, as the kernel's checksum helpers take it.
     #[inline(always)]
     pub const fn folded(self) -> u32 {

@@ -4,8 +4,8 @@ use abi::{Direction, DropReason};
 
 use crate::local;
 use crate::masquerade::TRIES;
-use crate::outcome::{Decision, Verdict};
-use crate::shortcut::Found;
+use crate::outcome::{Code as _, Decision, Verdict};
+use crate::shortcut::{Found, Taken};
 use crate::work::{Content, HostportMatch, Origin, Way};
 
 /// The stages, for one packet at one hook. See [`crate::stages`] for what each of them does.
@@ -71,9 +71,11 @@ pub trait Hook {
     /// [`crate::stages::find_shortcut`].
     fn find_shortcut(&mut self, way: Way) -> Found;
     /// [`crate::stages::take_shortcut`].
-    fn take_shortcut(&mut self) -> Verdict;
+    fn take_shortcut(&mut self, taken: Taken) -> Verdict;
     /// [`crate::stages::keep_shortcut`].
     fn keep_shortcut(&mut self, way: Way, verdict: Verdict);
+    /// [`crate::stages::teach`].
+    fn teach(&mut self, index: u32);
     /// [`crate::stages::count`].
     fn count(&mut self, direction: Direction, verdict: Verdict);
 }
@@ -83,8 +85,12 @@ pub trait Hook {
 fn shortcut(hook: &mut impl Hook, way: Way) -> Option<Verdict> {
     let verdict = match hook.find_shortcut(way) {
         Found::Nothing => return None,
-        Found::Flow => hook.take_shortcut(),
-        Found::End(verdict) => verdict,
+        Found::Flow(taken) => hook.take_shortcut(taken),
+        Found::Lesson(taken) => {
+            hook.teach(taken.index);
+            hook.take_shortcut(taken)
+        }
+        Found::End(number) => Verdict::from_code(number),
     };
     count_drop(hook, way.direction(), verdict);
     Some(verdict)
@@ -150,7 +156,10 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
     match hook.deliver() {
         // A flow that is only noted: nobody has dialled a hostport.
         Verdict::Pass => pass(hook),
-        verdict @ (Verdict::Drop(_) | Verdict::Deliver(_) | Verdict::Leave(_)) => Ok(verdict),
+        verdict @ (Verdict::Drop(_)
+        | Verdict::Deliver(_)
+        | Verdict::Leave(_)
+        | Verdict::Depart(_)) => Ok(verdict),
     }
 }
 
@@ -181,7 +190,10 @@ fn pass(hook: &mut impl Hook) -> Decision<Verdict> {
             hook.check_exit()?;
             Ok(Verdict::Pass)
         }
-        verdict @ (Verdict::Drop(_) | Verdict::Deliver(_) | Verdict::Leave(_)) => Ok(verdict),
+        verdict @ (Verdict::Drop(_)
+        | Verdict::Deliver(_)
+        | Verdict::Leave(_)
+        | Verdict::Depart(_)) => Ok(verdict),
     }
 }
 

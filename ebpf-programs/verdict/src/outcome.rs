@@ -13,6 +13,9 @@ pub enum Verdict {
     Deliver(u32),
     /// Send it out of the node by the interface with this index, past the stack, to [`crate::Work::hop`].
     Leave(u32),
+    /// As [`Verdict::Leave`], where the packet is addressed to the next hop and all that the uplink's program would do is
+    /// done.
+    Depart(u32),
 }
 
 /// What a stage decides, or the reason to drop the packet at once.
@@ -101,6 +104,8 @@ impl Code for Direction {
 const DELIVER: u64 = 1 << 32;
 /// Set in the number of a [`Verdict::Leave`]; below it is the interface index.
 const LEAVE: u64 = 1 << 33;
+/// Set in the number of a [`Verdict::Depart`]; below it is the interface index.
+const DEPART: u64 = 1 << 34;
 
 impl Code for Verdict {
     #[inline(always)]
@@ -110,6 +115,7 @@ impl Code for Verdict {
             Self::Drop(reason) => Decision::<()>::Err(reason).code(),
             Self::Deliver(interface) => DELIVER | interface.code(),
             Self::Leave(interface) => LEAVE | interface.code(),
+            Self::Depart(interface) => DEPART | interface.code(),
         }
     }
 
@@ -119,6 +125,8 @@ impl Code for Verdict {
             Self::Deliver(u32::from_code(code))
         } else if code & LEAVE != 0 {
             Self::Leave(u32::from_code(code))
+        } else if code & DEPART != 0 {
+            Self::Depart(u32::from_code(code))
         } else {
             Self::from(Decision::<()>::from_code(code))
         }
@@ -184,6 +192,8 @@ mod tests {
             Verdict::Deliver(u32::MAX),
             Verdict::Leave(1),
             Verdict::Leave(u32::MAX),
+            Verdict::Depart(1),
+            Verdict::Depart(u32::MAX),
         ];
         for verdict in verdicts {
             assert_eq!(Verdict::from_code(verdict.code()), verdict);

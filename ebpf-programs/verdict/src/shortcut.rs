@@ -13,11 +13,15 @@
 use abi::maps::SHARDS;
 use abi::{Address, Noted, Tuple};
 
-use crate::outcome::{Code, Verdict};
+use crate::work::Work;
 
+mod change;
+mod handed;
 mod sight;
 mod way;
 
+pub use change::Change;
+pub(crate) use handed::teach;
 pub use sight::Sight;
 pub(crate) use way::{find, keep, take};
 
@@ -42,6 +46,12 @@ pub trait Shortcuts {
     fn note(&mut self, index: u32, ticket: u32, bytes: u32) -> bool;
     /// Begins to note what passes by a shortcut, in place of what was noted there.
     fn begin_notes(&mut self, index: u32, key: &Tuple, ticket: u32);
+    /// Whether what leaves the node may be announced to the uplink's program: nobody is to be shown it before.
+    fn hands_over(&self) -> bool;
+    /// What the packet is labelled with for hooks that it meets next; 0 for nothing.
+    fn label(&self) -> u32;
+    /// Labels the packet with 16 bits.
+    fn set_label(&mut self, label: u32);
 }
 
 /// Which of the epochs a flow's changes begin anew.
@@ -54,7 +64,7 @@ pub const fn shard(tuple: &Tuple) -> u32 {
     (mixed ^ mixed >> 8) & (SHARDS - 1)
 }
 
-/// How packets of one sight end.
+/// How packets of one sight end. What most packets need lies side by side.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Shortcut {
@@ -62,32 +72,28 @@ pub struct Shortcut {
     pub sight: Sight,
     /// Bytes from the IP header on that are known to fit where the packet goes.
     pub fits: u32,
-    /// [`Steps`] to take.
-    pub steps: u32,
     /// [`Shortcuts::epoch`] when the end was found.
     pub epoch: u64,
     /// [`Shortcuts::ticks`] then.
     pub taken: u64,
     /// The verdict's number.
     pub verdict: u64,
-    /// [`crate::Work::hop`].
-    pub hop: Address,
-    /// What the packets say.
-    pub tuple: Tuple,
-    /// What they will say.
-    pub translated: Tuple,
-    /// Ethernet addresses to write.
-    pub stations: [u32; 3],
-    /// [`abi::Flow::ticket`] of the flow.
-    pub ticket: u32,
     /// [`shard`] of what the packets say.
     pub shard: u32,
-    /// The pod that is billed for what is dropped: its slot, 0 for nobody.
-    pub pod: u32,
+    /// [`Steps`] to take.
+    pub steps: u32,
+    /// [`abi::Flow::ticket`] of the flow.
+    pub ticket: u32,
     /// The pod that sends: its slot, 0 for nobody.
     pub from: u32,
     /// The pod that receives: its slot, 0 for nobody.
     pub to: u32,
+    /// The pod that is billed for what is dropped: its slot, 0 for nobody.
+    pub pod: u32,
+    /// What is written into the packets.
+    pub change: Change,
+    /// [`crate::Work::hop`].
+    pub hop: Address,
 }
 
 /// What became of the search for a shortcut.
@@ -96,31 +102,31 @@ pub enum Found {
     /// There is none.
     Nothing,
     /// There is one, and the packet is noted in its flow: [`take`] is to follow.
-    Flow,
-    /// The packet has come to its end.
-    End(Verdict),
+    Flow(Taken),
+    /// As [`Found::Flow`], and [`teach`] is to follow.
+    Lesson(Taken),
+    /// The packet has come to its end: its verdict's number.
+    End(u64),
 }
 
-/// Set in the number of a [`Found::End`].
-const END: u64 = 1 << 40;
+/// A shortcut, and the packet that takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Index of the shortcut.
+    pub index: u32,
+    /// Bytes of the packet, from the IP header on.
+    pub bytes: u32,
+}
 
-impl Code for Found {
-    #[inline(always)]
-    fn code(self) -> u64 {
-        match self {
-            Self::Nothing => 0,
-            Self::Flow => 1,
-            Self::End(verdict) => END | verdict.code(),
-        }
-    }
+/// Where the notes about the packet under way are: a packet that takes a shortcut needs none.
+pub trait Desk {
+    /// The notes.
+    fn work(&mut self) -> Option<&mut Work>;
+}
 
-    #[inline(always)]
-    fn from_code(code: u64) -> Self {
-        match code {
-            0 => Self::Nothing,
-            1 => Self::Flow,
-            _ => Self::End(Verdict::from_code(code & !END)),
-        }
+impl Desk for &mut Work {
+    fn work(&mut self) -> Option<&mut Work> {
+        Some(self)
     }
 }
 
@@ -148,6 +154,10 @@ pub struct Trail {
     pub ticket: u32,
     /// Ethernet addresses that were written.
     pub stations: [u32; 3],
+    /// Whether a shortcut of a pod's hook is to learn how the packet ends here.
+    pub lesson: u32,
+    /// Which one: the last that was announced.
+    pub pupil: u32,
 }
 
 /// What was done to a packet: bits of [`Trail::steps`].
@@ -161,8 +171,12 @@ impl Steps {
     pub const AGED: u32 = 1 << 1;
     /// It was given other Ethernet addresses.
     pub const STATIONS: u32 = 1 << 2;
-    /// It was given the addresses and ports of its flow.
-    pub const TRANSLATED: u32 = 1 << 3;
+    /// It was given other addresses.
+    pub const ADDRESSES: u32 = 1 << 3;
+    /// It was given other ports.
+    pub const PORTS: u32 = 1 << 4;
+    /// Something was written into it, besides its age.
+    pub const WRITTEN: u32 = Self::STATIONS | Self::ADDRESSES | Self::PORTS;
 }
 
 impl Trail {

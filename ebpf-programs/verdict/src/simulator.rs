@@ -24,7 +24,7 @@ use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::room::Hand;
-use crate::shortcut::Found;
+use crate::shortcut::{Found, Taken};
 use crate::stages;
 use crate::sweep::{Sweep, forget};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
@@ -186,6 +186,12 @@ impl Simulator {
 
     /// Shows a packet on an interface to the datapath: its verdict, and the packet afterwards.
     pub fn run(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
+        self.world.memory.label = 0;
+        self.go_on(place, interface, packet)
+    }
+
+    /// As [`Simulator::run`], for the packet that was shown to it last, with the label that it has.
+    pub fn go_on(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
         self.interface = interface;
         self.world.packet = packet.to_vec();
         self.world.notice_changes();
@@ -197,6 +203,11 @@ impl Simulator {
             Place::UplinkOut => hooks::uplink_out(self),
         };
         (verdict, std::mem::take(&mut self.world.packet))
+    }
+
+    /// Where a packet goes whose verdict is [`Verdict::Leave`].
+    pub const fn next_hop(&self) -> Address {
+        self.work.hop
     }
 
     /// Shows a frame that a driver has received to the guard.
@@ -347,17 +358,22 @@ impl hooks::Hook for Simulator {
     }
 
     fn find_shortcut(&mut self, way: Way) -> Found {
-        let found = stages::find_shortcut(&mut self.world, &mut self.work, self.interface, way);
+        let found =
+            stages::find_shortcut(&mut self.world, &mut &mut self.work, self.interface, way);
         self.world.memory.taken += u64::from(found != Found::Nothing);
         found
     }
 
-    fn take_shortcut(&mut self) -> Verdict {
-        stages::take_shortcut(&mut self.world, &mut self.work)
+    fn take_shortcut(&mut self, taken: Taken) -> Verdict {
+        stages::take_shortcut(&mut self.world, &mut &mut self.work, taken)
     }
 
     fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
         stages::keep_shortcut(&mut self.world, &mut self.work, way, verdict.code());
+    }
+
+    fn teach(&mut self, index: u32) {
+        stages::teach(&mut self.world, &mut self.work, index);
     }
 
     fn count(&mut self, direction: Direction, verdict: Verdict) {

@@ -11,7 +11,7 @@ use crate::packet::Packet;
 use crate::room::Hand;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::shortcut::{self, Found, Shortcuts};
+use crate::shortcut::{self, Desk, Found, Shortcuts, Taken};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
 use crate::{
     bypass, duplicate, exit, flow, fragment, hostport, icmp, local, masquerade, parse, policy,
@@ -22,23 +22,33 @@ use crate::{
 #[inline(always)]
 pub fn find_shortcut<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
-    work: &mut Work,
+    desk: &mut impl Desk,
     interface: u32,
     way: Way,
 ) -> Found {
-    shortcut::find(env, work, interface, way)
+    shortcut::find(env, desk, interface, way)
 }
 
 /// Ends the packet as the one that was found, and writes what was written then.
 #[inline(always)]
-pub fn take_shortcut<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -> Verdict {
-    shortcut::take(env, work)
+pub fn take_shortcut<E: Packet + Node + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    taken: Taken,
+) -> Verdict {
+    shortcut::take(env, desk, taken)
 }
 
 /// Remembers how the packet has ended, by its verdict's number, for those behind it.
 #[inline(always)]
 pub fn keep_shortcut<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, number: u64) {
     shortcut::keep(env, work, way, number);
+}
+
+/// Adds how the packet has ended, by the shortcut of this index, to what the pod's hook remembers of it.
+#[inline(always)]
+pub fn teach<E: Node + Shortcuts>(env: &mut E, work: &mut Work, index: u32) {
+    shortcut::teach(env, work, index);
 }
 
 /// Reads a frame on a pod's veth and finds out whose it is.
@@ -264,7 +274,7 @@ pub fn translate_quoted<P: Packet>(packet: &mut P, work: &mut Work, way: Way) ->
 pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdict: Verdict) {
     let bytes = work.headers.length;
     match verdict {
-        Verdict::Pass | Verdict::Deliver(_) | Verdict::Leave(_) => {
+        Verdict::Pass | Verdict::Deliver(_) | Verdict::Leave(_) | Verdict::Depart(_) => {
             node.count_passed(work.pod, direction, bytes);
         }
         Verdict::Drop(reason) => node.count_dropped(reason, work.pod, direction, bytes),

@@ -6,7 +6,7 @@
 use abi::{Address, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple, Turn};
 
 use crate::outcome::Code;
-use crate::shortcut::Trail;
+use crate::shortcut::{Shortcut, Trail};
 
 /// The notes about one packet.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct Work {
     pub turn: Turn,
     /// What others like the packet may be spared.
     pub trail: Trail,
+    /// The shortcut that is being made.
+    pub shortcut: Shortcut,
 }
 
 /// What a packet says about itself.

@@ -46,6 +46,8 @@ pub(crate) fn name(hook: Hook) -> &'static str {
 
 /// The constant of the object that says what the checksum helper is told of IPv6.
 const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";
+/// The one that says whether [`Hook::UplinkOut`]'s program comes before those of others: as a TCX link it does.
+const HANDS_OVER: &str = "HANDS_OVER";
 
 /// Loads the object's maps, reusing the pinned ones, for a kernel that can do what was probed; the flow table with room
 /// for this many entries.
@@ -56,9 +58,11 @@ pub(crate) fn load(
     flow_entries: u32,
 ) -> Result<Ebpf, OpenError> {
     let checksum_flag = probed.checksum_flag();
+    let hands_over = u64::from(probed.has_tcx());
     let mut loader = EbpfLoader::new();
     loader
         .override_global(CHECKSUM_FLAG, &checksum_flag, true)
+        .override_global(HANDS_OVER, &hands_over, true)
         .map_max_entries(abi::maps::FLOWS, flow_entries)
         .map_max_entries(abi::maps::TURNS, flow_entries);
     loader.btf(None).default_map_pin_directory(pins.maps());
@@ -147,7 +151,7 @@ impl Programs {
         if pinned::replace(&pin, index.into(), descriptor.as_fd())? {
             return Ok(false);
         }
-        let order = TcAttachOptions::TcxOrder(LinkOrder::default());
+        let order = TcAttachOptions::TcxOrder(order(hook));
         let attached = program.attach_with_options(link.as_str(), side(hook), order);
         let attached = attached.and_then(|id| program.take_link(id));
         let attached = attached.map_err(|error| io_error(&error))?;
@@ -223,6 +227,15 @@ fn verify(object: &mut Ebpf) -> Result<(), OpenError> {
         })?;
     }
     Ok(())
+}
+
+/// Where among programs of others. What comes in, all of them see as it came; what leaves, all see as it leaves
+/// (decision 69).
+fn order(hook: Hook) -> LinkOrder {
+    match hook {
+        Hook::UplinkOut => LinkOrder::first(),
+        Hook::FromPod | Hook::ToPod | Hook::UplinkIn => LinkOrder::default(),
+    }
 }
 
 /// The index of the link that a pin is of.

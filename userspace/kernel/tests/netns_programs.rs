@@ -191,10 +191,14 @@ fn a_foreign_tcx_program_survives() {
         let mut host = node.host();
         let mut stranger = Stranger::new(node);
         add_uplink(node);
-        let order = TcAttachOptions::TcxOrder(LinkOrder::default());
-        stranger.attach("up0", TcAttachType::Ingress, order);
+        for side in [TcAttachType::Ingress, TcAttachType::Egress] {
+            let order = TcAttachOptions::TcxOrder(LinkOrder::default());
+            stranger.attach("up0", side, order);
+        }
         execute(&mut host, &[attach_uplink()]);
         assert_eq!(tcx("up0", TcAttachType::Ingress), ["to_pod", "uplink_in"]);
+        // What leaves, all others see as it leaves.
+        assert_eq!(tcx("up0", TcAttachType::Egress), ["uplink_out", "to_pod"]);
         let detach = Step::Detach {
             link: link("up0"),
             hooks: uplink_hooks(),

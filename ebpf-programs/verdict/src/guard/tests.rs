@@ -159,7 +159,7 @@ proptest! {
                 matches!(reason, DropReason::Martian | DropReason::SpoofedFromOutside),
                 "{:?}", reason
             ),
-            Verdict::Pass | Verdict::Deliver(_) | Verdict::Leave(_) => prop_assert!(behind != Verdict::Drop(DropReason::Malformed)),
+            Verdict::Pass | Verdict::Deliver(_) | Verdict::Leave(_) | Verdict::Depart(_) => prop_assert!(behind != Verdict::Drop(DropReason::Malformed)),
         }
     }
 }

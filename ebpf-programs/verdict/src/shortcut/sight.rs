@@ -58,12 +58,19 @@ impl Sight {
 
     #[inline(always)]
     pub(super) const fn is_v6(&self) -> bool {
-        self.kind & 0xff00 == 0x0600
+        Self::is_of_v6(self.kind)
     }
 
+    /// Whether packets of this [`Sight::kind`] are IPv6.
     #[inline(always)]
-    const fn protocol(&self) -> u8 {
-        self.kind.to_le_bytes()[0]
+    pub(super) const fn is_of_v6(kind: u32) -> bool {
+        kind & 0xff00 == 0x0600
+    }
+
+    /// The protocol of packets of this [`Sight::kind`].
+    #[inline(always)]
+    pub(super) const fn protocol_of(kind: u32) -> u8 {
+        kind.to_le_bytes()[0]
     }
 
     /// The key of the packet's flow.
@@ -81,7 +88,7 @@ impl Sight {
             destination: address(self.destination),
             source_port: Port::from_raw(low_half(self.ports)),
             destination_port: Port::from_raw(high_half(self.ports)),
-            protocol: self.protocol(),
+            protocol: Self::protocol_of(self.kind),
             reserved: [0; 3],
         }
     }
@@ -190,7 +197,7 @@ fn glance<E: Packet + Shaper + Shortcuts>(
     [header, total]: [u32; 2],
 ) -> Option<Glance> {
     let bytes = env.len().saturating_sub(ETHERNET);
-    let (least, transport) = match sight.protocol() {
+    let (least, transport) = match Sight::protocol_of(sight.kind) {
         protocol::TCP => {
             let [word] = env.near::<1>(ETHERNET + header + 12)?;
             if tcp_flags(word) != Seen::ACK {

@@ -1,6 +1,7 @@
 //! A node with shortcuts does what one without does.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 
 use abi::maps::NOTED_CAPACITY;
 use abi::{
@@ -20,6 +21,8 @@ use crate::simulator::example::{
 use crate::simulator::frame::{Body, Frame, answer, flag};
 use crate::simulator::{Place, Simulator, TICK, World};
 
+mod handed;
+
 /// Two nodes that get the same packets.
 struct Twins {
     with: Simulator,
@@ -38,9 +41,14 @@ impl Twins {
 
     /// What both make of a packet.
     fn run(&mut self, place: Place, interface: u32, bytes: &[u8]) -> (Verdict, Vec<u8>) {
-        let one = self.with.run(place, interface, bytes);
-        let other = self.without.run(place, interface, bytes);
-        assert_eq!(one, other, "{place:?} at {interface}: {bytes:02x?}");
+        let run = |node: &mut Simulator| node.run(place, interface, bytes);
+        self.both(run, &format!("{place:?} at {interface}: {bytes:02x?}"))
+    }
+
+    /// What both do, which has to be the same.
+    fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut Simulator) -> T, what: &str) -> T {
+        let (one, other) = (act(&mut self.with), act(&mut self.without));
+        assert_eq!(one, other, "{what}");
         assert_eq!(self.with.world.counters, self.without.world.counters);
         assert_eq!(self.with.world.drops, self.without.world.drops);
         assert_eq!(self.with.world.live, self.without.world.live);
@@ -53,17 +61,9 @@ impl Twins {
 
     /// From a pod to wherever it goes; what leaves the node is given back.
     fn send(&mut self, from: u32, bytes: &[u8]) -> Option<Vec<u8>> {
-        match self.run(Place::FromPod, from, bytes) {
-            (Verdict::Pass, bytes) if bytes[..6] == bridge_mac().bytes() => {
-                let (verdict, bytes) = self.run(Place::UplinkOut, UPLINK, &bytes);
-                (verdict == Verdict::Pass).then_some(bytes)
-            }
-            (Verdict::Leave(uplink), bytes) => {
-                let (verdict, bytes) = self.run(Place::UplinkOut, uplink, &bytes);
-                (verdict == Verdict::Pass).then_some(bytes)
-            }
-            _ => None,
-        }
+        let what = format!("from {from}: {bytes:02x?}");
+        let (left, _, bytes) = self.both(|node| go(node, from, bytes), &what);
+        left.then_some(bytes)
     }
 
     fn change(&mut self, change: impl Fn(&mut World)) {
@@ -95,6 +95,35 @@ fn blurred((key, flow): (Tuple, Flow)) -> (Tuple, Flow) {
         ..flow
     };
     (key, flow)
+}
+
+/// A pod's packet, as far as it goes on a node: whether it leaves, the last verdict, and the frame then.
+fn go(node: &mut Simulator, from: u32, bytes: &[u8]) -> (bool, Verdict, Vec<u8>) {
+    let (verdict, mut bytes) = node.run(Place::FromPod, from, bytes);
+    let (verdict, bytes) = match verdict {
+        Verdict::Pass if bytes[..6] == bridge_mac().bytes() => {
+            node.run(Place::UplinkOut, UPLINK, &bytes)
+        }
+        Verdict::Leave(uplink) => {
+            address(&mut bytes, node);
+            node.go_on(Place::UplinkOut, uplink, &bytes)
+        }
+        Verdict::Depart(uplink) => {
+            let after = node.go_on(Place::UplinkOut, uplink, &bytes);
+            assert_eq!(after, (Verdict::Pass, bytes), "all is done");
+            after
+        }
+        Verdict::Pass | Verdict::Drop(_) | Verdict::Deliver(_) => return (false, verdict, bytes),
+    };
+    (verdict == Verdict::Pass, verdict, bytes)
+}
+
+/// What the kernel writes into a frame that goes past the stack; marked ones have another neighbour.
+fn address(frame: &mut [u8], node: &Simulator) {
+    let [.., last] = node.next_hop().words();
+    let last = last ^ node.world.mark;
+    frame[2..6].copy_from_slice(&last.to_ne_bytes());
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
 }
 
 fn to_neighbour(family: usize, body: Body) -> Vec<u8> {

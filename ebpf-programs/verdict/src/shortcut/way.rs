@@ -1,18 +1,14 @@
 //! Finding, taking and keeping shortcuts.
 
-use abi::{Direction, DropReason, EndpointFlags, Tuple, protocol};
+use abi::{Direction, DropReason, EndpointFlags};
 
+use super::handed::{Label, take_off, teach};
 use super::sight::{Glance, look};
-use super::{Found, GOOD_FOR, Shortcut, Shortcuts, Steps, shard};
+use super::{Change, Desk, Found, GOOD_FOR, Shortcut, Shortcuts, Steps, Taken, shard};
 use crate::bypass::{self, age};
-use crate::checksum::Difference;
 use crate::node::Node;
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
-use crate::parse::{IPV4_HEADER, IPV6_HEADER};
-use crate::rewrite::{
-    TCP_CHECKSUM, UDP_CHECKSUM, V4_TIME_TO_LIVE, V6_SOURCE, header_word, kind, word,
-};
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
 use crate::work::{Way, Work};
@@ -22,49 +18,61 @@ use crate::work::{Way, Work};
 #[inline(always)]
 pub(crate) fn find<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
-    work: &mut Work,
+    desk: &mut impl Desk,
     interface: u32,
     way: Way,
 ) -> Found {
-    work.trail.close();
-    work.limited = 0;
-    match look(env, interface, way) {
-        Some(glance) => search(env, work, &glance),
-        None => Found::Nothing,
+    let label = match way {
+        Way::Pod | Way::Out => take_off(env),
+        Way::In => Label::NONE,
+    };
+    if way == Way::Out && label == Label::DONE {
+        return Found::End(Verdict::Pass.code());
     }
+    let Some(glance) = look(env, interface, way) else {
+        if let Some(work) = desk.work() {
+            work.limited = 0;
+            work.trail.close();
+        }
+        return Found::Nothing;
+    };
+    let lesson = way == Way::Out && label == Label::LESSON;
+    let found = search(env, desk, &glance, lesson);
+    if found == Found::Nothing
+        && let Some(work) = desk.work()
+    {
+        set_out(env, work, &glance, lesson);
+    }
+    found
 }
 
 #[inline(always)]
-fn search<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work, glance: &Glance) -> Found {
-    let index = glance.sight.index();
-    let taken = env.ticks();
-    let found = match env.shortcut(index) {
-        Some(shortcut) if is_good(env, shortcut, glance, taken) => {
-            let (steps, ticket, pod) = (shortcut.steps, shortcut.ticket, shortcut.pod);
-            work.trail.index = index;
-            work.headers.length = glance.bytes;
-            work.pod = pod;
+fn search<E: Packet + Node + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    glance: &Glance,
+    lesson: bool,
+) -> Found {
+    let (index, now) = (glance.sight.index(), env.ticks());
+    let taken = Taken {
+        index,
+        bytes: glance.bytes,
+    };
+    match env.shortcut(index) {
+        Some(shortcut) if is_good(env, shortcut, glance, now) => {
+            let (steps, ticket) = (shortcut.steps, shortcut.ticket);
             if steps & Steps::FLOW != 0 && !env.note(index, ticket, glance.bytes) {
                 Found::Nothing
-            } else if steps & (Steps::TRANSLATED | Steps::STATIONS) != 0 {
-                Found::Flow
+            } else if lesson {
+                Found::Lesson(taken)
+            } else if steps & Steps::WRITTEN != 0 {
+                Found::Flow(taken)
             } else {
-                end(env, work, index, glance)
+                end(env, desk, index, glance)
             }
         }
         _ => Found::Nothing,
-    };
-    if found == Found::Nothing {
-        work.trail.open = 1;
-        work.trail.steps = 0;
-        work.trail.sight = glance.sight;
-        work.trail.index = index;
-        work.trail.length = glance.length;
-        work.trail.taken = taken;
-        work.trail.shard = shard(&glance.sight.tuple());
-        work.trail.epoch = env.epoch(work.trail.shard);
     }
-    found
 }
 
 #[inline(always)]
@@ -75,20 +83,41 @@ fn is_good<E: Shortcuts>(env: &E, shortcut: &Shortcut, glance: &Glance, now: u64
         && glance.length <= shortcut.fits
 }
 
+/// Begins to note the way of a packet that others may be spared.
+#[inline(always)]
+fn set_out<E: Shortcuts>(env: &E, work: &mut Work, glance: &Glance, lesson: bool) {
+    work.limited = 0;
+    work.trail.open = 1;
+    work.trail.steps = 0;
+    work.trail.sight = glance.sight;
+    work.trail.index = glance.sight.index();
+    work.trail.length = glance.length;
+    work.trail.taken = env.ticks();
+    work.trail.shard = shard(&glance.sight.tuple());
+    work.trail.epoch = env.epoch(work.trail.shard);
+    work.trail.lesson = u32::from(lesson);
+}
+
 /// Ends a packet that says what it is to say as the one before it, and counts it.
 #[inline(always)]
 fn end<E: Packet + Node + Shortcuts>(
     env: &mut E,
-    work: &mut Work,
+    desk: &mut impl Desk,
     index: u32,
     glance: &Glance,
 ) -> Found {
     let Some(shortcut) = env.shortcut(index) else {
         return Found::Nothing;
     };
-    let (verdict, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
-    if shortcut.steps & Steps::AGED != 0 {
+    let (number, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
+    let (steps, verdict) = (shortcut.steps, Verdict::from_code(number));
+    if let Verdict::Leave(_) = verdict
+        && let Some(work) = desk.work()
+    {
         work.hop = shortcut.hop;
+        announce(env, work, index, steps);
+    }
+    if steps & Steps::AGED != 0 {
         let version = if glance.sight.is_v6() { 6 } else { 4 };
         if age(env, version, ETHERNET) != Ok(true) {
             return Found::Nothing;
@@ -96,102 +125,65 @@ fn end<E: Packet + Node + Shortcuts>(
     }
     env.count_passed(from, Direction::Egress, glance.bytes);
     env.count_passed(to, Direction::Ingress, glance.bytes);
-    Found::End(Verdict::from_code(verdict))
+    Found::End(number)
 }
 
 /// Ends a packet that something is to be written into as the one before it, and counts it unless it is dropped.
 #[inline(always)]
-pub(crate) fn take<E: Packet + Node + Shortcuts>(env: &mut E, work: &mut Work) -> Verdict {
-    let Some(shortcut) = env.shortcut(work.trail.index) else {
-        return Verdict::Drop(DropReason::RewriteFailed);
+pub(crate) fn take<E: Packet + Node + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    taken: Taken,
+) -> Verdict {
+    let (from, to, verdict) = match write(env, desk, taken.index) {
+        Ok(ends) => ends,
+        Err(reason) => return fail(env, desk, taken, reason),
     };
-    let (verdict, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
-    let (steps, stations) = (shortcut.steps, shortcut.stations);
-    let (tuple, translated) = (shortcut.tuple, shortcut.translated);
-    if steps & Steps::AGED != 0 {
+    env.count_passed(from, Direction::Egress, taken.bytes);
+    env.count_passed(to, Direction::Ingress, taken.bytes);
+    verdict
+}
+
+/// Writes what the shortcut says, and tells who sends, who receives, and how it ends.
+#[inline(always)]
+fn write<E: Packet + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    index: u32,
+) -> Decision<(u32, u32, Verdict)> {
+    let shortcut = env.shortcut(index).ok_or(DropReason::RewriteFailed)?;
+    let (number, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
+    let (change, kind, steps) = (shortcut.change, shortcut.sight.kind, shortcut.steps);
+    let verdict = Verdict::from_code(number);
+    if let Verdict::Leave(_) = verdict
+        && let Some(work) = desk.work()
+    {
         work.hop = shortcut.hop;
     }
-    if let Err(reason) = alter(env, &tuple, &translated, steps, stations) {
-        return Verdict::Drop(reason);
+    if let Verdict::Depart(_) = verdict {
+        env.set_label(Label::DONE);
     }
-    env.count_passed(from, Direction::Egress, work.headers.length);
-    env.count_passed(to, Direction::Ingress, work.headers.length);
-    Verdict::from_code(verdict)
+    change.make(env, kind, steps)?;
+    Ok((from, to, verdict))
 }
 
-/// Does to the packet what was done to the one before it.
+/// Says whose the packet was that is dropped.
 #[inline(always)]
-fn alter<P: Packet>(
-    packet: &mut P,
-    from: &Tuple,
-    to: &Tuple,
-    steps: u32,
-    stations: [u32; 3],
-) -> Decision<()> {
-    let difference = mend(packet, from, to)?;
-    if from.source.is_v4() {
-        write_v4(packet, to, difference, steps)?;
-    } else {
-        write_v6(packet, to, steps)?;
+fn fail<E: Shortcuts>(env: &E, desk: &mut impl Desk, taken: Taken, reason: DropReason) -> Verdict {
+    if let Some(work) = desk.work() {
+        work.pod = env.shortcut(taken.index).map_or(0, |shortcut| shortcut.pod);
+        work.headers.length = taken.bytes;
     }
-    if steps & Steps::STATIONS != 0 {
-        packet.store(0, stations)?;
-    }
-    Ok(())
+    Verdict::Drop(reason)
 }
 
-/// Corrects the transport's checksum, and says how the addresses differ.
+/// Asks the uplink's program how the packet ends, for a shortcut that knows no flow.
 #[inline(always)]
-fn mend<P: Packet>(packet: &mut P, from: &Tuple, to: &Tuple) -> Decision<Difference> {
-    let (v4, udp) = (from.source.is_v4(), from.protocol == protocol::UDP);
-    let header = if v4 { IPV4_HEADER } else { IPV6_HEADER };
-    let at = ETHERNET + header + if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
-    let addresses = Difference::NONE
-        .and_words(from.source.words(), to.source.words())
-        .and_words(from.destination.words(), to.destination.words());
-    if from.source != to.source || from.destination != to.destination {
-        packet.fix_checksum(at, addresses, kind(udp, !v4, true))?;
+fn announce<E: Shortcuts>(env: &mut E, work: &mut Work, index: u32, steps: u32) {
+    if steps & Steps::FLOW == 0 && env.hands_over() {
+        work.trail.pupil = index;
+        env.set_label(Label::LESSON);
     }
-    let (old, new) = (ports(from), ports(to));
-    if old != new {
-        packet.fix_checksum(at, Difference::NONE.and(old, new), kind(udp, !v4, false))?;
-    }
-    Ok(addresses)
-}
-
-/// Both ports, as they lie in a packet.
-#[inline(always)]
-fn ports(tuple: &Tuple) -> u32 {
-    word(tuple.source_port.raw(), tuple.destination_port.raw())
-}
-
-/// Writes all that changes of an IPv4 packet, from its time to live to its ports: it lies side by side.
-#[inline(always)]
-fn write_v4<P: Packet>(
-    packet: &mut P,
-    to: &Tuple,
-    addresses: Difference,
-    steps: u32,
-) -> Decision<()> {
-    let at = ETHERNET + V4_TIME_TO_LIVE;
-    let [old] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
-    // One that has no hop left has no shortcut.
-    let first = header_word(old, u8::from(steps & Steps::AGED != 0), addresses);
-    let (source, destination) = (to.source.words()[3], to.destination.words()[3]);
-    packet.store(at, [first, source, destination, ports(to)])
-}
-
-/// Writes addresses and ports of an IPv6 packet, and its age, for which no checksum makes up.
-#[inline(always)]
-fn write_v6<P: Packet>(packet: &mut P, to: &Tuple, steps: u32) -> Decision<()> {
-    let mut words = [ports(to); 9];
-    words[..4].copy_from_slice(&to.source.words());
-    words[4..8].copy_from_slice(&to.destination.words());
-    packet.store(ETHERNET + V6_SOURCE, words)?;
-    if steps & Steps::AGED != 0 {
-        age(packet, 6, ETHERNET)?;
-    }
-    Ok(())
 }
 
 /// Remembers how the packet has ended, where that holds for others. The verdict is given as its number, for that is kept:
@@ -210,7 +202,7 @@ pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, 
     }
     let to = match verdict {
         Verdict::Deliver(_) => work.endpoint.pod,
-        Verdict::Pass | Verdict::Drop(_) | Verdict::Leave(_) => 0,
+        Verdict::Pass | Verdict::Drop(_) | Verdict::Leave(_) | Verdict::Depart(_) => 0,
     };
     let limited =
         work.limited != 0 || (to != 0 && work.endpoint.flags & EndpointFlags::LIMITED != 0);
@@ -218,36 +210,52 @@ pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, 
         return;
     }
     if work.trail.has_flow() {
-        if work.translated != work.headers.tuple {
-            work.trail.steps |= Steps::TRANSLATED;
-        }
+        work.trail.steps |= Change::steps(&work.headers.tuple, &work.translated);
         settle(env, work.trail.index);
         env.begin_notes(work.trail.index, &work.headers.tuple, work.trail.ticket);
     }
-    let shortcut = Shortcut {
-        sight: work.trail.sight,
-        // What goes on to the stack is measured there.
-        fits: if past { work.trail.length } else { u32::MAX },
-        steps: work.trail.steps,
-        epoch: work.trail.epoch,
-        taken: work.trail.taken,
-        verdict: number,
-        hop: work.hop,
-        tuple: work.headers.tuple,
-        translated: work.translated,
-        stations: work.trail.stations,
-        ticket: work.trail.ticket,
-        shard: work.trail.shard,
-        pod: work.pod,
-        from: if way == Way::Pod { work.pod } else { 0 },
-        to,
+    describe(work, way, number, to);
+    let (index, steps) = (work.trail.index, work.trail.steps);
+    env.keep_shortcut(index, &work.shortcut);
+    if let Verdict::Leave(_) = verdict {
+        announce(env, work, index, steps);
+    }
+    if work.trail.lesson != 0 {
+        teach(env, work, index);
+    }
+}
+
+/// Makes [`Work::shortcut`] of what is known about the packet: field by field, for all of it at once would be put together
+/// on the stack.
+#[inline(always)]
+fn describe(work: &mut Work, way: Way, number: u64, to: u32) {
+    let past = Verdict::from_code(number) != Verdict::Pass;
+    let (trail, shortcut) = (&work.trail, &mut work.shortcut);
+    shortcut.sight = trail.sight;
+    // What goes on to the stack is measured there.
+    shortcut.fits = if past { trail.length } else { u32::MAX };
+    shortcut.steps = trail.steps;
+    shortcut.epoch = trail.epoch;
+    shortcut.taken = trail.taken;
+    shortcut.verdict = number;
+    shortcut.hop = work.hop;
+    let says = &work.headers.tuple;
+    let will_say = if trail.has_flow() {
+        &work.translated
+    } else {
+        says
     };
-    env.keep_shortcut(work.trail.index, &shortcut);
+    shortcut.change.fill(says, will_say, trail.stations);
+    shortcut.ticket = trail.ticket;
+    shortcut.shard = trail.shard;
+    shortcut.pod = work.pod;
+    shortcut.from = if way == Way::Pod { work.pod } else { 0 };
+    shortcut.to = to;
 }
 
 /// Adds what was noted at a place to the flow's entry, if that is still there.
 #[inline(always)]
-fn settle<E: Node + Shortcuts>(env: &mut E, index: u32) {
+pub(super) fn settle<E: Node + Shortcuts>(env: &mut E, index: u32) {
     let Some(noted) = env.noted(index) else {
         return;
     };

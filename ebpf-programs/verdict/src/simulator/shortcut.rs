@@ -21,6 +21,10 @@ pub struct Memory {
     noted: BTreeMap<u32, Noted>,
     shards: BTreeMap<u32, u64>,
     epoch: u64,
+    /// What the packet under way is labelled with.
+    pub label: u32,
+    /// Whether programs of others are shown what leaves before ours is.
+    pub preceded: bool,
     /// The node when a change was last noticed.
     before: Option<Box<World>>,
 }
@@ -112,5 +116,17 @@ impl Shortcuts for World {
             ..Noted::default()
         };
         self.memory.noted.insert(index, noted);
+    }
+
+    fn hands_over(&self) -> bool {
+        !self.memory.preceded
+    }
+
+    fn label(&self) -> u32 {
+        self.memory.label
+    }
+
+    fn set_label(&mut self, label: u32) {
+        self.memory.label = label;
     }
 }
