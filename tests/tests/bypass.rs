@@ -177,7 +177,7 @@ fn everything_goes_through_the_stack_where_the_operator_says_never() -> Result<(
 }
 
 /// Rules that forbid forwarding, by each of the tools that can: how they come, and how they go.
-const FORBIDDING: [[&str; 2]; 3] = [
+const FORBIDDING: [[&str; 2]; 4] = [
     [
         "nft add table inet strict ; add chain inet strict forward { type filter hook forward priority 0 ; policy drop ; }",
         "nft delete table inet strict",
@@ -189,6 +189,11 @@ const FORBIDDING: [[&str; 2]; 3] = [
     [
         "iptables-legacy -P FORWARD DROP",
         "iptables-legacy -P FORWARD ACCEPT",
+    ],
+    // IPsec: one that encrypts would be passed by in the same way.
+    [
+        "ip xfrm policy add src 10.244.0.0/16 dst 192.0.2.0/24 dir out action block",
+        "ip xfrm policy flush",
     ],
 ];
 

@@ -23,6 +23,7 @@ mod guards;
 mod heap;
 mod holders;
 mod host;
+mod ipsec;
 mod kept;
 mod limits;
 mod links;

@@ -15,7 +15,7 @@ use rtnetlink::sys::{
 };
 
 use crate::error::is;
-use crate::{sysctl, xtables};
+use crate::{ipsec, sysctl, xtables};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -53,6 +53,7 @@ const INGRESS: u32 = 5;
 pub fn foreign_rules() -> io::Result<BTreeSet<String>> {
     let mut rules = nftables()?;
     rules.extend(xtables::rules()?);
+    rules.extend(ipsec::rules()?);
     rules.extend(virtual_servers());
     Ok(rules)
 }
@@ -103,7 +104,7 @@ fn request() -> Vec<u8> {
 }
 
 /// The messages in one read: type, and what is behind the header.
-fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut found = Vec::new();
     while let Some(head) = bytes.get(..HEADER) {
         let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -184,9 +185,11 @@ fn virtual_servers() -> Option<String> {
     (table.lines().count() > HEADINGS).then(|| "IPVS: virtual services".to_owned())
 }
 
-/// Changes of nftables' rules in the namespace that it was opened in. The older tables change without a word.
+/// Changes of nftables' rules and of IPsec's policies in the namespace that it was opened in. The older tables change
+/// without a word.
 pub struct RuleChanges {
     socket: TokioSocket,
+    policies: Option<TokioSocket>,
     buffer: Vec<u8>,
 }
 
@@ -199,6 +202,7 @@ impl RuleChanges {
         inner.add_membership(CHANGES)?;
         Ok(Self {
             socket,
+            policies: ipsec::changes()?,
             buffer: Vec::with_capacity(16 * 1024),
         })
     }
@@ -206,7 +210,17 @@ impl RuleChanges {
     /// Waits until there was a change since the last call. Safe to cancel.
     pub async fn next(&mut self) -> io::Result<()> {
         self.buffer.clear();
-        match self.socket.recv(&mut self.buffer).await {
+        let heard = match &mut self.policies {
+            Some(policies) => {
+                let mut other = Vec::with_capacity(16 * 1024);
+                tokio::select! {
+                    heard = self.socket.recv(&mut self.buffer) => heard,
+                    heard = policies.recv(&mut other) => heard,
+                }
+            }
+            None => self.socket.recv(&mut self.buffer).await,
+        };
+        match heard {
             // Some notifications did not fit: all the more a change.
             Err(error) if is(&error, Errno::ENOBUFS) => Ok(()),
             other => other,
