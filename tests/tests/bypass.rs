@@ -301,3 +301,32 @@ fn errors_are_answered_by_the_stack_as_ever() -> Result<()> {
     ensure!(text.contains("1300") || text.contains("too long"), "{text}");
     Ok(())
 }
+
+/// What a route takes may be less than what its link does, and the kernel tells programs only of what is locked.
+#[test]
+fn a_route_that_takes_less_than_its_link_is_respected() -> Result<()> {
+    let node = Node::new(&[])?;
+    node.until_active(true)?;
+    let pod = &node.client.machine;
+    for (world, number, mtu) in [
+        ("192.0.2.2", "4", "1290"),
+        ("192.0.2.2", "4", "lock 1280"),
+        ("2001:db8:1::2", "6", "1300"),
+    ] {
+        let least = mtu.trim_start_matches("lock ");
+        node.node().call(&format!(
+            "ip -{number} route replace {world} dev up0 mtu {mtu}"
+        ))?;
+        until("the sender is told what the route takes", || {
+            let words = ["ping", "-c1", "-W1", "-Mdo", "-s1350", world];
+            let answer = pod.output(&words)?;
+            let text = [answer.stdout, answer.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            Ok(text.contains(least).then_some(()))
+        })?;
+        ensure!(node.is_active()?, "the others still go past the stack");
+        pod.call("ip route flush cache")?;
+        pod.call("ip -6 route flush cache")?;
+    }
+    Ok(())
+}

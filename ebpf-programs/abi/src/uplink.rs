@@ -51,7 +51,7 @@ pub struct Source {
 pub struct Uplink {
     /// Bytes in front of the IP header: 14 for Ethernet, 0 for a tunnel without one.
     pub l2_len: u32,
-    /// MTU of the uplink in bytes.
+    /// The smallest MTU of the uplink and of all routes by it, in bytes.
     pub mtu: u32,
     /// [`UplinkFlags`].
     pub flags: u32,

@@ -443,8 +443,8 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address) -> u32 {
-        route::way_out(self.skb, from, tuple, hop)
+    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, takes: &mut u32) -> u32 {
+        route::way_out(self.skb, from, tuple, hop, takes)
     }
 
     #[inline(always)]

@@ -37,14 +37,22 @@ pub(crate) fn next_hop(skb: *mut __sk_buff, from: u32, interface: u32, tuple: &T
     }
 }
 
-/// The link that the kernel would send a packet out by that came in by the link `from`, and the next hop there; 0 where
-/// it would not.
+/// The link that the kernel would send a packet out by that came in by the link `from`, the next hop there, and the MTU of
+/// the way; 0 where it would not.
 #[inline(always)]
-pub(crate) fn way_out(skb: *mut __sk_buff, from: u32, tuple: &Tuple, hop: &mut Address) -> u32 {
+pub(crate) fn way_out(
+    skb: *mut __sk_buff,
+    from: u32,
+    tuple: &Tuple,
+    hop: &mut Address,
+    takes: &mut u32,
+) -> u32 {
     let Some(route) = look_up(skb, from, tuple, FIB_SKIP_NEIGHBOUR) else {
         return 0;
     };
     *hop = next(&route);
+    // SAFETY: a plain number, which the helper writes in place of the length that it was given (Linux 5.12).
+    *takes = u32::from(unsafe { route.__bindgen_anon_1.mtu_result });
     route.ifindex
 }
 

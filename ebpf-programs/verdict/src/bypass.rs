@@ -14,20 +14,26 @@ use crate::local::readdress;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
-use crate::parse::{IPV4_HEADER, IPV6_HEADER};
+use crate::parse::{IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
 use crate::rewrite::{V4_TIME_TO_LIVE, header_word};
 use crate::sender::{ETHERNET, has_mac};
+use crate::shape::Shaper;
 use crate::shortcut::Steps;
 use crate::work::{Fragment, Headers, Transport, Work};
 
 /// Where the destination's Ethernet address is in a frame.
 const TO: u32 = 0;
+/// Offset of the word that begins with the header's length in a TCP header.
+const TCP_OFFSET: u32 = 12;
 /// Offset of the word with the hop limit in an IPv6 header.
 const V6_HOP_LIMIT: u32 = 4;
 
 /// What a pod sends, and nothing of ours applies to.
 #[inline(always)]
-pub(crate) fn from_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<Verdict> {
+pub(crate) fn from_pod<E: Packet + Node + Shaper>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<Verdict> {
     let Some(pod) = env.pod(work.pod) else {
         return Ok(Verdict::Pass);
     };
@@ -59,7 +65,11 @@ fn to_neighbour<E: Packet + Node>(env: &mut E, work: &Work, network: u32) -> Ver
 
 /// Out of the node, as the routing table says; the uplink's own program masquerades.
 #[inline(always)]
-fn to_world<E: Packet + Node>(env: &mut E, work: &mut Work, network: u32) -> Decision<Verdict> {
+fn to_world<E: Packet + Node + Shaper>(
+    env: &mut E,
+    work: &mut Work,
+    network: u32,
+) -> Decision<Verdict> {
     let to = &work.headers.tuple.destination;
     let routed = env
         .network(network)
@@ -67,8 +77,10 @@ fn to_world<E: Packet + Node>(env: &mut E, work: &mut Work, network: u32) -> Dec
     if !routed || is_multicast(to) || is_link_local(to) {
         return Ok(Verdict::Pass);
     }
-    let link = env.way_out(network, &work.headers.tuple, &mut work.hop);
-    if !is_translating(env, link) || !env.fits(link) || !lives_on(env, work)? {
+    let tuple = &work.headers.tuple;
+    let link = env.way_out(network, tuple, &mut work.hop, &mut work.takes);
+    let may = is_translating(env, link) && env.fits(link) && is_short(env, work, link);
+    if !may || !lives_on(env, work)? {
         return Ok(Verdict::Pass);
     }
     Ok(Verdict::Leave(link))
@@ -79,6 +91,41 @@ fn to_world<E: Packet + Node>(env: &mut E, work: &mut Work, network: u32) -> Dec
 fn is_translating<E: Node>(node: &E, link: u32) -> bool {
     let uplink = node.uplink(link);
     uplink.is_some_and(|uplink| uplink.l2_len == ETHERNET && uplink.flags & UplinkFlags::OPEN != 0)
+}
+
+/// Whether the packet, or each that it will be cut into, is no longer than the way takes. What a link takes is not all: a
+/// route may take less, and of some routes the kernel does not say so here, but to the agent.
+#[inline(always)]
+fn is_short<E: Packet + Node + Shaper>(env: &E, work: &Work, link: u32) -> bool {
+    let Some(length) = length(env, &work.headers) else {
+        return false;
+    };
+    let uplink = env.uplink(link).map_or(0, |uplink| uplink.mtu);
+    length <= uplink && (work.takes == 0 || length <= work.takes)
+}
+
+/// Bytes from the IP header on, of the packet or of each that it will be cut into.
+#[inline(always)]
+fn length<E: Packet + Shaper>(env: &E, headers: &Headers) -> Option<u32> {
+    let (_, size) = env.segments();
+    if size == 0 {
+        return Some(headers.length);
+    }
+    let transport = match headers.transport {
+        Transport::Tcp => {
+            let [word] = env.words::<1>(headers.l4 + TCP_OFFSET)?;
+            u32::from(word.to_ne_bytes()[0] >> 4) * 4
+        }
+        Transport::Udp => UDP_HEADER,
+        Transport::None
+        | Transport::Sctp
+        | Transport::EchoRequest
+        | Transport::EchoReply
+        | Transport::IcmpError
+        | Transport::IcmpOther
+        | Transport::Portless => return None,
+    };
+    Some(headers.l4 - headers.l3 + transport + size)
 }
 
 /// To a pod, from outside, by the address that the packet has now.

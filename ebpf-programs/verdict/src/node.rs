@@ -101,8 +101,9 @@ pub trait Node {
     /// kernel took: its destination, if that is on the link or unknown.
     fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address;
 
-    /// The link that the kernel would send a packet out by that came in by the link `from`; 0 where it would not.
-    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address) -> u32;
+    /// The link that the kernel would send a packet out by that came in by the link `from`; 0 where it would not. And the
+    /// next hop there, and how many bytes from the IP header on the kernel says that the way takes, 0 where it does not say.
+    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, takes: &mut u32) -> u32;
 
     /// Counts a flow made for a pod.
     fn count_flow(&mut self, pod: u32);

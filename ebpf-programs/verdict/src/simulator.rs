@@ -77,6 +77,8 @@ pub struct World {
     pub next_hops: BTreeMap<Address, Address>,
     /// The links that packets leave by, by destination.
     pub ways_out: BTreeMap<Address, u32>,
+    /// What all of those ways take, in bytes, where the kernel says so; else 0.
+    pub way_takes: u32,
     /// MTUs of interfaces in bytes; any packet fits the others.
     pub mtus: BTreeMap<u32, u32>,
     /// Nanoseconds of the clock that limits go by.
@@ -133,6 +135,7 @@ impl Default for World {
             sockets: BTreeMap::new(),
             next_hops: BTreeMap::new(),
             ways_out: BTreeMap::new(),
+            way_takes: 0,
             mtus: BTreeMap::new(),
             clock: 1_000_000_000_000,
             tagged: false,

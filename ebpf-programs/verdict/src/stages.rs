@@ -222,7 +222,7 @@ pub fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
 
 /// Says whether what a pod sends goes past bridge and stack.
 #[inline(always)]
-pub fn bypass_from_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
+pub fn bypass_from_pod<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Verdict {
     bypass::from_pod(env, work).unwrap_or_else(Verdict::Drop)
 }
 

@@ -28,6 +28,8 @@ pub struct Work {
     pub endpoint: Endpoint,
     /// The next hop of a packet that leaves past the stack.
     pub hop: Address,
+    /// How many bytes from the IP header on its way takes, as far as the kernel says; 0 where it does not.
+    pub takes: u32,
     /// The limit that the packet is charged to.
     pub limit: Limit,
     /// Interface index of the hook.

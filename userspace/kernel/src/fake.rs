@@ -162,6 +162,7 @@ impl Fake {
             gateway: gateway.map(parse),
             link: index,
             table: world::MAIN,
+            mtu: None,
         });
     }
 

@@ -142,11 +142,12 @@ fn legs(message: &RouteMessage) -> Vec<RouteEntry> {
     };
     let mut table = u32::from(message.header.table);
     let mut legs = Vec::new();
-    let mut link = None;
+    let (mut link, mut mtu) = (None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Oif(index) => link = Some(*index),
+            RouteAttribute::Metrics(metrics) => mtu = metrics.iter().find_map(mtu_of),
             RouteAttribute::MultiPath(hops) => legs.extend(
                 hops.iter()
                     .map(|hop| (hop.interface_index, gateway(&hop.attributes))),
@@ -160,8 +161,16 @@ fn legs(message: &RouteMessage) -> Vec<RouteEntry> {
         gateway,
         link,
         table,
+        mtu,
     };
     legs.into_iter().map(entry).collect()
+}
+
+const fn mtu_of(metric: &RouteMetric) -> Option<u32> {
+    match metric {
+        RouteMetric::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    }
 }
 
 fn destination(message: &RouteMessage) -> Option<Cidr> {

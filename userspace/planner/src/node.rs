@@ -340,7 +340,7 @@ fn uplink_entries(
         let link = observed.links.get(name)?;
         Some((
             EntryKey::Uplink(LinkRef::Name(name.clone())),
-            uplink::entry(link, borrowed),
+            uplink::entry(link, &observed.routes, borrowed),
         ))
     };
     uplinks.iter().filter_map(entry).collect()

@@ -217,6 +217,8 @@ pub struct RouteEntry {
     pub link: u32,
     /// Routing table.
     pub table: u32,
+    /// Its own MTU in bytes, if it has one.
+    pub mtu: Option<u32>,
 }
 
 /// The pod's interface, seen from inside its namespace.

@@ -117,6 +117,7 @@ pub(crate) fn bare_node() -> Observed {
         gateway: Some(parse(gateway)),
         link: 2,
         table: 254,
+        mtu: None,
     };
     let sysctls = [
         ("net/ipv4/ip_forward", "0"),

@@ -97,10 +97,12 @@ fn leads_somewhere(route: &RouteEntry) -> bool {
 }
 
 /// The table entry of an uplink, closed until our programs are seen on it. `borrowed` are addresses of other links.
-pub(crate) fn entry(link: &Link, borrowed: &[InterfaceAddress]) -> Entry {
+pub(crate) fn entry(link: &Link, routes: &[RouteEntry], borrowed: &[InterfaceAddress]) -> Entry {
+    let own = routes.iter().filter(|route| route.link == link.index);
+    let least = own.filter_map(|route| route.mtu).min();
     Entry::Uplink {
         ethernet: link.kind != LinkKind::Raw,
-        mtu: link.mtu,
+        mtu: least.map_or(link.mtu, |least| least.min(link.mtu)),
         sources: choices(link, borrowed),
         open: UPLINK_HOOKS.iter().all(|hook| link.hooks.contains(hook)),
     }

@@ -7,7 +7,7 @@ use crate::simulator::example::{
     BRIDGE, FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, gateway,
     mac, node, other_mac, other_pod, pod, remote, world,
 };
-use crate::simulator::frame::{Body, Frame};
+use crate::simulator::frame::{Body, Frame, flag};
 use crate::simulator::{Place, Simulator, World};
 
 /// Interface index of an uplink that is not a pod's veth as well.
@@ -223,6 +223,45 @@ fn frames_of_a_vlan_go_by_the_bridge_whatever_went_before_them() {
             forged[6] ^= 2;
             let (verdict, _) = simulator.run(Place::FromPod, INTERFACE, &forged);
             assert_eq!(verdict, Verdict::Drop(DropReason::SpoofedMac));
+        }
+    }
+}
+
+#[test]
+fn what_is_longer_than_a_route_takes_goes_by_the_stack() {
+    for family in FAMILIES {
+        let bytes = to_world(family);
+        let length = u32::try_from(bytes.len()).unwrap() - 14;
+        for (short, passes) in [(0, false), (1, true)] {
+            let least = length - short;
+            for of_route in [false, true] {
+                let mut narrow = open_node();
+                if of_route {
+                    narrow.way_takes = least;
+                } else {
+                    narrow.uplinks.get_mut(&UPLINK).unwrap().mtu = least;
+                }
+                let (verdict, _, _) = sent(narrow, &bytes);
+                assert_eq!(verdict == Verdict::Pass, passes, "{family}, {least}");
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_packet_that_will_be_cut_up_each_part_counts() {
+    for (size, body, header) in [
+        (1_000, Body::Udp(1, 2, vec![0; 3_000]), 28),
+        (1_000, Body::Tcp(1, 2, flag::ACK, vec![0; 3_000]), 40),
+    ] {
+        for (least, passes) in [(size + header, false), (size + header - 1, true)] {
+            let mut narrow = open_node();
+            narrow.way_takes = least;
+            narrow.segments = (3, size);
+            let frame = Frame::new(pod()[0], remote()[0], body.clone());
+            let bytes = frame.from_to(mac(), bridge_mac()).bytes();
+            let (verdict, _, _) = sent(narrow, &bytes);
+            assert_eq!(verdict == Verdict::Pass, passes, "{least}");
         }
     }
 }

@@ -256,7 +256,8 @@ impl Node for World {
             .unwrap_or(tuple.destination)
     }
 
-    fn way_out(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address) -> u32 {
+    fn way_out(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address, takes: &mut u32) -> u32 {
+        *takes = self.way_takes;
         let next = self.next_hops.get(&tuple.destination);
         *hop = *next.unwrap_or(&tuple.destination);
         self.ways_out.get(&tuple.destination).copied().unwrap_or(0)

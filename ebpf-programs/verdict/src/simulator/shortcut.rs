@@ -46,7 +46,7 @@ impl World {
             (&self.settings, &self.pods, &self.interfaces),
             (&self.endpoints, &self.hostports, &self.networks),
             (&self.uplinks, &self.locals, &self.prefixes, &self.egress),
-            (&self.next_hops, &self.ways_out, &self.mtus),
+            (&self.next_hops, &self.ways_out, self.way_takes, &self.mtus),
         )
     }
 

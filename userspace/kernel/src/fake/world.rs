@@ -476,6 +476,7 @@ impl World {
                 gateway: None,
                 link: link.index,
                 table: MAIN,
+                mtu: None,
             }));
         }
         routes
@@ -493,8 +494,7 @@ fn netns(path: NetnsPath, inode: u64) -> Netns {
 pub(super) fn usable(mac: Mac) -> Result<Mac, Errno> {
     let multicast = mac.0[0] & 1 == 1;
     if multicast || mac == Mac([0; 6]) {
-        Err(Errno::EADDRNOTAVAIL)
-    } else {
-        Ok(mac)
+        return Err(Errno::EADDRNOTAVAIL);
     }
+    Ok(mac)
 }

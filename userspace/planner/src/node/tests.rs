@@ -89,6 +89,7 @@ fn uplinks_follow_addresses_and_routes() {
         gateway: None,
         link,
         table,
+        mtu: None,
     };
     observed.routes.push(route("10.9.0.0/16", 10, 51820));
     observed.routes.push(route("fe80::/64", 12, 254));
@@ -117,6 +118,7 @@ fn a_pods_veth_that_is_not_yet_in_the_bridge_is_no_uplink() {
         gateway: None,
         link: 9,
         table: 254,
+        mtu: None,
     });
     let mut world = World::empty();
     world.remember(&attachment, State::Pending);
@@ -129,7 +131,7 @@ fn sources(own: &[String], borrowed: &[&str]) -> Vec<String> {
     let texts: Vec<&str> = own.iter().map(String::as_str).collect();
     let borrowed: Vec<_> = borrowed.iter().map(|text| parse(text)).collect();
     let link = link(2, LinkKind::Ethernet, &texts);
-    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link, &borrowed) else {
+    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link, &[], &borrowed) else {
         panic!("an uplink's entry is one");
     };
     sources.iter().map(ToString::to_string).collect()
@@ -284,7 +286,7 @@ fn what_is_stale_is_removed_and_what_is_the_pods_is_not() {
     let stale = [
         (
             EntryKey::Uplink(LinkRef::Gone(44)),
-            crate::uplink::entry(&link(44, LinkKind::Raw, &[]), &[]),
+            crate::uplink::entry(&link(44, LinkKind::Raw, &[]), &[], &[]),
         ),
         (EntryKey::Local(parse("203.0.113.1")), Entry::Local),
         (

@@ -73,7 +73,7 @@ fn a_deprecated_address_is_chosen_only_where_there_is_no_other() {
         let own = ["192.0.2.1/24", "2001:db8::1/64", "2001:db8:1::1/64"];
         let mut link = link(2, LinkKind::Ethernet, &own);
         link.avoided = avoided.iter().map(|text| parse(text)).collect();
-        let Entry::Uplink { sources, .. } = super::entry(&link, &[]) else {
+        let Entry::Uplink { sources, .. } = super::entry(&link, &[], &[]) else {
             panic!("an uplink's entry is one");
         };
         sources.iter().map(ToString::to_string).collect()
@@ -83,4 +83,25 @@ fn a_deprecated_address_is_chosen_only_where_there_is_no_other() {
     assert_eq!(sources(&[]), all);
     assert_eq!(sources(&[first]), ["192.0.2.1/24", "2001:db8:1::1/64"]);
     assert_eq!(sources(&[first, second]), all);
+}
+
+#[test]
+fn an_uplink_takes_no_more_than_its_narrowest_route() {
+    let mut observed = node();
+    let eth0 = observed.links[&parse("eth0")].clone();
+    let mut taken = |mtu: Option<u32>, link: u32| {
+        for route in &mut observed.routes {
+            (route.mtu, route.link) = (None, link);
+        }
+        observed.routes[1].mtu = mtu;
+        let Entry::Uplink { mtu, .. } = super::entry(&eth0, &observed.routes, &[]) else {
+            panic!("no uplink");
+        };
+        mtu
+    };
+    let (own, other) = (eth0.index, eth0.index + 1);
+    assert_eq!(taken(None, own), eth0.mtu);
+    assert_eq!(taken(Some(1_280), own), 1_280);
+    assert_eq!(taken(Some(1_280), other), eth0.mtu);
+    assert_eq!(taken(Some(eth0.mtu + 1), own), eth0.mtu);
 }
