@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 
+use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Config, Conversation, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, udp_ask,
-    udp_is_silent, udp_source, until,
+    Agent, Capture, Config, Conversation, Echo, Machine, Mapping, NODE, Pod, Raw, Sandbox, WORLD,
+    udp_ask, udp_is_silent, udp_source, until,
 };
+use verdict::simulator::frame::{Body, Frame};
 
 const PORT: u16 = 7000;
 /// Exchanges of each kind: many more than what goes through the stack besides (neighbours, first packets).
@@ -327,6 +329,50 @@ fn a_route_that_takes_less_than_its_link_is_respected() -> Result<()> {
         ensure!(node.is_active()?, "the others still go past the stack");
         pod.call("ip route flush cache")?;
         pod.call("ip -6 route flush cache")?;
+    }
+    Ok(())
+}
+
+/// A source that answers would not go back to by the same link: the stack knows whether it has to be believed.
+#[test]
+fn forged_sources_are_judged_by_the_stack() -> Result<()> {
+    const ELSEWHERE: [u8; 4] = [198, 51, 100, 9];
+    let node = Node::new(&[])?;
+    node.until_active(true)?;
+    let capture = Capture::start(&node.published.machine)?;
+    let raw = Raw::sender(&node.sandbox.world, NODE[0])?;
+    let send = |source: Address, word: &str| {
+        let to = Address::v4([192, 0, 2, 1]);
+        let mut frame = Frame::new(source, to, Body::Udp(44_000, 8080, word.into()));
+        frame.ethernet = None;
+        (0..20).try_for_each(|_| raw.send(&frame.packet(), NODE[0]))
+    };
+    for command in [
+        "ip link add away0 type veth peer name away1",
+        "ip link set away0 up",
+        "ip link set away1 up",
+        "ip route add 198.51.100.0/24 dev away0",
+        "sysctl -qw net.ipv4.conf.all.rp_filter=0",
+    ] {
+        node.node().call(command)?;
+    }
+    for (strict, believed) in [(1, 0), (0, 20)] {
+        node.node()
+            .call(&format!("sysctl -qw net.ipv4.conf.up0.rp_filter={strict}"))?;
+        send(Address::v4([192, 0, 2, 1]), "node's own")?;
+        send(Address::v4(ELSEWHERE), "elsewhere")?;
+        send(Address::v4([192, 0, 2, 2]), "over")?;
+        let mut heard = Vec::new();
+        for _ in 0..20 {
+            heard.extend(capture.until("the mark", |packet| packet.ends_with(b"over"))?);
+        }
+        let counts = ["node's own", "elsewhere"].map(|word| {
+            let of = heard
+                .iter()
+                .filter(|packet| packet.ends_with(word.as_bytes()));
+            of.count()
+        });
+        assert_eq!(counts, [0, believed], "rp_filter {strict}");
     }
     Ok(())
 }

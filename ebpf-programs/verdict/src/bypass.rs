@@ -135,7 +135,7 @@ pub(crate) fn to_pod<E: Packet + Node>(
     work: &mut Work,
     to: &Address,
 ) -> Decision<Verdict> {
-    if work.headers.l3 != ETHERNET || !is_plain(env, &work.headers) {
+    if work.headers.l3 != ETHERNET || !is_plain(env, &work.headers) || !is_way_back(env, work) {
         return Ok(Verdict::Pass);
     }
     let Some(endpoint) = env.endpoint(to) else {
@@ -152,6 +152,19 @@ pub(crate) fn to_pod<E: Packet + Node>(
     }
     readdress(env, work, mac)?;
     Ok(Verdict::Deliver(work.endpoint.interface))
+}
+
+/// Whether answers would go out by the link that the packet came by. Where not, its source may be forged, and the stack says
+/// whether it has to be believed: reverse path filters (RFC 3704), and that nobody else has the node's own addresses. Of IPv6
+/// the stack believes all.
+#[inline(always)]
+fn is_way_back<E: Node>(node: &mut E, work: &mut Work) -> bool {
+    if work.headers.version == 6 {
+        return true;
+    }
+    let back = work.headers.tuple.reverse();
+    let from = work.interface;
+    node.way_out(from, &back, &mut work.hop, &mut work.takes) == from
 }
 
 /// Whether the agent says that packets may go past bridge and stack.

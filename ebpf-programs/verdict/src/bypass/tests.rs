@@ -189,22 +189,45 @@ fn a_hostports_packet_and_a_reply_reach_the_pod_from_the_uplink() {
         let mut simulator = Simulator::new(open_node());
         let body = Body::Udp(7_000, HOSTPORT, b"question".to_vec());
         let bytes = Frame::new(remote()[family], node()[family], body).bytes();
-        let (verdict, after) = simulator.run(Place::UplinkIn, INTERFACE, &bytes);
+        let (verdict, after) = simulator.run(Place::UplinkIn, UPLINK, &bytes);
         assert_eq!(verdict, Verdict::Deliver(INTERFACE));
         assert_eq!(after[..6], mac().bytes());
         assert_eq!(after[6..12], bridge_mac().bytes());
         assert_eq!(time_to_live(&after), time_to_live(&bytes) - 1);
         assert!(has_right_header_checksum(&after));
 
-        let (_, out) = simulator.run(Place::UplinkOut, INTERFACE, &to_world(family));
+        let (_, out) = simulator.run(Place::UplinkOut, UPLINK, &to_world(family));
         assert_ne!(out, to_world(family));
         let reply = Body::Udp(53, 40_000, b"answer".to_vec());
         let bytes = Frame::new(remote()[family], node()[family], reply).bytes();
-        let (verdict, after) = simulator.run(Place::UplinkIn, INTERFACE, &bytes);
+        let (verdict, after) = simulator.run(Place::UplinkIn, UPLINK, &bytes);
         assert_eq!(verdict, Verdict::Deliver(INTERFACE));
         assert_eq!(after[..6], mac().bytes());
         let counters = &simulator.world.counters[&(POD, Direction::Ingress)];
         assert_eq!(counters.packets, 2);
+    }
+}
+
+/// The stack knows whether a source that answers would not go back to by the same link has to be believed.
+#[test]
+fn what_may_have_a_forged_source_goes_by_the_stack() {
+    let asked = |source| {
+        let body = Body::Udp(7_000, HOSTPORT, b"question".to_vec());
+        Frame::new(source, node()[0], body).bytes()
+    };
+    let elsewhere = abi::Address::v4([198, 51, 100, 9]);
+    for (source, verdict) in [
+        (remote()[0], Verdict::Deliver(INTERFACE)),
+        (elsewhere, Verdict::Pass),
+        (node()[0], Verdict::Pass),
+    ] {
+        let mut world = open_node();
+        world.ways_out.insert(elsewhere, UPLINK + 1);
+        let mut simulator = Simulator::new(world);
+        for _ in 0..3 {
+            let (found, _) = simulator.run(Place::UplinkIn, UPLINK, &asked(source));
+            assert_eq!(found, verdict, "{source:?}");
+        }
     }
 }
 
