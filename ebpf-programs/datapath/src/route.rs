@@ -38,7 +38,7 @@ pub(crate) fn next_hop(skb: *mut __sk_buff, from: u32, interface: u32, tuple: &T
 }
 
 /// The link that the kernel would send a packet out by that came in by the link `from`, the next hop there, and the MTU of
-/// the way; 0 where it would not.
+/// the way, 0 where the kernel does not say; no link, 0, where it would not.
 #[inline(always)]
 pub(crate) fn way_out(
     skb: *mut __sk_buff,
@@ -51,8 +51,10 @@ pub(crate) fn way_out(
         return 0;
     };
     *hop = next(&route);
-    // SAFETY: a plain number, which the helper writes in place of the length that it was given (Linux 5.12).
-    *takes = u32::from(unsafe { route.__bindgen_anon_1.mtu_result });
+    // SAFETY: a plain number.
+    let mtu = unsafe { route.__bindgen_anon_1.mtu_result };
+    // It is in the place of the length that was given, which some kernels leave there while no neighbour is known.
+    *takes = if mtu > FITS { u32::from(mtu) } else { 0 };
     route.ifindex
 }
 
