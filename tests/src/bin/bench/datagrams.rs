@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::on_cpu;
 
 use crate::path;
 use crate::pinned;
@@ -45,8 +46,8 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
 fn delivered(sender: &UdpSocket, receiver: &UdpSocket) -> Result<f64> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let count = scope.spawn(|| pinned::on(0, || count(receiver, &stop)));
-        let sent = pinned::on(pinned::the_one(), || Ok(flood(sender)));
+        let count = scope.spawn(|| on_cpu(0, || count(receiver, &stop)));
+        let sent = on_cpu(pinned::the_one(), || Ok(flood(sender)));
         stop.store(true, Ordering::Relaxed);
         let count = count
             .join()
