@@ -8,6 +8,8 @@ use e2e::{
     Agent, Capture, Config, Conversation, Echo, Machine, Mapping, NODE, Pod, Raw, Sandbox, WORLD,
     udp_ask, udp_is_silent, udp_source, until,
 };
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::Ipv4Tos;
 use verdict::simulator::frame::{Body, Frame};
 
 const PORT: u16 = 7000;
@@ -179,7 +181,7 @@ fn everything_goes_through_the_stack_where_the_operator_says_never() -> Result<(
 }
 
 /// Rules that forbid forwarding, by each of the tools that can: how they come, and how they go.
-const FORBIDDING: [[&str; 2]; 4] = [
+const FORBIDDING: [[&str; 2]; 5] = [
     [
         "nft add table inet strict ; add chain inet strict forward { type filter hook forward priority 0 ; policy drop ; }",
         "nft delete table inet strict",
@@ -197,6 +199,11 @@ const FORBIDDING: [[&str; 2]; 4] = [
         "ip xfrm policy add src 10.244.0.0/16 dst 192.0.2.0/24 dir out action block",
         "ip xfrm policy flush",
     ],
+    // Traffic control behind ours, which has packets of its own ways.
+    [
+        "tc filter add dev up0 ingress protocol ip u32 match u32 0 0 action mirred egress redirect dev sink",
+        "tc filter del dev up0 ingress",
+    ],
 ];
 
 #[test]
@@ -205,6 +212,8 @@ fn a_rule_that_appears_is_obeyed_and_forgotten_when_it_goes() -> Result<()> {
     node.until_active(true)?;
     let world = SocketAddr::new(WORLD[0], PORT);
     let (_, socket) = udp_source(&node.client.machine, 0, world)?;
+    node.node().call("ip link add sink up type bridge")?;
+    node.node().call("tc qdisc replace dev up0 clsact")?;
     for [forbid, allow] in FORBIDDING {
         // Often enough that nothing is asked about any more.
         for _ in 0..EXCHANGES {
@@ -220,6 +229,29 @@ fn a_rule_that_appears_is_obeyed_and_forgotten_when_it_goes() -> Result<()> {
         node.until_active(true)?;
         until("the flow goes on", || Ok(udp_ask(&socket).ok()))?;
     }
+    Ok(())
+}
+
+#[test]
+fn packets_take_the_route_of_their_kind_of_service() -> Result<()> {
+    const LOW_DELAY: u8 = 0x10;
+    let node = Node::new(&[])?;
+    node.until_active(true)?;
+    let world = SocketAddr::new(WORLD[0], PORT);
+    let (_, plain) = udp_source(&node.client.machine, 0, world)?;
+    let (_, urgent) = udp_source(&node.client.machine, 0, world)?;
+    setsockopt(&urgent, Ipv4Tos, &LOW_DELAY.into())?;
+    (0..EXCHANGES).try_for_each(|_| udp_ask(&urgent).map(drop))?;
+    let route = format!("blackhole 192.0.2.2 tos {LOW_DELAY:#x}");
+    node.node().call(&format!("ip route add {route}"))?;
+    until("the route holds", || {
+        Ok(udp_is_silent(&urgent)?.then_some(()))
+    })?;
+    (0..EXCHANGES).try_for_each(|_| udp_ask(&plain).map(drop))?;
+    ensure!(udp_is_silent(&urgent)?, "another route was found");
+    node.node().call(&format!("ip route del {route}"))?;
+    node.until_active(true)?;
+    until("the flow goes on", || Ok(udp_ask(&urgent).ok()))?;
     Ok(())
 }
 

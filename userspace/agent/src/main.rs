@@ -47,6 +47,7 @@ use anyhow::{Context, Result, anyhow};
 use api::Spool;
 use clap::Parser;
 use engine::Attached;
+use kernel::RuleReader;
 
 use crate::alone::Alone;
 use crate::body::Room;
@@ -101,6 +102,7 @@ fn run(options: Options) -> Result<()> {
         room: Room::default(),
         started: Instant::now(),
         flows,
+        rules: RuleReader::new(&config.bpffs),
         features,
         replay: Replay::of(Spool::beside(&config.socket)),
         belongings: Belongings::of(&config),

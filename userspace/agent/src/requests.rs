@@ -11,6 +11,7 @@ use cni::{
     GcRequest, Outcome, PassedResult, Plugin, Request, StatusRequest, Version,
 };
 use engine::{Attached, Collect, Degraded, Handle, Uninstalled};
+use kernel::RuleReader;
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
 };
@@ -44,6 +45,7 @@ pub(crate) struct App {
     pub(crate) room: Room,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
+    pub(crate) rules: RuleReader,
     pub(crate) features: Features,
     pub(crate) replay: Replay,
     pub(crate) belongings: Belongings,

@@ -16,6 +16,7 @@ use api::{
 };
 use clap::Parser;
 use engine::{Engine, Settings};
+use kernel::RuleReader;
 use kernel::fake::Fake;
 use planner::FlowTable;
 use serde_json::{Value, json};
@@ -130,6 +131,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         room: Room::default(),
         started: Instant::now(),
         flows,
+        rules: RuleReader::new(&config.bpffs),
         features: Features::default(),
         replay: Replay::of(Spool::beside(&socket)),
         belongings: Belongings::of(config),

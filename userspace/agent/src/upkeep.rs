@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::Handle;
 use kernel::{Change, Changes, RuleChanges};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -29,18 +28,18 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Starts the upkeep of the engine; it ends with the runtime.
 pub(crate) fn start(app: Arc<App>) -> io::Result<()> {
     let changes = Changes::open()?;
-    let handle = app.handle.clone();
-    tokio::spawn(run(app, changes));
     // A kernel without netfilter has no rules that could change.
     if let Ok(rules) = RuleChanges::open() {
-        tokio::spawn(follow_rules(handle, rules));
+        tokio::spawn(follow_rules(Arc::clone(&app), rules));
     }
+    tokio::spawn(run(app, changes));
     Ok(())
 }
 
 /// Rules of others decide whether packets go past them: whoever adds one expects it to hold at once. nftables tells of
 /// changes; the older tables are looked at.
-async fn follow_rules(handle: Handle, rules: RuleChanges) {
+async fn follow_rules(app: Arc<App>, rules: RuleChanges) {
+    let handle = &app.handle;
     let mut rules = Some(rules);
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -55,7 +54,8 @@ async fn follow_rules(handle: Handle, rules: RuleChanges) {
                 handle.reconcile(clock::now());
             }
             _ = look.tick() => {
-                let seen = spawn_blocking(kernel::foreign_rules).await.ok().and_then(Result::ok);
+                let reader = app.rules.clone();
+                let seen = spawn_blocking(move || reader.read()).await.ok().and_then(Result::ok);
                 if seen != last {
                     handle.reconcile(clock::now());
                     last = seen;

@@ -1,4 +1,4 @@
-//! Notice that something about links, addresses, routes or rules has changed. Not what: whoever is told looks again.
+//! Notice that something about links, addresses, routes, rules or filters has changed. Not what: whoever is told looks again.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,7 @@ use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr, 
 
 use crate::error::is;
 
-const GROUPS: [MulticastGroup; 7] = [
+const GROUPS: [MulticastGroup; 8] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
@@ -19,12 +19,13 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Ipv6Route,
     MulticastGroup::Ipv4Rule,
     MulticastGroup::Ipv6Rule,
+    MulticastGroup::Tc,
 ];
 
 /// What has changed, as far as it decides how soon to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// A link, a route, a rule, or an address that is only for its link.
+    /// A link, a route, a rule, a queue, a filter, or an address that is only for its link.
     Other,
     /// An address of the node: flows may have lost theirs.
     Address,

@@ -153,6 +153,52 @@ pub(crate) fn attached(netlink: &mut Netlink, links: &[u32]) -> io::Result<Vec<B
         .collect()
 }
 
+/// The kinds of filters of others that packets meet behind ours where they come in by the link: all, where ours is not a
+/// filter but comes before them.
+pub(crate) fn behind_ours(netlink: &mut Netlink, index: u32) -> io::Result<BTreeSet<String>> {
+    let mut query = TcMessage::default();
+    query.header.index = index.cast_signed();
+    query.header.parent = parent(Hook::UplinkIn);
+    let filters = match netlink.dump(&Message::GetTrafficFilter(query)) {
+        Err(error) if is_absence(&error) => Vec::new(),
+        other => other?,
+    };
+    let filters = filters.iter().filter_map(|message| match message {
+        Message::NewTrafficFilter(filter) => Some(filter),
+        _ => None,
+    });
+    // A group of filters is told as well, without what they do.
+    let (ours, others): (Vec<_>, Vec<_>) = filters
+        .filter(|filter| has_options(filter))
+        .partition(|filter| filter_name(filter) == Some(name(Hook::UplinkIn).as_str()));
+    let behind = ours.first().map_or(0, |ours| priority(ours));
+    let behind = others
+        .into_iter()
+        .filter(|filter| priority(filter) >= behind);
+    Ok(behind.map(kind).collect())
+}
+
+fn has_options(filter: &TcMessage) -> bool {
+    let mut attributes = filter.attributes.iter();
+    attributes.any(|attribute| matches!(attribute, TcAttribute::Options(_)))
+}
+
+/// Filters of small ones come first.
+const fn priority(filter: &TcMessage) -> u32 {
+    filter.header.info >> 16
+}
+
+fn kind(filter: &TcMessage) -> String {
+    let kind = filter
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            TcAttribute::Kind(kind) => Some(kind.clone()),
+            _ => None,
+        });
+    kind.unwrap_or_default()
+}
+
 /// The links that have a qdisc of this kind.
 pub(crate) fn links_with(netlink: &mut Netlink, kind: &str) -> io::Result<BTreeSet<u32>> {
     let qdiscs = netlink.dump(&Message::GetQueueDiscipline(TcMessage::default()))?;

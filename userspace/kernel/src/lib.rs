@@ -8,6 +8,7 @@
 
 mod addresses;
 mod batch;
+mod behind;
 mod bytes;
 mod counters;
 mod entries;
@@ -55,7 +56,7 @@ pub use events::{Change, Changes};
 pub use features::Feature;
 pub use flows::FlowReader;
 pub use host::{Host, HostOptions, boot_id, memory};
-pub use netfilter::{RuleChanges, foreign_rules};
+pub use netfilter::{RuleChanges, RuleReader};
 pub use pins::remove_pins;
 pub use port_user::{PortInUse, Process};
 pub use sockets::cgroup_root;

@@ -4,6 +4,7 @@
 //! that their own tools use. What cannot be told counts as a rule.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use nix::errno::Errno;
@@ -15,7 +16,7 @@ use rtnetlink::sys::{
 };
 
 use crate::error::is;
-use crate::{ipsec, sysctl, xtables};
+use crate::{behind, ipsec, pins, succession, sysctl, xtables};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -48,9 +49,32 @@ const DROP: u32 = 0;
 /// Of the inet family: what enters by a device.
 const INGRESS: u32 = 5;
 
+/// Reads what others may add without a word: rules, and programs behind ours.
+#[derive(Clone, Debug)]
+pub struct RuleReader {
+    links: PathBuf,
+}
+
+impl RuleReader {
+    /// Of the agent whose pins are below `bpffs`.
+    pub fn new(bpffs: &Path) -> Self {
+        let version = succession::directory(abi::ABI_VERSION);
+        Self {
+            links: bpffs.join(version).join(pins::LINKS),
+        }
+    }
+
+    /// What there is now, in words, in the namespace of the calling thread.
+    pub fn read(&self) -> io::Result<BTreeSet<String>> {
+        let mut rules = foreign_rules()?;
+        rules.extend(behind::programs(&self.links)?);
+        Ok(rules)
+    }
+}
+
 /// What rules of others could matter to packets that go past bridge and stack, in words; empty where none could. Looks
 /// at the namespace of the calling thread.
-pub fn foreign_rules() -> io::Result<BTreeSet<String>> {
+pub(crate) fn foreign_rules() -> io::Result<BTreeSet<String>> {
     let mut rules = nftables()?;
     rules.extend(xtables::rules()?);
     rules.extend(ipsec::rules()?);

@@ -1,6 +1,7 @@
 //! Looking at the kernel: all of the node, or just what one ADD or DEL needs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use model::{Attachment, IfName, NetnsPath};
 use planner::{Link, LinkKind, Observed, PodSide, Scope, SysctlKey};
@@ -9,7 +10,7 @@ use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netns::OpenNetns;
 use crate::{
-    addresses, entries, filters, links, netfilter, pod, routes, switching, sysctl, tuning,
+    addresses, behind, entries, filters, links, netfilter, pod, routes, switching, sysctl, tuning,
 };
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
@@ -45,16 +46,20 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     let names: BTreeMap<u32, IfName> = names.collect();
     let with_fq = filters::links_with(&mut host.netlink, filters::FQ)
         .attempt(|| "list the queues".to_owned())?;
+    let (routes, by_service) =
+        routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?;
+    let mut foreign_rules =
+        foreign_rules(host, &links).attempt(|| "list the rules of others".to_owned())?;
+    foreign_rules.extend(by_service);
     Ok(Observed {
         heeds_departure: !with_fq.is_empty(),
-        routes: routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?,
+        routes,
         sysctls: sysctls(wanted)?,
         entries: entries::all(&host.tables, &names)
             .attempt(|| "read the datapath's tables".to_owned())?,
         held: host.holders.all(),
         flow_entries: host.flow_entries,
-        foreign_rules: netfilter::foreign_rules()
-            .attempt(|| "list the rules of others".to_owned())?,
+        foreign_rules,
         tracked: netfilter::tracked().attempt(|| "count tracked connections".to_owned())?,
         guards: (host.guards.observe(&links, &pinned))
             .attempt(|| "look at the guards".to_owned())?,
@@ -62,6 +67,13 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
         ..Observed::default()
     })
+}
+
+fn foreign_rules(host: &mut Host, links: &BTreeMap<IfName, Link>) -> io::Result<BTreeSet<String>> {
+    let mut rules = netfilter::foreign_rules()?;
+    rules.extend(behind::filters(&mut host.netlink, links)?);
+    rules.extend(behind::programs(host.programs.links())?);
+    Ok(rules)
 }
 
 fn sysctls(wanted: &BTreeSet<SysctlKey>) -> Result<BTreeMap<SysctlKey, String>, Failed> {

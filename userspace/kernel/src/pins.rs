@@ -69,6 +69,9 @@ impl std::fmt::Display for Shape {
     }
 }
 
+/// Name of the directory of links.
+pub(crate) const LINKS: &str = "links";
+
 /// As many entries as the agent that made the map wanted.
 const ANY_NUMBER: u32 = 0;
 
@@ -166,7 +169,7 @@ impl Pins {
 
     /// Directory of the links.
     pub(crate) fn links(&self) -> PathBuf {
-        self.version.join("links")
+        self.version.join(LINKS)
     }
 
     /// Directory of the programs that are verified.

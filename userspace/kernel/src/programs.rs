@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use abi::maps::programs;
 use aya::programs::links::FdLink;
@@ -203,6 +203,11 @@ impl Programs {
         Ok(indexes)
     }
 
+    /// Directory of the pinned links.
+    pub(crate) fn links(&self) -> &Path {
+        &self.links
+    }
+
     fn pin(&self, index: u32, hook: Hook) -> PathBuf {
         let side = match hook {
             Hook::FromPod | Hook::UplinkIn => "in",
@@ -242,6 +247,12 @@ fn order(hook: Hook) -> LinkOrder {
 fn index_of(pin: &OsStr) -> Option<u32> {
     let (index, _) = pin.to_str()?.split_once('-')?;
     index.parse().ok()
+}
+
+/// As [`index_of`], of a pin of [`Hook::UplinkIn`]'s program.
+pub(crate) fn way_in(pin: &OsStr) -> Option<u32> {
+    let is_way_in = pin.to_str()?.ends_with("-in");
+    index_of(pin).filter(|_| is_way_in)
 }
 
 fn side(hook: Hook) -> TcAttachType {

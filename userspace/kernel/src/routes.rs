@@ -5,45 +5,77 @@
     reason = "netlink's vocabulary is open: what we do not know is skipped"
 )]
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use model::{Cidr, Route, RouteOptions};
 use planner::RouteEntry;
 use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_core::Nla as _;
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
     RouteVia,
 };
+use rtnetlink::packet_route::rule::RuleMessage;
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::netlink::Netlink;
 
-/// Routes to other hosts of all tables and both families, one entry for each leg of a multipath route.
-pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<RouteEntry>> {
-    let mut entries = Vec::new();
+/// Routes to other hosts of all tables and both families, one entry for each leg of a multipath route; and, in words,
+/// what asks packets for the kind of service (the TOS of RFC 791, or the DSCP): our programs find routes without it.
+pub(crate) fn all(netlink: &mut Netlink) -> io::Result<(Vec<RouteEntry>, BTreeSet<String>)> {
+    let (mut entries, mut by_service) = (Vec::new(), BTreeSet::new());
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
-        let unicast = unicast(netlink, query)?;
-        entries.extend(unicast.iter().flat_map(legs));
+        let routes = routes(netlink, query)?;
+        if routes.iter().any(|route| route.header.tos != 0) {
+            by_service.insert("routing: a route is for one kind of service".to_owned());
+        }
+        entries.extend(
+            routes
+                .iter()
+                .filter(|route| is_unicast(route))
+                .flat_map(legs),
+        );
+        if has_rule_by_service(netlink, family)? {
+            by_service.insert("routing: a rule asks for the kind of service".to_owned());
+        }
     }
-    Ok(entries)
+    Ok((entries, by_service))
+}
+
+fn has_rule_by_service(netlink: &mut Netlink, family: AddressFamily) -> io::Result<bool> {
+    let mut query = RuleMessage::default();
+    query.header.family = family;
+    let rules = netlink.dump(&Message::GetRule(query))?;
+    let asks =
+        |message: &Message| matches!(message, Message::NewRule(rule) if asks_for_service(rule));
+    Ok(rules.iter().any(asks))
+}
+
+fn asks_for_service(rule: &RuleMessage) -> bool {
+    /// `FRA_DSCP` and `FRA_FLOWLABEL`.
+    const WORDS: [u16; 2] = [25, 26];
+    let mut attributes = rule.attributes.iter();
+    rule.header.tos != 0 || attributes.any(|attribute| WORDS.contains(&attribute.kind()))
 }
 
 /// Routes of all tables by one link, without those that the kernel made for the link's addresses.
 pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route>> {
-    let mut routes = Vec::new();
+    let mut found = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
         query.attributes.push(RouteAttribute::Oif(index));
-        let unicast = unicast(netlink, query)?;
-        let made = unicast
+        let all = routes(netlink, query)?;
+        let made = all
             .iter()
+            .filter(|route| is_unicast(route))
             .filter(|message| message.header.protocol != RouteProtocol::Kernel);
         let own = made.filter(|message| message.header.table != LOCAL);
-        routes.extend(own.flat_map(|message| {
+        found.extend(own.flat_map(|message| {
             let legs = legs(message).into_iter().filter(|leg| leg.link == index);
             legs.map(|leg| Route {
                 destination: leg.destination,
@@ -52,7 +84,7 @@ pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route
             })
         }));
     }
-    Ok(routes)
+    Ok(found)
 }
 
 /// What is particular about a route, without what the kernel does by itself.
@@ -126,13 +158,17 @@ fn with_options(
 /// The table of what the kernel does for the node's own addresses.
 const LOCAL: u8 = 255;
 
-fn unicast(netlink: &mut Netlink, query: RouteMessage) -> io::Result<Vec<RouteMessage>> {
+fn routes(netlink: &mut Netlink, query: RouteMessage) -> io::Result<Vec<RouteMessage>> {
     let messages = netlink.dump(&Message::GetRoute(query))?;
     let routes = messages.into_iter().filter_map(|message| match message {
-        Message::NewRoute(route) if route.header.kind == RouteType::Unicast => Some(route),
+        Message::NewRoute(route) => Some(route),
         _ => None,
     });
     Ok(routes.collect())
+}
+
+fn is_unicast(message: &RouteMessage) -> bool {
+    message.header.kind == RouteType::Unicast
 }
 
 /// One entry for each way out; a route without any (a blackhole) has none.

@@ -8,35 +8,14 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use aya::Ebpf;
-use aya::programs::tc::{NlOptions, TcAttachOptions, TcHandle};
+use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
 use kernel::{Host, Kernel, OpenError};
 use model::{PortMapping, Protocol};
 use planner::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
 use support::skip::has_tcx;
+use support::stranger::Stranger;
 use support::*;
-
-/// An uplink with its far end in a namespace.
-fn add_uplink(node: &Node) -> model::Netns {
-    let world = node.add_netns("world");
-    run(&format!(
-        "ip link add up0 type veth peer name eth0 netns {}",
-        world.path
-    ));
-    run("ip addr add 192.0.2.10/24 dev up0");
-    run("ip link set up0 up");
-    run_in(&world, "ip addr add 192.0.2.1/24 dev eth0");
-    run_in(&world, "ip link set eth0 up");
-    world
-}
-
-fn attach_uplink() -> Step {
-    Step::Attach {
-        link: link("up0"),
-        hooks: uplink_hooks(),
-    }
-}
 
 fn hooks(host: &mut Host, name: &str) -> BTreeSet<Hook> {
     observe(host).links[&link(name)].hooks.clone()
@@ -76,37 +55,6 @@ fn an_index_that_another_link_has_now_gets_programs_of_its_own() {
         execute(&mut host, &[attach_uplink()]);
         assert_eq!(hooks(&mut host, "up0"), uplink_hooks());
     });
-}
-
-/// Somebody else's programs, for all sides of a link.
-struct Stranger {
-    object: Ebpf,
-}
-
-impl Stranger {
-    fn new(node: &Node) -> Self {
-        let mut object = theirs(node);
-        program(&mut object).load().unwrap();
-        Self { object }
-    }
-
-    fn attach(&mut self, link: &str, side: TcAttachType, options: TcAttachOptions) {
-        let program = program(&mut self.object);
-        program.attach_with_options(link, side, options).unwrap();
-    }
-
-    fn filter(&mut self, link: &str, side: TcAttachType, priority: u16) {
-        let options = NlOptions {
-            priority,
-            handle: TcHandle::new(0, 1),
-            classid: None,
-        };
-        self.attach(link, side, TcAttachOptions::Netlink(options));
-    }
-}
-
-fn program(object: &mut Ebpf) -> &mut SchedClassifier {
-    object.program_mut("to_pod").unwrap().try_into().unwrap()
 }
 
 /// Names of the TCX programs of one side.
@@ -177,11 +125,6 @@ fn a_foreign_filter_with_our_priority_and_handle_is_not_replaced() {
     });
 }
 
-fn pause() -> bool {
-    std::thread::sleep(Duration::from_millis(10));
-    false
-}
-
 #[test]
 fn a_foreign_tcx_program_survives() {
     if !has_tcx() {
@@ -207,7 +150,7 @@ fn a_foreign_tcx_program_survives() {
         assert_eq!(hooks(&mut host, "up0"), BTreeSet::new());
         // The kernel lets go of a link some time after the file that pinned it.
         let gone = || tcx("up0", TcAttachType::Ingress) == ["to_pod"];
-        assert!((0..100).any(|_| gone() || pause()));
+        wait_until(gone);
     });
 }
 
@@ -487,6 +430,6 @@ fn removing_the_pins_takes_every_program_off_the_uplinks() {
         kernel::remove_pins(&node.bpffs()).unwrap();
         kernel::remove_pins(&node.bpffs()).unwrap();
         assert!(!node.bpffs().exists());
-        assert!((0..100).any(|_| !there() || pause()));
+        wait_until(|| !there());
     });
 }

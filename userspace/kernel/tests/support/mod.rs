@@ -7,6 +7,7 @@
 
 pub(crate) mod hostports;
 pub(crate) mod skip;
+pub(crate) mod stranger;
 pub(crate) mod traffic;
 
 use std::collections::BTreeSet;
@@ -152,8 +153,9 @@ fn netns_at(path: &Path) -> Netns {
 
 /// Somebody else's object, with maps of its own: ours serves as well as any.
 pub(crate) fn theirs(node: &Node) -> Ebpf {
-    let theirs = node.path().join("theirs");
-    std::fs::create_dir(&theirs).expect("a directory");
+    let theirs = tempfile::tempdir_in(node.path())
+        .expect("a directory")
+        .keep();
     run(&format!("mount -t bpf bpf {}", theirs.display()));
     let mut loader = EbpfLoader::new();
     loader.default_map_pin_directory(theirs);
@@ -416,4 +418,34 @@ pub(crate) fn netns_path(text: &str) -> NetnsPath {
 /// The host's end that we make for an attachment.
 pub(crate) fn host_of(attachment: &Attachment) -> model::ManagedLink {
     model::ManagedLink::of(&attachment.key)
+}
+
+/// An uplink with its far end in a namespace.
+pub(crate) fn add_uplink(node: &Node) -> Netns {
+    let world = node.add_netns("world");
+    run(&format!(
+        "ip link add up0 type veth peer name eth0 netns {}",
+        world.path
+    ));
+    run("ip addr add 192.0.2.10/24 dev up0");
+    run("ip link set up0 up");
+    run_in(&world, "ip addr add 192.0.2.1/24 dev eth0");
+    run_in(&world, "ip link set eth0 up");
+    world
+}
+
+pub(crate) fn attach_uplink() -> Step {
+    Step::Attach {
+        link: link("up0"),
+        hooks: uplink_hooks(),
+    }
+}
+
+/// Waits for what the kernel does some time later.
+pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    let pause = || {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        false
+    };
+    assert!((0..100 * skip::patience()).any(|_| condition() || pause()));
 }
