@@ -201,7 +201,7 @@ const FORBIDDING: [[&str; 2]; 5] = [
     ],
     // Traffic control behind ours, which has packets of its own ways.
     [
-        "tc filter add dev up0 ingress protocol ip u32 match u32 0 0 action mirred egress redirect dev sink",
+        "tc filter add dev up0 ingress pref 50000 protocol ip u32 match u32 0 0 action mirred egress redirect dev sink",
         "tc filter del dev up0 ingress",
     ],
 ];
