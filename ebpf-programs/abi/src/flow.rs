@@ -71,8 +71,8 @@ impl FlowFlags {
     pub const UPLINK_OUT: u32 = 1 << 1;
     /// Translate where packets come from a pod.
     pub const FROM_POD: u32 = 1 << 2;
-    /// May take the fast path.
-    pub const FAST: u32 = 1 << 3;
+    /// In the second when this direction was last seen, answers would have gone out by the link that it came by.
+    pub const WAY_BACK: u32 = 1 << 3;
     /// This entry is the direction of the flow's first packet.
     pub const ORIGINAL: u32 = 1 << 4;
     /// The flow's source is translated (MASQUERADE).
@@ -206,8 +206,8 @@ pub struct Turn {
     pub key: Tuple,
     /// [`Flow::ticket`]: another flow of the same key has a turn of its own.
     pub ticket: u32,
-    /// Always zero.
-    pub reserved: u32,
+    /// Seconds of `CLOCK_MONOTONIC` when it is worth a look: the flow has hardly ended before. 0 for at once.
+    pub due: u32,
 }
 
 const _: () = assert!(size_of::<Turn>() == 48);

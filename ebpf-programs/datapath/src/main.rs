@@ -43,6 +43,8 @@ mod maps;
 #[cfg(target_arch = "bpf")]
 mod memory;
 #[cfg(target_arch = "bpf")]
+mod node;
+#[cfg(target_arch = "bpf")]
 mod pace;
 #[cfg(target_arch = "bpf")]
 mod route;

@@ -1,10 +1,14 @@
 //! Every map of the object, pinned by name. Layouts and capacities are `abi`'s.
 
+use core::ptr;
+
 use abi::{
     Address, Bucket, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow, FragmentKey,
     FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Noted, Peer, Pod, Settings,
     Shaped, Swept, Tuple, Turn, Uplink, maps as names,
 };
+
+use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
 use verdict::shortcut::Shortcut;
@@ -114,6 +118,22 @@ pub(crate) fn work(whose: Scratch) -> Option<&'static mut Work> {
     // SAFETY: the element is this CPU's own, and `Scratch` says why nobody else uses it meanwhile. Zeros, which it
     // starts as, are a valid `Work`.
     Some(unsafe { &mut *work })
+}
+
+/// Copies the turn that has waited longest; false where none waits.
+#[inline(always)]
+pub(crate) fn next_turn(turn: &mut Turn) -> bool {
+    let queue = (&raw const TURNS).cast_mut().cast();
+    // SAFETY: the helper writes one value of the map, or zeros.
+    unsafe { helpers::bpf_map_peek_elem(queue, ptr::from_mut(turn).cast()) == 0 }
+}
+
+/// Takes it.
+#[inline(always)]
+pub(crate) fn take_turn(turn: &mut Turn) -> bool {
+    let queue = (&raw const TURNS).cast_mut().cast();
+    // SAFETY: as above.
+    unsafe { helpers::bpf_map_pop_elem(queue, ptr::from_mut(turn).cast()) == 0 }
 }
 
 /// Notes of the clock hand, used by packets at hooks only. Never pinned, as [`SCRATCH`].

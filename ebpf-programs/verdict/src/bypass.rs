@@ -5,7 +5,7 @@
 //! the stack: whole packets without options that live long enough and fit, from one known place to another. ARP,
 //! neighbour discovery, multicast, errors and everything unknown go on as if there were no bypass.
 
-use abi::{Address, Endpoint, EndpointFlags, SettingsFlags, UplinkFlags};
+use abi::{Address, Endpoint, EndpointFlags, FlowFlags, SettingsFlags, Tuple, UplinkFlags};
 
 use crate::address::{is_link_local, is_multicast};
 use crate::checksum::Difference;
@@ -156,15 +156,35 @@ pub(crate) fn to_pod<E: Packet + Node>(
 
 /// Whether answers would go out by the link that the packet came by. Where not, its source may be forged, and the stack says
 /// whether it has to be believed: reverse path filters (RFC 3704), and that nobody else has the node's own addresses. Of IPv6
-/// the stack believes all.
+/// the stack believes all. The kernel is asked once a second for each flow.
 #[inline(always)]
 fn is_way_back<E: Node>(node: &mut E, work: &mut Work) -> bool {
-    if work.headers.version == 6 {
+    if work.headers.version == 6 || work.way_back != 0 {
         return true;
     }
     let back = work.headers.tuple.reverse();
     let from = work.interface;
-    node.way_out(from, &back, &mut work.hop, &mut work.takes) == from
+    let leads_back = node.way_out(from, &back, &mut work.hop, &mut work.takes) == from;
+    remember(node, &work.headers.tuple, leads_back);
+    leads_back
+}
+
+/// Notes what the kernel has said in the flow's entry.
+#[inline(always)]
+fn remember<E: Node>(node: &mut E, key: &Tuple, leads_back: bool) {
+    let Some(entry) = node.flow(key) else {
+        return;
+    };
+    let flags = node.read(entry).flags;
+    let others = flags & !FlowFlags::WAY_BACK;
+    let new = if leads_back {
+        others | FlowFlags::WAY_BACK
+    } else {
+        others
+    };
+    if new != flags {
+        node.set_flags(entry, new);
+    }
 }
 
 /// Whether the agent says that packets may go past bridge and stack.

@@ -1,10 +1,11 @@
 //! Flows: finding, making, and when one is dead. Knows nothing of why an address is translated.
 
-use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, Turn, protocol};
+use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
 
 use crate::local;
 use crate::node::{Insertion, Node, Touch};
 use crate::outcome::Decision;
+use crate::room;
 use crate::shortcut::{Steps, shard};
 use crate::work::{Pair, Transport, Way, Work};
 
@@ -67,6 +68,7 @@ fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
 /// Looks the packet up. On a hit the packet is noted in the entry, and [`Work::translated`] says what to write.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
+    work.way_back = 0;
     let Some(entry) = node.flow(&work.headers.tuple) else {
         return false;
     };
@@ -87,6 +89,9 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
     }
     work.trail.steps |= Steps::FLOW;
     work.trail.ticket = flow.ticket;
+    let asked = flow.flags & FlowFlags::WAY_BACK != 0 && flow.last_seen == work.now;
+    work.way_back = u32::from(asked);
+    work.trail.had = flow.packets;
     // Of a packet between two pods, the one that sends it is billed here.
     if way != Way::Pod {
         work.pod = flow.pod;
@@ -190,7 +195,9 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     work.trail.close();
     let pod = work.pair.original.flow.pod;
     let live = node.reserve_flow(pod);
-    let inserted = if has_room(node, pod, live) {
+    let quota = quota(node, pod);
+    work.crowded = u32::from(live > quota / 2);
+    let inserted = if live < quota {
         insert_pair(node, work)
     } else {
         Err(DropReason::FlowQuota)
@@ -205,15 +212,19 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     Ok(inserted? != Inserted::Not)
 }
 
-/// Whether a pod that has `live` flows may have one more. The node's own flows are not counted.
+/// How many flows a pod may have. The node's own flows are not counted.
 #[inline(always)]
-fn has_room<E: Node>(node: &E, pod: u32, live: i64) -> bool {
+fn quota<E: Node>(node: &E, pod: u32) -> i64 {
     let own = node.pod(pod).map_or(0, |pod| pod.flow_quota);
     let quota = match own {
         0 => node.settings().map_or(0, |settings| settings.flow_quota),
         own => own,
     };
-    pod == 0 || quota == 0 || live < i64::from(quota)
+    if pod == 0 || quota == 0 {
+        i64::MAX
+    } else {
+        i64::from(quota)
+    }
 }
 
 /// What became of a pair of entries.
@@ -242,11 +253,9 @@ fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
         Insertion::Done => {
             work.translated = work.pair.original.flow.translated;
             node.count_flow(work.pair.original.flow.pod);
-            work.turn = Turn {
-                key: work.pair.original.key,
-                ticket: work.pair.original.flow.ticket,
-                reserved: 0,
-            };
+            work.turn.key = work.pair.original.key;
+            work.turn.ticket = work.pair.original.flow.ticket;
+            work.turn.due = room::due(node, work.headers.tuple.protocol, work.now);
             node.await_turn(&work.turn);
             Ok(Inserted::New)
         }

@@ -58,6 +58,9 @@ pub trait Node {
     /// Adds packets that have passed to an entry.
     fn credit(&mut self, entry: Self::Entry, packets: u64, bytes: u64);
 
+    /// Replaces the [`abi::FlowFlags`] of an entry.
+    fn set_flags(&mut self, entry: Self::Entry, flags: u32);
+
     /// Forgets which packets an entry has seen.
     fn forget_seen(&mut self, entry: Self::Entry);
 
@@ -78,6 +81,9 @@ pub trait Node {
 
     /// How many flows a pod has.
     fn live_flows(&self, pod: u32) -> i64;
+
+    /// The turn that has waited longest, which goes on waiting; false where none waits.
+    fn next_turn(&self, turn: &mut Turn) -> bool;
 
     /// Takes the turn that has waited longest; false where none waits.
     fn take_turn(&mut self, turn: &mut Turn) -> bool;

@@ -1,8 +1,10 @@
 //! Room in the flow table: a clock hand that forgets dead flows, and who goes first when there are none.
 //!
-//! Works without the agent. Bounded: a new flow pays for two looks, and one that finds the table full for sixteen.
+//! Works without the agent. Bounded: a new flow pays for two looks at most, and one that finds the table full for sixteen.
+//! A look at a flow that nothing was heard of for a while finds nothing of it in any cache, so the hand rests until it is
+//! worth one.
 
-use abi::{Flow, FlowFlags, Seen, Tuple, Turn};
+use abi::{Flow, FlowFlags, Seen, Tuple, Turn, protocol};
 
 use crate::flow::{Fate, discard, fate};
 use crate::node::Node;
@@ -55,17 +57,45 @@ enum Look {
     Alive,
 }
 
-/// Looks at the flows that have waited longest, and forgets those that are dead.
+/// Looks at the flows that have waited longest, if they are due or their room is needed, and forgets those that are dead.
 #[inline(always)]
-pub(crate) fn turn<E: Node>(node: &mut E, hand: &mut Hand, now: u32) {
+pub(crate) fn turn<E: Node>(node: &mut E, hand: &mut Hand, now: u32, needed: bool) {
     hand.now = now;
     for _ in 0..LOOKS {
+        if !needed && rests(node, hand) {
+            return;
+        }
         match look(node, hand) {
             Look::Nobody => return,
             Look::Gone | Look::Freed => {}
-            Look::Alive => node.await_turn(&hand.turn),
+            Look::Alive => {
+                hand.turn.due = due(node, hand.turn.key.protocol, now);
+                node.await_turn(&hand.turn);
+            }
         }
     }
+}
+
+/// Whether the flow that has waited longest is not worth a look yet.
+#[inline(always)]
+fn rests<E: Node>(node: &E, hand: &mut Hand) -> bool {
+    node.next_turn(&mut hand.turn) && hand.turn.due > hand.now
+}
+
+/// When a flow of this protocol that lives now is worth a look: when most like it have ended. Not what its own state would
+/// say, because those behind it wait as well.
+#[inline(always)]
+pub(crate) fn due<E: Node>(node: &E, protocol: u8, now: u32) -> u32 {
+    let Some(settings) = node.settings() else {
+        return 0;
+    };
+    let timeouts = &settings.timeouts;
+    let rest = match protocol {
+        protocol::TCP => timeouts.tcp_closing,
+        protocol::UDP => timeouts.udp_single,
+        _ => timeouts.icmp,
+    };
+    now.saturating_add(rest)
 }
 
 /// Makes room for a flow of `pod` in a full table: a dead flow goes, or else the youngest flow without a reply of the

@@ -28,12 +28,20 @@ pub(crate) use way::{find, keep, take};
 /// Ticks of the kernel for which a shortcut is good: 10 to 100 milliseconds.
 pub const GOOD_FOR: u64 = 10;
 
+/// How many packets a flow has each way before shortcuts are made for it. Many flows end with fewer, and making one costs what
+/// as many packets save that take it: what it is written into is in no cache.
+pub const YOUNG: u64 = 8;
+
 /// What shortcuts ask of the node.
 pub trait Shortcuts {
     /// What others have marked the packet with: routes may depend on it.
     fn mark(&self) -> u32;
     /// Ticks of the kernel.
     fn ticks(&self) -> u64;
+    /// How many packets a flow has each way before shortcuts are made for it.
+    fn young(&self) -> u64 {
+        YOUNG
+    }
     /// A number that grows with every change of a table that a verdict about tuples of this [`shard`] may rest on.
     fn epoch(&self, shard: u32) -> u64;
     /// One of this CPU's shortcuts.
@@ -144,6 +152,8 @@ pub struct Trail {
     pub taken: u64,
     /// The epoch that it came in.
     pub epoch: u64,
+    /// Packets that the flow has had before this way.
+    pub had: u64,
     /// [`shard`] of its tuple.
     pub shard: u32,
     /// Bytes from the IP header on, of the packet or of each that it will be cut into.

@@ -248,7 +248,7 @@ pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
 /// Turns the clock hand: what every new flow does for the table.
 #[inline(always)]
 pub fn turn<E: Node>(node: &mut E, work: &mut Work, hand: &mut Hand) {
-    room::turn(node, hand, work.now);
+    room::turn(node, hand, work.now, work.crowded != 0);
 }
 
 /// Makes room in a full table for [`Work::pair`].

@@ -32,6 +32,8 @@ pub struct Work {
     pub takes: u32,
     /// The limit that the packet is charged to.
     pub limit: Limit,
+    /// Whether the kernel has said in this second that answers go back by the link that the packet came by.
+    pub way_back: u32,
     /// Interface index of the hook.
     pub interface: u32,
     /// The pod that is billed: its slot, 0 for nobody.
@@ -44,6 +46,8 @@ pub struct Work {
     pub random: u32,
     /// The turn of the flow that was made.
     pub turn: Turn,
+    /// Whether its pod has half the flows that it may have, or more.
+    pub crowded: u32,
     /// What others like the packet may be spared.
     pub trail: Trail,
     /// The shortcut that is being made.

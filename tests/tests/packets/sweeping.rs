@@ -86,9 +86,18 @@ fn a_port_is_taken_over_from_a_flow_that_is_dead() -> Result<()> {
             bench.becomes(UplinkOut, &out, &out.becoming(node, remote, body))?;
         }
         let pods = bench.flows()?;
-        // The clock hand has forgotten the rest.
-        assert_eq!(pods.len(), 4);
+        assert_eq!(pods.len(), 8);
         assert!(pods.values().all(|flow| flow.pod == example::OTHER_POD));
+        Ok(())
+    })
+}
+
+#[test]
+fn the_clock_hand_forgets_what_is_due_without_a_sweep() -> Result<()> {
+    on_bench(|bench| {
+        bench.change(|world| world.settings.timeouts.udp_single = 0)?;
+        open_flows(bench)?;
+        assert!(bench.flows()?.is_empty());
         Ok(())
     })
 }

@@ -232,6 +232,28 @@ fn what_may_have_a_forged_source_goes_by_the_stack() {
 }
 
 #[test]
+fn the_way_back_is_asked_for_once_a_second_for_each_flow() {
+    let mut simulator = Simulator::new(open_node());
+    simulator.world.memory.off = true;
+    let enter = |simulator: &mut Simulator, port| {
+        let body = Body::Udp(port, HOSTPORT, b"question".to_vec());
+        let bytes = Frame::new(remote()[0], node()[0], body).bytes();
+        simulator.run(Place::UplinkIn, UPLINK, &bytes).0
+    };
+    let past = Verdict::Deliver(INTERFACE);
+    assert_eq!(enter(&mut simulator, 7_000), past);
+    simulator.world.ways_out.insert(remote()[0], UPLINK + 1);
+    assert_eq!(enter(&mut simulator, 7_000), past, "in the same second");
+    assert_eq!(enter(&mut simulator, 7_001), Verdict::Pass, "a new one");
+    simulator.world.now += 1;
+    for _ in 0..2 {
+        assert_eq!(enter(&mut simulator, 7_000), Verdict::Pass);
+    }
+    simulator.world.ways_out.insert(remote()[0], UPLINK);
+    assert_eq!(enter(&mut simulator, 7_000), past, "asked again at once");
+}
+
+#[test]
 fn frames_of_a_vlan_go_by_the_bridge_whatever_went_before_them() {
     for family in FAMILIES {
         for bytes in [to_neighbour(family), to_world(family)] {

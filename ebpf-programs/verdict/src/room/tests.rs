@@ -65,6 +65,43 @@ fn the_hand_forgets_dead_flows_without_a_sweep() {
 }
 
 #[test]
+fn the_hand_rests_until_the_flow_that_has_waited_longest_is_worth_a_look() {
+    let mut simulator = Simulator::new(world());
+    let waiting = |simulator: &Simulator| {
+        let turns = simulator.world.turns.iter();
+        turns
+            .map(|turn| turn.key.source_port.number())
+            .collect::<Vec<_>>()
+    };
+    for port in 1_000..1_020 {
+        send(&mut simulator, POD, port);
+    }
+    let in_order: Vec<u16> = (1_000..1_020).collect();
+    assert_eq!(waiting(&simulator), in_order, "nobody was looked at");
+    simulator.world.now += Timeouts::default().udp_single;
+    send(&mut simulator, POD, 1_020);
+    assert_eq!(waiting(&simulator), (1_002..=1_020).collect::<Vec<_>>());
+}
+
+/// It might have to be refused one although some of them are dead.
+#[test]
+fn the_hand_does_not_rest_where_a_pod_has_half_the_flows_that_it_may_have() {
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = 20;
+    for port in 1_000..1_010 {
+        send(&mut simulator, POD, port);
+    }
+    simulator.world.settings.timeouts.udp_single = 1;
+    simulator.world.now += 1;
+    send(&mut simulator, OTHER_POD, 5_000);
+    assert_eq!(flows_of(&simulator, POD), 10);
+    for port in 1_010..1_100 {
+        assert_eq!(send(&mut simulator, POD, port), Verdict::Pass);
+        simulator.world.now += 1;
+    }
+}
+
+#[test]
 fn a_full_table_takes_from_the_greediest_pod_what_has_no_reply() {
     let mut simulator = small(40);
     for port in 0..19 {

@@ -22,6 +22,7 @@ use crate::simulator::frame::{Body, Frame, answer, flag};
 use crate::simulator::{Place, Simulator, TICK, World};
 
 mod handed;
+mod young;
 
 /// Two nodes that get the same packets.
 struct Twins {

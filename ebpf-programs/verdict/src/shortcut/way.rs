@@ -195,9 +195,10 @@ pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, 
     // Which packets of a flow go past the stack is up to each of them.
     let known = way == Way::Out || past || !bypass::is_allowed(env);
     let flow = way == Way::Pod || work.trail.has_flow();
+    let young = work.trail.has_flow() && work.trail.had < env.young();
     // Without Ethernet, what was looked at is not what it seemed to be.
     let seen = work.trail.open != 0 && work.headers.l3 == ETHERNET;
-    if !seen || !known || !flow || matches!(verdict, Verdict::Drop(_)) {
+    if !seen || !known || !flow || young || matches!(verdict, Verdict::Drop(_)) {
         return;
     }
     let to = match verdict {

@@ -175,6 +175,12 @@ impl Node for World {
         }
     }
 
+    fn set_flags(&mut self, entry: Tuple, flags: u32) {
+        if let Some(flow) = self.flows.get_mut(&entry) {
+            flow.flags = flags;
+        }
+    }
+
     fn forget_seen(&mut self, entry: Tuple) {
         if let Some(flow) = self.flows.get_mut(&entry) {
             flow.seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST);
@@ -218,6 +224,12 @@ impl Node for World {
 
     fn live_flows(&self, pod: u32) -> i64 {
         self.live.get(&pod).copied().unwrap_or(0)
+    }
+
+    fn next_turn(&self, turn: &mut Turn) -> bool {
+        let next = self.turns.front();
+        *turn = next.copied().unwrap_or(*turn);
+        next.is_some()
     }
 
     fn take_turn(&mut self, turn: &mut Turn) -> bool {

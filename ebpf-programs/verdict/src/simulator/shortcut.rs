@@ -17,6 +17,8 @@ pub struct Memory {
     pub off: bool,
     /// How many packets were spared the way through all tables.
     pub taken: u64,
+    /// How many packets a flow has before shortcuts are made for it.
+    pub young: u64,
     shortcuts: BTreeMap<u32, Shortcut>,
     noted: BTreeMap<u32, Noted>,
     shards: BTreeMap<u32, u64>,
@@ -78,6 +80,10 @@ impl Shortcuts for World {
 
     fn ticks(&self) -> u64 {
         self.clock / TICK
+    }
+
+    fn young(&self) -> u64 {
+        self.memory.young
     }
 
     fn epoch(&self, shard: u32) -> u64 {

@@ -1,0 +1,312 @@
+//! The node as the kernel shows it to a program: maps, and helpers that ask the stack, behind `verdict`'s trait.
+//!
+//! Map values are shared with other CPUs and with the agent: each field is read and written whole, and counters that several
+//! CPUs share are added to atomically.
+
+use core::ptr;
+
+use abi::{
+    Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
+    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Turn, Uplink, protocol,
+};
+use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::helpers;
+use aya_ebpf::maps::lpm_trie::Key;
+use verdict::{Insertion, Node, Socket, Touch};
+
+use crate::atomic::{add, fetch_add};
+use crate::kernel::Kernel;
+use crate::lookup;
+use crate::maps;
+use crate::route;
+use crate::shortcut;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+const FILE_EXISTS: i32 = -17;
+
+impl Node for Kernel {
+    type Entry = *mut Flow;
+
+    #[inline(always)]
+    fn now(&self) -> u32 {
+        // SAFETY: the helper takes nothing.
+        (unsafe { helpers::bpf_ktime_get_coarse_ns() } / NANOSECONDS) as u32
+    }
+
+    #[inline(always)]
+    fn random(&mut self) -> u32 {
+        // SAFETY: the helper takes nothing.
+        unsafe { helpers::bpf_get_prandom_u32() as u32 }
+    }
+
+    #[inline(always)]
+    fn settings(&self) -> Option<&Settings> {
+        maps::SETTINGS.get(0)
+    }
+
+    #[inline(always)]
+    fn pod(&self, slot: u32) -> Option<&Pod> {
+        maps::PODS.get(slot)
+    }
+
+    #[inline(always)]
+    fn interface(&self, interface: u32) -> Option<&Interface> {
+        // SAFETY: values of this map are plain numbers that stay readable until the program ends.
+        unsafe { maps::INTERFACES.get(interface) }
+    }
+
+    #[inline(always)]
+    fn endpoint(&self, address: &Address) -> Option<&Endpoint> {
+        // SAFETY: as above.
+        unsafe { maps::ENDPOINTS.get(address) }
+    }
+
+    #[inline(always)]
+    fn hostport(&self, key: &HostportKey) -> Option<&Hostport> {
+        // SAFETY: as above.
+        unsafe { maps::HOSTPORTS.get(key) }
+    }
+
+    #[inline(always)]
+    fn network(&self, bridge: u32) -> Option<&Network> {
+        // SAFETY: as above.
+        unsafe { maps::NETWORKS.get(bridge) }
+    }
+
+    #[inline(always)]
+    fn egress(&self, bridge: u32) -> Option<&Egress> {
+        // SAFETY: as above.
+        unsafe { maps::EGRESS.get(bridge) }
+    }
+
+    #[inline(always)]
+    fn uplink(&self, interface: u32) -> Option<&Uplink> {
+        // SAFETY: as above.
+        unsafe { maps::UPLINKS.get(interface) }
+    }
+
+    #[inline(always)]
+    fn is_local(&self, address: &Address) -> bool {
+        maps::LOCALS.get_ptr(address).is_some()
+    }
+
+    #[inline(always)]
+    fn prefix_class(&self, address: &Address) -> u32 {
+        maps::PREFIXES
+            .get(Key::new(128, *address))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    #[inline(always)]
+    fn flow(&self, key: &Tuple) -> Option<*mut Flow> {
+        maps::FLOWS.get_ptr_mut(key)
+    }
+
+    #[inline(always)]
+    fn read(&self, entry: *mut Flow) -> Flow {
+        // SAFETY: an entry stays readable until the program ends, even when it is removed meanwhile.
+        unsafe { *entry }
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, entry: *mut Flow, touch: Touch) {
+        // SAFETY: as above; every field is a number, and no reference is made to memory that others write.
+        unsafe {
+            let seen = (*entry).seen;
+            if seen | touch.seen != seen {
+                (*entry).seen = seen | touch.seen;
+            }
+            if (*entry).last_seen != touch.now {
+                (*entry).last_seen = touch.now;
+            }
+            add(&raw mut (*entry).packets, 1);
+            add(&raw mut (*entry).bytes, u64::from(touch.bytes));
+        }
+    }
+
+    #[inline(always)]
+    fn credit(&mut self, entry: *mut Flow, packets: u64, bytes: u64) {
+        // SAFETY: as above.
+        unsafe {
+            add(&raw mut (*entry).packets, packets);
+            add(&raw mut (*entry).bytes, bytes);
+        }
+    }
+
+    #[inline(always)]
+    fn set_flags(&mut self, entry: *mut Flow, flags: u32) {
+        // SAFETY: as above.
+        unsafe { (*entry).flags = flags }
+    }
+
+    #[inline(always)]
+    fn forget_seen(&mut self, entry: *mut Flow) {
+        // SAFETY: as above.
+        unsafe { (*entry).seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST) }
+    }
+
+    #[inline(always)]
+    fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion {
+        match maps::FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)) {
+            Ok(()) => Insertion::Done,
+            Err(FILE_EXISTS) => Insertion::Exists,
+            Err(_) => Insertion::Full,
+        }
+    }
+
+    #[inline(always)]
+    fn begin_epoch(&mut self, shard: u32) {
+        shortcut::begin_epoch(shard);
+    }
+
+    #[inline(always)]
+    fn remove_flow(&mut self, key: &Tuple) {
+        let Some(entry) = maps::FLOWS.get_ptr_mut(key) else {
+            return;
+        };
+        // SAFETY: as above.
+        let (flags, pod) = unsafe { ((*entry).flags, (*entry).pod) };
+        // Of several CPUs that remove an entry one succeeds.
+        if maps::FLOWS.remove(key).is_err() {
+            return;
+        }
+        self.begin_epoch(verdict::shortcut::shard(key));
+        if flags & FlowFlags::ORIGINAL != 0 {
+            self.release_flow(pod);
+        }
+    }
+
+    #[inline(always)]
+    fn reserve_flow(&mut self, pod: u32) -> i64 {
+        match maps::LIVE.get_ptr_mut(pod) {
+            // SAFETY: a map's value, aligned.
+            Some(live) => unsafe { fetch_add(live, 1) }.cast_signed(),
+            None => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn release_flow(&mut self, pod: u32) {
+        if let Some(live) = maps::LIVE.get_ptr_mut(pod) {
+            // SAFETY: a map's value, aligned.
+            unsafe { add(live, u64::MAX) }
+        }
+    }
+
+    #[inline(always)]
+    fn live_flows(&self, pod: u32) -> i64 {
+        match maps::LIVE.get_ptr(pod) {
+            // SAFETY: a map's value, aligned.
+            Some(live) => unsafe { ptr::read_volatile(live) }.cast_signed(),
+            None => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn next_turn(&self, turn: &mut Turn) -> bool {
+        maps::next_turn(turn)
+    }
+
+    #[inline(always)]
+    fn take_turn(&mut self, turn: &mut Turn) -> bool {
+        maps::take_turn(turn)
+    }
+
+    #[inline(always)]
+    fn await_turn(&mut self, turn: &Turn) {
+        // A flow that does not find a place is left to the sweep.
+        let _ = maps::TURNS.push(turn, 0);
+    }
+
+    #[inline(always)]
+    fn count_evicted(&mut self, pod: u32) {
+        if let Some(counters) = maps::COUNTERS.get_ptr_mut(pod * 2) {
+            // SAFETY: the element is this CPU's own.
+            unsafe { (*counters).evicted_flows += 1 }
+        }
+    }
+
+    #[inline(always)]
+    fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts> {
+        // SAFETY: as above.
+        unsafe { maps::FRAGMENTS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn keep_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
+        // A fragment that finds no ports is dropped and counted; there is nothing better to do here.
+        let _ = maps::FRAGMENTS.insert(key, ports, 0);
+    }
+
+    #[inline(always)]
+    fn socket(&mut self, incoming: &Tuple) -> Socket {
+        let ports = u32::from(incoming.source_port.raw())
+            | u32::from(incoming.destination_port.raw()) << 16;
+        let (source, destination) = (incoming.source.words(), incoming.destination.words());
+        let tcp = incoming.protocol == protocol::TCP;
+        if incoming.source.is_v4() {
+            lookup::socket(self.context(), [source[3], destination[3], ports], tcp)
+        } else {
+            let [a, b, c, d] = source;
+            let [e, f, g, h] = destination;
+            lookup::socket(self.context(), [a, b, c, d, e, f, g, h, ports], tcp)
+        }
+    }
+
+    #[inline(always)]
+    fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address {
+        route::next_hop(self.context(), from, interface, tuple)
+    }
+
+    #[inline(always)]
+    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, takes: &mut u32) -> u32 {
+        route::way_out(self.context(), from, tuple, hop, takes)
+    }
+
+    #[inline(always)]
+    fn count_flow(&mut self, pod: u32) {
+        if pod == 0 {
+            return;
+        }
+        if let Some(counters) = maps::COUNTERS.get_ptr_mut(pod * 2) {
+            // SAFETY: the element is this CPU's own.
+            unsafe { (*counters).new_flows += 1 }
+        }
+    }
+
+    #[inline(always)]
+    fn count_passed(&mut self, pod: u32, direction: Direction, bytes: u32) {
+        if pod == 0 {
+            return;
+        }
+        if let Some(counters) = maps::COUNTERS.get_ptr_mut(pod * 2 + direction as u32) {
+            // SAFETY: the element is this CPU's own.
+            unsafe {
+                (*counters).packets += 1;
+                (*counters).bytes += u64::from(bytes);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn count_dropped(&mut self, reason: DropReason, pod: u32, direction: Direction, bytes: u32) {
+        if let Some(drops) = maps::DROPS.get_ptr_mut(reason as u32) {
+            // SAFETY: the element is this CPU's own.
+            unsafe {
+                (*drops).packets += 1;
+                (*drops).bytes += u64::from(bytes);
+            }
+        }
+        if pod == 0 {
+            return;
+        }
+        if let Some(counters) = maps::COUNTERS.get_ptr_mut(pod * 2 + direction as u32) {
+            // SAFETY: the element is this CPU's own.
+            unsafe {
+                (*counters).dropped_packets += 1;
+                (*counters).dropped_bytes += u64::from(bytes);
+            }
+        }
+    }
+}
