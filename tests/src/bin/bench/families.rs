@@ -32,7 +32,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "turns",
-        about: "request and response by TCP, client and server on one CPU",
+        about: "request and response by TCP, by one thread and by two, on one CPU",
         usual: true,
         measure: turns::measure,
         promises: turns::PROMISES,

@@ -1,4 +1,8 @@
-//! Request and response by TCP, one byte each way, client and server on one CPU: how long the one waits for the other.
+//! Request and response by TCP, one byte each way: how long the one waits for the other.
+//!
+//! One thread asks and answers: the kernel carries a segment up to the other socket within the system call that sends it, so
+//! what is measured is the way there and back. Once more with a thread at each end, which the scheduler wakes: what an
+//! application waits for, on one CPU. Most of that is switching between threads, which no network can save.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -51,16 +55,18 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
             .map(|it| connect(it, way))
             .collect::<Result<_>>()?;
         plan.interleave(way.name(), plan.rounds(), &pairs, |pair| {
-            let turns = pair
-                .turns()
-                .with_context(|| format!("{} through {}", way.name(), pair.system))?;
-            for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
-                let row = Row::new(
-                    format!("{}, {name}", way.name()),
-                    pair.system,
-                    "µs per turn",
-                );
-                rows.push(row, quantile(&turns, part).unwrap_or(f64::NAN));
+            let failed = || format!("{} through {}", way.name(), pair.system);
+            let alone = pair.turns().with_context(failed)?;
+            let woken = pair.turns_of_two().with_context(failed)?;
+            for (turns, name, part) in [
+                (&alone, "p50", 0.5),
+                (&alone, "p99", 0.99),
+                (&woken, "with a thread at each end, p50", 0.5),
+                (&woken, "with a thread at each end, p99", 0.99),
+            ] {
+                let name = format!("{}, {name}", way.name());
+                let row = Row::new(name, pair.system, "µs per turn");
+                rows.push(row, quantile(turns, part).unwrap_or(f64::NAN));
             }
             Ok(())
         })?;
@@ -88,12 +94,28 @@ fn connect(topology: &Topology, way: Way) -> Result<Pair> {
 }
 
 impl Pair {
-    /// How long each turn took, in microseconds, sorted.
+    /// How long each turn took where one thread is both ends, in microseconds, sorted.
     fn turns(&self) -> Result<Vec<f64>> {
+        pinned::alone_on(pinned::the_one(), || {
+            sorted(|| {
+                ask(&self.client)?;
+                answer(&self.server)?;
+                hear(&self.client)
+            })
+        })
+    }
+
+    /// As [`Pair::turns`], with a thread at each end.
+    fn turns_of_two(&self) -> Result<Vec<f64>> {
         let cpu = pinned::the_one();
         thread::scope(|scope| {
-            let echo = scope.spawn(|| pinned::alone_on(cpu, || answer(&self.server)));
-            let asked = pinned::alone_on(cpu, || ask(&self.client));
+            let echo = scope.spawn(|| pinned::alone_on(cpu, || answer_all(&self.server)));
+            let asked = pinned::alone_on(cpu, || {
+                sorted(|| {
+                    ask(&self.client)?;
+                    hear(&self.client)
+                })
+            });
             let answered = echo
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -102,28 +124,38 @@ impl Pair {
     }
 }
 
-fn ask(mut stream: &TcpStream) -> Result<Vec<f64>> {
-    let mut byte = [0];
+/// How long each of [`TURNS`] took, in microseconds.
+fn sorted(turn: impl Fn() -> std::io::Result<()>) -> Result<Vec<f64>> {
     let mut turns = Vec::with_capacity(TURNS);
     for _ in 0..TURNS {
         let start = Instant::now();
-        stream.write_all(&byte)?;
-        stream.read_exact(&mut byte)?;
+        turn()?;
         turns.push(start.elapsed().as_secs_f64() * 1e6);
     }
     turns.sort_by(f64::total_cmp);
     Ok(turns)
 }
 
-fn answer(mut stream: &TcpStream) -> Result<()> {
-    let mut byte = [0];
+fn ask(mut stream: &TcpStream) -> std::io::Result<()> {
+    stream.write_all(&[0])
+}
+
+fn hear(mut stream: &TcpStream) -> std::io::Result<()> {
+    stream.read_exact(&mut [0])
+}
+
+fn answer(stream: &TcpStream) -> std::io::Result<()> {
+    hear(stream)?;
+    ask(stream)
+}
+
+fn answer_all(stream: &TcpStream) -> Result<()> {
     for _ in 0..TURNS {
-        match stream.read_exact(&mut byte) {
+        match answer(stream) {
             // The client has failed, and says why.
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            read => read?,
+            answered => answered?,
         }
-        stream.write_all(&byte)?;
     }
     Ok(())
 }
