@@ -23,12 +23,13 @@ pub(crate) fn programs(links: &Path) -> io::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(links)? {
         let entry = entry?;
-        let index = way_in(&entry.file_name());
-        let (Some(index), Some(pinned)) = (index, ProgramLink::open(&entry.path())?) else {
+        // A link that has just gone has no name, and no programs.
+        let Some(name) = way_in(&entry.file_name()).and_then(name) else {
             continue;
         };
-        // A link that has just gone has no name, and no programs.
-        let Some(name) = name(index) else { continue };
+        let Some(pinned) = ProgramLink::open(&entry.path())? else {
+            continue;
+        };
         let ours = pinned.linked()?.program;
         let all = SchedClassifier::query_tcx(&name, TcAttachType::Ingress);
         let all = all.map(|(_, programs)| programs).unwrap_or_default();
