@@ -7,7 +7,6 @@ use abi::{
     FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Noted, Peer, Pod, Settings,
     Shaped, Swept, Tuple, Turn, Uplink, maps as names,
 };
-
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};

@@ -14,7 +14,7 @@ use crate::local::readdress;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
-use crate::parse::{IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
+use crate::parse::{IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, tcp_header};
 use crate::rewrite::{V4_TIME_TO_LIVE, header_word};
 use crate::sender::{ETHERNET, has_mac};
 use crate::shape::Shaper;
@@ -23,8 +23,6 @@ use crate::work::{Fragment, Headers, Transport, Work};
 
 /// Where the destination's Ethernet address is in a frame.
 const TO: u32 = 0;
-/// Offset of the word that begins with the header's length in a TCP header.
-const TCP_OFFSET: u32 = 12;
 /// Offset of the word with the hop limit in an IPv6 header.
 const V6_HOP_LIMIT: u32 = 4;
 
@@ -113,8 +111,8 @@ fn length<E: Packet + Shaper>(env: &E, headers: &Headers) -> Option<u32> {
     }
     let transport = match headers.transport {
         Transport::Tcp => {
-            let [word] = env.words::<1>(headers.l4 + TCP_OFFSET)?;
-            u32::from(word.to_ne_bytes()[0] >> 4) * 4
+            let [word] = env.words::<1>(headers.l4 + TCP_FLAGS)?;
+            tcp_header(word)
         }
         Transport::Udp => UDP_HEADER,
         Transport::None
@@ -176,11 +174,10 @@ fn remember<E: Node>(node: &mut E, key: &Tuple, leads_back: bool) {
         return;
     };
     let flags = node.read(entry).flags;
-    let others = flags & !FlowFlags::WAY_BACK;
     let new = if leads_back {
-        others | FlowFlags::WAY_BACK
+        flags | FlowFlags::WAY_BACK
     } else {
-        others
+        flags & !FlowFlags::WAY_BACK
     };
     if new != flags {
         node.set_flags(entry, new);

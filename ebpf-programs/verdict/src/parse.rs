@@ -22,6 +22,8 @@ pub(crate) const IPV4_HEADER: u32 = 20;
 pub(crate) const IPV6_HEADER: u32 = 40;
 /// Bytes of a UDP header.
 pub(crate) const UDP_HEADER: u32 = 8;
+/// Where the word with the header's length and the flags is in a TCP header (RFC 9293).
+pub(crate) const TCP_FLAGS: u32 = 12;
 
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
@@ -330,6 +332,12 @@ const fn icmp_kind(version: u8, icmp_type: u8) -> Transport {
         (4, 3 | 4 | 11 | 12) | (6, 1..=4) => Transport::IcmpError,
         _ => Transport::IcmpOther,
     }
+}
+
+/// Bytes of a TCP header, by its word at [`TCP_FLAGS`].
+#[inline(always)]
+pub(crate) const fn tcp_header(word: u32) -> u32 {
+    (word.to_ne_bytes()[0] >> 4) as u32 * 4
 }
 
 /// The [`Seen`] bits of the word that holds the flags.

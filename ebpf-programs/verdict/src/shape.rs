@@ -18,7 +18,9 @@ use abi::{Address, Direction, DropReason, FLOWS_OF_BUCKET, Limit, LimitFlags, Sh
 
 use crate::outcome::Decision;
 use crate::packet::Packet;
-use crate::parse::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV6_HEADER, UDP_HEADER};
+use crate::parse::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, tcp_header,
+};
 use crate::sender::ETHERNET;
 use crate::work::Work;
 
@@ -382,11 +384,8 @@ fn headers<P: Packet>(packet: &P) -> u32 {
     if protocol != TCP {
         return l4 + UDP_HEADER;
     }
-    match packet.words::<1>(ETHERNET + l4 + 12) {
-        Some([word]) => {
-            let [offset, ..] = word.to_ne_bytes();
-            l4 + u32::from(offset >> 4) * 4
-        }
+    match packet.words::<1>(ETHERNET + l4 + TCP_FLAGS) {
+        Some([word]) => l4 + tcp_header(word),
         None => l4,
     }
 }

@@ -6,8 +6,8 @@ use abi::{Address, Port, Seen, Tuple, protocol};
 use super::Shortcuts;
 use crate::packet::Packet;
 use crate::parse::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_HEADER, IPV6_HEADER, UDP_HEADER, high_half, low_half,
-    tcp_flags,
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, high_half,
+    low_half, tcp_flags, tcp_header,
 };
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
@@ -199,12 +199,11 @@ fn glance<E: Packet + Shaper + Shortcuts>(
     let bytes = env.len().saturating_sub(ETHERNET);
     let (least, transport) = match Sight::protocol_of(sight.kind) {
         protocol::TCP => {
-            let [word] = env.near::<1>(ETHERNET + header + 12)?;
+            let [word] = env.near::<1>(ETHERNET + header + TCP_FLAGS)?;
             if tcp_flags(word) != Seen::ACK {
                 return None;
             }
-            let [offset, _, _, _] = word.to_ne_bytes();
-            (TCP_HEADER, u32::from(offset >> 4) * 4)
+            (TCP_HEADER, tcp_header(word))
         }
         protocol::UDP => (UDP_HEADER, UDP_HEADER),
         _ => return None,
