@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Starts the upkeep of the engine; it ends with the runtime.
 pub(crate) fn start(app: Arc<App>) -> io::Result<()> {
     let changes = Changes::open()?;
-    // A kernel without netfilter has no rules that could change.
+    // A kernel without netfilter has no rules that could change; programs behind ours are found by comparisons there.
     if let Ok(rules) = RuleChanges::open() {
         tokio::spawn(follow_rules(Arc::clone(&app), rules));
     }
@@ -36,8 +36,8 @@ pub(crate) fn start(app: Arc<App>) -> io::Result<()> {
     Ok(())
 }
 
-/// Rules of others decide whether packets go past them: whoever adds one expects it to hold at once. nftables tells of
-/// changes; the older tables are looked at.
+/// Rules of others decide whether packets go past them: whoever adds one expects it to hold at once. nftables and IPsec tell
+/// of changes; the older tables, and programs behind ours, are looked at.
 async fn follow_rules(app: Arc<App>, rules: RuleChanges) {
     let handle = &app.handle;
     let mut rules = Some(rules);

@@ -10,28 +10,27 @@ use std::path::Path;
 
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use model::IfName;
-use nix::net::if_::if_indextoname;
 use planner::{Hook, Link};
 
-use crate::filters;
 use crate::netlink::Netlink;
 use crate::programs::way_in;
 use crate::raw::ProgramLink;
+use crate::{filters, links};
 
 /// Programs that are attached by TCX behind those whose links are pinned in this directory, in words.
-pub(crate) fn programs(links: &Path) -> io::Result<BTreeSet<String>> {
+pub(crate) fn programs(directory: &Path) -> io::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
-    for entry in fs::read_dir(links)? {
+    for entry in fs::read_dir(directory)? {
         let entry = entry?;
         // A link that has just gone has no name, and no programs.
-        let Some(name) = way_in(&entry.file_name()).and_then(name) else {
+        let Some(name) = way_in(&entry.file_name()).and_then(links::name_of) else {
             continue;
         };
         let Some(pinned) = ProgramLink::open(&entry.path())? else {
             continue;
         };
         let ours = pinned.linked()?.program;
-        let all = SchedClassifier::query_tcx(&name, TcAttachType::Ingress);
+        let all = SchedClassifier::query_tcx(name.as_str(), TcAttachType::Ingress);
         let all = all.map(|(_, programs)| programs).unwrap_or_default();
         found.extend(behind(&all, ours).map(|theirs| {
             let program = theirs.name_as_str().unwrap_or_default();
@@ -39,10 +38,6 @@ pub(crate) fn programs(links: &Path) -> io::Result<BTreeSet<String>> {
         }));
     }
     Ok(found)
-}
-
-fn name(index: u32) -> Option<String> {
-    if_indextoname(index).ok()?.into_string().ok()
 }
 
 fn behind(all: &[ProgramInfo], ours: u32) -> impl Iterator<Item = &ProgramInfo> {
@@ -53,10 +48,10 @@ fn behind(all: &[ProgramInfo], ours: u32) -> impl Iterator<Item = &ProgramInfo> 
 /// Filters behind our program of all links that have it, in words.
 pub(crate) fn filters<'a>(
     netlink: &mut Netlink,
-    links: impl IntoIterator<Item = (&'a IfName, &'a Link)>,
+    all: impl IntoIterator<Item = (&'a IfName, &'a Link)>,
 ) -> io::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
-    for (name, link) in links {
+    for (name, link) in all {
         if !link.hooks.contains(&Hook::UplinkIn) {
             continue;
         }

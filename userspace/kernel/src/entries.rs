@@ -5,13 +5,13 @@ use std::io;
 
 use model::{Attachment, IfName};
 use nix::errno::Errno;
-use nix::net::if_::{if_indextoname, if_nametoindex};
+use nix::net::if_::if_nametoindex;
 use planner::{Entries, Entry, EntryKey, LinkRef};
 
 use crate::error::io_error;
 use crate::limits;
 use crate::tables::{Tables, Wire, prefix_key, present, removed, written};
-use crate::{batch, bytes};
+use crate::{batch, bytes, links};
 
 /// The one index of the settings.
 const ONLY: u32 = 0;
@@ -295,9 +295,7 @@ fn existing_index(link: &LinkRef) -> io::Result<Option<u32>> {
 }
 
 fn named(index: u32) -> LinkRef {
-    let name = if_indextoname(index).ok();
-    let name = name.and_then(|name| name.to_str().ok()?.parse().ok());
-    name.map_or(LinkRef::Gone(index), LinkRef::Name)
+    links::name_of(index).map_or(LinkRef::Gone(index), LinkRef::Name)
 }
 
 /// What an array holds where nothing was written: zeros, which are not [`abi::Settings::default`].

@@ -7,9 +7,10 @@ use nix::errno::Errno;
 use nix::libc::{self, MSG_DONTWAIT};
 use rtnetlink::MulticastGroup;
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
-use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr, TokioSocket};
+use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, Socket, TokioSocket};
 
 use crate::error::is;
+use crate::netlink;
 
 const GROUPS: [MulticastGroup; 8] = [
     MulticastGroup::Link,
@@ -44,14 +45,8 @@ pub struct Changes {
 impl Changes {
     /// Begins to listen, in the namespace of the calling thread; must be called inside of a tokio runtime.
     pub fn open() -> io::Result<Self> {
-        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
-        let inner = socket.socket_mut();
-        inner.bind(&SocketAddr::new(0, 0))?;
-        for group in GROUPS {
-            inner.add_membership(group as u32)?;
-        }
         Ok(Self {
-            socket,
+            socket: netlink::hear(NETLINK_ROUTE, GROUPS.map(|group| group as u32))?,
             buffer: Vec::with_capacity(16 * 1024),
             routed: BTreeSet::new(),
         })

@@ -13,7 +13,7 @@ use planner::FlowTable;
 use crate::ObserveError;
 use crate::batch;
 use crate::error::{Attempt as _, io_error};
-use crate::succession;
+use crate::pins;
 use crate::tables::{Hash, Wire};
 
 /// Reads the flow table of an agent, running or not.
@@ -26,9 +26,8 @@ pub struct FlowReader {
 impl FlowReader {
     /// The table whose pins are below `bpffs`.
     pub fn new(bpffs: &Path) -> Self {
-        let version = succession::directory(abi::ABI_VERSION);
         Self {
-            pin: bpffs.join(version).join("maps"),
+            pin: pins::version(bpffs).join(pins::MAP_PINS),
         }
     }
 

@@ -5,12 +5,11 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use nix::errno::Errno;
 use rtnetlink::sys::protocols::NETLINK_XFRM;
-use rtnetlink::sys::{AsyncSocket as _, Socket, SocketAddr as NetlinkAddress, TokioSocket};
+use rtnetlink::sys::{Socket, TokioSocket};
 
-use crate::error::is;
 use crate::netfilter::messages;
+use crate::netlink;
 
 /// `XFRM_MSG_GETSPDINFO`, and its answer.
 const GET_COUNTS: u16 = 0x25;
@@ -31,11 +30,9 @@ const BLOCK: u8 = 1;
 
 /// What says that packets are to be encrypted, or to be dropped unless they are, in words.
 pub(crate) fn rules() -> io::Result<BTreeSet<String>> {
-    let socket = match Socket::new(NETLINK_XFRM) {
-        Ok(socket) => socket,
+    let Some(socket) = netlink::if_supported(Socket::new(NETLINK_XFRM))? else {
         // A kernel without IPsec.
-        Err(error) if is(&error, Errno::EPROTONOSUPPORT) => return Ok(BTreeSet::new()),
-        Err(error) => return Err(error),
+        return Ok(BTreeSet::new());
     };
     let counts = ask(&socket, GET_COUNTS, COUNTS)?;
     let defaults = ask(&socket, DEFAULTS, DEFAULTS)?;
@@ -82,15 +79,7 @@ fn blocks(answer: &[u8]) -> bool {
 /// A socket that hears of changes of policies, in the namespace that it was opened in. Must be called inside of a tokio
 /// runtime.
 pub(crate) fn changes() -> io::Result<Option<TokioSocket>> {
-    let mut socket = match TokioSocket::new(NETLINK_XFRM) {
-        Ok(socket) => socket,
-        Err(error) if is(&error, Errno::EPROTONOSUPPORT) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let inner = socket.socket_mut();
-    inner.bind(&NetlinkAddress::new(0, 0))?;
-    inner.add_membership(POLICIES)?;
-    Ok(Some(socket))
+    netlink::if_supported(netlink::hear(NETLINK_XFRM, [POLICIES]))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::io;
 
 use model::{IfName, Mac, ManagedLink, PortOptions};
 use nix::errno::Errno;
+use nix::net::if_::if_indextoname;
 use planner::{BridgeSpec, Link, LinkKind, Switching, VethSpec};
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
@@ -28,6 +29,11 @@ use crate::{pod, port, removal, switching};
 /// The link of a name; `None` when there is none. Addresses and hooks are left empty.
 pub(crate) fn find(netlink: &mut Netlink, name: &IfName) -> io::Result<Option<Link>> {
     Ok(find_message(netlink, name)?.as_ref().map(link))
+}
+
+/// The name of the link with this index, if there is one.
+pub(crate) fn name_of(index: u32) -> Option<IfName> {
+    if_indextoname(index).ok()?.to_str().ok()?.parse().ok()
 }
 
 /// As [`find`], for whom a missing link is an error.

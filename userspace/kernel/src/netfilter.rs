@@ -11,12 +11,10 @@ use nix::errno::Errno;
 use planner::SysctlKey;
 use rtnetlink::packet_core::{NlaBuffer, NlasIterator};
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
-use rtnetlink::sys::{
-    AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr as NetlinkAddress, TokioSocket,
-};
+use rtnetlink::sys::{AsyncSocketExt as _, Socket, TokioSocket};
 
 use crate::error::is;
-use crate::{behind, ipsec, pins, succession, sysctl, xtables};
+use crate::{behind, ipsec, netlink, pins, sysctl, xtables};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -58,27 +56,25 @@ pub struct RuleReader {
 impl RuleReader {
     /// Of the agent whose pins are below `bpffs`.
     pub fn new(bpffs: &Path) -> Self {
-        let version = succession::directory(abi::ABI_VERSION);
         Self {
-            links: bpffs.join(version).join(pins::LINKS),
+            links: pins::version(bpffs).join(pins::LINK_PINS),
         }
     }
 
     /// What there is now, in words, in the namespace of the calling thread.
     pub fn read(&self) -> io::Result<BTreeSet<String>> {
-        let mut rules = foreign_rules()?;
-        rules.extend(behind::programs(&self.links)?);
-        Ok(rules)
+        foreign_rules(&self.links)
     }
 }
 
-/// What rules of others could matter to packets that go past bridge and stack, in words; empty where none could. Looks
-/// at the namespace of the calling thread.
-pub(crate) fn foreign_rules() -> io::Result<BTreeSet<String>> {
+/// What rules of others, and programs behind ours by the links that are pinned in this directory, could matter to packets
+/// that go past bridge and stack, in words; empty where none could. Looks at the namespace of the calling thread.
+pub(crate) fn foreign_rules(links: &Path) -> io::Result<BTreeSet<String>> {
     let mut rules = nftables()?;
     rules.extend(xtables::rules()?);
     rules.extend(ipsec::rules()?);
     rules.extend(virtual_servers());
+    rules.extend(behind::programs(links)?);
     Ok(rules)
 }
 
@@ -93,11 +89,9 @@ pub(crate) fn tracked() -> io::Result<u64> {
 }
 
 fn nftables() -> io::Result<BTreeSet<String>> {
-    let socket = match Socket::new(NETLINK_NETFILTER) {
-        Ok(socket) => socket,
+    let Some(socket) = netlink::if_supported(Socket::new(NETLINK_NETFILTER))? else {
         // A kernel without netfilter.
-        Err(error) if is(&error, Errno::EPROTONOSUPPORT) => return Ok(BTreeSet::new()),
-        Err(error) => return Err(error),
+        return Ok(BTreeSet::new());
     };
     socket.send(&request(), 0)?;
     let mut found = BTreeSet::new();
@@ -220,12 +214,8 @@ pub struct RuleChanges {
 impl RuleChanges {
     /// Begins to listen; must be called inside of a tokio runtime.
     pub fn open() -> io::Result<Self> {
-        let mut socket = TokioSocket::new(NETLINK_NETFILTER)?;
-        let inner = socket.socket_mut();
-        inner.bind(&NetlinkAddress::new(0, 0))?;
-        inner.add_membership(CHANGES)?;
         Ok(Self {
-            socket,
+            socket: netlink::hear(NETLINK_NETFILTER, [CHANGES])?,
             policies: ipsec::changes()?,
             buffer: Vec::with_capacity(16 * 1024),
         })

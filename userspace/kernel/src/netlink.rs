@@ -12,6 +12,7 @@
 use std::io;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use rtnetlink::packet_core::{
@@ -20,7 +21,9 @@ use rtnetlink::packet_core::{
 };
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
-use rtnetlink::sys::{Socket, SocketAddr};
+use rtnetlink::sys::{AsyncSocket as _, Socket, SocketAddr, TokioSocket};
+
+use crate::error::is;
 
 /// Never needed by a kernel that works; a hang of the agent would be worse than an error.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -203,6 +206,29 @@ pub(crate) fn open_listener(groups: &[u32]) -> io::Result<Socket> {
     }
     limit_waiting(&socket)?;
     Ok(socket)
+}
+
+/// A socket that hears of these groups of a protocol's notifications, in the namespace of the calling thread. Must be called
+/// inside of a tokio runtime.
+pub(crate) fn hear(
+    protocol: isize,
+    groups: impl IntoIterator<Item = u32>,
+) -> io::Result<TokioSocket> {
+    let mut socket = TokioSocket::new(protocol)?;
+    let inner = socket.socket_mut();
+    inner.bind(&SocketAddr::new(0, 0))?;
+    for group in groups {
+        inner.add_membership(group)?;
+    }
+    Ok(socket)
+}
+
+/// What was opened, unless the kernel does not have the protocol.
+pub(crate) fn if_supported<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
+    match opened {
+        Err(error) if is(&error, Errno::EPROTONOSUPPORT) => Ok(None),
+        opened => opened.map(Some),
+    }
 }
 
 /// The bytes of one change with its acknowledgement wanted, for a socket of [`open_listener`].

@@ -70,9 +70,8 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
 }
 
 fn foreign_rules(host: &mut Host, links: &BTreeMap<IfName, Link>) -> io::Result<BTreeSet<String>> {
-    let mut rules = netfilter::foreign_rules()?;
+    let mut rules = netfilter::foreign_rules(host.programs.links())?;
     rules.extend(behind::filters(&mut host.netlink, links)?);
-    rules.extend(behind::programs(host.programs.links())?);
     Ok(rules)
 }
 

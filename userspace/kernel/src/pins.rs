@@ -69,8 +69,15 @@ impl std::fmt::Display for Shape {
     }
 }
 
-/// Name of the directory of links.
-pub(crate) const LINKS: &str = "links";
+/// Name of the directory of maps, in [`version`]'s.
+pub(crate) const MAP_PINS: &str = "maps";
+/// Name of the directory of links, likewise.
+pub(crate) const LINK_PINS: &str = "links";
+
+/// The directory of this ABI version's pins.
+pub(crate) fn version(bpffs: &Path) -> PathBuf {
+    bpffs.join(succession::directory(abi::ABI_VERSION))
+}
 
 /// As many entries as the agent that made the map wanted.
 const ANY_NUMBER: u32 = 0;
@@ -146,7 +153,7 @@ impl Pins {
     pub(crate) fn open(bpffs: &Path) -> Result<Self, OpenError> {
         mount_bpffs(bpffs)?;
         let pins = Self {
-            version: bpffs.join(succession::directory(abi::ABI_VERSION)),
+            version: version(bpffs),
             _lock: lock(bpffs)?,
         };
         succession::refuse_newer(bpffs)?;
@@ -159,7 +166,7 @@ impl Pins {
 
     /// Directory of the maps.
     pub(crate) fn maps(&self) -> PathBuf {
-        self.version.join("maps")
+        self.version.join(MAP_PINS)
     }
 
     /// Where a map is pinned.
@@ -169,7 +176,7 @@ impl Pins {
 
     /// Directory of the links.
     pub(crate) fn links(&self) -> PathBuf {
-        self.version.join(LINKS)
+        self.version.join(LINK_PINS)
     }
 
     /// Directory of the programs that are verified.
