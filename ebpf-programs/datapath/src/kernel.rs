@@ -132,19 +132,25 @@ impl Packet for Kernel {
 
     #[inline(always)]
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
-        if self.in_place {
-            let (at, end) = self.reach(offset);
-            if at + N * 4 <= end {
-                // SAFETY: all `N` words lie before the end of what may be written.
-                unsafe { write_words_at(at, words) };
-                return Ok(());
-            }
+        if self.in_place && offset < WITHIN_REACH && self.store_near(offset, words).is_ok() {
+            return Ok(());
         }
         // SAFETY: the helper reads `N` words and checks the offset.
         let result = unsafe {
             helpers::bpf_skb_store_bytes(self.skb, offset, words.as_ptr().cast(), (N * 4) as u32, 0)
         };
         rewritten(result)
+    }
+
+    #[inline(always)]
+    fn store_near<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+        let (at, end) = self.reach(offset);
+        if at + N * 4 > end {
+            return Err(DropReason::RewriteFailed);
+        }
+        // SAFETY: all `N` words lie before the end of what may be written.
+        unsafe { write_words_at(at, words) };
+        Ok(())
     }
 
     #[inline(always)]

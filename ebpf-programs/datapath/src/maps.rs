@@ -147,6 +147,11 @@ pub(crate) fn hand() -> Option<&'static mut Hand> {
     Some(unsafe { &mut *hand })
 }
 
+/// The tags of this CPU's [`SHORTCUTS`], side by side, where few of them are in no cache. Never pinned, as [`SCRATCH`].
+#[map]
+pub(crate) static TAGS: PerCpuArray<[u8; names::NOTED_CAPACITY as usize]> =
+    PerCpuArray::with_max_entries(1, 0);
+
 /// What this CPU knows of packets under way. Never pinned, as [`SCRATCH`].
 #[map]
 pub(crate) static SHORTCUTS: PerCpuArray<Shortcut> =

@@ -9,7 +9,7 @@ use verdict::shortcut::{Shortcut, Shortcuts};
 
 use crate::atomic;
 use crate::kernel::Kernel;
-use crate::maps::{EPOCHS, NOTED, SHORTCUTS};
+use crate::maps::{EPOCHS, NOTED, SHORTCUTS, TAGS};
 
 /// Whether the uplink's program is the first that is shown what leaves: the loader says.
 #[unsafe(no_mangle)]
@@ -29,8 +29,20 @@ impl Shortcuts for Kernel {
     }
 
     #[inline(always)]
+    fn epoch_of_tables(&self) -> u64 {
+        epoch(EPOCH_OF_TABLES)
+    }
+
+    #[inline(always)]
     fn epoch(&self, shard: u32) -> u64 {
-        epoch(EPOCH_OF_TABLES).wrapping_add(epoch(of_shard(shard)))
+        self.epoch_of_tables().wrapping_add(epoch(of_shard(shard)))
+    }
+
+    #[inline(always)]
+    fn tag(&self, index: u32) -> u8 {
+        let tags = TAGS.get(0);
+        tags.and_then(|tags| tags.get(index as usize).copied())
+            .unwrap_or(0)
     }
 
     #[inline(always)]
@@ -39,10 +51,16 @@ impl Shortcuts for Kernel {
     }
 
     #[inline(always)]
-    fn keep_shortcut(&mut self, index: u32, shortcut: &Shortcut) {
-        if let Some(kept) = SHORTCUTS.get_ptr_mut(index) {
-            // SAFETY: the element is this CPU's own, and no hook interrupts another.
-            unsafe { *kept = *shortcut }
+    fn keep_shortcut(&mut self, index: u32, tag: u8, shortcut: &Shortcut) {
+        let (tags, kept) = (TAGS.get_ptr_mut(0), SHORTCUTS.get_ptr_mut(index));
+        if let (Some(tags), Some(kept)) = (tags, kept) {
+            // SAFETY: both are this CPU's own, and no hook interrupts another.
+            unsafe {
+                if let Some(place) = (*tags).get_mut(index as usize) {
+                    *place = tag;
+                }
+                *kept = *shortcut;
+            }
         }
     }
 

@@ -23,7 +23,7 @@ macro_rules! stage {
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $name(skb: *mut __sk_buff $(, $argument: u64)*) -> u64 {
-            let kernel = &mut Kernel::new(skb);
+            let kernel = &mut Kernel::in_place(skb);
             // A context that the stage does not use would not be passed by the compiler, and the verifier wants one.
             kernel.touch_context();
             let Some(work) = maps::work(Scratch::Packet) else {
@@ -322,7 +322,7 @@ impl Hook for Stages {
 
     #[inline(always)]
     fn find_shortcut(&mut self, way: Way) -> Found {
-        let kernel = &mut Kernel::new(self.skb);
+        let kernel = &mut Kernel::in_place(self.skb);
         stages::find_shortcut(kernel, &mut Drawer, kernel.hook(), way)
     }
 

@@ -74,6 +74,11 @@ impl Packet for Frame {
     }
 
     #[inline(always)]
+    fn store_near<const N: usize>(&mut self, _offset: u32, _words: [u32; N]) -> Decision<()> {
+        Err(DropReason::RewriteFailed)
+    }
+
+    #[inline(always)]
     fn store_alone<const N: usize>(&mut self, _offset: u32, _words: [u32; N]) -> Decision<()> {
         Err(DropReason::RewriteFailed)
     }

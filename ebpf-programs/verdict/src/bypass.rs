@@ -5,11 +5,12 @@
 //! the stack: whole packets without options that live long enough and fit, from one known place to another. ARP,
 //! neighbour discovery, multicast, errors and everything unknown go on as if there were no bypass.
 
-use abi::{Address, Endpoint, EndpointFlags, FlowFlags, SettingsFlags, Tuple, UplinkFlags};
+use abi::{Address, Endpoint, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
 use crate::address::{is_link_local, is_multicast};
 use crate::checksum::Difference;
 use crate::flow;
+use crate::known;
 use crate::local::readdress;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
@@ -39,12 +40,11 @@ pub(crate) fn from_pod<E: Packet + Node + Shaper>(
     if pod.flags & EndpointFlags::BYPASS == 0 || !is_plain(env, &work.headers) {
         return Ok(Verdict::Pass);
     }
-    match env.endpoint(&work.headers.tuple.destination) {
-        Some(endpoint) => {
-            work.endpoint = *endpoint;
-            Ok(to_neighbour(env, work, network))
-        }
-        None => to_world(env, work, network),
+    let to = work.headers.tuple.destination;
+    if known::find_endpoint(env, work, &to) {
+        Ok(to_neighbour(env, work, network))
+    } else {
+        to_world(env, work, network)
     }
 }
 
@@ -68,37 +68,30 @@ fn to_world<E: Packet + Node + Shaper>(
     work: &mut Work,
     network: u32,
 ) -> Decision<Verdict> {
+    let routed = known::bridge_mac(env, work, network).is_some_and(|mac| has_mac(env, TO, mac));
     let to = &work.headers.tuple.destination;
-    let routed = env
-        .network(network)
-        .is_some_and(|network| has_mac(env, TO, network.mac));
     if !routed || is_multicast(to) || is_link_local(to) {
         return Ok(Verdict::Pass);
     }
     let tuple = &work.headers.tuple;
     let link = env.way_out(network, tuple, &mut work.hop, &mut work.takes);
-    let may = is_translating(env, link) && env.fits(link) && is_short(env, work, link);
+    let Some(uplink) = known::uplink(env, work, link) else {
+        return Ok(Verdict::Pass);
+    };
+    let may = uplink.is_translating() && env.fits(link) && is_short(env, work, uplink.mtu);
     if !may || !lives_on(env, work)? {
         return Ok(Verdict::Pass);
     }
     Ok(Verdict::Leave(link))
 }
 
-/// Whether the link is an uplink with Ethernet, and our programs are on it.
-#[inline(always)]
-fn is_translating<E: Node>(node: &E, link: u32) -> bool {
-    let uplink = node.uplink(link);
-    uplink.is_some_and(|uplink| uplink.l2_len == ETHERNET && uplink.flags & UplinkFlags::OPEN != 0)
-}
-
 /// Whether the packet, or each that it will be cut into, is no longer than the way takes. What a link takes is not all: a
 /// route may take less, and of some routes the kernel does not say so here, but to the agent.
 #[inline(always)]
-fn is_short<E: Packet + Node + Shaper>(env: &E, work: &Work, link: u32) -> bool {
+fn is_short<E: Packet + Shaper>(env: &E, work: &Work, uplink: u32) -> bool {
     let Some(length) = length(env, &work.headers) else {
         return false;
     };
-    let uplink = env.uplink(link).map_or(0, |uplink| uplink.mtu);
     length <= uplink && (work.takes == 0 || length <= work.takes)
 }
 
@@ -136,15 +129,13 @@ pub(crate) fn to_pod<E: Packet + Node>(
     if work.headers.l3 != ETHERNET || !is_plain(env, &work.headers) || !is_way_back(env, work) {
         return Ok(Verdict::Pass);
     }
-    let Some(endpoint) = env.endpoint(to) else {
+    if !known::find_endpoint(env, work, to) {
         return Ok(Verdict::Pass);
-    };
-    work.endpoint = *endpoint;
+    }
     let bridge = env.pod(work.endpoint.pod).map_or(0, |pod| pod.network);
-    let Some(network) = env.network(bridge) else {
+    let Some(mac) = known::bridge_mac(env, work, bridge) else {
         return Ok(Verdict::Pass);
     };
-    let mac = network.mac;
     if !may_reach(env, &work.endpoint) || !lives_on(env, work)? {
         return Ok(Verdict::Pass);
     }

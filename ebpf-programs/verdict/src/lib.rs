@@ -29,6 +29,7 @@ pub mod guard;
 pub mod hooks;
 mod hostport;
 mod icmp;
+mod known;
 mod local;
 mod masquerade;
 mod node;

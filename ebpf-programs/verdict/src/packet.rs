@@ -31,6 +31,9 @@ pub trait Packet {
     /// Writes `N` words at `offset`.
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
 
+    /// As [`Packet::store`], for what [`Packet::near`] has read: an error where it would have to be copied first.
+    fn store_near<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
+
     /// As [`Packet::store`], where no checksum in the packet makes up for the change: the sum that a network card has
     /// taken of the whole packet must follow.
     fn store_alone<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;

@@ -42,12 +42,17 @@ pub trait Shortcuts {
     fn young(&self) -> u64 {
         YOUNG
     }
+    /// A number that grows with every change of a table by the agent.
+    fn epoch_of_tables(&self) -> u64;
     /// A number that grows with every change of a table that a verdict about tuples of this [`shard`] may rest on.
     fn epoch(&self, shard: u32) -> u64;
+    /// The tag of the shortcut that this CPU has at a place, if it has one there: a few bits of its [`Sight`], so that the
+    /// shortcut itself, which may be in no cache, is looked at only where that is likely to be of use.
+    fn tag(&self, index: u32) -> u8;
     /// One of this CPU's shortcuts.
     fn shortcut(&self, index: u32) -> Option<&Shortcut>;
-    /// Replaces one of this CPU's shortcuts.
-    fn keep_shortcut(&mut self, index: u32, shortcut: &Shortcut);
+    /// Replaces one of this CPU's shortcuts, and its tag.
+    fn keep_shortcut(&mut self, index: u32, tag: u8, shortcut: &Shortcut);
     /// What has passed by one of this CPU's shortcuts.
     fn noted(&self, index: u32) -> Option<&Noted>;
     /// Notes that a packet of the flow with this ticket passes by a shortcut; false where it is another flow's turn.

@@ -14,8 +14,8 @@ use crate::shape::{self, Shaper};
 use crate::shortcut::{self, Desk, Found, Shortcuts, Taken};
 use crate::work::{Content, HostportMatch, Origin, Way, Work};
 use crate::{
-    bypass, duplicate, exit, flow, fragment, hostport, icmp, local, masquerade, parse, policy,
-    rewrite, room, sender,
+    bypass, duplicate, exit, flow, fragment, hostport, icmp, known, local, masquerade, parse,
+    policy, rewrite, room, sender,
 };
 
 /// Ends the packet as one before it that looked the same, unless something is to be written for that.
@@ -53,19 +53,18 @@ pub fn teach<E: Node + Shortcuts>(env: &mut E, work: &mut Work, index: u32) {
 
 /// Reads a frame on a pod's veth and finds out whose it is.
 #[inline(always)]
-pub fn parse_pod<E: Packet + Node>(
+pub fn parse_pod<E: Packet + Node + Shortcuts>(
     env: &mut E,
     work: &mut Work,
     interface: u32,
 ) -> Decision<Content> {
-    let Some(of) = env.interface(interface) else {
+    known::begin(env, work);
+    let Some(of) = known::interface(env, work, interface) else {
         work.pod = 0;
         return Ok(Content::Foreign);
     };
-    let (pod, flags) = (of.pod, of.flags);
-    start(env, work, interface, pod);
-    work.limited = flags & EndpointFlags::LIMITED;
-    work.now = env.now();
+    start(env, work, interface, of.pod);
+    work.limited = of.flags & EndpointFlags::LIMITED;
     let content = parse::frame(env, ETHERNET, &mut work.headers)?;
     Ok(fragment::complete(env, work, content))
 }
@@ -87,18 +86,17 @@ pub fn check_duplicate<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decisi
 
 /// Reads a packet on an uplink.
 #[inline(always)]
-pub fn parse_uplink<E: Packet + Node>(
+pub fn parse_uplink<E: Packet + Node + Shortcuts>(
     env: &mut E,
     work: &mut Work,
     interface: u32,
 ) -> Decision<Content> {
+    known::begin(env, work);
     start(env, work, interface, 0);
-    work.now = env.now();
-    let Some(uplink) = env.uplink(interface) else {
+    let Some(uplink) = known::uplink(env, work, interface) else {
         return Ok(Content::Foreign);
     };
-    let l2_len = uplink.l2_len;
-    let content = parse::frame(env, l2_len, &mut work.headers)?;
+    let content = parse::frame(env, uplink.l2_len, &mut work.headers)?;
     Ok(fragment::complete(env, work, content))
 }
 

@@ -5,6 +5,7 @@
 
 use abi::{Address, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple, Turn};
 
+use crate::known::Known;
 use crate::outcome::Code;
 use crate::shortcut::{Shortcut, Trail};
 
@@ -48,6 +49,8 @@ pub struct Work {
     pub turn: Turn,
     /// Whether its pod has half the flows that it may have, or more.
     pub crowded: u32,
+    /// What packets before it have asked for.
+    pub known: Known,
     /// What others like the packet may be spared.
     pub trail: Trail,
     /// The shortcut that is being made.

@@ -81,7 +81,7 @@ impl Change {
             self.write_v4(packet, addresses, steps)?;
         }
         if steps & Steps::STATIONS != 0 {
-            packet.store(0, self.stations)?;
+            packet.store_near(0, self.stations)?;
         }
         Ok(())
     }
@@ -95,17 +95,17 @@ impl Change {
         steps: u32,
     ) -> Decision<()> {
         let at = ETHERNET + V4_TIME_TO_LIVE;
-        let [old] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
+        let [old] = packet.near::<1>(at).ok_or(DropReason::RewriteFailed)?;
         // One that has no hop left has no shortcut.
         let first = header_word(old, u8::from(steps & Steps::AGED != 0), addresses);
         let [source, destination, ports, ..] = self.words;
-        packet.store(at, [first, source, destination, ports])
+        packet.store_near(at, [first, source, destination, ports])
     }
 
     /// Writes addresses and ports of an IPv6 packet, and its age, for which no checksum makes up.
     #[inline(always)]
     fn write_v6<P: Packet>(&self, packet: &mut P, steps: u32) -> Decision<()> {
-        packet.store(ETHERNET + V6_SOURCE, self.words)?;
+        packet.store_near(ETHERNET + V6_SOURCE, self.words)?;
         if steps & Steps::AGED != 0 {
             age(packet, 6, ETHERNET)?;
         }

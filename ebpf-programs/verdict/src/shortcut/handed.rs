@@ -53,7 +53,8 @@ pub(crate) fn teach<E: Node + Shortcuts>(env: &mut E, work: &mut Work, index: u3
     settle(env, at);
     let tuple = work.shortcut.sight.tuple();
     env.begin_notes(at, &tuple, work.shortcut.ticket);
-    env.keep_shortcut(at, &work.shortcut);
+    let (_, tag) = work.shortcut.sight.place();
+    env.keep_shortcut(at, tag, &work.shortcut);
 }
 
 /// Whether both are from the same packet's way. If there was a change in between, the pupil is good for nothing any more,

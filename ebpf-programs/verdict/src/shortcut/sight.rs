@@ -96,15 +96,32 @@ impl Sight {
     /// Where a CPU keeps the shortcut.
     #[inline(always)]
     pub(super) fn index(&self) -> u32 {
+        index_of(self.mixed())
+    }
+
+    /// Where a CPU keeps the shortcut, and its [tag](Shortcuts::tag).
+    #[inline(always)]
+    pub(super) fn place(&self) -> (u32, u8) {
+        let mixed = self.mixed();
+        (index_of(mixed), mixed.to_le_bytes()[5])
+    }
+
+    /// A number whose upper bits depend on all that packets of one connection differ in.
+    #[inline(always)]
+    fn mixed(&self) -> u64 {
         let (from, to) = (&self.source, &self.destination);
         let mut mixed = pair(from[3], to[3]);
         if self.is_v6() {
             let networks = pair(from[0] ^ to[2], from[1] ^ to[1]) ^ pair(to[0], from[2]);
             mixed ^= networks.wrapping_mul(MIX);
         }
-        mixed = (mixed.wrapping_mul(MIX) ^ pair(self.kind, self.ports)).wrapping_mul(MIX);
-        (mixed >> 40) as u32 >> (24 - NOTED_CAPACITY.trailing_zeros())
+        (mixed.wrapping_mul(MIX) ^ pair(self.kind, self.ports)).wrapping_mul(MIX)
     }
+}
+
+#[inline(always)]
+fn index_of(mixed: u64) -> u32 {
+    (mixed >> 40) as u32 >> (24 - NOTED_CAPACITY.trailing_zeros())
 }
 
 #[inline(always)]

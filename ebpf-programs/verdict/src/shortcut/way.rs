@@ -53,7 +53,10 @@ fn search<E: Packet + Node + Shortcuts>(
     glance: &Glance,
     lesson: bool,
 ) -> Found {
-    let (index, now) = (glance.sight.index(), env.ticks());
+    let ((index, tag), now) = (glance.sight.place(), env.ticks());
+    if env.tag(index) != tag {
+        return Found::Nothing;
+    }
     let taken = Taken {
         index,
         bytes: glance.bytes,
@@ -217,7 +220,8 @@ pub(crate) fn keep<E: Node + Shortcuts>(env: &mut E, work: &mut Work, way: Way, 
     }
     describe(work, way, number, to);
     let (index, steps) = (work.trail.index, work.trail.steps);
-    env.keep_shortcut(index, &work.shortcut);
+    let (_, tag) = work.trail.sight.place();
+    env.keep_shortcut(index, tag, &work.shortcut);
     if let Verdict::Leave(_) = verdict {
         announce(env, work, index, steps);
     }

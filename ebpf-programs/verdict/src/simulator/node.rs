@@ -64,6 +64,10 @@ impl Packet for World {
         Ok(())
     }
 
+    fn store_near<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+        self.store(offset, words)
+    }
+
     fn store_alone<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
         self.store(offset, words)
     }

@@ -9,6 +9,7 @@ use crate::shortcut::{Shortcut, Shortcuts};
 
 /// Nanoseconds of a tick.
 pub const TICK: u64 = 4_000_000;
+const SECOND: u64 = 1_000_000_000;
 
 /// What the one CPU remembers of packets under way, and what that rests on.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,7 @@ pub struct Memory {
     pub taken: u64,
     /// How many packets a flow has before shortcuts are made for it.
     pub young: u64,
+    tags: BTreeMap<u32, u8>,
     shortcuts: BTreeMap<u32, Shortcut>,
     noted: BTreeMap<u32, Noted>,
     shards: BTreeMap<u32, u64>,
@@ -79,11 +81,16 @@ impl Shortcuts for World {
     }
 
     fn ticks(&self) -> u64 {
-        self.clock / TICK
+        // Two clocks of the kernel, which tests turn by themselves.
+        self.clock / TICK + u64::from(self.now) * SECOND / TICK
     }
 
     fn young(&self) -> u64 {
         self.memory.young
+    }
+
+    fn epoch_of_tables(&self) -> u64 {
+        self.memory.epoch
     }
 
     fn epoch(&self, shard: u32) -> u64 {
@@ -91,12 +98,17 @@ impl Shortcuts for World {
         self.memory.epoch + shard
     }
 
+    fn tag(&self, index: u32) -> u8 {
+        self.memory.tags.get(&index).copied().unwrap_or(0)
+    }
+
     fn shortcut(&self, index: u32) -> Option<&Shortcut> {
         self.memory.shortcuts.get(&index)
     }
 
-    fn keep_shortcut(&mut self, index: u32, shortcut: &Shortcut) {
+    fn keep_shortcut(&mut self, index: u32, tag: u8, shortcut: &Shortcut) {
         if !self.memory.off {
+            self.memory.tags.insert(index, tag);
             self.memory.shortcuts.insert(index, *shortcut);
         }
     }
