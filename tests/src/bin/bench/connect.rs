@@ -16,7 +16,7 @@ use crate::row::{Row, Rows, system};
 use crate::topology::{self, PORTS, Topology, Way};
 
 /// Connections of one sample: few enough that no table of the kernel fills up over all rounds.
-const CONNECTIONS: u32 = 500;
+const CONNECTIONS: u32 = 100;
 
 /// As the table of ratios in `docs/benchmarks.md`.
 pub(crate) const PROMISES: &[Promise] = &[
@@ -52,17 +52,24 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
         .map(|(hostports, it)| serve(it, *hostports))
         .collect::<Result<_>>()?;
     let mut rows = Rows::default();
-    plan.interleave("connect and close", plan.rounds(), &servers, |server| {
-        let rate = pinned::alone_on(pinned::the_one(), || server.rate())
-            .with_context(|| format!("{} with {} hostports", server.system, server.hostports))?;
-        let row = Row::new(
-            Way::WorldToHostport.name(),
-            server.system,
-            "connections per second",
-        );
-        rows.push(row.higher().at("hostports", server.hostports.into()), rate);
-        Ok(())
-    })?;
+    plan.interleave(
+        "connect and close",
+        plan.short_rounds(),
+        &servers,
+        |server| {
+            let rate =
+                pinned::alone_on(pinned::the_one(), || server.rate()).with_context(|| {
+                    format!("{} with {} hostports", server.system, server.hostports)
+                })?;
+            let row = Row::new(
+                Way::WorldToHostport.name(),
+                server.system,
+                "connections per second",
+            );
+            rows.push(row.higher().at("hostports", server.hostports.into()), rate);
+            Ok(())
+        },
+    )?;
     Ok(rows.0)
 }
 

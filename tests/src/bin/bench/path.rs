@@ -19,8 +19,8 @@ use crate::topology::{self, PORTS, Path, Topology, Way};
 pub(crate) const PAYLOAD: [u8; 18] = [0x55; 18];
 /// Packets that are sent before they are received: what a socket's buffer holds in any case.
 pub(crate) const BURST: u32 = 32;
-/// How long one sample takes. The kernel takes a CPU away from whoever uses it alone for almost a second.
-const SAMPLE: Duration = Duration::from_millis(150);
+/// How long one sample takes: thousands of packets.
+const SAMPLE: Duration = Duration::from_millis(25);
 
 /// As the table of ratios in `docs/benchmarks.md`.
 pub(crate) const PROMISES: &[Promise] = &[
@@ -49,7 +49,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
             .iter()
             .map(|it| open(it, way))
             .collect::<Result<_>>()?;
-        plan.interleave(way.name(), plan.rounds(), &pairs, |pair| {
+        plan.interleave(way.name(), plan.short_rounds(), &pairs, |pair| {
             let cost = pinned::alone_on(pinned::the_one(), || pair.cost())
                 .with_context(|| format!("{} through {}", way.name(), pair.system))?;
             rows.push(Row::new(way.name(), pair.system, "ns per packet"), cost);

@@ -34,6 +34,12 @@ impl Plan {
         self.pick(5, 15)
     }
 
+    /// Rounds of what takes a fraction of that. The shorter a sample, the less becomes of the host between two systems of a
+    /// round; and of many ratios the median cares little about those that were disturbed.
+    pub(crate) fn short_rounds(&self) -> usize {
+        self.pick(30, 90)
+    }
+
     /// Measures each of `systems` once in each of `rounds`. Each round begins with another system, so that none of
     /// them always follows the same one, and none profits from an hour that was quiet.
     pub(crate) fn interleave<S>(
