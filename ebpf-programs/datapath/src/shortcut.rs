@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use abi::maps::{EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, SHARDS};
+use abi::maps::{EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, NOTED_CAPACITY, SHARDS};
 use abi::{Noted, Tuple};
 use aya_ebpf::helpers;
 use verdict::shortcut::{Shortcut, Shortcuts};
@@ -40,9 +40,7 @@ impl Shortcuts for Kernel {
 
     #[inline(always)]
     fn tag(&self, index: u32) -> u8 {
-        let tags = TAGS.get(0);
-        tags.and_then(|tags| tags.get(index as usize).copied())
-            .unwrap_or(0)
+        TAGS.get(0).map_or(0, |tags| tags[place_of(index)])
     }
 
     #[inline(always)]
@@ -56,9 +54,7 @@ impl Shortcuts for Kernel {
         if let (Some(tags), Some(kept)) = (tags, kept) {
             // SAFETY: both are this CPU's own, and no hook interrupts another.
             unsafe {
-                if let Some(place) = (*tags).get_mut(index as usize) {
-                    *place = tag;
-                }
+                (*tags)[place_of(index)] = tag;
                 *kept = *shortcut;
             }
         }
@@ -116,6 +112,12 @@ impl Shortcuts for Kernel {
         // SAFETY: as above.
         unsafe { ptr::write_volatile(&raw mut (*self.context()).tc_index, label) }
     }
+}
+
+/// The index itself, which is below the number of places: Linux 6.1 sees it here.
+#[inline(always)]
+const fn place_of(index: u32) -> usize {
+    (index & (NOTED_CAPACITY - 1)) as usize
 }
 
 #[inline(always)]
