@@ -95,7 +95,10 @@ fn nodes(others: u16) -> Result<Vec<Node>> {
     Ok(nodes)
 }
 
+/// A namespace that nobody has any more is taken apart in the background, on one of the processors, under the lock of all
+/// links: so all are kept until everything is measured.
 fn one_at_a_time(plan: &Plan, what: &str, nodes: &[Node], rows: &mut Rows) -> Result<()> {
+    let mut kept = Vec::new();
     plan.interleave(what, plan.pick(2, 5), nodes, |node| {
         let (mut adds, mut dels) = (Vec::new(), Vec::new());
         for number in 0..PODS {
@@ -103,6 +106,7 @@ fn one_at_a_time(plan: &Plan, what: &str, nodes: &[Node], rows: &mut Rows) -> Re
             adds.push(took);
             dels.push(node.del(&guest)?);
             guest.machine().unbind()?;
+            kept.push(guest.machine().clone());
         }
         for (verb, times) in [("ADD", adds), ("DEL", dels)] {
             for (name, part) in [("p50", 0.5), ("p99", 0.99)] {

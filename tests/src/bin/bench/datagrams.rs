@@ -15,7 +15,7 @@ use crate::promise::Promise;
 use crate::row::{Row, Rows, system};
 use crate::topology::{self, PORTS, Way};
 
-const SAMPLE: Duration = Duration::from_millis(500);
+const SAMPLE: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_millis(20);
 
 /// As the table of ratios in `docs/benchmarks.md`.
@@ -29,7 +29,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let systems = topology::all()?;
     let mut rows = Rows::default();
     for way in Way::ALL {
-        plan.interleave(way.name(), plan.pick(3, 9), &systems, |topology| {
+        plan.interleave(way.name(), plan.pick(9, 45), &systems, |topology| {
             let (sender, receiver) = path::sockets(topology.path(way), PORTS[0])?;
             receiver.set_read_timeout(Some(QUIET))?;
             let rate = delivered(&sender, &receiver)
