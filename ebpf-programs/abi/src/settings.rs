@@ -96,4 +96,6 @@ impl SettingsFlags {
     pub const PACE: u32 = 1 << 4;
     /// Packets that are beyond their pod's limit are told when to depart, for uplinks that heed it (`fq`).
     pub const DEPART: u32 = 1 << 5;
+    /// Which way a packet goes depends on where it comes in, its addresses and its mark: no route and no rule asks for more.
+    pub const ROUTES_BY_ADDRESS: u32 = 1 << 6;
 }

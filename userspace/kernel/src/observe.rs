@@ -46,14 +46,14 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     let names: BTreeMap<u32, IfName> = names.collect();
     let with_fq = filters::links_with(&mut host.netlink, filters::FQ)
         .attempt(|| "list the queues".to_owned())?;
-    let (routes, by_service) =
-        routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?;
+    let routing = routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?;
     let mut foreign_rules =
         foreign_rules(host, &links).attempt(|| "list the rules of others".to_owned())?;
-    foreign_rules.extend(by_service);
+    foreign_rules.extend(routing.by_service);
     Ok(Observed {
         heeds_departure: !with_fq.is_empty(),
-        routes,
+        routes: routing.entries,
+        routes_by_port: routing.by_port,
         sysctls: sysctls(wanted)?,
         entries: entries::all(&host.tables, &names)
             .attempt(|| "read the datapath's tables".to_owned())?,

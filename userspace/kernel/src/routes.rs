@@ -22,44 +22,77 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::netlink::Netlink;
 
-/// Routes to other hosts of all tables and both families, one entry for each leg of a multipath route; and, in words,
-/// what asks packets for the kind of service (the TOS of RFC 791, or the DSCP): our programs find routes without it.
-pub(crate) fn all(netlink: &mut Netlink) -> io::Result<(Vec<RouteEntry>, BTreeSet<String>)> {
-    let (mut entries, mut by_service) = (Vec::new(), BTreeSet::new());
+/// How packets find their way.
+#[derive(Default)]
+pub(crate) struct Routing {
+    /// Routes to other hosts of all tables and both families, one entry for each leg of a multipath route.
+    pub(crate) entries: Vec<RouteEntry>,
+    /// In words, what asks packets for the kind of service (the TOS of RFC 791, or the DSCP): our programs find routes
+    /// without it.
+    pub(crate) by_service: BTreeSet<String>,
+    /// Whether ports or protocols may decide: by a rule, or because a route has several legs.
+    pub(crate) by_port: bool,
+}
+
+/// Asks for all routes and rules.
+pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Routing> {
+    let mut routing = Routing::default();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut query = RouteMessage::default();
         query.header.address_family = family;
         let routes = routes(netlink, query)?;
         if routes.iter().any(|route| route.header.tos != 0) {
-            by_service.insert("routing: a route is for one kind of service".to_owned());
+            let words = "routing: a route is for one kind of service";
+            routing.by_service.insert(words.to_owned());
         }
-        entries.extend(
-            routes
-                .iter()
-                .filter(|route| is_unicast(route))
-                .flat_map(legs),
-        );
-        if has_rule_by_service(netlink, family)? {
-            by_service.insert("routing: a rule asks for the kind of service".to_owned());
+        let unicast = routes.iter().filter(|route| is_unicast(route));
+        routing.entries.extend(unicast.flat_map(legs));
+        let rules = rules(netlink, family)?;
+        if rules.iter().any(asks_for_service) {
+            let words = "routing: a rule asks for the kind of service";
+            routing.by_service.insert(words.to_owned());
         }
+        routing.by_port |= routes.iter().any(may_fork) || rules.iter().any(asks_for_ports);
     }
-    Ok((entries, by_service))
+    Ok(routing)
 }
 
-fn has_rule_by_service(netlink: &mut Netlink, family: AddressFamily) -> io::Result<bool> {
+fn rules(netlink: &mut Netlink, family: AddressFamily) -> io::Result<Vec<RuleMessage>> {
     let mut query = RuleMessage::default();
     query.header.family = family;
-    let rules = netlink.dump(&Message::GetRule(query))?;
-    let asks =
-        |message: &Message| matches!(message, Message::NewRule(rule) if asks_for_service(rule));
-    Ok(rules.iter().any(asks))
+    let messages = netlink.dump(&Message::GetRule(query))?;
+    let rules = messages.into_iter().filter_map(|message| match message {
+        Message::NewRule(rule) => Some(rule),
+        _ => None,
+    });
+    Ok(rules.collect())
 }
 
 fn asks_for_service(rule: &RuleMessage) -> bool {
     /// `FRA_DSCP` and `FRA_FLOWLABEL`.
     const WORDS: [u16; 2] = [25, 26];
+    rule.header.tos != 0 || has_any(rule, &WORDS)
+}
+
+fn asks_for_ports(rule: &RuleMessage) -> bool {
+    /// `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
+    const WORDS: [u16; 3] = [22, 23, 24];
+    has_any(rule, &WORDS)
+}
+
+fn has_any(rule: &RuleMessage, words: &[u16]) -> bool {
     let mut attributes = rule.attributes.iter();
-    rule.header.tos != 0 || attributes.any(|attribute| WORDS.contains(&attribute.kind()))
+    attributes.any(|attribute| words.contains(&attribute.kind()))
+}
+
+/// Whether a route has several legs, or a next hop that is an object of its own, which may stand for several.
+fn may_fork(route: &RouteMessage) -> bool {
+    /// `RTA_NH_ID`.
+    const OBJECT: u16 = 30;
+    let mut attributes = route.attributes.iter();
+    attributes.any(|attribute| {
+        matches!(attribute, RouteAttribute::MultiPath(_)) || attribute.kind() == OBJECT
+    })
 }
 
 /// Routes of all tables by one link, without those that the kernel made for the link's addresses.

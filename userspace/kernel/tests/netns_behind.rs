@@ -119,3 +119,40 @@ fn routes_and_rules_by_kind_of_service_are_told() {
         assert_eq!(told(&mut host), BTreeSet::new());
     });
 }
+
+#[test]
+fn rules_by_port_and_routes_with_several_legs_are_told_apart_from_those_by_address() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        add_uplink(node);
+        run("ip address add 198.51.100.1/24 dev up0");
+        run("ip address add 2001:db8::1/64 dev up0 nodad");
+        let mut by_port = || observe(&mut host).routes_by_port;
+        let legs = "nexthop via 198.51.100.2 nexthop via 198.51.100.3";
+        let legs_v6 = "nexthop via 2001:db8::2 nexthop via 2001:db8::3";
+        for what in [
+            "rule add ipproto udp lookup 100",
+            "rule add sport 53 lookup 100",
+            "-6 rule add dport 53 lookup 100",
+            &format!("route add 203.0.113.0/24 {legs}"),
+            &format!("-6 route add 2001:db8:1::/64 {legs_v6}"),
+        ] {
+            assert!(!by_port(), "before {what}");
+            run(&format!("ip {what}"));
+            assert!(by_port(), "{what}");
+            run(&format!("ip {}", what.replace(" add ", " del ")));
+        }
+        run("ip nexthop add id 1 via 198.51.100.2 dev up0");
+        run("ip route add 203.0.113.0/24 nhid 1");
+        assert!(by_port(), "an object may become a group");
+        run("ip route del 203.0.113.0/24");
+        for by_address in [
+            "rule add from 10.0.0.0/8 fwmark 7 iif up0 lookup 100",
+            "route add 203.0.113.0/24 via 198.51.100.2",
+            "route add blackhole 192.0.2.0/24 table 100",
+        ] {
+            run(&format!("ip {by_address}"));
+            assert!(!by_port(), "{by_address}");
+        }
+    });
+}

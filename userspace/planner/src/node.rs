@@ -394,6 +394,9 @@ fn flags(
     if intent.bypass.is_active(observed) {
         flags |= abi::SettingsFlags::BYPASS;
     }
+    if !observed.routes_by_port {
+        flags |= abi::SettingsFlags::ROUTES_BY_ADDRESS;
+    }
     // Where uplinks are named, pods leave by all other links as themselves.
     if intent.uplinks.is_empty() && (all_open || was_guarded) {
         flags |= abi::SettingsFlags::GUARDED;

@@ -74,6 +74,8 @@ pub struct Observed {
     pub flow_entries: u32,
     /// Rules of others that packets on our ways could meet in the stack, in words.
     pub foreign_rules: BTreeSet<String>,
+    /// Whether the route of a packet may depend on its ports or its protocol.
+    pub routes_by_port: bool,
     /// How many connections netfilter keeps track of.
     pub tracked: u64,
     /// Namespaces that could be opened, by the path asked for.

@@ -458,3 +458,21 @@ fn programs_that_the_cgroup_lacks_are_attached() {
     let hooks = [SocketHook::Bind4].into();
     assert!(plan.steps().contains(&Step::AttachSockets { hooks }));
 }
+
+#[test]
+fn programs_are_told_whether_routes_depend_on_addresses_alone() {
+    for routes_by_port in [false, true] {
+        let observed = Observed {
+            routes_by_port,
+            ..node()
+        };
+        let plan = plan(&node_intent(), &observed).plan;
+        let written = plan.steps().iter().filter_map(written);
+        let entries: BTreeMap<_, _> = written.collect();
+        let Entry::Settings(settings) = &entries[&EntryKey::Settings] else {
+            panic!("the settings are settings");
+        };
+        let by_address = settings.flags & abi::SettingsFlags::ROUTES_BY_ADDRESS != 0;
+        assert_eq!(by_address, !routes_by_port);
+    }
+}
