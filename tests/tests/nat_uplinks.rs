@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::residue::await_no_residue;
 use e2e::{
     Agent, Chatter, Config, Echo, Machine, Mapping, NODE, Pod, Residue, Sandbox, Sends, Sniffer,
-    Stream, Tunnel, ping, tcp_source, udp_socket, udp_source, until_within,
+    Stream, Tunnel, WORLD, ping, tcp_source, udp_socket, udp_source, until_within,
 };
 
 const HOSTPORTS: [Mapping; 3] = [
@@ -170,5 +170,40 @@ fn uplinks_that_are_made_and_routed_in_one_go_are_closed_to_pods_until_they_tran
     // Without the check at the pods' veths thousands would leave.
     ensure!(drops["unknown-uplink"].as_u64() > Some(100), "{drops}");
     ensure!(leaks.len() <= UNDER_WAY, "{} leaks: {leaks:?}", leaks.len());
+    Ok(())
+}
+
+/// What one packet has found out about its way holds for the next one only where ports have no say.
+#[test]
+fn where_a_rule_asks_for_the_port_each_flow_goes_its_own_way() -> Result<()> {
+    const TURNS: usize = 50;
+    let sandbox = Sandbox::new()?;
+    beyond(&sandbox)?;
+    let _agent = Agent::start(&sandbox.node, &[])?;
+    let pod = attached(&sandbox, Config::new("1.1.0"))?;
+    sandbox.node.call(&batch(&sandbox)?)?;
+    for (family, far) in parsed(FAR)?.into_iter().enumerate() {
+        let (by_second, by_first) = (SocketAddr::new(far, 7000), SocketAddr::new(far, 7001));
+        let _servers = [
+            Echo::at(&sandbox.world, by_second)?,
+            Echo::at(&sandbox.world, by_first)?,
+        ];
+        let (second, first) = (parsed(SECOND)?[family], NODE[family]);
+        becomes(&pod, by_first, second)?;
+        let ip = ["ip -4", "ip -6"][family];
+        let world = WORLD[family];
+        sandbox
+            .node
+            .call(&format!("{ip} route add {far} via {world} table 100"))?;
+        sandbox
+            .node
+            .call(&format!("{ip} rule add ipproto udp dport 7001 lookup 100"))?;
+        let right = |server, own| asked(&pod.machine, server) == Some(own);
+        until_within(SOON, "all flows leave by the link of their port", || {
+            let mut turns = 0..TURNS;
+            let all = turns.all(|_| right(by_second, second) && right(by_first, first));
+            Ok(all.then_some(()))
+        })?;
+    }
     Ok(())
 }

@@ -11,7 +11,7 @@ use aya_ebpf::helpers;
 use verdict::checksum::Difference;
 use verdict::{ChecksumKind, Decision, Packet};
 
-use crate::memory::{words_at, write_words_at};
+use crate::memory::{lowest_byte, words_at, write_words_at};
 
 /// Bytes of a packet that are read in place.
 const WITHIN_REACH: u32 = 256;
@@ -132,8 +132,11 @@ impl Packet for Kernel {
 
     #[inline(always)]
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
-        if self.in_place && offset < WITHIN_REACH && self.store_near(offset, words).is_ok() {
-            return Ok(());
+        if self.in_place && offset < WITHIN_REACH {
+            let offset = lowest_byte(offset);
+            if self.store_near(offset, words).is_ok() {
+                return Ok(());
+            }
         }
         // SAFETY: the helper reads `N` words and checks the offset.
         let result = unsafe {

@@ -42,6 +42,22 @@ pub(crate) unsafe fn words_at<const N: usize>(at: usize) -> [u32; N] {
     words
 }
 
+/// The lowest byte of a number: where that is all of it, the verifier of Linux 6.1 may have lost sight of that, and the compiler,
+/// which has not, would leave the instruction out.
+#[inline(always)]
+pub(crate) fn lowest_byte(number: u32) -> u32 {
+    let mut number = u64::from(number);
+    // SAFETY: nothing but the register is written.
+    unsafe {
+        asm!(
+            "{number} &= 255",
+            number = inout(reg) number,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    number as u32
+}
+
 #[inline(always)]
 unsafe fn load<const OFFSET: i32>(at: usize) -> u32 {
     let word: u32;

@@ -44,15 +44,19 @@ stage!(stage_identify_pod() -> bool, |kernel, work| {
     let interface = kernel.hook();
     stages::identify_pod(kernel, work, interface)
 });
+stage!(stage_parse_entering() -> Decision<Content>, |kernel, work| {
+    let interface = kernel.hook();
+    stages::parse_entering(kernel, work, interface)
+});
+stage!(stage_check_sender(content: Content) -> Decision<bool>, |kernel, work, content| {
+    stages::check_sender(kernel, work, content)
+});
 stage!(stage_check_duplicate() -> Decision<()>, |kernel, work| {
     stages::check_duplicate(kernel, work)
 });
 stage!(stage_parse_uplink() -> Decision<Content>, |kernel, work| {
     let interface = kernel.hook();
     stages::parse_uplink(kernel, work, interface)
-});
-stage!(stage_check_sender(content: Content) -> Decision<bool>, |kernel, work, content| {
-    stages::check_sender(kernel, work, content)
 });
 stage!(stage_charge(direction: Direction) -> Decision<()>, |kernel, work, direction| {
     stages::charge(kernel, work, direction)
@@ -102,8 +106,11 @@ stage!(stage_deliver() -> Verdict, |kernel, work| {
 stage!(stage_bypass_from_pod() -> Verdict, |kernel, work| {
     stages::bypass_from_pod(kernel, work)
 });
-stage!(stage_bypass_to_pod() -> Verdict, |kernel, work| {
-    stages::bypass_to_pod(kernel, work)
+stage!(stage_find_leaving(uplink: u32) -> bool, |kernel, work, uplink| {
+    stages::find_leaving(kernel, work, uplink)
+});
+stage!(stage_enter_pod() -> Verdict, |kernel, work| {
+    stages::enter_pod(kernel, work)
 });
 stage!(stage_open_direct() -> Decision<bool>, |kernel, work| {
     stages::open_direct(kernel, work)
@@ -143,6 +150,9 @@ extern "C" fn stage_take_shortcut(skb: *mut __sk_buff, index: u64, bytes: u64) -
 
 stage!(stage_keep_shortcut(way: Way, number: u64) -> (), |kernel, work, way, number| {
     stages::keep_shortcut(kernel, work, way, number);
+});
+stage!(stage_sum_up(number: u64) -> (), |kernel, work, number| {
+    stages::sum_up(kernel, work, number);
 });
 stage!(stage_teach(index: u32) -> (), |kernel, work, index| {
     stages::teach(kernel, work, index);
@@ -193,6 +203,11 @@ impl Hook for Stages {
     #[inline(always)]
     fn parse_uplink(&mut self) -> Decision<Content> {
         Code::from_code(stage_parse_uplink(self.skb))
+    }
+
+    #[inline(always)]
+    fn parse_entering(&mut self) -> Decision<Content> {
+        Code::from_code(stage_parse_entering(self.skb))
     }
 
     #[inline(always)]
@@ -306,8 +321,13 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn bypass_to_pod(&mut self) -> Verdict {
-        Code::from_code(stage_bypass_to_pod(self.skb))
+    fn find_leaving(&mut self, uplink: u32) -> bool {
+        Code::from_code(stage_find_leaving(self.skb, uplink.code()))
+    }
+
+    #[inline(always)]
+    fn enter_pod(&mut self) -> Verdict {
+        Code::from_code(stage_enter_pod(self.skb))
     }
 
     #[inline(always)]
@@ -335,6 +355,11 @@ impl Hook for Stages {
     #[inline(always)]
     fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
         stage_keep_shortcut(self.skb, way.code(), verdict.code());
+    }
+
+    #[inline(always)]
+    fn sum_up(&mut self, verdict: Verdict) {
+        stage_sum_up(self.skb, verdict.code());
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@
 //! the stack: whole packets without options that live long enough and fit, from one known place to another. ARP,
 //! neighbour discovery, multicast, errors and everything unknown go on as if there were no bypass.
 
-use abi::{Address, Endpoint, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
+use abi::{Address, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
 use crate::address::{is_link_local, is_multicast};
 use crate::checksum::Difference;
@@ -19,7 +19,7 @@ use crate::parse::{IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, tcp_header};
 use crate::rewrite::{V4_TIME_TO_LIVE, header_word};
 use crate::sender::{ETHERNET, has_mac};
 use crate::shape::Shaper;
-use crate::shortcut::Steps;
+use crate::shortcut::{Shortcuts, Steps};
 use crate::work::{Fragment, Headers, Transport, Work};
 
 /// Where the destination's Ethernet address is in a frame.
@@ -29,7 +29,7 @@ const V6_HOP_LIMIT: u32 = 4;
 
 /// What a pod sends, and nothing of ours applies to.
 #[inline(always)]
-pub(crate) fn from_pod<E: Packet + Node + Shaper>(
+pub(crate) fn from_pod<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
     work: &mut Work,
 ) -> Decision<Verdict> {
@@ -50,12 +50,12 @@ pub(crate) fn from_pod<E: Packet + Node + Shaper>(
 
 /// To a pod on the same bridge, as the bridge would: nothing in the frame changes.
 #[inline(always)]
-fn to_neighbour<E: Packet + Node>(env: &mut E, work: &Work, network: u32) -> Verdict {
+fn to_neighbour<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work, network: u32) -> Verdict {
     let Some(pod) = env.pod(work.endpoint.pod) else {
         return Verdict::Pass;
     };
     let direct = pod.network == network && has_mac(env, TO, pod.mac);
-    if !direct || work.endpoint.interface == work.interface || !may_reach(env, &work.endpoint) {
+    if !direct || work.endpoint.interface == work.interface || !may_reach(env, work) {
         return Verdict::Pass;
     }
     Verdict::Deliver(work.endpoint.interface)
@@ -63,7 +63,7 @@ fn to_neighbour<E: Packet + Node>(env: &mut E, work: &Work, network: u32) -> Ver
 
 /// Out of the node, as the routing table says; the uplink's own program masquerades.
 #[inline(always)]
-fn to_world<E: Packet + Node + Shaper>(
+fn to_world<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
     work: &mut Work,
     network: u32,
@@ -73,12 +73,14 @@ fn to_world<E: Packet + Node + Shaper>(
     if !routed || is_multicast(to) || is_link_local(to) {
         return Ok(Verdict::Pass);
     }
-    let tuple = &work.headers.tuple;
-    let link = env.way_out(network, tuple, &mut work.hop, &mut work.takes);
+    let link = known::way_out(env, &mut work.known.out, network, &work.headers.tuple);
+    work.hop = work.known.out.hop;
     let Some(uplink) = known::uplink(env, work, link) else {
         return Ok(Verdict::Pass);
     };
-    let may = uplink.is_translating() && env.fits(link) && is_short(env, work, uplink.mtu);
+    let may = uplink.is_translating()
+        && known::fits(env, &mut work.known.leaves, link)
+        && is_short(env, work, uplink.mtu);
     if !may || !lives_on(env, work)? {
         return Ok(Verdict::Pass);
     }
@@ -92,7 +94,8 @@ fn is_short<E: Packet + Shaper>(env: &E, work: &Work, uplink: u32) -> bool {
     let Some(length) = length(env, &work.headers) else {
         return false;
     };
-    length <= uplink && (work.takes == 0 || length <= work.takes)
+    let takes = work.known.out.takes;
+    length <= uplink && (takes == 0 || length <= takes)
 }
 
 /// Bytes from the IP header on, of the packet or of each that it will be cut into.
@@ -121,7 +124,7 @@ fn length<E: Packet + Shaper>(env: &E, headers: &Headers) -> Option<u32> {
 
 /// To a pod, from outside, by the address that the packet has now.
 #[inline(always)]
-pub(crate) fn to_pod<E: Packet + Node>(
+pub(crate) fn to_pod<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
     work: &mut Work,
     to: &Address,
@@ -136,7 +139,7 @@ pub(crate) fn to_pod<E: Packet + Node>(
     let Some(mac) = known::bridge_mac(env, work, bridge) else {
         return Ok(Verdict::Pass);
     };
-    if !may_reach(env, &work.endpoint) || !lives_on(env, work)? {
+    if !may_reach(env, work) || !lives_on(env, work)? {
         return Ok(Verdict::Pass);
     }
     readdress(env, work, mac)?;
@@ -145,16 +148,19 @@ pub(crate) fn to_pod<E: Packet + Node>(
 
 /// Whether answers would go out by the link that the packet came by. Where not, its source may be forged, and the stack says
 /// whether it has to be believed: reverse path filters (RFC 3704), and that nobody else has the node's own addresses. Of IPv6
-/// the stack believes all. The kernel is asked once a second for each flow.
+/// the stack believes all. The kernel is asked once a second for each flow, or less.
 #[inline(always)]
-fn is_way_back<E: Node>(node: &mut E, work: &mut Work) -> bool {
+fn is_way_back<E: Node + Shortcuts>(env: &mut E, work: &mut Work) -> bool {
     if work.headers.version == 6 || work.way_back != 0 {
         return true;
     }
     let back = work.headers.tuple.reverse();
     let from = work.interface;
-    let leads_back = node.way_out(from, &back, &mut work.hop, &mut work.takes) == from;
-    remember(node, &work.headers.tuple, leads_back);
+    let new = !known::is_route(env, &work.known.back, from, &back);
+    let leads_back = known::way_out(env, &mut work.known.back, from, &back) == from;
+    if new || !leads_back {
+        remember(env, &work.headers.tuple, leads_back);
+    }
     leads_back
 }
 
@@ -208,11 +214,13 @@ fn is_plain<E: Node>(node: &E, headers: &Headers) -> bool {
 
 /// Whether the packet may be handed to the pod: it is still there, nothing but us is on the way, and it fits.
 #[inline(always)]
-fn may_reach<E: Packet + Node>(env: &E, endpoint: &Endpoint) -> bool {
+fn may_reach<E: Packet + Node + Shaper>(env: &E, work: &mut Work) -> bool {
+    let endpoint = &work.endpoint;
     let may = env
         .pod(endpoint.pod)
         .is_some_and(|pod| pod.flags & EndpointFlags::BYPASS != 0);
-    may && flow::is_current(env, endpoint.pod, endpoint.generation) && env.fits(endpoint.interface)
+    may && flow::is_current(env, endpoint.pod, endpoint.generation)
+        && known::fits(env, &mut work.known.reaches, endpoint.interface)
 }
 
 /// Ages the packet, and notes it.

@@ -1,7 +1,7 @@
 //! Sockets of the node itself that dial hostports, or want their ports. Decides before there is a packet: the socket is
 //! connected to the pod, so nothing has to be translated, and 127.0.0.1 never leaves the node.
 
-use abi::{Address, Dialled, Family, Port};
+use abi::{Address, Dialled, Family, HostportKey, Port};
 
 use crate::address::is_loopback;
 use crate::hostport::{is_alive, owner};
@@ -55,7 +55,7 @@ pub fn redirect<E: Node>(node: &E, dial: &Dial) -> Option<Redirected> {
     if !is_loopback(&address) && !node.is_local(&address) {
         return None;
     }
-    let hostport = owner(node, &address, dial.port, dial.protocol)?;
+    let hostport = owner(node, &HostportKey::new(address, dial.port, dial.protocol))?;
     // To a pod that is gone the socket may talk as if there were no hostport: nobody answers.
     if !is_alive(node, hostport) {
         return None;
@@ -87,7 +87,7 @@ pub fn is_claimed<E: Node>(node: &E, dial: &Dial) -> bool {
 /// Whether a port of one address leads to a pod.
 #[inline(always)]
 pub fn is_owned<E: Node>(node: &E, address: &Address, dial: &Dial) -> bool {
-    match owner(node, address, dial.port, dial.protocol) {
+    match owner(node, &HostportKey::new(*address, dial.port, dial.protocol)) {
         Some(hostport) => is_alive(node, hostport),
         None => false,
     }

@@ -34,7 +34,7 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
     }
     // A link that appears now is not to be found out about later.
     work.trail.close();
-    let link = env.way_out(bridge, &work.headers.tuple, &mut work.hop, &mut work.takes);
+    let link = env.way_out(bridge, &work.headers.tuple, &mut work.hop, &mut 0);
     if link == 0 || is_open(env, link) || !is_translated(env, work) {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use crate::local;
 use crate::node::{Insertion, Node, Touch};
 use crate::outcome::Decision;
 use crate::room;
-use crate::shortcut::{Steps, shard};
+use crate::shortcut::{Shortcuts, Steps, shard};
 use crate::work::{Pair, Transport, Way, Work};
 
 /// Seconds that half a pair may exist: the two entries of a flow are not added at the same instant.
@@ -68,12 +68,25 @@ fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
 /// Looks the packet up. On a hit the packet is noted in the entry, and [`Work::translated`] says what to write.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
+    find_below(node, work, way, u64::MAX)
+}
+
+/// As [`find`], if the flow is too young for shortcuts.
+#[inline(always)]
+pub(crate) fn find_young<E: Node + Shortcuts>(node: &mut E, work: &mut Work, way: Way) -> bool {
+    let young = node.young();
+    find_below(node, work, way, young)
+}
+
+/// As [`find`], if the flow has had fewer packets this way.
+#[inline(always)]
+fn find_below<E: Node>(node: &mut E, work: &mut Work, way: Way, packets: u64) -> bool {
     work.way_back = 0;
     let Some(entry) = node.flow(&work.headers.tuple) else {
         return false;
     };
     let flow = node.read(entry);
-    if flow.flags & way.flag() == 0 {
+    if flow.flags & way.flag() == 0 || flow.packets >= packets {
         return false;
     }
     work.translated = flow.translated;

@@ -44,7 +44,7 @@ fn check(
         // Many headers are not wrong, only long.
         Err(DropReason::TooManyHeaders) | Ok(Content::Arp | Content::Foreign) => return Ok(()),
         Err(reason) => return Err(reason),
-        Ok(Content::Ip | Content::LostFragment | Content::IcmpError) => {}
+        Ok(Content::Ip | Content::Known | Content::LostFragment | Content::IcmpError) => {}
     }
     let (source, destination) = (&headers.tuple.source, &headers.tuple.destination);
     if is_loopback(source) || is_loopback(destination) || is_multicast(source) {

@@ -18,6 +18,8 @@ pub trait Hook {
     fn check_duplicate(&mut self) -> Decision<()>;
     /// [`crate::stages::parse_uplink`].
     fn parse_uplink(&mut self) -> Decision<Content>;
+    /// [`crate::stages::parse_entering`].
+    fn parse_entering(&mut self) -> Decision<Content>;
     /// [`crate::stages::check_sender`].
     fn check_sender(&mut self, content: Content) -> Decision<bool>;
     /// [`crate::Packet::is_tagged`].
@@ -56,14 +58,16 @@ pub trait Hook {
     fn deliver(&mut self) -> Verdict;
     /// [`crate::stages::bypass_from_pod`].
     fn bypass_from_pod(&mut self) -> Verdict;
-    /// [`crate::stages::bypass_to_pod`].
-    fn bypass_to_pod(&mut self) -> Verdict;
+    /// [`crate::stages::find_leaving`].
+    fn find_leaving(&mut self, uplink: u32) -> bool;
     /// [`crate::stages::check_exit`].
     fn check_exit(&mut self) -> Decision<()>;
     /// [`crate::stages::turn`].
     fn turn(&mut self);
     /// [`crate::stages::make_room`].
     fn make_room(&mut self) -> bool;
+    /// [`crate::stages::enter_pod`].
+    fn enter_pod(&mut self) -> Verdict;
     /// [`crate::stages::translate`].
     fn translate(&mut self) -> Decision<()>;
     /// [`crate::stages::translate_quoted`].
@@ -74,6 +78,8 @@ pub trait Hook {
     fn take_shortcut(&mut self, taken: Taken) -> Verdict;
     /// [`crate::stages::keep_shortcut`].
     fn keep_shortcut(&mut self, way: Way, verdict: Verdict);
+    /// [`crate::stages::sum_up`].
+    fn sum_up(&mut self, verdict: Verdict);
     /// [`crate::stages::teach`].
     fn teach(&mut self, index: u32);
     /// [`crate::stages::count`].
@@ -104,8 +110,7 @@ pub fn from_pod(hook: &mut impl Hook) -> Verdict {
     }
     let sent = send(hook);
     let verdict = delivered(hook, sent);
-    hook.count(Direction::Egress, verdict);
-    hook.keep_shortcut(Way::Pod, verdict);
+    hook.sum_up(verdict);
     verdict
 }
 
@@ -142,10 +147,9 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
             hook.translate_quoted(Way::Pod)?;
             return Ok(hook.deliver());
         }
-        Content::Ip => {}
+        Content::Ip | Content::Known => {}
     }
     if !hook.find_flow(Way::Pod) {
-        hook.check_policy()?;
         match hook.find_dialled()? {
             HostportMatch::None => return pass(hook),
             HostportMatch::Socket => return Ok(Verdict::Pass),
@@ -168,7 +172,7 @@ fn send(hook: &mut impl Hook) -> Decision<Verdict> {
 fn pass_tagged(hook: &mut impl Hook, content: Content) -> Decision<Verdict> {
     match content {
         Content::Foreign | Content::Arp => {}
-        Content::Ip | Content::LostFragment | Content::IcmpError => {
+        Content::Ip | Content::Known | Content::LostFragment | Content::IcmpError => {
             hook.check_policy()?;
             hook.check_exit()?;
         }
@@ -190,10 +194,13 @@ fn pass(hook: &mut impl Hook) -> Decision<Verdict> {
             hook.check_exit()?;
             Ok(Verdict::Pass)
         }
-        verdict @ (Verdict::Drop(_)
-        | Verdict::Deliver(_)
-        | Verdict::Leave(_)
-        | Verdict::Depart(_)) => Ok(verdict),
+        verdict @ Verdict::Leave(uplink) => {
+            if hook.find_leaving(uplink) {
+                hook.translate()?;
+            }
+            Ok(verdict)
+        }
+        verdict @ (Verdict::Drop(_) | Verdict::Deliver(_) | Verdict::Depart(_)) => Ok(verdict),
     }
 }
 
@@ -244,7 +251,7 @@ fn leave(hook: &mut impl Hook) -> Decision<()> {
         Content::Foreign | Content::Arp => return Ok(()),
         Content::LostFragment => return refuse_lost(hook),
         Content::IcmpError => return translate_error(hook, Way::Out),
-        Content::Ip => {}
+        Content::Ip | Content::Known => {}
     }
     if hook.find_flow(Way::Out) {
         return hook.translate();
@@ -299,8 +306,7 @@ pub fn uplink_in(hook: &mut impl Hook) -> Verdict {
     if let Some(verdict) = shortcut(hook, Way::In) {
         return verdict;
     }
-    let entered = enter(hook);
-    let verdict = delivered(hook, entered);
+    let verdict = enter(hook).unwrap_or_else(Verdict::Drop);
     count_drop(hook, Direction::Ingress, verdict);
     hook.keep_shortcut(Way::In, verdict);
     verdict
@@ -308,24 +314,20 @@ pub fn uplink_in(hook: &mut impl Hook) -> Verdict {
 
 #[inline(always)]
 fn enter<H: Hook>(hook: &mut H) -> Decision<Verdict> {
-    match hook.parse_uplink()? {
+    match hook.parse_entering()? {
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
+        Content::Known => return Ok(hook.enter_pod()),
         // Without ports nothing can be translated: the node's own reassembly has the last word.
         Content::LostFragment => return Ok(Verdict::from(hook.check_outsider())),
         Content::IcmpError => return Ok(Verdict::from(translate_error(hook, Way::In))),
         Content::Ip => {}
-    }
-    if hook.find_flow(Way::In) {
-        hook.translate()?;
-        return Ok(hook.bypass_to_pod());
     }
     hook.check_outsider()?;
     match hook.find_hostport()? {
         HostportMatch::Pod => {
             with_room(hook, H::open_hostport)?;
             hook.turn();
-            hook.translate()?;
-            Ok(hook.bypass_to_pod())
+            Ok(hook.enter_pod())
         }
         HostportMatch::Socket => Ok(Verdict::Pass),
         HostportMatch::None => {

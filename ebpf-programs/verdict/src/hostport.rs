@@ -1,9 +1,10 @@
 //! Packets that come in by an uplink without a flow: hostports, and pods addressed directly.
 
-use abi::{Address, DropReason, FlowFlags, Hostport, HostportKey, Port, PrefixClass, Seen};
+use abi::{Address, DropReason, FlowFlags, Hostport, HostportKey, PrefixClass, Seen};
 
 use crate::address::is_loopback;
 use crate::flow::{self, Terms};
+use crate::known;
 use crate::masquerade::masquerade_flag;
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
@@ -11,8 +12,8 @@ use crate::work::{HostportMatch, Transport, Way, Work};
 
 /// Refuses packets from outside that claim to come from a pod of this node.
 #[inline(always)]
-pub(crate) fn check_outsider<E: Node>(node: &E, work: &Work) -> Decision<()> {
-    if is_of_pods(node, &work.headers.tuple.source) {
+pub(crate) fn check_outsider<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
+    if known::is_of_pods(node, work) {
         return Err(DropReason::SpoofedFromOutside);
     }
     Ok(())
@@ -49,20 +50,9 @@ pub(crate) fn look<E: Node>(node: &mut E, work: &mut Work) -> HostportMatch {
         | Transport::IcmpOther
         | Transport::Portless => return HostportMatch::None,
     }
-    let tuple = &work.headers.tuple;
-    if !node.is_local(&tuple.destination) || is_loopback(&tuple.destination) {
+    if is_loopback(&work.headers.tuple.destination) || !known::find_hostport(node, work) {
         return HostportMatch::None;
     }
-    let owner = owner(
-        node,
-        &tuple.destination,
-        tuple.destination_port,
-        tuple.protocol,
-    );
-    let Some(hostport) = owner else {
-        return HostportMatch::None;
-    };
-    work.hostport = *hostport;
     if belongs_to_socket(node, work) {
         return HostportMatch::Socket;
     }
@@ -71,17 +61,14 @@ pub(crate) fn look<E: Node>(node: &mut E, work: &mut Work) -> HostportMatch {
 
 /// Who has a port of an address of the node: the address's own hostport wins over that of every address.
 #[inline(always)]
-pub(crate) fn owner<'a, E: Node>(
-    node: &'a E,
-    address: &Address,
-    port: Port,
-    protocol: u8,
-) -> Option<&'a Hostport> {
-    let own = HostportKey::new(*address, port, protocol);
-    if let Some(hostport) = node.hostport(&own) {
+pub(crate) fn owner<'a, E: Node>(node: &'a E, own: &HostportKey) -> Option<&'a Hostport> {
+    if let Some(hostport) = node.hostport(own) {
         return Some(hostport);
     }
-    let any = HostportKey::wildcard(address.family(), port, protocol);
+    let any = HostportKey {
+        address: Address::ANY,
+        ..*own
+    };
     node.hostport(&any)
 }
 

@@ -2,15 +2,20 @@
 //!
 //! A node has few uplinks and bridges, and packets that follow each other are often of the same pod. To look a row up
 //! again is most of what a short connection's packets cost, so each CPU keeps the last row of each of these tables
-//! beside its notes, and the time.
+//! beside its notes, the time, and what the kernel has said last: which way packets go, and what fits there.
 //!
 //! All of it is forgotten with the kernel's next tick, and with every change of a table by the agent: no row outlives
 //! the [epoch](Shortcuts::epoch_of_tables) that it was read in.
 
-use abi::{Address, Endpoint, Interface, Mac, UplinkFlags};
+use abi::{
+    Address, Endpoint, Hostport, HostportKey, Interface, Mac, SettingsFlags, Tuple, UplinkFlags,
+};
 
+use crate::hostport;
 use crate::node::Node;
+use crate::packet::Packet;
 use crate::sender::ETHERNET;
+use crate::shape::Shaper;
 use crate::shortcut::Shortcuts;
 use crate::work::Work;
 
@@ -38,6 +43,46 @@ pub struct Known {
     /// Who has the address `to`.
     to: Address,
     endpoint: Endpoint,
+    /// Which port of the node `leads` is about.
+    dialled: HostportKey,
+    leads: Hostport,
+    /// An address that the node does not have.
+    elsewhere: Address,
+    /// An address that this node does not give to pods.
+    outside: Address,
+    /// The way out of the node.
+    pub(crate) out: Route,
+    /// The way back to who has asked from outside.
+    pub(crate) back: Route,
+    /// What fits out of the node.
+    pub(crate) leaves: Fit,
+    /// What fits into a pod.
+    pub(crate) reaches: Fit,
+}
+
+/// A way that the kernel has named.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Route {
+    /// Interface index of the link that packets come in by.
+    from: u32,
+    mark: u32,
+    source: Address,
+    destination: Address,
+    /// Interface index of the link that they leave by.
+    link: u32,
+    /// How many bytes from the IP header on the way takes; 0 where the kernel does not say.
+    pub(crate) takes: u32,
+    /// The next hop.
+    pub(crate) hop: Address,
+}
+
+/// The longest packet that the kernel has said fits through a link.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Fit {
+    interface: u32,
+    length: u32,
 }
 
 /// What a packet's way asks of an uplink.
@@ -74,6 +119,13 @@ pub(crate) fn begin<E: Node + Shortcuts>(env: &E, work: &mut Work) {
         known.uplink.interface = NOBODY;
         known.bridge = NOBODY;
         known.to = Address::ANY;
+        known.dialled = HostportKey::default();
+        known.elsewhere = Address::ANY;
+        known.outside = Address::ANY;
+        known.out.from = NOBODY;
+        known.back.from = NOBODY;
+        known.leaves.interface = NOBODY;
+        known.reaches.interface = NOBODY;
     }
     work.now = known.now;
 }
@@ -129,61 +181,102 @@ pub(crate) fn find_endpoint<E: Node>(node: &E, work: &mut Work, to: &Address) ->
     true
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bypass::tests::{UPLINK, open_node};
-    use crate::simulator::TICK;
-
-    #[test]
-    fn a_row_is_asked_for_once_in_a_tick_and_again_after_a_change() {
-        let (mut world, mut work) = (open_node(), Work::default());
-        begin(&world, &mut work);
-        assert!(uplink(&world, &mut work, UPLINK).is_some());
-        world.uplinks.clear();
-        begin(&world, &mut work);
-        assert!(
-            uplink(&world, &mut work, UPLINK).is_some(),
-            "nobody said that it is gone"
-        );
-        world.flows_were_changed();
-        begin(&world, &mut work);
-        assert!(uplink(&world, &mut work, UPLINK).is_none());
+/// Puts the hostport that the packet's destination is into [`Work::hostport`]; false where it is none.
+#[inline(always)]
+pub(crate) fn find_hostport<E: Node>(node: &E, work: &mut Work) -> bool {
+    let (to, known) = (&work.headers.tuple, &mut work.known);
+    if known.elsewhere == to.destination && !to.destination.is_any() {
+        return false;
     }
-
-    #[test]
-    fn what_is_known_is_forgotten_with_the_next_tick() {
-        let (mut world, mut work) = (open_node(), Work::default());
-        begin(&world, &mut work);
-        let bridge = *world.networks.keys().next().expect("a network");
-        assert!(bridge_mac(&world, &mut work, bridge).is_some());
-        world.networks.clear();
-        (world.clock, world.now) = (world.clock + TICK, world.now + 1);
-        begin(&world, &mut work);
-        assert!(bridge_mac(&world, &mut work, bridge).is_none());
-        assert_eq!(work.now, world.now);
-    }
-
-    #[test]
-    fn what_nobody_has_is_not_mistaken_for_what_is_not_known_yet() {
-        let (world, mut work) = (open_node(), Work::default());
-        begin(&world, &mut work);
-        assert!(uplink(&world, &mut work, 0).is_none());
-        assert!(bridge_mac(&world, &mut work, 0).is_none());
-        assert!(interface(&world, &mut work, 0).is_none());
-        assert!(!find_endpoint(&world, &mut work, &Address::ANY));
-    }
-
-    #[test]
-    fn one_row_takes_the_place_of_another() {
-        let (world, mut work) = (open_node(), Work::default());
-        begin(&world, &mut work);
-        for (address, endpoint) in world.endpoints.iter().chain(&world.endpoints) {
-            assert!(find_endpoint(&world, &mut work, address));
-            assert_eq!(work.endpoint, *endpoint);
+    // Its family is never 0, as that of a key that is none.
+    let dialled = HostportKey::new(to.destination, to.destination_port, to.protocol);
+    if known.dialled != dialled {
+        if !node.is_local(&to.destination) {
+            known.elsewhere = to.destination;
+            return false;
         }
-        for (index, of) in world.interfaces.iter().chain(&world.interfaces) {
-            assert_eq!(interface(&world, &mut work, *index), Some(*of));
-        }
+        let Some(leads) = hostport::owner(node, &dialled) else {
+            return false;
+        };
+        known.leads = *leads;
+        known.dialled = dialled;
     }
+    work.hostport = known.leads;
+    true
 }
+
+/// Whether the packet's source is an address that this node gives to pods.
+#[inline(always)]
+pub(crate) fn is_of_pods<E: Node>(node: &E, work: &mut Work) -> bool {
+    let (from, known) = (&work.headers.tuple.source, &mut work.known);
+    if known.outside == *from && !from.is_any() {
+        return false;
+    }
+    let is_of_pods = hostport::is_of_pods(node, from);
+    if !is_of_pods {
+        known.outside = *from;
+    }
+    is_of_pods
+}
+
+/// The link that the kernel would send a packet out by that came in by the link `from`, or 0; next hop and length are in
+/// `route` then. The kernel is asked for each packet where routes may depend on ports.
+#[inline(always)]
+pub(crate) fn way_out<E: Node + Shortcuts>(
+    env: &mut E,
+    route: &mut Route,
+    from: u32,
+    tuple: &Tuple,
+) -> u32 {
+    if !is_route(env, route, from, tuple) {
+        route.from = NOBODY;
+        route.link = env.way_out(from, tuple, &mut route.hop, &mut route.takes);
+        if route.link != 0 {
+            route.from = from;
+            route.mark = env.mark();
+            route.source = tuple.source;
+            route.destination = tuple.destination;
+        }
+    }
+    route.link
+}
+
+/// Whether this is what the kernel has said of such packets.
+#[inline(always)]
+pub(crate) fn is_route<E: Node + Shortcuts>(
+    env: &E,
+    route: &Route,
+    from: u32,
+    tuple: &Tuple,
+) -> bool {
+    route.from == from
+        && route.mark == env.mark()
+        && route.source == tuple.source
+        && route.destination == tuple.destination
+        && are_by_address(env)
+}
+
+#[inline(always)]
+fn are_by_address<E: Node>(node: &E) -> bool {
+    node.settings()
+        .is_some_and(|settings| settings.flags & SettingsFlags::ROUTES_BY_ADDRESS != 0)
+}
+
+/// Whether the packet fits through the link. What will be cut up is asked about each time.
+#[inline(always)]
+pub(crate) fn fits<E: Packet + Shaper>(env: &E, fit: &mut Fit, interface: u32) -> bool {
+    let (length, (_, segment)) = (env.len(), env.segments());
+    let whole = segment == 0;
+    if whole && fit.interface == interface && length <= fit.length {
+        return true;
+    }
+    let fits = env.fits(interface);
+    if whole && fits {
+        fit.interface = interface;
+        fit.length = length;
+    }
+    fits
+}
+
+#[cfg(test)]
+mod tests;

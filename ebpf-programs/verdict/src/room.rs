@@ -32,8 +32,8 @@ pub struct Hand {
     pub most: i64,
     /// When it was made.
     pub victim_created: u32,
-    /// Always zero.
-    pub reserved: u32,
+    /// Until when the flow that had waited longest was not worth a look.
+    pub rests_until: u32,
     /// Its pod.
     pub pod: u32,
     /// Whether there is a victim.
@@ -76,10 +76,14 @@ pub(crate) fn turn<E: Node>(node: &mut E, hand: &mut Hand, now: u32, needed: boo
     }
 }
 
-/// Whether the flow that has waited longest is not worth a look yet.
+/// Whether the flow that has waited longest is not worth a look yet. Until it is, which one that is need not be asked again:
+/// those behind it wait in any case.
 #[inline(always)]
 fn rests<E: Node>(node: &E, hand: &mut Hand) -> bool {
-    node.next_turn(&mut hand.turn) && hand.turn.due > hand.now
+    if hand.rests_until <= hand.now && node.next_turn(&mut hand.turn) {
+        hand.rests_until = hand.turn.due;
+    }
+    hand.rests_until > hand.now
 }
 
 /// When a flow of this protocol that lives now is worth a look: when most like it have ended. Not what its own state would

@@ -21,7 +21,7 @@ mod sight;
 mod way;
 
 pub use change::Change;
-pub(crate) use handed::teach;
+pub(crate) use handed::{find_leaving, teach};
 pub use sight::Sight;
 pub(crate) use way::{find, keep, take};
 

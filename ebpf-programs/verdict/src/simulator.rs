@@ -260,6 +260,10 @@ impl hooks::Hook for Simulator {
         stages::parse_uplink(&mut self.world, &mut self.work, self.interface)
     }
 
+    fn parse_entering(&mut self) -> Decision<Content> {
+        stages::parse_entering(&mut self.world, &mut self.work, self.interface)
+    }
+
     fn check_sender(&mut self, content: Content) -> Decision<bool> {
         stages::check_sender(&mut self.world, &mut self.work, content)
     }
@@ -336,8 +340,12 @@ impl hooks::Hook for Simulator {
         stages::bypass_from_pod(&mut self.world, &mut self.work)
     }
 
-    fn bypass_to_pod(&mut self) -> Verdict {
-        stages::bypass_to_pod(&mut self.world, &mut self.work)
+    fn find_leaving(&mut self, uplink: u32) -> bool {
+        stages::find_leaving(&mut self.world, &mut self.work, uplink)
+    }
+
+    fn enter_pod(&mut self) -> Verdict {
+        stages::enter_pod(&mut self.world, &mut self.work)
     }
 
     fn check_exit(&mut self) -> Decision<()> {
@@ -373,6 +381,10 @@ impl hooks::Hook for Simulator {
 
     fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
         stages::keep_shortcut(&mut self.world, &mut self.work, way, verdict.code());
+    }
+
+    fn sum_up(&mut self, verdict: Verdict) {
+        stages::sum_up(&mut self.world, &mut self.work, verdict.code());
     }
 
     fn teach(&mut self, index: u32) {

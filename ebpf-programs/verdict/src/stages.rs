@@ -6,7 +6,7 @@
 use abi::{Direction, EndpointFlags};
 
 use crate::node::Node;
-use crate::outcome::{Decision, Verdict};
+use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::room::Hand;
 use crate::sender::ETHERNET;
@@ -98,6 +98,20 @@ pub fn parse_uplink<E: Packet + Node + Shortcuts>(
     };
     let content = parse::frame(env, uplink.l2_len, &mut work.headers)?;
     Ok(fragment::complete(env, work, content))
+}
+
+/// As [`parse_uplink`], of a packet that enters the node, and looks its flow up.
+#[inline(always)]
+pub fn parse_entering<E: Packet + Node + Shortcuts>(
+    env: &mut E,
+    work: &mut Work,
+    interface: u32,
+) -> Decision<Content> {
+    let content = parse_uplink(env, work, interface)?;
+    if content == Content::Ip && flow::find(env, work, Way::In) {
+        return Ok(Content::Known);
+    }
+    Ok(content)
 }
 
 #[inline(always)]
@@ -200,9 +214,10 @@ pub fn open_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     hostport::open(node, work)
 }
 
-/// Looks for the hostport that a pod's packet is for.
+/// Refuses what one pod sends to another against the policy of both, and looks for the hostport that the rest is for.
 #[inline(always)]
 pub fn find_dialled<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
+    policy::check(node, work)?;
     local::find(node, work)
 }
 
@@ -220,15 +235,35 @@ pub fn deliver<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
 
 /// Says whether what a pod sends goes past bridge and stack.
 #[inline(always)]
-pub fn bypass_from_pod<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Verdict {
+pub fn bypass_from_pod<E: Packet + Node + Shaper + Shortcuts>(
+    env: &mut E,
+    work: &mut Work,
+) -> Verdict {
     bypass::from_pod(env, work).unwrap_or_else(Verdict::Drop)
 }
 
-/// Says whether what came in for [`Work::translated`] goes past stack and bridge.
+/// Looks up the young flow of a packet that leaves past the stack, by this uplink, and tells its program that all is done.
 #[inline(always)]
-pub fn bypass_to_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
+pub fn find_leaving<E: Node + Shortcuts>(env: &mut E, work: &mut Work, uplink: u32) -> bool {
+    shortcut::find_leaving(env, work, uplink)
+}
+
+/// Writes [`Work::translated`] into what came in for a pod, and says whether it goes past stack and bridge; if so, it is
+/// charged and counted.
+#[inline(always)]
+pub fn enter_pod<E: Packet + Node + Shaper + Shortcuts>(env: &mut E, work: &mut Work) -> Verdict {
+    enter(env, work).unwrap_or_else(Verdict::Drop)
+}
+
+#[inline(always)]
+fn enter<E: Packet + Node + Shaper + Shortcuts>(env: &mut E, work: &mut Work) -> Decision<Verdict> {
+    rewrite::packet(env, &work.headers, &work.translated)?;
     let to = work.translated.destination;
-    bypass::to_pod(env, work, &to).unwrap_or_else(Verdict::Drop)
+    let verdict = bypass::to_pod(env, work, &to)?;
+    if let Verdict::Deliver(_) = verdict {
+        arrive(env, work)?;
+    }
+    Ok(verdict)
 }
 
 /// Refuses what would leave by a link on which nothing is translated.
@@ -265,6 +300,13 @@ pub fn translate<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<()> {
 #[inline(always)]
 pub fn translate_quoted<P: Packet>(packet: &mut P, work: &mut Work, way: Way) -> Decision<()> {
     icmp::translate(packet, work, way)
+}
+
+/// Counts how a pod's packet ended, by its verdict's number, and remembers it for those behind it.
+#[inline(always)]
+pub fn sum_up<E: Node + Shortcuts>(env: &mut E, work: &mut Work, number: u64) {
+    count(env, work, Direction::Egress, Verdict::from_code(number));
+    shortcut::keep(env, work, Way::Pod, number);
 }
 
 /// Counts how a packet ended.

@@ -29,8 +29,6 @@ pub struct Work {
     pub endpoint: Endpoint,
     /// The next hop of a packet that leaves past the stack.
     pub hop: Address,
-    /// How many bytes from the IP header on its way takes, as far as the kernel says; 0 where it does not.
-    pub takes: u32,
     /// The limit that the packet is charged to.
     pub limit: Limit,
     /// Whether the kernel has said in this second that answers go back by the link that the packet came by.
@@ -182,6 +180,8 @@ pub enum Content {
     LostFragment,
     /// An ICMP error.
     IcmpError,
+    /// As [`Content::Ip`], and its flow was found.
+    Known,
 }
 
 impl Code for Content {
@@ -197,6 +197,7 @@ impl Code for Content {
             2 => Self::Ip,
             3 => Self::LostFragment,
             4 => Self::IcmpError,
+            5 => Self::Known,
             _ => Self::Foreign,
         }
     }

@@ -254,6 +254,26 @@ fn the_way_back_is_asked_for_once_a_second_for_each_flow() {
 }
 
 #[test]
+fn what_one_flow_has_heard_of_the_way_back_holds_for_the_other_as_well() {
+    let mut simulator = Simulator::new(open_node());
+    simulator.world.memory.off = true;
+    simulator.world.settings.flags |= SettingsFlags::ROUTES_BY_ADDRESS;
+    let enter = |simulator: &mut Simulator, port| {
+        let body = Body::Udp(port, HOSTPORT, b"question".to_vec());
+        let bytes = Frame::new(remote()[0], node()[0], body).bytes();
+        simulator.run(Place::UplinkIn, UPLINK, &bytes).0
+    };
+    for port in [7_000, 7_001] {
+        assert_eq!(enter(&mut simulator, port), Verdict::Deliver(INTERFACE));
+    }
+    simulator.world.ways_out.insert(remote()[0], UPLINK + 1);
+    simulator.world.now += 1;
+    for port in [7_001, 7_000, 7_000] {
+        assert_eq!(enter(&mut simulator, port), Verdict::Pass, "{port}");
+    }
+}
+
+#[test]
 fn frames_of_a_vlan_go_by_the_bridge_whatever_went_before_them() {
     for family in FAMILIES {
         for bytes in [to_neighbour(family), to_world(family)] {

@@ -4,13 +4,15 @@
 //! which says what is left to do; a pod's own labels are taken away from it.
 //!
 //! What the uplink's program did to such a packet, and how the kernel has addressed it, is a lesson: it is added to the
-//! shortcut at the pod's hook, which from then on does all of that by itself, and says so.
+//! shortcut at the pod's hook, which from then on does all of that by itself, and says so. Of flows that are too young for
+//! shortcuts the pod's hook finds the entry itself.
 
 use super::way::settle;
 use super::{Shortcut, Shortcuts, Steps};
+use crate::flow;
 use crate::node::Node;
 use crate::outcome::{Code as _, Verdict};
-use crate::work::Work;
+use crate::work::{Way, Work};
 
 /// Of [`super::Sight::kind`], all but the hook.
 const FAMILY_AND_PROTOCOL: u32 = 0xffff;
@@ -36,6 +38,23 @@ pub(super) fn take_off<E: Shortcuts>(env: &mut E) -> u32 {
         env.set_label(Label::NONE);
     }
     label
+}
+
+/// Looks up the flow of a packet that leaves past the stack, by this uplink, if it is too young for shortcuts. The packet is to be
+/// translated then, and need not be read once more.
+#[inline(always)]
+pub(crate) fn find_leaving<E: Node + Shortcuts>(env: &mut E, work: &mut Work, uplink: u32) -> bool {
+    if !env.hands_over() {
+        return false;
+    }
+    let (pod, interface) = (work.pod, work.interface);
+    work.interface = uplink;
+    let found = flow::find_young(env, work, Way::Out);
+    (work.pod, work.interface) = (pod, interface);
+    if found {
+        env.set_label(Label::DONE);
+    }
+    found
 }
 
 /// Adds the shortcut that the packet has taken here, or was taken from it, to the one at the pod's hook.

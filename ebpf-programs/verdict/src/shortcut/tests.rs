@@ -1,16 +1,14 @@
 //! A node with shortcuts does what one without does.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use abi::maps::NOTED_CAPACITY;
 use abi::{
     Address, DropReason, EndpointFlags, Family, Flow, HostportKey, Port, SettingsFlags, Tuple,
     protocol,
 };
 use proptest::prelude::*;
 
-use super::{GOOD_FOR, Sight};
+use super::GOOD_FOR;
 use crate::bypass::tests::{UPLINK, open_node};
 use crate::node::{Node as _, Socket};
 use crate::outcome::Verdict;
@@ -22,6 +20,7 @@ use crate::simulator::frame::{Body, Frame, answer, flag};
 use crate::simulator::{Place, Simulator, TICK, World};
 
 mod handed;
+mod sights;
 mod young;
 
 /// Two nodes that get the same packets.
@@ -349,25 +348,6 @@ fn what_is_limited_takes_none() {
     }
 }
 
-#[test]
-fn sights_are_spread_over_all_places() {
-    let sight = |port: u16| {
-        let ports = u32::from(port.to_be());
-        Sight {
-            ports,
-            ..Sight::default()
-        }
-        .index()
-    };
-    let places: BTreeSet<u32> = (0..2_048).map(sight).collect();
-    assert!(
-        places.len() > NOTED_CAPACITY as usize / 2,
-        "{}",
-        places.len()
-    );
-    assert!(places.iter().all(|place| *place < NOTED_CAPACITY));
-}
-
 /// Something that happens to a node.
 #[derive(Clone, Debug)]
 enum Happening {
@@ -490,8 +470,11 @@ proptest! {
     #[test]
     fn a_node_with_shortcuts_does_what_one_without_does(
         happenings in prop::collection::vec(happening(), 1..120),
+        young in prop_oneof![Just(0), Just(3), Just(u64::MAX)],
     ) {
-        let mut twins = Twins::new(open_node());
+        let mut world = open_node();
+        world.memory.young = young;
+        let mut twins = Twins::new(world);
         let mut left = Vec::new();
         for happening in &happenings {
             happen(&mut twins, &mut left, happening);

@@ -86,7 +86,11 @@ impl Shortcuts for World {
     }
 
     fn young(&self) -> u64 {
-        self.memory.young
+        if self.memory.off {
+            0
+        } else {
+            self.memory.young
+        }
     }
 
     fn epoch_of_tables(&self) -> u64 {
