@@ -136,6 +136,14 @@ fn to_world(family: usize, body: Body) -> Vec<u8> {
     frame.from_to(mac(), bridge_mac()).bytes()
 }
 
+/// What the pod sends back by its gateway.
+fn pods_answer(delivered: &[u8]) -> Vec<u8> {
+    let mut back = answer(delivered);
+    back[..6].copy_from_slice(&bridge_mac().bytes());
+    back[6..12].copy_from_slice(&mac().bytes());
+    back
+}
+
 fn to_hostport(family: usize, body: Body) -> Vec<u8> {
     Frame::new(remote()[family], node()[family], body).bytes()
 }
@@ -446,10 +454,7 @@ fn happen(twins: &mut Twins, left: &mut Vec<Vec<u8>>, happening: &Happening) {
             let frame = to_hostport(family, body(port, HOSTPORT, kind));
             let (verdict, bytes) = twins.run(Place::UplinkIn, UPLINK, &frame);
             if !matches!(verdict, Verdict::Drop(_)) {
-                let mut back = answer(&bytes);
-                back[..6].copy_from_slice(&bridge_mac().bytes());
-                back[6..12].copy_from_slice(&mac().bytes());
-                twins.send(INTERFACE, &back);
+                twins.send(INTERFACE, &pods_answer(&bytes));
             }
         }
         Happening::DialHostport(family, port, kind) => {

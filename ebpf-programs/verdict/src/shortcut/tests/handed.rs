@@ -37,9 +37,7 @@ fn replies_from_a_hostport_are_translated_at_the_pods_hook_as_well() {
         let mut node = Simulator::new(open_node());
         let asked = to_hostport(family, udp(40_000, HOSTPORT));
         let (_, delivered) = node.run(Place::UplinkIn, UPLINK, &asked);
-        let mut reply = answer(&delivered);
-        reply[..6].copy_from_slice(&bridge_mac().bytes());
-        reply[6..12].copy_from_slice(&mac().bytes());
+        let reply = pods_answer(&delivered);
         let ways = [0; 3].map(|_| knows_the_way(&mut node, &reply));
         assert_eq!(ways, [false, true, true], "the flow was there before");
     }
