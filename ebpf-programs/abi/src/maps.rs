@@ -133,6 +133,8 @@ pub const SWEPT: &str = "SWEPT";
 pub mod programs {
     /// On the host's end of a pod's veth, what comes from the pod.
     pub const FROM_POD: &str = "from_pod";
+    /// In front of it on the veth of a busy pod: packets of connections under way.
+    pub const FROM_BUSY_POD: &str = "from_busy_pod";
     /// On the host's end of a pod's veth, what goes to the pod.
     pub const TO_POD: &str = "to_pod";
     /// On an uplink, what comes in.

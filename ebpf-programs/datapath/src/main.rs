@@ -33,6 +33,8 @@ mod bind;
 #[cfg(target_arch = "bpf")]
 mod dial;
 #[cfg(target_arch = "bpf")]
+mod from_busy_pod;
+#[cfg(target_arch = "bpf")]
 mod from_pod;
 #[cfg(target_arch = "bpf")]
 mod kernel;

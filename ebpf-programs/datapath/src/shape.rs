@@ -110,14 +110,15 @@ impl Shaper for Kernel {
 
     #[inline(always)]
     fn segments(&self) -> (u32, u32) {
-        let skb = self.context();
         // SAFETY: the context is valid for as long as the program runs.
-        unsafe {
-            (
-                ptr::read_volatile(&raw const (*skb).gso_segs),
-                ptr::read_volatile(&raw const (*skb).gso_size),
-            )
-        }
+        let segments = unsafe { ptr::read_volatile(&raw const (*self.context()).gso_segs) };
+        (segments, self.segment_size())
+    }
+
+    #[inline(always)]
+    fn segment_size(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { ptr::read_volatile(&raw const (*self.context()).gso_size) }
     }
 
     #[inline(always)]

@@ -16,6 +16,8 @@ use crate::maps::{EPOCHS, NOTED, SHORTCUTS, TAGS};
 static HANDS_OVER: u64 = 1;
 
 impl Shortcuts for Kernel {
+    type Kept = &'static Shortcut;
+
     #[inline(always)]
     fn mark(&self) -> u32 {
         // SAFETY: the context is valid for as long as the program runs.
@@ -44,7 +46,7 @@ impl Shortcuts for Kernel {
     }
 
     #[inline(always)]
-    fn shortcut(&self, index: u32) -> Option<&Shortcut> {
+    fn shortcut(&self, index: u32) -> Option<&'static Shortcut> {
         SHORTCUTS.get(index)
     }
 

@@ -162,7 +162,7 @@ stage!(stage_count(direction: Direction, verdict: Verdict) -> (), |kernel, work,
 });
 
 /// Where the notes about a packet are.
-struct Drawer;
+pub(crate) struct Drawer;
 
 impl Desk for Drawer {
     #[inline(always)]

@@ -8,6 +8,7 @@ use crate::action;
 use crate::stages::Stages;
 
 #[classifier]
+#[inline(always)]
 fn to_pod(context: TcContext) -> i32 {
     let skb = context.skb.skb;
     action::of(skb, hooks::to_pod(&mut Stages::new(skb)))

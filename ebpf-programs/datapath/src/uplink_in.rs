@@ -12,6 +12,7 @@ use crate::kernel::Kernel;
 use crate::stages::Stages;
 
 #[classifier]
+#[inline(always)]
 fn uplink_in(context: TcContext) -> i32 {
     let skb = context.skb.skb;
     // It is for an interface on top of this one, which has hooks itself.

@@ -9,6 +9,7 @@ use crate::kernel::Kernel;
 use crate::stages::Stages;
 
 #[classifier]
+#[inline(always)]
 fn uplink_out(context: TcContext) -> i32 {
     // It comes from an interface on top of this one, which has hooks itself.
     if Kernel::new(context.skb.skb).is_tagged() {

@@ -101,7 +101,7 @@ fn is_short<E: Packet + Shaper>(env: &E, work: &Work, uplink: u32) -> bool {
 /// Bytes from the IP header on, of the packet or of each that it will be cut into.
 #[inline(always)]
 fn length<E: Packet + Shaper>(env: &E, headers: &Headers) -> Option<u32> {
-    let (_, size) = env.segments();
+    let size = env.segment_size();
     if size == 0 {
         return Some(headers.length);
     }

@@ -352,7 +352,7 @@ pub(crate) fn fate<E: Node>(
     if is_stale(node, flow) {
         return Fate::Stale;
     }
-    if is_homeless(node, key, flow) {
+    if is_homeless(node, key, flow, opposite) {
         return Fate::Homeless;
     }
     let Some(settings) = node.settings() else {
@@ -369,16 +369,17 @@ pub(crate) fn fate<E: Node>(
     }
 }
 
-/// Whether a masqueraded flow's address or uplink is gone, as the kernel's MASQUERADE judges it.
+/// Whether a masqueraded flow's address or uplink is gone, as the kernel's MASQUERADE judges it. That address is asked for
+/// where it is a destination: in a tuple that need not be copied for that.
 #[inline(always)]
-fn is_homeless<E: Node>(node: &E, key: &Tuple, flow: &Flow) -> bool {
+fn is_homeless<E: Node>(node: &E, key: &Tuple, flow: &Flow, opposite: &Tuple) -> bool {
     if flow.flags & FlowFlags::SNAT == 0 || flow.flags & FlowFlags::FROM_POD != 0 {
         return false;
     }
     let source = if flow.flags & FlowFlags::ORIGINAL == 0 {
         &key.destination
     } else {
-        &flow.translated.source
+        &opposite.destination
     };
     !node.is_local(source) || node.uplink(flow.uplink).is_none()
 }

@@ -91,7 +91,6 @@ pub trait Hook {
 fn shortcut(hook: &mut impl Hook, way: Way) -> Option<Verdict> {
     let verdict = match hook.find_shortcut(way) {
         Found::Nothing => return None,
-        Found::Flow(taken) => hook.take_shortcut(taken),
         Found::Lesson(taken) => {
             hook.teach(taken.index);
             hook.take_shortcut(taken)

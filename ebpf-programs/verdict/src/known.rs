@@ -265,7 +265,7 @@ fn are_by_address<E: Node>(node: &E) -> bool {
 /// Whether the packet fits through the link. What will be cut up is asked about each time.
 #[inline(always)]
 pub(crate) fn fits<E: Packet + Shaper>(env: &E, fit: &mut Fit, interface: u32) -> bool {
-    let (length, (_, segment)) = (env.len(), env.segments());
+    let (length, segment) = (env.len(), env.segment_size());
     let whole = segment == 0;
     if whole && fit.interface == interface && length <= fit.length {
         return true;

@@ -124,11 +124,13 @@ fn network<E: Node>(node: &E, slot: u32) -> Option<&abi::Network> {
 pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
     let random = node.random();
     let settings = node.settings().ok_or(DropReason::NoPort)?;
-    let mut to = work.headers.tuple;
-    to.source = work.source;
-    let Some(port) = candidate(attempt, to.source_port, random, settings) else {
+    let original = work.headers.tuple.source_port;
+    let Some(port) = candidate(attempt, original, random, settings) else {
         return Err(DropReason::NoPort);
     };
+    let to = &mut work.translated;
+    *to = work.headers.tuple;
+    to.source = work.source;
     to.source_port = port;
     to.destination = work.hostport.address;
     to.destination_port = work.hostport.port;
@@ -143,7 +145,8 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
         generation: work.hostport.generation,
         now: work.now,
     };
-    work.pair.fill(&work.headers.tuple, &to, &terms);
+    work.pair
+        .fill(&work.headers.tuple, &work.translated, &terms);
     // The gateway's ports are the node's: its sockets talk to pods as well.
     if hairpin && is_busy(node, &work.pair.reply.key) {
         return Ok(false);

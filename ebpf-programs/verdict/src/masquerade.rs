@@ -196,12 +196,12 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     }
     let settings = node.settings().ok_or(DropReason::NoPort)?;
     let original = work.headers.tuple.source_port;
-    let mut to = work.headers.tuple;
-    to.source = work.source;
     let Some(port) = candidate(attempt, original, work.random, settings) else {
         return Err(DropReason::NoPort);
     };
-    to.source_port = port;
+    work.translated = work.headers.tuple;
+    work.translated.source = work.source;
+    work.translated.source_port = port;
     let own = if work.endpoint.pod == 0 {
         FlowFlags::NODE
     } else {
@@ -215,7 +215,8 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
         generation: work.endpoint.generation,
         now: work.now,
     };
-    work.pair.fill(&work.headers.tuple, &to, &terms);
+    work.pair
+        .fill(&work.headers.tuple, &work.translated, &terms);
     if is_busy(node, &work.pair.reply.key) {
         return Ok(false);
     }

@@ -62,6 +62,8 @@ pub trait Shaper {
     fn bucket(&mut self, pod: u32, direction: Direction) -> Option<Self::Bucket>;
     /// How the packet will be cut up: into how many, with how much payload each. `(0, 0)` where it will not be.
     fn segments(&self) -> (u32, u32);
+    /// The latter alone.
+    fn segment_size(&self) -> u32;
     /// A number that is the same for all packets of a flow.
     fn flow_hash(&mut self) -> u32;
     /// Marks the packet as having met congestion; false where its sender would not heed it.

@@ -10,6 +10,8 @@
 //!
 //! What passes is noted beside the shortcut, and added to the flow's entry when that shortcut is replaced.
 
+use core::ops::Deref;
+
 use abi::maps::SHARDS;
 use abi::{Address, Noted, Tuple};
 
@@ -23,7 +25,7 @@ mod way;
 pub use change::Change;
 pub(crate) use handed::{find_leaving, teach};
 pub use sight::Sight;
-pub(crate) use way::{find, keep, take};
+pub(crate) use way::{find, keep, straight, take};
 
 /// Ticks of the kernel for which a shortcut is good: 10 to 100 milliseconds.
 pub const GOOD_FOR: u64 = 10;
@@ -34,6 +36,9 @@ pub const YOUNG: u64 = 8;
 
 /// What shortcuts ask of the node.
 pub trait Shortcuts {
+    /// One of this CPU's shortcuts. Nobody else writes it while a packet is under way.
+    type Kept: Copy + Deref<Target = Shortcut>;
+
     /// What others have marked the packet with: routes may depend on it.
     fn mark(&self) -> u32;
     /// Ticks of the kernel.
@@ -50,7 +55,7 @@ pub trait Shortcuts {
     /// shortcut itself, which may be in no cache, is looked at only where that is likely to be of use.
     fn tag(&self, index: u32) -> u8;
     /// One of this CPU's shortcuts.
-    fn shortcut(&self, index: u32) -> Option<&Shortcut>;
+    fn shortcut(&self, index: u32) -> Option<Self::Kept>;
     /// Replaces one of this CPU's shortcuts, and its tag.
     fn keep_shortcut(&mut self, index: u32, tag: u8, shortcut: &Shortcut);
     /// What has passed by one of this CPU's shortcuts.
@@ -114,9 +119,7 @@ pub struct Shortcut {
 pub enum Found {
     /// There is none.
     Nothing,
-    /// There is one, and the packet is noted in its flow: [`take`] is to follow.
-    Flow(Taken),
-    /// As [`Found::Flow`], and [`teach`] is to follow.
+    /// There is one, and the packet is noted in its flow: [`teach`] is to follow, and then [`take`].
     Lesson(Taken),
     /// The packet has come to its end: its verdict's number.
     End(u64),

@@ -200,12 +200,24 @@ impl Simulator {
         self.world.notice_changes();
         (self.world.congested, self.world.departure) = (false, None);
         let verdict = match place {
-            Place::FromPod => hooks::from_pod(self),
+            Place::FromPod => self.from_pod(),
             Place::ToPod => hooks::to_pod(self),
             Place::UplinkIn => hooks::uplink_in(self),
             Place::UplinkOut => hooks::uplink_out(self),
         };
         (verdict, std::mem::take(&mut self.world.packet))
+    }
+
+    /// What a pod sends; a busy one has the short way in front of the long one.
+    fn from_pod(&mut self) -> Verdict {
+        if self.world.memory.busy {
+            let (world, desk) = (&mut self.world, &mut &mut self.work);
+            if let Some(verdict) = stages::go_straight(world, desk, self.interface) {
+                self.world.memory.taken += 1;
+                return verdict;
+            }
+        }
+        hooks::from_pod(self)
     }
 
     /// Where a packet goes whose verdict is [`Verdict::Leave`].

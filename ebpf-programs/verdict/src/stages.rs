@@ -29,6 +29,16 @@ pub fn find_shortcut<E: Packet + Node + Shaper + Shortcuts>(
     shortcut::find(env, desk, interface, way)
 }
 
+/// Ends what a pod sends as one before it that looked the same, unless that went on to the stack.
+#[inline(always)]
+pub fn go_straight<E: Packet + Node + Shaper + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    interface: u32,
+) -> Option<Verdict> {
+    shortcut::straight(env, desk, interface)
+}
+
 /// Ends the packet as the one that was found, and writes what was written then.
 #[inline(always)]
 pub fn take_shortcut<E: Packet + Node + Shortcuts>(

@@ -79,9 +79,7 @@ impl Bench {
     #[track_caller]
     pub(crate) fn run(&mut self, place: Place, bytes: &[u8]) -> Result<(Verdict, Vec<u8>)> {
         let before = self.drop_counts()?;
-        let (action, packet) = self
-            .object
-            .run_on(program_of(place), self.interface, bytes)?;
+        let (action, packet) = self.object_run(place, bytes)?;
         let (verdict, simulated) = self.simulator.run(place, self.interface, bytes);
         let dropped: Vec<DropReason> = self
             .drop_counts()?
@@ -98,6 +96,19 @@ impl Bench {
         assert_eq!(in_kernel, verdict, "the object and the simulator disagree");
         assert_eq!(packet, simulated, "the object and the simulator disagree");
         Ok((verdict, packet))
+    }
+
+    /// What the object makes of a packet; of a busy pod's, first in front of the hook.
+    fn object_run(&mut self, place: Place, bytes: &[u8]) -> Result<(i32, Vec<u8>)> {
+        let (object, interface) = (&mut self.object, self.interface);
+        if place == Place::FromPod && self.simulator.world.memory.busy {
+            let ended = object.run_on(programs::FROM_BUSY_POD, interface, bytes)?;
+            if ended.0 != NEXT {
+                return Ok(ended);
+            }
+            ensure!(ended.1 == bytes, "a packet that goes on is as it came");
+        }
+        object.run_on(program_of(place), interface, bytes)
     }
 
     /// Drops so far, by reason, of all CPUs together.

@@ -7,8 +7,9 @@ use e2e::{Machine, Mounts};
 use crate::object::{self, Object};
 
 /// All programs for packets.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     programs::FROM_POD,
+    programs::FROM_BUSY_POD,
     programs::TO_POD,
     programs::UPLINK_IN,
     programs::UPLINK_OUT,
@@ -16,7 +17,7 @@ const PROGRAMS: [&str; 5] = [
 ];
 
 /// Most instructions that the verifier may walk for one program; its own limit is a million.
-const BUDGET: u32 = 200_000;
+const BUDGET: u32 = 250_000;
 
 #[test]
 fn the_verifier_walks_no_program_for_long() -> Result<()> {

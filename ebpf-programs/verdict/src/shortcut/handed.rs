@@ -64,11 +64,11 @@ pub(crate) fn teach<E: Node + Shortcuts>(env: &mut E, work: &mut Work, index: u3
     let (Some(pupil), Some(out)) = (env.shortcut(at), env.shortcut(index)) else {
         return;
     };
-    if !are_of_one_packet(pupil, out) {
+    if !are_of_one_packet(&pupil, &out) {
         return;
     }
     work.shortcut = *pupil;
-    learn(&mut work.shortcut, out);
+    learn(&mut work.shortcut, &out);
     settle(env, at);
     let tuple = work.shortcut.sight.tuple();
     env.begin_notes(at, &tuple, work.shortcut.ticket);

@@ -6,8 +6,7 @@ use abi::{Address, Port, Seen, Tuple, protocol};
 use super::Shortcuts;
 use crate::packet::Packet;
 use crate::parse::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, high_half,
-    low_half, tcp_flags, tcp_header,
+    IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, high_half, low_half, tcp_flags, tcp_header,
 };
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
@@ -138,27 +137,14 @@ pub(super) struct Glance {
     pub(super) length: u32,
 }
 
-/// Reads the packet, if it is one of a connection under way: whole, without options, long enough, and with a life
-/// before it.
+/// Reads a packet of IPv4, if it is one of a connection under way: whole, without options, long enough, and with a life before
+/// it.
 #[inline(always)]
-pub(super) fn look<E: Packet + Shaper + Shortcuts>(
+pub(super) fn look_v4<E: Packet + Shaper + Shortcuts>(
     env: &E,
     interface: u32,
     way: Way,
 ) -> Option<Glance> {
-    // On uplinks, the programs have nothing to do with such frames.
-    if way == Way::Pod && env.is_tagged() {
-        return None;
-    }
-    match env.ethertype() {
-        ETHERTYPE_IPV4 => look_v4(env, interface, way),
-        ETHERTYPE_IPV6 => look_v6(env, interface, way),
-        _ => None,
-    }
-}
-
-#[inline(always)]
-fn look_v4<E: Packet + Shaper + Shortcuts>(env: &E, interface: u32, way: Way) -> Option<Glance> {
     let stations = env.near::<3>(0)?;
     let words = env.near::<7>(ETHERNET)?;
     let [ttl, protocol, _, _] = words[2].to_ne_bytes();
@@ -179,8 +165,13 @@ fn look_v4<E: Packet + Shaper + Shortcuts>(env: &E, interface: u32, way: Way) ->
     glance(env, sight, [IPV4_HEADER, total])
 }
 
+/// As [`look_v4`], of a packet of IPv6.
 #[inline(always)]
-fn look_v6<E: Packet + Shaper + Shortcuts>(env: &E, interface: u32, way: Way) -> Option<Glance> {
+pub(super) fn look_v6<E: Packet + Shaper + Shortcuts>(
+    env: &E,
+    interface: u32,
+    way: Way,
+) -> Option<Glance> {
     let stations = env.near::<3>(0)?;
     let [first, second] = env.near::<2>(ETHERNET)?;
     let [_, _, next, limit] = second.to_ne_bytes();
@@ -228,7 +219,7 @@ fn glance<E: Packet + Shaper + Shortcuts>(
     if header + least > total || total > bytes {
         return None;
     }
-    let (_, size) = env.segments();
+    let size = env.segment_size();
     let length = if size == 0 {
         bytes
     } else {

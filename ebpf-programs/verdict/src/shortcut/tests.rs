@@ -19,6 +19,7 @@ use crate::simulator::example::{
 use crate::simulator::frame::{Body, Frame, answer, flag};
 use crate::simulator::{Place, Simulator, TICK, World};
 
+mod busy;
 mod handed;
 mod sights;
 mod young;
@@ -476,9 +477,10 @@ proptest! {
     fn a_node_with_shortcuts_does_what_one_without_does(
         happenings in prop::collection::vec(happening(), 1..120),
         young in prop_oneof![Just(0), Just(3), Just(u64::MAX)],
+        busy in any::<bool>(),
     ) {
         let mut world = open_node();
-        world.memory.young = young;
+        (world.memory.young, world.memory.busy) = (young, busy);
         let mut twins = Twins::new(world);
         let mut left = Vec::new();
         for happening in &happenings {

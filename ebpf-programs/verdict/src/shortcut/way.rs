@@ -3,12 +3,13 @@
 use abi::{Direction, DropReason, EndpointFlags};
 
 use super::handed::{Label, take_off, teach};
-use super::sight::{Glance, look};
+use super::sight::{Glance, look_v4, look_v6};
 use super::{Change, Desk, Found, GOOD_FOR, Shortcut, Shortcuts, Steps, Taken, shard};
 use crate::bypass::{self, age};
 use crate::node::Node;
-use crate::outcome::{Code as _, Decision, Verdict};
+use crate::outcome::{Code as _, Verdict};
 use crate::packet::Packet;
+use crate::parse::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
 use crate::work::{Way, Work};
@@ -29,14 +30,33 @@ pub(crate) fn find<E: Packet + Node + Shaper + Shortcuts>(
     if way == Way::Out && label == Label::DONE {
         return Found::End(Verdict::Pass.code());
     }
-    let Some(glance) = look(env, interface, way) else {
-        if let Some(work) = desk.work() {
-            work.limited = 0;
-            work.trail.close();
-        }
-        return Found::Nothing;
-    };
     let lesson = way == Way::Out && label == Label::LESSON;
+    match env.ethertype() {
+        // On uplinks, the programs have nothing to do with such frames.
+        _ if way == Way::Pod && env.is_tagged() => stray(desk),
+        ETHERTYPE_IPV4 => {
+            let glance = look_v4(env, interface, way);
+            find_seen(env, desk, glance, lesson)
+        }
+        ETHERTYPE_IPV6 => {
+            let glance = look_v6(env, interface, way);
+            find_seen(env, desk, glance, lesson)
+        }
+        _ => stray(desk),
+    }
+}
+
+/// The search for what was seen: once for each family, since a packet of IPv4 says much less.
+#[inline(always)]
+fn find_seen<E: Packet + Node + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    glance: Option<Glance>,
+    lesson: bool,
+) -> Found {
+    let Some(glance) = glance else {
+        return stray(desk);
+    };
     let found = search(env, desk, &glance, lesson);
     if found == Found::Nothing
         && let Some(work) = desk.work()
@@ -46,6 +66,60 @@ pub(crate) fn find<E: Packet + Node + Shaper + Shortcuts>(
     found
 }
 
+/// A packet from which nothing follows for others.
+#[inline(always)]
+fn stray(desk: &mut impl Desk) -> Found {
+    if let Some(work) = desk.work() {
+        work.limited = 0;
+        work.trail.close();
+    }
+    Found::Nothing
+}
+
+/// Ends what a pod sends as the packet before it that looked the same, unless that one went on to the stack. Makes no
+/// shortcut, and decides nothing: whatever finds none here is to be shown to [`crate::hooks::from_pod`].
+#[inline(always)]
+pub(crate) fn straight<E: Packet + Node + Shaper + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    interface: u32,
+) -> Option<Verdict> {
+    take_off(env);
+    if env.is_tagged() {
+        return None;
+    }
+    match env.ethertype() {
+        ETHERTYPE_IPV4 => {
+            let glance = look_v4(env, interface, Way::Pod)?;
+            go_straight(env, desk, &glance)
+        }
+        ETHERTYPE_IPV6 => {
+            let glance = look_v6(env, interface, Way::Pod)?;
+            go_straight(env, desk, &glance)
+        }
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn go_straight<E: Packet + Node + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    glance: &Glance,
+) -> Option<Verdict> {
+    let past = |good: &Good<E::Kept>| good.1.verdict != Verdict::Pass.code();
+    let good = good(env, glance).filter(past)?;
+    let pod = good.1.pod;
+    let Found::End(number) = enter(env, desk, good, glance, false) else {
+        return None;
+    };
+    let verdict = Verdict::from_code(number);
+    if let Verdict::Drop(reason) = verdict {
+        env.count_dropped(reason, pod, Direction::Egress, glance.bytes);
+    }
+    Some(verdict)
+}
+
 #[inline(always)]
 fn search<E: Packet + Node + Shortcuts>(
     env: &mut E,
@@ -53,28 +127,47 @@ fn search<E: Packet + Node + Shortcuts>(
     glance: &Glance,
     lesson: bool,
 ) -> Found {
+    match good(env, glance) {
+        Some(good) => enter(env, desk, good, glance, lesson),
+        None => Found::Nothing,
+    }
+}
+
+/// A shortcut that is good, and its index.
+type Good<K> = (u32, K);
+
+/// The shortcut of a packet, if this CPU has a good one.
+#[inline(always)]
+fn good<E: Shortcuts>(env: &E, glance: &Glance) -> Option<Good<E::Kept>> {
     let ((index, tag), now) = (glance.sight.place(), env.ticks());
     if env.tag(index) != tag {
-        return Found::Nothing;
+        return None;
     }
+    let shortcut = env.shortcut(index)?;
+    is_good(env, &shortcut, glance, now).then_some((index, shortcut))
+}
+
+/// Notes the packet in its flow, and ends it, unless another one is to learn from it before.
+#[inline(always)]
+fn enter<E: Packet + Node + Shortcuts>(
+    env: &mut E,
+    desk: &mut impl Desk,
+    (index, shortcut): Good<E::Kept>,
+    glance: &Glance,
+    lesson: bool,
+) -> Found {
     let taken = Taken {
         index,
         bytes: glance.bytes,
     };
-    match env.shortcut(index) {
-        Some(shortcut) if is_good(env, shortcut, glance, now) => {
-            let (steps, ticket) = (shortcut.steps, shortcut.ticket);
-            if steps & Steps::FLOW != 0 && !env.note(index, ticket, glance.bytes) {
-                Found::Nothing
-            } else if lesson {
-                Found::Lesson(taken)
-            } else if steps & Steps::WRITTEN != 0 {
-                Found::Flow(taken)
-            } else {
-                end(env, desk, index, glance)
-            }
-        }
-        _ => Found::Nothing,
+    if shortcut.steps & Steps::FLOW != 0 && !env.note(index, shortcut.ticket, glance.bytes) {
+        Found::Nothing
+    } else if lesson {
+        Found::Lesson(taken)
+    } else if shortcut.steps & Steps::WRITTEN != 0 {
+        Found::End(follow(env, desk, shortcut, glance.bytes).code())
+    } else {
+        end(env, desk, (index, shortcut), glance)
     }
 }
 
@@ -106,58 +199,47 @@ fn set_out<E: Shortcuts>(env: &E, work: &mut Work, glance: &Glance, lesson: bool
 fn end<E: Packet + Node + Shortcuts>(
     env: &mut E,
     desk: &mut impl Desk,
-    index: u32,
+    (index, shortcut): Good<E::Kept>,
     glance: &Glance,
 ) -> Found {
-    let Some(shortcut) = env.shortcut(index) else {
-        return Found::Nothing;
-    };
-    let (number, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
-    let (steps, verdict) = (shortcut.steps, Verdict::from_code(number));
-    if let Verdict::Leave(_) = verdict
+    if let Verdict::Leave(_) = Verdict::from_code(shortcut.verdict)
         && let Some(work) = desk.work()
     {
         work.hop = shortcut.hop;
-        announce(env, work, index, steps);
+        announce(env, work, index, shortcut.steps);
     }
-    if steps & Steps::AGED != 0 {
+    if shortcut.steps & Steps::AGED != 0 {
         let version = if glance.sight.is_v6() { 6 } else { 4 };
         if age(env, version, ETHERNET) != Ok(true) {
             return Found::Nothing;
         }
     }
-    env.count_passed(from, Direction::Egress, glance.bytes);
-    env.count_passed(to, Direction::Ingress, glance.bytes);
-    Found::End(number)
+    count(env, &shortcut, glance.bytes);
+    Found::End(shortcut.verdict)
 }
 
-/// Ends a packet that something is to be written into as the one before it, and counts it unless it is dropped.
+/// As [`follow`], of the shortcut with this index.
 #[inline(always)]
 pub(crate) fn take<E: Packet + Node + Shortcuts>(
     env: &mut E,
     desk: &mut impl Desk,
     taken: Taken,
 ) -> Verdict {
-    let (from, to, verdict) = match write(env, desk, taken.index) {
-        Ok(ends) => ends,
-        Err(reason) => return fail(env, desk, taken, reason),
-    };
-    env.count_passed(from, Direction::Egress, taken.bytes);
-    env.count_passed(to, Direction::Ingress, taken.bytes);
-    verdict
+    match env.shortcut(taken.index) {
+        Some(shortcut) => follow(env, desk, shortcut, taken.bytes),
+        None => Verdict::Drop(DropReason::RewriteFailed),
+    }
 }
 
-/// Writes what the shortcut says, and tells who sends, who receives, and how it ends.
+/// Ends a packet that something is to be written into as the one before it, and counts it unless it is dropped.
 #[inline(always)]
-fn write<E: Packet + Shortcuts>(
+fn follow<E: Packet + Node + Shortcuts>(
     env: &mut E,
     desk: &mut impl Desk,
-    index: u32,
-) -> Decision<(u32, u32, Verdict)> {
-    let shortcut = env.shortcut(index).ok_or(DropReason::RewriteFailed)?;
-    let (number, from, to) = (shortcut.verdict, shortcut.from, shortcut.to);
-    let (change, kind, steps) = (shortcut.change, shortcut.sight.kind, shortcut.steps);
-    let verdict = Verdict::from_code(number);
+    shortcut: E::Kept,
+    bytes: u32,
+) -> Verdict {
+    let verdict = Verdict::from_code(shortcut.verdict);
     if let Verdict::Leave(_) = verdict
         && let Some(work) = desk.work()
     {
@@ -166,18 +248,31 @@ fn write<E: Packet + Shortcuts>(
     if let Verdict::Depart(_) = verdict {
         env.set_label(Label::DONE);
     }
-    change.make(env, kind, steps)?;
-    Ok((from, to, verdict))
+    let written = shortcut
+        .change
+        .make(env, shortcut.sight.kind, shortcut.steps);
+    if let Err(reason) = written {
+        return fail(desk, &shortcut, bytes, reason);
+    }
+    count(env, &shortcut, bytes);
+    verdict
 }
 
 /// Says whose the packet was that is dropped.
 #[inline(always)]
-fn fail<E: Shortcuts>(env: &E, desk: &mut impl Desk, taken: Taken, reason: DropReason) -> Verdict {
+fn fail(desk: &mut impl Desk, shortcut: &Shortcut, bytes: u32, reason: DropReason) -> Verdict {
     if let Some(work) = desk.work() {
-        work.pod = env.shortcut(taken.index).map_or(0, |shortcut| shortcut.pod);
-        work.headers.length = taken.bytes;
+        work.pod = shortcut.pod;
+        work.headers.length = bytes;
     }
     Verdict::Drop(reason)
+}
+
+/// Counts a packet for who sends and who receives it.
+#[inline(always)]
+fn count<E: Node>(env: &mut E, shortcut: &Shortcut, bytes: u32) {
+    env.count_passed(shortcut.from, Direction::Egress, bytes);
+    env.count_passed(shortcut.to, Direction::Ingress, bytes);
 }
 
 /// Asks the uplink's program how the packet ends, for a shortcut that knows no flow.

@@ -156,6 +156,10 @@ impl Shaper for World {
         self.segments
     }
 
+    fn segment_size(&self) -> u32 {
+        self.segments.1
+    }
+
     fn flow_hash(&mut self) -> u32 {
         self.flow_hash
     }

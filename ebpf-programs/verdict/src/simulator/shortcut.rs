@@ -1,6 +1,7 @@
 //! Shortcuts, in ordinary Rust. The agent's part, to begin another epoch behind every change, is played by a comparison.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use abi::{Flow, Noted, Tuple};
 
@@ -16,6 +17,8 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Memory {
     /// Whether nothing is remembered.
     pub off: bool,
+    /// Whether pods are busy: [`crate::stages::go_straight`] is in front of their hook.
+    pub busy: bool,
     /// How many packets were spared the way through all tables.
     pub taken: u64,
     /// How many packets a flow has before shortcuts are made for it.
@@ -75,7 +78,21 @@ impl World {
     }
 }
 
+/// A copy of a shortcut, as it was when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Copied(Shortcut);
+
+impl Deref for Copied {
+    type Target = Shortcut;
+
+    fn deref(&self) -> &Shortcut {
+        &self.0
+    }
+}
+
 impl Shortcuts for World {
+    type Kept = Copied;
+
     fn mark(&self) -> u32 {
         self.mark
     }
@@ -106,8 +123,8 @@ impl Shortcuts for World {
         self.memory.tags.get(&index).copied().unwrap_or(0)
     }
 
-    fn shortcut(&self, index: u32) -> Option<&Shortcut> {
-        self.memory.shortcuts.get(&index)
+    fn shortcut(&self, index: u32) -> Option<Copied> {
+        self.memory.shortcuts.get(&index).copied().map(Copied)
     }
 
     fn keep_shortcut(&mut self, index: u32, tag: u8, shortcut: &Shortcut) {
