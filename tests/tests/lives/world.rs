@@ -1,7 +1,7 @@
 //! The node in its namespace, the engine on it, and what must be true of both.
 
 use std::cell::{RefCell, RefMut};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -86,6 +86,13 @@ impl Kernel for Shared {
 
     fn measure(&mut self) -> Result<Measured, ObserveError> {
         self.host().measure()
+    }
+
+    fn sent(
+        &mut self,
+        slots: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<u32, abi::Counters>, ObserveError> {
+        self.host().sent(slots)
     }
 }
 

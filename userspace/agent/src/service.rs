@@ -78,6 +78,7 @@ async fn watch(handle: Handle, every: Duration, alive: impl Fn()) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use engine::{Engine, Settings};
@@ -112,6 +113,13 @@ mod tests {
 
         fn measure(&mut self) -> Result<Measured, ObserveError> {
             self.fake.measure()
+        }
+
+        fn sent(
+            &mut self,
+            slots: &BTreeSet<u32>,
+        ) -> Result<BTreeMap<u32, abi::Counters>, ObserveError> {
+            self.fake.sent(slots)
         }
     }
 

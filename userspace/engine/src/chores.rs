@@ -1,4 +1,4 @@
-//! What is done when nobody waits: looking at what ADDs have made, and settling the records.
+//! What is done when nobody waits: looking at what ADDs have made, settling the records, and shortening busy pods' ways.
 //!
 //! Every step of an ADD is acknowledged by the kernel before the next, so an ADD does not look at its work before it
 //! answers; that it looks afterwards finds what acknowledgements cannot tell (decision 68).
@@ -18,6 +18,8 @@ pub(crate) enum Chore {
     Reconciled,
     /// The records are settled, if they could be.
     Settled,
+    /// A busy pod has got the short way, if it could be.
+    Hastened,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -28,7 +30,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Whether there is something left to do.
     pub(crate) fn has_chores(&self) -> bool {
-        !self.unseen.is_empty() || (self.store.is_unsettled() && !self.cannot_settle)
+        !self.unseen.is_empty() || self.is_to_settle() || self.busy.is_due()
     }
 
     /// Does one thing of what is left to do, if there is one.
@@ -36,8 +38,14 @@ impl<K: Kernel> Engine<K> {
         if let Some((key, made_at)) = self.unseen.pop_first() {
             return Some(self.look_again(&key, made_at));
         }
-        let is_time = self.store.is_unsettled() && !self.cannot_settle;
-        is_time.then(|| self.settle_records())
+        if self.is_to_settle() {
+            return Some(self.settle_records());
+        }
+        self.hasten().then_some(Chore::Hastened)
+    }
+
+    fn is_to_settle(&self) -> bool {
+        self.store.is_unsettled() && !self.cannot_settle
     }
 
     fn look_again(&mut self, key: &AttachmentKey, made_at: u64) -> Chore {

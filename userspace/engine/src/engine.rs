@@ -15,6 +15,7 @@ use planner::{
 };
 use store::{Store, StoreError};
 
+use crate::busy::Busy;
 use crate::node::{Node, Surveyor};
 use crate::transaction::Done;
 use crate::{EngineError, Report, choices, network, slot};
@@ -74,6 +75,7 @@ pub struct Engine<K> {
     pub(crate) unseen: BTreeMap<AttachmentKey, u64>,
     /// Whether settling the records has failed since the last comparison: it is not tried again and again.
     pub(crate) cannot_settle: bool,
+    pub(crate) busy: Busy,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -113,6 +115,7 @@ impl<K: Kernel> Engine<K> {
             last_reconcile: None,
             unseen: BTreeMap::new(),
             cannot_settle: false,
+            busy: Busy::default(),
         }
     }
 

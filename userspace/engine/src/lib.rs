@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod busy;
 mod chain;
 mod choices;
 mod chores;

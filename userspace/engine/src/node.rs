@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use kernel::{Kernel, ObserveError};
-use model::{Mac, Network, NetworkName};
+use model::{IfName, Mac, Network, NetworkName};
 use planner::{
     Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Refusal, Scope,
     SocketHook, SysctlKey,
@@ -33,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) flow_entries: u32,
     /// Whether packets go past bridge and stack.
     pub(crate) bypass: bool,
+    /// Links of pods whose packets take the short way.
+    pub(crate) busy: BTreeSet<IfName>,
     /// How limits are enforced.
     pub(crate) shaper: ShaperStatus,
     /// What is against it.
@@ -129,6 +131,7 @@ impl Node {
             no_egress: no_egress(intent, &observed),
             flow_entries: observed.flow_entries,
             bypass: intent.bypass.is_active(&observed),
+            busy: busy(&observed),
             shaper: ShaperStatus {
                 mode: intent.shaper,
                 chosen: intent.shaper.choose(&observed),
@@ -158,6 +161,12 @@ pub(crate) fn highest_generation(entries: &Entries) -> u32 {
         | Entry::Settings(_) => None,
     });
     generations.max().unwrap_or(0)
+}
+
+fn busy(observed: &Observed) -> BTreeSet<IfName> {
+    let links = observed.links.iter();
+    let busy = links.filter(|(_, link)| link.hooks.contains(&Hook::FromBusyPod));
+    busy.map(|(name, _)| name.clone()).collect()
 }
 
 fn no_egress(intent: &NodeIntent, observed: &Observed) -> Vec<IpAddr> {

@@ -139,8 +139,21 @@ impl<K: Kernel> Engine<K> {
         if self.post_guards(&settled.observed, items) {
             settled = self.settle(items)?;
         }
+        self.renew(&settled.observed, items);
         self.node = Node::of(&self.node_intent(), settled);
         self.check_ports()
+    }
+
+    /// Puts our programs in the places of those of an agent before us, now that the tables are as ours read them.
+    fn renew(&mut self, observed: &Observed, items: &mut Vec<Item>) {
+        let plan = planner::plan_renewal(observed);
+        if plan.is_empty() {
+            return;
+        }
+        let links = plan.steps().len();
+        let carried = carry_out(&mut self.kernel, &plan);
+        let found = format!("programs of an agent before this one at {links} links are replaced");
+        items.push(Item::repaired(NODE.to_owned(), found, carried));
     }
 
     fn settle(&mut self, items: &mut Vec<Item>) -> Result<Settled, EngineError> {

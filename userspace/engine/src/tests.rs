@@ -1,5 +1,6 @@
 //! Promises of the engine, on a kernel in memory.
 
+mod busy;
 mod chain;
 mod choices;
 mod chores;

@@ -215,7 +215,7 @@ impl<K: Kernel> Worker<K> {
         while self.queue.is_empty() {
             match self.engine.do_chore() {
                 Some(Chore::Reconciled) => self.publish(),
-                Some(Chore::Looked | Chore::Settled) => {}
+                Some(Chore::Looked | Chore::Settled | Chore::Hastened) => {}
                 None => return,
             }
         }
@@ -279,6 +279,7 @@ impl<K: Kernel> Worker<K> {
             Command::Sweep => {
                 self.waiting.sweep.store(false, Ordering::Release);
                 self.engine.sweep();
+                self.engine.look_for_busy();
                 self.publish();
             }
         }

@@ -1,5 +1,6 @@
 //! Counters of the datapath, added up over all CPUs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use abi::{Counters, Direction, DropCount, DropReason, Shaped};
@@ -46,8 +47,18 @@ fn flow_entries(tables: &Tables) -> io::Result<u32> {
     Ok(counted.max(u32::try_from(swept.0.kept).unwrap_or(u32::MAX)))
 }
 
+/// Reads what the pods in these slots have sent.
+pub(crate) fn sent(tables: &Tables, slots: &BTreeSet<u32>) -> io::Result<BTreeMap<u32, Counters>> {
+    let of = |slot: &u32| Ok((*slot, of_pod(tables, *slot, Direction::Egress)?));
+    slots.iter().map(of).collect()
+}
+
+fn of_pod(tables: &Tables, slot: u32, direction: Direction) -> io::Result<Counters> {
+    sum(&tables.counters, slot * 2 + direction as u32, add)
+}
+
 fn pod(tables: &Tables, slot: u32) -> io::Result<PodCounters> {
-    let of = |direction| sum(&tables.counters, slot * 2 + direction as u32, add);
+    let of = |direction| of_pod(tables, slot, direction);
     let shaped = |direction| sum(&tables.shaped, slot * 2 + direction as u32, add_shaped);
     Ok(PodCounters {
         egress: of(Direction::Egress)?,

@@ -1,6 +1,7 @@
 //! One step at a time: which module does it.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use model::IfName;
 use nix::errno::Errno;
@@ -8,7 +9,7 @@ use planner::{EntryKey, GuardStep, Hook, LinkRef, SocketHook, Step};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
-use crate::{addresses, entries, filters, links, pod, switching, sysctl, tuning};
+use crate::{addresses, busy, entries, filters, links, pod, switching, sysctl, tuning};
 
 pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     let netlink = &mut host.netlink;
@@ -90,6 +91,7 @@ fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
             Hook::UplinkIn | Hook::UplinkOut if host.probed.has_tcx() => {
                 Some(host.programs.attach(link, index, *hook))
             }
+            Hook::FromBusyPod => Some(attach_busy(host, link, index).map(|()| false)),
             Hook::FromPod | Hook::ToPod | Hook::UplinkIn | Hook::UplinkOut => None,
         };
         match tcx {
@@ -111,6 +113,12 @@ fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
     attached
         .attempt(call)
         .inspect_err(|_| take_back(host, index, &made))
+}
+
+fn attach_busy(host: &mut Host, link: &IfName, index: u32) -> io::Result<()> {
+    let hook = Hook::FromBusyPod;
+    let program = (host.programs.descriptor(hook)?, host.programs.id(hook)?);
+    busy::attach(link, index, program)
 }
 
 fn guard(host: &mut Host, step: &GuardStep) -> Result<(), Failed> {
@@ -165,10 +173,17 @@ fn detach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
         return Ok(());
     };
     for hook in hooks {
-        if !hook.is_of_pods() {
-            host.programs.detach(found.index, *hook).attempt(call)?;
-        }
-        filters::detach(&mut host.netlink, found.index, *hook).attempt(call)?;
+        detach_one(host, link, found.index, *hook).attempt(call)?;
     }
     Ok(())
+}
+
+fn detach_one(host: &mut Host, link: &IfName, index: u32, hook: Hook) -> io::Result<()> {
+    if hook == Hook::FromBusyPod {
+        return busy::detach(link, index);
+    }
+    if !hook.is_of_pods() {
+        host.programs.detach(index, hook)?;
+    }
+    filters::detach(&mut host.netlink, index, hook)
 }

@@ -20,11 +20,12 @@ mod tests;
 mod tuning;
 mod world;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use nix::errno::Errno;
 
+use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
 use planner::{
     Entry, EntryKey, Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Step, SysctlKey,
@@ -283,6 +284,12 @@ impl Kernel for Fake {
 
     fn measure(&mut self) -> Result<Measured, ObserveError> {
         Ok(self.state().measured.clone())
+    }
+
+    fn sent(&mut self, slots: &BTreeSet<u32>) -> Result<BTreeMap<u32, Counters>, ObserveError> {
+        let pods = self.state().measured.pods.clone().into_iter();
+        let asked = pods.filter(|(slot, _)| slots.contains(slot));
+        Ok(asked.map(|(slot, of)| (slot, of.egress)).collect())
     }
 }
 

@@ -9,7 +9,7 @@
     reason = "netlink's vocabulary is open: what we do not know is skipped"
 )]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -40,8 +40,6 @@ pub(crate) const FQ: &str = "fq";
 /// `ETH_P_ALL` in network byte order.
 const ALL_PROTOCOLS: u32 = 0x0003_u16.to_be() as u32;
 
-const ALL: [Hook; 4] = [Hook::FromPod, Hook::ToPod, Hook::UplinkIn, Hook::UplinkOut];
-
 /// The name of a hook's filter.
 fn name(hook: Hook) -> String {
     format!("viaduct/{}", crate::programs::name(hook))
@@ -50,7 +48,7 @@ fn name(hook: Hook) -> String {
 /// `clsact`'s handle of the side that a hook is on.
 fn parent(hook: Hook) -> TcHandle {
     let minor = match hook {
-        Hook::FromPod | Hook::UplinkIn => TcHandle::MIN_INGRESS,
+        Hook::FromPod | Hook::FromBusyPod | Hook::UplinkIn => TcHandle::MIN_INGRESS,
         Hook::ToPod | Hook::UplinkOut => TcHandle::MIN_EGRESS,
     };
     TcHandle {
@@ -134,6 +132,15 @@ fn is_attached(netlink: &mut Netlink, index: u32, hook: Hook) -> io::Result<bool
 
 /// Which programs of ours are attached to each of the links.
 pub(crate) fn attached(netlink: &mut Netlink, links: &[u32]) -> io::Result<Vec<BTreeSet<Hook>>> {
+    let ids = attached_ids(netlink, links)?.into_iter();
+    Ok(ids.map(|of_link| of_link.into_keys().collect()).collect())
+}
+
+/// As [`attached`], with the programs' ids.
+pub(crate) fn attached_ids(
+    netlink: &mut Netlink,
+    links: &[u32],
+) -> io::Result<Vec<BTreeMap<Hook, Option<u32>>>> {
     const SIDES: [Hook; 2] = [Hook::FromPod, Hook::ToPod];
     let of_link = |index: &u32| SIDES.map(|side| empty(*index, side));
     let requests = links
@@ -212,14 +219,15 @@ pub(crate) fn links_with(netlink: &mut Netlink, kind: &str) -> io::Result<BTreeS
     Ok(links.collect())
 }
 
-/// The hook whose filter an answer is about, if the filter is ours.
-fn ours(answer: &Answer, side: Hook) -> io::Result<Option<Hook>> {
+/// The hook whose filter an answer is about, if the filter is ours, and its program's id.
+fn ours(answer: &Answer, side: Hook) -> io::Result<Option<(Hook, Option<u32>)>> {
     match answer {
         Ok(Some(Message::NewTrafficFilter(filter))) => {
             let given = filter_name(filter);
             let same =
                 |hook: &Hook| parent(*hook) == parent(side) && given == Some(name(*hook).as_str());
-            Ok(ALL.into_iter().find(same))
+            let hook = Hook::ALL.into_iter().find(same);
+            Ok(hook.map(|hook| (hook, program_id(filter))))
         }
         Ok(_) => Ok(None),
         // No such filter, no such chain or link, or (EINVAL, EOPNOTSUPP) no clsact.
@@ -235,16 +243,26 @@ fn is_absence(error: &io::Error) -> bool {
 }
 
 fn filter_name(filter: &TcMessage) -> Option<&str> {
-    filter
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            TcAttribute::Options(options) => options.iter().find_map(|option| match option {
-                TcOption::Bpf(TcFilterBpfOption::ProgName(name)) => Some(name.as_str()),
-                _ => None,
-            }),
-            _ => None,
-        })
+    options(filter).find_map(|option| match option {
+        TcOption::Bpf(TcFilterBpfOption::ProgName(name)) => Some(name.as_str()),
+        _ => None,
+    })
+}
+
+fn program_id(filter: &TcMessage) -> Option<u32> {
+    options(filter).find_map(|option| match option {
+        TcOption::Bpf(TcFilterBpfOption::ProgId(id)) => Some(*id),
+        _ => None,
+    })
+}
+
+fn options(filter: &TcMessage) -> impl Iterator<Item = &TcOption> {
+    let attributes = filter.attributes.iter();
+    let options = attributes.filter_map(|attribute| match attribute {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    });
+    options.flatten()
 }
 
 fn clsact(index: u32) -> Message {

@@ -1,8 +1,9 @@
 //! The real kernel: everything that it takes to observe and to execute, opened once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use abi::Counters;
 use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
@@ -119,6 +120,14 @@ impl Kernel for Host {
     fn measure(&mut self) -> Result<Measured, ObserveError> {
         let measured = counters::measure(&self.tables);
         Ok(measured.attempt(|| "read the counters".to_owned())?)
+    }
+
+    fn sent(&mut self, slots: &BTreeSet<u32>) -> Result<BTreeMap<u32, Counters>, ObserveError> {
+        if !self.probed.has_tcx() {
+            return Ok(BTreeMap::new());
+        }
+        let sent = counters::sent(&self.tables, slots);
+        Ok(sent.attempt(|| "read the counters".to_owned())?)
     }
 }
 

@@ -9,6 +9,7 @@
 mod addresses;
 mod batch;
 mod behind;
+mod busy;
 mod bytes;
 mod counters;
 mod entries;
@@ -61,6 +62,8 @@ pub use pins::remove_pins;
 pub use port_user::{PortInUse, Process};
 pub use sockets::cgroup_root;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use planner::{Observed, Scope, Step};
 
 /// The seam between decisions and effects.
@@ -73,15 +76,19 @@ pub trait Kernel {
 
     /// Reads the counters.
     fn measure(&mut self) -> Result<Measured, ObserveError>;
+
+    /// Reads what these pods have sent, by slot. Nothing where the kernel has no room for [`planner::Hook::FromBusyPod`].
+    fn sent(&mut self, slots: &BTreeSet<u32>)
+    -> Result<BTreeMap<u32, abi::Counters>, ObserveError>;
 }
 
 /// Counters at one moment, added up over all CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// By the pod's slot: egress (from the pod) and ingress (to the pod). Slots without traffic may be missing.
-    pub pods: std::collections::BTreeMap<u32, PodCounters>,
+    pub pods: BTreeMap<u32, PodCounters>,
     /// By drop reason; reasons never met are missing.
-    pub drops: std::collections::BTreeMap<abi::DropReason, abi::DropCount>,
+    pub drops: BTreeMap<abi::DropReason, abi::DropCount>,
     /// Entries in the flow table (two for each flow).
     pub flow_entries: u32,
 }

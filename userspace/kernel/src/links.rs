@@ -110,6 +110,7 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
         addresses: Vec::new(),
         avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
+        outdated: BTreeSet::new(),
     };
     for attribute in &message.attributes {
         match attribute {

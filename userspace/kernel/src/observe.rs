@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use model::{Attachment, IfName, NetnsPath};
-use planner::{Link, LinkKind, Observed, PodSide, Scope, SysctlKey};
+use planner::{Hook, Link, LinkKind, Observed, PodSide, Scope, SysctlKey};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netns::OpenNetns;
 use crate::{
-    addresses, behind, entries, filters, links, netfilter, pod, routes, switching, sysctl, tuning,
+    addresses, behind, busy, entries, filters, links, netfilter, pod, routes, switching, sysctl,
+    tuning,
 };
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
@@ -102,17 +103,38 @@ fn all_links(host: &mut Host, pinned: &BTreeSet<u32>) -> Result<BTreeMap<IfName,
     // A link without clsact has no filter of ours: one question instead of two for each of them.
     let with_clsact = filters::links_with(netlink, filters::CLSACT).attempt(list)?;
     let asked: Vec<u32> = with_clsact.into_iter().collect();
-    let attached = filters::attached(netlink, &asked).attempt(list)?;
-    let attached: BTreeMap<u32, _> = asked.into_iter().zip(attached).collect();
+    let attached = filters::attached_ids(netlink, &asked).attempt(list)?;
+    let mut attached: BTreeMap<u32, _> = asked.into_iter().zip(attached).collect();
+    let current = (host.programs.ids()).attempt(|| "look at our programs".to_owned())?;
     for (name, link) in &mut all {
-        link.hooks = attached.get(&link.index).cloned().unwrap_or_default();
-        if pinned.contains(&link.index) {
-            let hooks = host.programs.attached(name, link.index);
-            link.hooks
-                .extend(hooks.attempt(|| format!("look at the programs of {name}"))?);
-        }
+        let filters = attached.remove(&link.index).unwrap_or_default();
+        let found = programs(host, name, link.index, (filters, pinned))
+            .attempt(|| format!("look at the programs of {name}"))?;
+        let other = found
+            .iter()
+            .filter(|(hook, id)| id.is_some() && **id != current.get(hook).copied());
+        link.outdated = other.map(|(hook, _)| *hook).collect();
+        link.hooks = found.into_keys().collect();
     }
     Ok(all.into_iter().collect())
+}
+
+/// Which programs of ours a link has, and their ids; its filters and which links have pins are given.
+fn programs(
+    host: &Host,
+    name: &IfName,
+    index: u32,
+    (mut found, pinned): (BTreeMap<Hook, Option<u32>>, &BTreeSet<u32>),
+) -> io::Result<BTreeMap<Hook, Option<u32>>> {
+    if pinned.contains(&index) {
+        let pinned = host.programs.attached(name, index)?.into_iter();
+        found.extend(pinned.map(|(hook, id)| (hook, Some(id))));
+    }
+    if found.contains_key(&Hook::FromPod) && host.probed.has_tcx() {
+        let busy = busy::attached_id(name)?;
+        found.extend(busy.map(|id| (Hook::FromBusyPod, Some(id))));
+    }
+    Ok(found)
 }
 
 fn netns(

@@ -2,7 +2,7 @@
 //!
 //! A pinned link survives the agent; the next agent updates it in place, so that no packet passes without a program.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
@@ -26,8 +26,9 @@ use crate::pins::{MAPS, Pins};
 use crate::raw::ProgramLink;
 
 /// All programs that an object must have.
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     programs::FROM_POD,
+    programs::FROM_BUSY_POD,
     programs::TO_POD,
     programs::UPLINK_IN,
     programs::UPLINK_OUT,
@@ -38,6 +39,7 @@ const PROGRAMS: [&str; 5] = [
 pub(crate) fn name(hook: Hook) -> &'static str {
     match hook {
         Hook::FromPod => programs::FROM_POD,
+        Hook::FromBusyPod => programs::FROM_BUSY_POD,
         Hook::ToPod => programs::TO_POD,
         Hook::UplinkIn => programs::UPLINK_IN,
         Hook::UplinkOut => programs::UPLINK_OUT,
@@ -131,6 +133,18 @@ impl Programs {
         Ok(descriptor.as_fd().as_raw_fd())
     }
 
+    /// The id of a hook's program.
+    pub(crate) fn id(&mut self, hook: Hook) -> io::Result<u32> {
+        let info = self.program(name(hook))?.info();
+        Ok(info.map_err(|error| io_error(&error))?.id())
+    }
+
+    /// The ids of all hooks' programs.
+    pub(crate) fn ids(&mut self) -> io::Result<BTreeMap<Hook, u32>> {
+        let all = Hook::ALL.into_iter();
+        all.map(|hook| Ok((hook, self.id(hook)?))).collect()
+    }
+
     /// Runs the program that forgets flows.
     pub(crate) fn sweep(&mut self) -> io::Result<()> {
         // The kernel wants a frame with an Ethernet header at least; the program does not look at it.
@@ -176,9 +190,9 @@ impl Programs {
         Ok(())
     }
 
-    /// Which programs are attached to a link by pinned TCX links.
-    pub(crate) fn attached(&self, link: &IfName, index: u32) -> io::Result<BTreeSet<Hook>> {
-        let mut hooks = BTreeSet::new();
+    /// Which programs are attached to a link by pinned TCX links, and their ids.
+    pub(crate) fn attached(&self, link: &IfName, index: u32) -> io::Result<BTreeMap<Hook, u32>> {
+        let mut hooks = BTreeMap::new();
         for hook in [Hook::UplinkIn, Hook::UplinkOut] {
             let Some(pinned) = ProgramLink::open(&self.pin(index, hook))? else {
                 continue;
@@ -188,7 +202,7 @@ impl Programs {
             // A kernel without TCX, or a link that has just gone, has none.
             let attached = query.map(|(_, programs)| programs).unwrap_or_default();
             if attached.iter().any(|info| info.id() == program) {
-                hooks.insert(hook);
+                hooks.insert(hook, program);
             }
         }
         Ok(hooks)
@@ -210,7 +224,7 @@ impl Programs {
 
     fn pin(&self, index: u32, hook: Hook) -> PathBuf {
         let side = match hook {
-            Hook::FromPod | Hook::UplinkIn => "in",
+            Hook::FromPod | Hook::FromBusyPod | Hook::UplinkIn => "in",
             Hook::ToPod | Hook::UplinkOut => "out",
         };
         self.links.join(format!("{index}-{side}"))
@@ -239,7 +253,7 @@ fn verify(object: &mut Ebpf) -> Result<(), OpenError> {
 fn order(hook: Hook) -> LinkOrder {
     match hook {
         Hook::UplinkOut => LinkOrder::first(),
-        Hook::FromPod | Hook::ToPod | Hook::UplinkIn => LinkOrder::default(),
+        Hook::FromPod | Hook::FromBusyPod | Hook::ToPod | Hook::UplinkIn => LinkOrder::default(),
     }
 }
 
@@ -257,7 +271,7 @@ pub(crate) fn way_in(pin: &OsStr) -> Option<u32> {
 
 fn side(hook: Hook) -> TcAttachType {
     match hook {
-        Hook::FromPod | Hook::UplinkIn => TcAttachType::Ingress,
+        Hook::FromPod | Hook::FromBusyPod | Hook::UplinkIn => TcAttachType::Ingress,
         Hook::ToPod | Hook::UplinkOut => TcAttachType::Egress,
     }
 }

@@ -15,6 +15,8 @@ use nix::libc;
 /// Commands of `bpf(2)` (`enum bpf_cmd`).
 const PROG_LOAD: libc::c_int = 5;
 const OBJ_GET: libc::c_int = 7;
+const PROG_ATTACH: libc::c_int = 8;
+const PROG_DETACH: libc::c_int = 9;
 const PROG_TEST_RUN: libc::c_int = 10;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_UPDATE: libc::c_int = 29;
@@ -25,6 +27,11 @@ const CLASSIFIER: u32 = 3;
 
 /// `BPF_LINK_TYPE_CGROUP`.
 const LINK_OF_CGROUP: u32 = 3;
+
+/// `BPF_TCX_INGRESS`.
+const TCX_INGRESS: u32 = 46;
+/// `BPF_F_REPLACE`.
+const REPLACE: u32 = 1 << 2;
 
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
@@ -170,6 +177,53 @@ impl ProgramLink {
         };
         bpf(LINK_DETACH, &mut arguments).map(|_| ())
     }
+}
+
+/// A program at an interface: arguments of `BPF_PROG_ATTACH` and `BPF_PROG_DETACH`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Attachment {
+    interface: u32,
+    program: RawFd,
+    attach_type: u32,
+    flags: u32,
+    replaced: RawFd,
+    relative: u32,
+    revision: u64,
+}
+
+impl Attachment {
+    /// Where packets come in by an interface, before all filters and behind the programs that are there already.
+    pub(crate) fn first_on_the_way_in(interface: u32, program: RawFd) -> Self {
+        Self {
+            interface,
+            program,
+            attach_type: TCX_INGRESS,
+            flags: 0,
+            replaced: 0,
+            relative: 0,
+            revision: 0,
+        }
+    }
+
+    /// The same in the place of a program that is attached.
+    pub(crate) fn replacing(self, program: RawFd) -> Self {
+        Self {
+            flags: REPLACE,
+            replaced: program,
+            ..self
+        }
+    }
+}
+
+/// Attaches a program, which stays for as long as the interface.
+pub(crate) fn attach(attachment: &Attachment) -> io::Result<()> {
+    bpf(PROG_ATTACH, &mut attachment.clone()).map(|_| ())
+}
+
+/// Detaches it.
+pub(crate) fn detach(attachment: &Attachment) -> io::Result<()> {
+    bpf(PROG_DETACH, &mut attachment.clone()).map(|_| ())
 }
 
 /// Loads a classifier of these instructions, runs it once on an empty frame, and returns what it returned.

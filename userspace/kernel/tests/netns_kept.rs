@@ -39,7 +39,7 @@ fn anew(node: &Node, options: &HostOptions) -> String {
     let (_, before) = kept(node);
     drop(Host::open(options).unwrap());
     let (set, after) = kept(node);
-    assert_eq!(after.len(), 5, "{after:?}");
+    assert_eq!(after.len(), 6, "{after:?}");
     for (name, id) in after {
         assert_ne!(before.get(&name), Some(&id), "{name}");
     }

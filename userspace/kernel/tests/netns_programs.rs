@@ -170,13 +170,18 @@ fn programs_and_tables_survive_the_agent_and_are_adopted_by_the_next() {
         drop(host);
 
         let mut host = Host::open(&node.upgrade()).unwrap();
-        assert_eq!(observe(&mut host), before);
+        let mut seen = observe(&mut host);
+        let renewal = planner::plan_renewal(&seen);
+        for link in seen.links.values_mut() {
+            assert_eq!(std::mem::take(&mut link.outdated), link.hooks);
+        }
+        assert_eq!(seen, before);
         assert_eq!(
             run("bpftool -j net show"),
             ids,
             "the old programs are still there"
         );
-        execute(&mut host, &[attach(&attachment), attach_uplink()]);
+        execute(&mut host, renewal.steps());
         assert_eq!(observe(&mut host), before);
         assert_ne!(
             run("bpftool -j net show"),

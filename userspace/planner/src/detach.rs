@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use model::{Attachment, HostLink};
 
-use crate::check::POD_HOOKS;
 use crate::claim::release;
 use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step};
 
@@ -40,8 +39,8 @@ fn leave(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<Step> 
             alias: attachment.alias(),
         }),
         HostLink::Adopted(name) => {
-            let ours = POD_HOOKS.into_iter();
-            let hooks: BTreeSet<Hook> = ours.filter(|hook| link.hooks.contains(hook)).collect();
+            let of_pods = link.hooks.iter().copied().filter(|hook| hook.is_of_pods());
+            let hooks: BTreeSet<Hook> = of_pods.collect();
             let link = name.clone();
             (!hooks.is_empty()).then_some(Step::Detach { link, hooks })
         }

@@ -269,6 +269,7 @@ fn created(name: &IfName, step: &Step) -> Option<Link> {
         addresses: Vec::new(),
         avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
+        outdated: BTreeSet::new(),
     };
     if let Step::CreateBridge(spec) = step
         && spec.name == *name

@@ -137,6 +137,9 @@ pub struct Link {
     pub avoided: BTreeSet<IpAddr>,
     /// Our programs that are attached to it.
     pub hooks: BTreeSet<Hook>,
+    /// Those of them that another agent has attached, and that are not the same: they work on, and are to be replaced. Known
+    /// where the whole node is looked at.
+    pub outdated: BTreeSet<Hook>,
 }
 
 /// What a link is among VLANs and bridge ports.

@@ -10,6 +10,12 @@ use model::{Attachment, PortMapping};
 use crate::shaping::limit_entry;
 use crate::{Entries, Entry, EntryKey, LinkRef};
 
+/// Whether packets of a pod may go past bridge and stack, where the node's may. What another plugin's bridge does for it is not
+/// ours to know.
+pub(crate) fn may_bypass(attachment: &Attachment) -> bool {
+    attachment.adopted.is_none() && attachment.port.is_plain() && !attachment.addresses.is_empty()
+}
+
 /// Every entry of `attachment`: its row of the pod table, its limits, its interface, its addresses, its ports.
 pub fn attachment_entries(attachment: &Attachment) -> Entries {
     let mut entries = hostport_entries(attachment);
@@ -25,10 +31,7 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
             generation: attachment.generation,
             masquerade: attachment.masquerade,
             trusted: attachment.port.trusted,
-            // What another plugin's bridge does for it is not ours to know.
-            bypass: attachment.adopted.is_none()
-                && attachment.port.is_plain()
-                && !attachment.addresses.is_empty(),
+            bypass: may_bypass(attachment),
             isolated: attachment.port.isolated,
             ingress: attachment.port.ingress,
         },

@@ -98,6 +98,7 @@ pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
         addresses: addresses.iter().map(|text| parse(text)).collect(),
         avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
+        outdated: BTreeSet::new(),
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) const PAYLOAD: [u8; 18] = [0x55; 18];
 pub(crate) const BURST: u32 = 32;
 /// How long one sample takes: thousands of packets.
 const SAMPLE: Duration = Duration::from_millis(25);
+/// How long all systems together are used before the first sample: what a system does for those that go on, it has done then.
+const BEFORE: Duration = Duration::from_secs(15);
 
 /// As the table of ratios in `docs/benchmarks.md`.
 pub(crate) const PROMISES: &[Promise] = &[
@@ -49,6 +51,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
             .iter()
             .map(|it| open(it, way))
             .collect::<Result<_>>()?;
+        warm_up(&pairs)?;
         plan.interleave(way.name(), plan.short_rounds(), &pairs, |pair| {
             let cost = pinned::alone_on(pinned::the_one(), || pair.cost())
                 .with_context(|| format!("{} through {}", way.name(), pair.system))?;
@@ -59,6 +62,17 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let above = above_bare(&rows.0);
     rows.0.extend(above);
     Ok(rows.0)
+}
+
+/// Packets through all systems in turns, as many through each.
+fn warm_up(pairs: &[Pair]) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < BEFORE {
+        for pair in pairs {
+            pinned::alone_on(pinned::the_one(), || pair.cost())?;
+        }
+    }
+    Ok(())
 }
 
 /// The same rows without what a bare wire costs in the same round.

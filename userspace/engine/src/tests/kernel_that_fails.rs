@@ -2,6 +2,7 @@
 //!
 //! Death is a panic through the engine: nothing is undone and nothing is written behind it, as with `kill -9`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -97,5 +98,12 @@ impl Kernel for Mortal {
 
     fn measure(&mut self) -> Result<Measured, ObserveError> {
         self.fake.measure()
+    }
+
+    fn sent(
+        &mut self,
+        slots: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<u32, abi::Counters>, ObserveError> {
+        self.fake.sent(slots)
     }
 }

@@ -101,12 +101,15 @@ impl World {
             Step::SetUpPod(spec) => self.set_up_pod(spec),
             Step::AwaitAddresses { netns, ifname } => self.await_addresses(netns, ifname),
             Step::Attach { link, hooks } => {
-                self.link_mut(link)?.hooks.extend(hooks);
+                let link = self.link_mut(link)?;
+                link.hooks.extend(hooks);
+                link.outdated.retain(|hook| !hooks.contains(hook));
                 Ok(())
             }
             Step::Detach { link, hooks } => {
                 if let Some(link) = self.links.get_mut(link) {
                     link.hooks.retain(|hook| !hooks.contains(hook));
+                    link.outdated.retain(|hook| !hooks.contains(hook));
                 }
                 Ok(())
             }
@@ -300,6 +303,7 @@ impl World {
             addresses: Vec::new(),
             avoided: BTreeSet::new(),
             hooks: BTreeSet::new(),
+            outdated: BTreeSet::new(),
         };
         self.links.insert(name, link);
         index

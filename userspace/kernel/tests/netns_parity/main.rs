@@ -8,7 +8,7 @@ mod same;
 mod support;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use happening::{Abstract, Happening, any_happening, steps_of_pod};
 use kernel::fake::Fake;
@@ -57,6 +57,13 @@ impl Kernel for Real {
 
     fn measure(&mut self) -> Result<Measured, ObserveError> {
         self.host().measure()
+    }
+
+    fn sent(
+        &mut self,
+        slots: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<u32, abi::Counters>, ObserveError> {
+        self.host().sent(slots)
     }
 }
 

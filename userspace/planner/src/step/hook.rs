@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Hook {
     /// `from_pod`, where packets of a pod enter the host.
     FromPod,
+    /// `from_busy_pod`, in front of `from_pod`: only for pods that send much, and never needed.
+    FromBusyPod,
     /// `to_pod`, where packets leave the host for a pod.
     ToPod,
     /// `uplink_in`, where packets enter the node.
@@ -16,10 +18,19 @@ pub enum Hook {
 }
 
 impl Hook {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::FromPod,
+        Self::FromBusyPod,
+        Self::ToPod,
+        Self::UplinkIn,
+        Self::UplinkOut,
+    ];
+
     /// Whether it is for the host's end of a pod's veth.
     pub fn is_of_pods(self) -> bool {
         match self {
-            Self::FromPod | Self::ToPod => true,
+            Self::FromPod | Self::FromBusyPod | Self::ToPod => true,
             Self::UplinkIn | Self::UplinkOut => false,
         }
     }
@@ -30,6 +41,7 @@ impl fmt::Display for Hook {
         use abi::maps::programs;
         f.write_str(match self {
             Self::FromPod => programs::FROM_POD,
+            Self::FromBusyPod => programs::FROM_BUSY_POD,
             Self::ToPod => programs::TO_POD,
             Self::UplinkIn => programs::UPLINK_IN,
             Self::UplinkOut => programs::UPLINK_OUT,

@@ -21,6 +21,7 @@ fn link(index: u32, kind: LinkKind, alias: Option<&str>, controller: Option<u32>
         addresses: Vec::new(),
         avoided: BTreeSet::new(),
         hooks: BTreeSet::new(),
+        outdated: BTreeSet::new(),
     }
 }
 

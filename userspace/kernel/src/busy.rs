@@ -1,0 +1,69 @@
+//! The short way in front of a busy pod's hook: a program that the kernel calls by itself (TCX), without a filter around it.
+//!
+//! It is attached without a BPF link, so it lives exactly as long as the pod's link and needs no pin, as a filter does. Ours
+//! is told by its name, and the link by whoever asks. Attaching and detaching wait for an RCU grace period under the lock of
+//! all links; replacing does not.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+
+use abi::maps::programs::FROM_BUSY_POD;
+use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
+use model::IfName;
+use nix::errno::Errno;
+
+use crate::error::{io_error, is};
+use crate::raw::{self, Attachment};
+
+/// Attaches the program with this descriptor and id, or puts it in the place of the one that is there, without a packet
+/// passing by.
+pub(crate) fn attach(link: &IfName, index: u32, program: (RawFd, u32)) -> io::Result<()> {
+    let (descriptor, id) = program;
+    let attachment = Attachment::first_on_the_way_in(index, descriptor);
+    match attached(link)? {
+        None => raw::attach(&attachment),
+        Some(old) if old.id() == id => Ok(()),
+        Some(old) => {
+            let old = old.fd().map_err(|error| io_error(&error))?;
+            raw::attach(&attachment.replacing(old.as_fd().as_raw_fd()))
+        }
+    }
+    .inspect(|()| crash::point())
+}
+
+/// Detaches ours; that it is not there is success.
+pub(crate) fn detach(link: &IfName, index: u32) -> io::Result<()> {
+    let Some(program) = attached(link)? else {
+        return Ok(());
+    };
+    let program = program.fd().map_err(|error| io_error(&error))?;
+    raw::detach(&Attachment::first_on_the_way_in(
+        index,
+        program.as_fd().as_raw_fd(),
+    ))
+    .inspect(|()| crash::point())
+}
+
+/// The id of the program that is attached.
+pub(crate) fn attached_id(link: &IfName) -> io::Result<Option<u32>> {
+    Ok(attached(link)?.map(|program| program.id()))
+}
+
+/// Ours; none on a kernel without TCX, and none on a link that has just gone.
+fn attached(link: &IfName) -> io::Result<Option<ProgramInfo>> {
+    match SchedClassifier::query_tcx(link.as_str(), TcAttachType::Ingress) {
+        Ok((_, programs)) => Ok(programs.into_iter().find(is_ours)),
+        Err(error) => match io_error(&error) {
+            error if is_absence(&error) => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+fn is_ours(program: &ProgramInfo) -> bool {
+    program.name_as_str() == Some(FROM_BUSY_POD)
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    crate::error::is_gone(error) || is(error, Errno::EINVAL)
+}
