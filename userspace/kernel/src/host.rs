@@ -13,7 +13,7 @@ use crate::holders::Holders;
 use crate::kept::Kept;
 use crate::netlink::Netlink;
 use crate::pins::Pins;
-use crate::programs::{Programs, load};
+use crate::programs::{Programs, load, written};
 use crate::sockets::Sockets;
 use crate::tables::Tables;
 use crate::{
@@ -69,10 +69,11 @@ impl Host {
         pins.verify()?;
         let probed = Probed::ask();
         let flow_entries = pins.flow_entries()?.unwrap_or(*flow_entries);
-        let loaded = load(&object, &pins, &probed, flow_entries)?;
+        let written = written(&probed);
+        let loaded = load(&object, &pins, &written, flow_entries)?;
         crash::point_at("pin-tables");
         pins.verify()?;
-        let already = Kept::of(&pins, &object, &probed.checksum_flag().to_ne_bytes());
+        let already = Kept::of(&pins, &object, &written);
         let mut programs = Programs::load(loaded, &pins, &already)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
         let cookie = raw::netns_cookie().attempt(|| "tell the network namespace".to_owned())?;

@@ -17,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::io_error;
 use crate::pins::{MAPS, Pins, make};
+use crate::programs::Written;
 
 /// Bytes of a digest in the name of a directory.
 const BYTES: usize = 16;
@@ -35,15 +36,9 @@ pub(crate) struct Kept<'a> {
 
 impl<'a> Kept<'a> {
     /// Of an object, and of what the loader writes into it.
-    pub(crate) fn of(pins: &'a Pins, object: &[u8], written: &[u8]) -> Self {
-        let digest = Sha256::new()
-            .chain_update(written)
-            .chain_update(object)
-            .finalize();
-        let digits = digest.iter().map(|byte| format!("{byte:02x}"));
-        let name: String = digits.take(BYTES).collect();
+    pub(crate) fn of(pins: &'a Pins, object: &[u8], written: &Written) -> Self {
         Self {
-            directory: pins.programs().join(name),
+            directory: pins.programs().join(digest(object, written)),
             pins,
         }
     }
@@ -98,6 +93,16 @@ impl<'a> Kept<'a> {
     }
 }
 
+fn digest(object: &[u8], written: &Written) -> String {
+    let written = written.map(|(_, value)| value.to_ne_bytes());
+    let digest = Sha256::new()
+        .chain_update(written.as_flattened())
+        .chain_update(object)
+        .finalize();
+    let digits = digest.iter().map(|byte| format!("{byte:02x}"));
+    digits.take(BYTES).collect()
+}
+
 /// What the kernel keeps of a table's name.
 fn shortened(name: &str) -> &[u8] {
     let name = name.as_bytes();
@@ -108,5 +113,23 @@ fn clear(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         cleared => cleared.inspect(|()| crash::point_at("forget-programs")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_are_told_something_else_are_others() {
+        let none = Written::default();
+        let same = digest(b"object", &none);
+        assert_eq!(digest(b"object", &none), same);
+        assert_ne!(digest(b"other", &none), same);
+        for told in 0..none.len() {
+            let mut written = none;
+            written[told].1 = 1;
+            assert_ne!(digest(b"object", &written), same, "{told}");
+        }
     }
 }

@@ -51,20 +51,29 @@ const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";
 /// The one that says whether [`Hook::UplinkOut`]'s program comes before those of others: as a TCX link it does.
 const HANDS_OVER: &str = "HANDS_OVER";
 
-/// Loads the object's maps, reusing the pinned ones, for a kernel that can do what was probed; the flow table with room
-/// for this many entries.
+/// Constants of the object with what is written into them.
+pub(crate) type Written = [(&'static str, u64); 2];
+
+/// What is written for a kernel that can do what was probed.
+pub(crate) fn written(probed: &Probed) -> Written {
+    [
+        (CHECKSUM_FLAG, probed.checksum_flag()),
+        (HANDS_OVER, probed.has_tcx().into()),
+    ]
+}
+
+/// Loads the object's maps, reusing the pinned ones; the flow table with room for this many entries.
 pub(crate) fn load(
     object: &[u8],
     pins: &Pins,
-    probed: &Probed,
+    written: &Written,
     flow_entries: u32,
 ) -> Result<Ebpf, OpenError> {
-    let checksum_flag = probed.checksum_flag();
-    let hands_over = u64::from(probed.has_tcx());
     let mut loader = EbpfLoader::new();
+    for (name, value) in written {
+        loader.override_global(name, value, true);
+    }
     loader
-        .override_global(CHECKSUM_FLAG, &checksum_flag, true)
-        .override_global(HANDS_OVER, &hands_over, true)
         .map_max_entries(abi::maps::FLOWS, flow_entries)
         .map_max_entries(abi::maps::TURNS, flow_entries);
     loader.btf(None).default_map_pin_directory(pins.maps());
