@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use planner::SocketHook;
 
 use crate::error::{io_error, is};
+use crate::instructions::{CALL, EXIT, MOVE, low_bits, place, word};
 use crate::raw;
 
 /// `BPF_F_IPV6` of `bpf_l4_csum_replace`.
@@ -154,15 +155,6 @@ fn told(result: i32) -> io::Result<()> {
     }
 }
 
-const MOVE: u64 = 0xb7;
-const CALL: u64 = 0x85;
-const EXIT: u64 = 0x95;
-
-/// One instruction, in the machine's words.
-fn word(code: u64, registers: u64, value: u64) -> u64 {
-    code | registers << 8 | value << 32
-}
-
 /// `return bpf_l4_csum_replace(packet, 16, 0, 0, flags)`.
 fn call_of_checksum_helper(flags: u64) -> [u64; 6] {
     const L4_CSUM_REPLACE: u64 = 11;
@@ -195,16 +187,6 @@ fn call_of_lookup_helper(flags: u64) -> Vec<u64> {
         word(EXIT, 0, 0),
     ];
     zeros.chain(call).collect()
-}
-
-/// An instruction's offset, which stands above its registers.
-fn place(offset: i16) -> u64 {
-    u64::from(offset.cast_unsigned()) << 8
-}
-
-/// A number as the 32 bits of an instruction's value.
-fn low_bits(value: i16) -> u64 {
-    u64::from(i32::from(value).cast_unsigned())
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod guards;
 mod heap;
 mod holders;
 mod host;
+mod instructions;
 mod ipsec;
 mod kept;
 mod limits;

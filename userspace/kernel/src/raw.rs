@@ -1,5 +1,5 @@
 //! Calls that neither aya nor nix offers: what a pinned link of a cgroup is, another program in it or none, a few instructions
-//! run to see what the kernel makes of them, and the cookie of a network namespace.
+//! loaded or run to see what the kernel makes of them, and the cookie of a network namespace.
 
 #![expect(unsafe_code, reason = "system calls that no crate we use wraps")]
 
@@ -226,8 +226,8 @@ pub(crate) fn detach(attachment: &Attachment) -> io::Result<()> {
     bpf(PROG_DETACH, &mut attachment.clone()).map(|_| ())
 }
 
-/// Loads a classifier of these instructions, runs it once on an empty frame, and returns what it returned.
-pub(crate) fn run_classifier(instructions: &[u64]) -> io::Result<i32> {
+/// Loads a classifier of these instructions.
+pub(crate) fn load_classifier(instructions: &[u64]) -> io::Result<OwnedFd> {
     let license = c"GPL";
     let mut load = ProgramLoad {
         kind: CLASSIFIER,
@@ -240,7 +240,12 @@ pub(crate) fn run_classifier(instructions: &[u64]) -> io::Result<i32> {
     };
     let descriptor = bpf(PROG_LOAD, &mut load)?;
     // SAFETY: the kernel has just made the descriptor for us.
-    let program = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// As [`load_classifier`], runs it once on an empty frame, and returns what it returned.
+pub(crate) fn run_classifier(instructions: &[u64]) -> io::Result<i32> {
+    let program = load_classifier(instructions)?;
     let frame = [0_u8; 64];
     let mut run = TestRun {
         program: program.as_raw_fd(),
