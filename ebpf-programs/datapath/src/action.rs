@@ -16,6 +16,10 @@ const PACKET_HOST: u32 = 0;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 
+/// Whether the kernel makes what is handed to a pod a packet for this host by itself, or 0: the loader tries it and says.
+#[unsafe(no_mangle)]
+static PEERS_SCRUB: u64 = 0;
+
 /// Carries a verdict out, and says what the hook returns for it.
 #[inline(always)]
 pub(crate) fn of(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
@@ -29,12 +33,23 @@ pub(crate) fn of(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
             // SAFETY: the context is valid for as long as the program runs; both helpers check what they are given. A type
             // that cannot be changed is that of a packet for this host already.
             unsafe {
-                if ptr::read_volatile(&raw const (*skb).pkt_type) != PACKET_HOST {
+                if is_for_another(skb) {
                     helpers::bpf_skb_change_type(skb, PACKET_HOST);
                 }
                 helpers::bpf_redirect_peer(interface, 0) as i32
             }
         }
+    }
+}
+
+/// Whether whoever is handed the packet would take it for somebody else's.
+#[inline(always)]
+fn is_for_another(skb: *mut __sk_buff) -> bool {
+    // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because the compiler must not
+    // take the value it sees here for the one it will have. The context is valid for as long as the program runs.
+    unsafe {
+        ptr::read_volatile(&raw const PEERS_SCRUB) == 0
+            && ptr::read_volatile(&raw const (*skb).pkt_type) != PACKET_HOST
     }
 }
 

@@ -11,7 +11,7 @@ use planner::SocketHook;
 
 use crate::error::{io_error, is};
 use crate::instructions::{CALL, EXIT, MOVE, low_bits, place, word};
-use crate::raw;
+use crate::{raw, scrub};
 
 /// `BPF_F_IPV6` of `bpf_l4_csum_replace`.
 const CHECKSUM_OF_IPV6: u64 = 0x80;
@@ -38,6 +38,7 @@ pub(crate) struct Probed {
     tcx: io::Result<()>,
     checksum: io::Result<()>,
     mark: io::Result<()>,
+    scrub: io::Result<()>,
 }
 
 impl Probed {
@@ -47,6 +48,7 @@ impl Probed {
             tcx: tcx(),
             checksum: checksum(),
             mark: lookup_by_mark(),
+            scrub: scrub::of_peers(),
         }
     }
 
@@ -62,6 +64,11 @@ impl Probed {
         } else {
             0
         }
+    }
+
+    /// Whether what is handed to the other end of a veth is for whoever is there.
+    pub(crate) fn peers_scrub(&self) -> bool {
+        self.scrub.is_ok()
     }
 
     /// All features, with those of the programs on sockets.
@@ -84,7 +91,13 @@ impl Probed {
             "routes by mark decide which address a pod's new flow gets",
             "marks do not count where the address of a pod's new flow is chosen; rules by interface and prefix do",
         );
-        vec![tcx, checksum, mark, sockets(unavailable)]
+        let scrub = feature(
+            "peers-scrub",
+            &self.scrub,
+            "what is handed to a pod is made its own by the kernel",
+            "what is handed to a pod is made its own by our programs, with a call more for each packet",
+        );
+        vec![tcx, checksum, mark, scrub, sockets(unavailable)]
     }
 }
 
@@ -199,8 +212,10 @@ mod tests {
             tcx: Err(Errno::EINVAL.into()),
             checksum: Ok(()),
             mark: Ok(()),
+            scrub: Err(io::Error::other("it is not")),
         };
         assert!(!probed.has_tcx());
+        assert!(!probed.peers_scrub());
         assert_eq!(probed.checksum_flag(), CHECKSUM_OF_IPV6);
         let unavailable = BTreeMap::from([(SocketHook::Bind4, "no".to_owned())]);
         let list = probed.list(&unavailable);
@@ -211,6 +226,7 @@ mod tests {
         };
         assert_eq!(of("tcx"), Some(false));
         assert_eq!(of("checksum-of-ipv6"), Some(true));
+        assert_eq!(of("peers-scrub"), Some(false));
         assert_eq!(of("socket-hooks"), Some(false));
         assert!(list.iter().all(|it| it.available == it.reason.is_empty()));
     }

@@ -44,6 +44,7 @@ mod programs;
 mod raw;
 mod removal;
 mod routes;
+mod scrub;
 mod sockets;
 mod succession;
 mod switching;

@@ -213,7 +213,8 @@ pub(crate) fn create_veth(netlink: &mut Netlink, spec: &VethSpec) -> Result<(), 
 
 /// One queue each way, which is what the kernel uses in any case: unless it is told, it makes one for each CPU that
 /// there could be, and takes all but one away (`veth_get_num_queues`, drivers/net/veth.c).
-const QUEUES: [LinkAttribute; 2] = [LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)];
+pub(crate) const QUEUES: [LinkAttribute; 2] =
+    [LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)];
 
 fn veth_message(spec: &VethSpec, netns: &OpenNetns) -> LinkMessage {
     let mut peer = LinkUnspec::new_with_name(spec.pod.as_str())

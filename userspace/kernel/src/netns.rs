@@ -1,12 +1,15 @@
-//! Network namespaces of pods: finding out which one a path leads to, and opening a netlink socket inside of one.
+//! Network namespaces of pods: finding out which one a path leads to, and opening a netlink socket inside of one. And new
+//! ones, for trials.
 //!
 //! The only place that enters a namespace: for the few calls that it takes to open a socket, which then stays inside
 //! while the thread comes back. A thread of its own for that would be a wake-up on another CPU, three times in an ADD.
+//! Only a thread that makes new ones is one of its own, and ends in them.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::mpsc;
 
 use model::{Netns, NetnsPath};
 use nix::errno::Errno;
@@ -64,6 +67,44 @@ impl OpenNetns {
     pub(crate) fn run<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let _visit = Visit::begin(&self.file)?;
         work()
+    }
+}
+
+/// Runs `work` on a thread of its own, which may go into new namespaces. A namespace ends with the thread and with what
+/// was opened inside. What `work` gives beside its answer is closed when nobody waits any more.
+pub(crate) fn aside<T: Send + 'static, Open>(
+    work: impl FnOnce(&Aside) -> io::Result<(T, Open)> + Send + 'static,
+) -> io::Result<T> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let work = move || {
+        let (answer, _open) = match work(&Aside(())) {
+            Ok((answer, open)) => (Ok(answer), Some(open)),
+            Err(error) => (Err(error), None),
+        };
+        // It is waited for below.
+        let _heard = tell.send(answer);
+    };
+    std::thread::Builder::new()
+        .name("aside".to_owned())
+        .stack_size(128 * 1024)
+        .spawn(work)?;
+    told.recv()
+        .unwrap_or_else(|_| Err(io::Error::other("the thread has panicked")))
+}
+
+/// Whoever has it is on a thread that nobody else needs.
+pub(crate) struct Aside(());
+
+impl Aside {
+    /// Goes into a new namespace, which lives for as long as what is returned, or the thread stays.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place, and the thread needs no way back"
+    )]
+    #[expect(clippy::unused_self, reason = "not every thread may")]
+    pub(crate) fn enter_new(&self) -> io::Result<File> {
+        nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
+        File::open("/proc/thread-self/ns/net")
     }
 }
 

@@ -50,15 +50,18 @@ pub(crate) fn name(hook: Hook) -> &'static str {
 const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";
 /// The one that says whether [`Hook::UplinkOut`]'s program comes before those of others: as a TCX link it does.
 const HANDS_OVER: &str = "HANDS_OVER";
+/// The one that says whether the kernel makes what is handed to a pod the pod's own.
+const PEERS_SCRUB: &str = "PEERS_SCRUB";
 
 /// Constants of the object with what is written into them.
-pub(crate) type Written = [(&'static str, u64); 2];
+pub(crate) type Written = [(&'static str, u64); 3];
 
 /// What is written for a kernel that can do what was probed.
 pub(crate) fn written(probed: &Probed) -> Written {
     [
         (CHECKSUM_FLAG, probed.checksum_flag()),
         (HANDS_OVER, probed.has_tcx().into()),
+        (PEERS_SCRUB, probed.peers_scrub().into()),
     ]
 }
 

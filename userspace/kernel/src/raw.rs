@@ -1,5 +1,5 @@
 //! Calls that neither aya nor nix offers: what a pinned link of a cgroup is, another program in it or none, a few instructions
-//! loaded or run to see what the kernel makes of them, and the cookie of a network namespace.
+//! loaded or run to see what the kernel makes of them, the address of a link, and the cookie of a network namespace.
 
 #![expect(unsafe_code, reason = "system calls that no crate we use wraps")]
 
@@ -10,7 +10,9 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::libc;
+use nix::sys::socket::{LinkAddr, SockaddrLike as _};
 
 /// Commands of `bpf(2)` (`enum bpf_cmd`).
 const PROG_LOAD: libc::c_int = 5;
@@ -276,6 +278,23 @@ pub(crate) fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawF
         return Err(io::Error::last_os_error());
     }
     RawFd::try_from(result).map_err(io::Error::other)
+}
+
+/// The address of what is sent and received by a link in frames of one type.
+pub(crate) fn link_address(index: u32, ethertype: u16) -> io::Result<LinkAddr> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).map_err(io::Error::other)?,
+        sll_protocol: ethertype.to_be(),
+        sll_ifindex: index.cast_signed(),
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let length = size_of_val(&address).try_into().map_err(io::Error::other)?;
+    // SAFETY: so many bytes of `address` are read.
+    let address = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(length)) };
+    address.ok_or_else(|| Errno::EINVAL.into())
 }
 
 /// The cookie of the network namespace that the calling thread is in.

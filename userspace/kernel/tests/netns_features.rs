@@ -26,7 +26,7 @@ fn every_feature_is_told_with_what_is_used() {
         let features = node.host().features();
         let names: BTreeSet<&str> = features.iter().map(|it| it.name).collect();
         assert_eq!(names.len(), features.len(), "{features:?}");
-        for name in ["tcx", "checksum-of-ipv6", "routes-by-mark"] {
+        for name in ["tcx", "checksum-of-ipv6", "routes-by-mark", "peers-scrub"] {
             assert!(names.contains(name), "{names:?}");
         }
         for feature in features {
