@@ -131,6 +131,20 @@ impl Packet for Kernel {
     }
 
     #[inline(always)]
+    fn near_both<const A: usize, const B: usize>(
+        &self,
+        offset: u32,
+    ) -> Option<([u32; A], [u32; B])> {
+        let (start, end) = self.reach(0);
+        let behind = start + offset as usize;
+        if behind + B * 4 > end {
+            return None;
+        }
+        // SAFETY: all words lie before the end of what may be read, the first ones before the others.
+        Some(unsafe { (words_at(start), words_at(behind)) })
+    }
+
+    #[inline(always)]
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
         if self.in_place && offset < WITHIN_REACH {
             let offset = lowest_byte(offset);

@@ -8,7 +8,6 @@
 use abi::{Address, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
 use crate::address::{is_link_local, is_multicast};
-use crate::checksum::Difference;
 use crate::flow;
 use crate::known;
 use crate::local::readdress;
@@ -244,7 +243,7 @@ pub(crate) fn age<P: Packet>(packet: &mut P, version: u8, l3: u32) -> Decision<b
     if old.to_ne_bytes()[0] <= 1 {
         return Ok(false);
     }
-    packet.store(at, [header_word(old, 1, Difference::NONE)])?;
+    packet.store(at, [header_word(old, 1, 0)])?;
     Ok(true)
 }
 

@@ -28,6 +28,12 @@ pub trait Packet {
     /// As [`Packet::words`], and `None` as well where they would have to be copied first.
     fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 
+    /// As [`Packet::near`], of `A` words at its beginning and `B` at `offset`, which is behind them.
+    fn near_both<const A: usize, const B: usize>(&self, offset: u32) -> Option<([u32; A], [u32; B])> {
+        let behind = self.near(offset)?;
+        Some((self.near(0)?, behind))
+    }
+
     /// Writes `N` words at `offset`.
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
 

@@ -2,7 +2,7 @@
 
 use abi::{DropReason, Tuple, protocol};
 
-use crate::checksum::Difference;
+use crate::checksum::{Difference, fold_halves};
 use crate::crc;
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
@@ -125,18 +125,20 @@ fn v4_addresses<P: Packet>(
 ) -> Decision<()> {
     let at = headers.l3 + V4_TIME_TO_LIVE;
     let [old] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
-    let first = header_word(old, 0, difference);
+    let first = header_word(old, 0, difference.halved());
     packet.store(at, [first, source, destination])
 }
 
-/// The word with time to live, protocol and checksum of an IPv4 header, after so many hops and with addresses that differ
-/// so. The packet has that many left.
+/// The word with time to live, protocol and checksum of an IPv4 header, after so many hops, of which the packet has that many
+/// left, and with addresses whose [`Difference::halved`] is this.
 #[inline(always)]
-pub(crate) fn header_word(old: u32, hops: u8, addresses: Difference) -> u32 {
+pub(crate) fn header_word(old: u32, hops: u8, addresses: u16) -> u32 {
     let [ttl, protocol, _, _] = old.to_ne_bytes();
     let aged = u16::from_ne_bytes([ttl.wrapping_sub(hops), protocol]);
-    let difference = addresses.and(u32::from(low_half(old)), u32::from(aged));
-    word(aged, difference.apply(high_half(old)))
+    // What is subtracted from the one is subtracted from the sum.
+    let lost = !u16::from_ne_bytes([hops, 0]);
+    let sum = fold_halves([!high_half(old), addresses, lost]);
+    word(aged, !sum)
 }
 
 /// Writes the ports, or the echo identifier. Says what the change means for the transport's checksum.

@@ -18,7 +18,7 @@ use crate::sender::ETHERNET;
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Change {
-    /// [`Difference::folded`] of the addresses.
+    /// [`Difference::halved`] of the addresses.
     pub addresses: u32,
     /// The same of the ports.
     pub ports: u32,
@@ -43,8 +43,9 @@ impl Change {
         let addresses = Difference::NONE
             .and_words(from.source.words(), source)
             .and_words(from.destination.words(), destination);
-        self.addresses = addresses.folded();
-        self.ports = Difference::NONE.and(ports(from), ports(to)).folded();
+        let ports = Difference::NONE.and(ports(from), ports(to));
+        self.addresses = addresses.halved().into();
+        self.ports = ports.halved().into();
         self.stations = stations;
     }
 
@@ -67,8 +68,8 @@ impl Change {
         let (v6, udp) = (Sight::is_of_v6(of), Sight::protocol_of(of) == protocol::UDP);
         let header = if v6 { IPV6_HEADER } else { IPV4_HEADER };
         let at = ETHERNET + header + if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
-        let addresses = Difference::from_folded(self.addresses);
         if steps & Steps::ADDRESSES != 0 {
+            let addresses = Difference::from_folded(self.addresses);
             packet.fix_checksum(at, addresses, kind(udp, v6, true))?;
         }
         if steps & Steps::PORTS != 0 {
@@ -78,7 +79,7 @@ impl Change {
         if v6 {
             self.write_v6(packet, steps)?;
         } else {
-            self.write_v4(packet, addresses, steps)?;
+            self.write_v4(packet, steps)?;
         }
         if steps & Steps::STATIONS != 0 {
             packet.store_near(0, self.stations)?;
@@ -88,16 +89,12 @@ impl Change {
 
     /// Writes all that changes of an IPv4 packet, from its time to live to its ports: it lies side by side.
     #[inline(always)]
-    fn write_v4<P: Packet>(
-        &self,
-        packet: &mut P,
-        addresses: Difference,
-        steps: u32,
-    ) -> Decision<()> {
+    fn write_v4<P: Packet>(&self, packet: &mut P, steps: u32) -> Decision<()> {
         let at = ETHERNET + V4_TIME_TO_LIVE;
         let [old] = packet.near::<1>(at).ok_or(DropReason::RewriteFailed)?;
         // One that has no hop left has no shortcut.
-        let first = header_word(old, u8::from(steps & Steps::AGED != 0), addresses);
+        let aged = u8::from(steps & Steps::AGED != 0);
+        let first = header_word(old, aged, self.addresses as u16);
         let [source, destination, ports, ..] = self.words;
         packet.store_near(at, [first, source, destination, ports])
     }

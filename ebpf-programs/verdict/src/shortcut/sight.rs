@@ -133,20 +133,36 @@ pub(super) struct Glance {
     pub(super) sight: Sight,
     /// Bytes from the IP header on.
     pub(super) bytes: u32,
-    /// Bytes from the IP header on of each packet that it will be cut into.
-    pub(super) length: u32,
+    /// Those of them that are headers.
+    headers: u32,
+}
+
+impl Glance {
+    /// Whether the packet, or each that it will be cut into, is no longer than so many bytes from the IP header on.
+    #[inline(always)]
+    pub(super) fn is_within<E: Shaper>(&self, env: &E, most: u32) -> bool {
+        self.bytes <= most || self.length(env) <= most
+    }
+
+    /// Bytes from the IP header on, of the packet or of each that it will be cut into.
+    #[inline(always)]
+    pub(super) fn length<E: Shaper>(&self, env: &E) -> u32 {
+        match env.segment_size() {
+            0 => self.bytes,
+            size => self.headers + size,
+        }
+    }
 }
 
 /// Reads a packet of IPv4, if it is one of a connection under way: whole, without options, long enough, and with a life before
 /// it.
 #[inline(always)]
-pub(super) fn look_v4<E: Packet + Shaper + Shortcuts>(
+pub(super) fn look_v4<E: Packet + Shortcuts>(
     env: &E,
     interface: u32,
     way: Way,
 ) -> Option<Glance> {
-    let stations = env.near::<3>(0)?;
-    let words = env.near::<7>(ETHERNET)?;
+    let (stations, words) = env.near_both::<3, 7>(ETHERNET)?;
     let [ttl, protocol, _, _] = words[2].to_ne_bytes();
     let whole = u16::from_be(high_half(words[1])) & FRAGMENTED == 0;
     if words[0].to_ne_bytes()[0] != PLAIN_V4 || !whole || ttl <= 1 {
@@ -167,26 +183,25 @@ pub(super) fn look_v4<E: Packet + Shaper + Shortcuts>(
 
 /// As [`look_v4`], of a packet of IPv6.
 #[inline(always)]
-pub(super) fn look_v6<E: Packet + Shaper + Shortcuts>(
+pub(super) fn look_v6<E: Packet + Shortcuts>(
     env: &E,
     interface: u32,
     way: Way,
 ) -> Option<Glance> {
-    let stations = env.near::<3>(0)?;
-    let [first, second] = env.near::<2>(ETHERNET)?;
+    let (stations, words) = env.near_both::<3, 12>(ETHERNET)?;
+    let [first, second, a, b, c, d, e, f, g, h, ports, _] = words;
     let [_, _, next, limit] = second.to_ne_bytes();
     if first.to_ne_bytes()[0] >> 4 != 6 || limit <= 1 {
         return None;
     }
-    let [ports, _] = env.near::<2>(ETHERNET + IPV6_HEADER)?;
     let sight = Sight {
         stations,
         interface,
         mark: env.mark(),
         ports,
         kind: kind(way, 6, next),
-        source: env.near(ETHERNET + 8)?,
-        destination: env.near(ETHERNET + 24)?,
+        source: [a, b, c, d],
+        destination: [e, f, g, h],
     };
     let payload = u32::from(u16::from_be(low_half(second)));
     glance(env, sight, [IPV6_HEADER, IPV6_HEADER + payload])
@@ -199,7 +214,7 @@ fn kind(way: Way, version: u32, protocol: u8) -> u32 {
 
 /// What stands behind an IP header of so many bytes, in a packet that says that it is `total` bytes long.
 #[inline(always)]
-fn glance<E: Packet + Shaper + Shortcuts>(
+fn glance<E: Packet>(
     env: &E,
     sight: Sight,
     [header, total]: [u32; 2],
@@ -219,15 +234,9 @@ fn glance<E: Packet + Shaper + Shortcuts>(
     if header + least > total || total > bytes {
         return None;
     }
-    let size = env.segment_size();
-    let length = if size == 0 {
-        bytes
-    } else {
-        header + transport + size
-    };
     Some(Glance {
         sight,
         bytes,
-        length,
+        headers: header + transport,
     })
 }

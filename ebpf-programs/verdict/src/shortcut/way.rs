@@ -48,7 +48,7 @@ pub(crate) fn find<E: Packet + Node + Shaper + Shortcuts>(
 
 /// The search for what was seen: once for each family, since a packet of IPv4 says much less.
 #[inline(always)]
-fn find_seen<E: Packet + Node + Shortcuts>(
+fn find_seen<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
     desk: &mut impl Desk,
     glance: Option<Glance>,
@@ -102,7 +102,7 @@ pub(crate) fn straight<E: Packet + Node + Shaper + Shortcuts>(
 }
 
 #[inline(always)]
-fn go_straight<E: Packet + Node + Shortcuts>(
+fn go_straight<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
     desk: &mut impl Desk,
     glance: &Glance,
@@ -121,7 +121,7 @@ fn go_straight<E: Packet + Node + Shortcuts>(
 }
 
 #[inline(always)]
-fn search<E: Packet + Node + Shortcuts>(
+fn search<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
     desk: &mut impl Desk,
     glance: &Glance,
@@ -138,7 +138,7 @@ type Good<K> = (u32, K);
 
 /// The shortcut of a packet, if this CPU has a good one.
 #[inline(always)]
-fn good<E: Shortcuts>(env: &E, glance: &Glance) -> Option<Good<E::Kept>> {
+fn good<E: Shaper + Shortcuts>(env: &E, glance: &Glance) -> Option<Good<E::Kept>> {
     let ((index, tag), now) = (glance.sight.place(), env.ticks());
     if env.tag(index) != tag {
         return None;
@@ -172,22 +172,22 @@ fn enter<E: Packet + Node + Shortcuts>(
 }
 
 #[inline(always)]
-fn is_good<E: Shortcuts>(env: &E, shortcut: &Shortcut, glance: &Glance, now: u64) -> bool {
+fn is_good<E: Shaper + Shortcuts>(env: &E, shortcut: &Shortcut, glance: &Glance, now: u64) -> bool {
     glance.sight.is(&shortcut.sight)
         && shortcut.epoch == env.epoch(shortcut.shard)
         && now.wrapping_sub(shortcut.taken) < GOOD_FOR
-        && glance.length <= shortcut.fits
+        && glance.is_within(env, shortcut.fits)
 }
 
 /// Begins to note the way of a packet that others may be spared.
 #[inline(always)]
-fn set_out<E: Shortcuts>(env: &E, work: &mut Work, glance: &Glance, lesson: bool) {
+fn set_out<E: Shaper + Shortcuts>(env: &E, work: &mut Work, glance: &Glance, lesson: bool) {
     work.limited = 0;
     work.trail.open = 1;
     work.trail.steps = 0;
     work.trail.sight = glance.sight;
     work.trail.index = glance.sight.index();
-    work.trail.length = glance.length;
+    work.trail.length = glance.length(env);
     work.trail.taken = env.ticks();
     work.trail.shard = shard(&glance.sight.tuple());
     work.trail.epoch = env.epoch(work.trail.shard);
