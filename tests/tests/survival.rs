@@ -150,10 +150,14 @@ fn fifty_restarts_and_ten_upgrades_lose_no_datagram_and_reset_no_connection() ->
         } else {
             agent.terminate()?;
         }
-        if round % every == 0 {
+        let before = programs_of(&sandbox, &pod)?;
+        let upgrade = round % every == 0;
+        if upgrade {
             agent.replace(&versions[(round / every + 1) % 2]);
         }
         agent.restart()?;
+        let after = programs_of(&sandbox, &pod)?;
+        ensure!((before != after) == upgrade, "{before}, and then {after}");
         traffic
             .goes_on()
             .with_context(|| format!("round {round}"))?;
@@ -162,6 +166,17 @@ fn fifty_restarts_and_ten_upgrades_lose_no_datagram_and_reset_no_connection() ->
     let passed = traffic.end()?;
     eprintln!("{RESTARTS} restarts, {UPGRADES} upgrades: {passed}");
     Ok(())
+}
+
+/// The programs that a pod's packets meet on the node, by their numbers.
+fn programs_of(sandbox: &Sandbox, pod: &Pod) -> Result<String> {
+    let link = pod.host_link();
+    let of = |side| {
+        sandbox
+            .node
+            .call(&format!("tc filter show dev {link} {side}"))
+    };
+    Ok(format!("{}{}", of("ingress")?, of("egress")?))
 }
 
 /// Between two deaths of the agent.

@@ -29,7 +29,10 @@ pub trait Packet {
     fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 
     /// As [`Packet::near`], of `A` words at its beginning and `B` at `offset`, which is behind them.
-    fn near_both<const A: usize, const B: usize>(&self, offset: u32) -> Option<([u32; A], [u32; B])> {
+    fn near_both<const A: usize, const B: usize>(
+        &self,
+        offset: u32,
+    ) -> Option<([u32; A], [u32; B])> {
         let behind = self.near(offset)?;
         Some((self.near(0)?, behind))
     }

@@ -157,11 +157,7 @@ impl Glance {
 /// Reads a packet of IPv4, if it is one of a connection under way: whole, without options, long enough, and with a life before
 /// it.
 #[inline(always)]
-pub(super) fn look_v4<E: Packet + Shortcuts>(
-    env: &E,
-    interface: u32,
-    way: Way,
-) -> Option<Glance> {
+pub(super) fn look_v4<E: Packet + Shortcuts>(env: &E, interface: u32, way: Way) -> Option<Glance> {
     let (stations, words) = env.near_both::<3, 7>(ETHERNET)?;
     let [ttl, protocol, _, _] = words[2].to_ne_bytes();
     let whole = u16::from_be(high_half(words[1])) & FRAGMENTED == 0;
@@ -183,11 +179,7 @@ pub(super) fn look_v4<E: Packet + Shortcuts>(
 
 /// As [`look_v4`], of a packet of IPv6.
 #[inline(always)]
-pub(super) fn look_v6<E: Packet + Shortcuts>(
-    env: &E,
-    interface: u32,
-    way: Way,
-) -> Option<Glance> {
+pub(super) fn look_v6<E: Packet + Shortcuts>(env: &E, interface: u32, way: Way) -> Option<Glance> {
     let (stations, words) = env.near_both::<3, 12>(ETHERNET)?;
     let [first, second, a, b, c, d, e, f, g, h, ports, _] = words;
     let [_, _, next, limit] = second.to_ne_bytes();
@@ -214,11 +206,7 @@ fn kind(way: Way, version: u32, protocol: u8) -> u32 {
 
 /// What stands behind an IP header of so many bytes, in a packet that says that it is `total` bytes long.
 #[inline(always)]
-fn glance<E: Packet>(
-    env: &E,
-    sight: Sight,
-    [header, total]: [u32; 2],
-) -> Option<Glance> {
+fn glance<E: Packet>(env: &E, sight: Sight, [header, total]: [u32; 2]) -> Option<Glance> {
     let bytes = env.len().saturating_sub(ETHERNET);
     let (least, transport) = match Sight::protocol_of(sight.kind) {
         protocol::TCP => {
