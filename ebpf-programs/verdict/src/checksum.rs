@@ -82,7 +82,7 @@ pub const fn fold(sum: u64) -> u16 {
 pub const fn fold_halves(halves: [u16; 3]) -> u16 {
     let sum = halves[0] as u32 + halves[1] as u32 + halves[2] as u32;
     let once = (sum & 0xffff) + (sum >> 16);
-    ((once & 0xffff) + (once >> 16)) as u16
+    (((once & 0xffff) + (once >> 16)) & 0xffff) as u16
 }
 
 #[cfg(test)]

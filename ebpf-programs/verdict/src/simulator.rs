@@ -200,7 +200,7 @@ impl Simulator {
         self.world.notice_changes();
         (self.world.congested, self.world.departure) = (false, None);
         let verdict = match place {
-            Place::FromPod => self.from_pod(),
+            Place::FromPod => self.sent_by_pod(),
             Place::ToPod => hooks::to_pod(self),
             Place::UplinkIn => hooks::uplink_in(self),
             Place::UplinkOut => hooks::uplink_out(self),
@@ -209,7 +209,7 @@ impl Simulator {
     }
 
     /// What a pod sends; a busy one has the short way in front of the long one.
-    fn from_pod(&mut self) -> Verdict {
+    fn sent_by_pod(&mut self) -> Verdict {
         if self.world.memory.busy {
             let (world, desk) = (&mut self.world, &mut &mut self.work);
             if let Some(verdict) = stages::go_straight(world, desk, self.interface) {

@@ -11,8 +11,8 @@
 )]
 
 mod entries;
-mod guards;
 mod ports;
+mod programs;
 mod switching;
 mod sysctls;
 #[cfg(test)]

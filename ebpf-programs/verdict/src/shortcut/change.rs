@@ -19,9 +19,9 @@ use crate::sender::ETHERNET;
 #[repr(C)]
 pub struct Change {
     /// [`Difference::halved`] of the addresses.
-    pub addresses: u32,
+    pub addresses: u16,
     /// The same of the ports.
-    pub ports: u32,
+    pub ports: u16,
     /// Ethernet addresses.
     pub stations: [u32; 3],
     /// Source, destination and ports, as they lie in the packet: nine words, or three of IPv4.
@@ -44,8 +44,8 @@ impl Change {
             .and_words(from.source.words(), source)
             .and_words(from.destination.words(), destination);
         let ports = Difference::NONE.and(ports(from), ports(to));
-        self.addresses = addresses.halved().into();
-        self.ports = ports.halved().into();
+        self.addresses = addresses.halved();
+        self.ports = ports.halved();
         self.stations = stations;
     }
 
@@ -69,11 +69,11 @@ impl Change {
         let header = if v6 { IPV6_HEADER } else { IPV4_HEADER };
         let at = ETHERNET + header + if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
         if steps & Steps::ADDRESSES != 0 {
-            let addresses = Difference::from_folded(self.addresses);
+            let addresses = Difference::from_folded(self.addresses.into());
             packet.fix_checksum(at, addresses, kind(udp, v6, true))?;
         }
         if steps & Steps::PORTS != 0 {
-            let ports = Difference::from_folded(self.ports);
+            let ports = Difference::from_folded(self.ports.into());
             packet.fix_checksum(at, ports, kind(udp, v6, false))?;
         }
         if v6 {
@@ -94,7 +94,7 @@ impl Change {
         let [old] = packet.near::<1>(at).ok_or(DropReason::RewriteFailed)?;
         // One that has no hop left has no shortcut.
         let aged = u8::from(steps & Steps::AGED != 0);
-        let first = header_word(old, aged, self.addresses as u16);
+        let first = header_word(old, aged, self.addresses);
         let [source, destination, ports, ..] = self.words;
         packet.store_near(at, [first, source, destination, ports])
     }

@@ -181,21 +181,20 @@ pub(super) fn look_v4<E: Packet + Shortcuts>(env: &E, interface: u32, way: Way) 
 #[inline(always)]
 pub(super) fn look_v6<E: Packet + Shortcuts>(env: &E, interface: u32, way: Way) -> Option<Glance> {
     let (stations, words) = env.near_both::<3, 12>(ETHERNET)?;
-    let [first, second, a, b, c, d, e, f, g, h, ports, _] = words;
-    let [_, _, next, limit] = second.to_ne_bytes();
-    if first.to_ne_bytes()[0] >> 4 != 6 || limit <= 1 {
+    let [_, _, next, limit] = words[1].to_ne_bytes();
+    if words[0].to_ne_bytes()[0] >> 4 != 6 || limit <= 1 {
         return None;
     }
     let sight = Sight {
         stations,
         interface,
         mark: env.mark(),
-        ports,
+        ports: words[10],
         kind: kind(way, 6, next),
-        source: [a, b, c, d],
-        destination: [e, f, g, h],
+        source: [words[2], words[3], words[4], words[5]],
+        destination: [words[6], words[7], words[8], words[9]],
     };
-    let payload = u32::from(u16::from_be(low_half(second)));
+    let payload = u32::from(u16::from_be(low_half(words[1])));
     glance(env, sight, [IPV6_HEADER, IPV6_HEADER + payload])
 }
 

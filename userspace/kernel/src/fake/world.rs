@@ -100,17 +100,9 @@ impl World {
             } => self.join_bridge(link.name(), bridge, *hairpin, options),
             Step::SetUpPod(spec) => self.set_up_pod(spec),
             Step::AwaitAddresses { netns, ifname } => self.await_addresses(netns, ifname),
-            Step::Attach { link, hooks } => {
-                let link = self.link_mut(link)?;
-                link.hooks.extend(hooks);
-                link.outdated.retain(|hook| !hooks.contains(hook));
-                Ok(())
-            }
+            Step::Attach { link, hooks } => self.attach(link, hooks),
             Step::Detach { link, hooks } => {
-                if let Some(link) = self.links.get_mut(link) {
-                    link.hooks.retain(|hook| !hooks.contains(hook));
-                    link.outdated.retain(|hook| !hooks.contains(hook));
-                }
+                self.detach(link, hooks);
                 Ok(())
             }
             Step::Guard(step) => self.guard(step),
