@@ -76,8 +76,8 @@ impl Probed {
         let tcx = feature(
             "tcx",
             &self.tcx,
-            "programs of uplinks are TCX links",
-            "programs of uplinks are clsact filters",
+            "programs of uplinks are TCX links, and busy pods get a short way",
+            "programs of uplinks are clsact filters, and busy pods get no short way",
         );
         let checksum = feature(
             "checksum-of-ipv6",
