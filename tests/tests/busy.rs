@@ -6,13 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::{SchedClassifier, TcAttachType};
-use e2e::{Agent, Pod, Sandbox, is_slow, skipped, udp_socket, until};
+use e2e::{Agent, Pod, Sandbox, patient, skipped, udp_socket, until, until_within};
 
 const PORT: u16 = 7000;
 /// Datagrams that are sent before they are received: what a socket's buffer holds in any case.
 const BURST: u64 = 32;
-/// Packets between two looks.
+/// More than what makes a pod busy.
+const MUCH: u64 = 300_032;
+/// Packets between two looks, and behind them.
 const BATCH: u64 = 8_192;
+/// How long one that arrives may take, and how long none is waited for that shall not.
+const ARRIVES: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_millis(100);
+/// The agent looks who is busy every five seconds, and acts when nobody asks for anything.
+const LOOKS: Duration = Duration::from_secs(20);
 
 /// A node with two pods, one of which sends to the other.
 struct Node {
@@ -38,7 +45,7 @@ impl Node {
         to.add()?.success()?;
         let at = SocketAddr::new(to.addresses[0], PORT);
         let inbox = to.machine.run(|| UdpSocket::bind(at))?;
-        inbox.set_read_timeout(Some(Duration::from_millis(200)))?;
+        inbox.set_read_timeout(Some(patient(ARRIVES)))?;
         let outbox = from.machine.run(|| udp_socket(0, at))?;
         Ok(Some(Self {
             sandbox,
@@ -66,7 +73,8 @@ impl Node {
 
     /// Sends until the pod counts as busy; each datagram arrives.
     fn make_busy(&self) -> Result<()> {
-        until("a busy pod has the short way", || {
+        ensure!(self.send(MUCH)? == MUCH, "a datagram was lost");
+        until_within(LOOKS, "a busy pod has the short way", || {
             ensure!(self.send(BATCH)? == BATCH, "a datagram was lost");
             Ok(self.is_busy(&self.from)?.then_some(()))
         })
@@ -133,12 +141,13 @@ fn a_rule_that_appears_holds_for_a_busy_pod_at_once() -> Result<()> {
     );
     let machine = &node.sandbox.node;
     machine.call_words(&["nft", drop.trim_start_matches("nft ")])?;
+    node.inbox.set_read_timeout(Some(SILENCE))?;
     until("the rule holds", || {
         Ok((node.send(BURST)? == 0).then_some(()))
     })?;
-    let through = if is_slow() { BURST } else { BURST * 8 };
-    ensure!(node.send(through)? == 0, "it holds for all that follow");
+    ensure!(node.send(BURST * 8)? == 0, "it holds for all that follow");
     machine.call("nft delete table bridge strict")?;
+    node.inbox.set_read_timeout(Some(patient(ARRIVES)))?;
     until("datagrams arrive again", || {
         Ok((node.send(BURST)? == BURST).then_some(()))
     })
