@@ -5,8 +5,8 @@
 //! nothing else: pointers would reach maps as memory of unknown origin, which Linux 6.1 refuses as a map's key. What
 //! stages have to tell each other is in the scratch.
 //!
-//! Only the search for a shortcut is part of the programs themselves: it is first, so nothing multiplies, and most
-//! packets need no call besides.
+//! Only the search for a shortcut, and what a packet by one is told to say, are part of the programs themselves: they are
+//! first, so nothing multiplies, and most packets need no call besides.
 
 use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;

@@ -18,7 +18,7 @@ use crate::{
     policy, rewrite, room, sender,
 };
 
-/// Ends the packet as one before it that looked the same, unless something is to be written for that.
+/// Ends the packet as one before it that looked the same, unless another shortcut is to learn from that.
 #[inline(always)]
 pub fn find_shortcut<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
@@ -39,7 +39,7 @@ pub fn go_straight<E: Packet + Node + Shaper + Shortcuts>(
     shortcut::straight(env, desk, interface)
 }
 
-/// Ends the packet as the one that was found, and writes what was written then.
+/// Ends the packet as the one that was found, when another shortcut has learnt from it, and writes what was written then.
 #[inline(always)]
 pub fn take_shortcut<E: Packet + Node + Shortcuts>(
     env: &mut E,

@@ -14,8 +14,8 @@ use crate::sender::ETHERNET;
 use crate::shape::Shaper;
 use crate::work::{Way, Work};
 
-/// Looks for the shortcut of a packet, notes the packet in its flow, and takes the shortcut unless there is something to
-/// be written.
+/// Looks for the shortcut of a packet, notes the packet in its flow, and takes the shortcut unless another one is to learn
+/// from it before.
 #[inline(always)]
 pub(crate) fn find<E: Packet + Node + Shaper + Shortcuts>(
     env: &mut E,
