@@ -39,17 +39,10 @@ impl<K: Kernel> Engine<K> {
             return;
         }
         let already: BTreeSet<IfName> = self.node.busy.union(&self.busy.without).cloned().collect();
-        let attachments = self.store.records().values().map(|it| &it.attachment);
-        let slots: BTreeSet<u32> = attachments
-            .filter(|it| planner::may_be_busy(it) && !already.contains(it.host_link().name()))
-            .map(|it| it.slot)
-            .collect();
-        if slots.is_empty() {
-            return;
-        }
-        match self.kernel.sent(&slots) {
+        let links = planner::may_be_busy(self.store.records(), &already);
+        match self.kernel.sent(&links.keys().copied().collect()) {
             Ok(sent) => {
-                let mut next = planner::busiest(self.store.records(), &already, &sent);
+                let mut next = planner::busiest(&links, &sent);
                 next.truncate(MOST);
                 next.reverse();
                 self.busy.next = next;

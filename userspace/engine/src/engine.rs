@@ -75,6 +75,7 @@ pub struct Engine<K> {
     pub(crate) unseen: BTreeMap<AttachmentKey, u64>,
     /// Whether settling the records has failed since the last comparison: it is not tried again and again.
     pub(crate) cannot_settle: bool,
+    /// Pods that send much, and what is to be done for them.
     pub(crate) busy: Busy,
 }
 

@@ -10,22 +10,21 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use abi::maps::programs::FROM_BUSY_POD;
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use model::IfName;
-use nix::errno::Errno;
 
-use crate::error::{io_error, is};
+use crate::error::{io_error, is_gone};
 use crate::raw::{self, Attachment};
 
 /// Attaches the program with this descriptor and id, or puts it in the place of the one that is there, without a packet
 /// passing by.
 pub(crate) fn attach(link: &IfName, index: u32, program: (RawFd, u32)) -> io::Result<()> {
     let (descriptor, id) = program;
-    let attachment = Attachment::first_on_the_way_in(index, descriptor);
+    let attachment = Attachment::on_the_way_in(index, descriptor);
     match attached(link)? {
-        None => raw::attach(&attachment),
+        None => raw::attach(attachment),
         Some(old) if old.id() == id => Ok(()),
         Some(old) => {
             let old = old.fd().map_err(|error| io_error(&error))?;
-            raw::attach(&attachment.replacing(old.as_fd().as_raw_fd()))
+            raw::attach(attachment.replacing(old.as_fd().as_raw_fd()))
         }
     }
     .inspect(|()| crash::point())
@@ -37,7 +36,7 @@ pub(crate) fn detach(link: &IfName, index: u32) -> io::Result<()> {
         return Ok(());
     };
     let program = program.fd().map_err(|error| io_error(&error))?;
-    raw::detach(&Attachment::first_on_the_way_in(
+    raw::detach(Attachment::on_the_way_in(
         index,
         program.as_fd().as_raw_fd(),
     ))
@@ -49,12 +48,12 @@ pub(crate) fn attached_id(link: &IfName) -> io::Result<Option<u32>> {
     Ok(attached(link)?.map(|program| program.id()))
 }
 
-/// Ours; none on a kernel without TCX, and none on a link that has just gone.
+/// Ours; none on a link that has just gone. A kernel without TCX is an error.
 fn attached(link: &IfName) -> io::Result<Option<ProgramInfo>> {
     match SchedClassifier::query_tcx(link.as_str(), TcAttachType::Ingress) {
         Ok((_, programs)) => Ok(programs.into_iter().find(is_ours)),
         Err(error) => match io_error(&error) {
-            error if is_absence(&error) => Ok(None),
+            error if is_gone(&error) => Ok(None),
             error => Err(error),
         },
     }
@@ -62,8 +61,4 @@ fn attached(link: &IfName) -> io::Result<Option<ProgramInfo>> {
 
 fn is_ours(program: &ProgramInfo) -> bool {
     program.name_as_str() == Some(FROM_BUSY_POD)
-}
-
-fn is_absence(error: &io::Error) -> bool {
-    crate::error::is_gone(error) || is(error, Errno::EINVAL)
 }

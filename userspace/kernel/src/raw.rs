@@ -183,7 +183,6 @@ impl ProgramLink {
 
 /// A program at an interface: arguments of `BPF_PROG_ATTACH` and `BPF_PROG_DETACH`.
 #[repr(C)]
-#[derive(Clone, Copy)]
 pub(crate) struct Attachment {
     interface: u32,
     program: RawFd,
@@ -196,7 +195,7 @@ pub(crate) struct Attachment {
 
 impl Attachment {
     /// Where packets come in by an interface, before all filters and behind the programs that are there already.
-    pub(crate) fn first_on_the_way_in(interface: u32, program: RawFd) -> Self {
+    pub(crate) fn on_the_way_in(interface: u32, program: RawFd) -> Self {
         Self {
             interface,
             program,
@@ -219,13 +218,13 @@ impl Attachment {
 }
 
 /// Attaches a program, which stays for as long as the interface.
-pub(crate) fn attach(attachment: &Attachment) -> io::Result<()> {
-    bpf(PROG_ATTACH, &mut attachment.clone()).map(|_| ())
+pub(crate) fn attach(mut attachment: Attachment) -> io::Result<()> {
+    bpf(PROG_ATTACH, &mut attachment).map(|_| ())
 }
 
 /// Detaches it.
-pub(crate) fn detach(attachment: &Attachment) -> io::Result<()> {
-    bpf(PROG_DETACH, &mut attachment.clone()).map(|_| ())
+pub(crate) fn detach(mut attachment: Attachment) -> io::Result<()> {
+    bpf(PROG_DETACH, &mut attachment).map(|_| ())
 }
 
 /// Loads a classifier of these instructions.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use abi::Counters;
-use model::{Attachment, IfName, State};
+use model::{IfName, State};
 
 use crate::Records;
 use crate::tables::may_bypass;
@@ -18,30 +18,28 @@ pub(crate) const WORTH: u64 = 250_000;
 /// Packets of each flow that take no shortcut: the first ones, and those that open and end it.
 const SHORT: u64 = 16;
 
-/// Whether packets of this attachment can take shortcuts past the stack at all.
-pub fn may_be_busy(attachment: &Attachment) -> bool {
-    may_bypass(attachment) && attachment.bandwidth.is_unlimited()
+/// Links of pods that may become busy, by slot: their packets can take shortcuts past the stack, and they are not among
+/// `already`.
+pub fn may_be_busy(records: &Records, already: &BTreeSet<IfName>) -> BTreeMap<u32, IfName> {
+    let attached = records.values().filter(|it| it.state == State::Attached);
+    let attachments = attached.map(|record| &record.attachment);
+    attachments
+        .filter(|it| may_bypass(it) && it.bandwidth.is_unlimited())
+        .map(|it| (it.slot, it.host_link().name().clone()))
+        .filter(|(_, link)| !already.contains(link))
+        .collect()
 }
 
-/// The links of pods that are busy and have not got the short way yet, those that have sent most first. `sent` is by slot, what
-/// each has sent since it was attached.
-pub fn busiest(
-    records: &Records,
-    already: &BTreeSet<IfName>,
-    sent: &BTreeMap<u32, Counters>,
-) -> Vec<IfName> {
-    let attached = records.values().filter(|it| it.state == State::Attached);
-    let mut busy: Vec<(u64, IfName)> = attached
-        .map(|record| &record.attachment)
-        .filter(|attachment| may_be_busy(attachment))
-        .filter_map(|attachment| {
-            let worth = worth(sent.get(&attachment.slot)?);
-            Some((worth, attachment.host_link().name().clone()))
-        })
-        .filter(|(worth, link)| *worth >= WORTH && !already.contains(link))
-        .collect();
+/// Those of the links, by slot, whose pods are busy, those that have sent most first. `sent` is by slot as well, what each has
+/// sent since it was attached.
+pub fn busiest(links: &BTreeMap<u32, IfName>, sent: &BTreeMap<u32, Counters>) -> Vec<IfName> {
+    let sent = sent.iter().filter_map(|(slot, sent)| {
+        let worth = worth(sent);
+        (worth >= WORTH).then_some((worth, links.get(slot)?))
+    });
+    let mut busy: Vec<_> = sent.collect();
     busy.sort_by(|(one, _), (other, _)| other.cmp(one));
-    busy.into_iter().map(|(_, link)| link).collect()
+    busy.into_iter().map(|(_, link)| link.clone()).collect()
 }
 
 /// How many packets have taken shortcuts, or could have.
@@ -55,7 +53,7 @@ mod tests {
     use super::*;
     use std::num::NonZeroU64;
 
-    use model::Limit;
+    use model::{Attachment, Limit};
 
     use crate::testing::{World, attachment, intent};
 
@@ -73,7 +71,7 @@ mod tests {
             ground.remember(attachment, State::Attached);
         }
         let sent = sent.iter().copied().collect();
-        busiest(&ground.records, &BTreeSet::new(), &sent)
+        busiest(&may_be_busy(&ground.records, &BTreeSet::new()), &sent)
     }
 
     fn pods() -> [Attachment; 2] {
@@ -130,6 +128,6 @@ mod tests {
         ground.remember(&one, State::Attached);
         let sent = BTreeMap::from([(one.slot, sent(WORTH, 0))]);
         let already = BTreeSet::from([name(&one)]);
-        assert!(busiest(&ground.records, &already, &sent).is_empty());
+        assert!(busiest(&may_be_busy(&ground.records, &already), &sent).is_empty());
     }
 }
