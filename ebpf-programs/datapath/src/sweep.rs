@@ -45,10 +45,12 @@ extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mu
     // No packet: stages that need one are not called here.
     let mut kernel = Kernel::new(core::ptr::null_mut());
     // SAFETY: the kernel calls this with an entry of the table, which stays readable until the program ends.
-    let flow = unsafe {
-        work.headers.tuple = *key;
-        *flow
-    };
+    unsafe { work.headers.tuple = *key };
+    if !is_in_table(&work.headers.tuple, flow) {
+        return CONTINUE;
+    }
+    // SAFETY: as above.
+    let flow = unsafe { *flow };
     let opposite = &mut work.translated;
     let outcome = forget(&mut kernel, &work.headers.tuple, &flow, opposite, work.now);
     // SAFETY: as in `sweep`.
@@ -61,4 +63,13 @@ extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mu
         }
     }
     CONTINUE
+}
+
+/// Whether an entry that the walk has come to is still the table's. The other direction of a flow that was just removed may
+/// be the next of its bucket: the walk has noted it as such before it was removed, and its memory may be another flow's by
+/// now (`kernel/bpf/hashtab.c`, `bpf_for_each_hash_elem`).
+fn is_in_table(key: &Tuple, flow: *const Flow) -> bool {
+    FLOWS
+        .get_ptr(key)
+        .is_some_and(|entry| core::ptr::eq(entry, flow))
 }

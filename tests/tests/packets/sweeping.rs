@@ -7,6 +7,7 @@ use verdict::simulator::example::{self, FAMILIES};
 use verdict::simulator::frame::{Body, Frame};
 
 use crate::bench::{Bench, on_bench};
+use crate::expect::on_small_bench;
 
 fn open_flows(bench: &mut Bench) -> Result<()> {
     for family in FAMILIES {
@@ -52,6 +53,30 @@ fn a_sweep_forgets_flows_of_pods_that_are_gone() -> Result<()> {
         assert_eq!((swept.kept, swept.timed_out, swept.stale), (4, 0, 2));
         let left = bench.flows()?;
         assert!(left.values().all(|flow| flow.pod == example::OTHER_POD));
+        Ok(())
+    })
+}
+
+/// In a table with two buckets every other flow has its two entries next to each other: the walk has noted the second
+/// before it is removed with the first.
+#[test]
+fn a_sweep_counts_a_flow_once_wherever_its_entries_are() -> Result<()> {
+    on_small_bench(2, |bench| {
+        let (node, remote) = (example::node()[0], example::remote()[0]);
+        for port in 40_000..40_032 {
+            let body = Body::Udp(port, 53, b"query".to_vec());
+            let out = Frame::new(example::pod()[0], remote, body.clone());
+            bench.becomes(UplinkOut, &out, &out.becoming(node, remote, body))?;
+            bench.change(|world| {
+                let generation = &mut world.pods[example::POD as usize].generation;
+                *generation += 1;
+                let generation = *generation;
+                let endpoint = world.endpoints.get_mut(&example::pod()[0]);
+                endpoint.expect("the pod's").generation = generation;
+            })?;
+            let swept = bench.sweep()?;
+            assert_eq!((swept.kept, swept.timed_out, swept.stale), (0, 0, 1));
+        }
         Ok(())
     })
 }
