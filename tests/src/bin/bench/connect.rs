@@ -42,7 +42,7 @@ struct Server {
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let sizes = plan.pick(&[10, 1000][..], &[10, 100, 1000, 3000, 10_000][..]);
-    let mut topologies = Vec::new();
+    let mut topologies: Vec<_> = topology::plain()?.into_iter().map(|it| (0, it)).collect();
     for hostports in sizes {
         let built = topology::translating(*hostports)?;
         topologies.extend(built.into_iter().map(|it| (*hostports, it)));

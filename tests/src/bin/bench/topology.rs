@@ -93,9 +93,14 @@ impl Topology {
 
 /// One of each system.
 pub(crate) fn all() -> Result<Vec<Topology>> {
-    let mut all = vec![wire::build()?, forwarding::build()?];
+    let mut all = plain()?;
     all.extend(translating(0)?);
     Ok(all)
+}
+
+/// Those that translate nothing: what the kernel takes in any case.
+pub(crate) fn plain() -> Result<Vec<Topology>> {
+    Ok(vec![wire::build()?, forwarding::build()?])
 }
 
 /// Those that publish ports, with this many others already published when the measured pod is attached.
