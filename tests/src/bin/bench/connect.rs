@@ -4,9 +4,11 @@
 //! port that is dialled is the one that was published last.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
 use crate::pinned;
@@ -38,6 +40,8 @@ struct Server {
     listener: TcpListener,
     dial: SocketAddr,
     client: e2e::Machine,
+    /// Which of the world's clients dials next.
+    next: AtomicU16,
 }
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
@@ -82,15 +86,21 @@ fn serve(topology: &Topology, hostports: u16) -> Result<Server> {
         listener,
         dial: path.dials(PORTS[1]),
         client: path.from.clone(),
+        next: AtomicU16::default(),
     })
 }
 
 impl Server {
     fn rate(&self) -> Result<f64> {
         // Sockets belong to the world, whatever thread uses them; making them is no part of the way.
+        let client = topology::client(self.next.fetch_add(1, Ordering::Relaxed));
+        let client = SocketAddr::new(client, 0).into();
         let sockets = self.client.run(|| {
             let open = |_| {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+                // As one that binds to nothing, it gets its port when it connects.
+                setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
+                socket.bind(&client)?;
                 // One that bounds `connect` as well, without calls of its own for each.
                 socket.set_write_timeout(Some(Duration::from_secs(3)))?;
                 Ok(socket)

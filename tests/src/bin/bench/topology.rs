@@ -91,6 +91,20 @@ impl Topology {
     }
 }
 
+/// Where clients of the world have their addresses, one for each number.
+pub(crate) fn client(number: u16) -> IpAddr {
+    let [high, low] = number.to_be_bytes();
+    [198, 18, high, low].into()
+}
+
+/// Gives a machine the addresses of all clients. The machine next to it reaches them at `at`.
+fn serve_clients(machine: &Machine, next: &Machine, at: IpAddr) -> Result<()> {
+    let all = "198.18.0.0/16";
+    machine.call(&format!("ip route add local {all} dev lo"))?;
+    next.call(&format!("ip route add {all} via {at}"))?;
+    Ok(())
+}
+
 /// One of each system.
 pub(crate) fn all() -> Result<Vec<Topology>> {
     let mut all = plain()?;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use e2e::{Machine, NODE, Sandbox, WORLD};
 
-use super::{Path, Topology};
+use super::{Path, Topology, serve_clients};
 use crate::row::system;
 
 /// A node with a bridge for pods.
@@ -56,6 +56,7 @@ pub(super) fn build() -> Result<Topology> {
     let sandbox = &node.sandbox;
     let back = format!("ip route add 10.244.1.0/24 via {}", NODE[0]);
     sandbox.world.call(&back)?;
+    serve_clients(&sandbox.world, &sandbox.node, WORLD[0])?;
     let [a, b] = [node.plug("pod-a", 2)?, node.plug("pod-b", 3)?];
     let (at, world) = (node.address(3), WORLD[0]);
     let paths = [

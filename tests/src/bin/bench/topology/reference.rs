@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use e2e::{Call, Config, Machine, Mapping, NODE, Sandbox, Verb, WORLD, addresses};
 use serde_json::{Value, json};
 
-use super::{POD_CIDR, Path, Topology, crowd, viaduct};
+use super::{POD_CIDR, Path, Topology, crowd, serve_clients, viaduct};
 use crate::row::system;
 
 /// Where Debian's package has the plugins, and where everybody else has them.
@@ -201,6 +201,7 @@ pub(super) fn build(tables: Tables, others: u16) -> Result<Topology> {
         .first()
         .context("a pod has an address")?;
     let world = &sandbox.world;
+    serve_clients(world, &sandbox.node, WORLD[0])?;
     let paths = [
         Path {
             from: a.machine.clone(),

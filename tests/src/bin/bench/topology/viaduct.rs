@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use e2e::{Agent, Config, Mapping, NODE, Pod, Sandbox, WORLD};
 use serde_json::{Value, json};
 
-use super::{POD_CIDR, PORTS, Path, Topology, crowd};
+use super::{POD_CIDR, PORTS, Path, Topology, crowd, serve_clients};
 use crate::row::system;
 
 /// A node with an agent, for families that attach pods themselves. Fields are dropped in this order.
@@ -65,7 +65,8 @@ pub(super) fn build(others: u16) -> Result<Topology> {
     let a = viaduct.attach("pod-a", &[])?;
     let b = viaduct.attach("pod-b", &mappings())?;
     let at = *b.addresses.first().context("a pod has an address")?;
-    let world = &viaduct.sandbox.world;
+    let (node, world) = (&viaduct.sandbox.node, &viaduct.sandbox.world);
+    serve_clients(world, node, WORLD[0])?;
     let paths = [
         Path {
             from: a.machine.clone(),

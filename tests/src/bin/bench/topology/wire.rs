@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use e2e::{NODE, Sandbox, WORLD};
 
-use super::{Path, Topology};
+use super::{Path, Topology, serve_clients};
 use crate::row::system;
 
 pub(super) fn build() -> Result<Topology> {
@@ -13,6 +13,7 @@ pub(super) fn build() -> Result<Topology> {
     let [at, _]: [IpAddr; 2] = WORLD;
     // The far end knows its peer before anybody measures.
     sandbox.node.call(&format!("ping -c 1 -W 2 {at}"))?;
+    serve_clients(&sandbox.node, &sandbox.world, NODE[0])?;
     let path = Path {
         from: sandbox.node.clone(),
         to: sandbox.world.clone(),
