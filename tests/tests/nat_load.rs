@@ -7,8 +7,8 @@ use std::thread;
 use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Conversation, Echo, Load, Machine, Pod, Raw, Sandbox, Sends, Stream, WORLD, is_slow, ping,
-    until,
+    Config, Conversation, Echo, Load, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream,
+    WORLD, is_slow, ping, tcp_source, until,
 };
 use verdict::simulator::frame::{Body, Frame, flag};
 
@@ -147,7 +147,8 @@ fn drops(agent: &e2e::Agent, reason: &str) -> Result<u64> {
 }
 
 /// There are so many ports to leave with; the quota of one pod is a quarter of the table, so it takes several. A slow
-/// machine takes longer for all of these than a flow lives without packets, so they are few more than there are ports.
+/// machine takes longer for all of these than a flow lives without packets, so they are few more than there are ports, and for
+/// no pod more than half of its quota: from there on what nobody answers makes room.
 #[test]
 fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_recover() -> Result<()>
 {
@@ -155,7 +156,7 @@ fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_reco
     const PODS: usize = 3;
     const EACH: u16 = 24_000;
     let sandbox = Sandbox::new()?;
-    let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=262144"])?;
+    let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=393216"])?;
     let late = attached(&sandbox, "late")?;
     let greedy = (0..PODS)
         .map(|number| attached(&sandbox, &format!("greedy-{number}")))
@@ -197,8 +198,8 @@ fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_reco
     Conversation::udp(&late.machine, other)?.go_on()?;
     let newcomer = late.machine.run(|| UdpSocket::bind("0.0.0.0:0"))?;
     let room = agent.get("/v1/flows?limit=0")?["room"].take();
-    assert_eq!(room["entries"], 262_144, "{room}");
-    assert_eq!(room["quota"], 32_768, "{room}");
+    assert_eq!(room["entries"], 393_216, "{room}");
+    assert_eq!(room["quota"], 49_152, "{room}");
     let alive = if is_slow() { 60_000 } else { made };
     ensure!(room["used_entries"].as_u64() >= Some(2 * alive), "{room}");
 
@@ -275,6 +276,45 @@ fn a_full_table_takes_half_open_flows_of_the_greediest_and_no_live_ones() -> Res
             .any(|line| line.starts_with("one ") && line.contains("1024")),
         "{shown}"
     );
+    Ok(())
+}
+
+/// Connects, is greeted, and closes, so often.
+fn call(from: &Machine, server: SocketAddr, times: u32) -> Result<()> {
+    (0..times).try_for_each(|time| {
+        tcp_source(from, 0, server)
+            .map(drop)
+            .with_context(|| format!("connection {time} to {server}"))
+    })
+}
+
+#[test]
+fn a_pod_opens_and_serves_more_connections_than_it_may_have_at_once() -> Result<()> {
+    const TIMES: u32 = 2_000;
+    let sandbox = Sandbox::new()?;
+    let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=8192"])?;
+    let mut pod = sandbox.pod("busy")?;
+    pod.add_with(Config::new("1.1.0").publish(&Mapping::both(8080, 7000)))?;
+    let _echoes = [
+        Echo::start(&pod.machine, 7000)?,
+        Echo::start(&sandbox.world, 7000)?,
+    ];
+    let mut open = Vec::new();
+    for (node, world) in NODE.into_iter().zip(WORLD) {
+        let (published, server) = (SocketAddr::new(node, 8080), SocketAddr::new(world, 7000));
+        open.push(Conversation::tcp(&sandbox.world, published)?);
+        open.push(Conversation::tcp(&pod.machine, server)?);
+        call(&sandbox.world, published, TIMES)?;
+        call(&pod.machine, server, TIMES)?;
+    }
+    open.iter().try_for_each(Conversation::go_on)?;
+    let room = agent.get("/v1/flows?limit=0")?["room"].take();
+    ensure!(
+        room["quota"].as_u64() < Some(u64::from(TIMES)),
+        "the quota was not reached: {room}"
+    );
+    let counters = agent.get("/v1/counters")?;
+    ensure!(counters["drops"] == serde_json::json!({}), "{counters}");
     Ok(())
 }
 

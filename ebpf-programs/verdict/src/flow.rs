@@ -11,6 +11,10 @@ use crate::work::{Pair, Transport, Way, Work};
 
 /// Seconds that half a pair may exist: the two entries of a flow are not added at the same instant.
 const HALF_PAIR: u32 = 2;
+/// Seconds of silence after which nobody goes on with what has hardly begun: those who wait for an answer ask again before.
+const PAUSE: u32 = 5;
+/// A flow that goes on for fewer seconds was one question and its answer.
+const BRIEF: u32 = 2;
 
 /// What all entries of a new flow have in common.
 #[derive(Clone, Copy, Debug)]
@@ -318,6 +322,7 @@ fn reap<E: Node>(node: &mut E, work: &mut Work) -> bool {
         &flow,
         &work.translated,
         work.now,
+        false,
     ) == Fate::Alive
     {
         return false;
@@ -340,7 +345,8 @@ pub enum Fate {
     Homeless,
 }
 
-/// What is to become of the entry `flow` at `key`, whose other direction is at `opposite`.
+/// What is to become of the entry `flow` at `key`, whose other direction is at `opposite`. Where room is `needed`, flows that
+/// are over go before their time.
 #[inline(always)]
 pub(crate) fn fate<E: Node>(
     node: &E,
@@ -348,6 +354,7 @@ pub(crate) fn fate<E: Node>(
     flow: &Flow,
     opposite: &Tuple,
     now: u32,
+    needed: bool,
 ) -> Fate {
     if is_stale(node, flow) {
         return Fate::Stale;
@@ -359,7 +366,10 @@ pub(crate) fn fate<E: Node>(
         return Fate::Alive;
     };
     let timed_out = match other_direction(node, key, opposite) {
-        Some(other) => is_expired(flow, &other, key.protocol, &settings.timeouts, now),
+        Some(other) => {
+            is_expired(flow, &other, key.protocol, &settings.timeouts, now)
+                || needed && is_over(flow, &other, key.protocol, now)
+        }
         None => now.saturating_sub(flow.created) >= HALF_PAIR,
     };
     if timed_out {
@@ -387,12 +397,32 @@ fn is_homeless<E: Node>(node: &E, key: &Tuple, flow: &Flow, opposite: &Tuple) ->
 /// Whether a flow has been silent for too long. The two directions may be given in either order.
 #[inline(always)]
 pub fn is_expired(one: &Flow, other: &Flow, protocol: u8, timeouts: &Timeouts, now: u32) -> bool {
-    let last_seen = if one.last_seen > other.last_seen {
+    now.saturating_sub(last_seen(one, other)) >= timeout(one.seen, other.seen, protocol, timeouts)
+}
+
+/// Whether hardly anybody would miss a flow, so that it may make room for another before its time: a TCP connection that was
+/// closed or broken off, or never opened, and what was one question and its answer. Linux's conntrack drops the same early
+/// (`net/netfilter/nf_conntrack_core.c`, `early_drop_list`): what it never calls assured, and connections on their way out.
+/// The two directions may be given in either order.
+#[inline(always)]
+pub fn is_over(one: &Flow, other: &Flow, protocol: u8, now: u32) -> bool {
+    let last_seen = last_seen(one, other);
+    let is_silent = now.saturating_sub(last_seen) >= PAUSE;
+    let (both, either) = (one.seen & other.seen, one.seen | other.seen);
+    match protocol {
+        protocol::TCP if both & Seen::FIN != 0 || either & Seen::RST != 0 => true,
+        protocol::TCP => is_silent && both & Seen::ACK == 0,
+        _ => is_silent && last_seen.saturating_sub(one.created) < BRIEF,
+    }
+}
+
+#[inline(always)]
+const fn last_seen(one: &Flow, other: &Flow) -> u32 {
+    if one.last_seen > other.last_seen {
         one.last_seen
     } else {
         other.last_seen
-    };
-    now.saturating_sub(last_seen) >= timeout(one.seen, other.seen, protocol, timeouts)
+    }
 }
 
 /// How many silent seconds a flow may have, by what its two directions have seen.
@@ -403,7 +433,8 @@ pub const fn timeout(one: u32, other: u32, protocol: u8, timeouts: &Timeouts) ->
     match protocol {
         protocol::TCP if either & Seen::RST != 0 => timeouts.tcp_reset,
         protocol::TCP if either & Seen::FIN != 0 => timeouts.tcp_closing,
-        protocol::TCP if replied => timeouts.tcp_established,
+        // A client that asked and never went on, as in a flood, has not opened a connection.
+        protocol::TCP if one & other & Seen::ACK != 0 => timeouts.tcp_established,
         protocol::TCP => timeouts.tcp_opening,
         protocol::UDP if replied => timeouts.udp_stream,
         protocol::UDP => timeouts.udp_single,

@@ -269,13 +269,19 @@ fn leave(hook: &mut impl Hook) -> Decision<()> {
     Err(DropReason::NoPort)
 }
 
-/// Makes a flow; where the table is full, makes room and tries once more.
+/// Makes a flow; where the table is full or the pod has as many as it may, makes room and tries once more.
 #[inline(always)]
 fn with_room<H: Hook, T>(hook: &mut H, make: impl Fn(&mut H) -> Decision<T>) -> Decision<T> {
-    match make(hook) {
-        Err(DropReason::FlowTableFull) if hook.make_room() => make(hook),
-        outcome => outcome,
-    }
+    let outcome = make(hook);
+    let again = match outcome {
+        Err(DropReason::FlowTableFull) => hook.make_room(),
+        Err(DropReason::FlowQuota) => {
+            hook.turn();
+            true
+        }
+        _ => false,
+    };
+    if again { make(hook) } else { outcome }
 }
 
 /// A fragment without ports must not leave with a pod's address.

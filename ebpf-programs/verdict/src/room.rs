@@ -1,7 +1,9 @@
 //! Room in the flow table: a clock hand that forgets dead flows, and who goes first when there are none.
 //!
-//! Works without the agent. Bounded: a new flow pays for two looks at most, and one that finds the table full for sixteen.
-//! A look at a flow that nothing was heard of for a while finds nothing of it in any cache, so the hand rests until it is
+//! Works without the agent. Bounded: a new flow pays for two looks at most, one of a pod with half the flows that it may have
+//! for eight, and one that finds the table full for sixteen. Where room is needed, connections that were closed and questions
+//! that were answered go before their time: how many of those a pod may have in a minute is not how many flows it may have. A
+//! look at a flow that nothing was heard of for a while finds nothing of it in any cache, so the hand rests until it is
 //! worth one.
 
 use abi::{Flow, FlowFlags, Seen, Tuple, Turn, protocol};
@@ -11,6 +13,8 @@ use crate::node::Node;
 
 /// How many flows are looked at for each new one: the hand is faster than the table fills.
 const LOOKS: u32 = 2;
+/// How many where the pod might be refused one otherwise: if one in eight is over, there is room for the new one.
+const LOOKS_IN_NEED: u32 = 8;
 /// How many flows are looked at when the table is full.
 const SEARCH: u32 = 16;
 
@@ -61,11 +65,12 @@ enum Look {
 #[inline(always)]
 pub(crate) fn turn<E: Node>(node: &mut E, hand: &mut Hand, now: u32, needed: bool) {
     hand.now = now;
-    for _ in 0..LOOKS {
+    let looks = if needed { LOOKS_IN_NEED } else { LOOKS };
+    for _ in 0..looks {
         if !needed && rests(node, hand) {
             return;
         }
-        match look(node, hand) {
+        match look(node, hand, needed) {
             Look::Nobody => return,
             Look::Gone | Look::Freed => {}
             Look::Alive => {
@@ -112,7 +117,7 @@ pub(crate) fn make<E: Node>(node: &mut E, hand: &mut Hand, pod: u32, now: u32) -
     hand.pod = 0;
     hand.most = if pod == 0 { 0 } else { node.live_flows(pod) };
     for _ in 0..SEARCH {
-        match look(node, hand) {
+        match look(node, hand, true) {
             Look::Nobody => break,
             Look::Gone => {}
             Look::Freed => {
@@ -136,9 +141,9 @@ pub(crate) fn make<E: Node>(node: &mut E, hand: &mut Hand, pod: u32, now: u32) -
     true
 }
 
-/// Takes a turn, and judges the flow.
+/// Takes a turn, and judges the flow, by whether room is needed.
 #[inline(always)]
-fn look<E: Node>(node: &mut E, hand: &mut Hand) -> Look {
+fn look<E: Node>(node: &mut E, hand: &mut Hand, needed: bool) -> Look {
     if !node.take_turn(&mut hand.turn) {
         return Look::Nobody;
     }
@@ -158,7 +163,7 @@ fn look<E: Node>(node: &mut E, hand: &mut Hand) -> Look {
         now,
         ..
     } = hand;
-    if fate(node, &turn.key, flow, opposite, *now) == Fate::Alive {
+    if fate(node, &turn.key, flow, opposite, *now, needed) == Fate::Alive {
         return Look::Alive;
     }
     discard(node, &turn.key, opposite, true);

@@ -24,7 +24,7 @@ pub fn forget<E: Node>(
     now: u32,
 ) -> Sweep {
     *opposite = flow.translated.reverse();
-    let fate = fate(node, key, flow, opposite, now);
+    let fate = fate(node, key, flow, opposite, now, false);
     if fate == Fate::Alive {
         return Sweep::Kept;
     }

@@ -100,9 +100,9 @@ impl FlowKind {
 /// Where a flow stands, which decides how long it is kept in silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowState {
-    /// TCP: nothing has come back yet.
+    /// TCP: one side has not acknowledged anything yet.
     Opening,
-    /// TCP: both sides have been heard.
+    /// TCP: both sides have acknowledged what they heard.
     Established,
     /// TCP: one side has said that it is done.
     Closing,
@@ -140,7 +140,7 @@ impl FlowState {
         match protocol {
             protocol::TCP if either & Seen::RST != 0 => Self::Reset,
             protocol::TCP if either & Seen::FIN != 0 => Self::Closing,
-            protocol::TCP if replied => Self::Established,
+            protocol::TCP if one & other & Seen::ACK != 0 => Self::Established,
             protocol::TCP => Self::Opening,
             protocol::UDP if replied => Self::Stream,
             protocol::UDP => Self::Single,

@@ -3,7 +3,7 @@
 use abi::{Address, Flow, FlowFlags, Port, Seen, Timeouts, Tuple, protocol};
 use proptest::prelude::*;
 
-use super::{Terms, is_expired, timeout};
+use super::{Terms, is_expired, is_over, timeout};
 use crate::work::{Pair, Way};
 
 pub(crate) fn tuple() -> impl Strategy<Value = Tuple> {
@@ -76,9 +76,11 @@ fn a_clock_that_went_back_ends_no_flow() {
 fn the_kind_of_flow_decides_how_long_it_may_be_silent() {
     let t = Timeouts::default();
     let (packet, none) = (Seen::PACKET, 0);
+    let (asks, agrees) = (packet | Seen::SYN, packet | Seen::SYN | Seen::ACK);
     let cases = [
         (packet, none, protocol::TCP, t.tcp_opening),
-        (packet, packet, protocol::TCP, t.tcp_established),
+        (asks, agrees, protocol::TCP, t.tcp_opening),
+        (agrees, agrees, protocol::TCP, t.tcp_established),
         (packet | Seen::FIN, packet, protocol::TCP, t.tcp_closing),
         (packet, packet | Seen::FIN, protocol::TCP, t.tcp_closing),
         (
@@ -97,4 +99,36 @@ fn the_kind_of_flow_decides_how_long_it_may_be_silent() {
         assert_eq!(timeout(one, other, protocol, &t), expected);
         assert_eq!(timeout(other, one, protocol, &t), expected);
     }
+}
+
+#[test]
+fn what_hardly_anybody_would_miss_is_over() {
+    let packet = Seen::PACKET;
+    let (asks, agrees) = (packet | Seen::SYN, packet | Seen::SYN | Seen::ACK);
+    let done = agrees | Seen::FIN;
+    let over = |protocol, seen: [u32; 2], lasted: u32, silent: u32| {
+        let flow = |seen| Flow {
+            seen,
+            created: 100,
+            last_seen: 100 + lasted,
+            ..Flow::default()
+        };
+        let [one, other] = seen.map(flow);
+        let now = 100 + lasted + silent;
+        assert_eq!(
+            is_over(&one, &other, protocol, now),
+            is_over(&other, &one, protocol, now)
+        );
+        is_over(&one, &other, protocol, now)
+    };
+    assert!(over(protocol::TCP, [done, done], 0, 0), "closed");
+    assert!(over(protocol::TCP, [agrees, agrees | Seen::RST], 0, 0));
+    assert!(!over(protocol::TCP, [done, agrees], 9, 9), "half closed");
+    assert!(!over(protocol::TCP, [agrees, agrees], 0, 80_000));
+    assert!(!over(protocol::TCP, [asks, agrees], 0, 4));
+    assert!(over(protocol::TCP, [asks, agrees], 0, 5), "never opened");
+    assert!(!over(protocol::UDP, [packet, packet], 1, 4));
+    assert!(over(protocol::UDP, [packet, packet], 1, 5), "answered");
+    assert!(over(protocol::UDP, [packet, 0], 0, 5), "never answered");
+    assert!(!over(protocol::UDP, [packet, packet], 2, 29), "it goes on");
 }

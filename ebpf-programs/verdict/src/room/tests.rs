@@ -101,6 +101,109 @@ fn the_hand_does_not_rest_where_a_pod_has_half_the_flows_that_it_may_have() {
     }
 }
 
+/// A packet of a connection of the pod's to the world, with these flags; `back`: of the world's.
+fn tcp(simulator: &mut Simulator, port: u16, flags: u8, back: bool) -> Verdict {
+    let (place, frame) = if back {
+        let body = Body::Tcp(443, port, flags, vec![]);
+        (Place::UplinkIn, Frame::new(remote()[0], node()[0], body))
+    } else {
+        let body = Body::Tcp(port, 443, flags, vec![]);
+        let pod = example::pod()[0];
+        (Place::UplinkOut, Frame::new(pod, remote()[0], body))
+    };
+    simulator.run(place, INTERFACE, &frame.bytes()).0
+}
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+fn connect(simulator: &mut Simulator, port: u16) -> Verdict {
+    let verdict = tcp(simulator, port, SYN, false);
+    tcp(simulator, port, SYN | ACK, true);
+    tcp(simulator, port, ACK, false);
+    verdict
+}
+
+fn close(simulator: &mut Simulator, port: u16) {
+    for back in [false, true] {
+        tcp(simulator, port, FIN | ACK, back);
+        tcp(simulator, port, ACK, !back);
+    }
+}
+
+#[test]
+fn a_pod_opens_and_closes_more_connections_than_it_may_have() {
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = 20;
+    for port in 1_000..1_015 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass);
+    }
+    for port in 2_000..2_200 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass, "{port}");
+        close(&mut simulator, port);
+    }
+    for port in 1_000..1_015 {
+        simulator.world.now += 1;
+        let known = simulator.world.flows.len();
+        assert_eq!(tcp(&mut simulator, port, ACK, false), Verdict::Pass);
+        assert_eq!(simulator.world.flows.len(), known, "it was kept");
+    }
+}
+
+#[test]
+fn a_connection_that_is_open_makes_no_room() {
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = 20;
+    for port in 1_000..1_020 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass);
+    }
+    let refused = Verdict::Drop(DropReason::FlowQuota);
+    for port in 2_000..2_050 {
+        simulator.world.now += 60;
+        assert_eq!(tcp(&mut simulator, port, SYN, false), refused);
+    }
+    assert_eq!(flows_of(&simulator, POD), 20);
+    close(&mut simulator, 1_010);
+    let mut tries = 0..4;
+    assert!(
+        tries.any(|_| connect(&mut simulator, 3_000) == Verdict::Pass),
+        "who is refused asks again, and the hand goes on"
+    );
+}
+
+#[test]
+fn connections_that_nobody_goes_on_with_are_not_kept_for_a_day() {
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = 20;
+    let half = |simulator: &mut Simulator, port| {
+        let verdict = tcp(simulator, port, SYN, false);
+        tcp(simulator, port, SYN | ACK, true);
+        verdict
+    };
+    for port in 1_000..1_020 {
+        assert_eq!(half(&mut simulator, port), Verdict::Pass);
+    }
+    let refused = Verdict::Drop(DropReason::FlowQuota);
+    assert_eq!(half(&mut simulator, 2_000), refused, "it may still go on");
+    simulator.world.now += 5;
+    assert_eq!(connect(&mut simulator, 2_000), Verdict::Pass);
+    simulator.world.now += Timeouts::default().tcp_opening;
+    simulator.sweep();
+    assert_eq!(flows_of(&simulator, POD), 1);
+}
+
+#[test]
+fn a_pod_asks_more_questions_than_it_may_have_flows() {
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = 20;
+    for port in 1_000..1_400 {
+        assert_eq!(send(&mut simulator, POD, port), Verdict::Pass, "{port}");
+        answer(&mut simulator, port);
+        simulator.world.now += u32::from(port % 2 == 0);
+    }
+}
+
 #[test]
 fn a_full_table_takes_from_the_greediest_pod_what_has_no_reply() {
     let mut simulator = small(40);

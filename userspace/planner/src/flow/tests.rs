@@ -24,7 +24,7 @@ fn pair(from: Tuple, to: Tuple, flags: u32, pod: u32) -> [(Tuple, Flow); 2] {
     let flow = |translated, flags, last_seen, packets| Flow {
         translated,
         flags,
-        seen: Seen::PACKET,
+        seen: Seen::PACKET | Seen::ACK,
         created: 100,
         last_seen,
         pod,
@@ -142,8 +142,9 @@ fn states_are_named_by_what_both_directions_have_seen() {
     const BOTH: u32 = Seen::PACKET;
     for (one, other, protocol, state) in [
         (BOTH | Seen::SYN, 0, protocol::TCP, "opening"),
+        (BOTH | Seen::SYN, BOTH | Seen::ACK, protocol::TCP, "opening"),
         (
-            BOTH | Seen::SYN,
+            BOTH | Seen::ACK,
             BOTH | Seen::ACK,
             protocol::TCP,
             "established",
