@@ -101,6 +101,9 @@ fn next_agent() -> Result<()> {
 
 /// What the profile says of stripping does not reach a package that has settings of its own.
 const STRIPPED: [&str; 2] = ["--", "-Cstrip=symbols"];
+/// At an address that is known when it is linked, so that nothing is relocated when it starts: to write to a page of pointers is
+/// a page fault, and a copy of the page.
+const IN_PLACE: &str = "-Crelocation-model=static";
 
 /// Builds the plugin, small and with nothing to link when it starts, and says where it lies.
 fn plugin(tools: &Tools) -> Result<PathBuf> {
@@ -117,7 +120,7 @@ fn plugin(tools: &Tools) -> Result<PathBuf> {
         .args(["--config", "profile.release.opt-level=\"z\""])
         // Nobody catches a panic, and what it would take to unwind is a tenth of the program.
         .args(["--config", "profile.release.panic=\"abort\""]);
-    command::run(cargo.args(STRIPPED))?;
+    command::run(cargo.args(STRIPPED).arg(IN_PLACE))?;
     Ok(project::target().join(target).join("release/viaduct"))
 }
 

@@ -8,12 +8,15 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use model::{IfName, InterfaceAddress};
+use model::{IfName, InterfaceAddress, Mac};
 use nix::errno::Errno;
 use rtnetlink::AddressMessageBuilder;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::address::{
     AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
+};
+use rtnetlink::packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkMessage,
 };
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
@@ -118,6 +121,36 @@ pub(crate) fn new_message(index: u32, address: InterfaceAddress, is_sure: bool) 
         message.header.scope = AddressScope::Host;
     }
     Message::NewAddress(message)
+}
+
+/// The address of the link that the kernel would make for a link itself; `None` where it makes another, or none (RFC 4291,
+/// appendix A; `ipv6_generate_eui64` in `net/ipv6/addrconf.c`).
+pub(crate) fn link_local(link: &LinkMessage) -> Option<InterfaceAddress> {
+    let made = AfSpecInet6::AddrGenMode(In6AddrGenMode::Eui64);
+    let is_made = of_ipv6(link).any(|known| *known == made);
+    let Mac(mac) = links::link(link).mac.filter(|_| is_made)?;
+    let mut interface = [mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, 0, 0, 0];
+    interface[5..].copy_from_slice(&mac[3..]);
+    let bits = 0xfe80_u128 << 112 | u128::from(u64::from_be_bytes(interface));
+    Some(InterfaceAddress {
+        address: Ipv6Addr::from_bits(bits).into(),
+        prefix_len: 64,
+    })
+}
+
+/// What a message says of a link's IPv6; nothing where it has none.
+fn of_ipv6(link: &LinkMessage) -> impl Iterator<Item = &AfSpecInet6> {
+    let families = link
+        .attributes
+        .iter()
+        .flat_map(|attribute| match attribute {
+            LinkAttribute::AfSpecUnspec(families) => families.as_slice(),
+            _ => &[],
+        });
+    families.flat_map(|family| match family {
+        AfSpecUnspec::Inet6(known) => known.as_slice(),
+        _ => &[],
+    })
 }
 
 /// What IPv6 knows of a link's addresses.

@@ -16,7 +16,7 @@ use planner::{PodSide, PodSpec, SysctlKey};
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
-use rtnetlink::packet_route::link::LinkAttribute;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 
 use crate::addresses::Detection;
 use crate::error::{Attempt as _, Failed, is};
@@ -89,27 +89,27 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
         OpenNetns::open(netns).attempt(|| format!("open network namespace {}", netns.path))?;
     let mut netlink = open
         .run(|| {
-            // No wait for duplicate addresses before the link-local one can be used.
-            let detects = if spec.detects_duplicates { "1" } else { "0" };
-            sysctl::write_if_present(&format!("net/ipv6/conf/{ifname}/accept_dad"), detects)?;
+            if spec.detects_duplicates {
+                sysctl::write_if_present(&format!("net/ipv6/conf/{ifname}/accept_dad"), "1")?;
+            }
             if spec.large_packets {
                 allow_large_packets(netns);
             }
             Netlink::open()
         })
         .attempt(|| format!("enter network namespace {}", netns.path))?;
-    let found =
-        find(&mut netlink, ifname).attempt(|| format!("look at {ifname} in {}", netns.path))?;
-    let Some((index, before)) = found else {
+    let found = links::find_message(&mut netlink, ifname)
+        .attempt(|| format!("look at {ifname} in {}", netns.path))?;
+    let Some(before) = found else {
         let call = format!("find {ifname} in {}", netns.path);
         return Err(Failed::new(call, Errno::ENODEV));
     };
-    let parts = parts(spec, index, before.up)
+    let parts = parts(spec, &before)
         .attempt(|| format!("describe the routes of {ifname} in {}", netns.path))?;
     Inside {
         netlink: &mut netlink,
         spec,
-        index,
+        index: before.header.index,
     }
     .configure(parts)?;
     // Where duplicates are looked for, that is waited for by itself.
@@ -189,38 +189,58 @@ struct Part {
     change: Request,
     /// What takes it away again, where that is needed.
     undo: Option<Request>,
+    /// Whether the pod is whole without it.
+    is_optional: bool,
 }
 
-fn parts(spec: &PodSpec, index: u32, was_up: bool) -> io::Result<Vec<Part>> {
-    let mut parts = vec![Part {
-        what: "set lo up".to_owned(),
-        change: change(set_up_message(LOOPBACK)),
-        undo: None,
-    }];
-    parts.extend(spec.addresses.iter().map(|address| Part {
-        what: format!("add address {address}"),
-        change: Request::change(
-            addresses::new_message(index, *address, !spec.detects_duplicates),
-            NLM_F_CREATE | NLM_F_EXCL,
-        ),
-        undo: Some(change(Message::DelAddress(addresses::message(
-            index, *address,
-        )))),
+impl Part {
+    fn new(what: impl Into<String>, change: Request, undo: Option<Request>) -> Self {
+        Self {
+            what: what.into(),
+            change,
+            undo,
+            is_optional: false,
+        }
+    }
+
+    fn address(index: u32, address: InterfaceAddress, is_sure: bool) -> Self {
+        let new = addresses::new_message(index, address, is_sure);
+        let old = Message::DelAddress(addresses::message(index, address));
+        Self::new(
+            format!("add address {address}"),
+            Request::change(new, NLM_F_CREATE | NLM_F_EXCL),
+            Some(change(old)),
+        )
+    }
+}
+
+fn parts(spec: &PodSpec, before: &LinkMessage) -> io::Result<Vec<Part>> {
+    let (index, is_sure) = (before.header.index, !spec.detects_duplicates);
+    let was_up = links::link(before).up;
+    let up = change(set_up_message(LOOPBACK));
+    let mut parts = vec![Part::new("set lo up", up, None)];
+    // Where it is before the link is up, the kernel makes none that has to wait for duplicates. One without IPv6 takes none.
+    let link_local = addresses::link_local(before).filter(|_| is_sure && !was_up);
+    parts.extend(link_local.map(|address| Part {
+        is_optional: true,
+        ..Part::address(index, address, is_sure)
     }));
+    let addresses = spec.addresses.iter();
+    parts.extend(addresses.map(|address| Part::address(index, *address, is_sure)));
     let down = Message::SetLink(links::indexed(index).down().build());
-    parts.push(Part {
-        what: "set the link up".to_owned(),
-        change: change(set_up_message(index)),
-        undo: (!was_up).then(|| change(down)),
-    });
+    parts.push(Part::new(
+        "set the link up",
+        change(set_up_message(index)),
+        (!was_up).then(|| change(down)),
+    ));
     for route in &spec.routes {
         let message = routes::message(index, route)?;
-        parts.push(Part {
-            what: format!("add a route to {}", route.destination),
+        parts.push(Part::new(
+            format!("add a route to {}", route.destination),
             // Not exclusive: a pod on two networks may have two default routes.
-            change: Request::change(Message::NewRoute(message.clone()), NLM_F_CREATE),
-            undo: Some(change(Message::DelRoute(message))),
-        });
+            Request::change(Message::NewRoute(message.clone()), NLM_F_CREATE),
+            Some(change(Message::DelRoute(message))),
+        ));
     }
     Ok(parts)
 }
@@ -247,15 +267,16 @@ impl Inside<'_> {
         let mut undo = Vec::new();
         let (changes, rest): (Vec<_>, Vec<_>) = parts
             .into_iter()
-            .map(|part| (part.change, (part.what, part.undo)))
+            .map(|part| (part.change, (part.what, part.undo, part.is_optional)))
             .unzip();
         let PodSpec { ifname, netns, .. } = self.spec;
         let place = |what: &str| format!("{what} ({ifname} in {})", netns.path);
         let answers = self.netlink.ask_all(changes);
         let answers = answers.attempt(|| place("set up the inside"))?;
-        for (answer, (what, part_undo)) in answers.into_iter().zip(rest) {
+        for (answer, (what, part_undo, is_optional)) in answers.into_iter().zip(rest) {
             match answer {
                 Ok(_) => undo.extend(part_undo),
+                Err(_) if is_optional => {}
                 Err(error) if is(&error, Errno::EEXIST) && self.is_complete() => {}
                 Err(error) => {
                     failure.get_or_insert_with(|| Failed::new(place(&what), error));

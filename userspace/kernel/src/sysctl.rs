@@ -1,6 +1,6 @@
 //! Sysctls below `/proc/sys`, of the namespace that the calling thread is in.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -16,17 +16,20 @@ const LONGEST: usize = 256 << 10;
 ///
 /// Read at once: of a set of ports the kernel gives as much as fits into the first read, and nothing behind that.
 pub(crate) fn read(key: &SysctlKey) -> io::Result<Option<String>> {
-    let file = match File::open(path(key)?) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut value = first(&file, USUAL)?;
+    match File::open(path(key)?) {
+        Ok(file) => value(&file).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn value(file: &File) -> io::Result<String> {
+    let mut value = first(file, USUAL)?;
     if value.len() == USUAL {
-        value = first(&file, LONGEST)?;
+        value = first(file, LONGEST)?;
     }
     let text = String::from_utf8(value).map_err(io::Error::other)?;
-    Ok(Some(text.trim_end().to_owned()))
+    Ok(text.trim_end().to_owned())
 }
 
 /// What one read from the beginning gives.
@@ -38,12 +41,15 @@ fn first(file: &File, most: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Writes a value, unless it is that already: writing `forwarding` again would reset what depends on it.
-pub(crate) fn write(key: &SysctlKey, value: &str) -> io::Result<()> {
-    if read(key)?.as_deref() == Some(value) {
+///
+/// Opened once: the kernel looks for a sysctl among those of all namespaces that anybody has opened one of.
+pub(crate) fn write(key: &SysctlKey, new: &str) -> io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(path(key)?)?;
+    if value(&file)? == new {
         return Ok(());
     }
     // An empty write is none at all, and an empty line empties a set.
-    std::fs::write(path(key)?, format!("{value}\n"))?;
+    file.write_all_at(format!("{new}\n").as_bytes(), 0)?;
     crash::point();
     Ok(())
 }

@@ -69,7 +69,42 @@ fn the_first_ipv6_packet_does_not_wait() {
         execute(&mut host, &bridge_steps());
         execute(&mut host, &pod_steps(&attachment(&netns, 2)));
         let told = run_in(&netns, "ip -6 addr show dev eth0 scope link");
+        assert_eq!(told.matches("fe80::").count(), 1, "{told}");
         assert!(!told.contains("tentative"), "{told}");
+        run_in(&netns, "ping -6 -c 1 -W 1 fd88::1");
+        // The kernel makes the same one of the same MAC.
+        let shown = run_in(&netns, "ip -o link show dev eth0");
+        let mut words = shown
+            .split_whitespace()
+            .skip_while(|word| *word != "link/ether");
+        let mac = words.nth(1).expect("Ethernet has a MAC");
+        run_in(
+            &netns,
+            &format!("ip link add twin address {mac} type veth peer name other"),
+        );
+        run_in(&netns, "ip link set other up");
+        run_in(&netns, "ip link set twin up");
+        let twin = run_in(&netns, "ip -6 addr show dev twin scope link");
+        let own = |text: &str| {
+            let mut words = text.split_whitespace();
+            words
+                .find(|word| word.starts_with("fe80::"))
+                .map(str::to_owned)
+        };
+        assert_eq!(own(&told), own(&twin));
+    });
+}
+
+#[test]
+fn a_namespace_that_makes_no_link_local_addresses_gets_none() {
+    on_a_node(|node| {
+        let mut host = node.host();
+        let netns = node.add_netns("pod");
+        run_in(&netns, "sysctl -qw net.ipv6.conf.default.addr_gen_mode=1");
+        execute(&mut host, &bridge_steps());
+        execute(&mut host, &pod_steps(&attachment(&netns, 2)));
+        let told = run_in(&netns, "ip -6 addr show dev eth0 scope link");
+        assert!(!told.contains("fe80::"), "{told}");
         run_in(&netns, "ping -6 -c 1 -W 1 fd88::1");
     });
 }

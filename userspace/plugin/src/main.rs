@@ -21,6 +21,11 @@ use std::process::ExitCode;
 
 use cni::{Command, Environment, Error, Header, Plugin, Version};
 
+/// Takes memory from the kernel in few large pieces and keeps it: the C library's allocator asks for a page at a time, and gives
+/// each back.
+#[global_allocator]
+static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 /// More than any runtime sends, and less than what would hurt the node.
 const MAX_CONFIG: u64 = 1 << 20;
 
