@@ -8,6 +8,7 @@ use verdict::simulator::example::{self, FAMILIES};
 use verdict::simulator::frame::{Body, Frame, flag};
 
 use crate::bench::{MOVED, on_bench, on_machine};
+use crate::expect::on_small_bench;
 
 fn tcp(source: u16, destination: u16) -> Body {
     Body::Tcp(source, destination, flag::SYN, b"data".to_vec())
@@ -373,24 +374,11 @@ fn the_address_on_the_next_hops_subnet_is_chosen() -> Result<()> {
 
 #[test]
 fn a_full_table_refuses_new_flows_and_keeps_the_old_ones() -> Result<()> {
-    on_bench(|bench| {
-        // However long it takes to fill the table, the old flow is to outlive it.
-        bench.change(|world| world.settings.timeouts.udp_single = 86_400)?;
+    on_small_bench(2, |bench| {
         let (pod, node, remote) = (example::pod()[0], example::node()[0], example::remote()[0]);
         let old = Frame::new(pod, remote, udp(40_000, 53));
         let wire = old.becoming(node, remote, udp(40_000, 53));
         bench.becomes(UplinkOut, &old, &wire)?;
-        for number in 2..abi::maps::FLOWS_CAPACITY {
-            let key = Tuple {
-                source: Address::from_v4_word(number),
-                ..Tuple::default()
-            };
-            let flow = abi::Flow::default();
-            bench
-                .object
-                .insert::<40, 88>(abi::maps::FLOWS, &key, &flow)?;
-        }
-        bench.simulator.world.flow_capacity = 2;
         let new = Frame::new(pod, remote, udp(40_001, 53));
         bench.drops(UplinkOut, &new, DropReason::FlowTableFull)?;
         bench.becomes(UplinkOut, &old, &wire)
