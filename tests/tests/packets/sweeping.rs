@@ -68,11 +68,10 @@ fn a_sweep_counts_a_flow_once_wherever_its_entries_are() -> Result<()> {
             let out = Frame::new(example::pod()[0], remote, body.clone());
             bench.becomes(UplinkOut, &out, &out.becoming(node, remote, body))?;
             bench.change(|world| {
-                let generation = &mut world.pods[example::POD as usize].generation;
-                *generation += 1;
-                let generation = *generation;
+                let pod = &mut world.pods[example::POD as usize];
+                pod.generation += 1;
                 let endpoint = world.endpoints.get_mut(&example::pod()[0]);
-                endpoint.expect("the pod's").generation = generation;
+                endpoint.expect("the pod's").generation = pod.generation;
             })?;
             let swept = bench.sweep()?;
             assert_eq!((swept.kept, swept.timed_out, swept.stale), (0, 0, 1));

@@ -16,7 +16,7 @@ use planner::{PodSide, PodSpec, SysctlKey};
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 
 use crate::addresses::Detection;
 use crate::error::{Attempt as _, Failed, is};
@@ -216,7 +216,7 @@ impl Part {
 
 fn parts(spec: &PodSpec, before: &LinkMessage) -> io::Result<Vec<Part>> {
     let (index, is_sure) = (before.header.index, !spec.detects_duplicates);
-    let was_up = links::link(before).up;
+    let was_up = before.header.flags.contains(LinkFlags::Up);
     let up = change(set_up_message(LOOPBACK));
     let mut parts = vec![Part::new("set lo up", up, None)];
     // Where it is before the link is up, the kernel makes none that has to wait for duplicates. One without IPv6 takes none.

@@ -5,13 +5,20 @@ use proptest::prelude::*;
 
 use crate::outcome::Verdict;
 use crate::simulator::example::{self, INTERFACE, OTHER_POD, POD, node, remote, world};
-use crate::simulator::frame::{Body, Frame};
+use crate::simulator::frame::{Body, Frame, flag};
 use crate::simulator::{Place, Simulator};
 
 fn small(entries: usize) -> Simulator {
     let mut world = world();
     world.flow_capacity = entries;
     Simulator::new(world)
+}
+
+/// Where no pod may have more flows.
+fn with_quota(flows: u32) -> Simulator {
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = flows;
+    simulator
 }
 
 fn send(simulator: &mut Simulator, pod: u32, port: u16) -> Verdict {
@@ -36,8 +43,7 @@ fn flows_of(simulator: &Simulator, pod: u32) -> i64 {
 
 #[test]
 fn a_quota_stops_one_pod_and_not_the_other() {
-    let mut simulator = Simulator::new(world());
-    simulator.world.settings.flow_quota = 3;
+    let mut simulator = with_quota(3);
     for port in 1..=3 {
         assert_eq!(send(&mut simulator, POD, port), Verdict::Pass);
     }
@@ -86,8 +92,7 @@ fn the_hand_rests_until_the_flow_that_has_waited_longest_is_worth_a_look() {
 /// It might have to be refused one although some of them are dead.
 #[test]
 fn the_hand_does_not_rest_where_a_pod_has_half_the_flows_that_it_may_have() {
-    let mut simulator = Simulator::new(world());
-    simulator.world.settings.flow_quota = 20;
+    let mut simulator = with_quota(20);
     for port in 1_000..1_010 {
         send(&mut simulator, POD, port);
     }
@@ -114,28 +119,29 @@ fn tcp(simulator: &mut Simulator, port: u16, flags: u8, back: bool) -> Verdict {
     simulator.run(place, INTERFACE, &frame.bytes()).0
 }
 
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const ACK: u8 = 16;
+/// A connection that the pod does not go on with.
+fn half_open(simulator: &mut Simulator, port: u16) -> Verdict {
+    let verdict = tcp(simulator, port, flag::SYN, false);
+    tcp(simulator, port, flag::SYN | flag::ACK, true);
+    verdict
+}
 
 fn connect(simulator: &mut Simulator, port: u16) -> Verdict {
-    let verdict = tcp(simulator, port, SYN, false);
-    tcp(simulator, port, SYN | ACK, true);
-    tcp(simulator, port, ACK, false);
+    let verdict = half_open(simulator, port);
+    tcp(simulator, port, flag::ACK, false);
     verdict
 }
 
 fn close(simulator: &mut Simulator, port: u16) {
     for back in [false, true] {
-        tcp(simulator, port, FIN | ACK, back);
-        tcp(simulator, port, ACK, !back);
+        tcp(simulator, port, flag::FIN | flag::ACK, back);
+        tcp(simulator, port, flag::ACK, !back);
     }
 }
 
 #[test]
 fn a_pod_opens_and_closes_more_connections_than_it_may_have() {
-    let mut simulator = Simulator::new(world());
-    simulator.world.settings.flow_quota = 20;
+    let mut simulator = with_quota(20);
     for port in 1_000..1_015 {
         assert_eq!(connect(&mut simulator, port), Verdict::Pass);
     }
@@ -146,22 +152,21 @@ fn a_pod_opens_and_closes_more_connections_than_it_may_have() {
     for port in 1_000..1_015 {
         simulator.world.now += 1;
         let known = simulator.world.flows.len();
-        assert_eq!(tcp(&mut simulator, port, ACK, false), Verdict::Pass);
+        assert_eq!(tcp(&mut simulator, port, flag::ACK, false), Verdict::Pass);
         assert_eq!(simulator.world.flows.len(), known, "it was kept");
     }
 }
 
 #[test]
 fn a_connection_that_is_open_makes_no_room() {
-    let mut simulator = Simulator::new(world());
-    simulator.world.settings.flow_quota = 20;
+    let mut simulator = with_quota(20);
     for port in 1_000..1_020 {
         assert_eq!(connect(&mut simulator, port), Verdict::Pass);
     }
     let refused = Verdict::Drop(DropReason::FlowQuota);
     for port in 2_000..2_050 {
         simulator.world.now += 60;
-        assert_eq!(tcp(&mut simulator, port, SYN, false), refused);
+        assert_eq!(tcp(&mut simulator, port, flag::SYN, false), refused);
     }
     assert_eq!(flows_of(&simulator, POD), 20);
     close(&mut simulator, 1_010);
@@ -174,18 +179,16 @@ fn a_connection_that_is_open_makes_no_room() {
 
 #[test]
 fn connections_that_nobody_goes_on_with_are_not_kept_for_a_day() {
-    let mut simulator = Simulator::new(world());
-    simulator.world.settings.flow_quota = 20;
-    let half = |simulator: &mut Simulator, port| {
-        let verdict = tcp(simulator, port, SYN, false);
-        tcp(simulator, port, SYN | ACK, true);
-        verdict
-    };
+    let mut simulator = with_quota(20);
     for port in 1_000..1_020 {
-        assert_eq!(half(&mut simulator, port), Verdict::Pass);
+        assert_eq!(half_open(&mut simulator, port), Verdict::Pass);
     }
     let refused = Verdict::Drop(DropReason::FlowQuota);
-    assert_eq!(half(&mut simulator, 2_000), refused, "it may still go on");
+    assert_eq!(
+        half_open(&mut simulator, 2_000),
+        refused,
+        "it may still go on"
+    );
     simulator.world.now += 5;
     assert_eq!(connect(&mut simulator, 2_000), Verdict::Pass);
     simulator.world.now += Timeouts::default().tcp_opening;
@@ -195,8 +198,7 @@ fn connections_that_nobody_goes_on_with_are_not_kept_for_a_day() {
 
 #[test]
 fn a_pod_asks_more_questions_than_it_may_have_flows() {
-    let mut simulator = Simulator::new(world());
-    simulator.world.settings.flow_quota = 20;
+    let mut simulator = with_quota(20);
     for port in 1_000..1_400 {
         assert_eq!(send(&mut simulator, POD, port), Verdict::Pass, "{port}");
         answer(&mut simulator, port);

@@ -92,9 +92,9 @@ fn serve(topology: &Topology, hostports: u16) -> Result<Server> {
 
 impl Server {
     fn rate(&self) -> Result<f64> {
-        // Sockets belong to the world, whatever thread uses them; making them is no part of the way.
         let client = topology::client(self.next.fetch_add(1, Ordering::Relaxed));
         let client = SocketAddr::new(client, 0).into();
+        // Sockets belong to the world, whatever thread uses them; making them is no part of the way.
         let sockets = self.client.run(|| {
             let open = |_| {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
