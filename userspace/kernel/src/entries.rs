@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 
 use model::{Attachment, IfName};
-use nix::errno::Errno;
-use nix::net::if_::if_nametoindex;
 use planner::{Entries, Entry, EntryKey, LinkRef};
 
 use crate::error::io_error;
 use crate::limits;
+use crate::names::Names;
 use crate::tables::{Tables, Wire, prefix_key, present, removed, written};
-use crate::{batch, bytes, links};
+use crate::{batch, bytes};
 
 /// The one index of the settings.
 const ONLY: u32 = 0;
@@ -26,18 +25,20 @@ pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Res
 }
 
 fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
+    let names = &tables.names;
     match (key, entry) {
         (EntryKey::Pod(slot @ 1..), Entry::Pod { .. } | Entry::FreePod { .. }) => {
-            written(tables.pods.set(*slot, Wire(pod(entry)?), ANY))
+            written(tables.pods.set(*slot, Wire(pod(names, entry)?), ANY))
         }
         (EntryKey::Limit(slot @ 1..), Entry::Limit { .. }) => limits::put(tables, *slot, entry),
         (EntryKey::Interface(link), Entry::Interface { slot, limited }) => {
             let value = Wire(interface(*slot, *limited));
-            written(tables.interfaces.insert(index(link)?, value, ANY))
+            written(tables.interfaces.insert(names.index_of(link)?, value, ANY))
         }
         (EntryKey::Endpoint(address), Entry::Endpoint { .. }) => {
             let key = Wire(bytes::address(*address));
-            written(tables.endpoints.insert(key, Wire(endpoint(entry)?), ANY))
+            let value = Wire(endpoint(names, entry)?);
+            written(tables.endpoints.insert(key, value, ANY))
         }
         (
             EntryKey::Hostport {
@@ -53,16 +54,15 @@ fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
         }
         (EntryKey::Network(bridge), Entry::Network { .. }) => {
             let value = Wire(network(entry)?);
-            written(tables.networks.insert(index(bridge)?, value, ANY))
+            written(tables.networks.insert(names.index_of(bridge)?, value, ANY))
         }
         (EntryKey::Egress(bridge), Entry::Egress { v4, v6 }) => {
             let value = Wire(bytes::egress(*v4, *v6));
-            written(tables.egress.insert(index(bridge)?, value, ANY))
+            written(tables.egress.insert(names.index_of(bridge)?, value, ANY))
         }
-        (EntryKey::Uplink(link), Entry::Uplink { sources, .. })
-            if sources.len() <= abi::SOURCES =>
-        {
-            written((tables.uplinks).insert(index(link)?, Wire(uplink(entry)?), ANY))
+        (EntryKey::Uplink(link), Entry::Uplink { .. }) => {
+            let value = Wire(uplink(entry)?);
+            written(tables.uplinks.insert(names.index_of(link)?, value, ANY))
         }
         (EntryKey::Local(address), Entry::Local) => {
             written(tables.locals.insert(Wire(bytes::address(*address)), 1, ANY))
@@ -96,6 +96,9 @@ fn uplink(entry: &Entry) -> io::Result<abi::Uplink> {
     else {
         return Err(mismatch());
     };
+    if sources.len() > abi::SOURCES {
+        return Err(mismatch());
+    }
     let mut uplink = bytes::uplink(*ethernet, *mtu, sources);
     if *open {
         uplink.flags |= abi::UplinkFlags::OPEN;
@@ -124,7 +127,7 @@ fn erase(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
         }
         EntryKey::Pod(_) => Ok(()),
         EntryKey::Limit(slot) => limits::remove(tables, *slot),
-        EntryKey::Interface(link) => match existing_index(link)? {
+        EntryKey::Interface(link) => match tables.names.find(link)? {
             Some(index) => removed(tables.interfaces.remove(&index)),
             None => Ok(()),
         },
@@ -140,15 +143,15 @@ fn erase(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
             let key = bytes::hostport_key(*address, *ipv4, *port, *protocol);
             removed(tables.hostports.remove(&Wire(key)))
         }
-        EntryKey::Network(bridge) => match existing_index(bridge)? {
+        EntryKey::Network(bridge) => match tables.names.find(bridge)? {
             Some(index) => removed(tables.networks.remove(&index)),
             None => Ok(()),
         },
-        EntryKey::Egress(bridge) => match existing_index(bridge)? {
+        EntryKey::Egress(bridge) => match tables.names.find(bridge)? {
             Some(index) => removed(tables.egress.remove(&index)),
             None => Ok(()),
         },
-        EntryKey::Uplink(link) => match existing_index(link)? {
+        EntryKey::Uplink(link) => match tables.names.find(link)? {
             Some(index) => removed(tables.uplinks.remove(&index)),
             None => Ok(()),
         },
@@ -241,6 +244,7 @@ pub(crate) fn of_attachment(tables: &Tables, attachment: &Attachment) -> io::Res
 }
 
 fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
+    let named = |index| tables.names.named(index);
     match key {
         EntryKey::Pod(slot) => {
             let row = present(tables.pods.get(slot, ANY))?;
@@ -248,7 +252,7 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
         }
         EntryKey::Limit(slot) => limits::find(tables, *slot),
         EntryKey::Interface(link) => {
-            let Some(index) = existing_index(link)? else {
+            let Some(index) = tables.names.find(link)? else {
                 return Ok(None);
             };
             let value = present(tables.interfaces.get(&index, ANY))?;
@@ -278,30 +282,10 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
     }
 }
 
-/// The index of a link that must exist.
-fn index(link: &LinkRef) -> io::Result<u32> {
-    existing_index(link)?.ok_or_else(|| Errno::ENODEV.into())
-}
-
-fn existing_index(link: &LinkRef) -> io::Result<Option<u32>> {
-    match link {
-        LinkRef::Gone(index) => Ok(Some(*index)),
-        LinkRef::Name(name) => match if_nametoindex(name.as_str()) {
-            Ok(index) => Ok(Some(index)),
-            Err(Errno::ENODEV | Errno::ENXIO) => Ok(None),
-            Err(errno) => Err(errno.into()),
-        },
-    }
-}
-
-fn named(index: u32) -> LinkRef {
-    links::name_of(index).map_or(LinkRef::Gone(index), LinkRef::Name)
-}
-
 /// What an array holds where nothing was written: zeros, which are not [`abi::Settings::default`].
 const NO_SETTINGS: abi::Settings = zerocopy::transmute!([0_u8; size_of::<abi::Settings>()]);
 
-fn pod(entry: &Entry) -> io::Result<abi::Pod> {
+fn pod(names: &Names, entry: &Entry) -> io::Result<abi::Pod> {
     if let Entry::FreePod { generation } = entry {
         return Ok(abi::Pod {
             generation: *generation,
@@ -328,14 +312,14 @@ fn pod(entry: &Entry) -> io::Result<abi::Pod> {
         v4: bytes::address_or_any(*v4),
         v6: bytes::address_or_any(*v6),
         mac: bytes::mac(*mac),
-        interface: index(link)?,
+        interface: names.index_of(link)?,
         generation: *generation,
         flags: bytes::flags(*masquerade)
             | bytes::checked(*trusted)
             | bytes::bypass(*bypass)
             | bytes::isolated(*isolated)
             | bytes::ingress(*ingress),
-        network: index(bridge)?,
+        network: names.index_of(bridge)?,
         ..abi::Pod::default()
     })
 }
@@ -374,7 +358,7 @@ fn interface_entry(value: abi::Interface) -> Entry {
     }
 }
 
-fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
+fn endpoint(names: &Names, entry: &Entry) -> io::Result<abi::Endpoint> {
     let Entry::Endpoint {
         slot,
         generation,
@@ -390,7 +374,7 @@ fn endpoint(entry: &Entry) -> io::Result<abi::Endpoint> {
     Ok(abi::Endpoint {
         pod: *slot,
         generation: *generation,
-        interface: index(link)?,
+        interface: names.index_of(link)?,
         flags: bytes::flags(*masquerade)
             | bytes::checked(false)
             | bytes::published(*published)

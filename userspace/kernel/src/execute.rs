@@ -82,7 +82,7 @@ fn remove_entry(host: &mut Host, key: &EntryKey) -> Result<(), Failed> {
 /// Attaches a pod's hooks as filters, and an uplink's as TCX links or, where the kernel has none, as filters.
 fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), Failed> {
     let call = || format!("attach programs to {link}");
-    let index = links::get(&mut host.netlink, link).attempt(call)?.index;
+    let index = host.tables.names.index(link).attempt(call)?;
     let mut made = Vec::new();
     let mut filters = Vec::new();
     // What leaves comes first: no packet may come in to us that we could not answer.

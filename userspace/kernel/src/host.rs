@@ -11,6 +11,7 @@ use crate::features::Probed;
 use crate::guards::Guards;
 use crate::holders::Holders;
 use crate::kept::Kept;
+use crate::names::Names;
 use crate::netlink::Netlink;
 use crate::pins::Pins;
 use crate::programs::{Programs, load, written};
@@ -77,7 +78,8 @@ impl Host {
         let mut programs = Programs::load(loaded, &pins, &already)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
         let cookie = raw::netns_cookie().attempt(|| "tell the network namespace".to_owned())?;
-        let tables = Tables::take(programs.object(), cookie)?;
+        let names = Names::open().attempt(|| "open a socket for names".to_owned())?;
+        let tables = Tables::take(programs.object(), cookie, names)?;
         crash::point_at("adopt-tables");
         let holders = Holders::new().attempt(|| "make room for sockets".to_owned())?;
         forget_gone_links(&mut netlink, &programs);

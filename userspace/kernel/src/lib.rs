@@ -30,6 +30,7 @@ mod ipsec;
 mod kept;
 mod limits;
 mod links;
+mod names;
 mod netfilter;
 mod netlink;
 mod netns;

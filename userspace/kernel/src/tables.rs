@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::error::{OpenError, io_error};
+use crate::names::Names;
 
 /// A value of the ABI as aya wants it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,11 +53,16 @@ pub(crate) struct Tables {
     epoch: Option<u64>,
     /// Cookie of our network namespace.
     pub(crate) netns_cookie: u64,
+    pub(crate) names: Names,
 }
 
 impl Tables {
-    /// Takes the maps out of a loaded object, for the network namespace with this cookie.
-    pub(crate) fn take(object: &mut Ebpf, netns_cookie: u64) -> Result<Self, OpenError> {
+    /// Takes the maps out of a loaded object, for the network namespace with this cookie and these links.
+    pub(crate) fn take(
+        object: &mut Ebpf,
+        netns_cookie: u64,
+        names: Names,
+    ) -> Result<Self, OpenError> {
         Ok(Self {
             flows: take(object, maps::FLOWS)?,
             pods: take(object, maps::PODS)?,
@@ -79,6 +85,7 @@ impl Tables {
             epochs: take(object, maps::EPOCHS)?,
             epoch: None,
             netns_cookie,
+            names,
         })
     }
 

@@ -1,0 +1,54 @@
+//! Names and indexes of links, by a socket that is kept: to make and close one for each question, as the C library does, takes
+//! ten times as long as the answer.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use model::IfName;
+use planner::LinkRef;
+use rustix::net::netdevice::{index_to_name, name_to_index};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::error::is_gone;
+
+/// The links of the namespace that it was opened in.
+pub(crate) struct Names {
+    socket: OwnedFd,
+}
+
+impl Names {
+    /// Opens the socket in the namespace that the calling thread is in.
+    pub(crate) fn open() -> io::Result<Self> {
+        let (family, sort) = (AddressFamily::UNIX, SocketType::DGRAM);
+        let socket = socket_with(family, sort, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { socket })
+    }
+
+    /// The index of the link with this name; `ENODEV` where there is none.
+    pub(crate) fn index(&self, name: &IfName) -> io::Result<u32> {
+        Ok(name_to_index(&self.socket, name.as_str())?)
+    }
+
+    /// As [`Names::index`]; one that is gone has an index all the same.
+    pub(crate) fn index_of(&self, link: &LinkRef) -> io::Result<u32> {
+        match link {
+            LinkRef::Gone(index) => Ok(*index),
+            LinkRef::Name(name) => self.index(name),
+        }
+    }
+
+    /// As [`Names::index_of`]; `None` where there is no link of the name.
+    pub(crate) fn find(&self, link: &LinkRef) -> io::Result<Option<u32>> {
+        match self.index_of(link) {
+            Err(error) if is_gone(&error) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// The link with this index.
+    pub(crate) fn named(&self, index: u32) -> LinkRef {
+        let name = index_to_name(&self.socket, index).ok();
+        let name = name.and_then(|name| name.parse().ok());
+        name.map_or(LinkRef::Gone(index), LinkRef::Name)
+    }
+}
