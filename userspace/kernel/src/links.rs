@@ -347,22 +347,19 @@ pub(crate) fn join_bridge(
         InfoBridgePort::HairpinMode(hairpin),
         InfoBridgePort::Isolated(options.isolated),
     ];
-    // A port's options can be set only in a message after the one that makes it a port.
-    let set_up = indexed(before.index)
+    // These can be set only in a message after the one that makes it a port; and of one that is not up yet, nobody is told.
+    let port = indexed(before.index)
         .set_port_kind(InfoPortKind::Bridge)
         .set_port_data(InfoPortData::BridgePort(port))
-        .up()
         .build();
     let finish = || {
-        // Before it is up: not one frame may pass by the bridge's default VLAN.
-        netlink.change(join, 0)?;
+        // All before it is up: not one frame may pass by the bridge's default VLAN.
+        netlink.change_all([join, Message::NewLink(port)])?;
         switching::set_vlans(netlink, before.index, &options.vlans)?;
-        let set_up = Message::NewLink(set_up);
         if before.up {
-            netlink.change(set_up, 0)
-        } else {
-            port::set_up(netlink, before.index, set_up)
+            return Ok(());
         }
+        port::set_up(netlink, before.index)
     };
     finish().map_err(|error| {
         leave_as_before(netlink, &before);

@@ -13,13 +13,15 @@ use std::io;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use rtnetlink::packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage,
-    NetlinkPayload,
+    DecodeError, Emitable as _, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
+    NetlinkBuffer, NetlinkMessage, NetlinkPayload, NlasIterator, ParseableParametrized as _,
 };
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkHeader, LinkMessage};
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{AsyncSocket as _, Socket, SocketAddr, TokioSocket};
 
@@ -33,6 +35,20 @@ const BUFFER: usize = 32 * 1024;
 
 /// Requests sent in one call: their answers must fit the receive buffer of the socket.
 const BATCH: usize = 32;
+
+/// What anybody here asks about a link. The kernel tells four times as much, and to read that takes longer than to be told.
+const OF_LINKS: [u16; 10] = [
+    libc::IFLA_ADDRESS,
+    libc::IFLA_IFNAME,
+    libc::IFLA_MTU,
+    libc::IFLA_LINK,
+    libc::IFLA_MASTER,
+    libc::IFLA_TXQLEN,
+    libc::IFLA_OPERSTATE,
+    libc::IFLA_LINKINFO,
+    libc::IFLA_IFALIAS,
+    libc::IFLA_AF_SPEC,
+];
 
 /// How often to begin a dump again that a change made inconsistent.
 const DUMP_TRIES: usize = 8;
@@ -96,6 +112,15 @@ impl Netlink {
     /// Executes one change.
     pub(crate) fn change(&mut self, message: Message, flags: u16) -> io::Result<()> {
         self.ask(Request::change(message, flags)).map(|_| ())
+    }
+
+    /// Executes changes in order, and tells the first failure. Those behind it are tried all the same.
+    pub(crate) fn change_all<const N: usize>(&mut self, messages: [Message; N]) -> io::Result<()> {
+        let changes = messages.map(|message| Request::change(message, 0));
+        let answers = self.ask_all(changes.into())?;
+        answers
+            .into_iter()
+            .try_for_each(|answer| answer.map(|_| ()))
     }
 
     /// Executes requests in order, each on its own: one that fails does not stop those behind it.
@@ -215,12 +240,16 @@ pub(crate) fn hear(
     groups: impl IntoIterator<Item = u32>,
 ) -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(protocol)?;
-    let inner = socket.socket_mut();
-    inner.bind(&SocketAddr::new(0, 0))?;
-    for group in groups {
-        inner.add_membership(group)?;
-    }
+    join(socket.socket_mut(), groups)?;
     Ok(socket)
+}
+
+/// Lets a new socket hear of these groups.
+pub(crate) fn join(socket: &mut Socket, groups: impl IntoIterator<Item = u32>) -> io::Result<()> {
+    socket.bind(&SocketAddr::new(0, 0))?;
+    groups
+        .into_iter()
+        .try_for_each(|group| socket.add_membership(group))
 }
 
 /// What was opened, unless the kernel does not have the protocol.
@@ -266,11 +295,31 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The contents of one message.
+/// The contents of one message. Of links, what [`OF_LINKS`] says.
 pub(crate) fn decode(bytes: &[u8]) -> io::Result<NetlinkPayload<Message>> {
-    NetlinkMessage::deserialize(bytes)
-        .map(|message| message.payload)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    let decoded = NetlinkBuffer::new_checked(bytes).and_then(|message| {
+        if message.message_type() == libc::RTM_NEWLINK {
+            decode_link(message.payload()).map(|link| Message::NewLink(link).into())
+        } else {
+            NetlinkMessage::deserialize(bytes).map(|message| message.payload)
+        }
+    });
+    decoded.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn decode_link(payload: &[u8]) -> Result<LinkMessage, DecodeError> {
+    let header = LinkHeader::parse(payload)?;
+    let family = header.interface_family;
+    let mut attributes = Vec::new();
+    for attribute in NlasIterator::new(&payload[header.buffer_len()..]) {
+        let attribute = attribute?;
+        if OF_LINKS.contains(&attribute.kind()) {
+            attributes.push(LinkAttribute::parse_with_param(&attribute, family)?);
+        }
+    }
+    let mut link = LinkMessage::default();
+    (link.header, link.attributes) = (header, attributes);
+    Ok(link)
 }
 
 fn answer(bytes: &[u8]) -> Answer {

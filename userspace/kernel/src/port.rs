@@ -20,16 +20,17 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rtnetlink::sys::Socket;
 
 use crate::error::is;
+use crate::links::indexed;
 use crate::netlink::{Netlink, decode, messages, open_listener, receive};
 
 /// The multicast group of links.
 const LINKS: u32 = MulticastGroup::Link as u32;
 
-/// Sets the host's end of this index, which is down, up by `message`. Returns when the port works (BEHAVIOURS R5), or at
-/// once where the pod's end is down.
-pub(crate) fn set_up(netlink: &mut Netlink, index: u32, message: Message) -> io::Result<()> {
+/// Sets the host's end of this index, which is down, up. Returns when the port works (BEHAVIOURS R5), or at once where the
+/// pod's end is down.
+pub(crate) fn set_up(netlink: &mut Netlink, index: u32) -> io::Result<()> {
     let listener = open_listener(&[LINKS])?;
-    netlink.change(message, 0)?;
+    netlink.change(Message::SetLink(indexed(index).up().build()), 0)?;
     // That it is up is told before the change is acknowledged: something is there to be read.
     await_carrier(&listener, index)
 }
