@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::AsFd as _;
 
 use nix::errno::Errno;
 use nix::libc::{self, MSG_DONTWAIT};
 use rtnetlink::MulticastGroup;
+use rtnetlink::sys::Socket;
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
-use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, Socket, TokioSocket};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::error::is;
 use crate::netlink;
@@ -36,47 +39,61 @@ pub enum Change {
 
 /// Changes of the namespace that it was opened in.
 pub struct Changes {
-    socket: TokioSocket,
+    socket: Socket,
     buffer: Vec<u8>,
     /// Indexes of links that a route was seen to lead out by.
     routed: BTreeSet<u32>,
 }
 
 impl Changes {
-    /// Begins to listen, in the namespace of the calling thread; must be called inside of a tokio runtime.
+    /// Begins to listen, in the namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        netlink::join(&mut socket, GROUPS.map(|group| group as u32))?;
         Ok(Self {
-            socket: netlink::hear(NETLINK_ROUTE, GROUPS.map(|group| group as u32))?,
+            socket,
             buffer: Vec::with_capacity(16 * 1024),
             routed: BTreeSet::new(),
         })
     }
 
     /// Waits until there was a change since the last call, and tells the most urgent of all that there were. Safe to
-    /// cancel.
+    /// cancel; must be called inside of a tokio runtime.
     pub async fn next(&mut self) -> io::Result<Change> {
-        self.buffer.clear();
-        let change = match self.socket.recv(&mut self.buffer).await {
-            Err(error) if !is_loss(&error) => return Err(error),
-            Err(_) => Change::WayOut,
-            Ok(()) => kind(&self.buffer, &mut self.routed),
-        };
-        let more = self.drain()?;
-        Ok(change.max(more))
+        loop {
+            if let Some(change) = self.drain()? {
+                return Ok(change);
+            }
+            self.wait().await?;
+        }
     }
 
-    /// Reads all that is there.
-    fn drain(&mut self) -> io::Result<Change> {
-        let mut change = Change::Other;
+    /// Waits until there is something to read. The runtime knows the socket only meanwhile: it would be woken by each of the
+    /// dozen changes of an ADD, whoever waits for them.
+    #[expect(
+        unsafe_code,
+        reason = "tokio knows no safe way to wait for what is borrowed"
+    )]
+    async fn wait(&self) -> io::Result<()> {
+        // SAFETY: what is borrowed stays open for as long as the borrow, which ends with the call.
+        let socket =
+            unsafe { AsyncFd::register_with_interest(self.socket.as_fd(), Interest::READABLE)? };
+        let _ready = socket.readable().await?;
+        Ok(())
+    }
+
+    /// Reads all that is there; `None` where there is nothing.
+    fn drain(&mut self) -> io::Result<Option<Change>> {
+        let mut change = None;
         loop {
             self.buffer.clear();
-            let socket: &Socket = self.socket.socket_ref();
-            match socket.recv(&mut self.buffer, MSG_DONTWAIT) {
+            let read = match self.socket.recv(&mut self.buffer, MSG_DONTWAIT) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(change),
                 Err(error) if !is_loss(&error) => return Err(error),
-                Err(_) => change = Change::WayOut,
-                Ok(_) => change = change.max(kind(&self.buffer, &mut self.routed)),
-            }
+                Err(_) => Change::WayOut,
+                Ok(_) => kind(&self.buffer, &mut self.routed),
+            };
+            change = change.max(Some(read));
         }
     }
 }
