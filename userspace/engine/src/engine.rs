@@ -138,16 +138,8 @@ impl<K: Kernel> Engine<K> {
         let mut done = Done::default();
         let intent = self.as_of_now(intent);
         let added = self.attach(&intent, now, &mut done);
-        match &added {
-            Ok(attachment) => {
-                let addresses: Vec<String> = attachment
-                    .addresses
-                    .iter()
-                    .map(|assigned| assigned.address.to_string())
-                    .collect();
-                tracing::info!(%key, link = %attachment.host_link(), ?addresses, slot = attachment.slot, "attached");
-            }
-            Err(_) => self.back_out(key, network_before.as_ref(), done),
+        if added.is_err() {
+            self.back_out(key, network_before.as_ref(), done);
         }
         added
     }

@@ -232,9 +232,7 @@ impl<K: Kernel> Worker<K> {
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Add(intent, now, reply) => {
-                self.change(reply, |engine| engine.add(&intent, now));
-            }
+            Command::Add(intent, now, reply) => self.add(&intent, now, reply),
             Command::Complete(intent, reply) => {
                 self.change(reply, |engine| engine.complete(&intent));
             }
@@ -304,6 +302,17 @@ impl<K: Kernel> Worker<K> {
         }
     }
 
+    /// A line of the log is written when the answer is given: nobody waits for whoever reads it.
+    fn add(&mut self, intent: &Intent, now: u64, reply: Reply<Attachment>) {
+        let added = self.engine.add(intent, now);
+        self.publish();
+        let attached = added.as_ref().ok().cloned();
+        answer(reply, added);
+        if let Some(attachment) = attached {
+            tell(&attachment);
+        }
+    }
+
     /// State is published before the answer is given: who has been answered sees the change.
     fn change<T>(
         &mut self,
@@ -330,6 +339,13 @@ impl<K: Kernel> Worker<K> {
             let _listeners = self.reports.send(report);
         }
     }
+}
+
+fn tell(attached: &Attachment) {
+    let key = &attached.key;
+    let addresses = attached.addresses.iter();
+    let addresses: Vec<_> = addresses.map(|own| own.address.to_string()).collect();
+    tracing::info!(%key, link = %attached.host_link(), ?addresses, slot = attached.slot, "attached");
 }
 
 /// A request that was withdrawn. Only an ADD may have somebody who still waits: a DEL has withdrawn it.
