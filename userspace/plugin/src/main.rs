@@ -16,7 +16,9 @@ mod host_local;
 mod ipam;
 mod netns;
 
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
 use cni::{Command, Environment, Error, Header, Plugin, Version};
@@ -114,12 +116,14 @@ fn report(error: &Error, version: &str) -> ExitCode {
 }
 
 /// The only writer to standard output. A runtime that has gone away does not read, and needs no word about that.
+///
+/// In one call, past the buffer of the library, which would send the last line in another: each wakes up the runtime.
 fn print(text: &str) -> ExitCode {
     if text.is_empty() {
         return ExitCode::SUCCESS;
     }
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    let out = io::stdout().as_fd().try_clone_to_owned();
+    match out.and_then(|out| File::from(out).write_all(text.as_bytes())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
