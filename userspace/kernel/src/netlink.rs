@@ -339,3 +339,6 @@ fn limit_waiting(socket: &Socket) -> io::Result<()> {
 fn unanswered() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the kernel gave no answer")
 }
+
+#[cfg(test)]
+mod tests;
