@@ -1,9 +1,11 @@
 //! From when on the bridge forwards what a port sends.
 //!
 //! A veth has a carrier as soon as both its ends are up, but queues and bridge hear of it from a thread of the kernel's
-//! (`net/core/link_watch.c`): until then what comes by it is thrown away. That thread tells when it is done. To ask
-//! instead would be to wait for the lock of all links, which then is held for long, while what IPv6 has a pod say first is
-//! flooded to all others.
+//! (`net/core/link_watch.c`): until then what comes by it is thrown away. That thread tells when it is done with an end. It
+//! begins with the host's, which is the last to be set up, and holds the lock of all links until it is done with the pod's
+//! as well: whoever gets the lock then may be sure of both. To ask for the lock alone would not do, since the thread may not have
+//! begun, nor to ask for a link, by which Linux does that thread's work at once: mostly the thread is faster, and later the
+//! lock is held for long, while what IPv6 has a pod say first is flooded to all others.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -32,7 +34,8 @@ pub(crate) fn set_up(netlink: &mut Netlink, index: u32) -> io::Result<()> {
     let listener = open_listener(&[LINKS])?;
     netlink.change(Message::SetLink(indexed(index).up().build()), 0)?;
     // That it is up is told before the change is acknowledged: something is there to be read.
-    await_carrier(&listener, index)
+    await_carrier(&listener, index)?;
+    netlink.change(Message::SetLink(indexed(index).build()), 0)
 }
 
 fn await_carrier(listener: &Socket, index: u32) -> io::Result<()> {
