@@ -341,6 +341,7 @@ impl<K: Kernel> Worker<K> {
     }
 }
 
+/// For people.
 fn tell(attached: &Attachment) {
     let key = &attached.key;
     let addresses = attached.addresses.iter();

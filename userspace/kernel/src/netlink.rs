@@ -2,7 +2,7 @@
 //!
 //! The kernel works through an rtnetlink request inside of `send`: the answer is there when the call returns, so an
 //! event loop would add nothing but wake-ups. A socket stays in the namespace it was opened in, whatever its thread
-//! does later. Knows nothing of what the messages are about.
+//! does later. Knows nothing of what the messages are about, but what of a link anybody asks about.
 
 #![expect(
     clippy::wildcard_enum_match_arm,

@@ -35,6 +35,7 @@ pub(crate) fn set_up(netlink: &mut Netlink, index: u32) -> io::Result<()> {
     netlink.change(Message::SetLink(indexed(index).up().build()), 0)?;
     // That it is up is told before the change is acknowledged: something is there to be read.
     await_carrier(&listener, index)?;
+    // Nothing is changed: what it takes is the lock.
     netlink.change(Message::SetLink(indexed(index).build()), 0)
 }
 
