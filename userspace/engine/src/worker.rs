@@ -304,10 +304,12 @@ impl<K: Kernel> Worker<K> {
 
     /// A line of the log is written when the answer is given: nobody waits for whoever reads it.
     fn add(&mut self, intent: &Intent, now: u64, reply: Reply<Attachment>) {
-        let added = self.engine.add(intent, now);
-        self.publish();
-        let attached = added.as_ref().ok().cloned();
-        answer(reply, added);
+        let mut attached = None;
+        self.change(reply, |engine| {
+            engine
+                .add(intent, now)
+                .inspect(|attachment| attached = Some(attachment.clone()))
+        });
         if let Some(attachment) = attached {
             tell(&attachment);
         }

@@ -127,7 +127,7 @@ fn erase(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
         }
         EntryKey::Pod(_) => Ok(()),
         EntryKey::Limit(slot) => limits::remove(tables, *slot),
-        EntryKey::Interface(link) => match tables.names.find(link)? {
+        EntryKey::Interface(link) => match tables.names.find_of(link)? {
             Some(index) => removed(tables.interfaces.remove(&index)),
             None => Ok(()),
         },
@@ -143,15 +143,15 @@ fn erase(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
             let key = bytes::hostport_key(*address, *ipv4, *port, *protocol);
             removed(tables.hostports.remove(&Wire(key)))
         }
-        EntryKey::Network(bridge) => match tables.names.find(bridge)? {
+        EntryKey::Network(bridge) => match tables.names.find_of(bridge)? {
             Some(index) => removed(tables.networks.remove(&index)),
             None => Ok(()),
         },
-        EntryKey::Egress(bridge) => match tables.names.find(bridge)? {
+        EntryKey::Egress(bridge) => match tables.names.find_of(bridge)? {
             Some(index) => removed(tables.egress.remove(&index)),
             None => Ok(()),
         },
-        EntryKey::Uplink(link) => match tables.names.find(link)? {
+        EntryKey::Uplink(link) => match tables.names.find_of(link)? {
             Some(index) => removed(tables.uplinks.remove(&index)),
             None => Ok(()),
         },
@@ -252,7 +252,7 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
         }
         EntryKey::Limit(slot) => limits::find(tables, *slot),
         EntryKey::Interface(link) => {
-            let Some(index) = tables.names.find(link)? else {
+            let Some(index) = tables.names.find_of(link)? else {
                 return Ok(None);
             };
             let value = present(tables.interfaces.get(&index, ANY))?;

@@ -124,11 +124,11 @@ fn attach_busy(host: &mut Host, link: &IfName, index: u32) -> io::Result<()> {
 fn guard(host: &mut Host, step: &GuardStep) -> Result<(), Failed> {
     let call = || step.to_string();
     let (GuardStep::Post(link) | GuardStep::Withdraw(link)) = step;
-    let found = links::find(&mut host.netlink, link).attempt(call)?;
+    let found = host.tables.names.find(link).attempt(call)?;
     let done = match (step, found) {
-        (GuardStep::Post(_), Some(found)) => host.guards.post(host.programs.object(), found.index),
+        (GuardStep::Post(_), Some(index)) => host.guards.post(host.programs.object(), index),
         (GuardStep::Post(_), None) => Err(Errno::ENODEV.into()),
-        (GuardStep::Withdraw(_), Some(found)) => host.guards.withdraw(found.index),
+        (GuardStep::Withdraw(_), Some(index)) => host.guards.withdraw(index),
         (GuardStep::Withdraw(_), None) => Ok(()),
     };
     done.attempt(call)
@@ -169,11 +169,11 @@ fn take_back(host: &Host, index: u32, made: &[Hook]) {
 
 fn detach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), Failed> {
     let call = || format!("detach programs from {link}");
-    let Some(found) = links::find(&mut host.netlink, link).attempt(call)? else {
+    let Some(index) = host.tables.names.find(link).attempt(call)? else {
         return Ok(());
     };
     for hook in hooks {
-        detach_one(host, link, found.index, *hook).attempt(call)?;
+        detach_one(host, link, index, *hook).attempt(call)?;
     }
     Ok(())
 }

@@ -420,6 +420,11 @@ pub(crate) fn named(name: &IfName) -> LinkMessageBuilder<LinkUnspec> {
     LinkUnspec::new_with_name(name.as_str())
 }
 
+/// Sets the link of an index up.
+pub(crate) fn set_up_message(index: u32) -> Message {
+    Message::SetLink(indexed(index).up().build())
+}
+
 /// A message about the link of an index.
 pub(crate) fn indexed(index: u32) -> LinkMessageBuilder<LinkUnspec> {
     LinkUnspec::new_with_index(index)

@@ -29,6 +29,14 @@ impl Names {
         Ok(name_to_index(&self.socket, name.as_str())?)
     }
 
+    /// As [`Names::index`]; `None` where there is none.
+    pub(crate) fn find(&self, name: &IfName) -> io::Result<Option<u32>> {
+        match self.index(name) {
+            Err(error) if is_gone(&error) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
     /// As [`Names::index`]; one that is gone has an index all the same.
     pub(crate) fn index_of(&self, link: &LinkRef) -> io::Result<u32> {
         match link {
@@ -37,11 +45,11 @@ impl Names {
         }
     }
 
-    /// As [`Names::index_of`]; `None` where there is no link of the name.
-    pub(crate) fn find(&self, link: &LinkRef) -> io::Result<Option<u32>> {
-        match self.index_of(link) {
-            Err(error) if is_gone(&error) => Ok(None),
-            found => found.map(Some),
+    /// As [`Names::find`]; one that is gone has an index all the same.
+    pub(crate) fn find_of(&self, link: &LinkRef) -> io::Result<Option<u32>> {
+        match link {
+            LinkRef::Gone(index) => Ok(Some(*index)),
+            LinkRef::Name(name) => self.find(name),
         }
     }
 

@@ -115,12 +115,14 @@ impl Netlink {
     }
 
     /// Executes changes in order, and tells the first failure. Those behind it are tried all the same.
-    pub(crate) fn change_all<const N: usize>(&mut self, messages: [Message; N]) -> io::Result<()> {
+    pub(crate) fn change_all(
+        &mut self,
+        messages: impl IntoIterator<Item = Message>,
+    ) -> io::Result<()> {
+        let messages = messages.into_iter();
         let changes = messages.map(|message| Request::change(message, 0));
-        let answers = self.ask_all(changes.into())?;
-        answers
-            .into_iter()
-            .try_for_each(|answer| answer.map(|_| ()))
+        let answers = self.ask_all(changes.collect())?;
+        answers.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
     /// Executes requests in order, each on its own: one that fails does not stop those behind it.
@@ -224,11 +226,8 @@ impl Netlink {
 /// A socket that hears of all changes to links, and by which one may be asked for.
 pub(crate) fn open_listener(groups: &[u32]) -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
+    join(&mut socket, groups.iter().copied())?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    for group in groups {
-        socket.add_membership(*group)?;
-    }
     limit_waiting(&socket)?;
     Ok(socket)
 }

@@ -217,7 +217,7 @@ impl Part {
 fn parts(spec: &PodSpec, before: &LinkMessage) -> io::Result<Vec<Part>> {
     let (index, is_sure) = (before.header.index, !spec.detects_duplicates);
     let was_up = before.header.flags.contains(LinkFlags::Up);
-    let up = change(set_up_message(LOOPBACK));
+    let up = change(links::set_up_message(LOOPBACK));
     let mut parts = vec![Part::new("set lo up", up, None)];
     // Where it is before the link is up, the kernel makes none that has to wait for duplicates. One without IPv6 takes none.
     let link_local = addresses::link_local(before).filter(|_| is_sure && !was_up);
@@ -230,7 +230,7 @@ fn parts(spec: &PodSpec, before: &LinkMessage) -> io::Result<Vec<Part>> {
     let down = Message::SetLink(links::indexed(index).down().build());
     parts.push(Part::new(
         "set the link up",
-        change(set_up_message(index)),
+        change(links::set_up_message(index)),
         (!was_up).then(|| change(down)),
     ));
     for route in &spec.routes {
@@ -243,10 +243,6 @@ fn parts(spec: &PodSpec, before: &LinkMessage) -> io::Result<Vec<Part>> {
         ));
     }
     Ok(parts)
-}
-
-fn set_up_message(index: u32) -> Message {
-    Message::SetLink(links::indexed(index).up().build())
 }
 
 fn change(message: Message) -> Request {

@@ -22,7 +22,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rtnetlink::sys::Socket;
 
 use crate::error::is;
-use crate::links::indexed;
+use crate::links::{indexed, set_up_message};
 use crate::netlink::{Netlink, decode, messages, open_listener, receive};
 
 /// The multicast group of links.
@@ -32,7 +32,7 @@ const LINKS: u32 = MulticastGroup::Link as u32;
 /// pod's end is down.
 pub(crate) fn set_up(netlink: &mut Netlink, index: u32) -> io::Result<()> {
     let listener = open_listener(&[LINKS])?;
-    netlink.change(Message::SetLink(indexed(index).up().build()), 0)?;
+    netlink.change(set_up_message(index), 0)?;
     // That it is up is told before the change is acknowledged: something is there to be read.
     await_carrier(&listener, index)?;
     // Nothing is changed: what it takes is the lock.

@@ -22,7 +22,7 @@ use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkMessage};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::instructions::{CALL, EXIT, MOVE, word};
-use crate::links::{QUEUES, indexed};
+use crate::links::{QUEUES, set_up_message};
 use crate::netlink::Netlink;
 use crate::netns::{Aside, aside};
 use crate::{filters, raw};
@@ -108,8 +108,7 @@ impl Trial {
         let program = raw::load_classifier(&hand_over())?;
         filters::attach(near, NEAR, &[(Hook::FromPod, program.as_raw_fd())])?;
         // The last to be up is the first to have a carrier, and may send at once.
-        let up = Message::SetLink(indexed(FAR).up().build());
-        self.far.netlink.change(up, 0)
+        self.far.netlink.change(set_up_message(FAR), 0)
     }
 
     fn send(&self) -> io::Result<()> {

@@ -24,7 +24,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::error::{Attempt as _, Failed, is, is_gone};
 use crate::links::{find, get, indexed, named, undo_creation};
-use crate::netlink::{Netlink, Request};
+use crate::netlink::Netlink;
 use crate::removal;
 
 /// The VLANs of one port, or of the node itself on a bridge.
@@ -171,10 +171,7 @@ pub(crate) fn set_vlans(netlink: &mut Netlink, port: u32, vlans: &PortVlans) -> 
     let message = |(id, member): (&VlanId, &VlanMember)| vlan_message(port, *id, *member, false);
     let removals = stale.map(|one| Message::DelLink(message(one)));
     let additions = missing.map(|one| Message::SetLink(message(one)));
-    let changes = removals.chain(additions);
-    let changes = changes.map(|change| Request::change(change, 0)).collect();
-    let answers = netlink.ask_all(changes)?;
-    answers.into_iter().try_for_each(|answer| answer.map(drop))
+    netlink.change_all(removals.chain(additions))
 }
 
 /// One VLAN of a port, or of the node itself on a bridge.
