@@ -171,6 +171,7 @@ impl<K: Kernel> Engine<K> {
             attachment: new.clone(),
             ..before.clone()
         })?;
+        self.ask_sockets(&new);
         let mut done = Done::default();
         let made = done.apply(&mut self.kernel, &plan);
         if let Err(error) = made.and_then(|()| self.verify_host(&new)) {

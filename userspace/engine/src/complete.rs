@@ -66,6 +66,7 @@ impl<K: Kernel> Engine<K> {
         let detects_duplicates = intent.network.options.detects_duplicates;
         let plan = planner::plan_complete(attachment, detects_duplicates, &observed);
         self.put_reserving(&record)?;
+        self.ask_sockets(&record.attachment);
         done.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
         record.state = State::Attached;

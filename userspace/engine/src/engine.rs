@@ -175,6 +175,7 @@ impl<K: Kernel> Engine<K> {
             created_at: now,
         };
         self.put_reserving(&record)?;
+        self.ask_sockets(&record.attachment);
         done.apply(&mut self.kernel, &plan)?;
         if intent.requested.awaits_addresses {
             record.state = State::Linked;

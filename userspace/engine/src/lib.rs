@@ -25,6 +25,7 @@ mod ports;
 mod reconcile;
 mod removal;
 mod slot;
+mod sockets;
 mod status;
 mod transaction;
 mod tune;

@@ -7,7 +7,7 @@ use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
 use planner::{
     Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Refusal, Scope,
-    SocketHook, SysctlKey,
+    SocketHook, SocketLink, SysctlKey,
 };
 use store::Store;
 
@@ -35,6 +35,8 @@ pub(crate) struct Node {
     pub(crate) bypass: bool,
     /// Links of pods whose packets take the short way.
     pub(crate) busy: BTreeSet<IfName>,
+    /// What the cgroup has of our programs.
+    pub(crate) sockets: BTreeMap<SocketHook, SocketLink>,
     /// How limits are enforced.
     pub(crate) shaper: ShaperStatus,
     /// What is against it.
@@ -56,6 +58,32 @@ pub(crate) struct Ready {
 pub(crate) struct Settled {
     pub(crate) observed: Observed,
     refused: BTreeMap<NetworkName, Refusal>,
+    /// Programs that sockets have to be asked by.
+    needed: BTreeSet<SocketHook>,
+}
+
+impl Settled {
+    fn of(
+        intent: &NodeIntent,
+        store: &Store,
+        observed: Observed,
+        refused: BTreeMap<NetworkName, Refusal>,
+    ) -> Self {
+        let records = store.records().values();
+        let attachments = records.map(|record| &record.attachment);
+        Self {
+            observed,
+            refused,
+            needed: planner::needed_sockets(attachments, intent.shaper),
+        }
+    }
+
+    /// Whether sockets are told the limits on their way, or will be when one counts.
+    fn paces(&self) -> bool {
+        let is_idle = !self.needed.contains(&SocketHook::Pace);
+        let link = self.observed.socket_hooks.get(&SocketHook::Pace);
+        link.is_some_and(|link| *link == SocketLink::Attached || is_idle)
+    }
 }
 
 /// Looks at the node and brings it to what the networks need.
@@ -80,8 +108,7 @@ impl Surveyor {
             let observed = self.look(kernel, intent)?;
             let node = planner::plan_node(intent, &observed, store.records());
             if node.plan.is_empty() || node.plan == last {
-                let refused = node.refused;
-                return Ok(Settled { observed, refused });
+                return Ok(Settled::of(intent, store, observed, node.refused));
             }
             remember_sysctls(store, &observed, &node.plan)?;
             execute(kernel, &node.plan)?;
@@ -89,7 +116,7 @@ impl Surveyor {
         }
         let observed = self.look(kernel, intent)?;
         let refused = planner::plan_node(intent, &observed, store.records()).refused;
-        Ok(Settled { observed, refused })
+        Ok(Settled::of(intent, store, observed, refused))
     }
 
     fn look(
@@ -111,7 +138,10 @@ impl Surveyor {
 impl Node {
     /// What `settled` tells about the networks of `intent`.
     pub(crate) fn of(intent: &NodeIntent, settled: Settled) -> Self {
-        let Settled { observed, refused } = settled;
+        let paces = settled.paces();
+        let Settled {
+            observed, refused, ..
+        } = settled;
         let usable = intent
             .networks
             .iter()
@@ -135,10 +165,11 @@ impl Node {
             shaper: ShaperStatus {
                 mode: intent.shaper,
                 chosen: intent.shaper.choose(&observed),
-                paces: observed.socket_hooks.get(&SocketHook::Pace) == Some(&true),
+                paces,
                 heeds_departure: observed.heeds_departure,
             },
             obstacles: planner::obstacles(&observed),
+            sockets: observed.socket_hooks,
             refused,
         }
     }

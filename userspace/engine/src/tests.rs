@@ -13,6 +13,7 @@ mod limits;
 mod model;
 mod ports;
 mod promises;
+mod sockets;
 mod threads;
 mod uninstall;
 

@@ -28,7 +28,8 @@ pub use nix::errno::Errno;
 use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
 use planner::{
-    Entry, EntryKey, Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Step, SysctlKey,
+    Entry, EntryKey, Link, LinkKind, Observed, PodSide, RouteEntry, Scope, SocketHook, SocketLink,
+    Step, SysctlKey,
 };
 
 use crate::{Kernel, Measured, ObserveError, StepError};
@@ -231,9 +232,20 @@ impl Fake {
         self.state().life == Some(0)
     }
 
-    /// The agent's process ends, and with it the sockets that hold ports.
+    /// The agent's process ends, and with it the sockets that hold ports. What it attached to the cgroup stays.
     pub fn end_agent(&self) {
-        self.state().world.held.clear();
+        let mut state = self.state();
+        state.world.held.clear();
+        let links = state.world.sockets.values_mut();
+        let attached = links.filter(|link| **link == SocketLink::Attached);
+        attached.for_each(|link| *link = SocketLink::Outdated);
+    }
+
+    /// From now on there is a cgroup.
+    pub fn add_cgroup(&self) {
+        self.state().world.sockets = SocketHook::ALL
+            .map(|hook| (hook, SocketLink::Absent))
+            .into();
     }
 
     /// The agent lives again, without its sockets; faults that did not strike are forgotten.

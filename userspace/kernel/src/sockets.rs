@@ -14,7 +14,7 @@ use aya::Ebpf;
 use aya::programs::links::FdLink;
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, Program, ProgramError, ProgramFd, SockOps};
 use nix::errno::Errno;
-use planner::SocketHook;
+use planner::{SocketHook, SocketLink};
 
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::pinned;
@@ -100,19 +100,22 @@ impl Sockets {
         &self.unavailable
     }
 
-    /// The hooks that can be attached, and whether they are, with the programs that we have loaded.
-    pub(crate) fn observe(&self) -> io::Result<BTreeMap<SocketHook, bool>> {
+    /// The hooks that can be attached, and what is.
+    pub(crate) fn observe(&self) -> io::Result<BTreeMap<SocketHook, SocketLink>> {
         let Some(cgroup) = &self.cgroup else {
             return Ok(BTreeMap::new());
         };
         let hooks = self.loaded.iter().map(|(hook, program)| {
-            let pinned = ProgramLink::open(&self.pin(*hook))?;
-            let linked = pinned.map(|link| link.linked()).transpose()?;
-            let wanted = Linked {
+            let ours = Linked {
                 program: *program,
                 target: cgroup.id,
             };
-            Ok((*hook, linked == Some(wanted)))
+            let link = match ProgramLink::open(&self.pin(*hook))? {
+                None => SocketLink::Absent,
+                Some(link) if link.linked()? == ours => SocketLink::Attached,
+                Some(_) => SocketLink::Outdated,
+            };
+            Ok((*hook, link))
         });
         hooks.collect()
     }

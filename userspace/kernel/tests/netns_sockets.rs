@@ -15,7 +15,7 @@ use model::{Attachment, Protocol};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
 };
-use planner::{SocketHook, Step};
+use planner::{SocketHook, SocketLink, Step};
 use support::hostports::*;
 use support::traffic::*;
 use support::*;
@@ -227,23 +227,45 @@ fn links(node: &Node) -> Vec<(u32, u32)> {
 fn the_next_agent_puts_its_programs_into_the_same_links() {
     on_a_node(|node| {
         let cgroup = InCgroup::enter();
-        let planned = Planned::new(node, Some(cgroup.path()));
+        let all = BTreeSet::from(SocketHook::ALL);
+        let mut planned = Planned::new(node, Some(cgroup.path()));
+        assert_eq!(links(node), [], "nobody has a port or a limit");
+        planned.ask_sockets(&all);
         let first = links(node);
-        assert_eq!(first.len(), SocketHook::ALL.len());
+        assert_eq!(first.len(), all.len());
         drop(planned);
         assert_eq!(links(node), first, "they outlive the agent");
-        let mut planned = Planned::again(node, Some(cgroup.path()));
-        let hooks = observe(&mut planned.host).socket_hooks;
-        assert!(hooks.len() == first.len() && hooks.values().all(|attached| *attached));
+        let mut planned = Planned::before_its_first_look(node, Some(cgroup.path()));
+        assert_eq!(seen(&mut planned), [SocketLink::Outdated; 11]);
+        planned.ask_sockets(&all);
+        assert_eq!(seen(&mut planned), [SocketLink::Attached; 11]);
         for ((link, program), (same, new)) in first.into_iter().zip(links(node)) {
             assert!(link == same && program != new);
         }
-        let detach = Step::DetachSockets {
-            hooks: BTreeSet::from(SocketHook::ALL),
-        };
+        let detach = Step::DetachSockets { hooks: all };
         execute(&mut planned.host, &[detach.clone(), detach]);
         assert_eq!(links(node), []);
-        let hooks = observe(&mut planned.host).socket_hooks;
-        assert!(hooks.values().all(|attached| !attached));
+        assert_eq!(seen(&mut planned), [SocketLink::Absent; 11]);
     });
+}
+
+#[test]
+fn the_next_agent_takes_away_what_nobody_needs() {
+    on_a_node(|node| {
+        let cgroup = InCgroup::enter();
+        let mut planned = Planned::new(node, Some(cgroup.path()));
+        planned.add(&server(&node.add_netns("server")));
+        let without_limits = SocketHook::ALL.len() - 1;
+        assert_eq!(links(node).len(), without_limits);
+        planned.settle();
+        assert_eq!(links(node).len(), without_limits, "its own stay");
+        drop(planned);
+        drop(Planned::again(node, Some(cgroup.path())));
+        assert_eq!(links(node), []);
+    });
+}
+
+fn seen(planned: &mut Planned) -> Vec<SocketLink> {
+    let links = observe(&mut planned.host).socket_hooks;
+    links.into_values().collect()
 }

@@ -70,7 +70,7 @@ pub use renew::plan_renewal;
 pub use repair::{Finding, Reason, Repair, Stray, is_there, living, plan_repair};
 pub use reserved::{ReservedPorts, claimed_ports, plan_reserved_ports, reserved_ports_key};
 pub use shaping::{Shape, ShaperMode};
-pub use socket_hook::SocketHook;
+pub use socket_hook::{SocketHook, SocketLink, attach_sockets, needed_sockets};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl::node_sysctls;
 pub use tables::attachment_entries;

@@ -12,7 +12,7 @@ use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 use crate::bridge::{Site, bridge_steps, families, gateways, is_of};
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::prefix::prefixes;
-use crate::socket_hook::attach_sockets;
+use crate::socket_hook::plan_sockets;
 use crate::sysctl::{Families, forward};
 use crate::uplink::{self, Ours, UPLINK_HOOKS, is_link_local, uplinks};
 use crate::{
@@ -116,7 +116,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     wanted.extend(of_uplinks);
     plan.append(attach_missing(&uplinks, observed));
     plan.append(detach_others(&uplinks, observed));
-    plan.append(attach_sockets(observed));
+    plan.append(plan_sockets(records, intent.shaper, observed));
     plan.append(remove_stale(&wanted, &observed.entries));
     NodePlan { plan, refused }
 }

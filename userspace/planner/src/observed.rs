@@ -9,7 +9,7 @@ use model::{
 };
 
 use crate::entry::Entries;
-use crate::{HeldPorts, Hook, Posted, SocketHook, SysctlKey};
+use crate::{HeldPorts, Hook, Posted, SocketHook, SocketLink, SysctlKey};
 
 /// How much to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,9 +61,9 @@ pub struct Observed {
     pub sysctls: BTreeMap<SysctlKey, String>,
     /// Entries of the datapath's tables.
     pub entries: Entries,
-    /// Our programs that the node's cgroup can have, and whether it has them as they are now. One that this kernel does
-    /// not take is missing, and so are all without a cgroup.
-    pub socket_hooks: BTreeMap<SocketHook, bool>,
+    /// Our programs that the node's cgroup can have, and what it has of them. One that this kernel does not take is
+    /// missing, and so are all without a cgroup.
+    pub socket_hooks: BTreeMap<SocketHook, SocketLink>,
     /// Links that a guard of ours stands at.
     pub guards: BTreeMap<IfName, Posted>,
     /// Whether a link's queue heeds the departure times of packets (`fq`).

@@ -1,11 +1,13 @@
 //! Programs that are asked about sockets of the node, and attaching them to its cgroup. Knows no cgroup.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use abi::maps::programs;
+use model::{Attachment, Protocol};
 
-use crate::{Observed, Plan, Step};
+use crate::attach::Records;
+use crate::{Observed, Plan, ShaperMode, Step};
 
 /// Which of our programs is asked about sockets of the node: what they connect to, send to, receive from, are told of
 /// and are bound to, and how fast they send.
@@ -69,16 +71,90 @@ impl SocketHook {
     }
 }
 
+/// What is asked when a socket dials or binds an address that may be published, and when it asks for its peer.
+const OF_PORTS: [SocketHook; 6] = [
+    SocketHook::Connect4,
+    SocketHook::Connect6,
+    SocketHook::Getpeername4,
+    SocketHook::Getpeername6,
+    SocketHook::Bind4,
+    SocketHook::Bind6,
+];
+
+/// What is asked for each datagram of a socket that is not connected.
+const OF_DATAGRAMS: [SocketHook; 4] = [
+    SocketHook::Sendmsg4,
+    SocketHook::Sendmsg6,
+    SocketHook::Recvmsg4,
+    SocketHook::Recvmsg6,
+];
+
+/// What the cgroup has of a program of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketLink {
+    /// The program as we have loaded it.
+    Attached,
+    /// One of an agent before us, or of another cgroup.
+    Outdated,
+    /// Nothing.
+    Absent,
+}
+
 impl fmt::Display for SocketHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.program())
     }
 }
 
-/// What attaches the programs that the cgroup can have and has not, or has in another version.
-pub(crate) fn attach_sockets(observed: &Observed) -> Plan {
-    let hooks = observed.socket_hooks.iter();
-    let missing = hooks.filter(|(_, attached)| !**attached);
+/// The programs that somebody has to be asked by: those of ports where any are published, those of datagrams where one of
+/// them is of UDP, and what paces where a limit counts. Each costs every socket of the node.
+pub fn needed_sockets<'a>(
+    attachments: impl IntoIterator<Item = &'a Attachment>,
+    shaper: ShaperMode,
+) -> BTreeSet<SocketHook> {
+    let mut needed = BTreeSet::new();
+    for attachment in attachments {
+        let mut ports = attachment.port_mappings.iter();
+        if ports.len() > 0 {
+            needed.extend(OF_PORTS);
+        }
+        if ports.any(|mapping| mapping.protocol == Protocol::Udp) {
+            needed.extend(OF_DATAGRAMS);
+        }
+        if !attachment.bandwidth.is_unlimited() && shaper != ShaperMode::Police {
+            needed.insert(SocketHook::Pace);
+        }
+    }
+    needed
+}
+
+/// Attaches what `needed` names and the cgroup can have and lacks.
+pub fn attach_sockets(
+    needed: &BTreeSet<SocketHook>,
+    links: &BTreeMap<SocketHook, SocketLink>,
+) -> Plan {
+    let missing = links
+        .iter()
+        .filter(|(hook, link)| needed.contains(hook) && **link != SocketLink::Attached);
     let hooks: BTreeSet<SocketHook> = missing.map(|(hook, _)| *hook).collect();
     Plan::of((!hooks.is_empty()).then_some(Step::AttachSockets { hooks }))
 }
+
+/// What the cgroup is to have for all attachments. What is ours and nobody needs any more stays: who had one port will
+/// have another. What an agent before us left and nobody needs goes.
+pub(crate) fn plan_sockets(records: &Records, shaper: ShaperMode, observed: &Observed) -> Plan {
+    let attachments = records.values().map(|record| &record.attachment);
+    let needed = needed_sockets(attachments, shaper);
+    let mut plan = attach_sockets(&needed, &observed.socket_hooks);
+    let links = observed.socket_hooks.iter();
+    let left =
+        links.filter(|(hook, link)| !needed.contains(hook) && **link == SocketLink::Outdated);
+    let hooks: BTreeSet<SocketHook> = left.map(|(hook, _)| *hook).collect();
+    plan.append(Plan::of(
+        (!hooks.is_empty()).then_some(Step::DetachSockets { hooks }),
+    ));
+    plan
+}
+
+#[cfg(test)]
+mod tests;

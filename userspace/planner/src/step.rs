@@ -245,12 +245,6 @@ impl Step {
                 link: link.clone(),
                 hooks: hooks.clone(),
             }),
-            Self::AttachSockets { hooks } => Some(Self::DetachSockets {
-                hooks: hooks.clone(),
-            }),
-            Self::DetachSockets { hooks } => Some(Self::AttachSockets {
-                hooks: hooks.clone(),
-            }),
             &Self::HoldPort { claim, generation } => Some(Self::ReleasePort { claim, generation }),
             &Self::ReleasePort { claim, generation } => Some(Self::HoldPort { claim, generation }),
             Self::PutEntry {
@@ -260,8 +254,8 @@ impl Step {
             } => Some(undo_put(key, entry, previous.as_ref())),
             Self::RemoveEntry { key, previous } => undo_remove(key, previous),
             Self::TunePod { .. } => self.tuned_back(),
-            // The first six go when what they were done to is undone, and are right on what stays; what the rest
-            // removed is gone for good.
+            // The first six go when what they were done to is undone, and are right on what stays; by what sockets are
+            // asked others live too; what the rest removed is gone for good.
             Self::SetMac { .. }
             | Self::SetMtu { .. }
             | Self::SetPodMtu { .. }
@@ -270,6 +264,8 @@ impl Step {
             | Self::JoinBridge { .. }
             | Self::SetUpPod(_)
             | Self::AwaitAddresses { .. }
+            | Self::AttachSockets { .. }
+            | Self::DetachSockets { .. }
             | Self::DeleteBridge { .. }
             | Self::DeleteVeth { .. }
             | Self::Sweep => None,

@@ -9,7 +9,9 @@ use std::fmt;
 use model::IfName;
 
 use crate::bridge::is_our_alias;
-use crate::{Hook, Link, LinkKind, Observed, Plan, SocketHook, Step, SysctlKey, VlanStep};
+use crate::{
+    Hook, Link, LinkKind, Observed, Plan, SocketHook, SocketLink, Step, SysctlKey, VlanStep,
+};
 
 /// A sysctl that we have written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +53,8 @@ pub fn plan_uninstall(observed: &Observed, written: &BTreeMap<SysctlKey, Written
     let mut uninstall = Uninstall::default();
     uninstall.plan.append(detach_uplinks(observed));
     uninstall.plan.append(crate::guard::withdraw_all(observed));
-    let attached = observed.socket_hooks.iter().filter(|(_, is)| **is);
+    let links = observed.socket_hooks.iter();
+    let attached = links.filter(|(_, link)| **link != SocketLink::Absent);
     let hooks: BTreeSet<SocketHook> = attached.map(|(hook, _)| *hook).collect();
     if !hooks.is_empty() {
         uninstall.plan.push(Step::DetachSockets { hooks });

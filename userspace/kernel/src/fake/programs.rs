@@ -1,10 +1,10 @@
-//! Programs and guards of a kernel in memory: every link takes them, and they are always those of the agent.
+//! Programs and guards of a kernel in memory: every link takes them, and on links they are always those of the agent.
 
 use std::collections::BTreeSet;
 
 use model::IfName;
 use nix::errno::Errno;
-use planner::{GuardStep, Hook, Posted};
+use planner::{GuardStep, Hook, Posted, SocketHook, SocketLink};
 
 use super::world::World;
 
@@ -21,6 +21,18 @@ impl World {
             link.hooks.retain(|hook| !hooks.contains(hook));
             link.outdated.retain(|hook| !hooks.contains(hook));
         }
+    }
+
+    pub(super) fn set_sockets(
+        &mut self,
+        hooks: &BTreeSet<SocketHook>,
+        to: SocketLink,
+    ) -> Result<(), Errno> {
+        if !hooks.iter().all(|hook| self.sockets.contains_key(hook)) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.sockets.extend(hooks.iter().map(|hook| (*hook, to)));
+        Ok(())
     }
 
     pub(super) fn guard(&mut self, step: &GuardStep) -> Result<(), Errno> {

@@ -9,7 +9,7 @@ use model::{Attachment, IfName, InterfaceAddress, Mac, ManagedLink, Netns, Netns
 use nix::errno::Errno;
 use planner::{
     BridgeSpec, Claim, Entries, HeldPorts, Link, LinkKind, Observed, PodSide, PodSpec, Posted,
-    RouteEntry, Scope, Step, SysctlKey, VethSpec,
+    RouteEntry, Scope, SocketHook, SocketLink, Step, SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -33,6 +33,8 @@ pub(super) struct World {
     pub(super) foreign: BTreeMap<Claim, Process>,
     /// Guards of uplinks.
     pub(super) guards: BTreeMap<IfName, Posted>,
+    /// What the cgroup can have; nothing where there is none.
+    pub(super) sockets: BTreeMap<SocketHook, SocketLink>,
     paths: BTreeMap<NetnsPath, u64>,
     pub(super) namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
     next_index: u32,
@@ -49,6 +51,7 @@ impl World {
             held: HeldPorts::new(),
             foreign: BTreeMap::new(),
             guards: BTreeMap::new(),
+            sockets: BTreeMap::new(),
             paths: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             next_index: 1,
@@ -106,8 +109,8 @@ impl World {
                 Ok(())
             }
             Step::Guard(step) => self.guard(step),
-            // A node without cgroups.
-            Step::AttachSockets { .. } => Err(Errno::EOPNOTSUPP),
+            Step::AttachSockets { hooks } => self.set_sockets(hooks, SocketLink::Attached),
+            Step::DetachSockets { hooks } => self.set_sockets(hooks, SocketLink::Absent),
             Step::HoldPort { claim, generation } => self.hold(*claim, *generation),
             Step::ReleasePort { claim, generation } => {
                 self.release(claim, *generation);
@@ -118,7 +121,7 @@ impl World {
                 self.remove(key);
                 Ok(())
             }
-            Step::DetachSockets { .. } | Step::Sweep => Ok(()),
+            Step::Sweep => Ok(()),
         }
     }
 
@@ -391,6 +394,7 @@ impl World {
                 entries: self.seen_entries(),
                 held: self.held.clone(),
                 guards: self.guards.clone(),
+                socket_hooks: self.sockets.clone(),
                 flow_entries: abi::maps::FLOWS_CAPACITY,
                 ..Observed::default()
             },

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kernel::{Host, Kernel as _};
 use model::{Attachment, HairpinMode, Netns, Network, PortMapping, Protocol, RangeSet, Route};
-use planner::{NodeIntent, Records, Scope, Step};
+use planner::{NodeIntent, Records, Scope, ShaperMode, SocketHook, Step};
 
 use super::{Node, attachment, execute, parse, pod_steps, run};
 
@@ -39,11 +39,16 @@ impl Planned {
 
     /// The next agent on such a node.
     pub(crate) fn again(node: &Node, cgroup: Option<&Path>) -> Self {
-        let mut planned = Self {
-            host: node.host_below(cgroup),
-        };
+        let mut planned = Self::before_its_first_look(node, cgroup);
         planned.settle();
         planned
+    }
+
+    /// An agent that has only started.
+    pub(crate) fn before_its_first_look(node: &Node, cgroup: Option<&Path>) -> Self {
+        Self {
+            host: node.host_below(cgroup),
+        }
     }
 
     /// Plans and executes until there is nothing left to do.
@@ -75,8 +80,16 @@ impl Planned {
         self.write(attachment);
     }
 
-    /// Writes a pod's table entries.
+    /// Has sockets of the node asked by these programs.
+    pub(crate) fn ask_sockets(&mut self, needed: &BTreeSet<SocketHook>) {
+        let links = self.look(BTreeSet::new()).socket_hooks;
+        let plan = planner::attach_sockets(needed, &links);
+        execute(&mut self.host, plan.steps());
+    }
+
+    /// Writes a pod's table entries, and has sockets asked.
     pub(crate) fn write(&mut self, attachment: &Attachment) {
+        self.ask_sockets(&planner::needed_sockets([attachment], ShaperMode::Auto));
         let entries = planner::attachment_entries(attachment).into_iter();
         let put = entries.map(|(key, entry)| Step::PutEntry {
             key,

@@ -12,8 +12,8 @@ use crate::testing::{
     World, attachment, bare_node, intent, link, network, network_of, node, parse, seen,
 };
 use crate::{
-    Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry,
-    SocketHook, Step, flow_entries, node_sysctls, plan_node,
+    Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry, Step,
+    flow_entries, node_sysctls, plan_node,
 };
 
 fn node_intent() -> NodeIntent {
@@ -447,16 +447,6 @@ fn sysctls_to_look_at_are_those_of_bridges_and_uplinks() {
         "net/ipv6/conf/eth0/accept_ra",
     ];
     assert_eq!(names, expected);
-}
-
-#[test]
-fn programs_that_the_cgroup_lacks_are_attached() {
-    let mut observed = node();
-    let hooks = [(SocketHook::Connect4, true), (SocketHook::Bind4, false)];
-    observed.socket_hooks = hooks.into();
-    let plan = plan(&node_intent(), &observed).plan;
-    let hooks = [SocketHook::Bind4].into();
-    assert!(plan.steps().contains(&Step::AttachSockets { hooks }));
 }
 
 #[test]

@@ -58,7 +58,11 @@ fn node() -> Observed {
             (parse("docker0.8"), vlan(7, None)),
         ]
         .into(),
-        socket_hooks: [(SocketHook::Connect4, true), (SocketHook::Bind6, false)].into(),
+        socket_hooks: [
+            (SocketHook::Connect4, SocketLink::Attached),
+            (SocketHook::Bind6, SocketLink::Absent),
+        ]
+        .into(),
         sysctls: [
             (key("net/ipv4/ip_forward"), "1".to_owned()),
             (key("net/ipv6/conf/all/forwarding"), "0".to_owned()),
