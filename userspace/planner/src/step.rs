@@ -254,8 +254,8 @@ impl Step {
             } => Some(undo_put(key, entry, previous.as_ref())),
             Self::RemoveEntry { key, previous } => undo_remove(key, previous),
             Self::TunePod { .. } => self.tuned_back(),
-            // The first six go when what they were done to is undone, and are right on what stays; by what sockets are
-            // asked others live too; what the rest removed is gone for good.
+            // The first six go when what they were done to is undone, and are right on what stays; others rely on what
+            // sockets are asked by; what the rest removed is gone for good.
             Self::SetMac { .. }
             | Self::SetMtu { .. }
             | Self::SetPodMtu { .. }
