@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
 use planner::{
-    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, Observed, Plan, Refusal, Scope,
-    SocketHook, SocketLink, SysctlKey,
+    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, NodePlan, Observed, Plan, Refusal, Scope,
+    SocketHook, SocketLink, Step, SysctlKey,
 };
 use store::Store;
 
@@ -57,32 +57,17 @@ pub(crate) struct Ready {
 /// A node that no plan changes any more, or that a plan could not change.
 pub(crate) struct Settled {
     pub(crate) observed: Observed,
-    refused: BTreeMap<NetworkName, Refusal>,
-    /// Programs that sockets have to be asked by.
-    needed: BTreeSet<SocketHook>,
+    /// What could not be done, and the networks that are refused.
+    left: NodePlan,
 }
 
 impl Settled {
-    fn of(
-        intent: &NodeIntent,
-        store: &Store,
-        observed: Observed,
-        refused: BTreeMap<NetworkName, Refusal>,
-    ) -> Self {
-        let records = store.records().values();
-        let attachments = records.map(|record| &record.attachment);
-        Self {
-            observed,
-            refused,
-            needed: planner::needed_sockets(attachments, intent.shaper),
-        }
-    }
-
     /// Whether sockets are told the limits on their way, or will be when one counts.
     fn paces(&self) -> bool {
-        let is_idle = !self.needed.contains(&SocketHook::Pace);
-        let link = self.observed.socket_hooks.get(&SocketHook::Pace);
-        link.is_some_and(|link| *link == SocketLink::Attached || is_idle)
+        let pace = SocketHook::Pace;
+        let lacks =
+            |step: &Step| matches!(step, Step::AttachSockets { hooks } if hooks.contains(&pace));
+        self.observed.socket_hooks.contains_key(&pace) && !self.left.plan.steps().iter().any(lacks)
     }
 }
 
@@ -108,15 +93,18 @@ impl Surveyor {
             let observed = self.look(kernel, intent)?;
             let node = planner::plan_node(intent, &observed, store.records());
             if node.plan.is_empty() || node.plan == last {
-                return Ok(Settled::of(intent, store, observed, node.refused));
+                return Ok(Settled {
+                    observed,
+                    left: node,
+                });
             }
             remember_sysctls(store, &observed, &node.plan)?;
             execute(kernel, &node.plan)?;
             last = node.plan;
         }
         let observed = self.look(kernel, intent)?;
-        let refused = planner::plan_node(intent, &observed, store.records()).refused;
-        Ok(Settled::of(intent, store, observed, refused))
+        let left = planner::plan_node(intent, &observed, store.records());
+        Ok(Settled { observed, left })
     }
 
     fn look(
@@ -139,9 +127,8 @@ impl Node {
     /// What `settled` tells about the networks of `intent`.
     pub(crate) fn of(intent: &NodeIntent, settled: Settled) -> Self {
         let paces = settled.paces();
-        let Settled {
-            observed, refused, ..
-        } = settled;
+        let Settled { observed, left } = settled;
+        let refused = left.refused;
         let usable = intent
             .networks
             .iter()

@@ -234,11 +234,7 @@ impl Fake {
 
     /// The agent's process ends, and with it the sockets that hold ports. What it attached to the cgroup stays.
     pub fn end_agent(&self) {
-        let mut state = self.state();
-        state.world.held.clear();
-        let links = state.world.sockets.values_mut();
-        let attached = links.filter(|link| **link == SocketLink::Attached);
-        attached.for_each(|link| *link = SocketLink::Outdated);
+        self.state().world.end_agent();
     }
 
     /// From now on there is a cgroup.
@@ -251,7 +247,7 @@ impl Fake {
     /// The agent lives again, without its sockets; faults that did not strike are forgotten.
     pub fn restart(&self) {
         let mut state = self.state();
-        state.world.held.clear();
+        state.world.end_agent();
         state.life = None;
         state.faults.clear();
     }

@@ -236,16 +236,25 @@ fn the_next_agent_puts_its_programs_into_the_same_links() {
         drop(planned);
         assert_eq!(links(node), first, "they outlive the agent");
         let mut planned = Planned::before_its_first_look(node, Some(cgroup.path()));
-        assert_eq!(seen(&mut planned), [SocketLink::Outdated; 11]);
+        assert_eq!(
+            seen(&mut planned),
+            [SocketLink::Outdated; SocketHook::ALL.len()]
+        );
         planned.ask_sockets(&all);
-        assert_eq!(seen(&mut planned), [SocketLink::Attached; 11]);
+        assert_eq!(
+            seen(&mut planned),
+            [SocketLink::Attached; SocketHook::ALL.len()]
+        );
         for ((link, program), (same, new)) in first.into_iter().zip(links(node)) {
             assert!(link == same && program != new);
         }
         let detach = Step::DetachSockets { hooks: all };
         execute(&mut planned.host, &[detach.clone(), detach]);
         assert_eq!(links(node), []);
-        assert_eq!(seen(&mut planned), [SocketLink::Absent; 11]);
+        assert_eq!(
+            seen(&mut planned),
+            [SocketLink::Absent; SocketHook::ALL.len()]
+        );
     });
 }
 

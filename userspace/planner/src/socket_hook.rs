@@ -128,16 +128,31 @@ pub fn needed_sockets<'a>(
     needed
 }
 
+/// What the cgroup has of each program that it can have.
+type Links = BTreeMap<SocketHook, SocketLink>;
+
 /// Attaches what `needed` names and the cgroup can have and lacks.
-pub fn attach_sockets(
-    needed: &BTreeSet<SocketHook>,
-    links: &BTreeMap<SocketHook, SocketLink>,
+pub fn attach_sockets(needed: &BTreeSet<SocketHook>, links: &Links) -> Plan {
+    let lacks = |hook, link| needed.contains(&hook) && link != SocketLink::Attached;
+    Plan::of(chosen(links, lacks).map(|hooks| Step::AttachSockets { hooks }))
+}
+
+/// Detaches what `which` chooses.
+pub(crate) fn detach_sockets(
+    links: &Links,
+    which: impl Fn(SocketHook, SocketLink) -> bool,
 ) -> Plan {
-    let missing = links
-        .iter()
-        .filter(|(hook, link)| needed.contains(hook) && **link != SocketLink::Attached);
-    let hooks: BTreeSet<SocketHook> = missing.map(|(hook, _)| *hook).collect();
-    Plan::of((!hooks.is_empty()).then_some(Step::AttachSockets { hooks }))
+    Plan::of(chosen(links, which).map(|hooks| Step::DetachSockets { hooks }))
+}
+
+/// The programs that `which` chooses, if there are any.
+fn chosen(
+    links: &Links,
+    which: impl Fn(SocketHook, SocketLink) -> bool,
+) -> Option<BTreeSet<SocketHook>> {
+    let chosen = links.iter().filter(|(hook, link)| which(**hook, **link));
+    let hooks: BTreeSet<SocketHook> = chosen.map(|(hook, _)| *hook).collect();
+    (!hooks.is_empty()).then_some(hooks)
 }
 
 /// What the cgroup is to have for all attachments. What is ours and nobody needs any more stays: who had one port will
@@ -145,14 +160,11 @@ pub fn attach_sockets(
 pub(crate) fn plan_sockets(records: &Records, shaper: ShaperMode, observed: &Observed) -> Plan {
     let attachments = records.values().map(|record| &record.attachment);
     let needed = needed_sockets(attachments, shaper);
-    let mut plan = attach_sockets(&needed, &observed.socket_hooks);
-    let links = observed.socket_hooks.iter();
-    let left =
-        links.filter(|(hook, link)| !needed.contains(hook) && **link == SocketLink::Outdated);
-    let hooks: BTreeSet<SocketHook> = left.map(|(hook, _)| *hook).collect();
-    plan.append(Plan::of(
-        (!hooks.is_empty()).then_some(Step::DetachSockets { hooks }),
-    ));
+    let links = &observed.socket_hooks;
+    let mut plan = attach_sockets(&needed, links);
+    plan.append(detach_sockets(links, |hook, link| {
+        link == SocketLink::Outdated && !needed.contains(&hook)
+    }));
     plan
 }
 

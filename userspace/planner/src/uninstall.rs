@@ -9,9 +9,8 @@ use std::fmt;
 use model::IfName;
 
 use crate::bridge::is_our_alias;
-use crate::{
-    Hook, Link, LinkKind, Observed, Plan, SocketHook, SocketLink, Step, SysctlKey, VlanStep,
-};
+use crate::socket_hook::detach_sockets;
+use crate::{Hook, Link, LinkKind, Observed, Plan, SocketLink, Step, SysctlKey, VlanStep};
 
 /// A sysctl that we have written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,12 +52,8 @@ pub fn plan_uninstall(observed: &Observed, written: &BTreeMap<SysctlKey, Written
     let mut uninstall = Uninstall::default();
     uninstall.plan.append(detach_uplinks(observed));
     uninstall.plan.append(crate::guard::withdraw_all(observed));
-    let links = observed.socket_hooks.iter();
-    let attached = links.filter(|(_, link)| **link != SocketLink::Absent);
-    let hooks: BTreeSet<SocketHook> = attached.map(|(hook, _)| *hook).collect();
-    if !hooks.is_empty() {
-        uninstall.plan.push(Step::DetachSockets { hooks });
-    }
+    let is_there = |_, link| link != SocketLink::Absent;
+    (uninstall.plan).append(detach_sockets(&observed.socket_hooks, is_there));
     // Ours may be above bridges of others, which stay.
     for (name, link) in observed.links.iter().filter(|(_, link)| is_our_vlan(link)) {
         uninstall.plan.push(Step::Vlan(VlanStep::DeleteLink {

@@ -35,6 +35,14 @@ impl World {
         Ok(())
     }
 
+    /// The sockets that hold ports go with the process; what it attached to the cgroup stays.
+    pub(super) fn end_agent(&mut self) {
+        self.held.clear();
+        let links = self.sockets.values_mut();
+        let attached = links.filter(|link| **link == SocketLink::Attached);
+        attached.for_each(|link| *link = SocketLink::Outdated);
+    }
+
     pub(super) fn guard(&mut self, step: &GuardStep) -> Result<(), Errno> {
         match step {
             GuardStep::Post(link) => {

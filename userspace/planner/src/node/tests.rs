@@ -9,11 +9,11 @@ use insta::assert_snapshot;
 use model::State;
 
 use crate::testing::{
-    World, attachment, bare_node, intent, link, network, network_of, node, parse, seen,
+    World, attachment, bare_node, intent, link, network, network_of, node, parse, port, seen,
 };
 use crate::{
-    Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry, Step,
-    flow_entries, node_sysctls, plan_node,
+    Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry,
+    SocketHook, SocketLink, Step, flow_entries, node_sysctls, plan_node,
 };
 
 fn node_intent() -> NodeIntent {
@@ -447,6 +447,22 @@ fn sysctls_to_look_at_are_those_of_bridges_and_uplinks() {
         "net/ipv6/conf/eth0/accept_ra",
     ];
     assert_eq!(names, expected);
+}
+
+#[test]
+fn programs_that_the_cgroup_lacks_are_attached() {
+    let mut observed = node();
+    let hooks = [
+        (SocketHook::Connect4, SocketLink::Attached),
+        (SocketHook::Bind4, SocketLink::Absent),
+    ];
+    observed.socket_hooks = hooks.into();
+    let mut published = attachment(&intent("one"));
+    published.port_mappings = vec![port("8080->80/tcp")];
+    let records = World::with(&published).records;
+    let plan = plan_node(&node_intent(), &observed, &records).plan;
+    let hooks = [SocketHook::Bind4].into();
+    assert!(plan.steps().contains(&Step::AttachSockets { hooks }));
 }
 
 #[test]

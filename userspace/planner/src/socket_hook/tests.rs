@@ -1,7 +1,5 @@
 //! What sockets are asked by, for which attachments.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use model::{Limit, State};
 
 use super::*;

@@ -3,6 +3,7 @@
 use model::VlanId;
 
 use super::*;
+use crate::SocketHook;
 use crate::testing::parse;
 
 fn link(index: u32, kind: LinkKind, alias: Option<&str>, controller: Option<u32>) -> Link {
