@@ -1,5 +1,6 @@
 //! How long a runtime waits for ADD and DEL: from the start of the first plugin to the end of the last, one pod at a
-//! time and many at once, and with many ports published already. Namespaces are made beforehand.
+//! time and many at once, and with many ports published already. Namespaces are made beforehand. And beside one at a time, what of it
+//! the kernel takes in any case.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use e2e::{Config, Machine, Mapping, Pod};
 
+use crate::calls::Calls;
 use crate::plan::Plan;
 use crate::promise::Promise;
 use crate::row::{Row, Rows, system};
@@ -47,18 +49,22 @@ struct Node {
 enum Kind {
     Reference(Reference),
     Viaduct(Viaduct),
+    Calls(Calls),
 }
 
 /// A pod that one of them has attached.
 enum Guest {
     Reference(Attached),
     Viaduct(Pod),
+    Calls(Machine, usize),
 }
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
-    let nodes = nodes(0)?;
+    let mut nodes = nodes(0)?;
+    nodes.push(Node::alone()?);
     one_at_a_time(plan, "one at a time, no hostport", &nodes, &mut rows)?;
+    nodes.pop();
     for at_once in plan.pick(&[100][..], &[8, 32, 100][..]) {
         let what = format!("{at_once} at once");
         plan.interleave(&what, plan.pick(1, 5), &nodes, |node| {
@@ -104,11 +110,14 @@ fn one_at_a_time(plan: &Plan, what: &str, nodes: &[Node], rows: &mut Rows) -> Re
         for number in 0..PODS {
             let (guest, took) = node.add(node.machine(number)?, number)?;
             adds.push(took);
-            dels.push(node.del(&guest)?);
+            dels.extend(node.del(&guest)?);
             guest.machine().unbind()?;
             kept.push(guest.machine().clone());
         }
         for (verb, times) in [("ADD", adds), ("DEL", dels)] {
+            if times.is_empty() {
+                continue;
+            }
             for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
                 let row = Row::new(format!("{verb} {name}"), node.system(), "ms");
                 rows.push(
@@ -133,6 +142,7 @@ fn parallel(node: &Node, at_once: usize, rows: &mut Rows) -> Result<()> {
     let all_added = start.elapsed();
     let start = Instant::now();
     let dels = each(added.iter(), |(guest, _)| node.del(guest))?;
+    let dels: Vec<_> = dels.into_iter().flatten().collect();
     let all_deleted = start.elapsed();
     for (guest, _) in &added {
         guest.machine().unbind()?;
@@ -170,10 +180,16 @@ impl Node {
         Ok(Self { others, kind })
     }
 
+    fn alone() -> Result<Self> {
+        let kind = Kind::Calls(Calls::start()?);
+        Ok(Self { others: 0, kind })
+    }
+
     fn system(&self) -> &'static str {
         match &self.kind {
             Kind::Reference(node) => node.system(),
             Kind::Viaduct(_) => system::VIADUCT,
+            Kind::Calls(_) => system::CALLS,
         }
     }
 
@@ -181,6 +197,7 @@ impl Node {
         let sandbox = match &self.kind {
             Kind::Reference(node) => &node.sandbox,
             Kind::Viaduct(node) => &node.sandbox,
+            Kind::Calls(calls) => &calls.node.sandbox,
         };
         sandbox.machine(&format!("guest-{number}"))
     }
@@ -198,14 +215,20 @@ impl Node {
                 let answer = pod.add_with(Config::new("1.1.0").publish(&ports))?;
                 Ok((Guest::Viaduct(pod), answer.took))
             }
+            Kind::Calls(calls) => {
+                let took = calls.add(&machine, number)?;
+                Ok((Guest::Calls(machine, number), took))
+            }
         }
     }
 
-    fn del(&self, guest: &Guest) -> Result<Duration> {
+    /// `None` where it is not measured: the kernel lets whoever waits for its answer sleep long after the link is gone.
+    fn del(&self, guest: &Guest) -> Result<Option<Duration>> {
         match (&self.kind, guest) {
-            (Kind::Reference(node), Guest::Reference(attached)) => node.del(attached),
-            (_, Guest::Viaduct(pod)) => Ok(pod.del()?.took),
-            (Kind::Viaduct(_), Guest::Reference(_)) => anyhow::bail!("attached by another system"),
+            (Kind::Reference(node), Guest::Reference(attached)) => node.del(attached).map(Some),
+            (Kind::Viaduct(_), Guest::Viaduct(pod)) => Ok(Some(pod.del()?.took)),
+            (Kind::Calls(calls), Guest::Calls(_, number)) => calls.del(*number).map(|()| None),
+            _ => anyhow::bail!("attached by another system"),
         }
     }
 }
@@ -215,6 +238,7 @@ impl Guest {
         match self {
             Self::Reference(attached) => &attached.machine,
             Self::Viaduct(pod) => &pod.machine,
+            Self::Calls(machine, _) => machine,
         }
     }
 }

@@ -8,6 +8,7 @@ mod accounted;
 mod add;
 mod beside;
 mod bulk;
+mod calls;
 mod calm;
 mod connect;
 mod datagrams;

@@ -21,6 +21,8 @@ pub(crate) struct Kept {
     pub(crate) promise: Promise,
     /// The ratios, one for each round.
     pub(crate) ratio: Summary,
+    /// The ratios of the [plain](system::PLAIN) kernel in Viaduct's place, if that was measured.
+    pub(crate) plain: Option<Summary>,
     /// The direction of its bound.
     pub(crate) better: Better,
 }
@@ -33,9 +35,14 @@ impl Promise {
                 .find(|row| row.system == system && row.subject() == self.subject)
         };
         let (ours, theirs) = (of(system::VIADUCT)?, of(self.other)?);
+        // What translates nothing has no size at which it does.
+        let plain = rows
+            .iter()
+            .find(|row| system::PLAIN.contains(&row.system.as_str()) && row.name == ours.name);
         Some(Kept {
             promise: self,
             ratio: Summary::of(&ratios(ours, theirs))?,
+            plain: plain.and_then(|plain| Summary::of(&ratios(plain, theirs))),
             better: ours.better,
         })
     }
@@ -85,5 +92,23 @@ mod tests {
                 .is_some_and(|kept| !kept.is_kept())
         );
         assert!(promise(0.25).judge(&rows[..1]).is_none());
+    }
+
+    #[test]
+    fn the_plain_kernel_stands_beside_it_at_any_size() {
+        let sized = |system, sample| row(system, &[sample]).at("hostports", 1000);
+        let rows = [
+            sized(system::VIADUCT, 1.0),
+            sized(system::NFT, 4.0),
+            row(system::FORWARDING, &[3.0]).at("hostports", 0),
+        ];
+        let promise = Promise {
+            subject: "cost, 1000 hostports",
+            other: system::NFT,
+            bound: 0.5,
+        };
+        let plain = |rows: &[Row]| promise.judge(rows).map(|kept| kept.plain);
+        assert_eq!(plain(&rows).flatten().map(|it| it.median), Some(0.75));
+        assert_eq!(plain(&rows[..2]), Some(None));
     }
 }

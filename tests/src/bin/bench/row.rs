@@ -8,12 +8,16 @@ pub(crate) mod system {
     pub(crate) const BARE: &str = "bare veth";
     /// A bridge and routing, with no address translated and no rule.
     pub(crate) const FORWARDING: &str = "forwarding";
+    /// Of ADD, a process that starts and ends, and the calls by which the kernel makes a pod's link: what it takes in any case.
+    pub(crate) const CALLS: &str = "process and kernel";
     /// The reference plugins, whose rules are in the old tables.
     pub(crate) const LEGACY: &str = "reference, legacy";
     /// The reference plugins, whose rules are in nftables.
     pub(crate) const NFT: &str = "reference, nft";
     /// Viaduct.
     pub(crate) const VIADUCT: &str = "viaduct";
+    /// The kernel where it does nothing of what the others do: at most one of them is in a family.
+    pub(crate) const PLAIN: [&str; 2] = [FORWARDING, CALLS];
 }
 
 /// Which way is better.

@@ -72,7 +72,7 @@ fn call(listener: &UnixListener, config: &str) -> Result<[Duration; 2]> {
     Ok([first_byte, start.elapsed()])
 }
 
-fn command(program: impl AsRef<std::ffi::OsStr>) -> std::process::Command {
+pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> std::process::Command {
     #[expect(
         clippy::disallowed_methods,
         reason = "how long a program takes is what is measured"

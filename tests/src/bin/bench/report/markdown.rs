@@ -123,18 +123,26 @@ fn promises(text: &mut String, kept: &[Kept]) {
     if kept.is_empty() {
         return;
     }
-    text.push_str("\n| held to | compared with | bound | measured | |\n|---|---|---|---|---|\n");
+    text.push_str(
+        "\n| held to | compared with | bound | measured | | plain kernel |\n|---|---|---|---|---|---|\n",
+    );
     for it in kept {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} |",
             it.promise.subject,
             it.promise.other,
             bound(it),
             two(it.ratio.median),
             if it.is_kept() { "kept" } else { "**missed**" },
+            plain(it),
         );
     }
+}
+
+/// What the plain kernel reaches of it.
+pub(super) fn plain(kept: &Kept) -> String {
+    kept.plain.map_or("–".to_owned(), |it| two(it.median))
 }
 
 /// What Viaduct's rows have to be by themselves.

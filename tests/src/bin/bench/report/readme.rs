@@ -16,6 +16,9 @@ const END: &str = "<!-- /bench -->\n";
 /// The family whose picture is shown: what grows with the number of hostports, and what does not.
 const SHOWN: &str = "connect";
 
+const PLAIN: &str = "Plain kernel: the same ratio where a bridge and a router forward, and nothing is translated, tracked, \
+checked or counted; of ADD, where a process starts and ends and the kernel makes the link, and nothing else happens.";
+
 const STYLE: &str = "<style>
 svg { color: #1b1f24 } text { fill: #1b1f24; font: 12px system-ui, sans-serif } .dim { fill: #68707a }
 line.grid { stroke: #d5dae0 }
@@ -54,7 +57,7 @@ fn alone(picture: &str) -> String {
 
 fn table(report: &Report) -> String {
     let mut text = String::from(
-        "\n| | compared with | it | viaduct | ratio | held to |\n|---|---|---|---|---|---|\n",
+        "\n| | compared with | it | viaduct | ratio | held to | plain kernel |\n|---|---|---|---|---|---|---|\n",
     );
     for chapter in &report.chapters {
         for kept in chapter.kept() {
@@ -63,7 +66,7 @@ fn table(report: &Report) -> String {
     }
     let _ = writeln!(
         text,
-        "\nMeasured in {}; medians, and of the ratios quartiles.",
+        "\nMeasured in {}; medians, and of the ratios quartiles. {PLAIN}",
         report.circumstances()
     );
     text
@@ -83,10 +86,11 @@ fn line(chapter: &Chapter, kept: &Kept) -> Option<String> {
     } = kept.ratio;
     let [low, middle, high] = [low, middle, high].map(markdown::two);
     Some(format!(
-        "| {subject} | {other} | {} | {} | **{middle}** ({low}–{high}) | {} |\n",
+        "| {subject} | {other} | {} | {} | **{middle}** ({low}–{high}) | {} | {} |\n",
         median(other)?,
         median(system::VIADUCT)?,
-        markdown::bound(kept)
+        markdown::bound(kept),
+        markdown::plain(kept)
     ))
 }
 
