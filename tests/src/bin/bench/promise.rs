@@ -35,10 +35,12 @@ impl Promise {
                 .find(|row| row.system == system && row.subject() == self.subject)
         };
         let (ours, theirs) = (of(system::VIADUCT)?, of(self.other)?);
-        // What translates nothing has no size at which it does.
-        let plain = rows
-            .iter()
-            .find(|row| system::PLAIN.contains(&row.system.as_str()) && row.name == ours.name);
+        // What publishes nothing has no size at which it does.
+        let plain = rows.iter().find(|row| {
+            let axis = |row: &Row| row.point.map(|point| point.axis);
+            let same = row.name == ours.name && axis(row) == axis(ours);
+            same && system::PLAIN.contains(&row.system.as_str())
+        });
         Some(Kept {
             promise: self,
             ratio: Summary::of(&ratios(ours, theirs))?,
@@ -108,7 +110,10 @@ mod tests {
             bound: 0.5,
         };
         let plain = |rows: &[Row]| promise.judge(rows).map(|kept| kept.plain);
+        let others = row(system::FORWARDING, &[2.0]).at("pods", 0);
+        let along_another_axis = [rows[0].clone(), rows[1].clone(), others];
         assert_eq!(plain(&rows).flatten().map(|it| it.median), Some(0.75));
         assert_eq!(plain(&rows[..2]), Some(None));
+        assert_eq!(plain(&along_another_axis), Some(None));
     }
 }
