@@ -1,23 +1,25 @@
 //! The least that an ADD takes: a process that starts and ends, and the calls by which the kernel makes a pod's link, with a
-//! filter on each side of it that lets everything pass, until the bridge forwards what comes by it. Nobody is asked for that by
-//! the process, and nothing is looked at, decided, written down, translated or published.
+//! program on each side of it that was loaded before, until the bridge forwards what comes by it. Nobody is asked for that by
+//! the process, and nothing is looked at, decided, written down or published.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use aya::programs::{ProgramFd, loaded_programs};
 use e2e::{Machine, Sandbox, program};
 use nix::net::if_::if_nametoindex;
 use rtnetlink::packet_core::{
-    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use rtnetlink::packet_route::RouteNetlinkMessage as Message;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, State};
 use rtnetlink::packet_route::tc::{
-    TcAttribute, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption,
+    TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader, TcMessage,
+    TcOption,
 };
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{Socket, SocketAddr};
@@ -32,9 +34,8 @@ use crate::topology::Forwarding;
 /// One queue each way, without which the kernel makes as many as there could be processors.
 const QUEUES: [LinkAttribute; 2] = [LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)];
 
-/// Passes every packet: one instruction of classic BPF, and how many there are (`TCA_BPF_OPS` and `TCA_BPF_OPS_LEN` in
-/// `linux/pkt_cls.h`).
-const PASS: [(u16, &[u8]); 2] = [(4, &[1, 0]), (5, &[6, 0, 0, 0, 255, 255, 255, 255])];
+/// A program that any agent has loaded. It passes what comes by links that its own agent does not know.
+const PROGRAM: &str = "to_pod";
 
 /// The sides of `clsact`.
 const SIDES: [u16; 2] = [TcHandle::MIN_INGRESS, TcHandle::MIN_EGRESS];
@@ -56,19 +57,23 @@ pub(crate) struct Calls {
     pub(crate) node: Forwarding,
     bridge: u32,
     socket: Socket,
+    program: ProgramFd,
 }
 
 impl Calls {
-    /// A node with a bridge.
+    /// A node with a bridge, beside one that has an agent.
     pub(crate) fn start() -> Result<Self> {
         let node = Forwarding::on(Sandbox::new()?, NET)?;
         let machine = &node.sandbox.node;
         let bridge = machine.run(|| if_nametoindex("br0"))?;
         let socket = machine.run(open)?;
+        let mut loaded = loaded_programs().filter_map(Result::ok);
+        let program = loaded.find(|program| program.name_as_str() == Some(PROGRAM));
         Ok(Self {
             node,
             bridge,
             socket,
+            program: program.context("no agent is running")?.fd()?,
         })
     }
 
@@ -83,7 +88,7 @@ impl Calls {
         let start = Instant::now();
         run_a_process()?;
         change(&self.socket, vec![pair(outside, &netns)])?;
-        change(&self.socket, filters(outside))?;
+        change(&self.socket, filters(outside, &self.program))?;
         change(&inside, configuration(address, self.node.address(1))?)?;
         let join = LinkUnspec::new_with_index(outside).controller(self.bridge);
         change(&self.socket, vec![Message::SetLink(join.up().build())])?;
@@ -110,7 +115,7 @@ fn run_a_process() -> Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    ended.status()?;
+    ensure!(ended.status()?.success(), "the plugin failed");
     Ok(())
 }
 
@@ -128,17 +133,16 @@ fn pair(outside: u32, netns: &File) -> Message {
     Message::NewLink(pair)
 }
 
-/// Where packets pass on both sides.
-fn filters(outside: u32) -> Vec<Message> {
+/// The program on both sides.
+fn filters(outside: u32, program: &ProgramFd) -> Vec<Message> {
     let index = outside.cast_signed();
+    let program = program.as_fd().as_raw_fd().cast_unsigned();
     let mut clsact = TcMessage::default();
     clsact.header.index = index;
     clsact.header.handle = side(0);
     clsact.header.parent = TcHandle::CLSACT;
     clsact.attributes = vec![TcAttribute::Kind("clsact".to_owned())];
     let filters = SIDES.map(|minor| {
-        let pass = PASS.map(|(kind, value)| DefaultNla::new(kind, value.to_vec()));
-        let pass = pass.map(|pass| TcOption::Bpf(TcFilterBpfOption::Other(pass)));
         let mut filter = TcMessage::default();
         filter.header = TcHeader {
             index,
@@ -148,7 +152,11 @@ fn filters(outside: u32) -> Vec<Message> {
         };
         filter.attributes = vec![
             TcAttribute::Kind(TcFilterBpf::KIND.to_owned()),
-            TcAttribute::Options(pass.into()),
+            TcAttribute::Options(vec![
+                TcOption::Bpf(TcFilterBpfOption::ProgFd(program)),
+                TcOption::Bpf(TcFilterBpfOption::ProgName(PROGRAM.to_owned())),
+                TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
+            ]),
         ];
         Message::NewTrafficFilter(filter)
     });
