@@ -142,8 +142,8 @@ fn parallel(node: &Node, at_once: usize, rows: &mut Rows) -> Result<()> {
     let all_added = start.elapsed();
     let start = Instant::now();
     let dels = each(added.iter(), |(guest, _)| node.del(guest))?;
-    let dels: Vec<_> = dels.into_iter().flatten().collect();
     let all_deleted = start.elapsed();
+    let dels: Vec<_> = dels.into_iter().flatten().collect();
     for (guest, _) in &added {
         guest.machine().unbind()?;
     }

@@ -12,6 +12,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use aya::programs::{ProgramFd, loaded_programs};
 use e2e::{Machine, Sandbox, program};
 use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
@@ -186,10 +188,11 @@ fn configuration(address: Ipv4Addr, gateway: IpAddr) -> Result<Vec<Message>> {
     ])
 }
 
-/// A socket of the namespace that the calling thread is in.
+/// A socket of the namespace that the calling thread is in. Nothing that it waits for takes long, if it comes at all.
 fn open() -> Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(10))?;
     socket.connect(&SocketAddr::new(0, 0))?;
     socket.set_cap_ack(true)?;
     Ok(socket)
@@ -197,8 +200,7 @@ fn open() -> Result<Socket> {
 
 /// A socket that hears what becomes of links.
 fn listen() -> Result<Socket> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
+    let socket = open()?;
     socket.add_membership(MulticastGroup::Link as u32)?;
     Ok(socket)
 }
