@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{Agent, Config, Machine, Mounts, Pod, Tunnel};
 
-/// containerd's burst where nobody has asked for one (BEHAVIOURS C1).
+/// containerd's burst where nobody has asked for one (behaviour C1).
 const CONTAINERD: u64 = 4_294_967_295;
 
 /// The node's interface to the world.

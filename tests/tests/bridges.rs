@@ -53,7 +53,7 @@ fn refusal(sandbox: &Sandbox, name: &str, config: &Config) -> Result<String> {
     Ok(format!("{}: {}", error.msg, error.details))
 }
 
-/// BEHAVIOURS, row 9: isolated pods do not reach each other, and reach all else; published ports lead to them.
+/// behaviour F9: isolated pods do not reach each other, and reach all else; published ports lead to them.
 #[test]
 fn isolated_pods_reach_the_gateway_and_published_ports_but_not_each_other() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -120,7 +120,7 @@ fn networks_share_a_bridge_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS R3, R4: a bridge that is not ours is used as it is, and re-addressed only by force.
+/// behaviours R3, R4: a bridge that is not ours is used as it is, and re-addressed only by force.
 #[test]
 fn a_bridge_of_others_is_readdressed_only_by_force() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -171,7 +171,7 @@ fn a_bridge_of_others_is_readdressed_only_by_force() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS, row 16: also MTU and MSS, which the bridge plugin reads and ignores.
+/// behaviour F16: also MTU and MSS, which the bridge plugin reads and ignores.
 #[test]
 fn routes_have_their_metric_table_scope_mtu_and_mss() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -227,7 +227,7 @@ fn routes_have_their_metric_table_scope_mtu_and_mss() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS, row 12: duplicates are looked for where the configuration says so, and found.
+/// behaviour F12: duplicates are looked for where the configuration says so, and found.
 #[test]
 fn an_ipv6_address_that_a_neighbour_has_is_found_before_the_pod_starts() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -259,7 +259,7 @@ fn an_ipv6_address_that_a_neighbour_has_is_found_before_the_pod_starts() -> Resu
     Ok(())
 }
 
-/// BEHAVIOURS, row 11: the configuration's own addresses, with and without a gateway; each once.
+/// behaviour F11: the configuration's own addresses, with and without a gateway; each once.
 #[test]
 fn static_addresses_are_given_as_they_are_written() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -288,7 +288,7 @@ fn static_addresses_are_given_as_they_are_written() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS R8: one address of each range set, and the pod is itself by every one of them.
+/// behaviour R8: one address of each range set, and the pod is itself by every one of them.
 #[test]
 fn a_pod_uses_every_address_of_a_family_that_it_was_given() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -317,7 +317,7 @@ fn a_pod_uses_every_address_of_a_family_that_it_was_given() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS K17: pods of one family, with the other not so much as mentioned.
+/// behaviour K17: pods of one family, with the other not so much as mentioned.
 #[test]
 fn pods_of_one_family_have_no_part_in_the_other() -> Result<()> {
     for (cidr, gateway, flag) in [
@@ -363,7 +363,7 @@ fn in_vlan(number: u16, subnet: &str) -> Config {
     network(&format!("vlan{number}"), "trunk0", subnet).with("vlan", json!(number))
 }
 
-/// BEHAVIOURS, row 8. On a kernel that cannot filter, a wall that would not be there is not promised.
+/// behaviour F8. On a kernel that cannot filter, a wall that would not be there is not promised.
 #[test]
 fn vlans_of_one_bridge_are_apart_or_refused() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -419,7 +419,7 @@ fn vlans_are_healed(sandbox: &Sandbox, one: &Pod, two: &Pod) -> Result<()> {
     ping(&one.machine, first(two)?, 1).map(drop)
 }
 
-/// BEHAVIOURS, row 8: several VLANs with their tags, to a pod that is trusted to keep them apart.
+/// behaviour F8: several VLANs with their tags, to a pod that is trusted to keep them apart.
 #[test]
 fn a_trunk_carries_the_vlans_that_it_names() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;

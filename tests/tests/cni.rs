@@ -248,7 +248,7 @@ fn gc_removes_what_the_runtime_no_longer_knows() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS S12
+/// behaviour S12
 #[test]
 fn gc_leaves_a_living_pod_alone_that_the_runtime_has_forgotten() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -262,7 +262,7 @@ fn gc_leaves_a_living_pod_alone_that_the_runtime_has_forgotten() -> Result<()> {
     forgotten.del().map(drop)
 }
 
-/// BEHAVIOURS A1
+/// behaviour A1
 #[test]
 fn a_del_while_the_agent_is_down_is_done_before_its_next_add() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;

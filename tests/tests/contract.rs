@@ -31,7 +31,7 @@ fn the_plugin_is_one_file_of_less_than_a_megabyte_under_eight_names() -> Result<
     Ok(())
 }
 
-/// BEHAVIOURS S18
+/// behaviour S18
 #[test]
 fn the_runtimes_span_is_in_the_agents_log() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -76,7 +76,7 @@ fn peers(sandbox: &Sandbox, agent: &Agent) -> Result<Vec<String>> {
     Ok(peers)
 }
 
-/// BEHAVIOURS A7
+/// behaviour A7
 #[test]
 fn pods_come_and_go_on_a_node_without_a_network_and_nobody_is_asked() -> Result<()> {
     let sandbox = Sandbox::new()?;

@@ -77,7 +77,7 @@ fn people_attach_check_and_detach_by_any_plugins() -> Result<()> {
     clean(node, &before)
 }
 
-/// BEHAVIOURS S12
+/// behaviour S12
 #[test]
 fn gc_removes_what_is_remembered_and_gone() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -124,7 +124,7 @@ fn clean(node: &Machine, before: &Residue) -> Result<()> {
     await_no_residue(before, node)
 }
 
-/// BEHAVIOURS C14, C15
+/// behaviours C14, C15
 #[test]
 fn further_networks_are_attached_behind_ours_and_detached_when_all_is_gone() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -175,7 +175,7 @@ fn further_networks_are_attached_behind_ours_and_detached_when_all_is_gone() -> 
     clean(node, &before)
 }
 
-/// BEHAVIOURS C15
+/// behaviour C15
 #[test]
 fn a_delegate_that_fails_takes_everything_back() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -193,7 +193,7 @@ fn a_delegate_that_fails_takes_everything_back() -> Result<()> {
     clean(node, &before)
 }
 
-/// BEHAVIOURS C14: under Multus, the same network twice in one container, without a list.
+/// behaviour C14: under Multus, the same network twice in one container, without a list.
 #[test]
 fn we_are_a_delegate_that_attaches_one_container_twice_to_a_network() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;

@@ -1,5 +1,5 @@
 //! firewall's ingress policies, in our datapath: which pods reach which by their own addresses, and that published ports
-//! lead everywhere all the same (BEHAVIOURS R17). Claims are checked by what arrives in the other namespace.
+//! lead everywhere all the same (behaviour R17). Claims are checked by what arrives in the other namespace.
 
 use std::net::{IpAddr, SocketAddr};
 

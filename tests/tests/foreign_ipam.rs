@@ -75,7 +75,7 @@ const DUAL: &str = r#"{"cniVersion": "1.0.0",
     "ips": [{"address": "10.7.0.9/24"}, {"address": "fd07::9/64", "gateway": "fd07::1"}],
     "routes": [{"dst": "10.200.0.0/16", "gw": "10.7.0.77"}], "dns": {"nameservers": ["10.7.0.53"]}}"#;
 
-/// BEHAVIOURS S14, R3, R6: the plugin sees the runtime's own environment and the whole configuration.
+/// behaviours S14, R3, R6: the plugin sees the runtime's own environment and the whole configuration.
 #[test]
 fn what_a_plugin_of_others_gives_is_applied_and_given_back() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
@@ -120,7 +120,7 @@ fn what_a_plugin_of_others_gives_is_applied_and_given_back() -> Result<()> {
     clean(node, &before)
 }
 
-/// BEHAVIOURS S10, S14: its own words, its DEL, and nothing left; tried again, it works.
+/// behaviours S10, S14: its own words, its DEL, and nothing left; tried again, it works.
 #[test]
 fn a_plugin_that_fails_is_told_in_its_own_words_and_taken_back() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -160,7 +160,7 @@ fn a_plugin_that_fails_is_told_in_its_own_words_and_taken_back() -> Result<()> {
     run(Verb::Del, node, &pod, &config)?.success()
 }
 
-/// BEHAVIOURS S10: what another pod has is refused, whoever gave it; and what a pod has is not given back by a second ADD.
+/// behaviour S10: what another pod has is refused, whoever gave it; and what a pod has is not given back by a second ADD.
 #[test]
 fn an_address_of_another_pod_is_refused_and_given_back() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -291,7 +291,7 @@ fn an_address_comes_by_dhcp() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS B3: as the reference does it: no address, and down where the configuration says so.
+/// behaviour B3: as the reference does it: no address, and down where the configuration says so.
 #[test]
 fn a_bridge_without_addresses_is_a_switch() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;

@@ -84,7 +84,7 @@ fn attachments(agent: &Agent) -> Result<usize> {
     Ok(agent.get("/v1/attachments")?.as_array().map_or(0, Vec::len))
 }
 
-/// BEHAVIOURS C14
+/// behaviour C14
 #[test]
 fn an_annotation_asks_for_names_addresses_limits_and_default_routes() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -149,7 +149,7 @@ fn an_annotation_asks_for_names_addresses_limits_and_default_routes() -> Result<
     Ok(())
 }
 
-/// BEHAVIOURS C14
+/// behaviour C14
 #[test]
 fn a_name_that_is_taken_in_the_pod_is_refused_before_anything_is_made() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -177,7 +177,7 @@ fn a_name_that_is_taken_in_the_pod_is_refused_before_anything_is_made() -> Resul
     call(Verb::Del, &pod, &config)?.run(node)?.success()
 }
 
-/// BEHAVIOURS C14, C15
+/// behaviours C14, C15
 #[test]
 fn delegates_are_undone_in_reverse_and_a_del_goes_on_through_errors() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;

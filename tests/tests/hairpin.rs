@@ -1,4 +1,4 @@
-//! Hairpin modes, and the duplicates that a promiscuous bridge makes (BEHAVIOURS K19 to K22).
+//! Hairpin modes, and the duplicates that a promiscuous bridge makes (behaviours K19 to K22).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -82,7 +82,7 @@ impl Scene {
     }
 }
 
-/// BEHAVIOURS K20, DATAPATH E1: first the fault, then the cure.
+/// behaviour K20, DATAPATH E1: first the fault, then the cure.
 #[test]
 fn a_promiscuous_bridge_delivers_twice_and_the_second_copy_is_dropped() -> Result<()> {
     let scene = Scene::new("none")?;
@@ -106,7 +106,7 @@ fn a_promiscuous_bridge_delivers_twice_and_the_second_copy_is_dropped() -> Resul
     Ok(())
 }
 
-/// BEHAVIOURS K20: only what is a duplicate.
+/// behaviour K20: only what is a duplicate.
 #[test]
 fn a_promiscuous_bridge_loses_nothing_else() -> Result<()> {
     let scene = Scene::new("promiscuous-bridge")?;
@@ -130,7 +130,7 @@ fn a_promiscuous_bridge_loses_nothing_else() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS K21: the only copy of a packet that the node has routed looks like a second one.
+/// behaviour K21: the only copy of a packet that the node has routed looks like a second one.
 #[test]
 fn what_the_node_routes_from_pod_to_pod_arrives_in_the_other_modes() -> Result<()> {
     let scene = Scene::new("hairpin-veth")?;
@@ -145,7 +145,7 @@ fn what_the_node_routes_from_pod_to_pod_arrives_in_the_other_modes() -> Result<(
     Ok(())
 }
 
-/// BEHAVIOURS K19, and row 6: no pod is made again, no node rebooted.
+/// behaviour K19, and F6: no pod is made again, no node rebooted.
 #[test]
 fn ports_and_bridge_follow_the_mode_while_pods_run() -> Result<()> {
     let mut scene = Scene::new("hairpin-veth")?;
@@ -178,7 +178,7 @@ fn ports_and_bridge_follow_the_mode_while_pods_run() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS K19: what somebody switches off behind our back comes back.
+/// behaviour K19: what somebody switches off behind our back comes back.
 #[test]
 fn a_bridge_that_is_made_promiscuous_stays_so() -> Result<()> {
     let scene = Scene::new("promiscuous-bridge")?;
@@ -188,7 +188,7 @@ fn a_bridge_that_is_made_promiscuous_stays_so() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS K2: netfilter in bridges is the operator's business.
+/// behaviour K2: netfilter in bridges is the operator's business.
 #[test]
 fn whether_netfilter_looks_into_bridges_is_left_as_found() -> Result<()> {
     for value in ["0", "1"] {
@@ -205,7 +205,7 @@ fn whether_netfilter_looks_into_bridges_is_left_as_found() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS K19: the other two modes for a network of a configuration's own.
+/// behaviour K19: the other two modes for a network of a configuration's own.
 #[test]
 fn a_configuration_may_ask_for_a_promiscuous_bridge() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;

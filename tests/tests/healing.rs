@@ -1,4 +1,4 @@
-//! What somebody takes away behind our back comes back within seconds, and is told (BEHAVIOURS K5, K27). What belongs to
+//! What somebody takes away behind our back comes back within seconds, and is told (behaviours K5, K27). What belongs to
 //! somebody else is left as it is.
 
 use std::net::SocketAddr;
@@ -143,7 +143,7 @@ fn heal(sandbox: &Sandbox, agent: &Agent, pod: &Pod, wound: &Wound) -> Result<()
     Ok(())
 }
 
-/// BEHAVIOURS K5, K27
+/// behaviours K5, K27
 #[test]
 fn what_is_taken_away_comes_back_and_strangers_are_left_alone() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -160,7 +160,7 @@ fn what_is_taken_away_comes_back_and_strangers_are_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS K27: with reasons.
+/// behaviour K27: with reasons.
 #[test]
 fn an_agent_without_what_it_needs_says_what_that_is() -> Result<()> {
     let sandbox = Sandbox::new()?;
@@ -179,7 +179,7 @@ fn an_agent_without_what_it_needs_says_what_that_is() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS K23, K24: everything that is known, and where nothing is, what is in the namespace. IPv4 comes first.
+/// behaviours K23, K24: everything that is known, and where nothing is, what is in the namespace. IPv4 comes first.
 #[test]
 fn a_container_is_inspected_by_its_record_or_by_its_namespace() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -240,7 +240,7 @@ fn empty(node: &Machine, name: &str) -> Result<Vec<Vec<String>>> {
     Ok(keys)
 }
 
-/// BEHAVIOURS K5
+/// behaviour K5
 #[test]
 fn table_entries_that_somebody_deletes_are_written_again() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -293,7 +293,7 @@ const GUEST_VIEWS: [&str; 6] = [
     "tc filter show dev cbr0 ingress",
 ];
 
-/// BEHAVIOURS K15: our own comes back beside what others have added, and theirs is not touched.
+/// behaviour K15: our own comes back beside what others have added, and theirs is not touched.
 #[test]
 fn what_others_add_to_ours_survives_every_repair() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;

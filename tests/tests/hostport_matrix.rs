@@ -1,4 +1,4 @@
-//! BEHAVIOURS K32, R13, rows 31, 32, 35 to 37 and 41: hostports from everywhere. One test for each place that a client may
+//! behaviours K32, R13, F31, F32, F35 to F37 and F41: hostports from everywhere. One test for each place that a client may
 //! be in.
 
 use anyhow::{Result, ensure};
@@ -23,7 +23,7 @@ fn failure(cell: &Cell) -> Option<String> {
     Some(format!("{protocol} {}, {host_ip}: {error:#}", cell.dialled))
 }
 
-/// BEHAVIOURS row 41: the client keeps its address.
+/// behaviour F41: the client keeps its address.
 #[test]
 fn another_machine_reaches_hostports_as_itself() -> Result<()> {
     holds(Origin::World)
@@ -39,7 +39,7 @@ fn a_pod_of_another_network_reaches_hostports_as_itself() -> Result<()> {
     holds(Origin::Far)
 }
 
-/// BEHAVIOURS R14, E-11, row 37.
+/// behaviours R14, E11, F37.
 #[test]
 fn a_pod_reaches_its_own_hostport_as_its_gateway() -> Result<()> {
     holds(Origin::Itself)
@@ -50,13 +50,13 @@ fn a_process_of_the_node_reaches_hostports_by_the_nodes_address() -> Result<()> 
     holds(Origin::Node)
 }
 
-/// BEHAVIOURS K33, R14, rows 35 and 36.
+/// behaviours K33, R14, F35 and F36.
 #[test]
 fn a_process_of_the_node_reaches_hostports_by_the_loopback() -> Result<()> {
     holds(Origin::Loopback)
 }
 
-/// BEHAVIOURS K33, R14, row 35: what the loopback's addresses mean is not opened to neighbours for it.
+/// behaviours K33, R14, F35: what the loopback's addresses mean is not opened to neighbours for it.
 #[test]
 fn no_interface_routes_the_loopbacks_addresses() -> Result<()> {
     let matrix = Matrix::start()?;

@@ -68,7 +68,7 @@ fn clients(sandbox: &Sandbox) -> Result<[UdpSocket; 2]> {
     Ok([bind(WORLD[0])?, bind(WORLD[1])?])
 }
 
-/// BEHAVIOURS K34, R15, rows 38 and 39. The client never rests and keeps its port: for the kernel's own NAT that is one flow for ever.
+/// behaviours K34, R15, F38 and F39. The client never rests and keeps its port: for the kernel's own NAT that is one flow for ever.
 #[test]
 fn the_next_datagram_of_a_stream_is_the_next_pods_and_none_goes_to_the_old_address() -> Result<()> {
     let mut stage = Stage::set()?;
@@ -111,7 +111,7 @@ fn the_next_datagram_of_a_stream_is_the_next_pods_and_none_goes_to_the_old_addre
     Ok(())
 }
 
-/// BEHAVIOURS K34, R15, rows 38 and 39: what the client's flow still says of the old address is nothing to its next
+/// behaviours K34, R15, F38 and F39: what the client's flow still says of the old address is nothing to its next
 /// owner, which publishes nothing.
 #[test]
 fn whoever_gets_the_old_address_hears_nothing_of_the_stream() -> Result<()> {
@@ -246,7 +246,7 @@ fn a_connection_ends_with_its_pod_and_the_next_one_is_the_next_pods() -> Result<
     Ok(())
 }
 
-/// BEHAVIOURS R12: a `hostIP` that the node does not have yet. It is held all the same.
+/// behaviour R12: a `hostIP` that the node does not have yet. It is held all the same.
 #[test]
 fn a_port_of_an_address_that_comes_later_is_served_from_then_on() -> Result<()> {
     const LATE: [(&str, &str); 2] = [("192.0.2.77", "/24"), ("2001:db8:1::77", "/64 nodad")];

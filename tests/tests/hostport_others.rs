@@ -131,7 +131,7 @@ fn met(client: &Machine, cgroup: Option<&Path>, servers: &[SocketAddr]) -> Resul
     Ok(())
 }
 
-/// BEHAVIOURS N1, K32, R13, row 40: first nobody serves the hostport and everything else works, then it is there, too.
+/// behaviours N1, K32, R13, F40: first nobody serves the hostport and everything else works, then it is there, too.
 #[test]
 fn a_hostport_443_leaves_services_and_other_hosts_alone() -> Result<()> {
     let scene = Scene::new()?;

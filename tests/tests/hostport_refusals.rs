@@ -44,7 +44,7 @@ fn bad_mappings() -> Vec<(Value, u64, &'static str)> {
     ]
 }
 
-/// BEHAVIOURS K30, R12.
+/// behaviours K30, R12.
 #[test]
 fn a_bad_mapping_is_refused_by_name_and_the_good_ones_beside_it_are_not_held() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -64,7 +64,7 @@ fn a_bad_mapping_is_refused_by_name_and_the_good_ones_beside_it_are_not_held() -
     Ok(())
 }
 
-/// BEHAVIOURS R12: runtimes repeat themselves.
+/// behaviour R12: runtimes repeat themselves.
 #[test]
 fn a_mapping_that_is_sent_twice_is_one() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -76,7 +76,7 @@ fn a_mapping_that_is_sent_twice_is_one() -> Result<()> {
     pod.check()?.success()
 }
 
-/// BEHAVIOURS row 31: a range comes port by port.
+/// behaviour F31: a range comes port by port.
 #[test]
 fn more_ports_than_the_table_holds_are_refused_and_none_is_held() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;

@@ -19,7 +19,7 @@ fn publishing(pod: u16) -> Config {
     Config::new("1.1.0").map_ports(&mappings)
 }
 
-/// BEHAVIOURS row 31.
+/// behaviour F31.
 #[test]
 fn ten_thousand_ports_lead_each_to_its_pod_and_are_held() -> Result<()> {
     let sandbox = Sandbox::new()?;

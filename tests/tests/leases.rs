@@ -27,7 +27,7 @@ fn keys(result: &Value) -> Vec<String> {
     told.map(|(key, _)| key.clone()).collect()
 }
 
-/// BEHAVIOURS R8, R10, R11
+/// behaviours R8, R10, R11
 #[test]
 fn both_give_addresses_of_one_pool_in_turn() -> Result<()> {
     let sandbox = Sandbox::new()?;
@@ -64,7 +64,7 @@ fn both_give_addresses_of_one_pool_in_turn() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS R11: from the reference plugin to ours and back.
+/// behaviour R11: from the reference plugin to ours and back.
 #[test]
 fn leases_of_the_reference_are_respected_and_ours_can_be_read_by_it() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -97,7 +97,7 @@ fn leases_of_the_reference_are_respected_and_ours_can_be_read_by_it() -> Result<
     Ok(())
 }
 
-/// BEHAVIOURS R11: a node whose pods the reference plugin has attached goes to ours while they run, and back while ours run.
+/// behaviour R11: a node whose pods the reference plugin has attached goes to ours while they run, and back while ours run.
 #[test]
 fn a_node_goes_to_ours_and_back_while_pods_run() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;

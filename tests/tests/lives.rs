@@ -93,7 +93,7 @@ fn failed(error: anyhow::Error) -> TestCaseError {
     TestCaseError::fail(format!("{error:#}"))
 }
 
-/// BEHAVIOURS K5, K11, K25, K35; S10
+/// behaviours K5, K11, K25, K35; S10
 #[test]
 fn whatever_happens_on_a_real_kernel_the_node_converges() -> Result<()> {
     let seed = seed();

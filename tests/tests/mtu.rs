@@ -1,4 +1,4 @@
-//! The MTU of bridge, veths and pods follows the node's (BEHAVIOURS K1).
+//! The MTU of bridge, veths and pods follows the node's (behaviour K1).
 
 use anyhow::Result;
 use e2e::{Agent, Machine, Pod, Sandbox, UPLINK, until};
@@ -16,7 +16,7 @@ fn all_become(sandbox: &Sandbox, pod: &Pod, expected: &str) -> Result<()> {
     becomes(&pod.machine, "eth0", expected)
 }
 
-/// BEHAVIOURS K1, row 5
+/// behaviours K1, F5
 #[test]
 fn the_nodes_mtu_is_followed_while_pods_run() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;

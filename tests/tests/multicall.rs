@@ -89,7 +89,7 @@ fn both(version: &str, lists: impl Fn(Maker, Chain) -> Chain) -> Result<[Value; 
     Ok([reference, ours])
 }
 
-/// BEHAVIOURS S1, S4, C8, R18
+/// behaviours S1, S4, C8, R18
 #[test]
 fn every_name_says_what_it_is_and_which_versions_it_speaks() -> Result<()> {
     let sandbox = Sandbox::new()?;
@@ -109,7 +109,7 @@ fn every_name_says_what_it_is_and_which_versions_it_speaks() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS S8, R2, R3
+/// behaviours S8, R2, R3
 #[test]
 fn bridge_and_host_local_answer_as_the_reference_does() -> Result<()> {
     for version in OLD {
@@ -121,7 +121,7 @@ fn bridge_and_host_local_answer_as_the_reference_does() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS S9, R12, R17
+/// behaviours S9, R12, R17
 #[test]
 fn a_whole_list_answers_as_the_reference_does() -> Result<()> {
     let [reference, ours] = both("1.0.0", |maker, list| {
@@ -158,7 +158,7 @@ fn loopback_answers_as_the_reference_does_and_sets_it_up() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS R18
+/// behaviour R18
 #[test]
 fn our_ports_lead_to_a_pod_of_the_reference_bridge() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -197,7 +197,7 @@ fn our_ports_lead_to_a_pod_of_the_reference_bridge() -> Result<()> {
     await_no_residue(&before, &sandbox.node)
 }
 
-/// BEHAVIOURS A5
+/// behaviour A5
 #[test]
 fn an_adopted_pod_keeps_its_ports_when_the_agent_is_killed_and_loses_them_with_its_link()
 -> Result<()> {
@@ -227,7 +227,7 @@ fn an_adopted_pod_keeps_its_ports_when_the_agent_is_killed_and_loses_them_with_i
     list.del(&sandbox.node, &pod, &result)
 }
 
-/// BEHAVIOURS R18
+/// behaviour R18
 #[test]
 fn plugins_of_the_reference_serve_a_pod_of_our_bridge() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -320,7 +320,7 @@ fn tuning_puts_an_interface_back_that_is_not_ours() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS C8, C9, C10, C11: the list that Nomad has compiled in, as it is.
+/// behaviours C8, C9, C10, C11: the list that Nomad has compiled in, as it is.
 #[test]
 fn nomads_own_list_works_unchanged() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -355,7 +355,7 @@ fn nomads_own_list_works_unchanged() -> Result<()> {
     await_no_residue(&before, &sandbox.node)
 }
 
-/// BEHAVIOURS C10, C12: three times without a DEL while the agent is away, and its cleaning by force finds nothing to do.
+/// behaviours C10, C12: three times without a DEL while the agent is away, and its cleaning by force finds nothing to do.
 #[test]
 fn nomad_tries_again_without_a_del_and_needs_no_cleaning_by_force() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;

@@ -214,7 +214,7 @@ fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_reco
     Ok(())
 }
 
-/// BEHAVIOURS E-3, DATAPATH §15, 23: half-open flows fill a small table, and make room for those of others.
+/// behaviour E3, DATAPATH §15, 23: half-open flows fill a small table, and make room for those of others.
 #[test]
 fn a_full_table_takes_half_open_flows_of_the_greediest_and_no_live_ones() -> Result<()> {
     let sandbox = Sandbox::new()?;

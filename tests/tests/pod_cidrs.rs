@@ -1,4 +1,4 @@
-//! Pod CIDRs that come, and change, while the agent runs (BEHAVIOURS K10 to K15).
+//! Pod CIDRs that come, and change, while the agent runs (behaviours K10 to K15).
 
 use anyhow::Result;
 use e2e::{Agent, Machine, Pod, Sandbox, until};
@@ -37,7 +37,7 @@ fn added(sandbox: &Sandbox, name: &str) -> Result<Pod> {
     Ok(pod)
 }
 
-/// BEHAVIOURS K11, K12, K15
+/// behaviours K11, K12, K15
 #[test]
 fn a_file_that_appears_later_brings_the_pod_cidrs() -> Result<()> {
     let sandbox = Sandbox::new()?;

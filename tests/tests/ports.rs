@@ -52,7 +52,7 @@ fn can_bind(node: &Machine, address: &str) -> bool {
     node.run(|| std::net::TcpListener::bind(address).is_ok())
 }
 
-/// BEHAVIOURS K31, row 33.
+/// behaviours K31, F33.
 #[test]
 fn a_hostport_is_held_by_sockets_and_serves_all_the_same() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -72,7 +72,7 @@ fn a_hostport_is_held_by_sockets_and_serves_all_the_same() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS K31, row 33.
+/// behaviours K31, F33.
 #[test]
 fn a_port_of_a_process_is_refused_by_name_and_nothing_is_left() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -98,7 +98,7 @@ fn a_port_of_a_process_is_refused_by_name_and_nothing_is_left() -> Result<()> {
     assert_no_residue(&before, &Residue::of(&sandbox.node, &[&pod.machine])?)
 }
 
-/// BEHAVIOURS rows 33 and 34: one owner, so that no rule of another time can win.
+/// behaviours F33 and F34: one owner, so that no rule of another time can win.
 #[test]
 fn a_port_of_another_pod_is_refused_by_name() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -117,7 +117,7 @@ fn a_port_of_another_pod_is_refused_by_name() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS K31, row 33.
+/// behaviours K31, F33.
 #[test]
 fn a_killed_agents_ports_serve_on_and_are_held_again_after_its_restart() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
@@ -151,7 +151,7 @@ fn a_port_that_was_taken_while_the_agent_was_away_is_told() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS R12, K35: not every runtime says again at the end what it has said at the start.
+/// behaviours R12, K35: not every runtime says again at the end what it has said at the start.
 #[test]
 fn a_del_that_tells_nothing_of_ports_lets_go_of_them_all() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -271,7 +271,7 @@ fn the_agent_tells_how_many_flows_go_through_each_port() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS C5: CRI-O tells no port mappings.
+/// behaviour C5: CRI-O tells no port mappings.
 #[test]
 fn ports_come_from_an_annotation_where_the_operator_says_so() -> Result<()> {
     let sandbox = Sandbox::new()?;

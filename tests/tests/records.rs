@@ -48,7 +48,7 @@ fn damages(whole: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// BEHAVIOURS (c) 1.
+/// behaviour U1.
 #[test]
 fn damaged_records_beside_a_live_pod_are_refused_and_the_pod_keeps_its_network() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
@@ -175,7 +175,7 @@ fn rebooted(records: &[u8]) -> Result<(Sandbox, Residue)> {
     Ok((sandbox, fresh))
 }
 
-/// BEHAVIOURS (c) 1: on a disk, records outlive what they describe.
+/// behaviour U1: on a disk, records outlive what they describe.
 #[test]
 fn behind_a_reboot_everything_old_is_released_and_nothing_new_is() -> Result<()> {
     let records = {

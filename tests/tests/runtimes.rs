@@ -78,7 +78,7 @@ fn podmans_own_list_serves_containers_by_our_plugins() -> Result<()> {
     clean(node, &before, "cni-podman0")
 }
 
-/// BEHAVIOURS R18
+/// behaviour R18
 #[test]
 fn podman_with_the_references_bridge_and_our_ports() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -121,7 +121,7 @@ fn podman_with_the_references_bridge_and_our_ports() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS C1, C2, C3, C4
+/// behaviours C1, C2, C3, C4
 #[test]
 fn kubelets_pods_by_containerd_have_addresses_and_ports_in_both_families() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;

@@ -252,7 +252,7 @@ fn veths(sandbox: &Sandbox) -> Result<usize> {
     Ok(shown.lines().filter(|line| line.contains("veth")).count())
 }
 
-/// BEHAVIOURS A6
+/// behaviour A6
 #[test]
 fn signals_in_the_middle_of_dels_leave_each_pod_whole_or_gone() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;

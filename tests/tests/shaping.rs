@@ -73,7 +73,7 @@ fn at(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, PORT)
 }
 
-/// BEHAVIOURS R16, K28, k8s #48727: both directions, both families.
+/// behaviours R16, K28, k8s #48727: both directions, both families.
 #[test]
 fn a_slow_pod_gets_its_burst_and_no_more_in_either_direction_and_family() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
@@ -100,7 +100,7 @@ fn a_slow_pod_gets_its_burst_and_no_more_in_either_direction_and_family() -> Res
     Ok(())
 }
 
-/// BEHAVIOURS K29, cilium #15824: pods of one node are limited too, by the bridge, past it, and by hostports.
+/// behaviour K29, cilium #15824: pods of one node are limited too, by the bridge, past it, and by hostports.
 #[test]
 fn a_pod_is_limited_for_its_neighbours_as_well_whatever_way_they_take() -> Result<()> {
     for bypass in ["never", "always"] {
@@ -136,7 +136,7 @@ fn limited_with_port(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
-/// BEHAVIOURS R16: the address of the other end decides, in both directions and families.
+/// behaviour R16: the address of the other end decides, in both directions and families.
 #[test]
 fn limits_are_for_shaped_subnets_alone_and_not_for_unshaped_ones() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
@@ -253,7 +253,7 @@ fn a_limit_outlives_the_agent_and_goes_with_its_pod() -> Result<()> {
     Ok(())
 }
 
-/// BEHAVIOURS (c) 4, calico #9145
+/// behaviour U4, calico #9145
 #[test]
 fn a_limit_changes_while_the_pod_runs_and_is_remembered() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
@@ -396,7 +396,7 @@ fn questions_are_answered_beside_a_flood_of_the_same_pod() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS R16: nothing half-set.
+/// behaviour R16: nothing half-set.
 #[test]
 fn a_limit_that_is_none_fails_the_add_and_leaves_nothing() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;

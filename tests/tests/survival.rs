@@ -200,7 +200,7 @@ fn add_at_last(pod: &mut Pod, dies: &AtomicBool) -> bool {
     }
 }
 
-/// BEHAVIOURS A4, C10.
+/// behaviours A4, C10.
 #[test]
 fn of_a_hundred_adds_while_the_agent_dies_every_300_ms_the_successful_work_and_the_failed_leave_nothing()
 -> Result<()> {

@@ -233,7 +233,7 @@ const _: () = assert!(size_of::<Shaped>() == 64);
 mod tests {
     use super::*;
 
-    /// BEHAVIOURS K28: 1 kbit/s … 1 Pbit/s.
+    /// behaviour K28: 1 kbit/s … 1 Pbit/s.
     #[test]
     fn a_byte_has_its_price_at_every_rate() {
         for exponent in 0..=15 {

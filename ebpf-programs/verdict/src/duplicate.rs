@@ -1,4 +1,4 @@
-//! The second copy of a packet that a promiscuous bridge delivers twice (BEHAVIOURS K20, K21).
+//! The second copy of a packet that a promiscuous bridge delivers twice (behaviours K20, K21).
 //!
 //! A promiscuous bridge hands every frame to the node as well. Where netfilter looks into bridges
 //! (`bridge-nf-call-iptables`), a packet to a virtual address is translated on both ways, and its pod gets it from the

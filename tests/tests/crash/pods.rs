@@ -258,7 +258,7 @@ fn found(scene: &mut Scene) -> Result<[Vec<String>; 6]> {
     Ok([add, check, del, gc, start, upgrade])
 }
 
-/// BEHAVIOURS A4, A5, C10.
+/// behaviours A4, A5, C10.
 #[test]
 fn a_crash_between_any_two_effects_loses_nothing_and_leaves_nothing() -> Result<()> {
     let mut scene = Scene::new()?;

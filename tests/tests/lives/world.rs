@@ -279,7 +279,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// BEHAVIOURS K11
+    /// behaviour K11
     fn set_pod_cidrs(&mut self, index: usize) -> Result<()> {
         let default = self.network(true)?;
         let mut keys = self.records()?.into_iter();
@@ -296,7 +296,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// BEHAVIOURS K1
+    /// behaviour K1
     fn set_mtu(&mut self, mtu: u32) -> Result<()> {
         self.sandbox
             .node

@@ -142,7 +142,7 @@ fn an_sctp_crc_that_is_left_to_the_card_is_left_alone() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS E-11, R14, row 37.
+/// behaviours E11, R14, F37.
 #[test]
 fn a_pod_that_dials_itself_is_its_gateway() -> Result<()> {
     on_bench(|bench| {
@@ -164,7 +164,7 @@ fn a_pod_that_dials_itself_is_its_gateway() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS E-4.
+/// behaviour E4.
 #[test]
 fn two_ways_to_one_server_are_told_apart_by_the_clients_port() -> Result<()> {
     on_bench(|bench| {
@@ -240,7 +240,7 @@ fn what_pods_say_to_pods_without_hostports_is_not_noted() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS N1, row 40.
+/// behaviours N1, F40.
 #[test]
 fn only_the_nodes_own_addresses_have_hostports() -> Result<()> {
     on_bench(|bench| {

@@ -1,4 +1,4 @@
-//! What a promiscuous bridge sends to a pod a second time (BEHAVIOURS K20, K21), and what only looks like it.
+//! What a promiscuous bridge sends to a pod a second time (behaviours K20, K21), and what only looks like it.
 
 use abi::{Address, Direction, DropReason, Mac, Network, SettingsFlags};
 use anyhow::Result;
@@ -42,7 +42,7 @@ fn from(source: Address, family: usize) -> Frame {
     Frame::new(source, example::pod()[family], body).sent_by(bridge_mac())
 }
 
-/// BEHAVIOURS K20
+/// behaviour K20
 #[test]
 fn what_the_bridge_sends_with_an_address_of_the_pods_is_a_duplicate() -> Result<()> {
     on_bench(|bench| {
@@ -58,7 +58,7 @@ fn what_the_bridge_sends_with_an_address_of_the_pods_is_a_duplicate() -> Result<
     })
 }
 
-/// BEHAVIOURS K20: the first copy has the sender's own Ethernet address.
+/// behaviour K20: the first copy has the sender's own Ethernet address.
 #[test]
 fn what_pods_send_each_other_is_none() -> Result<()> {
     on_bench(|bench| {
@@ -72,7 +72,7 @@ fn what_pods_send_each_other_is_none() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS K20: the gateway, and everybody who is no pod.
+/// behaviour K20: the gateway, and everybody who is no pod.
 #[test]
 fn what_comes_from_the_node_and_from_the_world_is_none() -> Result<()> {
     on_bench(|bench| {
@@ -86,7 +86,7 @@ fn what_comes_from_the_node_and_from_the_world_is_none() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS K21: what the node routes from pod to pod looks the same, and is the only copy.
+/// behaviour K21: what the node routes from pod to pod looks the same, and is the only copy.
 #[test]
 fn on_a_bridge_that_is_not_promiscuous_nothing_is() -> Result<()> {
     on_bench(|bench| {
@@ -107,7 +107,7 @@ fn on_a_bridge_that_is_not_promiscuous_nothing_is() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS K22: kubenet's rules were written once, and stale when the bridge got another address.
+/// behaviour K22: kubenet's rules were written once, and stale when the bridge got another address.
 #[test]
 fn the_bridges_address_of_today_counts() -> Result<()> {
     on_bench(|bench| {

@@ -54,7 +54,7 @@ fn a_hostport_leads_to_the_pod_and_the_client_keeps_its_address() -> Result<()> 
     })
 }
 
-/// BEHAVIOURS row 32.
+/// behaviour F32.
 #[test]
 fn the_exact_address_wins_over_the_wildcard() -> Result<()> {
     on_bench(|bench| {
@@ -80,7 +80,7 @@ fn the_exact_address_wins_over_the_wildcard() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS row 31: a range is as many ports, and costs a packet nothing.
+/// behaviour F31: a range is as many ports, and costs a packet nothing.
 #[test]
 fn a_hostport_leads_the_same_way_beside_ten_thousand_others() -> Result<()> {
     on_bench(|bench| {
@@ -102,7 +102,7 @@ fn a_hostport_leads_the_same_way_beside_ten_thousand_others() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS N1, row 40.
+/// behaviours N1, F40.
 #[test]
 fn a_wildcard_hostport_is_only_on_the_nodes_own_addresses() -> Result<()> {
     on_bench(|bench| {
@@ -252,7 +252,7 @@ fn a_client_reaches_the_next_pod_when_the_first_is_replaced() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS E-4.
+/// behaviour E4.
 #[test]
 fn one_client_port_cannot_reach_one_pod_port_twice() -> Result<()> {
     on_bench(|bench| {

@@ -187,7 +187,7 @@ fn protocols_without_ports_cannot_be_shared_by_two_pods() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS E-1.
+/// behaviour E1.
 #[test]
 fn a_port_that_leads_to_a_hostport_is_not_taken() -> Result<()> {
     on_bench(|bench| {
@@ -212,7 +212,7 @@ fn a_port_that_leads_to_a_hostport_is_not_taken() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS E-1.
+/// behaviour E1.
 #[test]
 fn a_port_of_a_socket_of_the_node_is_not_taken() -> Result<()> {
     on_machine(|_, bench| {

@@ -54,7 +54,7 @@ fn a_pod_sends_as_itself() -> Result<()> {
     })
 }
 
-/// BEHAVIOURS R8: a pod may have several addresses of a family.
+/// behaviour R8: a pod may have several addresses of a family.
 #[test]
 fn a_pod_sends_as_itself_by_every_address_that_it_has() -> Result<()> {
     let further = [Address::v4([10, 88, 1, 2]), v6("fd00:88:1::2")];
@@ -127,7 +127,7 @@ fn is_apart(bench: &mut Bench, flags: [u32; 2], networks: [u32; 2], apart: bool)
     Ok(())
 }
 
-/// BEHAVIOURS R17
+/// behaviour R17
 #[test]
 fn pods_are_apart_by_the_policy_of_both() -> Result<()> {
     let same = EndpointFlags::SAME_BRIDGE;

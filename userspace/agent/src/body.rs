@@ -75,7 +75,7 @@ mod tests {
         Body::from(format!("{}7", " ".repeat(bytes - 1)))
     }
 
-    /// BEHAVIOURS A2. The clock of this test goes on by itself when nothing else can happen.
+    /// behaviour A2. The clock of this test goes on by itself when nothing else can happen.
     #[tokio::test(start_paused = true)]
     async fn requests_that_take_all_room_make_others_wait_and_then_come_again() {
         let room = Room::default();

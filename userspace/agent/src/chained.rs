@@ -72,7 +72,7 @@ impl App {
         })
     }
 
-    /// What was made is taken back by name alone (BEHAVIOURS R12): a runtime that has forgotten which ports it asked for
+    /// What was made is taken back by name alone (behaviour R12): a runtime that has forgotten which ports it asked for
     /// leaves none behind.
     async fn withdraw(&self, request: &ChainedRequest) -> Result<String, Failure> {
         match request.plugin {

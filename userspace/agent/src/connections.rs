@@ -1,7 +1,7 @@
 //! Clients and their connections: how many there may be, and how long each may take. Knows no path and no request.
 //!
 //! A client that is not served is told so at once and in the words of CNI, so that its runtime comes again. One that
-//! says nothing, or does not read, loses its place (BEHAVIOURS A1, A2).
+//! says nothing, or does not read, loses its place (behaviours A1, A2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// BEHAVIOURS A2. The clock of this test goes on by itself when nothing else can happen.
+    /// behaviour A2. The clock of this test goes on by itself when nothing else can happen.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_ask_loses_its_place() {
         let server = Server::start();
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// BEHAVIOURS A4: what it waits for ends with it.
+    /// behaviour A4: what it waits for ends with it.
     #[tokio::test]
     async fn a_client_that_hangs_up_ends_its_request() {
         let mut server = Server::start();

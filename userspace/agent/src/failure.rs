@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(code(Refusal::NoRanges { network }.into()), 11);
     }
 
-    /// BEHAVIOURS R10: users search for these words.
+    /// behaviour R10: users search for these words.
     #[test]
     fn an_empty_pool_is_told_in_host_locals_words() {
         let set = "10.1.0.2-10.1.0.254".to_owned();

@@ -1,4 +1,4 @@
-//! The file that pod CIDRs come by: whatever writes it need not know us (BEHAVIOURS K10 to K12).
+//! The file that pod CIDRs come by: whatever writes it need not know us (behaviours K10 to K12).
 //!
 //! Its directory is watched, not the file: the file may not be there yet, may be replaced by renaming, or be reached by
 //! a symbolic link whose target changes, as Kubernetes mounts it. After any event the file is read again, and what it

@@ -1,9 +1,9 @@
-//! Pod CIDRs as text: lists with commas become range sets, all of them or none (BEHAVIOURS K12).
+//! Pod CIDRs as text: lists with commas become range sets, all of them or none (behaviour K12).
 
 use anyhow::{Context, Result, bail};
 use model::{Cidr, RangeSet};
 
-/// One range set for each prefix, IPv4 first. Host bits are ignored, as kubenet does (BEHAVIOURS K14).
+/// One range set for each prefix, IPv4 first. Host bits are ignored, as kubenet does (behaviour K14).
 pub(crate) fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Vec<RangeSet>> {
     let mut prefixes = prefixes(lists)?;
     prefixes.sort_by_key(|prefix| !prefix.is_ipv4());
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// BEHAVIOURS K12, without its bug: one bad entry, and none is taken.
+    /// behaviour K12, without its bug: one bad entry, and none is taken.
     #[test]
     fn one_bad_entry_spoils_the_list() {
         for list in [
@@ -57,7 +57,7 @@ mod tests {
     }
 
     proptest! {
-        /// BEHAVIOURS K14: whatever host bits a pod CIDR comes with, subnet and gateway are those of the prefix.
+        /// behaviour K14: whatever host bits a pod CIDR comes with, subnet and gateway are those of the prefix.
         #[test]
         fn host_bits_change_neither_subnet_nor_gateway(bits: u32, length in 1_u8..=30) {
             let address = std::net::Ipv4Addr::from_bits(bits);

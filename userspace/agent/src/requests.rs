@@ -70,14 +70,14 @@ pub(crate) struct Place {
 }
 
 impl App {
-    /// The addresses of a container that is not on record, read from its namespace (BEHAVIOURS K23, K24).
+    /// The addresses of a container that is not on record, read from its namespace (behaviours K23, K24).
     pub(crate) async fn look_inside(
         &self,
         id: &str,
         place: &Place,
     ) -> Result<AttachmentView, Failure> {
         if place.netns.is_empty() {
-            // The words are kubenet's (BEHAVIOURS K24).
+            // The words are kubenet's (behaviour K24).
             return Err(Error::new(UNKNOWN_CONTAINER, format!(
                 "cannot find the network namespace, skipping pod network status for container {id:?}"
             ))
@@ -308,7 +308,7 @@ impl App {
     }
 
     /// Removes what the runtime does not know and what cannot be in use, goes on through failures and reports them all
-    /// (BEHAVIOURS S12).
+    /// (behaviour S12).
     async fn gc(&self, request: GcRequest) -> Result<String, Failure> {
         let network = request.network(&self.default_name());
         let Some(valid) = request.valid else {
@@ -376,7 +376,7 @@ impl App {
         }
     }
 
-    /// Whether an ADD would work now (BEHAVIOURS S13).
+    /// Whether an ADD would work now (behaviour S13).
     fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
         let network = request.network(self.default_network().as_ref())?;
         readiness(&self.handle.status(), &network.name)?;
@@ -393,7 +393,7 @@ fn implied(request: &AddRequest) -> BTreeSet<Cidr> {
     implied.map(|route| route.destination).collect()
 }
 
-/// Name servers, from the configuration or from the file that its `ipam` names (BEHAVIOURS R6).
+/// Name servers, from the configuration or from the file that its `ipam` names (behaviour R6).
 fn dns(request: &AddRequest) -> Result<Dns, Error> {
     let own = request.config.dns.clone();
     if let Some(lease) = &request.lease {
@@ -409,7 +409,7 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
 }
 
 /// What stands against an ADD to `network`: code 51 where pods that are there may have lost connections too
-/// (BEHAVIOURS S13).
+/// (behaviour S13).
 pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
     let (mut lost, mut reasons) = (false, Vec::new());
     for degraded in &status.degraded {

@@ -167,7 +167,7 @@ async fn attachment(
     let outcome = found
         .as_ref()
         .map_or(EventOutcome::Failed, |_| EventOutcome::Done);
-    // What kubelet asks for a pod's status by has its count and latency too (BEHAVIOURS K36).
+    // What kubelet asks for a pod's status by has its count and latency too (behaviour K36).
     let metrics = &app.metrics;
     metrics.count("inspect", outcome.word(), started.elapsed());
     found.map(Json)

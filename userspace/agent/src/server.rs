@@ -46,7 +46,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Becomes true at the first SIGTERM or SIGINT, or when `stop` does; later ones change nothing (BEHAVIOURS A6).
+/// Becomes true at the first SIGTERM or SIGINT, or when `stop` does; later ones change nothing (behaviour A6).
 fn stop_signal(stop: watch::Sender<bool>) -> Result<watch::Receiver<bool>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;

@@ -215,7 +215,7 @@ fn pod_cidrs(texts: &[&str]) -> PodCidrs {
     }
 }
 
-/// BEHAVIOURS K11, K12, K14.
+/// behaviours K11, K12, K14.
 #[test]
 fn pod_cidrs_may_come_while_the_agent_runs() {
     let agent = Agent::start(&[]);
@@ -334,7 +334,7 @@ fn the_status_tells_networks_uplinks_and_what_is_wrong() {
     assert_eq!(networks[0].pools[0].total, 253);
 }
 
-/// BEHAVIOURS K27.
+/// behaviour K27.
 #[test]
 fn without_a_pod_cidr_kubenets_words_say_what_is_missing() {
     let agent = Agent::start(&[]);
@@ -367,7 +367,7 @@ fn what_is_not_honoured_is_refused_by_its_key() {
     assert!(error.message.contains("masqAll"), "{error}");
 }
 
-/// BEHAVIOURS R2, row 8: the VLAN's interface is told behind the pod's, which addresses refer to.
+/// behaviours R2, F8: the VLAN's interface is told behind the pod's, which addresses refer to.
 #[test]
 fn the_interface_of_a_vlan_is_the_fourth() {
     let agent = Agent::start(&FLAGS);
@@ -416,7 +416,7 @@ fn every_refusal_is_json_with_a_code() {
     assert!(missing.message.contains("/run/netns/gone"), "{missing}");
 }
 
-/// BEHAVIOURS A2: limits of size.
+/// behaviour A2: limits of size.
 #[test]
 fn a_request_of_any_size_is_not_read() {
     let agent = Agent::start(&FLAGS);
@@ -472,7 +472,7 @@ fn flows_are_shown_with_the_pod_that_has_them() {
     assert!(wrong.message.contains("colour"), "{wrong}");
 }
 
-/// BEHAVIOURS K6 and K7, without a restart.
+/// behaviours K6 and K7, without a restart.
 #[test]
 fn what_is_not_masqueraded_is_changed_while_the_agent_runs() {
     let agent = Agent::start(&[&FLAGS[..], &["--non-masquerade-cidr", "10.0.0.0/8"]].concat());

@@ -192,7 +192,7 @@ pub(crate) fn attachment(
     }
 }
 
-/// A pod's interface that is not on record, as it is. IPv4 first (BEHAVIOURS K24).
+/// A pod's interface that is not on record, as it is. IPv4 first (behaviour K24).
 pub(crate) fn unrecorded(id: &str, netns: &str, ifname: &str, side: &PodSide) -> AttachmentView {
     let mut addresses: Vec<&InterfaceAddress> = side.addresses.iter().collect();
     addresses.sort_by_key(|own| !own.address.is_ipv4());

@@ -1,7 +1,7 @@
 //! DELs that the agent was not there for: written by the plugin, executed by the agent before it serves again.
 //!
 //! A DEL that fails makes a runtime ask again for ever, and a DEL that is forgotten leaves an address and ports taken
-//! (BEHAVIOURS A1, C3). So it is written down beside the agent's socket, one file for each attachment and plugin: a DEL
+//! (behaviours A1, C3). So it is written down beside the agent's socket, one file for each attachment and plugin: a DEL
 //! that comes again replaces itself. Files, bytes and lengths are bounded. Like the agent's own records the folder does
 //! not outlive a reboot, and neither does what the DELs are about.
 
@@ -205,7 +205,7 @@ mod tests {
         (folder, spool)
     }
 
-    /// BEHAVIOURS A1
+    /// behaviour A1
     #[test]
     fn a_del_that_comes_again_replaces_itself_and_others_stay() {
         let (_folder, spool) = spool();

@@ -1,4 +1,4 @@
-//! Ports from an annotation of the pod, for runtimes that tell no `portMappings` (CRI-O, BEHAVIOURS C5).
+//! Ports from an annotation of the pod, for runtimes that tell no `portMappings` (CRI-O, behaviour C5).
 //!
 //! The annotation holds what `portMappings` would: a list of `hostPort`, `containerPort`, `protocol` and `hostIP`. It
 //! is copied from pod specifications, where a port without a host port is usual, so one of 0 or less is skipped as
@@ -68,7 +68,7 @@ mod tests {
         Ok(mappings.map(ToString::to_string).collect())
     }
 
-    /// BEHAVIOURS K30
+    /// behaviour K30
     #[test]
     fn an_annotations_ports_are_published_but_not_those_without_a_host_port() {
         let annotation = json!([

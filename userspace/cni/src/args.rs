@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Reads the variable. A key that nobody knows is an error unless `IgnoreUnknown` is set (BEHAVIOURS S16).
+    /// Reads the variable. A key that nobody knows is an error unless `IgnoreUnknown` is set (behaviour S16).
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let mut args = Self::default();
         let mut pod = (None, None);
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// BEHAVIOURS S16, C1
+    /// behaviours S16, C1
     #[test]
     fn what_containerd_sends_names_the_pod() {
         let args = Args::parse(
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(pod.to_string(), "ns/web-0");
     }
 
-    /// BEHAVIOURS S16
+    /// behaviour S16
     #[test]
     fn an_unknown_key_is_an_error_unless_told_otherwise() {
         let error = Args::parse("FOO=bar;BAR=").unwrap_err();
@@ -116,7 +116,7 @@ mod tests {
         assert!(Args::parse("IgnoreUnknown=perhaps").is_err());
     }
 
-    /// BEHAVIOURS S16, C14
+    /// behaviours S16, C14
     #[test]
     fn a_list_of_addresses_and_a_mac_are_wishes() {
         let args = Args::parse("IP=10.1.0.9,fd00::9;MAC=02:00:00:00:00:01").unwrap();
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(Args::parse("IP=;MAC=;").unwrap(), Args::default());
     }
 
-    /// BEHAVIOURS S16, C9
+    /// behaviours S16, C9
     #[test]
     fn a_value_may_hold_an_equals_sign_and_orchestrators_have_keys_of_their_own() {
         assert!(Args::parse("NOMAD_GROUP_NAME=a=b;NERDCTL_X=;K8S_POD_NAME=a=b").is_ok());

@@ -1,4 +1,4 @@
-//! Limits of a pod's traffic: the keys of the bandwidth plugin (BEHAVIOURS R16), and the pod annotations
+//! Limits of a pod's traffic: the keys of the bandwidth plugin (behaviour R16), and the pod annotations
 //! `kubernetes.io/{ingress,egress}-bandwidth` with Kubernetes' Quantity grammar and kubenet's bounds and words (K28).
 //!
 //! ```text

@@ -149,7 +149,7 @@ mod tests {
         trunk.into_iter().map(VlanId::get).collect()
     }
 
-    /// BEHAVIOURS, row 8
+    /// behaviour F8
     #[test]
     fn a_trunk_is_written_as_numbers_and_ranges() {
         let keys =
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// BEHAVIOURS, row 10: pods are checked unless the configuration says no, or a trunk makes that impossible.
+    /// behaviour F10: pods are checked unless the configuration says no, or a trunk makes that impossible.
     #[test]
     fn pods_are_checked_unless_they_cannot_be() {
         let trusted = |keys: &str| read(keys).unwrap().options(false).port.trusted;
@@ -198,7 +198,7 @@ mod tests {
         assert!(trusted(r#"{"macspoofchk":true,"vlanTrunk":[{"id":8}]}"#));
     }
 
-    /// BEHAVIOURS R3
+    /// behaviour R3
     #[test]
     fn a_default_gateway_is_a_gateway() {
         let options = read(r#"{"isGateway":false}"#).unwrap();
@@ -206,7 +206,7 @@ mod tests {
         assert!(!options.options(false).gateway);
     }
 
-    /// BEHAVIOURS B3
+    /// behaviour B3
     #[test]
     fn an_interface_that_stays_down_has_no_address_to_give() {
         let config = serde_json::json!({

@@ -1,7 +1,7 @@
 //! Requests to plugins that serve what others have made: portmap, bandwidth, firewall, tuning and loopback.
 //!
 //! Each reads its own settings and passes the result on. A DEL reads nothing but names: it must work when all else is
-//! gone, and with a configuration whose ADD was refused (BEHAVIOURS S10).
+//! gone, and with a configuration whose ADD was refused (behaviour S10).
 
 use std::collections::BTreeSet;
 
@@ -113,7 +113,7 @@ impl ChainedRequest {
         let container = container(environment, args.pod.clone())?;
         self.passed = PassedResult::of(text, self.header.version)?;
         if self.passed.is_none() && self.plugin != Plugin::Loopback {
-            // The words are those of the reference plugins (BEHAVIOURS R12).
+            // The words are those of the reference plugins (behaviour R12).
             return Err(Error::invalid_config("must be called as chained plugin")
                 .with_details("the configuration has no prevResult"));
         }

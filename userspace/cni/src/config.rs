@@ -14,7 +14,7 @@ use crate::{BridgeKeys, Error, Ipam, Version};
 const OURS: [&str; 2] = ["host-local", "static"];
 
 /// What every command needs of a configuration, however wrong the rest may be: a DEL must work with a configuration
-/// whose ADD was refused (BEHAVIOURS S10).
+/// whose ADD was refused (behaviour S10).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// `cniVersion`.
@@ -130,7 +130,7 @@ fn executed(ipam: &Map<String, Value>) -> Option<&str> {
     (!is_ours && !kind.is_empty() && !kind.contains('/')).then_some(kind)
 }
 
-/// What the configuration says replaces what its `ipam` says (BEHAVIOURS R6).
+/// What the configuration says replaces what its `ipam` says (behaviour R6).
 fn dns(config: &Object<'_>, ipam: Option<&Ipam>) -> Result<Dns, Error> {
     let own = Dns::read(config)?;
     let of_ipam = ipam.map(|ipam| ipam.dns.clone());
@@ -188,7 +188,7 @@ impl Dns {
         dns
     }
 
-    /// The configuration's own, or else those of the `ipam` (BEHAVIOURS R6).
+    /// The configuration's own, or else those of the `ipam` (behaviour R6).
     #[must_use]
     pub fn or(self, ipam: Self) -> Self {
         if self == Self::default() { ipam } else { self }
@@ -211,7 +211,7 @@ impl Dns {
 mod tests {
     use super::*;
 
-    /// BEHAVIOURS R6
+    /// behaviour R6
     #[test]
     fn a_resolver_file_is_read_and_beaten_by_the_configuration() {
         let text = "# comment\nnameserver 10.0.0.10\nnameserver fd00::10\ndomain a\nsearch a b\noptions ndots:5\n;x";

@@ -1,4 +1,4 @@
-//! Further networks of a pod, by any plugin: what Multus does (BEHAVIOURS C14).
+//! Further networks of a pod, by any plugin: what Multus does (behaviour C14).
 //!
 //! The configuration has them as `delegates`, each a plugin's configuration or a list; or the pod's annotation names them,
 //! and they are looked up in a folder. The pod's first interface is ours, the others are `net1`, `net2`, … unless a name is
@@ -170,7 +170,7 @@ mod tests {
             .collect()
     }
 
-    /// BEHAVIOURS C14, C15
+    /// behaviours C14, C15
     #[test]
     fn delegates_are_plugins_and_lists_with_names_of_their_own_or_counted_ones() {
         let config = json!({ "name": "n", "delegates": [

@@ -95,7 +95,7 @@ impl Environment {
         Ok(Some(environment))
     }
 
-    /// Whether everything that the command needs is there and well-formed (BEHAVIOURS S2, S3).
+    /// Whether everything that the command needs is there and well-formed (behaviours S2, S3).
     pub fn check(&self) -> Result<(), Error> {
         let attachment = matches!(self.command, Command::Add | Command::Del | Command::Check);
         let netns = matches!(self.command, Command::Add | Command::Check);
@@ -159,14 +159,14 @@ mod tests {
         error.msg
     }
 
-    /// BEHAVIOURS S1
+    /// behaviour S1
     #[test]
     fn no_command_is_a_person_looking_around() {
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&[("CNI_COMMAND", "")]), Ok(None));
     }
 
-    /// BEHAVIOURS S1
+    /// behaviour S1
     #[test]
     fn an_unknown_command_is_code_4() {
         assert_eq!(
@@ -175,7 +175,7 @@ mod tests {
         );
     }
 
-    /// BEHAVIOURS S2
+    /// behaviour S2
     #[test]
     fn each_command_names_the_variables_that_it_misses() {
         for (command, missing) in [
@@ -193,7 +193,7 @@ mod tests {
         assert!(read(&[("CNI_COMMAND", "VERSION")]).is_ok());
     }
 
-    /// BEHAVIOURS S3
+    /// behaviour S3
     #[test]
     fn names_that_no_container_or_interface_can_have_are_code_4() {
         let del = |id, ifname| {
@@ -211,7 +211,7 @@ mod tests {
         assert!(del("a", "..").contains("must not be '.' or '..'"));
     }
 
-    /// BEHAVIOURS S10
+    /// behaviour S10
     #[test]
     fn a_del_needs_no_network_namespace() {
         let environment = read(&[

@@ -69,7 +69,7 @@ mod tests {
         addresses.chain(routes).collect()
     }
 
-    /// BEHAVIOURS R3, S14
+    /// behaviours R3, S14
     #[test]
     fn every_version_of_an_answer_is_understood() {
         let newest = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.254"},

@@ -1,5 +1,5 @@
 //! The runtime's list of attachments that are still wanted. A list that is not there is another thing than an empty
-//! one: the first says nothing, the second says that nothing is wanted (BEHAVIOURS S12).
+//! one: the first says nothing, the second says that nothing is wanted (behaviour S12).
 
 use std::collections::BTreeSet;
 

@@ -174,7 +174,7 @@ pub(crate) fn default_bridge() -> IfName {
 /// The agent's network as it is. The configuration may repeat what it says, not contradict it: the network is shared.
 fn default_network(config: &Config, default: Option<&Network>) -> Result<Network, Error> {
     let Some(network) = default.filter(|network| !network.ranges.is_empty()) else {
-        // The words are kubenet's (BEHAVIOURS K27).
+        // The words are kubenet's (behaviour K27).
         return Err(Error::try_again_later(
             "viaduct does not have netConf. This is most likely due to lack of PodCIDR",
         )
@@ -264,7 +264,7 @@ fn prepend_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Err
     Ok(())
 }
 
-/// What holds for all sets together (BEHAVIOURS R8).
+/// What holds for all sets together (behaviour R8).
 pub(crate) fn check_ranges(sets: &[RangeSet], version: Version) -> Result<(), Error> {
     if sets.is_empty() {
         return Err(Error::invalid_config("no IP ranges specified"));

@@ -1,5 +1,5 @@
 //! Requests to host-local, which a plugin that makes interfaces delegates to: it gets that one's whole configuration,
-//! of which the `ipam` is meant for it (BEHAVIOURS S14).
+//! of which the `ipam` is meant for it (behaviour S14).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

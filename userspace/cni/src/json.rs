@@ -1,7 +1,7 @@
 //! JSON as Go reads it: keys in any case, null and "" as if the key were not there, the last of several equal keys.
 //!
 //! Runtimes are written in Go, whose decoder ignores the case of keys, and some send what their structs are called
-//! (`HostPort`) where the specification says `hostPort` (BEHAVIOURS B0.1). So keys are folded before anything looks
+//! (`HostPort`) where the specification says `hostPort` (behaviour B0.1). So keys are folded before anything looks
 //! at them, and readers ask by the name of the specification. Every error names the key by its path.
 
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::Error;
 
 /// A JSON object with folded keys and without unset values.
 ///
-/// Keys that begin with `cni.dev/` keep a null, which means "an empty list" there (BEHAVIOURS S12).
+/// Keys that begin with `cni.dev/` keep a null, which means "an empty list" there (behaviour S12).
 pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Error> {
     let folded = serde_json::from_str::<Folded>(text).map_err(|error| {
         Error::decode(format!("network configuration is not valid JSON: {error}"))
@@ -277,7 +277,7 @@ mod tests {
         Value::Object(parse(text).unwrap())
     }
 
-    /// BEHAVIOURS B0.1
+    /// behaviour B0.1
     #[test]
     fn keys_of_any_case_are_one_key_and_the_last_wins() {
         let text = r#"{"cniVersion":"1.0.0","CNIVersion":"0.4.0","a":{"B":[{"C":1}]}}"#;
@@ -287,21 +287,21 @@ mod tests {
         );
     }
 
-    /// BEHAVIOURS B0.2
+    /// behaviour B0.2
     #[test]
     fn null_and_the_empty_text_are_not_there_and_never_hide_a_value() {
         let text = r#"{"a":null,"b":"","c":[null,"",1],"d":"x","D":null}"#;
         assert_eq!(folded(text), json!({"c": [1], "d": "x"}));
     }
 
-    /// BEHAVIOURS S12
+    /// behaviour S12
     #[test]
     fn a_null_list_of_valid_attachments_is_there() {
         let text = r#"{"cni.dev/valid-attachments":null}"#;
         assert_eq!(folded(text), json!({"cni.dev/valid-attachments": null}));
     }
 
-    /// BEHAVIOURS S6: a decode error names the key.
+    /// behaviour S6: a decode error names the key.
     #[test]
     fn an_error_names_the_key_by_its_path() {
         let map = parse(r#"{"ipam":{"ranges":[[{"subnet":7}]]}}"#).unwrap();

@@ -67,7 +67,7 @@ impl NetworkList {
 
     /// Reads a configuration that may have plugins beside it: `fragments` gives their configurations by the network's name,
     /// and they come behind those of the list. It is asked for a list alone, and not where `loadOnlyInlinedPlugins` says
-    /// so (BEHAVIOURS S17).
+    /// so (behaviour S17).
     pub fn parse_beside(
         kind: FileKind,
         config: &str,
@@ -158,7 +158,7 @@ impl NetworkList {
     }
 
     /// What a plugin of the list is handed: its own configuration with the list's name and version, the result of the one
-    /// before, and of `capabilities` those that it declares (BEHAVIOURS S17).
+    /// before, and of `capabilities` those that it declares (behaviour S17).
     pub fn config_for(
         &self,
         plugin: &PluginConfig,
@@ -266,7 +266,7 @@ fn string(map: &Map<String, Value>, key: &str) -> Result<String, Error> {
         .ok_or_else(|| Error::invalid_config(format!("missing {key}")))
 }
 
-/// A boolean, or a text that says one (BEHAVIOURS B0.2).
+/// A boolean, or a text that says one (behaviour B0.2).
 fn flag(map: &Map<String, Value>, key: &str) -> Result<bool, Error> {
     match map.get(key) {
         None | Some(Value::Null) => Ok(false),
@@ -296,7 +296,7 @@ mod tests {
         ]
     }"#;
 
-    /// BEHAVIOURS S17
+    /// behaviour S17
     #[test]
     fn a_list_is_read_with_what_is_meant_for_the_runtime() {
         let list = NetworkList::parse(FileKind::List, LIST).unwrap();
@@ -324,7 +324,7 @@ mod tests {
         assert!(second["x"].is_null() && second.get("capabilities").is_some());
     }
 
-    /// BEHAVIOURS C14
+    /// behaviour C14
     #[test]
     fn a_pods_wishes_become_arguments_and_routes_of_the_list() {
         let list = NetworkList::parse(FileKind::List, LIST).unwrap();
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(none.with_default_routes(&gateways).unwrap_err().code, 2);
     }
 
-    /// BEHAVIOURS S12
+    /// behaviour S12
     #[test]
     fn gc_hands_the_list_of_attachments_by_both_keys() {
         let list = NetworkList::parse(FileKind::List, LIST).unwrap();
@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(FileKind::of_name("README"), None);
     }
 
-    /// BEHAVIOURS S17: as libcni appends them.
+    /// behaviour S17: as libcni appends them.
     #[test]
     fn plugins_beside_a_list_come_behind_its_own_unless_it_says_no() {
         let beside = |list: &str| {

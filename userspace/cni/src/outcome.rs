@@ -1,4 +1,4 @@
-//! What ADD returns, in the shape of each version (BEHAVIOURS S8). Refuses to know more than an attachment tells.
+//! What ADD returns, in the shape of each version (behaviour S8). Refuses to know more than an attachment tells.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -83,7 +83,7 @@ impl Outcome<'_> {
     }
 
     /// The bridge, the host's end, the pod's end, the bridge's VLAN: addresses refer to the third by its place
-    /// (BEHAVIOURS R2).
+    /// (behaviour R2).
     fn interfaces(&self, version: Version) -> Vec<InterfaceJson> {
         let attachment = self.attachment;
         let mtu = (version >= Version::V1_1_0).then_some(attachment.mtu);

@@ -2,7 +2,7 @@
 //!
 //! It is read into the shape of 1.1.0 and written in the shape that is asked for. Keys that are not the protocol's stay
 //! as they are, and so do entries in all lists, in their order, because addresses refer to interfaces by place
-//! (BEHAVIOURS S9).
+//! (behaviour S9).
 
 use std::net::IpAddr;
 
@@ -184,7 +184,7 @@ impl PassedResult {
         ips.map(address).collect()
     }
 
-    /// The addresses of an interface of the pod: those that refer to it, and those that refer to none (BEHAVIOURS R13).
+    /// The addresses of an interface of the pod: those that refer to it, and those that refer to none (behaviour R13).
     pub fn addresses_of(&self, ifname: &IfName) -> Result<Vec<PassedAddress>, Error> {
         let interfaces = self.interfaces();
         let is_of = |address: &PassedAddress| {
@@ -215,7 +215,7 @@ impl PassedResult {
     }
 
     /// What this result and then `earlier` tell: its interfaces and addresses come behind. The loopback does not, as with
-    /// the bridge plugin: Nomad takes the first interface of the pod that has an address (BEHAVIOURS C11).
+    /// the bridge plugin: Nomad takes the first interface of the pod that has an address (behaviour C11).
     #[must_use]
     pub fn before(mut self, earlier: &Self) -> Self {
         let own = list(&self.0, "interfaces").len();
@@ -284,7 +284,7 @@ fn member<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     })
 }
 
-/// The same with the protocol's keys as it spells them (BEHAVIOURS B0.1).
+/// The same with the protocol's keys as it spells them (behaviour B0.1).
 fn spelled(value: Value) -> Value {
     match value {
         Value::Array(list) => Value::Array(list.into_iter().map(spelled).collect()),

@@ -25,7 +25,7 @@ pub enum Plugin {
 }
 
 /// The release of the reference plugins whose settings ours know under their names. Nomad and nerdctl read it from the
-/// words that a plugin says without a command, and refuse to work with an old one (BEHAVIOURS C8).
+/// words that a plugin says without a command, and refuse to work with an old one (behaviour C8).
 const REFERENCE: &str = "1.7.1";
 
 impl Plugin {
@@ -87,7 +87,7 @@ impl Plugin {
 mod tests {
     use super::*;
 
-    /// BEHAVIOURS R18
+    /// behaviour R18
     #[test]
     fn a_program_is_the_plugin_that_it_is_called_by() {
         for plugin in Plugin::ALL {
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(Plugin::of_program(""), Plugin::Viaduct);
     }
 
-    /// BEHAVIOURS S1, C8
+    /// behaviours S1, C8
     #[test]
     fn the_first_version_that_a_reader_finds_is_the_one_it_wants() {
         let words = Plugin::Bridge.about("0.1.0");

@@ -1,7 +1,7 @@
 //! `prevResult`, as CHECK gets it: what ADD returned, perhaps changed by plugins and runtimes behind us.
 //!
 //! Multus may replace our default route and edit the cached result, other plugins add addresses and routes or change
-//! a MAC (BEHAVIOURS S11, C15). So the only question asked is whether our addresses are still in it; and a route of ours
+//! a MAC (behaviours S11, C15). So the only question asked is whether our addresses are still in it; and a route of ours
 //! that it does not have any more was taken away on purpose.
 
 use std::collections::BTreeSet;

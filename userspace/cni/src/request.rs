@@ -78,7 +78,7 @@ impl Target {
     }
 }
 
-/// DEL. There is little that it needs, because it must work when all else is gone (BEHAVIOURS S10).
+/// DEL. There is little that it needs, because it must work when all else is gone (behaviour S10).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelRequest {
     /// The attachment.
@@ -217,7 +217,7 @@ fn target(environment: &Environment, header: Header) -> Result<Target, Error> {
     })
 }
 
-/// Commands came with versions (BEHAVIOURS S5).
+/// Commands came with versions (behaviour S5).
 pub(crate) fn check_version(command: Command, version: Version) -> Result<(), Error> {
     let (name, since) = match command {
         Command::Check => ("CHECK", Version::V0_4_0),

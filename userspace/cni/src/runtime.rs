@@ -1,6 +1,6 @@
 //! Wishes for one attachment, from `CNI_ARGS`, `args.cni` and `runtimeConfig`.
 //!
-//! `runtimeConfig` beats `args.cni`, which beats `CNI_ARGS` (BEHAVIOURS R1, S16). For addresses that holds per family:
+//! `runtimeConfig` beats `args.cni`, which beats `CNI_ARGS` (behaviours R1, S16). For addresses that holds per family:
 //! nerdctl asks for the IPv4 address by `CNI_ARGS` and for the IPv6 one by `runtimeConfig`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,7 +112,7 @@ fn addresses(source: &Object<'_>) -> Result<Vec<AddressWish>, Error> {
         .collect()
 }
 
-/// `ipRanges`: a list of lists, as the specification has it, or a flat list, as go-cni sends it (BEHAVIOURS B0.1).
+/// `ipRanges`: a list of lists, as the specification has it, or a flat list, as go-cni sends it (behaviour B0.1).
 fn ranges(runtime: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
     let nodes = runtime.list("ipRanges")?.into_iter();
     nodes
@@ -158,7 +158,7 @@ pub(crate) fn port_mapping(mapping: &Object<'_>) -> Result<PortMapping, Error> {
     })
 }
 
-/// The words are portmap's (BEHAVIOURS R12).
+/// The words are portmap's (behaviour R12).
 fn port(mapping: &Object<'_>, key: &str, which: &str) -> Result<NonZeroU16, Error> {
     let number = mapping.number(key)?.unwrap_or_default();
     let port = u16::try_from(number).ok().and_then(NonZeroU16::new);

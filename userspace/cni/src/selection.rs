@@ -1,4 +1,4 @@
-//! The annotation by which a pod asks for further networks, in the forms that Multus reads (BEHAVIOURS C14): names with
+//! The annotation by which a pod asks for further networks, in the forms that Multus reads (behaviour C14): names with
 //! commas between them, `namespace/name@interface`, or a JSON list with more wishes in each element.
 //!
 //! Networks are files of one folder here, so a namespace is read and says nothing. What a network is, others know.
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// BEHAVIOURS C14
+    /// behaviour C14
     #[test]
     fn names_are_read_with_and_without_namespaces_and_interfaces() {
         let read = |annotation: &str| {
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    /// BEHAVIOURS C14
+    /// behaviour C14
     #[test]
     fn an_element_may_ask_for_all_that_multus_knows() {
         let list = json!([{

@@ -37,7 +37,7 @@ fn address(node: &Node<'_>) -> Result<StaticAddress, Error> {
 }
 
 /// The addresses as ranges of one address each. With `is_gateway`, one without a gateway gets the first of its subnet, as
-/// with the bridge plugin (BEHAVIOURS R3).
+/// with the bridge plugin (behaviour R3).
 pub(crate) fn ranges(
     configured: &[StaticAddress],
     wishes: &Wishes,
@@ -128,7 +128,7 @@ mod tests {
         ]})
     }
 
-    /// BEHAVIOURS, row 11; R3
+    /// behaviours F11; R3
     #[test]
     fn the_configurations_addresses_are_given_as_they_are_written() {
         let plain = planned(&two(), &json!({}), "").unwrap();
@@ -183,7 +183,7 @@ mod tests {
         );
     }
 
-    /// BEHAVIOURS R6
+    /// behaviour R6
     #[test]
     fn name_servers_of_the_ipam_are_told_unless_the_configuration_names_others() {
         let mut ipam = two();

@@ -31,7 +31,7 @@ pub(crate) fn settings(
     };
     let cni = config.object("args")?.map(|args| args.object("cni"));
     let cni = cni.transpose()?.flatten();
-    // The later ones win (BEHAVIOURS R1).
+    // The later ones win (behaviour R1).
     for source in [Some(config.clone()), cni, config.object("runtimeConfig")?] {
         let Some(node) = source.as_ref().and_then(|source| source.get("mac")) else {
             continue;

@@ -77,7 +77,7 @@ impl FromStr for Version {
     }
 }
 
-/// The answer to VERSION (BEHAVIOURS S4).
+/// The answer to VERSION (behaviour S4).
 pub fn version_report() -> String {
     let report = VersionReport {
         cni_version: Version::NEWEST.as_str(),

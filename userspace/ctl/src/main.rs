@@ -309,7 +309,7 @@ mod tests {
         Options::command().debug_assert();
     }
 
-    /// BEHAVIOURS A1
+    /// behaviour A1
     #[test]
     fn an_agent_that_is_down_is_said_with_what_to_do() {
         let client = Client::new("/nonexistent/viaduct.sock");

@@ -95,7 +95,7 @@ fn ranges(cidrs: &str) -> Option<Vec<RangeSet>> {
 
 impl<K: Kernel> Engine<K> {
     /// Gives the agent's own network other pod CIDRs, wholly or not at all. The first ones are taken; later ones as
-    /// long as no pod has an address of those before (BEHAVIOURS K11, K15).
+    /// long as no pod has an address of those before (behaviours K11, K15).
     pub fn set_pod_cidrs(&mut self, ranges: Vec<RangeSet>) -> Result<Update, EngineError> {
         let before = self.settings.default_network.clone();
         if before.ranges == ranges {

@@ -1,4 +1,4 @@
-//! CNI GC: what a runtime does not know any more is removed, but only what cannot be in use (BEHAVIOURS S12).
+//! CNI GC: what a runtime does not know any more is removed, but only what cannot be in use (behaviour S12).
 //!
 //! The runtime's list may be old, of another runtime that uses a network of the same name, or empty because it has lost
 //! its cache. So the namespace has the last word: as long as its path leads to the very namespace that the attachment

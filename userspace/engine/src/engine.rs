@@ -80,7 +80,7 @@ pub struct Engine<K> {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// An engine that has compared all records with the kernel and put right what it could (BEHAVIOURS A5); `now` is
+    /// An engine that has compared all records with the kernel and put right what it could (behaviour A5); `now` is
     /// in seconds since 1970. What it could not put right is in its status; a node that it cannot look at is an error.
     pub fn start(
         kernel: K,
@@ -121,7 +121,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Makes an attachment. `now` is in seconds since 1970. A failure leaves nothing behind: the runtime tries again
-    /// without a DEL in between (BEHAVIOURS C10).
+    /// without a DEL in between (behaviour C10).
     pub fn add(&mut self, intent: &Intent, now: u64) -> Result<Attachment, EngineError> {
         let _add = crash::verb("add");
         let key = &intent.key;
@@ -313,7 +313,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Compares an attachment with what was decided, and returns the decision (BEHAVIOURS S11).
+    /// Compares an attachment with what was decided, and returns the decision (behaviour S11).
     pub fn check(&mut self, key: &AttachmentKey) -> Result<Attachment, EngineError> {
         self.check_wanted(key, None)
     }

@@ -50,7 +50,7 @@ pub enum EngineError {
         /// What is not as decided.
         differences: Vec<Difference>,
     },
-    /// The pod CIDRs are not changed while pods have addresses of them. The first words are kubenet's (BEHAVIOURS K11).
+    /// The pod CIDRs are not changed while pods have addresses of them. The first words are kubenet's (behaviour K11).
     #[error("Ignoring subsequent pod CIDR update to {refused}: pods have addresses of {kept}")]
     PodCidrsKept {
         /// The pod CIDRs that stay.

@@ -1,7 +1,7 @@
 //! The engine on a thread of its own, and how others speak to it.
 //!
 //! Every change goes through one queue of bounded length, so there is one writer and no lock. What has begun is finished
-//! or rolled back, although its caller goes away (BEHAVIOURS A4); what would only make something for a caller that is
+//! or rolled back, although its caller goes away (behaviour A4); what would only make something for a caller that is
 //! gone is not begun. Whoever does not get a turn in time is told to come again. Knows no clock: whoever asks says what
 //! time it is.
 
@@ -117,7 +117,7 @@ impl Handle {
             .await
     }
 
-    /// Removes an attachment. An ADD for it that still waits is not begun any more (BEHAVIOURS A3).
+    /// Removes an attachment. An ADD for it that still waits is not begun any more (behaviour A3).
     pub async fn del(&self, key: AttachmentKey) -> Result<(), EngineError> {
         self.adds.cancel(&key);
         self.call(|reply| Command::Del(key, reply)).await

@@ -174,7 +174,7 @@ impl<K: Kernel> Engine<K> {
         items.iter().skip(before).any(|item| !item.has_failed())
     }
 
-    /// Lets the attachments have the MTU that their networks have now (BEHAVIOURS K1).
+    /// Lets the attachments have the MTU that their networks have now (behaviour K1).
     fn resize(&mut self, observed: &Observed, items: &mut Vec<Item>) -> Result<(), EngineError> {
         let networks: Vec<Network> = self.networks().cloned().collect();
         for Resize { key, mtu, plan } in

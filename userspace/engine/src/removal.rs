@@ -8,7 +8,7 @@ use crate::transaction::{carry_out, failures};
 use crate::{Engine, EngineError};
 
 impl<K: Kernel> Engine<K> {
-    /// Removes an attachment, whatever is left of it. One that is unknown is removed already (BEHAVIOURS S10).
+    /// Removes an attachment, whatever is left of it. One that is unknown is removed already (behaviour S10).
     pub fn del(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
         let _del = crash::verb("del");
         let Some(attachment) = self.begin_removal(key)? else {

@@ -1,6 +1,6 @@
 //! The turn of a request that waits in the queue, and who may take it away before it has come.
 //!
-//! A runtime may give up on an ADD, or send the DEL, while the ADD still waits (BEHAVIOURS A3, A4): to execute it all
+//! A runtime may give up on an ADD, or send the DEL, while the ADD still waits (behaviours A3, A4): to execute it all
 //! the same would be work for nobody, and an attachment for a moment. What has begun is never broken off. Knows no
 //! queue: whoever executes a request asks first.
 
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// BEHAVIOURS A3
+    /// behaviour A3
     #[test]
     fn a_del_cancels_the_adds_of_its_own_attachment_that_came_before_it() {
         let waiters = Waiters::default();

@@ -16,7 +16,7 @@ use crate::Attachment;
 /// More than any plugin says, and less than what would hurt.
 const MAX_ANSWER: u64 = 4 << 20;
 
-/// A plugin that is just being replaced in place cannot be executed for a moment (BEHAVIOURS S18).
+/// A plugin that is just being replaced in place cannot be executed for a moment (behaviour S18).
 const TRIES: u32 = 5;
 const BETWEEN: Duration = Duration::from_secs(1);
 

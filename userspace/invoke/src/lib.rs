@@ -49,7 +49,7 @@ pub struct Patience {
 }
 
 impl Default for Patience {
-    /// Less than what runtimes wait for us: kubelet two minutes for a pod, CRI-O one for a DEL (BEHAVIOURS C6).
+    /// Less than what runtimes wait for us: kubelet two minutes for a pod, CRI-O one for a DEL (behaviour C6).
     fn default() -> Self {
         Self {
             attach: Duration::from_secs(100),
@@ -163,7 +163,7 @@ impl Invoker {
     }
 
     /// Removes what is remembered and of no namespace that is there, and then lets each plugin remove what is not
-    /// remembered (BEHAVIOURS S12).
+    /// remembered (behaviour S12).
     pub fn gc(&self, list: &NetworkList, force: bool) -> Result<(), Error> {
         if list.disable_gc {
             return Ok(());
@@ -203,7 +203,7 @@ impl Invoker {
         Ok(())
     }
 
-    /// One plugin with another's environment and whole configuration, as delegated plugins are executed (BEHAVIOURS S14):
+    /// One plugin with another's environment and whole configuration, as delegated plugins are executed (behaviour S14):
     /// `CNI_*` are those that we were executed with ourselves, but for the command. Returns what it says on standard
     /// output.
     pub fn delegate(&self, kind: &str, command: Command, config: &str) -> Result<String, Error> {

@@ -30,7 +30,7 @@ pub fn find_network(folder: &Path, name: &str) -> Result<NetworkList, Error> {
     Err(error.with_details(wrong.join("; ")))
 }
 
-/// The plugins beside a list, in the order of the files' names; only `.conf` counts there (BEHAVIOURS S17).
+/// The plugins beside a list, in the order of the files' names; only `.conf` counts there (behaviour S17).
 fn fragments(folder: &Path, network: &str) -> Result<Vec<String>, Error> {
     let name: NetworkName = network
         .parse()

@@ -137,7 +137,7 @@ fn a_del_goes_through_to_the_end_and_what_failed_is_remembered() {
     assert_eq!(cached.unwrap().result["by"], "c");
 }
 
-/// BEHAVIOURS S12
+/// behaviour S12
 #[test]
 fn gc_deletes_what_is_remembered_of_no_namespace_and_tells_the_rest() {
     let node = Node::new();
@@ -199,7 +199,7 @@ fn a_network_is_found_by_name_in_the_order_of_files() {
     assert!(find_network(Path::new("/nonexistent"), "net").is_err());
 }
 
-/// BEHAVIOURS S17
+/// behaviour S17
 #[test]
 fn plugins_in_the_folder_of_a_networks_name_come_behind_its_own() {
     let directory = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ fn plugins_in_the_folder_of_a_networks_name_come_behind_its_own() {
     );
 }
 
-/// BEHAVIOURS S14: whoever it is that hangs, and whoever else has its end of the pipe.
+/// behaviour S14: whoever it is that hangs, and whoever else has its end of the pipe.
 #[test]
 fn a_plugin_that_hangs_is_killed_and_told_to_have_hung() {
     let mut node = Node::new();
@@ -268,7 +268,7 @@ fn a_plugin_that_hangs_is_killed_and_told_to_have_hung() {
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "it lives on");
 }
 
-/// BEHAVIOURS S18
+/// behaviour S18
 #[test]
 fn a_plugin_that_is_being_written_is_tried_again() {
     let node = Node::new();

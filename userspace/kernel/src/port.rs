@@ -28,7 +28,7 @@ use crate::netlink::{Netlink, decode, messages, open_listener, receive};
 /// The multicast group of links.
 const LINKS: u32 = MulticastGroup::Link as u32;
 
-/// Sets the host's end of this index, which is down, up. Returns when the port works (BEHAVIOURS R5), or at once where the
+/// Sets the host's end of this index, which is down, up. Returns when the port works (behaviour R5), or at once where the
 /// pod's end is down.
 pub(crate) fn set_up(netlink: &mut Netlink, index: u32) -> io::Result<()> {
     let listener = open_listener(&[LINKS])?;

@@ -158,7 +158,7 @@ fn bind_udp(address: &str, port: u16) -> io::Result<()> {
     UdpSocket::bind(at(address, port)).map(drop)
 }
 
-/// BEHAVIOURS K31, row 33.
+/// behaviours K31, F33.
 #[test]
 fn nobody_binds_to_a_hostport_but_its_holder() {
     on_a_served_node(|_, _, planned, server| {

@@ -32,7 +32,7 @@ fn what_comes_for_a_new_address_is_taken_at_once() {
     });
 }
 
-/// BEHAVIOURS R5. A carrier is news that the kernel spreads on a thread of its own: queue and bridge throw away what comes
+/// behaviour R5. A carrier is news that the kernel spreads on a thread of its own: queue and bridge throw away what comes
 /// before. The socket is there before the pod is, so that it can send at once.
 #[test]
 fn what_a_pod_sends_first_is_heard() {

@@ -1,5 +1,5 @@
 //! host-local's leases as that plugin keeps them on disk: `<dataDir>/<network>/<address>` holds `container\r\nifname`,
-//! `last_reserved_ip.<set>` the address given last, and `lock` is locked by whoever changes something (BEHAVIOURS R11).
+//! `last_reserved_ip.<set>` the address given last, and `lock` is locked by whoever changes something (behaviour R11).
 //!
 //! So a node can go from the reference plugin to ours and back without two pods having one address. Chooses no address.
 //!
@@ -248,7 +248,7 @@ mod tests {
         LeaseFolder::new(Some(data_dir), &"net".parse().unwrap())
     }
 
-    /// BEHAVIOURS R11
+    /// behaviour R11
     #[test]
     fn what_the_reference_plugin_wrote_is_read_and_what_we_write_is_the_same() {
         let directory = tempfile::tempdir().unwrap();
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(folder.last_reserved().unwrap()[&0], address);
     }
 
-    /// BEHAVIOURS R11
+    /// behaviour R11
     #[test]
     fn what_is_written_for_others_binds_them_and_not_its_writer() {
         let directory = tempfile::tempdir().unwrap();
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(locked.release(&owner_of("c3", "eth0")).unwrap(), [noted]);
     }
 
-    /// BEHAVIOURS S10
+    /// behaviour S10
     #[test]
     fn a_release_is_of_one_interface_and_may_come_again() {
         let directory = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ pub enum CidrError {
     /// Not `address/length`.
     #[error("invalid CIDR address: {0}")]
     Syntax(String),
-    /// Bits behind the prefix are set. The words are host-local's (BEHAVIOURS K14).
+    /// Bits behind the prefix are set. The words are host-local's (behaviour K14).
     #[error(
         "Network has host bits set. For a subnet mask of length {prefix_len} the network address is {network}"
     )]

@@ -63,7 +63,7 @@ pub struct Network {
     pub routes: Vec<Route>,
     /// Whether pods get a default route by the gateway of each family, where `routes` has none.
     pub default_route: bool,
-    /// MTU in bytes; `None` for kubenet's rule (BEHAVIOURS K1).
+    /// MTU in bytes; `None` for kubenet's rule (behaviour K1).
     pub mtu: Option<u32>,
     /// How a pod reaches itself.
     pub hairpin: HairpinMode,

@@ -7,7 +7,7 @@ use crate::{Cidr, InterfaceAddress};
 /// Why ranges cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// The prefix has no address to give (BEHAVIOURS R8).
+    /// The prefix has no address to give (behaviour R8).
     #[error("Network {0} too small to allocate from")]
     TooSmall(Cidr),
     /// An end of the range or the gateway lies outside of the subnet.
@@ -228,7 +228,7 @@ mod tests {
         Range::new(subnet.parse().unwrap(), None, None, None).unwrap()
     }
 
-    /// BEHAVIOURS R8.
+    /// behaviour R8.
     #[test]
     fn the_first_address_is_the_gateway_and_the_broadcast_is_not_given() {
         let v4 = range("10.1.0.0/24");

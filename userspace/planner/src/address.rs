@@ -1,4 +1,4 @@
-//! Which addresses a pod gets: host-local's rules, without its files (BEHAVIOURS R8 to R10).
+//! Which addresses a pod gets: host-local's rules, without its files (behaviours R8 to R10).
 //!
 //! One address of each range set; round robin from the address behind the last one given, so that an address that
 //! became free is the last to be given again; gateways, the network address and IPv4's broadcast address never.

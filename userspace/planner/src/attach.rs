@@ -109,7 +109,7 @@ pub(crate) fn decide(
     } else {
         choose(network, context.leases, &wishes.addresses, &intent.key)?
     };
-    // The sort is stable: IPv4 first (BEHAVIOURS K24), each family in the order of its range sets.
+    // The sort is stable: IPv4 first (behaviour K24), each family in the order of its range sets.
     addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
     let mut wanted = wanted_routes(intent, &netns, &addresses, context.records);
     wanted.retain(|route| !is_led_elsewhere(intent, route));
@@ -185,7 +185,7 @@ fn resolved(route: &Route, addresses: &[Assigned]) -> Route {
     }
 }
 
-/// The routes that the network names, and after them its default routes (BEHAVIOURS K13). But these not in a namespace
+/// The routes that the network names, and after them its default routes (behaviour K13). But these not in a namespace
 /// that has another attachment: they are that one's, and a pod has one of each family.
 fn wanted_routes(
     intent: &Intent,

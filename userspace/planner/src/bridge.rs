@@ -229,7 +229,7 @@ fn borrow(network: &Network, present: &Link, site: &Site<'_>) -> Result<Plan, Re
     Ok(plan)
 }
 
-/// Gives a link of others the addresses that it lacks, where nothing of theirs contradicts, or may go (BEHAVIOURS R3).
+/// Gives a link of others the addresses that it lacks, where nothing of theirs contradicts, or may go (behaviour R3).
 fn lend(
     network: &Network,
     name: &IfName,
@@ -263,7 +263,7 @@ fn lend(
     Ok(plan)
 }
 
-/// As the bridge plugin has it (BEHAVIOURS R3): any other IPv4 address, but only an overlapping IPv6 one.
+/// As the bridge plugin has it (behaviour R3): any other IPv4 address, but only an overlapping IPv6 one.
 fn contradicts(other: &InterfaceAddress, wanted: &InterfaceAddress) -> bool {
     if other.address.is_ipv4() != wanted.address.is_ipv4() || is_link_local(other.address) {
         return false;

@@ -1,6 +1,6 @@
 //! What of an attachment is not as it was decided: for CNI CHECK, and to verify an ADD before it is answered.
 //!
-//! Plugins behind us in a chain may add to what we made (BEHAVIOURS S11): more addresses, more routes, another MAC
+//! Plugins behind us in a chain may add to what we made (behaviour S11): more addresses, more routes, another MAC
 //! address or MTU are no difference. A runtime that takes away our default route on purpose (Multus, C15) says so in
 //! the result it hands to CHECK: whoever asks leaves that route out of the attachment. Knows nothing of why
 //! something is missing or what to do about it.

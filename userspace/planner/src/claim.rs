@@ -1,7 +1,7 @@
 //! Ports of the node as they are claimed: each is held by a socket of the agent, so that nobody else can serve it.
 //!
 //! The table entry of a hostport directs packets; the claim keeps the port from everybody who would rather have it,
-//! and lets `ss` and whoever looks for a free port see that it is taken (BEHAVIOURS K31). Knows nothing of sockets.
+//! and lets `ss` and whoever looks for a free port see that it is taken (behaviour K31). Knows nothing of sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

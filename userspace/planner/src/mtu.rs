@@ -1,4 +1,4 @@
-//! Which MTU a network has: kubenet's rule (BEHAVIOURS K1).
+//! Which MTU a network has: kubenet's rule (behaviour K1).
 //!
 //! Knows nothing of path MTU or tunnels: only of the links that are there.
 

@@ -1,5 +1,5 @@
 //! What pods of one bridge have in common: its entry of the network table, and whether the bridge is promiscuous
-//! (BEHAVIOURS K19 to K22).
+//! (behaviours K19 to K22).
 //!
 //! That the entry speaks of duplicates says that it was us who made the bridge promiscuous: only then is that taken
 //! back when nobody asks for it any more.

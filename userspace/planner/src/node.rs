@@ -171,7 +171,7 @@ impl<'a> Bridges<'a> {
         }
     }
 
-    /// Removes from our own bridges the gateways of CIDRs that are no more (BEHAVIOURS K15), but not those that a
+    /// Removes from our own bridges the gateways of CIDRs that are no more (behaviour K15), but not those that a
     /// live pod still goes by, and not what others have added.
     fn remove_stale_addresses(&mut self, records: &Records) {
         let attachments = || records.values().map(|record| &record.attachment);

@@ -32,13 +32,13 @@ impl fmt::Display for PortOwner {
 /// A wish that the planner will not plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Every address of a range set is taken (BEHAVIOURS R10).
+    /// Every address of a range set is taken (behaviour R10).
     #[error("no IP addresses available in range set: {set}")]
     Exhausted {
         /// The set as `first-last`, its ranges separated by commas.
         set: String,
     },
-    /// The address asked for belongs to someone, or to nobody ever (BEHAVIOURS R9).
+    /// The address asked for belongs to someone, or to nobody ever (behaviour R9).
     #[error("requested IP address {address} is not available in range set {set}")]
     AddressTaken {
         /// The address.
@@ -46,19 +46,19 @@ pub enum Refusal {
         /// The set as `first-last`, its ranges separated by commas.
         set: String,
     },
-    /// The address asked for is the gateway's (BEHAVIOURS R9).
+    /// The address asked for is the gateway's (behaviour R9).
     #[error("requested ip {address} is subnet's gateway")]
     GatewayRequested {
         /// The address.
         address: IpAddr,
     },
-    /// Addresses asked for that no range set offers, or a second one of the same set (BEHAVIOURS R9).
+    /// Addresses asked for that no range set offers, or a second one of the same set (behaviour R9).
     #[error("failed to allocate all requested IPs: {}", words(addresses))]
     RequestsLeft {
         /// The addresses.
         addresses: Vec<IpAddr>,
     },
-    /// The owner has an address of the set already (BEHAVIOURS R10).
+    /// The owner has an address of the set already (behaviour R10).
     #[error("{address} has been allocated to {}, duplicate allocation is not allowed", owner.container_id)]
     DuplicateAllocation {
         /// The address that it has.
@@ -78,7 +78,7 @@ pub enum Refusal {
         /// How many there are.
         capacity: u32,
     },
-    /// A second ADD for the same attachment (BEHAVIOURS S10).
+    /// A second ADD for the same attachment (behaviour S10).
     #[error("{key} is attached already")]
     AlreadyAttached {
         /// The attachment.
@@ -90,7 +90,7 @@ pub enum Refusal {
         /// The path.
         path: NetnsPath,
     },
-    /// The namespace has an interface of that name (BEHAVIOURS S10).
+    /// The namespace has an interface of that name (behaviour S10).
     #[error("interface {ifname} already exists in network namespace {path}")]
     InterfaceExists {
         /// The interface.
@@ -136,7 +136,7 @@ pub enum Refusal {
         /// The link.
         link: IfName,
     },
-    /// The bridge's name belongs to another sort of link (BEHAVIOURS R4).
+    /// The bridge's name belongs to another sort of link (behaviour R4).
     #[error("\"{bridge}\" already exists but is not a bridge")]
     NotABridge {
         /// The name.
@@ -172,7 +172,7 @@ pub enum Refusal {
         /// The name.
         name: String,
     },
-    /// A bridge that is not ours has another address (BEHAVIOURS R3).
+    /// A bridge that is not ours has another address (behaviour R3).
     #[error("\"{bridge}\" already has an IP address different from {wanted}")]
     BridgeAddress {
         /// The bridge.

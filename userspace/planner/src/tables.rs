@@ -100,7 +100,7 @@ fn hostports(attachment: &Attachment) -> impl Iterator<Item = (EntryKey, IpAddr,
     })
 }
 
-/// The first address of each family: the one that ports lead to (BEHAVIOURS R13).
+/// The first address of each family: the one that ports lead to (behaviour R13).
 fn pod_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
     [true, false]
         .into_iter()
@@ -108,7 +108,7 @@ fn pod_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
 }
 
 /// The port of the node that `mapping` means in one family; `None` when it names an address of the other family,
-/// which is skipped without a word (BEHAVIOURS R13). The unspecified address means every one of its family.
+/// which is skipped without a word (behaviour R13). The unspecified address means every one of its family.
 pub(crate) fn hostport_key(mapping: &PortMapping, ipv4: bool) -> Option<EntryKey> {
     let address = mapping.host_address.map(|address| address.to_canonical());
     if address.is_some_and(|address| address.is_ipv4() != ipv4) {

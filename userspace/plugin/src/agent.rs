@@ -10,14 +10,14 @@ use serde_json::value::RawValue;
 
 use crate::ipam::Answer;
 
-/// A DEL that takes longer is written down: the agent is stuck, and runtimes give a DEL a minute (BEHAVIOURS C6).
+/// A DEL that takes longer is written down: the agent is stuck, and runtimes give a DEL a minute (behaviour C6).
 const DEL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// How HTTP says that. No CNI command is answered with it otherwise.
 const NO_SUCH_PATH: u16 = 404;
 
 /// Executes a command by the agent and returns what belongs on standard output. A DEL that the agent is not there for
-/// is written down for it, which is as good (BEHAVIOURS A1).
+/// is written down for it, which is as good (behaviour A1).
 pub(crate) fn ask(
     plugin: Plugin,
     environment: &Environment,
@@ -134,8 +134,8 @@ fn verb(command: Command) -> Result<CniVerb, Error> {
     }
 }
 
-/// An agent that is down comes back, so a runtime should try again (BEHAVIOURS A1). The words "not found" and "no such
-/// file or directory" must not appear: containerd takes them for "already removed" (BEHAVIOURS C3).
+/// An agent that is down comes back, so a runtime should try again (behaviour A1). The words "not found" and "no such
+/// file or directory" must not appear: containerd takes them for "already removed" (behaviour C3).
 ///
 /// To STATUS the answer is that an ADD would fail (S13): what is attached goes on working without an agent.
 fn no_answer(verb: CniVerb, error: &ClientError) -> Error {
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// BEHAVIOURS A1, C3
+    /// behaviours A1, C3
     #[test]
     fn an_agent_that_is_down_means_try_again_and_never_already_gone() {
         let absent = ClientError::Unreachable {

@@ -157,7 +157,7 @@ fn refused(refusal: &Refusal) -> Error {
     }
 }
 
-/// Not with the kernel's words: containerd takes some of them for "already gone" (BEHAVIOURS C3).
+/// Not with the kernel's words: containerd takes some of them for "already gone" (behaviour C3).
 fn failed(error: &io::Error) -> Error {
     let why = if error.kind() == ErrorKind::AlreadyExists {
         "an address was taken meanwhile".to_owned()

@@ -1,5 +1,5 @@
 //! Addresses by an IPAM plugin of somebody else's: executed here, in the runtime's own environment, around what the agent
-//! does (BEHAVIOURS S14).
+//! does (behaviour S14).
 //!
 //! An ADD asks the agent twice: for the link, over which some plugins get their addresses (DHCP), and then with the answer.
 //! Whatever fails takes both sides back, the link first, so that no address is given again while a pod has it. Decides

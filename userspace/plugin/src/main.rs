@@ -6,7 +6,7 @@
 //! Otherwise it passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
 //! agent: VERSION, and requests that are not well-formed. It refuses to know what a configuration asks for, so that a
 //! newer agent can honour what this plugin has never heard of. Standard output carries the result or the error and
-//! nothing else (BEHAVIOURS B0.3).
+//! nothing else (behaviour B0.3).
 
 #![forbid(unsafe_code)]
 
@@ -99,7 +99,7 @@ fn answer(plugin: Plugin, environment: &Environment, config: &str) -> Result<Str
     }
 }
 
-/// For people and for Nomad, which runs every plugin without an environment (BEHAVIOURS S1, C8).
+/// For people and for Nomad, which runs every plugin without an environment (behaviours S1, C8).
 #[expect(
     clippy::print_stderr,
     reason = "the protocol wants this text on standard error"

@@ -9,7 +9,7 @@ use cni::Error;
 /// Set to `1` or `true` by whoever means it.
 const OVERRIDE: &str = "CNI_NETNS_OVERRIDE";
 
-/// Refuses the namespace of this process (BEHAVIOURS S7). One that cannot be looked at is not it.
+/// Refuses the namespace of this process (behaviour S7). One that cannot be looked at is not it.
 pub(crate) fn refuse_own(path: &str) -> Result<(), Error> {
     let intended = std::env::var(OVERRIDE).unwrap_or_default();
     if !same(path, "/proc/self/ns/net") || matches!(intended.as_str(), "1" | "true" | "True") {
@@ -30,7 +30,7 @@ fn same(a: &str, b: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// BEHAVIOURS S7
+    /// behaviour S7
     #[test]
     fn the_hosts_own_namespace_is_code_8() {
         let error = refuse_own("/proc/self/ns/net").unwrap_err();
@@ -38,7 +38,7 @@ mod tests {
         assert!(error.msg.contains("/proc/self/ns/net"));
     }
 
-    /// BEHAVIOURS S10
+    /// behaviour S10
     #[test]
     fn a_namespace_that_is_gone_or_not_given_is_not_the_hosts() {
         assert_eq!(refuse_own(""), Ok(()));

@@ -88,7 +88,7 @@ fn config(socket: &Path) -> String {
     json!({"cniVersion": "0.4.0", "name": "net", "type": "viaduct", "socket": socket}).to_string()
 }
 
-/// BEHAVIOURS S1, C8
+/// behaviours S1, C8
 #[test]
 fn a_person_or_nomad_gets_words_on_standard_error_and_success() {
     let output = run("", "", &[]);
@@ -104,7 +104,7 @@ fn a_person_or_nomad_gets_words_on_standard_error_and_success() {
     );
 }
 
-/// BEHAVIOURS S4
+/// behaviour S4
 #[test]
 fn version_needs_no_agent_and_no_input() {
     let output = run("VERSION", "", &[]);
@@ -114,7 +114,7 @@ fn version_needs_no_agent_and_no_input() {
     assert_eq!(report["supportedVersions"].as_array().unwrap().len(), 7);
 }
 
-/// BEHAVIOURS B0.3
+/// behaviour B0.3
 #[test]
 fn an_add_goes_to_the_agent_as_it_is_and_its_result_is_printed_as_it_is() {
     let socket = socket("add");
@@ -140,7 +140,7 @@ fn an_add_goes_to_the_agent_as_it_is_and_its_result_is_printed_as_it_is() {
     }
 }
 
-/// BEHAVIOURS S10
+/// behaviour S10
 #[test]
 fn a_del_without_a_namespace_succeeds_and_prints_nothing() {
     let socket = socket("del");
@@ -158,7 +158,7 @@ fn a_del_without_a_namespace_succeeds_and_prints_nothing() {
     assert_eq!(agent.join().unwrap().0, "POST /v1/cni/del HTTP/1.1");
 }
 
-/// BEHAVIOURS S6, B0.3
+/// behaviours S6, B0.3
 #[test]
 fn a_refusal_of_the_agent_becomes_a_cni_error_on_standard_output() {
     let socket = socket("refusal");
@@ -196,7 +196,7 @@ fn an_agent_of_another_major_version_means_try_again_and_says_why() {
     }
 }
 
-/// BEHAVIOURS S18: libcni hands its span on.
+/// behaviour S18: libcni hands its span on.
 #[test]
 fn the_runtimes_span_goes_to_the_agent_and_nonsense_does_not() {
     let span = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -211,7 +211,7 @@ fn the_runtimes_span_goes_to_the_agent_and_nonsense_does_not() {
     }
 }
 
-/// BEHAVIOURS A1, S13
+/// behaviours A1, S13
 #[test]
 fn without_an_agent_commands_say_so_within_a_second() {
     let socket = socket("down");
@@ -247,7 +247,7 @@ fn spooled(folder: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// BEHAVIOURS A1
+/// behaviour A1
 #[test]
 fn a_del_without_an_agent_is_kept_for_it_and_succeeds() {
     let (folder, socket) = folder("kept");
@@ -268,7 +268,7 @@ fn a_del_without_an_agent_is_kept_for_it_and_succeeds() {
     assert_eq!(request["config"]["name"], "net");
 }
 
-/// BEHAVIOURS A1
+/// behaviour A1
 #[test]
 fn a_del_that_cannot_be_kept_fails_and_says_both_reasons() {
     let (folder, socket) = folder("unkept");
@@ -281,7 +281,7 @@ fn a_del_that_cannot_be_kept_fails_and_says_both_reasons() {
     assert!(!message.contains("no such file"), "C3: {message}");
 }
 
-/// BEHAVIOURS A1, C6: an agent that is stopped still has connections accepted by the kernel.
+/// behaviours A1, C6: an agent that is stopped still has connections accepted by the kernel.
 #[test]
 fn a_del_that_an_agent_does_not_answer_is_kept_in_the_end() {
     let (folder, socket) = folder("hung");
@@ -293,7 +293,7 @@ fn a_del_that_an_agent_does_not_answer_is_kept_in_the_end() {
     assert_eq!(spooled(&folder).len(), 1);
 }
 
-/// BEHAVIOURS S2, S6, S7
+/// behaviours S2, S6, S7
 #[test]
 fn what_needs_no_agent_is_refused_without_one() {
     let config = config(Path::new("/nonexistent/viaduct.sock"));

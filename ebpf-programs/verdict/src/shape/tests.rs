@@ -405,7 +405,7 @@ fn a_sender_is_paced_by_the_tighter_limit_on_its_way() {
     );
 }
 
-/// BEHAVIOURS R16: the other end's address decides, in both families and directions.
+/// behaviour R16: the other end's address decides, in both families and directions.
 #[test]
 fn a_limit_is_for_the_peers_it_names_and_for_nobody_else() {
     let length_of = |family: usize| if family == 0 { 96 + 24 } else { 64 };

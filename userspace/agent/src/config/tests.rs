@@ -38,7 +38,7 @@ fn a_flag_wins_over_the_file() {
     assert_eq!(subnets(&config), ["10.7.0.0/24"]);
 }
 
-/// BEHAVIOURS K12 (without its bug) and K14.
+/// behaviour K12 (without its bug) and K14.
 #[test]
 fn pod_cidrs_come_repeated_or_with_commas_and_lose_their_host_bits() {
     let config = from_flags(&["--pod-cidr", "fd00::1/64, 10.1.2.3/24"]).unwrap();

@@ -27,7 +27,7 @@ fn three() -> (Agent, Value) {
     (agent, config)
 }
 
-/// BEHAVIOURS S12
+/// behaviour S12
 #[test]
 fn gc_removes_what_nobody_knows_and_what_lives_only_when_forced() {
     let (agent, mut config) = three();
@@ -40,7 +40,7 @@ fn gc_removes_what_nobody_knows_and_what_lives_only_when_forced() {
     assert_eq!(attached(&agent), ["c2"]);
 }
 
-/// BEHAVIOURS S12: CRI-O sends null when a network has no pods.
+/// behaviour S12: CRI-O sends null when a network has no pods.
 #[test]
 fn an_empty_list_means_that_nothing_is_wanted_and_another_network_is_not_meant() {
     for list in [json!(null), json!([])] {
@@ -57,7 +57,7 @@ fn an_empty_list_means_that_nothing_is_wanted_and_another_network_is_not_meant()
     }
 }
 
-/// BEHAVIOURS S11, C15: Multus takes a default route away and says so in the cached result.
+/// behaviours S11, C15: Multus takes a default route away and says so in the cached result.
 #[test]
 fn check_looks_for_the_routes_that_the_runtime_still_has() {
     let agent = Agent::start(&FLAGS);
@@ -81,7 +81,7 @@ fn kept(folder: &std::path::Path) -> Value {
     })
 }
 
-/// BEHAVIOURS R11: a container that goes without a DEL leaves a file, and the file keeps nothing.
+/// behaviour R11: a container that goes without a DEL leaves a file, and the file keeps nothing.
 #[test]
 fn files_of_ours_keep_no_address_when_their_record_is_gone_and_gc_removes_them() {
     let agent = Agent::start(&FLAGS);
@@ -127,7 +127,7 @@ fn files_of_ours_keep_no_address_when_their_record_is_gone_and_gc_removes_them()
     assert_eq!(files(), ["10.7.0.4", "10.7.0.5"]);
 }
 
-/// BEHAVIOURS S13
+/// behaviour S13
 #[test]
 fn status_tells_a_network_that_is_full_from_a_datapath_that_is_broken() {
     let agent = Agent::start(&FLAGS);
@@ -144,7 +144,7 @@ fn status_tells_a_network_that_is_full_from_a_datapath_that_is_broken() {
     assert_eq!(code(&plain()), Ok(String::new()), "it is another network");
 }
 
-/// BEHAVIOURS A1
+/// behaviour A1
 #[test]
 fn a_del_that_waited_is_executed_before_an_add_that_wants_what_it_frees() {
     let agent = Agent::start(&FLAGS);
@@ -222,7 +222,7 @@ fn plugins_of_the_minor_versions_around_are_served() {
     }
 }
 
-/// BEHAVIOURS K36
+/// behaviour K36
 #[test]
 fn requests_are_counted_and_timed_by_operation() {
     let agent = Agent::start(&FLAGS);
@@ -267,7 +267,7 @@ fn a_resolver_file_without_an_end_is_refused() {
     assert!(attached(&agent).is_empty());
 }
 
-/// BEHAVIOURS C14: not every plugin notices that its interface is there already.
+/// behaviour C14: not every plugin notices that its interface is there already.
 #[test]
 fn the_agent_tells_which_interfaces_are_in_a_namespace() {
     let agent = Agent::start(&FLAGS);
@@ -285,7 +285,7 @@ fn the_agent_tells_which_interfaces_are_in_a_namespace() {
     assert!(exists("not a name").is_err());
 }
 
-/// BEHAVIOURS C14: Multus' `default-route`.
+/// behaviour C14: Multus' `default-route`.
 #[test]
 fn a_default_route_by_a_further_network_is_not_ours() {
     let agent = Agent::start(&FLAGS);

@@ -54,7 +54,7 @@ fn add_all(agent: &Agent, numbers: impl Iterator<Item = usize>) -> Vec<Option<u3
     })
 }
 
-/// BEHAVIOURS A1
+/// behaviour A1
 #[test]
 fn five_hundred_adds_at_once_are_each_done_or_told_to_come_again() {
     let agent = Agent::start(&["--pod-cidr", "10.1.0.0/20"]);

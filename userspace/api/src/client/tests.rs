@@ -86,7 +86,7 @@ fn a_socket_that_nobody_listens_on_any_more_means_unreachable() {
     assert!(matches!(error, ClientError::Unreachable { .. }));
 }
 
-/// BEHAVIOURS A1: an agent that hangs never hangs the runtime.
+/// behaviour A1: an agent that hangs never hangs the runtime.
 #[test]
 fn a_full_backlog_means_unreachable_within_a_second() {
     let directory = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_full_backlog_means_unreachable_within_a_second() {
     drop((listener, waiting));
 }
 
-/// BEHAVIOURS A1: the whole exchange has a deadline.
+/// behaviour A1: the whole exchange has a deadline.
 #[test]
 fn a_silent_agent_is_a_timeout() {
     let directory = tempfile::tempdir().unwrap();
@@ -115,7 +115,7 @@ fn a_silent_agent_is_a_timeout() {
     assert!(matches!(error, ClientError::Timeout { .. }), "{error}");
 }
 
-/// BEHAVIOURS A4: an agent that dies in the middle leaves an error, not half an answer.
+/// behaviour A4: an agent that dies in the middle leaves an error, not half an answer.
 #[test]
 fn an_agent_that_dies_in_the_middle_is_a_broken_connection() {
     let (_directory, socket, _handle) = agent("HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n{");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::request::tests::add_with;
 
-/// BEHAVIOURS K28: k, M, G, T, P, Ki.., decimals, exponents; rounded up.
+/// behaviour K28: k, M, G, T, P, Ki.., decimals, exponents; rounded up.
 #[test]
 fn quantities_are_read_as_kubernetes_reads_them() {
     for (text, value) in [
@@ -30,7 +30,7 @@ fn quantities_are_read_as_kubernetes_reads_them() {
     }
 }
 
-/// BEHAVIOURS K28: 1k and 1P are within.
+/// behaviour K28: 1k and 1P are within.
 #[test]
 fn bounds_are_kubenets_and_so_are_the_words() {
     for text in ["999", "0", "-1M", "999.9n", "1e-400", "0.0001"] {
@@ -110,7 +110,7 @@ fn limits_of(config: &Value) -> Result<[Option<RateAndBurst>; 2], Error> {
     Ok(both.map(|limit| limit.map(|limit| (limit.rate.get(), limit.burst.map(Into::into)))))
 }
 
-/// BEHAVIOURS R16: the configuration's own keys beat the runtime's, and those beat the annotations.
+/// behaviour R16: the configuration's own keys beat the runtime's, and those beat the annotations.
 #[test]
 fn limits_are_read_from_the_configuration_the_runtime_and_the_annotations() {
     let annotations = json!({"kubernetes.io/egress-bandwidth": "1.5M", "other": "x"});
@@ -134,7 +134,7 @@ fn limits_are_read_from_the_configuration_the_runtime_and_the_annotations() {
     );
 }
 
-/// BEHAVIOURS C1, C5: what containerd and CRI-O send where nobody asked for a burst is no burst.
+/// behaviours C1, C5: what containerd and CRI-O send where nobody asked for a burst is no burst.
 #[test]
 fn a_burst_that_nobody_can_have_meant_is_left_out() {
     for burst in [4_294_967_295_u64, (1 << 35) - 9, 32_000_000_000] {
@@ -155,7 +155,7 @@ fn a_burst_that_nobody_can_have_meant_is_left_out() {
     }
 }
 
-/// BEHAVIOURS R16: lists of subnets, the network's own also for what the runtime or the annotations limit.
+/// behaviour R16: lists of subnets, the network's own also for what the runtime or the annotations limit.
 #[test]
 fn limits_count_with_the_subnets_of_the_lists() {
     let peers = |config: &Value| {
@@ -252,7 +252,7 @@ fn config_network() -> model::Network {
     }
 }
 
-/// BEHAVIOURS R16, K28: the words are the bandwidth plugin's and kubenet's.
+/// behaviours R16, K28: the words are the bandwidth plugin's and kubenet's.
 #[test]
 fn limits_that_are_none_are_refused_by_their_key() {
     for (limits, words) in [

@@ -50,7 +50,7 @@ fn refused(plugin: Plugin, settings: &Value) -> (u32, String) {
     (error.code, error.msg)
 }
 
-/// BEHAVIOURS R12, R13, R16
+/// behaviours R12, R13, R16
 #[test]
 fn a_plugin_that_serves_needs_a_result_to_serve() {
     for plugin in [
@@ -73,7 +73,7 @@ fn a_plugin_that_serves_needs_a_result_to_serve() {
     read_with(Plugin::Loopback, Command::Add, "", &alone).unwrap();
 }
 
-/// BEHAVIOURS R13
+/// behaviour R13
 #[test]
 fn what_is_served_is_the_interface_that_the_runtime_means() {
     let request = add(Plugin::Portmap, &json!({})).unwrap();
@@ -92,7 +92,7 @@ fn what_is_served_is_the_interface_that_the_runtime_means() {
     assert_eq!(keys, ["net/c1/eth0", "default/c1/eth0"]);
 }
 
-/// BEHAVIOURS R12, C9: what Nomad writes of its ports.
+/// behaviours R12, C9: what Nomad writes of its ports.
 #[test]
 fn ports_are_read_as_every_runtime_writes_them() {
     let ports = |list: Value| {
@@ -123,7 +123,7 @@ fn ports_are_read_as_every_runtime_writes_them() {
     );
 }
 
-/// BEHAVIOURS R16
+/// behaviour R16
 #[test]
 fn rates_come_from_the_configuration_or_else_from_the_runtime() {
     let rates = |settings: Value| match add(Plugin::Bandwidth, &settings).map(|it| it.wish) {
@@ -163,7 +163,7 @@ fn rates_come_from_the_configuration_or_else_from_the_runtime() {
     }
 }
 
-/// BEHAVIOURS R17
+/// behaviour R17
 #[test]
 fn a_policy_is_one_of_the_references_three() {
     for (policy, read) in [
@@ -243,7 +243,7 @@ fn only_the_networks_sysctls_and_each_once() {
     assert!(error.msg.contains("twice"), "{error}");
 }
 
-/// BEHAVIOURS R1
+/// behaviour R1
 #[test]
 fn of_several_ethernet_addresses_the_runtimes_wins() {
     let mac = |settings: Value, args: &str| tuned(&settings, args).unwrap().mac.unwrap().0[5];
@@ -258,7 +258,7 @@ fn of_several_ethernet_addresses_the_runtimes_wins() {
     assert_eq!(mac(all, ""), 4);
 }
 
-/// BEHAVIOURS S9
+/// behaviour S9
 #[test]
 fn an_add_behind_another_plugin_knows_what_that_made() {
     let config = json!({
@@ -270,7 +270,7 @@ fn an_add_behind_another_plugin_knows_what_that_made() {
     assert_eq!(add.passed.unwrap().interfaces()[0].name, "lo");
 }
 
-/// BEHAVIOURS R18: the reference's name comes with the reference's meaning.
+/// behaviour R18: the reference's name comes with the reference's meaning.
 #[test]
 fn a_bridge_without_addresses_is_a_switch_under_the_reference_name_only() {
     let add = |plugin| {

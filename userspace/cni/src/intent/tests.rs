@@ -47,7 +47,7 @@ fn without_an_ipam_the_agents_network_serves() {
     assert_eq!(intent.netns.to_string(), "/run/netns/c1");
 }
 
-/// BEHAVIOURS K27, S13
+/// behaviours K27, S13
 #[test]
 fn without_a_pod_cidr_an_add_is_for_later_and_status_says_unavailable() {
     let config = r#"{"name":"k8s","cniVersion":"1.1.0"}"#;
@@ -107,7 +107,7 @@ fn a_configuration_may_not_contradict_the_agents_network() {
     assert!(refusal(&config).msg.contains("ipRanges"));
 }
 
-/// BEHAVIOURS C1, B3
+/// behaviours C1, B3
 #[test]
 fn containerds_configuration_is_a_network_whose_ranges_the_runtime_gives() {
     let intent = intent_of(CONTAINERD).unwrap();
@@ -121,7 +121,7 @@ fn containerds_configuration_is_a_network_whose_ranges_the_runtime_gives() {
     assert_eq!(intent.port_mappings.len(), 1);
 }
 
-/// BEHAVIOURS B3 (ipRanges are prepended)
+/// behaviour B3 (ipRanges are prepended)
 #[test]
 fn ranges_of_the_runtime_come_first() {
     let error = intent_of(CRIO);
@@ -131,7 +131,7 @@ fn ranges_of_the_runtime_come_first() {
     assert_eq!(ranges[0].ranges()[0].subnet().to_string(), "10.86.0.0/24");
 }
 
-/// BEHAVIOURS B3 (legacy form), C14
+/// behaviour B3 (legacy form), C14
 #[test]
 fn the_old_form_of_a_range_is_the_first_set_and_defaults_are_the_bridge_plugins() {
     let network = intent_of(MULTUS).unwrap().network;
@@ -148,7 +148,7 @@ fn the_old_form_of_a_range_is_the_first_set_and_defaults_are_the_bridge_plugins(
     assert!(!network.default_route);
 }
 
-/// BEHAVIOURS B3
+/// behaviour B3
 #[test]
 fn pods_of_a_default_gateway_get_a_default_route() {
     let mut config = own(json!({"subnet": "10.1.0.0/24"}));
@@ -161,7 +161,7 @@ fn pods_of_a_default_gateway_get_a_default_route() {
     );
 }
 
-/// BEHAVIOURS K14, R8: people search for host-local's words.
+/// behaviours K14, R8: people search for host-local's words.
 #[test]
 fn ranges_that_make_no_sense_are_refused_in_host_locals_words() {
     for (ipam, words) in [
@@ -202,7 +202,7 @@ fn ranges_that_make_no_sense_are_refused_in_host_locals_words() {
     }
 }
 
-/// BEHAVIOURS S6, B3
+/// behaviours S6, B3
 #[test]
 fn an_ipam_that_names_no_plugin_is_refused_by_name() {
     let mut path = own(json!({}));
@@ -228,7 +228,7 @@ fn foreign() -> Value {
     })
 }
 
-/// BEHAVIOURS S14, row 68: another plugin gives the addresses, and may need the link for that.
+/// behaviours S14, F68: another plugin gives the addresses, and may need the link for that.
 #[test]
 fn the_first_half_has_neither_addresses_nor_ports_and_the_second_what_was_given() {
     let first = leased(&foreign(), None).unwrap();
@@ -297,7 +297,7 @@ fn our_own_types_are_executed_on_demand() {
     assert_eq!(plugin(json!({"type": "a/b"})), None);
 }
 
-/// BEHAVIOURS B3
+/// behaviour B3
 #[test]
 fn an_interface_that_is_left_down_is_on_a_switch_of_its_own() {
     let down = json!({"cniVersion": "1.0.0", "name": "own", "disableContainerInterface": true});
@@ -312,7 +312,7 @@ fn an_interface_that_is_left_down_is_on_a_switch_of_its_own() {
     assert_eq!(refusal(&oldest).code, 1);
 }
 
-/// BEHAVIOURS, row 16: also what the bridge plugin reads and ignores.
+/// behaviour F16: also what the bridge plugin reads and ignores.
 #[test]
 fn a_routes_particulars_are_kept() {
     let route = |route: Value| {
@@ -349,7 +349,7 @@ fn a_routes_particulars_are_kept() {
     }
 }
 
-/// BEHAVIOURS, rows 8 to 12; R3: for a network of one's own what is not said is as with the bridge plugin.
+/// behaviours F8 to F12; R3: for a network of one's own what is not said is as with the bridge plugin.
 #[test]
 fn a_network_of_ones_own_has_the_ports_that_it_asks_for() {
     let options = |more: Value| {
@@ -374,7 +374,7 @@ fn a_network_of_ones_own_has_the_ports_that_it_asks_for() {
     );
 }
 
-/// BEHAVIOURS R8
+/// behaviour R8
 #[test]
 fn the_oldest_versions_have_one_address_per_family() {
     let mut config =
@@ -384,7 +384,7 @@ fn the_oldest_versions_have_one_address_per_family() {
     assert_eq!(refusal(&config).code, 1);
 }
 
-/// BEHAVIOURS B3
+/// behaviour B3
 #[test]
 fn a_bridge_is_not_promiscuous_and_hairpin_at_the_same_time() {
     let mut config = own(json!({"subnet": "10.1.0.0/24"}));

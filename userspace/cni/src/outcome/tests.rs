@@ -65,7 +65,7 @@ fn resolver() -> Dns {
     }
 }
 
-/// BEHAVIOURS S8, R2
+/// behaviours S8, R2
 #[test]
 fn every_version_has_its_own_shape() {
     for version in Version::ALL {
@@ -74,7 +74,7 @@ fn every_version_has_its_own_shape() {
     }
 }
 
-/// BEHAVIOURS S8
+/// behaviour S8
 #[test]
 fn a_result_says_the_version_of_its_configuration() {
     for version in Version::ALL {
@@ -84,7 +84,7 @@ fn a_result_says_the_version_of_its_configuration() {
     }
 }
 
-/// BEHAVIOURS R6
+/// behaviour R6
 #[test]
 fn name_servers_of_the_configuration_are_repeated() {
     for version in [Version::V0_2_0, Version::V0_4_0, Version::V1_1_0] {
@@ -93,7 +93,7 @@ fn name_servers_of_the_configuration_are_repeated() {
     }
 }
 
-/// BEHAVIOURS S8: of several addresses of one family, the oldest versions tell the first.
+/// behaviour S8: of several addresses of one family, the oldest versions tell the first.
 #[test]
 fn the_oldest_versions_tell_one_address_per_family() {
     let mut attachment = dual_stack();
@@ -113,7 +113,7 @@ fn the_oldest_versions_tell_one_address_per_family() {
     assert!(!text.contains("ip6"), "{text}");
 }
 
-/// BEHAVIOURS R2: an unknown address is left out, not made up.
+/// behaviour R2: an unknown address is left out, not made up.
 #[test]
 fn a_bridge_whose_address_is_unknown_has_none() {
     let attachment = dual_stack();
@@ -129,13 +129,13 @@ fn a_bridge_whose_address_is_unknown_has_none() {
     assert_eq!(value["interfaces"][0], serde_json::json!({"name": "cbr0"}));
 }
 
-/// BEHAVIOURS S4
+/// behaviour S4
 #[test]
 fn the_version_report_lists_all_seven() {
     insta::assert_snapshot!(crate::version_report());
 }
 
-/// BEHAVIOURS S6
+/// behaviour S6
 #[test]
 fn an_error_is_told_in_the_version_of_the_question() {
     let error = crate::Error::unsupported_field("vlan", "100").with_details("remove it");

@@ -28,7 +28,7 @@ fn through(result: &Value, from: Version, to: Version) -> Value {
     serde_json::from_str(&passed.to_json(to).unwrap()).unwrap()
 }
 
-/// BEHAVIOURS S9
+/// behaviour S9
 #[test]
 fn the_same_version_goes_through_as_it_is() {
     assert_eq!(
@@ -37,7 +37,7 @@ fn the_same_version_goes_through_as_it_is() {
     );
 }
 
-/// BEHAVIOURS S8, S9
+/// behaviours S8, S9
 #[test]
 fn every_version_gets_what_it_knows() {
     for version in Version::ALL {
@@ -63,7 +63,7 @@ fn every_version_gets_what_it_knows() {
     }
 }
 
-/// BEHAVIOURS S9
+/// behaviour S9
 #[test]
 fn an_old_result_is_raised_and_comes_back_the_same() {
     let old = json!({
@@ -80,7 +80,7 @@ fn an_old_result_is_raised_and_comes_back_the_same() {
     assert_eq!(through(&raised, Version::V1_0_0, Version::V0_2_0), old);
 }
 
-/// BEHAVIOURS S8
+/// behaviour S8
 #[test]
 fn a_result_without_an_address_has_no_old_shape() {
     let passed = PassedResult::parse(r#"{"cniVersion":"1.0.0","interfaces":[]}"#).unwrap();
@@ -88,7 +88,7 @@ fn a_result_without_an_address_has_no_old_shape() {
     assert_eq!(passed.to_json(Version::V0_2_0).unwrap_err().code, 1);
 }
 
-/// BEHAVIOURS B0.1, B0.2
+/// behaviours B0.1, B0.2
 #[test]
 fn keys_of_any_case_and_nulls_are_understood() {
     let result = json!({
@@ -112,7 +112,7 @@ fn keys_of_any_case_and_nulls_are_understood() {
     }
 }
 
-/// BEHAVIOURS R2, S9, C11
+/// behaviours R2, S9, C11
 #[test]
 fn what_came_before_comes_behind_and_its_addresses_still_refer_to_their_interfaces() {
     let own = PassedResult::parse(&modern().to_string()).unwrap();

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
-/// containerd by go-cni: keys as its structs are called, nulls, a flat list of ranges (BEHAVIOURS B0.1, C1).
+/// containerd by go-cni: keys as its structs are called, nulls, a flat list of ranges (behaviours B0.1, C1).
 pub(crate) const CONTAINERD: &str = r#"{
   "bridge": "cni0", "cniVersion": "1.0.0", "ipMasq": true, "isGateway": true, "name": "containerd-net", "type": "viaduct",
   "capabilities": {"portMappings": true, "ipRanges": true},
@@ -21,7 +21,7 @@ pub(crate) const CONTAINERD: &str = r#"{
   }
 }"#;
 
-/// CRI-O by ocicni: a list of lists of ranges (BEHAVIOURS B0.1, C5).
+/// CRI-O by ocicni: a list of lists of ranges (behaviours B0.1, C5).
 pub(crate) const CRIO: &str = r#"{
   "cniVersion": "0.4.0", "name": "crio", "type": "viaduct", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
   "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0", "gw": "fd00::1"}],
@@ -29,7 +29,7 @@ pub(crate) const CRIO: &str = r#"{
   "runtimeConfig": {"ips": ["10.85.0.9/16"], "mac": "02:00:00:00:00:09", "ipRanges": [[{"subnet": "10.86.0.0/24"}]]}
 }"#;
 
-/// Multus: what it adds for its own purposes, and wishes in `args.cni` (BEHAVIOURS B0.2, C14).
+/// Multus: what it adds for its own purposes, and wishes in `args.cni` (behaviours B0.2, C14).
 pub(crate) const MULTUS: &str = r#"{
   "cniVersion": "0.3.1", "name": "mynet", "type": "viaduct", "bridge": "mynet0", "deviceID": "0000:00:1f.6",
   "pciBusID": "", "ipam": {"type": "host-local", "subnet": "10.56.217.0/24", "gateway": ""},
@@ -65,7 +65,7 @@ fn default_name() -> NetworkName {
     "default".parse().unwrap()
 }
 
-/// BEHAVIOURS B0.1, B0.2, C1
+/// behaviours B0.1, B0.2, C1
 #[test]
 fn what_containerd_sends_is_understood() {
     let add = add_with(
@@ -86,7 +86,7 @@ fn what_containerd_sends_is_understood() {
     assert!(add.config.ipam.unwrap().ranges.is_empty());
 }
 
-/// BEHAVIOURS B0.1, C5
+/// behaviours B0.1, C5
 #[test]
 fn what_crio_sends_is_understood() {
     let add = add_with(CRIO, "").unwrap();
@@ -97,7 +97,7 @@ fn what_crio_sends_is_understood() {
     assert_eq!(ipam.routes[1].gateway.unwrap().to_string(), "fd00::1");
 }
 
-/// BEHAVIOURS B0.2, R1, S16, C14
+/// behaviours B0.2, R1, S16, C14
 #[test]
 fn what_multus_sends_is_understood_and_the_configuration_beats_the_arguments() {
     let add = add_with(
@@ -116,7 +116,7 @@ fn what_multus_sends_is_understood_and_the_configuration_beats_the_arguments() {
     assert_eq!(add.wishes.mac.unwrap().to_string(), "02:00:00:00:00:08");
 }
 
-/// BEHAVIOURS S16: nerdctl asks for one family by each way.
+/// behaviour S16: nerdctl asks for one family by each way.
 #[test]
 fn wishes_for_different_families_add_up() {
     let config = r#"{"name":"n","cniVersion":"1.0.0","runtimeConfig":{"ips":["fd00::9"]}}"#;
@@ -124,7 +124,7 @@ fn wishes_for_different_families_add_up() {
     assert_eq!(add.wishes.addresses.len(), 2);
 }
 
-/// BEHAVIOURS C9: Nomad sends each port for tcp and udp; twice the same is once.
+/// behaviour C9: Nomad sends each port for tcp and udp; twice the same is once.
 #[test]
 fn the_same_mapping_twice_is_one() {
     let tcp = json!({"hostPort": 1, "containerPort": 2});
@@ -150,7 +150,7 @@ fn with(key: &str, value: Value) -> Value {
     config
 }
 
-/// BEHAVIOURS S6, B3, row 42: what is not honoured is refused by name, not ignored.
+/// behaviours S6, B3, F42: what is not honoured is refused by name, not ignored.
 #[test]
 fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
     for (key, value) in [
@@ -166,7 +166,7 @@ fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
     }
 }
 
-/// BEHAVIOURS B0.2, B3: what says what is so anyway, or nothing to us, is accepted.
+/// behaviours B0.2, B3: what says what is so anyway, or nothing to us, is accepted.
 #[test]
 fn settings_at_their_defaults_and_keys_of_others_are_accepted() {
     let config = json!({
@@ -180,7 +180,7 @@ fn settings_at_their_defaults_and_keys_of_others_are_accepted() {
     assert_eq!(add.config.ipam, None);
 }
 
-/// BEHAVIOURS R12
+/// behaviour R12
 #[test]
 fn a_port_that_is_none_is_refused_by_its_key() {
     for (key, port) in [
@@ -204,7 +204,7 @@ fn a_port_that_is_none_is_refused_by_its_key() {
     }
 }
 
-/// BEHAVIOURS S3, S5
+/// behaviours S3, S5
 #[test]
 fn the_name_and_the_version_are_checked_for_every_command() {
     for command in [
@@ -223,7 +223,7 @@ fn the_name_and_the_version_are_checked_for_every_command() {
     }
 }
 
-/// BEHAVIOURS S5
+/// behaviour S5
 #[test]
 fn a_missing_version_is_the_oldest_and_commands_came_with_versions() {
     let add = add_with(r#"{"name":"n"}"#, "").unwrap();
@@ -238,7 +238,7 @@ fn a_missing_version_is_the_oldest_and_commands_came_with_versions() {
     }
 }
 
-/// BEHAVIOURS S10, C3, C9, C15
+/// behaviours S10, C3, C9, C15
 #[test]
 fn a_del_needs_no_namespace_no_arguments_and_no_sensible_settings() {
     let mut environment = environment(Command::Del, "no args at all");
@@ -258,7 +258,7 @@ fn a_del_needs_no_namespace_no_arguments_and_no_sensible_settings() {
     );
 }
 
-/// BEHAVIOURS S10: an ADD and its DEL speak of the same attachment.
+/// behaviour S10: an ADD and its DEL speak of the same attachment.
 #[test]
 fn a_configuration_with_an_ipam_is_a_network_of_its_own() {
     let key = |ipam: Value| {
@@ -273,7 +273,7 @@ fn a_configuration_with_an_ipam_is_a_network_of_its_own() {
     assert_eq!(key(Value::Null), "default");
 }
 
-/// BEHAVIOURS S11
+/// behaviour S11
 #[test]
 fn a_check_without_a_previous_result_is_refused_and_one_with_it_knows_the_addresses() {
     let mut config = with("prevResult", Value::Null);
@@ -297,7 +297,7 @@ fn valid(config: &Value) -> Option<usize> {
     gc.valid.map(|valid| valid.len())
 }
 
-/// BEHAVIOURS S12
+/// behaviour S12
 #[test]
 fn an_absent_list_of_valid_attachments_is_not_an_empty_one() {
     let key = "cni.dev/valid-attachments";
@@ -441,7 +441,7 @@ proptest! {
         }
     }
 
-    /// BEHAVIOURS B0.1
+    /// behaviour B0.1
     #[test]
     fn the_case_of_keys_never_matters(
         fixture in prop::sample::select(vec![CONTAINERD, CRIO, MULTUS]),

@@ -43,7 +43,7 @@ fn serve(adoption: &Adoption, ports: &[u16]) -> Serve {
     }
 }
 
-/// BEHAVIOURS C10: also when the failure comes in the middle.
+/// behaviour C10: also when the failure comes in the middle.
 #[test]
 fn serving_that_fails_at_any_step_leaves_no_trace_and_succeeds_when_tried_again() {
     for step in 1.. {
@@ -63,7 +63,7 @@ fn serving_that_fails_at_any_step_leaves_no_trace_and_succeeds_when_tried_again(
     }
 }
 
-/// BEHAVIOURS R12, A5
+/// behaviours R12, A5
 #[test]
 fn what_is_served_survives_the_agent_and_goes_by_name() {
     let mut node = Node::start();
@@ -118,7 +118,7 @@ fn ports_of_our_own_pod_come_and_go_and_a_taken_one_changes_nothing() {
     node.engine().check(&intent.key).unwrap();
 }
 
-/// BEHAVIOURS S10: a container of the same name in another namespace.
+/// behaviour S10: a container of the same name in another namespace.
 #[test]
 fn what_was_adopted_in_a_namespace_that_is_gone_gives_way() {
     let mut node = Node::start();

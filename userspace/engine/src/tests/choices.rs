@@ -47,7 +47,7 @@ fn without_cidrs() -> Node {
     Node::with(network("default", "cbr0", &[]))
 }
 
-/// BEHAVIOURS K11: the first event wins.
+/// behaviour K11: the first event wins.
 #[test]
 fn the_first_pod_cidrs_are_taken_and_later_ones_are_refused_while_pods_use_them() {
     let mut node = without_cidrs();
@@ -69,7 +69,7 @@ fn the_first_pod_cidrs_are_taken_and_later_ones_are_refused_while_pods_use_them(
     assert_eq!(node.bridge_addresses(), ["10.1.0.1/24", "fd00:1::1/64"]);
 }
 
-/// BEHAVIOURS K15: the old gateways go, what others have added stays.
+/// behaviour K15: the old gateways go, what others have added stays.
 #[test]
 fn pod_cidrs_that_nobody_uses_are_replaced_with_their_gateways() {
     let mut node = without_cidrs();
@@ -137,7 +137,7 @@ fn what_was_chosen_holds_for_the_next_agent_unless_its_configuration_says_someth
     assert_eq!(node.bridge_addresses(), ["10.7.0.1/24"]);
 }
 
-/// BEHAVIOURS K19, K20.
+/// behaviours K19, K20.
 #[test]
 fn ports_and_bridge_follow_the_hairpin_mode() {
     let mut node = Node::start();

@@ -19,7 +19,7 @@ fn networks(node: &Node) -> [Network; 2] {
     [node.default_network.clone(), own]
 }
 
-/// BEHAVIOURS C10: a runtime tries again without a DEL.
+/// behaviour C10: a runtime tries again without a DEL.
 #[test]
 fn an_add_that_fails_at_any_call_leaves_no_trace_and_succeeds_when_tried_again() {
     for which in 0..2 {

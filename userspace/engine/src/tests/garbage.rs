@@ -22,7 +22,7 @@ fn pool() -> Network {
     network
 }
 
-/// BEHAVIOURS (c) 1.
+/// behaviour U1.
 #[test]
 fn a_pool_is_never_exhausted_by_containers_that_go_without_a_word() {
     let mut node = Node::with(pool());

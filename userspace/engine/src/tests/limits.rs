@@ -28,7 +28,7 @@ fn egress(rate: u64) -> LimitChange {
     }
 }
 
-/// BEHAVIOURS (c) 4, calico #9145: limits change while the pod runs.
+/// behaviour U4, calico #9145: limits change while the pod runs.
 #[test]
 fn a_limit_is_set_changed_and_lifted_and_survives_the_agent() {
     let mut node = Node::start();

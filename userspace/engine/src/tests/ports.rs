@@ -78,7 +78,7 @@ fn an_add_takes_the_same_steps_beside_ten_ports_and_beside_ten_thousand() {
     assert_eq!(effort(&mut node, "c2", 8081), beside_few);
 }
 
-/// BEHAVIOURS rows 33 and 34: two runtimes with networks of their own, one agent.
+/// behaviours F33 and F34: two runtimes with networks of their own, one agent.
 #[test]
 fn two_networks_do_not_get_the_same_port() {
     let mut node = Node::start();

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Degraded, NetworkClash, Outcome};
 use planner::Refusal;
 
-/// BEHAVIOURS S10.
+/// behaviour S10.
 #[test]
 fn a_second_add_is_refused_and_harms_nothing() {
     let mut node = Node::start();
@@ -20,7 +20,7 @@ fn a_second_add_is_refused_and_harms_nothing() {
     node.engine().check(&intent.key).unwrap();
 }
 
-/// BEHAVIOURS S10.
+/// behaviour S10.
 #[test]
 fn a_del_succeeds_for_what_is_unknown_and_for_what_is_gone() {
     let mut node = Node::start();
@@ -37,7 +37,7 @@ fn a_del_succeeds_for_what_is_unknown_and_for_what_is_gone() {
     assert!(node.contents().records.is_empty());
 }
 
-/// BEHAVIOURS S11.
+/// behaviour S11.
 #[test]
 fn a_check_passes_after_add_and_fails_when_a_link_or_an_entry_is_gone() {
     let mut node = Node::start();
@@ -208,7 +208,7 @@ fn after_a_reboot_every_lease_is_free_again() {
     node.add(&intent).unwrap();
 }
 
-/// BEHAVIOURS A5: no new ADD before the agent knows what is there.
+/// behaviour A5: no new ADD before the agent knows what is there.
 #[test]
 fn an_agent_that_cannot_look_at_the_node_does_not_start() {
     let mut node = Node::start();
@@ -242,7 +242,7 @@ fn a_restart_changes_nothing_for_the_pods_that_live() {
     assert_eq!(node.engine().check(&intent.key).unwrap(), attachment);
 }
 
-/// BEHAVIOURS K27 (row 23): before the pool is empty, and when it is.
+/// behaviours K27 (F23): before the pool is empty, and when it is.
 #[test]
 fn a_pool_is_told_to_be_nearly_empty_before_it_is() {
     let mut node = Node::with(network("default", "cbr0", &["10.1.0.0/27"]));
@@ -258,7 +258,7 @@ fn a_pool_is_told_to_be_nearly_empty_before_it_is() {
     assert_eq!(reasons[28], Some("pool-exhausted"));
 }
 
-/// BEHAVIOURS K1 (row 5): bridge, both ends of the veth and what is remembered, together.
+/// behaviours K1 (F5): bridge, both ends of the veth and what is remembered, together.
 #[test]
 fn a_nodes_new_mtu_reaches_the_pods_that_live() {
     let mut node = Node::start();
@@ -277,7 +277,7 @@ fn a_nodes_new_mtu_reaches_the_pods_that_live() {
     }
 }
 
-/// BEHAVIOURS S11: a plugin behind us may have set another MTU inside.
+/// behaviour S11: a plugin behind us may have set another MTU inside.
 #[test]
 fn an_mtu_that_was_set_inside_of_a_pod_stays() {
     let mut node = Node::start();
@@ -289,7 +289,7 @@ fn an_mtu_that_was_set_inside_of_a_pod_stays() {
     assert_eq!(node.fake.pod("/run/netns/c1", "eth0").unwrap().mtu, 1300);
 }
 
-/// BEHAVIOURS K15: the old gateway stays for the pods that go by it.
+/// behaviour K15: the old gateway stays for the pods that go by it.
 #[test]
 fn a_changed_pod_cidr_serves_new_pods_and_keeps_the_old_ones() {
     let mut node = Node::start();

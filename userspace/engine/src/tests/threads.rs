@@ -118,7 +118,7 @@ fn who_has_been_answered_sees_the_change_in_the_published_state() {
     });
 }
 
-/// BEHAVIOURS A4.
+/// behaviour A4.
 #[test]
 fn what_has_begun_is_finished_although_its_client_went_away() {
     let running = run_held(|step| matches!(step, Step::CreateVeth(_)));
@@ -134,7 +134,7 @@ fn what_has_begun_is_finished_although_its_client_went_away() {
     });
 }
 
-/// BEHAVIOURS A4: nobody would ever know of what it made.
+/// behaviour A4: nobody would ever know of what it made.
 #[test]
 fn an_add_whose_client_went_away_before_its_turn_is_not_begun() {
     let running = run();
@@ -159,7 +159,7 @@ fn an_add_whose_client_went_away_before_its_turn_is_not_begun() {
     });
 }
 
-/// BEHAVIOURS A4: a DEL converges, whoever waits for it.
+/// behaviour A4: a DEL converges, whoever waits for it.
 #[test]
 fn a_del_is_done_although_its_client_went_away_before_its_turn() {
     let running = run();
@@ -214,7 +214,7 @@ fn as_many_adds_as_may_wait_leave_room_for_dels() {
     });
 }
 
-/// BEHAVIOURS A1: the clock of this test goes on by itself when nothing else can happen.
+/// behaviour A1: the clock of this test goes on by itself when nothing else can happen.
 #[test]
 fn a_request_that_does_not_get_its_turn_is_told_to_come_again() {
     let running = run();
@@ -234,7 +234,7 @@ fn a_request_that_does_not_get_its_turn_is_told_to_come_again() {
     assert!(records.is_empty(), "it was told that nothing was made");
 }
 
-/// BEHAVIOURS A3
+/// behaviour A3
 #[test]
 fn a_del_wins_over_an_add_that_still_waits() {
     let running = run();
@@ -257,7 +257,7 @@ fn a_del_wins_over_an_add_that_still_waits() {
     });
 }
 
-/// BEHAVIOURS A1: a bounded time, never a hang.
+/// behaviour A1: a bounded time, never a hang.
 #[test]
 fn a_full_queue_is_told_at_once_and_stopping_finishes_what_waits() {
     let running = run();

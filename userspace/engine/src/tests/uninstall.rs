@@ -90,7 +90,7 @@ fn a_sysctl_that_somebody_has_changed_since_stays_as_he_wants_it() {
     );
 }
 
-/// BEHAVIOURS (c) 1: the records are on a disk, and the machine was rebooted.
+/// behaviour U1: the records are on a disk, and the machine was rebooted.
 #[test]
 fn behind_a_reboot_everything_is_released_and_nothing_of_the_new_kernel_is_touched() {
     let mut node = Node::start();

@@ -213,7 +213,7 @@ fn netns_of(container: &str) -> String {
     format!("/run/netns/{container}")
 }
 
-/// BEHAVIOURS S10 and S11: an ADD checks, a DEL leaves nothing, a second DEL does nothing.
+/// behaviours S10 and S11: an ADD checks, a DEL leaves nothing, a second DEL does nothing.
 #[test]
 fn what_is_attached_checks_and_what_is_detached_leaves_nothing() {
     let mut node = Node::ready();
@@ -228,7 +228,7 @@ fn what_is_attached_checks_and_what_is_detached_leaves_nothing() {
     assert!(node.plan_del(&attachment).is_empty());
 }
 
-/// BEHAVIOURS C10: no DEL follows a failed ADD of some runtimes.
+/// behaviour C10: no DEL follows a failed ADD of some runtimes.
 #[test]
 fn an_add_that_fails_at_any_step_leaves_nothing() {
     let mut node = Node::ready();
@@ -289,7 +289,7 @@ fn twice(node: &mut Node, plan: &Plan) {
     }
 }
 
-/// BEHAVIOURS complaint 1: the runtime never told.
+/// behaviour U1: the runtime never told.
 #[test]
 fn a_namespace_that_goes_away_takes_the_link_and_repair_releases_the_rest() {
     let mut node = Node::ready();
@@ -313,7 +313,7 @@ fn a_namespace_that_goes_away_takes_the_link_and_repair_releases_the_rest() {
     assert_eq!(node.essence(), before);
 }
 
-/// BEHAVIOURS C3: DEL comes when the namespace is gone.
+/// behaviour C3: DEL comes when the namespace is gone.
 #[test]
 fn a_del_behind_the_namespaces_end_removes_the_interfaces_entry_too() {
     let mut node = Node::ready();

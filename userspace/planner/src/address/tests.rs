@@ -33,7 +33,7 @@ fn pick(network: &Network, leases: &Leases, requested: &[&str]) -> Result<Vec<St
     Ok(chosen.iter().map(text).collect())
 }
 
-/// BEHAVIOURS R8: the gateway is `.1`, so the first pod gets `.2`.
+/// behaviour R8: the gateway is `.1`, so the first pod gets `.2`.
 #[test]
 fn a_pod_gets_one_address_of_each_set_behind_the_gateway() {
     let chosen = pick(&network(), &Leases::default(), &[]).unwrap();
@@ -82,7 +82,7 @@ fn a_last_reserved_address_of_no_range_is_as_none() {
     );
 }
 
-/// BEHAVIOURS R10: users search for these words.
+/// behaviour R10: users search for these words.
 #[test]
 fn an_exhausted_set_is_named_by_its_ends() {
     let leases = taken(&["10.1.0.2", "10.1.0.3"]);
@@ -93,7 +93,7 @@ fn an_exhausted_set_is_named_by_its_ends() {
     );
 }
 
-/// BEHAVIOURS R10.
+/// behaviour R10.
 #[test]
 fn an_owner_gets_no_second_address_of_a_set() {
     let mut leases = Leases::default();
@@ -105,7 +105,7 @@ fn an_owner_gets_no_second_address_of_a_set() {
     );
 }
 
-/// BEHAVIOURS R9.
+/// behaviour R9.
 #[test]
 fn requested_addresses_are_given_by_the_sets_that_have_them() {
     let chosen = pick(&network(), &Leases::default(), &["fd00:1::99", "10.1.0.77"]).unwrap();
@@ -115,7 +115,7 @@ fn requested_addresses_are_given_by_the_sets_that_have_them() {
     );
 }
 
-/// BEHAVIOURS R9.
+/// behaviour R9.
 #[test]
 fn a_requested_address_that_is_taken_is_refused() {
     let error = pick(&network(), &taken(&["10.1.0.77"]), &["10.1.0.77"]).unwrap_err();
@@ -125,14 +125,14 @@ fn a_requested_address_that_is_taken_is_refused() {
     );
 }
 
-/// BEHAVIOURS R9.
+/// behaviour R9.
 #[test]
 fn the_gateway_cannot_be_requested() {
     let error = pick(&network(), &Leases::default(), &["10.1.0.1"]).unwrap_err();
     assert_eq!(error, "requested ip 10.1.0.1 is subnet's gateway");
 }
 
-/// BEHAVIOURS R9: one of each set at most, and none of elsewhere.
+/// behaviour R9: one of each set at most, and none of elsewhere.
 #[test]
 fn requests_that_no_set_can_serve_refuse_the_whole() {
     let wishes = ["10.1.0.7", "10.1.0.8", "172.16.0.1"];
@@ -261,7 +261,7 @@ proptest! {
         }
     }
 
-    /// BEHAVIOURS K14: the configured network is the same afterwards, however often an address is chosen.
+    /// behaviour K14: the configured network is the same afterwards, however often an address is chosen.
     #[test]
     fn a_pool_is_given_out_once_each_and_never_changes((network, leases) in pools()) {
         let before = network.clone();

@@ -55,7 +55,7 @@ fn adopted() -> (model::Attachment, Observed) {
     (attachment, observed)
 }
 
-/// BEHAVIOURS R13, R18
+/// behaviours R13, R18
 #[test]
 fn another_plugins_pod_gets_our_programs_and_entries_and_nothing_of_it_is_changed() {
     let world = World::empty();
@@ -132,7 +132,7 @@ fn an_address_of_another_attachment_is_not_adopted() {
     assert!(refused.to_string().contains("net/other/eth0"), "{refused}");
 }
 
-/// BEHAVIOURS R12
+/// behaviour R12
 #[test]
 fn ports_are_held_before_anything_leads_to_them_and_let_go_of_last() {
     let (before, observed) = adopted();

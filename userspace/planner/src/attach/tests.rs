@@ -40,7 +40,7 @@ fn an_attachment_is_made_from_the_inside_out() {
     "#);
 }
 
-/// BEHAVIOURS K24.
+/// behaviour K24.
 #[test]
 fn addresses_come_ipv4_first_whatever_the_order_of_the_sets() {
     let mut wish = intent("c1");
@@ -53,7 +53,7 @@ fn addresses_come_ipv4_first_whatever_the_order_of_the_sets() {
     assert_eq!(families, [true, false]);
 }
 
-/// BEHAVIOURS K13.
+/// behaviour K13.
 #[test]
 fn a_network_gives_the_default_route_of_each_family_present_where_it_is_told_to() {
     let mut wish = intent("c1");
@@ -65,7 +65,7 @@ fn a_network_gives_the_default_route_of_each_family_present_where_it_is_told_to(
             .collect()
     };
     assert_eq!(routes(&wish), ["0.0.0.0/0 10.1.0.1", "::/0 fd00:1::1"]);
-    // Another network of the pod has the one of its family (BEHAVIOURS C14).
+    // Another network of the pod has the one of its family (behaviour C14).
     wish.requested.default_gateways = vec![parse("10.8.0.1")];
     assert_eq!(routes(&wish), ["::/0 fd00:1::1"]);
     wish.requested.default_gateways.clear();
@@ -101,7 +101,7 @@ fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
     );
 }
 
-/// BEHAVIOURS, row 16: two routes to one destination are two where metric or table differ; what the kernel does by
+/// behaviour F16: two routes to one destination are two where metric or table differ; what the kernel does by
 /// itself is not worth a word.
 #[test]
 fn routes_differ_by_metric_and_table_and_the_nearest_has_no_gateway() {
@@ -183,7 +183,7 @@ fn is_default_gateway_adds_a_route_where_none_names_its_gateway() {
     assert_eq!(routes_with(default(None, Some(5))), [backup, by_bridge]);
 }
 
-/// BEHAVIOURS C14: one container, several networks.
+/// behaviour C14: one container, several networks.
 #[test]
 fn a_second_attachment_in_a_namespace_gets_no_default_route_unasked() {
     let world = World::with(&attachment(&intent("c1")));
@@ -239,7 +239,7 @@ fn a_pod_with_a_limit_for_what_it_sends_may_send_large_packets() {
     assert!(large(&wish));
 }
 
-/// BEHAVIOURS S10.
+/// behaviour S10.
 #[test]
 fn a_second_add_is_refused_in_any_state_of_the_first() {
     let first = attachment(&intent("c1"));
@@ -252,7 +252,7 @@ fn a_second_add_is_refused_in_any_state_of_the_first() {
     }
 }
 
-/// BEHAVIOURS S10.
+/// behaviour S10.
 #[test]
 fn an_interface_that_exists_in_the_pod_is_refused() {
     let mut observed = node();
@@ -276,7 +276,7 @@ fn a_namespace_that_is_not_there_is_refused() {
     assert_eq!(refusal.category(), Category::InvalidEnvironment);
 }
 
-/// BEHAVIOURS R4.
+/// behaviour R4.
 #[test]
 fn a_bridge_that_is_none_is_refused() {
     let mut observed = node();
@@ -348,7 +348,7 @@ fn a_wildcard_and_a_particular_address_of_one_port_may_have_different_owners() {
     );
 }
 
-/// BEHAVIOURS R12.
+/// behaviour R12.
 #[test]
 fn a_repeated_mapping_is_one_mapping_and_a_contradiction_is_refused() {
     let mut wish = intent("c1");
@@ -363,7 +363,7 @@ fn a_repeated_mapping_is_one_mapping_and_a_contradiction_is_refused() {
     assert_eq!(refusal.category(), Category::InvalidConfig);
 }
 
-/// BEHAVIOURS R13: skipped without a word.
+/// behaviour R13: skipped without a word.
 #[test]
 fn a_mapping_of_a_family_that_the_pod_lacks_publishes_nothing() {
     let mut wish = intent("c1");

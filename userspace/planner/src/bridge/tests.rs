@@ -74,7 +74,7 @@ fn our_bridge_is_mended_where_it_differs() {
     ");
 }
 
-/// BEHAVIOURS R4.
+/// behaviour R4.
 #[test]
 fn a_link_that_is_no_bridge_is_refused() {
     let mut observed = settled();
@@ -101,7 +101,7 @@ fn a_strangers_bridge_is_used_and_nothing_of_it_is_changed() {
     assert_snapshot!(plan, @" 1. add address 10.1.0.1/24 to cbr0");
 }
 
-/// BEHAVIOURS R3.
+/// behaviour R3.
 #[test]
 fn a_strangers_bridge_with_another_address_is_refused() {
     let refused = |address: &str| {
@@ -170,7 +170,7 @@ fn in_vlan(number: u16) -> model::Network {
     network
 }
 
-/// BEHAVIOURS, row 8; R2: the gateway of pods in a VLAN is on the VLAN's interface, not on the bridge.
+/// behaviours F8; R2: the gateway of pods in a VLAN is on the VLAN's interface, not on the bridge.
 #[test]
 fn a_vlans_gateway_is_on_an_interface_of_its_own() {
     let observed = calm(bare_node());
@@ -185,7 +185,7 @@ fn a_vlans_gateway_is_on_an_interface_of_its_own() {
     "#);
 }
 
-/// BEHAVIOURS, row 8: without a gateway the node has no part in the VLAN.
+/// behaviour F8: without a gateway the node has no part in the VLAN.
 #[test]
 fn without_a_gateway_the_bridge_has_no_address() {
     let observed = calm(bare_node());
@@ -219,7 +219,7 @@ fn a_bridge_of_ours_learns_to_filter_and_a_strangers_is_not_made_to() {
     );
 }
 
-/// BEHAVIOURS R4: a name is not enough.
+/// behaviour R4: a name is not enough.
 #[test]
 fn the_name_of_a_vlans_interface_must_be_free_or_be_that() {
     let mut observed = calm(settled());
@@ -250,7 +250,7 @@ fn the_name_of_a_vlans_interface_must_be_free_or_be_that() {
     );
 }
 
-/// BEHAVIOURS R3
+/// behaviour R3
 #[test]
 fn force_address_takes_away_what_contradicts_and_nothing_else() {
     let mut observed = calm(settled());

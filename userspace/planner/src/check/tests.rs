@@ -24,13 +24,13 @@ fn host(observed: &mut Observed) -> &mut crate::Link {
     observed.links.get_mut(&name).unwrap()
 }
 
-/// BEHAVIOURS S11: must pass immediately after ADD.
+/// behaviour S11: must pass immediately after ADD.
 #[test]
 fn what_was_just_made_has_no_difference() {
     assert!(differences(|_| {}).is_empty());
 }
 
-/// BEHAVIOURS S11: plugins behind us may add and change.
+/// behaviour S11: plugins behind us may add and change.
 #[test]
 fn more_addresses_more_routes_another_mac_and_mtu_are_no_difference() {
     let found = differences(|observed| {

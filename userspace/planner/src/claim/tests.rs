@@ -19,7 +19,7 @@ fn claim(text: &str) -> Claim {
     }
 }
 
-/// BEHAVIOURS K31: a port of a pod with two families is two claims.
+/// behaviour K31: a port of a pod with two families is two claims.
 #[test]
 fn each_family_is_claimed_for_itself() {
     let attachment = published(&["8080->80/tcp", "192.0.2.10@53->53/udp", "fe80::1@9->9/tcp"]);
@@ -52,7 +52,7 @@ fn repair(attachment: &model::Attachment, observed: &crate::Observed) -> crate::
     plan_repair(&World::with(attachment).records, observed, BOOT)
 }
 
-/// BEHAVIOURS K31, K35: what is wanted is compared with what is there, not only with what has changed.
+/// behaviours K31, K35: what is wanted is compared with what is there, not only with what has changed.
 #[test]
 fn a_port_that_is_not_held_is_held_again_before_anything_else() {
     let attachment = published(&["8080->80/tcp"]);
@@ -75,7 +75,7 @@ fn is_about_claims(step: &Step) -> bool {
     matches!(step, Step::HoldPort { .. } | Step::ReleasePort { .. })
 }
 
-/// BEHAVIOURS K35.
+/// behaviour K35.
 #[test]
 fn a_port_that_nobody_claims_is_let_go_of() {
     let attachment = published(&["8080->80/tcp"]);
@@ -121,7 +121,7 @@ fn a_port_of_another_network_is_taken_and_its_pod_is_named() {
     );
 }
 
-/// BEHAVIOURS row 31.
+/// behaviour F31.
 #[test]
 fn more_ports_than_the_table_holds_are_refused() {
     let world = World::with(&published(&["1->1/udp"]));

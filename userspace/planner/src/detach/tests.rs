@@ -45,7 +45,7 @@ fn a_link_that_was_never_signed_is_known_by_its_ethernet_address() {
     assert!(!deletes(parse("02:00:00:00:00:01")), "a stranger's");
 }
 
-/// BEHAVIOURS S10: a DEL of what is gone succeeds.
+/// behaviour S10: a DEL of what is gone succeeds.
 #[test]
 fn of_what_is_gone_nothing_is_removed() {
     assert!(plan_detach(&published(), &node()).is_empty());

@@ -1,4 +1,4 @@
-//! kubenet's rule, line by line (BEHAVIOURS K1).
+//! kubenet's rule, line by line (behaviour K1).
 
 use crate::testing::{bare_node, link, network, node, parse};
 use crate::{LinkKind, network_mtu};

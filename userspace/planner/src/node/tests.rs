@@ -269,7 +269,7 @@ fn a_prefix_carries_what_holds_for_all_that_cover_it() {
     assert_eq!(lines, expected);
 }
 
-/// BEHAVIOURS K7: the whole address space as a prefix turns masquerading off, for its family.
+/// behaviour K7: the whole address space as a prefix turns masquerading off, for its family.
 #[test]
 fn the_whole_address_space_covers_every_prefix_of_its_family() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
@@ -335,7 +335,7 @@ fn written(step: &Step) -> Option<(EntryKey, Entry)> {
     Some((key.clone(), entry.clone()))
 }
 
-/// BEHAVIOURS K15, but only where no pod still goes by the old gateway.
+/// behaviour K15, but only where no pod still goes by the old gateway.
 #[test]
 fn gateways_of_old_cidrs_leave_the_bridge_with_their_last_pod() {
     let attachment = attachment(&intent("c1"));
@@ -372,7 +372,7 @@ fn gateways_of_old_cidrs_leave_the_bridge_with_their_last_pod() {
     );
 }
 
-/// BEHAVIOURS K19, K21: the bridge, its entry and the settings go together, and nothing of another's is taken back.
+/// behaviours K19, K21: the bridge, its entry and the settings go together, and nothing of another's is taken back.
 #[test]
 fn a_bridge_is_promiscuous_as_long_as_a_network_asks_for_it() {
     let mut intent = node_intent();

@@ -78,7 +78,7 @@ fn without_its_bridge_a_live_attachment_waits_for_what_needs_one() {
     assert_snapshot!(mending(&repair), @" 1. write hostport 0.0.0.0:8080/tcp: 10.1.0.2:80 of pod 7 generation 40");
 }
 
-/// BEHAVIOURS complaint 1: nobody needs to tell us that the pod is gone.
+/// behaviour U1: nobody needs to tell us that the pod is gone.
 #[test]
 fn an_attachment_whose_link_is_gone_is_released() {
     let repair = repair(State::Attached, |observed| {
