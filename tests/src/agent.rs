@@ -165,8 +165,9 @@ impl Agent {
     pub fn can(&self, feature: &str) -> Result<bool> {
         let status = self.get("/v1/status")?;
         let mut features = status["features"].as_array().into_iter().flatten();
-        let found = features.find(|it| it["name"] == feature);
-        let found = found.with_context(|| format!("the agent tells nothing of {feature}"))?;
+        let found = features
+            .find(|it| it["name"] == feature)
+            .with_context(|| format!("the agent tells nothing of {feature}"))?;
         Ok(found["available"] == true)
     }
 

@@ -17,8 +17,8 @@ pub struct Cgroup {
 impl Cgroup {
     /// A new cgroup below the root; `None` where there is no cgroup2.
     pub fn new() -> Result<Option<Self>> {
-        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-        let mut mounts = mounts
+        let table = std::fs::read_to_string("/proc/self/mounts")?;
+        let mut mounts = table
             .lines()
             .map(|line| line.split(' ').collect::<Vec<_>>());
         let mount = mounts.find(|fields| fields.get(2) == Some(&"cgroup2"));
@@ -53,8 +53,10 @@ fn make(root: &Path) -> Result<PathBuf> {
 /// Runs `body` while this process is in `cgroup`, a child of the root: sockets that it opens belong there for as long as
 /// they live.
 pub fn within<T>(cgroup: &Path, body: impl FnOnce() -> T) -> Result<T> {
-    let own = std::fs::read_to_string("/proc/self/cgroup")?;
-    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let memberships = std::fs::read_to_string("/proc/self/cgroup")?;
+    let own = memberships
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"));
     let root = cgroup.parent().context("a cgroup below the root")?;
     let own = root.join(own.context("this process is in no cgroup2")?);
     let enter = |path: &Path| {

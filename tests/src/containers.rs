@@ -191,8 +191,10 @@ impl Containerd {
 
     fn pods(&self) -> Result<Vec<String>> {
         let answer = self.cri("ListPodSandbox", &[])?;
-        let pods = strings(&answer).filter_map(|pod| strings(pod).next());
-        pods.map(|id| Ok(String::from_utf8(id.to_vec())?)).collect()
+        strings(&answer)
+            .filter_map(|pod| strings(pod).next())
+            .map(|id| Ok(String::from_utf8(id.to_vec())?))
+            .collect()
     }
 }
 
@@ -246,8 +248,10 @@ fn strings(mut message: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn read_varint(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let end = bytes.iter().position(|byte| byte & 0x80 == 0)?;
-    let digits = bytes[..=end].iter().rev();
-    let value = digits.fold(0, |value, byte| value << 7 | usize::from(byte & 0x7f));
+    let value = bytes[..=end]
+        .iter()
+        .rev()
+        .fold(0, |value, byte| value << 7 | usize::from(byte & 0x7f));
     Some((value, &bytes[end + 1..]))
 }
 

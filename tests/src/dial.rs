@@ -52,9 +52,11 @@ pub fn dial(
     cgroup: Option<&Path>,
     targets: &[(By, SocketAddr)],
 ) -> Result<Vec<Result<Met>>> {
-    let list = targets.iter();
-    let list = list.map(|(by, to)| json!([by.name(), to.ip(), to.port()]));
-    let list = list.collect::<Value>().to_string();
+    let list = targets
+        .iter()
+        .map(|(by, to)| json!([by.name(), to.ip(), to.port()]))
+        .collect::<Value>()
+        .to_string();
     let cgroup = cgroup.map(|path| path.display().to_string());
     let mut words = vec!["python3", "-c", DIAL, &list];
     words.extend(cgroup.as_deref());

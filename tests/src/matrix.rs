@@ -144,8 +144,11 @@ impl Matrix {
         let mut cells = Vec::new();
         for (kind, server, _) in &self.servers {
             let client = self.client(origin, server);
-            let dialled = origin.dialled().map(|to| SocketAddr::new(to, kind.port()));
-            let targets = dialled.map(|to| By::ALL.map(|by| (by, to))).concat();
+            let targets = origin
+                .dialled()
+                .map(|to| SocketAddr::new(to, kind.port()))
+                .map(|to| By::ALL.map(|by| (by, to)))
+                .concat();
             let met = dial(client, self.cgroup(origin)?, &targets)?;
             for ((by, dialled), met) in targets.into_iter().zip(met) {
                 let seen = self.seen(origin, dialled.ip())?;

@@ -21,11 +21,10 @@ pub struct Rtt {
 /// Sends `count` echo requests, each of which must be answered.
 pub fn ping(machine: &Machine, to: IpAddr, count: u32) -> Result<Rtt> {
     let printed = machine.call(&format!("ping -n -q -c {count} -i 0.005 -W 3 {to}"))?;
-    let times = printed
+    let mut times = printed
         .lines()
         .find_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "))
-        .with_context(|| format!("ping printed {printed}"))?;
-    let mut times = times
+        .with_context(|| format!("ping printed {printed}"))?
         .split(['/', ' '])
         .map_while(|time| time.parse::<f64>().ok())
         .map(|milliseconds| Duration::from_secs_f64(milliseconds / 1000.0));

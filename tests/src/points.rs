@@ -44,8 +44,10 @@ impl Points {
         let text = self.files(|directory| std::fs::read_to_string(directory.join("reached")))?;
         let mut seen = BTreeSet::new();
         let of_verb = |point: &&str| point.split('/').next() == Some(verb);
-        let points = text.lines().filter(of_verb);
-        let points = points.filter(|point| seen.insert((*point).to_owned()));
+        let points = text
+            .lines()
+            .filter(of_verb)
+            .filter(|point| seen.insert((*point).to_owned()));
         Ok(points.map(str::to_owned).collect())
     }
 

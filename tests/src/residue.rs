@@ -67,8 +67,8 @@ impl Residue {
 
     /// The number of items of all kinds that start so.
     pub fn count_all(&self, start: &str) -> usize {
-        let kinds = self.kinds.iter();
-        kinds
+        self.kinds
+            .iter()
             .filter(|(kind, _)| kind.starts_with(start))
             .map(|(_, items)| items.len())
             .sum()
@@ -119,8 +119,8 @@ impl Residue {
     }
 
     fn filters(&mut self, machine: &Machine, links: &Value, prefix: &str) -> Result<()> {
-        let names = elements(links).map(|link| text(&link["ifname"]));
-        let places: Vec<String> = names
+        let places: Vec<String> = elements(links)
+            .map(|link| text(&link["ifname"]))
             .flat_map(|name| ["ingress", "egress", "root"].map(|side| format!("{name} {side}")))
             .collect();
         let questions = places
@@ -173,13 +173,15 @@ impl Residue {
 
     fn tables(&mut self, machine: &Machine) -> Result<()> {
         let pins = &self.kinds["pins"];
-        let pinned = TABLES.into_iter().filter_map(|table| {
-            let pin = pins
-                .iter()
-                .find(|pin| pin.ends_with(&format!("/{table}")))?;
-            Some((table, pin.clone()))
-        });
-        let (tables, pins): (Vec<_>, Vec<_>) = pinned.unzip();
+        let (tables, pins): (Vec<_>, Vec<_>) = TABLES
+            .into_iter()
+            .filter_map(|table| {
+                let pin = pins
+                    .iter()
+                    .find(|pin| pin.ends_with(&format!("/{table}")))?;
+                Some((table, pin.clone()))
+            })
+            .unzip();
         let questions = pins.iter().map(|pin| format!("map dump pinned {pin}"));
         let dumps = ask(machine, "bpftool -j batch file -", questions)?;
         let dumps: Vec<Value> = serde_json::from_str(&dumps).context("what bpftool says")?;
@@ -224,20 +226,21 @@ fn items(list: Value) -> Vec<String> {
     let Value::Array(list) = list else {
         return vec![list.to_string()];
     };
-    let lasting = list.into_iter().map(|mut item| {
-        if let Some(fields) = item.as_object_mut() {
-            fields.remove("counters");
-            fields.remove("flows");
-        }
-        for direction in ["ingress", "egress"] {
-            let limit = item.pointer_mut(&format!("/bandwidth/{direction}"));
-            if let Some(limit) = limit.and_then(Value::as_object_mut) {
-                limit.retain(|key, _| key == "rate" || key == "burst");
+    list.into_iter()
+        .map(|mut item| {
+            if let Some(fields) = item.as_object_mut() {
+                fields.remove("counters");
+                fields.remove("flows");
             }
-        }
-        item.to_string()
-    });
-    lasting.collect()
+            for direction in ["ingress", "egress"] {
+                let limit = item.pointer_mut(&format!("/bandwidth/{direction}"));
+                if let Some(limit) = limit.and_then(Value::as_object_mut) {
+                    limit.retain(|key, _| key == "rate" || key == "burst");
+                }
+            }
+            item.to_string()
+        })
+        .collect()
 }
 
 fn link(link: &Value) -> String {

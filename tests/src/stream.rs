@@ -228,8 +228,10 @@ fn pattern() -> Vec<u8> {
         state ^= state << 17;
         state
     });
-    let bytes = words.flat_map(u64::to_le_bytes);
-    let mut pattern = bytes.take(PATTERN).collect::<Vec<_>>();
+    let mut pattern = words
+        .flat_map(u64::to_le_bytes)
+        .take(PATTERN)
+        .collect::<Vec<_>>();
     pattern.extend_from_within(..BLOCK);
     pattern
 }

@@ -96,8 +96,9 @@ impl Node {
     fn counted(&self) -> Result<[u64; 2]> {
         let counters = self.agent.get("/v1/counters")?;
         let of = |name: &str| counters[name].as_u64();
-        let both = of("tx_packets").zip(of("rx_packets"));
-        let (sent, received) = both.with_context(|| format!("no packets in {counters}"))?;
+        let (sent, received) = of("tx_packets")
+            .zip(of("rx_packets"))
+            .with_context(|| format!("no packets in {counters}"))?;
         Ok([sent, received])
     }
 }

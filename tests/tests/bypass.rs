@@ -399,10 +399,10 @@ fn forged_sources_are_judged_by_the_stack() -> Result<()> {
             heard.extend(capture.until("the mark", |packet| packet.ends_with(b"over"))?);
         }
         let counts = ["node's own", "elsewhere"].map(|word| {
-            let of = heard
+            heard
                 .iter()
-                .filter(|packet| packet.ends_with(word.as_bytes()));
-            of.count()
+                .filter(|packet| packet.ends_with(word.as_bytes()))
+                .count()
         });
         assert_eq!(counts, [0, believed], "rp_filter {strict}");
     }

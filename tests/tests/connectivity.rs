@@ -12,12 +12,13 @@ const HOSTPORTS: [Mapping; 2] = [Mapping::tcp(8080, 80), Mapping::udp(5353, 53)]
 
 /// `count` pods on the default network.
 fn pods<const COUNT: usize>(sandbox: &Sandbox) -> Result<[Pod; COUNT]> {
-    let pods = (0..COUNT).map(|number| {
-        let mut pod = sandbox.pod(&format!("pod-{number}"))?;
-        pod.add()?;
-        Ok(pod)
-    });
-    let pods = pods.collect::<Result<Vec<_>>>()?;
+    let pods = (0..COUNT)
+        .map(|number| {
+            let mut pod = sandbox.pod(&format!("pod-{number}"))?;
+            pod.add()?;
+            Ok(pod)
+        })
+        .collect::<Result<Vec<_>>>()?;
     pods.try_into().ok().context("as many as were asked for")
 }
 

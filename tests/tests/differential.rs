@@ -306,8 +306,9 @@ fn odd_addresses(family: usize) -> Vec<Address> {
         return odd.into_iter().map(Address::v4).collect();
     }
     let odd = ["::1", "::", "fe80::2", "ff02::1", "2001:db8:1::2"];
-    let parsed = odd.map(|text| text.parse::<std::net::Ipv6Addr>().expect("they are valid"));
-    parsed.map(|address| Address::v6(address.octets())).to_vec()
+    odd.map(|text| text.parse::<std::net::Ipv6Addr>().expect("they are valid"))
+        .map(|address| Address::v6(address.octets()))
+        .to_vec()
 }
 
 fn port(dice: &mut Dice) -> u16 {

@@ -22,8 +22,13 @@ impl Guest {
     fn new(sandbox: &Sandbox, name: &str, list: Chain) -> Result<Self> {
         let machine = sandbox.machine(name)?;
         let result = list.add(&sandbox.node, &machine)?;
-        let address = result["ips"][0]["address"].as_str().unwrap_or_default();
-        let address = address.split('/').next().unwrap_or_default().parse()?;
+        let address = result["ips"][0]["address"]
+            .as_str()
+            .unwrap_or_default()
+            .split('/')
+            .next()
+            .unwrap_or_default()
+            .parse()?;
         Ok(Self {
             _echo: Echo::start(&machine, 80)?,
             machine,

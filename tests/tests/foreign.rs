@@ -66,8 +66,10 @@ fn steady(shown: &str) -> String {
         }
     }
     let text = kept.join(" ");
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines.collect::<Vec<_>>().join("\n")
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]

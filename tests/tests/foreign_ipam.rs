@@ -44,8 +44,11 @@ fn calls(node: &Machine) -> Vec<String> {
     let path = Path::new(PLUGINS).join("calls");
     let shown = node.run(|| fs::read_to_string(&path)).unwrap_or_default();
     let _ = node.run(|| fs::remove_file(&path));
-    let commands = shown.lines().filter_map(|line| line.split(' ').next());
-    commands.map(str::to_owned).collect()
+    shown
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn config(ipam: &Value) -> Config {

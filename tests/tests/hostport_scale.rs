@@ -41,8 +41,7 @@ fn ten_thousand_ports_lead_each_to_its_pod_and_are_held() -> Result<()> {
         servers.push(Echo::start(&pod.machine, 80)?);
     }
     let reached = |agent: &Agent| -> Result<()> {
-        let claimed = agent.get("/v1/hostports")?;
-        let claimed = claimed.as_array().map_or(0, Vec::len);
+        let claimed = agent.get("/v1/hostports")?.as_array().map_or(0, Vec::len);
         ensure!(claimed == usize::from(PODS * EACH), "{claimed} ports");
         for port in (FIRST..FIRST + PODS * EACH).step_by(997) {
             tcp_source(&sandbox.world, 0, SocketAddr::new(NODE[0], port))?;

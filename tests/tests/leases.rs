@@ -23,8 +23,10 @@ fn host_local(sandbox: &Sandbox, verb: Verb, maker: Maker, container: &str) -> R
 /// The keys of a result. Later releases of the reference leave an empty `dns` out.
 fn keys(result: &Value) -> Vec<String> {
     let object = result.as_object().into_iter().flatten();
-    let told = object.filter(|(key, _)| *key != "dns");
-    told.map(|(key, _)| key.clone()).collect()
+    object
+        .filter(|(key, _)| *key != "dns")
+        .map(|(key, _)| key.clone())
+        .collect()
 }
 
 /// behaviours R8, R10, R11

@@ -102,8 +102,10 @@ fn whatever_happens_on_a_real_kernel_the_node_converges() -> Result<()> {
         let nodes: Vec<_> = (0..u64::from(NODES))
             .map(|node| scope.spawn(move || live(seed.wrapping_add(node))))
             .collect();
-        let ends = nodes.into_iter().map(|node| node.join().expect("it ends"));
-        let ends: Result<Vec<()>> = ends.collect();
+        let ends: Result<Vec<()>> = nodes
+            .into_iter()
+            .map(|node| node.join().expect("it ends"))
+            .collect();
         ends.map(drop)
     })
     .with_context(|| format!("VIADUCT_SEED={seed}"))

@@ -259,8 +259,10 @@ fn connection_tracking_sees_pods_by_their_own_addresses_and_no_flow_twice() -> R
             continue;
         }
         let port = format!("sport={} dport=7000", conversation.seen().port());
-        let lines = table.lines().filter(|line| line.contains(&port));
-        let lines = lines.collect::<Vec<_>>();
+        let lines = table
+            .lines()
+            .filter(|line| line.contains(&port))
+            .collect::<Vec<_>>();
         ensure!(lines.len() == 1, "not tracked once: {lines:#?}");
         ensure!(
             !lines.iter().any(|line| line.contains(&format!("={node} "))),

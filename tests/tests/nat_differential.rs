@@ -164,8 +164,9 @@ fn netfilter_rules(pod: IpAddr) -> Vec<String> {
 /// What a step has caused, as a text that can be compared and read.
 fn told([pod, world]: &[Vec<Vec<u8>>; 2]) -> String {
     let lines = |whose: &str, packets: &[Vec<u8>]| -> String {
-        let packets = packets.iter().filter(|packet| !is_of_neighbours(packet));
         packets
+            .iter()
+            .filter(|packet| !is_of_neighbours(packet))
             .map(|packet| format!("{whose} gets {}\n", traces::fields(packet)))
             .collect::<Vec<_>>()
             .concat()

@@ -69,10 +69,10 @@ impl Scene {
         let own = self.pod.address(world)?;
         let mark = Body::Udp(60_999, 60_999, b"over".to_vec());
         raw.send(&frame(own, world, mark).packet(), world)?;
-        let heard = self
+        let packets = self
             .capture
             .until("the mark", |packet| packet.ends_with(b"over"))?;
-        let heard = heard.iter().map(|packet| source_and_protocol(packet));
+        let heard = packets.iter().map(|packet| source_and_protocol(packet));
         // Discovery of neighbours by link-local addresses is between the two machines on the wire.
         let link_local =
             |source: &IpAddr| matches!(source, IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -97,8 +97,9 @@ fn packets_of_every_protocol_number_leave_as_the_nodes_or_not_at_all() -> Result
     let scene = Scene::new()?;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let own = scene.pod.address(world)?;
-        let numbers = (0..=u8::MAX).filter(|number| !is_apart(*number, world));
-        let numbers: Vec<u8> = numbers.collect();
+        let numbers: Vec<u8> = (0..=u8::MAX)
+            .filter(|number| !is_apart(*number, world))
+            .collect();
         let body = |number: u8| match number {
             6 => Body::Tcp(41_000, 9, flag::SYN, Vec::new()),
             17 => Body::Udp(41_000, 9, Vec::new()),

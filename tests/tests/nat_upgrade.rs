@@ -166,15 +166,18 @@ fn a_thousand_pods_that_come_and_go_break_no_flow_of_others() -> Result<()> {
     };
     under_load(&sandbox, &scene, 1, |_| {
         thread::scope(|scope| {
-            let workers = (0..AT_A_TIME).map(|worker| {
-                scope.spawn({
-                    let churn = &churn;
-                    move || churn(worker)
+            let workers = (0..AT_A_TIME)
+                .map(|worker| {
+                    scope.spawn({
+                        let churn = &churn;
+                        move || churn(worker)
+                    })
                 })
-            });
-            let workers = workers.collect::<Vec<_>>();
-            let ends = workers.into_iter().map(thread::ScopedJoinHandle::join);
-            ends.into_iter()
+                .collect::<Vec<_>>();
+            workers
+                .into_iter()
+                .map(thread::ScopedJoinHandle::join)
+                .into_iter()
                 .try_for_each(|end| end.ok().context("a worker panicked")?)
         })
     })?;

@@ -200,8 +200,7 @@ fn the_agent_tells_whose_each_port_is() -> Result<()> {
     assert_eq!(agent.ctl("ports")?, "No published ports.\n");
     let mut pod = sandbox.pod("server")?;
     let config = Config::new("1.1.0").publish(&BOTH);
-    let add = pod.prepare(Verb::Add, &config);
-    let add = add.set(
+    let add = pod.prepare(Verb::Add, &config).set(
         "CNI_ARGS",
         "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
     );

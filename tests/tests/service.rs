@@ -223,11 +223,11 @@ fn a_second_agent_is_refused_by_what_it_shares_and_a_dead_one_is_not_in_the_way(
         "--bridge=br2",
     ];
     let without = |left_out: usize| -> Vec<&str> {
-        let kept = own
-            .iter()
+        own.iter()
             .enumerate()
-            .filter(|(place, _)| *place != left_out);
-        kept.map(|(_, flag)| *flag).collect()
+            .filter(|(place, _)| *place != left_out)
+            .map(|(_, flag)| *flag)
+            .collect()
     };
     for (left_out, names) in [
         (0, "/run/viaduct"),
@@ -275,10 +275,10 @@ fn signals_in_the_middle_of_dels_leave_each_pod_whole_or_gone() -> Result<()> {
         }
         let status = agent.wait_for_end()?;
         ensure!(status.success(), "{status}");
-        let answers = asked
+        asked
             .into_iter()
-            .map(|asked| asked.join().ok().context("a panic")?);
-        answers.collect()
+            .map(|asked| asked.join().ok().context("a panic")?)
+            .collect()
     })?;
     agent.restart()?;
     for (pod, answer) in pods.iter().zip(answers) {

@@ -127,8 +127,8 @@ fn a_pod_is_limited_for_its_neighbours_as_well_whatever_way_they_take() -> Resul
 
 fn limited_with_port(sandbox: &Sandbox) -> Result<Pod> {
     let mapping = Mapping::udp(8080, PORT);
-    let config = Config::new("1.0.0").publish(&[mapping]);
-    let config = config
+    let config = Config::new("1.0.0")
+        .publish(&[mapping])
         .with("ingressRate", json!(1_000))
         .with("ingressBurst", json!(8_000));
     let mut pod = sandbox.pod("published")?;

@@ -50,10 +50,11 @@ fn frames(from: &Machine, to: IpAddr, port: u16, own: IpAddr) -> Result<[Vec<u8>
     let (source, destination) = (mac(&link[0]["address"])?, mac(&neighbour[0]["lladdr"])?);
     let frame = |source_port, tag: &[u8], word: &str| {
         let body = Body::Udp(source_port, port, word.into());
-        let frame = Frame::new(abi(own), abi(to), body).from_to(source, destination);
-        let bytes = frame.bytes();
-        let (stations, rest) = bytes.split_at(12);
-        [stations, tag, rest].concat()
+        let frame = Frame::new(abi(own), abi(to), body)
+            .from_to(source, destination)
+            .bytes();
+        let (addresses, rest) = frame.split_at(12);
+        [addresses, tag, rest].concat()
     };
     let [none, vlan, urgent] = TAGS;
     Ok([
@@ -81,8 +82,10 @@ fn abi(address: IpAddr) -> Address {
 
 fn mac(value: &Value) -> Result<Mac> {
     let text = value.as_str().context("no address")?;
-    let bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16));
-    let bytes = bytes.collect::<Result<Vec<u8>, _>>()?;
+    let bytes = text
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16))
+        .collect::<Result<Vec<u8>, _>>()?;
     Ok(Mac::new(bytes.try_into().ok().context("six bytes")?))
 }
 
@@ -112,9 +115,9 @@ fn frames_that_a_pod_tags_itself_reach_no_vlan_of_the_uplinks() -> Result<()> {
             send(&wire, &frames(pod, world, 9, own)?)?;
             let heard = capture.until("the mark", |packet| packet.ends_with(b"over"))?;
             let counts = WORDS.map(|word| {
-                let heard = heard.iter().filter(|it| it.ends_with(word.as_bytes()));
-                let of_node = heard.clone().filter(|packet| source(packet) == abi(node));
-                (heard.count(), of_node.count())
+                let marked = || heard.iter().filter(|it| it.ends_with(word.as_bytes()));
+                let of_node = marked().filter(|packet| source(packet) == abi(node));
+                (marked().count(), of_node.count())
             });
             assert_eq!(
                 counts,

@@ -20,8 +20,9 @@ pub(crate) const ROOT_TESTS: &str = "root-tests";
 
 /// The features that bring every test that needs root, as cargo wants them.
 pub(crate) fn root_features(metadata: &Metadata) -> String {
-    let packages = metadata.workspace_packages().into_iter();
-    packages
+    metadata
+        .workspace_packages()
+        .into_iter()
         .filter(|it| it.features.contains_key(ROOT_TESTS))
         .map(|it| format!("{}/{ROOT_TESTS}", it.name))
         .collect::<Vec<_>>()

@@ -59,8 +59,10 @@ fn fix_crc<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision
         return Err(DropReason::RewriteFailed);
     }
     let at = headers.l4 + SCTP_CHECKSUM;
-    let words = packet.words::<1>(at).zip(packet.words::<2>(headers.l3));
-    let ([old], [first, second]) = words.ok_or(DropReason::RewriteFailed)?;
+    let ([old], [first, second]) = packet
+        .words::<1>(at)
+        .zip(packet.words::<2>(headers.l3))
+        .ok_or(DropReason::RewriteFailed)?;
     if old == 0 {
         return Ok(());
     }

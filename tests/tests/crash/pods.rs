@@ -88,8 +88,8 @@ impl Scene {
             drip.goes_on()?;
         }
         self.bystander.check()?.success()?;
-        let leases = self.agent.get("/v1/leases")?;
-        let leases = leases.as_array().context("a list")?;
+        let answer = self.agent.get("/v1/leases")?;
+        let leases = answer.as_array().context("a list")?;
         let addresses: BTreeSet<_> = leases
             .iter()
             .map(|lease| lease["address"].to_string())
@@ -102,8 +102,8 @@ impl Scene {
     }
 
     fn is_known(&self) -> Result<bool> {
-        let list = self.agent.get("/v1/attachments")?;
-        let mut list = list.as_array().into_iter().flatten();
+        let answer = self.agent.get("/v1/attachments")?;
+        let mut list = answer.as_array().into_iter().flatten();
         Ok(list.any(|attachment| {
             attachment
                 .to_string()

@@ -21,15 +21,17 @@ pub(crate) fn chosen(points: Vec<String>) -> Vec<String> {
         let (name, number) = number(point);
         last.insert(name.to_owned(), number);
     }
-    let points = points.into_iter().filter(|point| {
-        let (name, number) = number(point);
-        match wanted.as_str() {
-            "all" => true,
-            "first" => number == 1,
-            _ => number == 1 || last.get(name) == Some(&number),
-        }
-    });
-    points.collect()
+    points
+        .into_iter()
+        .filter(|point| {
+            let (name, number) = number(point);
+            match wanted.as_str() {
+                "all" => true,
+                "first" => number == 1,
+                _ => number == 1 || last.get(name) == Some(&number),
+            }
+        })
+        .collect()
 }
 
 /// One line for each point.

@@ -471,10 +471,10 @@ fn view(node: &Machine) -> Result<Vec<String>> {
 }
 
 fn ranges(cidrs: &str) -> Result<Vec<RangeSet>> {
-    let sets = cidrs
+    cidrs
         .split(',')
-        .map(|cidr| Ok(RangeSet::of_cidr(cidr.parse()?)?));
-    sets.collect()
+        .map(|cidr| Ok(RangeSet::of_cidr(cidr.parse()?)?))
+        .collect()
 }
 
 fn network(name: &str, bridge: &str, cidrs: &str) -> Result<Network> {

@@ -445,14 +445,16 @@ fn error(header: &[u8], message: &[u8], quoted_header: usize) -> String {
 
 /// The Internet sum of these bytes; all ones when it includes a right checksum.
 fn sum(bytes: &[u8]) -> u32 {
-    let words = bytes.chunks(2).map(|pair| {
-        let low = pair.get(1).copied().unwrap_or(0);
-        u32::from(u16::from_be_bytes([pair[0], low]))
-    });
-    words.fold(0, |sum, word| {
-        let sum = sum + word;
-        (sum & 0xffff) + (sum >> 16)
-    })
+    bytes
+        .chunks(2)
+        .map(|pair| {
+            let low = pair.get(1).copied().unwrap_or(0);
+            u32::from(u16::from_be_bytes([pair[0], low]))
+        })
+        .fold(0, |sum, word| {
+            let sum = sum + word;
+            (sum & 0xffff) + (sum >> 16)
+        })
 }
 
 fn v4(bytes: &[u8]) -> String {
@@ -464,6 +466,9 @@ fn v6(bytes: &[u8]) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-    digits.collect::<Vec<_>>().concat()
+    bytes
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<Vec<_>>()
+        .concat()
 }

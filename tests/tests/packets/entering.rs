@@ -90,9 +90,9 @@ fn a_hostport_leads_the_same_way_beside_ten_thousand_others() -> Result<()> {
                 address: example::other_pod()[0],
                 ..world.hostports[&any]
             };
-            let ports = (20_000..30_000).map(Port::new);
-            let keys =
-                ports.map(|port| HostportKey::wildcard(abi::Family::V4, port, protocol::TCP));
+            let keys = (20_000..30_000)
+                .map(Port::new)
+                .map(|port| HostportKey::wildcard(abi::Family::V4, port, protocol::TCP));
             world.hostports.extend(keys.map(|key| (key, elsewhere)));
         })?;
         let (client, node) = (example::remote()[0], example::node()[0]);

@@ -198,11 +198,11 @@ fn extension_headers_are_walked_but_not_for_ever() -> Result<()> {
             let mut cut = out.clone();
             cut.options.truncate(3);
             let wire = cut.becoming(node, remote, udp(40_000, 53));
-            let pairs = cut
+            let pairs: Vec<_> = cut
                 .fragments(0x55, 8)
                 .into_iter()
-                .zip(wire.fragments(0x55, 8));
-            let pairs: Vec<_> = pairs.collect();
+                .zip(wire.fragments(0x55, 8))
+                .collect();
             [pairs[0].clone(), pairs[1].clone()]
         };
         bench.turns_into(UplinkOut, &first.0, &first.1)?;

@@ -18,8 +18,12 @@ const DROP: u32 = 1;
 #[track_caller]
 fn show(bench: &mut Bench, frame: &[u8]) -> Result<Verdict> {
     let before = bench.drop_counts()?;
-    let program = bench.object.loaded.program_mut(programs::XDP_GUARD);
-    let program: &mut Xdp = program.context("there is no guard")?.try_into()?;
+    let program: &mut Xdp = bench
+        .object
+        .loaded
+        .program_mut(programs::XDP_GUARD)
+        .context("there is no guard")?
+        .try_into()?;
     if program.fd().is_err() {
         program.load()?;
     }

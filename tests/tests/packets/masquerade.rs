@@ -267,8 +267,8 @@ fn the_nodes_own_flow_moves_off_a_pods_port() -> Result<()> {
             let to_pod = reply.becoming(remote, pod, udp(53, 40_000));
             bench.becomes(UplinkIn, &reply, &to_pod)?;
         }
-        let nodes = bench.flows()?;
-        let nodes = nodes
+        let flows = bench.flows()?;
+        let nodes = flows
             .values()
             .filter(|flow| flow.flags & FlowFlags::NODE != 0);
         assert_eq!(nodes.count(), 4);

@@ -179,10 +179,10 @@ impl Object {
 /// A program of the loaded object, which the kernel is given when it is first asked for: verifying takes most of a
 /// test's time.
 pub(crate) fn program<'a>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier> {
-    let program = loaded
+    let program: &mut SchedClassifier = loaded
         .program_mut(name)
-        .ok_or_else(|| anyhow!("the object has no program {name}"))?;
-    let program: &mut SchedClassifier = program.try_into()?;
+        .ok_or_else(|| anyhow!("the object has no program {name}"))?
+        .try_into()?;
     if program.fd().is_err() {
         let refused = || format!("the kernel refuses {name}");
         program.load().with_context(refused)?;

@@ -118,8 +118,9 @@ fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() -> Result<()> {
         let from_pod: &SchedClassifier = program(&mut bench.object.loaded, programs::FROM_POD)?;
         thread::scope(|scope| {
             let packet = &packet;
-            let both = [0, 1].map(|cpu| scope.spawn(move || hammer(from_pod, cpu, packet, TIMES)));
-            both.into_iter()
+            [0, 1]
+                .map(|cpu| scope.spawn(move || hammer(from_pod, cpu, packet, TIMES)))
+                .into_iter()
                 .try_for_each(|it| it.join().expect("it does not panic"))
         })?;
         let end: Bucket = bench.object.get::<BUCKET, _>(maps::BUCKETS, row)?;

@@ -69,8 +69,8 @@ fn send(bench: &mut Bench, dice: &mut Dice) -> Result<()> {
         }
         2 => {
             let other = example::other_pod()[family];
-            let frame = Frame::new(pod, other, dice.body(port, 80));
-            let frame = frame.from_to(example::mac(), example::other_mac());
+            let frame = Frame::new(pod, other, dice.body(port, 80))
+                .from_to(example::mac(), example::other_mac());
             bench.run(FromPod, &frame.bytes())?;
         }
         _ => {

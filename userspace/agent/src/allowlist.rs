@@ -24,8 +24,10 @@ pub(crate) fn admit(settings: &InterfaceSettings) -> Result<(), Error> {
 
 /// The list speaks of sysctls with dots; a name that has some itself matches with them as well.
 fn check<'a>(list: &str, mut paths: impl Iterator<Item = &'a str>) -> Result<(), Error> {
-    let lines = list.lines().map(str::trim).filter(|line| !line.is_empty());
-    let allowed: Vec<Regex> = lines
+    let allowed: Vec<Regex> = list
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
         .map(|line| {
             let why = |error| Error::invalid_config(format!("{FILE}: {line}: {error}"));
             Regex::new(line).map_err(why)

@@ -38,16 +38,18 @@ impl Room {
     /// Reads a body of JSON. A client that is too slow or sends too much is not worth waiting for.
     pub(crate) async fn read<T: DeserializeOwned>(&self, body: Body) -> Result<Read<T>, Error> {
         let announced = body.size_hint().upper();
-        let bytes = announced.and_then(|bytes| usize::try_from(bytes).ok());
-        let bytes = bytes.unwrap_or(MAX_REQUEST);
+        let bytes = announced
+            .and_then(|bytes| usize::try_from(bytes).ok())
+            .unwrap_or(MAX_REQUEST);
         if bytes > MAX_REQUEST {
             return Err(Error::io(format!(
                 "the request has {bytes} bytes, and {MAX_REQUEST} is the most"
             )));
         }
         let room = self.take(bytes).await?;
-        let read = timeout(PATIENCE, to_bytes(body, MAX_REQUEST)).await;
-        let read = read.map_err(|_| Error::io("the request did not arrive in time"))?;
+        let read = timeout(PATIENCE, to_bytes(body, MAX_REQUEST))
+            .await
+            .map_err(|_| Error::io("the request did not arrive in time"))?;
         let read = read.map_err(|error| Error::io(format!("cannot read the request: {error}")))?;
         let value = serde_json::from_slice(&read);
         Ok(Read {

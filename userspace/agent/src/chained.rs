@@ -155,8 +155,11 @@ impl App {
         self.handle.set_loopback(netns.clone(), true).await?;
         let lo: IfName = "lo".parse().map_err(|_| Error::internal("lo"))?;
         let seen = self.handle.look_inside(netns.clone(), lo).await?;
-        let addresses = seen.map(|side| side.addresses).unwrap_or_default();
-        let addresses: Vec<_> = addresses.into_iter().collect();
+        let addresses: Vec<_> = seen
+            .map(|side| side.addresses)
+            .unwrap_or_default()
+            .into_iter()
+            .collect();
         let own = PassedResult::of_loopback(&netns.to_string(), &addresses);
         let result = request.passed.unwrap_or(own);
         Ok(result.to_json(request.header.version)?)
@@ -167,8 +170,10 @@ impl App {
         request: &ChainedRequest,
         settings: &InterfaceSettings,
     ) -> Result<Tune, Failure> {
-        let container = request.container.as_ref();
-        let container = container.ok_or_else(|| Error::environment("CNI_IFNAME is missing"))?;
+        let container = request
+            .container
+            .as_ref()
+            .ok_or_else(|| Error::environment("CNI_IFNAME is missing"))?;
         Ok(Tune {
             netns: namespace(request)?,
             ifname: container.ifname.clone(),

@@ -213,8 +213,10 @@ impl Config {
                 self.datapath_object != wanted.datapath_object,
             ),
         ];
-        let different = keys.into_iter().filter(|(_, differs)| *differs);
-        different.map(|(key, _)| key).collect()
+        keys.into_iter()
+            .filter(|(_, differs)| *differs)
+            .map(|(key, _)| key)
+            .collect()
     }
 
     /// Goes by what of `wanted` needs no restart.
@@ -394,8 +396,9 @@ fn mtu(bytes: u32) -> Result<Option<u32>> {
 
 /// Two addresses of one family would be a choice that nobody makes.
 fn egress(lists: &[String]) -> Result<BTreeSet<IpAddr>> {
-    let parsed = items(lists).map(|text| parse("egress-address", text));
-    let addresses: BTreeSet<IpAddr> = parsed.collect::<Result<_>>()?;
+    let addresses: BTreeSet<IpAddr> = items(lists)
+        .map(|text| parse("egress-address", text))
+        .collect::<Result<_>>()?;
     for ipv4 in [true, false] {
         let of_family = addresses.iter().filter(|own| own.is_ipv4() == ipv4);
         if of_family.count() > 1 {

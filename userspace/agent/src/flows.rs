@@ -125,8 +125,11 @@ fn owner(record: &Record) -> (u32, u32) {
 
 fn filter(query: &FlowQuery, records: &[Record]) -> FlowFilter {
     let named = |name: &String| {
-        let records = records.iter().filter(|record| is_called(record, name));
-        records.map(owner).collect()
+        records
+            .iter()
+            .filter(|record| is_called(record, name))
+            .map(owner)
+            .collect()
     };
     FlowFilter {
         pods: query.pod.as_ref().map(named),

@@ -233,8 +233,11 @@ fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
     let [bytes, marked, paced, spared, dropped]: [Family<Way, Counter>; 5] = Default::default();
     for record in records {
         let attachment = &record.attachment;
-        let counters = measured.pods.get(&attachment.slot).copied();
-        let counters = counters.unwrap_or_default();
+        let counters = measured
+            .pods
+            .get(&attachment.slot)
+            .copied()
+            .unwrap_or_default();
         let bandwidth = attachment.bandwidth;
         let both = [
             ("egress", bandwidth.egress, counters.shaped_egress),
@@ -322,8 +325,9 @@ mod tests {
             outcome,
             "",
         ));
-        let text = metrics.text(&Status::default(), &[], &measured, events.counted(), uptime);
-        let text = text.unwrap();
+        let text = metrics
+            .text(&Status::default(), &[], &measured, events.counted(), uptime)
+            .unwrap();
         for line in [
             "viaduct_requests_total{verb=\"add\",outcome=\"done\"} 1",
             "viaduct_request_seconds_bucket{le=\"0.005\",verb=\"add\"} 1",
@@ -392,14 +396,15 @@ mod tests {
             pods: [(5, counters)].into(),
             ..Measured::default()
         };
-        let text = Metrics::default().text(
-            &Status::default(),
-            &[limited()],
-            &measured,
-            Counted::default(),
-            Duration::ZERO,
-        );
-        let text = text.unwrap();
+        let text = Metrics::default()
+            .text(
+                &Status::default(),
+                &[limited()],
+                &measured,
+                Counted::default(),
+                Duration::ZERO,
+            )
+            .unwrap();
         let way = "{network=\"net\",container=\"c5\",ifname=\"eth0\",direction=\"egress\"}";
         for line in [
             format!("viaduct_limit_bits_per_second{way} 1000000"),

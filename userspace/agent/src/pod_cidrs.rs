@@ -12,8 +12,11 @@ pub(crate) fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Vec<
             bail!("{other} and {prefix} overlap");
         }
     }
-    let sets = prefixes.into_iter().map(RangeSet::of_cidr);
-    sets.collect::<Result<_, _>>().context("unusable")
+    prefixes
+        .into_iter()
+        .map(RangeSet::of_cidr)
+        .collect::<Result<_, _>>()
+        .context("unusable")
 }
 
 /// The prefixes of lists with commas, their host bits ignored.
@@ -24,14 +27,20 @@ pub(crate) fn prefixes<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<V
 
 /// The items of lists with commas, without the spaces around them.
 pub(crate) fn items<'a>(lists: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
-    let parts = lists.into_iter().flat_map(|list| list.split(','));
-    parts.map(str::trim).filter(|item| !item.is_empty())
+    lists
+        .into_iter()
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
 }
 
 /// The subnets of ranges.
 pub(crate) fn texts(ranges: &[RangeSet]) -> Vec<String> {
-    let ranges = ranges.iter().flat_map(RangeSet::ranges);
-    ranges.map(|range| range.subnet().to_string()).collect()
+    ranges
+        .iter()
+        .flat_map(RangeSet::ranges)
+        .map(|range| range.subnet().to_string())
+        .collect()
 }
 
 #[cfg(test)]

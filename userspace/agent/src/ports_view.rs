@@ -30,8 +30,7 @@ pub(crate) fn ports(ports: &Ports, flows: Option<&FlowTable>) -> Vec<PortView> {
         } = mapping;
         (*host_port, *protocol, *host_address, &record.attachment.key)
     });
-    let views = all.into_iter();
-    views
+    all.into_iter()
         .map(|(record, mapping)| PortView {
             flows: led.as_ref().map(|led| count(record, mapping, led)),
             ..port(record, mapping, &ports.held)
@@ -43,8 +42,10 @@ pub(crate) fn ports(ports: &Ports, flows: Option<&FlowTable>) -> Vec<PortView> {
 fn led(records: &[Record], flows: &FlowTable) -> Led {
     let mut led = Led::new();
     for Record { attachment, .. } in records {
-        let claims = attachment.port_mappings.iter();
-        let claims = claims.flat_map(|mapping| mapping_claims(attachment, mapping));
+        let claims = attachment
+            .port_mappings
+            .iter()
+            .flat_map(|mapping| mapping_claims(attachment, mapping));
         led.extend(claims.map(|claim| ((attachment.slot, attachment.generation, claim), 0)));
     }
     let published = |flow: &LiveFlow| flow.kind == FlowKind::Published;
@@ -68,8 +69,9 @@ fn led(records: &[Record], flows: &FlowTable) -> Led {
 
 /// The port of the node that a flow has come by.
 fn dialled(flow: &LiveFlow) -> Option<Claim> {
-    let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter();
-    let mut protocols = protocols.filter(|protocol| protocol.number() == flow.protocol);
+    let mut protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .filter(|protocol| protocol.number() == flow.protocol);
     let to = flow.seen.destination;
     Some(Claim {
         address: to.ip(),
@@ -87,10 +89,10 @@ fn unspecified(like: IpAddr) -> IpAddr {
 
 fn count(record: &Record, mapping: &PortMapping, led: &Led) -> u64 {
     let attachment = &record.attachment;
-    let claims = mapping_claims(attachment, mapping).into_iter();
-    let counts =
-        claims.filter_map(|claim| led.get(&(attachment.slot, attachment.generation, claim)));
-    counts.sum()
+    mapping_claims(attachment, mapping)
+        .into_iter()
+        .filter_map(|claim| led.get(&(attachment.slot, attachment.generation, claim)))
+        .sum()
 }
 
 fn port(record: &Record, mapping: &PortMapping, held: &HeldPorts) -> PortView {

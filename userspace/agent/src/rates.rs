@@ -74,15 +74,17 @@ fn between(look: &Look, passed: &BTreeMap<u32, [u64; 2]>, span: Duration) -> BTr
         let bits = now.saturating_sub(before).saturating_mul(8);
         bits.saturating_mul(1_000) / milliseconds
     };
-    let rates = passed.iter().map(|(slot, [ingress, egress])| {
-        let [was_in, was_out] = look.passed.get(slot).copied().unwrap_or_default();
-        let rates = Rates {
-            ingress: rate(was_in, *ingress),
-            egress: rate(was_out, *egress),
-        };
-        (*slot, rates)
-    });
-    rates.collect()
+    passed
+        .iter()
+        .map(|(slot, [ingress, egress])| {
+            let [was_in, was_out] = look.passed.get(slot).copied().unwrap_or_default();
+            let rates = Rates {
+                ingress: rate(was_in, *ingress),
+                egress: rate(was_out, *egress),
+            };
+            (*slot, rates)
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -87,6 +87,8 @@ fn taken(change: &Change, before: &Config, wanted: &Config) -> Vec<&'static str>
         ),
         ("log-level", before.log_level != wanted.log_level),
     ];
-    let different = keys.into_iter().filter(|(_, differs)| *differs);
-    different.map(|(key, _)| key).collect()
+    keys.into_iter()
+        .filter(|(_, differs)| *differs)
+        .map(|(key, _)| key)
+        .collect()
 }

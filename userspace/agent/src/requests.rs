@@ -91,14 +91,17 @@ impl App {
         let invalid = |error: &dyn std::fmt::Display| Error::environment(error.to_string());
         let netns: NetnsPath = place.netns.parse().map_err(|error| invalid(&error))?;
         let name: IfName = ifname.parse().map_err(|error| invalid(&error))?;
-        let seen = self.handle.look_inside(netns, name).await?;
-        let seen = seen.filter(|side| !side.addresses.is_empty());
-        let side = seen.ok_or_else(|| {
-            Error::new(
-                UNKNOWN_CONTAINER,
-                format!("{ifname} in {} has no address", place.netns),
-            )
-        })?;
+        let side = self
+            .handle
+            .look_inside(netns, name)
+            .await?
+            .filter(|side| !side.addresses.is_empty())
+            .ok_or_else(|| {
+                Error::new(
+                    UNKNOWN_CONTAINER,
+                    format!("{ifname} in {} has no address", place.netns),
+                )
+            })?;
         Ok(view::unrecorded(id, &place.netns, ifname, &side))
     }
 
@@ -190,8 +193,8 @@ impl App {
 
     /// Sets the pod CIDRs of the agent's own network.
     pub(crate) async fn set_pod_cidrs(&self, lists: &[String]) -> Result<(), Failure> {
-        let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
-        let ranges = ranges.map_err(|error| Error::invalid_config(format!("{error:#}")))?;
+        let ranges = pod_cidrs::parse(lists.iter().map(String::as_str))
+            .map_err(|error| Error::invalid_config(format!("{error:#}")))?;
         if ranges.is_empty() {
             return Err(Error::invalid_config("there is no pod CIDR in the list").into());
         }
@@ -207,8 +210,9 @@ impl App {
 
     /// Sets the hairpin mode of the agent's own network.
     pub(crate) async fn set_hairpin_mode(&self, mode: &str) -> Result<(), Failure> {
-        let mode = mode.parse::<HairpinMode>();
-        let mode = mode.map_err(|error| Error::invalid_config(error.to_string()))?;
+        let mode = mode
+            .parse::<HairpinMode>()
+            .map_err(|error| Error::invalid_config(error.to_string()))?;
         self.handle.set_hairpin_mode(mode, clock::now()).await?;
         Ok(())
     }
@@ -243,8 +247,10 @@ impl App {
         }
         note_placeholder(&request.wishes.limits);
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
-        let vlan_link = intent.network.gateway_vlan();
-        let vlan_link = vlan_link.and_then(|_| intent.network.gateway_link());
+        let vlan_link = intent
+            .network
+            .gateway_vlan()
+            .and_then(|_| intent.network.gateway_link());
         let leases = Leases::of(&request.config.header);
         if let Some(leases) = &leases {
             leases.note(&mut intent)?;
@@ -314,8 +320,8 @@ impl App {
         let Some(valid) = request.valid else {
             return Ok(String::new());
         };
-        let valid = valid.into_iter();
         let valid: BTreeSet<_> = valid
+            .into_iter()
             .map(|known| (known.container_id, known.ifname))
             .collect();
         let collect = Collect {
@@ -342,8 +348,10 @@ impl App {
             return Ok(());
         }
         let records = self.handle.attachments().await?;
-        let keys = records.iter().map(|record| &record.attachment.key);
-        let recorded = keys.map(|key| (&key.container_id, &key.ifname));
+        let recorded = records
+            .iter()
+            .map(|record| &record.attachment.key)
+            .map(|key| (&key.container_id, &key.ifname));
         let known = valid
             .iter()
             .map(|(id, ifname)| (id, ifname))
@@ -387,10 +395,15 @@ impl App {
 /// Where routes of the `ipam` lead that name no gateway.
 fn implied(request: &AddRequest) -> BTreeSet<Cidr> {
     let given = request.lease.iter().flat_map(|lease| &lease.routes);
-    let routes = request.config.ipam.iter().flat_map(|ipam| &ipam.routes);
-    let routes = routes.chain(given);
-    let implied = routes.filter(|route| route.gateway.is_none());
-    implied.map(|route| route.destination).collect()
+    request
+        .config
+        .ipam
+        .iter()
+        .flat_map(|ipam| &ipam.routes)
+        .chain(given)
+        .filter(|route| route.gateway.is_none())
+        .map(|route| route.destination)
+        .collect()
 }
 
 /// Name servers, from the configuration or from the file that its `ipam` names (behaviour R6).
@@ -403,8 +416,8 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
     let Some(path) = ipam.and_then(|ipam| ipam.resolv_conf.as_deref()) else {
         return Ok(own);
     };
-    let text = small_files::read(path);
-    let text = text.map_err(|error| Error::io(format!("ipam.resolvConf: {error}")))?;
+    let text =
+        small_files::read(path).map_err(|error| Error::io(format!("ipam.resolvConf: {error}")))?;
     Ok(own.or(Dns::of_resolv_conf(&text)))
 }
 

@@ -145,8 +145,10 @@ async fn networks(State(app): State<Arc<App>>) -> Json<Vec<NetworkView>> {
 
 async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>> {
     let records = app.handle.attachments().await?;
-    let measured = app.handle.measure().await;
-    let measured = measured
+    let measured = app
+        .handle
+        .measure()
+        .await
         .inspect_err(|error| tracing::warn!(%error, "attachments are shown without counters"))
         .ok();
     let rates = app.rates(&records, measured.as_ref()).await;
@@ -241,10 +243,10 @@ async fn non_masquerade(State(app): State<Arc<App>>) -> Answer<Vec<String>> {
 
 async fn set_non_masquerade(State(app): State<Arc<App>>, body: Body) -> Answer<Vec<String>> {
     let texts = app.room.read::<Vec<String>>(body).await?.value;
-    let parsed = texts
+    let prefixes: BTreeSet<Cidr> = texts
         .iter()
-        .map(|text| Cidr::masked(text).map_err(|error| Error::decode(format!("{text}: {error}"))));
-    let prefixes: BTreeSet<Cidr> = parsed.collect::<Result<_, _>>()?;
+        .map(|text| Cidr::masked(text).map_err(|error| Error::decode(format!("{text}: {error}"))))
+        .collect::<Result<_, _>>()?;
     let shown = prefixes.iter().map(Cidr::to_string).collect();
     tracing::info!(?shown, "prefixes that are not masqueraded");
     app.handle.set_non_masquerade(prefixes).await?;
@@ -278,8 +280,9 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     let measured = app.handle.measure().await?;
     let status = app.handle.status();
     let (events, uptime) = (app.events.counted(), app.started.elapsed());
-    let text = (app.metrics).text(&status, &records, &measured, events, uptime);
-    let text = text.map_err(|error| Error::internal(error.to_string()))?;
+    let text = (app.metrics)
+        .text(&status, &records, &measured, events, uptime)
+        .map_err(|error| Error::internal(error.to_string()))?;
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
 }
 

@@ -122,10 +122,10 @@ fn begin_anew(host: &mut impl Kernel, records: &Path, damage: StoreError) -> Res
         );
         return Ok(store);
     }
-    let pods = living
+    let pods: Vec<String> = living
         .iter()
-        .map(|link| format!("{} ({})", link.link, link.alias));
-    let pods: Vec<String> = pods.collect();
+        .map(|link| format!("{} ({})", link.link, link.alias))
+        .collect();
     Err(Error::new(damage).context(format!(
         "these pods are attached and their records cannot be read: {}. They keep their network. Remove them, or their \
          links, and start the agent again",

@@ -32,8 +32,10 @@ pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
 /// Starts logging what `level` lets through.
 pub(crate) fn start(level: &str) -> Result<LogLevel> {
     let ansi = stderr().is_terminal();
-    let lines = fmt::layer().with_writer(stderr as fn() -> _);
-    let lines = lines.with_ansi(ansi).with_target(false);
+    let lines = fmt::layer()
+        .with_writer(stderr as fn() -> _)
+        .with_ansi(ansi)
+        .with_target(false);
     let (filter, handle) = reload::Layer::new(filter(level)?);
     tracing_subscriber::registry()
         .with(lines)

@@ -49,8 +49,9 @@ impl Agent {
     fn reading(flows: FlowSource, flags: &[&str]) -> Self {
         let options = Options::parse_from([&["viaductd"], flags].concat());
         let config = Config::load(options).unwrap();
-        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let directory = directory.unwrap();
+        let directory = tempfile::tempdir_in("/dev/shm")
+            .or_else(|_| tempfile::tempdir())
+            .unwrap();
         let socket = directory.path().join("v.sock");
         let records = directory.path().join("records.redb");
         let fake = Fake::new();

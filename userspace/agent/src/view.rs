@@ -249,8 +249,7 @@ pub(crate) fn state(state: State) -> &'static str {
 /// The addresses of one attachment.
 pub(crate) fn leases(record: &Record) -> impl Iterator<Item = Lease> + '_ {
     let key = &record.attachment.key;
-    let addresses = record.attachment.addresses.iter();
-    addresses.map(|assigned| Lease {
+    record.attachment.addresses.iter().map(|assigned| Lease {
         network: key.network.to_string(),
         address: assigned.address.address.to_string(),
         container_id: key.container_id.to_string(),
@@ -259,8 +258,11 @@ pub(crate) fn leases(record: &Record) -> impl Iterator<Item = Lease> + '_ {
 }
 
 fn hostports(attachment: &Attachment) -> Vec<HostportView> {
-    let mappings = attachment.port_mappings.iter();
-    mappings.map(|mapping| hostport(mapping, "")).collect()
+    attachment
+        .port_mappings
+        .iter()
+        .map(|mapping| hostport(mapping, ""))
+        .collect()
 }
 
 /// A published port, saying `owner`.

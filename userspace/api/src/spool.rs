@@ -91,10 +91,12 @@ impl Spool {
         let files = self
             .files()
             .map_err(|source| failed(&self.folder, source))?;
-        let others = files.iter().filter(|(other, _)| other != path);
-        let (files, bytes) = others.fold((0, 0), |(files, bytes), (_, length)| {
-            (files + 1, bytes + length)
-        });
+        let (files, bytes) = files
+            .iter()
+            .filter(|(other, _)| other != path)
+            .fold((0, 0), |(files, bytes), (_, length)| {
+                (files + 1, bytes + length)
+            });
         if files < MAX_FILES && bytes < MAX_BYTES {
             return Ok(());
         }
@@ -108,12 +110,14 @@ impl Spool {
 
     /// Everything that waits. That there is no folder means that nothing does.
     pub fn waiting(&self) -> io::Result<Vec<Spooled>> {
-        let files = self.files()?.into_iter();
-        let whole = files.filter(|(path, _)| path.extension().is_some_and(|end| end == "json"));
-        let read = whole.map(|(path, length)| Spooled {
-            request: read(&path, length),
-            path,
-        });
+        let read = self
+            .files()?
+            .into_iter()
+            .filter(|(path, _)| path.extension().is_some_and(|end| end == "json"))
+            .map(|(path, length)| Spooled {
+                request: read(&path, length),
+                path,
+            });
         Ok(read.collect())
     }
 
@@ -154,8 +158,11 @@ fn name(network: &str, request: &CniRequest) -> String {
     } = request;
     let mut digest = DefaultHasher::new();
     (network, plugin, container_id, ifname).hash(&mut digest);
-    let plain = container_id.chars().filter(char::is_ascii_alphanumeric);
-    let start: String = plain.take(64).collect();
+    let start: String = container_id
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(64)
+        .collect();
     format!("{start}-{:016x}{SUFFIX}", digest.finish())
 }
 

@@ -22,18 +22,15 @@ fn recorded(name: &str) -> String {
 /// What of `old` is missing in `new`, or is another value there.
 fn lost(old: &Value, new: &Value, place: &str) -> Vec<String> {
     match (old, new) {
-        (Value::Object(old), Value::Object(new)) => {
-            let pairs = old.iter();
-            pairs
-                .flat_map(|(key, value)| lost(value, &new[key], &format!("{place}.{key}")))
-                .collect()
-        }
-        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
-            let pairs = old.iter().zip(new);
-            pairs
-                .flat_map(|(old, new)| lost(old, new, &format!("{place}[]")))
-                .collect()
-        }
+        (Value::Object(old), Value::Object(new)) => old
+            .iter()
+            .flat_map(|(key, value)| lost(value, &new[key], &format!("{place}.{key}")))
+            .collect(),
+        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => old
+            .iter()
+            .zip(new)
+            .flat_map(|(old, new)| lost(old, new, &format!("{place}[]")))
+            .collect(),
         (old, new) if old == new => Vec::new(),
         (old, new) => vec![format!("{place}: {old} became {new}")],
     }
@@ -58,8 +55,8 @@ fn newer(value: Value) -> Value {
                 ("a new flag", json!(true)),
                 ("a new list", json!([{ "of": 1 }])),
                 ("a new thing", json!({ "name": null })),
-            ];
-            let unknown = unknown.map(|(key, value)| (key.to_owned(), value));
+            ]
+            .map(|(key, value)| (key.to_owned(), value));
             Value::Object(known.chain(unknown).collect())
         }
         Value::Array(list) => Value::Array(list.into_iter().map(newer).collect()),

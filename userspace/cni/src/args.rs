@@ -68,9 +68,12 @@ fn pod_name(namespace: Option<&str>, name: Option<&str>) -> Option<PodName> {
 }
 
 fn list<T>(value: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, Error> {
-    let parts = value.split(',').map(str::trim);
-    let parts = parts.filter(|part| !part.is_empty());
-    parts.map(|part| parse(part).map_err(error)).collect()
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(|part| parse(part).map_err(error))
+        .collect()
 }
 
 fn flag(value: &str) -> Result<bool, Error> {

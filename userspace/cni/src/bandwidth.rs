@@ -283,8 +283,10 @@ fn worth(digits: &str, factor: u64, exponent: i32) -> u64 {
         }
         None => (digits, exponent, false),
     };
-    let value = digits.parse::<u128>().unwrap_or(u128::MAX);
-    let value = value.saturating_mul(u128::from(factor));
+    let value = digits
+        .parse::<u128>()
+        .unwrap_or(u128::MAX)
+        .saturating_mul(u128::from(factor));
     let power = 10_u128.checked_pow(exponent.unsigned_abs());
     let value = match (power, exponent >= 0) {
         (Some(power), true) => value.saturating_mul(power),

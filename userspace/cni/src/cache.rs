@@ -56,10 +56,14 @@ impl Cached {
         let passed = PassedResult::parse(&self.result.to_string());
         let addresses = passed
             .as_ref()
-            .map(|passed| passed.addresses_of(&self.ifname));
-        let addresses = addresses.ok().and_then(Result::ok).unwrap_or_default();
-        let ips = addresses.iter().map(|own| own.address.address.to_string());
-        let ips: Vec<String> = ips.collect();
+            .map(|passed| passed.addresses_of(&self.ifname))
+            .ok()
+            .and_then(Result::ok)
+            .unwrap_or_default();
+        let ips: Vec<String> = addresses
+            .iter()
+            .map(|own| own.address.address.to_string())
+            .collect();
         let interfaces = self.result["interfaces"].as_array().into_iter().flatten();
         let mut own = interfaces.filter(|it| it["name"] == self.ifname.as_str());
         let mut routes = self.result["routes"].as_array().into_iter().flatten();
@@ -88,8 +92,10 @@ impl Cached {
         let string = |key: &str| file[key].as_str().unwrap_or_default().to_owned();
         let wrong = |what: &str| Error::decode(format!("cached result: no {what}"));
         let config = decode(&string("config")).and_then(|bytes| String::from_utf8(bytes).ok());
-        let pairs = file["cniArgs"].as_array().into_iter().flatten();
-        let pairs = pairs
+        let pairs = file["cniArgs"]
+            .as_array()
+            .into_iter()
+            .flatten()
             .filter_map(|pair| Some((pair[0].as_str()?.to_owned(), pair[1].as_str()?.to_owned())));
         Ok(Self {
             container_id: string("containerId")

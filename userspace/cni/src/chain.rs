@@ -146,8 +146,10 @@ impl ChainedRequest {
         };
         let netns = container.netns.clone();
         let addresses = passed.addresses_of(&container.ifname)?.into_iter();
-        let links = passed.interfaces().into_iter();
-        let links = links.filter(|link| link.sandbox.is_empty());
+        let links = passed
+            .interfaces()
+            .into_iter()
+            .filter(|link| link.sandbox.is_empty());
         Ok(Adoption {
             key: AttachmentKey {
                 network: self.header.name.clone(),

@@ -51,8 +51,9 @@ impl Header {
         let ipam = config.get("ipam").map(|node| node.value().as_object());
         let data_dir = ipam.flatten().and_then(|map| map.get("datadir")?.as_str());
         let has_ipam = ipam.is_some_and(|map| map.is_none_or(|map| !map.is_empty()));
-        let is_left_down = config.get("disableContainerInterface");
-        let is_left_down = is_left_down.and_then(|node| node.value().as_bool());
+        let is_left_down = config
+            .get("disableContainerInterface")
+            .and_then(|node| node.value().as_bool());
         Ok(Self {
             data_dir: data_dir.map(PathBuf::from),
             version: version.map_or(Ok(Version::V0_1_0), str::parse)?,

@@ -101,27 +101,28 @@ struct Asked {
 
 fn inline(config: &Value) -> Result<Vec<Asked>, Error> {
     let list = config.get("delegates").and_then(Value::as_array);
-    let asked = list.into_iter().flatten().map(|delegate| {
-        let kind = if delegate.get("plugins").is_some() {
-            FileKind::List
-        } else {
-            FileKind::Single
-        };
-        let list = NetworkList::parse(kind, &delegate.to_string());
-        let list = list.map_err(|error| Error {
-            msg: format!("delegates: {}", error.msg),
-            ..error
-        })?;
-        let wish = Selection {
-            ifname: delegate["ifnameRequest"].as_str().map(str::to_owned),
-            ..Selection::default()
-        };
-        Ok(Asked {
-            network: DelegateNetwork::Inline(Box::new(list)),
-            wish,
+    list.into_iter()
+        .flatten()
+        .map(|delegate| {
+            let kind = if delegate.get("plugins").is_some() {
+                FileKind::List
+            } else {
+                FileKind::Single
+            };
+            let list = NetworkList::parse(kind, &delegate.to_string()).map_err(|error| Error {
+                msg: format!("delegates: {}", error.msg),
+                ..error
+            })?;
+            let wish = Selection {
+                ifname: delegate["ifnameRequest"].as_str().map(str::to_owned),
+                ..Selection::default()
+            };
+            Ok(Asked {
+                network: DelegateNetwork::Inline(Box::new(list)),
+                wish,
+            })
         })
-    });
-    asked.collect()
+        .collect()
 }
 
 fn annotated(config: &str) -> Result<Vec<Asked>, Error> {
@@ -129,8 +130,10 @@ fn annotated(config: &str) -> Result<Vec<Asked>, Error> {
     let config = Object::root(&map);
     let folder = config.text("delegateDir")?.unwrap_or(DEFAULT_DELEGATES);
     let runtime = config.object("runtimeConfig")?;
-    let annotations = runtime.map(|runtime| runtime.object(CAPABILITY));
-    let annotations = annotations.transpose()?.flatten();
+    let annotations = runtime
+        .map(|runtime| runtime.object(CAPABILITY))
+        .transpose()?
+        .flatten();
     let value = annotations.map(|annotations| annotations.text(ANNOTATION));
     let selected = selections(value.transpose()?.flatten().unwrap_or_default())?;
     let asked = selected.into_iter().map(|wish| Asked {
@@ -159,13 +162,14 @@ mod tests {
             };
             (network, delegate.ifname.to_string())
         };
-        let found = found.map(|found| found.into_iter().map(told).collect());
-        found.map_err(|error| error.msg)
+        found
+            .map(|found| found.into_iter().map(told).collect())
+            .map_err(|error| error.msg)
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        let pairs = pairs.iter();
         pairs
+            .iter()
             .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
             .collect()
     }

@@ -105,10 +105,11 @@ impl Environment {
             ("CNI_IFNAME", &self.ifname, attachment),
             ("CNI_PATH", &self.path, self.command != Command::Version),
         ];
-        let missing = required
+        let missing: Vec<_> = required
             .iter()
-            .filter(|(_, value, required)| *required && value.is_empty());
-        let missing: Vec<_> = missing.map(|(name, ..)| *name).collect();
+            .filter(|(_, value, required)| *required && value.is_empty())
+            .map(|(name, ..)| *name)
+            .collect();
         if !missing.is_empty() {
             return Err(Error::environment(format!(
                 "required env variables [{}] missing",

@@ -30,8 +30,9 @@ impl ForeignLease {
 
     fn read(answer: &str) -> Result<Self, Error> {
         let result = PassedResult::parse(answer)?;
-        let addresses = result.addresses()?.into_iter();
-        let addresses: Vec<StaticAddress> = addresses
+        let addresses: Vec<StaticAddress> = result
+            .addresses()?
+            .into_iter()
             .map(|own| StaticAddress {
                 address: own.address,
                 gateway: own.gateway,
@@ -62,10 +63,14 @@ mod tests {
     fn texts(lease: &ForeignLease) -> Vec<String> {
         let gateway =
             |own: &StaticAddress| own.gateway.map_or("none".to_owned(), |ip| ip.to_string());
-        let addresses = lease.addresses.iter();
-        let addresses = addresses.map(|own| format!("{} by {}", own.address, gateway(own)));
-        let routes = lease.routes.iter();
-        let routes = routes.map(|own| format!("to {} by {:?}", own.destination, own.gateway));
+        let addresses = lease
+            .addresses
+            .iter()
+            .map(|own| format!("{} by {}", own.address, gateway(own)));
+        let routes = lease
+            .routes
+            .iter()
+            .map(|own| format!("to {} by {:?}", own.destination, own.gateway));
         addresses.chain(routes).collect()
     }
 

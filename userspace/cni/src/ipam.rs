@@ -89,8 +89,8 @@ fn ranges(ipam: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
 
 /// A list of ranges that are alternatives.
 pub(crate) fn range_set(node: &Node<'_>) -> Result<RangeSet, Error> {
-    let ranges = node.list()?;
-    let ranges = ranges.iter().map(|node| range(&node.object()?));
+    let nodes = node.list()?;
+    let ranges = nodes.iter().map(|node| range(&node.object()?));
     set(ranges.collect::<Result<_, _>>()?).map_err(|why| node.invalid(why))
 }
 

@@ -74,8 +74,9 @@ impl<'a> Object<'a> {
 
     /// The keys, folded, whose values are texts.
     pub(crate) fn all_texts(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let entries = self.map.iter();
-        entries.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+        self.map
+            .iter()
+            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
     }
 
     /// The path of a key, whether it is there or not.
@@ -111,8 +112,10 @@ impl<'a> Object<'a> {
 
     /// The texts of a list.
     pub(crate) fn texts(&self, key: &str) -> Result<Vec<String>, Error> {
-        let nodes = self.list(key)?.into_iter();
-        nodes.map(|node| Ok(node.text()?.to_owned())).collect()
+        self.list(key)?
+            .into_iter()
+            .map(|node| Ok(node.text()?.to_owned()))
+            .collect()
     }
 
     /// A text as a type of its own; one that the type refuses is an invalid configuration.

@@ -124,22 +124,21 @@ impl NetworkList {
             return Ok(self);
         }
         let refused = || Error::unsupported_field("default-route", &self.name);
-        let ipams = self
+        let mut giving = self
             .plugins
             .iter_mut()
-            .filter_map(|plugin| plugin.config.get_mut("ipam"));
-        let mut giving = ipams.filter(|ipam| {
-            let kind = ipam["type"].as_str().unwrap_or_default();
-            GIVES_ROUTES.contains(&kind)
-        });
+            .filter_map(|plugin| plugin.config.get_mut("ipam"))
+            .filter(|ipam| {
+                let kind = ipam["type"].as_str().unwrap_or_default();
+                GIVES_ROUTES.contains(&kind)
+            });
         let Some(Value::Object(ipam)) = giving.next() else {
             return Err(
                 refused().with_details("no ipam of the network gives routes that it is told")
             );
         };
         let routes = ipam.get("routes").and_then(Value::as_array);
-        let kept = routes.into_iter().flatten();
-        let kept = kept.filter(|route| {
+        let kept = routes.into_iter().flatten().filter(|route| {
             !["0.0.0.0/0", "::/0"]
                 .map(Some)
                 .contains(&route["dst"].as_str())
@@ -171,9 +170,11 @@ impl NetworkList {
         if let Some(result) = prev_result {
             config.insert("prevResult".to_owned(), result.clone());
         }
-        let declared = capabilities.iter();
-        let declared = declared.filter(|(name, _)| plugin.capabilities.contains(*name));
-        let handed: Map<String, Value> = declared.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let handed: Map<String, Value> = capabilities
+            .iter()
+            .filter(|(name, _)| plugin.capabilities.contains(*name))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
         if !handed.is_empty() {
             config.insert("runtimeConfig".to_owned(), Value::Object(handed));
         }
@@ -194,8 +195,8 @@ impl NetworkList {
 
     /// The list in its own text, as the cache keeps it.
     pub fn to_json(&self) -> String {
-        let plugins = self.plugins.iter();
-        let plugins: Vec<&Map<String, Value>> = plugins.map(|plugin| &plugin.config).collect();
+        let plugins: Vec<&Map<String, Value>> =
+            self.plugins.iter().map(|plugin| &plugin.config).collect();
         text::print(&json!({
             "cniVersion": self.version.as_str(),
             "name": self.name,
@@ -216,8 +217,10 @@ impl PluginConfig {
             )));
         }
         let capabilities = config.get("capabilities").and_then(Value::as_object);
-        let declared = capabilities.into_iter().flatten();
-        let declared = declared.filter(|(_, on)| on.as_bool() == Some(true));
+        let declared = capabilities
+            .into_iter()
+            .flatten()
+            .filter(|(_, on)| on.as_bool() == Some(true));
         Ok(Self {
             kind,
             capabilities: declared.map(|(name, _)| name.clone()).collect(),
@@ -230,28 +233,34 @@ fn plugins(map: &Map<String, Value>) -> Result<Vec<PluginConfig>, Error> {
     let list = map.get("plugins").and_then(Value::as_array);
     let list = list.filter(|list| !list.is_empty());
     let list = list.ok_or_else(|| Error::invalid_config("no plugins in the list"))?;
-    let configs = list.iter().map(|plugin| {
-        let config = plugin.as_object().cloned();
-        PluginConfig::read(config.ok_or_else(|| Error::decode("plugins: expected objects"))?)
-    });
-    configs.collect()
+    list.iter()
+        .map(|plugin| {
+            let config = plugin.as_object().cloned();
+            PluginConfig::read(config.ok_or_else(|| Error::decode("plugins: expected objects"))?)
+        })
+        .collect()
 }
 
 fn beside(fragments: &[String]) -> Result<Vec<PluginConfig>, Error> {
-    let configs = fragments.iter().map(|fragment| {
-        let config = serde_json::from_str(fragment);
-        let config =
-            config.map_err(|error| Error::decode(format!("plugin configuration: {error}")));
-        PluginConfig::read(config?)
-    });
-    configs.collect()
+    fragments
+        .iter()
+        .map(|fragment| {
+            let config = serde_json::from_str(fragment)
+                .map_err(|error| Error::decode(format!("plugin configuration: {error}")));
+            PluginConfig::read(config?)
+        })
+        .collect()
 }
 
 /// The highest of `cniVersions` that we speak, or else `cniVersion`.
 fn version(map: &Map<String, Value>) -> Result<Version, Error> {
     let list = map.get("cniVersions").and_then(Value::as_array);
-    let listed = list.into_iter().flatten().filter_map(Value::as_str);
-    let known: Option<Version> = listed.filter_map(|text| text.parse().ok()).max();
+    let known: Option<Version> = list
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .filter_map(|text| text.parse().ok())
+        .max();
     match (known, map.get("cniVersion").and_then(Value::as_str)) {
         (Some(version), _) => Ok(version),
         (None, Some(text)) if !text.is_empty() => text.parse(),
@@ -261,8 +270,8 @@ fn version(map: &Map<String, Value>) -> Result<Version, Error> {
 
 fn string(map: &Map<String, Value>, key: &str) -> Result<String, Error> {
     let text = map.get(key).and_then(Value::as_str);
-    let text = text.filter(|text| !text.is_empty());
-    text.map(str::to_owned)
+    text.filter(|text| !text.is_empty())
+        .map(str::to_owned)
         .ok_or_else(|| Error::invalid_config(format!("missing {key}")))
 }
 

@@ -46,8 +46,11 @@ impl Outcome<'_> {
     fn oldest_ip(&self, ipv4: bool, version: Version) -> Option<OldestIpJson> {
         let mut addresses = self.attachment.addresses.iter();
         let assigned = addresses.find(|a| a.address.address.is_ipv4() == ipv4)?;
-        let routes = self.attachment.routes.iter();
-        let routes = routes.filter(|route| route.destination.is_ipv4() == ipv4);
+        let routes = self
+            .attachment
+            .routes
+            .iter()
+            .filter(|route| route.destination.is_ipv4() == ipv4);
         Some(OldestIpJson {
             ip: assigned.address.to_string(),
             gateway: assigned.gateway,
@@ -69,8 +72,11 @@ impl Outcome<'_> {
     }
 
     fn routes(&self, version: Version) -> Vec<RouteJson> {
-        let routes = self.attachment.routes.iter();
-        routes.map(|route| self.route(route, version)).collect()
+        self.attachment
+            .routes
+            .iter()
+            .map(|route| self.route(route, version))
+            .collect()
     }
 
     fn route(&self, route: &Route, version: Version) -> RouteJson {

@@ -169,8 +169,8 @@ impl PassedResult {
     /// The interfaces, in their order.
     pub fn interfaces(&self) -> Vec<PassedInterface> {
         let text = |interface: &Value, key: &str| interface[key].as_str().unwrap_or("").to_owned();
-        let interfaces = list(&self.0, "interfaces").iter();
-        interfaces
+        list(&self.0, "interfaces")
+            .iter()
             .map(|interface| PassedInterface {
                 name: text(interface, "name"),
                 sandbox: text(interface, "sandbox"),
@@ -180,8 +180,7 @@ impl PassedResult {
 
     /// The addresses, in their order.
     pub fn addresses(&self) -> Result<Vec<PassedAddress>, Error> {
-        let ips = list(&self.0, "ips").iter();
-        ips.map(address).collect()
+        list(&self.0, "ips").iter().map(address).collect()
     }
 
     /// The addresses of an interface of the pod: those that refer to it, and those that refer to none (behaviour R13).
@@ -262,8 +261,8 @@ fn places_kept(places: &[usize]) -> usize {
 
 fn address(ip: &Value) -> Result<PassedAddress, Error> {
     let text = ip["address"].as_str().unwrap_or_default();
-    let address = text.parse();
-    let address = address
+    let address = text
+        .parse()
         .map_err(|error| Error::invalid_config(format!("prevResult.ips: {text:?}: {error}")))?;
     let interface = ip["interface"].as_u64();
     Ok(PassedAddress {
@@ -363,15 +362,18 @@ fn lower(map: &mut Map<String, Value>) -> Result<(), Error> {
         let Some(ip) = members.find(|ip| has_address(ip) && of_family(ip)) else {
             continue;
         };
-        let of_family = routes.as_array().into_iter().flatten();
-        let of_family = of_family.filter_map(Value::as_object);
-        let of_family = of_family.filter(|route| is_ipv4(route, "dst") == ipv4);
-        let plain = of_family.map(|route| {
-            let mut route = route.clone();
-            route.retain(|key, _| !NEW_OF_ROUTES.contains(&key.as_str()));
-            Value::Object(route)
-        });
-        let plain: Vec<Value> = plain.collect();
+        let plain: Vec<Value> = routes
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object)
+            .filter(|route| is_ipv4(route, "dst") == ipv4)
+            .map(|route| {
+                let mut route = route.clone();
+                route.retain(|key, _| !NEW_OF_ROUTES.contains(&key.as_str()));
+                Value::Object(route)
+            })
+            .collect();
         let mut old = json!({ "ip": ip["address"] });
         if let Some(gateway) = ip.get("gateway") {
             old["gateway"] = gateway.clone();

@@ -36,8 +36,10 @@ impl PrevResult {
 
     /// Fails when the runtime has another idea of the pod's addresses than we.
     pub fn check(&self, attachment: &Attachment) -> Result<(), Error> {
-        let ours = attachment.addresses.iter().map(|a| a.address.address);
-        let missing: Vec<String> = ours
+        let missing: Vec<String> = attachment
+            .addresses
+            .iter()
+            .map(|a| a.address.address)
             .filter(|address| !self.addresses.contains(address))
             .map(|address| address.to_string())
             .collect();
@@ -53,8 +55,10 @@ impl PrevResult {
 }
 
 fn destinations(result: &Object<'_>) -> Result<BTreeSet<Cidr>, Error> {
-    let routes = result.list("routes")?.into_iter();
-    let destinations = routes.map(|route| Ok(route.object()?.text("dst")?.map(str::parse)));
+    let destinations = result
+        .list("routes")?
+        .into_iter()
+        .map(|route| Ok(route.object()?.text("dst")?.map(str::parse)));
     // Another plugin's route may be to what we would not call a subnet: then it is none of ours.
     let destinations: Vec<_> = destinations.collect::<Result<_, Error>>()?;
     Ok(destinations.into_iter().flatten().flatten().collect())

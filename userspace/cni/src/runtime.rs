@@ -106,16 +106,18 @@ impl Wishes {
 }
 
 fn addresses(source: &Object<'_>) -> Result<Vec<AddressWish>, Error> {
-    let nodes = source.list("ips")?.into_iter();
-    nodes
+    source
+        .list("ips")?
+        .into_iter()
         .map(|node| parse_wish(node.text()?).map_err(|why| node.invalid(why)))
         .collect()
 }
 
 /// `ipRanges`: a list of lists, as the specification has it, or a flat list, as go-cni sends it (behaviour B0.1).
 fn ranges(runtime: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
-    let nodes = runtime.list("ipRanges")?.into_iter();
-    nodes
+    runtime
+        .list("ipRanges")?
+        .into_iter()
         .map(|node| {
             if node.value().is_array() {
                 range_set(&node)

@@ -37,12 +37,19 @@ pub(crate) fn selections(annotation: &str) -> Result<Vec<Selection>, Error> {
     if annotation.contains(['[', '{', '"']) {
         let list: Vec<Value> =
             serde_json::from_str(annotation).map_err(|error| wrong(error.to_string()))?;
-        let selections = list.iter().map(element);
-        return selections.collect::<Result<_, _>>().map_err(wrong);
+        return list
+            .iter()
+            .map(element)
+            .collect::<Result<_, _>>()
+            .map_err(wrong);
     }
-    let words = annotation.split(',').map(str::trim);
-    let words = words.filter(|word| !word.is_empty());
-    words.map(word).collect::<Result<_, _>>().map_err(wrong)
+    annotation
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .map(word)
+        .collect::<Result<_, _>>()
+        .map_err(wrong)
 }
 
 /// The gateways of the networks by which a pod's default routes go, where its annotations say so.
@@ -127,8 +134,8 @@ fn args(element: &Value) -> Result<Vec<(String, String)>, String> {
 }
 
 fn gateways(element: &Value) -> Result<Vec<IpAddr>, String> {
-    let gateways = texts(element, "default-route")?.into_iter();
-    gateways
+    texts(element, "default-route")?
+        .into_iter()
         .map(|text| {
             text.parse()
                 .map_err(|_| format!("default-route: {text:?} is no address"))
@@ -140,8 +147,7 @@ fn texts<'a>(element: &'a Value, key: &str) -> Result<Vec<&'a str>, String> {
     match &element[key] {
         Value::Null => Ok(Vec::new()),
         Value::Array(list) => {
-            let texts = list.iter().map(Value::as_str);
-            let texts: Option<_> = texts.collect();
+            let texts: Option<_> = list.iter().map(Value::as_str).collect();
             texts.ok_or_else(|| format!("{key}: expected texts"))
         }
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {

@@ -18,8 +18,10 @@ pub struct StaticAddress {
 }
 
 pub(crate) fn addresses(ipam: &Object<'_>) -> Result<Vec<StaticAddress>, Error> {
-    let nodes = ipam.list("addresses")?.into_iter();
-    nodes.map(|node| address(&node)).collect()
+    ipam.list("addresses")?
+        .into_iter()
+        .map(|node| address(&node))
+        .collect()
 }
 
 fn address(node: &Node<'_>) -> Result<StaticAddress, Error> {
@@ -48,11 +50,13 @@ pub(crate) fn ranges(
     } else {
         configured
     };
-    let asked = wishes.interface_addresses()?.into_iter();
-    let asked = asked.map(|address| StaticAddress {
-        address,
-        gateway: None,
-    });
+    let asked = wishes
+        .interface_addresses()?
+        .into_iter()
+        .map(|address| StaticAddress {
+            address,
+            gateway: None,
+        });
     let all = kept.iter().copied().chain(asked);
     single_ranges(all, &wishes.gateways, is_gateway)
 }

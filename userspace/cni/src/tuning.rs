@@ -29,8 +29,11 @@ pub(crate) fn settings(
         mac: args.mac,
         ..InterfaceSettings::default()
     };
-    let cni = config.object("args")?.map(|args| args.object("cni"));
-    let cni = cni.transpose()?.flatten();
+    let cni = config
+        .object("args")?
+        .map(|args| args.object("cni"))
+        .transpose()?
+        .flatten();
     // The later ones win (behaviour R1).
     for source in [Some(config.clone()), cni, config.object("runtimeConfig")?] {
         let Some(node) = source.as_ref().and_then(|source| source.get("mac")) else {

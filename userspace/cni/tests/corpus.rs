@@ -8,13 +8,14 @@ use std::path::Path;
 /// The files of a target's corpus.
 fn corpus(target: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus");
-    let files = fs::read_dir(folder.join(target)).unwrap();
-    let files = files.map(|file| {
-        let path = file.unwrap().path();
-        let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
-        (path.display().to_string(), text)
-    });
-    let mut files: Vec<_> = files.collect();
+    let mut files: Vec<_> = fs::read_dir(folder.join(target))
+        .unwrap()
+        .map(|file| {
+            let path = file.unwrap().path();
+            let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+            (path.display().to_string(), text)
+        })
+        .collect();
     files.sort();
     assert!(!files.is_empty(), "the corpus of {target} has files");
     files
@@ -43,8 +44,8 @@ const CLIENTS: [&str; 6] = [
 /// What real runtimes send is not only survived but understood.
 #[test]
 fn every_request_of_a_runtime_is_granted() {
-    let recorded = corpus("request").into_iter();
-    let recorded: Vec<_> = recorded
+    let recorded: Vec<_> = corpus("request")
+        .into_iter()
         .filter(|(path, _)| CLIENTS.iter().any(|client| path.contains(client)))
         .collect();
     assert!(recorded.len() >= 24, "{recorded:?}");

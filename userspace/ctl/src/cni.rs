@@ -119,9 +119,13 @@ pub(crate) fn run(verb: Verb) -> Result<String> {
                 cache: results,
                 patience: Patience::default(),
             };
-            let remembered = invoker.all_remembered().map_err(told)?.into_iter();
-            let own = remembered.filter(|cached| cached.container_id.as_str() == container);
-            let status: Vec<Value> = own.map(|cached| cached.network_status()).collect();
+            let status: Vec<Value> = invoker
+                .all_remembered()
+                .map_err(told)?
+                .into_iter()
+                .filter(|cached| cached.container_id.as_str() == container)
+                .map(|cached| cached.network_status())
+                .collect();
             Ok(serde_json::to_string_pretty(&status)? + "\n")
         }
         Verb::Status { place } => {

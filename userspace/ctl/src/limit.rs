@@ -44,8 +44,10 @@ impl Limit {
     }
 
     fn find<'a>(&self, attachments: &'a [AttachmentView]) -> Result<&'a AttachmentView> {
-        let named = attachments.iter().filter(|it| self.names(it));
-        let mut found = named.filter(|it| it.ifname == self.ifname);
+        let mut found = attachments
+            .iter()
+            .filter(|it| self.names(it))
+            .filter(|it| it.ifname == self.ifname);
         match (found.next(), found.next()) {
             (Some(one), None) => Ok(one),
             (None, _) => bail!("no pod {} with an interface {} here", self.pod, self.ifname),

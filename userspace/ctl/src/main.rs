@@ -208,8 +208,9 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         }
         Verb::Uninstall { drain, json } => uninstall(client, drain, json),
         Verb::Version => {
-            let agent = get(client, path::STATUS).and_then(|reply| Ok(reply.decode::<Status>()?));
-            let agent = agent.map(|status| status.version);
+            let agent = get(client, path::STATUS)
+                .and_then(|reply| Ok(reply.decode::<Status>()?))
+                .map(|status| status.version);
             Ok(render::version(env!("CARGO_PKG_VERSION"), agent.as_ref()))
         }
     }
@@ -237,8 +238,9 @@ fn event(line: &str, json: bool) -> Result<String> {
 }
 
 fn uninstall(client: &Client, drain: bool, json: bool) -> Result<String> {
-    let reply = client.post(path::UNINSTALL, &UninstallRequest { drain });
-    let reply = reply.map_err(advised)?;
+    let reply = client
+        .post(path::UNINSTALL, &UninstallRequest { drain })
+        .map_err(advised)?;
     let done: Uninstalled = reply.decode()?;
     if json {
         raw(&reply)

@@ -415,8 +415,10 @@ pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Row>) -> String 
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
-    lines.collect()
+    table
+        .lines()
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect()
 }
 
 fn row(cells: impl IntoIterator<Item = Cell>) -> Row {

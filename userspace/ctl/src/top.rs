@@ -121,8 +121,7 @@ struct Line {
 fn compare(before: &Look, now: &Look) -> Vec<Line> {
     let span = now.at.saturating_duration_since(before.at).as_secs_f64();
     let key = |it: &AttachmentView| (it.container_id.clone(), it.ifname.clone());
-    let earlier = before.attachments.iter().map(|it| (key(it), it));
-    let earlier: BTreeMap<_, _> = earlier.collect();
+    let earlier: BTreeMap<_, _> = before.attachments.iter().map(|it| (key(it), it)).collect();
     let unknown = AttachmentView::default();
     let lines = now.attachments.iter().flat_map(|now| {
         // Who was not there has counted from nothing.
@@ -214,11 +213,13 @@ fn row(line: &Line) -> Row<'static> {
         Some(_) => Color::Green,
         None => Color::Reset,
     };
-    let cells = cells(line).into_iter().enumerate();
-    let cells = cells.map(|(column, text)| match HEAD[column] {
-        "" => Cell::from(text).style(Style::new().fg(colour)),
-        _ => Cell::from(text),
-    });
+    let cells = cells(line)
+        .into_iter()
+        .enumerate()
+        .map(|(column, text)| match HEAD[column] {
+            "" => Cell::from(text).style(Style::new().fg(colour)),
+            _ => Cell::from(text),
+        });
     Row::new(cells)
 }
 

@@ -75,14 +75,17 @@ impl<K: Kernel> Engine<K> {
     /// The record of the interface, if it is on record as it is now.
     fn served(&self, serve: &Serve, observed: &Observed) -> Option<Record> {
         let netns = observed.netns.get(&serve.adoption.netns)?;
-        let records = serve.keys.iter().filter_map(|key| self.store.get(key));
-        let mut live = records.filter(|record| {
-            record.state == State::Attached
-                && (
-                    record.attachment.netns.device,
-                    record.attachment.netns.inode,
-                ) == (netns.device, netns.inode)
-        });
+        let mut live = serve
+            .keys
+            .iter()
+            .filter_map(|key| self.store.get(key))
+            .filter(|record| {
+                record.state == State::Attached
+                    && (
+                        record.attachment.netns.device,
+                        record.attachment.netns.inode,
+                    ) == (netns.device, netns.inode)
+            });
         live.next().cloned()
     }
 
@@ -248,8 +251,10 @@ impl<K: Kernel> Engine<K> {
         let Some(unknown) = keys.first() else {
             return Ok(());
         };
-        let records = keys.iter().filter_map(|key| self.store.get(key));
-        let mut attached = records.filter(|record| record.state == State::Attached);
+        let mut attached = keys
+            .iter()
+            .filter_map(|key| self.store.get(key))
+            .filter(|record| record.state == State::Attached);
         let Some(attachment) = attached.next().map(|record| record.attachment.clone()) else {
             return Err(EngineError::Unknown(unknown.clone()));
         };

@@ -50,10 +50,11 @@ pub(crate) fn recall_non_masquerade(configured: &BTreeSet<Cidr>, store: &Store) 
     let before = store.choice(NON_MASQUERADE);
     let chosen = before.and_then(|choice| choice.split_once(OVER));
     // An empty list is a configuration like any other here: it means that all is masqueraded.
-    let still = chosen.filter(|(over, _)| *over == text);
-    let items = still.map(|(_, chosen)| chosen.split(',').filter(|item| !item.is_empty()));
-    let parsed = items.map(|items| items.map(str::parse).collect::<Result<_, _>>());
-    parsed
+    let items = chosen
+        .filter(|(over, _)| *over == text)
+        .map(|(_, chosen)| chosen.split(',').filter(|item| !item.is_empty()));
+    items
+        .map(|items| items.map(str::parse).collect::<Result<_, _>>())
         .and_then(Result::ok)
         .unwrap_or_else(|| configured.clone())
 }
@@ -80,17 +81,22 @@ fn remember(
 
 /// The subnets of ranges that are whole pod CIDRs, in one word.
 pub(crate) fn cidrs(ranges: &[RangeSet]) -> String {
-    let ranges = ranges.iter().flat_map(RangeSet::ranges);
-    let subnets: Vec<String> = ranges.map(|range| range.subnet().to_string()).collect();
+    let subnets: Vec<String> = ranges
+        .iter()
+        .flat_map(RangeSet::ranges)
+        .map(|range| range.subnet().to_string())
+        .collect();
     subnets.join(",")
 }
 
 fn ranges(cidrs: &str) -> Option<Vec<RangeSet>> {
-    let parsed = cidrs.split(',').map(|text| {
-        let cidr: Cidr = text.parse().ok()?;
-        RangeSet::of_cidr(cidr).ok()
-    });
-    parsed.collect()
+    cidrs
+        .split(',')
+        .map(|text| {
+            let cidr: Cidr = text.parse().ok()?;
+            RangeSet::of_cidr(cidr).ok()
+        })
+        .collect()
 }
 
 impl<K: Kernel> Engine<K> {
@@ -212,14 +218,18 @@ impl<K: Kernel> Engine<K> {
     pub(crate) fn follow_hairpin_mode(&mut self) -> Result<(), StoreError> {
         let network = &self.settings.default_network;
         let wanted = network.hairpin == HairpinMode::HairpinVeth;
-        let records = self.store.records().values();
-        let others = records.filter(|record| {
-            let attachment = &record.attachment;
-            attachment.key.network == network.name
-                && attachment.adopted.is_none()
-                && attachment.hairpin != wanted
-        });
-        let others: Vec<_> = others.cloned().collect();
+        let others: Vec<_> = self
+            .store
+            .records()
+            .values()
+            .filter(|record| {
+                let attachment = &record.attachment;
+                attachment.key.network == network.name
+                    && attachment.adopted.is_none()
+                    && attachment.hairpin != wanted
+            })
+            .cloned()
+            .collect();
         for mut record in others {
             record.attachment.hairpin = wanted;
             self.store.put(&record)?;

@@ -39,9 +39,13 @@ impl<K: Kernel> Engine<K> {
     /// Removes what the runtime does not know, goes on through failures and tells everything.
     pub fn collect(&mut self, collect: &Collect) -> Collected {
         let _gc = crash::verb("gc");
-        let records = self.store.records().values();
-        let unknown = records.filter(|record| collect.concerns(&record.attachment.key));
-        let unknown: Vec<Record> = unknown.cloned().collect();
+        let unknown: Vec<Record> = self
+            .store
+            .records()
+            .values()
+            .filter(|record| collect.concerns(&record.attachment.key))
+            .cloned()
+            .collect();
         let mut collected = Collected::default();
         for record in unknown {
             let key = record.attachment.key.clone();

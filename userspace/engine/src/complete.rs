@@ -28,9 +28,12 @@ impl<K: Kernel> Engine<K> {
     /// The second half. A failure leaves nothing behind, the link neither.
     pub fn complete(&mut self, intent: &Intent) -> Result<Attachment, EngineError> {
         let key = &intent.key;
-        let linked = self.store.get(key);
-        let linked = linked.filter(|record| record.state == State::Linked);
-        let Some(linked) = linked.cloned() else {
+        let Some(linked) = self
+            .store
+            .get(key)
+            .filter(|record| record.state == State::Linked)
+            .cloned()
+        else {
             return Err(EngineError::NotLinked(key.clone()));
         };
         let network_before = self.store.networks().get(&key.network).cloned();

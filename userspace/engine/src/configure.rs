@@ -85,8 +85,9 @@ impl<K: Kernel> Engine<K> {
         if let Some(bypass) = change.bypass {
             self.settings.bypass = bypass;
         }
-        let prefixes = change.non_masquerade;
-        let prefixes = prefixes.unwrap_or_else(|| self.settings.non_masquerade.clone());
+        let prefixes = change
+            .non_masquerade
+            .unwrap_or_else(|| self.settings.non_masquerade.clone());
         self.set_non_masquerade(prefixes)?;
         if let Some(mode) = change.hairpin {
             self.set_hairpin_mode(mode, now)?;

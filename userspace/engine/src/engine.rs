@@ -101,8 +101,11 @@ impl<K: Kernel> Engine<K> {
         settings.default_network = choices::recall(&configured, &store);
         let configured_non_masquerade = choices::prefixes(&settings.non_masquerade);
         settings.non_masquerade = choices::recall_non_masquerade(&settings.non_masquerade, &store);
-        let records = store.records().values().map(|record| &record.attachment);
-        let youngest = records.max_by_key(|attachment| attachment.generation);
+        let youngest = store
+            .records()
+            .values()
+            .map(|record| &record.attachment)
+            .max_by_key(|attachment| attachment.generation);
         Self {
             last_slot: youngest.map_or(0, |attachment| attachment.slot),
             kernel,
@@ -235,8 +238,12 @@ impl<K: Kernel> Engine<K> {
     }
 
     pub(crate) fn next_slot(&self) -> Result<u32, Refusal> {
-        let records = self.store.records().values();
-        let taken = records.map(|record| record.attachment.slot).collect();
+        let taken = self
+            .store
+            .records()
+            .values()
+            .map(|record| record.attachment.slot)
+            .collect();
         slot::next(&taken, self.last_slot).ok_or(Refusal::NoSlot {
             capacity: abi::maps::PODS_CAPACITY - 1,
         })
@@ -326,11 +333,12 @@ impl<K: Kernel> Engine<K> {
         wanted: Option<&BTreeSet<Cidr>>,
     ) -> Result<Attachment, EngineError> {
         let _check = crash::verb("check");
-        let record = self
+        let Some(record) = self
             .store
             .get(key)
-            .filter(|record| record.state == State::Attached);
-        let Some(record) = record.cloned() else {
+            .filter(|record| record.state == State::Attached)
+            .cloned()
+        else {
             return Err(EngineError::Unknown(key.clone()));
         };
         let mut expected = record.attachment.clone();
@@ -412,11 +420,14 @@ impl<K: Kernel> Engine<K> {
         if let Some(refusal) = self.node.refused.get(name) {
             return Err(refusal.clone().into());
         }
-        let ready = self.node.ready.get(name).map(|ready| ready.mtu);
-        ready.ok_or_else(|| {
-            let bridge = network.bridge.clone();
-            Refusal::NoBridge { bridge }.into()
-        })
+        self.node
+            .ready
+            .get(name)
+            .map(|ready| ready.mtu)
+            .ok_or_else(|| {
+                let bridge = network.bridge.clone();
+                Refusal::NoBridge { bridge }.into()
+            })
     }
 
     /// What the node must be for all networks, the default one first.
@@ -443,8 +454,11 @@ impl<K: Kernel> Engine<K> {
     /// The default network, and those that attachments are on.
     pub(crate) fn networks(&self) -> impl Iterator<Item = &Network> {
         let default = &self.settings.default_network;
-        let others = self.store.networks().values();
-        let others = others.filter(|network| network.name != default.name);
+        let others = self
+            .store
+            .networks()
+            .values()
+            .filter(|network| network.name != default.name);
         [default].into_iter().chain(others)
     }
 
@@ -456,8 +470,10 @@ impl<K: Kernel> Engine<K> {
             .keys()
             .map(|key| &key.network)
             .collect();
-        let networks = self.store.networks().keys();
-        let unused: Vec<NetworkName> = networks
+        let unused: Vec<NetworkName> = self
+            .store
+            .networks()
+            .keys()
             .filter(|name| !used.contains(name))
             .cloned()
             .collect();
@@ -473,11 +489,14 @@ impl<K: Kernel> Engine<K> {
 
 /// Which of the attachment's addresses each range set gave.
 fn last_reserved(network: &Network, attachment: &Attachment) -> BTreeMap<usize, IpAddr> {
-    let sets = network.ranges.iter().enumerate();
-    let given = sets.filter_map(|(index, set)| {
-        let mut addresses = attachment.addresses.iter().map(|a| a.address.address);
-        let address = addresses.find(|address| network::holds(set, *address))?;
-        Some((index, address))
-    });
-    given.collect()
+    network
+        .ranges
+        .iter()
+        .enumerate()
+        .filter_map(|(index, set)| {
+            let mut addresses = attachment.addresses.iter().map(|a| a.address.address);
+            let address = addresses.find(|address| network::holds(set, *address))?;
+            Some((index, address))
+        })
+        .collect()
 }

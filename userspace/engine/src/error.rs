@@ -118,8 +118,11 @@ pub(crate) const MANY: usize = 8;
 
 /// Differences in one line.
 pub(crate) fn words(differences: &[Difference]) -> String {
-    let told = differences.iter().take(MANY).map(ToString::to_string);
-    let mut words: Vec<String> = told.collect();
+    let mut words: Vec<String> = differences
+        .iter()
+        .take(MANY)
+        .map(ToString::to_string)
+        .collect();
     if let Some(rest @ 1..) = differences.len().checked_sub(MANY) {
         words.push(format!("and {rest} more"));
     }

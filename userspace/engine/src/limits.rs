@@ -112,11 +112,12 @@ impl<K: Kernel> Engine<K> {
         key: &AttachmentKey,
         change: LimitChange,
     ) -> Result<Bandwidth, EngineError> {
-        let record = self
+        let Some(before) = self
             .store
             .get(key)
-            .filter(|record| record.state == State::Attached);
-        let Some(before) = record.cloned() else {
+            .filter(|record| record.state == State::Attached)
+            .cloned()
+        else {
             return Err(EngineError::Unknown(key.clone()));
         };
         let mut after = before.attachment.clone();

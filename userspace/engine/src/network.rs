@@ -36,8 +36,9 @@ pub(crate) fn admit<'a>(
         let name = network.name.clone();
         return Err(NetworkClash::Reserved { name });
     }
-    let others = others.chain([default]);
-    let mut others = others.filter(|other| other.name != network.name);
+    let mut others = others
+        .chain([default])
+        .filter(|other| other.name != network.name);
     let clash = others.find_map(|other| {
         let subnets = network.overlap(other)?;
         Some(NetworkClash::Overlap {

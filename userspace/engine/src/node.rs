@@ -129,19 +129,19 @@ impl Node {
         let paces = settled.paces();
         let Settled { observed, left } = settled;
         let refused = left.refused;
-        let usable = intent
+        let ready = intent
             .networks
             .iter()
-            .filter(|network| !refused.contains_key(&network.name));
-        let ready = usable.filter_map(|network| {
-            let bridge = observed.links.get(&network.bridge)?;
-            let ready = Ready {
-                network: network.clone(),
-                mtu: planner::network_mtu(network, &observed),
-                mac: bridge.mac,
-            };
-            Some((network.name.clone(), ready))
-        });
+            .filter(|network| !refused.contains_key(&network.name))
+            .filter_map(|network| {
+                let bridge = observed.links.get(&network.bridge)?;
+                let ready = Ready {
+                    network: network.clone(),
+                    mtu: planner::network_mtu(network, &observed),
+                    mac: bridge.mac,
+                };
+                Some((network.name.clone(), ready))
+            });
         Self {
             ready: ready.collect(),
             uplinks: uplinks(&observed),
@@ -164,27 +164,33 @@ impl Node {
 
 /// The highest generation in a table.
 pub(crate) fn highest_generation(entries: &Entries) -> u32 {
-    let generations = entries.values().filter_map(|entry| match entry {
-        Entry::Pod { generation, .. }
-        | Entry::FreePod { generation }
-        | Entry::Limit { generation, .. }
-        | Entry::Endpoint { generation, .. }
-        | Entry::Hostport { generation, .. } => Some(*generation),
-        Entry::Interface { .. }
-        | Entry::Network { .. }
-        | Entry::Egress { .. }
-        | Entry::Uplink { .. }
-        | Entry::Local
-        | Entry::Prefix { .. }
-        | Entry::Settings(_) => None,
-    });
-    generations.max().unwrap_or(0)
+    entries
+        .values()
+        .filter_map(|entry| match entry {
+            Entry::Pod { generation, .. }
+            | Entry::FreePod { generation }
+            | Entry::Limit { generation, .. }
+            | Entry::Endpoint { generation, .. }
+            | Entry::Hostport { generation, .. } => Some(*generation),
+            Entry::Interface { .. }
+            | Entry::Network { .. }
+            | Entry::Egress { .. }
+            | Entry::Uplink { .. }
+            | Entry::Local
+            | Entry::Prefix { .. }
+            | Entry::Settings(_) => None,
+        })
+        .max()
+        .unwrap_or(0)
 }
 
 fn busy(observed: &Observed) -> BTreeSet<IfName> {
-    let links = observed.links.iter();
-    let busy = links.filter(|(_, link)| link.hooks.contains(&Hook::FromBusyPod));
-    busy.map(|(name, _)| name.clone()).collect()
+    observed
+        .links
+        .iter()
+        .filter(|(_, link)| link.hooks.contains(&Hook::FromBusyPod))
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 fn no_egress(intent: &NodeIntent, observed: &Observed) -> Vec<IpAddr> {
@@ -194,21 +200,24 @@ fn no_egress(intent: &NodeIntent, observed: &Observed) -> Vec<IpAddr> {
 }
 
 fn uplinks(observed: &Observed) -> Vec<UplinkStatus> {
-    let uplinks = observed.entries.iter().filter_map(|(key, entry)| {
-        let (EntryKey::Uplink(LinkRef::Name(name)), Entry::Uplink { mtu, sources, .. }) =
-            (key, entry)
-        else {
-            return None;
-        };
-        let hooks = observed.links.get(name).map(|link| &link.hooks);
-        let both = [Hook::UplinkIn, Hook::UplinkOut];
-        Some(UplinkStatus {
-            name: name.clone(),
-            mtu: *mtu,
-            addresses: sources.clone(),
-            attached: hooks.is_some_and(|hooks| both.iter().all(|hook| hooks.contains(hook))),
-            guard: observed.guards.contains_key(name),
+    observed
+        .entries
+        .iter()
+        .filter_map(|(key, entry)| {
+            let (EntryKey::Uplink(LinkRef::Name(name)), Entry::Uplink { mtu, sources, .. }) =
+                (key, entry)
+            else {
+                return None;
+            };
+            let hooks = observed.links.get(name).map(|link| &link.hooks);
+            let both = [Hook::UplinkIn, Hook::UplinkOut];
+            Some(UplinkStatus {
+                name: name.clone(),
+                mtu: *mtu,
+                addresses: sources.clone(),
+                attached: hooks.is_some_and(|hooks| both.iter().all(|hook| hooks.contains(hook))),
+                guard: observed.guards.contains_key(name),
+            })
         })
-    });
-    uplinks.collect()
+        .collect()
 }

@@ -60,13 +60,15 @@ impl Operations {
     /// What runs and what waits, in the order in which it was asked for.
     pub(crate) fn list(&self) -> Vec<Operation> {
         let open = self.lock();
-        let list = open.requests.values().map(|request| Operation {
-            verb: request.verb,
-            key: request.key.clone(),
-            since: request.asked.elapsed(),
-            runs: request.runs,
-        });
-        list.collect()
+        open.requests
+            .values()
+            .map(|request| Operation {
+                verb: request.verb,
+                key: request.key.clone(),
+                since: request.asked.elapsed(),
+                runs: request.runs,
+            })
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -106,8 +108,11 @@ mod tests {
         let (add, del) = (operations.open("ADD", None), operations.open("DEL", None));
         add.begin();
         let told = |operations: &Operations| {
-            let list = operations.list().into_iter();
-            list.map(|one| (one.verb, one.runs)).collect::<Vec<_>>()
+            operations
+                .list()
+                .into_iter()
+                .map(|one| (one.verb, one.runs))
+                .collect::<Vec<_>>()
         };
         assert_eq!(told(&operations), [("ADD", true), ("DEL", false)]);
         drop(add);

@@ -72,8 +72,11 @@ impl<K: Kernel> Engine<K> {
     }
 
     fn claimed_ports(&self, except: Option<&AttachmentKey>) -> PortSet {
-        let records = self.store.records().iter();
-        let others = records.filter(|(key, _)| Some(*key) != except);
+        let others = self
+            .store
+            .records()
+            .iter()
+            .filter(|(key, _)| Some(*key) != except);
         planner::claimed_ports(others.map(|(_, record)| &record.attachment))
     }
 

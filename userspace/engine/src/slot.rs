@@ -7,8 +7,10 @@ use std::collections::BTreeSet;
 pub(crate) fn next(taken: &BTreeSet<u32>, last: u32) -> Option<u32> {
     let capacity = abi::maps::PODS_CAPACITY;
     let behind = last.saturating_add(1).min(capacity);
-    let order = (behind..capacity).chain(1..behind);
-    order.into_iter().find(|slot| !taken.contains(slot))
+    (behind..capacity)
+        .chain(1..behind)
+        .into_iter()
+        .find(|slot| !taken.contains(slot))
 }
 
 #[cfg(test)]

@@ -22,8 +22,10 @@ impl<K: Kernel> Engine<K> {
         }
         let known = &mut self.node.sockets;
         if failures.is_empty() {
-            let attached = known.iter_mut().filter(|(hook, _)| needed.contains(hook));
-            attached.for_each(|(_, link)| *link = SocketLink::Attached);
+            known
+                .iter_mut()
+                .filter(|(hook, _)| needed.contains(hook))
+                .for_each(|(_, link)| *link = SocketLink::Attached);
         } else {
             // Not each ADD tries again.
             known.retain(|hook, _| !needed.contains(hook));

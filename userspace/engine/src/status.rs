@@ -212,10 +212,10 @@ impl<K: Kernel> Engine<K> {
     /// The state after the last change.
     pub fn status(&self) -> Status {
         let leases: Vec<IpAddr> = self.store.leases().into_keys().collect();
-        let networks = self
+        let networks: Vec<NetworkStatus> = self
             .networks()
-            .map(|network| self.network_status(network, &leases));
-        let networks: Vec<NetworkStatus> = networks.collect();
+            .map(|network| self.network_status(network, &leases))
+            .collect();
         Status {
             degraded: self.degraded(&networks),
             networks,
@@ -296,12 +296,14 @@ fn exhausted(status: &NetworkStatus) -> impl Iterator<Item = Degraded> + '_ {
 }
 
 fn failed(report: &Report) -> impl Iterator<Item = Degraded> + '_ {
-    let items = report.items.iter();
-    let failed = items.filter(|item| item.outcome == crate::Outcome::Failed);
-    failed.map(|item| Degraded::RepairFailed {
-        subject: item.subject.clone(),
-        why: item.message.clone(),
-    })
+    report
+        .items
+        .iter()
+        .filter(|item| item.outcome == crate::Outcome::Failed)
+        .map(|item| Degraded::RepairFailed {
+            subject: item.subject.clone(),
+            why: item.message.clone(),
+        })
 }
 
 fn pool(range: Range, leases: &[IpAddr]) -> PoolStatus {

@@ -228,8 +228,10 @@ fn limit(rate: u64) -> Limit {
 
 /// What pods leave in the kernel: the links of their hosts' ends and their entries.
 fn of_pods(observed: &Observed) -> (Vec<String>, BTreeMap<EntryKey, Entry>) {
-    let links = observed.links.iter();
-    let veths = links.filter(|(_, link)| link.kind == LinkKind::Veth);
+    let veths = observed
+        .links
+        .iter()
+        .filter(|(_, link)| link.kind == LinkKind::Veth);
     let entries = observed.entries.iter().filter(|(key, entry)| {
         let of_pod = matches!(
             key,

@@ -59,14 +59,18 @@ pub(crate) struct Carried {
 
 /// Executes every step of `plan`, whatever becomes of the others. What was to be removed and is gone is done.
 pub(crate) fn carry_out(kernel: &mut impl Kernel, plan: &Plan) -> Vec<Carried> {
-    let steps = plan.steps().iter();
-    steps.map(|step| carry(kernel, step)).collect()
+    plan.steps()
+        .iter()
+        .map(|step| carry(kernel, step))
+        .collect()
 }
 
 /// The failures among steps that were tried.
 pub(crate) fn failures(carried: Vec<Carried>) -> Vec<String> {
-    let failures = carried.into_iter().filter_map(|carried| carried.failure);
-    failures.collect()
+    carried
+        .into_iter()
+        .filter_map(|carried| carried.failure)
+        .collect()
 }
 
 fn carry(kernel: &mut impl Kernel, step: &Step) -> Carried {

@@ -79,8 +79,11 @@ impl<K: Kernel> Engine<K> {
         let Some(mac) = tune.settings.mac else {
             return Ok(());
         };
-        let records = tune.keys.iter().filter_map(|key| self.store.get(key));
-        let mut attached = records.filter(|record| record.state == State::Attached);
+        let mut attached = tune
+            .keys
+            .iter()
+            .filter_map(|key| self.store.get(key))
+            .filter(|record| record.state == State::Attached);
         let Some(record) = attached.next().cloned() else {
             return Ok(());
         };
@@ -179,7 +182,7 @@ fn name(key: &AttachmentKey) -> String {
 fn remembered(settings: &InterfaceSettings) -> String {
     let word = |name: &str, value: Option<String>| value.map(|value| format!("{name}={value}"));
     let flag = |value: bool| u8::from(value).to_string();
-    let words = [
+    let words: Vec<String> = [
         word("mac", settings.mac.map(|mac| mac.to_string())),
         word("mtu", settings.mtu.map(|mtu| mtu.to_string())),
         word("promiscuous", settings.promiscuous.map(flag)),
@@ -188,8 +191,10 @@ fn remembered(settings: &InterfaceSettings) -> String {
             "tx_queue_length",
             settings.tx_queue_length.map(|length| length.to_string()),
         ),
-    ];
-    let words: Vec<String> = words.into_iter().flatten().collect();
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     words.join(" ")
 }
 

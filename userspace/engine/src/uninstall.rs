@@ -92,8 +92,12 @@ pub(crate) fn remember_sysctls(
     observed: &Observed,
     plan: &Plan,
 ) -> Result<(), StoreError> {
-    let known = store.contents().sysctls.keys().cloned().map(SysctlKey);
-    let stale: Vec<SysctlKey> = known
+    let stale: Vec<SysctlKey> = store
+        .contents()
+        .sysctls
+        .keys()
+        .cloned()
+        .map(SysctlKey)
         .filter(|key| !planner::is_lasting(key, observed))
         .collect();
     for key in stale {
@@ -106,13 +110,16 @@ pub(crate) fn remember_sysctls(
 }
 
 fn written(store: &Store) -> BTreeMap<SysctlKey, Written> {
-    let sysctls = store.contents().sysctls.iter();
-    let written = sysctls.map(|(key, (before, ours))| {
-        let written = Written {
-            before: before.clone(),
-            ours: ours.clone(),
-        };
-        (SysctlKey(key.clone()), written)
-    });
-    written.collect()
+    store
+        .contents()
+        .sysctls
+        .iter()
+        .map(|(key, (before, ours))| {
+            let written = Written {
+                before: before.clone(),
+                ours: ours.clone(),
+            };
+            (SysctlKey(key.clone()), written)
+        })
+        .collect()
 }

@@ -346,8 +346,11 @@ impl<K: Kernel> Worker<K> {
 /// For people.
 fn tell(attached: &Attachment) {
     let key = &attached.key;
-    let addresses = attached.addresses.iter();
-    let addresses: Vec<_> = addresses.map(|own| own.address.to_string()).collect();
+    let addresses: Vec<_> = attached
+        .addresses
+        .iter()
+        .map(|own| own.address.to_string())
+        .collect();
     tracing::info!(%key, link = %attached.host_link(), ?addresses, slot = attached.slot, "attached");
 }
 

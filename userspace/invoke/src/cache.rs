@@ -50,9 +50,10 @@ impl Invoker {
             Err(error) => return Err(Error::io(format!("{}: {error}", self.cache.display()))),
             Ok(entries) => entries,
         };
-        let files = entries.filter_map(|entry| small_files::read(entry.ok()?.path()).ok());
-        let cached = files.filter_map(|text| Cached::parse(&text).ok());
-        let mut all: Vec<Cached> = cached.collect();
+        let mut all: Vec<Cached> = entries
+            .filter_map(|entry| small_files::read(entry.ok()?.path()).ok())
+            .filter_map(|text| Cached::parse(&text).ok())
+            .collect();
         all.sort_by(|a, b| (&a.container_id, &a.ifname).cmp(&(&b.container_id, &b.ifname)));
         Ok(all)
     }

@@ -63,8 +63,11 @@ pub(crate) fn environment(
         .map_err(|_| Error::environment("a folder of plugins has a colon in its name"))?;
     let mut environment = vec![("CNI_COMMAND", command.name().into()), ("CNI_PATH", path)];
     let (id, netns, ifname, args) = attachment.map_or_else(Default::default, |attachment| {
-        let args = attachment.args.iter();
-        let args: Vec<String> = args.map(|(key, value)| format!("{key}={value}")).collect();
+        let args: Vec<String> = attachment
+            .args
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         (
             attachment.container_id.to_string(),
             attachment.netns.clone(),

@@ -168,16 +168,19 @@ impl Invoker {
         if list.disable_gc {
             return Ok(());
         }
-        let remembered = self.remembered(&list.name)?.into_iter();
-        let (live, stale): (Vec<_>, Vec<_>) =
-            remembered.partition(|cached| std::path::Path::new(&cached.netns).exists());
-        let stale = stale.iter().map(|cached| self.del_remembered(cached, ""));
-        let mut failures: Vec<Error> = stale.filter_map(Result::err).collect();
+        let (live, stale): (Vec<_>, Vec<_>) = self
+            .remembered(&list.name)?
+            .into_iter()
+            .partition(|cached| std::path::Path::new(&cached.netns).exists());
+        let mut failures: Vec<Error> = stale
+            .iter()
+            .map(|cached| self.del_remembered(cached, ""))
+            .filter_map(Result::err)
+            .collect();
         if list.version >= Version::V1_1_0 {
-            let names = live.iter().map(|cached| {
+            let valid: Vec<Value> = live.iter().map(|cached| {
                 serde_json::json!({ "containerID": cached.container_id.as_str(), "ifname": cached.ifname.as_str() })
-            });
-            let valid: Vec<Value> = names.collect();
+            }).collect();
             for plugin in &list.plugins {
                 let config = list.config_for_gc(plugin, &valid, force);
                 failures.extend(self.run(plugin, Command::Gc, &config, None).err());

@@ -15,8 +15,7 @@ pub fn find_network(folder: &Path, name: &str) -> Result<NetworkList, Error> {
     let files =
         files(folder).map_err(|error| Error::io(format!("{}: {error}", folder.display())))?;
     for (path, kind) in files {
-        let text = small_files::read(&path);
-        let text = text.map_err(|error| Error::io(error.to_string()));
+        let text = small_files::read(&path).map_err(|error| Error::io(error.to_string()));
         let list = text.and_then(|text| {
             NetworkList::parse_beside(kind, &text, |name| fragments(folder, name))
         });
@@ -37,10 +36,12 @@ fn fragments(folder: &Path, network: &str) -> Result<Vec<String>, Error> {
         .map_err(|error| Error::invalid_config(format!("{error}")))?;
     let folder = folder.join(name.as_str());
     let told = |path: &Path, error: io::Error| Error::io(format!("{}: {error}", path.display()));
-    let files = files(&folder).map_err(|error| told(&folder, error))?;
-    let files = files.into_iter().map(|(path, _)| path);
-    let conf = files.filter(|path| path.extension().is_some_and(|end| end == "conf"));
-    conf.map(|path| small_files::read(&path).map_err(|error| told(&path, error)))
+    files(&folder)
+        .map_err(|error| told(&folder, error))?
+        .into_iter()
+        .map(|(path, _)| path)
+        .filter(|path| path.extension().is_some_and(|end| end == "conf"))
+        .map(|path| small_files::read(&path).map_err(|error| told(&path, error)))
         .collect()
 }
 

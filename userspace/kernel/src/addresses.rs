@@ -140,17 +140,16 @@ pub(crate) fn link_local(link: &LinkMessage) -> Option<InterfaceAddress> {
 
 /// What a message says of a link's IPv6; nothing where it has none.
 fn of_ipv6(link: &LinkMessage) -> impl Iterator<Item = &AfSpecInet6> {
-    let families = link
-        .attributes
+    link.attributes
         .iter()
         .flat_map(|attribute| match attribute {
             LinkAttribute::AfSpecUnspec(families) => families.as_slice(),
             _ => &[],
-        });
-    families.flat_map(|family| match family {
-        AfSpecUnspec::Inet6(known) => known.as_slice(),
-        _ => &[],
-    })
+        })
+        .flat_map(|family| match family {
+            AfSpecUnspec::Inet6(known) => known.as_slice(),
+            _ => &[],
+        })
 }
 
 /// What IPv6 knows of a link's addresses.

@@ -30,8 +30,9 @@ pub(crate) fn programs(directory: &Path) -> io::Result<BTreeSet<String>> {
             continue;
         };
         let ours = pinned.linked()?.program;
-        let all = SchedClassifier::query_tcx(name.as_str(), TcAttachType::Ingress);
-        let all = all.map(|(_, programs)| programs).unwrap_or_default();
+        let all = SchedClassifier::query_tcx(name.as_str(), TcAttachType::Ingress)
+            .map(|(_, programs)| programs)
+            .unwrap_or_default();
         found.extend(behind(&all, ours).map(|theirs| {
             let program = theirs.name_as_str().unwrap_or_default();
             format!("{name}: program {program} of others, behind ours")
@@ -41,8 +42,9 @@ pub(crate) fn programs(directory: &Path) -> io::Result<BTreeSet<String>> {
 }
 
 fn behind(all: &[ProgramInfo], ours: u32) -> impl Iterator<Item = &ProgramInfo> {
-    let others = all.iter().skip_while(move |program| program.id() != ours);
-    others.skip(1)
+    all.iter()
+        .skip_while(move |program| program.id() != ours)
+        .skip(1)
 }
 
 /// Filters behind our program of all links that have it, in words.

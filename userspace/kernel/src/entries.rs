@@ -209,8 +209,11 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
         };
         entries.extend(bytes::prefix(key).map(|prefix| (EntryKey::Prefix(prefix), entry)));
     }
-    let settings = tables.settings.get(&ONLY, ANY);
-    let mut settings = settings.map_err(|error| io_error(&error))?.0;
+    let mut settings = tables
+        .settings
+        .get(&ONLY, ANY)
+        .map_err(|error| io_error(&error))?
+        .0;
     if settings != NO_SETTINGS {
         // The planner does not know our namespace. Settings of another one are not those that it has planned.
         if settings.netns_cookie == tables.netns_cookie {

@@ -106,8 +106,9 @@ fn kind(message: &[u8], routed: &mut BTreeSet<u32>) -> Change {
     /// Of `struct ifaddrmsg`.
     const SCOPE: usize = BODY + 3;
     const LINK: u8 = 253;
-    let number = message.get(TYPE..TYPE + 2);
-    let number = number.map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    let number = message
+        .get(TYPE..TYPE + 2)
+        .map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     match number {
         libc::RTM_NEWADDR | libc::RTM_DELADDR
             if message.get(SCOPE).is_some_and(|scope| *scope < LINK) =>

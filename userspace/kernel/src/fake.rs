@@ -295,8 +295,13 @@ impl Kernel for Fake {
     }
 
     fn sent(&mut self, slots: &BTreeSet<u32>) -> Result<BTreeMap<u32, Counters>, ObserveError> {
-        let pods = self.state().measured.pods.clone().into_iter();
-        let asked = pods.filter(|(slot, _)| slots.contains(slot));
+        let asked = self
+            .state()
+            .measured
+            .pods
+            .clone()
+            .into_iter()
+            .filter(|(slot, _)| slots.contains(slot));
         Ok(asked.map(|(slot, of)| (slot, of.egress)).collect())
     }
 }

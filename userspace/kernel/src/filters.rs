@@ -148,14 +148,15 @@ pub(crate) fn attached_ids(
         .flat_map(of_link)
         .map(|query| Request::get(Message::GetTrafficFilter(query)));
     let answers = netlink.ask_all(requests.collect())?;
-    let hooks = answers.chunks(SIDES.len()).map(|sides| {
-        let hooks = sides
-            .iter()
-            .zip(SIDES)
-            .map(|(answer, side)| ours(answer, side));
-        hooks.collect::<io::Result<Vec<_>>>()
-    });
-    hooks
+    answers
+        .chunks(SIDES.len())
+        .map(|sides| {
+            sides
+                .iter()
+                .zip(SIDES)
+                .map(|(answer, side)| ours(answer, side))
+                .collect::<io::Result<Vec<_>>>()
+        })
         .map(|sides| Ok(sides?.into_iter().flatten().collect()))
         .collect()
 }
@@ -257,12 +258,14 @@ fn program_id(filter: &TcMessage) -> Option<u32> {
 }
 
 fn options(filter: &TcMessage) -> impl Iterator<Item = &TcOption> {
-    let attributes = filter.attributes.iter();
-    let options = attributes.filter_map(|attribute| match attribute {
-        TcAttribute::Options(options) => Some(options),
-        _ => None,
-    });
-    options.flatten()
+    filter
+        .attributes
+        .iter()
+        .filter_map(|attribute| match attribute {
+            TcAttribute::Options(options) => Some(options),
+            _ => None,
+        })
+        .flatten()
 }
 
 fn clsact(index: u32) -> Message {

@@ -42,8 +42,10 @@ impl FlowReader {
         let map = self.map(maps::FLOWS)?;
         let flows: Hash<Wire<Tuple>, Wire<Flow>> =
             HashMap::try_from(Map::HashMap(map)).map_err(|error| io_error(&error))?;
-        let entries = batch::list(&flows)?.into_iter();
-        let mut entries = entries.map(|(tuple, flow)| (tuple.0, flow.0)).collect();
+        let mut entries = batch::list(&flows)?
+            .into_iter()
+            .map(|(tuple, flow)| (tuple.0, flow.0))
+            .collect();
         self.add_noted(&mut entries)?;
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         Ok(FlowTable {

@@ -74,8 +74,11 @@ impl Guards {
     }
 
     fn loaded<'a>(&mut self, object: &'a mut Ebpf) -> io::Result<&'a mut Xdp> {
-        let program = object.program_mut(XDP_GUARD).ok_or(Errno::ENOENT)?;
-        let program: &mut Xdp = program.try_into().map_err(|error| io_error(&error))?;
+        let program: &mut Xdp = object
+            .program_mut(XDP_GUARD)
+            .ok_or(Errno::ENOENT)?
+            .try_into()
+            .map_err(|error| io_error(&error))?;
         if self.program.is_none() {
             let info = program.load().and_then(|()| program.info());
             self.program = Some(info.map_err(|error| io_error(&error))?.id());
@@ -90,7 +93,8 @@ impl Guards {
 
 fn attach(program: &mut Xdp, index: u32) -> io::Result<FdLink> {
     let attached = program.attach_to_if_index(index, XdpMode::Driver);
-    let link = attached.and_then(|id| program.take_link(id));
-    let link = link.map_err(|error| io_error(&error))?;
+    let link = attached
+        .and_then(|id| program.take_link(id))
+        .map_err(|error| io_error(&error))?;
     FdLink::try_from(link).map_err(|error| io_error(&error))
 }

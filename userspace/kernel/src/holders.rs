@@ -96,16 +96,18 @@ impl Holders {
 
     /// Everything that is held.
     pub(crate) fn all(&self) -> HeldPorts {
-        let held = self.held.iter();
-        held.map(|(claim, holder)| (*claim, holder.seen()))
+        self.held
+            .iter()
+            .map(|(claim, holder)| (*claim, holder.seen()))
             .collect()
     }
 
     /// Those of `claims` that are held.
     pub(crate) fn some(&self, claims: impl IntoIterator<Item = Claim>) -> HeldPorts {
-        let claims = claims.into_iter();
-        let held = claims.filter_map(|claim| Some((claim, self.held.get(&claim)?.seen())));
-        held.collect()
+        claims
+            .into_iter()
+            .filter_map(|claim| Some((claim, self.held.get(&claim)?.seen())))
+            .collect()
     }
 }
 

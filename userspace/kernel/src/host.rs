@@ -156,9 +156,9 @@ fn forget_gone_links(netlink: &mut Netlink, programs: &Programs) {
 pub fn memory() -> std::io::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kilobytes = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    let kilobytes =
-        kilobytes.ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemTotal"))?;
+    let kilobytes = total
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .ok_or_else(|| std::io::Error::other("/proc/meminfo has no MemTotal"))?;
     Ok(kilobytes.saturating_mul(1024))
 }
 

@@ -45,8 +45,10 @@ impl<'a> Kept<'a> {
 
     /// The programs of these names, if all are there and know our tables.
     pub(crate) fn take(&self, names: &[&'static str]) -> Option<Programs> {
-        let taken = names.iter().map(|name| Ok((*name, self.open(name)?)));
-        let taken: io::Result<Programs> = taken.collect();
+        let taken: io::Result<Programs> = names
+            .iter()
+            .map(|name| Ok((*name, self.open(name)?)))
+            .collect();
         taken
             .inspect_err(|error| tracing::debug!(%error, "programs are verified anew"))
             .ok()
@@ -70,8 +72,8 @@ impl<'a> Kept<'a> {
         let Some(known) = known else {
             return Ok(());
         };
-        let pinned = MapInfo::from_pin(self.pins.map(known.name));
-        let pinned = pinned.map_err(|error| io_error(&error))?;
+        let pinned =
+            MapInfo::from_pin(self.pins.map(known.name)).map_err(|error| io_error(&error))?;
         if pinned.id() == id {
             Ok(())
         } else {
@@ -99,8 +101,11 @@ fn digest(object: &[u8], written: &Written) -> String {
         .chain_update(written.as_flattened())
         .chain_update(object)
         .finalize();
-    let digits = digest.iter().map(|byte| format!("{byte:02x}"));
-    digits.take(BYTES).collect()
+    digest
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .take(BYTES)
+        .collect()
 }
 
 /// What the kernel keeps of a table's name.

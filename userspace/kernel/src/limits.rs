@@ -125,8 +125,11 @@ fn shape(limit: &Limit) -> Option<Shape> {
 }
 
 fn write(tables: &mut Tables, row: u32, limit: Limit) -> io::Result<()> {
-    let before = tables.limits.get(&row, ANY);
-    let before = before.map_err(|error| io_error(&error))?.0;
+    let before = tables
+        .limits
+        .get(&row, ANY)
+        .map_err(|error| io_error(&error))?
+        .0;
     if before == limit {
         return Ok(());
     }

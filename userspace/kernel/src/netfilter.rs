@@ -81,8 +81,8 @@ pub(crate) fn foreign_rules(links: &Path) -> io::Result<BTreeSet<String>> {
 /// How many connections netfilter keeps track of; none where it does not.
 pub(crate) fn tracked() -> io::Result<u64> {
     let key = SysctlKey("net/netfilter/nf_conntrack_count".to_owned());
-    let count = sysctl::read(&key)?.map(|count| count.parse());
-    count
+    sysctl::read(&key)?
+        .map(|count| count.parse())
         .transpose()
         .map(Option::unwrap_or_default)
         .map_err(io::Error::other)

@@ -119,8 +119,9 @@ impl Netlink {
         &mut self,
         messages: impl IntoIterator<Item = Message>,
     ) -> io::Result<()> {
-        let messages = messages.into_iter();
-        let changes = messages.map(|message| Request::change(message, 0));
+        let changes = messages
+            .into_iter()
+            .map(|message| Request::change(message, 0));
         let answers = self.ask_all(changes.collect())?;
         answers.into_iter().try_for_each(|answer| answer.map(drop))
     }

@@ -43,8 +43,10 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
 fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Failed> {
     let pinned = (host.programs.pinned()).attempt(|| "list the pinned links".to_owned())?;
     let links = all_links(host, &pinned)?;
-    let names = links.iter().map(|(name, link)| (link.index, name.clone()));
-    let names: BTreeMap<u32, IfName> = names.collect();
+    let names: BTreeMap<u32, IfName> = links
+        .iter()
+        .map(|(name, link)| (link.index, name.clone()))
+        .collect();
     let with_fq = filters::links_with(&mut host.netlink, filters::FQ)
         .attempt(|| "list the queues".to_owned())?;
     let routing = routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?;

@@ -44,9 +44,9 @@ pub(crate) fn add(
     peers: &Peers,
     generation: u32,
 ) -> io::Result<()> {
-    let prefixes = peers.prefixes();
-    let mut prefixes = prefixes.iter();
-    prefixes
+    peers
+        .prefixes()
+        .iter()
         .try_for_each(|prefix| written(tables.peers.insert(&key(slot, prefix), generation, ANY)))
 }
 

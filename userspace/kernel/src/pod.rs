@@ -113,8 +113,11 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
     }
     .configure(parts)?;
     // Where duplicates are looked for, that is waited for by itself.
-    let sure = spec.addresses.iter().filter(|_| !spec.detects_duplicates);
-    let addresses = sure.map(|own| own.address);
+    let addresses = spec
+        .addresses
+        .iter()
+        .filter(|_| !spec.detects_duplicates)
+        .map(|own| own.address);
     if let Err(error) = usable::wait(&mut netlink, addresses) {
         tracing::warn!(%ifname, netns = %netns.path, %error, "the pod is made all the same");
     }
@@ -267,8 +270,10 @@ impl Inside<'_> {
             .unzip();
         let PodSpec { ifname, netns, .. } = self.spec;
         let place = |what: &str| format!("{what} ({ifname} in {})", netns.path);
-        let answers = self.netlink.ask_all(changes);
-        let answers = answers.attempt(|| place("set up the inside"))?;
+        let answers = self
+            .netlink
+            .ask_all(changes)
+            .attempt(|| place("set up the inside"))?;
         for (answer, (what, part_undo, is_optional)) in answers.into_iter().zip(rest) {
             match answer {
                 Ok(_) => undo.extend(part_undo),

@@ -132,8 +132,10 @@ fn address(text: &str) -> Option<SocketAddr> {
 /// A process that has the socket open: the first in `/proc`.
 fn process(inode: u64) -> Option<Process> {
     let wanted = format!("socket:[{inode}]");
-    let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
-    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut pids = fs::read_dir("/proc")
+        .ok()?
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let pid = pids.find(|pid| has_open(*pid, &wanted).unwrap_or(false))?;
     let command = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(Process {

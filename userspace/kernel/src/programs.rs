@@ -153,8 +153,10 @@ impl Programs {
 
     /// The ids of all hooks' programs.
     pub(crate) fn ids(&mut self) -> io::Result<BTreeMap<Hook, u32>> {
-        let all = Hook::ALL.into_iter();
-        all.map(|hook| Ok((hook, self.id(hook)?))).collect()
+        Hook::ALL
+            .into_iter()
+            .map(|hook| Ok((hook, self.id(hook)?)))
+            .collect()
     }
 
     /// Runs the program that forgets flows.
@@ -178,9 +180,10 @@ impl Programs {
             return Ok(false);
         }
         let order = TcAttachOptions::TcxOrder(order(hook));
-        let attached = program.attach_with_options(link.as_str(), side(hook), order);
-        let attached = attached.and_then(|id| program.take_link(id));
-        let attached = attached.map_err(|error| io_error(&error))?;
+        let attached = program
+            .attach_with_options(link.as_str(), side(hook), order)
+            .and_then(|id| program.take_link(id))
+            .map_err(|error| io_error(&error))?;
         let attached = FdLink::try_from(attached).map_err(|error| io_error(&error))?;
         pinned::keep(attached, &pin)?;
         Ok(true)

@@ -103,18 +103,20 @@ pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route
         query.header.address_family = family;
         query.attributes.push(RouteAttribute::Oif(index));
         let all = routes(netlink, query)?;
-        let made = all
+        let own = all
             .iter()
             .filter(|route| is_unicast(route))
-            .filter(|message| message.header.protocol != RouteProtocol::Kernel);
-        let own = made.filter(|message| message.header.table != LOCAL);
+            .filter(|message| message.header.protocol != RouteProtocol::Kernel)
+            .filter(|message| message.header.table != LOCAL);
         found.extend(own.flat_map(|message| {
-            let legs = legs(message).into_iter().filter(|leg| leg.link == index);
-            legs.map(|leg| Route {
-                destination: leg.destination,
-                gateway: leg.gateway,
-                options: options(message, leg.table, leg.gateway.is_some()),
-            })
+            legs(message)
+                .into_iter()
+                .filter(|leg| leg.link == index)
+                .map(|leg| Route {
+                    destination: leg.destination,
+                    gateway: leg.gateway,
+                    options: options(message, leg.table, leg.gateway.is_some()),
+                })
         }));
     }
     Ok(found)
@@ -176,11 +178,13 @@ fn with_options(
     if let Some(scope) = options.scope {
         builder = builder.scope(scope.into());
     }
-    let metrics = [
+    let metrics: Vec<RouteMetric> = [
         options.mtu.map(RouteMetric::Mtu),
         options.advmss.map(RouteMetric::Advmss),
-    ];
-    let metrics: Vec<RouteMetric> = metrics.into_iter().flatten().collect();
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     if !metrics.is_empty() {
         let attributes = &mut builder.get_mut().attributes;
         attributes.push(RouteAttribute::Metrics(metrics));

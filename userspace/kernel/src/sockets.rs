@@ -105,19 +105,21 @@ impl Sockets {
         let Some(cgroup) = &self.cgroup else {
             return Ok(BTreeMap::new());
         };
-        let hooks = self.loaded.iter().map(|(hook, program)| {
-            let ours = Linked {
-                program: *program,
-                target: cgroup.id,
-            };
-            let link = match ProgramLink::open(&self.pin(*hook))? {
-                None => SocketLink::Absent,
-                Some(link) if link.linked()? == ours => SocketLink::Attached,
-                Some(_) => SocketLink::Outdated,
-            };
-            Ok((*hook, link))
-        });
-        hooks.collect()
+        self.loaded
+            .iter()
+            .map(|(hook, program)| {
+                let ours = Linked {
+                    program: *program,
+                    target: cgroup.id,
+                };
+                let link = match ProgramLink::open(&self.pin(*hook))? {
+                    None => SocketLink::Absent,
+                    Some(link) if link.linked()? == ours => SocketLink::Attached,
+                    Some(_) => SocketLink::Outdated,
+                };
+                Ok((*hook, link))
+            })
+            .collect()
     }
 
     /// Attaches a hook's program, or updates the link that is pinned.
@@ -176,13 +178,15 @@ impl OnCgroup<'_> {
         let mode = CgroupAttachMode::Single;
         let link = match self {
             Self::Address(program) => {
-                let link = program.attach(cgroup, mode);
-                let link = link.and_then(|id| program.take_link(id));
+                let link = program
+                    .attach(cgroup, mode)
+                    .and_then(|id| program.take_link(id));
                 FdLink::try_from(link.map_err(|error| io_error(&error))?)
             }
             Self::Connection(program) => {
-                let link = program.attach(cgroup, mode);
-                let link = link.and_then(|id| program.take_link(id));
+                let link = program
+                    .attach(cgroup, mode)
+                    .and_then(|id| program.take_link(id));
                 FdLink::try_from(link.map_err(|error| io_error(&error))?)
             }
         };

@@ -81,15 +81,18 @@ fn all_members(netlink: &mut Netlink) -> io::Result<BTreeMap<u32, Members>> {
 }
 
 fn members(message: &LinkMessage) -> Members {
-    let attributes = message.attributes.iter();
-    let specs = attributes.filter_map(|attribute| match attribute {
-        LinkAttribute::AfSpecBridge(specs) => Some(specs),
-        _ => None,
-    });
-    let infos = specs.flatten().filter_map(|spec| match spec {
-        AfSpecBridge::VlanInfo(info) => Some(info),
-        _ => None,
-    });
+    let infos = message
+        .attributes
+        .iter()
+        .filter_map(|attribute| match attribute {
+            LinkAttribute::AfSpecBridge(specs) => Some(specs),
+            _ => None,
+        })
+        .flatten()
+        .filter_map(|spec| match spec {
+            AfSpecBridge::VlanInfo(info) => Some(info),
+            _ => None,
+        });
     let member = |info: &BridgeVlanInfo| {
         let member = VlanMember {
             pvid: info.flags.contains(BridgeVlanInfoFlags::Pvid),

@@ -126,8 +126,8 @@ fn policy(family: &Family, socket: &OwnedFd, table: &str, info: &Info) -> io::Re
     }
     let entry = HEAD + info.underflow[FORWARD] as usize;
     let field = |at: usize, length: usize| buffer.get(at..at + length);
-    let target = field(entry + family.target_at, 2);
-    let target = target.map(|bytes| usize::from(u16::from_ne_bytes([bytes[0], bytes[1]])));
+    let target = field(entry + family.target_at, 2)
+        .map(|bytes| usize::from(u16::from_ne_bytes([bytes[0], bytes[1]])));
     let verdict = target.and_then(|target| field(entry + target + VERDICT, 4));
     Ok(verdict.map(|bytes| i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
 }

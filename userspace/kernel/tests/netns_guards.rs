@@ -34,8 +34,8 @@ const CURRENT: Option<Posted> = Some(Posted { is_current: true });
 /// What is pinned to links.
 fn pins(node: &Node) -> Vec<String> {
     let pins = std::fs::read_dir(node.pins("links")).unwrap();
-    let names = pins.map(|pin| pin.unwrap().file_name().into_string().unwrap());
-    names.collect()
+    pins.map(|pin| pin.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 /// The pins of guards.
@@ -127,8 +127,11 @@ fn the_pins_of_an_uplink_that_is_gone_go_with_its_entry() {
 /// Somebody else's program on the uplink.
 fn stranger(node: &Node) -> Ebpf {
     let mut object = theirs(node);
-    let program = object.program_mut(abi::maps::programs::XDP_GUARD).unwrap();
-    let program: &mut Xdp = program.try_into().unwrap();
+    let program: &mut Xdp = object
+        .program_mut(abi::maps::programs::XDP_GUARD)
+        .unwrap()
+        .try_into()
+        .unwrap();
     program.load().unwrap();
     program.attach("up0", XdpMode::Driver).unwrap();
     object

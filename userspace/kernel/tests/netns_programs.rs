@@ -225,8 +225,10 @@ fn no_packet_is_lost_while_programs_are_replaced() {
 }
 
 fn entries(attachment: &model::Attachment) -> Vec<Step> {
-    let entries = planner::attachment_entries(attachment).into_iter();
-    entries.map(|(key, entry)| put(key, entry)).collect()
+    planner::attachment_entries(attachment)
+        .into_iter()
+        .map(|(key, entry)| put(key, entry))
+        .collect()
 }
 
 fn put(key: EntryKey, entry: Entry) -> Step {
@@ -422,8 +424,7 @@ fn removing_the_pins_takes_every_program_off_the_uplinks() {
         execute(&mut host, &[attach_uplink()]);
         // By a TCX link or, on a kernel without, as a filter.
         let there = || {
-            let links = SchedClassifier::query_tcx("up0", TcAttachType::Ingress);
-            let links = links
+            let links = SchedClassifier::query_tcx("up0", TcAttachType::Ingress)
                 .map(|(_, programs)| programs.len())
                 .unwrap_or_default();
             links > 0 || run("tc filter show dev up0 ingress").contains("viaduct/uplink_in")

@@ -217,10 +217,14 @@ fn a_port_of_one_address_is_claimed_there_only() {
 /// Of each pinned link of the cgroup: its id, and its program's.
 fn links(node: &Node) -> Vec<(u32, u32)> {
     let pin = |hook: SocketHook| node.bpffs().join(format!("v1/links/cgroup-{hook}"));
-    let pins = SocketHook::ALL.map(pin).into_iter();
-    let pinned = pins.filter_map(|pin| PinnedLink::from_pin(pin).ok());
-    let infos = pinned.map(|pinned| FdLink::from(pinned).info().unwrap());
-    infos.map(|info| (info.id(), info.program_id())).collect()
+    let pinned = SocketHook::ALL
+        .map(pin)
+        .into_iter()
+        .filter_map(|pin| PinnedLink::from_pin(pin).ok());
+    pinned
+        .map(|pinned| FdLink::from(pinned).info().unwrap())
+        .map(|info| (info.id(), info.program_id()))
+        .collect()
 }
 
 #[test]

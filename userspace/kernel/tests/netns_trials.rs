@@ -19,8 +19,9 @@ struct Traces {
 fn traces() -> Traces {
     let entries = |of: &str| std::fs::read_dir(of).unwrap().map(Result::unwrap);
     // The descriptor that they are read by is gone by then.
-    let open = entries("/proc/self/fd").filter_map(|entry| entry.path().read_link().ok());
-    let mut descriptors: Vec<PathBuf> = open.collect();
+    let mut descriptors: Vec<PathBuf> = entries("/proc/self/fd")
+        .filter_map(|entry| entry.path().read_link().ok())
+        .collect();
     descriptors.sort();
     Traces {
         threads: entries("/proc/self/task").count(),

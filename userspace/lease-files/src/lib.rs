@@ -97,8 +97,10 @@ impl LeaseFolder {
 
     /// Those of them that nobody has on record.
     pub fn taken_by_others(&self) -> io::Result<BTreeMap<IpAddr, AttachmentKey>> {
-        let leases = self.texts()?.into_iter();
-        let others = leases.filter(|(_, text)| !text.ends_with(ON_RECORD));
+        let others = self
+            .texts()?
+            .into_iter()
+            .filter(|(_, text)| !text.ends_with(ON_RECORD));
         Ok(others
             .map(|(address, text)| (address, self.key(&owner(&text))))
             .collect())
@@ -203,8 +205,7 @@ impl Locked<'_> {
 
     /// Releases what `owner` has; a file that does not tell the interface is its container's. Tells the addresses.
     pub fn release(&self, owner: &Owner) -> io::Result<Vec<IpAddr>> {
-        let leases = self.folder.leases()?.into_iter();
-        let own = leases.filter(|(_, other)| {
+        let own = self.folder.leases()?.into_iter().filter(|(_, other)| {
             other.container_id == owner.container_id
                 && (other.ifname.is_none() || other.ifname == owner.ifname)
         });

@@ -26,8 +26,10 @@ pub enum CidrError {
 
 fn parse(text: &str) -> Result<IpNetwork, CidrError> {
     let has_length = text.contains('/');
-    let parsed = text.parse::<IpNetwork>().ok().filter(|_| has_length);
-    parsed.ok_or_else(|| CidrError::Syntax(text.to_owned()))
+    text.parse::<IpNetwork>()
+        .ok()
+        .filter(|_| has_length)
+        .ok_or_else(|| CidrError::Syntax(text.to_owned()))
 }
 
 /// A prefix whose host bits are zero.

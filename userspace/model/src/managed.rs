@@ -79,13 +79,13 @@ fn of_key(key: &AttachmentKey, salt: u8) -> u64 {
 
 /// FNV-1a of 64 bits with a final mix (the one of `MurmurHash3`): stable for ever, because names derive from it.
 fn digest(parts: &[&str], salt: u8) -> u64 {
-    let bytes = parts
+    let hash = parts
         .iter()
         .flat_map(|part| part.bytes().chain([0]))
-        .chain([salt]);
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+        .chain([salt])
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     hash ^ (hash >> 33)

@@ -103,8 +103,11 @@ impl Network {
 
     /// The subnets that pods of this network have addresses of.
     pub fn subnets(&self) -> BTreeSet<Cidr> {
-        let ranges = self.ranges.iter().flat_map(RangeSet::ranges);
-        ranges.map(crate::Range::subnet).collect()
+        self.ranges
+            .iter()
+            .flat_map(RangeSet::ranges)
+            .map(crate::Range::subnet)
+            .collect()
     }
 
     /// Ranges that both networks would give addresses of.

@@ -35,8 +35,10 @@ impl PortSet {
     /// Adds some ports and takes others away.
     pub fn change(&mut self, added: &[u16], removed: &[u16]) {
         for (ports, are_in) in [(added, true), (removed, false)] {
-            let ports = ports.iter().map(|port| usize::from(*port));
-            ports.for_each(|port| self.0.set(port, are_in));
+            ports
+                .iter()
+                .map(|port| usize::from(*port))
+                .for_each(|port| self.0.set(port, are_in));
         }
     }
 
@@ -54,8 +56,9 @@ impl Default for PortSet {
 
 impl Extend<u16> for PortSet {
     fn extend<I: IntoIterator<Item = u16>>(&mut self, ports: I) {
-        let ports = ports.into_iter();
-        ports.for_each(|port| self.0.insert(usize::from(port)));
+        ports
+            .into_iter()
+            .for_each(|port| self.0.insert(usize::from(port)));
     }
 }
 

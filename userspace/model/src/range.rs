@@ -198,11 +198,9 @@ impl RangeSet {
 
     /// The first range of this set that shares addresses with one of `other`.
     pub fn overlap(&self, other: &Self) -> Option<(Cidr, Cidr)> {
-        let pairs = self
-            .0
+        self.0
             .iter()
-            .flat_map(|a| other.0.iter().map(move |b| (a, b)));
-        pairs
+            .flat_map(|a| other.0.iter().map(move |b| (a, b)))
             .filter(|(a, b)| overlap(a, b))
             .map(|(a, b)| (a.subnet, b.subnet))
             .next()

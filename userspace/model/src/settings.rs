@@ -25,8 +25,10 @@ impl InterfaceSettings {
     /// Those of the settings that `other` speaks of.
     #[must_use]
     pub fn of_the_same(&self, other: &Self) -> Self {
-        let sysctls = self.sysctls.iter();
-        let sysctls = sysctls.filter(|(key, _)| other.sysctls.contains_key(*key));
+        let sysctls = self
+            .sysctls
+            .iter()
+            .filter(|(key, _)| other.sysctls.contains_key(*key));
         Self {
             mac: self.mac.filter(|_| other.mac.is_some()),
             mtu: self.mtu.filter(|_| other.mtu.is_some()),

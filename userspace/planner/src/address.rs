@@ -72,8 +72,7 @@ struct Pool<'a> {
 
 impl Pool<'_> {
     fn range_of(&self, address: IpAddr) -> Option<&Range> {
-        let ranges = self.set.ranges().iter();
-        let mut holding = ranges.filter(|range| {
+        let mut holding = self.set.ranges().iter().filter(|range| {
             address.is_ipv4() == range.subnet().is_ipv4()
                 && (range.first()..=range.last()).contains(&address)
         });
@@ -87,11 +86,13 @@ impl Pool<'_> {
         }
         let free =
             |range: &&Range| !is_edge(range, address) && !self.leases.taken.contains_key(&address);
-        let range = self.range_of(address).filter(free);
-        let range = range.ok_or_else(|| Refusal::AddressTaken {
-            address,
-            set: describe(self.set),
-        })?;
+        let range = self
+            .range_of(address)
+            .filter(free)
+            .ok_or_else(|| Refusal::AddressTaken {
+                address,
+                set: describe(self.set),
+            })?;
         Ok(assigned(range, address))
     }
 
@@ -214,8 +215,9 @@ fn successor(address: IpAddr) -> IpAddr {
 }
 
 fn describe(set: &RangeSet) -> String {
-    let ranges = set.ranges().iter();
-    let ranges: Vec<String> = ranges
+    let ranges: Vec<String> = set
+        .ranges()
+        .iter()
         .map(|range| format!("{}-{}", range.first(), range.last()))
         .collect();
     ranges.join(",")

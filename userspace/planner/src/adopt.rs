@@ -21,12 +21,13 @@ pub fn plan_adopt(
     context: &AttachContext<'_>,
 ) -> Result<(Attachment, Plan), Refusal> {
     let attachment = decide(adoption, observed, context)?;
-    let entries = attachment_entries(&attachment).into_iter();
-    let put = entries.map(|(key, entry)| Step::PutEntry {
-        previous: observed.entries.get(&key).cloned(),
-        key,
-        entry,
-    });
+    let put = attachment_entries(&attachment)
+        .into_iter()
+        .map(|(key, entry)| Step::PutEntry {
+            previous: observed.entries.get(&key).cloned(),
+            key,
+            entry,
+        });
     let mut plan = Plan::of(put);
     plan.push(Step::Attach {
         link: attachment.host_link().name().clone(),

@@ -194,8 +194,10 @@ fn wanted_routes(
     records: &Records,
 ) -> Vec<Route> {
     let network = &intent.network;
-    let others = records.iter().filter(|(key, _)| **key != intent.key);
-    let mut others = others.map(|(_, record)| &record.attachment.netns);
+    let mut others = records
+        .iter()
+        .filter(|(key, _)| **key != intent.key)
+        .map(|(_, record)| &record.attachment.netns);
     let same = |other: &Netns| (other.device, other.inode) == (netns.device, netns.inode);
     if !network.default_route || others.any(same) {
         return network.routes.clone();
@@ -216,8 +218,12 @@ fn wanted_routes(
             options: RouteOptions::default(),
         })
     };
-    let named = network.routes.iter().copied();
-    named.chain(destinations.filter_map(default)).collect()
+    network
+        .routes
+        .iter()
+        .copied()
+        .chain(destinations.filter_map(default))
+        .collect()
 }
 
 /// Whether it is a default route that the pod wants by another of its networks.
@@ -320,14 +326,15 @@ fn owners<'a>(
 
 /// The steps that write the entries of an attachment: those that publish ports, and the others.
 pub(crate) fn put_entries(attachment: &Attachment, observed: &Observed) -> (Vec<Step>, Vec<Step>) {
-    let entries = attachment_entries(attachment).into_iter();
-    let missing = entries.filter(|(key, entry)| observed.entries.get(key) != Some(entry));
-    let put = missing.map(|(key, entry)| Step::PutEntry {
-        previous: observed.entries.get(&key).cloned(),
-        key,
-        entry,
-    });
-    put.partition(Step::publishes)
+    attachment_entries(attachment)
+        .into_iter()
+        .filter(|(key, entry)| observed.entries.get(key) != Some(entry))
+        .map(|(key, entry)| Step::PutEntry {
+            previous: observed.entries.get(&key).cloned(),
+            key,
+            entry,
+        })
+        .partition(Step::publishes)
 }
 
 fn make(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) -> Plan {

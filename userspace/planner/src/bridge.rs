@@ -69,9 +69,11 @@ impl Site<'_> {
     /// The gateways of all networks that have them on a link: they contradict nobody. Which of the networks is planned
     /// first must not matter.
     fn gateways(&self, link: &IfName) -> BTreeSet<InterfaceAddress> {
-        let networks = self.networks.iter();
-        let on_link = networks.filter(|network| network.gateway_link().as_ref() == Some(link));
-        on_link.flat_map(gateways).collect()
+        self.networks
+            .iter()
+            .filter(|network| network.gateway_link().as_ref() == Some(link))
+            .flat_map(gateways)
+            .collect()
     }
 
     /// The MTU that the bridge will have: that of the network that it was made for.
@@ -200,8 +202,10 @@ fn replace(name: &IfName, present: &Link, wanted: &[InterfaceAddress]) -> Plan {
     let mut plan = Plan::default();
     let missing = wanted.iter().filter(|own| !present.addresses.contains(own));
     for address in missing {
-        let others = present.addresses.iter();
-        let same = others.filter(|other| other.address == address.address);
+        let same = present
+            .addresses
+            .iter()
+            .filter(|other| other.address == address.address);
         plan.append(remove(name, same));
         plan.push(Step::AddAddress {
             link: name.clone(),
@@ -239,8 +243,10 @@ fn lend(
 ) -> Result<Plan, Refusal> {
     let known = site.gateways(name);
     let missing = || wanted.iter().filter(|own| !present.addresses.contains(own));
-    let others = present.addresses.iter();
-    let foreign = others.filter(|other| !wanted.contains(other) && !known.contains(other));
+    let foreign = present
+        .addresses
+        .iter()
+        .filter(|other| !wanted.contains(other) && !known.contains(other));
     let mut in_the_way = BTreeSet::new();
     for other in foreign {
         let Some(address) = missing().find(|own| contradicts(other, own)) else {

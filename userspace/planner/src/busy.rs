@@ -21,9 +21,10 @@ const SHORT: u64 = 16;
 /// Links of pods that may become busy, by slot: their packets can take shortcuts past the stack, and they are not among
 /// `already`.
 pub fn may_be_busy(records: &Records, already: &BTreeSet<IfName>) -> BTreeMap<u32, IfName> {
-    let attached = records.values().filter(|it| it.state == State::Attached);
-    let attachments = attached.map(|record| &record.attachment);
-    attachments
+    records
+        .values()
+        .filter(|it| it.state == State::Attached)
+        .map(|record| &record.attachment)
         .filter(|it| may_bypass(it) && it.bandwidth.is_unlimited())
         .map(|it| (it.slot, it.host_link().name().clone()))
         .filter(|(_, link)| !already.contains(link))
@@ -33,11 +34,13 @@ pub fn may_be_busy(records: &Records, already: &BTreeSet<IfName>) -> BTreeMap<u3
 /// Those of the links, by slot, whose pods are busy, those that have sent most first. `sent` is by slot as well, what each has
 /// sent since it was attached.
 pub fn busiest(links: &BTreeMap<u32, IfName>, sent: &BTreeMap<u32, Counters>) -> Vec<IfName> {
-    let sent = sent.iter().filter_map(|(slot, sent)| {
-        let worth = worth(sent);
-        (worth >= WORTH).then_some((worth, links.get(slot)?))
-    });
-    let mut busy: Vec<_> = sent.collect();
+    let mut busy: Vec<_> = sent
+        .iter()
+        .filter_map(|(slot, sent)| {
+            let worth = worth(sent);
+            (worth >= WORTH).then_some((worth, links.get(slot)?))
+        })
+        .collect();
     busy.sort_by(|(one, _), (other, _)| other.cmp(one));
     busy.into_iter().map(|(_, link)| link.clone()).collect()
 }

@@ -181,11 +181,16 @@ fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Differen
         differences.push(Difference::PodLinkDown(attachment.key.ifname.clone()));
     }
     differences.extend(not_peers(attachment, pod, observed));
-    let addresses = attachment.addresses.iter().map(|assigned| assigned.address);
-    let missing = addresses.filter(|address| !pod.addresses.contains(address));
+    let missing = attachment
+        .addresses
+        .iter()
+        .map(|assigned| assigned.address)
+        .filter(|address| !pod.addresses.contains(address));
     differences.extend(missing.map(Difference::AddressMissing));
-    let routes = attachment.routes.iter();
-    let missing = routes.filter(|route| !pod.routes.contains(route));
+    let missing = attachment
+        .routes
+        .iter()
+        .filter(|route| !pod.routes.contains(route));
     differences.extend(missing.copied().map(Difference::RouteMissing));
     differences
 }

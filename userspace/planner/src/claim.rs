@@ -92,9 +92,8 @@ impl fmt::Display for Claim {
 /// The claims that `attachment` is to hold. A link-local address is none: it means something only together with a
 /// link, which a mapping cannot name.
 pub fn attachment_claims(attachment: &Attachment) -> BTreeSet<Claim> {
-    let claims = hostport_keys(attachment);
-    let claims = claims.filter_map(|key| Claim::of(&key));
-    claims
+    hostport_keys(attachment)
+        .filter_map(|key| Claim::of(&key))
         .filter(|claim| !is_link_local(claim.address))
         .collect()
 }
@@ -111,8 +110,10 @@ pub(crate) fn missing(attachment: &Attachment, held: &HeldPorts) -> Vec<Claim> {
         let held = held.get(claim);
         held.is_some_and(|held| held.generation == attachment.generation)
     };
-    let claims = attachment_claims(attachment).into_iter();
-    claims.filter(|claim| !is_ours(claim)).collect()
+    attachment_claims(attachment)
+        .into_iter()
+        .filter(|claim| !is_ours(claim))
+        .collect()
 }
 
 /// The steps that hold `claims` for `attachment`.
@@ -121,19 +122,21 @@ pub(crate) fn hold(
     claims: impl IntoIterator<Item = Claim>,
 ) -> impl Iterator<Item = Step> {
     let generation = attachment.generation;
-    let claims = claims.into_iter();
-    claims.map(move |claim| Step::HoldPort { claim, generation })
+    claims
+        .into_iter()
+        .map(move |claim| Step::HoldPort { claim, generation })
 }
 
 /// The steps that let go of what is held in the name of `attachment`.
 pub(crate) fn release(attachment: &Attachment, held: &HeldPorts) -> impl Iterator<Item = Step> {
     let generation = attachment.generation;
-    let claims = attachment_claims(attachment).into_iter();
-    let own = claims.filter_map(move |claim| {
-        let held = held.get(&claim)?;
-        (held.generation == generation).then_some(claim)
-    });
-    own.map(move |claim| Step::ReleasePort { claim, generation })
+    attachment_claims(attachment)
+        .into_iter()
+        .filter_map(move |claim| {
+            let held = held.get(&claim)?;
+            (held.generation == generation).then_some(claim)
+        })
+        .map(move |claim| Step::ReleasePort { claim, generation })
 }
 
 #[cfg(test)]

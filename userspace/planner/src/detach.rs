@@ -14,9 +14,10 @@ use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step}
 /// ports last, when nothing leads to the pod any more. `observed` is of
 /// [`crate::Scope::Outside`] or wider; an attachment of which nothing is left gets an empty plan.
 pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
-    let seen = observed.entries.iter();
-    let ours = seen.filter(|(key, entry)| belongs(attachment, observed, key, entry));
-    let mut removals: Entries = ours
+    let mut removals: Entries = observed
+        .entries
+        .iter()
+        .filter(|(key, entry)| belongs(attachment, observed, key, entry))
         .map(|(key, entry)| (key.clone(), entry.clone()))
         .collect();
     removals.extend(unseen_interface(attachment, observed));
@@ -39,8 +40,12 @@ fn leave(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<Step> 
             alias: attachment.alias(),
         }),
         HostLink::Adopted(name) => {
-            let of_pods = link.hooks.iter().copied().filter(|hook| hook.is_of_pods());
-            let hooks: BTreeSet<Hook> = of_pods.collect();
+            let hooks: BTreeSet<Hook> = link
+                .hooks
+                .iter()
+                .copied()
+                .filter(|hook| hook.is_of_pods())
+                .collect();
             let link = name.clone();
             (!hooks.is_empty()).then_some(Step::Detach { link, hooks })
         }

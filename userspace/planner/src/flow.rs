@@ -153,8 +153,9 @@ impl FlowState {
 impl FlowTable {
     /// All flows that have both their entries, in the order of their addresses.
     pub fn flows(&self) -> impl Iterator<Item = LiveFlow> + '_ {
-        let entries = self.entries.iter();
-        entries.filter_map(|(key, flow)| self.live(key, flow))
+        self.entries
+            .iter()
+            .filter_map(|(key, flow)| self.live(key, flow))
     }
 
     /// The flow whose original direction this is. Half a flow is one that is being made or forgotten.

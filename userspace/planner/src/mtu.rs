@@ -36,15 +36,19 @@ pub fn network_mtu(network: &Network, observed: &Observed) -> u32 {
         .filter(|(name, link)| **name == network.bridge || is_our_alias(link.alias.as_deref()))
         .map(|(_, link)| link.index)
         .collect();
-    let counted = observed.links.values().filter(|link| {
-        (link.up || link.kind == LinkKind::Bridge)
-            && link.kind != LinkKind::Loopback
-            && !link.point_to_point
-            && !ours.contains(&link.index)
-            && !link.controller.is_some_and(|index| ours.contains(&index))
-            && !is_of_pod(link)
-    });
-    let least = counted.map(|link| link.mtu).min();
+    let least = observed
+        .links
+        .values()
+        .filter(|link| {
+            (link.up || link.kind == LinkKind::Bridge)
+                && link.kind != LinkKind::Loopback
+                && !link.point_to_point
+                && !ours.contains(&link.index)
+                && !link.controller.is_some_and(|index| ours.contains(&index))
+                && !is_of_pod(link)
+        })
+        .map(|link| link.mtu)
+        .min();
     least
         .filter(|mtu| (LEAST..MOST).contains(mtu))
         .unwrap_or(FALLBACK)

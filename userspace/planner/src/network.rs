@@ -18,12 +18,13 @@ pub(crate) fn network_entries(networks: &[&Network], bridges: &BTreeMap<IfName, 
     let promiscuous = promiscuous(networks);
     let mut entries = Entries::new();
     for (name, bridge) in bridges {
-        let users = networks.iter().filter(|network| network.bridge == *name);
-        let owner = users.clone().find(|network| is_of(bridge, network));
+        let users = || networks.iter().filter(|network| network.bridge == *name);
+        let owner = users().find(|network| is_of(bridge, network));
         let Some(mac) = owner.map(|owner| owner.bridge_mac()).or(bridge.mac) else {
             continue;
         };
-        let gateways: Vec<InterfaceAddress> = users.flat_map(|network| gateways(network)).collect();
+        let gateways: Vec<InterfaceAddress> =
+            users().flat_map(|network| gateways(network)).collect();
         if gateways.is_empty() {
             continue;
         }
@@ -51,10 +52,11 @@ pub(crate) fn has_duplicates(networks: &[&Network]) -> bool {
 }
 
 fn promiscuous(networks: &[&Network]) -> BTreeSet<IfName> {
-    let wanted = networks
+    networks
         .iter()
-        .filter(|network| network.hairpin == HairpinMode::PromiscuousBridge);
-    wanted.map(|network| network.bridge.clone()).collect()
+        .filter(|network| network.hairpin == HairpinMode::PromiscuousBridge)
+        .map(|network| network.bridge.clone())
+        .collect()
 }
 
 /// Makes bridges promiscuous, and takes back what we have made so and nobody wants any more.

@@ -155,12 +155,16 @@ impl<'a> Bridges<'a> {
         };
         match bridge_steps(network, &site) {
             Ok(steps) => {
-                let names = [Some(&network.bridge), gateway_link.as_ref()];
-                let names: BTreeSet<&IfName> = names.into_iter().flatten().collect();
-                let links = names.into_iter().filter_map(|name| {
-                    Some((name.clone(), after(name, link(name).cloned(), &steps)?))
-                });
-                let links: Vec<_> = links.collect();
+                let names: BTreeSet<&IfName> = [Some(&network.bridge), gateway_link.as_ref()]
+                    .into_iter()
+                    .flatten()
+                    .collect();
+                let links: Vec<_> = names
+                    .into_iter()
+                    .filter_map(|name| {
+                        Some((name.clone(), after(name, link(name).cloned(), &steps)?))
+                    })
+                    .collect();
                 self.planned.extend(links);
                 self.plan.append(steps);
                 self.accepted.push(network);
@@ -301,11 +305,15 @@ fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
         .filter(|network| !network.options.gateway)
         .map(|network| &network.name)
         .collect();
-    let own = networks.iter().filter(|network| network.options.gateway);
-    let configured = own.flat_map(|network| network.subnets());
-    let attachments = records.values().map(|record| &record.attachment);
-    let attachments = attachments.filter(|one| !shared.contains(&one.key.network));
-    let assigned = attachments.flat_map(|attachment| &attachment.addresses);
+    let configured = networks
+        .iter()
+        .filter(|network| network.options.gateway)
+        .flat_map(|network| network.subnets());
+    let assigned = records
+        .values()
+        .map(|record| &record.attachment)
+        .filter(|one| !shared.contains(&one.key.network))
+        .flat_map(|attachment| &attachment.addresses);
     let live = assigned.filter_map(|assigned| assigned.address.subnet());
     configured.chain(live).collect()
 }
@@ -313,11 +321,10 @@ fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
 /// The node's own addresses once `plan` is executed. Left out are IPv6's link-local ones, which no packet that we
 /// translate is sent to and which come and go with every veth, and those of ports, which have no address otherwise.
 fn locals(observed: &Observed, plan: &Plan) -> Entries {
-    let links = observed
+    let mut all: BTreeSet<(&IfName, InterfaceAddress)> = observed
         .links
         .iter()
-        .filter(|(_, link)| link.controller.is_none());
-    let mut all: BTreeSet<(&IfName, InterfaceAddress)> = links
+        .filter(|(_, link)| link.controller.is_none())
         .flat_map(|(name, link)| link.addresses.iter().map(move |own| (name, *own)))
         .collect();
     for step in plan.steps() {
@@ -326,9 +333,10 @@ fn locals(observed: &Observed, plan: &Plan) -> Entries {
             all.remove(&removed);
         }
     }
-    let addresses = all.into_iter().map(|(_, own)| own.address);
-    let kept = addresses.filter(|address| !is_link_local(*address));
-    kept.map(|address| (EntryKey::Local(address), Entry::Local))
+    all.into_iter()
+        .map(|(_, own)| own.address)
+        .filter(|address| !is_link_local(*address))
+        .map(|address| (EntryKey::Local(address), Entry::Local))
         .collect()
 }
 

@@ -170,8 +170,12 @@ pub fn wanted_vlans(vlans: &PortVlans) -> BTreeMap<VlanId, VlanMember> {
         pvid: true,
         untagged: true,
     };
-    let tagged = vlans.trunk.iter().map(|id| (*id, VlanMember::default()));
-    tagged.chain(vlans.access.map(|id| (id, access))).collect()
+    vlans
+        .trunk
+        .iter()
+        .map(|id| (*id, VlanMember::default()))
+        .chain(vlans.access.map(|id| (id, access)))
+        .collect()
 }
 
 impl Switching {

@@ -31,8 +31,10 @@ pub fn with_ports(
 pub fn with_both_ports(before: &Attachment, after: &Attachment) -> Attachment {
     let mut both = before.clone();
     let seen: BTreeSet<PortMapping> = before.port_mappings.iter().copied().collect();
-    let new = after.port_mappings.iter();
-    let new = new.filter(|mapping| !seen.contains(mapping));
+    let new = after
+        .port_mappings
+        .iter()
+        .filter(|mapping| !seen.contains(mapping));
     both.port_mappings.extend(new);
     if both.bandwidth.is_unlimited() {
         both.bandwidth = after.bandwidth;
@@ -58,21 +60,24 @@ pub fn plan_publish(before: &Attachment, after: &Attachment, observed: &Observed
 }
 
 fn unpublish(old: &Entries, new: &Entries, observed: &Observed) -> Vec<Step> {
-    let gone = old.iter().filter(|(key, _)| !new.contains_key(*key));
-    let ours = gone.filter(|(key, entry)| observed.entries.get(*key) == Some(*entry));
-    ours.map(|(key, entry)| remove(key, entry)).collect()
+    old.iter()
+        .filter(|(key, _)| !new.contains_key(*key))
+        .filter(|(key, entry)| observed.entries.get(*key) == Some(*entry))
+        .map(|(key, entry)| remove(key, entry))
+        .collect()
 }
 
 /// Pods and addresses first, ports last.
 fn put(new: &Entries, observed: &Observed) -> Vec<Step> {
-    let missing = new.iter();
-    let missing = missing.filter(|(key, entry)| observed.entries.get(*key) != Some(*entry));
-    let steps = missing.map(|(key, entry)| Step::PutEntry {
-        previous: observed.entries.get(key).cloned(),
-        key: key.clone(),
-        entry: entry.clone(),
-    });
-    let (mut ports, mut others): (Vec<_>, Vec<_>) = steps.partition(Step::publishes);
+    let (mut ports, mut others): (Vec<_>, Vec<_>) = new
+        .iter()
+        .filter(|(key, entry)| observed.entries.get(*key) != Some(*entry))
+        .map(|(key, entry)| Step::PutEntry {
+            previous: observed.entries.get(key).cloned(),
+            key: key.clone(),
+            entry: entry.clone(),
+        })
+        .partition(Step::publishes);
     others.append(&mut ports);
     others
 }

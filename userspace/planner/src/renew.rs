@@ -5,8 +5,10 @@ use crate::{Observed, Plan, Step};
 /// Plans to replace them in place, link by link. To be executed when the tables are as they should be, for ours read those
 /// alone. `observed` is of [`crate::Scope::Node`].
 pub fn plan_renewal(observed: &Observed) -> Plan {
-    let links = observed.links.iter();
-    let outdated = links.filter(|(_, link)| !link.outdated.is_empty());
+    let outdated = observed
+        .links
+        .iter()
+        .filter(|(_, link)| !link.outdated.is_empty());
     Plan::of(outdated.map(|(name, link)| Step::Attach {
         link: name.clone(),
         hooks: link.outdated.clone(),

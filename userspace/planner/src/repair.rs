@@ -241,13 +241,18 @@ fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
         | Entry::Prefix { .. }
         | Entry::Settings(_) => false,
     };
-    let entries = observed.entries.iter().rev();
-    let stale = entries.filter(|(key, entry)| of_pod(entry) && !owned.contains(*key));
+    let stale = observed
+        .entries
+        .iter()
+        .rev()
+        .filter(|(key, entry)| of_pod(entry) && !owned.contains(*key));
     let mut plan = Plan::of(stale.map(|(key, entry)| remove(key, entry)));
     // By key alone, as entries: what a live attachment lacks, or its detach plan lets go of, is not stale.
     let claimed: BTreeSet<Claim> = owned.iter().filter_map(Claim::of).collect();
-    let held = observed.held.iter();
-    let nobodys = held.filter(|(claim, _)| !claimed.contains(*claim));
+    let nobodys = observed
+        .held
+        .iter()
+        .filter(|(claim, _)| !claimed.contains(*claim));
     plan.append(Plan::of(nobodys.map(|(claim, held)| Step::ReleasePort {
         claim: *claim,
         generation: held.generation,
@@ -256,13 +261,15 @@ fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
 }
 
 fn strays(records: &Records, observed: &Observed) -> BTreeSet<Stray> {
-    let attachments = records.values().map(|record| &record.attachment);
-    let known: BTreeSet<IfName> = attachments
+    let known: BTreeSet<IfName> = records
+        .values()
+        .map(|record| &record.attachment)
         .map(|attachment| attachment.host_link().name().clone())
         .collect();
-    let links = observed.links.iter();
-    let unknown =
-        links.filter(|(name, link)| !known.contains(*name) && looks_like_ours(name, link));
+    let unknown = observed
+        .links
+        .iter()
+        .filter(|(name, link)| !known.contains(*name) && looks_like_ours(name, link));
     let stray = |(name, link): (&IfName, &Link)| Stray {
         link: name.clone(),
         alias: link.alias.clone().unwrap_or_default(),

@@ -24,9 +24,11 @@ pub struct ReservedPorts {
 
 /// The ports of the node that attachments claim.
 pub fn claimed_ports<'a>(attachments: impl IntoIterator<Item = &'a Attachment>) -> PortSet {
-    let attachments = attachments.into_iter();
-    let mappings = attachments.flat_map(|attachment| &attachment.port_mappings);
-    mappings.map(|mapping| mapping.host_port.get()).collect()
+    attachments
+        .into_iter()
+        .flat_map(|attachment| &attachment.port_mappings)
+        .map(|mapping| mapping.host_port.get())
+        .collect()
 }
 
 /// Plans what is to be reserved. `ours` is what we have reserved before; `observed` has [`reserved_ports_key`]. A

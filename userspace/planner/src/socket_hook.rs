@@ -150,8 +150,11 @@ fn chosen(
     links: &Links,
     which: impl Fn(SocketHook, SocketLink) -> bool,
 ) -> Option<BTreeSet<SocketHook>> {
-    let chosen = links.iter().filter(|(hook, link)| which(**hook, **link));
-    let hooks: BTreeSet<SocketHook> = chosen.map(|(hook, _)| *hook).collect();
+    let hooks: BTreeSet<SocketHook> = links
+        .iter()
+        .filter(|(hook, link)| which(**hook, **link))
+        .map(|(hook, _)| *hook)
+        .collect();
     (!hooks.is_empty()).then_some(hooks)
 }
 

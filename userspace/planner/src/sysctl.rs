@@ -31,8 +31,10 @@ impl SysctlKey {
     /// The link that it is of; `None` where it is of the whole node.
     pub fn link(&self) -> Option<&str> {
         let mut parts = self.0.split('/').skip(2);
-        let of = parts.next().filter(|kind| ["conf", "neigh"].contains(kind));
-        let of = of.and_then(|_| parts.next());
+        let of = parts
+            .next()
+            .filter(|kind| ["conf", "neigh"].contains(kind))
+            .and_then(|_| parts.next());
         of.filter(|name| !["all", "default"].contains(name))
     }
 }
@@ -49,9 +51,10 @@ pub(crate) struct Families {
 pub(crate) fn forward(families: Families, observed: &Observed, ours: &Ours) -> Vec<Step> {
     let mut steps = Vec::new();
     if families.v6 {
-        let listening = followed(observed, ours).into_iter();
-        let listening = listening.map(|link| accept_ra(&link));
-        let listening = listening.filter(|key| value(observed, key) == Some("1"));
+        let listening = followed(observed, ours)
+            .into_iter()
+            .map(|link| accept_ra(&link))
+            .filter(|key| value(observed, key) == Some("1"));
         steps.extend(listening.filter_map(|key| set(observed, key, "2")));
         steps.extend(set(observed, v6_forwarding(), "1"));
     }

@@ -85,14 +85,14 @@ pub(crate) fn mapping_keys(
     attachment: &Attachment,
     mapping: &PortMapping,
 ) -> impl Iterator<Item = EntryKey> {
-    let families = [true, false].into_iter();
-    let families = families.filter(|ipv4| attachment.address(*ipv4).is_some());
-    families.filter_map(|ipv4| hostport_key(mapping, ipv4))
+    [true, false]
+        .into_iter()
+        .filter(|ipv4| attachment.address(*ipv4).is_some())
+        .filter_map(|ipv4| hostport_key(mapping, ipv4))
 }
 
 fn hostports(attachment: &Attachment) -> impl Iterator<Item = (EntryKey, IpAddr, &PortMapping)> {
-    let mappings = attachment.port_mappings.iter();
-    mappings.flat_map(|mapping| {
+    attachment.port_mappings.iter().flat_map(|mapping| {
         pod_addresses(attachment).filter_map(move |address| {
             let key = hostport_key(mapping, address.is_ipv4())?;
             Some((key, address, mapping))

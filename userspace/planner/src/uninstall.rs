@@ -84,22 +84,24 @@ pub fn plan_uninstall(observed: &Observed, written: &BTreeMap<SysctlKey, Written
 
 /// The sysctls that `plan` writes and that outlast what we make: none of a link of ours, with which they go.
 pub fn lasting_sysctls(plan: &Plan, observed: &Observed) -> BTreeMap<SysctlKey, Written> {
-    let writes = plan.steps().iter().filter_map(|step| {
-        let Step::SetSysctl {
-            key,
-            value,
-            previous,
-        } = step
-        else {
-            return None;
-        };
-        let written = Written {
-            before: previous.clone(),
-            ours: value.clone(),
-        };
-        is_lasting(key, observed).then(|| (key.clone(), written))
-    });
-    writes.collect()
+    plan.steps()
+        .iter()
+        .filter_map(|step| {
+            let Step::SetSysctl {
+                key,
+                value,
+                previous,
+            } = step
+            else {
+                return None;
+            };
+            let written = Written {
+                before: previous.clone(),
+                ours: value.clone(),
+            };
+            is_lasting(key, observed).then(|| (key.clone(), written))
+        })
+        .collect()
 }
 
 /// Whether a sysctl is of the whole node, or of a link that is there and that is not ours.

@@ -31,12 +31,14 @@ impl Ours {
         };
         let ends = networks
             .iter()
-            .filter(|network| network.gateway_vlan().is_some());
-        let ends = ends.filter_map(Network::gateway_link);
+            .filter(|network| network.gateway_vlan().is_some())
+            .filter_map(Network::gateway_link);
         let configured = networks.iter().filter_map(bridge).chain(ends);
-        let links = observed.links.iter();
-        let signed = links.filter(|(_, link)| is_our_alias(link.alias.as_deref()));
-        let signed = signed.map(|(name, _)| name.clone());
+        let signed = observed
+            .links
+            .iter()
+            .filter(|(_, link)| is_our_alias(link.alias.as_deref()))
+            .map(|(name, _)| name.clone());
         Self(configured.chain(signed).collect())
     }
 
@@ -87,8 +89,12 @@ pub(crate) fn followed(observed: &Observed, ours: &Ours) -> BTreeSet<IfName> {
             && !ours.has(name)
             && (routed.contains(&link.index) || sources(link).next().is_some())
     };
-    let found = observed.links.iter().filter(leads);
-    found.map(|(name, _)| name.clone()).collect()
+    observed
+        .links
+        .iter()
+        .filter(leads)
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 fn leads_somewhere(route: &RouteEntry) -> bool {
@@ -98,8 +104,11 @@ fn leads_somewhere(route: &RouteEntry) -> bool {
 
 /// The table entry of an uplink, closed until our programs are seen on it. `borrowed` are addresses of other links.
 pub(crate) fn entry(link: &Link, routes: &[RouteEntry], borrowed: &[InterfaceAddress]) -> Entry {
-    let own = routes.iter().filter(|route| route.link == link.index);
-    let least = own.filter_map(|route| route.mtu).min();
+    let least = routes
+        .iter()
+        .filter(|route| route.link == link.index)
+        .filter_map(|route| route.mtu)
+        .min();
     Entry::Uplink {
         ethernet: link.kind != LinkKind::Raw,
         mtu: least.map_or(link.mtu, |least| least.min(link.mtu)),
@@ -119,10 +128,10 @@ fn choices(link: &Link, borrowed: &[InterfaceAddress]) -> Vec<InterfaceAddress> 
     let is_good = |own: &InterfaceAddress| !link.avoided.contains(&own.address);
     let is_choice = |own: &InterfaceAddress| own.address.is_ipv6() && is_good(own);
     let has_choice = sources(link).any(|own| is_choice(&own));
-    let own = sources(link)
+    let mut choices: Vec<InterfaceAddress> = sources(link)
         .filter(|own| !has_choice || is_good(own))
-        .filter(|own| seen.insert(own.subnet()));
-    let mut choices: Vec<InterfaceAddress> = own.collect();
+        .filter(|own| seen.insert(own.subnet()))
+        .collect();
     for ipv4 in [true, false] {
         let of_family = |own: &&InterfaceAddress| own.address.is_ipv4() == ipv4;
         if !choices.iter().any(|own| of_family(&own)) {
@@ -130,8 +139,10 @@ fn choices(link: &Link, borrowed: &[InterfaceAddress]) -> Vec<InterfaceAddress> 
         }
     }
     let many = |choices: &[InterfaceAddress], ipv4: bool| {
-        let of_family = choices.iter().filter(|own| own.address.is_ipv4() == ipv4);
-        of_family.count()
+        choices
+            .iter()
+            .filter(|own| own.address.is_ipv4() == ipv4)
+            .count()
     };
     while choices.len() > abi::SOURCES {
         let ipv4 = many(&choices, true) > abi::SOURCES / 2
@@ -147,19 +158,27 @@ fn choices(link: &Link, borrowed: &[InterfaceAddress]) -> Vec<InterfaceAddress> 
 
 /// Addresses of links that lead away, in the order of the links: what one without addresses leaves with.
 pub(crate) fn borrowed(observed: &Observed, ours: &Ours) -> Vec<InterfaceAddress> {
-    let links = observed.links.iter();
-    let lenders = links.filter(|(name, link)| {
-        link.up && link.kind != LinkKind::Loopback && link.controller.is_none() && !ours.has(name)
-    });
-    let mut lenders: Vec<&Link> = lenders.map(|(_, link)| link).collect();
+    let mut lenders: Vec<&Link> = observed
+        .links
+        .iter()
+        .filter(|(name, link)| {
+            link.up
+                && link.kind != LinkKind::Loopback
+                && link.controller.is_none()
+                && !ours.has(name)
+        })
+        .map(|(_, link)| link)
+        .collect();
     lenders.sort_by_key(|link| link.index);
     lenders.into_iter().flat_map(sources).collect()
 }
 
 /// Addresses that others can answer to, in the kernel's order: primary ones first.
 fn sources(link: &Link) -> impl Iterator<Item = InterfaceAddress> {
-    let addresses = link.addresses.iter().copied();
-    addresses.filter(|own| !is_link_local(own.address))
+    link.addresses
+        .iter()
+        .copied()
+        .filter(|own| !is_link_local(own.address))
 }
 
 /// IPv6 only: IPv4's 169.254.0.0/16 is routed in some clouds.

@@ -30,8 +30,10 @@ pub(crate) fn ask(
         ipam: answer,
         ..request(plugin, environment, config)?
     };
-    let socket = header.socket.as_deref();
-    let socket = socket.unwrap_or(Path::new(api::DEFAULT_SOCKET));
+    let socket = header
+        .socket
+        .as_deref()
+        .unwrap_or(Path::new(api::DEFAULT_SOCKET));
     let mut client = Client::new(socket);
     if verb == CniVerb::Del {
         client = client.with_deadline(DEL_DEADLINE);

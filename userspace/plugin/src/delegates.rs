@@ -88,8 +88,10 @@ impl Delegates {
                 }
             }
             Command::Add | Command::Check => {
-                let own = environment.ifname.parse();
-                let own: IfName = own.map_err(|_| Error::environment("CNI_IFNAME is no name"))?;
+                let own: IfName = environment
+                    .ifname
+                    .parse()
+                    .map_err(|_| Error::environment("CNI_IFNAME is no name"))?;
                 for delegate in cni::delegates(config, &own)? {
                     let id = environment.container_id.as_str();
                     found.networks.push(with_names(environment, &delegate, id)?);
@@ -103,8 +105,10 @@ impl Delegates {
         self.save()?;
         for (index, (list, attachment)) in self.networks.iter().enumerate() {
             if let Err(error) = self.invoker.add(list, attachment) {
-                let done = self.networks[..index].iter().rev();
-                let undone = done.map(|(list, attachment)| self.invoker.del(list, attachment));
+                let undone = self.networks[..index]
+                    .iter()
+                    .rev()
+                    .map(|(list, attachment)| self.invoker.del(list, attachment));
                 // What could not be taken back is still written down, for the DEL that follows.
                 if undone.filter(Result::is_err).count() == 0 {
                     self.forget()?;
@@ -123,8 +127,11 @@ impl Delegates {
 
     /// All of them, whatever becomes of the others; what failed is still written down.
     fn del(&self) -> Result<(), Error> {
-        let each = self.networks.iter().rev();
-        let deleted = each.map(|(list, attachment)| self.invoker.del(list, attachment));
+        let deleted = self
+            .networks
+            .iter()
+            .rev()
+            .map(|(list, attachment)| self.invoker.del(list, attachment));
         let failures: Vec<String> = deleted
             .filter_map(|deleted| deleted.err().map(|error| error.to_string()))
             .collect();
@@ -150,15 +157,18 @@ impl Delegates {
     }
 
     fn save(&self) -> Result<(), Error> {
-        let entries = self.networks.iter().map(|(list, attachment)| {
-            json!({
-                "config": list.to_json(),
-                "ifname": attachment.ifname.as_str(),
-                "args": attachment.args,
-                "capabilities": attachment.capabilities,
+        let entries: Vec<Value> = self
+            .networks
+            .iter()
+            .map(|(list, attachment)| {
+                json!({
+                    "config": list.to_json(),
+                    "ifname": attachment.ifname.as_str(),
+                    "args": attachment.args,
+                    "capabilities": attachment.capabilities,
+                })
             })
-        });
-        let entries: Vec<Value> = entries.collect();
+            .collect();
         let folder = self.saved.parent().unwrap_or(Path::new("/"));
         let make = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         let draft = self.saved.with_extension("draft");
@@ -168,23 +178,29 @@ impl Delegates {
     }
 
     fn recall(&self, environment: &Environment) -> Result<Vec<(NetworkList, Attachment)>, Error> {
-        let text = small_files::read(&self.saved);
-        let text = text.map_err(|error| self.failed("read", error.kind()))?;
+        let text =
+            small_files::read(&self.saved).map_err(|error| self.failed("read", error.kind()))?;
         let entries: Vec<Value> = serde_json::from_str(&text)
             .map_err(|error| Error::decode(format!("{}: {error}", self.saved.display())))?;
         let recalled = entries.iter().map(|entry| {
             let config = entry["config"].as_str().unwrap_or_default();
             let list = NetworkList::parse(FileKind::List, config)?;
-            let ifname = entry["ifname"].as_str().unwrap_or_default().parse();
-            let ifname: IfName = ifname.map_err(|_| Error::decode("a saved delegate"))?;
+            let ifname: IfName = entry["ifname"]
+                .as_str()
+                .unwrap_or_default()
+                .parse()
+                .map_err(|_| Error::decode("a saved delegate"))?;
             let wishes = entry["capabilities"].as_object().cloned();
             let id = environment.container_id.as_str();
             let attachment = attachment(environment, ifname, wishes.unwrap_or_default(), id)?;
-            let args = entry["args"].as_array().into_iter().flatten();
-            let args = args.filter_map(|pair| {
-                let text = |at: usize| pair[at].as_str().map(str::to_owned);
-                Some((text(0)?, text(1)?))
-            });
+            let args = entry["args"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|pair| {
+                    let text = |at: usize| pair[at].as_str().map(str::to_owned);
+                    Some((text(0)?, text(1)?))
+                });
             // A DEL may come without those of its ADD.
             let args = args.collect();
             Ok((list, Attachment { args, ..attachment }))
@@ -208,8 +224,10 @@ impl Delegates {
 
 /// Beside the agent's socket: what a reboot ends is forgotten by it.
 fn saved(environment: &Environment, header: &Header) -> PathBuf {
-    let socket = header.socket.as_deref();
-    let socket = socket.unwrap_or(Path::new(api::DEFAULT_SOCKET));
+    let socket = header
+        .socket
+        .as_deref()
+        .unwrap_or(Path::new(api::DEFAULT_SOCKET));
     let folder = socket.parent().unwrap_or(Path::new("/")).join("delegates");
     let Environment {
         container_id,
@@ -247,8 +265,10 @@ fn attachment(
     capabilities: Map<String, Value>,
     id: &str,
 ) -> Result<Attachment, Error> {
-    let pairs = environment.args.split(';');
-    let pairs = pairs.filter_map(|pair| pair.split_once('='));
+    let pairs = environment
+        .args
+        .split(';')
+        .filter_map(|pair| pair.split_once('='));
     Ok(Attachment {
         container_id: id
             .parse()

@@ -42,8 +42,8 @@ fn add(
     let dns = dns(pool)?;
     let locked = folder.lock().map_err(|error| failed(&error))?;
     let leases = leases(folder).map_err(|error| failed(&error))?;
-    let chosen = planner::choose(&pool.network, &leases, &pool.requested, key);
-    let chosen = chosen.map_err(|refusal| refused(&refusal))?;
+    let chosen = planner::choose(&pool.network, &leases, &pool.requested, key)
+        .map_err(|refusal| refused(&refusal))?;
     if let Err(error) = reserve(&locked, &chosen, key) {
         return Err(failed(&error));
     }
@@ -135,8 +135,8 @@ fn dns(pool: &Pool) -> Result<Dns, Error> {
     let Some(path) = &pool.ipam.resolv_conf else {
         return Ok(Dns::default());
     };
-    let text = small_files::read(path);
-    let text = text.map_err(|error| Error::io(format!("ipam.resolvConf: {}", error.kind())))?;
+    let text = small_files::read(path)
+        .map_err(|error| Error::io(format!("ipam.resolvConf: {}", error.kind())))?;
     Ok(Dns::of_resolv_conf(&text))
 }
 

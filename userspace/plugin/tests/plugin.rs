@@ -241,8 +241,8 @@ fn spooled(folder: &Path) -> Vec<Value> {
     let Ok(files) = fs::read_dir(folder.join("spool")) else {
         return Vec::new();
     };
-    let texts = files.map(|file| fs::read(file.unwrap().path()).unwrap());
-    texts
+    files
+        .map(|file| fs::read(file.unwrap().path()).unwrap())
         .map(|text| serde_json::from_slice(&text).unwrap())
         .collect()
 }

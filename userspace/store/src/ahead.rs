@@ -34,8 +34,10 @@ impl Ahead {
             return;
         };
         let key = subject.key();
-        let sets = change.last_reserved.keys();
-        let sets = sets.map(|set| (key.network.clone(), *set));
+        let sets = change
+            .last_reserved
+            .keys()
+            .map(|set| (key.network.clone(), *set));
         self.last_reserved.extend(sets);
         self.records.insert(key.clone());
     }

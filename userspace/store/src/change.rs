@@ -70,8 +70,10 @@ impl Change {
     pub(crate) fn apply(self, contents: &mut Contents) {
         if let Some(subject) = &self.subject {
             let network = &subject.key().network;
-            let last = self.last_reserved.into_iter();
-            let last = last.map(|(set, address)| ((network.clone(), set), address));
+            let last = self
+                .last_reserved
+                .into_iter()
+                .map(|(set, address)| ((network.clone(), set), address));
             contents.last_reserved.extend(last);
         }
         match self.subject {

@@ -127,29 +127,29 @@ impl File {
     }
 
     fn read_records(&self) -> Result<BTreeMap<AttachmentKey, Record>, StoreError> {
-        let records = self.read_values(RECORDS)?.into_iter().map(|(name, bytes)| {
-            let record = format::read_record(&bytes);
-            let record = record.map_err(|what| damaged(&self.path, &format!("{name}: {what}")))?;
-            if record.attachment.key.to_string() == name {
-                Ok((record.attachment.key.clone(), record))
-            } else {
-                Err(damaged(&self.path, &format!("{name} holds another record")))
-            }
-        });
-        records.collect()
+        self.read_values(RECORDS)?
+            .into_iter()
+            .map(|(name, bytes)| {
+                let record = format::read_record(&bytes)
+                    .map_err(|what| damaged(&self.path, &format!("{name}: {what}")))?;
+                if record.attachment.key.to_string() == name {
+                    Ok((record.attachment.key.clone(), record))
+                } else {
+                    Err(damaged(&self.path, &format!("{name} holds another record")))
+                }
+            })
+            .collect()
     }
 
     fn read_networks(&self) -> Result<BTreeMap<NetworkName, Network>, StoreError> {
-        let networks = self
-            .read_values(NETWORKS)?
+        self.read_values(NETWORKS)?
             .into_iter()
             .map(|(name, bytes)| {
-                let network = format::read_network(&bytes);
-                let network =
-                    network.map_err(|what| damaged(&self.path, &format!("{name}: {what}")))?;
+                let network = format::read_network(&bytes)
+                    .map_err(|what| damaged(&self.path, &format!("{name}: {what}")))?;
                 Ok((network.name.clone(), network))
-            });
-        networks.collect()
+            })
+            .collect()
     }
 
     fn read_values(
@@ -158,11 +158,13 @@ impl File {
     ) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
         let read = || -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
             let table = self.database.begin_read()?.open_table(table)?;
-            let rows = table.iter()?.map(|row| {
-                let (key, value) = row?;
-                Ok((key.value().to_owned(), value.value().to_vec()))
-            });
-            rows.collect()
+            table
+                .iter()?
+                .map(|row| {
+                    let (key, value) = row?;
+                    Ok((key.value().to_owned(), value.value().to_vec()))
+                })
+                .collect()
         };
         read().map_err(|error| damaged(&self.path, &error.to_string()))
     }
@@ -170,23 +172,26 @@ impl File {
     fn read_last_reserved(&self) -> Result<BTreeMap<(NetworkName, usize), IpAddr>, StoreError> {
         let read = || -> Result<Vec<(String, u32, String)>, redb::Error> {
             let table = self.database.begin_read()?.open_table(LAST_RESERVED)?;
-            let rows = table.iter()?.map(|row| {
-                let (key, value) = row?;
-                let (network, set) = key.value();
-                Ok((network.to_owned(), set, value.value().to_owned()))
-            });
-            rows.collect()
+            table
+                .iter()?
+                .map(|row| {
+                    let (key, value) = row?;
+                    let (network, set) = key.value();
+                    Ok((network.to_owned(), set, value.value().to_owned()))
+                })
+                .collect()
         };
         let rows = read().map_err(|error| damaged(&self.path, &error.to_string()))?;
-        let parsed = rows.into_iter().map(|(network, set, address)| {
-            let network = network.parse().ok();
-            let set = usize::try_from(set).ok();
-            network
-                .zip(set)
-                .zip(address.parse().ok())
-                .ok_or_else(|| damaged(&self.path, "an address last given"))
-        });
-        parsed.collect()
+        rows.into_iter()
+            .map(|(network, set, address)| {
+                let network = network.parse().ok();
+                let set = usize::try_from(set).ok();
+                network
+                    .zip(set)
+                    .zip(address.parse().ok())
+                    .ok_or_else(|| damaged(&self.path, "an address last given"))
+            })
+            .collect()
     }
 
     fn read_choices(&self) -> Result<BTreeMap<String, String>, StoreError> {
@@ -195,11 +200,13 @@ impl File {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
                 opened => opened?,
             };
-            let rows = table.iter()?.map(|row| {
-                let (name, value) = row?;
-                Ok((name.value().to_owned(), value.value().to_owned()))
-            });
-            rows.collect()
+            table
+                .iter()?
+                .map(|row| {
+                    let (name, value) = row?;
+                    Ok((name.value().to_owned(), value.value().to_owned()))
+                })
+                .collect()
         };
         read().map_err(|error| damaged(&self.path, &error.to_string()))
     }
@@ -210,8 +217,7 @@ impl File {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(PortSet::default()),
                 table => table?,
             };
-            let rows = table.iter()?.map(|row| Ok(row?.0.value()));
-            rows.collect()
+            table.iter()?.map(|row| Ok(row?.0.value())).collect()
         };
         read().map_err(|error| damaged(&self.path, &error.to_string()))
     }
@@ -222,12 +228,14 @@ impl File {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
                 table => table?,
             };
-            let rows = table.iter()?.map(|row| {
-                let (key, value) = row?;
-                let (before, ours) = value.value();
-                Ok((key.value().to_owned(), (before.to_owned(), ours.to_owned())))
-            });
-            rows.collect()
+            table
+                .iter()?
+                .map(|row| {
+                    let (key, value) = row?;
+                    let (before, ours) = value.value();
+                    Ok((key.value().to_owned(), (before.to_owned(), ours.to_owned())))
+                })
+                .collect()
         };
         read().map_err(|error| damaged(&self.path, &error.to_string()))
     }

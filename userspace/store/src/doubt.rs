@@ -22,8 +22,10 @@ pub(crate) fn surviving<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     let result = catch_unwind(AssertUnwindSafe(read));
     IN_DOUBT.set(before);
     result.map_err(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or(panic.downcast_ref::<&str>().copied());
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or(panic.downcast_ref::<&str>().copied());
         text.unwrap_or("it cannot be read").to_owned()
     })
 }

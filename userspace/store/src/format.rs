@@ -443,8 +443,7 @@ impl TryFrom<StoredNetwork> for Network {
 }
 
 fn range_set(stored: Vec<StoredRange>) -> Result<RangeSet, String> {
-    let ranges = stored.into_iter().map(range);
-    let ranges = ranges.collect::<Result<Vec<_>, _>>();
+    let ranges = stored.into_iter().map(range).collect::<Result<Vec<_>, _>>();
     ranges
         .and_then(RangeSet::new)
         .map_err(|error| error.to_string())

@@ -82,8 +82,10 @@ fn line(change: &Change) -> Vec<u8> {
 
 /// The changes in the order in which they were made, and how many bytes they have; what is behind them is half a line.
 fn read(bytes: &[u8]) -> Result<(Vec<Change>, u64), String> {
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n');
-    let whole = whole.map_or(0, |end| end + 1);
+    let whole = bytes
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
     let lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n');
     let changes = lines.enumerate().map(|(number, line)| {
         let line = line.strip_suffix(b"\n").unwrap_or(line);

@@ -137,18 +137,26 @@ impl Store {
 
     /// Addresses that attachments have, whatever their state and network.
     pub fn leases(&self) -> BTreeMap<IpAddr, AttachmentKey> {
-        let attachments = self.contents.records.values().map(|r| &r.attachment);
-        let leases = attachments.flat_map(|attachment| {
-            let addresses = attachment.addresses.iter().map(|a| a.address.address);
-            addresses.map(|address| (address, attachment.key.clone()))
-        });
-        leases.collect()
+        self.contents
+            .records
+            .values()
+            .map(|r| &r.attachment)
+            .flat_map(|attachment| {
+                attachment
+                    .addresses
+                    .iter()
+                    .map(|a| a.address.address)
+                    .map(|address| (address, attachment.key.clone()))
+            })
+            .collect()
     }
 
     /// The address last given, by index of the range set of `network`.
     pub fn last_reserved(&self, network: &NetworkName) -> BTreeMap<usize, IpAddr> {
-        let all = self.contents.last_reserved.iter();
-        all.filter(|((name, _), _)| name == network)
+        self.contents
+            .last_reserved
+            .iter()
+            .filter(|((name, _), _)| name == network)
             .map(|((_, set), address)| (*set, *address))
             .collect()
     }

@@ -71,6 +71,7 @@ fn llvm_prefix() -> Result<PathBuf> {
     if debian.join("bin/llvm-config").exists() {
         return Ok(debian);
     }
-    let given = std::env::var_os("LLVM_PREFIX").map(PathBuf::from);
-    given.with_context(|| format!("no LLVM {LLVM} found: set LLVM_PREFIX to where it is installed"))
+    std::env::var_os("LLVM_PREFIX")
+        .map(PathBuf::from)
+        .with_context(|| format!("no LLVM {LLVM} found: set LLVM_PREFIX to where it is installed"))
 }

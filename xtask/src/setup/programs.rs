@@ -61,9 +61,11 @@ const RUNTIMES: [(&str, &str); 6] = [
 ];
 
 pub(super) fn ensure_runtimes(apt: &mut Apt<'_>) -> Result<()> {
-    let missing = RUNTIMES.iter();
-    let missing = missing.filter(|(program, _)| privilege::find(program).is_none());
-    let missing: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    let missing: Vec<&str> = RUNTIMES
+        .iter()
+        .filter(|(program, _)| privilege::find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
     apt.install("test with container runtimes", &missing)
 }
 

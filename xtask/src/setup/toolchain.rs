@@ -56,8 +56,12 @@ impl Toolchain {
 impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name.as_deref().unwrap_or("the active toolchain");
-        let compiler: Vec<&str> = self.version.split_whitespace().take(2).collect();
-        let compiler = compiler.join(" ");
+        let compiler = self
+            .version
+            .split_whitespace()
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ");
         write!(f, "{compiler} ({name}, LLVM {LLVM}, with its sources)")
     }
 }

@@ -14,9 +14,10 @@ const WORDS: usize = 5;
 pub(super) fn offences() -> Result<Vec<String>> {
     let files = source::files()?;
     let with = |extension: &'static str| -> Vec<&PathBuf> {
-        let files = files.iter();
-        let chosen = files.filter(|path| path.extension().is_some_and(|it| it == extension));
-        chosen.collect()
+        files
+            .iter()
+            .filter(|path| path.extension().is_some_and(|it| it == extension))
+            .collect()
     };
     let mut functions = BTreeSet::new();
     for path in with("rs") {
@@ -31,25 +32,25 @@ pub(super) fn offences() -> Result<Vec<String>> {
 
 /// The names of the functions in a source file.
 fn declared(text: &str) -> impl Iterator<Item = &str> {
-    let lines = text.lines().filter_map(|line| line.split_once("fn "));
-    lines.filter_map(|(_, rest)| rest.split(['(', '<']).next())
+    text.lines()
+        .filter_map(|line| line.split_once("fn "))
+        .filter_map(|(_, rest)| rest.split(['(', '<']).next())
 }
 
 fn of_document(path: &Path, text: &str, functions: &BTreeSet<String>) -> Vec<String> {
     let place = project::short(path);
-    let rows = (1..).zip(text.lines());
-    let rows = rows.filter(|(_, line)| line.starts_with('|'));
-    let named = rows.flat_map(|(number, line)| tests(line).map(move |test| (number, test)));
-    let missing = named.filter(|(_, test)| !functions.contains(*test));
-    missing
+    (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| line.starts_with('|'))
+        .flat_map(|(number, line)| tests(line).map(move |test| (number, test)))
+        .filter(|(_, test)| !functions.contains(*test))
         .map(|(number, test)| format!("{place}:{number}: there is no test {test}"))
         .collect()
 }
 
 /// The names of tests in a line: they stand between backticks.
 fn tests(line: &str) -> impl Iterator<Item = &str> {
-    let quoted = line.split('`').skip(1).step_by(2);
-    quoted.filter(|name| {
+    line.split('`').skip(1).step_by(2).filter(|name| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         name.bytes().all(plain) && name.split('_').count() >= WORDS
     })

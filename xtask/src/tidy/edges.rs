@@ -74,11 +74,10 @@ pub(super) fn offences(metadata: &Metadata) -> Vec<String> {
 
 fn unknown(metadata: &Metadata) -> Vec<String> {
     let known = |name: &str| FREE.contains(&name) || MAY_IMPORT.iter().any(|(it, _)| *it == name);
-    let names = metadata
+    metadata
         .workspace_packages()
         .into_iter()
-        .map(|package| package.name.to_string());
-    names
+        .map(|package| package.name.to_string())
         .filter(|name| !known(name))
         .map(|name| format!("{name}: a new crate: say in tidy's table what it may import"))
         .collect()
@@ -124,8 +123,9 @@ fn impure(metadata: &Metadata, name: &str) -> Vec<String> {
         .iter()
         .filter_map(|id| names.get(*id).copied())
         .collect();
-    let forbidden = EFFECTS.iter().filter(|it| reached.contains(**it));
-    forbidden
+    EFFECTS
+        .iter()
+        .filter(|it| reached.contains(**it))
         .map(|it| format!("{name}: reaches {it}, and it is meant to decide only"))
         .collect()
 }

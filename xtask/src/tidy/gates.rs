@@ -8,20 +8,24 @@ use crate::metadata::ROOT_TESTS;
 
 /// Integration tests beside tests that need root, which do not say that they need it.
 pub(super) fn offences(metadata: &Metadata) -> Vec<String> {
-    let packages = metadata.workspace_packages().into_iter();
-    packages
+    metadata
+        .workspace_packages()
+        .into_iter()
         .filter(|it| it.features.contains_key(ROOT_TESTS))
         .flat_map(open)
         .collect()
 }
 
 fn open(package: &Package) -> impl Iterator<Item = String> {
-    let tests = package.targets.iter().filter(|it| it.is_test());
-    let open = tests.filter(|it| !it.required_features.iter().any(|name| name == ROOT_TESTS));
-    open.map(|it| {
-        format!(
-            "{}: test `{}` lacks required-features = [\"{ROOT_TESTS}\"]",
-            package.manifest_path, it.name
-        )
-    })
+    package
+        .targets
+        .iter()
+        .filter(|it| it.is_test())
+        .filter(|it| !it.required_features.iter().any(|name| name == ROOT_TESTS))
+        .map(|it| {
+            format!(
+                "{}: test `{}` lacks required-features = [\"{ROOT_TESTS}\"]",
+                package.manifest_path, it.name
+            )
+        })
 }

@@ -15,8 +15,9 @@ const PERMISSIVE: [&str; 9] = [
 ];
 
 pub(super) fn offences(metadata: &Metadata) -> Vec<String> {
-    let packages = metadata.packages.iter();
-    packages
+    metadata
+        .packages
+        .iter()
         .filter(|package| !package.license.as_deref().is_some_and(is_permissive))
         .map(|package| {
             let licence = package.license.as_deref().unwrap_or("no licence");

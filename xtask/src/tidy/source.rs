@@ -114,11 +114,10 @@ fn stands_alone(line: &str, word: &str) -> bool {
 /// Relies on rustfmt: a function ends at the first closing brace of its own indentation.
 fn long_functions(place: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
-    let starts = lines
+    lines
         .iter()
         .enumerate()
-        .filter_map(|(at, line)| Some((at, function_name(line)?)));
-    starts
+        .filter_map(|(at, line)| Some((at, function_name(line)?)))
         .filter_map(|(at, name)| {
             let length = length_of_body(&lines[at..]);
             let excess = length > LONGEST_FUNCTION;

@@ -49,8 +49,9 @@ impl Kernel {
         let file = image.file_name().unwrap_or_default().to_string_lossy();
         let release = file.strip_prefix("vmlinuz-").unwrap_or_default();
         let root = image.parent().and_then(Path::parent);
-        let modules = root.map(|root| root.join("lib/modules").join(release));
-        let modules = modules.filter(|it| !release.is_empty() && it.is_dir());
+        let modules = root
+            .map(|root| root.join("lib/modules").join(release))
+            .filter(|it| !release.is_empty() && it.is_dir());
         Self {
             name: name.to_owned(),
             modules,
@@ -78,8 +79,9 @@ fn in_order(dependencies: &str, names: &[&str]) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for name in names {
         let file = format!("/{name}.ko");
-        let lines = dependencies.lines().filter_map(|line| line.split_once(':'));
-        let Some((module, needs)) = lines
+        let Some((module, needs)) = dependencies
+            .lines()
+            .filter_map(|line| line.split_once(':'))
             .into_iter()
             .find(|(module, _)| module.ends_with(&file))
         else {
@@ -136,10 +138,9 @@ fn newest(series: &str) -> Result<String> {
     let mut search = Command::new("apt-cache");
     search.args(["search", "--names-only", "^linux-image-.*-cloud-"]);
     let found = command::output(&mut search)?;
-    let names = found
+    let newest = found
         .lines()
-        .filter_map(|line| line.split_whitespace().next());
-    let newest = names
+        .filter_map(|line| line.split_whitespace().next())
         .filter(|name| is_of(name, series))
         .max_by_key(|name| numbers(name));
     newest
@@ -159,8 +160,9 @@ fn is_of(package: &str, series: &str) -> bool {
 
 /// What tells the newer of two names: `6.1.0-9` is older than `6.1.0-10`.
 fn numbers(name: &str) -> Vec<u64> {
-    let parts = name.split(|c: char| !c.is_ascii_digit());
-    parts.filter_map(|part| part.parse().ok()).collect()
+    name.split(|c: char| !c.is_ascii_digit())
+        .filter_map(|part| part.parse().ok())
+        .collect()
 }
 
 fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {

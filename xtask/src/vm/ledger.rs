@@ -136,16 +136,18 @@ fn parse(text: &str) -> BTreeMap<String, Entry> {
         list.filter_map(|word| word.as_str().map(str::to_owned))
             .collect()
     };
-    let entries = entries.into_iter().map(|(name, it)| {
-        let entry = Entry {
-            passed: it["passed"].as_u64().unwrap_or_default(),
-            failed: words(&it["failed"]),
-            skipped: words(&it["skipped"]),
-            seconds: it["seconds"].as_u64().unwrap_or_default(),
-        };
-        (name, entry)
-    });
-    entries.collect()
+    entries
+        .into_iter()
+        .map(|(name, it)| {
+            let entry = Entry {
+                passed: it["passed"].as_u64().unwrap_or_default(),
+                failed: words(&it["failed"]),
+                skipped: words(&it["skipped"]),
+                seconds: it["seconds"].as_u64().unwrap_or_default(),
+            };
+            (name, entry)
+        })
+        .collect()
 }
 
 #[cfg(test)]

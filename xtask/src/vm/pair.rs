@@ -142,8 +142,11 @@ fn asking(patience: u32, words: &[String]) -> String {
 fn gather(lines: &[String]) -> Result<Vec<String>> {
     let file = |name: &str| {
         let prefix = format!("{HANDED}{name} ");
-        let own = lines.iter().filter_map(|line| line.strip_prefix(&prefix));
-        let text = own.collect::<Vec<_>>().join("\n");
+        let text = lines
+            .iter()
+            .filter_map(|line| line.strip_prefix(&prefix))
+            .collect::<Vec<_>>()
+            .join("\n");
         ensure!(!text.is_empty(), "the client has not handed {name} over");
         Ok(text + "\n")
     };

@@ -49,12 +49,14 @@ impl Stage {
     pub(super) fn last() -> Result<Self> {
         let folder = Self::folder();
         let list = fs::read_to_string(folder.join(LIST)).context("nothing was staged before")?;
-        let lines = list.lines().filter_map(|line| line.split_once('\t'));
-        let tests = lines.map(|(name, place)| RootTest {
-            name: name.to_owned(),
-            program: folder.join(name),
-            folder: place.into(),
-        });
+        let tests = list
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .map(|(name, place)| RootTest {
+                name: name.to_owned(),
+                program: folder.join(name),
+                folder: place.into(),
+            });
         Ok(Self {
             tests: tests.collect(),
             folder,

@@ -62,8 +62,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
         outcomes.push(test_in(&guest, &mut ledger, &stage, args));
     }
     println!("\n{}", table(&outcomes));
-    let bad = outcomes.iter().filter(|it| !it.sum.failed.is_empty());
-    let bad: Vec<&str> = bad.map(|it| it.kernel.as_str()).collect();
+    let bad: Vec<&str> = outcomes
+        .iter()
+        .filter(|it| !it.sum.failed.is_empty())
+        .map(|it| it.kernel.as_str())
+        .collect();
     if !bad.is_empty() {
         bail!("failed: {}", bad.join(", "));
     }
@@ -115,8 +118,11 @@ impl<'a> Table<'a> {
         thread::scope(|scope| {
             let seat = |_| scope.spawn(|| self.sit(guest, stage, args));
             let seats: Vec<_> = (0..seats).map(seat).collect();
-            let ended = seats.into_iter().map(thread::ScopedJoinHandle::join);
-            ended.flat_map(Result::unwrap_or_default).collect()
+            seats
+                .into_iter()
+                .map(thread::ScopedJoinHandle::join)
+                .flat_map(Result::unwrap_or_default)
+                .collect()
         })
     }
 
@@ -164,8 +170,11 @@ fn plan<'a>(tests: &'a [RootTest], ledger: &Ledger, again: bool) -> Vec<Planned<
             Left::All
         }
     };
-    let all = tests.iter().map(|it| (it, left(it)));
-    let mut plan: Vec<_> = all.filter(|(_, left)| *left != Left::Nothing).collect();
+    let mut plan: Vec<_> = tests
+        .iter()
+        .map(|it| (it, left(it)))
+        .filter(|(_, left)| *left != Left::Nothing)
+        .collect();
     plan.sort_by_key(|(test, _)| Reverse(ledger.seconds(&test.name)));
     plan
 }
@@ -281,8 +290,9 @@ mod tests {
         let plan = plan(&tests, &ledger, false);
         let table = Table::new(&plan, &mut ledger);
         let name = |it: &Planned<'_>| it.0.name.clone();
-        let hands = std::iter::from_fn(|| table.take());
-        let hands: Vec<Vec<String>> = hands.map(|it| it.iter().map(name).collect()).collect();
+        let hands: Vec<Vec<String>> = std::iter::from_fn(|| table.take())
+            .map(|it| it.iter().map(name).collect())
+            .collect();
         assert_eq!(
             hands,
             [vec!["new"], vec!["b"], vec!["e"], vec!["a", "c", "d"]]

@@ -67,8 +67,11 @@ fn plug(wire: UnixStream, ports: &Mutex<Ports>) -> Result<()> {
         let ways = {
             let mut ports = ports.lock().unwrap_or_else(PoisonError::into_inner);
             let count = ports.wires.len();
-            let ways = ports.known.ways(own, &frame, count).into_iter();
-            ways.map(|way| Arc::clone(&ports.wires[way]))
+            ports
+                .known
+                .ways(own, &frame, count)
+                .into_iter()
+                .map(|way| Arc::clone(&ports.wires[way]))
                 .collect::<Vec<_>>()
         };
         for way in ways {

@@ -124,8 +124,10 @@ fn the_last_tries_cover_a_short_range() {
             ..Settings::default()
         };
         for random in [0, 0x8123_4567, u32::MAX] {
-            let ports = (16..TRIES).map_while(|n| candidate(n, Port::NONE, random, &settings));
-            let mut ports: Vec<u16> = ports.map(Port::number).collect();
+            let mut ports: Vec<u16> = (16..TRIES)
+                .map_while(|n| candidate(n, Port::NONE, random, &settings))
+                .map(Port::number)
+                .collect();
             let all = ports.len();
             ports.sort_unstable();
             ports.dedup();

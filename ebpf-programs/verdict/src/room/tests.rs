@@ -36,8 +36,11 @@ fn answer(simulator: &mut Simulator, port: u16) {
 }
 
 fn flows_of(simulator: &Simulator, pod: u32) -> i64 {
-    let flows = simulator.world.flows.values();
-    let own = flows.filter(|flow| flow.pod == pod && flow.flags & FlowFlags::ORIGINAL != 0);
+    let own = simulator
+        .world
+        .flows
+        .values()
+        .filter(|flow| flow.pod == pod && flow.flags & FlowFlags::ORIGINAL != 0);
     i64::try_from(own.count()).unwrap()
 }
 
@@ -74,8 +77,10 @@ fn the_hand_forgets_dead_flows_without_a_sweep() {
 fn the_hand_rests_until_the_flow_that_has_waited_longest_is_worth_a_look() {
     let mut simulator = Simulator::new(world());
     let waiting = |simulator: &Simulator| {
-        let turns = simulator.world.turns.iter();
-        turns
+        simulator
+            .world
+            .turns
+            .iter()
             .map(|turn| turn.key.source_port.number())
             .collect::<Vec<_>>()
     };

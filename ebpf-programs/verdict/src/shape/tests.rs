@@ -46,8 +46,8 @@ struct Offer {
 }
 
 fn offers() -> impl Strategy<Value = Vec<Offer>> {
-    let offer = (0..3_000_u64, 40..=65_535_u32, any::<u32>());
-    let offer = offer.prop_map(|(pause, bytes, hash)| Offer { pause, bytes, hash });
+    let offer = (0..3_000_u64, 40..=65_535_u32, any::<u32>())
+        .prop_map(|(pause, bytes, hash)| Offer { pause, bytes, hash });
     proptest::collection::vec(offer, 1..400)
 }
 
@@ -149,8 +149,10 @@ fn the_rate_is_met_to_the_packet_once_the_burst_is_spent() {
 #[test]
 fn a_clock_that_stands_still_lets_the_burst_pass_and_no_more() {
     let (bucket, limit) = (SharedBucket::default(), limit(10_000_000));
-    let passed = (0..10_000).filter(|_| passes(&bucket, &limit, START, 1_500, BULK));
-    let bytes = passed.count() as u64 * 1_500;
+    let bytes = (0..10_000)
+        .filter(|_| passes(&bucket, &limit, START, 1_500, BULK))
+        .count() as u64
+        * 1_500;
     assert!(
         (limit.burst..=limit.burst + 3_000).contains(&bytes),
         "{bytes}"
@@ -235,9 +237,9 @@ fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() {
     let hammer = |seed: u32| {
         let bucket = Arc::clone(&bucket);
         thread::spawn(move || {
-            let sizes = (0..50_000_u32).map(|turn| 40 + turn.wrapping_mul(seed) % 1_460);
-            let passed = sizes.filter(|bytes| passes(&bucket, &limit, START, *bytes, seed));
-            passed
+            (0..50_000_u32)
+                .map(|turn| 40 + turn.wrapping_mul(seed) % 1_460)
+                .filter(|bytes| passes(&bucket, &limit, START, *bytes, seed))
                 .map(|bytes| u128::from(limit.cost(bytes)))
                 .sum::<u128>()
         })

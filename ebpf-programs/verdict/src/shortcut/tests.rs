@@ -86,8 +86,12 @@ impl Twins {
 
 /// The flows, but for the second in which they were last seen: a shortcut rounds it.
 fn flows(simulator: &Simulator) -> Vec<(Tuple, Flow)> {
-    let flows = simulator.world.counted_flows().into_iter();
-    flows.map(blurred).collect()
+    simulator
+        .world
+        .counted_flows()
+        .into_iter()
+        .map(blurred)
+        .collect()
 }
 
 fn blurred((key, flow): (Tuple, Flow)) -> (Tuple, Flow) {
@@ -447,8 +451,8 @@ fn happen(twins: &mut Twins, left: &mut Vec<Vec<u8>>, happening: &Happening) {
             twins.send(INTERFACE, &to_neighbour(family, body(port, 80, kind)));
         }
         Happening::FromNeighbour(family, port, kind) => {
-            let to = Frame::new(other_pod()[family], pod()[family], body(80, port, kind));
-            let to = to.from_to(other_mac(), mac());
+            let to = Frame::new(other_pod()[family], pod()[family], body(80, port, kind))
+                .from_to(other_mac(), mac());
             twins.send(OTHER_INTERFACE, &to.bytes());
         }
         Happening::Hostport(family, port, kind) => {
@@ -460,8 +464,8 @@ fn happen(twins: &mut Twins, left: &mut Vec<Vec<u8>>, happening: &Happening) {
         }
         Happening::DialHostport(family, port, kind) => {
             let body = body(port, HOSTPORT, kind);
-            let frame = Frame::new(other_pod()[family], node()[family], body);
-            let frame = frame.from_to(other_mac(), bridge_mac());
+            let frame = Frame::new(other_pod()[family], node()[family], body)
+                .from_to(other_mac(), bridge_mac());
             twins.send(OTHER_INTERFACE, &frame.bytes());
         }
         Happening::Wait(nanoseconds) => twins.wait(nanoseconds),

@@ -202,8 +202,11 @@ impl Frame {
             fields.extend(part.identification.to_be_bytes());
             chain.push((44, fields));
         }
-        let numbers = chain.iter().map(|(number, _)| *number);
-        let following: Vec<u8> = numbers.chain([protocol]).collect();
+        let following: Vec<u8> = chain
+            .iter()
+            .map(|(number, _)| *number)
+            .chain([protocol])
+            .collect();
         let mut extensions = Vec::new();
         for ((number, fields), next) in chain.iter().zip(&following[1..]) {
             let eights = u8::try_from((fields.len() + 2) / 8).expect("an extension is short");

@@ -146,11 +146,9 @@ impl Node for World {
     }
 
     fn prefix_class(&self, address: &Address) -> u32 {
-        let around = self
-            .prefixes
+        self.prefixes
             .iter()
-            .filter(|(key, _)| common_prefix(&key.address, address) >= key.prefix_len);
-        around
+            .filter(|(key, _)| common_prefix(&key.address, address) >= key.prefix_len)
             .max_by_key(|(key, _)| key.prefix_len)
             .map_or(0, |(_, class)| *class)
     }

@@ -212,8 +212,7 @@ fn a_flow_that_goes_on_when_its_address_is_gone_gets_the_uplinks_new_one() {
         world.locals.remove(&old);
         world.locals.insert(new);
         let uplink = world.uplinks.get_mut(&INTERFACE).unwrap();
-        let sources = uplink.sources.iter_mut();
-        sources.for_each(|source| {
+        uplink.sources.iter_mut().for_each(|source| {
             if source.address == old {
                 source.address = new;
             }
@@ -286,8 +285,7 @@ fn what_must_be_translated_leaves_by_open_uplinks_only() {
     for family in FAMILIES {
         let tcp = Body::Tcp(40_000, 443, flag::SYN, Vec::new());
         let send = |simulator: &mut Simulator, to: Address, via: Mac| {
-            let frame = Frame::new(pod()[family], to, tcp.clone());
-            let frame = frame.from_to(mac(), via);
+            let frame = Frame::new(pod()[family], to, tcp.clone()).from_to(mac(), via);
             simulator.run(Place::FromPod, veth, &frame.bytes()).0
         };
         let refused = Verdict::Drop(DropReason::UnknownUplink);

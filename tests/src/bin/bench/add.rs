@@ -167,8 +167,9 @@ fn each<T: Send, R: Send>(
     thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();
-        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
-        joined
+        threads
+            .into_iter()
+            .map(thread::ScopedJoinHandle::join)
             .map(|it| it.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     })

@@ -123,13 +123,15 @@ fn run_a_process() -> Result<()> {
 
 /// Both ends, the pod's at once in its namespace.
 fn pair(outside: u32, netns: &File) -> Message {
-    let peer = LinkUnspec::new_with_name("eth0").setns_by_fd(netns.as_raw_fd());
-    let mut peer = peer.build();
+    let mut peer = LinkUnspec::new_with_name("eth0")
+        .setns_by_fd(netns.as_raw_fd())
+        .build();
     peer.header.index = INSIDE;
     peer.attributes.extend(QUEUES);
     let info = InfoData::Veth(InfoVeth::Peer(peer));
-    let pair = LinkMessageBuilder::<LinkVeth>::new(&format!("guest{outside}"), "eth0");
-    let mut pair = pair.set_info_data(info).build();
+    let mut pair = LinkMessageBuilder::<LinkVeth>::new(&format!("guest{outside}"), "eth0")
+        .set_info_data(info)
+        .build();
     pair.header.index = outside;
     pair.attributes.extend(QUEUES);
     Message::NewLink(pair)

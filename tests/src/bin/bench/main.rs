@@ -120,12 +120,14 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Family>> {
     if names.is_empty() {
         return Ok(FAMILIES.iter().filter(|family| family.usual).collect());
     }
-    let by_name = names.iter().map(|name| {
-        let found = FAMILIES.iter().find(|family| family.name == name);
-        match found {
-            Some(family) => Ok(family),
-            None => bail!("there is no family {name}; `list` names them all"),
-        }
-    });
-    by_name.collect()
+    names
+        .iter()
+        .map(|name| {
+            let found = FAMILIES.iter().find(|family| family.name == name);
+            match found {
+                Some(family) => Ok(family),
+                None => bail!("there is no family {name}; `list` names them all"),
+            }
+        })
+        .collect()
 }

@@ -84,16 +84,17 @@ fn above_bare(rows: &[Row]) -> Vec<Row> {
         rows.iter()
             .find(|it| it.system == system::BARE && it.name == name)
     };
-    let others = rows.iter().filter(|row| row.system != system::BARE);
-    let above = others.filter_map(|row| {
-        let pairs = row.samples.iter().zip(&bare(&row.name)?.samples);
-        Some(Row {
-            name: format!("{}, above a bare wire", row.name),
-            samples: pairs.map(|(whole, bare)| whole - bare).collect(),
-            ..row.clone()
+    rows.iter()
+        .filter(|row| row.system != system::BARE)
+        .filter_map(|row| {
+            let pairs = row.samples.iter().zip(&bare(&row.name)?.samples);
+            Some(Row {
+                name: format!("{}, above a bare wire", row.name),
+                samples: pairs.map(|(whole, bare)| whole - bare).collect(),
+                ..row.clone()
+            })
         })
-    });
-    above.collect()
+        .collect()
 }
 
 struct Pair {

@@ -43,8 +43,11 @@ impl Chapter {
 
     /// What came of the family's promises.
     pub(crate) fn kept(&self) -> Vec<Kept> {
-        let promises = self.family.promises.iter();
-        promises.filter_map(|it| it.judge(&self.rows)).collect()
+        self.family
+            .promises
+            .iter()
+            .filter_map(|it| it.judge(&self.rows))
+            .collect()
     }
 }
 
@@ -172,8 +175,7 @@ fn this_machine() -> Result<Machine> {
     let info = fs::read_to_string("/proc/cpuinfo")?;
     let model = info
         .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let model = model
+        .find_map(|line| line.strip_prefix("model name"))
         .unwrap_or_default()
         .trim_start_matches([' ', '\t', ':']);
     Ok(Machine {

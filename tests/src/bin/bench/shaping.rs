@@ -104,9 +104,10 @@ impl fmt::Display for Way {
 
 /// All rates that are measured, in both directions.
 fn ways(plan: &Plan) -> Vec<Way> {
-    let rates = rates(plan).iter();
-    let ways = rates.flat_map(|&rate| Direction::BOTH.map(|direction| Way { rate, direction }));
-    ways.collect()
+    rates(plan)
+        .iter()
+        .flat_map(|&rate| Direction::BOTH.map(|direction| Way { rate, direction }))
+        .collect()
 }
 
 fn rates(plan: &Plan) -> &'static [u64] {

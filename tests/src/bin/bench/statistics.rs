@@ -42,8 +42,11 @@ pub(crate) fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
 
 /// Ours divided by theirs, for each round that both have.
 pub(crate) fn ratios(ours: &Row, theirs: &Row) -> Vec<f64> {
-    let pairs = ours.samples.iter().zip(&theirs.samples);
-    pairs.map(|(ours, theirs)| ours / theirs).collect()
+    ours.samples
+        .iter()
+        .zip(&theirs.samples)
+        .map(|(ours, theirs)| ours / theirs)
+        .collect()
 }
 
 #[cfg(test)]

@@ -28,10 +28,11 @@ pub(crate) fn show(screen: &mut Screen, cast: &mut Cast) -> Result<()> {
             none_of(&after, &format!("table {table}")),
         );
     }
-    let in_pods = machines
+    let only_loopback = machines
         .iter()
-        .map(|pod| after.count(&format!("{}: links", pod.name())));
-    let only_loopback = in_pods.sum::<usize>() - machines.len();
+        .map(|pod| after.count(&format!("{}: links", pod.name())))
+        .sum::<usize>()
+        - machines.len();
     screen.line("interfaces left in the pods", none(only_loopback));
     let on_node = Residue::of(node, &[])?;
     screen.line(

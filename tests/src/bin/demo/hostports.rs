@@ -84,15 +84,16 @@ fn many(screen: &mut Screen) -> Result<()> {
             pod.add_with(Config::new("1.1.0").map_ports(&ports))?;
             next += each;
         }
-        let took = (0..ADDS).map(|number| {
-            let mut pod = sandbox.pod(&format!("one-{next}-{number}"))?;
-            let took = pod
-                .add_with(Config::new("1.1.0").map_ports(&[of_one_family(OWN)]))?
-                .took;
-            pod.del()?;
-            Ok(took)
-        });
-        let took: Result<Vec<Duration>> = took.collect();
+        let took: Result<Vec<Duration>> = (0..ADDS)
+            .map(|number| {
+                let mut pod = sandbox.pod(&format!("one-{next}-{number}"))?;
+                let took = pod
+                    .add_with(Config::new("1.1.0").map_ports(&[of_one_family(OWN)]))?
+                    .took;
+                pod.del()?;
+                Ok(took)
+            })
+            .collect();
         let report = agent.get("/v1/status")?["last_reconcile"]["duration_ms"].to_string();
         screen.line(
             format!("{} ports", next - FIRST),

@@ -50,9 +50,12 @@ fn rules(node: &Machine, tool: &str) -> Result<String> {
 
 fn qdiscs(node: &Machine) -> Result<String> {
     let shown = node.call_json("tc -j qdisc show")?;
-    let kinds = shown.as_array().into_iter().flatten();
-    let kinds = kinds.map(|qdisc| qdisc["kind"].as_str().unwrap_or_default().to_owned());
-    let kinds = kinds.collect::<Vec<_>>();
+    let kinds = shown
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|qdisc| qdisc["kind"].as_str().unwrap_or_default().to_owned())
+        .collect::<Vec<_>>();
     let ours = kinds.iter().filter(|kind| *kind == "clsact").count();
     let strange = kinds
         .iter()
@@ -69,8 +72,11 @@ fn pod_programs(node: &Machine, pods: usize) -> Result<String> {
     let shown = node.call_json("bpftool -j net show")?;
     let attached = shown[0]["tc"].as_array().context("no list of programs")?;
     let count = |name: &str| {
-        let names = attached.iter().filter_map(|at| at["name"].as_str());
-        names.filter(|found| found.contains(name)).count()
+        attached
+            .iter()
+            .filter_map(|at| at["name"].as_str())
+            .filter(|found| found.contains(name))
+            .count()
     };
     let counts = (count("from_pod"), count("to_pod"));
     ensure!(counts == (pods, pods), "{shown}");

@@ -22,8 +22,11 @@ pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
 
 fn health(status: &str) -> Result<String> {
     let line = status.lines().find(|line| line.starts_with("Health"));
-    let words = line.context("no word of health")?.split_whitespace();
-    let health = words.collect::<Vec<_>>().join(" ");
+    let health = line
+        .context("no word of health")?
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     ensure!(health == "Health good", "{status}");
     Ok(health)
 }

@@ -56,8 +56,8 @@ fn main() -> ExitCode {
 fn verify(args: &Args) -> Result<()> {
     let mut today = vec![measure(&args.object, args.table.is_some())?];
     for given in &args.given {
-        let text = std::fs::read_to_string(given);
-        let text = text.with_context(|| format!("cannot read {}", given.display()))?;
+        let text = std::fs::read_to_string(given)
+            .with_context(|| format!("cannot read {}", given.display()))?;
         today.push(Table::parse(&text)?);
     }
     for table in &today {

@@ -48,8 +48,9 @@ pub(crate) fn measure(loaded: &mut Ebpf) -> Result<BTreeMap<String, u64>> {
 /// The average of many packets, each for itself: repeated, the second one would be what the first one became.
 pub(crate) fn pace(loaded: &mut Ebpf, name: &str, packet: &[u8]) -> Result<u64> {
     let program = loaded.program_mut(name);
-    let program = program.with_context(|| format!("the object has no program {name}"))?;
-    let program: &mut SchedClassifier = program.try_into()?;
+    let program: &mut SchedClassifier = program
+        .with_context(|| format!("the object has no program {name}"))?
+        .try_into()?;
     let before = program.info()?;
     for _ in 0..PACKETS {
         let mut options = TestRunOptions::new();

@@ -101,10 +101,11 @@ impl Table {
         let kernel = kernel
             .context("the table does not name its kernel")?
             .to_owned();
-        let rows = text
+        let costs = text
             .lines()
-            .filter(|line| !line.starts_with('#') && !line.is_empty());
-        let costs = rows.map(row).collect::<Result<_>>()?;
+            .filter(|line| !line.starts_with('#') && !line.is_empty())
+            .map(row)
+            .collect::<Result<_>>()?;
         Ok(Self { kernel, costs })
     }
 }

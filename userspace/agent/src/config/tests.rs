@@ -14,8 +14,12 @@ fn from_flags(flags: &[&str]) -> Result<Config> {
 }
 
 fn subnets(config: &Config) -> Vec<String> {
-    let sets = config.ranges.iter().flat_map(RangeSet::ranges);
-    sets.map(|range| range.subnet().to_string()).collect()
+    config
+        .ranges
+        .iter()
+        .flat_map(RangeSet::ranges)
+        .map(|range| range.subnet().to_string())
+        .collect()
 }
 
 #[test]

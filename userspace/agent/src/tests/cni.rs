@@ -95,8 +95,10 @@ fn files_of_ours_keep_no_address_when_their_record_is_gone_and_gc_removes_them()
     };
     let files = || -> Vec<String> {
         let entries = std::fs::read_dir(folder.join("kept")).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<_> = names.filter(|name| name.starts_with("10.")).collect();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with("10."))
+            .collect();
         names.sort();
         names
     };
@@ -260,8 +262,9 @@ fn a_resolver_file_without_an_end_is_refused() {
     agent.fake.add_netns("/run/netns/c1");
     let mut config = kept(&agent.directory.path().join("leases"));
     config["ipam"]["resolvConf"] = json!("/dev/zero");
-    let error = agent.cni_as("bridge", CniVerb::Add, "c1", &config);
-    let error = error.unwrap_err();
+    let error = agent
+        .cni_as("bridge", CniVerb::Add, "c1", &config)
+        .unwrap_err();
     assert_eq!(error.code, 5);
     assert!(error.message.contains("resolvConf"), "{error}");
     assert!(attached(&agent).is_empty());

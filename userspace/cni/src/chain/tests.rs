@@ -87,8 +87,11 @@ fn what_is_served_is_the_interface_that_the_runtime_means() {
     assert_eq!(adoption.addresses[1].gateway, None);
     let links: Vec<String> = adoption.links.iter().map(ToString::to_string).collect();
     assert_eq!(links, ["cni0", "veth1"]);
-    let keys = request.keys(&"default".parse().unwrap());
-    let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    let keys: Vec<String> = request
+        .keys(&"default".parse().unwrap())
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(keys, ["net/c1/eth0", "default/c1/eth0"]);
 }
 

@@ -239,8 +239,11 @@ fn the_first_half_has_neither_addresses_nor_ports_and_the_second_what_was_given(
     let second = leased(&foreign(), Some(answer)).unwrap();
     assert!(!second.requested.awaits_addresses && second.requested.addresses.is_empty());
     assert_eq!(second.port_mappings.len(), 1);
-    let ranges = second.network.ranges.iter().flat_map(RangeSet::ranges);
-    let told: Vec<_> = ranges
+    let ranges: Vec<_> = second
+        .network
+        .ranges
+        .iter()
+        .flat_map(RangeSet::ranges)
         .map(|range| {
             (
                 range.first().to_string(),
@@ -248,7 +251,7 @@ fn the_first_half_has_neither_addresses_nor_ports_and_the_second_what_was_given(
             )
         })
         .collect();
-    let told: Vec<_> = told
+    let told: Vec<_> = ranges
         .iter()
         .map(|(own, by)| (own.as_str(), by.as_deref()))
         .collect();

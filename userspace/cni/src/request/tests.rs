@@ -71,8 +71,8 @@ fn what_containerd_sends_is_understood() {
     let add = add_with(
         CONTAINERD,
         "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;IgnoreUnknown=1;X=y",
-    );
-    let add = add.unwrap();
+    )
+    .unwrap();
     let [mapping] = add.wishes.port_mappings[..] else {
         panic!("one mapping, not {:?}", add.wishes.port_mappings);
     };
@@ -103,8 +103,8 @@ fn what_multus_sends_is_understood_and_the_configuration_beats_the_arguments() {
     let add = add_with(
         MULTUS,
         "IgnoreUnknown=true;IP=10.56.217.7;MAC=02:00:00:00:00:01",
-    );
-    let add = add.unwrap();
+    )
+    .unwrap();
     assert_eq!(
         add.wishes
             .addresses

@@ -97,11 +97,12 @@ fn who_is_at_the_limit_is_red_and_others_are_green() {
     let mut terminal = Terminal::new(TestBackend::new(100, 9)).unwrap();
     terminal.draw(|frame| draw(frame, &lines)).unwrap();
     let buffer = terminal.backend().buffer();
-    let colours = (2..6).map(|y| {
-        let bar = (0..100).find(|x| buffer[(*x, y)].symbol() == "█");
-        bar.map(|x| buffer[(x, y)].fg)
-    });
-    let colours: Vec<_> = colours.collect();
+    let colours: Vec<_> = (2..6)
+        .map(|y| {
+            let bar = (0..100).find(|x| buffer[(*x, y)].symbol() == "█");
+            bar.map(|x| buffer[(x, y)].fg)
+        })
+        .collect();
     assert_eq!(colours[..2], [Some(Color::Red), Some(Color::Green)]);
     assert_eq!(colours[2..], [None, None], "till has no limit");
 }

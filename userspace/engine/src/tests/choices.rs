@@ -26,8 +26,8 @@ impl Node {
     fn bridge_addresses(&self) -> Vec<String> {
         let links = self.fake.snapshot().links;
         let bridge = links.get(&self.default_network.bridge);
-        let addresses = bridge.map(|bridge| bridge.addresses.clone());
-        let mut texts: Vec<String> = addresses
+        let mut texts: Vec<String> = bridge
+            .map(|bridge| bridge.addresses.clone())
             .unwrap_or_default()
             .iter()
             .map(ToString::to_string)
@@ -163,8 +163,10 @@ fn ports_and_bridge_follow_the_hairpin_mode() {
 #[test]
 fn prefixes_chosen_at_run_time_outlive_the_agent_until_its_configuration_says_something_new() {
     let set = |prefixes: &[&str]| -> BTreeSet<Cidr> {
-        let parsed = prefixes.iter().map(|prefix| prefix.parse().unwrap());
-        parsed.collect()
+        prefixes
+            .iter()
+            .map(|prefix| prefix.parse().unwrap())
+            .collect()
     };
     let mut node = Node::start();
     let choices = [set(&["10.0.0.0/8", "fd00::/8"]), set(&[])];

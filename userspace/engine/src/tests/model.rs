@@ -308,9 +308,12 @@ impl World {
         assert_eq!(of_pods(&seen), (Vec::new(), BTreeMap::new()));
         assert!(contents.records.is_empty() && contents.networks.is_empty());
         let tables = |observed: &Observed| {
-            let keys = observed.entries.keys();
-            let keys = keys.filter(|key| !matches!(key, EntryKey::Pod(_) | EntryKey::Local(_)));
-            keys.cloned().collect::<BTreeSet<EntryKey>>()
+            observed
+                .entries
+                .keys()
+                .filter(|key| !matches!(key, EntryKey::Pod(_) | EntryKey::Local(_)))
+                .cloned()
+                .collect::<BTreeSet<EntryKey>>()
         };
         assert_eq!(tables(&seen), tables(first), "the node's own tables");
     }
@@ -322,8 +325,10 @@ fn port(pod: Pod) -> u16 {
 
 fn held_ports(node: &Node) -> BTreeSet<u16> {
     let held = node.fake.snapshot().held;
-    let v4 = held.keys().filter(|claim| claim.address.is_ipv4());
-    v4.map(|claim| claim.port).collect()
+    held.keys()
+        .filter(|claim| claim.address.is_ipv4())
+        .map(|claim| claim.port)
+        .collect()
 }
 
 /// A container that is on both networks has an interface for each.

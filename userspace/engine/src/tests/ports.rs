@@ -157,8 +157,12 @@ fn effects_beside(claimed: u16) -> (Vec<String>, usize) {
     node.fake.take_log();
     let intent = wish(&node, "c1", &[8080, 8081]);
     node.add(&intent).unwrap();
-    let steps = node.fake.take_log();
-    let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    let steps: Vec<String> = node
+        .fake
+        .take_log()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     let held = held(&node).len() - 2 * usize::from(claimed);
     (steps, held)
 }

@@ -12,9 +12,13 @@ fn on_cgroup() -> Node {
 }
 
 fn attached(node: &Node) -> Vec<SocketHook> {
-    let hooks = node.fake.snapshot().socket_hooks.into_iter();
-    let attached = hooks.filter(|(_, link)| *link == SocketLink::Attached);
-    attached.map(|(hook, _)| hook).collect()
+    node.fake
+        .snapshot()
+        .socket_hooks
+        .into_iter()
+        .filter(|(_, link)| *link == SocketLink::Attached)
+        .map(|(hook, _)| hook)
+        .collect()
 }
 
 /// A container with a port and a limit, as often as wanted.

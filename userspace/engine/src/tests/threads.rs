@@ -311,8 +311,11 @@ fn what_runs_and_what_waits_is_told_in_its_order() {
     block_on(async {
         let mut add = Box::pin(handle.add(intent.clone(), NOW));
         assert!(futures_poll(&mut add).await.is_none());
-        let told = handle.operations().into_iter();
-        let told: Vec<_> = told.map(|one| (one.verb, one.key, one.runs)).collect();
+        let told: Vec<_> = handle
+            .operations()
+            .into_iter()
+            .map(|one| (one.verb, one.key, one.runs))
+            .collect();
         let waits = ("ADD", Some(intent.key.clone()), false);
         assert_eq!(told, [("sweep", None, true), waits]);
         running.permits.send(()).unwrap();

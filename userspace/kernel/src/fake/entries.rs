@@ -96,8 +96,9 @@ impl World {
             return Ok(());
         }
         let table = std::mem::discriminant(key);
-        let keys = self.entries.keys();
-        let used = keys
+        let used = self
+            .entries
+            .keys()
             .filter(|key| std::mem::discriminant(*key) == table)
             .count();
         if u32::try_from(used).is_ok_and(|used| used < capacity) {

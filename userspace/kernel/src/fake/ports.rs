@@ -50,9 +50,10 @@ impl World {
     }
 
     pub(super) fn held_for(&self, attachment: &Attachment) -> HeldPorts {
-        let claims = planner::attachment_claims(attachment).into_iter();
-        let held = claims.filter_map(|claim| Some((claim, *self.held.get(&claim)?)));
-        held.collect()
+        planner::attachment_claims(attachment)
+            .into_iter()
+            .filter_map(|claim| Some((claim, *self.held.get(&claim)?)))
+            .collect()
     }
 
     /// What the kernel says of a step that fails with `errno`.

@@ -39,8 +39,9 @@ impl World {
     pub(super) fn end_agent(&mut self) {
         self.held.clear();
         let links = self.sockets.values_mut();
-        let attached = links.filter(|link| **link == SocketLink::Attached);
-        attached.for_each(|link| *link = SocketLink::Outdated);
+        links
+            .filter(|link| **link == SocketLink::Attached)
+            .for_each(|link| *link = SocketLink::Outdated);
     }
 
     pub(super) fn guard(&mut self, step: &GuardStep) -> Result<(), Errno> {

@@ -92,11 +92,15 @@ impl World {
 
     /// With a bridge go the ends of its VLANs.
     pub(super) fn delete_ends_of(&mut self, bridge: u32) {
-        let ends = self.links.iter().filter(|(_, link)| {
-            let of = link.switching.vlan_of;
-            of.is_some_and(|(parent, _)| parent == bridge)
-        });
-        let ends: Vec<IfName> = ends.map(|(name, _)| name.clone()).collect();
+        let ends: Vec<IfName> = self
+            .links
+            .iter()
+            .filter(|(_, link)| {
+                let of = link.switching.vlan_of;
+                of.is_some_and(|(parent, _)| parent == bridge)
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in ends {
             self.delete_link(&name);
         }
@@ -123,8 +127,9 @@ impl World {
                 pvid: true,
                 untagged: true,
             };
-            let default = VlanId::new(DEFAULT).filter(|_| filters);
-            let default = default.map(|id| (id, member));
+            let default = VlanId::new(DEFAULT)
+                .filter(|_| filters)
+                .map(|id| (id, member));
             link.switching.vlans.extend(default);
         }
         link.controller = Some(index);

@@ -35,8 +35,9 @@ impl World {
     }
 
     pub(super) fn chosen_sysctls(&self, keys: &BTreeSet<SysctlKey>) -> BTreeMap<SysctlKey, String> {
-        let chosen = self.sysctls.iter().filter(|(key, _)| keys.contains(*key));
-        chosen
+        self.sysctls
+            .iter()
+            .filter(|(key, _)| keys.contains(*key))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect()
     }

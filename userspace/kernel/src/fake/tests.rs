@@ -135,11 +135,16 @@ impl Node {
     }
 
     fn leases(&self) -> Leases {
-        let attachments = self.records.values().map(|record| &record.attachment);
-        let owned = attachments.flat_map(|attachment| {
-            let addresses = attachment.addresses.iter();
-            addresses.map(|a| (a.address.address, attachment.key.clone()))
-        });
+        let owned = self
+            .records
+            .values()
+            .map(|record| &record.attachment)
+            .flat_map(|attachment| {
+                attachment
+                    .addresses
+                    .iter()
+                    .map(|a| (a.address.address, attachment.key.clone()))
+            });
         Leases {
             taken: owned.collect(),
             last_reserved: BTreeMap::new(),

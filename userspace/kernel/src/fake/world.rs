@@ -339,11 +339,12 @@ impl World {
         };
         let inside = self.namespaces.remove(&inode).unwrap_or_default();
         let peers: BTreeSet<u32> = inside.values().filter_map(|side| side.peer).collect();
-        let gone = self
+        let gone: Vec<IfName> = self
             .links
             .iter()
-            .filter(|(_, link)| peers.contains(&link.index));
-        let gone: Vec<IfName> = gone.map(|(name, _)| name.clone()).collect();
+            .filter(|(_, link)| peers.contains(&link.index))
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in gone {
             self.delete_link(&name);
         }
@@ -376,8 +377,8 @@ impl World {
     }
 
     pub(super) fn all_netns(&self) -> BTreeMap<NetnsPath, Netns> {
-        let paths = self.paths.iter();
-        paths
+        self.paths
+            .iter()
             .map(|(path, inode)| (path.clone(), netns(path.clone(), *inode)))
             .collect()
     }
@@ -448,21 +449,25 @@ impl World {
     }
 
     fn chosen_links(&self, names: &BTreeSet<IfName>) -> BTreeMap<IfName, Link> {
-        let chosen = self.links.iter().filter(|(name, _)| names.contains(*name));
-        let told = chosen.map(|(name, link)| {
-            let mut link = link.clone();
-            link.addresses.clear();
-            link.avoided.clear();
-            link.hooks.retain(|hook| hook.is_of_pods());
-            (name.clone(), link)
-        });
-        told.collect()
+        self.links
+            .iter()
+            .filter(|(name, _)| names.contains(*name))
+            .map(|(name, link)| {
+                let mut link = link.clone();
+                link.addresses.clear();
+                link.avoided.clear();
+                link.hooks.retain(|hook| hook.is_of_pods());
+                (name.clone(), link)
+            })
+            .collect()
     }
 
     fn one_netns(&self, path: &NetnsPath) -> BTreeMap<NetnsPath, Netns> {
         let inode = self.paths.get(path).copied();
-        let found = inode.map(|inode| (path.clone(), netns(path.clone(), inode)));
-        found.into_iter().collect()
+        inode
+            .map(|inode| (path.clone(), netns(path.clone(), inode)))
+            .into_iter()
+            .collect()
     }
 
     /// The routes that were added, and those that the kernel has for the subnets of addresses.

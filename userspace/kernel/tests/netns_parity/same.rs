@@ -16,8 +16,12 @@ pub(crate) struct Names {
 impl Names {
     /// Links count by name; those that are gone, by the order of their indexes.
     pub(crate) fn of(node: &Observed) -> Self {
-        let links = node.links.values().map(|link| link.index);
-        let mut indexes: BTreeMap<u32, u32> = links.zip(1..).collect();
+        let mut indexes: BTreeMap<u32, u32> = node
+            .links
+            .values()
+            .map(|link| link.index)
+            .zip(1..)
+            .collect();
         let gone: BTreeSet<u32> = node
             .entries
             .iter()
@@ -96,10 +100,11 @@ impl Names {
 
 fn refs(key: &EntryKey, entry: &Entry) -> Vec<LinkRef> {
     let (mut key, mut entry) = (key.clone(), entry.clone());
-    let both = links_of_key(&mut key)
+    links_of_key(&mut key)
         .into_iter()
-        .chain(links_of_entry(&mut entry));
-    both.map(|link| link.clone()).collect()
+        .chain(links_of_entry(&mut entry))
+        .map(|link| link.clone())
+        .collect()
 }
 
 fn links_of_key(key: &mut EntryKey) -> Option<&mut LinkRef> {

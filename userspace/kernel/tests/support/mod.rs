@@ -253,8 +253,9 @@ pub(crate) fn observe(host: &mut impl Kernel) -> Observed {
 
 /// What is seen, without the link-local addresses and routes that the kernel adds in its own time.
 pub(crate) fn look(host: &mut impl Kernel, scope: &Scope) -> Observed {
-    let observed = host.observe(scope);
-    let mut observed = observed.unwrap_or_else(|error| panic!("{}", chain(&error)));
+    let mut observed = host
+        .observe(scope)
+        .unwrap_or_else(|error| panic!("{}", chain(&error)));
     for link in observed.links.values_mut() {
         link.addresses.retain(|own| !is_link_local(own.address));
     }

@@ -25,8 +25,8 @@ fn taken(addresses: &[&str]) -> Leases {
 
 fn pick(network: &Network, leases: &Leases, requested: &[&str]) -> Result<Vec<String>, String> {
     let requested: Vec<IpAddr> = requested.iter().map(|text| parse(text)).collect();
-    let chosen = choose(network, leases, &requested, &key("new"));
-    let chosen = chosen.map_err(|refusal| refusal.to_string())?;
+    let chosen =
+        choose(network, leases, &requested, &key("new")).map_err(|refusal| refusal.to_string())?;
     let text = |assigned: &model::Assigned| {
         format!("{} via {}", assigned.address, assigned.gateway.unwrap())
     };

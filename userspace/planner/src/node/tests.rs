@@ -473,8 +473,7 @@ fn programs_are_told_whether_routes_depend_on_addresses_alone() {
             ..node()
         };
         let plan = plan(&node_intent(), &observed).plan;
-        let written = plan.steps().iter().filter_map(written);
-        let entries: BTreeMap<_, _> = written.collect();
+        let entries: BTreeMap<_, _> = plan.steps().iter().filter_map(written).collect();
         let Entry::Settings(settings) = &entries[&EntryKey::Settings] else {
             panic!("the settings are settings");
         };

@@ -27,11 +27,10 @@ proptest! {
     ) {
         let address: IpAddr = Ipv4Addr::from_bits(0x0a00_0000 | bits << 16).into();
         let table = prefixes(&pods, &no_masquerade);
-        let matching = table.iter().filter_map(|(key, entry)| {
+        let longest = table.iter().filter_map(|(key, entry)| {
             let EntryKey::Prefix(cidr) = key else { return None };
             cidr.contains(address).then_some((cidr.prefix_len(), entry))
-        });
-        let longest = matching.max_by_key(|(length, _)| *length).map(|(_, entry)| entry.clone());
+        }).max_by_key(|(length, _)| *length).map(|(_, entry)| entry.clone());
         let any = |cidrs: &BTreeSet<Cidr>| cidrs.iter().any(|cidr| cidr.contains(address));
         let expected = Entry::Prefix {
             no_masquerade: any(&no_masquerade),

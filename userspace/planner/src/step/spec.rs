@@ -136,16 +136,15 @@ impl fmt::Display for PodSpec {
 
 fn particulars(route: &Route, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let options = &route.options;
-    let numbers = [
+    let mut numbers = [
         ("metric", options.priority),
         ("table", options.table),
         ("scope", options.scope.map(u32::from)),
         ("mtu", options.mtu),
         ("advmss", options.advmss),
-    ];
-    let mut numbers = numbers
-        .into_iter()
-        .filter_map(|(name, number)| Some((name, number?)));
+    ]
+    .into_iter()
+    .filter_map(|(name, number)| Some((name, number?)));
     numbers.try_for_each(|(name, number)| write!(f, " {name} {number}"))
 }
 

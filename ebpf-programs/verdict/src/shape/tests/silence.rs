@@ -65,8 +65,9 @@ fn a_silence_is_short_however_long_a_burst_is() {
 /// In how many runs, and with how many bytes, packets get through once the burst is spent, of somebody who never waits.
 fn passed_in_a_second(body: &Body) -> (u64, u64) {
     let mut node = limited(Direction::Egress, RATE);
-    let packet = Frame::new(pod()[0], remote()[0], body.clone());
-    let packet = packet.sent_by(mac()).bytes();
+    let packet = Frame::new(pod()[0], remote()[0], body.clone())
+        .sent_by(mac())
+        .bytes();
     let (mut runs, mut bytes, mut passing) = (0, 0, false);
     for tenth in 0..20_000_u64 {
         node.world.clock = (START + tenth * MILLISECOND / 10) / TICKS;

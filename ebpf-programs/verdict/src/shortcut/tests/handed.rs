@@ -115,8 +115,9 @@ fn pairs() -> Vec<[Sent; 2]> {
     let sent = |bytes| (bytes, INTERFACE, 0);
     let one = || sent(to_world(0, udp(40_000, 53)));
     let elsewhere = Frame::new(pod()[0], Address::v4([198, 51, 100, 9]), udp(40_000, 53));
-    let from_another = Frame::new(other_pod()[0], remote()[0], udp(40_000, 53));
-    let from_another = from_another.from_to(other_mac(), bridge_mac()).bytes();
+    let from_another = Frame::new(other_pod()[0], remote()[0], udp(40_000, 53))
+        .from_to(other_mac(), bridge_mac())
+        .bytes();
     vec![
         [one(), sent(to_world(0, udp(40_001, 53)))],
         [one(), sent(to_world(0, tcp(40_000, 53, flag::ACK)))],

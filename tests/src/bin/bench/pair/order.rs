@@ -181,8 +181,10 @@ fn pods(sites: &[Site]) -> Value {
 
 fn answer(order: &Value, sites: &[Site]) -> Result<Vec<f64>> {
     let system = order["system"].as_str().context("no system")?;
-    let site = sites.iter().find(|it| it.system == system);
-    let site = site.with_context(|| format!("there is no {system}"))?;
+    let site = sites
+        .iter()
+        .find(|it| it.system == system)
+        .with_context(|| format!("there is no {system}"))?;
     let what = What::ALL
         .into_iter()
         .find(|it| order["what"] == it.name())

@@ -31,11 +31,12 @@ impl Role {
     pub(super) fn card(self, number: usize) -> Result<String> {
         let wanted = format!("{OURS}{number:02x}:{:02x}", self as u8);
         let mut links = fs::read_dir("/sys/class/net")?.flatten();
-        let link = links.find(|link| {
-            let mac = fs::read_to_string(link.path().join("address"));
-            mac.is_ok_and(|mac| mac.trim() == wanted)
-        });
-        let link = link.with_context(|| format!("no card has the address {wanted}"))?;
+        let link = links
+            .find(|link| {
+                let mac = fs::read_to_string(link.path().join("address"));
+                mac.is_ok_and(|mac| mac.trim() == wanted)
+            })
+            .with_context(|| format!("no card has the address {wanted}"))?;
         Ok(link.file_name().to_string_lossy().into_owned())
     }
 

@@ -78,10 +78,12 @@ pub(super) fn all(role: Role) -> Result<Vec<Site>> {
     let desk = role.card(0)?;
     call(&format!("ip address replace {}/24 dev {desk}", role.desk()))?;
     call(&format!("ip link set {desk} up"))?;
-    let sites = (1..).zip(SYSTEMS).map(|(card, system)| {
-        build(role, card, system).with_context(|| format!("{system} as {role:?}"))
-    });
-    sites.collect()
+    (1..)
+        .zip(SYSTEMS)
+        .map(|(card, system)| {
+            build(role, card, system).with_context(|| format!("{system} as {role:?}"))
+        })
+        .collect()
 }
 
 fn build(role: Role, card: usize, system: &'static str) -> Result<Site> {

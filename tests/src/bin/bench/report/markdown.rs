@@ -45,8 +45,8 @@ fn table(text: &mut String, chapter: &Chapter, unit: &str) {
     let of_unit = |row: &&Row| row.unit == unit;
     let has =
         |subject: &str, system: &str| chapter.row(subject, system).as_ref().is_some_and(of_unit);
-    let subjects: Vec<_> = chapter.subjects();
-    let subjects: Vec<_> = subjects
+    let all_subjects = chapter.subjects();
+    let subjects: Vec<_> = all_subjects
         .iter()
         .filter(|subject| {
             chapter
@@ -55,8 +55,8 @@ fn table(text: &mut String, chapter: &Chapter, unit: &str) {
                 .any(|row| row.unit == unit && row.subject() == **subject)
         })
         .collect();
-    let systems: Vec<_> = chapter.systems();
-    let systems: Vec<_> = systems
+    let all_systems = chapter.systems();
+    let systems: Vec<_> = all_systems
         .iter()
         .filter(|system| subjects.iter().any(|subject| has(subject, system)))
         .collect();
@@ -147,11 +147,12 @@ pub(super) fn plain(kept: &Kept) -> String {
 
 /// What Viaduct's rows have to be by themselves.
 fn bounds(text: &mut String, chapter: &Chapter) {
-    let own = chapter
+    let mut lines = chapter
         .rows
         .iter()
-        .filter(|row| row.system == system::VIADUCT);
-    let mut lines = own.filter_map(bound_line).peekable();
+        .filter(|row| row.system == system::VIADUCT)
+        .filter_map(bound_line)
+        .peekable();
     if lines.peek().is_none() {
         return;
     }

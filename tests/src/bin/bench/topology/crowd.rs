@@ -22,14 +22,17 @@ const PODS: u16 = 100;
 /// Pods of Viaduct that publish `count` ports in all, which stay for as long as they are held; none for no port.
 pub(super) fn viaduct(node: &Viaduct, count: u16) -> Result<Vec<Pod>> {
     let numbers = 0..if count == 0 { 0 } else { PODS };
-    let pods = numbers.map(|number| {
-        let share = (number..count).step_by(usize::from(PODS));
-        let ports: Vec<_> = share.map(|port| mapping(FIRST + port)).collect();
-        let mut pod = node.sandbox.pod(&format!("crowd-{number}"))?;
-        pod.add_with(Config::new("1.1.0").map_ports(&ports))?;
-        Ok(pod)
-    });
-    pods.collect()
+    numbers
+        .map(|number| {
+            let ports: Vec<_> = (number..count)
+                .step_by(usize::from(PODS))
+                .map(|port| mapping(FIRST + port))
+                .collect();
+            let mut pod = node.sandbox.pod(&format!("crowd-{number}"))?;
+            pod.add_with(Config::new("1.1.0").map_ports(&ports))?;
+            Ok(pod)
+        })
+        .collect()
 }
 
 /// IPv4 alone, as the reference's rules: each port is a descriptor in each family.

@@ -56,8 +56,10 @@ pub(crate) fn usual_flags() -> Vec<String> {
 
 /// [`PORTS`], by TCP and by UDP.
 pub(crate) fn mappings() -> Vec<Mapping> {
-    let both = PORTS.into_iter().flat_map(|port| Mapping::both(port, port));
-    both.collect()
+    PORTS
+        .into_iter()
+        .flat_map(|port| Mapping::both(port, port))
+        .collect()
 }
 
 pub(super) fn build(others: u16) -> Result<Topology> {

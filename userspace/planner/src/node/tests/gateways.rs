@@ -38,8 +38,10 @@ fn each_vlan_of_a_bridge_has_its_own_gateway() {
     };
     let node = plan_node(&intent, &bare_node(), &Records::new());
     assert_eq!(node.refused, BTreeMap::new());
-    let steps = node.plan.steps().iter();
-    let gateways: Vec<String> = steps
+    let gateways: Vec<String> = node
+        .plan
+        .steps()
+        .iter()
         .filter_map(|step| step.added_address())
         .map(|(link, own)| format!("{own} on {link}"))
         .collect();
