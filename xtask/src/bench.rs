@@ -9,43 +9,96 @@ use anyhow::Result;
 use crate::setup::{self, Scope};
 use crate::{command, dist, privilege, project, soak, vm};
 
-/// Arguments of `bench`.
+/// Arguments of `bench`. They are those of the programs that it builds, so that `--help` need not build them.
 #[derive(clap::Args)]
-#[command(disable_help_flag = true)]
 pub(crate) struct Args {
+    /// Families of measurements to run [default: all]; `list` prints them, `soak` runs random operations under
+    /// traffic against a model instead
+    families: Vec<String>,
+    /// Fewer rounds and sizes: minutes in place of half an hour, and wider quartiles
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of each measurement [default: as each family needs]
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// README that gets the table of results; docs/speed.svg beside it gets the picture
+    #[arg(long, value_name = "README")]
+    publish: Option<PathBuf>,
+    /// Folder of the report [default: target/bench]
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
     /// Measure in three guests with this kernel, a series of Debian's or the path of an image: two nodes and a client
     #[arg(long, value_name = "KERNEL")]
     vm: Option<String>,
-    /// Minutes after which guests are given up
-    #[arg(long, default_value_t = 60, requires = "vm")]
+    /// Minutes after which guests are ended
+    #[arg(long, default_value_t = 60, requires = "vm", value_name = "MINUTES")]
     limit: u64,
-    /// Passed on: families to measure (`list` names them), `--quick`, `--help` for the rest; or `soak --minutes N`: a
-    /// random life under traffic, with a model that checks it
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARGS"
-    )]
-    rest: Vec<String>,
+    /// Of `soak`: its duration in minutes [default: 1]
+    #[arg(long, value_name = "N")]
+    minutes: Option<u64>,
+    /// Of `soak`: repeats the choices of an earlier run
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// Of `soak`: the most pods at a time [default: 40]
+    #[arg(long, value_name = "N")]
+    pods: Option<usize>,
+    /// Of `soak`: flows that a pod keeps open besides [default: 10000]
+    #[arg(long, value_name = "N")]
+    flows: Option<u16>,
+}
+
+impl Args {
+    /// The command line of the program that measures.
+    fn words(&self) -> Vec<String> {
+        let mut words = self.families.clone();
+        if self.quick {
+            words.push("--quick".to_owned());
+        }
+        words.extend(option("--rounds", self.rounds.as_ref()));
+        let path = |path: &PathBuf| path.display().to_string();
+        words.extend(option(
+            "--publish",
+            self.publish.as_ref().map(path).as_ref(),
+        ));
+        words.extend(option("--output", self.output.as_ref().map(path).as_ref()));
+        words
+    }
+
+    /// The command line of the soak test.
+    fn soak_words(&self) -> Vec<String> {
+        option("--minutes", self.minutes.as_ref())
+            .chain(option("--seed", self.seed.as_ref()))
+            .chain(option("--pods", self.pods.as_ref()))
+            .chain(option("--flows", self.flows.as_ref()))
+            .collect()
+    }
+}
+
+/// An option and its value, where there is one.
+fn option<T: ToString>(name: &str, value: Option<&T>) -> impl Iterator<Item = String> {
+    value
+        .map(|value| [name.to_owned(), value.to_string()])
+        .into_iter()
+        .flatten()
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(kernel) = &args.vm {
-        let mut words = args.rest.clone();
-        if !words.iter().any(|word| !word.starts_with('-')) {
+        let mut words = args.words();
+        if args.families.is_empty() {
             words.push("pair".to_owned());
         }
         return vm::pair::measure(kernel, Duration::from_mins(args.limit), &words);
     }
-    if let [first, words @ ..] = args.rest.as_slice()
-        && first == "soak"
-    {
-        return soak::run(words);
+    if args.families == ["soak"] {
+        return soak::run(&args.soak_words());
     }
     setup::ensure(Scope::Everything)?;
     build()?;
     let mut bench = privilege::as_root(program())?;
-    bench.args(&args.rest).env("VIADUCT_DIST", project::dist());
+    bench
+        .args(args.words())
+        .env("VIADUCT_DIST", project::dist());
     command::run(&mut bench)
 }
 
@@ -60,4 +113,32 @@ pub(crate) fn build() -> Result<()> {
 /// What measures.
 pub(crate) fn program() -> PathBuf {
     project::target().join("release/bench")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(words: &[&str]) -> Args {
+        Line::parse_from([&["bench"], words].concat()).args
+    }
+
+    #[test]
+    fn options_are_passed_to_the_program_that_measures() {
+        let args = parsed(&["add", "--quick", "--rounds", "3", "--publish", "README.md"]);
+        assert_eq!(
+            args.words(),
+            ["add", "--quick", "--rounds", "3", "--publish", "README.md"]
+        );
+        let soak = parsed(&["soak", "--minutes", "5", "--seed", "7"]);
+        assert_eq!(soak.soak_words(), ["--minutes", "5", "--seed", "7"]);
+    }
 }

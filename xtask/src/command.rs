@@ -38,6 +38,20 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Shows `command`, runs it with our own error output, and returns what it printed.
+pub(crate) fn shown_output(command: &mut Command) -> Result<String> {
+    say(command);
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {}", shown(command)))?;
+    if !output.status.success() {
+        bail!("{} failed: {}", name(command), output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Shows and runs `command`, passing its output on as it comes while `each` reads along.
 pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Result<ExitStatus> {
     say(command);

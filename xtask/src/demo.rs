@@ -1,6 +1,5 @@
 //! `demo`: every feature shown live, by the real agent and the real plugin.
 
-use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::Result;
@@ -8,17 +7,31 @@ use anyhow::Result;
 use crate::setup::{self, Scope};
 use crate::{command, dist, privilege, project};
 
-/// Arguments of `demo`.
+/// Arguments of `demo`. They are those of the program that it builds, so that `--help` need not build it.
 #[derive(clap::Args)]
-#[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// Passed on to the demo: `--keep` leaves its world standing, `--help` lists the rest
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARGS"
-    )]
-    rest: Vec<OsString>,
+    /// Leave everything standing at the end, and print how to look around
+    #[arg(long)]
+    keep: bool,
+    /// Show the hairpin modes alone: how many datagrams are sent and received in each
+    #[arg(long)]
+    hairpin: bool,
+    /// Show hostports alone: from everywhere, by every protocol and family, with every kind of mapping
+    #[arg(long)]
+    hostports: bool,
+}
+
+impl Args {
+    fn words(&self) -> impl Iterator<Item = &'static str> {
+        [
+            ("--keep", self.keep),
+            ("--hairpin", self.hairpin),
+            ("--hostports", self.hostports),
+        ]
+        .into_iter()
+        .filter(|(_, is_given)| *is_given)
+        .map(|(word, _)| word)
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -28,6 +41,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let build = ["build", "--workspace", "--bin", "demo"];
     command::run(Command::new("cargo").args(build))?;
     let mut demo = privilege::as_root(project::target().join("debug/demo"))?;
-    demo.args(&args.rest).env("VIADUCT_DIST", project::dist());
+    demo.args(args.words()).env("VIADUCT_DIST", project::dist());
     command::run(&mut demo)
 }

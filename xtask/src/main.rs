@@ -13,7 +13,9 @@
 )]
 
 mod bench;
+mod binaries;
 mod build;
+mod changed;
 mod ci;
 mod command;
 mod demo;
@@ -24,6 +26,7 @@ mod progress;
 mod project;
 mod rungs;
 mod setup;
+mod side_by_side;
 mod soak;
 mod style;
 mod test;
@@ -63,7 +66,7 @@ enum Verb {
     /// Have Vagrant read vagrant/Vagrantfile, and run its provisioning script in a virtual machine
     VagrantCheck(vagrant::Args),
     /// Check the rules that compilers do not: import edges, file heads, lengths
-    Tidy,
+    Tidy(tidy::Args),
     /// Lay out what is installed on a node, under target/dist
     Dist(dist::Args),
     /// Everything that must hold before a change is merged
@@ -91,7 +94,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Verify(args) => verify::run(&args),
         Verb::Vm(args) => vm::run(&args),
         Verb::VagrantCheck(args) => vagrant::run(&args),
-        Verb::Tidy => tidy::run(),
+        Verb::Tidy(args) => tidy::run(&args),
         Verb::Dist(args) => dist::run(args),
         Verb::Ci => ci::run(),
     }

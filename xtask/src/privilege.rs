@@ -23,19 +23,6 @@ pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
     Ok(command)
 }
 
-/// Has `cargo test` and `cargo run` start what they built as root, while cargo itself stays as it is.
-pub(crate) fn run_built_as_root(cargo: &mut Command) -> Result<()> {
-    if let Some(sudo) = prefix()? {
-        let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let variable = format!(
-            "CARGO_TARGET_{}_RUNNER",
-            triple.to_uppercase().replace('-', "_")
-        );
-        cargo.env(variable, sudo.join(" "));
-    }
-    Ok(())
-}
-
 /// The first program of that name on PATH or where system tools lie, which not every user's PATH has.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

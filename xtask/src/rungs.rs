@@ -1,17 +1,15 @@
-//! The rungs of the test ladder: what each runs, and what came of it.
+//! The rungs of the test ladder: what each builds and runs, and its outcome.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use cargo_metadata::{Message, Metadata};
 
+use crate::binaries::{self, TestBinary};
+use crate::changed::Reach;
 use crate::setup::{self, Scope};
-use crate::{build, command, dist, metadata, privilege, project, style, tidy};
-
-/// Tests of package e2e that need no binaries: they talk to the BPF machinery, or to the engine.
-const BPF_TESTS: [&str; 3] = ["differential", "lives", "packets"];
+use crate::side_by_side::{self, Conditions};
+use crate::{build, command, dist, metadata, project, style, tidy};
 
 /// One rung, in the order of cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,7 +24,14 @@ pub(crate) enum Rung {
     E2e,
 }
 
-/// What came of one rung.
+/// Which tests of a rung are run.
+pub(crate) struct Selection {
+    pub(crate) reach: Reach,
+    /// Passed to the test binaries: a part of test names, `--nocapture`, …
+    pub(crate) filter: Vec<String>,
+}
+
+/// The outcome of one rung.
 pub(crate) struct Outcome {
     pub(crate) rung: Rung,
     pub(crate) passed: u64,
@@ -49,11 +54,11 @@ impl Rung {
         }
     }
 
-    /// Runs it; what cannot even start has failed, and says why.
-    pub(crate) fn climb(self, filter: &[String]) -> Outcome {
+    /// Runs it. A rung that cannot start has failed, and prints the reason.
+    pub(crate) fn climb(self, selection: &Selection) -> Outcome {
         eprintln!("\n── {} ──", self.name());
         let started = Instant::now();
-        let count = self.tests(filter).unwrap_or_else(|error| {
+        let count = self.tests(selection).unwrap_or_else(|error| {
             eprintln!("{}: {error:#}", self.name());
             Count::default()
         });
@@ -66,15 +71,12 @@ impl Rung {
         }
     }
 
-    fn tests(self, filter: &[String]) -> Result<Count> {
+    fn tests(self, selection: &Selection) -> Result<Count> {
         match self {
             Self::Style => Ok(style_rules()),
-            Self::Unit => count(
-                Command::new("cargo").args(["test", "--workspace", "--no-fail-fast"]),
-                filter,
-            ),
-            Self::Netns => netns(filter),
-            Self::E2e => e2e(filter),
+            Self::Unit => unit(selection),
+            Self::Netns => netns(selection),
+            Self::E2e => e2e(selection),
         }
     }
 }
@@ -84,11 +86,19 @@ impl Rung {
 pub(crate) struct Count {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    good: bool,
+    pub(crate) good: bool,
 }
 
 impl Count {
-    /// Adds what a closing line of a test binary says.
+    /// Nothing has run, and nothing has failed.
+    pub(crate) fn of_nothing() -> Self {
+        Self {
+            good: true,
+            ..Self::default()
+        }
+    }
+
+    /// Adds the closing line of a test binary.
     pub(crate) fn read(&mut self, line: &str) {
         let Some(result) = line.strip_prefix("test result: ") else {
             return;
@@ -110,7 +120,7 @@ impl Count {
 
 fn style_rules() -> Count {
     let mut count = Count::default();
-    for rule in [style::formatted, tidy::run] {
+    for rule in [style::formatted, tidy::check] {
         match rule() {
             Ok(()) => count.passed += 1,
             Err(error) => {
@@ -123,93 +133,84 @@ fn style_rules() -> Count {
     count
 }
 
-/// The tests of the netns rung.
-fn netns_names(metadata: &Metadata) -> Vec<String> {
-    let mut names = metadata::integration_tests(metadata, "kernel");
-    names.retain(|name| name.starts_with("netns"));
-    let bpf = metadata::integration_tests(metadata, "e2e").into_iter();
-    names.extend(bpf.filter(|name| BPF_TESTS.contains(&name.as_str())));
+fn unit(selection: &Selection) -> Result<Count> {
+    let mut tests = binaries::unit()?;
+    tests.retain(|it| selection.reach.has_package(&it.package));
+    let conditions = Conditions {
+        as_root: false,
+        variables: &[],
+        arguments: &selection.filter,
+    };
+    let mut count = side_by_side::run(tests, &conditions)?;
+    if selection.reach == Reach::Everything {
+        // Examples in documentation are compiled by rustdoc, and have no binary.
+        let mut cargo = Command::new("cargo");
+        cargo.args(["test", "--quiet", "--workspace", "--doc"]);
+        let status = command::follow(&mut cargo, |line| count.read(line))?;
+        count.good &= status.success();
+    }
+    Ok(count)
+}
+
+fn netns(selection: &Selection) -> Result<Count> {
+    let metadata = metadata::load()?;
+    let names = reached(&selection.reach, binaries::netns_names(&metadata), |name| {
+        let package = if name.starts_with("netns") {
+            "kernel"
+        } else {
+            "e2e"
+        };
+        selection.reach.has_root_test(package, name, true)
+    });
+    if names.is_empty() {
+        return Ok(Count::of_nothing());
+    }
+    build::bpf_object(&setup::ensure(Scope::Everything)?)?;
+    as_root(binaries::rooted(&metadata, &names)?, selection)
+}
+
+fn e2e(selection: &Selection) -> Result<Count> {
+    let metadata = metadata::load()?;
+    let names = reached(&selection.reach, binaries::e2e_names(&metadata), |name| {
+        selection.reach.has_root_test("e2e", name, false)
+    });
+    if names.is_empty() {
+        return Ok(Count::of_nothing());
+    }
+    setup::ensure(Scope::Runtimes)?;
+    dist::run(dist::Args { next: true })?;
+    as_root(binaries::rooted(&metadata, &names)?, selection)
+}
+
+fn reached(
+    reach: &Reach,
+    mut names: Vec<String>,
+    is_reached: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    names.retain(|name| *reach == Reach::Everything || is_reached(name));
     names
 }
 
-/// The tests of the e2e rung.
-fn e2e_names(metadata: &Metadata) -> Vec<String> {
-    let mut names = metadata::integration_tests(metadata, "e2e");
-    names.retain(|name| !BPF_TESTS.contains(&name.as_str()));
-    names
-}
-
-/// A test binary that needs root, and the folder in which cargo would run it.
-pub(crate) struct RootTest {
-    pub(crate) name: String,
-    pub(crate) program: PathBuf,
-    pub(crate) folder: PathBuf,
+fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
+    let variables = [
+        ("VIADUCT_DIST", project::dist()),
+        ("VIADUCT_DATAPATH_OBJECT", project::bpf_object()),
+    ];
+    let conditions = Conditions {
+        as_root: true,
+        variables: &variables,
+        arguments: &selection.filter,
+    };
+    side_by_side::run(tests, &conditions)
 }
 
 /// Builds what both root rungs run, and lists it in their order.
-pub(crate) fn root_tests() -> Result<Vec<RootTest>> {
+pub(crate) fn root_tests() -> Result<Vec<TestBinary>> {
     dist::run(dist::Args { next: true })?;
     let metadata = metadata::load()?;
-    let mut names = netns_names(&metadata);
-    names.extend(e2e_names(&metadata));
-    let mut cargo = rooted(&metadata, &names)?;
-    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
-    let built = command::output(&mut cargo)?;
-    let mut tests: Vec<RootTest> = Message::parse_stream(built.as_bytes())
-        .filter_map(|message| match message {
-            Ok(Message::CompilerArtifact(it)) if it.target.is_test() => Some(RootTest {
-                name: it.target.name,
-                program: it.executable?.into(),
-                folder: it.manifest_path.parent()?.into(),
-            }),
-            _ => None,
-        })
-        .collect();
-    let place = |it: &RootTest| names.iter().position(|name| *name == it.name);
-    tests.retain(|it| place(it).is_some());
-    tests.sort_by_key(place);
-    Ok(tests)
-}
-
-fn netns(filter: &[String]) -> Result<Count> {
-    build::bpf_object(&setup::ensure(Scope::Everything)?)?;
-    let metadata = metadata::load()?;
-    let mut cargo = rooted(&metadata, &netns_names(&metadata))?;
-    cargo.env("VIADUCT_DATAPATH_OBJECT", project::bpf_object());
-    count(&mut cargo, filter)
-}
-
-fn e2e(filter: &[String]) -> Result<Count> {
-    setup::ensure(Scope::Runtimes)?;
-    dist::run(dist::Args { next: true })?;
-    let metadata = metadata::load()?;
-    count(&mut rooted(&metadata, &e2e_names(&metadata))?, filter)
-}
-
-/// The integration tests of those names, run as root. The whole workspace is selected, so that what the
-/// unit tests have compiled is used again.
-fn rooted(metadata: &Metadata, names: &[String]) -> Result<Command> {
-    anyhow::ensure!(!names.is_empty(), "there are no such tests");
-    let mut cargo = Command::new("cargo");
-    cargo
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(["--features", &metadata::root_features(metadata)]);
-    for name in names {
-        cargo.args(["--test", name]);
-    }
-    cargo.env("VIADUCT_DIST", project::dist());
-    privilege::run_built_as_root(&mut cargo)?;
-    Ok(cargo)
-}
-
-fn count(cargo: &mut Command, filter: &[String]) -> Result<Count> {
-    if !filter.is_empty() {
-        cargo.arg("--").args(filter);
-    }
-    let mut count = Count::default();
-    let status = command::follow(cargo, |line| count.read(line))?;
-    count.good = status.success();
-    Ok(count)
+    let mut names = binaries::netns_names(&metadata);
+    names.extend(binaries::e2e_names(&metadata));
+    binaries::rooted(&metadata, &names)
 }
 
 #[cfg(test)]

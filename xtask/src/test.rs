@@ -3,7 +3,9 @@
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use crate::rungs::{Outcome, Rung};
+use crate::changed::{self, Reach};
+use crate::metadata;
+use crate::rungs::{Outcome, Rung, Selection};
 use crate::setup::{self, Scope};
 
 /// Arguments of `test`.
@@ -11,9 +13,17 @@ use crate::setup::{self, Scope};
 pub(crate) struct Args {
     #[arg(value_enum, default_value_t = Which::All)]
     rung: Which,
-    /// A part of the names of the tests to run
+    /// Run only tests whose names contain this
     part: Option<String>,
-    /// Passed on to the test binaries: a part of test names, `--nocapture`, …
+    /// Run only the tests that the difference from BASE can reach, uncommitted changes included
+    #[arg(
+        long,
+        value_name = "BASE",
+        num_args = 0..=1,
+        default_missing_value = "HEAD"
+    )]
+    changed: Option<String>,
+    /// Arguments of the test binaries: a part of test names, `--nocapture`, …
     #[arg(last = true)]
     filter: Vec<String>,
 }
@@ -30,30 +40,45 @@ enum Which {
     All,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let filter: Vec<String> = args.part.iter().chain(&args.filter).cloned().collect();
-    match args.rung {
-        Which::Unit => climb(&[Rung::Unit], &filter),
-        Which::Netns => climb(&[Rung::Netns], &filter),
-        Which::E2e => climb(&[Rung::E2e], &filter),
-        Which::All => all(&filter),
+impl Which {
+    fn rungs(self) -> &'static [Rung] {
+        match self {
+            Self::Unit => &[Rung::Unit],
+            Self::Netns => &[Rung::Netns],
+            Self::E2e => &[Rung::E2e],
+            Self::All => &Rung::ALL,
+        }
     }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let reach = match &args.changed {
+        Some(base) => changed::since(base, &metadata::load()?)?,
+        None => Reach::Everything,
+    };
+    let selection = Selection {
+        reach,
+        filter: args.part.iter().chain(&args.filter).cloned().collect(),
+    };
+    climb(args.rung.rungs(), &selection)
 }
 
 /// The whole ladder.
 pub(crate) fn everything() -> Result<()> {
-    all(&[])
-}
-
-/// What is missing is installed first: better to learn early that it cannot be.
-fn all(filter: &[String]) -> Result<()> {
-    setup::ensure(Scope::Everything)?;
-    climb(&Rung::ALL, filter)
+    let selection = Selection {
+        reach: Reach::Everything,
+        filter: Vec::new(),
+    };
+    climb(&Rung::ALL, &selection)
 }
 
 /// A failed rung does not hide what the ones above it would say.
-fn climb(rungs: &[Rung], filter: &[String]) -> Result<()> {
-    let outcomes: Vec<Outcome> = rungs.iter().map(|rung| rung.climb(filter)).collect();
+fn climb(rungs: &[Rung], selection: &Selection) -> Result<()> {
+    // Missing packages are installed first: it is better to fail early where they cannot be.
+    if rungs == Rung::ALL && selection.reach == Reach::Everything {
+        setup::ensure(Scope::Everything)?;
+    }
+    let outcomes: Vec<Outcome> = rungs.iter().map(|rung| rung.climb(selection)).collect();
     println!("\n{}", table(&outcomes));
     let bad: Vec<&str> = outcomes
         .iter()

@@ -1,112 +1,182 @@
-//! Every drop has a name.
+//! Drop reasons: why the datapath drops a packet. One list gives number, name, meaning, hook and
+//! advice.
+//!
+//! `docs/reference/drop-reasons.md` is generated from this list (`cargo xtask tidy --bless`).
 
-/// Why a packet was dropped. The number is the index in the drop counters and the same everywhere else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum DropReason {
-    /// A header is cut short or contradicts itself.
-    Malformed = 1,
-    /// The frame's source MAC is not the pod's.
-    SpoofedMac = 2,
-    /// The packet's source address (or ARP sender) is not the pod's.
-    SpoofedAddress = 3,
-    /// A source or destination that can never be on a wire, for example 127.0.0.0/8.
-    Martian = 4,
-    /// No free port to masquerade with, in the tries allowed.
-    NoPort = 5,
-    /// The flow table is full.
-    FlowTableFull = 6,
-    /// A fragment came before the first one of its packet.
-    FragmentWithoutFirst = 7,
-    /// A second pod talks to the same peer by a protocol without ports, so replies could not be told apart.
-    NatClash = 8,
-    /// Leaves the node with a pod address that no pod has (any more).
-    UnknownPod = 9,
-    /// The uplink has no address of the packet's family to masquerade with.
-    NoSourceAddress = 10,
-    /// More IPv6 extension headers than the parser walks.
-    TooManyHeaders = 11,
-    /// The kernel refused to change the packet.
-    RewriteFailed = 12,
-    /// Came in by an uplink with a source address that belongs to this node's pods, or with its bridge's Ethernet address.
-    SpoofedFromOutside = 13,
-    /// Belongs to a hostport or flow whose pod is gone.
-    StaleGeneration = 14,
-    /// A promiscuous bridge has delivered the same packet already.
-    Duplicate = 15,
-    /// The pod has as many flows as it may have.
-    FlowQuota = 16,
-    /// The node does not have the address that the pod's network is to leave with.
-    NoEgressAddress = 17,
-    /// An answer or an error of a pod that belongs to no flow: it would leave with the pod's own address.
-    NoFlow = 18,
-    /// Would leave, with the pod's own address, by a link on which nothing is translated (yet).
-    UnknownUplink = 19,
-    /// The pod has sent or received as much as it may.
-    RateLimit = 20,
-    /// From one pod to another, and the firewall of either network keeps them apart.
-    IngressPolicy = 21,
+/// Declares [`DropReason`] and everything that is derived from it.
+macro_rules! drop_reasons {
+    ($(
+        $(#[doc = $meaning:literal])+
+        $variant:ident = $number:literal, $name:literal, at $hooks:literal, do $advice:literal;
+    )+) => {
+        /// Why a packet was dropped. The number is the index in the drop counters, and the same in
+        /// the API, the metrics and the documentation; it never changes once released.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u32)]
+        pub enum DropReason {
+            $( $(#[doc = $meaning])+ $variant = $number, )+
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: [Self; [$($number),+].len()] = [$(Self::$variant),+];
+
+            /// Returns the reason with this number. A `match`, so that the BPF compiler makes a
+            /// range check of it and no table.
+            #[inline(always)]
+            pub const fn from_number(number: u32) -> Option<Self> {
+                match number {
+                    $( $number => Some(Self::$variant), )+
+                    _ => None,
+                }
+            }
+
+            /// Returns the name in counters, metrics, the API and the documentation.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $( Self::$variant => $name, )+
+                }
+            }
+
+            /// Returns what the reason means, in one or two sentences.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $( Self::$variant => concat!($($meaning),+), )+
+                }
+            }
+
+            /// Returns the hooks that drop for this reason, separated by commas.
+            pub const fn hooks(self) -> &'static str {
+                match self {
+                    $( Self::$variant => $hooks, )+
+                }
+            }
+
+            /// Returns what an operator should look at or do.
+            pub const fn advice(self) -> &'static str {
+                match self {
+                    $( Self::$variant => $advice, )+
+                }
+            }
+        }
+    };
 }
 
-impl DropReason {
-    /// All reasons, by number.
-    pub const ALL: [Self; 21] = [
-        Self::Malformed,
-        Self::SpoofedMac,
-        Self::SpoofedAddress,
-        Self::Martian,
-        Self::NoPort,
-        Self::FlowTableFull,
-        Self::FragmentWithoutFirst,
-        Self::NatClash,
-        Self::UnknownPod,
-        Self::NoSourceAddress,
-        Self::TooManyHeaders,
-        Self::RewriteFailed,
-        Self::SpoofedFromOutside,
-        Self::StaleGeneration,
-        Self::Duplicate,
-        Self::FlowQuota,
-        Self::NoEgressAddress,
-        Self::NoFlow,
-        Self::UnknownUplink,
-        Self::RateLimit,
-        Self::IngressPolicy,
-    ];
-
-    /// The reason with this number.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|reason| *reason as u32 == number)
-    }
-
-    /// Name for people, counters and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::SpoofedMac => "spoofed-mac",
-            Self::SpoofedAddress => "spoofed-address",
-            Self::Martian => "martian",
-            Self::NoPort => "no-port",
-            Self::FlowTableFull => "flow-table-full",
-            Self::FragmentWithoutFirst => "fragment-without-first",
-            Self::NatClash => "nat-clash",
-            Self::UnknownPod => "unknown-pod",
-            Self::NoSourceAddress => "no-source-address",
-            Self::TooManyHeaders => "too-many-headers",
-            Self::RewriteFailed => "rewrite-failed",
-            Self::SpoofedFromOutside => "spoofed-from-outside",
-            Self::StaleGeneration => "stale-generation",
-            Self::Duplicate => "duplicate",
-            Self::FlowQuota => "flow-quota",
-            Self::NoEgressAddress => "no-egress-address",
-            Self::NoFlow => "no-flow",
-            Self::UnknownUplink => "unknown-uplink",
-            Self::RateLimit => "rate-limit",
-            Self::IngressPolicy => "ingress-policy",
-        }
-    }
+drop_reasons! {
+    /// A header is cut short or contradicts itself.
+    Malformed = 1, "malformed",
+        at "from_pod, uplink_in, uplink_out, xdp_guard",
+        do "Capture at the sender: a broken stack, a fuzzer or an attack. A few during a fault \
+            of the network are harmless.";
+    /// The source MAC address of a pod's frame, or the sender MAC address of its ARP packet, is not
+    /// the pod's.
+    SpoofedMac = 2, "spoofed-mac",
+        at "from_pod",
+        do "Find out what in the pod changes its MAC address or sends raw frames. Set \
+            `macspoofchk: false` only for pods that must bridge or forward.";
+    /// The source address of a pod's packet, or the sender address of its ARP or neighbour
+    /// discovery packet, is not the pod's.
+    SpoofedAddress = 3, "spoofed-address",
+        at "from_pod",
+        do "Find out which address the pod added or forges. Routers, VPN gateways and virtual \
+            machines in a pod need `macspoofchk: false` or static addresses.";
+    /// The source or destination can never be on a wire, for example 127.0.0.0/8 or a multicast
+    /// source.
+    Martian = 4, "martian",
+        at "from_pod, uplink_in, uplink_out, xdp_guard",
+        do "Look for a pod or a neighbour that sends with a loopback or multicast address. \
+            Nothing is lost that a host would accept.";
+    /// No free source port was found for a new NAT flow within the bounded number of tries.
+    NoPort = 5, "no-port",
+        at "from_pod, uplink_out",
+        do "Too many flows of one protocol from one address to one destination and port. Spread \
+            the load over destinations, or give networks egress addresses of their own.";
+    /// The flow table is full and no entry could be evicted.
+    FlowTableFull = 6, "flow-table-full",
+        at "from_pod, uplink_in, uplink_out",
+        do "Look at `viaductctl flows --usage` for the pods with most flows. Raise `--flow- \
+            table-size`.";
+    /// An IP fragment without ports arrived before the first fragment of its packet, so it cannot
+    /// be translated.
+    FragmentWithoutFirst = 7, "fragment-without-first",
+        at "uplink_out",
+        do "Fragments are reordered or lost before this hook. Avoid fragmentation: check the MTU \
+            and path MTU discovery.";
+    /// A second flow would have the same addresses, and its protocol has no ports that could tell
+    /// the replies apart; or the client has this port open to the same pod already, by another
+    /// address.
+    NatClash = 8, "nat-clash",
+        at "uplink_in, uplink_out",
+        do "Use one pod per peer for protocols without ports (GRE, ESP), or let the client use \
+            another source port.";
+    /// The packet would leave the node with a pod address that no attached pod has.
+    UnknownPod = 9, "unknown-pod",
+        at "uplink_out",
+        do "Expected for a moment after a DEL. If it lasts, something sends with an address of \
+            the pod CIDR that Viaduct did not give: look for pods of another plugin in the same \
+            CIDR.";
+    /// No address of the packet's family to translate to: neither the uplink nor the gateway of the
+    /// pod's network has one.
+    NoSourceAddress = 10, "no-source-address",
+        at "from_pod, uplink_out",
+        do "Give the uplink an address of that family, or exempt the destination with `--non- \
+            masquerade-cidr`.";
+    /// The packet has more IPv6 extension headers than the parser walks.
+    TooManyHeaders = 11, "too-many-headers",
+        at "from_pod, uplink_in, uplink_out",
+        do "Such packets are rare outside of tests and attacks. Capture at the sender.";
+    /// The kernel refused to change the packet.
+    RewriteFailed = 12, "rewrite-failed",
+        at "from_pod, uplink_in, uplink_out",
+        do "Lack of memory for a packet buffer, or a frame shorter than its headers say. If it \
+            lasts, report it as a bug with a capture.";
+    /// A packet came in by an uplink with a source address of this node's pods, or with the MAC
+    /// address of its bridge.
+    SpoofedFromOutside = 13, "spoofed-from-outside",
+        at "uplink_in, xdp_guard",
+        do "Look for another network that uses the same pod CIDR, for pods of another plugin on \
+            this node, or for a forged source.";
+    /// The hostport or flow belongs to a pod that is gone.
+    StaleGeneration = 14, "stale-generation",
+        at "from_pod, uplink_in",
+        do "Expected for a moment after a DEL. If it lasts, `viaductctl doctor` shows whether \
+            reconciliation fails.";
+    /// The promiscuous bridge has delivered the same packet to the pod already.
+    Duplicate = 15, "duplicate",
+        at "to_pod",
+        do "Expected with `--hairpin-mode promiscuous-bridge`: these are the second copies of \
+            hairpin packets.";
+    /// The pod has as many flows as its quota allows, and none of them could be evicted.
+    FlowQuota = 16, "flow-quota",
+        at "from_pod, uplink_in, uplink_out",
+        do "Look at `viaductctl flows --usage`: a scan, a connection leak, or a flood against \
+            the pod's hostport. The quota is a quarter of the flow table; raise `--flow-table- \
+            size` if the pod needs more.";
+    /// The node does not have the egress address that the pod's network is configured to use.
+    NoEgressAddress = 17, "no-egress-address",
+        at "uplink_out",
+        do "Add the address to an interface of the node, or correct the network's egress \
+            address.";
+    /// A reply or an error from a pod belongs to no flow, so it would leave the node with the pod's
+    /// own address.
+    NoFlow = 18, "no-flow",
+        at "uplink_out",
+        do "Expected after flows were evicted or expired. If it lasts, the idle timeout is \
+            shorter than the application's keepalive.";
+    /// The packet would leave with the pod's own address by a link that has no translation attached
+    /// yet.
+    UnknownUplink = 19, "unknown-uplink",
+        at "from_pod",
+        do "Expected for a moment when a link appears. If it lasts, `viaductctl status` lists \
+            the uplinks; `doctor` says why one is missing.";
+    /// The pod exceeded its bandwidth limit.
+    RateLimit = 20, "rate-limit",
+        at "from_pod, to_pod, uplink_in",
+        do "Expected for senders that do not back off. Change the limit with `viaductctl limit`.";
+    /// A packet from one pod to another is forbidden by the `ingressPolicy` of either network.
+    IngressPolicy = 21, "ingress-policy",
+        at "from_pod",
+        do "Use `ingressPolicy: open`, or reach the pod by its published port.";
 }
 
 #[cfg(test)]
@@ -120,5 +190,6 @@ mod tests {
             assert_eq!(DropReason::from_number(reason as u32), Some(reason));
             assert!((reason as u32) < crate::maps::DROP_REASONS);
         }
+        assert_eq!(DropReason::from_number(0), None);
     }
 }

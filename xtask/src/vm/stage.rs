@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::rungs::RootTest;
+use crate::binaries::TestBinary;
 use crate::{command, project};
 
 /// Each test binary and the folder in which it runs.
@@ -15,7 +15,7 @@ const LIST: &str = "list";
 /// Where it lies, and what has been staged last.
 pub(super) struct Stage {
     /// Test binaries by their own names.
-    pub(super) tests: Vec<RootTest>,
+    pub(super) tests: Vec<TestBinary>,
     folder: PathBuf,
 }
 
@@ -25,7 +25,7 @@ impl Stage {
     }
 
     /// Takes what has just been built, in the place of what was there.
-    pub(super) fn take(built: &[RootTest]) -> Result<Self> {
+    pub(super) fn take(built: &[TestBinary]) -> Result<Self> {
         let folder = Self::folder();
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -52,7 +52,8 @@ impl Stage {
         let tests = list
             .lines()
             .filter_map(|line| line.split_once('\t'))
-            .map(|(name, place)| RootTest {
+            .map(|(name, place)| TestBinary {
+                package: String::new(),
                 name: name.to_owned(),
                 program: folder.join(name),
                 folder: place.into(),

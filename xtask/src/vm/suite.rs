@@ -14,7 +14,8 @@ use super::guest::{Accelerator, Guest};
 use super::ledger::{Entry, Ledger, Left};
 use super::stage::Stage;
 use super::{Args, prepare};
-use crate::rungs::{self, Count, RootTest};
+use crate::binaries::TestBinary;
+use crate::rungs::{self, Count};
 use crate::test;
 
 /// How a test says that it was not run: the words, its name, and the missing feature.
@@ -99,7 +100,7 @@ struct Table<'a> {
 }
 
 /// A binary, and all of it or some of its tests.
-type Planned<'a> = (&'a RootTest, Left);
+type Planned<'a> = (&'a TestBinary, Left);
 
 impl<'a> Table<'a> {
     fn new(plan: &'a [Planned<'a>], ledger: &'a mut Ledger) -> Self {
@@ -162,8 +163,8 @@ impl<'a> Table<'a> {
 
 /// What is to be run: each binary, and all of it or some of its tests. What took longest comes first, so that no guest
 /// is still at it when the others have nothing left.
-fn plan<'a>(tests: &'a [RootTest], ledger: &Ledger, again: bool) -> Vec<Planned<'a>> {
-    let left = |it: &RootTest| {
+fn plan<'a>(tests: &'a [TestBinary], ledger: &Ledger, again: bool) -> Vec<Planned<'a>> {
+    let left = |it: &TestBinary| {
         if again {
             ledger.left(&it.name)
         } else {
@@ -280,7 +281,8 @@ mod tests {
     #[test]
     fn what_took_longest_is_run_first_and_alone() {
         let mut ledger = Ledger::of_this_run();
-        let test = |name: &str| RootTest {
+        let test = |name: &str| TestBinary {
+            package: String::new(),
             name: name.to_owned(),
             program: name.into(),
             folder: "/".into(),
