@@ -1,4 +1,4 @@
-//! `bench`: Viaduct measured beside what it replaces; the report lands in `target/bench`.
+//! `bench`: measures Viaduct beside the reference plugins and writes the report to `target/bench`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,11 +9,12 @@ use anyhow::Result;
 use crate::setup::{self, Scope};
 use crate::{command, dist, privilege, project, soak, vm};
 
-/// Arguments of `bench`. They are those of the programs that it builds, so that `--help` need not build them.
+/// Arguments of `bench`. They are those of the programs that it builds, so that `--help` need not
+/// build them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Families of measurements to run [default: all]; `list` prints them, `soak` runs random operations under
-    /// traffic against a model instead
+    /// Families of measurements to run [default: all]; `list` prints them, `soak` runs random
+    /// operations under traffic against a model instead
     families: Vec<String>,
     /// Fewer rounds and sizes: minutes in place of half an hour, and wider quartiles
     #[arg(long)]
@@ -27,7 +28,8 @@ pub(crate) struct Args {
     /// Folder of the report [default: target/bench]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Measure in three guests with this kernel, a series of Debian's or the path of an image: two nodes and a client
+    /// Measure in three guests with this kernel, a series of Debian's or the path of an image: two
+    /// nodes and a client
     #[arg(long, value_name = "KERNEL")]
     vm: Option<String>,
     /// Minutes after which guests are ended
@@ -48,7 +50,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The command line of the program that measures.
+    /// Returns the command line of the benchmark.
     fn words(&self) -> Vec<String> {
         let mut words = self.families.clone();
         if self.quick {
@@ -102,15 +104,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     command::run(&mut bench)
 }
 
-/// Builds what is measured, and what measures.
+/// Builds the installed programs and the benchmark.
 pub(crate) fn build() -> Result<()> {
     dist::run(dist::Args::default())?;
-    // With optimisation: what the measuring itself costs is part of every number.
+    // Optimised: the benchmark's own cost is part of every figure.
     let build = ["build", "--release", "-p", "e2e", "--bin", "bench"];
     command::run(Command::new("cargo").args(build))
 }
 
-/// What measures.
+/// Path of the benchmark program.
 pub(crate) fn program() -> PathBuf {
     project::target().join("release/bench")
 }

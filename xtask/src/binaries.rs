@@ -8,7 +8,8 @@ use cargo_metadata::{Artifact, Message, Metadata};
 
 use crate::{command, metadata};
 
-/// Integration tests of package `e2e` that need no installed programs: they load BPF programs, or drive the engine.
+/// Integration tests of package `e2e` that need no installed programs: they load BPF programs, or
+/// drive the engine.
 const BPF_TESTS: [&str; 3] = ["differential", "lives", "packets"];
 
 /// A test binary, and the folder in which cargo would run it.
@@ -57,8 +58,8 @@ pub(crate) fn unit() -> Result<Vec<TestBinary>> {
     build(Command::new("cargo").args(["test", "--workspace"]))
 }
 
-/// Builds the integration tests of those names, which need root, and returns them in that order. The whole
-/// workspace is selected, so that what the unit tests have compiled is used again.
+/// Builds the integration tests of those names, which need root, and returns them in that order.
+/// The whole workspace is selected, so that what the unit tests have compiled is used again.
 pub(crate) fn rooted(metadata: &Metadata, names: &[String]) -> Result<Vec<TestBinary>> {
     ensure!(!names.is_empty(), "there are no such tests");
     let mut cargo = Command::new("cargo");
@@ -103,7 +104,8 @@ fn binary(artifact: Artifact) -> Option<TestBinary> {
     })
 }
 
-/// The name in a package ID: `path+file:///x/userspace/engine#0.1.0` or `path+file:///x/tests#e2e@0.1.0`.
+/// The name in a package ID: `path+file:///x/userspace/engine#0.1.0` or
+/// `path+file:///x/tests#e2e@0.1.0`.
 fn package_name(id: &str) -> Option<&str> {
     let (path, fragment) = id.split_once('#')?;
     match fragment.split_once('@') {

@@ -25,7 +25,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     command::run(&mut cargo)
 }
 
-/// Builds the BPF object. Debug information stays in: BTF is made from it, and the kernel never sees it.
+/// Builds the BPF object. Debug information is kept: BTF is generated from it, and it is not loaded
+/// into the kernel.
 pub(crate) fn bpf_object(tools: &Tools) -> Result<()> {
     let folder = tools.linker.parent().context("a linker lies in a folder")?;
     let path = std::env::var("PATH").unwrap_or_default();
@@ -51,7 +52,7 @@ pub(crate) fn bpf_object(tools: &Tools) -> Result<()> {
     command::run(&mut cargo)
 }
 
-/// `v3` has 32-bit arithmetic and atomics with a result, and is known to every kernel we serve.
+/// `v3` has 32-bit arithmetic and atomics with a result; every supported kernel has it.
 fn bpf_flags() -> String {
     let host = format!("--cfg bpf_target_arch=\"{}\"", std::env::consts::ARCH);
     format!(

@@ -141,8 +141,8 @@ fn reach(paths: &BTreeSet<&str>, members: &BTreeMap<String, Member>) -> Reach {
     }
 }
 
-/// Adds all that depend on what was changed. The BPF object is loaded by the kernel crate's tests, which no
-/// dependency says.
+/// Adds all that depend on what was changed. The BPF object is loaded by the kernel crate's tests,
+/// which no dependency says.
 fn dependants(
     mut reached: BTreeSet<String>,
     members: &BTreeMap<String, Member>,

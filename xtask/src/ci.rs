@@ -1,10 +1,10 @@
-//! `ci`: everything that must hold before a change is merged.
+//! `ci`: all checks that must pass before a change is merged.
 
 use anyhow::Result;
 
 use crate::{style, test};
 
-/// The test ladder opens with formatting and tidiness, so they are not asked twice.
+/// Formatting and tidiness are the first rung of the test ladder.
 pub(crate) fn run() -> Result<()> {
     style::linted()?;
     style::documented()?;

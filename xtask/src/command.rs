@@ -1,4 +1,5 @@
-//! Running other programs: always shown first, in a form that can be pasted into a shell.
+//! Runs other programs. Each command line is printed first, in a form that can be pasted into a
+//! shell.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -8,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::project;
 
-/// Shows `command` and runs it with our own input and output; its failure is ours.
+/// Prints and runs `command` with inherited input and output. Fails if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     say(command);
     let status = command
@@ -20,7 +21,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` without a word and returns what it printed.
+/// Runs `command` without printing it, and returns its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -38,7 +39,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Shows `command`, runs it with our own error output, and returns what it printed.
+/// Prints and runs `command` with inherited error output, and returns its standard output.
 pub(crate) fn shown_output(command: &mut Command) -> Result<String> {
     say(command);
     let output = command
@@ -52,7 +53,7 @@ pub(crate) fn shown_output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Shows and runs `command`, passing its output on as it comes while `each` reads along.
+/// Prints and runs `command`. Each line of its output is printed as it comes, and passed to `each`.
 pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Result<ExitStatus> {
     say(command);
     let mut child = command
@@ -60,7 +61,7 @@ pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Resul
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start {}", shown(command)))?;
-    let stdout = child.stdout.take().context("the output was asked for")?;
+    let stdout = child.stdout.take().context("standard output is piped")?;
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
@@ -70,7 +71,7 @@ pub(crate) fn follow(command: &mut Command, mut each: impl FnMut(&str)) -> Resul
     Ok(child.wait()?)
 }
 
-/// The command line with the variables it sets, quoted where a shell needs it.
+/// Returns the command line with the variables that it sets, quoted for a shell.
 pub(crate) fn shown(command: &Command) -> String {
     let root = format!("{}/", project::root().display());
     let variables = command.get_envs().filter_map(|(name, value)| {
@@ -90,7 +91,7 @@ fn say(command: &Command) {
     eprintln!("$ {}", shown(command));
 }
 
-/// Enough of `command` to know which one it was, after it has been shown in full.
+/// Returns program and first argument, for error messages.
 fn name(command: &Command) -> String {
     let program = command.get_program().display();
     let verb = command.get_args().next().unwrap_or_default().display();

@@ -1,4 +1,4 @@
-//! `demo`: every feature shown live, by the real agent and the real plugin.
+//! `demo`: shows every feature live, with the real agent and the real plugin.
 
 use std::process::Command;
 
@@ -7,7 +7,8 @@ use anyhow::Result;
 use crate::setup::{self, Scope};
 use crate::{command, dist, privilege, project};
 
-/// Arguments of `demo`. They are those of the program that it builds, so that `--help` need not build it.
+/// Arguments of `demo`. They are those of the program that it builds, so that `--help` need not
+/// build it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Leave everything standing at the end, and print how to look around
@@ -16,7 +17,8 @@ pub(crate) struct Args {
     /// Show the hairpin modes alone: how many datagrams are sent and received in each
     #[arg(long)]
     hairpin: bool,
-    /// Show hostports alone: from everywhere, by every protocol and family, with every kind of mapping
+    /// Show hostports alone: from everywhere, by every protocol and family, with every kind of
+    /// mapping
     #[arg(long)]
     hostports: bool,
 }
@@ -37,7 +39,7 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     setup::ensure(Scope::Everything)?;
     dist::run(dist::Args::default())?;
-    // As the tests have built it, if they have: what it measures is the work of others.
+    // Unoptimised, as the tests build it: it measures other programs, not itself.
     let build = ["build", "--workspace", "--bin", "demo"];
     command::run(Command::new("cargo").args(build))?;
     let mut demo = privilege::as_root(project::target().join("debug/demo"))?;

@@ -1,4 +1,4 @@
-//! `dist`: what is installed on a node, laid out under `target/dist`.
+//! `dist`: lays out under `target/dist` what is installed on a node.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::setup::{self, Scope, Tools};
 use crate::{build, command, project};
 
-/// Files of the system's configuration, as samples to start from.
+/// Sample configuration files.
 const SAMPLES: [(&str, &str); 4] = [
     (
         "viaductd.service",
@@ -24,7 +24,7 @@ const SAMPLES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Plugins that the plugin is as well, by the name that it is executed by.
+/// Other names of the plugin: executed by one of them, it is that plugin.
 const NAMES: [&str; 7] = [
     "bridge",
     "host-local",
@@ -35,16 +35,16 @@ const NAMES: [&str; 7] = [
     "loopback",
 ];
 
-/// The most bytes that the plugin may have.
+/// Size limit of the plugin in bytes.
 const MOST_PLUGIN: u64 = 1_000_000;
 
-/// The version of the other agent.
+/// Version string of the second agent.
 const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "+next");
 
 /// Arguments of `dist`.
 #[derive(Clone, Copy, Default, clap::Args)]
 pub(crate) struct Args {
-    /// And the agent as another version, under target/dist-next, for tests of upgrades
+    /// Also build the agent as another version, under target/dist-next, for upgrade tests
     #[arg(long)]
     pub(crate) next: bool,
 }
@@ -80,9 +80,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.next { next_agent() } else { Ok(()) }
 }
 
-/// The same sources, built without optimisation and as another version: an upgrade to it is one to another program, and to
-/// another object, whose programs are not those that are attached. It has crash points too, which nobody meets who does
-/// not ask for them.
+/// Builds the agent a second time from the same sources: unoptimised, with another version string
+/// and another digest of the BPF object, so that an upgrade to it replaces all attached programs.
+/// It has crash points, which are inert unless an environment variable enables one.
 fn next_agent() -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo
@@ -94,18 +94,18 @@ fn next_agent() -> Result<()> {
     install(&built, &dist.join("bin/viaductd"), 0o755)?;
     let object = dist.join("lib/viaduct/datapath.o");
     let mut bytes = fs::read(project::bpf_object()).context("cannot read the object")?;
-    // Behind all that the loader reads.
+    // Appended after all that the loader reads.
     bytes.extend_from_slice(NEXT.as_bytes());
     put(&object, &bytes, 0o644)
 }
 
-/// What the profile says of stripping does not reach a package that has settings of its own.
+/// The profile's `strip` does not apply to a package that has settings of its own.
 const STRIPPED: [&str; 2] = ["--", "-Cstrip=symbols"];
-/// At an address that is known when it is linked, so that nothing is relocated when it starts: to write to a page of pointers is
-/// a page fault, and a copy of the page.
+/// Linked at a fixed address, so that nothing is relocated at start: writing to a page of pointers
+/// costs a page fault and a copy of the page.
 const IN_PLACE: &str = "-Crelocation-model=static";
 
-/// Builds the plugin, small and with nothing to link when it starts, and says where it lies.
+/// Builds the plugin, small and statically linked, and returns its path.
 fn plugin(tools: &Tools) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["rustc", "--release", "-p", "plugin"]);
@@ -118,7 +118,7 @@ fn plugin(tools: &Tools) -> Result<PathBuf> {
         .args(["--config", "profile.release.lto=\"fat\""])
         .args(["--config", "profile.release.codegen-units=1"])
         .args(["--config", "profile.release.opt-level=\"z\""])
-        // Nobody catches a panic, and what it would take to unwind is a tenth of the program.
+        // Panics are not caught, and unwinding tables would be a tenth of the program.
         .args(["--config", "profile.release.panic=\"abort\""]);
     command::run(cargo.args(STRIPPED).arg(IN_PLACE))?;
     Ok(project::target().join(target).join("release/viaduct"))
@@ -129,7 +129,7 @@ fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
     put(to, &bytes, mode)
 }
 
-/// It is executed for every ADD and DEL, and lies on every node.
+/// Fails if the plugin exceeds its size limit: it is executed for every ADD and DEL.
 fn ensure_small(plugin: &Path) -> Result<()> {
     let bytes = fs::metadata(plugin)?.len();
     ensure!(
@@ -139,7 +139,7 @@ fn ensure_small(plugin: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Another name for the same file; one that is there already is replaced.
+/// Creates a hard link, replacing an existing one.
 fn link(file: &Path, name: &Path) -> Result<()> {
     let fresh = name.with_extension("new");
     if fresh.exists() {
@@ -147,18 +147,18 @@ fn link(file: &Path, name: &Path) -> Result<()> {
     }
     fs::hard_link(file, &fresh).with_context(|| format!("cannot make {}", fresh.display()))?;
     fs::rename(&fresh, name)?;
-    // Two names of one file are not renamed onto each other: the draft stays.
+    // rename(2) does nothing if both are links to the same file, and leaves the draft.
     if fresh.exists() {
         fs::remove_file(&fresh)?;
     }
     Ok(())
 }
 
-/// Replaces the file by name, so that one that is being executed keeps its old contents.
+/// Replaces a file by rename, so that a running program keeps its old contents.
 fn put(to: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let folder = to.parent().context("every file lies in a folder")?;
     fs::create_dir_all(folder)?;
-    // Two of these may run at once, and each has its own draft.
+    // Two builds may run at once: each has its own draft.
     let fresh = to.with_extension(format!("new-{}", std::process::id()));
     fs::write(&fresh, bytes).with_context(|| format!("cannot write {}", fresh.display()))?;
     fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;

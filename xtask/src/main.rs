@@ -1,7 +1,7 @@
 //! Everything a developer does, as one command: `cargo xtask VERB`.
 //!
-//! One file per verb. A verb prints the commands it runs, so that whatever it does can be repeated by
-//! hand. Nothing here is part of the product, and the product knows nothing of it.
+//! One file per verb. A verb prints the commands that it runs, so that they can be repeated by
+//! hand. Nothing here is part of the product.
 #![expect(
     clippy::disallowed_methods,
     reason = "running other programs is what this crate is for"
@@ -49,27 +49,27 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Install what building, testing and the demo need; does nothing where nothing is missing
+    /// Install compilers and packages that building, testing and the demo need, where missing
     Setup(setup::Args),
     /// Build the BPF object and the three programs
     Build(build::Args),
     /// Run the tests: one rung of the ladder, or all of it
     Test(test::Args),
-    /// Show every feature live, in network namespaces of its own
+    /// Show every feature live, in temporary network namespaces
     Demo(demo::Args),
-    /// Measure Viaduct beside what it replaces, and write target/bench/report.html
+    /// Measure Viaduct beside the reference plugins, and write target/bench/report.html
     Bench(bench::Args),
-    /// Load every BPF program and compare what the verifier says with the committed table
+    /// Load every BPF program and compare the verifier's figures with the committed table
     Verify(verify::Args),
     /// Run the tests that need root on other kernels, in virtual machines
     Vm(vm::Args),
-    /// Have Vagrant read vagrant/Vagrantfile, and run its provisioning script in a virtual machine
+    /// Validate vagrant/Vagrantfile, and run its provisioning script in a virtual machine
     VagrantCheck(vagrant::Args),
-    /// Check the rules that compilers do not: import edges, file heads, lengths
+    /// Check import edges, file heads, lengths, language and references
     Tidy(tidy::Args),
-    /// Lay out what is installed on a node, under target/dist
+    /// Lay out the files of an installation under target/dist
     Dist(dist::Args),
-    /// Everything that must hold before a change is merged
+    /// Run all checks that must pass before a change is merged
     Ci,
 }
 

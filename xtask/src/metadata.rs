@@ -1,11 +1,11 @@
-//! What cargo knows of the workspace.
+//! The workspace as `cargo metadata` describes it.
 
 use anyhow::Result;
 use cargo_metadata::{Metadata, MetadataCommand};
 
 use crate::project;
 
-/// Packages, targets and the resolved graph, for the platform we run on.
+/// Loads packages, targets and the resolved graph, for the host's platform.
 pub(crate) fn load() -> Result<Metadata> {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let metadata = MetadataCommand::new()
@@ -15,10 +15,10 @@ pub(crate) fn load() -> Result<Metadata> {
     Ok(metadata)
 }
 
-/// The feature behind which a package keeps the tests that need root.
+/// Name of the feature that enables a package's tests that need root.
 pub(crate) const ROOT_TESTS: &str = "root-tests";
 
-/// The features that bring every test that needs root, as cargo wants them.
+/// Returns the features that enable all tests that need root, for cargo's `--features`.
 pub(crate) fn root_features(metadata: &Metadata) -> String {
     metadata
         .workspace_packages()
@@ -29,7 +29,7 @@ pub(crate) fn root_features(metadata: &Metadata) -> String {
         .join(",")
 }
 
-/// The integration tests of `package`, by name.
+/// Returns the names of the integration tests of `package`.
 pub(crate) fn integration_tests(metadata: &Metadata, package: &str) -> Vec<String> {
     let found = metadata
         .workspace_packages()

@@ -1,4 +1,4 @@
-//! Being root, or becoming it for one command. Compilers never run as another user than the caller.
+//! Runs single commands as root, through sudo where needed. Compilers always run as the caller.
 
 use std::ffi::OsStr;
 use std::io::IsTerminal as _;
@@ -13,7 +13,7 @@ pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// `program`, run as root: directly, or through sudo.
+/// Returns a command that runs `program` as root: directly, or through sudo.
 pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
     let Some(sudo) = prefix()? else {
         return Ok(Command::new(program));
@@ -23,7 +23,7 @@ pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
     Ok(command)
 }
 
-/// The first program of that name on PATH or where system tools lie, which not every user's PATH has.
+/// Finds a program on PATH or in the system's sbin folders, which not every user's PATH has.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -1,4 +1,4 @@
-//! Steps that take a while, shown while they run: a spinner on a terminal, plain lines elsewhere.
+//! Progress of long steps: a spinner on a terminal, plain lines elsewhere.
 
 use std::fs::File;
 use std::io::{IsTerminal as _, Read as _, Seek as _, SeekFrom};
@@ -13,15 +13,15 @@ use crate::{command, project};
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const SPEAK_EVERY: Duration = Duration::from_secs(30);
-/// How much of a failed step's output is shown.
+/// Lines of a failed step's output that are shown.
 const TAIL: u64 = 6 * 1024;
 
-/// Whether steps that were done already are mentioned.
+/// Whether steps without work are mentioned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Voice {
-    /// Say what is there and what is done.
+    /// Print all steps.
     Full,
-    /// Speak only when there is something to do.
+    /// Print only steps that have work.
     QuietIfDone,
 }
 
@@ -39,14 +39,14 @@ impl Steps {
         }
     }
 
-    /// A step that needs no work.
+    /// Prints a step that needs no work.
     pub(crate) fn already(&self, what: &str) {
         if self.voice == Voice::Full {
             eprintln!("  ✓ {what}");
         }
     }
 
-    /// Something worth knowing that is neither done nor failed.
+    /// Prints a remark.
     #[expect(
         clippy::unused_self,
         reason = "all that a verb says while it works goes through its steps"
@@ -55,7 +55,7 @@ impl Steps {
         eprintln!("  · {what}");
     }
 
-    /// Runs `command` as the step `what`; its output goes to a log, whose end is shown if it fails.
+    /// Runs `command` as the step `what`. Its output goes to a log, whose end is shown if it fails.
     pub(crate) fn run(&self, what: &str, command: &mut Command, limit: Duration) -> Result<()> {
         let (status, log) = self.attempt(what, command, limit)?;
         match status {
@@ -65,7 +65,7 @@ impl Steps {
         }
     }
 
-    /// The same for a step that may fail: whether it worked.
+    /// Runs a step that may fail, and returns whether it succeeded.
     pub(crate) fn works(&self, what: &str, command: &mut Command, limit: Duration) -> Result<bool> {
         let (status, _) = self.attempt(what, command, limit)?;
         Ok(status.is_some_and(|status| status.success()))
@@ -97,7 +97,7 @@ impl Steps {
         Ok((status, log))
     }
 
-    /// Waits for `child`, at most `limit` long; a child beyond it is ended, and has no status.
+    /// Waits for `child` at most `limit`. A child that takes longer is killed, and has no status.
     fn watch(
         &self,
         what: &str,

@@ -1,4 +1,4 @@
-//! Where things lie in the checkout. Every path another verb relies on is named here once.
+//! Paths in the checkout that several verbs use.
 
 use std::path::{Path, PathBuf};
 
@@ -9,38 +9,38 @@ pub(crate) fn root() -> &'static Path {
         .expect("xtask is a folder of the workspace")
 }
 
-/// Cargo's target directory, which `CARGO_TARGET_DIR` may have moved.
+/// Cargo's target directory, `CARGO_TARGET_DIR` included.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// What setup installs for this checkout alone, and what it remembers.
+/// Tools that setup installs for this checkout, and its stamp.
 pub(crate) fn tools() -> PathBuf {
     root().join("target/tools")
 }
 
-/// The target directory of the BPF object, apart from the host's: its flags are its own.
+/// The target directory of the BPF object: apart from the host's, since its compiler flags differ.
 pub(crate) fn bpf_target() -> PathBuf {
     root().join("target/bpf")
 }
 
-/// The BPF object as built.
+/// The built BPF object.
 pub(crate) fn bpf_object() -> PathBuf {
     bpf_target().join("bpfel-unknown-none/release/datapath")
 }
 
-/// The agent as another version, for tests of upgrades.
+/// The second build of the agent, for upgrade tests.
 pub(crate) fn next_dist() -> PathBuf {
     root().join("target/dist-next")
 }
 
-/// What `dist` lays out.
+/// The folder that `dist` lays out.
 pub(crate) fn dist() -> PathBuf {
     root().join("target/dist")
 }
 
-/// `path` as people want to read it: relative to the checkout where it lies inside.
+/// Returns `path` for messages: relative to the checkout, if it lies inside.
 pub(crate) fn short(path: &Path) -> String {
     path.strip_prefix(root())
         .unwrap_or(path)

@@ -1,8 +1,8 @@
-//! `setup`: what building, testing and the demo need, installed where it is missing.
+//! `setup`: installs what building, testing and the demo need, where it is missing.
 //!
-//! Two halves. Compilers: for BPF code, a Rust compiler with the sources of `core` and a linker of the same
-//! LLVM, and for the plugin a library that links statically; a stamp remembers what was found or installed. The programs that tests and the demo
-//! call are looked up each time, which costs nothing.
+//! Two parts. Compilers: for BPF code, a Rust compiler with the sources of `core` and a linker of
+//! the same LLVM; for the plugin, the musl target. A stamp saves what was found or installed.
+//! Programs that tests and the demo call are looked up at each run.
 
 mod apt;
 mod linker;
@@ -20,19 +20,19 @@ pub(crate) use stamp::Tools;
 /// Arguments of `setup`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Say nothing where nothing is missing
+    /// Print nothing where nothing is missing
     #[arg(long)]
     quiet_if_done: bool,
 }
 
-/// How much is needed.
+/// The parts that are needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Compilers and linkers.
     Build,
-    /// And the programs that tests and the demo call.
+    /// Also the programs that tests and the demo call.
     Everything,
-    /// And the container runtimes that end-to-end tests drive.
+    /// Also the container runtimes that end-to-end tests drive.
     Runtimes,
 }
 
@@ -45,12 +45,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     install(Scope::Everything, voice).map(drop)
 }
 
-/// For the other verbs: silent where nothing is missing.
+/// Installs what is missing for another verb; prints nothing where nothing is.
 pub(crate) fn ensure(scope: Scope) -> Result<Tools> {
     install(scope, Voice::QuietIfDone)
 }
 
-/// What guests of `vm` need beside that: only who boots one has to have it.
+/// Installs what guests of `vm` need in addition.
 pub(crate) fn ensure_guests(steps: &Steps) -> Result<()> {
     programs::ensure_guests(&mut Apt::new(steps))
 }

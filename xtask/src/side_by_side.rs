@@ -1,7 +1,9 @@
-//! Runs test binaries side by side: much of the time a namespaced test waits for the kernel or for another program.
+//! Runs test binaries side by side: much of the time a namespaced test waits for the kernel or for
+//! another program.
 //!
-//! Each binary's output is shown whole, when it ends. Binaries that measure rates or fill tables run alone, after the
-//! others: what they state is about one node, not about a machine that they share with other tests.
+//! Each binary's output is shown whole, when it ends. Binaries that measure rates or fill tables
+//! run alone, after the others: what they state is about one node, not about a machine that they
+//! share with other tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,8 +39,8 @@ struct Ended {
     is_good: bool,
 }
 
-/// Runs all of `binaries` and adds up what they count. The longest of the last run come first, so that none of them
-/// is still running when the others have ended.
+/// Runs all of `binaries` and adds up what they count. The longest of the last run come first, so
+/// that none of them is still running when the others have ended.
 pub(crate) fn run(mut binaries: Vec<TestBinary>, conditions: &Conditions<'_>) -> Result<Count> {
     let times = Times::load();
     binaries.sort_by_key(|it| std::cmp::Reverse(times.of(&it.title())));

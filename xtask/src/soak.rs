@@ -1,4 +1,4 @@
-//! `bench soak`: a node lives through everything at random, with a model that checks it.
+//! `bench soak`: random operations on a node under traffic, checked against a model.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::setup::{self, Scope};
 use crate::{command, dist, privilege, project};
 
-/// Builds two versions of the agent, and lets a node live with them as `words` say.
+/// Builds two versions of the agent, and runs the soak test with the arguments `words`.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     setup::ensure(Scope::Everything)?;
     dist::run(dist::Args { next: true })?;

@@ -1,4 +1,4 @@
-//! What `fmt`, `clippy` and `rustdoc` say; shared by the verbs that ask them.
+//! Runs rustfmt, clippy and rustdoc for the verbs that check style.
 
 use std::process::Command;
 
@@ -6,12 +6,12 @@ use anyhow::Result;
 
 use crate::command;
 
-/// Formatting is rustfmt's business alone; the files that it would change are listed.
+/// Fails if rustfmt would change a file, and lists those files.
 pub(crate) fn formatted() -> Result<()> {
     command::run(Command::new("cargo").args(["fmt", "--all", "--", "--check", "-l"]))
 }
 
-/// No lint stays unanswered.
+/// Runs clippy; warnings are errors.
 pub(crate) fn linted() -> Result<()> {
     let arguments = [
         "clippy",
@@ -25,7 +25,7 @@ pub(crate) fn linted() -> Result<()> {
     command::run(Command::new("cargo").args(arguments))
 }
 
-/// Every link in the documentation leads somewhere.
+/// Builds the documentation; a broken link is an error.
 pub(crate) fn documented() -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo

@@ -1,4 +1,4 @@
-//! `test`: the ladder, from what needs nothing to the real binaries on a real kernel.
+//! `test`: the test ladder, from tests without prerequisites to the real binaries on a real kernel.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     climb(args.rung.rungs(), &selection)
 }
 
-/// The whole ladder.
+/// Runs the whole ladder.
 pub(crate) fn everything() -> Result<()> {
     let selection = Selection {
         reach: Reach::Everything,
@@ -72,7 +72,7 @@ pub(crate) fn everything() -> Result<()> {
     climb(&Rung::ALL, &selection)
 }
 
-/// A failed rung does not hide what the ones above it would say.
+/// Runs all rungs, also after a failed one.
 fn climb(rungs: &[Rung], selection: &Selection) -> Result<()> {
     // Missing packages are installed first: it is better to fail early where they cannot be.
     if rungs == Rung::ALL && selection.reach == Reach::Everything {
@@ -91,7 +91,7 @@ fn climb(rungs: &[Rung], selection: &Selection) -> Result<()> {
     Ok(())
 }
 
-/// A line without what makes terminals show it in colour.
+/// Returns a line without terminal colour codes.
 pub(crate) fn without_colour(line: &str) -> String {
     let mut plain = String::new();
     let mut rest = line;

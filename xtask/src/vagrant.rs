@@ -1,7 +1,8 @@
-//! `vagrant-check`: whether `vagrant/` still does what its README says, without making its machines.
+//! `vagrant-check`: checks that `vagrant/` works as its README says, without creating its machines.
 //!
-//! Vagrant itself reads the file, where there is a Vagrant; its providers are not needed for that. The provisioning script
-//! runs in a guest that has everything already, so that it must find nothing to install and hand over to `cargo xtask`.
+//! Vagrant validates the file, where it is installed; no provider is needed. The provisioning
+//! script runs in a guest that has all packages already, so that it must find nothing to install
+//! and call `cargo xtask`.
 
 use std::env;
 use std::process::Command;
@@ -12,13 +13,13 @@ use anyhow::{Result, ensure};
 use crate::vm::guest::Guest;
 use crate::{command, privilege, project, vm};
 
-/// How long the script may take where there is nothing to install.
+/// Limit of the provisioning script where there is nothing to install.
 const LIMIT: Duration = Duration::from_mins(20);
 
 /// Arguments of `vagrant-check`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Kernel of the guest, as of `vm`
+    /// Kernel of the guest, as for `vm`
     #[arg(long, default_value = "6.1", value_name = "KERNEL")]
     kernel: String,
 }
@@ -48,7 +49,7 @@ fn validate() -> Result<()> {
     command::run(&mut validate)
 }
 
-/// As a user of the machine would have it, with our compilers.
+/// Script that runs the provisioning with this user's compilers.
 fn provisioning() -> String {
     let variable = |name: &str| {
         let value = env::var(name).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `verify`: what the kernel's verifier makes of the BPF object, compared with the committed table.
+//! `verify`: loads the BPF object and compares the verifier's figures with the committed table.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ use crate::{build, command, privilege, project, vm};
 /// The committed table.
 const TABLE: &str = "ebpf-programs/datapath/verifier.txt";
 
-/// How long a guest may take to load a few programs.
+/// Limit of a guest that loads the programs.
 const LIMIT: Duration = Duration::from_mins(5);
 
 /// Arguments of `verify`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Accept the numbers of today as the new table
+    /// Write the figures of this run as the new table
     #[arg(long)]
     bless: bool,
-    /// Other kernels to ask as well, as of `vm`: 6.1,6.12
+    /// Further kernels to load the programs on, as for `vm`: 6.1,6.12
     #[arg(long, value_delimiter = ',', value_name = "KERNEL")]
     kernels: Vec<String>,
 }
@@ -52,7 +52,7 @@ fn program() -> PathBuf {
     project::target().join("debug/verify")
 }
 
-/// What the verifiers of other kernels say, each in a file.
+/// Runs the verifiers of other kernels, and returns a file with the figures of each.
 fn in_guests(kernels: &[String]) -> Result<Vec<PathBuf>> {
     let Some(first) = kernels.first() else {
         return Ok(Vec::new());

@@ -1,7 +1,8 @@
 //! `vm`: the tests that need root, on other kernels, in virtual machines.
 //!
-//! A kernel is a series of Debian's, such as `6.1`, or the path of an image. The tests are those of the host: the same
-//! binaries, and the same list. A test that a kernel cannot pass says which feature is missing, and is counted apart.
+//! A kernel is a series of Debian's, such as `6.1`, or the path of an image. The tests are those of
+//! the host: the same binaries, and the same list. A test that a kernel cannot pass says which
+//! feature is missing, and is counted apart.
 
 pub(crate) mod guest;
 pub(crate) mod kernel;
@@ -25,7 +26,7 @@ use kernel::Kernel;
 /// Memory of a guest in MiB.
 pub(crate) const MEMORY: u32 = 4096;
 
-/// How long a guest that does nothing may take.
+/// Limit of a guest that does nothing.
 const TRIAL: Duration = Duration::from_secs(30);
 
 /// Arguments of `vm`.
@@ -34,23 +35,22 @@ pub(crate) struct Args {
     /// Series of Debian's kernels, such as 6.1, or paths of images
     #[arg(required = true, value_name = "KERNEL")]
     kernels: Vec<String>,
-    /// Which machines there are
+    /// The guests to start
     #[arg(long, value_enum, default_value_t = Topology::One)]
     topology: Topology,
-    /// Minutes after which a guest is given up
+    /// Minutes after which a guest is killed
     #[arg(long, default_value_t = 60)]
     limit: u64,
-    /// How many guests share the work; else twice as many as there are processors where instructions are translated
-    /// (much of the time a guest waits), and one otherwise
+    /// Guests that share the tests [default: one with KVM, two for each processor without]
     #[arg(long)]
     guests: Option<usize>,
     /// Only these test binaries, such as `nat_ports`
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     only: Vec<String>,
-    /// Only what has failed, or was not reached, the last time
+    /// Only tests that failed or were not reached in the last run
     #[arg(long)]
     again: bool,
-    /// Run what was built for the last run, and build nothing
+    /// Run the binaries of the last run, without building
     #[arg(long)]
     staged: bool,
     /// Passed on to the test binaries: a part of test names, `--nocapture`, …
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// The kernels, and what runs guests here.
+/// Returns the kernels, and how guests are executed on this machine.
 pub(crate) fn prepare(words: &[String]) -> Result<(Vec<Kernel>, Accelerator)> {
     let steps = Steps::new(Voice::Full);
     setup::ensure(Scope::Everything)?;
@@ -90,7 +90,7 @@ pub(crate) fn prepare(words: &[String]) -> Result<(Vec<Kernel>, Accelerator)> {
     Ok((kernels, accelerator))
 }
 
-/// KVM, where a guest by KVM comes to its end: that there is a device proves nothing.
+/// Returns KVM if a trial guest ends under it: the device alone proves nothing.
 pub(crate) fn accelerator(kernel: &Kernel) -> Result<Accelerator> {
     if !std::path::Path::new("/dev/kvm").exists() {
         return Ok(Accelerator::Tcg);

@@ -1,4 +1,4 @@
-//! Debian packages: installed only when missing, and named in full where we may not install them.
+//! Debian packages: installed when missing, or named in full where they cannot be installed.
 
 use std::process::Command;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl<'a> Apt<'a> {
             .run(&format!("install {list}"), &mut install, INSTALL_LIMIT)
     }
 
-    /// A repository that cannot be reached is no reason to stop: what we need may come from another.
+    /// An unreachable repository is not an error: another one may have the package.
     fn refresh(&mut self) -> Result<()> {
         if !self.refreshed {
             self.refreshed = true;

@@ -14,7 +14,7 @@ use crate::{command, privilege, project};
 /// The pinned version.
 pub(super) const VERSION: &str = "0.13.0";
 const INSTALL_LIMIT: Duration = Duration::from_mins(15);
-/// What linking against LLVM takes; the C++ compiler brings the C++ library.
+/// Packages that linking against LLVM needs; the C++ compiler brings the C++ library.
 const PACKAGES: [&str; 6] = [
     "llvm-22-dev",
     "libpolly-22-dev",

@@ -1,5 +1,6 @@
-//! The standard library that links statically. The plugin is executed for every ADD and DEL, and without
-//! a dynamic linker it starts in a third of the time; it also runs on hosts with another C library.
+//! The musl target, by which the plugin is linked statically. The plugin is executed for every ADD
+//! and DEL: without a dynamic linker it starts in a third of the time, and it runs on hosts with
+//! any C library.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +11,11 @@ use anyhow::Result;
 use crate::progress::Steps;
 use crate::{command, privilege, project};
 
-/// As for the sources of `core`: what has not come by then does not come.
+/// Limit of the download, as for the sources of `core`.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20);
 
-/// The target for which the plugin is built; none where its standard library is not to be had.
+/// Returns the target for which the plugin is built, or `None` if its standard library is not
+/// available.
 pub(super) fn ensure(steps: &Steps) -> Result<Option<String>> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     if is_installed(&target) {

@@ -22,10 +22,10 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("curl", "curl"),
 ];
 
-/// The reference plugins, which are no programs of a PATH.
+/// The reference plugins, which are not on PATH.
 const REFERENCE_PLUGINS: (&str, &str) = ("/usr/lib/cni/bridge", "containernetworking-plugins");
 
-/// What runs guests. Newer releases of Debian have virtiofsd in a package of its own.
+/// Programs that run guests. Newer releases of Debian have virtiofsd in a package of its own.
 const GUEST_PROGRAMS: [(&[&str], &str); 4] = [
     (&["qemu-system-x86_64"], "qemu-system-x86"),
     (&["busybox"], "busybox-static"),
@@ -49,8 +49,8 @@ pub(super) fn ensure_guests(apt: &mut Apt<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Container runtimes, what they execute, and what their images are made of. crun and conmon are podman's, runc is
-/// containerd's.
+/// Container runtimes, their helpers (crun and conmon of podman, runc of containerd), and busybox
+/// for images.
 const RUNTIMES: [(&str, &str); 6] = [
     ("podman", "podman"),
     ("crun", "crun"),

@@ -1,4 +1,4 @@
-//! What setup found or installed, remembered so that the next run need not look for it.
+//! The stamp: tools that setup found or installed, saved so that the next run need not search.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use super::musl;
 use super::toolchain::{self, Toolchain};
 use crate::project;
 
-/// Raised whenever setup installs something else than before.
+/// Version of the stamp: raised when setup installs something else than before.
 const RECIPE: u64 = 2;
 
-/// What compiles and links.
+/// Compiler, linker and targets.
 pub(crate) struct Tools {
     pub(crate) toolchain: Toolchain,
     pub(crate) linker: PathBuf,
@@ -21,7 +21,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// The tools of the last run, if they are all still there and the compiler is still the same.
+    /// Returns the tools of the last run, if all still exist and the compiler is the same.
     pub(super) fn remembered() -> Option<Self> {
         let text = std::fs::read_to_string(path()).ok()?;
         let stamp: serde_json::Value = serde_json::from_str(&text).ok()?;
@@ -45,7 +45,7 @@ impl Tools {
         })
     }
 
-    /// What the environment chose holds for one run.
+    /// Saves the stamp, unless the environment chose the toolchain for this run.
     pub(super) fn remember(&self) -> Result<()> {
         if toolchain::chosen().is_some() {
             return Ok(());
@@ -63,7 +63,7 @@ impl Tools {
     }
 }
 
-/// Where it is remembered.
+/// Path of the stamp.
 pub(super) fn path() -> PathBuf {
     project::tools().join("setup.json")
 }

@@ -1,7 +1,8 @@
-//! The compiler of BPF code: any rustc of the linker's LLVM that has the sources of `core` beside it.
+//! The compiler of BPF code: any rustc of the linker's LLVM that has the sources of `core` beside
+//! it.
 //!
-//! `core` for BPF is not shipped compiled, so it is built from source, which is still an unstable
-//! feature of cargo; the build says so with `RUSTC_BOOTSTRAP`, and no nightly is needed.
+//! `core` for BPF is not shipped compiled, so it is built from source. That is an unstable feature
+//! of cargo, enabled by `RUSTC_BOOTSTRAP`, so that no nightly is needed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,26 +17,26 @@ use crate::{command, privilege, project};
 
 /// The LLVM that compiler and linker share.
 pub(super) const LLVM: u32 = 22;
-/// Debian's compiler, under the name we give it to rustup.
+/// Name under which Debian's compiler is linked into rustup.
 const DISTRO: &str = "distro";
 const DISTRO_PACKAGES: [&str; 3] = ["rustc-web", "cargo-web", "rust-web-src"];
-/// Chooses one toolchain of rustup's, to compare compilers.
+/// Environment variable that chooses a rustup toolchain, to compare compilers.
 const CHOICE: &str = "VIADUCT_BPF_TOOLCHAIN";
-/// A download that has not come by then does not come: behind some proxies it hangs.
+/// Limit of a download: behind some proxies it hangs.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20);
 const LINK_LIMIT: Duration = Duration::from_secs(20);
 
 /// A compiler, and how to call its cargo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Toolchain {
-    /// Rustup's name for it; none means the cargo that runs us.
+    /// Its name in rustup; `None` for the active toolchain.
     pub(super) name: Option<String>,
     /// `rustc`'s version line.
     pub(super) version: String,
 }
 
 impl Toolchain {
-    /// The toolchain of that name, if it can compile BPF code.
+    /// Returns the toolchain of that name, if it can compile BPF code.
     pub(super) fn examine(name: Option<&str>) -> Option<Self> {
         let facts = command::output(tool(name, "rustc").arg("-vV")).ok()?;
         let sysroot = command::output(tool(name, "rustc").args(["--print", "sysroot"])).ok()?;
@@ -47,7 +48,7 @@ impl Toolchain {
         })
     }
 
-    /// Its cargo.
+    /// Returns its cargo.
     pub(crate) fn cargo(&self) -> Command {
         tool(self.name.as_deref(), "cargo")
     }
@@ -66,7 +67,7 @@ impl fmt::Display for Toolchain {
     }
 }
 
-/// The first that serves: the active toolchain, Debian's, then what can be installed.
+/// Returns the first suitable toolchain: the active one, Debian's, or one that can be installed.
 pub(super) fn ensure(steps: &Steps, apt: &mut Apt<'_>) -> Result<Toolchain> {
     if let Some(name) = chosen() {
         return Toolchain::examine(Some(&name))
@@ -87,12 +88,12 @@ pub(super) fn ensure(steps: &Steps, apt: &mut Apt<'_>) -> Result<Toolchain> {
     })
 }
 
-/// The toolchain that the environment asks for.
+/// Returns the toolchain that the environment chooses.
 pub(super) fn chosen() -> Option<String> {
     std::env::var(CHOICE).ok().filter(|name| !name.is_empty())
 }
 
-/// Asks rustup for the sources of the active toolchain, once: a failure is remembered.
+/// Installs the sources of the active toolchain by rustup. Tried once: a failure is recorded.
 fn download_sources(steps: &Steps) -> Result<bool> {
     let refused = refusal_marker();
     let facts = command::output(tool(None, "rustc").arg("-vV"))?;

@@ -1,4 +1,4 @@
-//! Tests that the documents' tables name are there: what says by which test a promise is held must not outlive it.
+//! Checks that the tests named in the documents' tables exist.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::source;
 use crate::project;
 
-/// From so many words on a name is a test's and no setting's.
+/// Names with at least this many words are names of tests, not of settings.
 const WORDS: usize = 5;
 
 pub(super) fn offences() -> Result<Vec<String>> {
@@ -30,7 +30,7 @@ pub(super) fn offences() -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The names of the functions in a source file.
+/// Returns the names of the functions in a source file.
 fn declared(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .filter_map(|line| line.split_once("fn "))
@@ -48,7 +48,7 @@ fn of_document(path: &Path, text: &str, functions: &BTreeSet<String>) -> Vec<Str
         .collect()
 }
 
-/// The names of tests in a line: they stand between backticks.
+/// Returns the names of tests in a line, which stand between backticks.
 fn tests(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2).filter(|name| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';

@@ -1,4 +1,4 @@
-//! Which crate may import which. A crate boundary exists to forbid an import; this is where it does.
+//! Checks which crate imports which: the edges of the crate graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,9 +54,9 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("ctl", &["abi", "api", "cni", "invoke", "model"]),
 ];
 
-/// Crates that decide and never do.
+/// Crates without effects.
 const PURE: [&str; 5] = ["abi", "verdict", "model", "cni", "planner"];
-/// What doing takes: not even through others may a pure crate reach these.
+/// Libraries with effects: a pure crate may not reach them, directly or through others.
 const EFFECTS: [&str; 3] = ["tokio", "rtnetlink", "aya"];
 /// Not part of the product.
 const FREE: [&str; 2] = ["e2e", "xtask"];

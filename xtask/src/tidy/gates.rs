@@ -1,6 +1,7 @@
-//! Which tests need root. A package that has some keeps all its integration tests behind one feature: a test that
-//! is not behind it would be run among the unit tests, without root and before the binaries are built, and would
-//! pass there only where an earlier run has left them.
+//! Checks the feature gate of tests that need root. A package that has some keeps all its
+//! integration tests behind one feature: a test that is not behind it would be run among the unit
+//! tests, without root and before the binaries are built, and would pass there only where an
+//! earlier run has left them.
 
 use cargo_metadata::{Metadata, Package};
 

@@ -69,7 +69,8 @@ fn retired_words(place: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// Whether `line` has `word` with neither a letter nor a digit beside it. Identifiers count by their parts.
+/// Whether `line` has `word` with neither a letter nor a digit beside it. Identifiers count by
+/// their parts.
 fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -96,7 +97,8 @@ fn is_unbreakable(line: &str) -> bool {
     line.split_whitespace().count() <= 2
 }
 
-/// Variables that are bound, and bound again by the next statement: `let x = a.b(); let x = x.c();`.
+/// Variables that are bound, and bound again by the next statement: `let x = a.b(); let x =
+/// x.c();`.
 fn rebindings(place: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -112,14 +114,19 @@ fn rebindings(place: &str, text: &str) -> Vec<String> {
         if next.len() - next.trim_start().len() != indent || bound(next) != Some(name) {
             continue;
         }
-        let uses = next
-            .split_once(" = ")
-            .map(|(_, rest)| rest.to_owned())
-            .or_else(|| lines.get(end + 2).map(|line| line.trim().to_owned()))
-            .unwrap_or_default();
-        let chained = uses
+        let last = statement_end(&lines, end + 1, indent).unwrap_or(end + 1);
+        let statement = lines[end + 1..=last].join(" ");
+        let value = statement
+            .split_once('=')
+            .map_or("", |(_, value)| value.trim_start());
+        let chained = value
             .strip_prefix(name)
-            .is_some_and(|rest| rest.starts_with('.') || rest.is_empty());
+            .is_some_and(|rest| rest.trim_start().starts_with('.'))
+            && value
+                .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .filter(|word| *word == name)
+                .count()
+                == 1;
         if chained {
             found.push(format!(
                 "{place}:{}: `{name}` is bound twice in a row: write one chain",
@@ -190,5 +197,7 @@ mod tests {
     fn shadowing_by_another_expression_is_no_chain() {
         assert!(offences_in("    let a = b.iter();\n    let a = f(a);\n").is_empty());
         assert!(offences_in("    let a = b.iter();\n    let c = a.map(f);\n").is_empty());
+        let itself = "    let a = b.c();\n    let a = a.strip_prefix(' ').unwrap_or(a);\n";
+        assert!(offences_in(itself).is_empty());
     }
 }

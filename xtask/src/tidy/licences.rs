@@ -1,4 +1,4 @@
-//! What we build on may be given away under our own terms: every dependency offers a permissive licence.
+//! Checks that every dependency offers a permissive licence.
 
 use cargo_metadata::Metadata;
 
@@ -29,7 +29,8 @@ pub(super) fn offences(metadata: &Metadata) -> Vec<String> {
         .collect()
 }
 
-/// Whether the expression can be satisfied with permissive licences alone; a slash is an old way to say OR.
+/// Whether the expression can be satisfied with permissive licences alone; a slash is an old way to
+/// say OR.
 fn is_permissive(expression: &str) -> bool {
     let spaced = expression
         .replace('(', " ( ")

@@ -9,7 +9,7 @@ use super::source;
 use crate::project;
 
 /// Where each behaviour has its row.
-const BEHAVIOURS: &str = "docs/behaviours.md";
+const BEHAVIOUR_LIST: &str = "docs/behaviours.md";
 /// The folder of the decisions; its README is their index.
 const DECISIONS: &str = "docs/decisions";
 
@@ -22,7 +22,7 @@ pub(super) fn offences() -> Result<Vec<String>> {
         .map(|path| Ok((path.clone(), source::read(path)?)))
         .collect::<Result<_>>()?;
     let behaviours = documents
-        .get(Path::new(BEHAVIOURS))
+        .get(Path::new(BEHAVIOUR_LIST))
         .map(|text| first_cells(text))
         .unwrap_or_default();
     let decisions: BTreeSet<u32> = documents.keys().filter_map(|path| decision(path)).collect();
@@ -136,7 +136,7 @@ fn unknown_behaviours(place: &str, text: &str, known: &BTreeSet<String>) -> Vec<
                     .into_iter()
                     .filter(|number| !known.contains(*number))
                     .map(|number| {
-                        format!("{place}:{line_number}: {BEHAVIOURS} has no row {number}")
+                        format!("{place}:{line_number}: {BEHAVIOUR_LIST} has no row {number}")
                     }),
             );
         }
@@ -256,7 +256,7 @@ mod tests {
     fn behaviours_are_found_in_lists_and_must_have_a_row() {
         let text = "/// behaviours K1, F33 and B0.1: text K9\n/// (behaviour K2)\n/// Behaviour K3.\n/// behaviour as before\n";
         let word =
-            |number: u32, name: &str| format!("a.rs:{number}: {BEHAVIOURS} has no row {name}");
+            |number: u32, name: &str| format!("a.rs:{number}: {BEHAVIOUR_LIST} has no row {name}");
         assert_eq!(
             unknown_behaviours("a.rs", text, &known()),
             [word(2, "K2"), word(3, "K3")]
@@ -279,7 +279,8 @@ mod tests {
         let page = PathBuf::from("a.md");
         let text = "# One & two\n[x](#one--two) [y](#three) [z](gone.md) [w](https://x.y/z)\n";
         let documents = BTreeMap::from([(page.clone(), text.to_owned())]);
-        // Neither page is on a disk, so a link to another is dead; anchors in the page need it to exist.
+        // Neither page is on a disk, so a link to another is dead; anchors in the page need it to
+        // exist.
         let found = dead_links(&page, text, &documents);
         assert!(
             found.contains(&"a.md:2: gone.md leads nowhere".to_owned()),

@@ -1,5 +1,5 @@
-//! What every source file promises: a head that says what it is for, a length one can read in a
-//! sitting, nothing left for later, and no trace of the machine it was written on.
+//! Checks each source file: a module head, a bounded length of file and functions, no markers of
+//! unfinished work, and no paths of a developer's machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const TEXT: [&str; 8] = [
     "rs", "toml", "md", "sh", "yml", "service", "conflist", "json",
 ];
 
-/// Offences of all files.
+/// Returns the offences of all files.
 pub(super) fn offences() -> Result<Vec<String>> {
     let mut found = Vec::new();
     for path in files()?.into_iter().filter(|path| is_text(path)) {
@@ -37,7 +37,7 @@ pub(super) fn offences() -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// All files that git tracks or would track.
+/// Returns all files that git tracks or would track.
 pub(super) fn files() -> Result<Vec<PathBuf>> {
     let mut git = std::process::Command::new("git");
     git.args([
@@ -52,7 +52,7 @@ pub(super) fn files() -> Result<Vec<PathBuf>> {
     Ok(paths.filter(|path| path.exists()).collect())
 }
 
-/// The text of a file.
+/// Reads a file.
 pub(super) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -1,7 +1,8 @@
-//! A guest: a kernel that sees the host's files, runs one script and is gone.
+//! Guests: virtual machines that boot a kernel, run one script and power off.
 //!
-//! Its root is the host's, shared by virtiofs and read-only; whatever it writes is kept in memory. So programs and
-//! tests lie at the same paths, and nothing has to be copied. It has no network but the one it makes itself.
+//! The root file system is the host's, shared read-only by virtiofs, with an overlay in memory for
+//! writes. Programs and tests lie at the same paths as on the host, and nothing is copied. A guest
+//! has no network but what its script creates.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -21,26 +22,27 @@ use crate::{command, privilege, project};
 
 const INIT: &str = include_str!("../../assets/guest-init.sh");
 
-/// The script's last line, with its exit status: without it the guest has not ended by itself.
+/// Prefix of the script's last line, before its exit status. A guest that ends without it has
+/// crashed.
 const END: &str = "the guest ends with ";
 
-/// Guests of this process, so that each has a folder of its own.
+/// Number of guests that this process started: names their folders.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// How much of the console is shown of a guest that has crashed.
+/// Lines of the console that are shown of a crashed guest.
 const CONSOLE_LINES: usize = 60;
 
-/// What runs a guest's instructions.
+/// How QEMU executes a guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
-    /// The processor itself.
+    /// By the processor (KVM).
     Kvm,
-    /// A program that translates them, about ten times slower.
+    /// By translation (TCG), about ten times slower.
     Tcg,
 }
 
 impl Accelerator {
-    /// How many times as long tests may wait.
+    /// Factor for all deadlines of tests.
     pub(crate) fn patience(self) -> u32 {
         match self {
             Self::Kvm => 2,
@@ -48,9 +50,10 @@ impl Accelerator {
         }
     }
 
-    /// What tests are told of such a machine. Translated, two at a time would only make each other late; 500 random
-    /// lives of a node, or deaths of an agent at the first and the last effect of each step, would take as long as fifty
-    /// others.
+    /// Environment variables of the tests. Under translation, one test at a time and fewer
+    /// repetitions: two tests at once only delay each other, and 500 random node histories, or
+    /// agent crashes at both the first and the last effect of each step, take as long as fifty
+    /// other tests.
     pub(super) fn variables(self) -> String {
         let rest = match self {
             Self::Kvm => "RUST_TEST_THREADS=2",
@@ -59,7 +62,8 @@ impl Accelerator {
         format!("VIADUCT_TEST_PATIENCE={} {rest}", self.patience())
     }
 
-    /// How many guests share the tests of a kernel: translated, one waits for a good part of its time.
+    /// Number of guests that share the tests of a kernel. A translated guest idles for much of its
+    /// time.
     pub(crate) fn guests(self) -> usize {
         match self {
             Self::Kvm => 1,
@@ -67,8 +71,9 @@ impl Accelerator {
         }
     }
 
-    /// QEMU's name of the processor. Translated, what copies byte by byte and what saves vector registers at each
-    /// switch of tasks takes nearly half of the time; kernels do without where they are not offered it.
+    /// QEMU's processor model. Under translation, `rep movsb` copies and saving vector registers at
+    /// each task switch take nearly half of the time; kernels avoid both where the processor does
+    /// not offer them.
     fn processor(self) -> &'static str {
         match self {
             Self::Kvm => "max",
@@ -76,7 +81,7 @@ impl Accelerator {
         }
     }
 
-    /// For people.
+    /// Name in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Kvm => "KVM",
@@ -85,19 +90,19 @@ impl Accelerator {
     }
 }
 
-/// A guest that is about to run.
+/// The configuration of a guest.
 pub(crate) struct Guest<'a> {
-    /// What it boots.
+    /// The kernel to boot.
     pub(crate) kernel: &'a Kernel,
-    /// What runs it.
+    /// How instructions are executed.
     pub(crate) accelerator: Accelerator,
-    /// Processors.
+    /// Number of processors.
     pub(crate) cpus: u32,
     /// Memory in MiB.
     pub(crate) memory: u32,
-    /// When it is given up.
+    /// Time after which it is killed.
     pub(crate) limit: Duration,
-    /// Its network cards.
+    /// Network cards.
     pub(crate) cards: Vec<Card>,
 }
 
@@ -105,12 +110,12 @@ pub(crate) struct Guest<'a> {
 pub(crate) struct Card {
     /// The socket of the switch that it is plugged into.
     pub(crate) switch: PathBuf,
-    /// Its address.
+    /// MAC address.
     pub(crate) mac: String,
 }
 
 impl<'a> Guest<'a> {
-    /// A guest without a network, for tests.
+    /// Returns a guest without network cards, for tests.
     pub(crate) fn alone(kernel: &'a Kernel, accelerator: Accelerator, limit: Duration) -> Self {
         Self {
             kernel,
@@ -122,8 +127,8 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Runs `script` in the guest, each line that it prints through `each`, and returns its exit status. A guest that
-    /// crashes or does not end is a failure that shows its console.
+    /// Runs `script` in the guest, each line that it prints through `each`, and returns its exit
+    /// status. A guest that crashes or does not end is a failure that shows its console.
     pub(crate) fn run(&self, script: &str, mut each: impl FnMut(&str)) -> Result<i32> {
         let folder = folder()?;
         let ended = self.run_in(&folder, script, &mut each);
@@ -142,7 +147,7 @@ impl<'a> Guest<'a> {
             .0
             .stdout
             .take()
-            .context("the output was asked for")?;
+            .context("standard output is piped")?;
         let (sender, lines) = channel();
         thread::spawn(move || {
             for line in BufReader::new(printed).split(b'\n').map_while(Result::ok) {
@@ -196,7 +201,7 @@ impl<'a> Guest<'a> {
             .arg(&self.kernel.image)
             .arg("-initrd")
             .arg(initrd)
-            // A kernel that has gone wrong shall end, and not go on.
+            // After an oops the kernel must panic and the guest must end.
             .args([
                 "-append",
                 "console=ttyS0 panic=-1 oops=panic no_timer_check mitigations=off",
@@ -216,7 +221,7 @@ impl<'a> Guest<'a> {
     }
 }
 
-/// A place for what a guest is made of.
+/// Creates a folder for the files of one guest.
 pub(super) fn folder() -> Result<PathBuf> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("{}-{number}", std::process::id());
@@ -225,18 +230,18 @@ pub(super) fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A child that does not outlive us.
+/// A child process that is killed when this value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Both fail if it has ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts the server of the host's files.
+/// Starts virtiofsd, which shares the host's files.
 fn share(socket: &Path, folder: &Path) -> Result<Running> {
     const PLACES: [&str; 3] = [
         "virtiofsd",
@@ -276,7 +281,7 @@ fn share(socket: &Path, folder: &Path) -> Result<Running> {
     Ok(server)
 }
 
-/// The files that a guest begins with.
+/// Packs the initial RAM disk.
 fn pack(kernel: &Kernel, folder: &Path, script: &str) -> Result<PathBuf> {
     let root = folder.join("initrd");
     for name in ["bin", "proc", "sys", "dev", "host", "layer", "root", "plan"] {
@@ -311,8 +316,8 @@ fn pack(kernel: &Kernel, folder: &Path, script: &str) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// The script speaks through the second serial port, so that the kernel's own words stay on the first; and not to a
-/// terminal, for which programs would draw pictures.
+/// Wraps the script so that its output goes to the second serial port: kernel messages stay on the
+/// first. The output is piped, so that programs see no terminal and print plain lines.
 fn wrapped(script: &str) -> String {
     format!(
         "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C\n\

@@ -12,21 +12,22 @@ use crate::{command, project};
 
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// What is loaded before the host's files can be seen.
+/// Modules that are loaded before the host's files are mounted.
 const FIRST: [&str; 4] = ["virtio_pci", "virtiofs", "overlay", "virtio_net"];
 
 /// A kernel and its modules.
 pub(crate) struct Kernel {
-    /// As it was asked for.
+    /// The name on the command line.
     pub(crate) name: String,
-    /// What is booted.
+    /// Path of the image.
     pub(crate) image: PathBuf,
-    /// `…/lib/modules/RELEASE`, where it has modules.
+    /// `…/lib/modules/RELEASE`, if it has modules.
     pub(crate) modules: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// `word` is the path of an image, or a series of kernels such as `6.1`, of which Debian's cloud kernel is taken.
+    /// Finds or downloads a kernel. `word` is the path of an image, or a series such as `6.1`: the
+    /// newest cloud kernel of that series in Debian.
     pub(crate) fn get(word: &str, steps: &Steps) -> Result<Self> {
         let path = Path::new(word);
         if path.is_file() {
@@ -44,7 +45,7 @@ impl Kernel {
         Ok(Self::of_image(word, image))
     }
 
-    /// The modules lie where a package puts them, seen from the image.
+    /// Finds the modules where Debian's package puts them, relative to the image.
     fn of_image(name: &str, image: PathBuf) -> Self {
         let file = image.file_name().unwrap_or_default().to_string_lossy();
         let release = file.strip_prefix("vmlinuz-").unwrap_or_default();
@@ -59,7 +60,7 @@ impl Kernel {
         }
     }
 
-    /// The files of [`FIRST`] with all that they need, in the order in which they are loaded.
+    /// Returns the files of [`FIRST`] and their dependencies, in load order.
     pub(crate) fn first_modules(&self) -> Result<Vec<PathBuf>> {
         let Some(modules) = &self.modules else {
             return Ok(Vec::new());
@@ -74,7 +75,7 @@ impl Kernel {
     }
 }
 
-/// What `names` need and they themselves, needs first; what is built into the kernel is not in the list.
+/// Returns `names` and their dependencies, dependencies first. Built-in modules are left out.
 fn in_order(dependencies: &str, names: &[&str]) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for name in names {
@@ -97,7 +98,7 @@ fn in_order(dependencies: &str, names: &[&str]) -> Vec<String> {
     order
 }
 
-/// Downloads Debian's package and unpacks it; nothing is installed.
+/// Downloads and unpacks Debian's package. Nothing is installed.
 fn unpack(series: &str, folder: &Path, steps: &Steps) -> Result<()> {
     let package = newest(series)?;
     let partial = folder.with_extension("partial");
@@ -118,7 +119,7 @@ fn unpack(series: &str, folder: &Path, steps: &Steps) -> Result<()> {
     Ok(())
 }
 
-/// Modules as a guest without much in it can load them: not compressed, and listed.
+/// Decompresses the modules and lists them: a guest's initial RAM disk has neither xz nor kmod.
 fn index(root: &Path, steps: &Steps) -> Result<()> {
     let modules = root.join("lib/modules");
     let mut expand = Command::new("find");
@@ -133,7 +134,7 @@ fn index(root: &Path, steps: &Steps) -> Result<()> {
     steps.run("list modules", &mut list, LIMIT)
 }
 
-/// The newest of Debian's kernels for virtual machines in that series.
+/// Returns the name of the newest cloud kernel package of a series.
 fn newest(series: &str) -> Result<String> {
     let mut search = Command::new("apt-cache");
     search.args(["search", "--names-only", "^linux-image-.*-cloud-"]);
@@ -148,8 +149,8 @@ fn newest(series: &str) -> Result<String> {
         .with_context(|| format!("apt has no cloud kernel {series}"))
 }
 
-/// Whether a package has a kernel of the series: `linux-image-6.1.0-53-cloud-amd64` is of 6.1, and none of 6.12 is. Nor
-/// is the collecting package, whose name has no more than the series.
+/// Whether a package has a kernel of the series: `linux-image-6.1.0-53-cloud-amd64` is of 6.1, no
+/// package of 6.12 is. The metapackage, whose name ends with the series, is not.
 fn is_of(package: &str, series: &str) -> bool {
     let rest = package.strip_prefix("linux-image-");
     let rest = rest.and_then(|rest| rest.strip_prefix(series));
@@ -158,7 +159,7 @@ fn is_of(package: &str, series: &str) -> bool {
         && !package.ends_with("-unsigned")
 }
 
-/// What tells the newer of two names: `6.1.0-9` is older than `6.1.0-10`.
+/// Sort key of package names by version: `6.1.0-9` is older than `6.1.0-10`.
 fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit())
         .filter_map(|part| part.parse().ok())

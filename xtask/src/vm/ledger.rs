@@ -1,5 +1,5 @@
-//! What came of each test binary on a kernel, kept on disk: what has failed can be run again alone, and what a guest that
-//! was given up has not come to can be run later.
+//! Results of each test binary on a kernel, kept on disk. Failed binaries can be run again alone,
+//! and binaries that a killed guest did not reach can be run later.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use super::kernel::Kernel;
 use crate::project;
 
-/// What came of the tests of one binary.
+/// Results of one test binary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// How many ended well, with those that were skipped.
+    /// Number of passed tests, skipped ones included.
     pub(crate) passed: u64,
-    /// Those that did not, by name.
+    /// Names of failed tests.
     pub(crate) failed: Vec<String>,
-    /// Those that a kernel cannot pass, each with the missing feature.
+    /// Tests that this kernel cannot run, each with the missing feature.
     pub(crate) skipped: Vec<String>,
-    /// How long they took.
+    /// Duration of all tests.
     pub(crate) seconds: u64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Ledger {
     seconds: BTreeMap<String, u64>,
 }
 
-/// What of a binary is still to be run.
+/// The part of a binary that remains to be run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     All,
@@ -42,7 +42,7 @@ pub(crate) enum Left {
 }
 
 impl Ledger {
-    /// What is known of `kernel`.
+    /// Loads the ledger of `kernel`.
     pub(crate) fn open(kernel: &Kernel) -> Self {
         let image = kernel.image.file_name().unwrap_or_default();
         let name = format!("{}.ledger", image.to_string_lossy());
@@ -56,17 +56,17 @@ impl Ledger {
         }
     }
 
-    /// One that is not kept: of runs that chose among tests by their names.
+    /// Returns a ledger that is not saved, for runs with a filter.
     pub(crate) fn of_this_run() -> Self {
         Self::default()
     }
 
-    /// Forgets everything but how long it took.
+    /// Drops all results but durations.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// How many seconds a binary took the last time; more than any, where nobody knows.
+    /// Seconds that a binary took in the last run, or the maximum if unknown.
     pub(crate) fn seconds(&self, binary: &str) -> u64 {
         self.seconds.get(binary).copied().unwrap_or(u64::MAX)
     }
@@ -78,7 +78,7 @@ impl Ledger {
         self.seconds.extend(seconds);
     }
 
-    /// What is still to be run of a binary.
+    /// Returns the part of a binary that remains to be run.
     pub(crate) fn left(&self, binary: &str) -> Left {
         match self.entries.get(binary) {
             None => Left::All,
@@ -87,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that a binary has come to its end. `rest` says that only its earlier failures were run.
+    /// Records the results of a binary. `rest`: only its earlier failures were run.
     pub(crate) fn record(&mut self, binary: &str, mut entry: Entry, rest: bool) -> Result<()> {
         if let Some(before) = self.entries.remove(binary).filter(|_| rest) {
             entry.passed += before.passed;
@@ -126,7 +126,7 @@ impl Ledger {
     }
 }
 
-/// A file that makes no sense knows nothing: everything is run again.
+/// An unreadable file counts as empty: everything is run again.
 fn parse(text: &str) -> BTreeMap<String, Entry> {
     let Ok(Value::Object(entries)) = serde_json::from_str(text) else {
         return BTreeMap::new();

@@ -1,7 +1,9 @@
-//! Three guests on switches of their own: two nodes and a client, which measures Viaduct beside the reference plugins.
+//! Three guests on switches of their own: two nodes and a client, which measures Viaduct beside the
+//! reference plugins.
 //!
-//! Each has one card for orders and one for each system (`tests/src/bin/bench/pair`). The nodes do what the client asks
-//! for; the client writes the report, which comes back by its terminal.
+//! Each guest has one network card for control and one for each system
+//! (`tests/src/bin/bench/pair`). The nodes execute the client's commands. The client writes the
+//! report and prints it to its terminal.
 
 use std::fs;
 use std::path::Path;
@@ -16,13 +18,13 @@ use super::prepare;
 use super::switch::Switch;
 use crate::{bench, project};
 
-/// The machines, in the order of their numbers, which begin at 1.
+/// The machines, in the order of their numbers, from 1.
 const MACHINES: [&str; 3] = ["node A", "node B", "client"];
 
-/// Cards of each: for orders, and for four systems.
+/// Network cards of each: one for control, four for systems.
 const CARDS: usize = 5;
 
-/// What comes before a line of a file that the client hands over: this and the file's name.
+/// Prefix of a line of a report file, before the file's name.
 const HANDED: &str = "file ";
 
 /// The files of a report.
@@ -31,7 +33,8 @@ const FILES: [&str; 3] = ["report.md", "report.html", "report.json"];
 /// Memory of each guest in MiB.
 const MEMORY: u32 = 1536;
 
-/// Boots the three with `kernel`, has the client run the benchmarks with `words`, and leaves the report in `target/bench`.
+/// Boots three guests with `kernel`, runs the benchmarks with the arguments `words` on the client,
+/// and writes the report to `target/bench`.
 pub(crate) fn measure(kernel: &str, limit: Duration, words: &[String]) -> Result<()> {
     let (kernels, accelerator) = prepare(&[kernel.to_owned()])?;
     bench::build()?;
@@ -64,7 +67,7 @@ pub(crate) fn measure(kernel: &str, limit: Duration, words: &[String]) -> Result
     Ok(())
 }
 
-/// Runs all guests to the client's end; its lines.
+/// Runs all guests until the client ends, and returns the client's lines.
 fn run<'a>(guests: impl Iterator<Item = (Guest<'a>, String)>) -> Result<Vec<String>> {
     let (sender, ends) = channel();
     thread::scope(|scope| {
@@ -80,7 +83,7 @@ fn run<'a>(guests: impl Iterator<Item = (Guest<'a>, String)>) -> Result<Vec<Stri
                     }
                     lines.push(line.to_owned());
                 });
-                // Whoever waits for it may have given up.
+                // The receiver may have been dropped after a failure.
                 let _ = sender.send((*name, ended.map(|status| (status, lines))));
             });
         }
@@ -90,7 +93,7 @@ fn run<'a>(guests: impl Iterator<Item = (Guest<'a>, String)>) -> Result<Vec<Stri
 
 type End = (&'static str, Result<(i32, Vec<String>)>);
 
-/// Waits for all; the client's lines, or why one of them has failed.
+/// Waits for all guests. Returns the client's lines, or the reason of the first failure.
 fn wait(ends: &Receiver<End>, count: usize) -> Result<Vec<String>> {
     let mut client = Vec::new();
     for (name, ended) in ends.iter().take(count) {
@@ -124,7 +127,7 @@ fn serving(patience: u32) -> String {
     bench_with(patience, "--serve")
 }
 
-/// Measures, and hands the report over.
+/// Script of the client: runs the benchmarks and prints the report.
 fn asking(patience: u32, words: &[String]) -> String {
     let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     let measure = bench_with(
@@ -138,7 +141,7 @@ fn asking(patience: u32, words: &[String]) -> String {
     format!("{measure} && {}", hand.join(" && "))
 }
 
-/// The files that the client has handed over.
+/// Extracts the report files from the client's lines.
 fn gather(lines: &[String]) -> Result<Vec<String>> {
     let file = |name: &str| {
         let prefix = format!("{HANDED}{name} ");

@@ -1,4 +1,5 @@
-//! What a guest runs: links to what was built, in a place of its own, so that one may build again while guests run.
+//! The stage: links to the built test binaries and programs in a folder of their own, so that a new
+//! build does not disturb running guests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +10,10 @@ use anyhow::{Context as _, Result};
 use crate::binaries::TestBinary;
 use crate::{command, project};
 
-/// Each test binary and the folder in which it runs.
+/// File that lists each test binary and its working directory.
 const LIST: &str = "list";
 
-/// Where it lies, and what has been staged last.
+/// The staged files.
 pub(super) struct Stage {
     /// Test binaries by their own names.
     pub(super) tests: Vec<TestBinary>,
@@ -24,7 +25,7 @@ impl Stage {
         project::target().join("vm/stage")
     }
 
-    /// Takes what has just been built, in the place of what was there.
+    /// Replaces the stage with what has just been built.
     pub(super) fn take(built: &[TestBinary]) -> Result<Self> {
         let folder = Self::folder();
         if folder.exists() {
@@ -45,7 +46,7 @@ impl Stage {
         Self::last()
     }
 
-    /// What was taken last.
+    /// Returns the stage of the last build.
     pub(super) fn last() -> Result<Self> {
         let folder = Self::folder();
         let list = fs::read_to_string(folder.join(LIST)).context("nothing was staged before")?;
@@ -64,7 +65,7 @@ impl Stage {
         })
     }
 
-    /// The variables by which tests find the rest.
+    /// Shell commands that set the variables by which tests find programs and BPF object.
     pub(super) fn variables(&self) -> String {
         let folder = self.folder.display();
         format!("export VIADUCT_DIST='{folder}/dist' VIADUCT_DATAPATH_OBJECT='{folder}/datapath.o'")

@@ -18,20 +18,21 @@ use crate::binaries::TestBinary;
 use crate::rungs::{self, Count};
 use crate::test;
 
-/// How a test says that it was not run: the words, its name, and the missing feature.
+/// Prefix of the line by which a test says that it was skipped, before its name and the missing
+/// feature.
 const SKIPPED: &str = "skipped: ";
 
-/// What stands before the name of a binary that begins.
+/// Prefix of the line that announces a binary.
 const BEGINS: &str = "── ";
 
-/// The most binaries that a guest runs before it makes place for another: few, so that all guests end at about the same
-/// time, and a guest that crashes takes few with it.
-const HAND: usize = 3;
+/// The most binaries that a guest runs before it makes place for another: few, so that all guests
+/// end at about the same time, and a guest that crashes takes few with it.
+const CHUNK: usize = 3;
 
-/// Seconds from which on a binary has a guest of its own.
+/// Binaries that take at least this many seconds have a guest of their own.
 const LONG: u64 = 60;
 
-/// What came of one kernel.
+/// Results of one kernel.
 struct Outcome {
     kernel: String,
     sum: Entry,
@@ -77,7 +78,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -> Outcome {
     let started = Instant::now();
     let plan = plan(&stage.tests, ledger, args.again);
-    let broken = Table::new(&plan, ledger).play(guest, stage, args);
+    let broken = Queue::new(&plan, ledger).run_all(guest, stage, args);
     let (mut sum, missing) = ledger.sum(stage.tests.iter().map(|it| it.name.as_str()));
     let missing = missing.iter();
     sum.failed
@@ -93,33 +94,33 @@ fn test_in(guest: &Guest<'_>, ledger: &mut Ledger, stage: &Stage, args: &Args) -
     }
 }
 
-/// What several guests share: the binaries that nobody has taken yet, and what came of the others.
-struct Table<'a> {
-    hands: Mutex<Chain<Chunks<'a, Planned<'a>>, Chunks<'a, Planned<'a>>>>,
+/// State that guests share: the queue of binaries, and the results.
+struct Queue<'a> {
+    chunks: Mutex<Chain<Chunks<'a, Planned<'a>>, Chunks<'a, Planned<'a>>>>,
     ledger: Mutex<&'a mut Ledger>,
 }
 
-/// A binary, and all of it or some of its tests.
+/// A binary, with all or some of its tests.
 type Planned<'a> = (&'a TestBinary, Left);
 
-impl<'a> Table<'a> {
+impl<'a> Queue<'a> {
     fn new(plan: &'a [Planned<'a>], ledger: &'a mut Ledger) -> Self {
         let is_long = |it: &Planned<'_>| ledger.seconds(&it.0.name) >= LONG;
         let (long, short) = plan.split_at(plan.partition_point(is_long));
         Self {
-            hands: Mutex::new(long.chunks(1).chain(short.chunks(HAND))),
+            chunks: Mutex::new(long.chunks(1).chain(short.chunks(CHUNK))),
             ledger: Mutex::new(ledger),
         }
     }
 
-    /// Runs everything in as many guests at a time as are asked for, and returns what became of guests that did not come
-    /// to their end.
-    fn play(&self, guest: &Guest<'_>, stage: &Stage, args: &Args) -> Vec<anyhow::Error> {
-        let seats = args.guests.unwrap_or_else(|| guest.accelerator.guests());
+    /// Runs everything in the requested number of guests at a time, and returns the errors of
+    /// guests that failed.
+    fn run_all(&self, guest: &Guest<'_>, stage: &Stage, args: &Args) -> Vec<anyhow::Error> {
+        let threads = args.guests.unwrap_or_else(|| guest.accelerator.guests());
         thread::scope(|scope| {
-            let seat = |_| scope.spawn(|| self.sit(guest, stage, args));
-            let seats: Vec<_> = (0..seats).map(seat).collect();
-            seats
+            let start = |_| scope.spawn(|| self.run_guests(guest, stage, args));
+            let threads: Vec<_> = (0..threads).map(start).collect();
+            threads
                 .into_iter()
                 .map(thread::ScopedJoinHandle::join)
                 .flat_map(Result::unwrap_or_default)
@@ -127,33 +128,33 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// One guest after the other, until nothing is left.
-    fn sit(&self, guest: &Guest<'_>, stage: &Stage, args: &Args) -> Vec<anyhow::Error> {
+    /// Runs one guest after the other until the queue is empty.
+    fn run_guests(&self, guest: &Guest<'_>, stage: &Stage, args: &Args) -> Vec<anyhow::Error> {
         let mut broken = Vec::new();
-        while let Some(hand) = self.take() {
-            let script = script(stage, hand, args, guest.accelerator);
+        while let Some(chunk) = self.next() {
+            let script = script(stage, chunk, args, guest.accelerator);
             let mut reader = Reader::default();
-            if let Err(error) = guest.run(&script, |line| self.note(&mut reader, line, hand)) {
+            if let Err(error) = guest.run(&script, |line| self.note(&mut reader, line, chunk)) {
                 broken.push(error);
             }
         }
         broken
     }
 
-    fn take(&self) -> Option<&'a [Planned<'a>]> {
-        let mut hands = self.hands.lock().unwrap_or_else(PoisonError::into_inner);
-        hands.next()
+    fn next(&self) -> Option<&'a [Planned<'a>]> {
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        chunks.next()
     }
 
-    /// Shows a line of a guest, and keeps what it says.
-    fn note(&self, reader: &mut Reader, line: &str, hand: &[Planned<'_>]) {
+    /// Prints a line of a guest, and records results.
+    fn note(&self, reader: &mut Reader, line: &str, chunk: &[Planned<'_>]) {
         let ended = reader.read(line);
         println!("{:>18} │ {line}", reader.binary);
         let Some((binary, entry)) = ended else {
             return;
         };
         let some = |it: &Planned<'_>| it.0.name == binary && it.1 != Left::All;
-        let rest = hand.iter().any(some);
+        let rest = chunk.iter().any(some);
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = ledger.record(&binary, entry, rest) {
             eprintln!("{error:#}");
@@ -161,8 +162,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What is to be run: each binary, and all of it or some of its tests. What took longest comes first, so that no guest
-/// is still at it when the others have nothing left.
+/// Returns the binaries to run, longest first, so that no guest still runs a long one when the
+/// others have ended.
 fn plan<'a>(tests: &'a [TestBinary], ledger: &Ledger, again: bool) -> Vec<Planned<'a>> {
     let left = |it: &TestBinary| {
         if again {
@@ -188,7 +189,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Takes a line, and gives back the binary that has come to its end with it.
+    /// Parses a line. Returns the binary that ends with it, if one does.
     fn read(&mut self, line: &str) -> Option<(String, Entry)> {
         let line = test::without_colour(line);
         if let Some(name) = line.strip_prefix(BEGINS) {
@@ -196,7 +197,7 @@ impl Reader {
             name.clone_into(&mut self.binary);
             self.entry = Entry::default();
         }
-        // A single thread of tests has begun the line with the test's name.
+        // With one test thread the line starts with the test's name.
         if let Some((_, skipped)) = line.split_once(SKIPPED) {
             self.entry.skipped.push(skipped.to_owned());
         }
@@ -215,14 +216,14 @@ impl Reader {
     }
 }
 
-/// How long a binary says it took.
+/// Parses the duration in a binary's closing line.
 fn seconds(result: &str) -> u64 {
     let time = result.rsplit_once(" finished in ").map(|(_, time)| time);
     let whole = time.and_then(|time| time.split_once('.'));
     whole.and_then(|(whole, _)| whole.parse().ok()).unwrap_or(0)
 }
 
-/// Runs every binary, whatever came of those before it.
+/// Script that runs every binary, also after failures.
 fn script(stage: &Stage, plan: &[Planned<'_>], args: &Args, accelerator: Accelerator) -> String {
     let (variables, told) = (stage.variables(), accelerator.variables());
     let mut script = format!("{variables} {told}\nresult=0\n");
@@ -253,7 +254,7 @@ fn table(outcomes: &[Outcome]) -> String {
         "kernel", "passed", "failed", "skipped", "time"
     );
     for Outcome { kernel, sum, time } in outcomes {
-        // A test that was skipped has ended well, as far as its binary knows.
+        // The binary counts a skipped test as passed.
         let passed = sum.passed.saturating_sub(sum.skipped.len() as u64);
         let _ = writeln!(
             text,
@@ -290,13 +291,13 @@ mod tests {
         let tests = ["a", "b", "c", "d", "e", "new"].map(test);
         ledger.took([("a", 5), ("b", 900), ("c", 4), ("d", 3), ("e", 60)]);
         let plan = plan(&tests, &ledger, false);
-        let table = Table::new(&plan, &mut ledger);
+        let table = Queue::new(&plan, &mut ledger);
         let name = |it: &Planned<'_>| it.0.name.clone();
-        let hands: Vec<Vec<String>> = std::iter::from_fn(|| table.take())
+        let chunks: Vec<Vec<String>> = std::iter::from_fn(|| table.take())
             .map(|it| it.iter().map(name).collect())
             .collect();
         assert_eq!(
-            hands,
+            chunks,
             [vec!["new"], vec!["b"], vec!["e"], vec!["a", "c", "d"]]
         );
     }

@@ -1,8 +1,8 @@
 //! A switch between guests: frames over Unix sockets, as QEMU's `stream` network has them.
 //!
-//! A frame comes with its length before it. The switch learns who is where; what is for everybody, or for somebody not
-//! yet known, goes to all others. Nothing is dropped: a guest that does not keep up holds its senders up, as flow
-//! control on a real wire would. The host's own network has no part in it.
+//! Each frame is preceded by its length. The switch learns MAC addresses; broadcast frames and
+//! frames to unknown addresses are flooded. Nothing is dropped: a slow guest blocks its senders, as
+//! flow control on a real wire would. The host's own network is not involved.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read, Write as _};
@@ -13,31 +13,31 @@ use std::thread;
 
 use anyhow::{Context as _, Result};
 
-/// The longest frame that is carried: whatever a card without segmentation may send, and more.
+/// The longest frame in bytes: more than a card without segmentation offload sends.
 const LONGEST: usize = 1 << 17;
 
-/// A hardware address.
+/// A MAC address.
 type Mac = [u8; 6];
 
-/// A switch that works for as long as its process.
+/// A switch that runs until its process ends.
 pub(crate) struct Switch {
-    /// Where cards are plugged in.
+    /// Socket that cards connect to.
     pub(crate) socket: PathBuf,
 }
 
-/// What is plugged in, and who has been heard where.
+/// Connected wires and learned addresses.
 #[derive(Default)]
 struct Ports {
     wires: Vec<Arc<Mutex<UnixStream>>>,
     known: Known,
 }
 
-/// Who is behind which wire.
+/// Forwarding table: the wire of each address.
 #[derive(Default)]
 struct Known(BTreeMap<Mac, usize>);
 
 impl Switch {
-    /// Serves `socket`.
+    /// Starts a switch on `socket`.
     pub(crate) fn start(socket: &Path) -> Result<Self> {
         let listener = UnixListener::bind(socket)
             .with_context(|| format!("no switch at {}", socket.display()))?;
@@ -45,7 +45,7 @@ impl Switch {
         thread::spawn(move || {
             for wire in listener.incoming().map_while(Result::ok) {
                 let ports = Arc::clone(&ports);
-                // A wire that fails is a guest that has ended.
+                // A wire fails when its guest ends.
                 thread::spawn(move || plug(wire, &ports).ok());
             }
         });
@@ -55,7 +55,7 @@ impl Switch {
     }
 }
 
-/// Carries what comes by `wire` until it ends.
+/// Forwards frames from `wire` until it closes.
 fn plug(wire: UnixStream, ports: &Mutex<Ports>) -> Result<()> {
     let mut frames = BufReader::with_capacity(LONGEST, wire.try_clone()?);
     let own = {
@@ -76,7 +76,7 @@ fn plug(wire: UnixStream, ports: &Mutex<Ports>) -> Result<()> {
         };
         for way in ways {
             let mut way = way.lock().unwrap_or_else(PoisonError::into_inner);
-            // That one guest has ended is no reason to keep a frame from the others.
+            // A guest that has ended must not keep a frame from the others.
             let _ = way.write_all(&frame);
         }
     }
@@ -84,7 +84,7 @@ fn plug(wire: UnixStream, ports: &Mutex<Ports>) -> Result<()> {
 }
 
 impl Known {
-    /// Learns who has sent `frame`, and says which of `wires` it takes.
+    /// Learns the source address of `frame`, and returns which of `wires` it is forwarded to.
     fn ways(&mut self, from: usize, frame: &[u8], wires: usize) -> Vec<usize> {
         let mac = |at: usize| frame.get(at..at + 6).and_then(|it| Mac::try_from(it).ok());
         let (Some(to), Some(sender)) = (mac(4), mac(10)) else {
@@ -99,7 +99,7 @@ impl Known {
     }
 }
 
-/// The next frame with its length before it; `None` at the end, and where the length makes no sense.
+/// Reads the next frame. `None` at the end of the stream, and if the length is invalid.
 fn read(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     if from.read_exact(&mut length).is_err() {
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(known.ways(0, &frame(2, 1), 3), [1, 2]);
         assert_eq!(known.ways(1, &frame(1, 2), 3), [0]);
         assert_eq!(known.ways(2, &frame(2, 3), 3), [1]);
-        // What is for everybody comes back to nobody, nor does what is for a neighbour on the same wire.
+        // A broadcast frame, or a frame to an address on the same wire, is not sent back.
         assert_eq!(known.ways(2, &frame(0xff, 3), 3), [0, 1]);
         assert_eq!(known.ways(2, &frame(3, 3), 3), [0; 0]);
         assert_eq!(known.ways(0, &[0, 0, 0, 2, 1, 1], 3), [0; 0]);
