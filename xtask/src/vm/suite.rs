@@ -293,7 +293,7 @@ mod tests {
         let plan = plan(&tests, &ledger, false);
         let table = Queue::new(&plan, &mut ledger);
         let name = |it: &Planned<'_>| it.0.name.clone();
-        let chunks: Vec<Vec<String>> = std::iter::from_fn(|| table.take())
+        let chunks: Vec<Vec<String>> = std::iter::from_fn(|| table.next())
             .map(|it| it.iter().map(name).collect())
             .collect();
         assert_eq!(
