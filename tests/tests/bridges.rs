@@ -253,7 +253,7 @@ fn an_ipv6_address_that_a_neighbour_has_is_found_before_the_pod_starts() -> Resu
     stranger.call("ip link set eth0 up")?;
     let words = refusal(&sandbox, "two", &config)?;
     assert!(
-        words.contains(next) && words.contains("somebody else has it"),
+        words.contains(next) && words.contains("duplicate address detected"),
         "{words}"
     );
     Ok(())

@@ -188,7 +188,7 @@ fn a_link_whose_driver_takes_no_guard_is_told_and_pods_come_all_the_same() -> Re
     let agent = Agent::start(&sandbox.node, &["--xdp-guard", "native"])?;
     let status = agent.get("/v1/status")?;
     let degraded = status["degraded"].to_string();
-    ensure!(degraded.contains("guard at plain0"), "{degraded}");
+    ensure!(degraded.contains("attach the XDP prefilter to plain0"), "{degraded}");
     ensure!(guard(&sandbox)?.is_some(), "others have one");
     let mut pod = sandbox.pod("pod")?;
     pod.add()?;

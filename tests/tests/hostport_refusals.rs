@@ -122,7 +122,7 @@ fn more_ports_than_the_agent_has_descriptors_are_refused_and_none_is_held() -> R
     // As many as there are can still be had.
     pod.add_with(publishing(&mappings[..50]))?;
     ensure!(
-        agent.log().contains("few ports can be held"),
+        agent.log().contains("few ports can be reserved"),
         "{}",
         agent.log()
     );

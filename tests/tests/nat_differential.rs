@@ -1,5 +1,5 @@
 //! The same packets through us and through netfilter's MASQUERADE: on the other side they are the same, byte for byte,
-//! but where docs/decisions/0010-nat-against-netfilter.md says why not.
+//! but where docs/decisions/0010-match-netfilters-masquerade-except-for-listed-differences.md says why not.
 
 #[path = "nat_differential/traces.rs"]
 mod traces;

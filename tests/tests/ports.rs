@@ -147,7 +147,7 @@ fn a_port_that_was_taken_while_the_agent_was_away_is_told() -> Result<()> {
     let who = format!("(pid {}, 0.0.0.0:8080)", process.pid());
     assert!(degraded.contains(&who), "{degraded}");
     serves(&sandbox)?;
-    assert!(agent.ctl("ports 8080")?.contains("(NOT HELD)"));
+    assert!(agent.ctl("ports 8080")?.contains("(NOT RESERVED)"));
     Ok(())
 }
 
@@ -219,7 +219,7 @@ fn the_agent_tells_whose_each_port_is() -> Result<()> {
     }
     let table = agent.ctl("ports 8080")?;
     assert!(table.contains("8080->80/tcp  shop/web"), "{table}");
-    assert_eq!(agent.ctl("ports 80")?, "Port 80 leads to no pod.\n");
+    assert_eq!(agent.ctl("ports 80")?, "No pod publishes host port 80.\n");
     pod = sandbox.pod("other")?;
     pod.add()?;
     Ok(())

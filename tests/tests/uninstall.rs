@@ -139,7 +139,7 @@ fn what_others_have_changed_or_use_stays() -> Result<()> {
         .call("ip link add vm0 type veth peer name vm1")?;
     sandbox.node.call("ip link set vm0 master cbr0")?;
     let told = agent.ctl("uninstall")?;
-    ensure!(told.contains("bridge cbr0 has ports of others"), "{told}");
+    ensure!(told.contains("bridge cbr0 has foreign ports"), "{told}");
     ensure!(agent.wait_for_end()?.success(), "the agent failed");
     sandbox.node.call("ip link show vm0 master cbr0").map(drop)
 }

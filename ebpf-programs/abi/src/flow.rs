@@ -72,7 +72,7 @@ impl FlowFlags {
     /// Translate where packets come from a pod.
     pub const FROM_POD: u32 = 1 << 2;
     /// In the second when this direction was last seen, answers would have gone out by the link that it came by.
-    pub const WAY_BACK: u32 = 1 << 3;
+    pub const REVERSE_PATH_OK: u32 = 1 << 3;
     /// This entry is the direction of the flow's first packet.
     pub const ORIGINAL: u32 = 1 << 4;
     /// The flow's source is translated (MASQUERADE).
@@ -133,9 +133,9 @@ pub struct Flow {
     pub pod: u32,
     /// Generation of the pod when the flow was made. The entry is dead when the pod's is another.
     pub generation: u32,
-    /// What tells the flow from an earlier one with the same key: [`Turn::ticket`].
-    pub ticket: u32,
-    /// Packets of this direction; what has passed by shortcuts may still stand in a [`Noted`].
+    /// What tells the flow from an earlier one with the same key: [`ClockEntry::flow_id`].
+    pub flow_id: u32,
+    /// Packets of this direction; what has passed by shortcuts may still stand in a [`PendingCounters`].
     pub packets: u64,
     /// Bytes of this direction, from the IP header on; likewise.
     pub bytes: u64,
@@ -160,11 +160,11 @@ const _: () = assert!(size_of::<Flow>() == 88);
     KnownLayout,
 )]
 #[repr(C)]
-pub struct Noted {
+pub struct PendingCounters {
     /// Key of the entry.
     pub key: Tuple,
-    /// [`Flow::ticket`]: another flow of the same key has passed other packets.
-    pub ticket: u32,
+    /// [`Flow::flow_id`]: another flow of the same key has passed other packets.
+    pub flow_id: u32,
     /// Always zero.
     pub reserved: u32,
     /// Packets.
@@ -173,12 +173,12 @@ pub struct Noted {
     pub bytes: u64,
 }
 
-const _: () = assert!(size_of::<Noted>() == 64);
+const _: () = assert!(size_of::<PendingCounters>() == 64);
 
-impl Noted {
+impl PendingCounters {
     /// Adds what was noted to the entry of its key, unless that is of another flow by now.
     pub const fn add_to(&self, flow: &mut Flow) {
-        if flow.ticket == self.ticket {
+        if flow.flow_id == self.flow_id {
             flow.packets += self.packets;
             flow.bytes += self.bytes;
         }
@@ -201,16 +201,16 @@ impl Noted {
     KnownLayout,
 )]
 #[repr(C)]
-pub struct Turn {
+pub struct ClockEntry {
     /// Key of the original direction's entry.
     pub key: Tuple,
-    /// [`Flow::ticket`]: another flow of the same key has a turn of its own.
-    pub ticket: u32,
+    /// [`Flow::flow_id`]: another flow of the same key has a turn of its own.
+    pub flow_id: u32,
     /// Seconds of `CLOCK_MONOTONIC` when it is worth a look: the flow has hardly ended before. 0 for at once.
     pub due: u32,
 }
 
-const _: () = assert!(size_of::<Turn>() == 48);
+const _: () = assert!(size_of::<ClockEntry>() == 48);
 
 /// Key under which a first fragment leaves its ports for the fragments behind it (RFC 791, RFC 8200 4.5). 40 bytes.
 #[derive(

@@ -30,14 +30,14 @@ pub use address::{Address, Family, Mac, Port};
 pub use counter::{Counters, Direction, DropCount};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
 pub use egress::Egress;
-pub use flow::{Flow, FlowFlags, FragmentKey, FragmentPorts, Noted, Seen, Tuple, Turn};
+pub use flow::{Flow, FlowFlags, FragmentKey, FragmentPorts, PendingCounters, Seen, Tuple, ClockEntry};
 pub use hostport::{Hostport, HostportKey};
 pub use network::Network;
 pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;
 pub use settings::{Settings, SettingsFlags, Timeouts};
-pub use shape::{Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, PEERS_OF_POD, Peer, Shaped, TICKS};
+pub use shape::{Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, SUBNETS_OF_POD, ShapedSubnetKey, Shaped, TICKS};
 pub use swept::Swept;
 pub use uplink::{SOURCES, Source, Uplink, UplinkFlags};
 

@@ -11,7 +11,7 @@ pub const FLOWS: &str = "FLOWS";
 /// Entries of [`FLOWS`] unless the agent asks for another number; a flow is two.
 pub const FLOWS_CAPACITY: u32 = 131_072;
 
-/// The clock hand: queue of [`crate::Turn`], one for each flow. Every new flow looks at the two that have waited
+/// The clock hand: queue of [`crate::ClockEntry`], one for each flow. Every new flow looks at the two that have waited
 /// longest, so that dead flows go even while no agent sweeps. As long as [`FLOWS`] is.
 pub const TURNS: &str = "TURNS";
 
@@ -39,7 +39,7 @@ pub const EPOCHS_OF_FLOWS: u32 = 1;
 /// How many of those there are, a power of two: flows are spread over them, so that few shortcuts end with each.
 pub const SHARDS: u32 = 256;
 
-/// What has passed by shortcuts and is not yet in the flow table: per-CPU array of [`crate::Noted`].
+/// What has passed by shortcuts and is not yet in the flow table: per-CPU array of [`crate::PendingCounters`].
 pub const NOTED: &str = "NOTED";
 /// Entries of [`NOTED`], a power of two: as many shortcuts a CPU has.
 pub const NOTED_CAPACITY: u32 = 2_048;
@@ -108,10 +108,10 @@ pub const SHAPED: &str = "SHAPED";
 /// Entries of [`LIMITS`], [`BUCKETS`] and [`SHAPED`].
 pub const LIMITS_CAPACITY: u32 = 2 * PODS_CAPACITY;
 
-/// With whom pods' limits count: longest-prefix trie, [`crate::Peer`] behind its pod → generation of the pod.
+/// With whom pods' limits count: longest-prefix trie, [`crate::ShapedSubnetKey`] behind its pod → generation of the pod.
 pub const PEERS: &str = "PEERS";
 /// Entries of [`PEERS`].
-pub const PEERS_CAPACITY: u32 = crate::PEERS_OF_POD * PODS_CAPACITY;
+pub const PEERS_CAPACITY: u32 = crate::SUBNETS_OF_POD * PODS_CAPACITY;
 
 /// Sockets that are paced: LRU hash, socket cookie → the pace that they were told, in bytes per second.
 pub const PACED: &str = "PACED";

@@ -67,7 +67,7 @@ impl EndpointFlags {
     /// Packets from pods of other bridges that are kept apart, too, are dropped.
     pub const SAME_BRIDGE: u32 = 1 << 7;
     /// And so are packets from such pods of the same bridge.
-    pub const ALONE: u32 = 1 << 8;
+    pub const INGRESS_ISOLATED: u32 = 1 << 8;
 }
 
 /// Whose an interface is: value of the interface table, keyed by the interface index of the host's end. 8 bytes.

@@ -91,11 +91,11 @@ impl SettingsFlags {
     /// Packets may go past bridge and stack: no rule of anybody matters to them.
     pub const BYPASS: u32 = 1 << 1;
     /// Every link that leads away is an uplink: a pod's packet must not leave by one that is not open yet.
-    pub const GUARDED: u32 = 1 << 2;
+    pub const EXIT_CHECK: u32 = 1 << 2;
     /// Sockets are told the limits of their pods, and pace themselves.
     pub const PACE: u32 = 1 << 4;
     /// Packets that are beyond their pod's limit are told when to depart, for uplinks that heed it (`fq`).
-    pub const DEPART: u32 = 1 << 5;
+    pub const DELIVERY_TIME: u32 = 1 << 5;
     /// Which way a packet goes depends on where it comes in, its addresses and its mark: no route and no rule asks for more.
     pub const ROUTES_BY_ADDRESS: u32 = 1 << 6;
 }

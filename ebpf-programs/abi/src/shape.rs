@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Ticks in a nanosecond.
 pub const TICKS: u64 = 16;
 /// Prefixes of peers that a pod's limits may be, or may not be, for.
-pub const PEERS_OF_POD: u32 = 16;
+pub const SUBNETS_OF_POD: u32 = 16;
 /// Counters by flow in a [`Bucket`].
 pub const FLOWS_OF_BUCKET: usize = 128;
 
@@ -68,10 +68,10 @@ const _: () = assert!(size_of::<Limit>() == 64);
 pub struct LimitFlags;
 
 impl LimitFlags {
-    /// Only traffic with the pod's [`Peer`]s counts.
-    pub const ONLY_PEERS: u32 = 1 << 0;
-    /// Traffic with the pod's [`Peer`]s does not count.
-    pub const EXCEPT_PEERS: u32 = 1 << 1;
+    /// Only traffic with the pod's [`ShapedSubnetKey`]s counts.
+    pub const ONLY_SUBNETS: u32 = 1 << 0;
+    /// Traffic with the pod's [`ShapedSubnetKey`]s does not count.
+    pub const EXCEPT_SUBNETS: u32 = 1 << 1;
 }
 
 impl Limit {
@@ -147,16 +147,16 @@ const fn ticks(bytes: u64, rate: u64) -> u64 {
     KnownLayout,
 )]
 #[repr(C)]
-pub struct Peer {
+pub struct ShapedSubnetKey {
     /// Row of the pod.
     pub pod: u32,
     /// The address, or the prefix with its host bits zero.
     pub address: Address,
 }
 
-const _: () = assert!(size_of::<Peer>() == 20);
+const _: () = assert!(size_of::<ShapedSubnetKey>() == 20);
 
-impl Peer {
+impl ShapedSubnetKey {
     /// Bits before those of the address.
     pub const POD_BITS: u32 = 32;
     /// Bits of a whole key.

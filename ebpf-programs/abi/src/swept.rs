@@ -26,7 +26,7 @@ pub struct Swept {
     /// Flows forgotten because their pod is gone.
     pub stale: u64,
     /// Flows forgotten because the node has lost the address, or the uplink, that they were masqueraded with.
-    pub homeless: u64,
+    pub address_gone: u64,
 }
 
 const _: () = assert!(size_of::<Swept>() == 32);

@@ -18,18 +18,18 @@ const AF_INET6: u32 = 10;
 
 /// Whether the kernel makes what is handed to a pod a packet for this host by itself, or 0: the loader tries it and says.
 #[unsafe(no_mangle)]
-static PEERS_SCRUB: u64 = 0;
+static REDIRECT_PEER_SCRUBS: u64 = 0;
 
 /// Carries a verdict out, and says what the hook returns for it.
 #[inline(always)]
-pub(crate) fn of(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
+pub(crate) fn apply(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
     match verdict {
         Verdict::Pass => NEXT,
         Verdict::Drop(_) => SHOT,
-        Verdict::Leave(interface) => leave(interface),
+        Verdict::RedirectNeigh(interface) => redirect_neigh(interface),
         // SAFETY: the helper checks what it is given.
-        Verdict::Depart(interface) => unsafe { helpers::bpf_redirect(interface, 0) as i32 },
-        Verdict::Deliver(interface) => {
+        Verdict::Redirect(interface) => unsafe { helpers::bpf_redirect(interface, 0) as i32 },
+        Verdict::RedirectPeer(interface) => {
             // SAFETY: the context is valid for as long as the program runs; both helpers check what they are given. A type
             // that cannot be changed is that of a packet for this host already.
             unsafe {
@@ -48,14 +48,14 @@ fn is_for_another(skb: *mut __sk_buff) -> bool {
     // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because the compiler must not
     // take the value it sees here for the one it will have. The context is valid for as long as the program runs.
     unsafe {
-        ptr::read_volatile(&raw const PEERS_SCRUB) == 0
+        ptr::read_volatile(&raw const REDIRECT_PEER_SCRUBS) == 0
             && ptr::read_volatile(&raw const (*skb).pkt_type) != PACKET_HOST
     }
 }
 
 /// Sends the packet to the next hop that the stages have left; whoever listens on that interface sees it leave.
 #[inline(always)]
-fn leave(interface: u32) -> i32 {
+fn redirect_neigh(interface: u32) -> i32 {
     let Some(work) = maps::work(Scratch::Packet) else {
         return NEXT;
     };

@@ -7,9 +7,9 @@ use abi::{Address, HOLDER_MARK, Port};
 use aya_ebpf::helpers::{bpf_for_each_map_elem, bpf_set_retval};
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
-use verdict::dial::{self, Dial};
+use verdict::hostport_from_node::{self, SocketRequest};
 
-use crate::dial::tables;
+use crate::hostport_from_node::tables;
 use crate::maps::LOCALS;
 use crate::socket::Socket;
 
@@ -22,23 +22,23 @@ const STOP: i64 = 1;
 #[cgroup_sock_addr(bind4)]
 fn bind4(context: SockAddrContext) -> i32 {
     let socket = Socket::new(&context);
-    bind(socket, socket.ask4())
+    bind(socket, socket.request4())
 }
 
 #[cgroup_sock_addr(bind6)]
 fn bind6(context: SockAddrContext) -> i32 {
     let socket = Socket::new(&context);
-    bind(socket, socket.ask6())
+    bind(socket, socket.request6())
 }
 
 #[inline(always)]
-fn bind(socket: Socket, asked: Dial) -> i32 {
-    let exempt = asked.port == Port::NONE || socket.mark() == HOLDER_MARK;
-    if exempt || !dial::is_of_node(&tables(), asked.netns) {
+fn bind(socket: Socket, request: SocketRequest) -> i32 {
+    let exempt = request.port == Port::NONE || socket.mark() == HOLDER_MARK;
+    if exempt || !hostport_from_node::is_of_node(&tables(), request.netns) {
         return GO_ON;
     }
-    let everywhere = dial::is_unspecified(&asked.address);
-    if dial::is_claimed(&tables(), &asked) || (everywhere && is_claimed_somewhere(asked)) {
+    let everywhere = hostport_from_node::is_unspecified(&request.address);
+    if hostport_from_node::conflicts_with_hostport(&tables(), &request) || (everywhere && conflicts_somewhere(request)) {
         // SAFETY: the helper takes a number.
         unsafe { bpf_set_retval(ADDRESS_IN_USE) };
         return REFUSE;
@@ -48,15 +48,15 @@ fn bind(socket: Socket, asked: Dial) -> i32 {
 
 /// What the walk over the node's addresses looks for, and whether it has found it.
 struct Search {
-    asked: Dial,
+    request: SocketRequest,
     found: bool,
 }
 
 /// Whether the port of any one of the node's addresses leads to a pod.
 #[inline(always)]
-fn is_claimed_somewhere(asked: Dial) -> bool {
+fn conflicts_somewhere(request: SocketRequest) -> bool {
     let mut search = Search {
-        asked,
+        request,
         found: false,
     };
     // SAFETY: the callback has the signature that the helper calls for a hash map, and `search` outlives the call.
@@ -77,9 +77,9 @@ extern "C" fn visit(
     _: *mut c_void,
     search: *mut Search,
 ) -> i64 {
-    // SAFETY: the kernel calls this with a key of the table and with what `is_claimed_somewhere` gave.
+    // SAFETY: the kernel calls this with a key of the table and with what `conflicts_somewhere` gave.
     let (address, search) = unsafe { (*address, &mut *search) };
-    if dial::covers(&search.asked, &address) && dial::is_owned(&tables(), &address, &search.asked) {
+    if hostport_from_node::covers(&search.request, &address) && hostport_from_node::is_hostport_at(&tables(), &address, &search.request) {
         search.found = true;
         return STOP;
     }

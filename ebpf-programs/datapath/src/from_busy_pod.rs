@@ -8,7 +8,7 @@ use verdict::{Verdict, stages};
 
 use crate::action;
 use crate::kernel::Kernel;
-use crate::stages::Drawer;
+use crate::stages::PerCpuScratch;
 
 #[classifier]
 #[inline(always)]
@@ -16,6 +16,6 @@ fn from_busy_pod(context: TcContext) -> i32 {
     let skb = context.skb.skb;
     let kernel = &mut Kernel::in_place(skb);
     let interface = kernel.hook();
-    let verdict = stages::go_straight(kernel, &mut Drawer, interface);
-    action::of(skb, verdict.unwrap_or(Verdict::Pass))
+    let verdict = stages::find_cached_redirect(kernel, &mut PerCpuScratch, interface);
+    action::apply(skb, verdict.unwrap_or(Verdict::Pass))
 }

@@ -11,5 +11,5 @@ use crate::stages::Stages;
 #[inline(always)]
 fn from_pod(context: TcContext) -> i32 {
     let skb = context.skb.skb;
-    action::of(skb, hooks::from_pod(&mut Stages::new(skb)))
+    action::apply(skb, hooks::from_pod(&mut Stages::new(skb)))
 }

@@ -31,7 +31,7 @@ mod atomic;
 #[cfg(target_arch = "bpf")]
 mod bind;
 #[cfg(target_arch = "bpf")]
-mod dial;
+mod hostport_from_node;
 #[cfg(target_arch = "bpf")]
 mod from_busy_pod;
 #[cfg(target_arch = "bpf")]
@@ -53,7 +53,7 @@ mod route;
 #[cfg(target_arch = "bpf")]
 mod shape;
 #[cfg(target_arch = "bpf")]
-mod shortcut;
+mod flow_cache;
 #[cfg(target_arch = "bpf")]
 mod socket;
 #[cfg(target_arch = "bpf")]
@@ -67,7 +67,7 @@ mod uplink_in;
 #[cfg(target_arch = "bpf")]
 mod uplink_out;
 #[cfg(target_arch = "bpf")]
-mod xdp_guard;
+mod xdp_prefilter;
 
 /// Nothing to run: the product is the BPF object.
 #[cfg(not(target_arch = "bpf"))]

@@ -4,20 +4,20 @@ use core::ptr;
 
 use abi::{
     Address, Bucket, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Noted, Peer, Pod, Settings,
-    Shaped, Swept, Tuple, Turn, Uplink, maps as names,
+    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, PendingCounters, ShapedSubnetKey, Pod, Settings,
+    Shaped, Swept, Tuple, ClockEntry, Uplink, maps as names,
 };
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
-use verdict::shortcut::Shortcut;
-use verdict::{Hand, Work};
+use verdict::flow_cache::CacheEntry;
+use verdict::{ClockHand, Work};
 
 #[map]
 pub(crate) static FLOWS: HashMap<Tuple, Flow> = HashMap::pinned(names::FLOWS_CAPACITY, 0);
 
 #[map]
-pub(crate) static TURNS: Queue<Turn> = Queue::pinned(names::FLOWS_CAPACITY, 0);
+pub(crate) static TURNS: Queue<ClockEntry> = Queue::pinned(names::FLOWS_CAPACITY, 0);
 
 #[map]
 pub(crate) static LIVE: Array<u64> = Array::pinned(names::LIVE_CAPACITY, 0);
@@ -71,7 +71,7 @@ pub(crate) static DROPS: PerCpuArray<DropCount> = PerCpuArray::pinned(names::DRO
 pub(crate) static LIMITS: Array<Limit> = Array::pinned(names::LIMITS_CAPACITY, 0);
 
 #[map]
-pub(crate) static PEERS: LpmTrie<Peer, u32> = LpmTrie::pinned(names::PEERS_CAPACITY, 0);
+pub(crate) static PEERS: LpmTrie<ShapedSubnetKey, u32> = LpmTrie::pinned(names::PEERS_CAPACITY, 0);
 
 #[map]
 pub(crate) static BUCKETS: Array<Bucket> = Array::pinned(names::LIMITS_CAPACITY, 0);
@@ -95,7 +95,7 @@ pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
 pub(crate) static EPOCHS: Array<u64> = Array::pinned(names::EPOCHS_OF_FLOWS + names::SHARDS, 0);
 
 #[map]
-pub(crate) static NOTED: PerCpuArray<Noted> = PerCpuArray::pinned(names::NOTED_CAPACITY, 0);
+pub(crate) static NOTED: PerCpuArray<PendingCounters> = PerCpuArray::pinned(names::NOTED_CAPACITY, 0);
 
 /// Notes about the packet under way. Never pinned: it means nothing to another version of the programs.
 #[map]
@@ -121,7 +121,7 @@ pub(crate) fn work(whose: Scratch) -> Option<&'static mut Work> {
 
 /// Copies the turn that has waited longest; false where none waits.
 #[inline(always)]
-pub(crate) fn next_turn(turn: &mut Turn) -> bool {
+pub(crate) fn peek_clock(turn: &mut ClockEntry) -> bool {
     let queue = (&raw const TURNS).cast_mut().cast();
     // SAFETY: the helper writes one value of the map, or zeros.
     unsafe { helpers::bpf_map_peek_elem(queue, ptr::from_mut(turn).cast()) == 0 }
@@ -129,7 +129,7 @@ pub(crate) fn next_turn(turn: &mut Turn) -> bool {
 
 /// Takes it.
 #[inline(always)]
-pub(crate) fn take_turn(turn: &mut Turn) -> bool {
+pub(crate) fn pop_clock(turn: &mut ClockEntry) -> bool {
     let queue = (&raw const TURNS).cast_mut().cast();
     // SAFETY: as above.
     unsafe { helpers::bpf_map_pop_elem(queue, ptr::from_mut(turn).cast()) == 0 }
@@ -137,11 +137,11 @@ pub(crate) fn take_turn(turn: &mut Turn) -> bool {
 
 /// Notes of the clock hand, used by packets at hooks only. Never pinned, as [`SCRATCH`].
 #[map]
-static HAND: PerCpuArray<Hand> = PerCpuArray::with_max_entries(1, 0);
+static HAND: PerCpuArray<ClockHand> = PerCpuArray::with_max_entries(1, 0);
 
 /// This CPU's notes of the clock hand.
 #[inline(always)]
-pub(crate) fn hand() -> Option<&'static mut Hand> {
+pub(crate) fn hand() -> Option<&'static mut ClockHand> {
     let hand = HAND.get_ptr_mut(0)?;
     // SAFETY: as for `work`.
     Some(unsafe { &mut *hand })
@@ -154,5 +154,5 @@ pub(crate) static TAGS: PerCpuArray<[u8; names::NOTED_CAPACITY as usize]> =
 
 /// What this CPU knows of packets under way. Never pinned, as [`SCRATCH`].
 #[map]
-pub(crate) static SHORTCUTS: PerCpuArray<Shortcut> =
+pub(crate) static SHORTCUTS: PerCpuArray<CacheEntry> =
     PerCpuArray::with_max_entries(names::NOTED_CAPACITY, 0);

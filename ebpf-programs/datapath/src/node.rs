@@ -7,7 +7,7 @@ use core::ptr;
 
 use abi::{
     Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
-    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Turn, Uplink, protocol,
+    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, ClockEntry, Uplink, protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers;
@@ -19,7 +19,7 @@ use crate::kernel::Kernel;
 use crate::lookup;
 use crate::maps;
 use crate::route;
-use crate::shortcut;
+use crate::flow_cache;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 const FILE_EXISTS: i32 = -17;
@@ -157,7 +157,7 @@ impl Node for Kernel {
 
     #[inline(always)]
     fn begin_epoch(&mut self, shard: u32) {
-        shortcut::begin_epoch(shard);
+        flow_cache::begin_epoch(shard);
     }
 
     #[inline(always)]
@@ -171,7 +171,7 @@ impl Node for Kernel {
         if maps::FLOWS.remove(key).is_err() {
             return;
         }
-        self.begin_epoch(verdict::shortcut::shard(key));
+        self.begin_epoch(verdict::flow_cache::shard(key));
         if flags & FlowFlags::ORIGINAL != 0 {
             self.release_flow(pod);
         }
@@ -204,19 +204,19 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn next_turn(&self, turn: &mut Turn) -> bool {
-        maps::next_turn(turn)
+    fn peek_clock(&self, entry: &mut ClockEntry) -> bool {
+        maps::peek_clock(entry)
     }
 
     #[inline(always)]
-    fn take_turn(&mut self, turn: &mut Turn) -> bool {
-        maps::take_turn(turn)
+    fn pop_clock(&mut self, entry: &mut ClockEntry) -> bool {
+        maps::pop_clock(entry)
     }
 
     #[inline(always)]
-    fn await_turn(&mut self, turn: &Turn) {
+    fn push_clock(&mut self, entry: &ClockEntry) {
         // A flow that does not find a place is left to the sweep.
-        let _ = maps::TURNS.push(turn, 0);
+        let _ = maps::TURNS.push(entry, 0);
     }
 
     #[inline(always)]
@@ -260,8 +260,8 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, takes: &mut u32) -> u32 {
-        route::way_out(self.context(), from, tuple, hop, takes)
+    fn egress_route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, mtu: &mut u32) -> u32 {
+        route::egress_route(self.context(), from, tuple, hop, mtu)
     }
 
     #[inline(always)]

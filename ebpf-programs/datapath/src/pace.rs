@@ -20,7 +20,7 @@ use aya_ebpf::programs::SockOpsContext;
 use verdict::Node as _;
 use verdict::shape::{Pacing, UNPACED, WIDEST, pace_of, pace_with, window_of};
 
-use crate::dial::tables;
+use crate::hostport_from_node::tables;
 use crate::maps::{BOUNDED, PACED};
 
 const GO_ON: u32 = 1;
@@ -37,10 +37,10 @@ fn pace(context: SockOpsContext) -> u32 {
     };
     match connection.operation() {
         BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB | BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => {
-            connection.begin();
+            connection.subscribe();
         }
         BPF_SOCK_OPS_RTT_CB => connection.pace(),
-        BPF_SOCK_OPS_HDR_OPT_LEN_CB => connection.bound(),
+        BPF_SOCK_OPS_HDR_OPT_LEN_CB => connection.clamp_window(),
         _ => {}
     }
     GO_ON
@@ -48,7 +48,7 @@ fn pace(context: SockOpsContext) -> u32 {
 
 /// Whether the agent wants senders to be told.
 #[inline(always)]
-fn is_wanted() -> bool {
+fn is_enabled() -> bool {
     tables()
         .settings()
         .is_some_and(|settings| settings.flags & SettingsFlags::PACE != 0)
@@ -92,11 +92,11 @@ impl Connection {
 
     /// Asks to be called again where a limit is on the way.
     #[inline(always)]
-    fn begin(self) {
-        if !is_wanted() {
+    fn subscribe(self) {
+        if !is_enabled() {
             return;
         }
-        let (local, remote) = self.ends();
+        let (local, remote) = self.addresses();
         let mut calls = 0;
         if pace_of(&mut tables(), &local, &remote, Pacing::ByAll) != UNPACED {
             calls |= BPF_SOCK_OPS_RTT_CB_FLAG;
@@ -105,7 +105,7 @@ impl Connection {
             calls |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
         }
         if calls != 0 {
-            self.ask_again(calls);
+            self.enable_callbacks(calls);
         }
     }
 
@@ -120,28 +120,28 @@ impl Connection {
             Some(_) => Pacing::ByAll,
             None => Pacing::ByThoseInDebt,
         };
-        let rate = if is_wanted() {
-            let (local, remote) = self.ends();
+        let rate = if is_enabled() {
+            let (local, remote) = self.addresses();
             pace_of(&mut tables(), &local, &remote, pacing)
         } else {
             UNPACED
         };
-        self.tell(PACE, &PACED, cookie, ours, rate);
+        self.set_option(PACE, &PACED, cookie, ours, rate);
     }
 
     /// Lets the socket's other end, if it is far away, send no faster than the pod's limit allows.
     #[inline(always)]
-    fn bound(self) {
+    fn clamp_window(self) {
         let cookie = self.cookie();
         // SAFETY: as above.
         let ours = unsafe { BOUNDED.get(cookie) };
-        let window = if is_wanted() {
-            let (local, remote) = self.ends();
+        let window = if is_enabled() {
+            let (local, remote) = self.addresses();
             self.window(&local, &remote)
         } else {
             None
         };
-        self.tell(WINDOW, &BOUNDED, cookie, ours, window.unwrap_or(WIDEST));
+        self.set_option(WINDOW, &BOUNDED, cookie, ours, window.unwrap_or(WIDEST));
     }
 
     /// How much the other end may have under way, if a limit counts and it is far away.
@@ -168,7 +168,7 @@ impl Connection {
     /// Both addresses, the socket's own first. Everything is read whatever the family is: from two branches the compiler
     /// would make one that computes where it reads, which the verifier does not allow.
     #[inline(always)]
-    fn ends(self) -> (Address, Address) {
+    fn addresses(self) -> (Address, Address) {
         let context = self.context;
         // SAFETY: as above. Words are read one by one: the verifier knows no others.
         unsafe {
@@ -190,22 +190,22 @@ impl Connection {
 
     /// Asks to be called again for `calls`.
     #[inline(always)]
-    fn ask_again(self, calls: u32) {
+    fn enable_callbacks(self, calls: u32) {
         // SAFETY: as above; the helper takes the context and a number.
         unsafe {
-            let asked = ptr::read_volatile(&raw const (*self.context).bpf_sock_ops_cb_flags);
-            let asked = asked | calls;
+            let enabled = ptr::read_volatile(&raw const (*self.context).bpf_sock_ops_cb_flags);
+            let enabled = enabled | calls;
             // Without it the connection goes on as it is.
-            helpers::bpf_sock_ops_cb_flags_set(self.context, asked as i32);
+            helpers::bpf_sock_ops_cb_flags_set(self.context, enabled as i32);
         }
     }
 
     /// Tells the socket, which was told `ours` by us, no more than `most`, and than whoever owns it wants.
     #[inline(always)]
-    fn tell(
+    fn set_option(
         self,
         which: SocketOption,
-        told: &LruHashMap<u64, u32>,
+        applied: &LruHashMap<u64, u32>,
         cookie: u64,
         ours: Option<&u32>,
         most: u32,
@@ -231,7 +231,7 @@ impl Connection {
         };
         if set == 0 {
             // Without it the number is taken for the owner's own wish, and never raised again.
-            let _ = told.insert(cookie, new, 0);
+            let _ = applied.insert(cookie, new, 0);
         }
     }
 }

@@ -40,21 +40,21 @@ pub(crate) fn next_hop(skb: *mut __sk_buff, from: u32, interface: u32, tuple: &T
 /// The link that the kernel would send a packet out by that came in by the link `from`, the next hop there, and the MTU of
 /// the way, 0 where the kernel does not say; no link, 0, where it would not.
 #[inline(always)]
-pub(crate) fn way_out(
+pub(crate) fn egress_route(
     skb: *mut __sk_buff,
     from: u32,
     tuple: &Tuple,
     hop: &mut Address,
-    takes: &mut u32,
+    mtu: &mut u32,
 ) -> u32 {
     let Some(route) = look_up(skb, from, tuple, FIB_SKIP_NEIGHBOUR) else {
         return 0;
     };
     *hop = next(&route);
     // SAFETY: a plain number.
-    let mtu = unsafe { route.__bindgen_anon_1.mtu_result };
+    let reported = unsafe { route.__bindgen_anon_1.mtu_result };
     // It is in the place of the length that was given, which some kernels leave there while no neighbour is known.
-    *takes = if mtu > FITS { u32::from(mtu) } else { 0 };
+    *mtu = if reported > FITS { u32::from(reported) } else { 0 };
     route.ifindex
 }
 

@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use abi::{Address, Direction, Limit, Peer, SettingsFlags};
+use abi::{Address, Direction, Limit, ShapedSubnetKey, SettingsFlags};
 use aya_ebpf::helpers;
 use aya_ebpf::maps::lpm_trie::Key;
 use verdict::Node as _;
@@ -95,12 +95,12 @@ impl Shaper for Kernel {
     }
 
     #[inline(always)]
-    fn is_peer(&self, pod: u32, generation: u32, address: &Address) -> bool {
-        let key = Peer {
+    fn is_shaped_subnet(&self, pod: u32, generation: u32, address: &Address) -> bool {
+        let key = ShapedSubnetKey {
             pod,
             address: *address,
         };
-        PEERS.get(Key::new(Peer::BITS, key)).copied() == Some(generation)
+        PEERS.get(Key::new(ShapedSubnetKey::BITS, key)).copied() == Some(generation)
     }
 
     #[inline(always)]
@@ -136,7 +136,7 @@ impl Shaper for Kernel {
     #[inline(always)]
     fn may_delay(&self) -> bool {
         self.settings()
-            .is_some_and(|settings| settings.flags & SettingsFlags::DEPART != 0)
+            .is_some_and(|settings| settings.flags & SettingsFlags::DELIVERY_TIME != 0)
     }
 
     #[inline(always)]

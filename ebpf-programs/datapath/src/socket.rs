@@ -9,7 +9,7 @@ use abi::{Address, Port};
 use aya_ebpf::bindings::bpf_sock_addr;
 use aya_ebpf::helpers;
 use aya_ebpf::programs::SockAddrContext;
-use verdict::dial::Dial;
+use verdict::hostport_from_node::SocketRequest;
 
 /// A socket, and the address that it asks for.
 #[derive(Clone, Copy)]
@@ -45,15 +45,15 @@ impl Socket {
 
     /// What it asks for, by IPv4.
     #[inline(always)]
-    pub(crate) fn ask4(self) -> Dial {
+    pub(crate) fn request4(self) -> SocketRequest {
         // SAFETY: as above.
         let word = unsafe { ptr::read_volatile(&raw const (*self.context).user_ip4) };
-        self.ask(Address::from_v4_word(word))
+        self.request(Address::from_v4_word(word))
     }
 
     /// What it asks for, by IPv6, which may be an IPv4 address.
     #[inline(always)]
-    pub(crate) fn ask6(self) -> Dial {
+    pub(crate) fn request6(self) -> SocketRequest {
         // SAFETY: as above.
         let words = unsafe {
             let words = &raw const (*self.context).user_ip6;
@@ -64,14 +64,14 @@ impl Socket {
                 ptr::read_volatile(&raw const (*words)[3]),
             ]
         };
-        self.ask(Address::from_words(words))
+        self.request(Address::from_words(words))
     }
 
     #[inline(always)]
-    fn ask(self, address: Address) -> Dial {
+    fn request(self, address: Address) -> SocketRequest {
         // SAFETY: as above.
         unsafe {
-            Dial {
+            SocketRequest {
                 netns: helpers::bpf_get_netns_cookie(self.context.cast()),
                 protocol: ptr::read_volatile(&raw const (*self.context).protocol) as u8,
                 address,
@@ -84,16 +84,16 @@ impl Socket {
 
     /// Answers with another IPv4 address and port.
     #[inline(always)]
-    pub(crate) fn answer4(self, address: &Address, port: Port) {
+    pub(crate) fn set_address4(self, address: &Address, port: Port) {
         let [_, _, _, word] = address.words();
         // SAFETY: as above.
         unsafe { ptr::write_volatile(&raw mut (*self.context).user_ip4, word) }
-        self.answer(port);
+        self.set_port(port);
     }
 
     /// Answers with another IPv6 address, which may be an IPv4 one, and port.
     #[inline(always)]
-    pub(crate) fn answer6(self, address: &Address, port: Port) {
+    pub(crate) fn set_address6(self, address: &Address, port: Port) {
         let [a, b, c, d] = address.words();
         // SAFETY: as above.
         unsafe {
@@ -103,11 +103,11 @@ impl Socket {
             ptr::write_volatile(&raw mut (*words)[2], c);
             ptr::write_volatile(&raw mut (*words)[3], d);
         }
-        self.answer(port);
+        self.set_port(port);
     }
 
     #[inline(always)]
-    fn answer(self, port: Port) {
+    fn set_port(self, port: Port) {
         // SAFETY: as above.
         unsafe { ptr::write_volatile(&raw mut (*self.context).user_port, u32::from(port.raw())) }
     }

@@ -10,9 +10,9 @@
 
 use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;
-use verdict::shortcut::{Desk, Found, Taken};
+use verdict::flow_cache::{ScratchProvider, CacheLookup, CacheHit};
 use verdict::{
-    Code, Content, Decision, Hook, HostportMatch, Origin, Packet as _, Verdict, Way, Work, stages,
+    Code, Content, Decision, HookStages, HostportMatch, Origin, Packet as _, Verdict, Hook, Work, stages,
 };
 
 use crate::kernel::Kernel;
@@ -61,17 +61,17 @@ stage!(stage_parse_uplink() -> Decision<Content>, |kernel, work| {
 stage!(stage_charge(direction: Direction) -> Decision<()>, |kernel, work, direction| {
     stages::charge(kernel, work, direction)
 });
-stage!(stage_arrive() -> Decision<()>, |kernel, work| {
-    stages::arrive(kernel, work)
+stage!(stage_charge_receiver() -> Decision<()>, |kernel, work| {
+    stages::charge_receiver(kernel, work)
 });
 stage!(stage_check_policy() -> Decision<()>, |kernel, work| {
     stages::check_policy(kernel, work)
 });
-stage!(stage_find_flow(way: Way) -> bool, |kernel, work, way| {
-    stages::find_flow(kernel, work, way)
+stage!(stage_find_flow(hook: Hook) -> bool, |kernel, work, hook| {
+    stages::find_flow(kernel, work, hook)
 });
-stage!(stage_find_quoted_flow(way: Way) -> bool, |kernel, work, way| {
-    stages::find_quoted_flow(kernel, work, way)
+stage!(stage_find_quoted_flow(hook: Hook) -> bool, |kernel, work, hook| {
+    stages::find_quoted_flow(kernel, work, hook)
 });
 stage!(stage_origin() -> Decision<Origin>, |kernel, work| {
     stages::origin(kernel, work)
@@ -79,8 +79,8 @@ stage!(stage_origin() -> Decision<Origin>, |kernel, work| {
 stage!(stage_choose_source() -> Decision<()>, |kernel, work| {
     stages::choose_source(kernel, work)
 });
-stage!(stage_keep_source() -> (), |_kernel, work| {
-    stages::keep_source(work);
+stage!(stage_keep_node_address() -> (), |_kernel, work| {
+    stages::keep_node_address(work);
 });
 stage!(stage_try_port(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
     stages::try_port(kernel, work, attempt)
@@ -94,23 +94,23 @@ stage!(stage_find_hostport() -> Decision<HostportMatch>, |kernel, work| {
 stage!(stage_open_hostport() -> Decision<()>, |kernel, work| {
     stages::open_hostport(kernel, work)
 });
-stage!(stage_find_dialled() -> Decision<HostportMatch>, |kernel, work| {
-    stages::find_dialled(kernel, work)
+stage!(stage_find_hostport_from_pod() -> Decision<HostportMatch>, |kernel, work| {
+    stages::find_hostport_from_pod(kernel, work)
 });
-stage!(stage_try_dialled(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
-    stages::try_dialled(kernel, work, attempt)
+stage!(stage_try_port_from_pod(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
+    stages::try_port_from_pod(kernel, work, attempt)
 });
-stage!(stage_deliver() -> Verdict, |kernel, work| {
-    stages::deliver(kernel, work)
+stage!(stage_redirect_to_pod() -> Verdict, |kernel, work| {
+    stages::redirect_to_pod(kernel, work)
 });
 stage!(stage_bypass_from_pod() -> Verdict, |kernel, work| {
     stages::bypass_from_pod(kernel, work)
 });
-stage!(stage_find_leaving(uplink: u32) -> bool, |kernel, work, uplink| {
-    stages::find_leaving(kernel, work, uplink)
+stage!(stage_find_uplink_flow(uplink: u32) -> bool, |kernel, work, uplink| {
+    stages::find_uplink_flow(kernel, work, uplink)
 });
-stage!(stage_enter_pod() -> Verdict, |kernel, work| {
-    stages::enter_pod(kernel, work)
+stage!(stage_forward_to_pod() -> Verdict, |kernel, work| {
+    stages::forward_to_pod(kernel, work)
 });
 stage!(stage_open_direct() -> Decision<bool>, |kernel, work| {
     stages::open_direct(kernel, work)
@@ -118,53 +118,53 @@ stage!(stage_open_direct() -> Decision<bool>, |kernel, work| {
 stage!(stage_check_exit() -> Decision<()>, |kernel, work| {
     stages::check_exit(kernel, work)
 });
-stage!(stage_turn() -> (), |kernel, work| {
+stage!(stage_advance_clock_hand() -> (), |kernel, work| {
     if let Some(hand) = maps::hand() {
-        stages::turn(kernel, work, hand);
+        stages::advance_clock_hand(kernel, work, hand);
     }
 });
-stage!(stage_make_room() -> bool, |kernel, work| {
+stage!(stage_evict() -> bool, |kernel, work| {
     match maps::hand() {
-        Some(hand) => stages::make_room(kernel, work, hand),
+        Some(hand) => stages::evict(kernel, work, hand),
         None => false,
     }
 });
 stage!(stage_translate() -> Decision<()>, |kernel, work| {
     stages::translate(kernel, work)
 });
-stage!(stage_translate_quoted(way: Way) -> Decision<()>, |kernel, work, way| {
-    stages::translate_quoted(kernel, work, way)
+stage!(stage_translate_quoted(hook: Hook) -> Decision<()>, |kernel, work, hook| {
+    stages::translate_quoted(kernel, work, hook)
 });
 /// By hand, because it needs no notes.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn stage_take_shortcut(skb: *mut __sk_buff, index: u64, bytes: u64) -> u64 {
+extern "C" fn stage_apply_cache_hit(skb: *mut __sk_buff, index: u64, bytes: u64) -> u64 {
     let kernel = &mut Kernel::in_place(skb);
     kernel.touch_context();
-    let taken = Taken {
+    let hit = CacheHit {
         index: u32::from_code(index),
         bytes: u32::from_code(bytes),
     };
-    stages::take_shortcut(kernel, &mut Drawer, taken).code()
+    stages::apply_cache_hit(kernel, &mut PerCpuScratch, hit).code()
 }
 
-stage!(stage_keep_shortcut(way: Way, number: u64) -> (), |kernel, work, way, number| {
-    stages::keep_shortcut(kernel, work, way, number);
+stage!(stage_cache_verdict(hook: Hook, number: u64) -> (), |kernel, work, hook, number| {
+    stages::cache_verdict(kernel, work, hook, number);
 });
-stage!(stage_sum_up(number: u64) -> (), |kernel, work, number| {
-    stages::sum_up(kernel, work, number);
+stage!(stage_count_and_cache(number: u64) -> (), |kernel, work, number| {
+    stages::count_and_cache(kernel, work, number);
 });
-stage!(stage_teach(index: u32) -> (), |kernel, work, index| {
-    stages::teach(kernel, work, index);
+stage!(stage_propagate(index: u32) -> (), |kernel, work, index| {
+    stages::propagate(kernel, work, index);
 });
 stage!(stage_count(direction: Direction, verdict: Verdict) -> (), |kernel, work, direction, verdict| {
     stages::count(kernel, work, direction, verdict);
 });
 
 /// Where the notes about a packet are.
-pub(crate) struct Drawer;
+pub(crate) struct PerCpuScratch;
 
-impl Desk for Drawer {
+impl ScratchProvider for PerCpuScratch {
     #[inline(always)]
     fn work(&mut self) -> Option<&mut Work> {
         maps::work(Scratch::Packet)
@@ -184,7 +184,7 @@ impl Stages {
     }
 }
 
-impl Hook for Stages {
+impl HookStages for Stages {
     #[inline(always)]
     fn parse_pod(&mut self) -> Decision<Content> {
         Code::from_code(stage_parse_pod(self.skb))
@@ -226,8 +226,8 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn arrive(&mut self) -> Decision<()> {
-        Code::from_code(stage_arrive(self.skb))
+    fn charge_receiver(&mut self) -> Decision<()> {
+        Code::from_code(stage_charge_receiver(self.skb))
     }
 
     #[inline(always)]
@@ -236,13 +236,13 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn find_flow(&mut self, way: Way) -> bool {
-        Code::from_code(stage_find_flow(self.skb, way.code()))
+    fn find_flow(&mut self, hook: Hook) -> bool {
+        Code::from_code(stage_find_flow(self.skb, hook.code()))
     }
 
     #[inline(always)]
-    fn find_quoted_flow(&mut self, way: Way) -> bool {
-        Code::from_code(stage_find_quoted_flow(self.skb, way.code()))
+    fn find_quoted_flow(&mut self, hook: Hook) -> bool {
+        Code::from_code(stage_find_quoted_flow(self.skb, hook.code()))
     }
 
     #[inline(always)]
@@ -256,8 +256,8 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn keep_source(&mut self) {
-        stage_keep_source(self.skb);
+    fn keep_node_address(&mut self) {
+        stage_keep_node_address(self.skb);
     }
 
     #[inline(always)]
@@ -286,18 +286,18 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn find_dialled(&mut self) -> Decision<HostportMatch> {
-        Code::from_code(stage_find_dialled(self.skb))
+    fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch> {
+        Code::from_code(stage_find_hostport_from_pod(self.skb))
     }
 
     #[inline(always)]
-    fn try_dialled(&mut self, attempt: u32) -> Decision<bool> {
-        Code::from_code(stage_try_dialled(self.skb, attempt.code()))
+    fn try_port_from_pod(&mut self, attempt: u32) -> Decision<bool> {
+        Code::from_code(stage_try_port_from_pod(self.skb, attempt.code()))
     }
 
     #[inline(always)]
-    fn deliver(&mut self) -> Verdict {
-        Code::from_code(stage_deliver(self.skb))
+    fn redirect_to_pod(&mut self) -> Verdict {
+        Code::from_code(stage_redirect_to_pod(self.skb))
     }
 
     #[inline(always)]
@@ -306,13 +306,13 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn turn(&mut self) {
-        stage_turn(self.skb);
+    fn advance_clock_hand(&mut self) {
+        stage_advance_clock_hand(self.skb);
     }
 
     #[inline(always)]
-    fn make_room(&mut self) -> bool {
-        Code::from_code(stage_make_room(self.skb))
+    fn evict(&mut self) -> bool {
+        Code::from_code(stage_evict(self.skb))
     }
 
     #[inline(always)]
@@ -321,13 +321,13 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn find_leaving(&mut self, uplink: u32) -> bool {
-        Code::from_code(stage_find_leaving(self.skb, uplink.code()))
+    fn find_uplink_flow(&mut self, uplink: u32) -> bool {
+        Code::from_code(stage_find_uplink_flow(self.skb, uplink.code()))
     }
 
     #[inline(always)]
-    fn enter_pod(&mut self) -> Verdict {
-        Code::from_code(stage_enter_pod(self.skb))
+    fn forward_to_pod(&mut self) -> Verdict {
+        Code::from_code(stage_forward_to_pod(self.skb))
     }
 
     #[inline(always)]
@@ -336,35 +336,35 @@ impl Hook for Stages {
     }
 
     #[inline(always)]
-    fn translate_quoted(&mut self, way: Way) -> Decision<()> {
-        Code::from_code(stage_translate_quoted(self.skb, way.code()))
+    fn translate_quoted(&mut self, hook: Hook) -> Decision<()> {
+        Code::from_code(stage_translate_quoted(self.skb, hook.code()))
     }
 
     #[inline(always)]
-    fn find_shortcut(&mut self, way: Way) -> Found {
+    fn lookup_cache(&mut self, hook: Hook) -> CacheLookup {
         let kernel = &mut Kernel::in_place(self.skb);
-        stages::find_shortcut(kernel, &mut Drawer, kernel.hook(), way)
+        stages::lookup_cache(kernel, &mut PerCpuScratch, kernel.hook(), hook)
     }
 
     #[inline(always)]
-    fn take_shortcut(&mut self, taken: Taken) -> Verdict {
-        let (index, bytes) = (taken.index.code(), taken.bytes.code());
-        Code::from_code(stage_take_shortcut(self.skb, index, bytes))
+    fn apply_cache_hit(&mut self, hit: CacheHit) -> Verdict {
+        let (index, bytes) = (hit.index.code(), hit.bytes.code());
+        Code::from_code(stage_apply_cache_hit(self.skb, index, bytes))
     }
 
     #[inline(always)]
-    fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
-        stage_keep_shortcut(self.skb, way.code(), verdict.code());
+    fn cache_verdict(&mut self, hook: Hook, verdict: Verdict) {
+        stage_cache_verdict(self.skb, hook.code(), verdict.code());
     }
 
     #[inline(always)]
-    fn sum_up(&mut self, verdict: Verdict) {
-        stage_sum_up(self.skb, verdict.code());
+    fn count_and_cache(&mut self, verdict: Verdict) {
+        stage_count_and_cache(self.skb, verdict.code());
     }
 
     #[inline(always)]
-    fn teach(&mut self, index: u32) {
-        stage_teach(self.skb, index.code());
+    fn propagate(&mut self, index: u32) {
+        stage_propagate(self.skb, index.code());
     }
 
     #[inline(always)]

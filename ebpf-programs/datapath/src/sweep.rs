@@ -7,7 +7,7 @@ use abi::{Flow, Swept, Tuple};
 use aya_ebpf::helpers::bpf_for_each_map_elem;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use verdict::flow::Fate;
+use verdict::flow::FlowState;
 use verdict::{Node, Sweep, forget};
 
 use crate::kernel::Kernel;
@@ -33,7 +33,7 @@ fn sweep(context: TcContext) -> i32 {
             core::ptr::null_mut(),
             0,
         );
-        ((*swept).timed_out + (*swept).stale + (*swept).homeless) as i32
+        ((*swept).timed_out + (*swept).stale + (*swept).address_gone) as i32
     }
 }
 
@@ -56,10 +56,10 @@ extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mu
     // SAFETY: as in `sweep`.
     unsafe {
         match outcome {
-            Sweep::Kept | Sweep::Removed(Fate::Alive) => (*swept).kept += 1,
-            Sweep::Removed(Fate::TimedOut) => (*swept).timed_out += 1,
-            Sweep::Removed(Fate::Stale) => (*swept).stale += 1,
-            Sweep::Removed(Fate::Homeless) => (*swept).homeless += 1,
+            Sweep::Kept | Sweep::Removed(FlowState::Alive) => (*swept).kept += 1,
+            Sweep::Removed(FlowState::TimedOut) => (*swept).timed_out += 1,
+            Sweep::Removed(FlowState::Stale) => (*swept).stale += 1,
+            Sweep::Removed(FlowState::AddressGone) => (*swept).address_gone += 1,
         }
     }
     CONTINUE

@@ -11,5 +11,5 @@ use crate::stages::Stages;
 #[inline(always)]
 fn to_pod(context: TcContext) -> i32 {
     let skb = context.skb.skb;
-    action::of(skb, hooks::to_pod(&mut Stages::new(skb)))
+    action::apply(skb, hooks::to_pod(&mut Stages::new(skb)))
 }

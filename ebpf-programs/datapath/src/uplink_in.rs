@@ -19,7 +19,7 @@ fn uplink_in(context: TcContext) -> i32 {
     if is_of_vlan(skb) {
         return action::NEXT;
     }
-    action::of(skb, hooks::uplink_in(&mut Stages::new(skb)))
+    action::apply(skb, hooks::uplink_in(&mut Stages::new(skb)))
 }
 
 /// Whether the frame is one of a VLAN. A tag with the number 0 says how urgent a frame is, and nothing else (IEEE 802.1Q,

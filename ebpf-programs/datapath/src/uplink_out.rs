@@ -16,5 +16,5 @@ fn uplink_out(context: TcContext) -> i32 {
         return action::NEXT;
     }
     let skb = context.skb.skb;
-    action::of(skb, hooks::uplink_out(&mut Stages::new(skb)))
+    action::apply(skb, hooks::uplink_out(&mut Stages::new(skb)))
 }

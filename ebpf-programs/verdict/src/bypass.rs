@@ -9,8 +9,8 @@ use abi::{Address, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
 use crate::address::{is_link_local, is_multicast};
 use crate::flow;
-use crate::known;
-use crate::local::readdress;
+use crate::row_cache;
+use crate::hostport_from_pod::set_mac_addresses;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
@@ -18,17 +18,17 @@ use crate::parse::{IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, tcp_header};
 use crate::rewrite::{V4_TIME_TO_LIVE, header_word};
 use crate::sender::{ETHERNET, has_mac};
 use crate::shape::Shaper;
-use crate::shortcut::{Shortcuts, Steps};
+use crate::flow_cache::{FlowCache, Steps};
 use crate::work::{Fragment, Headers, Transport, Work};
 
 /// Where the destination's Ethernet address is in a frame.
-const TO: u32 = 0;
+const DESTINATION_MAC: u32 = 0;
 /// Offset of the word with the hop limit in an IPv6 header.
 const V6_HOP_LIMIT: u32 = 4;
 
 /// What a pod sends, and nothing of ours applies to.
 #[inline(always)]
-pub(crate) fn from_pod<E: Packet + Node + Shaper + Shortcuts>(
+pub(crate) fn from_pod<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     work: &mut Work,
 ) -> Decision<Verdict> {
@@ -40,50 +40,50 @@ pub(crate) fn from_pod<E: Packet + Node + Shaper + Shortcuts>(
         return Ok(Verdict::Pass);
     }
     let to = work.headers.tuple.destination;
-    if known::find_endpoint(env, work, &to) {
-        Ok(to_neighbour(env, work, network))
+    if row_cache::find_endpoint(env, work, &to) {
+        Ok(to_local_pod(env, work, network))
     } else {
-        to_world(env, work, network)
+        to_uplink(env, work, network)
     }
 }
 
 /// To a pod on the same bridge, as the bridge would: nothing in the frame changes.
 #[inline(always)]
-fn to_neighbour<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work, network: u32) -> Verdict {
+fn to_local_pod<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work, network: u32) -> Verdict {
     let Some(pod) = env.pod(work.endpoint.pod) else {
         return Verdict::Pass;
     };
-    let direct = pod.network == network && has_mac(env, TO, pod.mac);
-    if !direct || work.endpoint.interface == work.interface || !may_reach(env, work) {
+    let direct = pod.network == network && has_mac(env, DESTINATION_MAC, pod.mac);
+    if !direct || work.endpoint.interface == work.interface || !may_redirect_to_pod(env, work) {
         return Verdict::Pass;
     }
-    Verdict::Deliver(work.endpoint.interface)
+    Verdict::RedirectPeer(work.endpoint.interface)
 }
 
 /// Out of the node, as the routing table says; the uplink's own program masquerades.
 #[inline(always)]
-fn to_world<E: Packet + Node + Shaper + Shortcuts>(
+fn to_uplink<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     work: &mut Work,
     network: u32,
 ) -> Decision<Verdict> {
-    let routed = known::bridge_mac(env, work, network).is_some_and(|mac| has_mac(env, TO, mac));
+    let routed = row_cache::bridge_mac(env, work, network).is_some_and(|mac| has_mac(env, DESTINATION_MAC, mac));
     let to = &work.headers.tuple.destination;
     if !routed || is_multicast(to) || is_link_local(to) {
         return Ok(Verdict::Pass);
     }
-    let link = known::way_out(env, &mut work.known.out, network, &work.headers.tuple);
-    work.hop = work.known.out.hop;
-    let Some(uplink) = known::uplink(env, work, link) else {
+    let link = row_cache::egress_route(env, &mut work.rows.egress, network, &work.headers.tuple);
+    work.hop = work.rows.egress.hop;
+    let Some(uplink) = row_cache::uplink(env, work, link) else {
         return Ok(Verdict::Pass);
     };
     let may = uplink.is_translating()
-        && known::fits(env, &mut work.known.leaves, link)
+        && row_cache::fits(env, &mut work.rows.egress_mtu, link)
         && is_short(env, work, uplink.mtu);
-    if !may || !lives_on(env, work)? {
+    if !may || !decrement_ttl(env, work)? {
         return Ok(Verdict::Pass);
     }
-    Ok(Verdict::Leave(link))
+    Ok(Verdict::RedirectNeigh(link))
 }
 
 /// Whether the packet, or each that it will be cut into, is no longer than the way takes. What a link takes is not all: a
@@ -93,8 +93,8 @@ fn is_short<E: Packet + Shaper>(env: &E, work: &Work, uplink: u32) -> bool {
     let Some(length) = length(env, &work.headers) else {
         return false;
     };
-    let takes = work.known.out.takes;
-    length <= uplink && (takes == 0 || length <= takes)
+    let mtu = work.rows.egress.mtu;
+    length <= uplink && (mtu == 0 || length <= mtu)
 }
 
 /// Bytes from the IP header on, of the packet or of each that it will be cut into.
@@ -123,57 +123,57 @@ fn length<E: Packet + Shaper>(env: &E, headers: &Headers) -> Option<u32> {
 
 /// To a pod, from outside, by the address that the packet has now.
 #[inline(always)]
-pub(crate) fn to_pod<E: Packet + Node + Shaper + Shortcuts>(
+pub(crate) fn to_pod<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     work: &mut Work,
     to: &Address,
 ) -> Decision<Verdict> {
-    if work.headers.l3 != ETHERNET || !is_plain(env, &work.headers) || !is_way_back(env, work) {
+    if work.headers.l3 != ETHERNET || !is_plain(env, &work.headers) || !passes_reverse_path(env, work) {
         return Ok(Verdict::Pass);
     }
-    if !known::find_endpoint(env, work, to) {
+    if !row_cache::find_endpoint(env, work, to) {
         return Ok(Verdict::Pass);
     }
     let bridge = env.pod(work.endpoint.pod).map_or(0, |pod| pod.network);
-    let Some(mac) = known::bridge_mac(env, work, bridge) else {
+    let Some(mac) = row_cache::bridge_mac(env, work, bridge) else {
         return Ok(Verdict::Pass);
     };
-    if !may_reach(env, work) || !lives_on(env, work)? {
+    if !may_redirect_to_pod(env, work) || !decrement_ttl(env, work)? {
         return Ok(Verdict::Pass);
     }
-    readdress(env, work, mac)?;
-    Ok(Verdict::Deliver(work.endpoint.interface))
+    set_mac_addresses(env, work, mac)?;
+    Ok(Verdict::RedirectPeer(work.endpoint.interface))
 }
 
 /// Whether answers would go out by the link that the packet came by. Where not, its source may be forged, and the stack says
 /// whether it has to be believed: reverse path filters (RFC 3704), and that nobody else has the node's own addresses. Of IPv6
 /// the stack believes all. The kernel is asked once a second for each flow, or less.
 #[inline(always)]
-fn is_way_back<E: Node + Shortcuts>(env: &mut E, work: &mut Work) -> bool {
-    if work.headers.version == 6 || work.way_back != 0 {
+fn passes_reverse_path<E: Node + FlowCache>(env: &mut E, work: &mut Work) -> bool {
+    if work.headers.version == 6 || work.reverse_path_ok != 0 {
         return true;
     }
     let back = work.headers.tuple.reverse();
     let from = work.interface;
-    let new = !known::is_route(env, &work.known.back, from, &back);
-    let leads_back = known::way_out(env, &mut work.known.back, from, &back) == from;
+    let new = !row_cache::is_cached_route(env, &work.rows.reverse, from, &back);
+    let leads_back = row_cache::egress_route(env, &mut work.rows.reverse, from, &back) == from;
     if new || !leads_back {
-        remember(env, &work.headers.tuple, leads_back);
+        record_reverse_path(env, &work.headers.tuple, leads_back);
     }
     leads_back
 }
 
 /// Notes what the kernel has said in the flow's entry.
 #[inline(always)]
-fn remember<E: Node>(node: &mut E, key: &Tuple, leads_back: bool) {
+fn record_reverse_path<E: Node>(node: &mut E, key: &Tuple, leads_back: bool) {
     let Some(entry) = node.flow(key) else {
         return;
     };
     let flags = node.read(entry).flags;
     let new = if leads_back {
-        flags | FlowFlags::WAY_BACK
+        flags | FlowFlags::REVERSE_PATH_OK
     } else {
-        flags & !FlowFlags::WAY_BACK
+        flags & !FlowFlags::REVERSE_PATH_OK
     };
     if new != flags {
         node.set_flags(entry, new);
@@ -213,28 +213,28 @@ fn is_plain<E: Node>(node: &E, headers: &Headers) -> bool {
 
 /// Whether the packet may be handed to the pod: it is still there, nothing but us is on the way, and it fits.
 #[inline(always)]
-fn may_reach<E: Packet + Node + Shaper>(env: &E, work: &mut Work) -> bool {
+fn may_redirect_to_pod<E: Packet + Node + Shaper>(env: &E, work: &mut Work) -> bool {
     let endpoint = &work.endpoint;
     let may = env
         .pod(endpoint.pod)
         .is_some_and(|pod| pod.flags & EndpointFlags::BYPASS != 0);
     may && flow::is_current(env, endpoint.pod, endpoint.generation)
-        && known::fits(env, &mut work.known.reaches, endpoint.interface)
+        && row_cache::fits(env, &mut work.rows.pod_mtu, endpoint.interface)
 }
 
 /// Ages the packet, and notes it.
 #[inline(always)]
-fn lives_on<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<bool> {
-    work.trail.steps |= Steps::AGED;
-    age(packet, work.headers.version, work.headers.l3)
+fn decrement_ttl<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<bool> {
+    work.recorder.steps |= Steps::TTL_DECREMENTED;
+    decrement_hop_limit(packet, work.headers.version, work.headers.l3)
 }
 
 /// Takes one hop from the packet's life, as every router does. False for its last one: the stack has to tell the
 /// sender.
 #[inline(always)]
-pub(crate) fn age<P: Packet>(packet: &mut P, version: u8, l3: u32) -> Decision<bool> {
+pub(crate) fn decrement_hop_limit<P: Packet>(packet: &mut P, version: u8, l3: u32) -> Decision<bool> {
     if version == 6 {
-        return age_v6(packet, l3 + V6_HOP_LIMIT);
+        return decrement_hop_limit_v6(packet, l3 + V6_HOP_LIMIT);
     }
     let at = l3 + V4_TIME_TO_LIVE;
     let Some([old]) = packet.words::<1>(at) else {
@@ -248,7 +248,7 @@ pub(crate) fn age<P: Packet>(packet: &mut P, version: u8, l3: u32) -> Decision<b
 }
 
 #[inline(always)]
-fn age_v6<P: Packet>(packet: &mut P, at: u32) -> Decision<bool> {
+fn decrement_hop_limit_v6<P: Packet>(packet: &mut P, at: u32) -> Decision<bool> {
     let Some([old]) = packet.words::<1>(at) else {
         return Ok(false);
     };

@@ -19,7 +19,7 @@ const DESTINATION_MAC: u32 = 0;
 pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
     let guarded = env
         .settings()
-        .is_some_and(|settings| settings.flags & SettingsFlags::GUARDED != 0);
+        .is_some_and(|settings| settings.flags & SettingsFlags::EXIT_CHECK != 0);
     if !guarded {
         return Ok(());
     }
@@ -33,8 +33,8 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
         return Ok(());
     }
     // A link that appears now is not to be found out about later.
-    work.trail.close();
-    let link = env.way_out(bridge, &work.headers.tuple, &mut work.hop, &mut 0);
+    work.recorder.mark_uncacheable();
+    let link = env.egress_route(bridge, &work.headers.tuple, &mut work.hop, &mut 0);
     if link == 0 || is_open(env, link) || !is_translated(env, work) {
         return Ok(());
     }

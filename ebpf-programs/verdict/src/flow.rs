@@ -2,12 +2,12 @@
 
 use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
 
-use crate::local;
+use crate::hostport_from_pod;
 use crate::node::{Insertion, Node, Touch};
 use crate::outcome::Decision;
-use crate::room;
-use crate::shortcut::{Shortcuts, Steps, shard};
-use crate::work::{Pair, Transport, Way, Work};
+use crate::eviction;
+use crate::flow_cache::{FlowCache, Steps, shard};
+use crate::work::{Pair, Transport, Hook, Work};
 
 /// Seconds that half a pair may exist: the two entries of a flow are not added at the same instant.
 const HALF_PAIR: u32 = 2;
@@ -20,7 +20,7 @@ const BRIEF: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Where the flow applies to packets of the original direction.
-    pub way: Way,
+    pub hook: Hook,
     /// [`FlowFlags`] beyond those of the way and the direction.
     pub flags: u32,
     /// Interface index of the uplink, or of the client's veth.
@@ -37,10 +37,10 @@ impl Pair {
     /// Makes both entries of a flow whose first packet has the tuple `from` and gets the tuple `to`.
     #[inline(always)]
     pub fn fill(&mut self, from: &Tuple, to: &Tuple, terms: &Terms) {
-        let (there, back) = match terms.way {
-            Way::In => (FlowFlags::UPLINK_IN, FlowFlags::UPLINK_OUT),
-            Way::Out => (FlowFlags::UPLINK_OUT, FlowFlags::UPLINK_IN),
-            Way::Pod => (FlowFlags::FROM_POD, FlowFlags::FROM_POD),
+        let (there, back) = match terms.hook {
+            Hook::UplinkIn => (FlowFlags::UPLINK_IN, FlowFlags::UPLINK_OUT),
+            Hook::UplinkOut => (FlowFlags::UPLINK_OUT, FlowFlags::UPLINK_IN),
+            Hook::FromPod => (FlowFlags::FROM_POD, FlowFlags::FROM_POD),
         };
         self.original.key = *from;
         self.reply.key = to.reverse();
@@ -64,53 +64,53 @@ fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
     flow.uplink = terms.uplink;
     flow.pod = terms.pod;
     flow.generation = terms.generation;
-    flow.ticket = 0;
+    flow.flow_id = 0;
     flow.packets = 0;
     flow.bytes = 0;
 }
 
 /// Looks the packet up. On a hit the packet is noted in the entry, and [`Work::translated`] says what to write.
 #[inline(always)]
-pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, way: Way) -> bool {
-    find_below(node, work, way, u64::MAX)
+pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
+    find_below(node, work, hook, u64::MAX)
 }
 
 /// As [`find`], if the flow is too young for shortcuts.
 #[inline(always)]
-pub(crate) fn find_young<E: Node + Shortcuts>(node: &mut E, work: &mut Work, way: Way) -> bool {
-    let young = node.young();
-    find_below(node, work, way, young)
+pub(crate) fn find_new<E: Node + FlowCache>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
+    let young = node.cache_threshold();
+    find_below(node, work, hook, young)
 }
 
 /// As [`find`], if the flow has had fewer packets this way.
 #[inline(always)]
-fn find_below<E: Node>(node: &mut E, work: &mut Work, way: Way, packets: u64) -> bool {
-    work.way_back = 0;
+fn find_below<E: Node>(node: &mut E, work: &mut Work, hook: Hook, packets: u64) -> bool {
+    work.reverse_path_ok = 0;
     let Some(entry) = node.flow(&work.headers.tuple) else {
         return false;
     };
     let flow = node.read(entry);
-    if flow.flags & way.flag() == 0 || flow.packets >= packets {
+    if flow.flags & hook.flag() == 0 || flow.packets >= packets {
         return false;
     }
     work.translated = flow.translated;
     if is_stale(node, &flow)
-        || has_moved(&flow, way, work.interface)
-        || (way == Way::Pod && !local::reaches_its_pod(node, work, &flow))
-        || has_lost_address(node, &flow, way, work.now)
+        || has_moved(&flow, hook, work.interface)
+        || (hook == Hook::FromPod && !hostport_from_pod::has_current_pods(node, work, &flow))
+        || has_lost_address(node, &flow, hook, work.now)
     {
         work.pair.reply.key = flow.translated.reverse();
         let original = flow.flags & FlowFlags::ORIGINAL != 0;
         discard(node, &work.headers.tuple, &work.pair.reply.key, original);
         return false;
     }
-    work.trail.steps |= Steps::FLOW;
-    work.trail.ticket = flow.ticket;
-    let asked = flow.flags & FlowFlags::WAY_BACK != 0 && flow.last_seen == work.now;
-    work.way_back = u32::from(asked);
-    work.trail.had = flow.packets;
+    work.recorder.steps |= Steps::FLOW;
+    work.recorder.flow_id = flow.flow_id;
+    let asked = flow.flags & FlowFlags::REVERSE_PATH_OK != 0 && flow.last_seen == work.now;
+    work.reverse_path_ok = u32::from(asked);
+    work.recorder.packets_before = flow.packets;
     // Of a packet between two pods, the one that sends it is billed here.
-    if way != Way::Pod {
+    if hook != Hook::FromPod {
         work.pod = flow.pod;
     }
     if opens_tcp(work) && flow.flags & FlowFlags::ORIGINAL != 0 {
@@ -143,15 +143,15 @@ pub(crate) fn is_current<E: Node>(node: &E, slot: u32, generation: u32) -> bool 
 
 /// Whether a masqueraded flow now leaves by another uplink: its address is not that uplink's.
 #[inline(always)]
-fn has_moved(flow: &Flow, way: Way, interface: u32) -> bool {
-    way == Way::Out && is_masqueraded(flow) && flow.uplink != interface
+fn has_moved(flow: &Flow, hook: Hook, interface: u32) -> bool {
+    hook == Hook::UplinkOut && is_masqueraded(flow) && flow.uplink != interface
 }
 
 /// Whether a masqueraded flow's address is no longer the node's: answers would go to nobody, or to somebody else.
 /// Asked in the first packet of each second, so that the others do not pay for it.
 #[inline(always)]
-fn has_lost_address<E: Node>(node: &E, flow: &Flow, way: Way, now: u32) -> bool {
-    way == Way::Out
+fn has_lost_address<E: Node>(node: &E, flow: &Flow, hook: Hook, now: u32) -> bool {
+    hook == Hook::UplinkOut
         && is_masqueraded(flow)
         && flow.last_seen != now
         && !node.is_local(&flow.translated.source)
@@ -209,11 +209,11 @@ fn reopen<E: Node>(node: &mut E, entry: E::Entry, work: &mut Work) {
 /// Adds [`Work::pair`] to the table. `Ok(false)`: the replies' tuple belongs to another flow that is alive.
 #[inline(always)]
 pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
-    work.trail.close();
+    work.recorder.mark_uncacheable();
     let pod = work.pair.original.flow.pod;
     let live = node.reserve_flow(pod);
     let quota = quota(node, pod);
-    work.crowded = u32::from(live > quota / 2);
+    work.near_quota = u32::from(live > quota / 2);
     let inserted = if live < quota {
         insert_pair(node, work)
     } else {
@@ -258,9 +258,9 @@ enum Inserted {
 #[inline(always)]
 fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
     work.pair.original.flow.seen = work.headers.seen;
-    let ticket = node.random();
-    work.pair.original.flow.ticket = ticket;
-    work.pair.reply.flow.ticket = ticket;
+    let flow_id = node.random();
+    work.pair.original.flow.flow_id = flow_id;
+    work.pair.reply.flow.flow_id = flow_id;
     work.pair.original.flow.packets = 1;
     work.pair.original.flow.bytes = u64::from(work.headers.length);
     if !insert_reply(node, work)? {
@@ -270,10 +270,10 @@ fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
         Insertion::Done => {
             work.translated = work.pair.original.flow.translated;
             node.count_flow(work.pair.original.flow.pod);
-            work.turn.key = work.pair.original.key;
-            work.turn.ticket = work.pair.original.flow.ticket;
-            work.turn.due = room::due(node, work.headers.tuple.protocol, work.now);
-            node.await_turn(&work.turn);
+            work.clock_entry.key = work.pair.original.key;
+            work.clock_entry.flow_id = work.pair.original.flow.flow_id;
+            work.clock_entry.due = eviction::due(node, work.headers.tuple.protocol, work.now);
+            node.push_clock(&work.clock_entry);
             Ok(Inserted::New)
         }
         Insertion::Full => {
@@ -316,14 +316,14 @@ fn reap<E: Node>(node: &mut E, work: &mut Work) -> bool {
     };
     let flow = node.read(entry);
     work.translated = flow.translated.reverse();
-    if fate(
+    if flow_state(
         node,
         &work.pair.reply.key,
         &flow,
         &work.translated,
         work.now,
         false,
-    ) == Fate::Alive
+    ) == FlowState::Alive
     {
         return false;
     }
@@ -334,7 +334,7 @@ fn reap<E: Node>(node: &mut E, work: &mut Work) -> bool {
 
 /// What is to become of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FlowState {
     /// It stays.
     Alive,
     /// No packet for longer than its kind of flow is kept.
@@ -342,47 +342,47 @@ pub enum Fate {
     /// Its pod is gone.
     Stale,
     /// The node has lost the address or the uplink that it was masqueraded with.
-    Homeless,
+    AddressGone,
 }
 
 /// What is to become of the entry `flow` at `key`, whose other direction is at `opposite`. Where room is `needed`, flows that
 /// are over go before their time.
 #[inline(always)]
-pub(crate) fn fate<E: Node>(
+pub(crate) fn flow_state<E: Node>(
     node: &E,
     key: &Tuple,
     flow: &Flow,
     opposite: &Tuple,
     now: u32,
     needed: bool,
-) -> Fate {
+) -> FlowState {
     if is_stale(node, flow) {
-        return Fate::Stale;
+        return FlowState::Stale;
     }
-    if is_homeless(node, key, flow, opposite) {
-        return Fate::Homeless;
+    if has_address_gone(node, key, flow, opposite) {
+        return FlowState::AddressGone;
     }
     let Some(settings) = node.settings() else {
-        return Fate::Alive;
+        return FlowState::Alive;
     };
     let timed_out = match other_direction(node, key, opposite) {
         Some(other) => {
             is_expired(flow, &other, key.protocol, &settings.timeouts, now)
-                || needed && is_over(flow, &other, key.protocol, now)
+                || needed && is_finished(flow, &other, key.protocol, now)
         }
         None => now.saturating_sub(flow.created) >= HALF_PAIR,
     };
     if timed_out {
-        Fate::TimedOut
+        FlowState::TimedOut
     } else {
-        Fate::Alive
+        FlowState::Alive
     }
 }
 
 /// Whether a masqueraded flow's address or uplink is gone, as the kernel's MASQUERADE judges it. That address is asked for
 /// where it is a destination: in a tuple that need not be copied for that.
 #[inline(always)]
-fn is_homeless<E: Node>(node: &E, key: &Tuple, flow: &Flow, opposite: &Tuple) -> bool {
+fn has_address_gone<E: Node>(node: &E, key: &Tuple, flow: &Flow, opposite: &Tuple) -> bool {
     if flow.flags & FlowFlags::SNAT == 0 || flow.flags & FlowFlags::FROM_POD != 0 {
         return false;
     }
@@ -405,7 +405,7 @@ pub fn is_expired(one: &Flow, other: &Flow, protocol: u8, timeouts: &Timeouts, n
 /// (`net/netfilter/nf_conntrack_core.c`, `early_drop_list`): what it never calls assured, and connections on their way out.
 /// The two directions may be given in either order.
 #[inline(always)]
-pub fn is_over(one: &Flow, other: &Flow, protocol: u8, now: u32) -> bool {
+pub fn is_finished(one: &Flow, other: &Flow, protocol: u8, now: u32) -> bool {
     let last_seen = last_seen(one, other);
     let is_silent = now.saturating_sub(last_seen) >= PAUSE;
     let (both, either) = (one.seen & other.seen, one.seen | other.seen);

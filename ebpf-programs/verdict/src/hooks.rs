@@ -2,14 +2,14 @@
 
 use abi::{Direction, DropReason};
 
-use crate::local;
+use crate::hostport_from_pod;
 use crate::masquerade::TRIES;
 use crate::outcome::{Code as _, Decision, Verdict};
-use crate::shortcut::{Found, Taken};
-use crate::work::{Content, HostportMatch, Origin, Way};
+use crate::flow_cache::{CacheLookup, CacheHit};
+use crate::work::{Content, HostportMatch, Origin, Hook};
 
 /// The stages, for one packet at one hook. See [`crate::stages`] for what each of them does.
-pub trait Hook {
+pub trait HookStages {
     /// [`crate::stages::parse_pod`].
     fn parse_pod(&mut self) -> Decision<Content>;
     /// [`crate::stages::identify_pod`].
@@ -26,20 +26,20 @@ pub trait Hook {
     fn is_tagged(&self) -> bool;
     /// [`crate::stages::charge`].
     fn charge(&mut self, direction: Direction) -> Decision<()>;
-    /// [`crate::stages::arrive`].
-    fn arrive(&mut self) -> Decision<()>;
+    /// [`crate::stages::charge_receiver`].
+    fn charge_receiver(&mut self) -> Decision<()>;
     /// [`crate::stages::check_policy`].
     fn check_policy(&mut self) -> Decision<()>;
     /// [`crate::stages::find_flow`].
-    fn find_flow(&mut self, way: Way) -> bool;
+    fn find_flow(&mut self, hook: Hook) -> bool;
     /// [`crate::stages::find_quoted_flow`].
-    fn find_quoted_flow(&mut self, way: Way) -> bool;
+    fn find_quoted_flow(&mut self, hook: Hook) -> bool;
     /// [`crate::stages::origin`].
     fn origin(&mut self) -> Decision<Origin>;
     /// [`crate::stages::choose_source`].
     fn choose_source(&mut self) -> Decision<()>;
-    /// [`crate::stages::keep_source`].
-    fn keep_source(&mut self);
+    /// [`crate::stages::keep_node_address`].
+    fn keep_node_address(&mut self);
     /// [`crate::stages::try_port`].
     fn try_port(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::check_outsider`].
@@ -50,74 +50,74 @@ pub trait Hook {
     fn open_hostport(&mut self) -> Decision<()>;
     /// [`crate::stages::open_direct`].
     fn open_direct(&mut self) -> Decision<bool>;
-    /// [`crate::stages::find_dialled`].
-    fn find_dialled(&mut self) -> Decision<HostportMatch>;
-    /// [`crate::stages::try_dialled`].
-    fn try_dialled(&mut self, attempt: u32) -> Decision<bool>;
-    /// [`crate::stages::deliver`].
-    fn deliver(&mut self) -> Verdict;
+    /// [`crate::stages::find_hostport_from_pod`].
+    fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch>;
+    /// [`crate::stages::try_port_from_pod`].
+    fn try_port_from_pod(&mut self, attempt: u32) -> Decision<bool>;
+    /// [`crate::stages::redirect_to_pod`].
+    fn redirect_to_pod(&mut self) -> Verdict;
     /// [`crate::stages::bypass_from_pod`].
     fn bypass_from_pod(&mut self) -> Verdict;
-    /// [`crate::stages::find_leaving`].
-    fn find_leaving(&mut self, uplink: u32) -> bool;
+    /// [`crate::stages::find_uplink_flow`].
+    fn find_uplink_flow(&mut self, uplink: u32) -> bool;
     /// [`crate::stages::check_exit`].
     fn check_exit(&mut self) -> Decision<()>;
     /// [`crate::stages::turn`].
-    fn turn(&mut self);
-    /// [`crate::stages::make_room`].
-    fn make_room(&mut self) -> bool;
-    /// [`crate::stages::enter_pod`].
-    fn enter_pod(&mut self) -> Verdict;
+    fn advance_clock_hand(&mut self);
+    /// [`crate::stages::evict`].
+    fn evict(&mut self) -> bool;
+    /// [`crate::stages::forward_to_pod`].
+    fn forward_to_pod(&mut self) -> Verdict;
     /// [`crate::stages::translate`].
     fn translate(&mut self) -> Decision<()>;
     /// [`crate::stages::translate_quoted`].
-    fn translate_quoted(&mut self, way: Way) -> Decision<()>;
-    /// [`crate::stages::find_shortcut`].
-    fn find_shortcut(&mut self, way: Way) -> Found;
-    /// [`crate::stages::take_shortcut`].
-    fn take_shortcut(&mut self, taken: Taken) -> Verdict;
-    /// [`crate::stages::keep_shortcut`].
-    fn keep_shortcut(&mut self, way: Way, verdict: Verdict);
-    /// [`crate::stages::sum_up`].
-    fn sum_up(&mut self, verdict: Verdict);
-    /// [`crate::stages::teach`].
-    fn teach(&mut self, index: u32);
+    fn translate_quoted(&mut self, hook: Hook) -> Decision<()>;
+    /// [`crate::stages::lookup_cache`].
+    fn lookup_cache(&mut self, hook: Hook) -> CacheLookup;
+    /// [`crate::stages::apply_cache_hit`].
+    fn apply_cache_hit(&mut self, hit: CacheHit) -> Verdict;
+    /// [`crate::stages::cache_verdict`].
+    fn cache_verdict(&mut self, hook: Hook, verdict: Verdict);
+    /// [`crate::stages::count_and_cache`].
+    fn count_and_cache(&mut self, verdict: Verdict);
+    /// [`crate::stages::propagate`].
+    fn propagate(&mut self, index: u32);
     /// [`crate::stages::count`].
     fn count(&mut self, direction: Direction, verdict: Verdict);
 }
 
 /// Ends the packet as the one before it that looked the same, if there was one.
 #[inline(always)]
-fn shortcut(hook: &mut impl Hook, way: Way) -> Option<Verdict> {
-    let verdict = match hook.find_shortcut(way) {
-        Found::Nothing => return None,
-        Found::Lesson(taken) => {
-            hook.teach(taken.index);
-            hook.take_shortcut(taken)
+fn cached_verdict(stages: &mut impl HookStages, hook: Hook) -> Option<Verdict> {
+    let verdict = match stages.lookup_cache(hook) {
+        CacheLookup::Miss => return None,
+        CacheLookup::Propagate(hit) => {
+            stages.propagate(hit.index);
+            stages.apply_cache_hit(hit)
         }
-        Found::End(number) => Verdict::from_code(number),
+        CacheLookup::Done(number) => Verdict::from_code(number),
     };
-    count_drop(hook, way.direction(), verdict);
+    count_drop(stages, hook.direction(), verdict);
     Some(verdict)
 }
 
 /// What a pod sends.
 #[inline(always)]
-pub fn from_pod(hook: &mut impl Hook) -> Verdict {
-    if let Some(verdict) = shortcut(hook, Way::Pod) {
+pub fn from_pod(stages: &mut impl HookStages) -> Verdict {
+    if let Some(verdict) = cached_verdict(stages, Hook::FromPod) {
         return verdict;
     }
-    let sent = send(hook);
-    let verdict = delivered(hook, sent);
-    hook.sum_up(verdict);
+    let sent = process_from_pod(stages);
+    let verdict = charge_redirected(stages, sent);
+    stages.count_and_cache(verdict);
     verdict
 }
 
 /// What is handed to a pod meets no other hook: it is charged and counted there now.
 #[inline(always)]
-fn delivered(hook: &mut impl Hook, outcome: Decision<Verdict>) -> Verdict {
+fn charge_redirected(stages: &mut impl HookStages, outcome: Decision<Verdict>) -> Verdict {
     match outcome {
-        Ok(verdict @ Verdict::Deliver(_)) => match hook.arrive() {
+        Ok(verdict @ Verdict::RedirectPeer(_)) => match stages.charge_receiver() {
             Ok(()) => verdict,
             Err(reason) => Verdict::Drop(reason),
         },
@@ -127,87 +127,87 @@ fn delivered(hook: &mut impl Hook, outcome: Decision<Verdict>) -> Verdict {
 }
 
 #[inline(always)]
-fn send(hook: &mut impl Hook) -> Decision<Verdict> {
-    let content = hook.parse_pod()?;
-    if hook.check_sender(content)? {
-        hook.charge(Direction::Egress)?;
+fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
+    let content = stages.parse_pod()?;
+    if stages.check_sender(content)? {
+        stages.charge(Direction::Egress)?;
     }
-    if hook.is_tagged() {
-        return pass_tagged(hook, content);
+    if stages.is_tagged() {
+        return pass_tagged(stages, content);
     }
     match content {
         // A fragment without ports is nobody's yet: the node's own reassembly has the last word.
-        Content::LostFragment => return pass_by_policy(hook),
+        Content::LostFragment => return pass_after_policy(stages),
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::IcmpError => {
-            if !hook.find_quoted_flow(Way::Pod) {
-                return pass_by_policy(hook);
+            if !stages.find_quoted_flow(Hook::FromPod) {
+                return pass_after_policy(stages);
             }
-            hook.translate_quoted(Way::Pod)?;
-            return Ok(hook.deliver());
+            stages.translate_quoted(Hook::FromPod)?;
+            return Ok(stages.redirect_to_pod());
         }
-        Content::Ip | Content::Known => {}
+        Content::Ip | Content::FlowFound => {}
     }
-    if !hook.find_flow(Way::Pod) {
-        match hook.find_dialled()? {
-            HostportMatch::None => return pass(hook),
+    if !stages.find_flow(Hook::FromPod) {
+        match stages.find_hostport_from_pod()? {
+            HostportMatch::None => return bypass_or_pass(stages),
             HostportMatch::Socket => return Ok(Verdict::Pass),
-            HostportMatch::Pod => open_dialled(hook)?,
+            HostportMatch::Pod => open_hostport_from_pod(stages)?,
         }
     }
-    hook.translate()?;
-    match hook.deliver() {
+    stages.translate()?;
+    match stages.redirect_to_pod() {
         // A flow that is only noted: nobody has dialled a hostport.
-        Verdict::Pass => pass(hook),
+        Verdict::Pass => bypass_or_pass(stages),
         verdict @ (Verdict::Drop(_)
-        | Verdict::Deliver(_)
-        | Verdict::Leave(_)
-        | Verdict::Depart(_)) => Ok(verdict),
+        | Verdict::RedirectPeer(_)
+        | Verdict::RedirectNeigh(_)
+        | Verdict::Redirect(_)) => Ok(verdict),
     }
 }
 
 /// A frame of some VLAN, whatever is in it, is for the bridge to pass on or to drop: past it, the tag would go along.
 #[inline(always)]
-fn pass_tagged(hook: &mut impl Hook, content: Content) -> Decision<Verdict> {
+fn pass_tagged(stages: &mut impl HookStages, content: Content) -> Decision<Verdict> {
     match content {
         Content::Foreign | Content::Arp => {}
-        Content::Ip | Content::Known | Content::LostFragment | Content::IcmpError => {
-            hook.check_policy()?;
-            hook.check_exit()?;
+        Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError => {
+            stages.check_policy()?;
+            stages.check_exit()?;
         }
     }
     Ok(Verdict::Pass)
 }
 
 #[inline(always)]
-fn pass_by_policy(hook: &mut impl Hook) -> Decision<Verdict> {
-    hook.check_policy()?;
-    pass(hook)
+fn pass_after_policy(stages: &mut impl HookStages) -> Decision<Verdict> {
+    stages.check_policy()?;
+    bypass_or_pass(stages)
 }
 
 /// What none of our own has claimed: past bridge and stack, or through both.
 #[inline(always)]
-fn pass(hook: &mut impl Hook) -> Decision<Verdict> {
-    match hook.bypass_from_pod() {
+fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
+    match stages.bypass_from_pod() {
         Verdict::Pass => {
-            hook.check_exit()?;
+            stages.check_exit()?;
             Ok(Verdict::Pass)
         }
-        verdict @ Verdict::Leave(uplink) => {
-            if hook.find_leaving(uplink) {
-                hook.translate()?;
+        verdict @ Verdict::RedirectNeigh(uplink) => {
+            if stages.find_uplink_flow(uplink) {
+                stages.translate()?;
             }
             Ok(verdict)
         }
-        verdict @ (Verdict::Drop(_) | Verdict::Deliver(_) | Verdict::Depart(_)) => Ok(verdict),
+        verdict @ (Verdict::Drop(_) | Verdict::RedirectPeer(_) | Verdict::Redirect(_)) => Ok(verdict),
     }
 }
 
 #[inline(always)]
-fn open_dialled(hook: &mut impl Hook) -> Decision<()> {
-    for attempt in 0..local::TRIES {
-        if with_room(hook, |hook| hook.try_dialled(attempt))? {
-            hook.turn();
+fn open_hostport_from_pod(stages: &mut impl HookStages) -> Decision<()> {
+    for attempt in 0..hostport_from_pod::TRIES {
+        if with_eviction(stages, |stages| stages.try_port_from_pod(attempt))? {
+            stages.advance_clock_hand();
             return Ok(());
         }
     }
@@ -216,54 +216,54 @@ fn open_dialled(hook: &mut impl Hook) -> Decision<()> {
 
 /// What a pod receives.
 #[inline(always)]
-pub fn to_pod(hook: &mut impl Hook) -> Verdict {
-    let is_limited = hook.identify_pod();
-    let verdict = Verdict::from(receive(hook, is_limited));
-    hook.count(Direction::Ingress, verdict);
+pub fn to_pod(stages: &mut impl HookStages) -> Verdict {
+    let is_limited = stages.identify_pod();
+    let verdict = Verdict::from(process_to_pod(stages, is_limited));
+    stages.count(Direction::Ingress, verdict);
     verdict
 }
 
 #[inline(always)]
-fn receive(hook: &mut impl Hook, is_limited: bool) -> Decision<()> {
-    hook.check_duplicate()?;
+fn process_to_pod(stages: &mut impl HookStages, is_limited: bool) -> Decision<()> {
+    stages.check_duplicate()?;
     if is_limited {
-        hook.charge(Direction::Ingress)?;
+        stages.charge(Direction::Ingress)?;
     }
     Ok(())
 }
 
 /// What leaves the node.
 #[inline(always)]
-pub fn uplink_out(hook: &mut impl Hook) -> Verdict {
-    if let Some(verdict) = shortcut(hook, Way::Out) {
+pub fn uplink_out(stages: &mut impl HookStages) -> Verdict {
+    if let Some(verdict) = cached_verdict(stages, Hook::UplinkOut) {
         return verdict;
     }
-    let verdict = Verdict::from(leave(hook));
-    count_drop(hook, Direction::Egress, verdict);
-    hook.keep_shortcut(Way::Out, verdict);
+    let verdict = Verdict::from(process_uplink_out(stages));
+    count_drop(stages, Direction::Egress, verdict);
+    stages.cache_verdict(Hook::UplinkOut, verdict);
     verdict
 }
 
 #[inline(always)]
-fn leave(hook: &mut impl Hook) -> Decision<()> {
-    match hook.parse_uplink()? {
+fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
+    match stages.parse_uplink()? {
         Content::Foreign | Content::Arp => return Ok(()),
-        Content::LostFragment => return refuse_lost(hook),
-        Content::IcmpError => return translate_error(hook, Way::Out),
-        Content::Ip | Content::Known => {}
+        Content::LostFragment => return drop_lost_fragment(stages),
+        Content::IcmpError => return translate_error(stages, Hook::UplinkOut),
+        Content::Ip | Content::FlowFound => {}
     }
-    if hook.find_flow(Way::Out) {
-        return hook.translate();
+    if stages.find_flow(Hook::UplinkOut) {
+        return stages.translate();
     }
-    match hook.origin()? {
+    match stages.origin()? {
         Origin::Elsewhere => return Ok(()),
-        Origin::Pod => hook.choose_source()?,
-        Origin::Collision => hook.keep_source(),
+        Origin::Pod => stages.choose_source()?,
+        Origin::Collision => stages.keep_node_address(),
     }
     for attempt in 0..TRIES {
-        if with_room(hook, |hook| hook.try_port(attempt))? {
-            hook.turn();
-            return hook.translate();
+        if with_eviction(stages, |stages| stages.try_port(attempt))? {
+            stages.advance_clock_hand();
+            return stages.translate();
         }
     }
     Err(DropReason::NoPort)
@@ -271,73 +271,73 @@ fn leave(hook: &mut impl Hook) -> Decision<()> {
 
 /// Makes a flow; where the table is full or the pod has as many as it may, makes room and tries once more.
 #[inline(always)]
-fn with_room<H: Hook, T>(hook: &mut H, make: impl Fn(&mut H) -> Decision<T>) -> Decision<T> {
-    let outcome = make(hook);
+fn with_eviction<H: HookStages, T>(stages: &mut H, make: impl Fn(&mut H) -> Decision<T>) -> Decision<T> {
+    let outcome = make(stages);
     let again = match outcome {
-        Err(DropReason::FlowTableFull) => hook.make_room(),
+        Err(DropReason::FlowTableFull) => stages.evict(),
         Err(DropReason::FlowQuota) => {
-            hook.turn();
+            stages.advance_clock_hand();
             true
         }
         _ => false,
     };
-    if again { make(hook) } else { outcome }
+    if again { make(stages) } else { outcome }
 }
 
 /// A fragment without ports must not leave with a pod's address.
 #[inline(always)]
-fn refuse_lost(hook: &mut impl Hook) -> Decision<()> {
-    match hook.origin()? {
+fn drop_lost_fragment(stages: &mut impl HookStages) -> Decision<()> {
+    match stages.origin()? {
         Origin::Elsewhere | Origin::Collision => Ok(()),
         Origin::Pod => Err(DropReason::FragmentWithoutFirst),
     }
 }
 
 #[inline(always)]
-fn translate_error(hook: &mut impl Hook, way: Way) -> Decision<()> {
-    if hook.find_quoted_flow(way) {
-        return hook.translate_quoted(way);
+fn translate_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
+    if stages.find_quoted_flow(hook) {
+        return stages.translate_quoted(hook);
     }
-    match way {
-        Way::In => hook.check_outsider(),
-        Way::Out => hook.origin().map(|_| ()),
-        Way::Pod => Ok(()),
+    match hook {
+        Hook::UplinkIn => stages.check_outsider(),
+        Hook::UplinkOut => stages.origin().map(|_| ()),
+        Hook::FromPod => Ok(()),
     }
 }
 
 /// What enters the node.
 #[inline(always)]
-pub fn uplink_in(hook: &mut impl Hook) -> Verdict {
-    if let Some(verdict) = shortcut(hook, Way::In) {
+pub fn uplink_in(stages: &mut impl HookStages) -> Verdict {
+    if let Some(verdict) = cached_verdict(stages, Hook::UplinkIn) {
         return verdict;
     }
-    let verdict = enter(hook).unwrap_or_else(Verdict::Drop);
-    count_drop(hook, Direction::Ingress, verdict);
-    hook.keep_shortcut(Way::In, verdict);
+    let verdict = process_uplink_in(stages).unwrap_or_else(Verdict::Drop);
+    count_drop(stages, Direction::Ingress, verdict);
+    stages.cache_verdict(Hook::UplinkIn, verdict);
     verdict
 }
 
 #[inline(always)]
-fn enter<H: Hook>(hook: &mut H) -> Decision<Verdict> {
-    match hook.parse_entering()? {
+fn process_uplink_in<H: HookStages>(stages: &mut H) -> Decision<Verdict> {
+    match stages.parse_entering()? {
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
-        Content::Known => return Ok(hook.enter_pod()),
+        Content::FlowFound => return Ok(stages.forward_to_pod()),
         // Without ports nothing can be translated: the node's own reassembly has the last word.
-        Content::LostFragment => return Ok(Verdict::from(hook.check_outsider())),
-        Content::IcmpError => return Ok(Verdict::from(translate_error(hook, Way::In))),
+        Content::LostFragment => return Ok(Verdict::from(stages.check_outsider())),
+        Content::IcmpError => return Ok(Verdict::from(translate_error(stages, Hook::UplinkIn))),
         Content::Ip => {}
     }
-    hook.check_outsider()?;
-    match hook.find_hostport()? {
+    stages.check_outsider()?;
+    match stages.find_hostport()? {
         HostportMatch::Pod => {
-            with_room(hook, H::open_hostport)?;
-            hook.turn();
-            Ok(hook.enter_pod())
+            with_eviction(stages, H::open_hostport)?;
+            stages.advance_clock_hand();
+            Ok(stages.forward_to_pod())
         }
         HostportMatch::Socket => Ok(Verdict::Pass),
         HostportMatch::None => {
-            if with_room(hook, H::open_direct)? {
-                hook.turn();
+            if with_eviction(stages, H::open_direct)? {
+                stages.advance_clock_hand();
             }
             Ok(Verdict::Pass)
         }
@@ -346,8 +346,8 @@ fn enter<H: Hook>(hook: &mut H) -> Decision<Verdict> {
 
 /// Packets that pass are counted once, at the pod's veth; drops are counted where they happen.
 #[inline(always)]
-fn count_drop(hook: &mut impl Hook, direction: Direction, verdict: Verdict) {
+fn count_drop(stages: &mut impl HookStages, direction: Direction, verdict: Verdict) {
     if let Verdict::Drop(_) = verdict {
-        hook.count(direction, verdict);
+        stages.count(direction, verdict);
     }
 }

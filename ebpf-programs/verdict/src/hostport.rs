@@ -1,34 +1,36 @@
-//! Packets that come in by an uplink without a flow: hostports, and pods addressed directly.
+//! Hostports, reached from outside: packets that come in by an uplink and have no flow yet; and
+//! pods addressed directly.
 
 use abi::{Address, DropReason, FlowFlags, Hostport, HostportKey, PrefixClass, Seen};
 
 use crate::address::is_loopback;
 use crate::flow::{self, Terms};
-use crate::known;
+use crate::row_cache;
 use crate::masquerade::masquerade_flag;
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
-use crate::work::{HostportMatch, Transport, Way, Work};
+use crate::work::{HostportMatch, Transport, Hook, Work};
 
-/// Refuses packets from outside that claim to come from a pod of this node.
+/// Drops packets from outside with a source address of this node's pods.
 #[inline(always)]
 pub(crate) fn check_outsider<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
-    if known::is_of_pods(node, work) {
+    if row_cache::is_pod_address(node, work) {
         return Err(DropReason::SpoofedFromOutside);
     }
     Ok(())
 }
 
-/// Whether an address is one that this node gives to pods.
+/// Returns whether an address is in a pod prefix of this node.
 #[inline(always)]
-pub(crate) fn is_of_pods(node: &impl Node, address: &Address) -> bool {
+pub(crate) fn is_pod_address(node: &impl Node, address: &Address) -> bool {
     node.prefix_class(address) & PrefixClass::PODS != 0
 }
 
-/// Looks for the hostport that a packet from outside is for.
+/// Looks up the hostport that a packet from outside is for; drops the packet if the hostport's pod
+/// is gone.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
-    let found = look(node, work);
+    let found = find_owner(node, work);
     if found == HostportMatch::Pod {
         work.pod = work.hostport.pod;
         if !is_alive(node, &work.hostport) {
@@ -38,9 +40,10 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportM
     Ok(found)
 }
 
-/// Looks for a hostport. Only addresses of the node have any, and what is for 127.0.0.0/8 never is on a wire.
+/// Looks up the owner of the packet's destination port. Only addresses of the node have hostports,
+/// and 127.0.0.0/8 never is on a wire.
 #[inline(always)]
-pub(crate) fn look<E: Node>(node: &mut E, work: &mut Work) -> HostportMatch {
+pub(crate) fn find_owner<E: Node>(node: &mut E, work: &mut Work) -> HostportMatch {
     match work.headers.transport {
         Transport::Tcp | Transport::Udp | Transport::Sctp => {}
         Transport::None
@@ -50,7 +53,7 @@ pub(crate) fn look<E: Node>(node: &mut E, work: &mut Work) -> HostportMatch {
         | Transport::IcmpOther
         | Transport::Portless => return HostportMatch::None,
     }
-    if is_loopback(&work.headers.tuple.destination) || !known::find_hostport(node, work) {
+    if is_loopback(&work.headers.tuple.destination) || !row_cache::find_hostport(node, work) {
         return HostportMatch::None;
     }
     if belongs_to_socket(node, work) {
@@ -59,7 +62,8 @@ pub(crate) fn look<E: Node>(node: &mut E, work: &mut Work) -> HostportMatch {
     HostportMatch::Pod
 }
 
-/// Who has a port of an address of the node: the address's own hostport wins over that of every address.
+/// Returns the hostport of an address and port; the hostport of the address itself has precedence
+/// over the wildcard's.
 #[inline(always)]
 pub(crate) fn owner<'a, E: Node>(node: &'a E, own: &HostportKey) -> Option<&'a Hostport> {
     if let Some(hostport) = node.hostport(own) {
@@ -72,13 +76,14 @@ pub(crate) fn owner<'a, E: Node>(node: &'a E, own: &HostportKey) -> Option<&'a H
     node.hostport(&any)
 }
 
-/// Whether the pod that has the hostport is still there.
+/// Returns whether the pod that has the hostport still exists.
 #[inline(always)]
 pub(crate) fn is_alive<E: Node>(node: &E, hostport: &Hostport) -> bool {
     flow::is_current(node, hostport.pod, hostport.generation)
 }
 
-/// Whether a connection of the node itself uses the port: a port of the node's own choosing may equal a hostport.
+/// Returns whether a connected socket of the node uses the port: an ephemeral port of the node may
+/// equal a hostport.
 #[inline(always)]
 fn belongs_to_socket<E: Node>(node: &mut E, work: &Work) -> bool {
     let opening = work.headers.transport == Transport::Tcp
@@ -88,14 +93,14 @@ fn belongs_to_socket<E: Node>(node: &mut E, work: &Work) -> bool {
         && node.socket(&work.headers.tuple) == Socket::Connected
 }
 
-/// Makes the flow of a hostport: the destination becomes the pod, the client keeps its address.
+/// Inserts the flow of a hostport: the destination becomes the pod, the client keeps its address.
 #[inline(always)]
 pub(crate) fn open<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     let mut to = work.headers.tuple;
     to.destination = work.hostport.address;
     to.destination_port = work.hostport.port;
     let terms = Terms {
-        way: Way::In,
+        hook: Hook::UplinkIn,
         flags: FlowFlags::DNAT,
         uplink: work.interface,
         pod: work.hostport.pod,
@@ -106,12 +111,14 @@ pub(crate) fn open<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     if flow::insert(node, work)? {
         Ok(())
     } else {
-        // The client has this very port open to the pod by another way, and the pod could not tell the two apart.
+        // The client has this port open to the pod by another address of the node, and the pod
+        // could not distinguish the two.
         Err(DropReason::NatClash)
     }
 }
 
-/// Makes a flow that changes nothing for a packet to a pod's own address, so that replies are not masqueraded.
+/// Inserts a flow without translation for a packet to a pod's own address, so that replies are not
+/// masqueraded. Returns whether one was inserted.
 #[inline(always)]
 pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     let Some(endpoint) = node.endpoint(&work.headers.tuple.destination) else {
@@ -126,7 +133,7 @@ pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bo
         return Ok(false);
     }
     let terms = Terms {
-        way: Way::In,
+        hook: Hook::UplinkIn,
         flags: 0,
         uplink: work.interface,
         pod: work.endpoint.pod,
@@ -135,6 +142,6 @@ pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bo
     };
     work.pair
         .fill(&work.headers.tuple, &work.headers.tuple, &terms);
-    // When the tuple is taken, the pod itself has opened this flow, and its entry serves both.
+    // Where the tuple exists, the pod itself has opened this flow, and its entry serves both.
     flow::insert(node, work)
 }

@@ -6,19 +6,19 @@
 use crate::address::is_multicast;
 use crate::checksum::Difference;
 use crate::flow;
-use crate::local;
+use crate::hostport_from_pod;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
 use crate::parse;
 use crate::rewrite::{self, ICMP_CHECKSUM};
-use crate::work::{Transport, Way, Work};
+use crate::work::{Transport, Hook, Work};
 
 /// Finds the flow that the quoted packet belongs to. [`Work::translated`] is then what the quote has to say.
 ///
 /// An error that quotes nothing known is left alone: it is for the node, or about a flow that was never translated.
 #[inline(always)]
-pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, way: Way) -> bool {
+pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, hook: Hook) -> bool {
     let outer = work.headers;
     if parse::quoted(env, &outer, &mut work.embedded).is_err()
         || work.embedded.transport == Transport::IcmpError
@@ -30,26 +30,26 @@ pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, way: Way) -> 
         return false;
     };
     let flow = env.read(entry);
-    if flow.flags & way.flag() == 0 || flow::is_stale(env, &flow) {
+    if flow.flags & hook.flag() == 0 || flow::is_stale(env, &flow) {
         return false;
     }
     work.translated = flow.translated;
-    if way != Way::Pod {
+    if hook != Hook::FromPod {
         work.pod = flow.pod;
-    } else if !local::reaches_its_pod(env, work, &flow) {
+    } else if !hostport_from_pod::has_current_pods(env, work, &flow) {
         return false;
     }
     work.translated = work.translated.reverse();
-    is_about_us(work, way)
+    is_about_us(work, hook)
 }
 
 /// An error about a packet comes back to whoever sent it (in), or from whom it was for (out, and from a pod).
 #[inline(always)]
-fn is_about_us(work: &Work, way: Way) -> bool {
+fn is_about_us(work: &Work, hook: Hook) -> bool {
     let quoted = &work.embedded.tuple;
-    match way {
-        Way::In => work.headers.tuple.destination == quoted.source,
-        Way::Out | Way::Pod => {
+    match hook {
+        Hook::UplinkIn => work.headers.tuple.destination == quoted.source,
+        Hook::UplinkOut | Hook::FromPod => {
             work.headers.tuple.source == quoted.destination && !is_multicast(&quoted.destination)
         }
     }
@@ -58,16 +58,16 @@ fn is_about_us(work: &Work, way: Way) -> bool {
 /// Rewrites the quoted packet and the error's own address: between pods both, for the source of a pod that dials
 /// itself is translated as well.
 #[inline(always)]
-pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, way: Way) -> Decision<()> {
+pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, hook: Hook) -> Decision<()> {
     let v6 = work.headers.version == 6;
     let checksum = work.headers.l4 + ICMP_CHECKSUM;
     let quoted_addresses = rewrite::addresses(packet, &work.embedded, &work.translated)?;
     let quoted_ports = rewrite::ports(packet, &work.embedded, &work.translated)?;
     let mut outer = work.headers.tuple;
-    match way {
-        Way::In => outer.destination = work.translated.source,
-        Way::Out => outer.source = work.translated.destination,
-        Way::Pod => {
+    match hook {
+        Hook::UplinkIn => outer.destination = work.translated.source,
+        Hook::UplinkOut => outer.source = work.translated.destination,
+        Hook::FromPod => {
             outer.source = work.translated.destination;
             outer.destination = work.translated.source;
         }

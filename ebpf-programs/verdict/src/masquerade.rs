@@ -9,7 +9,7 @@ use crate::address::{common_prefix, is_broadcast, is_link_local, is_multicast, s
 use crate::flow::{self, Terms};
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
-use crate::work::{Origin, Transport, Way, Work};
+use crate::work::{Origin, Transport, Hook, Work};
 
 /// How many ports are tried for a flow: its own, some at random, then others one after the other. Where nine of ten
 /// ports are taken, one flow in a million finds none.
@@ -180,7 +180,7 @@ pub(crate) fn source_v6(uplink: &Uplink, destination: &Address) -> Option<Addres
 
 /// What the node's own flow keeps when it is moved off a pod's port: its address, and no pod.
 #[inline(always)]
-pub(crate) fn keep_source(work: &mut Work) {
+pub(crate) fn keep_node_address(work: &mut Work) {
     work.source = work.headers.tuple.source;
     work.endpoint = abi::Endpoint::default();
 }
@@ -208,7 +208,7 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
         0
     };
     let terms = Terms {
-        way: Way::Out,
+        hook: Hook::UplinkOut,
         flags: FlowFlags::SNAT | own,
         uplink: work.interface,
         pod: work.endpoint.pod,
@@ -217,7 +217,7 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     };
     work.pair
         .fill(&work.headers.tuple, &work.translated, &terms);
-    if is_busy(node, &work.pair.reply.key) {
+    if is_port_taken(node, &work.pair.reply.key) {
         return Ok(false);
     }
     flow::insert(node, work)
@@ -272,7 +272,7 @@ pub(crate) fn candidate(
 
 /// Whether packets with the tuple `incoming` have another owner than the flow table knows.
 #[inline(always)]
-pub(crate) fn is_busy<E: Node>(node: &mut E, incoming: &Tuple) -> bool {
+pub(crate) fn is_port_taken<E: Node>(node: &mut E, incoming: &Tuple) -> bool {
     if incoming.protocol != protocol::TCP && incoming.protocol != protocol::UDP {
         return false;
     }

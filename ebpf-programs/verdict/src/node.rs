@@ -2,7 +2,7 @@
 
 use abi::{
     Address, Direction, DropReason, Egress, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Interface, Network, Pod, Settings, Tuple, Turn, Uplink,
+    HostportKey, Interface, Network, Pod, Settings, Tuple, ClockEntry, Uplink,
 };
 
 /// What the stages may ask of the node and change in it.
@@ -83,13 +83,13 @@ pub trait Node {
     fn live_flows(&self, pod: u32) -> i64;
 
     /// The turn that has waited longest, which goes on waiting; false where none waits.
-    fn next_turn(&self, turn: &mut Turn) -> bool;
+    fn peek_clock(&self, entry: &mut ClockEntry) -> bool;
 
     /// Takes the turn that has waited longest; false where none waits.
-    fn take_turn(&mut self, turn: &mut Turn) -> bool;
+    fn pop_clock(&mut self, entry: &mut ClockEntry) -> bool;
 
     /// Lets a flow wait for its turn. Where too many wait, it never comes.
-    fn await_turn(&mut self, turn: &Turn);
+    fn push_clock(&mut self, entry: &ClockEntry);
 
     /// Counts a flow of a pod that had to make room.
     fn count_evicted(&mut self, pod: u32);
@@ -109,7 +109,7 @@ pub trait Node {
 
     /// The link that the kernel would send a packet out by that came in by the link `from`; 0 where it would not. And the
     /// next hop there, and how many bytes from the IP header on the kernel says that the way takes, 0 where it does not say.
-    fn way_out(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, takes: &mut u32) -> u32;
+    fn egress_route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, mtu: &mut u32) -> u32;
 
     /// Counts a flow made for a pod.
     fn count_flow(&mut self, pod: u32);

@@ -1,24 +1,26 @@
-//! How a hook ends, and how outcomes cross the border between two BPF functions, which return numbers only.
+//! Verdicts, and their encoding as numbers: BPF-to-BPF functions return only numbers.
 
 use abi::{Direction, DropReason};
 
-/// How a hook ends.
+/// The outcome of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on to whoever comes after us.
+    /// Pass to the next program, or to the stack.
     Pass,
     /// Drop, and count under this reason.
     Drop(DropReason),
-    /// Give it to the pod behind the veth with this interface index, past bridge and stack.
-    Deliver(u32),
-    /// Send it out of the node by the interface with this index, past the stack, to [`crate::Work::hop`].
-    Leave(u32),
-    /// As [`Verdict::Leave`], where the packet is addressed to the next hop and all that the uplink's program would do is
-    /// done.
-    Depart(u32),
+    /// Redirect to the pod behind the veth with this interface index, past bridge and stack
+    /// (`bpf_redirect_peer`).
+    RedirectPeer(u32),
+    /// Redirect out of the node by the interface with this index, past the stack, to the next hop
+    /// [`crate::Work::hop`] (`bpf_redirect_neigh`).
+    RedirectNeigh(u32),
+    /// Redirect out of the interface with this index, with MAC addresses and NAT already written
+    /// (`bpf_redirect`).
+    Redirect(u32),
 }
 
-/// What a stage decides, or the reason to drop the packet at once.
+/// The result of a stage, or the reason to drop the packet at once.
 pub type Decision<T> = Result<T, DropReason>;
 
 impl From<Decision<()>> for Verdict {
@@ -31,11 +33,12 @@ impl From<Decision<()>> for Verdict {
     }
 }
 
-/// A value that survives as a small number.
+/// A value that can be encoded as a small number.
 pub trait Code: Sized {
-    /// The number, below 256 for anything that a [`Decision`] carries.
+    /// Returns the number: below 256 for all that a [`Decision`] carries.
     fn code(self) -> u64;
-    /// The value of a number. Numbers that [`Code::code`] never returns give some value, never a panic.
+    /// Returns the value of a number. Numbers that [`Code::code`] never returns give some value,
+    /// never a panic.
     fn from_code(code: u64) -> Self;
 }
 
@@ -100,12 +103,12 @@ impl Code for Direction {
     }
 }
 
-/// Set in the number of a [`Verdict::Deliver`]; below it is the interface index.
-const DELIVER: u64 = 1 << 32;
-/// Set in the number of a [`Verdict::Leave`]; below it is the interface index.
-const LEAVE: u64 = 1 << 33;
-/// Set in the number of a [`Verdict::Depart`]; below it is the interface index.
-const DEPART: u64 = 1 << 34;
+/// Bit of [`Verdict::RedirectPeer`]; the interface index is below it.
+const REDIRECT_PEER: u64 = 1 << 32;
+/// Bit of [`Verdict::RedirectNeigh`]; the interface index is below it.
+const REDIRECT_NEIGH: u64 = 1 << 33;
+/// Bit of [`Verdict::Redirect`]; the interface index is below it.
+const REDIRECT: u64 = 1 << 34;
 
 impl Code for Verdict {
     #[inline(always)]
@@ -113,20 +116,20 @@ impl Code for Verdict {
         match self {
             Self::Pass => Decision::Ok(()).code(),
             Self::Drop(reason) => Decision::<()>::Err(reason).code(),
-            Self::Deliver(interface) => DELIVER | interface.code(),
-            Self::Leave(interface) => LEAVE | interface.code(),
-            Self::Depart(interface) => DEPART | interface.code(),
+            Self::RedirectPeer(interface) => REDIRECT_PEER | interface.code(),
+            Self::RedirectNeigh(interface) => REDIRECT_NEIGH | interface.code(),
+            Self::Redirect(interface) => REDIRECT | interface.code(),
         }
     }
 
     #[inline(always)]
     fn from_code(code: u64) -> Self {
-        if code & DELIVER != 0 {
-            Self::Deliver(u32::from_code(code))
-        } else if code & LEAVE != 0 {
-            Self::Leave(u32::from_code(code))
-        } else if code & DEPART != 0 {
-            Self::Depart(u32::from_code(code))
+        if code & REDIRECT_PEER != 0 {
+            Self::RedirectPeer(u32::from_code(code))
+        } else if code & REDIRECT_NEIGH != 0 {
+            Self::RedirectNeigh(u32::from_code(code))
+        } else if code & REDIRECT != 0 {
+            Self::Redirect(u32::from_code(code))
         } else {
             Self::from(Decision::<()>::from_code(code))
         }
@@ -188,12 +191,12 @@ mod tests {
         let verdicts = [
             Verdict::Pass,
             Verdict::Drop(DropReason::Martian),
-            Verdict::Deliver(1),
-            Verdict::Deliver(u32::MAX),
-            Verdict::Leave(1),
-            Verdict::Leave(u32::MAX),
-            Verdict::Depart(1),
-            Verdict::Depart(u32::MAX),
+            Verdict::RedirectPeer(1),
+            Verdict::RedirectPeer(u32::MAX),
+            Verdict::RedirectNeigh(1),
+            Verdict::RedirectNeigh(u32::MAX),
+            Verdict::Redirect(1),
+            Verdict::Redirect(u32::MAX),
         ];
         for verdict in verdicts {
             assert_eq!(Verdict::from_code(verdict.code()), verdict);

@@ -30,7 +30,7 @@ pub(crate) fn check<E: Node>(node: &E, work: &Work) -> Decision<()> {
         return Ok(());
     };
     let apart = if other.network == network {
-        EndpointFlags::ALONE
+        EndpointFlags::INGRESS_ISOLATED
     } else {
         EndpointFlags::SAME_BRIDGE
     };

@@ -36,7 +36,7 @@ pub(crate) fn check<E: Packet + Node>(
     match content {
         Content::Arp if checked => return arp(env, work.pod, pod),
         Content::Arp | Content::Foreign => return Ok(()),
-        Content::Ip | Content::Known | Content::LostFragment | Content::IcmpError => {}
+        Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError => {}
     }
     let headers = &work.headers;
     let source = &headers.tuple.source;

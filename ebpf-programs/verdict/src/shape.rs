@@ -41,7 +41,7 @@ const MEMORY: u64 = 200 * MILLISECOND;
 /// Debts by flow are kept in units of so many bits.
 const FLOW_UNIT: u32 = 14;
 /// The largest packets that Linux makes (BIG TCP): more debt than that beyond the limits, nobody can have made.
-const HUGE: u32 = 512 << 10;
+const MAX_PACKET: u32 = 512 << 10;
 /// Packets that have less to wait than this depart at once: timers are not for that.
 const AT_ONCE: u64 = 5 * MILLISECOND;
 
@@ -56,8 +56,8 @@ pub trait Shaper {
     fn clock(&self) -> u64;
     /// The limit of a pod.
     fn limit(&self, pod: u32, direction: Direction) -> Option<&Limit>;
-    /// Whether the address is one of the pod's [`abi::Peer`]s.
-    fn is_peer(&self, pod: u32, generation: u32, address: &Address) -> bool;
+    /// Whether the address is one of the pod's [`abi::ShapedSubnetKey`]s.
+    fn is_shaped_subnet(&self, pod: u32, generation: u32, address: &Address) -> bool;
     /// The bucket of a pod.
     fn bucket(&mut self, pod: u32, direction: Direction) -> Option<Self::Bucket>;
     /// How the packet will be cut up: into how many, with how much payload each. `(0, 0)` where it will not be.
@@ -151,7 +151,7 @@ pub(crate) fn charge<E: Packet + Shaper>(
         Some(limit) if limit.price != 0 => work.limit = *limit,
         _ => return Ok(()),
     }
-    if !counts(env, work, pod, direction) {
+    if !applies(env, work, pod, direction) {
         return Ok(());
     }
     let Some(bucket) = env.bucket(pod, direction) else {
@@ -163,7 +163,7 @@ pub(crate) fn charge<E: Packet + Shaper>(
     let passage = admit(&bucket, &work.limit, now, bytes, hash);
     let Passage::Pass { debt, spared } = passage else {
         if is_tcp(env) {
-            silence::begin(&bucket, &work.limit, now, hash);
+            silence::start(&bucket, &work.limit, now, hash);
         }
         env.count_shaped(pod, direction, bytes, DROPPED);
         return Err(DropReason::RateLimit);
@@ -186,7 +186,7 @@ pub(crate) fn charge<E: Packet + Shaper>(
 
 /// Whether the limit is for traffic with this packet's other end.
 #[inline(always)]
-fn counts<E: Packet + Shaper>(env: &E, work: &Work, pod: u32, direction: Direction) -> bool {
+fn applies<E: Packet + Shaper>(env: &E, work: &Work, pod: u32, direction: Direction) -> bool {
     let Limit {
         flags, generation, ..
     } = work.limit;
@@ -194,16 +194,16 @@ fn counts<E: Packet + Shaper>(env: &E, work: &Work, pod: u32, direction: Directi
         return true;
     }
     // What has no address is with nobody.
-    let listed = match peer(env, direction) {
-        Some(address) => env.is_peer(pod, generation, &address),
+    let listed = match remote_address(env, direction) {
+        Some(address) => env.is_shaped_subnet(pod, generation, &address),
         None => false,
     };
-    listed == (flags & LimitFlags::ONLY_PEERS != 0)
+    listed == (flags & LimitFlags::ONLY_SUBNETS != 0)
 }
 
 /// The address of the other end.
 #[inline(always)]
-fn peer<P: Packet>(packet: &P, direction: Direction) -> Option<Address> {
+fn remote_address<P: Packet>(packet: &P, direction: Direction) -> Option<Address> {
     let is_source = direction == Direction::Ingress;
     match packet.ethertype() {
         ETHERTYPE_IPV4 => {
@@ -246,16 +246,16 @@ pub enum Passage {
 pub fn admit(bucket: &impl Bucket, limit: &Limit, now: u64, bytes: u32, hash: u32) -> Passage {
     let cost = limit.cost(bytes);
     let thin = is_thin(bucket, limit, now, cost, hash);
-    let silent = !thin && silence::lasts(bucket, limit, now, hash);
+    let silent = !thin && silence::is_active(bucket, limit, now, hash);
     let mut passage = Passage::Refused;
     for _ in 0..TRIES {
         let seen = bucket.paid_at();
-        let paid_at = within(seen, now, most(limit));
+        let paid_at = clamp_time(seen, now, max_debt(limit));
         let debt = paid_at - now;
         let spared = debt > limit.allowance;
         let room = limit.allowance + limit.headroom;
         let refused = if spared {
-            !(thin && debt <= room && spare(bucket, limit, now, cost))
+            !(thin && debt <= room && take_headroom(bucket, limit, now, cost))
         } else {
             silent && debt > limit.allowance - silence::length(limit)
         };
@@ -277,13 +277,13 @@ pub fn admit(bucket: &impl Bucket, limit: &Limit, now: u64, bytes: u32, hash: u3
 
 /// The largest debt that there can be. More of it is of another limit, or of a clock that went back.
 #[inline(always)]
-const fn most(limit: &Limit) -> u64 {
-    limit.allowance + limit.headroom + limit.cost(HUGE)
+const fn max_debt(limit: &Limit) -> u64 {
+    limit.allowance + limit.headroom + limit.cost(MAX_PACKET)
 }
 
 /// A time in ticks that is neither past nor farther away than `most`.
 #[inline(always)]
-fn within(at: u64, now: u64, most: u64) -> u64 {
+fn clamp_time(at: u64, now: u64, most: u64) -> u64 {
     let latest = now.saturating_add(most);
     if at < now {
         now
@@ -301,9 +301,9 @@ fn is_thin(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64, hash: u32) 
     let burst = thin_burst(limit);
     let most = (burst + MEMORY) >> FLOW_UNIT;
     let now = now >> FLOW_UNIT;
-    let asked = (cost.saturating_mul(FLOW_SHARE) >> FLOW_UNIT) + 1;
-    let one = note(bucket, hash, now, asked, most);
-    let other = note(bucket, hash >> 16, now, asked, most);
+    let cost = (cost.saturating_mul(FLOW_SHARE) >> FLOW_UNIT) + 1;
+    let one = add_debt(bucket, hash, now, cost, most);
+    let other = add_debt(bucket, hash >> 16, now, cost, most);
     let least = if one < other { one } else { other };
     least <= burst >> FLOW_UNIT
 }
@@ -321,7 +321,7 @@ const fn thin_burst(limit: &Limit) -> u64 {
 
 /// Adds to a flow's debt, and returns what it was.
 #[inline(always)]
-fn note(bucket: &impl Bucket, index: u32, now: u64, asked: u64, most: u64) -> u64 {
+fn add_debt(bucket: &impl Bucket, index: u32, now: u64, cost: u64, most: u64) -> u64 {
     let now = (now & 0xffff_ffff) as u32;
     let ahead = bucket.flow(index).wrapping_sub(now);
     // What is farther ahead than any debt can be is past, or of a limit that was changed.
@@ -330,10 +330,10 @@ fn note(bucket: &impl Bucket, index: u32, now: u64, asked: u64, most: u64) -> u6
     } else {
         u64::from(ahead)
     };
-    let new = if debt + asked > most {
+    let new = if debt + cost > most {
         most
     } else {
-        debt + asked
+        debt + cost
     };
     bucket.set_flow(index, now.wrapping_add((new & 0xffff_ffff) as u32));
     debt
@@ -341,8 +341,8 @@ fn note(bucket: &impl Bucket, index: u32, now: u64, asked: u64, most: u64) -> u6
 
 /// Whether thin flows together have room for `cost` beyond the allowance; takes it.
 #[inline(always)]
-fn spare(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64) -> bool {
-    let paid_at = within(bucket.thin_paid_at(), now, most(limit));
+fn take_headroom(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64) -> bool {
+    let paid_at = clamp_time(bucket.thin_paid_at(), now, max_debt(limit));
     let has_room = paid_at - now <= limit.headroom;
     let added = if has_room {
         cost.saturating_mul(THIN_SHARE)

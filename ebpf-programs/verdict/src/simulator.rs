@@ -7,30 +7,30 @@ pub mod example;
 pub mod frame;
 mod node;
 mod shape;
-mod shortcut;
+mod flow_cache;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use abi::{
     Address, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Peer, Pod, PrefixKey,
-    Settings, Shaped, Swept, Tuple, Turn, Uplink,
+    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, ShapedSubnetKey, Pod, PrefixKey,
+    Settings, Shaped, Swept, Tuple, ClockEntry, Uplink,
 };
 
-use crate::flow::Fate;
-use crate::guard;
+use crate::flow::FlowState;
+use crate::xdp_prefilter;
 use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
-use crate::room::Hand;
-use crate::shortcut::{Found, Taken};
+use crate::eviction::ClockHand;
+use crate::flow_cache::{CacheLookup, CacheHit};
 use crate::stages;
 use crate::sweep::{Sweep, forget};
-use crate::work::{Content, HostportMatch, Origin, Way, Work};
+use crate::work::{Content, HostportMatch, Origin, Hook, Work};
 
 pub use shape::SharedBucket;
-pub use shortcut::{Memory, TICK};
+pub use flow_cache::{Memory, JIFFY};
 
 /// The tables and surroundings of a node, and the packet under way.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub struct World {
     /// How many flows each pod has.
     pub live: BTreeMap<u32, i64>,
     /// Flows that wait for their turn.
-    pub turns: VecDeque<Turn>,
+    pub turns: VecDeque<ClockEntry>,
     /// Egress addresses, by the interface index of the bridge.
     pub egress: BTreeMap<u32, Egress>,
     /// The fragment table.
@@ -76,9 +76,9 @@ pub struct World {
     /// Next hops that are not the destination itself.
     pub next_hops: BTreeMap<Address, Address>,
     /// The links that packets leave by, by destination.
-    pub ways_out: BTreeMap<Address, u32>,
+    pub egress_routes: BTreeMap<Address, u32>,
     /// What all of those ways take, in bytes, where the kernel says so; else 0.
-    pub way_takes: u32,
+    pub route_mtu: u32,
     /// MTUs of interfaces in bytes; any packet fits the others.
     pub mtus: BTreeMap<u32, u32>,
     /// Nanoseconds of the clock that limits go by.
@@ -98,7 +98,7 @@ pub struct World {
     /// Limits by slot and direction.
     pub limits: BTreeMap<(u32, Direction), Limit>,
     /// With whom limits count: prefixes and their lengths as in [`abi::maps::PEERS`], with the pods' generations.
-    pub peers: BTreeMap<(Peer, u32), u32>,
+    pub peers: BTreeMap<(ShapedSubnetKey, u32), u32>,
     /// Buckets by slot and direction.
     pub buckets: BTreeMap<(u32, Direction), Arc<SharedBucket>>,
     /// Counters of limited traffic by slot and direction.
@@ -134,8 +134,8 @@ impl Default for World {
             fragments: BTreeMap::new(),
             sockets: BTreeMap::new(),
             next_hops: BTreeMap::new(),
-            ways_out: BTreeMap::new(),
-            way_takes: 0,
+            egress_routes: BTreeMap::new(),
+            route_mtu: 0,
             mtus: BTreeMap::new(),
             clock: 1_000_000_000_000,
             tagged: false,
@@ -174,7 +174,7 @@ pub struct Simulator {
     /// The node.
     pub world: World,
     work: Work,
-    hand: Hand,
+    hand: ClockHand,
     interface: u32,
 }
 
@@ -189,7 +189,7 @@ impl Simulator {
 
     /// Shows a packet on an interface to the datapath: its verdict, and the packet afterwards.
     pub fn run(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
-        self.world.memory.label = 0;
+        self.world.memory.skb_tag = 0;
         self.go_on(place, interface, packet)
     }
 
@@ -210,28 +210,28 @@ impl Simulator {
 
     /// What a pod sends; a busy one has the short way in front of the long one.
     fn sent_by_pod(&mut self) -> Verdict {
-        if self.world.memory.busy {
-            let (world, desk) = (&mut self.world, &mut &mut self.work);
-            if let Some(verdict) = stages::go_straight(world, desk, self.interface) {
-                self.world.memory.taken += 1;
+        if self.world.memory.tcx_fast_path {
+            let (world, scratch) = (&mut self.world, &mut &mut self.work);
+            if let Some(verdict) = stages::find_cached_redirect(world, scratch, self.interface) {
+                self.world.memory.hits += 1;
                 return verdict;
             }
         }
         hooks::from_pod(self)
     }
 
-    /// Where a packet goes whose verdict is [`Verdict::Leave`].
+    /// Where a packet goes whose verdict is [`Verdict::RedirectNeigh`].
     pub const fn next_hop(&self) -> Address {
         self.work.hop
     }
 
     /// Shows a frame that a driver has received to the guard.
-    pub fn guard(&mut self, interface: u32, frame: &[u8]) -> Verdict {
+    pub fn xdp_prefilter(&mut self, interface: u32, frame: &[u8]) -> Verdict {
         let frame = World {
             packet: frame.to_vec(),
             ..World::default()
         };
-        guard::enter(&frame, &mut self.world, interface).into()
+        xdp_prefilter::check(&frame, &mut self.world, interface).into()
     }
 
     /// Forgets dead flows.
@@ -245,17 +245,17 @@ impl Simulator {
             let now = self.world.now();
             let mut opposite = Tuple::default();
             match forget(&mut self.world, &key, &flow, &mut opposite, now) {
-                Sweep::Kept | Sweep::Removed(Fate::Alive) => swept.kept += 1,
-                Sweep::Removed(Fate::TimedOut) => swept.timed_out += 1,
-                Sweep::Removed(Fate::Stale) => swept.stale += 1,
-                Sweep::Removed(Fate::Homeless) => swept.homeless += 1,
+                Sweep::Kept | Sweep::Removed(FlowState::Alive) => swept.kept += 1,
+                Sweep::Removed(FlowState::TimedOut) => swept.timed_out += 1,
+                Sweep::Removed(FlowState::Stale) => swept.stale += 1,
+                Sweep::Removed(FlowState::AddressGone) => swept.address_gone += 1,
             }
         }
         swept
     }
 }
 
-impl hooks::Hook for Simulator {
+impl hooks::HookStages for Simulator {
     fn parse_pod(&mut self) -> Decision<Content> {
         stages::parse_pod(&mut self.world, &mut self.work, self.interface)
     }
@@ -288,20 +288,20 @@ impl hooks::Hook for Simulator {
         stages::charge(&mut self.world, &mut self.work, direction)
     }
 
-    fn arrive(&mut self) -> Decision<()> {
-        stages::arrive(&mut self.world, &mut self.work)
+    fn charge_receiver(&mut self) -> Decision<()> {
+        stages::charge_receiver(&mut self.world, &mut self.work)
     }
 
     fn check_policy(&mut self) -> Decision<()> {
         stages::check_policy(&mut self.world, &mut self.work)
     }
 
-    fn find_flow(&mut self, way: Way) -> bool {
-        stages::find_flow(&mut self.world, &mut self.work, way)
+    fn find_flow(&mut self, hook: Hook) -> bool {
+        stages::find_flow(&mut self.world, &mut self.work, hook)
     }
 
-    fn find_quoted_flow(&mut self, way: Way) -> bool {
-        stages::find_quoted_flow(&mut self.world, &mut self.work, way)
+    fn find_quoted_flow(&mut self, hook: Hook) -> bool {
+        stages::find_quoted_flow(&mut self.world, &mut self.work, hook)
     }
 
     fn origin(&mut self) -> Decision<Origin> {
@@ -312,8 +312,8 @@ impl hooks::Hook for Simulator {
         stages::choose_source(&mut self.world, &mut self.work)
     }
 
-    fn keep_source(&mut self) {
-        stages::keep_source(&mut self.work);
+    fn keep_node_address(&mut self) {
+        stages::keep_node_address(&mut self.work);
     }
 
     fn try_port(&mut self, attempt: u32) -> Decision<bool> {
@@ -336,71 +336,71 @@ impl hooks::Hook for Simulator {
         stages::open_direct(&mut self.world, &mut self.work)
     }
 
-    fn find_dialled(&mut self) -> Decision<HostportMatch> {
-        stages::find_dialled(&mut self.world, &mut self.work)
+    fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch> {
+        stages::find_hostport_from_pod(&mut self.world, &mut self.work)
     }
 
-    fn try_dialled(&mut self, attempt: u32) -> Decision<bool> {
-        stages::try_dialled(&mut self.world, &mut self.work, attempt)
+    fn try_port_from_pod(&mut self, attempt: u32) -> Decision<bool> {
+        stages::try_port_from_pod(&mut self.world, &mut self.work, attempt)
     }
 
-    fn deliver(&mut self) -> Verdict {
-        stages::deliver(&mut self.world, &mut self.work)
+    fn redirect_to_pod(&mut self) -> Verdict {
+        stages::redirect_to_pod(&mut self.world, &mut self.work)
     }
 
     fn bypass_from_pod(&mut self) -> Verdict {
         stages::bypass_from_pod(&mut self.world, &mut self.work)
     }
 
-    fn find_leaving(&mut self, uplink: u32) -> bool {
-        stages::find_leaving(&mut self.world, &mut self.work, uplink)
+    fn find_uplink_flow(&mut self, uplink: u32) -> bool {
+        stages::find_uplink_flow(&mut self.world, &mut self.work, uplink)
     }
 
-    fn enter_pod(&mut self) -> Verdict {
-        stages::enter_pod(&mut self.world, &mut self.work)
+    fn forward_to_pod(&mut self) -> Verdict {
+        stages::forward_to_pod(&mut self.world, &mut self.work)
     }
 
     fn check_exit(&mut self) -> Decision<()> {
         stages::check_exit(&mut self.world, &mut self.work)
     }
 
-    fn turn(&mut self) {
-        stages::turn(&mut self.world, &mut self.work, &mut self.hand);
+    fn advance_clock_hand(&mut self) {
+        stages::advance_clock_hand(&mut self.world, &mut self.work, &mut self.hand);
     }
 
-    fn make_room(&mut self) -> bool {
-        stages::make_room(&mut self.world, &mut self.work, &mut self.hand)
+    fn evict(&mut self) -> bool {
+        stages::evict(&mut self.world, &mut self.work, &mut self.hand)
     }
 
     fn translate(&mut self) -> Decision<()> {
         stages::translate(&mut self.world, &mut self.work)
     }
 
-    fn translate_quoted(&mut self, way: Way) -> Decision<()> {
-        stages::translate_quoted(&mut self.world, &mut self.work, way)
+    fn translate_quoted(&mut self, hook: Hook) -> Decision<()> {
+        stages::translate_quoted(&mut self.world, &mut self.work, hook)
     }
 
-    fn find_shortcut(&mut self, way: Way) -> Found {
+    fn lookup_cache(&mut self, hook: Hook) -> CacheLookup {
         let found =
-            stages::find_shortcut(&mut self.world, &mut &mut self.work, self.interface, way);
-        self.world.memory.taken += u64::from(found != Found::Nothing);
+            stages::lookup_cache(&mut self.world, &mut &mut self.work, self.interface, hook);
+        self.world.memory.hits += u64::from(found != CacheLookup::Miss);
         found
     }
 
-    fn take_shortcut(&mut self, taken: Taken) -> Verdict {
-        stages::take_shortcut(&mut self.world, &mut &mut self.work, taken)
+    fn apply_cache_hit(&mut self, hit: CacheHit) -> Verdict {
+        stages::apply_cache_hit(&mut self.world, &mut &mut self.work, hit)
     }
 
-    fn keep_shortcut(&mut self, way: Way, verdict: Verdict) {
-        stages::keep_shortcut(&mut self.world, &mut self.work, way, verdict.code());
+    fn cache_verdict(&mut self, hook: Hook, verdict: Verdict) {
+        stages::cache_verdict(&mut self.world, &mut self.work, hook, verdict.code());
     }
 
-    fn sum_up(&mut self, verdict: Verdict) {
-        stages::sum_up(&mut self.world, &mut self.work, verdict.code());
+    fn count_and_cache(&mut self, verdict: Verdict) {
+        stages::count_and_cache(&mut self.world, &mut self.work, verdict.code());
     }
 
-    fn teach(&mut self, index: u32) {
-        stages::teach(&mut self.world, &mut self.work, index);
+    fn propagate(&mut self, index: u32) {
+        stages::propagate(&mut self.world, &mut self.work, index);
     }
 
     fn count(&mut self, direction: Direction, verdict: Verdict) {

@@ -2,7 +2,7 @@
 
 use abi::{Flow, FlowFlags, Tuple};
 
-use crate::flow::{Fate, discard, fate};
+use crate::flow::{FlowState, discard, flow_state};
 use crate::node::Node;
 
 /// What a sweep was about to do to one entry, and did.
@@ -11,7 +11,7 @@ pub enum Sweep {
     /// It stays.
     Kept,
     /// It was removed, and its opposite with it.
-    Removed(Fate),
+    Removed(FlowState),
 }
 
 /// Removes the entry `flow` at `key`, and the other direction, if the flow is dead. `opposite` is room for a key.
@@ -24,11 +24,11 @@ pub fn forget<E: Node>(
     now: u32,
 ) -> Sweep {
     *opposite = flow.translated.reverse();
-    let fate = fate(node, key, flow, opposite, now, false);
-    if fate == Fate::Alive {
+    let flow_state = flow_state(node, key, flow, opposite, now, false);
+    if flow_state == FlowState::Alive {
         return Sweep::Kept;
     }
     let original = flow.flags & FlowFlags::ORIGINAL != 0;
     discard(node, key, opposite, original);
-    Sweep::Removed(fate)
+    Sweep::Removed(flow_state)
 }

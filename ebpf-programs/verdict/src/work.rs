@@ -1,27 +1,29 @@
-//! The notes about one packet that go from stage to stage. Data only.
+//! The scratch memory of one packet, which stages pass to each other. Data only.
 //!
-//! In the kernel this is one element of a per-CPU array: too large for the stack of 512 bytes, and the pointers of
-//! a map's value may be map keys on every kernel. All-zero bytes are a valid value of every type in here.
+//! In the kernel this is one element of a per-CPU array: it is too large for the stack of 512
+//! bytes, and every kernel accepts pointers into a map's value as map keys. All-zero bytes are a
+//! valid value of every type in here.
 
-use abi::{Address, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple, Turn};
+use abi::{Address, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple, ClockEntry};
 
-use crate::known::Known;
+use crate::row_cache::RowCache;
 use crate::outcome::Code;
-use crate::shortcut::{Shortcut, Trail};
+use crate::flow_cache::{CacheEntry, CacheRecorder};
 
-/// The notes about one packet.
+/// The scratch memory of one packet.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Work {
-    /// What the packet says.
+    /// The packet's parsed headers.
     pub headers: Headers,
-    /// What an ICMP error says about the packet it complains of.
+    /// The headers of the packet that an ICMP error quotes.
     pub embedded: Headers,
-    /// What to write into the packet.
+    /// The tuple to write into the packet.
     pub translated: Tuple,
-    /// The flow being made.
+    /// The flow to insert.
     pub pair: Pair,
-    /// The address to masquerade with.
+    /// The source address to write: the masquerade address, or what a pod sees as the source of a
+    /// hostport connection.
     pub source: Address,
     /// The hostport that the packet is for.
     pub hostport: Hostport,
@@ -31,31 +33,32 @@ pub struct Work {
     pub hop: Address,
     /// The limit that the packet is charged to.
     pub limit: Limit,
-    /// Whether the kernel has said in this second that answers go back by the link that the packet came by.
-    pub way_back: u32,
+    /// Whether, in this second, the kernel has confirmed the reverse path: replies would leave by
+    /// the link that the packet came in by. 0 or 1.
+    pub reverse_path_ok: u32,
     /// Interface index of the hook.
     pub interface: u32,
-    /// The pod that is billed: its slot, 0 for nobody.
+    /// Slot of the pod that the packet is counted for; 0 for none.
     pub pod: u32,
-    /// [`abi::EndpointFlags::LIMITED`], if what the pod sends is.
+    /// [`abi::EndpointFlags::LIMITED`] if the sending pod has a limit, else 0.
     pub limited: u32,
     /// Seconds of `CLOCK_MONOTONIC`; at uplinks only.
     pub now: u32,
-    /// The random number that ports are tried from.
+    /// The random number that port candidates are derived from.
     pub random: u32,
-    /// The turn of the flow that was made.
-    pub turn: Turn,
-    /// Whether its pod has half the flows that it may have, or more.
-    pub crowded: u32,
-    /// What packets before it have asked for.
-    pub known: Known,
-    /// What others like the packet may be spared.
-    pub trail: Trail,
-    /// The shortcut that is being made.
-    pub shortcut: Shortcut,
+    /// The clock entry of the inserted flow.
+    pub clock_entry: ClockEntry,
+    /// Whether the new flow's pod has used half of its quota or more; 0 or 1.
+    pub near_quota: u32,
+    /// Rows that earlier packets on this CPU have read.
+    pub rows: RowCache,
+    /// What a cache entry of this packet needs.
+    pub recorder: CacheRecorder,
+    /// The cache entry being built.
+    pub cache_entry: CacheEntry,
 }
 
-/// What a packet says about itself.
+/// The parsed headers of a packet.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Headers {
@@ -71,18 +74,18 @@ pub struct Headers {
     pub identification: u32,
     /// [`abi::Seen`] bits of this packet.
     pub seen: u32,
-    /// 4 or 6; 0 for what is not IP.
+    /// IP version: 4 or 6; 0 where the packet is not IP.
     pub version: u8,
     /// ICMP type, for ICMP only.
     pub icmp_type: u8,
-    /// What stands behind the IP header.
+    /// Kind of the transport header.
     pub transport: Transport,
-    /// Whether the packet is a fragment.
+    /// Whether the packet is a fragment, and which.
     pub fragment: Fragment,
 }
 
 impl Headers {
-    /// The IP version.
+    /// Returns the IP version.
     #[inline(always)]
     pub const fn family(&self) -> Family {
         if self.version == 6 {
@@ -92,7 +95,8 @@ impl Headers {
         }
     }
 
-    /// Whether the packet may be the first of a flow. A reply, an error or neighbour discovery never is.
+    /// Returns whether the packet may open a flow. Replies, errors and neighbour discovery never
+    /// do.
     #[inline(always)]
     pub const fn may_open(&self) -> bool {
         match self.transport {
@@ -109,7 +113,7 @@ impl Headers {
     }
 }
 
-/// What stands behind the IP header.
+/// Kind of the transport header.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Transport {
@@ -122,19 +126,19 @@ pub enum Transport {
     Udp = 2,
     /// SCTP.
     Sctp = 3,
-    /// An ICMP echo request of the packet's family, or another question with an identifier.
+    /// An ICMP echo request of the packet's family, or another ICMP query with an identifier.
     EchoRequest = 4,
-    /// An ICMP echo reply of the packet's family, or another answer with an identifier.
+    /// An ICMP echo reply of the packet's family, or another ICMP reply with an identifier.
     EchoReply = 5,
     /// An ICMP error, with the packet it complains of inside.
     IcmpError = 6,
     /// Any other ICMP: neighbour discovery, router advertisements.
     IcmpOther = 7,
-    /// A protocol without ports, or one whose ports are not known.
+    /// A protocol without ports, or one whose ports are not parsed.
     Portless = 8,
 }
 
-/// Whether a packet is a fragment.
+/// Whether a packet is a fragment, and which.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fragment {
@@ -167,10 +171,10 @@ pub struct Pair {
     pub reply: Tracked,
 }
 
-/// What was read from a packet.
+/// Result of parsing a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Not IP and not ARP, or not for this hook: none of our business.
+    /// Neither IP nor ARP, or not for this hook: passed unchanged.
     Foreign,
     /// ARP for IPv4.
     Arp,
@@ -180,8 +184,8 @@ pub enum Content {
     LostFragment,
     /// An ICMP error.
     IcmpError,
-    /// As [`Content::Ip`], and its flow was found.
-    Known,
+    /// IP, and the packet's flow was found.
+    FlowFound,
 }
 
 impl Code for Content {
@@ -197,20 +201,20 @@ impl Code for Content {
             2 => Self::Ip,
             3 => Self::LostFragment,
             4 => Self::IcmpError,
-            5 => Self::Known,
+            5 => Self::FlowFound,
             _ => Self::Foreign,
         }
     }
 }
 
-/// Whose a packet is that leaves the node without a flow.
+/// Origin of a packet that leaves the node without a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody's that we translate for.
+    /// Neither a masqueraded pod's nor in conflict with one.
     Elsewhere,
-    /// A pod's, and it is masqueraded.
+    /// A pod, and the packet is masqueraded.
     Pod,
-    /// The node's own, but a pod's flow holds the port.
+    /// The node itself, with a source port that a pod's flow has in use.
     Collision,
 }
 
@@ -230,14 +234,14 @@ impl Code for Origin {
     }
 }
 
-/// Whom a packet without a flow is for.
+/// Destination of a packet without a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostportMatch {
     /// No hostport.
     None,
-    /// A hostport, and the pod gets the packet.
+    /// A hostport; the packet is for its pod.
     Pod,
-    /// A hostport, but a socket of the node was there before.
+    /// A hostport, but the packet is for a connected socket of the node.
     Socket,
 }
 
@@ -257,39 +261,40 @@ impl Code for HostportMatch {
     }
 }
 
-/// Where a packet's flow applies.
+/// A hook at which flows apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// It enters the node by an uplink.
-    In,
-    /// It leaves the node by an uplink.
-    Out,
-    /// It comes from a pod, and goes to one.
-    Pod,
+pub enum Hook {
+    /// Ingress of an uplink.
+    UplinkIn,
+    /// Egress of an uplink.
+    UplinkOut,
+    /// Ingress from a pod's veth, for flows between pods.
+    FromPod,
 }
 
-impl Way {
-    /// The [`abi::FlowFlags`] bit of entries that apply here.
+impl Hook {
+    /// Returns the [`abi::FlowFlags`] bit of entries that apply at this hook.
     #[inline(always)]
     pub const fn flag(self) -> u32 {
         match self {
-            Self::In => abi::FlowFlags::UPLINK_IN,
-            Self::Out => abi::FlowFlags::UPLINK_OUT,
-            Self::Pod => abi::FlowFlags::FROM_POD,
+            Self::UplinkIn => abi::FlowFlags::UPLINK_IN,
+            Self::UplinkOut => abi::FlowFlags::UPLINK_OUT,
+            Self::FromPod => abi::FlowFlags::FROM_POD,
         }
     }
 
-    /// The direction that packets have for the pod that is billed.
+    /// Returns the direction of packets at this hook, as seen from the pod that they are counted
+    /// for.
     #[inline(always)]
     pub(crate) const fn direction(self) -> Direction {
         match self {
-            Self::In => Direction::Ingress,
-            Self::Out | Self::Pod => Direction::Egress,
+            Self::UplinkIn => Direction::Ingress,
+            Self::UplinkOut | Self::FromPod => Direction::Egress,
         }
     }
 }
 
-impl Code for Way {
+impl Code for Hook {
     #[inline(always)]
     fn code(self) -> u64 {
         self as u64
@@ -298,9 +303,9 @@ impl Code for Way {
     #[inline(always)]
     fn from_code(code: u64) -> Self {
         match code {
-            0 => Self::In,
-            2 => Self::Pod,
-            _ => Self::Out,
+            0 => Self::UplinkIn,
+            2 => Self::FromPod,
+            _ => Self::UplinkOut,
         }
     }
 }

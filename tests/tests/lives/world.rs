@@ -11,7 +11,7 @@ use engine::{Engine, EngineError, Report, Settings};
 use kernel::{Host, HostOptions, Kernel, Measured, ObserveError, StepError};
 use model::{
     AttachmentKey, Bandwidth, BridgeOptions, HairpinMode, Intent, Limit, ManagedLink, Network,
-    Peers, PortMapping, Prefixes, Protocol, RangeSet, Requested,
+    ShapedSubnets, PortMapping, Prefixes, Protocol, RangeSet, Requested,
 };
 use planner::{Entry, EntryKey, Observed, Refusal, Scope, Step};
 use store::Store;
@@ -168,7 +168,7 @@ impl<'a> World<'a> {
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
             shaper: planner::ShaperMode::Auto,
-            guard: planner::GuardMode::Off,
+            xdp_prefilter: planner::XdpPrefilterMode::Off,
             boot_id: "this boot".to_owned(),
         };
         let engine = Engine::start(self.kernel.clone(), store, settings, NOW)?;
@@ -235,7 +235,7 @@ impl<'a> World<'a> {
                     rate: 10_000_000.try_into()?,
                     burst: None,
                 }),
-                peers: Peers::Except(Prefixes::new(["192.0.2.0/24".parse()?]).unwrap_or_default()),
+                shaped_subnets: ShapedSubnets::Except(Prefixes::new(["192.0.2.0/24".parse()?]).unwrap_or_default()),
             },
             port_mappings: vec![PortMapping {
                 host_port: port.try_into()?,
@@ -288,7 +288,7 @@ impl<'a> World<'a> {
         let is_same = default.ranges == ranges;
         match self.engine()?.set_pod_cidrs(ranges) {
             Ok(_) => ensure!(is_same || !is_used, "pod CIDRs that pods use were replaced"),
-            Err(EngineError::PodCidrsKept { .. }) => {
+            Err(EngineError::PodCidrsInUse { .. }) => {
                 ensure!(is_used && !is_same, "nobody uses them");
             }
             Err(error) => return Err(error.into()),
@@ -442,9 +442,9 @@ impl<'a> World<'a> {
             .collect();
         ensure!(left.is_empty(), "table entries are left: {left:?}");
         ensure!(
-            seen.held.is_empty(),
+            seen.port_reservations.is_empty(),
             "ports are still held: {:?}",
-            seen.held
+            seen.port_reservations
         );
         let ours = |name: &model::IfName| {
             name.as_str() != "veth0badcafe" && name.as_str().starts_with("veth")

@@ -323,7 +323,7 @@ fn fragments(family: Family, port: u16, identification: u32) -> [Vec<u8>; 2] {
     frame(family.pod, family.world, &body).fragments(identification, 1_400)
 }
 
-/// See docs/decisions/0010-nat-against-netfilter.md.
+/// See docs/decisions/0010-match-netfilters-masquerade-except-for-listed-differences.md.
 fn explained(family: Family) -> Vec<Trace> {
     let [first, second] = fragments(family, 46_000, 0x4343);
     let in_order = fragments(family, 46_002, 0x4242).to_vec();

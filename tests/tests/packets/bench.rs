@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use abi::maps::{self, programs};
-use abi::{DropCount, DropReason, Flow, Noted, Swept, Tuple};
+use abi::{DropCount, DropReason, Flow, PendingCounters, Swept, Tuple};
 use anyhow::{Result, ensure};
 use e2e::{Machine, Mounts};
 use verdict::Verdict;
@@ -90,7 +90,7 @@ impl Bench {
         let in_kernel = match (action, dropped.as_slice()) {
             (NEXT, []) => Verdict::Pass,
             (SHOT, [reason]) => Verdict::Drop(*reason),
-            (REDIRECT, []) if matches!(verdict, Verdict::Deliver(_)) => verdict,
+            (REDIRECT, []) if matches!(verdict, Verdict::RedirectPeer(_)) => verdict,
             _ => panic!("the object returned {action} and counted {dropped:?}"),
         };
         assert_eq!(in_kernel, verdict, "the object and the simulator disagree");
@@ -101,7 +101,7 @@ impl Bench {
     /// What the object makes of a packet; of a busy pod's, first in front of the hook.
     fn object_run(&mut self, place: Place, bytes: &[u8]) -> Result<(i32, Vec<u8>)> {
         let (object, interface) = (&mut self.object, self.interface);
-        if place == Place::FromPod && self.simulator.world.memory.busy {
+        if place == Place::FromPod && self.simulator.world.memory.tcx_fast_path {
             let ended = object.run_on(programs::FROM_BUSY_POD, interface, bytes)?;
             if ended.0 != NEXT {
                 return Ok(ended);
@@ -133,7 +133,7 @@ impl Bench {
     fn counted_flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
         let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
         for index in 0..maps::NOTED_CAPACITY {
-            for noted in self.object.get_all::<64, Noted>(maps::NOTED, index)? {
+            for noted in self.object.get_all::<64, PendingCounters>(maps::NOTED, index)? {
                 if let Some(flow) = flows.get_mut(&noted.key) {
                     noted.add_to(flow);
                 }
@@ -147,11 +147,11 @@ impl Bench {
         let mut flows = self.counted_flows()?;
         for flow in flows.values_mut() {
             ensure!(flow.created > 0 && flow.last_seen >= flow.created);
-            (flow.created, flow.last_seen, flow.ticket) = (0, 0, 0);
+            (flow.created, flow.last_seen, flow.flow_id) = (0, 0, 0);
         }
         let mut simulated = self.simulator.world.counted_flows();
         for flow in simulated.values_mut() {
-            (flow.created, flow.last_seen, flow.ticket) = (0, 0, 0);
+            (flow.created, flow.last_seen, flow.flow_id) = (0, 0, 0);
         }
         ensure!(
             flows == simulated,
@@ -171,7 +171,7 @@ impl Bench {
             "the object swept {swept:?}, the simulator {simulated:?}"
         );
         ensure!(
-            i64::from(forgotten) == i64::try_from(swept.timed_out + swept.stale + swept.homeless)?
+            i64::from(forgotten) == i64::try_from(swept.timed_out + swept.stale + swept.address_gone)?
         );
         Ok(swept)
     }

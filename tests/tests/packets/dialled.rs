@@ -319,7 +319,7 @@ fn fragments_follow_the_first() -> Result<()> {
             let asked = to_server(ask.becoming(client, pod, long(40_000, POD_PORT)));
             for (piece, expected) in ask.fragments(9, 32).iter().zip(asked.fragments(9, 32)) {
                 let (verdict, packet) = bench.run(FromPod, piece)?;
-                assert_eq!(verdict, verdict::Verdict::Deliver(INTERFACE));
+                assert_eq!(verdict, verdict::Verdict::RedirectPeer(INTERFACE));
                 assert_eq!(packet, expected);
             }
             // One that comes before its first is the node's to put together.

@@ -66,7 +66,7 @@ impl Bench {
         interface: u32,
     ) -> Result<()> {
         let (verdict, packet) = self.run(Place::FromPod, &frame.bytes())?;
-        assert_eq!(verdict, Verdict::Deliver(interface));
+        assert_eq!(verdict, Verdict::RedirectPeer(interface));
         assert_eq!(packet, expected.bytes(), "another packet than was expected");
         Ok(())
     }

@@ -31,7 +31,7 @@ fn show(bench: &mut Bench, frame: &[u8]) -> Result<Verdict> {
     // Without a context the frame comes by the loopback device, which is the example's uplink.
     options.data_in = Some(frame);
     let action = program.test_run(options)?.return_value;
-    let verdict = bench.simulator.guard(INTERFACE, frame);
+    let verdict = bench.simulator.xdp_prefilter(INTERFACE, frame);
     let counts = bench.drop_counts()?;
     let dropped = counts.keys().find(|it| counts.get(it) != before.get(it));
     let in_kernel = match (action, dropped) {

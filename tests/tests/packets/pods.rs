@@ -108,7 +108,7 @@ fn is_apart(bench: &mut Bench, flags: [u32; 2], networks: [u32; 2], apart: bool)
     bench.change(|world| {
         for (index, slot) in [example::POD, example::OTHER_POD].into_iter().enumerate() {
             let pod = &mut world.pods[slot as usize];
-            pod.flags &= !(EndpointFlags::SAME_BRIDGE | EndpointFlags::ALONE);
+            pod.flags &= !(EndpointFlags::SAME_BRIDGE | EndpointFlags::INGRESS_ISOLATED);
             pod.flags |= flags[index];
             pod.network = networks[index];
         }
@@ -131,7 +131,7 @@ fn is_apart(bench: &mut Bench, flags: [u32; 2], networks: [u32; 2], apart: bool)
 #[test]
 fn pods_are_apart_by_the_policy_of_both() -> Result<()> {
     let same = EndpointFlags::SAME_BRIDGE;
-    let alone = same | EndpointFlags::ALONE;
+    let alone = same | EndpointFlags::INGRESS_ISOLATED;
     let cases = [
         ([same, same], true, false),
         ([same, alone], true, false),

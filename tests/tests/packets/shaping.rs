@@ -246,7 +246,7 @@ fn a_packet_in_debt_is_told_when_to_depart() -> Result<()> {
         };
         let (_, _, after) = run(bench, &context(), &packet)?;
         assert_eq!(departure(&after)?, 0, "nobody has asked for it");
-        bench.change(|world| world.settings.flags |= SettingsFlags::DEPART)?;
+        bench.change(|world| world.settings.flags |= SettingsFlags::DELIVERY_TIME)?;
         let bucket: Bucket = bench
             .object
             .get::<BUCKET, _>(maps::BUCKETS, row(Direction::Egress))?;

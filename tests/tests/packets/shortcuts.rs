@@ -100,7 +100,7 @@ fn change(world: &mut World, which: u32) {
 fn packets_of_connections_under_way_end_as_if_all_tables_had_been_asked() -> Result<()> {
     for seed in 0..4 {
         on_bench(|bench| {
-            bench.simulator.world.memory.busy = seed % 2 == 1;
+            bench.simulator.world.memory.tcx_fast_path = seed % 2 == 1;
             let mut dice = Dice(seed);
             for number in 0..SENT {
                 send(bench, &mut dice)?;
@@ -110,7 +110,7 @@ fn packets_of_connections_under_way_end_as_if_all_tables_had_been_asked() -> Res
                 }
             }
             bench.flows()?;
-            let taken = bench.simulator.world.memory.taken;
+            let taken = bench.simulator.world.memory.hits;
             assert!(taken > u64::from(SENT / 12), "{taken} shortcuts in all");
             Ok(())
         })?;

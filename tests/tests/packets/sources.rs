@@ -67,7 +67,7 @@ fn flows_of_an_address_that_is_gone_are_forgotten_and_others_stay() -> Result<()
         for family in FAMILIES {
             leaves_with(bench, family, 40_000, example::node()[family])?;
         }
-        assert_eq!(bench.sweep()?.homeless, 0);
+        assert_eq!(bench.sweep()?.address_gone, 0);
         let new = Address::v4([192, 0, 2, 2]);
         bench.change(|world| {
             world.locals.remove(&example::node()[0]);
@@ -77,7 +77,7 @@ fn flows_of_an_address_that_is_gone_are_forgotten_and_others_stay() -> Result<()
             }
         })?;
         let swept = bench.sweep()?;
-        assert_eq!((swept.homeless, swept.kept), (1, 2));
+        assert_eq!((swept.address_gone, swept.kept), (1, 2));
         leaves_with(bench, 0, 40_000, new)
     })
 }
@@ -87,7 +87,7 @@ fn flows_of_an_uplink_that_is_gone_are_forgotten() -> Result<()> {
     on_bench(|bench| {
         leaves_with(bench, 0, 40_000, example::node()[0])?;
         bench.change(|world| world.uplinks.clear())?;
-        assert_eq!(bench.sweep()?.homeless, 1);
+        assert_eq!(bench.sweep()?.address_gone, 1);
         assert!(bench.flows()?.is_empty());
         Ok(())
     })

@@ -1,6 +1,6 @@
-//! Which sysctls configurations may change: those that the operator's list has, if there is one.
+//! Allowlist of sysctls that network configurations may change; without the file all are allowed.
 //!
-//! The file is that of the reference tuning plugin, a regular expression on each line.
+//! The file is that of the reference tuning plugin: one regular expression per line.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ use regex_automata::meta::Regex;
 
 const FILE: &str = "/etc/cni/tuning/allowlist.conf";
 
-/// Refuses sysctls that are not in the operator's list.
+/// Refuses sysctls that match no line of the allowlist.
 pub(crate) fn admit(settings: &InterfaceSettings) -> Result<(), Error> {
     if settings.sysctls.is_empty() {
         return Ok(());
@@ -22,7 +22,8 @@ pub(crate) fn admit(settings: &InterfaceSettings) -> Result<(), Error> {
     }
 }
 
-/// The list speaks of sysctls with dots; a name that has some itself matches with them as well.
+/// Matches sysctl paths, written with slashes, against the list. Its expressions are for names with
+/// dots; a path that contains dots itself is also matched as it is.
 fn check<'a>(list: &str, mut paths: impl Iterator<Item = &'a str>) -> Result<(), Error> {
     let allowed: Vec<Regex> = list
         .lines()

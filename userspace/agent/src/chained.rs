@@ -1,25 +1,26 @@
-//! Commands of plugins that serve what others have made.
+//! Chained plugins (portmap, bandwidth, firewall, tuning) and loopback: CNI commands that apply to
+//! an interface that another plugin has created.
 
 use std::collections::BTreeSet;
 
 use cni::{ChainedRequest, Command, Error, PassedResult, Plugin, Wish};
-use engine::{Collect, Serve, Tune};
+use engine::{ChainedUpdate, GcScope, Tune};
 use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 
 use crate::failure::Failure;
-use crate::limits::note_placeholder;
+use crate::limits::log_placeholder_burst;
 use crate::requests::{App, readiness};
 use crate::{allowlist, clock};
 
 impl App {
-    /// Executes it; returns what belongs on the plugin's standard output.
+    /// Executes the command. Returns the text for the plugin's standard output.
     pub(crate) async fn chained(&self, request: ChainedRequest) -> Result<String, Failure> {
         match request.command {
             Command::Add if request.plugin == Plugin::Loopback => self.loopback(request).await,
-            Command::Add => self.serve(request).await,
-            Command::Del => self.withdraw(&request).await,
-            Command::Check => self.check_served(&request).await,
-            Command::Gc => self.collect(request).await,
+            Command::Add => self.chained_add(request).await,
+            Command::Del => self.chained_del(&request).await,
+            Command::Check => self.chained_check(&request).await,
+            Command::Gc => self.chained_gc(request).await,
             Command::Status => {
                 readiness(&self.handle.status(), &request.header.name)?;
                 Ok(String::new())
@@ -28,23 +29,23 @@ impl App {
         }
     }
 
-    async fn serve(&self, request: ChainedRequest) -> Result<String, Failure> {
+    async fn chained_add(&self, request: ChainedRequest) -> Result<String, Failure> {
         let mut passed = passed(&request)?.clone();
         match &request.wish {
             Wish::Ports(mappings) if !mappings.is_empty() => {
-                let serve = self.to_serve(&request, mappings.clone())?;
-                self.handle.serve(serve, clock::now()).await?;
+                let update = self.update(&request, mappings.clone())?;
+                self.handle.adopt_or_update(update, clock::now()).await?;
             }
-            Wish::Limits(asked) if !asked.bandwidth.is_unlimited() => {
-                note_placeholder(asked);
-                let mut serve = self.to_serve(&request, Vec::new())?;
-                serve.bandwidth = Some(asked.bandwidth);
-                self.handle.serve(serve, clock::now()).await?;
+            Wish::Limits(limits) if !limits.bandwidth.is_unlimited() => {
+                log_placeholder_burst(limits);
+                let mut update = self.update(&request, Vec::new())?;
+                update.bandwidth = Some(limits.bandwidth);
+                self.handle.adopt_or_update(update, clock::now()).await?;
             }
             Wish::Policy(policy) if *policy != IngressPolicy::Open => {
-                let mut serve = self.to_serve(&request, Vec::new())?;
-                serve.ingress = Some(*policy);
-                self.handle.serve(serve, clock::now()).await?;
+                let mut update = self.update(&request, Vec::new())?;
+                update.ingress = Some(*policy);
+                self.handle.adopt_or_update(update, clock::now()).await?;
             }
             Wish::Settings(settings) => {
                 allowlist::admit(settings)?;
@@ -58,12 +59,12 @@ impl App {
         Ok(passed.to_json(request.header.version)?)
     }
 
-    fn to_serve(
+    fn update(
         &self,
         request: &ChainedRequest,
         port_mappings: Vec<PortMapping>,
-    ) -> Result<Serve, Error> {
-        Ok(Serve {
+    ) -> Result<ChainedUpdate, Error> {
+        Ok(ChainedUpdate {
             adoption: request.adoption()?,
             port_mappings,
             bandwidth: None,
@@ -72,17 +73,17 @@ impl App {
         })
     }
 
-    /// What was made is taken back by name alone (behaviour R12): a runtime that has forgotten which ports it asked for
-    /// leaves none behind.
-    async fn withdraw(&self, request: &ChainedRequest) -> Result<String, Failure> {
+    /// Undoes the ADD by the attachment's name alone (behaviour R12): the runtime may pass no port
+    /// mappings with a DEL, and all published ports are removed nevertheless.
+    async fn chained_del(&self, request: &ChainedRequest) -> Result<String, Failure> {
         match request.plugin {
             Plugin::Portmap | Plugin::Bandwidth => {
                 let keys = request.keys(&self.default_name());
-                self.handle.withdraw(keys).await?;
+                self.handle.unpublish_ports(keys).await?;
             }
             Plugin::Tuning if namespace(request).is_ok() => {
                 let tune = self.tune(request, &InterfaceSettings::default())?;
-                self.handle.untune(tune).await?;
+                self.handle.restore_settings(tune).await?;
             }
             Plugin::Loopback => {
                 if let Ok(netns) = namespace(request) {
@@ -91,41 +92,45 @@ impl App {
             }
             Plugin::Firewall => {
                 let keys = request.keys(&self.default_name());
-                self.handle.open(keys).await?;
+                self.handle.clear_ingress_policy(keys).await?;
             }
             Plugin::Tuning | Plugin::Viaduct | Plugin::Bridge | Plugin::HostLocal => {}
         }
         Ok(String::new())
     }
 
-    async fn check_served(&self, request: &ChainedRequest) -> Result<String, Failure> {
+    async fn chained_check(&self, request: &ChainedRequest) -> Result<String, Failure> {
         match &request.wish {
             Wish::Ports(mappings) if !mappings.is_empty() => {
                 let keys = request.keys(&self.default_name());
                 let wanted: BTreeSet<PortMapping> = mappings.iter().copied().collect();
-                self.handle.check_served(keys, wanted, None).await?;
+                self.handle.check_chained(keys, wanted, None).await?;
             }
             Wish::Policy(policy) if *policy != IngressPolicy::Open => {
                 let keys = request.keys(&self.default_name());
                 let none = BTreeSet::new();
-                self.handle.check_served(keys, none, Some(*policy)).await?;
+                self.handle.check_chained(keys, none, Some(*policy)).await?;
             }
-            // Which limits hold may have been changed since; that they hold has not.
-            Wish::Limits(asked) if !asked.bandwidth.is_unlimited() => {
+            // The values may have been changed over the API since: check only that the limits are
+            // applied.
+            Wish::Limits(limits) if !limits.bandwidth.is_unlimited() => {
                 let keys = request.keys(&self.default_name());
                 self.handle
-                    .check_served(keys, BTreeSet::new(), None)
+                    .check_chained(keys, BTreeSet::new(), None)
                     .await?;
             }
             Wish::Settings(settings) => {
                 let tune = self.tune(request, settings)?;
-                self.handle.check_tuned(tune).await?;
+                self.handle.check_settings(tune).await?;
             }
             Wish::Nothing if request.plugin == Plugin::Loopback => {
                 let lo = "lo"
                     .parse::<IfName>()
                     .map_err(|e| Error::internal(e.to_string()))?;
-                let seen = self.handle.look_inside(namespace(request)?, lo).await?;
+                let seen = self
+                    .handle
+                    .inspect_interface(namespace(request)?, lo)
+                    .await?;
                 if !seen.is_some_and(|side| side.up) {
                     return Err(Error::check_failed("lo is down").into());
                 }
@@ -135,26 +140,26 @@ impl App {
         Ok(String::new())
     }
 
-    async fn collect(&self, request: ChainedRequest) -> Result<String, Failure> {
+    async fn chained_gc(&self, request: ChainedRequest) -> Result<String, Failure> {
         let Some(valid) = request.valid else {
             return Ok(String::new());
         };
         let valid = valid.into_iter();
-        let collect = Collect {
+        let collect = GcScope {
             network: request.header.name,
             valid: valid
                 .map(|known| (known.container_id, known.ifname))
                 .collect(),
             forced: request.forced,
         };
-        self.gc_of(collect).await
+        self.collect_attachments(collect).await
     }
 
     async fn loopback(&self, request: ChainedRequest) -> Result<String, Failure> {
         let netns = namespace(&request)?;
         self.handle.set_loopback(netns.clone(), true).await?;
         let lo: IfName = "lo".parse().map_err(|_| Error::internal("lo"))?;
-        let seen = self.handle.look_inside(netns.clone(), lo).await?;
+        let seen = self.handle.inspect_interface(netns.clone(), lo).await?;
         let addresses: Vec<_> = seen
             .map(|side| side.addresses)
             .unwrap_or_default()
@@ -191,5 +196,5 @@ fn passed(request: &ChainedRequest) -> Result<&PassedResult, Error> {
 fn namespace(request: &ChainedRequest) -> Result<NetnsPath, Error> {
     let container = request.container.as_ref();
     let netns = container.and_then(|container| container.netns.clone());
-    netns.ok_or_else(|| Error::environment("CNI_NETNS is no path"))
+    netns.ok_or_else(|| Error::environment("CNI_NETNS is not a path"))
 }

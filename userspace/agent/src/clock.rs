@@ -1,11 +1,11 @@
-//! The one place that reads the clock.
+//! Wall clock of the agent: the only function that reads it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Seconds since 1970 (UTC); 0 on a machine whose clock says that it is earlier.
+/// Returns seconds since 1970 (UTC); 0 if the machine's clock is set to an earlier time.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the agent's edge is where time comes in"
+    reason = "all other code gets the time as an argument"
 )]
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -1,7 +1,6 @@
-//! What the agent is told: flags and the keys of a TOML file, which are the same; the flag wins.
+//! Configuration of the agent: command-line flags, and the same keys in a TOML file; the flag wins.
 //!
-//! Text becomes values here, and everything that can be wrong with it is said here, by the name of the key. A feature
-//! that does not exist has no key.
+//! Parses and validates all values; every error names its key. An unknown key is an error.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -12,21 +11,25 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::{Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkName, RangeSet};
-use planner::{BypassMode, GuardMode, ShaperMode};
+use planner::{BypassMode, ShaperMode, XdpPrefilterMode};
 use serde::Deserialize;
 
 use crate::{limit_keys, pod_cidrs};
 
-/// Name under which attachments of the agent's own network are kept.
+/// Name of the default network in records and in the API.
 const DEFAULT_NETWORK: &str = "default";
-/// Smallest MTU that the agent accepts: what IPv4 demands of every link (RFC 791) and kubenet checked for.
+/// Minimum MTU in bytes: datagrams of this size every IPv4 host must accept (RFC 791), and
+/// kubenet's minimum.
 const SMALLEST_MTU: u32 = 576;
 /// Largest MTU of a veth and of a bridge.
 const LARGEST_MTU: u32 = 65_535;
 
-/// Fewest and most entries of a flow table that can be asked for.
+/// Minimum and maximum capacity of the flow table, in entries.
 const SMALLEST_TABLE: u32 = 4_096;
 const LARGEST_TABLE: u32 = 16_777_216;
+
+/// Default of `--non-masquerade-cidr` with `--kubenet`, as of kubelet's flag of the same name.
+const KUBENET_NON_MASQUERADE: &str = "10.0.0.0/8";
 
 /// The command line of `viaductd`.
 #[derive(Clone, Debug, Default, clap::Parser)]
@@ -36,148 +39,182 @@ const LARGEST_TABLE: u32 = 16_777_216;
     about = "Viaduct's node agent: container bridge networking in eBPF"
 )]
 pub(crate) struct Options {
-    /// TOML file with these flags as keys; a flag given here wins over the file
+    /// TOML file with these flags as keys; a flag on the command line overrides the file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Take Viaduct off this node, where no agent runs, and end
+    /// Remove Viaduct from this node and exit; fails while an agent is running
     #[arg(long)]
     pub(crate) uninstall: bool,
-    /// With --uninstall: pods that are attached lose their interfaces, else they are in the way
+    /// With --uninstall: detach all pods first; without this flag, uninstall fails while pods are
+    /// attached
     #[arg(long, requires = "uninstall")]
     pub(crate) drain: bool,
     #[command(flatten)]
     keys: Keys,
 }
 
-/// Every key, as text; `None` or empty when it was not given.
+/// All keys, unparsed; `None` or empty if not set.
 #[derive(Clone, Debug, Default, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Keys {
-    /// Unix socket to serve on [default: /run/viaduct/viaduct.sock]
+    /// Unix socket to serve the API on [default: /run/viaduct/viaduct.sock]
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
-    /// Directory of the records; must not survive a reboot [default: /run/viaduct]
+    /// Directory of the attachment records, on a file system that a reboot clears [default:
+    /// /run/viaduct]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Directory of pinned programs and tables, on a bpf file system [default: /sys/fs/bpf/viaduct]
+    /// Directory of pinned eBPF programs and maps, on a bpf file system [default:
+    /// /sys/fs/bpf/viaduct]
     #[arg(long, value_name = "DIR")]
     bpffs: Option<PathBuf>,
-    /// Directory of the cgroup that the node's processes are below [default: the root of cgroup2, wherever it is mounted]
+    /// Cgroup v2 directory above the node's processes [default: root of the mounted cgroup2]
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
     /// Bridge of the default network [default: cbr0]
     #[arg(long, value_name = "NAME")]
     bridge: Option<String>,
-    /// Prefix that pods of the default network get addresses of: repeatable, or a list with commas; pods get an
-    /// address of each
+    /// Pod CIDRs of the default network: repeatable or comma-separated; pods get one address of
+    /// each [default: none]
     #[arg(long, value_name = "CIDR")]
     pod_cidr: Vec<String>,
-    /// File that the pod CIDRs are read from when it appears and when it changes: a list with commas [default: none]
+    /// File with a comma-separated list of pod CIDRs, read when it appears or changes [default:
+    /// none]
     #[arg(long, value_name = "FILE")]
     pod_cidr_file: Option<PathBuf>,
-    /// MTU of the default network; 0 for the smallest of the node's links [default: 0]
+    /// MTU of the default network in bytes; 0 for the smallest MTU of the node's links [default: 0]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// How a pod reaches itself through the bridge: hairpin-veth, promiscuous-bridge or none [default: hairpin-veth]
+    /// Use kubelet's defaults: hairpin mode promiscuous-bridge and non-masquerade CIDR 10.0.0.0/8,
+    /// each unless set explicitly [default: false]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    kubenet: Option<bool>,
+    /// How a pod reaches itself through the bridge: hairpin-veth, promiscuous-bridge or none
+    /// [default: hairpin-veth; promiscuous-bridge with --kubenet]
     #[arg(long, value_name = "MODE")]
     hairpin_mode: Option<String>,
-    /// Destinations that see the pods' own addresses: repeatable, or a list with commas [default: none]
+    /// Destinations that see the pods' own source addresses: repeatable or comma-separated
+    /// [default: none; 10.0.0.0/8 with --kubenet]
     #[arg(long, value_name = "CIDR")]
-    non_masquerade_cidr: Vec<String>,
-    /// Link by which packets leave the node: repeatable, or a list with commas [default: as the routing table says]
+    non_masquerade_cidr: Option<Vec<String>>,
+    /// Uplinks, the interfaces through which packets leave the node: repeatable or comma-separated
+    /// [default: those that the routing table uses]
     #[arg(long, value_name = "NAME")]
     uplink: Vec<String>,
-    /// Annotation of pods that lists ports to publish, as `portMappings` would, for runtimes that tell no port mappings
-    /// (CRI-O) [default: none is read]
+    /// Pod annotation with port mappings in the format of `portMappings`, for runtimes that pass
+    /// none (CRI-O) [default: none]
     #[arg(long, value_name = "KEY")]
     hostport_annotation: Option<String>,
-    /// Address that pods of the default network leave with, at most one of each family: repeatable, or a list with
-    /// commas; a link of the node must have it [default: the uplink's]
+    /// Source addresses for masquerading pods of the default network, at most one per address
+    /// family: repeatable or comma-separated; must be assigned to the node [default: the uplink's
+    /// address]
     #[arg(long, value_name = "ADDRESS")]
     egress_address: Vec<String>,
-    /// Entries of the flow table, two for each flow, when it is made; 0 for a 400th of the memory, from 32768 to
-    /// 2097152 entries [default: 0]
+    /// Capacity of the flow table in entries, two per flow, effective when the table is created; 0
+    /// for 1/400 of the memory, from 32768 to 2097152 entries [default: 0]
     #[arg(long, value_name = "ENTRIES")]
     flow_table_size: Option<u32>,
-    /// When packets go past bridge and stack, and so past other programs' rules: `auto` where no rule of anybody could
-    /// matter to them, `always`, `never` [default: auto]
+    /// When pod traffic bypasses bridge and netfilter, and thus rules of other software: always,
+    /// never, or auto (as long as no such rule could apply to it) [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
-    /// Whether a guard drops what can never be right on an uplink, before the kernel sees it: `off`, or `native` in the
-    /// driver [default: off]
-    #[arg(long, value_name = "WHERE")]
+    /// XDP prefilter on uplinks, drops malformed and spoofed packets: off, or native (driver mode)
+    /// [default: off]
+    #[arg(long, value_name = "MODE")]
     xdp_guard: Option<String>,
-    /// What is done for limits of pods beyond enforcing them: `police` nothing, `pace` tells sockets their limits, `edt`
-    /// tells packets when to depart as well, `auto` what this node can do [default: auto]
-    #[arg(long, value_name = "HOW")]
+    /// Mechanism of bandwidth limits: police (drop and mark), pace (police, and pace TCP sockets of
+    /// the node), edt (pace, and set departure times of packets), or auto (the best that the node
+    /// supports) [default: auto]
+    #[arg(long, value_name = "MODE")]
     shaper: Option<String>,
-    /// Limit for what pods of the default network receive that nobody limits: bits per second, as 50M [default: none]
+    /// Default ingress limit for pods of the default network that set none, in bit/s, for example
+    /// 50M [default: none]
     #[arg(long, value_name = "RATE")]
     ingress_default: Option<String>,
-    /// Limit for what they send [default: none]
+    /// Default egress limit for pods of the default network that set none, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     egress_default: Option<String>,
-    /// The most that any pod of the default network may receive, whatever is asked for [default: none]
+    /// Maximum ingress limit for all pods of the default network, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     ingress_ceiling: Option<String>,
-    /// The most that any of them may send [default: none]
+    /// Maximum egress limit for all pods of the default network, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     egress_ceiling: Option<String>,
-    /// The eBPF programs [default: as the environment's `VIADUCT_DATAPATH_OBJECT` says, or else
-    /// ../lib/viaduct/datapath.o from the executable's directory, or else /usr/lib/viaduct/datapath.o]
+    /// Object file of the eBPF programs [default: $VIADUCT_DATAPATH_OBJECT, else
+    /// ../lib/viaduct/datapath.o relative to the executable's directory, else
+    /// /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
     datapath_object: Option<PathBuf>,
-    /// What to log: error, warn, info, debug, trace, or a list of target=level [default: info]
+    /// Log level: error, warn, info, debug, trace, or a list of target=level [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 }
 
-/// What the agent works with.
+/// The validated configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) socket: PathBuf,
     pub(crate) state_dir: PathBuf,
     pub(crate) bpffs: PathBuf,
-    /// None for the root of all.
+    /// `None` for the root of the mounted cgroup2.
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) bridge: IfName,
     /// One range set for each pod CIDR, IPv4 first.
     pub(crate) ranges: Vec<RangeSet>,
     pub(crate) pod_cidr_file: Option<PathBuf>,
+    /// In bytes; `None` for the smallest MTU of the node's links.
     pub(crate) mtu: Option<u32>,
+    /// Whether unset keys have kubelet's defaults; `hairpin` and `non_masquerade` contain them
+    /// already.
+    pub(crate) kubenet: bool,
     pub(crate) hairpin: HairpinMode,
+    /// Destinations that see the pods' own source addresses.
     pub(crate) non_masquerade: BTreeSet<Cidr>,
-    /// Empty for those of the routing table.
+    /// Empty for the uplinks that the routing table uses.
     pub(crate) uplinks: BTreeSet<IfName>,
-    /// Annotation of pods that lists ports to publish.
+    /// Key of the pod annotation with port mappings.
     pub(crate) hostport_annotation: Option<String>,
-    /// At most one of each family; empty for the uplink's.
+    /// At most one address per family; empty for the uplink's.
     pub(crate) egress: BTreeSet<IpAddr>,
-    /// Entries of the flow table; `None` for as many as the memory allows.
+    /// Capacity of the flow table in entries; `None` to derive it from the memory.
     pub(crate) flow_entries: Option<u32>,
-    /// When packets go past bridge and stack.
+    /// When pod traffic bypasses bridge and netfilter.
     pub(crate) bypass: BypassMode,
-    /// Whether guards stand in front of uplinks.
-    pub(crate) guard: GuardMode,
-    /// What is done for limits of pods beyond enforcing them.
+    /// Whether the XDP prefilter is attached to uplinks.
+    pub(crate) xdp_prefilter: XdpPrefilterMode,
+    /// Mechanism of bandwidth limits.
     pub(crate) shaper: ShaperMode,
-    /// What becomes of limits of pods of the default network.
+    /// Defaults and ceilings of bandwidth limits in the default network.
     pub(crate) limits: LimitPolicy,
     pub(crate) datapath_object: Option<PathBuf>,
     pub(crate) log_level: String,
 }
 
 impl Config {
-    /// Reads the file that the options name, and lets the options win over it.
+    /// Reads the configuration file, if the options name one, and merges the flags over it.
     pub(crate) fn load(options: Options) -> Result<Self> {
-        let file = match &options.config {
-            Some(path) => read(path)?,
-            None => Keys::default(),
-        };
-        Self::from_keys(options.keys.over(file))
+        Self::from_keys(options.merged_keys()?)
     }
 
-    /// The agent's own network. Without ranges it gives no addresses, and its bridge is not made.
+    /// Loads the configuration again while the agent runs with `self`. A changed `kubenet` needs a
+    /// restart: until then, unset keys keep the defaults of the running agent.
+    pub(crate) fn load_again(&self, options: Options) -> Result<Self> {
+        let mut keys = options.merged_keys()?;
+        let kubenet = keys.kubenet.replace(self.kubenet).unwrap_or(false);
+        Ok(Self {
+            kubenet,
+            ..Self::from_keys(keys)?
+        })
+    }
+
+    /// Returns the default network. Without ranges it assigns no addresses, and its bridge is not
+    /// created.
     pub(crate) fn default_network(&self) -> Network {
         Network {
             name: default_name(),
@@ -195,7 +232,8 @@ impl Config {
         }
     }
 
-    /// The keys that `wanted` has otherwise and that hold from the next start on only.
+    /// Returns the keys that differ in `wanted` and take effect only at the next start of the
+    /// agent.
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let keys = [
             ("socket", self.socket != wanted.socket),
@@ -205,6 +243,7 @@ impl Config {
             ("bridge", self.bridge != wanted.bridge),
             ("pod-cidr-file", self.pod_cidr_file != wanted.pod_cidr_file),
             ("mtu", self.mtu != wanted.mtu),
+            ("kubenet", self.kubenet != wanted.kubenet),
             ("flow-table-size", self.flow_entries != wanted.flow_entries),
             ("shaper", self.shaper != wanted.shaper),
             ("*-default, *-ceiling", self.limits != wanted.limits),
@@ -219,8 +258,8 @@ impl Config {
             .collect()
     }
 
-    /// Goes by what of `wanted` needs no restart.
-    pub(crate) fn take(&mut self, wanted: Self) {
+    /// Adopts the values of `wanted`, except those of the keys that need a restart.
+    pub(crate) fn adopt_reloadable(&mut self, wanted: Self) {
         let kept = std::mem::replace(self, wanted);
         self.socket = kept.socket;
         self.state_dir = kept.state_dir;
@@ -229,6 +268,7 @@ impl Config {
         self.bridge = kept.bridge;
         self.pod_cidr_file = kept.pod_cidr_file;
         self.mtu = kept.mtu;
+        self.kubenet = kept.kubenet;
         self.shaper = kept.shaper;
         self.limits = kept.limits;
         self.flow_entries = kept.flow_entries;
@@ -236,6 +276,7 @@ impl Config {
     }
 
     fn from_keys(keys: Keys) -> Result<Self> {
+        let kubenet = keys.kubenet.unwrap_or(false);
         Ok(Self {
             socket: path("socket", keys.socket, api::DEFAULT_SOCKET)?,
             state_dir: path("state-dir", keys.state_dir, "/run/viaduct")?,
@@ -251,13 +292,9 @@ impl Config {
                 .map(|given| path("pod-cidr-file", Some(given), ""))
                 .transpose()?,
             mtu: mtu(keys.mtu.unwrap_or(0))?,
-            hairpin: match &keys.hairpin_mode {
-                Some(mode) => parse("hairpin-mode", mode)?,
-                None => HairpinMode::default(),
-            },
-            non_masquerade: prefixes("non-masquerade-cidr", &keys.non_masquerade_cidr)?
-                .into_iter()
-                .collect(),
+            kubenet,
+            hairpin: hairpin(keys.hairpin_mode.as_deref(), kubenet)?,
+            non_masquerade: non_masquerade(keys.non_masquerade_cidr, kubenet)?,
             uplinks: items(&keys.uplink)
                 .map(|name| parse("uplink", name))
                 .collect::<Result<_>>()?,
@@ -266,8 +303,8 @@ impl Config {
             flow_entries: flow_entries(keys.flow_table_size.unwrap_or(0))?,
             bypass: (keys.bypass_netfilter.as_deref())
                 .map_or(Ok(BypassMode::Auto), |mode| parse("bypass-netfilter", mode))?,
-            guard: (keys.xdp_guard.as_deref())
-                .map_or(Ok(GuardMode::Off), |mode| parse("xdp-guard", mode))?,
+            xdp_prefilter: (keys.xdp_guard.as_deref())
+                .map_or(Ok(XdpPrefilterMode::Off), |mode| parse("xdp-guard", mode))?,
             shaper: (keys.shaper.as_deref())
                 .map_or(Ok(ShaperMode::Auto), |mode| parse("shaper", mode))?,
             limits: LimitPolicy {
@@ -288,28 +325,40 @@ impl Config {
     }
 }
 
-/// Name of the agent's own network.
+/// Returns the name of the default network.
 pub(crate) fn default_name() -> NetworkName {
     let name = DEFAULT_NETWORK.parse();
     name.expect("seven letters are a network's name")
 }
 
+impl Options {
+    /// Returns all keys: those of the flags, and where a flag is not set, those of the file.
+    fn merged_keys(self) -> Result<Keys> {
+        let file = match &self.config {
+            Some(path) => read(path)?,
+            None => Keys::default(),
+        };
+        Ok(self.keys.merge_over(file))
+    }
+}
+
 impl Keys {
-    fn over(self, file: Self) -> Self {
+    fn merge_over(self, file: Self) -> Self {
         Self {
             socket: self.socket.or(file.socket),
             state_dir: self.state_dir.or(file.state_dir),
             bpffs: self.bpffs.or(file.bpffs),
             cgroup: self.cgroup.or(file.cgroup),
             bridge: self.bridge.or(file.bridge),
-            pod_cidr: either(self.pod_cidr, file.pod_cidr),
+            pod_cidr: flags_or_file(self.pod_cidr, file.pod_cidr),
             pod_cidr_file: self.pod_cidr_file.or(file.pod_cidr_file),
             mtu: self.mtu.or(file.mtu),
+            kubenet: self.kubenet.or(file.kubenet),
             hairpin_mode: self.hairpin_mode.or(file.hairpin_mode),
-            non_masquerade_cidr: either(self.non_masquerade_cidr, file.non_masquerade_cidr),
-            uplink: either(self.uplink, file.uplink),
+            non_masquerade_cidr: self.non_masquerade_cidr.or(file.non_masquerade_cidr),
+            uplink: flags_or_file(self.uplink, file.uplink),
             hostport_annotation: self.hostport_annotation.or(file.hostport_annotation),
-            egress_address: either(self.egress_address, file.egress_address),
+            egress_address: flags_or_file(self.egress_address, file.egress_address),
             flow_table_size: self.flow_table_size.or(file.flow_table_size),
             bypass_netfilter: self.bypass_netfilter.or(file.bypass_netfilter),
             xdp_guard: self.xdp_guard.or(file.xdp_guard),
@@ -324,7 +373,7 @@ impl Keys {
     }
 }
 
-fn either(flags: Vec<String>, file: Vec<String>) -> Vec<String> {
+fn flags_or_file(flags: Vec<String>, file: Vec<String>) -> Vec<String> {
     if flags.is_empty() { file } else { flags }
 }
 
@@ -365,7 +414,26 @@ fn items(lists: &[String]) -> impl Iterator<Item = &str> {
     pod_cidrs::items(lists.iter().map(String::as_str))
 }
 
-/// Prefixes whose host bits are ignored.
+/// Returns the hairpin mode; if unset, the default of kubelet with `kubenet`, else of the agent.
+fn hairpin(mode: Option<&str>, kubenet: bool) -> Result<HairpinMode> {
+    match mode {
+        Some(mode) => parse("hairpin-mode", mode),
+        None if kubenet => Ok(HairpinMode::PromiscuousBridge),
+        None => Ok(HairpinMode::default()),
+    }
+}
+
+/// Returns the prefixes that are not masqueraded; if unset, kubelet's default with `kubenet`, else
+/// none. An empty list is set explicitly.
+fn non_masquerade(lists: Option<Vec<String>>, kubenet: bool) -> Result<BTreeSet<Cidr>> {
+    let default = kubenet.then(|| KUBENET_NON_MASQUERADE.to_owned());
+    let lists = lists.unwrap_or_else(|| Vec::from_iter(default));
+    Ok(prefixes("non-masquerade-cidr", &lists)?
+        .into_iter()
+        .collect())
+}
+
+/// Parses prefixes; their host bits are ignored.
 fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
     let prefixes = pod_cidrs::prefixes(lists.iter().map(String::as_str));
     prefixes.map_err(|error| anyhow!("{key}: {error:#}"))
@@ -376,11 +444,12 @@ fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
     ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
 }
 
-/// A key as Kubernetes takes it for an annotation, as far as a mistake is likely: text without spaces.
+/// Validates the key of an annotation, as far as a mistake is likely: it is not empty and has no
+/// spaces.
 fn annotation(key: Option<String>) -> Result<Option<String>> {
     match key {
         Some(key) if key.is_empty() || key.contains(char::is_whitespace) => {
-            bail!("hostport-annotation: {key:?} is no annotation's key")
+            bail!("hostport-annotation: {key:?} is not an annotation key")
         }
         key => Ok(key),
     }
@@ -390,11 +459,11 @@ fn mtu(bytes: u32) -> Result<Option<u32>> {
     match bytes {
         0 => Ok(None),
         SMALLEST_MTU..=LARGEST_MTU => Ok(Some(bytes)),
-        _ => bail!("mtu: {bytes} is neither 0 nor in {SMALLEST_MTU} to {LARGEST_MTU}"),
+        _ => bail!("mtu: {bytes} is neither 0 nor from {SMALLEST_MTU} to {LARGEST_MTU}"),
     }
 }
 
-/// Two addresses of one family would be a choice that nobody makes.
+/// Parses egress addresses. Two of one family are refused: there is no rule to choose between them.
 fn egress(lists: &[String]) -> Result<BTreeSet<IpAddr>> {
     let addresses: BTreeSet<IpAddr> = items(lists)
         .map(|text| parse("egress-address", text))
@@ -413,7 +482,7 @@ fn flow_entries(entries: u32) -> Result<Option<u32>> {
         0 => Ok(None),
         SMALLEST_TABLE..=LARGEST_TABLE => Ok(Some(entries)),
         _ => bail!(
-            "flow-table-size: {entries} is neither 0 nor in {SMALLEST_TABLE} to {LARGEST_TABLE}"
+            "flow-table-size: {entries} is neither 0 nor from {SMALLEST_TABLE} to {LARGEST_TABLE}"
         ),
     }
 }

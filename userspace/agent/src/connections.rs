@@ -1,7 +1,8 @@
-//! Clients and their connections: how many there may be, and how long each may take. Knows no path and no request.
+//! Connections: limits their number and their timeouts. Independent of paths and requests.
 //!
-//! A client that is not served is told so at once and in the words of CNI, so that its runtime comes again. One that
-//! says nothing, or does not read, loses its place (behaviours A1, A2).
+//! A client beyond the limit gets an immediate error with CNI code 11 (try again later), so that
+//! its runtime retries. A client that sends no request, or does not read its response, is
+//! disconnected (behaviours A1, A2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,59 +18,60 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::sleep;
 
-use crate::stall::Stall;
+use crate::write_timeout::WriteTimeout;
 
-/// Connections at a time: more than there may be requests in the engine's queue, and fewer than a process may have
-/// files where nobody has raised the limit.
-pub(crate) const CONNECTIONS: usize = 640;
-/// How long a client may take from its connection, or its last answer, to the end of a request's head.
-pub(crate) const HEAD: Duration = Duration::from_secs(10);
-/// How long clients may take to read their answers after the agent was told to stop.
-const GRACE: Duration = Duration::from_secs(30);
+/// Maximum number of connections: more than the requests that the engine queues, and fewer than the
+/// default limit of open files of a process.
+pub(crate) const MAX_CONNECTIONS: usize = 640;
+/// Timeout of receiving the head of a request, from the connection or from the previous response.
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of delivering the remaining responses when the agent stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a client hears that comes when the agent has been told to stop.
+/// Error message for requests that arrive while the agent stops.
 pub(crate) const STOPPING: &str = "the agent is stopping";
 const TOO_MANY: &str = "too many clients are connected to the agent";
 
-/// Serves until `stopped` becomes true; then finishes what runs, and refuses what comes.
+/// Serves until `stopped` is `true`; then finishes running requests, and refuses new connections.
 pub(crate) async fn serve<L>(mut listener: L, router: Router, mut stopped: watch::Receiver<bool>)
 where
     L: Listener<Io = UnixStream>,
 {
     let open = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         tokio::select! {
-            (stream, _) = listener.accept() => match Arc::clone(&places).try_acquire_owned() {
-                Ok(place) => {
-                    tokio::spawn(converse(stream, router.clone(), open.watcher(), place));
+            (stream, _) = listener.accept() => match Arc::clone(&permits).try_acquire_owned() {
+                Ok(permit) => {
+                    tokio::spawn(serve_connection(stream, router.clone(), open.watcher(), permit));
                 }
                 Err(_) => refuse(&stream, TOO_MANY),
             },
-            // The sender goes only after it has sent.
+            // The sender is never dropped before it has sent.
             _ = stopped.wait_for(|stopped| *stopped) => break,
         }
     }
     tokio::select! {
         () = open.shutdown() => {}
-        () = sleep(GRACE) => tracing::warn!("a client did not take its answer"),
+        () = sleep(SHUTDOWN_TIMEOUT) => tracing::warn!("agent stopping: a client did not read its response in time"),
         () = refuse_all(&mut listener) => {}
     }
 }
 
-/// One connection, from its first request to its end.
-async fn converse(
+/// Serves the requests of one connection until it closes.
+async fn serve_connection(
     stream: UnixStream,
     router: Router,
     watcher: Watcher,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD);
-    let io = TokioIo::new(Stall::new(stream));
+    http.timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT);
+    let io = TokioIo::new(WriteTimeout::new(stream));
     let connection = http.serve_connection(io, TowerToHyperService::new(router));
     if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(%error, "a connection broke");
+        tracing::debug!(%error, "client connection failed");
     }
 }
 
@@ -80,7 +82,7 @@ async fn refuse_all(listener: &mut impl Listener<Io = UnixStream>) {
     }
 }
 
-/// Answers before a request is read, as HTTP allows: what the client sends meanwhile is thrown away.
+/// Responds with 503 before the request is read, as HTTP allows; the request is discarded.
 fn refuse(stream: &UnixStream, why: &str) {
     let body = ErrorBody {
         code: TRY_AGAIN_LATER,
@@ -93,9 +95,10 @@ fn refuse(stream: &UnixStream, why: &str) {
          content-length: {}\r\n\r\n{body}",
         body.len()
     );
-    // There is room for it in a fresh connection; who has gone already needs no answer.
+    // The send buffer of a new connection is empty, so the response fits; a client that has gone
+    // needs none.
     let _sent = stream.try_write(answer.as_bytes());
-    tracing::warn!(why, "a client was refused");
+    tracing::warn!("connection refused: {why}");
 }
 
 #[cfg(test)]
@@ -115,13 +118,14 @@ mod tests {
 
     const REQUEST: &[u8] = b"GET /slow HTTP/1.1\r\nhost: viaduct\r\n\r\n";
 
-    /// A server whose requests begin and end under the eyes of the test.
+    /// A server whose test controls when each request ends.
     struct Server {
         _directory: TempDir,
         path: PathBuf,
         stop: watch::Sender<bool>,
         served: JoinHandle<()>,
-        /// A request has begun: what answers it, and what says that it was dropped.
+        /// For each request that has begun: a sender that finishes it, and a receiver that closes
+        /// when it is dropped.
         begun: mpsc::UnboundedReceiver<(oneshot::Sender<()>, oneshot::Receiver<()>)>,
     }
 
@@ -131,11 +135,11 @@ mod tests {
             let path = directory.path().join("v.sock");
             let listener = UnixListener::bind(&path).unwrap();
             let (stop, stopped) = watch::channel(false);
-            let (tell, begun) = mpsc::unbounded_channel();
+            let (report_begun, begun) = mpsc::unbounded_channel();
             let slow = move || {
                 let (go_on, may_go_on) = oneshot::channel();
                 let (alive, dropped) = oneshot::channel();
-                tell.send((go_on, dropped)).unwrap();
+                report_begun.send((go_on, dropped)).unwrap();
                 async move {
                     let _alive: oneshot::Sender<()> = alive;
                     may_go_on.await.unwrap();
@@ -158,42 +162,42 @@ mod tests {
         }
     }
 
-    /// Everything that the server at `path` says to a client that asks.
-    async fn ask(path: &Path) -> String {
+    /// Sends a request to the server at `path`, and returns the whole response.
+    async fn exchange(path: &Path) -> String {
         let mut client = UnixStream::connect(path).await.unwrap();
-        // A client that is refused may find the connection broken before it has asked.
+        // The connection of a refused client may be closed before it has sent its request.
         let _broken = client.write_all(REQUEST).await;
         rest(&mut client).await
     }
 
     async fn rest(client: &mut UnixStream) -> String {
         let mut bytes = Vec::new();
-        // A client whose request was not read may find the connection broken behind the answer.
+        // If the request was not read, the connection may be reset after the response.
         let _broken = client.read_to_end(&mut bytes).await;
         String::from_utf8(bytes).unwrap()
     }
 
-    fn assert_come_again(answer: &str, why: &str) {
+    fn assert_code_11(answer: &str, why: &str) {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         let body: ErrorBody = serde_json::from_str(answer.lines().last().unwrap()).unwrap();
         assert_eq!((body.code, body.message.as_str()), (TRY_AGAIN_LATER, why));
     }
 
     #[tokio::test]
-    async fn what_runs_is_finished_and_what_comes_is_told_to_come_again() {
+    async fn shutdown_finishes_running_requests_and_refuses_new_ones_with_code_11() {
         let mut server = Server::start();
         let mut client = server.connect().await;
         client.write_all(REQUEST).await.unwrap();
         let (go_on, _) = server.begun.recv().await.unwrap();
         server.stop.send_replace(true);
-        // Until the server has heard of it, it may take a request on.
+        // The server may still accept a request until it has received the stop signal.
         let refusal = loop {
             tokio::select! {
-                answer = ask(&server.path) => break answer,
+                answer = exchange(&server.path) => break answer,
                 begun = server.begun.recv() => begun.unwrap().0.send(()).unwrap(),
             }
         };
-        assert_come_again(&refusal, STOPPING);
+        assert_code_11(&refusal, STOPPING);
         assert!(!server.served.is_finished(), "one request still runs");
         go_on.send(()).unwrap();
         let answer = rest(&mut client).await;
@@ -205,28 +209,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_beyond_the_most_are_told_to_come_again_until_one_goes() {
-        // Both ends are files of this process.
+    async fn connections_beyond_the_limit_are_refused_with_code_11_until_one_closes() {
+        // Both ends of each connection are open files of this process.
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
         let mut server = Server::start();
         let mut idle = Vec::new();
-        for _ in 0..CONNECTIONS {
+        for _ in 0..MAX_CONNECTIONS {
             idle.push(server.connect().await);
         }
-        assert_come_again(&ask(&server.path).await, TOO_MANY);
+        assert_code_11(&exchange(&server.path).await, TOO_MANY);
         drop(idle.pop());
         loop {
             tokio::select! {
-                answer = ask(&server.path) => assert_come_again(&answer, TOO_MANY),
+                answer = exchange(&server.path) => assert_code_11(&answer, TOO_MANY),
                 _ = server.begun.recv() => break,
             }
         }
     }
 
-    /// behaviour A2. The clock of this test goes on by itself when nothing else can happen.
+    /// behaviour A2. The paused clock advances whenever all tasks are idle.
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_does_not_ask_loses_its_place() {
+    async fn a_client_that_sends_no_request_is_disconnected() {
         let server = Server::start();
         for said in ["", "GET /slow HTTP/1.1\r\nhost: vi"] {
             let begun = Instant::now();
@@ -234,11 +238,11 @@ mod tests {
             client.write_all(said.as_bytes()).await.unwrap();
             let answer = rest(&mut client).await;
             assert!(!answer.starts_with("HTTP/1.1 200 "), "{answer}");
-            assert!(begun.elapsed() >= HEAD, "{:?}", begun.elapsed());
+            assert!(begun.elapsed() >= HEAD_TIMEOUT, "{:?}", begun.elapsed());
         }
     }
 
-    /// behaviour A4: what it waits for ends with it.
+    /// behaviour A4: the request's future is dropped with the connection.
     #[tokio::test]
     async fn a_client_that_hangs_up_ends_its_request() {
         let mut server = Server::start();

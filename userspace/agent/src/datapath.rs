@@ -1,4 +1,4 @@
-//! Where the eBPF programs are.
+//! Location of the object file with the eBPF programs.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use anyhow::{Result, bail};
 
 const VARIABLE: &str = "VIADUCT_DATAPATH_OBJECT";
 
-/// The file of the programs: as configured, else as the environment says, else where an installation has it.
+/// Returns the object file: as configured, else of the environment variable, else of the
+/// installation.
 pub(crate) fn find(configured: Option<PathBuf>) -> Result<PathBuf> {
     let chosen = configured.or_else(|| env::var_os(VARIABLE).map(PathBuf::from));
     let places = match chosen {
@@ -19,7 +20,7 @@ pub(crate) fn find(configured: Option<PathBuf>) -> Result<PathBuf> {
     }
     let names: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     bail!(
-        "no eBPF programs at {}: set --datapath-object or {VARIABLE}",
+        "eBPF object file not found: {}: set --datapath-object or {VARIABLE}",
         names.join(" or ")
     )
 }
@@ -38,14 +39,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_installation_is_found_by_the_place_of_the_executable() {
+    fn datapath_object_is_found_relative_to_the_executable() {
         let places = usual_places(Some(Path::new("/opt/viaduct/bin/viaductd")));
         assert_eq!(places[0], Path::new("/opt/viaduct/lib/viaduct/datapath.o"));
         assert_eq!(places[1], Path::new("/usr/lib/viaduct/datapath.o"));
     }
 
     #[test]
-    fn a_file_that_was_named_and_is_missing_is_not_replaced_by_another() {
+    fn a_missing_configured_datapath_object_is_an_error() {
         let error = find(Some("/nowhere/datapath.o".into())).unwrap_err();
         assert!(error.to_string().contains("/nowhere/datapath.o"));
     }

@@ -1,5 +1,5 @@
-//! What happens, as values: kept for a while, sent to whoever listens, logged and counted. Nobody makes up words of
-//! their own for it.
+//! Event log: numbers events, keeps the latest, streams them to subscribers, logs and counts them.
+//! Log, API and metrics use the same words because all are made from the same event.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -18,38 +18,38 @@ use tokio::sync::{broadcast, watch};
 
 use crate::clock;
 
-/// Events that are remembered for those who ask later.
-const KEPT: usize = 1024;
-/// Events that a listener may be behind before it misses some.
-const BEHIND: usize = 1024;
+/// Number of events in the history.
+const HISTORY_LENGTH: usize = 1024;
+/// Number of events that a subscriber may lag behind before it misses some.
+const SUBSCRIBER_BUFFER: usize = 1024;
 
-/// Everything that has happened since the start, as far as it is remembered.
+/// The event log.
 #[derive(Debug)]
 pub(crate) struct Events {
-    past: Mutex<Past>,
+    past: Mutex<History>,
     live: broadcast::Sender<Event>,
-    counted: Counted,
+    counters: EventCounters,
 }
 
-/// How many events there were of each kind.
-pub(crate) type Counted = Family<Kind, Counter>;
+/// Number of events by action and outcome.
+pub(crate) type EventCounters = Family<EventLabels, Counter>;
 
-/// What events are counted by.
+/// Labels of the metric `viaduct_events`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Kind {
+pub(crate) struct EventLabels {
     action: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Debug, Default)]
-struct Past {
+struct History {
     last: u64,
     events: VecDeque<Event>,
 }
 
-/// An event that is about to be numbered and dated.
+/// An event without number and time, which [`Events::emit`] adds.
 #[derive(Clone, Debug)]
-pub(crate) struct News {
+pub(crate) struct NewEvent {
     pub(crate) action: &'static str,
     pub(crate) subject: String,
     pub(crate) outcome: EventOutcome,
@@ -61,14 +61,14 @@ impl Default for Events {
     fn default() -> Self {
         Self {
             past: Mutex::default(),
-            live: broadcast::Sender::new(BEHIND),
-            counted: Counted::default(),
+            live: broadcast::Sender::new(SUBSCRIBER_BUFFER),
+            counters: EventCounters::default(),
         }
     }
 }
 
-impl News {
-    /// Of what takes no time that anybody would ask for.
+impl NewEvent {
+    /// Returns an event without a duration.
     pub(crate) fn new(
         action: &'static str,
         subject: impl Into<String>,
@@ -86,10 +86,12 @@ impl News {
 }
 
 impl Events {
-    /// Tells everybody.
-    pub(crate) fn tell(&self, news: News) {
+    /// Numbers, logs and counts an event, adds it to the history, and sends it to subscribers.
+    pub(crate) fn emit(&self, news: NewEvent) {
         let (action, outcome) = (news.action, news.outcome.word());
-        self.counted.get_or_create(&Kind { action, outcome }).inc();
+        self.counters
+            .get_or_create(&EventLabels { action, outcome })
+            .inc();
         let mut past = self.past();
         past.last += 1;
         let event = Event {
@@ -102,22 +104,24 @@ impl Events {
             duration_us: u64::try_from(news.duration.as_micros()).unwrap_or(u64::MAX),
         };
         log(&event);
-        if past.events.len() == KEPT {
+        if past.events.len() == HISTORY_LENGTH {
             past.events.pop_front();
         }
         past.events.push_back(event.clone());
-        // Under the lock, so that who has asked for the past misses nothing. Most often nobody listens.
-        let _listeners = self.live.send(event);
+        // Under the lock of the history, so that a new subscriber gets each event exactly once: in
+        // the history or live. Sending fails if there is no subscriber.
+        let _subscribers = self.live.send(event);
     }
 
-    /// What is remembered, as lines of JSON; and, until `stop` becomes true, what happens from now on.
+    /// Streams the history as lines of JSON, and with `follow` also new events until `stop` is
+    /// `true`.
     pub(crate) fn lines(
         &self,
         follow: bool,
         stop: watch::Receiver<bool>,
     ) -> impl Stream<Item = Result<String, Infallible>> + use<> {
         let past = self.past();
-        let listener = Listener {
+        let listener = Subscriber {
             seen: past.last - past.events.len() as u64,
             past: past.events.clone(),
             live: follow.then(|| self.live.subscribe()),
@@ -129,7 +133,7 @@ impl Events {
         })
     }
 
-    /// The last event of each subject, oldest first, as lines of JSON.
+    /// Streams the latest event of each subject, oldest first, as lines of JSON.
     pub(crate) fn last(&self) -> impl Stream<Item = Result<String, Infallible>> + use<> {
         let past = self.past();
         let by_subject: BTreeMap<&str, &Event> = past
@@ -143,12 +147,12 @@ impl Events {
         stream::iter(lines)
     }
 
-    /// How many there were.
-    pub(crate) fn counted(&self) -> Counted {
-        self.counted.clone()
+    /// Returns the counters of events.
+    pub(crate) fn counters(&self) -> EventCounters {
+        self.counters.clone()
     }
 
-    fn past(&self) -> MutexGuard<'_, Past> {
+    fn past(&self) -> MutexGuard<'_, History> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,15 +161,15 @@ fn line(event: &Event) -> String {
     serde_json::to_string(event).unwrap_or_default() + "\n"
 }
 
-struct Listener {
-    /// The number of the event that it got last.
+struct Subscriber {
+    /// Sequence number of the last event that was delivered.
     seen: u64,
     past: VecDeque<Event>,
     live: Option<broadcast::Receiver<Event>>,
     stop: watch::Receiver<bool>,
 }
 
-impl Listener {
+impl Subscriber {
     async fn next(&mut self) -> Option<Event> {
         let event = match self.past.pop_front() {
             Some(event) => event,
@@ -188,7 +192,7 @@ impl Listener {
             tokio::select! {
                 received = live.recv() => match received {
                     Ok(event) => return Some(event),
-                    // The next event's number says how many.
+                    // The next event's sequence number gives the number of missed events.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return None,
                 },
@@ -198,7 +202,7 @@ impl Listener {
     }
 }
 
-/// Stands for events that a listener was too slow for; it has the number of the last of them.
+/// Returns the event that replaces missed events; it has the sequence number of the last of them.
 fn gap(missed: u64, next: &Event) -> Event {
     Event {
         sequence: next.sequence - 1,
@@ -211,7 +215,7 @@ fn gap(missed: u64, next: &Event) -> Event {
     }
 }
 
-/// What the engine has said itself, in more detail, is not said again.
+/// Logs an event. `reconcile` events are not logged here: the engine logs them in more detail.
 fn log(event: &Event) {
     let Event {
         action,
@@ -221,28 +225,31 @@ fn log(event: &Event) {
     } = event;
     match event.outcome {
         _ if action == "reconcile" => {}
-        EventOutcome::Failed => tracing::warn!(action, subject, "failed: {message}"),
+        EventOutcome::Failed => tracing::warn!(action, subject, "{action} failed: {message}"),
         outcome @ (EventOutcome::Done
         | EventOutcome::Repaired
         | EventOutcome::Removed
         | EventOutcome::LeftAlone
         | EventOutcome::Other) => {
-            tracing::debug!(action, subject, outcome = outcome.word(), "{message}");
+            let outcome = outcome.word();
+            tracing::debug!(action, subject, outcome, "{action} {outcome}: {message}");
         }
     }
 }
 
-/// Tells what comparisons of records and kernel find, and what does not work or does again. Ends with the runtime.
-pub(crate) async fn follow(handle: Handle, events: std::sync::Arc<Events>) {
+/// Emits an event for each difference that a reconciliation finds, and for each degradation that
+/// begins or ends. Runs until the engine stops.
+pub(crate) async fn follow_reports(handle: Handle, events: std::sync::Arc<Events>) {
     let mut reports = handle.reports();
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     let mut next = handle.status().last_reconcile.clone();
     loop {
         if let Some(report) = next.take() {
             let degraded = &handle.status().degraded;
-            told.news(&report, degraded)
+            reported
+                .changes(&report, degraded)
                 .into_iter()
-                .for_each(|news| events.tell(news));
+                .for_each(|event| events.emit(event));
         }
         next = match reports.recv().await {
             Ok(report) => Some(report),
@@ -252,20 +259,22 @@ pub(crate) async fn follow(handle: Handle, events: std::sync::Arc<Events>) {
     }
 }
 
-/// What was told already: what stays as it is, is no news.
+/// Items and degradations of the previous report: one that persists is not emitted again.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     items: Vec<Item>,
     degraded: BTreeSet<(&'static str, String)>,
 }
 
-impl Told {
-    fn news(&mut self, report: &Report, degraded: &[Degraded]) -> Vec<News> {
+impl Reported {
+    /// Returns events for what is new in `report` and `degraded`, and for degradations that have
+    /// ended.
+    fn changes(&mut self, report: &Report, degraded: &[Degraded]) -> Vec<NewEvent> {
         let is_new = |item: &&Item| {
             matches!(item.outcome, Outcome::Repaired | Outcome::Removed)
                 || !self.items.contains(item)
         };
-        let mut all: Vec<News> = report.items.iter().filter(is_new).map(news).collect();
+        let mut all: Vec<NewEvent> = report.items.iter().filter(is_new).map(item_event).collect();
         self.items.clone_from(&report.items);
         let now = degraded
             .iter()
@@ -274,7 +283,7 @@ impl Told {
         let before = std::mem::replace(&mut self.degraded, now);
         let of = |outcome| {
             move |(reason, text): &(&'static str, String)| {
-                News::new("degraded", *reason, outcome, text.as_str())
+                NewEvent::new("degraded", *reason, outcome, text.as_str())
             }
         };
         all.extend(
@@ -291,14 +300,14 @@ impl Told {
     }
 }
 
-fn news(item: &Item) -> News {
+fn item_event(item: &Item) -> NewEvent {
     let outcome = match item.outcome {
         Outcome::Repaired => EventOutcome::Repaired,
         Outcome::Removed => EventOutcome::Removed,
         Outcome::LeftAlone => EventOutcome::LeftAlone,
         Outcome::Failed => EventOutcome::Failed,
     };
-    News::new(
+    NewEvent::new(
         "reconcile",
         item.subject.as_str(),
         outcome,
@@ -312,8 +321,8 @@ mod tests {
 
     use super::*;
 
-    fn news(subject: &str) -> News {
-        News {
+    fn event(subject: &str) -> NewEvent {
+        NewEvent {
             action: "add",
             subject: subject.to_owned(),
             outcome: EventOutcome::Done,
@@ -328,39 +337,39 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_follows_hears_the_past_and_then_what_happens_until_the_agent_stops() {
+    async fn follow_streams_history_then_live_events_until_shutdown() {
         let events = Events::default();
         let (stop, stopped) = watch::channel(false);
-        events.tell(news("first"));
+        events.emit(event("first"));
         let mut lines = Box::pin(events.lines(true, stopped));
         assert_eq!(subject(lines.next().await).as_deref(), Some("1 first"));
-        events.tell(news("second"));
+        events.emit(event("second"));
         assert_eq!(subject(lines.next().await).as_deref(), Some("2 second"));
         stop.send_replace(true);
         assert_eq!(subject(lines.next().await), None);
     }
 
     #[tokio::test]
-    async fn who_only_asks_gets_the_last_events_and_an_end() {
+    async fn events_without_follow_stream_the_history_and_end() {
         let events = Events::default();
         let (_stop, stopped) = watch::channel(false);
-        for number in 0..KEPT + 7 {
-            events.tell(news(&number.to_string()));
+        for number in 0..HISTORY_LENGTH + 7 {
+            events.emit(event(&number.to_string()));
         }
         let lines: Vec<_> = events.lines(false, stopped).collect().await;
-        assert_eq!(lines.len(), KEPT);
+        assert_eq!(lines.len(), HISTORY_LENGTH);
         let first = lines.into_iter().next();
         assert_eq!(subject(first).as_deref(), Some("8 7"));
     }
 
     #[tokio::test]
-    async fn who_is_too_slow_is_told_how_much_it_has_missed() {
+    async fn a_slow_follower_gets_a_gap_event_with_the_number_missed() {
         let events = Events::default();
         let (_stop, stopped) = watch::channel(false);
-        events.tell(news("first"));
+        events.emit(event("first"));
         let mut lines = Box::pin(events.lines(true, stopped));
-        for number in 0..BEHIND + 5 {
-            events.tell(news(&number.to_string()));
+        for number in 0..SUBSCRIBER_BUFFER + 5 {
+            events.emit(event(&number.to_string()));
         }
         assert_eq!(subject(lines.next().await).as_deref(), Some("1 first"));
         let gap: Event = serde_json::from_str(&lines.next().await.unwrap().unwrap()).unwrap();
@@ -371,10 +380,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_event_of_each_subject_tells_how_it_is() {
+    async fn events_last_returns_the_latest_event_of_each_subject() {
         let events = Events::default();
         for name in ["a", "b", "a"] {
-            events.tell(news(name));
+            events.emit(event(name));
         }
         let last: Vec<_> = events.last().collect().await;
         let subjects = last.into_iter().map(|line| subject(Some(line)).unwrap());
@@ -382,31 +391,32 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_wrong_is_told_once_and_once_more_when_it_is_right() {
+    fn a_lasting_degradation_is_one_event_and_its_end_another() {
         let failed = Item {
             subject: "veth1".to_owned(),
             outcome: Outcome::Failed,
-            message: "it is somebody else's".to_owned(),
+            message: "it is a foreign link".to_owned(),
         };
         let report = Report {
             items: vec![failed],
             ..Report::default()
         };
-        let mut told = Told::default();
-        let mut tell =
+        let mut reported = Reported::default();
+        let mut changes =
             |report: &Report, degraded: &[Degraded]| -> Vec<(&'static str, EventOutcome)> {
-                let news = told.news(report, degraded);
-                news.iter()
-                    .map(|news| (news.action, news.outcome))
+                let events = reported.changes(report, degraded);
+                events
+                    .iter()
+                    .map(|event| (event.action, event.outcome))
                     .collect()
             };
         let wrong = [
             ("reconcile", EventOutcome::Failed),
             ("degraded", EventOutcome::Failed),
         ];
-        assert_eq!(tell(&report, &[Degraded::NoUplink]), wrong);
-        assert_eq!(tell(&report, &[Degraded::NoUplink]), []);
+        assert_eq!(changes(&report, &[Degraded::NoUplink]), wrong);
+        assert_eq!(changes(&report, &[Degraded::NoUplink]), []);
         let right = [("degraded", EventOutcome::Repaired)];
-        assert_eq!(tell(&Report::default(), &[]), right);
+        assert_eq!(changes(&Report::default(), &[]), right);
     }
 }

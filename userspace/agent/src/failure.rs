@@ -1,4 +1,4 @@
-//! Failures as answers: a CNI error code for runtimes, an HTTP status for everybody else.
+//! Error responses: maps engine errors to CNI error codes, and those to HTTP status codes.
 
 use std::error::Error as _;
 use std::fmt;
@@ -10,12 +10,12 @@ use axum::response::{IntoResponse, Response};
 use engine::EngineError;
 use planner::Category;
 
-/// A request that was not granted.
+/// The error of a request, with its CNI error code.
 #[derive(Debug)]
 pub(crate) struct Failure(cni::Error);
 
 impl Failure {
-    /// As the CNI protocol has it.
+    /// Returns the CNI error.
     pub(crate) fn error(&self) -> &cni::Error {
         &self.0
     }
@@ -44,21 +44,21 @@ impl From<EngineError> for Failure {
                 Category::Unavailable => cni::Error::try_again_later(message),
             },
             EngineError::PortInUse(_)
-            | EngineError::PodCidrsKept { .. }
+            | EngineError::PodCidrsInUse { .. }
             | EngineError::StillAttached(_) => cni::Error::taken(message),
             EngineError::Clash(_) | EngineError::AboveCeiling { .. } => {
                 cni::Error::invalid_config(message)
             }
             EngineError::Different { .. }
             | EngineError::NotPublished(..)
-            | EngineError::NotKeptApart(..)
-            | EngineError::NotTuned { .. }
-            | EngineError::Unknown(_) => cni::Error::check_failed(message),
+            | EngineError::WrongIngressPolicy(..)
+            | EngineError::SettingsDiffer { .. }
+            | EngineError::NotAttached(_) => cni::Error::check_failed(message),
             EngineError::NotLinked(_)
             | EngineError::Unfinished(_)
             | EngineError::Cancelled(_)
-            | EngineError::Busy
-            | EngineError::Overdue(_)
+            | EngineError::QueueFull
+            | EngineError::QueueTimeout(_)
             | EngineError::Stopped => cni::Error::try_again_later(message),
             EngineError::Observe(_)
             | EngineError::Step { .. }
@@ -101,26 +101,27 @@ fn status(code: u32) -> StatusCode {
     }
 }
 
-/// The answer to a path or method that the API does not have. Of another major version of it a client is told to come
-/// again: while a node is upgraded, plugin and agent are of two releases for a moment.
+/// Responds to a path or method that the API does not have. For a path of another major version the
+/// code is 11 (try again later): during an upgrade, plugin and agent are of different releases for
+/// a moment.
 pub(crate) async fn no_such_path(uri: Uri) -> Response {
     let own = api::VERSION
         .split('.')
         .next()
         .and_then(|it| it.parse().ok());
     let body = match api::major_of(uri.path()) {
-        Some(asked) if Some(asked) != own => ErrorBody {
+        Some(requested) if Some(requested) != own => ErrorBody {
             code: api::TRY_AGAIN_LATER,
             message: format!(
-                "the agent speaks version {} of its API, and was asked in version {asked}",
+                "the agent has version {} of its API, and the request is for version {requested}",
                 api::VERSION
             ),
-            details: "install plugin, agent and viaductctl of one release".to_owned(),
+            details: "install plugin, agent and viaductctl of the same release".to_owned(),
         },
         _ => ErrorBody {
             code: 4,
             message: "the API has no such path and method".to_owned(),
-            details: format!("this agent speaks version {} of its API", api::VERSION),
+            details: format!("the agent has version {} of its API", api::VERSION),
         },
     };
     (StatusCode::NOT_FOUND, Json(body)).into_response()
@@ -137,16 +138,16 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_is_told_to_come_again_when_that_may_help() {
-        assert_eq!(code(EngineError::Busy), 11);
+    fn transient_engine_errors_have_code_11() {
+        assert_eq!(code(EngineError::QueueFull), 11);
         assert_eq!(code(EngineError::Stopped), 11);
         let network = "net".parse().unwrap();
         assert_eq!(code(Refusal::NoRanges { network }.into()), 11);
     }
 
-    /// behaviour R10: users search for these words.
+    /// behaviour R10: users search for this message.
     #[test]
-    fn an_empty_pool_is_told_in_host_locals_words() {
+    fn an_exhausted_pool_is_reported_in_host_locals_words() {
         let set = "10.1.0.2-10.1.0.254".to_owned();
         let failure = Failure::from(EngineError::from(Refusal::Exhausted { set }));
         assert_eq!(failure.0.code, 100);

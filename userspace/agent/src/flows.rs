@@ -1,4 +1,4 @@
-//! Live flows with the names of their pods: the answer to a question about the flow table.
+//! Live flows with the names of their pods, and the usage of the flow table (`GET /v1/flows`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use abi::protocol;
 use api::{
-    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView, PodRoomView, PodView, RoomView,
+    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, FlowsView, PodFlowsView,
+    PodView,
 };
 use engine::EngineError;
 use kernel::{Measured, ObserveError};
 use model::Record;
-use planner::{Ends, FlowFilter, FlowTable, LiveFlow};
+use planner::{FlowEndpoints, FlowFilter, FlowTable, LiveFlow};
 
 use crate::failure::Failure;
 
 type Read = dyn Fn() -> Result<FlowTable, ObserveError> + Send + Sync;
 
-/// Whence the flow table is read.
+/// Reader of the flow table, which tests replace.
 #[derive(Clone)]
 pub(crate) struct FlowSource(Arc<Read>);
 
@@ -28,11 +29,11 @@ impl FlowSource {
         Self(Arc::new(read))
     }
 
-    /// Reads the table on a thread that may take its time.
+    /// Reads the table on a blocking thread: a large table takes long.
     pub(crate) async fn read(&self) -> Result<FlowTable, Failure> {
         let read = Arc::clone(&self.0);
         let table = tokio::task::spawn_blocking(move || read()).await;
-        let table = table.map_err(|_| cni::Error::internal("reading the flow table died"))?;
+        let table = table.map_err(|_| cni::Error::internal("reading the flow table panicked"))?;
         Ok(table.map_err(EngineError::Observe)?)
     }
 }
@@ -46,21 +47,20 @@ impl fmt::Debug for FlowSource {
 /// The pods of the records by slot and generation.
 type Owners<'a> = BTreeMap<(u32, u32), &'a Record>;
 
-/// What is known about flows.
-pub(crate) struct Known<'a> {
-    /// The flow table.
+/// The input of a response about flows, read at about the same time.
+pub(crate) struct FlowSnapshot<'a> {
     pub(crate) table: &'a FlowTable,
-    /// How many entries it has room for.
+    /// Capacity of the table in entries.
     pub(crate) entries: u32,
-    /// Whose flows they are.
+    /// The records, to find the pods of flows.
     pub(crate) records: &'a [Record],
-    /// What has passed.
+    /// The counters of the datapath.
     pub(crate) measured: &'a Measured,
 }
 
-/// The flows that are asked for, of pods that are there and of the node.
-pub(crate) fn answer(query: &FlowQuery, known: &Known<'_>) -> FlowsView {
-    let Known { table, records, .. } = *known;
+/// Returns the flows of attached pods and of the node that match `query`.
+pub(crate) fn view(query: &FlowQuery, snapshot: &FlowSnapshot<'_>) -> FlowsView {
+    let FlowSnapshot { table, records, .. } = *snapshot;
     let owners: Owners<'_> = records
         .iter()
         .map(|record| (owner(record), record))
@@ -68,43 +68,48 @@ pub(crate) fn answer(query: &FlowQuery, known: &Known<'_>) -> FlowsView {
     let filter = filter(query, records);
     let limit = query.limit.unwrap_or(DEFAULT_FLOW_LIMIT);
     let mut view = FlowsView {
-        room: room(known),
+        table: table_view(snapshot),
         ..FlowsView::default()
     };
     for flow in table.flows() {
         let record = owners.get(&(flow.pod, flow.generation));
-        // Flows of pods that are gone are dead, only not forgotten yet.
-        if (flow.pod != 0 && record.is_none()) || !filter.takes(&flow) {
+        // Flows of a removed pod, or of an earlier generation of its slot, wait for the sweep.
+        if (flow.pod != 0 && record.is_none()) || !filter.matches(&flow) {
             continue;
         }
         view.matching += 1;
         if view.flows.len() < limit {
-            view.flows.push(show(&flow, record.copied()));
+            view.flows.push(flow_view(&flow, record.copied()));
         }
     }
     view
 }
 
-fn room(known: &Known<'_>) -> RoomView {
+fn table_view(snapshot: &FlowSnapshot<'_>) -> FlowTableView {
     let mut flows = BTreeMap::<(u32, u32), u64>::new();
-    for flow in known.table.flows() {
+    for flow in snapshot.table.flows() {
         *flows.entry((flow.pod, flow.generation)).or_default() += 1;
     }
     let pod = |record: &Record| {
         let slot = record.attachment.slot;
-        let counters = known.measured.pods.get(&slot).copied().unwrap_or_default();
-        PodRoomView {
+        let counters = snapshot
+            .measured
+            .pods
+            .get(&slot)
+            .copied()
+            .unwrap_or_default();
+        PodFlowsView {
             container_id: record.attachment.key.container_id.to_string(),
             pod: pod_view(record),
             flows: flows.get(&owner(record)).copied().unwrap_or(0),
             evicted_flows: counters.egress.evicted_flows + counters.ingress.evicted_flows,
         }
     };
-    let pods = known.records.iter().map(pod);
-    RoomView {
-        entries: known.entries,
-        used_entries: u64::try_from(known.table.entries.len()).unwrap_or(u64::MAX),
-        quota: planner::flow_quota(known.entries),
+    let pods = snapshot.records.iter().map(pod);
+    FlowTableView {
+        entries: snapshot.entries,
+        used_entries: u64::try_from(snapshot.table.entries.len()).unwrap_or(u64::MAX),
+        quota: planner::flow_quota(snapshot.entries),
         pods: pods
             .filter(|pod| pod.flows + pod.evicted_flows > 0)
             .collect(),
@@ -127,7 +132,7 @@ fn filter(query: &FlowQuery, records: &[Record]) -> FlowFilter {
     let named = |name: &String| {
         records
             .iter()
-            .filter(|record| is_called(record, name))
+            .filter(|record| matches_name(record, name))
             .map(owner)
             .collect()
     };
@@ -138,8 +143,8 @@ fn filter(query: &FlowQuery, records: &[Record]) -> FlowFilter {
     }
 }
 
-/// By the start of the container's ID, or by the pod's name, with its namespace or without.
-fn is_called(record: &Record, name: &str) -> bool {
+/// Matches a prefix of the container ID, or the pod's name with or without its namespace.
+fn matches_name(record: &Record, name: &str) -> bool {
     let attachment = &record.attachment;
     let pod = attachment.pod.as_ref();
     (!name.is_empty() && attachment.key.container_id.to_string().starts_with(name))
@@ -148,7 +153,7 @@ fn is_called(record: &Record, name: &str) -> bool {
         })
 }
 
-fn show(flow: &LiveFlow, record: Option<&Record>) -> FlowView {
+fn flow_view(flow: &LiveFlow, record: Option<&Record>) -> FlowView {
     let attachment = record.map(|record| &record.attachment);
     FlowView {
         container_id: attachment.map(|attachment| attachment.key.container_id.to_string()),
@@ -156,18 +161,18 @@ fn show(flow: &LiveFlow, record: Option<&Record>) -> FlowView {
         protocol: protocol_name(flow.protocol),
         kind: flow.kind.name().to_owned(),
         state: flow.state.name().to_owned(),
-        seen: ends(&flow.seen),
+        seen: ends(&flow.original),
         translated: ends(&flow.translated),
         age_seconds: flow.age,
         idle_seconds: flow.idle,
         sent_packets: flow.sent.packets,
         sent_bytes: flow.sent.bytes,
-        answered_packets: flow.answered.packets,
-        answered_bytes: flow.answered.bytes,
+        answered_packets: flow.replied.packets,
+        answered_bytes: flow.replied.bytes,
     }
 }
 
-fn ends(ends: &Ends) -> EndsView {
+fn ends(ends: &FlowEndpoints) -> EndsView {
     let text = |end: std::net::SocketAddr| match end.port() {
         0 => end.ip().to_string(),
         _ => end.to_string(),

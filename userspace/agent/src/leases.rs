@@ -1,4 +1,5 @@
-//! host-local's leases on disk, beside ours: what others have is not given, and what we give can be read by them.
+//! Lease files of the reference plugin host-local: addresses leased there are not assigned again,
+//! and the agent writes its own leases in the same format.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,28 +9,31 @@ use cni::{Error, Header};
 use lease_files::{LeaseFolder, Owner};
 use model::{Attachment, AttachmentKey, ContainerId, IfName, Intent};
 
-/// The leases of a network that a configuration declares.
-pub(crate) struct Leases {
+/// The lease files of a network.
+pub(crate) struct HostLocalLeases {
     folder: LeaseFolder,
-    /// Whether the configuration says where they are: then somebody wants to find ours there.
-    kept: bool,
+    /// Whether the agent writes lease files: only if the configuration sets `dataDir`.
+    writes: bool,
 }
 
-impl Leases {
-    /// None for the agent's own network, whose addresses nobody else gives, and for those whose addresses only somebody
-    /// else gives.
+impl HostLocalLeases {
+    /// Returns the lease files of the network in a configuration. `None` for the default network,
+    /// whose addresses only the agent assigns, and for a network with another `ipam` plugin, which
+    /// assigns them.
     pub(crate) fn of(header: &Header) -> Option<Self> {
         let data_dir = header.data_dir.as_deref();
         let gives = header.declares_network && header.ipam_plugin.is_none();
         gives.then(|| Self {
             folder: LeaseFolder::new(data_dir, &header.name),
-            kept: data_dir.is_some_and(Path::is_absolute),
+            writes: data_dir.is_some_and(Path::is_absolute),
         })
     }
 
-    /// Tells the engine what others have, and which address they gave last. What the attachment itself had is free: the
-    /// records say whether it still is attached. So is what we have written: nothing of ours is known by its file alone.
-    pub(crate) fn note(&self, intent: &mut Intent) -> Result<(), Error> {
+    /// Adds to the intent the addresses that host-local has leased, and the address that it
+    /// assigned last. Excluded are the attachment's own leases, because the records show whether it
+    /// is still attached, and leases that the agent has written, because each of them has a record
+    /// as long as it is in use.
+    pub(crate) fn read_into(&self, intent: &mut Intent) -> Result<(), Error> {
         let failed = |error| self.failed(&error);
         let taken = self.folder.taken_by_others().map_err(failed)?;
         let others = taken.into_iter().filter(|(_, owner)| *owner != intent.key);
@@ -38,13 +42,13 @@ impl Leases {
         Ok(())
     }
 
-    /// Writes down what an attachment has got.
-    pub(crate) fn keep(&self, attachment: &Attachment) -> Result<(), Error> {
-        if !self.kept {
+    /// Writes the addresses of an attachment; nothing if the configuration sets no `dataDir`.
+    pub(crate) fn write(&self, attachment: &Attachment) -> Result<(), Error> {
+        if !self.writes {
             return Ok(());
         }
         let owner = owner(&attachment.key);
-        let keep = || {
+        let write = || {
             let locked = self.folder.lock()?;
             locked.release(&owner)?;
             for (set, assigned) in attachment.addresses.iter().enumerate() {
@@ -54,27 +58,28 @@ impl Leases {
             }
             io::Result::Ok(())
         };
-        keep().map_err(|error| self.failed(&error))
+        write().map_err(|error| self.failed(&error))
     }
 
-    /// Releases what an attachment had, whoever wrote it down.
+    /// Removes the lease files of an attachment, whether written by the agent or by host-local. A
+    /// failure is logged only.
     pub(crate) fn release(&self, key: &AttachmentKey) {
         if !self.folder.exists() {
             return;
         }
         let locked = self.folder.lock();
         if let Err(error) = locked.and_then(|locked| locked.release(&owner(key))) {
-            tracing::warn!(%key, %error, "a lease on disk stays behind");
+            tracing::warn!(%key, %error, "cannot remove host-local's lease file: its address stays leased");
         }
     }
 
-    /// Who has addresses by a file.
+    /// Returns the owners of all lease files.
     pub(crate) fn owners(&self) -> Result<BTreeSet<Owner>, Error> {
         let leases = self.folder.leases().map_err(|error| self.failed(&error))?;
         Ok(leases.into_values().collect())
     }
 
-    /// Releases what these have.
+    /// Removes the lease files of these owners.
     pub(crate) fn collect<'a>(&self, owners: impl Iterator<Item = &'a Owner>) -> Result<(), Error> {
         let mut owners = owners.peekable();
         if owners.peek().is_none() {
@@ -88,13 +93,14 @@ impl Leases {
     }
 
     fn failed(&self, error: &io::Error) -> Error {
-        Error::io(format!("host-local's leases: {error}"))
+        Error::io(format!("cannot access host-local's lease files: {error}"))
             .with_details(format!("{:?}", self.folder))
     }
 }
 
-/// Whether the lease is of one of these; a file that does not tell the interface is of all that its container has.
-pub(crate) fn is_known<'a>(
+/// Returns whether a lease belongs to one of these interfaces. A lease file without an interface
+/// name matches all interfaces of its container.
+pub(crate) fn is_valid_owner<'a>(
     owner: &Owner,
     mut known: impl Iterator<Item = (&'a ContainerId, &'a IfName)>,
 ) -> bool {

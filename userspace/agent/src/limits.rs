@@ -1,4 +1,5 @@
-//! Limits of a pod, over the API: texts become a change, and what holds becomes texts.
+//! Bandwidth limits in the API: parses limits to set, and renders those in effect with their
+//! counters.
 
 use std::collections::BTreeMap;
 use std::sync::Once;
@@ -6,34 +7,35 @@ use std::time::Instant;
 
 use api::{BandwidthSetting, BandwidthView, LimitView};
 use cni::{Asked, Error};
-use engine::{LimitChange, Wish};
+use engine::{LimitChange, LimitUpdate};
 use kernel::{Measured, PodCounters};
-use model::{Attachment, AttachmentKey, Bandwidth, Limit, Peers, Record};
+use model::{Attachment, AttachmentKey, Bandwidth, Limit, Record, ShapedSubnets};
 use planner::Shape;
 
 use crate::failure::Failure;
 use crate::rates::Rates;
 use crate::requests::{App, UNKNOWN_CONTAINER};
 
-/// What a rate says that limits nothing.
+/// Text of a rate for "no limit".
 const NONE: &str = "none";
 
-/// Told once: a runtime that makes a burst up once does it always.
+/// Logged once: a runtime that passes a placeholder burst does so for every pod.
 static PLACEHOLDER: Once = Once::new();
 
-/// Tells that a burst that the runtime made up is not used.
-pub(crate) fn note_placeholder(asked: &Asked) {
-    if asked.placeholder {
+/// Logs that the burst in the request is a placeholder of the runtime and is ignored.
+pub(crate) fn log_placeholder_burst(limits: &Asked) {
+    if limits.placeholder {
         PLACEHOLDER.call_once(|| {
             tracing::info!(
-                "bursts that the runtime makes up give way to a quarter of a second of the rate"
+                "placeholder bursts of the runtime are ignored: a burst is a quarter of a second of the rate"
             );
         });
     }
 }
 
 impl App {
-    /// Sets the limits of a container's interface, by default of its only one, and tells which it has now.
+    /// Sets the limits of a container's interface, by default of its only one, and returns the
+    /// limits that are in effect.
     pub(crate) async fn set_limits(
         &self,
         id: &str,
@@ -41,16 +43,17 @@ impl App {
         wanted: &BandwidthSetting,
     ) -> Result<BandwidthSetting, Failure> {
         let change = LimitChange {
-            ingress: wish("ingress", wanted.ingress.as_deref())?,
-            egress: wish("egress", wanted.egress.as_deref())?,
+            ingress: parse_limit("ingress", wanted.ingress.as_deref())?,
+            egress: parse_limit("egress", wanted.egress.as_deref())?,
         };
         let records = self.handle.attachments().await?;
         let keys = records.into_iter().map(|record| record.attachment.key);
-        let key = the_one(keys.collect(), id, ifname)?;
+        let key = single_interface(keys.collect(), id, ifname)?;
         Ok(setting(&self.handle.set_limits(key, change).await?))
     }
 
-    /// How much passes limits now, by slot; where nobody has looked of late, it looks again after a moment.
+    /// Returns the current rates of limited pods by slot, since the previous call; without a recent
+    /// one, it samples the counters twice, a short interval apart.
     pub(crate) async fn rates(
         &self,
         records: &[Record],
@@ -60,20 +63,21 @@ impl App {
         let Some(measured) = measured.filter(|_| records.iter().any(is_limited)) else {
             return BTreeMap::new();
         };
-        let pause = match self.looks.rates(measured, Instant::now()) {
+        let pause = match self.rate_sampler.rates(measured, Instant::now()) {
             Ok(rates) => return rates,
             Err(pause) => pause,
         };
         tokio::time::sleep(pause).await;
         let again = self.handle.measure().await;
-        let rates = again.map(|measured| self.looks.rates(&measured, Instant::now()));
-        // Without counters, or with somebody who looks at the same time, nothing is told of now.
+        let rates = again.map(|measured| self.rate_sampler.rates(&measured, Instant::now()));
+        // No rates if the counters cannot be read, or if a concurrent call has just sampled them.
         rates.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 
-/// The interface of that name, or the only one. Of several none is taken: each would get what was meant for all.
-fn the_one(
+/// Returns the interface of that name, or the container's only one. Of several interfaces none is
+/// chosen: the limits may be meant for all of them.
+fn single_interface(
     mut keys: Vec<AttachmentKey>,
     id: &str,
     ifname: Option<&str>,
@@ -86,31 +90,31 @@ fn the_one(
     match (keys.pop(), names.len()) {
         (Some(key), 1) => Ok(key),
         (Some(_), _) => Err(Error::invalid_config(format!(
-            "container {id:?} has several interfaces: name one of {}",
+            "container {id:?} has several interfaces: specify one of {}",
             names.join(", ")
         ))),
         (None, _) => {
             let which = ifname.unwrap_or_default();
-            let message = format!("no interface {which} of container {id:?} is on record");
+            let message = format!("container {id:?} has no attachment {which}");
             Err(Error::new(UNKNOWN_CONTAINER, message))
         }
     }
 }
 
-/// What is to become of one direction.
-fn wish(direction: &str, text: Option<&str>) -> Result<Wish, Error> {
+/// Parses the new limit of one direction: absent for unchanged, `none`, or a rate in bit/s.
+fn parse_limit(direction: &str, text: Option<&str>) -> Result<LimitUpdate, Error> {
     let Some(text) = text else {
-        return Ok(Wish::Keep);
+        return Ok(LimitUpdate::Keep);
     };
     if text == NONE {
-        return Ok(Wish::Lift);
+        return Ok(LimitUpdate::Lift);
     }
     let invalid = |why: String| Error::invalid_config(format!("{direction}: {why}"));
     let rate = cni::rate(text).map_err(invalid)?;
     let limit = |rate| Limit { rate, burst: None };
     Ok(rate
         .try_into()
-        .map_or(Wish::Lift, |rate| Wish::Limit(limit(rate))))
+        .map_or(LimitUpdate::Lift, |rate| LimitUpdate::Limit(limit(rate))))
 }
 
 fn setting(bandwidth: &Bandwidth) -> BandwidthSetting {
@@ -124,7 +128,7 @@ fn setting(bandwidth: &Bandwidth) -> BandwidthSetting {
     }
 }
 
-/// The limits of an attachment, with what they did when that could be read.
+/// Returns the limits of an attachment, with their counters if these could be read.
 pub(crate) fn view(
     attachment: &Attachment,
     counters: Option<&PodCounters>,
@@ -133,14 +137,14 @@ pub(crate) fn view(
     let Bandwidth {
         ingress,
         egress,
-        peers,
+        shaped_subnets,
     } = attachment.bandwidth;
-    let prefixes = peers.prefixes();
+    let prefixes = shaped_subnets.prefixes();
     let texts = prefixes.iter().map(|prefix| prefix.to_string());
-    let (shaped, unshaped) = match peers {
-        Peers::All => (Vec::new(), Vec::new()),
-        Peers::Only(_) => (texts.collect(), Vec::new()),
-        Peers::Except(_) => (Vec::new(), texts.collect()),
+    let (shaped, unshaped) = match shaped_subnets {
+        ShapedSubnets::All => (Vec::new(), Vec::new()),
+        ShapedSubnets::Only(_) => (texts.collect(), Vec::new()),
+        ShapedSubnets::Except(_) => (Vec::new(), texts.collect()),
     };
     BandwidthView {
         shaped_subnets: shaped,
@@ -179,14 +183,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_only_interface_needs_no_name_and_of_several_one_is_named() {
+    fn an_ifname_is_required_only_for_a_container_with_several_interfaces() {
         let key = |id: &str, ifname: &str| AttachmentKey {
             network: "net".parse().unwrap(),
             container_id: id.parse().unwrap(),
             ifname: ifname.parse().unwrap(),
         };
         let keys = vec![key("a", "eth0"), key("b", "eth0"), key("b", "net1")];
-        let one = |id, ifname| the_one(keys.clone(), id, ifname);
+        let one = |id, ifname| single_interface(keys.clone(), id, ifname);
         assert_eq!(one("a", None).unwrap(), key("a", "eth0"));
         assert_eq!(one("b", Some("net1")).unwrap(), key("b", "net1"));
         let error = one("b", None).unwrap_err();
@@ -197,10 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_a_quantity_or_none_and_what_is_not_given_stays() {
-        assert_eq!(wish("ingress", None).unwrap(), Wish::Keep);
-        assert_eq!(wish("ingress", Some("none")).unwrap(), Wish::Lift);
-        let Wish::Limit(limit) = wish("ingress", Some("50M")).unwrap() else {
+    fn a_limit_is_a_quantity_or_none_and_an_absent_one_is_kept() {
+        assert_eq!(parse_limit("ingress", None).unwrap(), LimitUpdate::Keep);
+        assert_eq!(
+            parse_limit("ingress", Some("none")).unwrap(),
+            LimitUpdate::Lift
+        );
+        let LimitUpdate::Limit(limit) = parse_limit("ingress", Some("50M")).unwrap() else {
             panic!("a rate is a limit");
         };
         assert_eq!((limit.rate.get(), limit.burst), (50_000_000, None));
@@ -210,7 +217,7 @@ mod tests {
             ("-5M", "egress: resource is unreasonably small (< 1kbit)"),
             ("2P", "egress: resource is unreasonably large (> 1Pbit)"),
         ] {
-            let error = wish("egress", Some(text)).unwrap_err();
+            let error = parse_limit("egress", Some(text)).unwrap_err();
             assert!(error.msg.contains(words), "{}", error.msg);
         }
     }

@@ -1,11 +1,11 @@
-//! `viaductd`, the node agent: the engine behind a Unix socket.
+//! `viaductd`, the node agent: serves the engine on a Unix socket.
 //!
-//! Puts the parts together and ends them in order. Decides nothing about networking.
+//! Starts the components and stops them in order. Decides nothing about networking.
 
 #![forbid(unsafe_code)]
 
 mod allowlist;
-mod alone;
+mod background;
 mod body;
 mod chained;
 mod clock;
@@ -15,6 +15,7 @@ mod datapath;
 mod events;
 mod failure;
 mod flows;
+mod instance_lock;
 mod leases;
 mod limit_keys;
 mod limits;
@@ -23,20 +24,19 @@ mod pod_cidr_file;
 mod pod_cidrs;
 mod ports_view;
 mod rates;
-mod refusals;
+mod refused_flows;
 mod reload;
 mod replay;
 mod requests;
 mod routes;
 mod server;
-mod service;
+mod service_manager;
 mod socket;
-mod stall;
 mod start;
 mod telemetry;
 mod uninstall;
-mod upkeep;
 mod view;
+mod write_timeout;
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -46,27 +46,27 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use api::Spool;
 use clap::Parser;
-use engine::Attached;
+use engine::AttachedPods;
 use kernel::RuleReader;
 
-use crate::alone::Alone;
-use crate::body::Room;
+use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::instance_lock::InstanceLock;
 use crate::metrics::Metrics;
 use crate::reload::Reload;
-use crate::replay::Replay;
+use crate::replay::SpoolReplay;
 use crate::requests::App;
-use crate::socket::Place;
+use crate::socket::ListenAddress;
 use crate::start::Features;
-use crate::uninstall::Belongings;
+use crate::uninstall::InstalledFiles;
 
 fn main() -> ExitCode {
-    telemetry::end_on_panic();
+    telemetry::abort_on_panic();
     match run(Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            telemetry::last_words(&error);
+            telemetry::log_fatal(&error);
             ExitCode::FAILURE
         }
     }
@@ -74,19 +74,23 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> Result<()> {
     let attached = if options.drain {
-        Attached::Detach
+        AttachedPods::Detach
     } else {
-        Attached::Refuse
+        AttachedPods::Refuse
     };
     let config = Config::load(options.clone())?;
     let log_level = telemetry::start(&config.log_level)?;
-    let passed = service::passed_socket()?;
+    let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
-    let _alone = Alone::claim(&config.state_dir, &config.bpffs, &config.bridge)?;
+    // Before records and pins are opened: two agents that write would undo each other's work.
+    let _lock = InstanceLock::acquire(&config.state_dir, &config.bpffs, &config.bridge)?;
     if options.uninstall {
         return uninstall::run(&config, attached);
     }
-    let place = passed.map_or_else(|| Place::Path(config.socket.clone()), Place::Passed);
+    let place = passed.map_or_else(
+        || ListenAddress::Path(config.socket.clone()),
+        ListenAddress::Passed,
+    );
     let reader = kernel::FlowReader::new(&config.bpffs);
     let flows = FlowSource::new(move || reader.read());
     let features = Features::default();
@@ -99,16 +103,16 @@ fn run(options: Options) -> Result<()> {
     let app = App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
-        room: Room::default(),
+        request_memory: RequestMemory::default(),
         started: Instant::now(),
         flows,
         rules: RuleReader::new(&config.bpffs),
         features,
-        replay: Replay::of(Spool::beside(&config.socket)),
-        belongings: Belongings::of(&config),
+        replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
+        installed_files: InstalledFiles::of(&config),
         events: Arc::default(),
         metrics: Metrics::default(),
-        looks: rates::Looks::default(),
+        rate_sampler: rates::RateSampler::default(),
         uninstalled: Arc::default(),
         stop: tokio::sync::watch::Sender::new(false),
     };
@@ -116,16 +120,17 @@ fn run(options: Options) -> Result<()> {
     let (socket, pod_cidr_file) = (config.socket.clone(), config.pod_cidr_file.clone());
     let reload = Reload::new(options, config, log_level);
     let served = runtime.block_on(server::serve(place, pod_cidr_file, reload, app));
-    // What still has a handle to the engine goes with the runtime; then the engine finishes what is queued, and ends.
+    // Dropping the runtime drops all handles to the engine, which then executes its queue and
+    // returns.
     drop(runtime);
     thread
         .join()
-        .map_err(|_| anyhow!("the engine's thread died"))?;
+        .map_err(|_| anyhow!("the engine's thread panicked"))?;
     if gone.load(Ordering::Acquire) {
         socket.parent().map_or(Ok(()), uninstall::remove_if_empty)?;
-        tracing::info!("stopped; nothing is left");
+        tracing::info!("agent stopped: Viaduct is uninstalled");
     } else {
-        tracing::info!("stopped; the datapath keeps running");
+        tracing::info!("agent stopped: the datapath keeps running");
     }
     served
 }

@@ -1,5 +1,5 @@
-//! The agent's values as metrics, in the text format that Prometheus reads. What is counted here is what the events tell;
-//! everything else is read from status and counters when somebody asks.
+//! Metrics in the OpenMetrics text format. Requests are counted as they end; all other values are
+//! read from status, events and the datapath's counters at each scrape.
 
 use std::time::Duration;
 
@@ -14,17 +14,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::events::Counted;
+use crate::events::EventCounters;
 
-/// The type that the text is of.
+/// Media type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds in seconds: an ADD takes some milliseconds, and a minute is for ever.
+/// Upper bounds of the latency buckets in seconds: an ADD takes some milliseconds, and runtimes
+/// give up after a minute or two.
 const SECONDS: [f64; 12] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 60.0,
 ];
 
-/// What is counted while the agent runs.
+/// Counters that live as long as the agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     requests: Family<Request, Counter>,
@@ -54,14 +55,14 @@ struct Reason {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Way {
+struct PodDirection {
     network: String,
     container: String,
     ifname: String,
     direction: &'static str,
 }
 
-impl Way {
+impl PodDirection {
     fn of(key: &AttachmentKey, direction: &'static str) -> Self {
         Self {
             network: key.network.to_string(),
@@ -82,7 +83,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a request.
+    /// Counts a request and its latency.
     pub(crate) fn count(&self, verb: &'static str, outcome: &'static str, took: Duration) {
         self.requests
             .get_or_create(&Request { verb, outcome })
@@ -91,25 +92,29 @@ impl Metrics {
         seconds.observe(took.as_secs_f64());
     }
 
-    /// Everything, as text.
+    /// Encodes all metrics as text.
     pub(crate) fn text(
         &self,
         status: &Status,
         records: &[Record],
         measured: &Measured,
-        events: Counted,
+        events: EventCounters,
         uptime: Duration,
     ) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("viaduct");
-        registry.register("events", "What has happened, as the events tell it", events);
-        registry.register("requests", "CNI requests", self.requests.clone());
+        registry.register("events", "Events by action and outcome", events);
+        registry.register(
+            "requests",
+            "Requests by verb and outcome",
+            self.requests.clone(),
+        );
         let seconds = self.seconds.clone();
-        registry.register("request_seconds", "Time that CNI requests took", seconds);
+        registry.register("request_seconds", "Latency of requests in seconds", seconds);
         let uptime = signed(uptime.as_secs());
         gauge(
             &mut registry,
             "uptime_seconds",
-            "Time since the agent began to serve",
+            "Seconds since the agent started to serve",
             uptime,
         );
         of_status(&mut registry, status);
@@ -127,15 +132,15 @@ fn of_status(registry: &mut Registry, status: &Status) {
     gauge(
         registry,
         "attachments",
-        "Attachments, in any state",
+        "Number of attachments in any state",
         attachments,
     );
-    let room = i64::from(status.flow_entries.0);
+    let capacity = i64::from(status.flow_entries.0);
     gauge(
         registry,
         "flow_entries_max",
-        "Entries that the flow table has room for",
-        room,
+        "Capacity of the flow table in entries, two per flow",
+        capacity,
     );
     let used: Family<Pool, Gauge> = Family::default();
     let total: Family<Pool, Gauge> = Family::default();
@@ -149,27 +154,27 @@ fn of_status(registry: &mut Registry, status: &Status) {
             total.get_or_create(&labels).set(signed(pool.total));
         }
     }
-    registry.register("pool_addresses_used", "Addresses in use", used);
-    registry.register("pool_addresses", "Addresses that could be in use", total);
+    registry.register("pool_addresses_used", "Addresses of the pool in use", used);
+    registry.register("pool_addresses", "Usable addresses of the pool", total);
     let degraded: Family<Reason, Gauge> = Family::default();
     for one in &status.degraded {
         let reason = one.reason().to_owned();
         degraded.get_or_create(&Reason { reason }).inc();
     }
-    registry.register("degraded", "What does not work as it should", degraded);
+    registry.register("degraded", "Current degradations by reason", degraded);
     if let Some(report) = &status.last_reconcile {
         let at = signed(report.finished_at);
         gauge(
             registry,
             "reconcile_timestamp_seconds",
-            "End of the last comparison with the kernel",
+            "End of the last reconciliation, in seconds since 1970 (UTC)",
             at,
         );
         let items = i64::try_from(report.items.len()).unwrap_or(i64::MAX);
         gauge(
             registry,
             "reconcile_items",
-            "What the last comparison found",
+            "Differences that the last reconciliation found",
             items,
         );
         let failed = report.items.iter().filter(|item| item.has_failed()).count();
@@ -177,7 +182,7 @@ fn of_status(registry: &mut Registry, status: &Status) {
         gauge(
             registry,
             "reconcile_items_failed",
-            "What it could not put right",
+            "Differences that the last reconciliation could not repair",
             failed,
         );
     }
@@ -187,7 +192,7 @@ fn of_drops(registry: &mut Registry, measured: &Measured) {
     gauge(
         registry,
         "flow_entries",
-        "Entries in the flow table",
+        "Used entries of the flow table, two per flow",
         i64::from(measured.flow_entries),
     );
     let packets: Family<Reason, Counter> = Family::default();
@@ -197,12 +202,12 @@ fn of_drops(registry: &mut Registry, measured: &Measured) {
             .get_or_create(&Reason { reason })
             .inc_by(count.packets);
     }
-    registry.register("drops", "Packets that were dropped", packets);
+    registry.register("drops", "Dropped packets by drop reason", packets);
 }
 
 fn of_pods(registry: &mut Registry, records: &[Record], measured: &Measured) {
-    let packets: Family<Way, Counter> = Family::default();
-    let bytes: Family<Way, Counter> = Family::default();
+    let packets: Family<PodDirection, Counter> = Family::default();
+    let bytes: Family<PodDirection, Counter> = Family::default();
     for record in records {
         let attachment = &record.attachment;
         let Some(counters) = measured.pods.get(&attachment.slot) else {
@@ -210,27 +215,28 @@ fn of_pods(registry: &mut Registry, records: &[Record], measured: &Measured) {
         };
         let both = [("egress", &counters.egress), ("ingress", &counters.ingress)];
         for (direction, counters) in both {
-            let labels = Way::of(&attachment.key, direction);
+            let labels = PodDirection::of(&attachment.key, direction);
             packets.get_or_create(&labels).inc_by(counters.packets);
             bytes.get_or_create(&labels).inc_by(counters.bytes);
         }
     }
     registry.register(
         "pod_packets",
-        "Packets from (egress) and to (ingress) a pod",
+        "Packets from (egress) and to (ingress) the pod",
         packets,
     );
     registry.register(
         "pod_bytes",
-        "Bytes from (egress) and to (ingress) a pod",
+        "Bytes from (egress) and to (ingress) the pod",
         bytes,
     );
 }
 
-/// Limits, and what they did; directions without a limit are not there.
+/// Registers limits and their counters; directions without a limit have no series.
 fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
-    let rates: Family<Way, Gauge> = Family::default();
-    let [bytes, marked, paced, spared, dropped]: [Family<Way, Counter>; 5] = Default::default();
+    let rates: Family<PodDirection, Gauge> = Family::default();
+    let [bytes, marked, paced, spared, dropped]: [Family<PodDirection, Counter>; 5] =
+        Default::default();
     for record in records {
         let attachment = &record.attachment;
         let counters = measured
@@ -247,7 +253,7 @@ fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
             let Some(limit) = limit else {
                 continue;
             };
-            let labels = Way::of(&attachment.key, direction);
+            let labels = PodDirection::of(&attachment.key, direction);
             rates.get_or_create(&labels).set(signed(limit.rate.get()));
             for (family, count) in [
                 (&bytes, shaped.passed_bytes),
@@ -260,32 +266,32 @@ fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
             }
         }
     }
-    let help = "Bits per second that a pod may send (egress) or receive (ingress)";
+    let help = "Bandwidth limit of traffic from (egress) or to (ingress) the pod, in bit/s";
     registry.register("limit_bits_per_second", help, rates);
     for (name, help, family) in [
         (
             "limit_passed_bytes",
-            "Bytes that a limit let pass, as on a wire",
+            "Bytes that passed the limit, from the IP header on, as on the wire",
             bytes,
         ),
         (
             "limit_marked",
-            "Packets that were marked as having met congestion",
+            "Packets that passed the limit, marked with ECN Congestion Experienced",
             marked,
         ),
         (
             "limit_paced",
-            "Packets that were told when to depart",
+            "Packets that passed the limit, with a departure time",
             paced,
         ),
         (
             "limit_spared",
-            "Packets of thin flows that passed beyond the burst",
+            "Packets of low-rate flows that passed beyond the burst",
             spared,
         ),
         (
             "limit_dropped",
-            "Packets beyond a limit that were dropped",
+            "Packets beyond the limit that were dropped",
             dropped,
         ),
     ] {
@@ -308,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_in_the_text() {
+    fn metrics_text_contains_request_and_event_counters() {
         let metrics = Metrics::default();
         metrics.count("add", "done", Duration::from_millis(3));
         metrics.count("add", "failed", Duration::from_millis(30));
@@ -319,14 +325,20 @@ mod tests {
         let uptime = Duration::from_secs(9);
         let events = crate::events::Events::default();
         let outcome = api::EventOutcome::Removed;
-        events.tell(crate::events::News::new(
+        events.emit(crate::events::NewEvent::new(
             "gc",
             "default/c1/eth0",
             outcome,
             "",
         ));
         let text = metrics
-            .text(&Status::default(), &[], &measured, events.counted(), uptime)
+            .text(
+                &Status::default(),
+                &[],
+                &measured,
+                events.counters(),
+                uptime,
+            )
             .unwrap();
         for line in [
             "viaduct_requests_total{verb=\"add\",outcome=\"done\"} 1",
@@ -382,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_what_they_did_are_in_the_text_and_no_limit_is_not() {
+    fn metrics_text_contains_limits_and_their_counters_of_limited_directions_only() {
         let counters = kernel::PodCounters {
             shaped_egress: abi::Shaped {
                 passed_bytes: 9,
@@ -401,7 +413,7 @@ mod tests {
                 &Status::default(),
                 &[limited()],
                 &measured,
-                Counted::default(),
+                EventCounters::default(),
                 Duration::ZERO,
             )
             .unwrap();

@@ -1,21 +1,22 @@
-//! The file that pod CIDRs come by: whatever writes it need not know us (behaviours K10 to K12).
+//! Pod CIDR file (`--pod-cidr-file`): sets the pod CIDRs from a file that other software writes
+//! (behaviours K10 to K12).
 //!
-//! Its directory is watched, not the file: the file may not be there yet, may be replaced by renaming, or be reached by
-//! a symbolic link whose target changes, as Kubernetes mounts it. After any event the file is read again, and what it
-//! says is news only when it says something else than before.
+//! Watches the directory with inotify, not the file: the file may not exist yet, may be replaced by
+//! renaming, or may be a symbolic link whose target changes, as Kubernetes mounts it. After any
+//! event in the directory the file is read again, and applied if its content has changed.
 
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result};
-use engine::{EngineError, Handle, Update};
+use engine::{EngineError, Handle, UpdateOutcome};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
 use crate::pod_cidrs;
 
-/// Begins to watch the file at `path`; must be called inside of a tokio runtime, and ends with it.
+/// Starts to watch the file at `path`; must be called inside a tokio runtime, and ends with it.
 pub(crate) fn watch(path: PathBuf, handle: Handle) -> Result<()> {
     let changes = changes(&path)?;
     tokio::spawn(follow(path, changes, handle));
@@ -28,7 +29,7 @@ async fn follow(path: PathBuf, mut changes: mpsc::Receiver<()>, handle: Handle) 
         if let Some(text) = read(&path)
             && last.as_ref() != Some(&text)
         {
-            take(&path, &text, &handle).await;
+            apply(&path, &text, &handle).await;
             last = Some(text);
         }
         if changes.recv().await.is_none() {
@@ -42,37 +43,39 @@ fn read(path: &Path) -> Option<String> {
         Ok(text) => Some(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => {
-            tracing::warn!(%error, file = %path.display(), "cannot read the pod CIDRs");
+            tracing::warn!(%error, file = %path.display(), "cannot read the pod CIDR file");
             None
         }
     }
 }
 
-/// One event. What is wrong with it is told, and changes nothing.
-async fn take(path: &Path, text: &str, handle: &Handle) {
+/// Sets the pod CIDRs in `text`. An error is logged and changes nothing.
+async fn apply(path: &Path, text: &str, handle: &Handle) {
     let file = path.display();
     let ranges = match pod_cidrs::parse(text.lines()) {
         Ok(ranges) if ranges.is_empty() => {
-            tracing::warn!(%file, "no pod CIDR in it");
+            tracing::warn!(%file, "pod CIDR file ignored: it contains no pod CIDR");
             return;
         }
         Ok(ranges) => ranges,
         Err(error) => {
-            tracing::warn!(%file, "no pod CIDR is taken from it: {error:#}");
+            tracing::warn!(%file, "pod CIDR file ignored: {error:#}");
             return;
         }
     };
     match handle.set_pod_cidrs(ranges).await {
-        Ok(Update::Done | Update::Unchanged) | Err(EngineError::PodCidrsKept { .. }) => {}
-        Err(error) => tracing::error!(%file, %error, "cannot use the pod CIDRs"),
+        Ok(UpdateOutcome::Updated | UpdateOutcome::Unchanged)
+        | Err(EngineError::PodCidrsInUse { .. }) => {}
+        Err(error) => tracing::error!(%file, %error, "cannot set the pod CIDRs of the file"),
     }
 }
 
-/// Changes in a directory; closed when nobody can hear of them any more.
+/// Returns a channel that receives a message after changes in the file's directory, and is closed
+/// if watching fails.
 fn changes(file: &Path) -> Result<mpsc::Receiver<()>> {
     let directory = file
         .parent()
-        .context("pod-cidr-file: it has no directory")?;
+        .context("pod-cidr-file: the path has no directory")?;
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
     let kinds = AddWatchFlags::IN_CLOSE_WRITE
         | AddWatchFlags::IN_CREATE
@@ -81,21 +84,21 @@ fn changes(file: &Path) -> Result<mpsc::Receiver<()>> {
     inotify
         .add_watch(directory, kinds)
         .with_context(|| format!("pod-cidr-file: cannot watch {}", directory.display()))?;
-    // One change that waits stands for all: the file is looked at once after any number of them.
-    let (tell, told) = mpsc::channel(1);
+    // Capacity 1: the file is read once after any number of changes.
+    let (sender, receiver) = mpsc::channel(1);
     let listener = thread::Builder::new().name("pod-cidr-file".to_owned());
-    listener.spawn(move || listen(&inotify, &tell))?;
-    Ok(told)
+    listener.spawn(move || listen(&inotify, &sender))?;
+    Ok(receiver)
 }
 
-/// Sleeps in the kernel between changes.
-fn listen(inotify: &Inotify, tell: &mpsc::Sender<()>) {
-    while !tell.is_closed() {
+/// Reads inotify events, which blocks between changes, and sends a message after each.
+fn listen(inotify: &Inotify, sender: &mpsc::Sender<()>) {
+    while !sender.is_closed() {
         match inotify.read_events() {
-            Ok(_) => drop(tell.try_send(())),
+            Ok(_) => drop(sender.try_send(())),
             Err(Errno::EINTR) => {}
             Err(error) => {
-                tracing::error!(%error, "the file of pod CIDRs is watched no more");
+                tracing::error!(%error, "pod CIDR file is not watched any longer: restart the agent");
                 return;
             }
         }

@@ -1,9 +1,11 @@
-//! Pod CIDRs as text: lists with commas become range sets, all of them or none (behaviour K12).
+//! Parser of pod CIDRs: comma-separated lists become range sets, all of them or none (behaviour
+//! K12).
 
 use anyhow::{Context, Result, bail};
 use model::{Cidr, RangeSet};
 
-/// One range set for each prefix, IPv4 first. Host bits are ignored, as kubenet does (behaviour K14).
+/// Returns one range set for each prefix, IPv4 first. Host bits are ignored, as kubenet does
+/// (behaviour K14). Overlapping prefixes are an error.
 pub(crate) fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Vec<RangeSet>> {
     let mut prefixes = prefixes(lists)?;
     prefixes.sort_by_key(|prefix| !prefix.is_ipv4());
@@ -16,16 +18,16 @@ pub(crate) fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Vec<
         .into_iter()
         .map(RangeSet::of_cidr)
         .collect::<Result<_, _>>()
-        .context("unusable")
+        .context("unusable pod CIDR")
 }
 
-/// The prefixes of lists with commas, their host bits ignored.
+/// Parses the prefixes of comma-separated lists; host bits are ignored.
 pub(crate) fn prefixes<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Vec<Cidr>> {
     let items = items(lists);
     items.map(|text| Ok(Cidr::masked(text)?)).collect()
 }
 
-/// The items of lists with commas, without the spaces around them.
+/// Returns the items of comma-separated lists, without surrounding spaces and without empty items.
 pub(crate) fn items<'a>(lists: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
     lists
         .into_iter()
@@ -34,7 +36,7 @@ pub(crate) fn items<'a>(lists: impl IntoIterator<Item = &'a str>) -> impl Iterat
         .filter(|item| !item.is_empty())
 }
 
-/// The subnets of ranges.
+/// Returns the subnets of ranges as strings.
 pub(crate) fn texts(ranges: &[RangeSet]) -> Vec<String> {
     ranges
         .iter()
@@ -49,9 +51,9 @@ mod tests {
 
     use super::*;
 
-    /// behaviour K12, without its bug: one bad entry, and none is taken.
+    /// behaviour K12, without its bug: one bad entry rejects all.
     #[test]
-    fn one_bad_entry_spoils_the_list() {
+    fn one_bad_pod_cidr_rejects_the_whole_list() {
         for list in [
             "10.1.0.0/24,nonsense",
             "10.1.0.0/24,fd00::/129",
@@ -66,7 +68,7 @@ mod tests {
     }
 
     proptest! {
-        /// behaviour K14: whatever host bits a pod CIDR comes with, subnet and gateway are those of the prefix.
+        /// behaviour K14: subnet and gateway are those of the prefix, whatever its host bits.
         #[test]
         fn host_bits_change_neither_subnet_nor_gateway(bits: u32, length in 1_u8..=30) {
             let address = std::net::Ipv4Addr::from_bits(bits);
@@ -82,7 +84,7 @@ mod tests {
             prop_assert_eq!(range.gateway(), Some(std::net::IpAddr::V4(first)));
         }
 
-        /// The same of IPv6.
+        /// behaviour K14 for IPv6.
         #[test]
         fn host_bits_of_ipv6_change_neither_subnet_nor_gateway(bits: u128, length in 1_u8..=126) {
             prop_assume!(bits >> 32 != 0xffff && bits >> 120 != 0);

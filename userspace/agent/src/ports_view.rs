@@ -1,21 +1,25 @@
-//! The published ports of the node, as the API shows them. Decides nothing.
+//! Published host ports of the node in the API's types (`GET /v1/hostports`).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use api::{ClaimView, PortView};
+use api::{PortReservationView, PortView};
 use engine::Ports;
 use model::{PortMapping, Protocol, Record};
-use planner::{Claim, FlowKind, FlowTable, HeldPorts, Holding, LiveFlow, mapping_claims};
+use planner::{
+    FlowKind, FlowTable, LiveFlow, PortReservation, PortReservations, ReservedBy,
+    mapping_reservations,
+};
 
 use crate::view;
 
-/// Live flows by slot and generation of the pod, and by the claim that led them there.
-type Led = BTreeMap<(u32, u32, Claim), u64>;
+/// Number of live flows by slot and generation of the pod, and by the port that they came through.
+type FlowCounts = BTreeMap<(u32, u32, PortReservation), u64>;
 
-/// Every published port, in the order of port and protocol; with its flows, where these could be read.
+/// Returns all published ports in the order of port and protocol, with flow counts if the flow
+/// table could be read.
 pub(crate) fn ports(ports: &Ports, flows: Option<&FlowTable>) -> Vec<PortView> {
-    let led = flows.map(|flows| led(&ports.records, flows));
+    let flow_counts = flows.map(|flows| flow_counts(&ports.records, flows));
     let mut all: Vec<(&Record, &PortMapping)> = Vec::new();
     for record in &ports.records {
         let mappings = record.attachment.port_mappings.iter();
@@ -32,48 +36,52 @@ pub(crate) fn ports(ports: &Ports, flows: Option<&FlowTable>) -> Vec<PortView> {
     });
     all.into_iter()
         .map(|(record, mapping)| PortView {
-            flows: led.as_ref().map(|led| count(record, mapping, led)),
+            flows: flow_counts
+                .as_ref()
+                .map(|flow_counts| count(record, mapping, flow_counts)),
             ..port(record, mapping, &ports.held)
         })
         .collect()
 }
 
-/// One look at each flow. The claim of a particular address leads it, and where there is none that of all addresses.
-fn led(records: &[Record], flows: &FlowTable) -> Led {
-    let mut led = Led::new();
+/// Counts the flows of each published port in one pass. A flow belongs to the port published on its
+/// destination address, or else to the port published on all addresses.
+fn flow_counts(records: &[Record], flows: &FlowTable) -> FlowCounts {
+    let mut flow_counts = FlowCounts::new();
     for Record { attachment, .. } in records {
         let claims = attachment
             .port_mappings
             .iter()
-            .flat_map(|mapping| mapping_claims(attachment, mapping));
-        led.extend(claims.map(|claim| ((attachment.slot, attachment.generation, claim), 0)));
+            .flat_map(|mapping| mapping_reservations(attachment, mapping));
+        flow_counts
+            .extend(claims.map(|claim| ((attachment.slot, attachment.generation, claim), 0)));
     }
     let published = |flow: &LiveFlow| flow.kind == FlowKind::Published;
     for flow in flows.flows().filter(published) {
-        let Some(particular) = dialled(&flow) else {
+        let Some(particular) = host_port_of(&flow) else {
             continue;
         };
-        let every = Claim {
+        let every = PortReservation {
             address: unspecified(particular.address),
             ..particular
         };
         for claim in [particular, every] {
-            if let Some(count) = led.get_mut(&(flow.pod, flow.generation, claim)) {
+            if let Some(count) = flow_counts.get_mut(&(flow.pod, flow.generation, claim)) {
                 *count += 1;
                 break;
             }
         }
     }
-    led
+    flow_counts
 }
 
-/// The port of the node that a flow has come by.
-fn dialled(flow: &LiveFlow) -> Option<Claim> {
+/// Returns address, port and protocol of the node that a flow is addressed to.
+fn host_port_of(flow: &LiveFlow) -> Option<PortReservation> {
     let mut protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
         .into_iter()
         .filter(|protocol| protocol.number() == flow.protocol);
-    let to = flow.seen.destination;
-    Some(Claim {
+    let to = flow.original.destination;
+    Some(PortReservation {
         address: to.ip(),
         port: to.port(),
         protocol: protocols.next()?,
@@ -87,25 +95,25 @@ fn unspecified(like: IpAddr) -> IpAddr {
     }
 }
 
-fn count(record: &Record, mapping: &PortMapping, led: &Led) -> u64 {
+fn count(record: &Record, mapping: &PortMapping, flow_counts: &FlowCounts) -> u64 {
     let attachment = &record.attachment;
-    mapping_claims(attachment, mapping)
+    mapping_reservations(attachment, mapping)
         .into_iter()
-        .filter_map(|claim| led.get(&(attachment.slot, attachment.generation, claim)))
+        .filter_map(|claim| flow_counts.get(&(attachment.slot, attachment.generation, claim)))
         .sum()
 }
 
-fn port(record: &Record, mapping: &PortMapping, held: &HeldPorts) -> PortView {
+fn port(record: &Record, mapping: &PortMapping, held: &PortReservations) -> PortView {
     let attachment = &record.attachment;
     let key = &attachment.key;
-    let held_by = |claim: &Claim| match held.get(claim) {
+    let held_by = |claim: &PortReservation| match held.get(claim) {
         Some(held) if held.generation == attachment.generation => match held.by {
-            Holding::Socket => "socket",
-            Holding::Table => "table",
+            ReservedBy::Socket => "socket",
+            ReservedBy::Table => "table",
         },
         Some(_) | None => "nothing",
     };
-    let claims = mapping_claims(attachment, mapping).into_iter();
+    let claims = mapping_reservations(attachment, mapping).into_iter();
     PortView {
         flows: None,
         port: view::hostport(mapping, &key.to_string()),
@@ -115,7 +123,7 @@ fn port(record: &Record, mapping: &PortMapping, held: &HeldPorts) -> PortView {
         state: view::state(record.state).to_owned(),
         since: record.created_at,
         claims: claims
-            .map(|claim| ClaimView {
+            .map(|claim| PortReservationView {
                 socket: claim.socket().to_string(),
                 held_by: held_by(&claim).to_owned(),
             })

@@ -1,17 +1,17 @@
-//! Taking another configuration while the agent runs: wholly, or not at all.
+//! Reload of the configuration while the agent runs: applied as a whole, or not at all.
 //!
-//! Only what the file says anew is taken, so that what was chosen over the socket stays where the file says nothing
-//! else. What is wrong with the file is said, and changes nothing.
+//! Only keys that changed since the last load are applied, so that settings made over the socket
+//! stay in effect as long as their key does not change. An error is reported and changes nothing.
 
 use anyhow::Result;
-use engine::Change;
+use engine::ConfigChange;
 
 use crate::clock;
 use crate::config::{Config, Options};
 use crate::requests::App;
 use crate::telemetry::{self, LogLevel};
 
-/// The configuration that the agent goes by, and where it is from.
+/// The configuration in effect, and the options to load it again.
 #[derive(Debug)]
 pub(crate) struct Reload {
     options: Options,
@@ -19,13 +19,13 @@ pub(crate) struct Reload {
     log_level: LogLevel,
 }
 
-/// What came of a reload.
+/// Result of a reload.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reloaded {
-    /// Keys that hold from now on.
-    pub(crate) taken: Vec<&'static str>,
-    /// Keys that hold from the next start on.
-    pub(crate) later: Vec<&'static str>,
+    /// Changed keys that are in effect.
+    pub(crate) applied: Vec<&'static str>,
+    /// Changed keys that take effect at the next start.
+    pub(crate) needs_restart: Vec<&'static str>,
 }
 
 impl Reload {
@@ -37,33 +37,39 @@ impl Reload {
         }
     }
 
-    /// Reads the file again, and goes by it.
+    /// Loads the configuration again and applies what changed.
     pub(crate) async fn run(&mut self, app: &App) -> Result<Reloaded> {
-        let wanted = Config::load(self.options.clone())?;
+        // All that can be wrong with the file is checked before anything is applied; the engine
+        // applies its part as a whole or not at all; the rest cannot fail.
+        let wanted = self.config.load_again(self.options.clone())?;
         let filter = telemetry::filter(&wanted.log_level)?;
         let change = change(&self.config, &wanted);
-        let taken = taken(&change, &self.config, &wanted);
-        if change != Change::default() {
+        let applied = applied_keys(&change, &self.config, &wanted);
+        if change != ConfigChange::default() {
             app.handle.configure(change, clock::now()).await?;
         }
         app.set_hostport_annotation(wanted.hostport_annotation.clone());
         self.log_level.set(filter);
-        let later = self.config.needs_restart(&wanted);
-        self.config.take(wanted);
-        Ok(Reloaded { taken, later })
+        let needs_restart = self.config.needs_restart(&wanted);
+        self.config.adopt_reloadable(wanted);
+        Ok(Reloaded {
+            applied,
+            needs_restart,
+        })
     }
 }
 
-/// What is different, of what the engine goes by. Pod CIDRs that the file no longer names stay: they may come otherwise.
-fn change(before: &Config, wanted: &Config) -> Change {
-    Change {
+/// Returns the changed settings of the engine. Pod CIDRs that were removed from the file stay: they
+/// may come from another source.
+fn change(before: &Config, wanted: &Config) -> ConfigChange {
+    ConfigChange {
         pod_cidrs: differs(&before.ranges, &wanted.ranges).filter(|ranges| !ranges.is_empty()),
         hairpin: differs(&before.hairpin, &wanted.hairpin),
         non_masquerade: differs(&before.non_masquerade, &wanted.non_masquerade),
         uplinks: differs(&before.uplinks, &wanted.uplinks),
         egress: differs(&before.egress, &wanted.egress),
         bypass: differs(&before.bypass, &wanted.bypass),
-        guard: differs(&before.guard, &wanted.guard),
+        xdp_prefilter: differs(&before.xdp_prefilter, &wanted.xdp_prefilter),
     }
 }
 
@@ -71,8 +77,8 @@ fn differs<T: Clone + PartialEq>(before: &T, wanted: &T) -> Option<T> {
     (before != wanted).then(|| wanted.clone())
 }
 
-/// The keys that hold from now on.
-fn taken(change: &Change, before: &Config, wanted: &Config) -> Vec<&'static str> {
+/// Returns the changed keys that take effect without a restart.
+fn applied_keys(change: &ConfigChange, before: &Config, wanted: &Config) -> Vec<&'static str> {
     let keys = [
         ("pod-cidr", change.pod_cidrs.is_some()),
         ("hairpin-mode", change.hairpin.is_some()),
@@ -80,7 +86,7 @@ fn taken(change: &Change, before: &Config, wanted: &Config) -> Vec<&'static str>
         ("uplink", change.uplinks.is_some()),
         ("egress-address", change.egress.is_some()),
         ("bypass-netfilter", change.bypass.is_some()),
-        ("xdp-guard", change.guard.is_some()),
+        ("xdp-guard", change.xdp_prefilter.is_some()),
         (
             "hostport-annotation",
             before.hostport_annotation != wanted.hostport_annotation,

@@ -1,35 +1,36 @@
-//! DELs that came while the agent was away: executed before anything that they free can be given again.
+//! Replay of spooled DELs, which arrived while no agent ran: executed before the addresses and
+//! ports that they free can be assigned again.
 
 use api::{CniRequest, EventOutcome, Spool, Spooled, TRY_AGAIN_LATER};
 use cni::Command;
 use tokio::sync::Mutex;
 
-use crate::events::News;
+use crate::events::NewEvent;
 use crate::requests::App;
 
-/// What waits, and that it is executed by one at a time: an ADD that finds a DEL under way must wait for its end, or
-/// the DEL could remove what the ADD has made.
+/// The spool, and a lock for its execution: an ADD must wait for the end of a running replay, or a
+/// DEL of it could remove what the ADD has created.
 #[derive(Debug)]
-pub(crate) struct Replay {
+pub(crate) struct SpoolReplay {
     spool: Spool,
-    turn: Mutex<()>,
+    lock: Mutex<()>,
 }
 
-impl Replay {
+impl SpoolReplay {
     pub(crate) fn of(spool: Spool) -> Self {
-        let turn = Mutex::new(());
-        Self { spool, turn }
+        let lock = Mutex::new(());
+        Self { spool, lock }
     }
 }
 
 impl App {
-    /// Executes the DELs that wait. What cannot be executed now waits on.
+    /// Executes all spooled DELs. Those that fail with code 11 stay in the spool.
     pub(crate) async fn replay(&self) {
-        let _turn = self.replay.turn.lock().await;
+        let _guard = self.replay.lock.lock().await;
         let waiting = match self.replay.spool.waiting() {
             Ok(waiting) => waiting,
             Err(error) => {
-                tracing::error!(%error, "cannot read the DELs that wait");
+                tracing::error!(%error, "cannot read the spool of DELs");
                 return;
             }
         };
@@ -42,18 +43,23 @@ impl App {
         let file = spooled.path.display();
         let done = match &spooled.request {
             Err(why) => {
-                tracing::error!(%file, why, "a DEL that cannot be read is given up; CNI GC removes what it was for");
+                tracing::error!(
+                    %file,
+                    why,
+                    "spooled DEL discarded: cannot parse it; CNI GC removes its attachment"
+                );
                 true
             }
-            Ok(request) => self.redo(request.clone()).await,
+            Ok(request) => self.execute_spooled(request.clone()).await,
         };
         if done && let Err(error) = self.replay.spool.remove(spooled) {
-            tracing::error!(%file, %error, "cannot remove a DEL that was executed");
+            tracing::error!(%file, %error, "cannot remove the file of an executed spooled DEL");
         }
     }
 
-    /// Whether the DEL needs not be tried again: what of it failed is on record, and is repaired like all else.
-    async fn redo(&self, request: CniRequest) -> bool {
+    /// Executes a spooled DEL. Returns whether its file can be removed: after any other failure
+    /// than code 11 the attachment is on record, and reconciliations remove the rest.
+    async fn execute_spooled(&self, request: CniRequest) -> bool {
         let subject = format!("{}/{}", request.container_id, request.ifname);
         let result = self.cni(Command::Del, request).await;
         let (outcome, message) = match &result {
@@ -63,10 +69,10 @@ impl App {
         tracing::info!(
             subject,
             outcome = outcome.word(),
-            "a DEL that came while the agent was away"
+            "spooled DEL executed: it arrived while no agent ran"
         );
         self.events
-            .tell(News::new("replay", subject, outcome, message));
+            .emit(NewEvent::new("replay", subject, outcome, message));
         result.map_or_else(|failure| failure.error().code != TRY_AGAIN_LATER, |_| true)
     }
 }

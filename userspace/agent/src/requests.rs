@@ -1,4 +1,5 @@
-//! CNI commands: from the bytes of a request to the engine and back. Knows no socket and no HTTP path.
+//! CNI commands: parses a request, executes it in the engine, and returns the CNI result.
+//! Independent of socket and HTTP paths.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
     GcRequest, Outcome, PassedResult, Plugin, Request, StatusRequest, Version,
 };
-use engine::{Attached, Collect, Degraded, Handle, Uninstalled};
+use engine::{AttachedPods, Degraded, GcScope, Handle, Uninstalled};
 use kernel::RuleReader;
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
@@ -20,64 +21,65 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
-use crate::body::Room;
-use crate::events::{Events, News};
+use crate::body::RequestMemory;
+use crate::events::{Events, NewEvent};
 use crate::failure::Failure;
 use crate::flows::FlowSource;
-use crate::leases::{Leases, is_known};
-use crate::limits::note_placeholder;
+use crate::leases::{HostLocalLeases, is_valid_owner};
+use crate::limits::log_placeholder_burst;
 use crate::metrics::Metrics;
-use crate::rates::Looks;
-use crate::replay::Replay;
+use crate::rates::RateSampler;
+use crate::replay::SpoolReplay;
 use crate::start::Features;
-use crate::uninstall::Belongings;
+use crate::uninstall::InstalledFiles;
 use crate::{clock, config, pod_cidrs, view};
 
-/// CNI's code for a container that nobody knows; no CNI command is answered with it.
+/// CNI's error code 3, "container unknown"; used by the API, and never returned for a CNI command.
 pub(crate) const UNKNOWN_CONTAINER: u32 = 3;
 
-/// What requests are answered with.
+/// State that all request handlers share.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) handle: Handle,
-    /// Annotation of pods that lists ports to publish.
+    /// Key of the pod annotation with port mappings.
     pub(crate) hostport_annotation: RwLock<Option<String>>,
-    pub(crate) room: Room,
+    pub(crate) request_memory: RequestMemory,
     pub(crate) started: Instant,
     pub(crate) flows: FlowSource,
     pub(crate) rules: RuleReader,
     pub(crate) features: Features,
-    pub(crate) replay: Replay,
-    pub(crate) belongings: Belongings,
+    pub(crate) replay: SpoolReplay,
+    pub(crate) installed_files: InstalledFiles,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Metrics,
-    pub(crate) looks: Looks,
-    /// Whether nothing is left to serve.
+    pub(crate) rate_sampler: RateSampler,
+    /// Whether Viaduct has been uninstalled over the API.
     pub(crate) uninstalled: Arc<AtomicBool>,
-    /// Asks the agent to end.
+    /// Stops the agent once it is `true`.
     pub(crate) stop: watch::Sender<bool>,
 }
 
-/// Where to look for a container that is not on record.
+/// Query parameters that locate a container without a record.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Place {
-    /// Path of its network namespace.
+pub(crate) struct NamespaceQuery {
+    /// Path of the container's network namespace.
     #[serde(default)]
     netns: String,
-    /// Its interface; `eth0` when that is not said.
+    /// Interface in the container; empty for `eth0`.
     #[serde(default)]
     ifname: String,
 }
 
 impl App {
-    /// The addresses of a container that is not on record, read from its namespace (behaviours K23, K24).
-    pub(crate) async fn look_inside(
+    /// Reads the addresses of a container without a record from its namespace (behaviours K23,
+    /// K24).
+    pub(crate) async fn inspect_interface(
         &self,
         id: &str,
-        place: &Place,
+        place: &NamespaceQuery,
     ) -> Result<AttachmentView, Failure> {
         if place.netns.is_empty() {
-            // The words are kubenet's (behaviour K24).
+            // kubenet's message (behaviour K24).
             return Err(Error::new(UNKNOWN_CONTAINER, format!(
                 "cannot find the network namespace, skipping pod network status for container {id:?}"
             ))
@@ -93,7 +95,7 @@ impl App {
         let name: IfName = ifname.parse().map_err(|error| invalid(&error))?;
         let side = self
             .handle
-            .look_inside(netns, name)
+            .inspect_interface(netns, name)
             .await?
             .filter(|side| !side.addresses.is_empty())
             .ok_or_else(|| {
@@ -105,15 +107,16 @@ impl App {
         Ok(view::unrecorded(id, &place.netns, ifname, &side))
     }
 
-    /// Whether an interface is in a namespace, whoever's it is.
+    /// Returns whether a namespace has an interface of that name, created by Viaduct or not.
     pub(crate) async fn has_interface(&self, netns: &str, ifname: &str) -> Result<bool, Failure> {
         let invalid = |error: &dyn std::fmt::Display| Error::environment(error.to_string());
         let netns: NetnsPath = netns.parse().map_err(|error| invalid(&error))?;
         let name: IfName = ifname.parse().map_err(|error| invalid(&error))?;
-        Ok(self.handle.look_inside(netns, name).await?.is_some())
+        Ok(self.handle.inspect_interface(netns, name).await?.is_some())
     }
 
-    /// Executes a CNI command, and tells of it; returns what belongs on the plugin's standard output.
+    /// Executes a CNI command, counts it and emits its event. Returns the text for the plugin's
+    /// standard output.
     pub(crate) async fn cni(
         &self,
         command: Command,
@@ -133,11 +136,11 @@ impl App {
             Ok(_) => (EventOutcome::Done, String::new()),
             Err(failure) => (EventOutcome::Failed, failure.to_string()),
         };
-        let (action, duration) = (word(command), started.elapsed());
+        let (action, duration) = (verb_name(command), started.elapsed());
         self.metrics.count(action, outcome.word(), duration);
-        // Runtimes ask for the status every few seconds: as long as all is well that is no news.
+        // Runtimes send STATUS every few seconds: a successful one is no event.
         if command != Command::Status || outcome == EventOutcome::Failed {
-            self.events.tell(News {
+            self.events.emit(NewEvent {
                 action,
                 subject,
                 outcome,
@@ -172,7 +175,8 @@ impl App {
         }
     }
 
-    /// The agent's own network as it is now; without ranges as long as no pod CIDR is known.
+    /// Returns the default network with its current settings; without ranges until there is a pod
+    /// CIDR.
     fn default_network(&self) -> Option<Network> {
         let status = self.handle.status();
         let mut networks = status.networks.iter();
@@ -185,30 +189,30 @@ impl App {
         network.map_or_else(config::default_name, |network| network.name)
     }
 
-    /// The pod CIDRs of the agent's own network.
+    /// Returns the pod CIDRs of the default network.
     pub(crate) fn pod_cidrs(&self) -> Vec<String> {
         let network = self.default_network();
         network.map_or_else(Vec::new, |network| pod_cidrs::texts(&network.ranges))
     }
 
-    /// Sets the pod CIDRs of the agent's own network.
+    /// Sets the pod CIDRs of the default network, from comma-separated lists.
     pub(crate) async fn set_pod_cidrs(&self, lists: &[String]) -> Result<(), Failure> {
         let ranges = pod_cidrs::parse(lists.iter().map(String::as_str))
             .map_err(|error| Error::invalid_config(format!("{error:#}")))?;
         if ranges.is_empty() {
-            return Err(Error::invalid_config("there is no pod CIDR in the list").into());
+            return Err(Error::invalid_config("the list contains no pod CIDR").into());
         }
         self.handle.set_pod_cidrs(ranges).await?;
         Ok(())
     }
 
-    /// The hairpin mode of the agent's own network.
+    /// Returns the hairpin mode of the default network.
     pub(crate) fn hairpin_mode(&self) -> HairpinMode {
         let network = self.default_network();
         network.map_or_else(HairpinMode::default, |network| network.hairpin)
     }
 
-    /// Sets the hairpin mode of the agent's own network.
+    /// Sets the hairpin mode of the default network.
     pub(crate) async fn set_hairpin_mode(&self, mode: &str) -> Result<(), Failure> {
         let mode = mode
             .parse::<HairpinMode>()
@@ -217,15 +221,16 @@ impl App {
         Ok(())
     }
 
-    /// Takes Viaduct off the node, and ends the agent.
-    pub(crate) async fn uninstall(&self, attached: Attached) -> Result<Uninstalled, Failure> {
-        let belongings = self.belongings.clone();
-        let farewell = move || belongings.remove();
-        let done = self.handle.uninstall(attached, farewell).await?;
+    /// Uninstalls Viaduct from the node, and stops the agent.
+    pub(crate) async fn uninstall(&self, attached: AttachedPods) -> Result<Uninstalled, Failure> {
+        let installed_files = self.installed_files.clone();
+        // The engine calls this after it has closed pins and records.
+        let remove_files = move || installed_files.remove();
+        let done = self.handle.uninstall(attached, remove_files).await?;
         self.uninstalled.store(true, Ordering::Release);
         let left = done.left.join("; ");
         self.events
-            .tell(News::new("uninstall", "node", EventOutcome::Done, left));
+            .emit(NewEvent::new("uninstall", "node", EventOutcome::Done, left));
         self.stop.send_replace(true);
         Ok(done)
     }
@@ -235,7 +240,7 @@ impl App {
         annotation.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads ports to publish from another annotation from now on.
+    /// Sets the key of the pod annotation with port mappings; `None` to read no annotation.
     pub(crate) fn set_hostport_annotation(&self, key: Option<String>) {
         let annotation = self.hostport_annotation.write();
         *annotation.unwrap_or_else(PoisonError::into_inner) = key;
@@ -245,15 +250,15 @@ impl App {
         if let Some(key) = self.hostport_annotation() {
             request.publish_annotated(&key)?;
         }
-        note_placeholder(&request.wishes.limits);
+        log_placeholder_burst(&request.wishes.limits);
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
         let vlan_link = intent
             .network
             .gateway_vlan()
             .and_then(|_| intent.network.gateway_link());
-        let leases = Leases::of(&request.config.header);
+        let leases = HostLocalLeases::of(&request.config.header);
         if let Some(leases) = &leases {
-            leases.note(&mut intent)?;
+            leases.read_into(&mut intent)?;
         }
         let dns = dns(&request)?;
         let awaits_addresses = intent.requested.awaits_addresses;
@@ -266,8 +271,9 @@ impl App {
             return Ok(String::new());
         }
         if let Some(leases) = &leases
-            && let Err(error) = leases.keep(&attachment)
+            && let Err(error) = leases.write(&attachment)
         {
+            // The lease files are no part of the engine's transaction: undo the ADD here.
             self.handle.del(attachment.key).await?;
             return Err(error.into());
         }
@@ -299,7 +305,7 @@ impl App {
     async fn del(&self, request: DelRequest) -> Result<String, Failure> {
         let key = request.target.key(&self.default_name());
         self.handle.del(key.clone()).await?;
-        if let Some(leases) = Leases::of(request.target.header()) {
+        if let Some(leases) = HostLocalLeases::of(request.target.header()) {
             leases.release(&key);
         }
         Ok(String::new())
@@ -313,7 +319,8 @@ impl App {
         Ok(String::new())
     }
 
-    /// Removes what the runtime does not know and what cannot be in use, goes on through failures and reports them all
+    /// Removes attachments that are not in the runtime's list and whose namespace is gone; with
+    /// `forceGC` also those of live namespaces. Continues after failures and returns all of them
     /// (behaviour S12).
     async fn gc(&self, request: GcRequest) -> Result<String, Failure> {
         let network = request.network(&self.default_name());
@@ -324,23 +331,24 @@ impl App {
             .into_iter()
             .map(|known| (known.container_id, known.ifname))
             .collect();
-        let collect = Collect {
+        let collect = GcScope {
             network,
             valid: valid.clone(),
             forced: request.forced,
         };
-        let collected = self.gc_of(collect).await;
-        if let Some(leases) = Leases::of(&request.header) {
-            self.gc_of_files(&leases, &valid).await?;
+        let collected = self.collect_attachments(collect).await;
+        if let Some(leases) = HostLocalLeases::of(&request.header) {
+            self.collect_lease_files(&leases, &valid).await?;
         }
         collected
     }
 
-    /// Releases leases on disk of whom neither the runtime knows nor we do, as host-local does. They are listed before the
-    /// records: what is attached meanwhile is not among them.
-    async fn gc_of_files(
+    /// Releases lease files of containers that are neither in the runtime's list nor on record, as
+    /// host-local does. The files are listed before the records, so that a container attached in
+    /// between is not among the files without a record.
+    async fn collect_lease_files(
         &self,
-        leases: &Leases,
+        leases: &HostLocalLeases,
         valid: &BTreeSet<(ContainerId, IfName)>,
     ) -> Result<(), Failure> {
         let owners = leases.owners()?;
@@ -358,11 +366,11 @@ impl App {
             .chain(recorded);
         let unknown = owners
             .iter()
-            .filter(|owner| !is_known(owner, known.clone()));
+            .filter(|owner| !is_valid_owner(owner, known.clone()));
         Ok(leases.collect(unknown)?)
     }
 
-    pub(crate) async fn gc_of(&self, collect: Collect) -> Result<String, Failure> {
+    pub(crate) async fn collect_attachments(&self, collect: GcScope) -> Result<String, Failure> {
         let collected = self.handle.collect(collect).await?;
         let removed = collected
             .removed
@@ -373,9 +381,9 @@ impl App {
             .iter()
             .map(|key| (key, EventOutcome::LeftAlone));
         for (key, outcome) in removed.chain(alive) {
-            let message = "the runtime does not know it";
+            let message = "not in the runtime's list of valid attachments";
             self.events
-                .tell(News::new("gc", key.to_string(), outcome, message));
+                .emit(NewEvent::new("gc", key.to_string(), outcome, message));
         }
         if collected.failures.is_empty() {
             Ok(String::new())
@@ -384,7 +392,7 @@ impl App {
         }
     }
 
-    /// Whether an ADD would work now (behaviour S13).
+    /// Fails if an ADD to the network would fail at present (behaviour S13).
     fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
         let network = request.network(self.default_network().as_ref())?;
         readiness(&self.handle.status(), &network.name)?;
@@ -392,7 +400,7 @@ impl App {
     }
 }
 
-/// Where routes of the `ipam` lead that name no gateway.
+/// Returns the destinations of those routes of the `ipam` that have no gateway.
 fn implied(request: &AddRequest) -> BTreeSet<Cidr> {
     let given = request.lease.iter().flat_map(|lease| &lease.routes);
     request
@@ -406,7 +414,8 @@ fn implied(request: &AddRequest) -> BTreeSet<Cidr> {
         .collect()
 }
 
-/// Name servers, from the configuration or from the file that its `ipam` names (behaviour R6).
+/// Returns the DNS settings of the configuration, or else of the resolv.conf that its `ipam` names
+/// (behaviour R6).
 fn dns(request: &AddRequest) -> Result<Dns, Error> {
     let own = request.config.dns.clone();
     if let Some(lease) = &request.lease {
@@ -421,13 +430,13 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
     Ok(own.or(Dns::of_resolv_conf(&text)))
 }
 
-/// What stands against an ADD to `network`: code 51 where pods that are there may have lost connections too
-/// (behaviour S13).
+/// Returns an error if an ADD to `network` would fail: code 51 if running pods may have lost
+/// connectivity as well, else code 50 (behaviour S13). The message lists all such degradations.
 pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
     let (mut lost, mut reasons) = (false, Vec::new());
     for degraded in &status.degraded {
         let broken = match degraded {
-            Degraded::NotAttached(_) => true,
+            Degraded::ProgramsMissing(_) => true,
             Degraded::RepairFailed { subject, .. } if subject == engine::NODE => true,
             Degraded::NetworkRefused { network: name, .. }
             | Degraded::PoolExhausted { network: name, .. }
@@ -454,7 +463,7 @@ pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Resul
     }
 }
 
-fn word(command: Command) -> &'static str {
+fn verb_name(command: Command) -> &'static str {
     match command {
         Command::Add => "add",
         Command::Del => "del",

@@ -1,4 +1,4 @@
-//! The API's paths: each reads its request, asks, and answers in JSON.
+//! HTTP routes of the API: each handler parses the request, calls the engine, and responds in JSON.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use api::{
     AttachmentView, BandwidthSetting, CniRequest, CniVerb, CounterView, EventOutcome, FlowQuery,
-    FlowsView, Found, HairpinModeSetting, Inside, Lease, NetworkView, PodCidrs, PortView,
-    UninstallRequest, path,
+    FlowsView, HairpinModeSetting, InterfacePresence, InterfaceQuery, Lease, NetworkView, PodCidrs,
+    PortView, UninstallRequest, path,
 };
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
@@ -18,19 +18,20 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use cni::{Command, Error};
-use engine::Attached;
+use engine::AttachedPods;
 use model::Cidr;
 use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::connections::STOPPING;
 use crate::failure::{Failure, no_such_path};
-use crate::requests::{App, Place};
+use crate::requests::{App, NamespaceQuery};
 use crate::{flows, metrics, ports_view, view};
 
 type Answer<T> = Result<Json<T>, Failure>;
 
-/// All paths; once `stopped` is true they refuse what comes.
+/// Returns the router with all paths; once `stopped` is `true`, every request is refused with code
+/// 11.
 pub(crate) fn router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
     let unless_stopped = move |request: Request, next: Next| {
         let is_stopped = *stopped.borrow();
@@ -44,11 +45,11 @@ pub(crate) fn router(app: Arc<App>, stopped: watch::Receiver<bool>) -> Router {
     };
     paths()
         .layer(from_fn(unless_stopped))
-        .layer(map_response(tell_version))
+        .layer(map_response(add_version_header))
         .with_state(app)
 }
 
-async fn tell_version(mut response: Response) -> Response {
+async fn add_version_header(mut response: Response) -> Response {
     let name = HeaderName::from_static(api::VERSION_HEADER);
     let version = HeaderValue::from_static(api::VERSION);
     response.headers_mut().insert(name, version);
@@ -94,9 +95,10 @@ fn paths() -> Router<Arc<App>> {
 }
 
 async fn cni(app: Arc<App>, command: Command, body: Body) -> Result<Response, Failure> {
-    let request = app.room.read::<CniRequest>(body).await?;
+    let request = app.request_memory.read::<CniRequest>(body).await?;
     if command == Command::Add {
-        // A DEL that waits may be of the same attachment, or free what this one asks for.
+        // A spooled DEL may be of the same attachment, or free the address or port that this ADD
+        // needs.
         app.replay().await;
     }
     let output = app.cni(command, request.value).await?;
@@ -122,7 +124,7 @@ async fn pod_cidrs(State(app): State<Arc<App>>) -> Json<PodCidrs> {
 }
 
 async fn put_pod_cidrs(State(app): State<Arc<App>>, body: Body) -> Answer<PodCidrs> {
-    let wanted = app.room.read::<PodCidrs>(body).await?;
+    let wanted = app.request_memory.read::<PodCidrs>(body).await?;
     app.set_pod_cidrs(&wanted.value.pod_cidrs).await?;
     Ok(pod_cidrs(State(app)).await)
 }
@@ -133,7 +135,7 @@ async fn hairpin_mode(State(app): State<Arc<App>>) -> Json<HairpinModeSetting> {
 }
 
 async fn put_hairpin_mode(State(app): State<Arc<App>>, body: Body) -> Answer<HairpinModeSetting> {
-    let wanted = app.room.read::<HairpinModeSetting>(body).await?;
+    let wanted = app.request_memory.read::<HairpinModeSetting>(body).await?;
     app.set_hairpin_mode(&wanted.value.mode).await?;
     Ok(hairpin_mode(State(app)).await)
 }
@@ -149,7 +151,7 @@ async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>>
         .handle
         .measure()
         .await
-        .inspect_err(|error| tracing::warn!(%error, "attachments are shown without counters"))
+        .inspect_err(|error| tracing::warn!(%error, "counters unavailable: listing attachments without them"))
         .ok();
     let rates = app.rates(&records, measured.as_ref()).await;
     let views = records
@@ -158,36 +160,45 @@ async fn attachments(State(app): State<Arc<App>>) -> Answer<Vec<AttachmentView>>
     Ok(Json(views.collect()))
 }
 
-/// Everything known of one container; where nothing is on record and the query names a namespace, what is in it.
+/// Returns all attachments of a container. Without a record, inspects the namespace in `?netns=`
+/// instead.
 async fn attachment(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
-    Query(place): Query<Place>,
+    Query(place): Query<NamespaceQuery>,
 ) -> Answer<Vec<AttachmentView>> {
     let started = Instant::now();
     let found = inspect(&app, &id, &place).await;
     let outcome = found
         .as_ref()
         .map_or(EventOutcome::Failed, |_| EventOutcome::Done);
-    // What kubelet asks for a pod's status by has its count and latency too (behaviour K36).
+    // Kubelet queried a pod's status by this: it has count and latency as well (behaviour K36).
     let metrics = &app.metrics;
     metrics.count("inspect", outcome.word(), started.elapsed());
     found.map(Json)
 }
 
-async fn inspect(app: &Arc<App>, id: &str, place: &Place) -> Result<Vec<AttachmentView>, Failure> {
+async fn inspect(
+    app: &Arc<App>,
+    id: &str,
+    place: &NamespaceQuery,
+) -> Result<Vec<AttachmentView>, Failure> {
     let Json(mut views) = attachments(State(Arc::clone(app))).await?;
     views.retain(|view| view.container_id == id);
     if views.is_empty() {
-        views.push(app.look_inside(id, place).await?);
+        views.push(app.inspect_interface(id, place).await?);
     }
     Ok(views)
 }
 
-async fn inside(State(app): State<Arc<App>>, body: Body) -> Answer<Found> {
-    let wanted = app.room.read::<Inside<String>>(body).await?.value;
+async fn inside(State(app): State<Arc<App>>, body: Body) -> Answer<InterfacePresence> {
+    let wanted = app
+        .request_memory
+        .read::<InterfaceQuery<String>>(body)
+        .await?
+        .value;
     let exists = app.has_interface(&wanted.netns, &wanted.ifname).await?;
-    Ok(Json(Found { exists }))
+    Ok(Json(InterfacePresence { exists }))
 }
 
 async fn put_bandwidth(
@@ -195,7 +206,7 @@ async fn put_bandwidth(
     Path((id, ifname)): Path<(String, String)>,
     body: Body,
 ) -> Answer<BandwidthSetting> {
-    let wanted = app.room.read::<BandwidthSetting>(body).await?;
+    let wanted = app.request_memory.read::<BandwidthSetting>(body).await?;
     let set = app.set_limits(&id, Some(&ifname), &wanted.value).await?;
     Ok(Json(set))
 }
@@ -205,7 +216,7 @@ async fn put_only_bandwidth(
     Path(id): Path<String>,
     body: Body,
 ) -> Answer<BandwidthSetting> {
-    let wanted = app.room.read::<BandwidthSetting>(body).await?;
+    let wanted = app.request_memory.read::<BandwidthSetting>(body).await?;
     Ok(Json(app.set_limits(&id, None, &wanted.value).await?))
 }
 
@@ -218,7 +229,7 @@ async fn hostports(State(app): State<Arc<App>>) -> Answer<Vec<PortView>> {
     let ports = app.handle.ports().await?;
     let flows = app.flows.read().await;
     let flows = flows
-        .inspect_err(|error| tracing::warn!(%error, "ports are shown without their flows"))
+        .inspect_err(|error| tracing::warn!(%error, "flow table unavailable: listing host ports without flows"))
         .ok();
     Ok(Json(ports_view::ports(&ports, flows.as_ref())))
 }
@@ -227,13 +238,13 @@ async fn flows(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Answer
     let query = FlowQuery::parse(&query.unwrap_or_default()).map_err(Error::decode)?;
     let records = app.handle.attachments().await?;
     let measured = app.handle.measure().await?;
-    let known = flows::Known {
+    let snapshot = flows::FlowSnapshot {
         table: &app.flows.read().await?,
         entries: app.handle.status().flow_entries.0,
         records: &records,
         measured: &measured,
     };
-    Ok(Json(flows::answer(&query, &known)))
+    Ok(Json(flows::view(&query, &snapshot)))
 }
 
 async fn non_masquerade(State(app): State<Arc<App>>) -> Answer<Vec<String>> {
@@ -242,30 +253,30 @@ async fn non_masquerade(State(app): State<Arc<App>>) -> Answer<Vec<String>> {
 }
 
 async fn set_non_masquerade(State(app): State<Arc<App>>, body: Body) -> Answer<Vec<String>> {
-    let texts = app.room.read::<Vec<String>>(body).await?.value;
+    let texts = app.request_memory.read::<Vec<String>>(body).await?.value;
     let prefixes: BTreeSet<Cidr> = texts
         .iter()
         .map(|text| Cidr::masked(text).map_err(|error| Error::decode(format!("{text}: {error}"))))
         .collect::<Result<_, _>>()?;
     let shown = prefixes.iter().map(Cidr::to_string).collect();
-    tracing::info!(?shown, "prefixes that are not masqueraded");
+    tracing::info!(?shown, "setting non-masquerade CIDRs");
     app.handle.set_non_masquerade(prefixes).await?;
     Ok(Json(shown))
 }
 
-/// One value of JSON in each line.
+/// Media type of newline-delimited JSON.
 const NDJSON: &str = "application/x-ndjson";
 
-/// How much of the events is wanted.
+/// Query parameters of `GET /v1/events`.
 #[derive(Debug, Default, Deserialize)]
-struct Wanted {
+struct EventsQuery {
     #[serde(default)]
     follow: bool,
     #[serde(default)]
     last: bool,
 }
 
-async fn events(State(app): State<Arc<App>>, Query(wanted): Query<Wanted>) -> Response {
+async fn events(State(app): State<Arc<App>>, Query(wanted): Query<EventsQuery>) -> Response {
     if wanted.last {
         let body = Body::from_stream(app.events.last());
         return ([(CONTENT_TYPE, NDJSON)], body).into_response();
@@ -279,7 +290,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     let records = app.handle.attachments().await?;
     let measured = app.handle.measure().await?;
     let status = app.handle.status();
-    let (events, uptime) = (app.events.counted(), app.started.elapsed());
+    let (events, uptime) = (app.events.counters(), app.started.elapsed());
     let text = (app.metrics)
         .text(&status, &records, &measured, events, uptime)
         .map_err(|error| Error::internal(error.to_string()))?;
@@ -287,11 +298,11 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
 }
 
 async fn uninstall(State(app): State<Arc<App>>, body: Body) -> Answer<api::Uninstalled> {
-    let request = app.room.read::<UninstallRequest>(body).await?;
+    let request = app.request_memory.read::<UninstallRequest>(body).await?;
     let attached = if request.value.drain {
-        Attached::Detach
+        AttachedPods::Detach
     } else {
-        Attached::Refuse
+        AttachedPods::Refuse
     };
     let done = app.uninstall(attached).await?;
     Ok(Json(api::Uninstalled {

@@ -1,4 +1,5 @@
-//! Serving, from the moment that the socket appears to the moment that the last answer has been given.
+//! Server: starts background tasks and socket, serves the API until a stop signal, and handles
+//! reloads.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,16 +9,16 @@ use api::EventOutcome;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::events::{self, News as EventNews};
+use crate::events::{self, NewEvent};
 use crate::reload::Reload;
 use crate::requests::App;
-use crate::service::{self, News};
-use crate::socket::Place;
-use crate::{connections, pod_cidr_file, refusals, routes, upkeep, view};
+use crate::service_manager::{self, Notification};
+use crate::socket::ListenAddress;
+use crate::{background, connections, pod_cidr_file, refused_flows, routes, view};
 
-/// Serves at `place` until SIGTERM or SIGINT, then finishes what runs.
+/// Serves at `place` until SIGTERM or SIGINT, then finishes running requests.
 pub(crate) async fn serve(
-    place: Place,
+    place: ListenAddress,
     pod_cidr_file: Option<PathBuf>,
     reload: Reload,
     app: App,
@@ -25,72 +26,80 @@ pub(crate) async fn serve(
     let stopped = stop_signal(app.stop.clone())?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let app = Arc::new(app);
-    // What DELs free must be free before the first ADD, and nobody is answered before there is a socket.
+    // Before the socket exists: spooled DELs free addresses and ports that the first ADD may need.
     app.replay().await;
-    upkeep::start(Arc::clone(&app)).context("cannot listen for changes of the node")?;
+    background::start(Arc::clone(&app)).context("cannot monitor links, addresses and routes")?;
     if let Some(file) = pod_cidr_file {
         pod_cidr_file::watch(file, app.handle.clone())?;
     }
-    let happened = |action| EventNews::new(action, "agent", EventOutcome::Done, view::VERSION);
-    app.events.tell(happened("start"));
-    tokio::spawn(events::follow(app.handle.clone(), Arc::clone(&app.events)));
-    tokio::spawn(refusals::follow(Arc::clone(&app)));
+    let happened = |action| NewEvent::new(action, "agent", EventOutcome::Done, view::VERSION);
+    app.events.emit(happened("start"));
+    tokio::spawn(events::follow_reports(
+        app.handle.clone(),
+        Arc::clone(&app.events),
+    ));
+    tokio::spawn(refused_flows::poll(Arc::clone(&app)));
     let socket = place.listen()?;
-    tracing::info!(socket = %socket.path().display(), "serving");
-    service::tell(News::Ready);
-    service::start_watchdog(app.handle.clone());
+    tracing::info!(socket = %socket.path().display(), "agent started: serving the API");
+    service_manager::notify(Notification::Ready);
+    service_manager::start_watchdog(app.handle.clone());
     tokio::spawn(follow_reloads(hangup, reload, Arc::clone(&app)));
     let router = routes::router(Arc::clone(&app), stopped.clone());
     connections::serve(socket, router, stopped).await;
-    app.events.tell(happened("stop"));
+    app.events.emit(happened("stop"));
     Ok(())
 }
 
-/// Becomes true at the first SIGTERM or SIGINT, or when `stop` does; later ones change nothing (behaviour A6).
+/// Returns a value that becomes `true` at the first SIGTERM or SIGINT, or with `stop`; further
+/// signals have no effect (behaviour A6).
 fn stop_signal(stop: watch::Sender<bool>) -> Result<watch::Receiver<bool>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
     let stopped = stop.subscribe();
-    let mut asked = stopped.clone();
+    let mut uninstalled = stopped.clone();
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            // Over the socket.
-            _ = asked.wait_for(|stopped| *stopped) => {}
+            // An uninstall over the API.
+            _ = uninstalled.wait_for(|stopped| *stopped) => {}
         }
-        tracing::info!("stopping");
-        service::tell(News::Stopping);
+        tracing::info!("agent stopping: running requests are finished");
+        service_manager::notify(Notification::Stopping);
         stop.send_replace(true);
     });
     Ok(stopped)
 }
 
-/// Takes the configuration again at each SIGHUP. Several that come together are as one.
+/// Reloads the configuration at each SIGHUP. Several signals at once are one reload.
 async fn follow_reloads(mut hangup: Signal, mut reload: Reload, app: Arc<App>) {
     while hangup.recv().await.is_some() {
-        service::tell(News::Reloading);
+        service_manager::notify(Notification::Reloading);
         match reload.run(&app).await {
             Ok(reloaded) => {
-                tracing::info!(taken = ?reloaded.taken, "the configuration was taken again");
-                if !reloaded.later.is_empty() {
-                    tracing::warn!(keys = ?reloaded.later, "changed, and holds from the next start on");
+                tracing::info!(keys = ?reloaded.applied, "configuration reloaded: changed keys are in effect");
+                if !reloaded.needs_restart.is_empty() {
+                    let keys = reloaded.needs_restart;
+                    tracing::warn!(
+                        ?keys,
+                        "configuration reloaded: changed keys need a restart of the agent"
+                    );
                 }
-                let keys = reloaded.taken.join(", ");
-                let done = EventNews::new("reload", "agent", EventOutcome::Done, keys);
-                app.events.tell(done);
-                service::tell(News::Status("the configuration was taken again"));
+                let keys = reloaded.applied.join(", ");
+                let done = NewEvent::new("reload", "agent", EventOutcome::Done, keys);
+                app.events.emit(done);
+                service_manager::notify(Notification::Status("configuration reloaded"));
             }
             Err(error) => {
-                tracing::error!("the configuration stays as it was: {error:#}");
+                tracing::error!("reload failed, configuration unchanged: {error:#}");
                 let why = format!("{error:#}");
-                let failed = EventNews::new("reload", "agent", EventOutcome::Failed, why);
-                app.events.tell(failed);
-                service::tell(News::Status(
-                    "the configuration stays as it was: see the log",
+                let failed = NewEvent::new("reload", "agent", EventOutcome::Failed, why);
+                app.events.emit(failed);
+                service_manager::notify(Notification::Status(
+                    "reload failed, configuration unchanged: see the log",
                 ));
             }
         }
-        service::tell(News::Ready);
+        service_manager::notify(Notification::Ready);
     }
 }

@@ -1,4 +1,5 @@
-//! The socket: there only when the agent can serve, for root only, and never taken from another agent.
+//! Listening socket of the API: created only when the agent can serve, accessible to root only, and
+//! never taken over from a running agent.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -11,33 +12,33 @@ use axum::serve::Listener;
 use tokio::net::unix::SocketAddr;
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::alone;
+use crate::instance_lock;
 
-/// Where to listen.
+/// Where the agent listens.
 #[derive(Debug)]
-pub(crate) enum Place {
-    /// At a path.
+pub(crate) enum ListenAddress {
+    /// On a socket that the agent creates at this path.
     Path(PathBuf),
-    /// On a socket that a service manager has made, and keeps.
+    /// On a socket that the service manager has created, and keeps.
     Passed(BlockingListener),
 }
 
-impl Place {
-    /// Listens; must be called inside of a tokio runtime.
+impl ListenAddress {
+    /// Starts to listen; must be called inside a tokio runtime.
     pub(crate) fn listen(self) -> Result<Socket> {
         match self {
             Self::Path(path) => Socket::bind(&path),
-            Self::Passed(listener) => Socket::of_manager(listener),
+            Self::Passed(listener) => Socket::from_service_manager(listener),
         }
     }
 }
 
-/// A listening socket whose file goes when this does, if it is ours.
+/// A listening socket. Its file is removed on drop, unless the service manager has created it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Held for its end.
+    /// Removes the file on drop.
     _file: Option<SocketFile>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) struct Socket {
 struct SocketFile(PathBuf);
 
 impl Socket {
-    fn of_manager(listener: BlockingListener) -> Result<Self> {
+    fn from_service_manager(listener: BlockingListener) -> Result<Self> {
         let address = listener.local_addr();
         let path = address
             .ok()
@@ -58,14 +59,15 @@ impl Socket {
         })
     }
 
-    /// Where it is.
+    /// Returns the path of the socket; empty for a passed socket without a path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Listens at `path`. A file that nobody answers on is left over from a crash and is replaced.
+    /// Listens at `path`. A socket file without a listener is left over from a crash and is
+    /// replaced.
     pub(crate) fn bind(path: &Path) -> Result<Self> {
-        refuse_if_taken(path)?;
+        ensure_unused(path)?;
         let draft = path.with_extension("draft");
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -76,10 +78,10 @@ impl Socket {
         let listener = UnixListener::bind(&draft)
             .with_context(|| format!("cannot listen on {}", draft.display()))?;
         crash::point_at("draft-socket");
-        // The file gets its name when nobody but root can open it any more.
+        // Permissions before the final name: at `path`, the socket is accessible to root only.
         fs::set_permissions(&draft, Permissions::from_mode(0o600))
             .and_then(|()| fs::rename(&draft, path))
-            .with_context(|| format!("cannot make {}", path.display()))?;
+            .with_context(|| format!("cannot create {}", path.display()))?;
         crash::point_at("name-socket");
         Ok(Self {
             listener,
@@ -89,41 +91,50 @@ impl Socket {
     }
 }
 
-/// Removes what an agent that was killed has left of its socket; a file that is none is somebody else's.
+/// Removes the socket files of an agent that was killed; a file that is no socket is foreign and
+/// stays.
 pub(crate) fn remove_stale(path: &Path) -> Result<()> {
     for path in [path.with_extension("draft"), path.to_owned()] {
         if fs::symlink_metadata(&path).is_ok_and(|file| file.file_type().is_socket()) {
-            refuse_if_taken(&path)?;
+            ensure_unused(&path)?;
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
     Ok(())
 }
 
-fn refuse_if_taken(path: &Path) -> Result<()> {
+fn ensure_unused(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         Ok(file) if !file.file_type().is_socket() => {
-            bail!("{} is in the way: it is no socket", path.display())
+            bail!(
+                "cannot listen on {}: the file exists and is not a socket",
+                path.display()
+            )
         }
         Ok(_) => {}
     }
     match BlockingStream::connect(path) {
         Ok(other) => bail!(
-            "{} answers on {}",
-            alone::another(alone::peer(&other).map(|peer| peer.pid()).ok()),
+            "{} listens on {}",
+            instance_lock::other_agent(
+                instance_lock::peer_credentials(&other)
+                    .map(|peer| peer.pid())
+                    .ok()
+            ),
             path.display()
         ),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("cannot tell who has {}", path.display())),
+        Err(error) => Err(error)
+            .with_context(|| format!("cannot find out whether {} has a listener", path.display())),
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "cannot remove the socket");
+            tracing::warn!(path = %self.0.display(), %error, "cannot remove the socket file");
         }
     }
 }
@@ -138,9 +149,12 @@ impl Listener for Socket {
             match stream.peer_cred() {
                 Ok(peer) if peer.uid() == 0 => return (stream, address),
                 Ok(peer) => {
-                    tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused: not root");
+                    let (uid, pid) = (peer.uid(), peer.pid());
+                    tracing::warn!(uid, pid, "connection refused: the client is not root");
                 }
-                Err(error) => tracing::warn!(%error, "refused: no peer credentials"),
+                Err(error) => {
+                    tracing::warn!(%error, "connection refused: cannot read the client's credentials");
+                }
             }
         }
     }
@@ -171,7 +185,7 @@ mod tests {
         let path = directory.path().join("v.sock");
         let of_manager = BlockingListener::bind(&path).unwrap();
         let passed = of_manager.try_clone().unwrap();
-        let mut socket = Place::Passed(passed).listen().unwrap();
+        let mut socket = ListenAddress::Passed(passed).listen().unwrap();
         assert_eq!(socket.path(), path);
         let _client = BlockingStream::connect(&path).unwrap();
         Listener::accept(&mut socket).await;
@@ -189,7 +203,7 @@ mod tests {
         let error = Socket::bind(&path).unwrap_err();
         assert!(
             error.to_string().contains(&format!(
-                "another agent, of process {}, answers",
+                "another agent, process {}, listens",
                 std::process::id()
             )),
             "{error}"
@@ -203,7 +217,7 @@ mod tests {
         let path = directory.path().join("v.sock");
         fs::write(&path, "precious").unwrap();
         let error = Socket::bind(&path).unwrap_err();
-        assert!(error.to_string().contains("in the way"), "{error}");
+        assert!(error.to_string().contains("is not a socket"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 }

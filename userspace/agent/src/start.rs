@@ -1,4 +1,4 @@
-//! What happens before the agent can serve: records, kernel, and the first comparison of both.
+//! Start of the engine: opens records and kernel, and reconciles them for the first time.
 
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;
@@ -15,10 +15,10 @@ use store::{Store, StoreError};
 use crate::config::Config;
 use crate::{clock, datapath};
 
-/// File of the records in the state directory.
+/// File name of the records in the state directory.
 pub(crate) const RECORDS: &str = "records.redb";
 
-/// Makes the directories of records and socket, for root only, where they are missing.
+/// Creates the directories of records and socket with mode 0700, if they are missing.
 pub(crate) fn make_directories(config: &Config) -> Result<()> {
     make_directory(&config.state_dir)?;
     config.socket.parent().map_or(Ok(()), make_directory)
@@ -29,17 +29,18 @@ fn make_directory(path: &Path) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .with_context(|| format!("cannot make {}", path.display()))
+        .with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// What the kernel can do, told once by the thread that has opened it.
+/// The optional kernel features, set once by the engine's thread.
 pub(crate) type Features = Arc<OnceLock<Vec<Feature>>>;
 
-/// An engine that has compared its records with the kernel. Nobody else writes: the records' file is locked first.
+/// Starts the engine, which reconciles records and kernel. Opening the records locks their file, so
+/// no other process writes to them.
 pub(crate) fn engine(config: &Config, features: &Features) -> Result<Engine<Host>> {
     let _start = crash::verb("start");
     let (host, store, settings) = open(config)?;
-    // Told once: there is one engine.
+    // Set only once, because there is one engine.
     let _ = features.set(host.features());
     let engine = Engine::start(host, store, settings, clock::now())?;
     let status = engine.status();
@@ -48,19 +49,20 @@ pub(crate) fn engine(config: &Config, features: &Features) -> Result<Engine<Host
         tracing::warn!(
             entries,
             wanted,
-            "the flow table is there already and keeps its size"
+            "flow table keeps its size: it exists already; the configured size is effective after a reboot"
         );
     }
     for degraded in status.degraded {
-        tracing::warn!(reason = degraded.reason(), "{degraded}");
+        tracing::warn!(reason = degraded.reason(), "agent degraded: {degraded}");
     }
     Ok(engine)
 }
 
-/// An engine that takes off what an agent before us has left, and makes nothing.
-pub(crate) fn dismantle(config: &Config) -> Result<Engine<Host>> {
+/// Opens the engine for an uninstall: it removes what an earlier agent has left, and creates
+/// nothing.
+pub(crate) fn open_for_uninstall(config: &Config) -> Result<Engine<Host>> {
     let (host, store, settings) = open(config)?;
-    Ok(Engine::dismantle(host, store, settings)?)
+    Ok(Engine::for_uninstall(host, store, settings)?)
 }
 
 fn open(config: &Config) -> Result<(Host, Store, Settings)> {
@@ -71,11 +73,11 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
     };
     let cgroup = match &config.cgroup {
         Some(given) => Some(given.clone()),
-        None => kernel::cgroup_root().context("cannot look for the cgroup")?,
+        None => kernel::cgroup_root().context("cannot find the root of cgroup2")?,
     };
     let flow_entries = match config.flow_entries {
         Some(entries) => entries,
-        None => planner::flow_entries(kernel::memory().context("cannot tell the memory")?),
+        None => planner::flow_entries(kernel::memory().context("cannot read the memory size")?),
     };
     let mut host = Host::open(&HostOptions {
         cgroup,
@@ -85,15 +87,15 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
     })?;
     for (hook, reason) in host.unavailable() {
         let lost = if *hook == planner::SocketHook::Pace {
-            "connections of pods are limited, but not paced"
+            "bandwidth limits do not pace sockets"
         } else {
             "processes of the node do not reach all hostports"
         };
-        tracing::warn!(%hook, reason, "{lost}");
+        tracing::warn!(%hook, reason, "cgroup program unavailable: {lost}");
     }
     let store = match opened {
         Ok(store) => store,
-        Err(damage) => begin_anew(&mut host, &records, damage)?,
+        Err(damage) => replace_damaged_records(&mut host, &records, damage)?,
     };
     let settings = Settings {
         default_network: config.default_network(),
@@ -103,32 +105,37 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         flow_entries,
         bypass: config.bypass,
         shaper: config.shaper,
-        guard: config.guard,
+        xdp_prefilter: config.xdp_prefilter,
         boot_id: kernel::boot_id().context("cannot read the boot id")?,
     };
     Ok((host, store, settings))
 }
 
-/// Without records, an agent may begin only where no pod lives: it would give the pods' addresses away.
-fn begin_anew(host: &mut impl Kernel, records: &Path, damage: StoreError) -> Result<Store> {
+/// Replaces damaged records with empty ones, if no pod is attached. With attached pods this is
+/// refused: an agent without their records would assign their addresses again.
+fn replace_damaged_records(
+    host: &mut impl Kernel,
+    records: &Path,
+    damage: StoreError,
+) -> Result<Store> {
     let sysctls = BTreeSet::new();
-    let living = planner::living(&host.observe(&Scope::Node { sysctls })?);
-    if living.is_empty() {
+    let live_pod_links = planner::live_pod_links(&host.observe(&Scope::Node { sysctls })?);
+    if live_pod_links.is_empty() {
         let (store, aside) = Store::replace(records)?;
         tracing::error!(
             error = %damage,
             aside = %aside.display(),
-            "the records are damaged; no pod is attached, so the agent begins anew"
+            "records are damaged: no pod is attached, so the agent starts with empty records"
         );
         return Ok(store);
     }
-    let pods: Vec<String> = living
+    let pods: Vec<String> = live_pod_links
         .iter()
         .map(|link| format!("{} ({})", link.link, link.alias))
         .collect();
     Err(Error::new(damage).context(format!(
-        "these pods are attached and their records cannot be read: {}. They keep their network. Remove them, or their \
-         links, and start the agent again",
+        "cannot read the records of attached pods: {}. The pods keep their network. Remove them, or their links, and \
+         start the agent again",
         pods.join(", ")
     )))
 }

@@ -1,4 +1,4 @@
-//! Logs: to stderr, where the journal or a terminal reads them.
+//! Logging to stderr, for the journal or a terminal.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::{panic, process};
@@ -12,24 +12,24 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 type Lines = fmt::Layer<Registry, DefaultFields, Format, fn() -> std::io::Stderr>;
 
-/// What is logged, which may change.
+/// Handle to change the log filter at run time.
 #[derive(Debug)]
 pub(crate) struct LogLevel(reload::Handle<EnvFilter, Layered<Lines, Registry>>);
 
 impl LogLevel {
-    /// Logs what `filter` lets through from now on.
+    /// Replaces the log filter.
     pub(crate) fn set(&self, filter: EnvFilter) {
-        // It fails only when nobody logs any more.
-        let _nobody = self.0.reload(filter);
+        // Fails only if the subscriber is gone, which is global.
+        let _result = self.0.reload(filter);
     }
 }
 
-/// What `level` lets through.
+/// Parses a log level, or a list of `target=level`.
 pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
     EnvFilter::try_new(level).context("log-level")
 }
 
-/// Starts logging what `level` lets through.
+/// Initialises logging with the filter `level`.
 pub(crate) fn start(level: &str) -> Result<LogLevel> {
     let ansi = stderr().is_terminal();
     let lines = fmt::layer()
@@ -44,24 +44,26 @@ pub(crate) fn start(level: &str) -> Result<LogLevel> {
     Ok(LogLevel(handle))
 }
 
-/// A panic ends the agent, whichever thread it is of: another one takes over within a second. Only a panic over records
-/// that may be damaged is an answer.
-pub(crate) fn end_on_panic() {
-    let tell = panic::take_hook();
+/// Makes a panic of any thread abort the agent: the service manager starts another within a second.
+/// The exception is a panic while opening records that may be damaged, which the store returns as
+/// an error.
+pub(crate) fn abort_on_panic() {
+    let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        tell(info);
-        if !store::is_in_doubt() {
+        print(info);
+        if !store::is_catching_panics() {
             process::abort();
         }
     }));
 }
 
-/// Says why the agent ends, with all causes, whether logging has started or not.
-pub(crate) fn last_words(error: &Error) {
+/// Logs the error that ends the agent, with all its causes; to stderr if logging is not
+/// initialised.
+pub(crate) fn log_fatal(error: &Error) {
     if tracing::dispatcher::has_been_set() {
         tracing::error!("{error:#}");
     } else {
-        // There is nobody left to tell when stderr is closed.
-        let _unheard = writeln!(stderr(), "viaductd: {error:#}");
+        // If stderr is closed, there is no other place to report to.
+        let _result = writeln!(stderr(), "viaductd: {error:#}");
     }
 }

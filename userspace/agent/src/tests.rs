@@ -1,4 +1,4 @@
-//! Promises of the API, asked by its own client over a socket, on a kernel in memory.
+//! Tests of the API through its client and a Unix socket, on a fake kernel in memory.
 
 mod cni;
 mod overload;
@@ -23,17 +23,17 @@ use serde_json::{Value, json};
 use store::Store;
 use tempfile::TempDir;
 
-use crate::body::Room;
+use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::connections;
 use crate::flows::FlowSource;
-use crate::replay::Replay;
+use crate::replay::SpoolReplay;
 use crate::requests::App;
 use crate::routes;
 use crate::start::Features;
-use crate::uninstall::Belongings;
+use crate::uninstall::InstalledFiles;
 
-/// An agent on a kernel in memory, as the command line `flags` says.
+/// An agent on a fake kernel, configured by the command line `flags`.
 struct Agent {
     fake: Fake,
     client: Client,
@@ -45,7 +45,7 @@ impl Agent {
         Self::reading(FlowSource::new(|| Ok(two_flows())), flags)
     }
 
-    /// One that reads its flows elsewhere.
+    /// Starts an agent that reads its flows from `flows`.
     fn reading(flows: FlowSource, flags: &[&str]) -> Self {
         let options = Options::parse_from([&["viaductd"], flags].concat());
         let config = Config::load(options).unwrap();
@@ -108,7 +108,7 @@ fn request(plugin: &str, container: &str, config: &Value) -> CniRequest {
     }
 }
 
-/// Serves until the test's process ends.
+/// Serves the API on a thread until the test process exits.
 fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: FlowSource) {
     let settings = Settings {
         default_network: config.default_network(),
@@ -118,7 +118,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
         shaper: planner::ShaperMode::Auto,
-        guard: planner::GuardMode::Off,
+        xdp_prefilter: planner::XdpPrefilterMode::Off,
         boot_id: "this boot".to_owned(),
     };
     let (handle, _) = engine::spawn(move || {
@@ -129,16 +129,16 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
     let app = Arc::new(App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
-        room: Room::default(),
+        request_memory: RequestMemory::default(),
         started: Instant::now(),
         flows,
         rules: RuleReader::new(&config.bpffs),
         features: Features::default(),
-        replay: Replay::of(Spool::beside(&socket)),
-        belongings: Belongings::of(config),
+        replay: SpoolReplay::of(Spool::for_socket(&socket)),
+        installed_files: InstalledFiles::of(config),
         events: Arc::default(),
         metrics: crate::metrics::Metrics::default(),
-        looks: crate::rates::Looks::default(),
+        rate_sampler: crate::rates::RateSampler::default(),
         uninstalled: Arc::default(),
         stop: tokio::sync::watch::Sender::new(false),
     });
@@ -154,7 +154,7 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
     });
 }
 
-/// A flow of the first pod of all, and one of the node itself.
+/// Returns a flow table with a flow of the first pod and a flow of the node itself.
 fn two_flows() -> FlowTable {
     let mut table = FlowTable {
         now: 150,
@@ -321,7 +321,7 @@ fn an_attachment_is_made_shown_checked_and_removed() {
 }
 
 #[test]
-fn the_status_tells_networks_uplinks_and_what_is_wrong() {
+fn status_lists_networks_uplinks_and_degradations() {
     let agent = Agent::start(&FLAGS);
     agent.add("c1").unwrap();
     let status: Status = agent.get(path::STATUS);
@@ -337,7 +337,7 @@ fn the_status_tells_networks_uplinks_and_what_is_wrong() {
 
 /// behaviour K27.
 #[test]
-fn without_a_pod_cidr_kubenets_words_say_what_is_missing() {
+fn add_without_a_pod_cidr_fails_in_kubenets_words() {
     let agent = Agent::start(&[]);
     let error = agent.add("c1").unwrap_err();
     assert_eq!(error.code, 11);
@@ -352,7 +352,7 @@ fn without_a_pod_cidr_kubenets_words_say_what_is_missing() {
 }
 
 #[test]
-fn what_is_not_honoured_is_refused_by_its_key() {
+fn unsupported_configuration_keys_are_refused_by_name() {
     let agent = Agent::start(&FLAGS);
     agent.fake.add_netns("/run/netns/c1");
     let own = json!({
@@ -368,9 +368,9 @@ fn what_is_not_honoured_is_refused_by_its_key() {
     assert!(error.message.contains("masqAll"), "{error}");
 }
 
-/// behaviours R2, F8: the VLAN's interface is told behind the pod's, which addresses refer to.
+/// behaviours R2, F8: the VLAN interface comes after the pod's, whose index the addresses refer to.
 #[test]
-fn the_interface_of_a_vlan_is_the_fourth() {
+fn the_vlan_interface_is_the_fourth_of_the_result() {
     let agent = Agent::start(&FLAGS);
     agent.fake.add_netns("/run/netns/c1");
     let own = json!({
@@ -417,9 +417,9 @@ fn every_refusal_is_json_with_a_code() {
     assert!(missing.message.contains("/run/netns/gone"), "{missing}");
 }
 
-/// behaviour A2: limits of size.
+/// behaviour A2: maximum size of a request.
 #[test]
-fn a_request_of_any_size_is_not_read() {
+fn a_request_above_the_size_limit_is_refused() {
     let agent = Agent::start(&FLAGS);
     let huge = json!({ "name": "x".repeat(api::MAX_REQUEST) });
     match agent.client.post(CniVerb::Add.path(), &huge) {
@@ -430,7 +430,7 @@ fn a_request_of_any_size_is_not_read() {
 }
 
 #[test]
-fn whose_a_port_is_is_told_even_where_the_flow_table_cannot_be_read() {
+fn hostports_are_listed_without_flow_counts_if_the_flow_table_cannot_be_read() {
     let nowhere = kernel::FlowReader::new("/nowhere".as_ref());
     let agent = Agent::reading(FlowSource::new(move || nowhere.read()), &FLAGS);
     agent.add("c1").unwrap();
@@ -441,19 +441,19 @@ fn whose_a_port_is_is_told_even_where_the_flow_table_cannot_be_read() {
 }
 
 #[test]
-fn flows_are_shown_with_the_pod_that_has_them() {
+fn flows_are_listed_with_their_pod() {
     let agent = Agent::start(&FLAGS);
-    let ask = |query: &FlowQuery| -> FlowsView { agent.get(&query.to_path()) };
-    let none_yet = ask(&FlowQuery::default());
+    let list = |query: &FlowQuery| -> FlowsView { agent.get(&query.to_path()) };
+    let none_yet = list(&FlowQuery::default());
     assert_eq!(none_yet.matching, 1, "{none_yet:?}");
     assert_eq!(none_yet.flows[0].container_id, None);
 
     agent.add("c1").unwrap();
-    let all = ask(&FlowQuery::default());
+    let all = list(&FlowQuery::default());
     assert_eq!(all.matching, 2, "{all:?}");
     for name in ["c1", "web", "default/web"] {
         let pod = Some(name.to_owned());
-        let of_pod = ask(&FlowQuery {
+        let of_pod = list(&FlowQuery {
             pod,
             ..FlowQuery::default()
         });
@@ -464,7 +464,7 @@ fn flows_are_shown_with_the_pod_that_has_them() {
         assert_eq!(flow.translated.source, "10.0.0.9:40000");
         assert_eq!((flow.protocol.as_str(), flow.age_seconds), ("tcp", 50));
     }
-    let none = ask(&FlowQuery {
+    let none = list(&FlowQuery {
         limit: Some(0),
         ..FlowQuery::default()
     });
@@ -475,7 +475,7 @@ fn flows_are_shown_with_the_pod_that_has_them() {
 
 /// behaviours K6 and K7, without a restart.
 #[test]
-fn what_is_not_masqueraded_is_changed_while_the_agent_runs() {
+fn non_masquerade_cidrs_can_change_while_the_agent_runs() {
     let agent = Agent::start(&[&FLAGS[..], &["--non-masquerade-cidr", "10.0.0.0/8"]].concat());
     let put = |list: &[&str]| agent.client.put(path::NON_MASQUERADE_CIDRS, &list).unwrap();
     let get = || agent.get::<Vec<String>>(path::NON_MASQUERADE_CIDRS);

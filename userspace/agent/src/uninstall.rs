@@ -1,27 +1,29 @@
-//! Taking Viaduct off the node: asked for over the socket, or by `viaductd --uninstall` where no agent runs.
+//! Uninstall: removes Viaduct from the node, over the API or with `viaductd --uninstall` if no
+//! agent runs.
 //!
-//! The engine takes off what it has made; here goes what it had open, when it has let go: pins, then records. Files that
-//! are not ours stay, and the directories with them.
+//! The engine removes what it has created in the kernel. Afterwards, when it has closed its files,
+//! this module removes the pins and then the records. Foreign files stay, and their directories
+//! with them.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use engine::{Attached, Uninstalled};
+use engine::{AttachedPods, Uninstalled};
 use store::Store;
 
 use crate::config::Config;
 use crate::{socket, start};
 
-/// What is removed when nobody has it open any more.
+/// Pins and records, which are removed after the engine has closed them.
 #[derive(Clone, Debug)]
-pub(crate) struct Belongings {
+pub(crate) struct InstalledFiles {
     bpffs: PathBuf,
     state_dir: PathBuf,
 }
 
-impl Belongings {
+impl InstalledFiles {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             bpffs: config.bpffs.clone(),
@@ -29,9 +31,10 @@ impl Belongings {
         }
     }
 
-    /// The records go last: as long as something is left of us, they say what.
+    /// Removes the pins, then the records. The records go last: an interrupted uninstall needs them
+    /// to continue.
     pub(crate) fn remove(&self) -> Result<(), String> {
-        let removed = kernel::remove_pins(&self.bpffs).context("cannot remove what is pinned");
+        let removed = kernel::remove_pins(&self.bpffs).context("cannot remove the pins");
         removed
             .and_then(|()| {
                 crash::point_at("remove-pins");
@@ -43,7 +46,7 @@ impl Belongings {
     fn remove_records(&self) -> Result<()> {
         let records = self.state_dir.join(start::RECORDS);
         for file in Store::files(&records) {
-            absent(fs::remove_file(&file))
+            ignore_not_found(fs::remove_file(&file))
                 .with_context(|| format!("cannot remove {}", file.display()))?;
             crash::point_at("remove-records");
         }
@@ -51,10 +54,10 @@ impl Belongings {
     }
 }
 
-/// Removes a directory of ours in which nobody else has put anything.
+/// Removes a directory of the agent, if it contains no foreign files.
 pub(crate) fn remove_if_empty(directory: &Path) -> Result<()> {
     match fs::remove_dir(directory) {
-        // Somebody's files, the socket of an agent that is about to end, or a mount point.
+        // Foreign files, the socket of an agent that is about to exit, or a mount point.
         Err(error)
             if matches!(
                 error.kind(),
@@ -63,26 +66,25 @@ pub(crate) fn remove_if_empty(directory: &Path) -> Result<()> {
         {
             Ok(())
         }
-        removed => {
-            absent(removed).with_context(|| format!("cannot remove {}", directory.display()))
-        }
+        removed => ignore_not_found(removed)
+            .with_context(|| format!("cannot remove {}", directory.display())),
     }
 }
 
-fn absent(removed: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
 }
 
-/// Does it without an agent, and prints what was done.
-pub(crate) fn run(config: &Config, attached: Attached) -> Result<()> {
-    let belongings = Belongings::of(config);
-    let mut engine = start::dismantle(config)?;
+/// Uninstalls without a running agent (`viaductd --uninstall`), and prints what was removed.
+pub(crate) fn run(config: &Config, attached: AttachedPods) -> Result<()> {
+    let installed_files = InstalledFiles::of(config);
+    let mut engine = start::open_for_uninstall(config)?;
     let done = engine.uninstall(attached)?;
     drop(engine);
-    belongings.remove().map_err(anyhow::Error::msg)?;
+    installed_files.remove().map_err(anyhow::Error::msg)?;
     socket::remove_stale(&config.socket)?;
     if let Some(directory) = config.socket.parent() {
         remove_if_empty(directory)?;
@@ -90,7 +92,7 @@ pub(crate) fn run(config: &Config, attached: Attached) -> Result<()> {
     let text = text(&done);
     io::stdout()
         .write_all(text.as_bytes())
-        .context("cannot print")
+        .context("cannot write to standard output")
 }
 
 fn text(done: &Uninstalled) -> String {

@@ -1,4 +1,4 @@
-//! What the agent knows, as the API shows it: texts and numbers. Decides nothing.
+//! Conversions from the agent's types to those of the API. Pure functions without decisions.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ use planner::PodSide;
 use crate::limits;
 use crate::rates::Rates;
 
-/// The version of this build: what `VIADUCT_VERSION` said when it was built, as packagers may want it, else the
-/// package's.
+/// Version of this build: the value of `VIADUCT_VERSION` at build time, for packagers, else the
+/// crate's version.
 pub(crate) const VERSION: &str = match option_env!("VIADUCT_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Which agent this is.
+/// Returns the versions of the agent and of its interfaces.
 fn version() -> Version {
     Version {
         agent: VERSION.to_owned(),
@@ -37,7 +37,7 @@ fn version() -> Version {
     }
 }
 
-/// The state of the agent.
+/// Returns the state of the agent.
 pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature]) -> api::Status {
     api::Status {
         version: version(),
@@ -56,7 +56,7 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature])
     }
 }
 
-/// What is asked for and not answered yet.
+/// Returns a running or queued operation.
 pub(crate) fn operation(operation: &Operation) -> api::OperationView {
     api::OperationView {
         verb: operation.verb.to_owned(),
@@ -92,7 +92,7 @@ fn bypass(status: &BypassStatus) -> BypassView {
     }
 }
 
-/// One network.
+/// Returns a network with its address pools.
 pub(crate) fn network(status: &NetworkStatus) -> NetworkView {
     NetworkView {
         name: status.network.name.to_string(),
@@ -123,7 +123,7 @@ fn uplink(status: &UplinkStatus) -> UplinkView {
         mtu: status.mtu,
         addresses: status.addresses.iter().map(own_address).collect(),
         attached: status.attached,
-        guard: status.guard,
+        xdp_prefilter: status.xdp_prefilter,
     }
 }
 
@@ -159,7 +159,7 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// One attachment, with its traffic when that could be read.
+/// Returns an attachment, with its counters if these could be read.
 pub(crate) fn attachment(
     record: &Record,
     measured: Option<&Measured>,
@@ -192,7 +192,7 @@ pub(crate) fn attachment(
     }
 }
 
-/// A pod's interface that is not on record, as it is. IPv4 first (behaviour K24).
+/// Returns a pod's interface without a record, as inspected; IPv4 addresses first (behaviour K24).
 pub(crate) fn unrecorded(id: &str, netns: &str, ifname: &str, side: &PodSide) -> AttachmentView {
     let mut addresses: Vec<&InterfaceAddress> = side.addresses.iter().collect();
     addresses.sort_by_key(|own| !own.address.is_ipv4());
@@ -246,7 +246,7 @@ pub(crate) fn state(state: State) -> &'static str {
     }
 }
 
-/// The addresses of one attachment.
+/// Returns the addresses of an attachment.
 pub(crate) fn leases(record: &Record) -> impl Iterator<Item = Lease> + '_ {
     let key = &record.attachment.key;
     record.attachment.addresses.iter().map(|assigned| Lease {
@@ -265,7 +265,7 @@ fn hostports(attachment: &Attachment) -> Vec<HostportView> {
         .collect()
 }
 
-/// A published port, saying `owner`.
+/// Returns a published port of the attachment `owner`.
 pub(crate) fn hostport(mapping: &PortMapping, owner: &str) -> HostportView {
     HostportView {
         host_address: mapping.host_address.map(|address| address.to_string()),
@@ -298,7 +298,7 @@ fn add(
     view.evicted_flows += egress.evicted_flows + ingress.evicted_flows;
 }
 
-/// The traffic of all pods, and the drops of the node.
+/// Returns the counters summed over all pods, and the drops of the node.
 pub(crate) fn node_counters(measured: &Measured) -> CounterView {
     let mut sum = CounterView::default();
     for counters in measured.pods.values() {

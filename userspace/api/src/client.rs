@@ -1,5 +1,6 @@
-//! A blocking client: one connection, one request, one response, and no thread, because the plugin is started for every
-//! ADD and DEL. Refuses to retry: whoever asked knows better whether that is wise.
+//! Blocking client of the API: one connection for each request, and no thread, because a plugin
+//! process is started for every ADD and DEL. Never retries: only the caller can decide whether that
+//! is safe.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd as _;
@@ -15,51 +16,52 @@ use serde::de::DeserializeOwned;
 use crate::ErrorBody;
 use crate::http::{self, ResponseError};
 
-/// How long to wait for the agent to accept a connection. A living agent does so at once.
+/// Timeout of connecting to the agent. A running agent accepts immediately.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// How long a request and its response may take together. An ADD waits its turn behind others.
+/// Timeout of request and response together. An ADD may be queued behind others.
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Why there is no answer.
+/// Why a request has no successful response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens, or not for us.
+    /// The socket could not be connected to.
     #[error("{}", unreachable(socket, source))]
     Unreachable {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
         /// Why the connection failed.
         source: io::Error,
     },
-    /// The agent accepted the request and was then silent for too long. It may still execute it.
-    #[error("the agent on {} did not answer within {} s", socket.display(), after.as_secs())]
+    /// The agent accepted the connection and did not respond in time. It may still execute the
+    /// request.
+    #[error("the agent on {} did not respond within {} s", socket.display(), after.as_secs())]
     Timeout {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// The time that it had.
+        /// The timeout.
         after: Duration,
     },
-    /// The connection broke.
-    #[error("the connection to the agent on {} broke", socket.display())]
+    /// The connection failed before the end of the response.
+    #[error("the connection to the agent on {} was lost", socket.display())]
     Broken {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// How.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// What answered is not an agent of ours.
-    #[error("what listens on {} does not answer as an agent", socket.display())]
+    /// The response is not HTTP as the agent sends it.
+    #[error("unexpected response on {}: the peer is no Viaduct agent", socket.display())]
     Response {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What is wrong with the answer.
+        /// Parse error of the response.
         source: ResponseError,
     },
-    /// The body is not what the path promises.
-    #[error("the agent's answer cannot be understood; are agent and client of the same version?")]
+    /// The body is not of the type that belongs to the path.
+    #[error("cannot parse the agent's response: agent and client may be of different versions")]
     Body(#[from] serde_json::Error),
-    /// The agent said no.
+    /// The agent refused the request.
     #[error("{0}")]
     Refused(ErrorBody),
 }
@@ -68,7 +70,7 @@ fn unreachable(socket: &Path, source: &io::Error) -> String {
     let socket = socket.display();
     let kind = source.kind();
     if kind == io::ErrorKind::PermissionDenied {
-        format!("only root may speak to the agent on {socket}")
+        format!("permission denied on {socket}: only root may connect to the agent")
     } else if kind == io::ErrorKind::TimedOut {
         format!("the agent on {socket} accepts no connection")
     } else {
@@ -76,31 +78,32 @@ fn unreachable(socket: &Path, source: &io::Error) -> String {
     }
 }
 
-/// A response, whatever its status.
+/// A response with any HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// HTTP status code.
     pub status: u16,
-    /// Body.
+    /// Body in bytes, JSON on all paths but metrics.
     pub body: Vec<u8>,
 }
 
 impl Reply {
-    /// Whether the request was granted.
+    /// Returns whether the HTTP status is 2xx.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// The agent's reason for a refusal; where the body gives none, one that tells the status.
+    /// Returns the error body; if the body is none, an error with code 999 that contains status and
+    /// body.
     pub fn error(&self) -> ErrorBody {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| ErrorBody {
             code: 999,
-            message: format!("the agent answered with HTTP status {}", self.status),
+            message: format!("the agent responded with HTTP status {}", self.status),
             details: String::from_utf8_lossy(&self.body).trim().to_owned(),
         })
     }
 
-    /// The typed body, or the agent's reason for a refusal.
+    /// Returns the deserialised body of a success, or the agent's error.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         if self.is_success() {
             Ok(serde_json::from_slice(&self.body)?)
@@ -110,7 +113,7 @@ impl Reply {
     }
 }
 
-/// A way to ask the agent.
+/// A client of the agent's API.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
@@ -119,7 +122,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the agent that listens on `socket`.
+    /// Returns a client of the agent that listens on `socket`; does not connect yet.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -128,34 +131,35 @@ impl Client {
         }
     }
 
-    /// With another limit for request and response together.
+    /// Sets the timeout of request and response together.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// The socket.
+    /// Returns the path of the agent's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// `GET`.
+    /// Sends a `GET`.
     pub fn get(&self, path: &str) -> Result<Reply, ClientError> {
         self.exchange("GET", path, &[])
     }
 
-    /// `POST` of a value as JSON.
+    /// Sends a `POST` with a value as JSON.
     pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Reply, ClientError> {
         self.exchange("POST", path, &serde_json::to_vec(body)?)
     }
 
-    /// `PUT` of a value as JSON.
+    /// Sends a `PUT` with a value as JSON.
     pub fn put(&self, path: &str, body: &impl Serialize) -> Result<Reply, ClientError> {
         self.exchange("PUT", path, &serde_json::to_vec(body)?)
     }
 
-    /// `GET` of a body of lines that may go on for ever: each is given to `each`, until that says `false`.
+    /// Sends a `GET` whose response may be an endless stream of lines; calls `each` with every line
+    /// until it returns `false`.
     pub fn follow(
         &self,
         path: &str,
@@ -184,11 +188,12 @@ impl Client {
             source,
         };
         let stream = connect(&self.socket, self.connect_timeout).map_err(unreachable)?;
-        let mut timed = Timed {
+        let mut timed = DeadlineStream {
             stream,
             until: Instant::now() + self.deadline,
         };
-        // An agent that refuses a request by its head may close before it has read all of it: its answer counts.
+        // The agent may refuse a request after its head and close before it has read the body: a
+        // write error is ignored if there is a response.
         let sent = timed.write_all(&http::request(method, path, body));
         match (http::read_response(&mut timed), sent) {
             (Ok((status, body)), _) => Ok(Reply { status, body }),
@@ -218,8 +223,8 @@ impl Client {
     }
 }
 
-/// Connects within `timeout`. Where the backlog is full, the kernel waits as long as it would to send
-/// (`unix_stream_connect` in `net/unix/af_unix.c`).
+/// Connects within `timeout`. If the backlog is full, connecting blocks for the socket's send
+/// timeout (`unix_stream_connect` in `net/unix/af_unix.c`).
 fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = UnixAddr::new(path)?;
     let flags = SockFlag::SOCK_CLOEXEC;
@@ -237,13 +242,13 @@ fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A stream whose every read and write ends at the same moment.
-struct Timed {
+/// A stream with one deadline for all its reads and writes.
+struct DeadlineStream {
     stream: UnixStream,
     until: Instant,
 }
 
-impl Timed {
+impl DeadlineStream {
     fn left(&self) -> io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -254,14 +259,14 @@ impl Timed {
     }
 }
 
-impl Read for Timed {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
         self.stream.read(buffer)
     }
 }
 
-impl Write for Timed {
+impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
         self.stream.write(bytes)

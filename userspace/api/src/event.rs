@@ -1,52 +1,53 @@
-//! What happens: one event for each request and each repair, as it ends.
+//! Events: one for each CNI request, repair and degradation, emitted when it ends.
 
 use serde::{Deserialize, Serialize};
 
-/// Something that has happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Grows by one with each event, from 1 at the start of the agent.
+    /// Sequence number, consecutive from 1 at the start of the agent.
     pub sequence: u64,
-    /// When it ended, in seconds since 1970 (UTC).
+    /// Time of its end, in seconds since 1970 (UTC).
     pub at: u64,
-    /// What was done. Of runtimes' requests: `add`, `del`, `check`, `gc`, `status`; `replay` is a DEL that waited for the
-    /// agent. Of the agent itself: `start`, `reload`, `stop`, `uninstall`, `reconcile` (something was not as it should
-    /// be), `degraded` (something does not work, or does again), `refuse` (new flows that found no room), and `gap`:
-    /// whoever listens was too slow, and has missed those events.
+    /// Kind of event. CNI requests: `add`, `del`, `check`, `gc`, `status`; `replay` is a spooled
+    /// DEL that the agent executes at its start. Agent: `start`, `reload`, `stop`, `uninstall`,
+    /// `reconcile` (a difference between records and kernel), `degraded` (a degradation begins or
+    /// ends), `refuse` (new flows for which there was no entry or port), and `gap` (the subscriber
+    /// was too slow and missed events).
     pub action: String,
-    /// To what: an attachment, a link, the node.
+    /// Object: an attachment, a link, the node, or a reason word.
     pub subject: String,
-    /// How it ended.
+    /// Result of the action.
     pub outcome: EventOutcome,
-    /// More of it, or why it failed.
+    /// Details, or the reason for a failure; may be empty.
     #[serde(default)]
     pub message: String,
-    /// How long it took, in microseconds; 0 where that is not known.
+    /// Duration in microseconds; 0 if it was not measured.
     #[serde(default)]
     pub duration_us: u64,
 }
 
-/// How something ended.
+/// Result of the action that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventOutcome {
-    /// As was asked for.
+    /// The request succeeded.
     Done,
-    /// It was not as it should be, and is now.
+    /// The object was repaired, or the degradation has ended.
     Repaired,
-    /// It was ours, and nobody's any more: it is gone.
+    /// The object was created by Viaduct and belongs to no record: it was removed.
     Removed,
-    /// It is not provably ours, and stays.
+    /// The object is in use or not provably Viaduct's: it was left in place.
     LeftAlone,
-    /// Not.
+    /// The request or repair failed, or the degradation has begun.
     Failed,
-    /// A word that is newer than its reader.
+    /// A value that is newer than this version of the crate.
     #[serde(other)]
     Other,
 }
 
 impl EventOutcome {
-    /// A word for machines.
+    /// Returns the value as in JSON and in metric labels, for example `left-alone`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Done => "done",

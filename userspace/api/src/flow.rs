@@ -1,4 +1,4 @@
-//! Flows, as shown to the outside, and the question for some of them.
+//! Flows in the API, and the query parameters that select them.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -7,106 +7,108 @@ use serde::{Deserialize, Serialize};
 
 use crate::{PodView, path};
 
-/// How many flows are shown where nobody says.
+/// Maximum number of flows in a response if the query has no `limit`.
 pub const DEFAULT_FLOW_LIMIT: usize = 1_000;
 
-/// Flows that match a question.
+/// Flows that match a [`FlowQuery`], and the usage of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowsView {
-    /// The flows, at most as many as were asked for.
+    /// Matching flows, at most [`FlowQuery::limit`].
     pub flows: Vec<FlowView>,
-    /// How many there are.
+    /// Number of matching flows, including those beyond the limit.
     pub matching: u64,
-    /// How full the flow table is, and by whom.
-    #[serde(default)]
-    pub room: RoomView,
+    /// Usage of the flow table.
+    #[serde(rename = "room", default)]
+    pub table: FlowTableView,
 }
 
-/// How full the flow table is.
+/// Usage of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RoomView {
-    /// Entries that it has room for; a flow is two.
+pub struct FlowTableView {
+    /// Capacity of the flow table in entries; a flow takes two.
     pub entries: u32,
-    /// Entries in it, those of flows that are dead and not forgotten yet among them.
+    /// Entries in use, including those of finished flows that have not been swept yet.
     pub used_entries: u64,
-    /// Most flows that a pod may have.
+    /// Maximum number of flows per pod.
     pub quota: u32,
-    /// Pods that have flows, or have lost some.
-    pub pods: Vec<PodRoomView>,
+    /// Pods that have flows, or had flows evicted.
+    pub pods: Vec<PodFlowsView>,
 }
 
-/// A pod's share of the flow table.
+/// Usage of the flow table by one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodRoomView {
-    /// Container.
+pub struct PodFlowsView {
+    /// Container ID.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// The pod, when the runtime told.
+    /// The Kubernetes pod, if the runtime passed its name in `CNI_ARGS`.
     #[serde(default)]
     pub pod: Option<PodView>,
-    /// Flows that it has.
+    /// Number of the pod's live flows.
     pub flows: u64,
-    /// Flows that it has lost to make room in a full table.
+    /// Number of the pod's flows that were evicted from a full flow table.
     pub evicted_flows: u64,
 }
 
-/// A flow that is alive.
+/// A live flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowView {
-    /// Container; `None` for a flow of the node itself.
+    /// Container ID; `None` for a flow of the node itself.
     #[serde(rename = "containerID", default)]
     pub container_id: Option<String>,
-    /// The pod, when the runtime told.
+    /// The Kubernetes pod, if the runtime passed its name in `CNI_ARGS`.
     #[serde(default)]
     pub pod: Option<PodView>,
-    /// `tcp`, `udp`, `icmp`, `sctp`, or a number.
+    /// `tcp`, `udp`, `icmp`, `sctp`, or the IP protocol number.
     pub protocol: String,
     /// `masqueraded`, `published`, `direct` or `node`.
     pub kind: String,
-    /// TCP: `opening`, `established`, `closing` or `reset`; UDP: `single` or `stream`; `icmp` or `other`.
+    /// TCP: `opening`, `established`, `closing` or `reset`; UDP: `single` or `stream`; `icmp` or
+    /// `other`.
     pub state: String,
-    /// The first packet as it came.
+    /// Original addresses: those of the first packet before translation.
     pub seen: EndsView,
-    /// The first packet as it went on.
+    /// Translated addresses: those of the first packet after translation.
     pub translated: EndsView,
     /// Seconds since the first packet.
     pub age_seconds: u32,
-    /// Seconds since the last packet of either direction.
+    /// Seconds since the last packet in either direction.
     pub idle_seconds: u32,
-    /// Packets in the direction of the first one.
+    /// Packets in the original direction.
     pub sent_packets: u64,
-    /// Bytes in the direction of the first packet, from the IP header on.
+    /// Bytes in the original direction, from the IP header on.
     pub sent_bytes: u64,
-    /// Packets in the other direction.
+    /// Packets in the reply direction.
     pub answered_packets: u64,
-    /// Bytes in the other direction.
+    /// Bytes in the reply direction, from the IP header on.
     pub answered_bytes: u64,
 }
 
-/// Source and destination, each as `192.0.2.1:443` or `[2001:db8::1]:443`; without a port where there is none.
+/// Endpoints of a packet, each as `192.0.2.1:443` or `[2001:db8::1]:443`; without a port for
+/// protocols that have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndsView {
-    /// From.
+    /// Source address and port.
     pub source: String,
-    /// To.
+    /// Destination address and port.
     pub destination: String,
 }
 
-/// Which flows somebody wants to see.
+/// Query parameters of [`path::FLOWS`]; a flow must match all that are present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowQuery {
-    /// The start of a container ID, a pod's name, or `namespace/name`.
+    /// Pod: name, `namespace/name`, or prefix of its container ID.
     pub pod: Option<String>,
-    /// The address of the other side.
+    /// Remote address.
     pub peer: Option<IpAddr>,
-    /// A port of either side, before or after translation.
+    /// Source or destination port, original or translated.
     pub port: Option<u16>,
-    /// How many at most.
+    /// Maximum number of flows in the response; [`DEFAULT_FLOW_LIMIT`] if absent.
     pub limit: Option<usize>,
 }
 
 impl FlowQuery {
-    /// The path that asks this.
+    /// Returns the path with this query, values percent-encoded.
     pub fn to_path(&self) -> String {
         let pairs = [
             ("pod", self.pod.as_deref().map(escaped)),
@@ -124,29 +126,33 @@ impl FlowQuery {
         text
     }
 
-    /// Reads what follows the question mark. What is not understood is an error: the answer would be to another
-    /// question.
+    /// Parses the part of a path after the question mark. An unknown parameter is an error: if it
+    /// were ignored, the response would contain flows that were not requested.
     pub fn parse(query: &str) -> Result<Self, String> {
-        let mut asked = Self::default();
+        let mut parsed = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let wrong = || format!("{key}: {value:?} is not what it should be");
+            let invalid = || format!("{key}: invalid value {value:?}");
             match key {
-                "pod" => asked.pod = Some(unescaped(value).ok_or_else(wrong)?),
+                "pod" => parsed.pod = Some(unescaped(value).ok_or_else(invalid)?),
                 "peer" => {
-                    let text = unescaped(value).ok_or_else(wrong)?;
-                    asked.peer = Some(text.parse().map_err(|_| wrong())?);
+                    let text = unescaped(value).ok_or_else(invalid)?;
+                    parsed.peer = Some(text.parse().map_err(|_| invalid())?);
                 }
-                "port" => asked.port = Some(value.parse().map_err(|_| wrong())?),
-                "limit" => asked.limit = Some(value.parse().map_err(|_| wrong())?),
-                _ => return Err(format!("flows cannot be asked for by {key:?}")),
+                "port" => parsed.port = Some(value.parse().map_err(|_| invalid())?),
+                "limit" => parsed.limit = Some(value.parse().map_err(|_| invalid())?),
+                _ => {
+                    return Err(format!(
+                        "unknown query parameter {key:?}: flows have pod, peer, port and limit"
+                    ));
+                }
             }
         }
-        Ok(asked)
+        Ok(parsed)
     }
 }
 
-/// What may stand in a query as it is (RFC 3986).
+/// Percent-encodes everything but the characters that may stand in a query unchanged (RFC 3986).
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -159,6 +165,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
+/// Decodes percent-encoding; `None` for an invalid escape or text that is not UTF-8.
 fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -180,23 +187,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_is_what_is_read() {
+    fn flow_query_survives_a_round_trip_through_its_path() {
         let all = FlowQuery {
             pod: Some("a shop/wéb-0&x=%".to_owned()),
             peer: Some("2001:db8::7".parse().unwrap()),
             port: Some(443),
             limit: Some(5),
         };
-        for asked in [all, FlowQuery::default()] {
-            let path = asked.to_path();
-            let query = path.strip_prefix(path::FLOWS).unwrap();
+        for query in [all, FlowQuery::default()] {
+            let path = query.to_path();
+            let text = path.strip_prefix(path::FLOWS).unwrap();
             assert!(path.is_ascii(), "{path}");
-            assert_eq!(FlowQuery::parse(query.trim_start_matches('?')), Ok(asked));
+            assert_eq!(FlowQuery::parse(text.trim_start_matches('?')), Ok(query));
         }
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_by_name() {
+    fn flow_query_refuses_unknown_or_invalid_parameters_by_name() {
         for wrong in [
             "port=65536",
             "peer=world",

@@ -1,37 +1,37 @@
-//! As much of HTTP/1.1 as one request and one response on a connection need. Refuses to know what the bodies mean and
-//! where the bytes come from.
+//! The subset of HTTP/1.1 that one request and one response per connection need. Independent of the
+//! bodies' content and of the transport.
 //!
-//! The other end is an agent of ours that runs as root, but a parser that trusts is a parser that breaks: everything
-//! is bounded, and no input makes it panic.
+//! The peer is an agent that runs as root; the parser does not trust it nevertheless: all sizes are
+//! bounded, and no input causes a panic.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Largest head of a response (and largest line of a chunked body) in bytes.
+/// Maximum size of a response's head, and of a line of a chunked body, in bytes.
 pub const MAX_HEAD: usize = 16 << 10;
 
-/// Largest body of a response in bytes: some tens of thousands of attachments.
+/// Maximum size of a response's body in bytes: some ten thousand attachments.
 pub const MAX_BODY: usize = 32 << 20;
 
-/// Why a response could not be read.
+/// Why a response could not be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResponseError {
-    /// The connection failed or was closed too early.
+    /// The connection failed, or was closed before the end of the response.
     #[error("reading the response")]
     Io(#[from] io::Error),
-    /// Not HTTP/1.1 as we speak it.
+    /// The response is not HTTP/1.1, or uses a feature that is not implemented here.
     #[error("not an HTTP response: {0}")]
     Malformed(&'static str),
-    /// More than [`MAX_HEAD`] or [`MAX_BODY`].
+    /// The response is larger than [`MAX_HEAD`] or [`MAX_BODY`].
     #[error("the response's {what} is longer than {limit} bytes")]
     TooLong {
-        /// What is too long.
+        /// `head` or `body`.
         what: &'static str,
-        /// The limit.
+        /// Maximum size in bytes.
         limit: usize,
     },
 }
 
-/// The bytes of a request that asks the other end to close the connection behind its response.
+/// Returns the bytes of a request with `Connection: close`.
 pub(crate) fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let mut bytes = format!(
         "{method} {path} HTTP/1.1\r\nHost: viaduct\r\nConnection: close\r\nAccept: application/json\r\n\
@@ -50,15 +50,15 @@ pub(crate) fn read_response(stream: impl Read) -> Result<(u16, Vec<u8>), Respons
     loop {
         let status = status_code(&line(&mut reader, &mut budget)?)?;
         let framing = headers(&mut reader, &mut budget)?;
-        // 1xx announces the real response.
+        // 1xx is an interim response: the final one follows.
         if status >= 200 {
             return Ok((status, body(&mut reader, status, framing)?));
         }
     }
 }
 
-/// Reads one response whose body may never end, and gives each line of it to `each` until that says `false`. The body
-/// of a response that is no success is returned as a whole.
+/// Reads one response whose body may be endless, and calls `each` with every line until it returns
+/// `false`. The body of an error response is returned as a whole.
 pub(crate) fn read_lines(
     stream: impl Read,
     each: &mut dyn FnMut(&str) -> bool,
@@ -84,7 +84,7 @@ pub(crate) fn read_lines(
     Ok((status, Vec::new()))
 }
 
-/// How the end of the body is known.
+/// How the length of the body is determined (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length(usize),
@@ -149,14 +149,14 @@ fn chunks(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<(), ResponseE
     Ok(())
 }
 
-/// Appends the next chunk; `false` at the end of all.
+/// Appends the next chunk; returns `false` at the last chunk.
 fn chunk(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<bool, ResponseError> {
     let size = line(reader, &mut { MAX_HEAD })?;
     let digits = size.split(';').next().unwrap_or_default().trim();
     let size = usize::from_str_radix(digits, 16);
     let size = size.map_err(|_| ResponseError::Malformed("bad chunk size"))?;
     if size == 0 {
-        // What may follow are trailers, which nobody here reads, on a connection that nobody uses again.
+        // Trailers may follow. They need not be read: the connection is not used again.
         return Ok(false);
     }
     append(reader, size, body)?;
@@ -166,7 +166,8 @@ fn chunk(reader: &mut impl BufRead, body: &mut Vec<u8>) -> Result<bool, Response
     Ok(true)
 }
 
-/// Reads exactly `length` bytes, allocating no more than what really arrives.
+/// Reads exactly `length` bytes; allocates only for bytes that have arrived, not for the announced
+/// length.
 fn append(reader: &mut impl Read, length: usize, body: &mut Vec<u8>) -> Result<(), ResponseError> {
     check_body(body.len().saturating_add(length))?;
     let got = reader.take(length as u64).read_to_end(body)?;
@@ -187,7 +188,7 @@ fn check_body(length: usize) -> Result<(), ResponseError> {
     })
 }
 
-/// One line without its end, paid for from `budget`.
+/// Reads one line without its line ending, and subtracts its length from `budget`.
 fn line(reader: &mut impl BufRead, budget: &mut usize) -> Result<String, ResponseError> {
     let mut bytes = Vec::new();
     let got = reader.take(*budget as u64).read_until(b'\n', &mut bytes)?;

@@ -1,10 +1,10 @@
-//! The local HTTP API as values, and a blocking client for it.
+//! Types of the agent's local HTTP API, and a blocking client for it.
 //!
-//! What the agent says and what the plugin and `viaductctl` read are the same types, so they cannot drift apart. Both
-//! sides ignore fields that they do not know, and do without those that are newer than the oldest of their major version:
-//! fields are added, never given another meaning. Knows nothing of
-//! the kernel, of the CNI protocol (a configuration passes through as the text that the runtime wrote) or of how the
-//! agent keeps its state.
+//! The agent serialises the same types that plugin and `viaductctl` deserialise, so the two sides
+//! cannot diverge. Both ignore unknown fields, and have a default for every field that is newer
+//! than the first minor version of their major version: fields are added, and never change their
+//! meaning. Independent of the kernel, of the CNI protocol (a network configuration is passed on as
+//! the text that the runtime wrote) and of how the agent stores its state.
 
 #![forbid(unsafe_code)]
 
@@ -22,11 +22,12 @@ mod view;
 pub use client::{Client, ClientError, Reply};
 pub use event::{Event, EventOutcome};
 pub use flow::{
-    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowView, FlowsView, PodRoomView, RoomView,
+    DEFAULT_FLOW_LIMIT, EndsView, FlowQuery, FlowTableView, FlowView, FlowsView, PodFlowsView,
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{
-    CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, Found, Inside, MAX_REQUEST, TRY_AGAIN_LATER,
+    CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, InterfacePresence, InterfaceQuery, MAX_REQUEST,
+    TRY_AGAIN_LATER,
 };
 pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs};
 pub use spool::{Spool, SpoolError, Spooled};
@@ -36,24 +37,24 @@ pub use status::{
 };
 pub use uninstall::{UninstallRequest, Uninstalled};
 pub use view::{
-    AddressView, AttachmentView, BandwidthView, ClaimView, CounterView, HostportView, Lease,
-    LimitView, PodView, PortView, RouteView,
+    AddressView, AttachmentView, BandwidthView, CounterView, HostportView, Lease, LimitView,
+    PodView, PortReservationView, PortView, RouteView,
 };
 
-/// The API's version, as every answer tells it in [`VERSION_HEADER`]. Another major version has other paths, and is spoken
-/// by nobody who speaks this one; a minor version adds to those before it.
+/// Version of the API as `major.minor`, sent with every response in [`VERSION_HEADER`]. Another
+/// major version has other paths and is incompatible; a minor version only adds to those before it.
 pub const VERSION: &str = "1.1";
 
-/// The header of an answer that has the API's version.
+/// Name of the response header with the API's version.
 pub const VERSION_HEADER: &str = "viaduct-api";
 
-/// The major version in the path of a request; `None` where it has none.
+/// Returns the major version in the path of a request (`/v1/…`); `None` if there is none.
 pub fn major_of(path: &str) -> Option<u32> {
     let first = path.strip_prefix("/v")?.split('/').next()?;
     first.parse().ok()
 }
 
-/// Paths of version 1 of the API, so that neither side spells one by itself.
+/// Paths of version 1 of the API, shared by agent and clients.
 pub mod path {
     /// `GET`: [`crate::Status`].
     pub const STATUS: &str = "/v1/status";
@@ -61,13 +62,13 @@ pub mod path {
     pub const NETWORKS: &str = "/v1/networks";
     /// `GET`: a list of [`crate::AttachmentView`].
     pub const ATTACHMENTS: &str = "/v1/attachments";
-    /// `GET`: [`crate::AttachmentView`]s of one container, by its ID behind a slash.
+    /// `GET`: [`crate::AttachmentView`]s of the container with this ID.
     pub const ATTACHMENT: &str = "/v1/attachments/{id}";
-    /// `POST` of [`crate::Inside`]: [`crate::Found`].
+    /// `POST` of [`crate::InterfaceQuery`]: [`crate::InterfacePresence`].
     pub const INSIDE: &str = "/v1/inside";
     /// `PUT`: [`crate::BandwidthSetting`] of one interface of a container.
     pub const BANDWIDTH: &str = "/v1/attachments/{id}/{ifname}/bandwidth";
-    /// `PUT`: the same of the only interface of a container.
+    /// `PUT`: [`crate::BandwidthSetting`] of a container that has one interface only.
     pub const ONLY_BANDWIDTH: &str = "/v1/attachments/{id}/bandwidth";
     /// `GET` and `PUT`: [`crate::PodCidrs`].
     pub const POD_CIDRS: &str = "/v1/pod-cidrs";
@@ -77,19 +78,21 @@ pub mod path {
     pub const LEASES: &str = "/v1/leases";
     /// `GET`: a list of [`crate::PortView`].
     pub const HOSTPORTS: &str = "/v1/hostports";
-    /// `GET`: [`crate::FlowsView`]; what may follow it, [`crate::FlowQuery`] knows.
+    /// `GET`: [`crate::FlowsView`]; the query parameters are those of [`crate::FlowQuery`].
     pub const FLOWS: &str = "/v1/flows";
-    /// `GET` and `PUT`: a list of prefixes, as texts, to which pods keep their own address. What is put holds until the
-    /// configuration says something new; flows that are there keep their mapping.
+    /// `GET` and `PUT`: a list of prefixes, as strings, to which pods keep their own address. A
+    /// `PUT` is in effect until a reload changes the key in the configuration; existing flows keep
+    /// their mapping.
     pub const NON_MASQUERADE_CIDRS: &str = "/v1/non-masquerade-cidrs";
-    /// `GET`: [`crate::Event`]s, one in a line; behind `?follow=true` also those to come; behind `?last=true` only the last
-    /// of each subject.
+    /// `GET`: [`crate::Event`]s, one JSON object per line. `?follow=true` appends events as they
+    /// occur; `?last=true` returns only the latest event of each subject.
     pub const EVENTS: &str = "/v1/events";
-    /// `GET`: the agent's values as Prometheus reads them.
+    /// `GET`: metrics in the OpenMetrics text format.
     pub const METRICS: &str = "/metrics";
-    /// `POST` of [`crate::UninstallRequest`]: [`crate::Uninstalled`]. The agent ends behind its answer.
+    /// `POST` of [`crate::UninstallRequest`]: [`crate::Uninstalled`]. The agent exits after the
+    /// response.
     pub const UNINSTALL: &str = "/v1/uninstall";
-    /// `GET`: [`crate::CounterView`] of the whole node.
+    /// `GET`: [`crate::CounterView`], summed over all pods of the node.
     pub const COUNTERS: &str = "/v1/counters";
 }
 
@@ -98,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_path_is_of_the_major_version_that_is_told() {
+    fn every_path_starts_with_the_major_version_of_the_api() {
         let major: u32 = VERSION.split('.').next().unwrap().parse().unwrap();
         for path in [
             path::STATUS,

@@ -1,15 +1,15 @@
-//! What the plugin sends, and how the agent says no. Refuses to know what is in a configuration.
+//! CNI requests of the plugin, and error responses. The network configuration is opaque here.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Where the agent listens unless told otherwise.
+/// Default path of the agent's Unix socket.
 pub const DEFAULT_SOCKET: &str = "/run/viaduct/viaduct.sock";
 
-/// Largest request body in bytes: a configuration with the largest set of pod annotations that Kubernetes allows
-/// (256 KiB), escaped, and room to spare.
+/// Maximum size of a request body in bytes: a network configuration with the largest set of pod
+/// annotations that Kubernetes allows (256 KiB), escaped, plus a margin.
 pub const MAX_REQUEST: usize = 2 << 20;
 
 /// The CNI error code for "try again later".
@@ -18,21 +18,21 @@ pub const TRY_AGAIN_LATER: u32 = 11;
 /// A CNI command that the agent executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CniVerb {
-    /// Make an attachment.
+    /// Creates an attachment.
     Add,
-    /// Remove an attachment.
+    /// Removes an attachment.
     Del,
-    /// Compare an attachment with what was decided.
+    /// Compares an attachment with its record and its result.
     Check,
-    /// Remove attachments that the runtime does not know.
+    /// Removes attachments that are not in the runtime's list of valid attachments.
     Gc,
-    /// Tell whether an ADD would work.
+    /// Checks whether an ADD would succeed.
     Status,
 }
 
 impl CniVerb {
-    /// Where to `POST` the [`CniRequest`]. A success has the CNI result as its body for ADD, and none for the others;
-    /// every other status has an [`ErrorBody`].
+    /// Returns the path to `POST` a [`CniRequest`] to. The body of a successful response is the CNI
+    /// result for ADD and empty for other commands; the body of an error is an [`ErrorBody`].
     pub fn path(self) -> &'static str {
         match self {
             Self::Add => "/v1/cni/add",
@@ -44,66 +44,66 @@ impl CniVerb {
     }
 }
 
-/// A CNI request as the runtime made it: nothing is interpreted on the way.
+/// A CNI request as the runtime made it; the plugin passes every parameter on unchanged.
 ///
-/// A parameter that the runtime did not give is empty.
+/// A parameter that the runtime did not set is empty.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CniRequest {
-    /// The plugin's version; empty when it is older than this field.
+    /// Version of the plugin; empty if it is older than this field.
     #[serde(default)]
     pub version: String,
-    /// The name under which the plugin was executed; empty for `viaduct`.
+    /// File name under which the plugin was executed; empty for `viaduct`.
     #[serde(default)]
     pub plugin: String,
-    /// `TRACEPARENT`: the runtime's span, in the W3C's form.
+    /// `TRACEPARENT`: the runtime's span, in the format of W3C Trace Context.
     #[serde(default)]
     pub traceparent: String,
     /// `CNI_CONTAINERID`.
     #[serde(default, rename = "containerID")]
     pub container_id: String,
-    /// `CNI_NETNS`.
+    /// `CNI_NETNS`: path of the network namespace.
     #[serde(default)]
     pub netns: String,
-    /// `CNI_IFNAME`.
+    /// `CNI_IFNAME`: interface name in the namespace.
     #[serde(default)]
     pub ifname: String,
-    /// `CNI_ARGS`.
+    /// `CNI_ARGS`: `KEY=VALUE` pairs, separated by semicolons.
     #[serde(default)]
     pub args: String,
-    /// `CNI_PATH`.
+    /// `CNI_PATH`: directories of plugins, separated by colons.
     #[serde(default)]
     pub path: String,
-    /// The network configuration, byte for byte.
+    /// Network configuration, byte for byte as on the plugin's standard input.
     pub config: Box<RawValue>,
-    /// What the `ipam` plugin that the configuration names has answered to the same ADD.
+    /// Result of the external `ipam` plugin for the same ADD, if the configuration names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<Box<RawValue>>,
 }
 
-/// An interface that may be in a namespace.
+/// Body of `POST /v1/inside`: queries whether a network namespace has an interface.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Inside<T> {
-    /// Path of the namespace.
+pub struct InterfaceQuery<T> {
+    /// Path of the network namespace.
     pub netns: T,
-    /// The interface.
+    /// Interface name.
     pub ifname: T,
 }
 
-/// Whether it is.
+/// Response to an [`InterfaceQuery`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Found {
-    /// An interface of that name is there, whoever's it is.
+pub struct InterfacePresence {
+    /// Whether the namespace has an interface of that name, created by Viaduct or not.
     pub exists: bool,
 }
 
-/// Body of every answer that is not a success.
+/// Body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// A CNI error code, for every path of the API.
+    /// CNI error code, on every path of the API.
     pub code: u32,
-    /// What went wrong, in one line.
+    /// Error message, in one line.
     pub message: String,
-    /// The causes, and what to do about them.
+    /// Causes, and what to do about them; may be empty.
     #[serde(default)]
     pub details: String,
 }

@@ -1,27 +1,29 @@
-//! What can be set while the agent runs. A `PUT` is answered with what holds from now on, in the same type.
+//! Settings that can change while the agent runs. The response to a `PUT` has the same type, with
+//! the values that are in effect.
 
 use serde::{Deserialize, Serialize};
 
 /// The pod CIDRs of the default network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodCidrs {
-    /// One or more prefixes; each text may be a list with commas, as kubelet writes it.
+    /// One or more prefixes; each string may be a comma-separated list, as kubelet writes it.
     #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<String>,
 }
 
-/// The limits of a pod's interface, seen from the pod. What is not given stays as it is.
+/// Bandwidth limits of a pod's interface, from the pod's point of view. An absent limit is
+/// unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BandwidthSetting {
-    /// To the pod: bits per second as Kubernetes writes quantities, for example `50M`, or `none`.
+    /// Limit of traffic to the pod: bit/s as a Kubernetes quantity, for example `50M`, or `none`.
     #[serde(default)]
     pub ingress: Option<String>,
-    /// From the pod.
+    /// Limit of traffic from the pod, in the same format.
     #[serde(default)]
     pub egress: Option<String>,
 }
 
-/// How pods of the default network reach themselves through their bridge.
+/// Hairpin mode of the default network: how a pod reaches itself through a published port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HairpinModeSetting {
     /// `hairpin-veth`, `promiscuous-bridge` or `none`.

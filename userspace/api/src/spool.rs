@@ -1,9 +1,11 @@
-//! DELs that the agent was not there for: written by the plugin, executed by the agent before it serves again.
+//! Spool of DELs that arrive while no agent runs: the plugin writes them, and the agent executes
+//! them before it serves again.
 //!
-//! A DEL that fails makes a runtime ask again for ever, and a DEL that is forgotten leaves an address and ports taken
-//! (behaviours A1, C3). So it is written down beside the agent's socket, one file for each attachment and plugin: a DEL
-//! that comes again replaces itself. Files, bytes and lengths are bounded. Like the agent's own records the folder does
-//! not outlive a reboot, and neither does what the DELs are about.
+//! A failing DEL makes a runtime retry without end, and a lost DEL leaves its address and ports in
+//! use (behaviours A1, C3). Therefore the plugin stores it next to the agent's socket, in one file
+//! for each attachment and plugin: a repeated DEL replaces its file. Number, total size and length
+//! of the files are bounded. Like the agent's records the directory does not survive a reboot, and
+//! neither do the attachments that the DELs are for.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -13,61 +15,62 @@ use std::path::{Path, PathBuf};
 
 use crate::{CniRequest, MAX_REQUEST};
 
-/// Many times the pods of a node.
+/// Maximum number of files, a multiple of the pods of a node.
 const MAX_FILES: usize = 4096;
-/// The folder is on a tmpfs: this is memory.
+/// Maximum total size in bytes. The directory is on a tmpfs, so this is memory.
 const MAX_BYTES: u64 = 32 << 20;
 
 const SUFFIX: &str = ".json";
 
-/// Why a DEL could not be written down.
+/// Why a DEL could not be spooled.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// There are too many already.
-    #[error("{} is full: {files} requests of {bytes} bytes wait for the agent", folder.display())]
+    /// The spool has reached its maximum number of files or bytes.
+    #[error("spool {} is full: {files} requests of {bytes} bytes are waiting for the agent", folder.display())]
     Full {
-        /// The folder.
+        /// Path of the spool directory.
         folder: PathBuf,
-        /// Files in it.
+        /// Number of files in the directory.
         files: usize,
-        /// Their bytes.
+        /// Total size of the files in bytes.
         bytes: u64,
     },
-    /// The folder or the file could not be written.
+    /// The directory or the file could not be written.
     #[error("cannot write to {}: {}", path.display(), source.kind())]
     Io {
-        /// The folder or the file.
+        /// Path of the directory or of the file.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// The folder of DELs that wait.
+/// The spool directory.
 #[derive(Clone, Debug)]
 pub struct Spool {
     folder: PathBuf,
 }
 
-/// A DEL that waits.
+/// A spooled DEL.
 #[derive(Debug)]
 pub struct Spooled {
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The request, or why the file holds none.
+    /// The request, or the reason why the file cannot be parsed.
     pub request: Result<CniRequest, String>,
 }
 
 impl Spool {
-    /// The folder that belongs to the agent which listens on `socket`.
-    pub fn beside(socket: &Path) -> Self {
+    /// Returns the spool of the agent that listens on `socket`: the directory `spool` next to it.
+    pub fn for_socket(socket: &Path) -> Self {
         let parent = socket.parent().unwrap_or(Path::new("/"));
         Self {
             folder: parent.join("spool"),
         }
     }
 
-    /// Writes a DEL down so that it survives a crash. `network` is the name in its configuration.
+    /// Writes a DEL to its file and syncs file and directory. `network` is the name in its
+    /// configuration.
     pub fn put(&self, network: &str, request: &CniRequest) -> Result<(), SpoolError> {
         let make = DirBuilder::new()
             .recursive(true)
@@ -75,11 +78,11 @@ impl Spool {
             .create(&self.folder);
         make.map_err(|source| failed(&self.folder, source))?;
         let path = self.folder.join(name(network, request));
-        self.admit(&path)?;
+        self.check_capacity(&path)?;
         let draft = path.with_extension(format!("draft-{}", std::process::id()));
         let written = write(&draft, request).and_then(|()| fs::rename(&draft, &path));
         if let Err(source) = written {
-            // A draft is counted and never executed.
+            // If this fails as well, the draft counts against the limits and is never executed.
             let _left = fs::remove_file(&draft);
             return Err(failed(&path, source));
         }
@@ -87,7 +90,9 @@ impl Spool {
         folder.map_err(|source| failed(&self.folder, source))
     }
 
-    fn admit(&self, path: &Path) -> Result<(), SpoolError> {
+    /// Refuses a further file beyond the limits. The file at `path`, which would be replaced, does
+    /// not count.
+    fn check_capacity(&self, path: &Path) -> Result<(), SpoolError> {
         let files = self
             .files()
             .map_err(|source| failed(&self.folder, source))?;
@@ -108,7 +113,7 @@ impl Spool {
         })
     }
 
-    /// Everything that waits. That there is no folder means that nothing does.
+    /// Returns all spooled DELs; none if the directory does not exist.
     pub fn waiting(&self) -> io::Result<Vec<Spooled>> {
         let read = self
             .files()?
@@ -121,7 +126,7 @@ impl Spool {
         Ok(read.collect())
     }
 
-    /// Forgets a DEL that has been executed.
+    /// Removes the file of a DEL that has been executed; a missing file is a success.
     pub fn remove(&self, spooled: &Spooled) -> io::Result<()> {
         match fs::remove_file(&spooled.path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -129,7 +134,7 @@ impl Spool {
         }
     }
 
-    /// The files and their lengths, by name.
+    /// Returns the files with their lengths in bytes, sorted by name.
     fn files(&self) -> io::Result<Vec<(PathBuf, u64)>> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -139,7 +144,7 @@ impl Spool {
         let mut files = Vec::new();
         for entry in entries {
             let entry = entry?;
-            // Gone since it was listed: the agent has executed it.
+            // Removed since it was listed: the agent has executed the DEL.
             let length = entry.metadata().map_or(0, |found| found.len());
             files.push((entry.path(), length));
         }
@@ -148,7 +153,8 @@ impl Spool {
     }
 }
 
-/// The same for the same attachment and plugin. The beginning is for people.
+/// Returns the file name, which depends on network, plugin, container and interface only. It starts
+/// with the container ID, for operators.
 fn name(network: &str, request: &CniRequest) -> String {
     let CniRequest {
         plugin,
@@ -176,7 +182,9 @@ fn write(path: &Path, request: &CniRequest) -> io::Result<()> {
 
 fn read(path: &Path, length: u64) -> Result<CniRequest, String> {
     if length > MAX_REQUEST as u64 {
-        return Err(format!("it has {length} bytes"));
+        return Err(format!(
+            "file of {length} bytes: the maximum is {MAX_REQUEST}"
+        ));
     }
     let text = fs::read(path).map_err(|error| error.to_string())?;
     serde_json::from_slice(&text).map_err(|error| error.to_string())
@@ -208,13 +216,13 @@ mod tests {
 
     fn spool() -> (tempfile::TempDir, Spool) {
         let folder = tempfile::tempdir().unwrap();
-        let spool = Spool::beside(&folder.path().join("v.sock"));
+        let spool = Spool::for_socket(&folder.path().join("v.sock"));
         (folder, spool)
     }
 
     /// behaviour A1
     #[test]
-    fn a_del_that_comes_again_replaces_itself_and_others_stay() {
+    fn a_repeated_del_replaces_its_spool_file_and_others_stay() {
         let (_folder, spool) = spool();
         assert!(spool.waiting().unwrap().is_empty(), "no folder, no DEL");
         for (network, container, plugin) in [
@@ -237,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_written_or_no_request_is_never_executed() {
+    fn a_draft_or_invalid_spool_file_is_never_executed() {
         let (folder, spool) = spool();
         spool.put("net", &request("a", "")).unwrap();
         let inside = folder.path().join("spool");
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_folder_refuses_by_count_and_by_bytes_but_not_what_is_in_it_already() {
+    fn a_full_spool_refuses_new_dels_by_count_and_by_bytes_but_not_a_repeated_one() {
         let (folder, spool) = spool();
         spool.put("net", &request("a", "")).unwrap();
         let inside = folder.path().join("spool");
@@ -267,10 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_said_by_its_path() {
+    fn spool_error_names_the_directory_that_cannot_be_created() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("spool"), "in the way").unwrap();
-        let spool = Spool::beside(&folder.path().join("v.sock"));
+        let spool = Spool::for_socket(&folder.path().join("v.sock"));
         let refused = spool.put("net", &request("a", "")).unwrap_err();
         let folder = folder.path().display().to_string();
         assert!(refused.to_string().contains(&folder), "{refused}");

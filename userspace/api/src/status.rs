@@ -1,216 +1,219 @@
-//! The state of the agent and of its networks, as data that logs, metrics and people's tools render.
+//! State of the agent and of its networks (`GET /v1/status`).
 
 use serde::{Deserialize, Serialize};
 
 use crate::AddressView;
 
-/// Which agent this is.
+/// Versions of the agent and of its interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
-    /// Version of the agent.
+    /// Version of the agent, for example `0.1.0`.
     pub agent: String,
-    /// Version of the table layouts that it shares with its eBPF programs.
+    /// Version of the map layouts that the agent shares with its eBPF programs.
     pub abi: u32,
-    /// Version of this API; empty when the agent is older than this field.
+    /// Version of this API, for example `1.1`; empty if the agent is older than this field.
     #[serde(default)]
     pub api: String,
-    /// Versions of the CNI protocol that it speaks.
+    /// Versions of the CNI specification that the agent supports, oldest first.
     #[serde(default)]
     pub cni: Vec<String>,
 }
 
-/// The state of the agent.
+/// State of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Which agent.
+    /// Versions of the agent and of its interfaces.
     pub version: Version,
-    /// Seconds since it began to serve.
+    /// Seconds since the agent started to serve.
     pub uptime_seconds: u64,
-    /// The networks, the default one first.
+    /// Networks, the default network first.
     pub networks: Vec<NetworkView>,
-    /// The interfaces by which packets leave the node.
+    /// Uplinks: the interfaces through which packets leave the node.
     pub uplinks: Vec<UplinkView>,
-    /// How many attachments there are.
+    /// Number of attachments, in any state.
     pub attachments: u64,
-    /// Entries that the flow table has room for; a flow is two.
+    /// Capacity of the flow table in entries; a flow takes two.
     #[serde(default)]
     pub flow_entries: u32,
-    /// Entries that the configuration asks for. A table that is there keeps its size until the next boot.
+    /// Configured capacity of the flow table in entries. An existing table keeps its capacity until
+    /// the next boot.
     #[serde(default)]
     pub flow_entries_wanted: u32,
-    /// Whether packets go past bridge and stack.
+    /// Whether pod traffic bypasses the bridge and netfilter.
     #[serde(default)]
     pub bypass: BypassView,
-    /// How limits of pods are enforced.
+    /// How bandwidth limits are enforced.
     #[serde(default)]
     pub shaper: ShaperView,
-    /// The last comparison of records and kernel; `None` before the first.
+    /// The last reconciliation of records and kernel; `None` before the first.
     #[serde(default)]
     pub last_reconcile: Option<Reconcile>,
-    /// Everything that does not work as it should; empty when all is well.
+    /// Degradations; empty if the agent is healthy.
     #[serde(default)]
     pub degraded: Vec<Degraded>,
-    /// What was asked for and is not answered yet, in the order in which it was asked for.
+    /// Running and queued requests, in the order of their arrival.
     #[serde(default)]
     pub operations: Vec<OperationView>,
-    /// What not every kernel can do: whether this one can, and what is used.
+    /// Optional kernel features: availability, and the mechanism in use.
     #[serde(default)]
     pub features: Vec<FeatureView>,
 }
 
-/// Something that the agent was asked for and has not answered yet.
+/// A request that the engine is executing or has queued.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationView {
-    /// What: a verb of CNI, or a word of the API.
+    /// CNI command (`ADD`), or name of an API operation.
     pub verb: String,
-    /// Of which attachment, as `network/container/interface`; `None` where it is about the node, or about several.
+    /// Attachment as `network/container/interface`; `None` if the operation concerns the node or
+    /// several attachments.
     #[serde(default)]
     pub attachment: Option<String>,
-    /// Whether it runs; else it waits.
+    /// `true` while it is executed, `false` while it is queued.
     pub running: bool,
-    /// Milliseconds since it was asked for.
+    /// Milliseconds since the request was received.
     pub milliseconds: u64,
 }
 
-/// Whether packets go past bridge and stack, where nobody else could have a say in them.
+/// Whether pod traffic bypasses the bridge and netfilter (fast path).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BypassView {
-    /// What the configuration asks for: `auto`, `always` or `never`.
+    /// Configured mode: `auto`, `always` or `never`.
     pub mode: String,
-    /// Whether they do.
+    /// Whether the bypass is active.
     pub active: bool,
-    /// Rules of others that they would miss, in words; with `auto` one is enough to end it.
+    /// Foreign rules that bypassed packets would not pass, as sentences; in mode `auto` one of them
+    /// disables the bypass.
     #[serde(default)]
     pub rules: Vec<String>,
 }
 
-/// How limits of pods are enforced.
+/// How bandwidth limits are enforced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShaperView {
-    /// What the configuration asks for: `auto`, `police`, `pace` or `edt`.
+    /// Configured mode: `auto`, `police`, `pace` or `edt`.
     pub mode: String,
-    /// What it comes to on this node.
+    /// Effective mode on this node: `police`, `pace` or `edt`.
     pub chosen: String,
-    /// Whether this node can tell sockets how fast to send.
+    /// Whether sockets can be paced (`SO_MAX_PACING_RATE`) on this node.
     pub paces: bool,
-    /// Whether a link heeds the departure times of packets.
+    /// Whether a link honours the departure times of packets (has an `fq` qdisc).
     pub heeds_departure: bool,
 }
 
-/// A network and what it has left to give.
+/// A network and its address pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkView {
-    /// Name.
+    /// Name of the network.
     pub name: String,
-    /// Whether it serves configurations without an `ipam`.
+    /// Whether this is the default network, which serves CNI configurations without an `ipam`.
     #[serde(default)]
     pub is_default: bool,
-    /// The bridge.
+    /// Interface name of the bridge.
     pub bridge: String,
-    /// MTU of its interfaces in bytes; `None` while that is not decided.
+    /// MTU of the network's interfaces in bytes; `None` until the bridge exists.
     #[serde(default)]
     pub mtu: Option<u32>,
-    /// Whether flows to the outside get the uplink's address.
+    /// Whether flows to the outside are masqueraded with the uplink's address.
     #[serde(default)]
     pub masquerade: bool,
-    /// Attachments on it.
+    /// Number of attachments, in any state.
     #[serde(default)]
     pub attachments: u64,
-    /// Its ranges, in the order of the configuration.
+    /// Address pools, in the order of the configuration.
     #[serde(default)]
     pub pools: Vec<PoolView>,
 }
 
-/// A range of addresses.
+/// A range of addresses for pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolView {
-    /// The subnet.
+    /// Subnet of the range, for example `10.244.0.0/24`.
     pub subnet: String,
-    /// The bridge's address in it.
+    /// Address of the gateway; empty if the range has none.
     pub gateway: String,
-    /// Addresses in use.
+    /// Number of addresses in use.
     pub used: u64,
-    /// Addresses that could be in use; [`u64::MAX`] when there are more than that.
+    /// Number of usable addresses; [`u64::MAX`] if there are more than that.
     pub total: u64,
 }
 
-/// An interface by which packets leave the node.
+/// An uplink: an interface through which packets leave the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UplinkView {
     /// Interface name.
     pub name: String,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Addresses that masquerading may choose.
+    /// Candidate source addresses for masquerading.
     #[serde(default)]
     pub addresses: Vec<AddressView>,
-    /// Whether our programs are attached to it.
+    /// Whether Viaduct's TC programs are attached.
     pub attached: bool,
-    /// Whether a guard stands in front of it.
-    #[serde(default)]
-    pub guard: bool,
+    /// Whether the XDP prefilter is attached.
+    #[serde(rename = "guard", default)]
+    pub xdp_prefilter: bool,
 }
 
-/// One comparison of records and kernel.
+/// One reconciliation of records and kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconcile {
-    /// When it ended, in seconds since 1970 (UTC).
+    /// Time of its end, in seconds since 1970 (UTC).
     pub finished_at: u64,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub duration_ms: u64,
-    /// What it did; empty when everything was as it should be.
+    /// Differences that were found; empty if there were none.
     #[serde(default)]
     pub items: Vec<ReconcileItem>,
 }
 
-/// One thing that was not as it should be.
+/// One difference between records and kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReconcileItem {
-    /// What: an attachment, a link, a table entry.
+    /// Object: an attachment, a link, a map entry, or the node.
     pub subject: String,
-    /// How it ended.
+    /// Result of the repair.
     pub outcome: Outcome,
-    /// What was found or done, or why that failed.
+    /// Difference or repair in one sentence, or the reason why the repair failed.
     #[serde(default)]
     pub message: String,
 }
 
-/// How a repair ended.
+/// Result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Put right.
+    /// The object was repaired.
     Repaired,
-    /// Ours, and nobody's any more: removed.
+    /// The object was created by Viaduct and belongs to no record: it was removed.
     Removed,
-    /// Not provably ours: left alone.
+    /// The object is not provably Viaduct's: it was left in place.
     LeftAlone,
-    /// Tried without success.
+    /// The repair failed.
     Failed,
-    /// A word that is newer than its reader.
+    /// A value that is newer than this version of the crate.
     #[serde(other)]
     Other,
 }
 
-/// One thing that does not work as it should.
+/// A degradation: a condition in which the agent does not work completely.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Degraded {
-    /// A word for machines, in kebab case, for example `no-pod-cidr`.
+    /// Machine-readable reason in kebab case, for example `no-pod-cidr`.
     pub reason: String,
-    /// A sentence for people: what does not work, and what to do.
+    /// Human-readable sentence: effect of the degradation, and what to do.
     pub message: String,
 }
 
-/// One thing that not every kernel can do.
+/// An optional kernel feature.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureView {
-    /// A word for machines, in kebab case, for example `tcx`.
+    /// Machine-readable name in kebab case, for example `tcx`.
     pub name: String,
-    /// Whether this kernel can do it.
+    /// Whether this kernel supports it.
     pub available: bool,
-    /// A sentence for people: what is used.
+    /// Human-readable sentence: the mechanism in use.
     pub chosen: String,
-    /// How the kernel says that it cannot; empty if it can.
+    /// The kernel's error if the feature is missing; else empty.
     #[serde(default)]
     pub reason: String,
 }

@@ -1,22 +1,22 @@
-//! Taking Viaduct off a node.
+//! Uninstall: removal of Viaduct from a node.
 
 use serde::{Deserialize, Serialize};
 
-/// What is to become of pods that are attached.
+/// Body of `POST /v1/uninstall`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UninstallRequest {
-    /// Whether they lose their interfaces; else they are in the way.
+    /// Detach all pods first; without it, the uninstall fails while pods are attached.
     #[serde(default)]
     pub drain: bool,
 }
 
-/// What was done.
+/// Result of an uninstall.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uninstalled {
-    /// Attachments that were removed.
+    /// Attachments that were removed, as `network/container/ifname`.
     pub detached: Vec<String>,
-    /// Everything else that was taken away, one line for each.
+    /// Other objects that were removed or restored, one line each.
     pub removed: Vec<String>,
-    /// What Viaduct has made or changed and that stays, and why.
+    /// Objects that Viaduct created or changed and that were left in place, each with the reason.
     pub left: Vec<String>,
 }

@@ -1,116 +1,118 @@
-//! Attachments, leases, published ports and counters, as shown to the outside: texts and numbers, no types of ours.
+//! Attachments, leases, published ports and counters in the API: strings and numbers only.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One pod interface.
+/// An attachment: one interface of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachmentView {
-    /// The network that the runtime's configuration names.
+    /// Name of the network, as in the CNI configuration.
     pub network: String,
-    /// Container.
+    /// Container ID (`CNI_CONTAINERID`).
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// Interface in the container.
+    /// Interface name in the container (`CNI_IFNAME`).
     pub ifname: String,
     /// Path of the container's network namespace.
     pub netns: String,
-    /// The pod, when the runtime told.
+    /// The Kubernetes pod, if the runtime passed its name in `CNI_ARGS`.
     #[serde(default)]
     pub pod: Option<PodView>,
-    /// The host's end of the veth.
+    /// Interface name of the host end of the veth pair.
     pub host_link: String,
-    /// The bridge.
+    /// Interface name of the bridge.
     pub bridge: String,
-    /// Ethernet address of the pod's end.
+    /// MAC address of the pod's interface.
     pub mac: String,
     /// MTU in bytes.
     pub mtu: u32,
     /// Addresses with their gateways, IPv4 first.
     pub addresses: Vec<AddressView>,
-    /// Routes.
+    /// Routes in the pod.
     #[serde(default)]
     pub routes: Vec<RouteView>,
-    /// Published ports.
+    /// Published host ports.
     #[serde(default)]
     pub hostports: Vec<HostportView>,
-    /// Limits of its traffic.
+    /// Bandwidth limits and their counters.
     #[serde(default)]
     pub bandwidth: BandwidthView,
-    /// Row in the datapath's pod table.
+    /// Index of the pod in the datapath's pod map.
     pub slot: u32,
-    /// Distinguishes this owner of the slot from those before it.
+    /// Generation of the slot: distinguishes this pod from earlier pods in the same slot.
     pub generation: u32,
-    /// `pending`, `attached` or `removing`.
+    /// `pending`, `linked`, `attached` or `removing`; `not on record` for an inspected namespace.
     pub state: String,
-    /// When it was decided, in seconds since 1970 (UTC).
+    /// Time of the ADD, in seconds since 1970 (UTC).
     pub created_at: u64,
-    /// Traffic; `None` when the tables could not be read.
+    /// Traffic counters; `None` if the maps could not be read.
     #[serde(default)]
     pub counters: Option<CounterView>,
 }
 
-/// The limits of an interface, seen from the pod; `None` for no limit.
+/// Bandwidth limits of an interface, from the pod's point of view; `None` for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BandwidthView {
-    /// To the pod.
+    /// Limit of traffic to the pod.
     #[serde(default)]
     pub ingress: Option<LimitView>,
-    /// From the pod.
+    /// Limit of traffic from the pod.
     #[serde(default)]
     pub egress: Option<LimitView>,
-    /// Prefixes that both limits are for alone; everybody, where there are none.
+    /// Prefixes of remote addresses to which both limits apply exclusively; empty for all
+    /// addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shaped_subnets: Vec<String>,
-    /// Prefixes that they are not for.
+    /// Prefixes of remote addresses that are exempt from both limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unshaped_subnets: Vec<String>,
 }
 
-/// A limit, and what it did since the pod was attached. Bytes are those of the wire, from the IP header on.
+/// A bandwidth limit, and its counters since the pod was attached. Bytes are counted from the IP
+/// header on, with the headers of each segment, as on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitView {
-    /// Bits per second.
+    /// Rate of the limit, in bits per second.
     pub rate: u64,
-    /// Bits per second that pass now: since somebody has last looked, or for a moment.
+    /// Rate of passed traffic in bits per second, since the previous query or over 0.2 s.
     #[serde(default)]
     pub current_rate: u64,
-    /// Bytes that may pass at once.
+    /// Burst in bytes.
     pub burst: u64,
     /// Packets that passed.
     pub passed_packets: u64,
-    /// Bytes of those.
+    /// Bytes of the packets that passed.
     pub passed_bytes: u64,
-    /// Those of them that were marked as having met congestion.
+    /// Passed packets that were marked with ECN Congestion Experienced.
     pub marked_packets: u64,
-    /// Bytes of those.
+    /// Bytes of the marked packets.
     pub marked_bytes: u64,
-    /// Those of them that were told when to depart.
+    /// Passed packets that were given a departure time.
     pub delayed_packets: u64,
-    /// Those of them that passed beyond the burst because their flow asks for little.
+    /// Passed packets beyond the burst, let through because their flow sends little.
     pub spared_packets: u64,
     /// Packets that were dropped.
     pub dropped_packets: u64,
-    /// Bytes of those.
+    /// Bytes of the dropped packets.
     pub dropped_bytes: u64,
 }
 
-/// A pod of Kubernetes.
+/// Name of a Kubernetes pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodView {
-    /// Namespace.
+    /// Kubernetes namespace of the pod.
     pub namespace: String,
-    /// Name.
+    /// Name of the pod in its namespace.
     pub name: String,
 }
 
 /// An address of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressView {
-    /// The address with the length of its subnet, for example `10.0.0.2/24`.
+    /// Address with prefix length, for example `10.0.0.2/24`.
     pub address: String,
-    /// The gateway.
+    /// Address of the gateway; `None` if there is none.
     #[serde(default)]
     pub gateway: Option<String>,
 }
@@ -118,81 +120,84 @@ pub struct AddressView {
 /// A route of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteView {
-    /// Where to.
+    /// Destination prefix, for example `0.0.0.0/0`.
     pub destination: String,
-    /// By which gateway.
+    /// Address of the gateway; `None` for a directly connected destination.
     #[serde(default)]
     pub gateway: Option<String>,
 }
 
-/// A published port.
+/// A published host port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostportView {
-    /// Address of the node; `None` for all.
+    /// Address of the node; `None` for all addresses.
     #[serde(default)]
     pub host_address: Option<String>,
-    /// Port of the node.
+    /// Port on the node.
     pub host_port: u16,
-    /// Port of the pod.
+    /// Port in the pod.
     pub container_port: u16,
     /// `tcp`, `udp` or `sctp`.
     pub protocol: String,
-    /// The attachment that it leads to, as `network/container/ifname`; empty inside of an [`AttachmentView`].
+    /// Attachment that receives the traffic, as `network/container/ifname`; empty in an
+    /// [`AttachmentView`].
     #[serde(default)]
     pub attachment: String,
 }
 
-/// A published port of the node, its owner and what holds it.
+/// A published host port with its pod, its reservations and its flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortView {
-    /// The port, and the attachment that it leads to.
+    /// The port mapping, and the attachment that receives the traffic.
     #[serde(flatten)]
     pub port: HostportView,
-    /// The network.
+    /// Name of the network.
     pub network: String,
-    /// The container.
+    /// Container ID.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// The pod, when the runtime told.
+    /// The Kubernetes pod, if the runtime passed its name in `CNI_ARGS`.
     #[serde(default)]
     pub pod: Option<PodView>,
-    /// `pending`, `attached` or `removing`.
+    /// State of the attachment: `pending`, `linked`, `attached` or `removing`.
     pub state: String,
-    /// When it was claimed, in seconds since 1970 (UTC).
+    /// Time of the attachment's ADD, in seconds since 1970 (UTC).
     pub since: u64,
-    /// What holds it, in each family.
-    pub claims: Vec<ClaimView>,
-    /// Live flows through it, of pods and of others; processes of the node are connected to the pod itself. `None` when
-    /// the flow table could not be read.
+    /// Port reservations, one for each address family.
+    pub claims: Vec<PortReservationView>,
+    /// Number of live flows to the port from outside and from pods. Connections of processes on the
+    /// node are not included: they are connected to the pod's address directly. `None` if the flow
+    /// table could not be read.
     #[serde(default)]
     pub flows: Option<u64>,
 }
 
-/// A port of the node in one family.
+/// Reservation of a host port in one address family.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimView {
+pub struct PortReservationView {
     /// Address and port, for example `0.0.0.0:8080`.
     pub socket: String,
-    /// `socket`: the agent has a socket bound to it. `table`: nothing can be bound to it. `nothing`: somebody else may
-    /// have it; packets from outside lead to the pod all the same.
+    /// `socket`: the agent has a socket bound to the port. `table`: a map entry reserves the port,
+    /// and no socket can be bound to it. `nothing`: the port is not reserved and another process
+    /// may have bound it; packets from outside are sent to the pod nevertheless.
     pub held_by: String,
 }
 
-/// An address in use.
+/// An address that is assigned to a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The network whose range it is of.
+    /// Name of the network.
     pub network: String,
-    /// The address.
+    /// Address without prefix length.
     pub address: String,
-    /// Container.
+    /// Container ID.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// Interface in the container.
+    /// Interface name in the container.
     pub ifname: String,
 }
 
-/// Traffic of one pod, or of the node.
+/// Traffic counters of one pod, or of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterView {
     /// Packets that the pod received.
@@ -203,19 +208,20 @@ pub struct CounterView {
     pub tx_packets: u64,
     /// Bytes that the pod sent.
     pub tx_bytes: u64,
-    /// Packets for the pod that were dropped by name.
+    /// Packets to the pod that were dropped with a drop reason.
     #[serde(default)]
     pub rx_dropped: u64,
-    /// Packets of the pod that were dropped by name.
+    /// Packets from the pod that were dropped with a drop reason.
     #[serde(default)]
     pub tx_dropped: u64,
-    /// Flows made for the pod.
+    /// Flows created for the pod.
     #[serde(default)]
     pub new_flows: u64,
-    /// Flows of the pod without a reply that had to make room in a full table.
+    /// Flows of the pod without a reply that were evicted from a full flow table.
     #[serde(default)]
     pub evicted_flows: u64,
-    /// Dropped packets by the reason's name, counted for the whole node; reasons that never occurred may be missing.
+    /// Dropped packets of the whole node by drop reason; reasons that never occurred may be
+    /// missing.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
 }

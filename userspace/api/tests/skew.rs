@@ -1,5 +1,6 @@
-//! Plugin, agent and `viaductctl` of two minor versions. What the first one of this major version has said is recorded
-//! below `recorded/`; what the next one will say is the same, and more.
+//! Version skew between plugin, agent and `viaductctl`. Messages of the first minor version are
+//! recorded in `recorded/`; messages of the next minor version are simulated by adding unknown
+//! fields.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +20,7 @@ fn recorded(name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap()
 }
 
-/// What of `old` is missing in `new`, or is another value there.
+/// Returns the values of `old` that are missing or different in `new`.
 fn lost(old: &Value, new: &Value, place: &str) -> Vec<String> {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => old
@@ -36,7 +37,8 @@ fn lost(old: &Value, new: &Value, place: &str) -> Vec<String> {
     }
 }
 
-/// With keys in every object that nobody knows. Those of `drops` are words themselves, and all are understood.
+/// Adds unknown keys to every object. The keys of `drops` are drop reasons, of which any is
+/// accepted.
 fn newer(value: Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -64,7 +66,8 @@ fn newer(value: Value) -> Value {
     }
 }
 
-/// That the recording is read by today's type, that nothing of it is lost, and that what is newer makes no difference.
+/// Asserts that the current type parses the recording without losing a value, and ignores newer
+/// fields.
 fn holds<T: Serialize + DeserializeOwned>(name: &str, text: &str) {
     let old: Value = serde_json::from_str(text).unwrap();
     let read: T = serde_json::from_value(old.clone()).unwrap();
@@ -76,7 +79,7 @@ fn holds<T: Serialize + DeserializeOwned>(name: &str, text: &str) {
 }
 
 #[test]
-fn what_agents_of_the_first_minor_version_say_is_read_and_what_is_newer_is_ignored() {
+fn responses_of_the_first_minor_version_are_parsed_and_newer_fields_are_ignored() {
     let file = |name: &'static str| (name, recorded(name));
     let (name, text) = file("status.json");
     holds::<Status>(name, &text);
@@ -107,9 +110,9 @@ fn what_agents_of_the_first_minor_version_say_is_read_and_what_is_newer_is_ignor
     }
 }
 
-/// The configuration is the runtime's text: nothing of it may change on the way, whatever is around it.
+/// The network configuration must be passed on unchanged, whatever fields surround it.
 #[test]
-fn requests_of_plugins_of_the_first_minor_version_and_of_the_next_are_read() {
+fn requests_of_plugins_of_the_first_minor_version_and_of_the_next_are_parsed() {
     for name in ["add", "del", "check", "gc", "status"] {
         let text = recorded(&format!("{name}.request.json"));
         let old: CniRequest = serde_json::from_str(&text).unwrap();
@@ -132,7 +135,7 @@ fn requests_of_plugins_of_the_first_minor_version_and_of_the_next_are_read() {
 }
 
 #[test]
-fn a_word_that_is_newer_than_its_reader_spoils_nothing_around_it() {
+fn an_unknown_enum_value_leaves_the_rest_of_the_message_intact() {
     let event = recorded("events.jsonl")
         .lines()
         .next()

@@ -11,7 +11,7 @@
 
 use std::num::NonZeroU64;
 
-use model::{Bandwidth, Cidr, Limit, LimitPolicy, Peers, Prefixes, Rates};
+use model::{Bandwidth, Cidr, Limit, LimitPolicy, ShapedSubnets, Prefixes, Rates};
 
 use crate::Error;
 use crate::annotation::CAPABILITY;
@@ -42,8 +42,8 @@ pub(crate) fn read(config: &Object<'_>) -> Result<Asked, Error> {
     let peers = peers(config)?;
     let mut asked = rates(config)?;
     // The lists of a network are for the limits of its pods, wherever these come from.
-    if asked.bandwidth.peers == Peers::All && !asked.bandwidth.is_unlimited() {
-        asked.bandwidth.peers = peers;
+    if asked.bandwidth.shaped_subnets == ShapedSubnets::All && !asked.bandwidth.is_unlimited() {
+        asked.bandwidth.shaped_subnets = peers;
     }
     Ok(asked)
 }
@@ -92,16 +92,16 @@ fn quantities(config: &Object<'_>, key: &str) -> Result<Rates, Error> {
 }
 
 /// With whom limits count. The words are the bandwidth plugin's, as far as it has any.
-fn peers(source: &Object<'_>) -> Result<Peers, Error> {
+fn peers(source: &Object<'_>) -> Result<ShapedSubnets, Error> {
     let unshaped = prefixes(source, "unshapedSubnets")?;
     let shaped = prefixes(source, "shapedSubnets")?;
     match (unshaped, shaped) {
         (Some(_), Some(_)) => Err(Error::invalid_config(
             "unshapedSubnets and shapedSubnets cannot be both specified, one of them should be discarded",
         )),
-        (Some(unshaped), None) => Ok(Peers::Except(unshaped)),
-        (None, Some(shaped)) => Ok(Peers::Only(shaped)),
-        (None, None) => Ok(Peers::All),
+        (Some(unshaped), None) => Ok(ShapedSubnets::Except(unshaped)),
+        (None, Some(shaped)) => Ok(ShapedSubnets::Only(shaped)),
+        (None, None) => Ok(ShapedSubnets::All),
     }
 }
 
@@ -117,7 +117,7 @@ fn prefixes(source: &Object<'_>, key: &str) -> Result<Option<Prefixes>, Error> {
         return Ok(None);
     }
     let too_many = || {
-        let (path, most) = (source.path_of(key), Prefixes::MOST);
+        let (path, most) = (source.path_of(key), Prefixes::MAX);
         Error::invalid_config(format!("{path}: more than {most} subnets"))
     };
     Prefixes::new(parsed).map(Some).ok_or_else(too_many)
@@ -136,7 +136,7 @@ fn entry(source: &Object<'_>) -> Result<Option<Asked>, Error> {
         bandwidth: Bandwidth {
             ingress,
             egress,
-            peers,
+            shaped_subnets: peers,
         },
         placeholder: one || other,
     }))
@@ -188,7 +188,7 @@ fn annotated(runtime: &Object<'_>) -> Result<Asked, Error> {
     let bandwidth = Bandwidth {
         ingress: limit(INGRESS)?,
         egress: limit(EGRESS)?,
-        peers: Peers::All,
+        shaped_subnets: ShapedSubnets::All,
     };
     Ok(Asked {
         bandwidth,

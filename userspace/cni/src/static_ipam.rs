@@ -79,7 +79,7 @@ fn with_gateway(own: StaticAddress, gateways: &[IpAddr], is_gateway: bool) -> St
     let subnet = own.address.subnet();
     let mut asked = gateways.iter().copied();
     let asked = asked.find(|gateway| subnet.is_some_and(|subnet| subnet.contains(*gateway)));
-    let usual = subnet.filter(|_| is_gateway).map(Range::usual_gateway);
+    let usual = subnet.filter(|_| is_gateway).map(Range::default_gateway);
     StaticAddress {
         gateway: asked.or(own.gateway).or(usual),
         ..own

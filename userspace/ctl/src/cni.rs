@@ -1,5 +1,6 @@
-//! `viaductctl cni`: attaches a namespace to a network as a runtime would, by whatever plugins the network's configuration
-//! names. For people who want to try a configuration, and to look for who is at fault when a runtime does not get on.
+//! `viaductctl cni`: attaches a network namespace to a network by executing the plugins of its
+//! configuration, as a container runtime does. For testing a configuration, and for debugging a
+//! failing network without the runtime.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,107 +11,111 @@ use clap::{Args, Subcommand};
 use invoke::{Attachment, Invoker, Patience, find_network};
 use serde_json::{Map, Value, json};
 
-/// What is asked of the plugins.
+/// Subcommands of `viaductctl cni`, one for each CNI command.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Attach a namespace to a network, and show the result
+    /// Attach a network namespace to a network (CNI ADD), and print the result
     Add(Target),
-    /// Detach it
+    /// Detach a network namespace from a network (CNI DEL)
     Del(Target),
-    /// Compare it with what its ADD returned
+    /// Check an attachment against the cached result of its ADD (CNI CHECK)
     Check(Target),
-    /// Remove what is remembered and of no namespace that is there, and let the plugins remove what is not remembered
+    /// Detach cached attachments whose namespace is gone, and remove attachments that are not
+    /// cached (CNI GC)
     Gc {
         #[command(flatten)]
         place: Place,
-        /// Also what lives, if the plugins are ours
+        /// Also remove attachments of live namespaces that are not cached (Viaduct's plugins only)
         #[arg(long)]
         force: bool,
     },
-    /// Show what is remembered of a container's interfaces, as the network status that Kubernetes knows
+    /// Print the cached results of a container as Kubernetes network-status JSON
     Show {
         /// Container ID
         container: String,
-        /// Folder of remembered results
+        /// Directory of cached results
         #[arg(long, value_name = "FOLDER", default_value = invoke::DEFAULT_CACHE)]
         results: PathBuf,
     },
-    /// Tell whether an ADD would work
+    /// Check whether the network's plugins are ready for an ADD (CNI STATUS)
     Status {
         #[command(flatten)]
         place: Place,
     },
 }
 
-/// Which network, and where its parts are.
+/// The network, and the directories of configurations, plugins and cached results.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Place {
     /// Name of the network
     network: String,
-    /// Folder of configurations
+    /// Directory of network configurations
     #[arg(long, value_name = "FOLDER", env = "NETCONFPATH", default_value = invoke::DEFAULT_CONFIGURATIONS)]
     configurations: PathBuf,
-    /// Folders of plugins, separated by colons
+    /// Directories of CNI plugins, separated by colons
     #[arg(long, value_name = "FOLDERS", env = "CNI_PATH", default_value = invoke::DEFAULT_PATH)]
     path: String,
-    /// Folder of remembered results
+    /// Directory of cached results
     #[arg(long, value_name = "FOLDER", default_value = invoke::DEFAULT_CACHE)]
     results: PathBuf,
 }
 
-/// Which namespace, and what it is to have.
+/// The network namespace, and the parameters of its attachment.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Target {
     #[command(flatten)]
     place: Place,
     /// Path of the network namespace
     netns: String,
-    /// Name of the interface
+    /// Name of the interface in the namespace
     #[arg(long, value_name = "NAME", default_value = "eth0")]
     ifname: String,
-    /// Container ID; without one it derives from the path of the namespace
+    /// Container ID [default: derived from the namespace's path]
     #[arg(long, value_name = "ID")]
     container_id: Option<String>,
-    /// Publish a port of the node: HOST:CONTAINER, or ADDRESS:HOST:CONTAINER, with /udp or /sctp behind; may be repeated
+    /// Published host port: [ADDRESS:]HOST:CONTAINER[/tcp|/udp|/sctp]; repeatable [default: none]
     #[arg(long, value_name = "PORTS")]
     publish: Vec<String>,
-    /// Bits per second to the namespace
+    /// Limit of traffic to the namespace in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     ingress_rate: Option<u64>,
-    /// Bits per second from the namespace
+    /// Limit of traffic from the namespace in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     egress_rate: Option<u64>,
-    /// An argument for `CNI_ARGS`: KEY=VALUE; may be repeated
+    /// Argument for CNI_ARGS as KEY=VALUE; repeatable [default: none]
     #[arg(long = "arg", value_name = "PAIR")]
     args: Vec<String>,
-    /// More capability arguments, as a JSON object
+    /// Further capability arguments as a JSON object [default: none]
     #[arg(long, value_name = "JSON", env = "CAP_ARGS")]
     capabilities: Option<String>,
 }
 
-/// Bits that may come at once: a quarter of a second's worth.
+/// Bursts per second of rate: a burst is a quarter of a second of the rate, in bits.
 const BURST_PARTS: u64 = 4;
 
-/// Executes it, and returns what there is to show.
+/// Executes the CNI command, and returns the text to print.
 pub(crate) fn run(verb: Verb) -> Result<String> {
     match verb {
         Verb::Add(target) => {
             let (invoker, list, attachment) = target.prepare()?;
-            let result = invoker.add(&list, &attachment).map_err(told)?;
+            let result = invoker.add(&list, &attachment).map_err(cni_error)?;
             Ok(serde_json::to_string_pretty(&result)? + "\n")
         }
         Verb::Del(target) => {
             let (invoker, list, attachment) = target.prepare()?;
-            invoker.del(&list, &attachment).map_err(told)?;
+            invoker.del(&list, &attachment).map_err(cni_error)?;
             Ok(String::new())
         }
         Verb::Check(target) => {
             let (invoker, list, attachment) = target.prepare()?;
-            invoker.check(&list, &attachment).map_err(told)?;
+            invoker.check(&list, &attachment).map_err(cni_error)?;
             Ok(String::new())
         }
         Verb::Gc { place, force } => {
-            place.invoker().gc(&place.list()?, force).map_err(told)?;
+            place
+                .invoker()
+                .gc(&place.list()?, force)
+                .map_err(cni_error)?;
             Ok(String::new())
         }
         Verb::Show { container, results } => {
@@ -121,7 +126,7 @@ pub(crate) fn run(verb: Verb) -> Result<String> {
             };
             let status: Vec<Value> = invoker
                 .all_remembered()
-                .map_err(told)?
+                .map_err(cni_error)?
                 .into_iter()
                 .filter(|cached| cached.container_id.as_str() == container)
                 .map(|cached| cached.network_status())
@@ -129,13 +134,13 @@ pub(crate) fn run(verb: Verb) -> Result<String> {
             Ok(serde_json::to_string_pretty(&status)? + "\n")
         }
         Verb::Status { place } => {
-            place.invoker().status(&place.list()?).map_err(told)?;
+            place.invoker().status(&place.list()?).map_err(cni_error)?;
             Ok(String::new())
         }
     }
 }
 
-fn told(error: Error) -> anyhow::Error {
+fn cni_error(error: Error) -> anyhow::Error {
     let Error { code, msg, details } = error;
     if details.is_empty() {
         anyhow!("{msg} (code {code})")
@@ -146,7 +151,7 @@ fn told(error: Error) -> anyhow::Error {
 
 impl Place {
     fn list(&self) -> Result<NetworkList> {
-        find_network(&self.configurations, &self.network).map_err(told)
+        find_network(&self.configurations, &self.network).map_err(cni_error)
     }
 
     fn invoker(&self) -> Invoker {
@@ -163,13 +168,13 @@ impl Target {
         let id = self
             .container_id
             .clone()
-            .unwrap_or_else(|| derived(&self.netns));
+            .unwrap_or_else(|| derived_container_id(&self.netns));
         let attachment = Attachment {
             container_id: id.parse().context("--container-id")?,
             ifname: self.ifname.parse().context("--ifname")?,
             netns: self.netns.clone(),
             args: self.pairs()?,
-            capabilities: self.wishes()?,
+            capabilities: self.capability_args()?,
         };
         Ok((self.place.invoker(), self.place.list()?, attachment))
     }
@@ -182,8 +187,8 @@ impl Target {
         self.args.iter().map(split).collect()
     }
 
-    fn wishes(&self) -> Result<Map<String, Value>> {
-        let mut wishes = match &self.capabilities {
+    fn capability_args(&self) -> Result<Map<String, Value>> {
+        let mut args = match &self.capabilities {
             Some(text) => {
                 serde_json::from_str(text).context("--capabilities takes a JSON object")?
             }
@@ -191,7 +196,7 @@ impl Target {
         };
         if !self.publish.is_empty() {
             let ports: Result<Vec<Value>> = self.publish.iter().map(|text| port(text)).collect();
-            wishes.insert("portMappings".to_owned(), Value::Array(ports?));
+            args.insert("portMappings".to_owned(), Value::Array(ports?));
         }
         let rates = [("ingress", self.ingress_rate), ("egress", self.egress_rate)];
         let mut bandwidth = BTreeMap::new();
@@ -201,14 +206,15 @@ impl Target {
             bandwidth.insert(format!("{direction}Burst"), (rate / BURST_PARTS).max(1));
         }
         if !bandwidth.is_empty() {
-            wishes.insert("bandwidth".to_owned(), json!(bandwidth));
+            args.insert("bandwidth".to_owned(), json!(bandwidth));
         }
-        Ok(wishes)
+        Ok(args)
     }
 }
 
-/// The same each time for a namespace, so that DEL finds what ADD made (FNV-1a).
-fn derived(netns: &str) -> String {
+/// Returns a container ID that depends on the namespace's path only (FNV-1a), so that DEL finds the
+/// attachment of an ADD.
+fn derived_container_id(netns: &str) -> String {
     let digest = netns
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
@@ -217,6 +223,8 @@ fn derived(netns: &str) -> String {
     format!("viaductctl-{digest:016x}")
 }
 
+/// Parses `[ADDRESS:]HOST:CONTAINER[/PROTOCOL]`, an IPv6 address in brackets, into an entry of the
+/// `portMappings` capability.
 fn port(text: &str) -> Result<Value> {
     let (ports, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
     let (rest, container) = ports
@@ -227,7 +235,8 @@ fn port(text: &str) -> Result<Value> {
         None => ("", rest),
     };
     let number = |text: &str| -> Result<u16> {
-        text.parse().with_context(|| format!("{text:?} is no port"))
+        text.parse()
+            .with_context(|| format!("invalid port {text:?}: must be 0 to 65535"))
     };
     let mut port = json!({
         "hostPort": number(host)?,
@@ -238,7 +247,7 @@ fn port(text: &str) -> Result<Value> {
         port["hostIP"] = json!(address);
     }
     if !["tcp", "udp", "sctp"].contains(&protocol) {
-        bail!("{protocol:?} is none of tcp, udp and sctp");
+        bail!("invalid protocol {protocol:?}: must be tcp, udp or sctp");
     }
     Ok(port)
 }
@@ -248,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_read_as_people_write_them() {
+    fn publish_option_is_parsed_as_docker_writes_ports() {
         let plain = json!({ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" });
         assert_eq!(port("8080:80").unwrap(), plain);
         assert_eq!(
@@ -262,9 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_has_one_container_id() {
-        assert_eq!(derived("/run/netns/a"), derived("/run/netns/a"));
-        assert_ne!(derived("/run/netns/a"), derived("/run/netns/b"));
-        assert_eq!(derived("/run/netns/a").len(), 27);
+    fn container_id_derived_from_a_namespace_path_is_stable() {
+        assert_eq!(
+            derived_container_id("/run/netns/a"),
+            derived_container_id("/run/netns/a")
+        );
+        assert_ne!(
+            derived_container_id("/run/netns/a"),
+            derived_container_id("/run/netns/b")
+        );
+        assert_eq!(derived_container_id("/run/netns/a").len(), 27);
     }
 }

@@ -1,27 +1,28 @@
-//! `limit`: other limits for a pod that runs. Finds the pod by what people call it; what a rate means, the agent says.
+//! `viaductctl limit`: changes the bandwidth limits of a running pod. Finds the pod by name or
+//! container ID; the agent parses and validates the rates.
 
 use anyhow::{Result, bail};
 use api::{AttachmentView, BandwidthSetting, Client, path};
 
-/// Which pod, and its limits.
+/// Options of `viaductctl limit`.
 #[derive(Clone, Debug, clap::Args)]
 #[group(id = "limits", required = true, multiple = true, args = ["ingress", "egress"])]
 pub(crate) struct Limit {
-    /// The pod: its name, namespace/name, or the start of its container ID
+    /// Pod: name, namespace/name, or prefix of its container ID
     pod: String,
-    /// Bits per second to the pod, for example 50M, or `none`
+    /// Limit of traffic to the pod in bit/s, for example 50M, or `none` [default: unchanged]
     #[arg(long, value_name = "RATE")]
     ingress: Option<String>,
-    /// Bits per second from the pod, for example 50M, or `none`
+    /// Limit of traffic from the pod in bit/s, for example 50M, or `none` [default: unchanged]
     #[arg(long, value_name = "RATE")]
     egress: Option<String>,
-    /// The pod's interface
+    /// Interface of the pod
     #[arg(long, value_name = "NAME", default_value = "eth0")]
     ifname: String,
 }
 
 impl Limit {
-    /// Sets the limits, and tells which hold.
+    /// Sets the limits, and returns a line with the limits that are in effect.
     pub(crate) fn run(&self, client: &Client) -> Result<String> {
         let attachments: Vec<AttachmentView> = crate::get(client, path::ATTACHMENTS)?.decode()?;
         let found = self.find(&attachments)?;
@@ -46,13 +47,17 @@ impl Limit {
     fn find<'a>(&self, attachments: &'a [AttachmentView]) -> Result<&'a AttachmentView> {
         let mut found = attachments
             .iter()
-            .filter(|it| self.names(it))
+            .filter(|it| self.matches(it))
             .filter(|it| it.ifname == self.ifname);
         match (found.next(), found.next()) {
             (Some(one), None) => Ok(one),
-            (None, _) => bail!("no pod {} with an interface {} here", self.pod, self.ifname),
+            (None, _) => bail!(
+                "no pod {} with interface {} on this node",
+                self.pod,
+                self.ifname
+            ),
             (Some(one), Some(other)) => bail!(
-                "{} is more than one pod: containers {} and {}",
+                "{} matches more than one pod: containers {} and {}",
                 self.pod,
                 one.container_id,
                 other.container_id
@@ -60,7 +65,7 @@ impl Limit {
         }
     }
 
-    fn names(&self, attachment: &AttachmentView) -> bool {
+    fn matches(&self, attachment: &AttachmentView) -> bool {
         let by_pod = attachment.pod.as_ref().is_some_and(|pod| {
             pod.name == self.pod || format!("{}/{}", pod.namespace, pod.name) == self.pod
         });
@@ -96,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_found_by_its_name_or_by_its_container_and_never_by_chance() {
+    fn limit_finds_a_pod_by_name_or_container_id_and_refuses_ambiguous_ones() {
         let attachments = [attachment("abc1", "cart"), attachment("abd2", "till")];
         for pod in ["cart", "shop/cart", "abc"] {
             let found = limit(pod).find(&attachments).unwrap();

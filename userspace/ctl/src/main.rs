@@ -1,8 +1,8 @@
-//! `viaductctl`, for people: what the agent does, and to whom.
+//! `viaductctl`, the command line of the agent.
 //!
-//! Asks the agent and shows its answer. Refuses to look at the kernel or at files by itself: what it shows is what the
-//! agent knows, and every machine can have the same by `--json` or from the socket. `viaductctl cni` is another matter: it
-//! stands in for a container runtime.
+//! Queries the agent over its Unix socket and renders the responses. Reads neither the kernel nor
+//! files: everything that it shows is in the API, and `--json` prints it as JSON. `viaductctl cni`
+//! is the exception: it takes the place of a container runtime and executes plugins itself.
 
 #![forbid(unsafe_code)]
 
@@ -25,11 +25,11 @@ use api::{
 use clap::{Parser, Subcommand};
 use serde_json::Value;
 
-/// Shows the state of Viaduct on this node.
+/// Show and control Viaduct's agent on this node
 #[derive(Debug, Parser)]
 #[command(name = "viaductctl", version)]
 struct Options {
-    /// Where the agent listens
+    /// Unix socket of the agent
     #[arg(long, global = true, value_name = "FILE", default_value = api::DEFAULT_SOCKET)]
     socket: PathBuf,
     #[command(subcommand)]
@@ -38,90 +38,90 @@ struct Options {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
-    /// Show whether all is well: networks, uplinks, the last reconciliation, and everything that is not as it should be
+    /// Show the agent's health, networks, uplinks, last reconciliation and kernel features
     Status {
-        /// The agent's answer as it is
+        /// Print the agent's JSON response
         #[arg(long)]
         json: bool,
     },
-    /// Show what is wrong, and what the kernel can and cannot do; fails if anything is wrong
+    /// Diagnose the node: degradations and kernel features; exit with status 1 if degraded
     Doctor,
-    /// List the attachments: pods, addresses, ports, packets
+    /// List attachments: pod, interface, network, addresses, published ports, packets, state
     List {
-        /// The agent's answer as it is
+        /// Print the agent's JSON response
         #[arg(long)]
         json: bool,
     },
-    /// List live flows through the uplinks: whose, between whom, as seen and as translated, how they stand
+    /// List NAT flows: pod, original and translated addresses, state, age, traffic
     Flows(Flows),
-    /// Limit the traffic of a pod that runs, in effect at once
+    /// Change the bandwidth limits of a running pod, effective immediately
     Limit(limit::Limit),
-    /// Show what pods send and receive now, against their limits, as live bars
+    /// Show live send and receive rates of pods, with bars against their bandwidth limits
     Top(top::Top),
-    /// Show everything known of one container
+    /// Print all attachments of a container as JSON
     Inspect {
         /// Container ID
         id: String,
-        /// Where to look when the container is not on record: path of its network namespace
+        /// Path of the container's network namespace, inspected if the container has no attachment
         #[arg(long, value_name = "FILE")]
         netns: Option<String>,
     },
-    /// List the ports of the node that lead to pods: whose each is, since when, and what holds it
+    /// List host ports that are published to pods: pod, age, flows, port reservation
     Ports {
-        /// Only this port
+        /// Host port to list [default: all]
         port: Option<u16>,
-        /// The agent's answer as it is
+        /// Print the agent's JSON response
         #[arg(long, conflicts_with = "port")]
         json: bool,
     },
-    /// Attach, detach and check namespaces as a runtime does, by the plugins of a network's configuration
+    /// Execute the CNI plugins of a network configuration, as a container runtime does
     #[command(subcommand)]
     Cni(Box<cni::Verb>),
-    /// Show what has happened: requests, repairs, and how each ended
+    /// Show events: CNI requests, repairs, degradations, agent start and stop
     Events {
-        /// And what happens from now on
+        /// Keep printing new events as they occur
         #[arg(short, long)]
         follow: bool,
-        /// Only the last of each attachment, link or whatever it was about
+        /// Only the latest event of each subject (attachment, link, node)
         #[arg(long, conflicts_with = "follow")]
         last: bool,
-        /// The agent's lines as they are
+        /// Print the agent's JSON, one event per line
         #[arg(long)]
         json: bool,
     },
-    /// Take Viaduct off this node: programs, tables, bridges, records, and sysctls as they were; the agent ends.
-    /// Where no agent runs, `viaductd --uninstall` does the same
+    /// Remove Viaduct from this node: eBPF programs, maps, bridges, records; restore sysctls and
+    /// stop the agent. Without a running agent, use `viaductd --uninstall`
     Uninstall {
-        /// Pods that are attached lose their interfaces; else they are in the way
+        /// Detach all pods first; without this flag, uninstall fails while pods are attached
         #[arg(long)]
         drain: bool,
-        /// The agent's answer as it is
+        /// Print the agent's JSON response
         #[arg(long)]
         json: bool,
     },
-    /// Show the versions of this program and of the agent
+    /// Show the versions of viaductctl and of the agent
     Version,
 }
 
-/// Which flows.
+/// Options of `viaductctl flows`.
 #[derive(Clone, Debug, clap::Args)]
 struct Flows {
-    /// Only of this pod: its name, namespace/name, or the start of its container ID
+    /// Only flows of this pod: name, namespace/name, or prefix of its container ID
     #[arg(long, value_name = "POD")]
     pod: Option<String>,
-    /// Only with this address on the other side
+    /// Only flows with this remote address
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<IpAddr>,
-    /// Only with this port on either side, before or after translation
+    /// Only flows with this source or destination port, original or translated
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// At most so many
+    /// Maximum number of flows to list
     #[arg(long, value_name = "COUNT", default_value_t = api::DEFAULT_FLOW_LIMIT)]
     limit: usize,
-    /// How full the flow table is instead, and by whom
+    /// Show the usage of the flow table instead: entries, flows and evictions per pod
     #[arg(long)]
     usage: bool,
-    /// The agent's answer as it is
+    /// Print the agent's JSON response
     #[arg(long, conflicts_with = "usage")]
     json: bool,
 }
@@ -138,13 +138,16 @@ impl Flows {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the one place where errors are told")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the only place where errors are printed"
+)]
 fn main() -> ExitCode {
     let options = Options::parse();
     let text = run(options.verb, &Client::new(options.socket));
     match text.and_then(|text| print(&text)) {
         Ok(()) => ExitCode::SUCCESS,
-        // Not by returning the error from `main`: a person has no use for a backtrace.
+        // Not returned from `main`, which would print the debug format and a backtrace.
         Err(error) => {
             eprintln!("viaductctl: {error:#}");
             ExitCode::FAILURE
@@ -152,7 +155,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The only writer to standard output.
+/// Writes `text` to standard output; no other function does. A closed pipe is a success.
 fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // `viaductctl list | head`
@@ -174,7 +177,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             if status.degraded.is_empty() {
                 return Ok(text);
             }
-            Err(anyhow::anyhow!("the node is not well\n{text}"))
+            Err(anyhow::anyhow!("the node is degraded\n{text}"))
         }
         Verb::List { json: true } => raw(&get(client, path::ATTACHMENTS)?),
         Verb::List { json: false } => {
@@ -185,7 +188,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
         Verb::Flows(flows) => {
             let view: FlowsView = get(client, &flows.path())?.decode()?;
             Ok(if flows.usage {
-                render::room(&view.room)
+                render::flow_table(&view.table)
             } else {
                 render::flows(&view)
             })
@@ -216,7 +219,8 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
     }
 }
 
-/// Prints each line as it comes; there may be no last one.
+/// Prints each event as it arrives. With `follow=true` it returns only when the agent stops, the
+/// connection breaks, or standard output is closed.
 fn events(client: &Client, path: &str, json: bool) -> Result<String> {
     let mut outcome = Ok(());
     let mut show = |line: &str| {
@@ -249,10 +253,10 @@ fn uninstall(client: &Client, drain: bool, json: bool) -> Result<String> {
     }
 }
 
-/// Seconds since 1970 (UTC); 0 on a machine whose clock says that it is earlier.
+/// Returns seconds since 1970 (UTC); 0 if the machine's clock is set to an earlier time.
 #[expect(
     clippy::disallowed_methods,
-    reason = "ages are shown by the reader's clock"
+    reason = "ages are relative to the clock of the machine that prints them"
 )]
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -272,20 +276,20 @@ fn advised(error: ClientError) -> anyhow::Error {
     }
 }
 
-/// What a person can do about an agent that does not answer.
+/// Returns what an operator can do about an agent that does not respond.
 fn advice(error: &ClientError) -> Option<&'static str> {
     match error {
         ClientError::Unreachable { source, .. }
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            Some("Run this as root.")
+            Some("Run viaductctl as root.")
         }
         ClientError::Unreachable { .. } => Some(
             "Is the agent running? Start it with `systemctl start viaductd`, and see `journalctl -u viaductd` for why \
-             it stopped.\nIf it listens elsewhere, say so with --socket.",
+             it stopped.\nIf it listens on another socket, pass --socket.",
         ),
         ClientError::Timeout { .. } => {
-            Some("It is stuck or very busy: `journalctl -u viaductd` tells what it waits for.")
+            Some("The agent is overloaded or stuck: see `journalctl -u viaductd`.")
         }
         ClientError::Broken { .. }
         | ClientError::Response { .. }
@@ -294,7 +298,7 @@ fn advice(error: &ClientError) -> Option<&'static str> {
     }
 }
 
-/// The answer as the agent gave it, indented; fields that this program does not know stay in.
+/// Returns the agent's JSON response, indented. Fields that this version does not know are kept.
 fn raw(reply: &Reply) -> Result<String> {
     let value: Value = reply.decode()?;
     Ok(serde_json::to_string_pretty(&value)? + "\n")
@@ -313,18 +317,18 @@ mod tests {
 
     /// behaviour A1
     #[test]
-    fn an_agent_that_is_down_is_said_with_what_to_do() {
+    fn an_unreachable_agent_is_an_error_that_says_how_to_start_it() {
         let client = Client::new("/nonexistent/viaduct.sock");
         let error = run(Verb::List { json: false }, &client).unwrap_err();
         insta::assert_snapshot!(error.to_string(), @r"
         no agent listens on /nonexistent/viaduct.sock: No such file or directory (os error 2)
         Is the agent running? Start it with `systemctl start viaductd`, and see `journalctl -u viaductd` for why it stopped.
-        If it listens elsewhere, say so with --socket.
+        If it listens on another socket, pass --socket.
         ");
     }
 
     #[test]
-    fn the_version_of_this_program_needs_no_agent() {
+    fn version_works_without_an_agent() {
         let client = Client::new("/nonexistent/viaduct.sock");
         let text = run(Verb::Version, &client).unwrap();
         assert!(text.starts_with("viaductctl "), "{text}");

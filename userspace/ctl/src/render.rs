@@ -1,5 +1,5 @@
-//! From the agent's answers to tables that fit a terminal and `grep`: one line for each thing. Pure: the same answer
-//! is the same text. Refuses to judge: what is degraded, the agent says.
+//! Renders the agent's responses as tables for terminals and `grep`, one line per object. Pure
+//! functions of the response; whether something is degraded is decided by the agent.
 
 mod features;
 mod ports;
@@ -7,8 +7,8 @@ mod ports;
 use std::fmt::{Display, Write};
 
 use api::{
-    AttachmentView, BypassView, Degraded, Event, FlowView, FlowsView, HostportView, NetworkView,
-    OperationView, Outcome, PodRoomView, PodView, Reconcile, RoomView, ShaperView, Status,
+    AttachmentView, BypassView, Degraded, Event, FlowTableView, FlowView, FlowsView, HostportView,
+    NetworkView, OperationView, Outcome, PodFlowsView, PodView, Reconcile, ShaperView, Status,
     Uninstalled, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
@@ -16,10 +16,10 @@ use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 pub(crate) use features::doctor;
 pub(crate) use ports::ports;
 
-/// Milliseconds after which people want to know what takes so long.
+/// Milliseconds after which a running operation is shown in the status.
 const LONG: u64 = 1000;
 
-/// The state of the agent: first what is wrong, then what there is.
+/// Renders the agent's status: health and degradations first, then networks, uplinks and features.
 pub(crate) fn status(status: &Status) -> String {
     let mut text = String::new();
     line(&mut text, "Agent", agent(&status.version));
@@ -32,7 +32,7 @@ pub(crate) fn status(status: &Status) -> String {
     bypass(&mut text, &status.bypass);
     shaper(&mut text, &status.shaper);
     reconcile(&mut text, status.last_reconcile.as_ref());
-    busy(&mut text, &status.operations);
+    operations(&mut text, &status.operations);
     format!(
         "{text}\n{}\n{}{}",
         networks(&status.networks),
@@ -44,10 +44,10 @@ pub(crate) fn status(status: &Status) -> String {
 fn shaper(text: &mut String, view: &ShaperView) {
     let mut why = view.mode.clone();
     if !view.paces {
-        why += ", sockets cannot be paced";
+        why += ", no socket pacing";
     }
     if !view.heeds_departure {
-        why += ", no link has fq";
+        why += ", no link with fq qdisc";
     }
     line(text, "Shaper", format!("{} ({why})", view.chosen));
 }
@@ -56,11 +56,11 @@ fn bypass(text: &mut String, view: &BypassView) {
     let active = if view.active { "active" } else { "not active" };
     line(text, "Bypass", format!("{active} ({})", view.mode));
     for rules in &view.rules {
-        line(text, "", format!("rules of others, {rules}"));
+        line(text, "", format!("foreign rules, {rules}"));
     }
 }
 
-/// One event in one line.
+/// Renders an event as one line. `now` is in seconds since 1970 (UTC).
 pub(crate) fn event(event: &Event, now: u64) -> String {
     let age = duration(now.saturating_sub(event.at));
     let Event {
@@ -76,7 +76,7 @@ pub(crate) fn event(event: &Event, now: u64) -> String {
     format!("{}\n", text.trim_end())
 }
 
-/// What was taken off the node, and what stays.
+/// Renders the result of an uninstall: detached pods, removed objects, and objects left in place.
 pub(crate) fn uninstalled(done: &Uninstalled) -> String {
     let mut text = String::new();
     let lines = [
@@ -89,10 +89,10 @@ pub(crate) fn uninstalled(done: &Uninstalled) -> String {
             let _always_fits = writeln!(text, "{word}: {item}");
         }
     }
-    text + "Viaduct is off this node.\n"
+    text + "Viaduct is uninstalled from this node.\n"
 }
 
-/// One line for each attachment.
+/// Renders attachments, one line each.
 pub(crate) fn list(attachments: &[AttachmentView]) -> String {
     if attachments.is_empty() {
         return "No attachments.\n".to_owned();
@@ -111,7 +111,7 @@ pub(crate) fn list(attachments: &[AttachmentView]) -> String {
     table(&header, attachments.iter().map(attachment))
 }
 
-/// One line for each flow.
+/// Renders flows, one line each.
 pub(crate) fn flows(view: &FlowsView) -> String {
     if view.flows.is_empty() && view.matching == 0 {
         return "No flows.\n".to_owned();
@@ -126,7 +126,7 @@ pub(crate) fn flows(view: &FlowsView) -> String {
         "AGE",
         "IDLE",
         "SENT",
-        "ANSWERED",
+        "REPLIES",
     ];
     let mut text = table(&header, view.flows.iter().map(flow));
     let shown = u64::try_from(view.flows.len()).unwrap_or(u64::MAX);
@@ -137,16 +137,16 @@ pub(crate) fn flows(view: &FlowsView) -> String {
     text
 }
 
-/// How full the flow table is, and by whom.
-pub(crate) fn room(view: &RoomView) -> String {
-    let RoomView {
+/// Renders the usage of the flow table: entries in total, flows and evictions per pod.
+pub(crate) fn flow_table(view: &FlowTableView) -> String {
+    let FlowTableView {
         entries,
         used_entries,
         quota,
         pods,
     } = view;
     let header = ["POD", "FLOWS", "QUOTA", "EVICTED"];
-    let line = |pod: &PodRoomView| {
+    let line = |pod: &PodFlowsView| {
         row([
             text(pod_name(pod.pod.as_ref(), Some(&pod.container_id))),
             number(pod.flows),
@@ -154,7 +154,7 @@ pub(crate) fn room(view: &RoomView) -> String {
             number(pod.evicted_flows),
         ])
     };
-    let usage = format!("{used_entries} of {entries} entries used, two for each flow\n");
+    let usage = format!("{used_entries} of {entries} entries used, 2 per flow\n");
     usage + &table(&header, pods.iter().map(line))
 }
 
@@ -181,7 +181,7 @@ fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
     }
 }
 
-/// What has become of either side; the side that stayed as it was is not said again.
+/// Returns the translated source and destination, each only where translation changed it.
 fn translation(view: &FlowView) -> String {
     let (seen, translated) = (&view.seen, &view.translated);
     let mut changes = Vec::new();
@@ -204,11 +204,11 @@ fn traffic(packets: u64, bytes: u64) -> String {
     format!("{packets} ({amount} {unit})")
 }
 
-/// The versions of both sides.
+/// Renders the versions of viaductctl and of the agent; of the latter, the error if there is one.
 pub(crate) fn version<E: Display>(own: &str, agent_version: Result<&Version, &E>) -> String {
     let agent = match agent_version {
         Ok(version) => agent(version),
-        // Its first line; what to do about it belongs to commands that need the agent.
+        // The first line only: the advice that follows is for commands that need the agent.
         Err(error) => {
             let error = error.to_string();
             format!("unknown ({})", error.lines().next().unwrap_or_default())
@@ -234,8 +234,9 @@ fn health(degraded: &[Degraded]) -> String {
     }
 }
 
-/// What runs, and how much waits behind it; nothing of what is answered within a moment.
-fn busy(text: &mut String, operations: &[OperationView]) {
+/// Adds the operation that has been running for [`LONG`] or more, and the number of queued
+/// requests.
+fn operations(text: &mut String, operations: &[OperationView]) {
     let long = |one: &&OperationView| one.running && one.milliseconds >= LONG;
     let Some(operation) = operations.iter().find(long) else {
         return;
@@ -244,7 +245,7 @@ fn busy(text: &mut String, operations: &[OperationView]) {
     let since = duration(operation.milliseconds / 1000);
     let waiting = operations.iter().filter(|one| !one.running).count();
     let what = format!(
-        "{} of {of}, asked for {since} ago, {waiting} waiting",
+        "{} of {of}, requested {since} ago, {waiting} waiting",
         operation.verb
     );
     line(text, "Busy with", what);
@@ -271,7 +272,7 @@ fn reconcile(text: &mut String, last: Option<&Reconcile>) {
             Outcome::Removed => "removed",
             Outcome::LeftAlone => "left alone",
             Outcome::Failed => "FAILED",
-            Outcome::Other => "otherwise:",
+            Outcome::Other => "unknown outcome:",
         };
         let message = if item.message.is_empty() {
             String::new()
@@ -344,8 +345,12 @@ fn programs(uplink: &UplinkView) -> String {
     } else {
         "MISSING"
     };
-    let guarded = if uplink.guard { ", guarded" } else { "" };
-    format!("{attached}{guarded}")
+    let prefilter = if uplink.xdp_prefilter {
+        ", XDP prefilter"
+    } else {
+        ""
+    };
+    format!("{attached}{prefilter}")
 }
 
 fn attachment(view: &AttachmentView) -> Row {
@@ -367,7 +372,7 @@ fn attachment(view: &AttachmentView) -> Row {
     ])
 }
 
-/// The pod's name, or else as much of the container ID as people use.
+/// Returns the pod as `namespace/name`, or else the first 12 characters of the container ID.
 fn owner(view: &AttachmentView) -> String {
     match &view.pod {
         Some(pod) => format!("{}/{}", pod.namespace, pod.name),
@@ -387,7 +392,7 @@ fn port(port: &HostportView) -> String {
     )
 }
 
-/// The two largest units that say something.
+/// Formats a duration with its two largest units, for example `1 h 5 min`.
 fn duration(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
     let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
@@ -406,7 +411,7 @@ fn line(text: &mut String, label: &str, value: impl Display) {
     writeln!(text, "{label:<13}{value}").expect("a String takes every text");
 }
 
-/// Columns without lines between them.
+/// Formats a table without borders, columns separated by two spaces.
 pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Row>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -433,7 +438,7 @@ fn number(value: impl Display) -> Cell {
     text(value).set_alignment(CellAlignment::Right)
 }
 
-/// A dash where there is nothing, so that columns stay countable.
+/// Joins items with commas; `-` if there are none, so that the number of columns is constant.
 fn join(items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
     if items.is_empty() {

@@ -1,5 +1,5 @@
-//! `top`: what pods send and receive now, against their limits, as live bars, or once as plain text. Rates are
-//! differences of the agent's counters; nothing is measured here.
+//! `viaductctl top`: live send and receive rates of pods, as bars against their bandwidth limits,
+//! or once as plain text. Rates are differences of the agent's counters over the interval.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,43 +13,45 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line as Text;
 use ratatui::widgets::{Cell, Row, Table};
 
-/// Cells of a bar.
+/// Width of a bar, in terminal cells.
 const BAR: u16 = 20;
-/// From this part of its limit on a direction is said to be at its limit.
+/// Share of the limit from which a direction counts as being at its limit, and is drawn in red.
 const FULL: f64 = 0.95;
 
 const HEAD: [&str; 8] = [
     "POD",
-    "WAY",
+    "DIR",
     "LIMIT",
-    "NOW",
+    "RATE",
     "",
     "MARKED/s",
     "PACED/s",
     "DROPPED/s",
 ];
 
-/// How often it looks.
+/// Options of `viaductctl top`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Top {
-    /// Print what passed in one interval as plain text, and end
+    /// Print the rates of one interval as plain text, and exit
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks
+    /// Refresh interval in seconds, from 1 to 60
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
     interval: u64,
 }
 
 impl Top {
-    /// Shows until somebody presses q; what is left to print.
+    /// Draws until the user presses q, Esc or Ctrl-C. Returns the text to print afterwards: with
+    /// `--once` the table, else nothing.
     pub(crate) fn run(self, client: &Client) -> Result<String> {
-        // Without an agent there is nothing to clear the screen for.
-        let mut before = look(client)?;
+        // Before the terminal is initialised: an unreachable agent must not clear the screen.
+        let mut before = sample(client)?;
         if self.once {
             std::thread::sleep(Duration::from_secs(self.interval));
-            return Ok(plain(&compare(&before, &look(client)?)));
+            return Ok(plain(&compare(&before, &sample(client)?)));
         }
-        let mut terminal = ratatui::try_init().context("this needs a terminal")?;
+        let mut terminal =
+            ratatui::try_init().context("cannot initialise the terminal: try --once")?;
         let shown = self.show(client, &mut before, &mut terminal);
         ratatui::restore();
         shown.map(|()| String::new())
@@ -58,28 +60,28 @@ impl Top {
     fn show(
         self,
         client: &Client,
-        before: &mut Look,
+        before: &mut Sample,
         terminal: &mut ratatui::DefaultTerminal,
     ) -> Result<()> {
         let mut lines = Vec::new();
         loop {
             terminal.draw(|frame| draw(frame, &lines))?;
             let next = before.at + Duration::from_secs(self.interval);
-            if is_ended_before(next)? {
+            if quit_pressed_before(next)? {
                 return Ok(());
             }
-            let now = look(client)?;
+            let now = sample(client)?;
             lines = compare(before, &now);
             *before = now;
         }
     }
 }
 
-/// Waits for `next`, or for somebody who has seen enough.
-fn is_ended_before(next: Instant) -> Result<bool> {
+/// Waits until `next`. Returns `true` if the user quits before, `false` at `next` or on a resize.
+fn quit_pressed_before(next: Instant) -> Result<bool> {
     while event::poll(next.saturating_duration_since(Instant::now()))? {
         let Event::Key(key) = event::read()? else {
-            // Another size: drawn at once.
+            // Resized: draw again immediately.
             return Ok(false);
         };
         let interrupts = key.modifiers.contains(KeyModifiers::CONTROL);
@@ -91,26 +93,26 @@ fn is_ended_before(next: Instant) -> Result<bool> {
     Ok(false)
 }
 
-/// All attachments at one time.
-struct Look {
+/// All attachments, with their counters at one point in time.
+struct Sample {
     at: Instant,
     attachments: Vec<AttachmentView>,
 }
 
-fn look(client: &Client) -> Result<Look> {
+fn sample(client: &Client) -> Result<Sample> {
     let attachments = crate::get(client, path::ATTACHMENTS)?.decode()?;
     let at = Instant::now();
-    Ok(Look { at, attachments })
+    Ok(Sample { at, attachments })
 }
 
-/// One direction of one pod.
+/// The rates of one direction of a pod's interface.
 #[derive(Clone, Debug, PartialEq)]
 struct Line {
     pod: String,
     direction: &'static str,
     /// Bits per second; `None` for no limit.
     limit: Option<u64>,
-    /// Bits per second now.
+    /// Bits per second in the last interval.
     rate: f64,
     /// Packets per second.
     marked: f64,
@@ -118,13 +120,13 @@ struct Line {
     dropped: f64,
 }
 
-fn compare(before: &Look, now: &Look) -> Vec<Line> {
+fn compare(before: &Sample, now: &Sample) -> Vec<Line> {
     let span = now.at.saturating_duration_since(before.at).as_secs_f64();
     let key = |it: &AttachmentView| (it.container_id.clone(), it.ifname.clone());
     let earlier: BTreeMap<_, _> = before.attachments.iter().map(|it| (key(it), it)).collect();
     let unknown = AttachmentView::default();
     let lines = now.attachments.iter().flat_map(|now| {
-        // Who was not there has counted from nothing.
+        // A pod that was not in the earlier sample starts from zero.
         let before = *earlier.get(&key(now)).unwrap_or(&&unknown);
         both(before, now, span)
     });
@@ -133,7 +135,7 @@ fn compare(before: &Look, now: &Look) -> Vec<Line> {
 
 fn both(before: &AttachmentView, now: &AttachmentView, span: f64) -> [Line; 2] {
     let counted = |direction| {
-        // Without counters nothing is known to have passed.
+        // Counters that could not be read count as zero.
         [before, now].map(|it| match (&it.counters, direction) {
             (Some(counters), "egress") => counters.tx_bytes,
             (Some(counters), _) => counters.rx_bytes,
@@ -143,7 +145,8 @@ fn both(before: &AttachmentView, now: &AttachmentView, span: f64) -> [Line; 2] {
     let line = |direction, was: &Option<LimitView>, is: &Option<LimitView>| {
         let none = LimitView::default();
         let limit = is.as_ref().map(|limit| limit.rate);
-        // What a limit has counted in an earlier life is not of this interval.
+        // The counters of a limit that was set in this interval include earlier traffic: use the
+        // interface's counters instead.
         let ([earlier, later], [was, is]) = match (was, is) {
             (Some(was), Some(is)) => ([was.passed_bytes, is.passed_bytes], [was, is]),
             _ => (counted(direction), [&none, &none]),
@@ -176,8 +179,12 @@ fn name(attachment: &AttachmentView) -> String {
     }
 }
 
-/// Counters of a pod that was attached anew begin anew.
-#[expect(clippy::cast_precision_loss, reason = "nobody sees the last digits")]
+/// Returns the rate per second; 0 if the counter is smaller than before, because the pod was
+/// attached again.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "rates are shown with three digits"
+)]
 fn per_second(before: u64, now: u64, span: f64) -> f64 {
     now.saturating_sub(before) as f64 / span.max(1e-3)
 }
@@ -187,7 +194,7 @@ fn draw(frame: &mut Frame<'_>, lines: &[Line]) {
         Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(frame.area());
     let limited = lines.iter().filter(|line| line.limit.is_some()).count();
     let text = format!(
-        "{} directions of pods, {limited} of them limited; q ends",
+        "{} pod directions, {limited} with a limit; press q to quit",
         lines.len()
     );
     frame.render_widget(Text::from(text), title);
@@ -223,7 +230,7 @@ fn row(line: &Line) -> Row<'static> {
     Row::new(cells)
 }
 
-/// What is in each column of [`HEAD`].
+/// Returns the text of each column of [`HEAD`].
 fn cells(line: &Line) -> [String; 8] {
     let limit = line.limit.map(as_float).map_or("-".to_owned(), bits);
     let bar = line.limit.map(|limit| bar(share(line.rate, limit)));
@@ -239,7 +246,7 @@ fn cells(line: &Line) -> [String; 8] {
     ]
 }
 
-/// The same as a table of text, for pipes and scripts.
+/// Renders the same table as plain text, for pipes and scripts.
 fn plain(lines: &[Line]) -> String {
     let rows = lines.iter().map(|line| cells(line).to_vec().into());
     crate::render::table(&HEAD, rows)
@@ -249,16 +256,20 @@ fn share(rate: f64, limit: u64) -> f64 {
     rate / as_float(limit.max(1))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nobody sees the last digits")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "rates are shown with three digits"
+)]
 fn as_float(number: u64) -> f64 {
     number as f64
 }
 
-/// Full at the limit; what is above it, a burst, only the number shows.
+/// Draws a bar that is full at the limit, followed by the share in per cent. A rate above the limit
+/// (a burst) is visible in the number only.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "between nothing and all cells"
+    reason = "the value is between 0 and BAR"
 )]
 fn bar(share: f64) -> String {
     let full = (share.clamp(0.0, 1.0) * f64::from(BAR)).round() as usize;
@@ -266,7 +277,7 @@ fn bar(share: f64) -> String {
     format!("{full}{rest} {:>4.0} %", share * 100.0)
 }
 
-/// Bits per second, in three digits.
+/// Formats bits per second with at most three digits and a decimal unit prefix.
 fn bits(rate: f64) -> String {
     let units = ["", "k", "M", "G", "T", "P"];
     let mut rate = rate;

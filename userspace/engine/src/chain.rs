@@ -1,7 +1,8 @@
-//! Serving interfaces as later plugins of a chain do: ports and limits for what a bridge plugin has made, ours or another's.
+//! Requests of chained plugins (portmap, bandwidth, firewall): ports, limits and ingress policy of an interface that an
+//! earlier plugin of the chain made.
 //!
-//! An interface of ours gets other ports; one that another plugin made is adopted first. Either way the record says so
-//! before the kernel sees a step, and a failure leaves what was there before.
+//! An interface of Viaduct's is updated; an interface of a foreign plugin is adopted first. In both cases the record is
+//! written before the first step, and a failed request is undone.
 
 use std::collections::BTreeSet;
 
@@ -11,71 +12,71 @@ use model::{
 };
 use planner::{AttachContext, Leases, Observed, Refusal, Scope};
 
-use crate::transaction::Done;
+use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
 
-/// What to serve, and how.
+/// Request of a chained plugin for one interface.
 #[derive(Clone, Debug)]
-pub struct Serve {
-    /// The interface, as the chain's result tells of it.
+pub struct ChainedUpdate {
+    /// Interface, as the `prevResult` describes it.
     pub adoption: Adoption,
-    /// Ports to publish besides those that it has.
+    /// Ports to publish in addition to the published ones.
     pub port_mappings: Vec<PortMapping>,
-    /// Limits in place of those that it has, if they are to be others.
+    /// New limits; `None` to keep the current ones.
     pub bandwidth: Option<Bandwidth>,
-    /// Which other pods are kept from it from now on; `None` for those that are so already.
+    /// New ingress policy; `None` to keep the current one.
     pub ingress: Option<IngressPolicy>,
-    /// Keys under which it may be on record, if we have made it.
+    /// Keys under which the interface may be recorded, if the agent made it.
     pub keys: Vec<AttachmentKey>,
 }
 
-/// What an interface is served with.
+/// Ports, limits and ingress policy that an interface is to have.
 #[derive(Clone, Copy, Default)]
-struct Served<'a> {
+struct InterfaceServices<'a> {
     ports: &'a [PortMapping],
     bandwidth: Option<Bandwidth>,
     ingress: Option<IngressPolicy>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Serves an interface that a plugin before us made. `now` is in seconds since 1970.
-    pub fn serve(&mut self, serve: &Serve, now: u64) -> Result<Attachment, EngineError> {
-        let adoption = &serve.adoption;
+    /// Updates an interface that is recorded, or adopts it first if a foreign plugin made it. `now` is in seconds since 1970.
+    pub fn adopt_or_update(&mut self, update: &ChainedUpdate, now: u64) -> Result<Attachment, EngineError> {
+        let adoption = &update.adoption;
         let observed = self.kernel.observe(&Scope::Netns {
             path: adoption.netns.clone(),
             ifname: adoption.key.ifname.clone(),
             links: adoption.links.clone(),
         })?;
-        let served = Served {
-            ports: &serve.port_mappings,
-            bandwidth: serve.bandwidth,
-            ingress: serve.ingress,
+        let services = InterfaceServices {
+            ports: &update.port_mappings,
+            bandwidth: update.bandwidth,
+            ingress: update.ingress,
         };
-        if let Some(record) = self.served(serve, &observed) {
+        if let Some(record) = self.recorded(update, &observed) {
             let mut wanted = record.attachment.port_mappings.clone();
-            wanted.extend(&serve.port_mappings);
+            wanted.extend(&update.port_mappings);
             return self.publish(
                 &record,
-                &Served {
+                &InterfaceServices {
                     ports: &wanted,
-                    ..served
+                    ..services
                 },
             );
         }
         let adopted = self.adopt(adoption, &observed, now)?;
-        match self.publish(&adopted, &served) {
+        match self.publish(&adopted, &services) {
             Err(error) => {
                 self.del(&adoption.key)?;
                 Err(error)
             }
-            served => served,
+            published => published,
         }
     }
 
-    /// The record of the interface, if it is on record as it is now.
-    fn served(&self, serve: &Serve, observed: &Observed) -> Option<Record> {
-        let netns = observed.netns.get(&serve.adoption.netns)?;
-        let mut live = serve
+    /// Returns the record of the interface, if one is of the same network namespace (device and inode).
+    fn recorded(&self, update: &ChainedUpdate, observed: &Observed) -> Option<Record> {
+        let netns = observed.netns.get(&update.adoption.netns)?;
+        let mut live = update
             .keys
             .iter()
             .filter_map(|key| self.store.get(key))
@@ -100,7 +101,7 @@ impl<K: Kernel> Engine<K> {
             Some(ours) if ours.adopted.is_none() => {
                 return Err(Refusal::AlreadyAttached { key: key.clone() }.into());
             }
-            // Of a namespace that is gone, or never finished.
+            // The record is of a namespace that is gone, or of a request that was never finished.
             Some(_) => self.del(key)?,
             None => {}
         }
@@ -112,16 +113,17 @@ impl<K: Kernel> Engine<K> {
             created_at: now,
         };
         let network_before = self.store.networks().get(&key.network).cloned();
+        // Recorded before the first step, so that an agent that dies in between can remove the rest.
         self.store.put(&record)?;
-        let mut done = Done::default();
-        let made = done.apply(&mut self.kernel, &plan);
+        let mut transaction = Transaction::default();
+        let made = transaction.apply(&mut self.kernel, &plan);
         if let Err(error) = made.and_then(|()| self.verify(&record.attachment)) {
-            self.back_out(key, network_before.as_ref(), done);
+            self.undo_add(key, network_before.as_ref(), transaction);
             return Err(error);
         }
         record.state = State::Attached;
         self.store.put(&record)?;
-        tracing::info!(%key, link = %record.attachment.host_link(), "adopted");
+        tracing::info!(%key, link = %record.attachment.host_link(), "adopted interface of another plugin");
         Ok(record)
     }
 
@@ -146,18 +148,18 @@ impl<K: Kernel> Engine<K> {
         Ok(planned)
     }
 
-    /// Gives an attachment these ports in place of those that it has, and limits and policy if they are to be others.
-    fn publish(&mut self, before: &Record, served: &Served<'_>) -> Result<Attachment, EngineError> {
+    /// Replaces the ports of an attachment, and its limits and ingress policy where `services` has new ones.
+    fn publish(&mut self, before: &Record, services: &InterfaceServices<'_>) -> Result<Attachment, EngineError> {
         let old = &before.attachment;
-        let mut new = planner::with_ports(old, served.ports, self.store.records())?;
-        if let Some(asked) = served.bandwidth {
-            new.bandwidth = self.admit_limits(old, &asked);
+        let mut new = planner::with_ports(old, services.ports, self.store.records())?;
+        if let Some(requested) = services.bandwidth {
+            new.bandwidth = self.admit_limits(old, &requested);
         }
-        new.port.ingress = served.ingress.unwrap_or(old.port.ingress);
+        new.port.ingress = services.ingress.unwrap_or(old.port.ingress);
         self.change(before, new)
     }
 
-    /// Makes an attachment into another one that has the same link, slot and addresses.
+    /// Changes an attachment into `new`, which has the same link, slot and addresses. On a failure the old one is restored.
     pub(crate) fn change(
         &mut self,
         before: &Record,
@@ -174,12 +176,16 @@ impl<K: Kernel> Engine<K> {
             attachment: new.clone(),
             ..before.clone()
         })?;
-        self.ask_sockets(&new);
-        let mut done = Done::default();
-        let made = done.apply(&mut self.kernel, &plan);
+        self.attach_socket_hooks(&new);
+        let mut transaction = Transaction::default();
+        let made = transaction.apply(&mut self.kernel, &plan);
         if let Err(error) = made.and_then(|()| self.verify_host(&new)) {
-            for failure in done.roll_back(&mut self.kernel) {
-                tracing::warn!(key = %old.key, "cannot undo: {failure}");
+            for failure in transaction.roll_back(&mut self.kernel) {
+                tracing::warn!(
+                    key = %old.key,
+                    failure,
+                    "cannot undo a step of a failed change; the next reconciliation repairs it"
+                );
             }
             self.store.put(before)?;
             return Err(error);
@@ -199,9 +205,9 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// Takes ports and limits back: an interface of ours loses them, an adopted one that nothing else is served by all that
-    /// we added.
-    pub fn withdraw(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
+    /// Unpublishes all ports and removes the limits. An adopted interface without an ingress policy is released: it loses
+    /// all programs and table entries.
+    pub fn unpublish_ports(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
         for key in keys {
             let Some(record) = self.store.get(key).cloned() else {
                 continue;
@@ -210,18 +216,18 @@ impl<K: Kernel> Engine<K> {
             if attachment.adopted.is_some() && attachment.port.ingress == IngressPolicy::Open {
                 self.del(key)?;
             } else if record.state == State::Attached {
-                let bare = Served {
+                let none = InterfaceServices {
                     bandwidth: Some(Bandwidth::default()),
-                    ..Served::default()
+                    ..InterfaceServices::default()
                 };
-                self.publish(&record, &bare)?;
+                self.publish(&record, &none)?;
             }
         }
         Ok(())
     }
 
-    /// Takes a policy back, and from an adopted interface without ports all that we added.
-    pub fn open(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
+    /// Clears the ingress policy. An adopted interface without ports and limits is released.
+    pub fn clear_ingress_policy(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
         for key in keys {
             let Some(record) = self.store.get(key).cloned() else {
                 continue;
@@ -241,8 +247,9 @@ impl<K: Kernel> Engine<K> {
         Ok(())
     }
 
-    /// Whether an interface is served with these ports and this policy.
-    pub fn check_served(
+    /// Returns an error if an interface does not publish these ports, does not have this ingress policy (`None` accepts any),
+    /// or does not match its record.
+    pub fn check_chained(
         &mut self,
         keys: &[AttachmentKey],
         wanted: &BTreeSet<PortMapping>,
@@ -256,7 +263,7 @@ impl<K: Kernel> Engine<K> {
             .filter_map(|key| self.store.get(key))
             .filter(|record| record.state == State::Attached);
         let Some(attachment) = attached.next().map(|record| record.attachment.clone()) else {
-            return Err(EngineError::Unknown(unknown.clone()));
+            return Err(EngineError::NotAttached(unknown.clone()));
         };
         if let Some(missing) = wanted
             .iter()
@@ -267,7 +274,7 @@ impl<K: Kernel> Engine<K> {
         }
         if let Some(wanted) = ingress.filter(|wanted| *wanted != attachment.port.ingress) {
             let key = attachment.key.clone();
-            return Err(EngineError::NotKeptApart(key, wanted));
+            return Err(EngineError::WrongIngressPolicy(key, wanted));
         }
         self.verify_host(&attachment)
     }

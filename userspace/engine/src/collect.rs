@@ -1,9 +1,9 @@
-//! CNI GC: what a runtime does not know any more is removed, but only what cannot be in use (behaviour S12).
+//! CNI GC: removes attachments that the runtime's list does not contain and that cannot be in use (behaviour S12).
 //!
-//! The runtime's list may be old, of another runtime that uses a network of the same name, or empty because it has lost
-//! its cache. So the namespace has the last word: as long as its path leads to the very namespace that the attachment
-//! was made in, a pod may live there, and the attachment stays unless whoever asks insists. Nothing else tells: a
-//! process may keep a namespace alive that no path leads to, but no runtime can come back to it.
+//! The list may be outdated, of another runtime that uses a network of the same name, or empty because the runtime has lost
+//! its cache. So the namespace decides: while its path leads to the namespace in which the attachment was made, a pod may
+//! use it, and the attachment stays unless the request is forced. A process may keep a namespace alive without a path,
+//! but no runtime can use such a namespace again.
 
 use std::collections::BTreeSet;
 
@@ -13,47 +13,50 @@ use model::{AttachmentKey, ContainerId, IfName, NetworkName, Record};
 use crate::error::chain;
 use crate::{Engine, EngineError};
 
-/// What to remove.
+/// Attachments that a GC may remove.
 #[derive(Clone, Debug)]
-pub struct Collect {
-    /// Attachments of this network only.
+pub struct GcScope {
+    /// Network whose attachments are collected.
     pub network: NetworkName,
-    /// But not these.
+    /// Attachments that the runtime lists as valid; they stay.
     pub valid: BTreeSet<(ContainerId, IfName)>,
-    /// Whether attachments go even while their network namespaces live.
+    /// Whether attachments are removed although their network namespaces still exist.
     pub forced: bool,
 }
 
-/// What became of it.
+/// Result of a GC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
-    /// Attachments that are gone.
+pub struct GcResult {
+    /// Attachments that were removed.
     pub removed: Vec<AttachmentKey>,
-    /// Attachments that the runtime does not know and whose network namespaces live.
+    /// Attachments that the runtime does not list but whose network namespaces exist; they stay.
     pub alive: Vec<AttachmentKey>,
-    /// What could not be removed, and why.
+    /// Failed removals, one line for each.
     pub failures: Vec<String>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Removes what the runtime does not know, goes on through failures and tells everything.
-    pub fn collect(&mut self, collect: &Collect) -> Collected {
+    /// Removes the attachments in `scope`. Goes on after failures and returns all of them.
+    pub fn collect(&mut self, scope: &GcScope) -> GcResult {
         let _gc = crash::verb("gc");
-        let unknown: Vec<Record> = self
+        let unlisted: Vec<Record> = self
             .store
             .records()
             .values()
-            .filter(|record| collect.concerns(&record.attachment.key))
+            .filter(|record| scope.includes(&record.attachment.key))
             .cloned()
             .collect();
-        let mut collected = Collected::default();
-        for record in unknown {
+        let mut collected = GcResult::default();
+        for record in unlisted {
             let key = record.attachment.key.clone();
-            match self.collect_one(&record, collect.forced) {
+            match self.collect_one(&record, scope.forced) {
                 Ok(true) => collected.removed.push(key),
                 Ok(false) => {
-                    tracing::warn!(%key, netns = %record.attachment.netns.path,
-                        "the runtime does not know it, but its network namespace lives: left alone");
+                    tracing::warn!(
+                        %key,
+                        netns = %record.attachment.netns.path,
+                        "GC left attachment alone: the runtime does not list it, but its network namespace exists"
+                    );
                     collected.alive.push(key);
                 }
                 Err(error) => collected.failures.push(chain(&error)),
@@ -75,8 +78,8 @@ impl<K: Kernel> Engine<K> {
     }
 }
 
-impl Collect {
-    fn concerns(&self, key: &AttachmentKey) -> bool {
+impl GcScope {
+    fn includes(&self, key: &AttachmentKey) -> bool {
         let names = (key.container_id.clone(), key.ifname.clone());
         key.network == self.network && !self.valid.contains(&names)
     }

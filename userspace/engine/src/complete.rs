@@ -1,31 +1,32 @@
-//! ADDs in two halves, for networks whose addresses another plugin gives: first the link, then what it gave.
+//! Two-phase ADDs for networks with a foreign IPAM plugin: the first phase makes the link, the second one assigns the
+//! addresses that the plugin allocated.
 //!
-//! In between the record says that the link waits. An agent that is restarted then still knows it; a runtime that gives up
-//! sends a DEL, and one that comes again gets a new link. No pool of ours is touched, but an address that another pod of
-//! the node has is refused, whoever gave it.
+//! Between the phases the record is in state [`State::Linked`], so a restarted agent can go on. A runtime that gives up
+//! sends a DEL; a repeated ADD makes a new link. The agent allocates no address itself, but it refuses an address that
+//! another pod of the node has.
 
 use kernel::Kernel;
 use model::{Attachment, Intent, Network, Record, State};
 use planner::{AttachContext, Leases};
 
 use crate::error::chain;
-use crate::transaction::Done;
+use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
 
 impl<K: Kernel> Engine<K> {
-    /// The network as the first half needs it: with the ranges that it has by its other pods, so that their gateways stay
-    /// while this one has none.
-    pub(crate) fn while_waiting(&self, intent: &Intent) -> Intent {
-        let known = self.store.networks().get(&intent.network.name);
+    /// Returns the intent with the recorded ranges and routes of its network. The first phase has none of its own, and
+    /// without them the bridge would lose the gateway addresses of the other pods.
+    pub(crate) fn with_recorded_ranges(&self, intent: &Intent) -> Intent {
+        let recorded = self.store.networks().get(&intent.network.name);
         let mut intent = intent.clone();
-        if let Some(known) = known {
-            intent.network.ranges.clone_from(&known.ranges);
-            intent.network.routes.clone_from(&known.routes);
+        if let Some(recorded) = recorded {
+            intent.network.ranges.clone_from(&recorded.ranges);
+            intent.network.routes.clone_from(&recorded.routes);
         }
         intent
     }
 
-    /// The second half. A failure leaves nothing behind, the link neither.
+    /// Executes the second phase: assigns the addresses and attaches the programs. On a failure the link is removed, too.
     pub fn complete(&mut self, intent: &Intent) -> Result<Attachment, EngineError> {
         let key = &intent.key;
         let Some(linked) = self
@@ -37,21 +38,21 @@ impl<K: Kernel> Engine<K> {
             return Err(EngineError::NotLinked(key.clone()));
         };
         let network_before = self.store.networks().get(&key.network).cloned();
-        let mut done = Done::default();
-        let completed = self.give_addresses(intent, linked, &mut done);
+        let mut transaction = Transaction::default();
+        let completed = self.attach_addresses(intent, linked, &mut transaction);
         if completed.is_err() {
-            self.take_link_back(intent, network_before, done);
+            self.remove_link(intent, network_before, transaction);
         }
         completed
     }
 
-    fn give_addresses(
+    fn attach_addresses(
         &mut self,
         intent: &Intent,
         mut record: Record,
-        done: &mut Done,
+        transaction: &mut Transaction,
     ) -> Result<Attachment, EngineError> {
-        let mtu = self.prepare_network(&intent.network, done)?;
+        let mtu = self.prepare_network(&intent.network, transaction)?;
         let leases = Leases {
             taken: self.store.leases(),
             ..Leases::default()
@@ -69,8 +70,8 @@ impl<K: Kernel> Engine<K> {
         let detects_duplicates = intent.network.options.detects_duplicates;
         let plan = planner::plan_complete(attachment, detects_duplicates, &observed);
         self.put_reserving(&record)?;
-        self.ask_sockets(&record.attachment);
-        done.apply(&mut self.kernel, &plan)?;
+        self.attach_socket_hooks(&record.attachment);
+        transaction.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
         record.state = State::Attached;
         self.store.put(&record)?;
@@ -80,14 +81,14 @@ impl<K: Kernel> Engine<K> {
             .iter()
             .map(|assigned| assigned.address.to_string())
             .collect();
-        tracing::info!(key = %intent.key, ?addresses, "has the addresses that another plugin gave");
+        tracing::info!(key = %intent.key, ?addresses, "assigned the addresses of the foreign IPAM plugin");
         Ok(record.attachment)
     }
 
-    fn take_link_back(&mut self, intent: &Intent, network_before: Option<Network>, done: Done) {
+    fn remove_link(&mut self, intent: &Intent, network_before: Option<Network>, transaction: Transaction) {
         let key = &intent.key;
-        for failure in done.roll_back(&mut self.kernel) {
-            tracing::warn!(%key, "cannot undo: {failure}");
+        for failure in transaction.roll_back(&mut self.kernel) {
+            tracing::warn!(%key, failure, "cannot undo a step of a failed ADD");
         }
         self.node.ready.remove(&key.network);
         let network = network_before.map_or(Ok(()), |network| self.store.put_network(&network));
@@ -95,7 +96,7 @@ impl<K: Kernel> Engine<K> {
             .map_err(EngineError::from)
             .and_then(|()| self.del(key));
         if let Err(error) = gone {
-            tracing::warn!(%key, error = chain(&error), "the link waits for its DEL");
+            tracing::warn!(%key, error = chain(&error), "cannot remove the link of a failed ADD; the DEL removes it");
         }
     }
 }

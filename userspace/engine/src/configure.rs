@@ -1,4 +1,4 @@
-//! Another configuration while the engine runs: all that it says anew, or nothing.
+//! Reloads the configuration: applies all changed values, or none.
 
 use std::collections::BTreeSet;
 use std::mem::replace;
@@ -6,31 +6,31 @@ use std::net::IpAddr;
 
 use kernel::Kernel;
 use model::{Cidr, HairpinMode, IfName, RangeSet};
-use planner::{BypassMode, GuardMode};
+use planner::{BypassMode, XdpPrefilterMode};
 
-use crate::{Engine, EngineError, Settings, choices};
+use crate::{Engine, EngineError, Settings, overrides};
 
-/// What the configuration says otherwise than before; `None` where it says the same.
+/// Changed values of the configuration; `None` for values that did not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// The pod CIDRs of the agent's own network.
+pub struct ConfigChange {
+    /// Pod CIDRs of the default network.
     pub pod_cidrs: Option<Vec<RangeSet>>,
-    /// How its pods reach themselves.
+    /// Hairpin mode of the default network.
     pub hairpin: Option<HairpinMode>,
-    /// Destinations that see the pods' own addresses.
+    /// Destinations to which pods keep their source address.
     pub non_masquerade: Option<BTreeSet<Cidr>>,
-    /// Links by which packets leave the node; empty to follow the routing table.
+    /// Uplinks; empty to determine them from the routing table.
     pub uplinks: Option<BTreeSet<IfName>>,
-    /// The addresses that pods of the agent's own network leave with.
+    /// SNAT source addresses of the default network's pods.
     pub egress: Option<BTreeSet<IpAddr>>,
-    /// When packets go past bridge and stack.
+    /// When packets bypass the bridge and netfilter.
     pub bypass: Option<BypassMode>,
-    /// Whether guards stand in front of uplinks.
-    pub guard: Option<GuardMode>,
+    /// Whether the XDP prefilter is attached to uplinks.
+    pub xdp_prefilter: Option<XdpPrefilterMode>,
 }
 
-impl Change {
-    /// What leads back from it.
+impl ConfigChange {
+    /// Returns the change that restores the current values.
     fn reverse(&self, settings: &Settings) -> Self {
         let network = &settings.default_network;
         Self {
@@ -40,39 +40,39 @@ impl Change {
             uplinks: self.uplinks.as_ref().map(|_| settings.uplinks.clone()),
             egress: self.egress.as_ref().map(|_| settings.egress.clone()),
             bypass: self.bypass.map(|_| settings.bypass),
-            guard: self.guard.map(|_| settings.guard),
+            xdp_prefilter: self.xdp_prefilter.map(|_| settings.xdp_prefilter),
         }
     }
 }
 
-/// What was configured, as choices remember it.
-struct Configured([String; 3]);
+/// Configured pod CIDRs, hairpin mode and non-masquerade CIDRs, as overrides are stored with them.
+struct ConfiguredValues([String; 3]);
 
 impl<K: Kernel> Engine<K> {
-    /// Goes by another configuration from now on, wholly or not at all. What was chosen since the last one is forgotten
-    /// where this one says something new: it is the later word. `now` is in seconds since 1970.
-    pub fn configure(&mut self, mut change: Change, now: u64) -> Result<(), EngineError> {
+    /// Applies the changed values of the configuration, all or none. A changed value replaces an override that was made at
+    /// run time. `now` is in seconds since 1970.
+    pub fn configure(&mut self, mut change: ConfigChange, now: u64) -> Result<(), EngineError> {
         let back = change.reverse(&self.settings);
-        let configured = self.configured(&change);
-        // What is most likely to be refused comes first, and undoes itself.
+        let configured = self.replace_configured(&change);
+        // Pod CIDRs first: they are the most likely to be refused, and `set_pod_cidrs` undoes itself.
         if let Some(ranges) = change.pod_cidrs.take()
             && let Err(error) = self.set_pod_cidrs(ranges)
         {
-            self.restore(configured);
+            self.restore_configured(configured);
             return Err(error);
         }
-        let Err(error) = self.take(change, now) else {
+        let Err(error) = self.apply_config(change, now) else {
             return Ok(());
         };
-        self.restore(configured);
-        if let Err(failed) = self.take(back, now) {
+        self.restore_configured(configured);
+        if let Err(failed) = self.apply_config(back, now) {
             let error = crate::error::chain(&failed);
-            tracing::error!(error, "cannot go back to the configuration before");
+            tracing::error!(error, "cannot restore the previous configuration; restart the agent to apply its configuration file");
         }
         Err(error)
     }
 
-    fn take(&mut self, change: Change, now: u64) -> Result<(), EngineError> {
+    fn apply_config(&mut self, change: ConfigChange, now: u64) -> Result<(), EngineError> {
         if let Some(ranges) = change.pod_cidrs.filter(|ranges| !ranges.is_empty()) {
             self.set_pod_cidrs(ranges)?;
         }
@@ -92,30 +92,30 @@ impl<K: Kernel> Engine<K> {
         if let Some(mode) = change.hairpin {
             self.set_hairpin_mode(mode, now)?;
         }
-        if let Some(mode) = change.guard {
-            self.settings.guard = mode;
+        if let Some(mode) = change.xdp_prefilter {
+            self.settings.xdp_prefilter = mode;
             self.reconcile(now).finished()?;
         }
         Ok(())
     }
 
-    /// Notes what is configured from now on, and returns what was.
-    fn configured(&mut self, change: &Change) -> Configured {
-        let cidrs = change.pod_cidrs.as_deref().map(choices::cidrs);
+    /// Replaces the configured values that have changed, and returns the previous ones.
+    fn replace_configured(&mut self, change: &ConfigChange) -> ConfiguredValues {
+        let cidrs = change.pod_cidrs.as_deref().map(overrides::cidrs);
         let hairpin = change.hairpin.map(|mode| mode.to_string());
-        let prefixes = change.non_masquerade.as_ref().map(choices::prefixes);
+        let prefixes = change.non_masquerade.as_ref().map(overrides::prefixes);
         let mut before = [const { String::new() }; 3];
         let places = self.configured_places().into_iter().zip(&mut before);
-        for ((place, was), said) in places.zip([cidrs, hairpin, prefixes]) {
+        for ((place, was), value) in places.zip([cidrs, hairpin, prefixes]) {
             was.clone_from(place);
-            if let Some(said) = said {
-                *place = said;
+            if let Some(value) = value {
+                *place = value;
             }
         }
-        Configured(before)
+        ConfiguredValues(before)
     }
 
-    fn restore(&mut self, configured: Configured) {
+    fn restore_configured(&mut self, configured: ConfiguredValues) {
         for (place, was) in self.configured_places().into_iter().zip(configured.0) {
             drop(replace(place, was));
         }

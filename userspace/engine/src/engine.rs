@@ -1,4 +1,4 @@
-//! The engine: one attachment at a time, from a wish to a fact.
+//! The engine's state, and the CNI commands ADD and CHECK.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,81 +7,82 @@ use std::sync::Arc;
 
 use kernel::{Kernel, Measured};
 use model::{
-    Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, NetworkName, Record, State,
+    Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State,
 };
 use planner::{
-    AttachContext, BypassMode, GuardMode, HeldPorts, Leases, NodeIntent, Observed, Plan, PodSide,
+    AttachContext, BypassMode, XdpPrefilterMode, PortReservations, Leases, Observed, Plan, PodSide,
     Refusal, Scope, ShaperMode,
 };
 use store::{Store, StoreError};
 
-use crate::busy::Busy;
-use crate::node::{Node, Surveyor};
-use crate::transaction::Done;
-use crate::{EngineError, Report, choices, network, slot};
+use crate::tcx_fast_path::TcxQueue;
+use crate::node::{NodeReconciler, NodeState};
+use crate::transaction::Transaction;
+use crate::{EngineError, Report, overrides, network, slot};
 
-/// What the engine is told at its start.
+/// Configuration with which the engine starts.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The agent's own network; without ranges as long as no pod CIDR is known.
+    /// The agent's default network; without ranges until a pod CIDR is configured.
     pub default_network: Network,
-    /// Links by which packets leave the node; empty to follow the routing table.
+    /// Uplinks; empty to determine them from the routing table.
     pub uplinks: BTreeSet<IfName>,
-    /// Destinations that see the pods' own addresses.
+    /// Destinations to which pods keep their source address.
     pub non_masquerade: BTreeSet<Cidr>,
-    /// The addresses that pods of the agent's own network leave with, at most one of each family, instead of the
-    /// uplink's.
+    /// SNAT source addresses of the default network's pods in place of the uplink's address; at most one of each
+    /// family.
     pub egress: BTreeSet<IpAddr>,
-    /// How many entries the flow table is to have. One that is there keeps its size.
+    /// Capacity of the flow table in entries. A pinned table keeps its capacity.
     pub flow_entries: u32,
-    /// When packets go past bridge and stack.
+    /// When packets bypass the bridge and netfilter.
     pub bypass: BypassMode,
-    /// What is done for limits beyond enforcing them.
+    /// How bandwidth limits shape packets.
     pub shaper: ShaperMode,
-    /// Whether guards stand in front of uplinks.
-    pub guard: GuardMode,
-    /// The kernel's boot id: no record of another one describes anything that is there.
+    /// Whether the XDP prefilter is attached to uplinks.
+    pub xdp_prefilter: XdpPrefilterMode,
+    /// The kernel's boot id. Records of another boot describe kernel objects that no longer exist.
     pub boot_id: String,
 }
 
-/// The published ports of the node.
+/// Ports of the node that attachments publish, and their reservations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// Attachments, with the ports that they publish.
+    /// Records of all attachments; each lists the ports that it publishes.
     pub records: Vec<Record>,
-    /// What holds the ports.
-    pub held: HeldPorts,
+    /// Sockets that reserve the ports.
+    pub held: PortReservations,
 }
 
-/// The one writer of the node's container networking.
+/// Sole writer of the node's container networking, on the kernel `K`.
 #[derive(Debug)]
 pub struct Engine<K> {
     pub(crate) kernel: K,
     pub(crate) store: Store,
-    /// With what was chosen since the start.
+    /// Configuration, with the overrides that were made at run time.
     pub(crate) settings: Settings,
-    /// The pod CIDRs of the configuration.
+    /// Pod CIDRs of the configuration, without the override.
     pub(crate) configured_cidrs: String,
-    /// The hairpin mode of the configuration.
+    /// Hairpin mode of the configuration, without the override.
     pub(crate) configured_hairpin: String,
-    /// The prefixes of the configuration that are not masqueraded.
+    /// Non-masquerade CIDRs of the configuration, without the override.
     pub(crate) configured_non_masquerade: String,
-    pub(crate) surveyor: Surveyor,
-    pub(crate) node: Node,
-    /// The slot given last.
+    pub(crate) node_reconciler: NodeReconciler,
+    pub(crate) node: NodeState,
+    /// Slot that was allocated last.
     pub(crate) last_slot: u32,
     pub(crate) last_reconcile: Option<Arc<Report>>,
-    /// What was made and not looked at yet, and when it was made.
-    pub(crate) unseen: BTreeMap<AttachmentKey, u64>,
-    /// Whether settling the records has failed since the last comparison: it is not tried again and again.
-    pub(crate) cannot_settle: bool,
-    /// Pods that send much, and what is to be done for them.
-    pub(crate) busy: Busy,
+    /// Attachments to verify in the background, with the time of their ADD in seconds since 1970.
+    pub(crate) pending_verification: BTreeMap<AttachmentKey, u64>,
+    /// Whether compacting the journal has failed since the last reconciliation.
+    pub(crate) compaction_failed: bool,
+    /// Links of high-traffic pods that wait for the TCX fast path.
+    pub(crate) tcx_queue: TcxQueue,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// An engine that has compared all records with the kernel and put right what it could (behaviour A5); `now` is
-    /// in seconds since 1970. What it could not put right is in its status; a node that it cannot look at is an error.
+    /// Returns an engine that has reconciled all records with the kernel (behaviour A5); `now` is in seconds since 1970.
+    ///
+    /// Repairs that failed are in its status. Fails if the node cannot be observed.
     pub fn start(
         kernel: K,
         store: Store,
@@ -90,17 +91,17 @@ impl<K: Kernel> Engine<K> {
     ) -> Result<Self, EngineError> {
         let _start = crash::verb("start");
         let mut engine = Self::new(kernel, store, settings);
-        engine.begin_boot()?;
-        engine.follow_hairpin_mode()?;
-        engine.look_first(now)?;
+        engine.discard_previous_boot()?;
+        engine.apply_hairpin_mode()?;
+        engine.reconcile_at_start(now)?;
         Ok(engine)
     }
 
     pub(crate) fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
         let configured = settings.default_network;
-        settings.default_network = choices::recall(&configured, &store);
-        let configured_non_masquerade = choices::prefixes(&settings.non_masquerade);
-        settings.non_masquerade = choices::recall_non_masquerade(&settings.non_masquerade, &store);
+        settings.default_network = overrides::recall(&configured, &store);
+        let configured_non_masquerade = overrides::prefixes(&settings.non_masquerade);
+        settings.non_masquerade = overrides::recall_non_masquerade(&settings.non_masquerade, &store);
         let youngest = store
             .records()
             .values()
@@ -111,20 +112,21 @@ impl<K: Kernel> Engine<K> {
             kernel,
             store,
             settings,
-            configured_cidrs: choices::cidrs(&configured.ranges),
+            configured_cidrs: overrides::cidrs(&configured.ranges),
             configured_hairpin: configured.hairpin.to_string(),
             configured_non_masquerade,
-            surveyor: Surveyor::default(),
-            node: Node::default(),
+            node_reconciler: NodeReconciler::default(),
+            node: NodeState::default(),
             last_reconcile: None,
-            unseen: BTreeMap::new(),
-            cannot_settle: false,
-            busy: Busy::default(),
+            pending_verification: BTreeMap::new(),
+            compaction_failed: false,
+            tcx_queue: TcxQueue::default(),
         }
     }
 
-    /// Makes an attachment. `now` is in seconds since 1970. A failure leaves nothing behind: the runtime tries again
-    /// without a DEL in between (behaviour C10).
+    /// Makes an attachment; `now` is in seconds since 1970.
+    ///
+    /// A failed ADD is undone, because runtimes try again without a DEL in between (behaviour C10).
     pub fn add(&mut self, intent: &Intent, now: u64) -> Result<Attachment, EngineError> {
         let _add = crash::verb("add");
         let key = &intent.key;
@@ -138,18 +140,18 @@ impl<K: Kernel> Engine<K> {
             None => {}
         }
         let network_before = self.store.networks().get(&key.network).cloned();
-        let mut done = Done::default();
-        let intent = self.as_of_now(intent);
-        let added = self.attach(&intent, now, &mut done);
+        let mut transaction = Transaction::default();
+        let intent = self.with_current_network(intent);
+        let added = self.attach(&intent, now, &mut transaction);
         if added.is_err() {
-            self.back_out(key, network_before.as_ref(), done);
+            self.undo_add(key, network_before.as_ref(), transaction);
         }
         added
     }
 
-    /// The intent with its network as it is when the turn has come: the agent's own one may have got other ranges while
-    /// the request waited, and one whose addresses another plugin gives keeps those that it has.
-    fn as_of_now<'a>(&self, intent: &'a Intent) -> Cow<'a, Intent> {
+    /// Returns the intent with the current definition of its network. The pod CIDRs of the default network may have
+    /// changed while the request waited in the queue. A network of a foreign IPAM plugin keeps its recorded ranges.
+    fn with_current_network<'a>(&self, intent: &'a Intent) -> Cow<'a, Intent> {
         let default = &self.settings.default_network;
         if intent.network.name == default.name {
             let network = default.clone();
@@ -159,7 +161,7 @@ impl<K: Kernel> Engine<K> {
             });
         }
         if intent.requested.awaits_addresses {
-            return Cow::Owned(self.while_waiting(intent));
+            return Cow::Owned(self.with_recorded_ranges(intent));
         }
         Cow::Borrowed(intent)
     }
@@ -168,41 +170,43 @@ impl<K: Kernel> Engine<K> {
         &mut self,
         intent: &Intent,
         now: u64,
-        done: &mut Done,
+        transaction: &mut Transaction,
     ) -> Result<Attachment, EngineError> {
-        let (attachment, plan) = self.decide(intent, done)?;
+        let (attachment, plan) = self.prepare_and_plan(intent, transaction)?;
         let mut record = Record {
             attachment,
             state: State::Pending,
             boot_id: self.settings.boot_id.clone(),
             created_at: now,
         };
+        // Recorded before the first step, so that an agent that dies in between can remove the rest.
         self.put_reserving(&record)?;
-        self.ask_sockets(&record.attachment);
-        done.apply(&mut self.kernel, &plan)?;
+        self.attach_socket_hooks(&record.attachment);
+        transaction.apply(&mut self.kernel, &plan)?;
         if intent.requested.awaits_addresses {
             record.state = State::Linked;
             self.store.put(&record)?;
         } else {
             let last = last_reserved(&intent.network, &record.attachment);
             record.state = State::Attached;
-            self.store.put_given(&record, &last)?;
-            self.look_later(&intent.key, now);
+            self.store.put_with_last_reserved(&record, &last)?;
+            self.verify_later(&intent.key, now);
         }
         Ok(record.attachment)
     }
 
-    /// A bridge that was there at the last look may be gone by now: then it is made again, once.
-    fn decide(
+    /// Prepares the network and plans the attachment. If the bridge was deleted since the last observation, makes it again
+    /// and plans once more.
+    fn prepare_and_plan(
         &mut self,
         intent: &Intent,
-        done: &mut Done,
+        transaction: &mut Transaction,
     ) -> Result<(Attachment, Plan), EngineError> {
-        let mtu = self.prepare_network(&intent.network, done)?;
+        let mtu = self.prepare_network(&intent.network, transaction)?;
         match self.plan(intent, mtu) {
             Err(EngineError::Refused(Refusal::NoBridge { .. })) => {
                 self.node.ready.remove(&intent.network.name);
-                let mtu = self.prepare_network(&intent.network, done)?;
+                let mtu = self.prepare_network(&intent.network, transaction)?;
                 self.plan(intent, mtu)
             }
             planned => planned,
@@ -232,7 +236,7 @@ impl<K: Kernel> Engine<K> {
             mtu,
         };
         let planned = planner::plan_attach(intent, &observed, &context)?;
-        crate::limits::tell(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
+        crate::limits::log_clamped(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
         self.last_slot = planned.0.slot;
         Ok(planned)
     }
@@ -266,7 +270,7 @@ impl<K: Kernel> Engine<K> {
         Ok(self.kernel.observe(&scope)?)
     }
 
-    /// As [`Engine::observe`], without entering the pod's namespace.
+    /// Observes an attachment as [`Engine::observe`] does, but without entering the pod's namespace.
     pub(crate) fn observe_outside(
         &mut self,
         attachment: &Attachment,
@@ -275,26 +279,27 @@ impl<K: Kernel> Engine<K> {
         Ok(self.kernel.observe(&scope)?)
     }
 
-    /// Undoes an ADD. What cannot be undone keeps its record, so that the next ADD, DEL or reconciliation removes it.
-    pub(crate) fn back_out(
+    /// Undoes an ADD. If a step cannot be undone, the record stays in state [`State::Removing`], so that the next ADD, DEL
+    /// or reconciliation removes the rest.
+    pub(crate) fn undo_add(
         &mut self,
         key: &AttachmentKey,
         network_before: Option<&Network>,
-        done: Done,
+        transaction: Transaction,
     ) {
-        let left = done.roll_back(&mut self.kernel);
+        let left = transaction.roll_back(&mut self.kernel);
         for failure in &left {
-            tracing::warn!(%key, "cannot undo: {failure}");
+            tracing::warn!(%key, failure, "cannot undo a step of a failed ADD; the next reconciliation removes the rest");
         }
-        if let Err(error) = self.forget(key, network_before, left.is_empty()) {
-            tracing::error!(%key, error = crate::error::chain(&error), "cannot clear the record");
+        if let Err(error) = self.clear_record(key, network_before, left.is_empty()) {
+            tracing::error!(%key, error = crate::error::chain(&error), "cannot clear the record of a failed ADD");
         }
         if let Err(error) = self.reserve_ports() {
-            tracing::warn!(%key, error = crate::error::chain(&error), "ports stay reserved for now");
+            tracing::warn!(%key, error = crate::error::chain(&error), "cannot release port reservations of a failed ADD; the next reconciliation tries again");
         }
     }
 
-    fn forget(
+    fn clear_record(
         &mut self,
         key: &AttachmentKey,
         network_before: Option<&Network>,
@@ -320,13 +325,13 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Compares an attachment with what was decided, and returns the decision (behaviour S11).
+    /// Compares an attachment with its record and returns the recorded attachment (behaviour S11).
     pub fn check(&mut self, key: &AttachmentKey) -> Result<Attachment, EngineError> {
         self.check_wanted(key, None)
     }
 
-    /// As [`Engine::check`], but of the routes only those to `wanted` are looked for, if that is said: a runtime may have
-    /// taken others away on purpose (C15).
+    /// Compares as [`Engine::check`] does. With `wanted`, only the routes to these destinations are compared: a runtime may
+    /// have removed the others on purpose (behaviour C15).
     pub fn check_wanted(
         &mut self,
         key: &AttachmentKey,
@@ -339,7 +344,7 @@ impl<K: Kernel> Engine<K> {
             .filter(|record| record.state == State::Attached)
             .cloned()
         else {
-            return Err(EngineError::Unknown(key.clone()));
+            return Err(EngineError::NotAttached(key.clone()));
         };
         let mut expected = record.attachment.clone();
         if let Some(wanted) = wanted {
@@ -350,13 +355,13 @@ impl<K: Kernel> Engine<K> {
         Ok(record.attachment)
     }
 
-    /// What is remembered of every attachment.
+    /// Returns the records of all attachments, in any state.
     pub fn attachments(&self) -> Vec<Record> {
         self.store.records().values().cloned().collect()
     }
 
-    /// An interface in a namespace, whoever's it is; `None` when there is none.
-    pub fn look_inside(
+    /// Returns the state of any interface in a namespace, ours or foreign; `None` if there is none of this name.
+    pub fn inspect_interface(
         &mut self,
         path: NetnsPath,
         ifname: IfName,
@@ -370,124 +375,29 @@ impl<K: Kernel> Engine<K> {
         Ok(self.kernel.observe(&scope)?.pod)
     }
 
-    /// Which ports of the node are published, and how they are held.
+    /// Returns the published ports of the node and their reservations.
     pub fn ports(&mut self) -> Result<Ports, EngineError> {
         Ok(Ports {
-            held: self.kernel.observe(&Scope::Ports)?.held,
+            held: self.kernel.observe(&Scope::Ports)?.port_reservations,
             records: self.attachments(),
         })
     }
 
-    /// Reads the counters.
+    /// Reads the counters of the datapath.
     pub fn measure(&mut self) -> Result<Measured, EngineError> {
         Ok(self.kernel.measure()?)
     }
 
-    /// Forgets flows that have ended.
+    /// Removes expired flows from the flow table.
     pub fn sweep(&mut self) {
         let _sweep = crash::verb("sweep");
         if let Err(error) = self.kernel.execute(&planner::Step::Sweep) {
-            tracing::warn!(error = crate::error::chain(&error), "cannot sweep");
+            tracing::warn!(error = crate::error::chain(&error), "cannot sweep expired flows; trying again at the next sweep");
         }
-    }
-
-    /// Makes sure that the bridge of `network` is there, and returns its MTU.
-    pub(crate) fn prepare_network(
-        &mut self,
-        network: &Network,
-        done: &mut Done,
-    ) -> Result<u32, EngineError> {
-        let default = &self.settings.default_network;
-        if network.name == default.name && network.ranges.is_empty() {
-            let network = network.name.clone();
-            return Err(Refusal::NoRanges { network }.into());
-        }
-        network::admit(network, default, self.store.networks().values())?;
-        let name = &network.name;
-        if let Some(ready) = self.node.ready.get(name)
-            && ready.network == *network
-        {
-            return Ok(ready.mtu);
-        }
-        if self.store.networks().get(name) != Some(network) {
-            self.store.put_network(network)?;
-        }
-        let intent = self.node_intent();
-        let (kernel, store) = (&mut self.kernel, &mut self.store);
-        let apply = |kernel: &mut K, plan: &Plan| done.apply(kernel, plan);
-        let settled = self.surveyor.settle(kernel, &intent, store, apply)?;
-        self.node = Node::of(&intent, settled);
-        if let Some(refusal) = self.node.refused.get(name) {
-            return Err(refusal.clone().into());
-        }
-        self.node
-            .ready
-            .get(name)
-            .map(|ready| ready.mtu)
-            .ok_or_else(|| {
-                let bridge = network.bridge.clone();
-                Refusal::NoBridge { bridge }.into()
-            })
-    }
-
-    /// What the node must be for all networks, the default one first.
-    pub(crate) fn node_intent(&self) -> NodeIntent {
-        let default = &self.settings.default_network.name;
-        // Without a pod CIDR the agent's own network has nothing to do yet.
-        let networks = self
-            .networks()
-            .filter(|network| network.name != *default || !network.ranges.is_empty());
-        NodeIntent {
-            networks: networks.cloned().collect(),
-            uplinks: self.settings.uplinks.clone(),
-            non_masquerade: self.settings.non_masquerade.clone(),
-            egress: BTreeMap::from([(
-                self.settings.default_network.bridge.clone(),
-                self.settings.egress.clone(),
-            )]),
-            bypass: self.settings.bypass,
-            shaper: self.settings.shaper,
-            guard: self.settings.guard,
-        }
-    }
-
-    /// The default network, and those that attachments are on.
-    pub(crate) fn networks(&self) -> impl Iterator<Item = &Network> {
-        let default = &self.settings.default_network;
-        let others = self
-            .store
-            .networks()
-            .values()
-            .filter(|network| network.name != default.name);
-        [default].into_iter().chain(others)
-    }
-
-    /// Forgets networks that no attachment is on any more. Their bridges stay: others may use them by now.
-    pub(crate) fn release_networks(&mut self) -> Result<(), StoreError> {
-        let used: BTreeSet<&NetworkName> = self
-            .store
-            .records()
-            .keys()
-            .map(|key| &key.network)
-            .collect();
-        let unused: Vec<NetworkName> = self
-            .store
-            .networks()
-            .keys()
-            .filter(|name| !used.contains(name))
-            .cloned()
-            .collect();
-        for name in unused {
-            self.store.remove_network(&name)?;
-            if name != self.settings.default_network.name {
-                self.node.ready.remove(&name);
-            }
-        }
-        Ok(())
     }
 }
 
-/// Which of the attachment's addresses each range set gave.
+/// Returns the address that each range set allocated, by the index of the set.
 fn last_reserved(network: &Network, attachment: &Attachment) -> BTreeMap<usize, IpAddr> {
     network
         .ranges
@@ -495,7 +405,7 @@ fn last_reserved(network: &Network, attachment: &Attachment) -> BTreeMap<usize, 
         .enumerate()
         .filter_map(|(index, set)| {
             let mut addresses = attachment.addresses.iter().map(|a| a.address.address);
-            let address = addresses.find(|address| network::holds(set, *address))?;
+            let address = addresses.find(|address| network::contains(set, *address))?;
             Some((index, address))
         })
         .collect()

@@ -1,4 +1,4 @@
-//! Why the engine did not do what it was asked. Knows no code of CNI or HTTP.
+//! Errors of the engine. Knows no error codes of CNI or HTTP.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,132 +10,132 @@ use store::StoreError;
 
 use crate::NetworkClash;
 
-/// An operation that did not succeed.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The planner will not plan it.
+    /// The planner refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The network cannot be beside those that are there.
+    /// The network conflicts with another network of the node.
     #[error(transparent)]
     Clash(#[from] NetworkClash),
-    /// The kernel could not be looked at.
+    /// The kernel could not be observed.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// A step failed; those before it have been undone.
+    /// A step failed; the steps before it were undone.
     #[error("failed to {step}")]
     Step {
         /// The step, as the planner prints it.
         step: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         #[source]
         source: StepError,
     },
-    /// A port of the node belongs to somebody else; what was done has been undone.
+    /// A process of the node uses the hostport; the steps before it were undone.
     #[error(transparent)]
     PortInUse(PortInUse),
-    /// Steps of a removal failed; all others were done, and the record stays.
-    #[error("{key} could not be removed: {}", failures.join("; "))]
+    /// Steps of a removal failed. All others were executed, and the record stays for the next try.
+    #[error("cannot remove attachment {key}: {}", failures.join("; "))]
     Incomplete {
         /// The attachment.
         key: AttachmentKey,
-        /// One line for each.
+        /// Failed steps, one line for each.
         failures: Vec<String>,
     },
-    /// What is there is not what was decided.
-    #[error("{key} is not as it was made: {}", words(differences))]
+    /// The kernel does not match the record of the attachment.
+    #[error("attachment {key} does not match its record: {}", words(differences))]
     Different {
         /// The attachment.
         key: AttachmentKey,
-        /// What is not as decided.
+        /// Differences between record and kernel.
         differences: Vec<Difference>,
     },
-    /// The pod CIDRs are not changed while pods have addresses of them. The first words are kubenet's (behaviour K11).
+    /// Pod CIDRs do not change while pods have addresses of them. The text begins as kubenet's does (behaviour K11).
     #[error("Ignoring subsequent pod CIDR update to {refused}: pods have addresses of {kept}")]
-    PodCidrsKept {
-        /// The pod CIDRs that stay.
+    PodCidrsInUse {
+        /// Current pod CIDRs, separated by commas.
         kept: String,
-        /// The pod CIDRs that were wished for.
+        /// Requested pod CIDRs, separated by commas.
         refused: String,
     },
-    /// A change was decided and is not wholly done yet; it is tried again.
-    #[error("not everything has followed yet: {0}")]
+    /// A change is recorded but not completely applied yet; the next reconciliation tries again.
+    #[error("change recorded but not completely applied yet: {0}")]
     Unfinished(String),
-    /// A DEL for the same attachment came while the ADD waited.
-    #[error("the ADD of {0} was not begun: a DEL came while it waited")]
+    /// A DEL of the same attachment arrived while the ADD waited in the queue.
+    #[error("ADD of {0} was cancelled: a DEL arrived while it waited in the queue")]
     Cancelled(AttachmentKey),
-    /// Other pods are kept from an interface otherwise than they should.
-    #[error("{0} does not have the ingress policy {1}")]
-    NotKeptApart(AttachmentKey, IngressPolicy),
-    /// The link that another plugin has given addresses for is not there (any more).
-    #[error("there is no link of {0} that waits for addresses")]
+    /// An interface does not have the requested ingress policy.
+    #[error("attachment {0} does not have the ingress policy {1}")]
+    WrongIngressPolicy(AttachmentKey, IngressPolicy),
+    /// There is no link for the addresses that a foreign IPAM plugin allocated.
+    #[error("no link of attachment {0} waits for addresses of an IPAM plugin")]
     NotLinked(AttachmentKey),
-    /// Settings of a pod's interface are not as they were made.
-    #[error("{ifname} has {present:?} and should have {wanted:?}")]
-    NotTuned {
+    /// Settings of a pod's interface differ from the requested ones.
+    #[error("settings of interface {ifname} differ: {present:?} in place of {wanted:?}")]
+    SettingsDiffer {
         /// The interface.
         ifname: IfName,
-        /// What it should have.
+        /// Requested settings.
         wanted: Box<InterfaceSettings>,
-        /// What it has of that.
+        /// Current values of the requested settings.
         present: Box<InterfaceSettings>,
     },
-    /// A limit is above what the network allows; no limit is above all.
-    #[error("{key}: its network allows no more than {ceiling} bit/s of {direction}")]
+    /// The requested limit is above the ceiling of the network. No limit counts as above every ceiling.
+    #[error("{direction} limit of attachment {key} is above the ceiling of its network: {ceiling} bit/s")]
     AboveCeiling {
         /// The attachment.
         key: AttachmentKey,
         /// `ingress` or `egress`.
         direction: &'static str,
-        /// Bits per second.
+        /// Ceiling in bit/s.
         ceiling: u64,
     },
-    /// A port is not published that should be.
-    #[error("{0} does not publish {1}")]
+    /// A requested port is not published.
+    #[error("attachment {0} does not publish {1}")]
     NotPublished(AttachmentKey, PortMapping),
-    /// There is no such attachment, or it is not finished.
+    /// There is no such attachment, or its ADD is not finished.
     #[error("{0} is not attached")]
-    Unknown(AttachmentKey),
+    NotAttached(AttachmentKey),
     /// The records could not be written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Viaduct is not taken off a node whose pods live by it.
-    #[error("attached are still {}", names(.0))]
+    /// An uninstall is refused while pods are attached.
+    #[error("pods are still attached: {}", names(.0))]
     StillAttached(Vec<AttachmentKey>),
-    /// Too many requests wait already.
-    #[error("too many requests are waiting")]
-    Busy,
-    /// Others before it took too long.
-    #[error("its turn did not come within {} s", .0.as_secs())]
-    Overdue(Duration),
-    /// The engine has stopped.
+    /// Too many requests wait in the queue.
+    #[error("the agent's request queue is full")]
+    QueueFull,
+    /// The request did not start in time.
+    #[error("the request waited longer than {} s in the agent's queue", .0.as_secs())]
+    QueueTimeout(Duration),
+    /// The engine is stopping.
     #[error("the agent is stopping")]
     Stopped,
 }
 
-/// Differences or failures that are told one by one: an attachment may have thousands of ports.
-pub(crate) const MANY: usize = 8;
+/// Number of differences or failures that a message lists; an attachment may have thousands of ports.
+pub(crate) const MAX_LISTED: usize = 8;
 
-/// Differences in one line.
+/// Returns differences in one line.
 pub(crate) fn words(differences: &[Difference]) -> String {
     let mut words: Vec<String> = differences
         .iter()
-        .take(MANY)
+        .take(MAX_LISTED)
         .map(ToString::to_string)
         .collect();
-    if let Some(rest @ 1..) = differences.len().checked_sub(MANY) {
+    if let Some(rest @ 1..) = differences.len().checked_sub(MAX_LISTED) {
         words.push(format!("and {rest} more"));
     }
     words.join("; ")
 }
 
 fn names(keys: &[AttachmentKey]) -> String {
-    let told: Vec<String> = keys.iter().take(MANY).map(ToString::to_string).collect();
-    let more = if keys.len() > MANY { ", …" } else { "" };
-    format!("{}{more}", told.join(", "))
+    let names: Vec<String> = keys.iter().take(MAX_LISTED).map(ToString::to_string).collect();
+    let more = if keys.len() > MAX_LISTED { ", …" } else { "" };
+    format!("{}{more}", names.join(", "))
 }
 
-/// An error with its causes, in one line.
+/// Returns an error with its causes in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,9 +1,12 @@
-//! The engine on a thread of its own, and how others speak to it.
+//! Runs the engine on a thread of its own, and sends it requests.
 //!
-//! Every change goes through one queue of bounded length, so there is one writer and no lock. What has begun is finished
-//! or rolled back, although its caller goes away (behaviour A4); what would only make something for a caller that is
-//! gone is not begun. Whoever does not get a turn in time is told to come again. Knows no clock: whoever asks says what
-//! time it is.
+//! All requests go through one queue of bounded length, so there is one writer and no lock.
+//!
+//! * A request that has started is finished or rolled back even if its caller goes away (behaviour A4).
+//! * An ADD or a query whose caller goes away before the start is not executed.
+//! * A request that does not start in time, or finds the queue full, fails with an error that means "try again".
+//!
+//! This module reads no clock: callers pass the time.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,53 +28,56 @@ use tokio::time::sleep;
 use tracing::Span;
 
 use crate::operations::{Operation, Operations};
-use crate::turn::{Turn, Waiters, WhileWanted};
-use crate::worker::{Chained, Command, Message, Queued, Reply, Waiting, Worker};
+use crate::cancellation::{CancelOnDrop, PendingAdds, RequestState};
+use crate::worker::{Chained, Command, Message, Queued, Reply, QueuedOnce, Worker};
 use crate::{
-    Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Report, Serve,
-    Status, Tune, Uninstalled, Update,
+    AttachedPods, ConfigChange, GcScope, GcResult, Engine, EngineError, LimitChange, Ports, Report, ChainedUpdate,
+    Status, Tune, Uninstalled, UpdateOutcome,
 };
 
-/// ADDs that may wait. A node starts some hundreds of pods at once at most; more are told to come again.
-const ADDS: usize = 256;
-/// Requests that may wait. However many ADDs there are, DELs, which free what ADDs wait for, find room.
-const QUEUE: usize = 2 * ADDS;
-/// Reports that a listener may be behind before it misses some.
-const REPORTS: usize = 64;
-/// How long a request may wait for its turn: less than the minute after which a plugin gives up, so that it hears why.
-const PATIENCE: Duration = Duration::from_secs(50);
+/// ADDs that may wait in the queue. A node starts at most some hundreds of pods at once; further ADDs are refused with
+/// [`EngineError::QueueFull`].
+const MAX_QUEUED_ADDS: usize = 256;
+/// Requests that may wait in the queue. Twice the ADDs, so that DELs, which free addresses and ports for ADDs, always find
+/// room.
+const QUEUE_LENGTH: usize = 2 * MAX_QUEUED_ADDS;
+/// Reports that a subscriber may fall behind before it loses some.
+const REPORT_BUFFER: usize = 64;
+/// Time that a request may wait in the queue. Shorter than the minute after which a plugin gives up, so that the plugin gets
+/// the error.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// Speaks to the engine. The thread ends when the last of these is gone and the queue is empty.
+/// Client of the engine. The engine's thread ends when the last handle is dropped and the queue is empty.
 #[derive(Clone, Debug)]
 pub struct Handle {
     commands: mpsc::Sender<Queued>,
     states: watch::Receiver<Arc<Status>>,
     reports: broadcast::Sender<Arc<Report>>,
-    waiting: Arc<Waiting>,
-    adds: Arc<Waiters>,
-    places: Arc<Semaphore>,
+    queued_once: Arc<QueuedOnce>,
+    adds: Arc<PendingAdds>,
+    add_permits: Arc<Semaphore>,
     operations: Operations,
 }
 
-/// Starts a thread, lets `start` make the engine on it (a kernel belongs to the thread that opened it), and returns
-/// when it has.
+/// Starts the engine's thread and waits until `start` has made the engine there. A kernel belongs to the thread that opened
+/// it.
 pub fn spawn<K, E, F>(start: F) -> Result<(Handle, JoinHandle<()>), E>
 where
     K: Kernel + 'static,
     E: From<io::Error> + Send + 'static,
     F: FnOnce() -> Result<Engine<K>, E> + Send + 'static,
 {
-    let (commands, queue) = mpsc::channel(QUEUE);
+    let (commands, queue) = mpsc::channel(QUEUE_LENGTH);
     let (publish, states) = watch::channel(Arc::default());
-    let reports = broadcast::Sender::new(REPORTS);
-    let waiting = Arc::new(Waiting::default());
+    let reports = broadcast::Sender::new(REPORT_BUFFER);
+    let queued_once = Arc::new(QueuedOnce::default());
     let handle = Handle {
         commands,
         states,
         reports: reports.clone(),
-        waiting: Arc::clone(&waiting),
+        queued_once: Arc::clone(&queued_once),
         adds: Arc::default(),
-        places: Arc::new(Semaphore::new(ADDS)),
+        add_permits: Arc::new(Semaphore::new(MAX_QUEUED_ADDS)),
         operations: Operations::default(),
     };
     let (report, started) = oneshot::channel();
@@ -86,7 +92,7 @@ where
                 publish,
                 reports,
                 reported: None,
-                waiting,
+                queued_once,
             };
             worker.publish();
             if report.send(Ok(())).is_ok() {
@@ -97,254 +103,256 @@ where
     })?;
     match started.blocking_recv() {
         Ok(result) => result.map(|()| (handle, thread)),
-        Err(_) => Err(io::Error::other("the engine's thread died while it started").into()),
+        Err(_) => Err(io::Error::other("the engine's thread panicked while it started").into()),
     }
 }
 
 impl Handle {
-    /// Makes an attachment. `now` is in seconds since 1970.
+    /// Makes an attachment; `now` is in seconds since 1970.
     pub async fn add(&self, intent: Intent, now: u64) -> Result<Attachment, EngineError> {
-        let place = self.place()?;
-        let turn = self.adds.wait(&intent.key);
-        let _wanted = WhileWanted(&turn);
+        let permit = self.add_permit()?;
+        let state = self.adds.register(&intent.key);
+        let _cancel = CancelOnDrop(&state);
         let add = |reply| Message::Command(Command::Add(Box::new(intent), now, reply));
-        self.queue(&turn, Some(place), add).await
+        self.enqueue(&state, Some(permit), add).await
     }
 
-    /// Gives a link that waits for them the addresses that another plugin gave.
+    /// Executes the second phase of an ADD: assigns the addresses that a foreign IPAM plugin allocated.
     pub async fn complete(&self, intent: Intent) -> Result<Attachment, EngineError> {
-        self.call(|reply| Command::Complete(Box::new(intent), reply))
+        self.execute(|reply| Command::Complete(Box::new(intent), reply))
             .await
     }
 
-    /// Removes an attachment. An ADD for it that still waits is not begun any more (behaviour A3).
+    /// Removes an attachment and cancels ADDs for it that wait in the queue (behaviour A3).
     pub async fn del(&self, key: AttachmentKey) -> Result<(), EngineError> {
         self.adds.cancel(&key);
-        self.call(|reply| Command::Del(key, reply)).await
+        self.execute(|reply| Command::Del(key, reply)).await
     }
 
-    /// Compares an attachment with what was decided, and returns the decision.
+    /// Compares an attachment with its record and returns the recorded attachment.
     pub async fn check(&self, key: AttachmentKey) -> Result<Attachment, EngineError> {
-        self.ask(|reply| Command::Check(key, None, reply)).await
+        self.query(|reply| Command::Check(key, None, reply)).await
     }
 
-    /// As [`Handle::check`], but of the routes only those to `wanted` are looked for.
+    /// Compares as [`Handle::check`] does, but only the routes to `wanted`.
     pub async fn check_wanted(
         &self,
         key: AttachmentKey,
         wanted: BTreeSet<Cidr>,
     ) -> Result<Attachment, EngineError> {
-        self.ask(|reply| Command::Check(key, Some(wanted), reply))
+        self.query(|reply| Command::Check(key, Some(wanted), reply))
             .await
     }
 
-    /// Removes what a runtime does not know any more.
-    pub async fn collect(&self, collect: Collect) -> Result<Collected, EngineError> {
-        self.call(|reply| Command::Collect(collect, reply)).await
+    /// Removes attachments that a runtime does not list (CNI GC).
+    pub async fn collect(&self, scope: GcScope) -> Result<GcResult, EngineError> {
+        self.execute(|reply| Command::Gc(scope, reply)).await
     }
 
-    /// Serves an interface that a plugin before us made. `now` is in seconds since 1970.
-    pub async fn serve(&self, serve: Serve, now: u64) -> Result<Attachment, EngineError> {
-        let place = self.place()?;
-        let turn = Arc::default();
-        let _wanted = WhileWanted(&turn);
-        let serve = |reply| Command::Chained(Chained::Serve(Box::new(serve), now, reply));
-        let message = |reply| Message::Command(serve(reply));
-        self.queue(&turn, Some(place), message).await
+    /// Executes a request of a chained plugin: adopts or updates an interface. `now` is in seconds since 1970.
+    pub async fn adopt_or_update(&self, update: ChainedUpdate, now: u64) -> Result<Attachment, EngineError> {
+        let permit = self.add_permit()?;
+        let state = Arc::default();
+        let _cancel = CancelOnDrop(&state);
+        let command = |reply| Command::Chained(Chained::AdoptOrUpdate(Box::new(update), now, reply));
+        let message = |reply| Message::Command(command(reply));
+        self.enqueue(&state, Some(permit), message).await
     }
 
-    /// Takes back the policy of what is under these keys.
-    pub async fn open(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
-        self.call(|reply| Command::Chained(Chained::Open(keys, reply)))
+    /// Clears the ingress policy of the attachments with these keys.
+    pub async fn clear_ingress_policy(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
+        self.execute(|reply| Command::Chained(Chained::ClearIngressPolicy(keys, reply)))
             .await
     }
 
-    /// Takes back the ports of what is under these keys.
-    pub async fn withdraw(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
-        self.call(|reply| Command::Chained(Chained::Withdraw(keys, reply)))
+    /// Unpublishes the ports and removes the limits of the attachments with these keys.
+    pub async fn unpublish_ports(&self, keys: Vec<AttachmentKey>) -> Result<(), EngineError> {
+        self.execute(|reply| Command::Chained(Chained::UnpublishPorts(keys, reply)))
             .await
     }
 
-    /// Whether an interface is served under one of these keys, with these ports.
-    pub async fn check_served(
+    /// Returns an error unless an attachment with one of these keys publishes these ports and has this ingress policy.
+    pub async fn check_chained(
         &self,
         keys: Vec<AttachmentKey>,
         ports: BTreeSet<PortMapping>,
         ingress: Option<IngressPolicy>,
     ) -> Result<(), EngineError> {
-        self.ask(|reply| Command::Chained(Chained::CheckServed(keys, ports, ingress, reply)))
+        self.query(|reply| Command::Chained(Chained::CheckChained(keys, ports, ingress, reply)))
             .await
     }
 
-    /// Sets a pod's loopback up or down.
+    /// Sets the loopback interface of a pod up or down.
     pub async fn set_loopback(&self, netns: NetnsPath, up: bool) -> Result<(), EngineError> {
-        self.ask(|reply| Command::Chained(Chained::SetLoopback(netns, up, reply)))
+        self.query(|reply| Command::Chained(Chained::SetLoopback(netns, up, reply)))
             .await
     }
 
-    /// Changes settings of a pod's interface.
+    /// Changes settings of a pod's interface and sysctls of its namespace.
     pub async fn tune(&self, tune: Tune) -> Result<(), EngineError> {
-        self.ask(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
+        self.query(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
             .await
     }
 
-    /// Whether a pod's interface has these settings.
-    pub async fn check_tuned(&self, tune: Tune) -> Result<(), EngineError> {
-        self.ask(|reply| Command::Chained(Chained::CheckTuned(Box::new(tune), reply)))
+    /// Returns an error unless a pod's interface has these settings.
+    pub async fn check_settings(&self, tune: Tune) -> Result<(), EngineError> {
+        self.query(|reply| Command::Chained(Chained::CheckSettings(Box::new(tune), reply)))
             .await
     }
 
-    /// Puts settings of a pod's interface back.
-    pub async fn untune(&self, tune: Tune) -> Result<(), EngineError> {
-        self.call(|reply| Command::Chained(Chained::Untune(Box::new(tune), reply)))
+    /// Restores the previous settings of a pod's interface.
+    pub async fn restore_settings(&self, tune: Tune) -> Result<(), EngineError> {
+        self.execute(|reply| Command::Chained(Chained::RestoreSettings(Box::new(tune), reply)))
             .await
     }
 
-    /// What is remembered of every attachment.
+    /// Returns the records of all attachments, in any state.
     pub async fn attachments(&self) -> Result<Vec<Record>, EngineError> {
-        self.ask(Command::Attachments).await
+        self.query(Command::Attachments).await
     }
 
-    /// An interface in a namespace, whoever's it is; `None` when there is none.
-    pub async fn look_inside(
+    /// Returns the state of any interface in a namespace, ours or foreign; `None` if there is none of this name.
+    pub async fn inspect_interface(
         &self,
         netns: NetnsPath,
         ifname: IfName,
     ) -> Result<Option<PodSide>, EngineError> {
-        self.ask(|reply| Command::LookInside(netns, ifname, reply))
+        self.query(|reply| Command::InspectInterface(netns, ifname, reply))
             .await
     }
 
-    /// Gives the agent's own network other pod CIDRs.
-    pub async fn set_pod_cidrs(&self, ranges: Vec<RangeSet>) -> Result<Update, EngineError> {
-        self.call(|reply| Command::SetPodCidrs(ranges, reply)).await
+    /// Replaces the pod CIDRs of the default network.
+    pub async fn set_pod_cidrs(&self, ranges: Vec<RangeSet>) -> Result<UpdateOutcome, EngineError> {
+        self.execute(|reply| Command::SetPodCidrs(ranges, reply)).await
     }
 
-    /// Gives the agent's own network another hairpin mode. `now` is in seconds since 1970.
+    /// Sets the hairpin mode of the default network; `now` is in seconds since 1970.
     pub async fn set_hairpin_mode(
         &self,
         mode: HairpinMode,
         now: u64,
-    ) -> Result<Update, EngineError> {
-        self.call(|reply| Command::SetHairpinMode(mode, now, reply))
+    ) -> Result<UpdateOutcome, EngineError> {
+        self.execute(|reply| Command::SetHairpinMode(mode, now, reply))
             .await
     }
 
-    /// Gives an attachment other limits, and tells which it has now.
+    /// Changes the bandwidth limits of an attachment and returns the new ones.
     pub async fn set_limits(
         &self,
         key: AttachmentKey,
         change: LimitChange,
     ) -> Result<Bandwidth, EngineError> {
-        self.call(|reply| Command::SetLimits(key, change, reply))
+        self.execute(|reply| Command::SetLimits(key, change, reply))
             .await
     }
 
-    /// Which ports of the node are published, and how they are held.
+    /// Returns the published ports of the node and their reservations.
     pub async fn ports(&self) -> Result<Ports, EngineError> {
-        self.ask(Command::Ports).await
+        self.query(Command::Ports).await
     }
 
-    /// Reads the counters.
+    /// Reads the counters of the datapath.
     pub async fn measure(&self) -> Result<Measured, EngineError> {
-        self.ask(Command::Measure).await
+        self.query(Command::Measure).await
     }
 
-    /// The prefixes to which pods keep their own address.
+    /// Returns the non-masquerade CIDRs.
     pub async fn non_masquerade(&self) -> Result<BTreeSet<Cidr>, EngineError> {
-        self.ask(Command::NonMasquerade).await
+        self.query(Command::NonMasquerade).await
     }
 
-    /// Sets the prefixes to which pods keep their own address.
+    /// Replaces the non-masquerade CIDRs.
     pub async fn set_non_masquerade(&self, prefixes: BTreeSet<Cidr>) -> Result<(), EngineError> {
-        self.call(|reply| Command::SetNonMasquerade(prefixes, reply))
+        self.execute(|reply| Command::SetNonMasquerade(prefixes, reply))
             .await
     }
 
-    /// Goes by another configuration from now on. `now` is in seconds since 1970.
-    pub async fn configure(&self, change: Change, now: u64) -> Result<(), EngineError> {
-        self.call(|reply| Command::Configure(Box::new(change), now, reply))
+    /// Applies the changed values of the configuration; `now` is in seconds since 1970.
+    pub async fn configure(&self, change: ConfigChange, now: u64) -> Result<(), EngineError> {
+        self.execute(|reply| Command::Configure(Box::new(change), now, reply))
             .await
     }
 
-    /// Comes back when everything has been done that was asked for before: the engine lives.
+    /// Returns after all earlier requests: the engine is alive.
     pub async fn pulse(&self) -> Result<(), EngineError> {
-        self.ask(Command::Pulse).await
+        self.query(Command::Pulse).await
     }
 
-    /// Asks for a comparison of all records with the kernel, soon. Asking twice is as asking once.
+    /// Queues a reconciliation, unless one waits already.
     pub fn reconcile(&self, now: u64) {
-        self.ask_once(&self.waiting.reconcile, Command::Reconcile(now));
+        self.enqueue_once(&self.queued_once.reconcile, Command::Reconcile(now));
     }
 
-    /// Asks for dead flows to be forgotten, soon. Asking twice is as asking once.
+    /// Queues a sweep of expired flows, unless one waits already.
     pub fn sweep(&self) {
-        self.ask_once(&self.waiting.sweep, Command::Sweep);
+        self.enqueue_once(&self.queued_once.sweep, Command::Sweep);
     }
 
-    /// Takes everything off the node; `farewell` removes what the engine had open. The engine has ended then, unless
-    /// it has refused or failed before `farewell`.
+    /// Uninstalls Viaduct from the node. Afterwards `cleanup` removes the pins and records that the engine had open.
+    ///
+    /// The engine ends, unless the uninstall was refused or failed before `cleanup`.
     pub async fn uninstall(
         &self,
-        attached: Attached,
-        farewell: impl FnOnce() -> Result<(), String> + Send + 'static,
+        attached: AttachedPods,
+        cleanup: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Result<Uninstalled, EngineError> {
-        let turn = Arc::default();
-        let _wanted = WhileWanted(&turn);
-        let uninstall = |reply| Message::Uninstall(attached, Box::new(farewell), reply);
-        self.queue(&turn, None, uninstall).await
+        let state = Arc::default();
+        let _cancel = CancelOnDrop(&state);
+        let uninstall = |reply| Message::Uninstall(attached, Box::new(cleanup), reply);
+        self.enqueue(&state, None, uninstall).await
     }
 
-    /// The state after the last change, without waiting for the one under way.
+    /// Returns the status after the last finished request, without waiting for the running one.
     pub fn status(&self) -> Arc<Status> {
         Arc::clone(&self.states.borrow())
     }
 
-    /// What is asked for and not answered yet, in the order in which it was asked for.
+    /// Returns the requests without an answer, in the order of the queue.
     pub fn operations(&self) -> Vec<Operation> {
         self.operations.list()
     }
 
-    /// Every comparison of records and kernel from now on.
+    /// Subscribes to the reports of reconciliations.
     pub fn reports(&self) -> broadcast::Receiver<Arc<Report>> {
         self.reports.subscribe()
     }
 
-    /// Asks for what is worth something only while somebody waits for the answer.
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
-        let turn = Arc::default();
-        let _wanted = WhileWanted(&turn);
-        self.queue(&turn, None, |reply| Message::Command(command(reply)))
+    /// Sends a request that is not executed if its caller goes away before the start.
+    async fn query<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+        let state = Arc::default();
+        let _cancel = CancelOnDrop(&state);
+        self.enqueue(&state, None, |reply| Message::Command(command(reply)))
             .await
     }
 
-    /// Asks for what is to be done even when nobody waits for the answer any more.
-    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
-        let turn = Arc::default();
-        self.queue(&turn, None, |reply| Message::Command(command(reply)))
+    /// Sends a request that is executed even if its caller goes away.
+    async fn execute<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+        let state = Arc::default();
+        self.enqueue(&state, None, |reply| Message::Command(command(reply)))
             .await
     }
 
-    /// What has not begun in time is not answered any more; whether it is to be begun is for `turn` to say.
-    async fn queue<T>(
+    /// Queues a request and waits for its answer. Gives up if the request has not started within [`QUEUE_TIMEOUT`]; the
+    /// request is then executed only if `state` is not cancelled.
+    async fn enqueue<T>(
         &self,
-        turn: &Arc<Turn>,
-        place: Option<OwnedSemaphorePermit>,
+        state: &Arc<RequestState>,
+        permit: Option<OwnedSemaphorePermit>,
         message: impl FnOnce(Reply<T>) -> Message,
     ) -> Result<T, EngineError> {
         let (reply, mut answer) = oneshot::channel();
-        let queued = self.queued(message(reply), Arc::clone(turn), place);
+        let queued = self.queued(message(reply), Arc::clone(state), permit);
         self.commands
             .try_send(queued)
             .map_err(|error| match error {
-                TrySendError::Full(_) => EngineError::Busy,
+                TrySendError::Full(_) => EngineError::QueueFull,
                 TrySendError::Closed(_) => EngineError::Stopped,
             })?;
         let answered = tokio::select! {
             answered = &mut answer => answered,
-            () = sleep(PATIENCE) => {
-                if !turn.has_begun() {
-                    return Err(EngineError::Overdue(PATIENCE));
+            () = sleep(QUEUE_TIMEOUT) => {
+                if !state.has_started() {
+                    return Err(EngineError::QueueTimeout(QUEUE_TIMEOUT));
                 }
                 answer.await
             }
@@ -352,12 +360,12 @@ impl Handle {
         answered.unwrap_or(Err(EngineError::Stopped))
     }
 
-    fn place(&self) -> Result<OwnedSemaphorePermit, EngineError> {
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        place.map_err(|_| EngineError::Busy)
+    fn add_permit(&self) -> Result<OwnedSemaphorePermit, EngineError> {
+        let permit = Arc::clone(&self.add_permits).try_acquire_owned();
+        permit.map_err(|_| EngineError::QueueFull)
     }
 
-    fn ask_once(&self, waiting: &AtomicBool, command: Command) {
+    fn enqueue_once(&self, waiting: &AtomicBool, command: Command) {
         let is_waiting = waiting.swap(true, Ordering::AcqRel);
         let message = Message::Command(command);
         let queued = self.queued(message, Arc::default(), None);
@@ -369,16 +377,16 @@ impl Handle {
     fn queued(
         &self,
         message: Message,
-        turn: Arc<Turn>,
-        place: Option<OwnedSemaphorePermit>,
+        state: Arc<RequestState>,
+        permit: Option<OwnedSemaphorePermit>,
     ) -> Queued {
         let (verb, key) = message.title();
         Queued {
-            entry: self.operations.open(verb, key),
+            operation: self.operations.register(verb, key),
             message,
-            turn,
+            state,
             span: Span::current(),
-            place,
+            permit,
         }
     }
 }

@@ -1,16 +1,17 @@
-//! One writer: observe, plan, record, apply, answer, look again.
+//! Engine: executes CNI and API requests one at a time and keeps the node as recorded.
 //!
-//! [`Engine`] turns wishes into plans with the planner, records them in the store before the kernel sees the first
-//! step, executes them, undoes what was done when a step fails, and compares the result with the decision when nobody
-//! waits. The same code finishes or removes what a crash left behind. Knows nothing of CNI, HTTP, command lines or
-//! clocks: time is an argument, and every kernel is a [`kernel::Kernel`].
+//! [`Engine`] observes the kernel, lets the planner make a plan, and writes the decision to the store before the kernel
+//! sees the first step. It executes the plan, and undoes the executed steps if one fails. While no request waits, it
+//! compares the result with the record. The same code finishes or removes what a crash left behind.
+//!
+//! The engine does not know CNI, HTTP, command lines or clocks: time is an argument, and every kernel is a
+//! [`kernel::Kernel`].
 
 #![forbid(unsafe_code)]
 
-mod busy;
+mod background;
+mod cancellation;
 mod chain;
-mod choices;
-mod chores;
 mod collect;
 mod complete;
 mod configure;
@@ -19,28 +20,30 @@ mod error;
 mod handle;
 mod limits;
 mod network;
+mod networks;
 mod node;
 mod operations;
+mod overrides;
 mod ports;
 mod reconcile;
 mod removal;
 mod slot;
 mod sockets;
 mod status;
+mod tcx_fast_path;
 mod transaction;
 mod tune;
-mod turn;
 mod uninstall;
 mod worker;
 
-pub use crate::chain::Serve;
-pub use crate::choices::Update;
-pub use crate::collect::{Collect, Collected};
-pub use crate::configure::Change;
+pub use crate::chain::ChainedUpdate;
+pub use crate::overrides::UpdateOutcome;
+pub use crate::collect::{GcScope, GcResult};
+pub use crate::configure::ConfigChange;
 pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn};
-pub use crate::limits::{LimitChange, Wish};
+pub use crate::limits::{LimitChange, LimitUpdate};
 pub use crate::network::NetworkClash;
 pub use crate::operations::Operation;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
@@ -48,7 +51,7 @@ pub use crate::status::{
     BypassStatus, Degraded, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
 };
 pub use crate::tune::Tune;
-pub use crate::uninstall::{Attached, Uninstalled};
+pub use crate::uninstall::{AttachedPods, Uninstalled};
 
 #[cfg(test)]
 mod tests;

@@ -1,24 +1,25 @@
-//! Other limits for a pod that is attached: recorded first, then in effect, and no connection is lost.
+//! Changes the bandwidth limits of attached pods. The new limits are recorded first, then written to the tables; no
+//! connection is lost.
 
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, Bandwidth, Limit, LimitPolicy, State};
 
 use crate::{Engine, EngineError};
 
-/// What is to become of one direction.
+/// Update of the limit of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
-    /// It stays as it is.
+pub enum LimitUpdate {
+    /// Keep the current limit.
     #[default]
     Keep,
-    /// It is not limited any more.
+    /// Remove the limit.
     Lift,
-    /// It is limited to this.
+    /// Set this limit.
     Limit(Limit),
 }
 
-impl Wish {
-    fn of(self, before: Option<Limit>) -> Option<Limit> {
+impl LimitUpdate {
+    fn apply_to(self, before: Option<Limit>) -> Option<Limit> {
         match self {
             Self::Keep => before,
             Self::Lift => None,
@@ -27,48 +28,48 @@ impl Wish {
     }
 }
 
-/// A wish for other limits.
+/// Update of the limits of an attachment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitChange {
-    /// To the pod.
-    pub ingress: Wish,
-    /// From the pod.
-    pub egress: Wish,
+    /// Traffic to the pod.
+    pub ingress: LimitUpdate,
+    /// Traffic from the pod.
+    pub egress: LimitUpdate,
 }
 
 impl LimitChange {
-    fn of(self, before: &Bandwidth) -> Bandwidth {
+    fn apply_to(self, before: &Bandwidth) -> Bandwidth {
         Bandwidth {
-            ingress: self.ingress.of(before.ingress),
-            egress: self.egress.of(before.egress),
-            peers: before.peers,
+            ingress: self.ingress.apply_to(before.ingress),
+            egress: self.egress.apply_to(before.egress),
+            shaped_subnets: before.shaped_subnets,
         }
     }
 }
 
-/// Tells that a pod gets less than was asked for.
-pub(crate) fn tell(key: &AttachmentKey, asked: &Bandwidth, gets: &Bandwidth) {
+/// Logs each direction whose requested rate was reduced to the ceiling of the network.
+pub(crate) fn log_clamped(key: &AttachmentKey, requested: &Bandwidth, allowed: &Bandwidth) {
     let both = [
-        ("ingress", asked.ingress, gets.ingress),
-        ("egress", asked.egress, gets.egress),
+        ("ingress", requested.ingress, allowed.ingress),
+        ("egress", requested.egress, allowed.egress),
     ];
-    for (direction, asked, gets) in both {
-        if let (Some(asked), Some(gets)) = (asked, gets)
-            && asked.rate > gets.rate
+    for (direction, requested, allowed) in both {
+        if let (Some(requested), Some(allowed)) = (requested, allowed)
+            && requested.rate > allowed.rate
         {
-            let (asked, ceiling) = (asked.rate, gets.rate);
-            tracing::warn!(%key, direction, %asked, %ceiling, "limited to the ceiling of its network");
+            let (requested, ceiling) = (requested.rate, allowed.rate);
+            tracing::warn!(%key, direction, %requested, %ceiling, "requested rate is above the ceiling of the network; using the ceiling");
         }
     }
 }
 
-/// Refuses what is above the ceiling of a network.
-fn refuse(
+/// Returns an error if a limit is above the ceiling of the network. No limit counts as above every ceiling.
+fn refuse_above_ceiling(
     policy: &LimitPolicy,
     key: &AttachmentKey,
     wanted: &Bandwidth,
 ) -> Result<(), EngineError> {
-    let allowed = policy.below_ceiling(wanted);
+    let allowed = policy.clamp_to_ceiling(wanted);
     let both = [
         ("ingress", wanted.ingress, allowed.ingress),
         ("egress", wanted.egress, allowed.egress),
@@ -87,7 +88,8 @@ fn refuse(
 }
 
 impl<K: Kernel> Engine<K> {
-    /// What the network of an attachment makes of limits. Links of others have no network of ours.
+    /// Returns the limit policy of the network of an attachment. Adopted interfaces have no network of the agent, and so no
+    /// policy.
     fn policy(&self, attachment: &Attachment) -> LimitPolicy {
         let default = &self.settings.default_network;
         let name = &attachment.key.network;
@@ -99,14 +101,15 @@ impl<K: Kernel> Engine<K> {
         network.map_or_else(LimitPolicy::default, |network| network.options.limits)
     }
 
-    /// What an attachment gets for which another plugin asks for this.
-    pub(crate) fn admit_limits(&self, attachment: &Attachment, asked: &Bandwidth) -> Bandwidth {
-        let gets = self.policy(attachment).admit(asked);
-        tell(&attachment.key, asked, &gets);
-        gets
+    /// Returns the limits that an attachment gets when a chained plugin requests `requested`: defaults and ceilings of its
+    /// network applied.
+    pub(crate) fn admit_limits(&self, attachment: &Attachment, requested: &Bandwidth) -> Bandwidth {
+        let allowed = self.policy(attachment).apply(requested);
+        log_clamped(&attachment.key, requested, &allowed);
+        allowed
     }
 
-    /// Gives an attachment other limits, wholly or not at all, and tells which it has now.
+    /// Changes the limits of an attachment and returns the new ones. On a failure the old ones stay.
     pub fn set_limits(
         &mut self,
         key: &AttachmentKey,
@@ -118,14 +121,14 @@ impl<K: Kernel> Engine<K> {
             .filter(|record| record.state == State::Attached)
             .cloned()
         else {
-            return Err(EngineError::Unknown(key.clone()));
+            return Err(EngineError::NotAttached(key.clone()));
         };
         let mut after = before.attachment.clone();
-        after.bandwidth = change.of(&after.bandwidth);
-        // Whoever asks by name is told, and gets no other limit than was asked for.
-        refuse(&self.policy(&after), key, &after.bandwidth)?;
+        after.bandwidth = change.apply_to(&after.bandwidth);
+        // An explicit request above the ceiling is an error; only requests of plugins are reduced to the ceiling.
+        refuse_above_ceiling(&self.policy(&after), key, &after.bandwidth)?;
         let bandwidth = self.change(&before, after)?.bandwidth;
-        tracing::info!(%key, ?bandwidth, "limited");
+        tracing::info!(%key, ?bandwidth, "bandwidth limits changed");
         Ok(bandwidth)
     }
 }

@@ -1,32 +1,32 @@
-//! Which networks may be on a node together. Knows no kernel and no store.
+//! Decides which networks may be on a node together. Knows neither kernel nor store.
 
 use std::net::IpAddr;
 
 use model::{Cidr, Network, NetworkName, RangeSet};
 
-/// A network that cannot be beside another.
+/// Conflict of a network with another one of the node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkClash {
-    /// Both would give the same addresses.
+    /// The ranges of both networks have addresses in common.
     #[error("{} of network {name} overlaps with {} of network {other}", subnets.0, subnets.1)]
     Overlap {
-        /// The network that was to be used.
+        /// The requested network.
         name: NetworkName,
-        /// The one that is there.
+        /// The network that is on the node.
         other: NetworkName,
-        /// Ranges of both.
+        /// Subnets of the requested and of the other network.
         subnets: (Cidr, Cidr),
     },
-    /// A configuration declares a network of the name of the agent's own.
+    /// A CNI configuration declares a network with the name of the agent's default network.
     #[error("{name} is the name of the agent's default network")]
     Reserved {
-        /// The name.
+        /// Name of the default network.
         name: NetworkName,
     },
 }
 
-/// Whether `network` can be beside `others` and the agent's own network. Two may be on one bridge, but an address
-/// belongs to one of them.
+/// Returns an error if `network` conflicts with the default network or with `others`. Two networks may share a bridge, but
+/// not an address.
 pub(crate) fn admit<'a>(
     network: &Network,
     default: &'a Network,
@@ -50,8 +50,8 @@ pub(crate) fn admit<'a>(
     clash.map_or(Ok(()), Err)
 }
 
-/// Whether `address` is between the ends of one of the set's ranges.
-pub(crate) fn holds(set: &RangeSet, address: IpAddr) -> bool {
+/// Returns whether one of the set's ranges contains `address`.
+pub(crate) fn contains(set: &RangeSet, address: IpAddr) -> bool {
     let mut ranges = set.ranges().iter();
     ranges.any(|range| (range.first()..=range.last()).contains(&address))
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_share_no_address() {
+    fn networks_with_overlapping_ranges_are_refused() {
         let default = network("default", "10.1.0.0/16");
         let other = network("other", "10.2.0.0/16");
         let admitted = |name, subnet| admit(&network(name, subnet), &default, [&other].into_iter());
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_own_network_is_nobody_elses_to_define() {
+    fn a_configuration_cannot_declare_the_default_network() {
         let default = network("default", "10.1.0.0/16");
         assert_eq!(admit(&default, &default, [].into_iter()), Ok(()));
         let clash = admit(&network("default", "10.3.0.0/16"), &default, [].into_iter());

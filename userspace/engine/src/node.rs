@@ -1,4 +1,5 @@
-//! The node as it was when last looked at, and how it is brought to what the networks need. Knows no attachment.
+//! Reconciles the node (bridges, uplinks, sysctls, table entries) with what the networks need, and keeps the state that was
+//! observed last. Does not know attachments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,107 +8,109 @@ use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
 use planner::{
     Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, NodePlan, Observed, Plan, Refusal, Scope,
-    SocketHook, SocketLink, Step, SysctlKey,
+    SocketHook, SocketHookState, Step, SysctlKey,
 };
 use store::Store;
 
-use crate::uninstall::remember_sysctls;
+use crate::uninstall::record_sysctls;
 use crate::{EngineError, ShaperStatus, UplinkStatus};
 
-/// Rounds of planning after which the node is taken as it is. Two are usual: what can be set on a bridge is seen only
-/// when the bridge is there, and an uplink is open only when it is seen to have our programs.
-const ROUNDS: usize = 5;
+/// Rounds of planning after which reconciliation stops. Two rounds are usual: settings of a bridge can be planned only
+/// when the bridge exists, and an uplink entry is written only when its programs are attached.
+const MAX_ROUNDS: usize = 5;
 
-/// What the last look told.
+/// State of the node at the last observation.
 #[derive(Debug, Default)]
-pub(crate) struct Node {
-    /// Networks whose bridge is as it should be.
-    pub(crate) ready: BTreeMap<NetworkName, Ready>,
-    /// Networks whose bridge is refused.
+pub(crate) struct NodeState {
+    /// Networks whose bridge is configured.
+    pub(crate) ready: BTreeMap<NetworkName, ReadyNetwork>,
+    /// Networks whose bridge is refused, with the reason.
     pub(crate) refused: BTreeMap<NetworkName, Refusal>,
-    /// Links by which packets leave the node.
+    /// Uplinks of the node.
     pub(crate) uplinks: Vec<UplinkStatus>,
-    /// Egress addresses that the node does not have.
-    pub(crate) no_egress: Vec<IpAddr>,
-    /// How many entries the flow table has room for.
+    /// Configured egress addresses that no link of the node has.
+    pub(crate) missing_egress: Vec<IpAddr>,
+    /// Capacity of the flow table in entries.
     pub(crate) flow_entries: u32,
-    /// Whether packets go past bridge and stack.
+    /// Whether packets bypass the bridge and netfilter.
     pub(crate) bypass: bool,
-    /// Links of pods whose packets take the short way.
-    pub(crate) busy: BTreeSet<IfName>,
-    /// What the cgroup has of our programs.
-    pub(crate) sockets: BTreeMap<SocketHook, SocketLink>,
-    /// How limits are enforced.
+    /// Host links with the TCX fast path.
+    pub(crate) tcx_links: BTreeSet<IfName>,
+    /// State of the cgroup socket programs.
+    pub(crate) sockets: BTreeMap<SocketHook, SocketHookState>,
+    /// How bandwidth limits are enforced.
     pub(crate) shaper: ShaperStatus,
-    /// What is against it.
+    /// Rules and connections that prevent the bypass.
     pub(crate) obstacles: BTreeSet<String>,
 }
 
-/// A network that can be used.
+/// Network whose bridge is configured.
 #[derive(Clone, Debug)]
-pub(crate) struct Ready {
-    /// What the bridge was made for.
+pub(crate) struct ReadyNetwork {
+    /// Definition that the bridge was configured for.
     pub(crate) network: Network,
-    /// MTU in bytes.
+    /// MTU of the network in bytes.
     pub(crate) mtu: u32,
     /// Ethernet address of the bridge.
     pub(crate) mac: Option<Mac>,
 }
 
-/// A node that no plan changes any more, or that a plan could not change.
-pub(crate) struct Settled {
+/// Result of a reconciliation of the node.
+pub(crate) struct ReconciledNode {
+    /// Last observation.
     pub(crate) observed: Observed,
-    /// What could not be done, and the networks that are refused.
+    /// Plan for what is still different, and the networks that are refused.
     left: NodePlan,
 }
 
-impl Settled {
-    /// Whether sockets are told the limits on their way, or will be when one counts.
+impl ReconciledNode {
+    /// Returns whether TCP sockets are paced by the limits of their pods, or will be from the first limit on.
     fn paces(&self) -> bool {
         let pace = SocketHook::Pace;
         let lacks =
-            |step: &Step| matches!(step, Step::AttachSockets { hooks } if hooks.contains(&pace));
+            |step: &Step| matches!(step, Step::AttachSocketHooks { hooks } if hooks.contains(&pace));
         self.observed.socket_hooks.contains_key(&pace) && !self.left.plan.steps().iter().any(lacks)
     }
 }
 
-/// Looks at the node and brings it to what the networks need.
+/// Reconciles the node with what the networks need.
 #[derive(Debug, Default)]
-pub(crate) struct Surveyor {
-    /// The sysctls that planning needed the last time. Which it needs is known only behind a look; most often the
-    /// same as before, so that one look is enough.
+pub(crate) struct NodeReconciler {
+    /// Sysctls that the last plan needed. The set depends on the observed links. It seldom changes, so one observation
+    /// is usually enough.
     sysctls: BTreeSet<SysctlKey>,
 }
 
-impl Surveyor {
-    /// Plans and executes until there is nothing left to do, or no progress.
-    pub(crate) fn settle<K: Kernel>(
+impl NodeReconciler {
+    /// Observes, plans and executes until the plan is empty, repeats itself, or after [`MAX_ROUNDS`] rounds.
+    pub(crate) fn reconcile<K: Kernel>(
         &mut self,
         kernel: &mut K,
         intent: &NodeIntent,
         store: &mut Store,
         mut execute: impl FnMut(&mut K, &Plan) -> Result<(), EngineError>,
-    ) -> Result<Settled, EngineError> {
+    ) -> Result<ReconciledNode, EngineError> {
         let mut last = Plan::default();
-        for _ in 0..ROUNDS {
-            let observed = self.look(kernel, intent)?;
+        for _ in 0..MAX_ROUNDS {
+            let observed = self.observe(kernel, intent)?;
             let node = planner::plan_node(intent, &observed, store.records());
             if node.plan.is_empty() || node.plan == last {
-                return Ok(Settled {
+                return Ok(ReconciledNode {
                     observed,
                     left: node,
                 });
             }
-            remember_sysctls(store, &observed, &node.plan)?;
+            // Recorded before they are written, so that an uninstall can restore them.
+            record_sysctls(store, &observed, &node.plan)?;
             execute(kernel, &node.plan)?;
             last = node.plan;
         }
-        let observed = self.look(kernel, intent)?;
+        let observed = self.observe(kernel, intent)?;
         let left = planner::plan_node(intent, &observed, store.records());
-        Ok(Settled { observed, left })
+        Ok(ReconciledNode { observed, left })
     }
 
-    fn look(
+    fn observe(
         &mut self,
         kernel: &mut impl Kernel,
         intent: &NodeIntent,
@@ -123,11 +126,11 @@ impl Surveyor {
     }
 }
 
-impl Node {
-    /// What `settled` tells about the networks of `intent`.
-    pub(crate) fn of(intent: &NodeIntent, settled: Settled) -> Self {
-        let paces = settled.paces();
-        let Settled { observed, left } = settled;
+impl NodeState {
+    /// Returns the state of the node for the networks of `intent`.
+    pub(crate) fn of(intent: &NodeIntent, reconciled: ReconciledNode) -> Self {
+        let paces = reconciled.paces();
+        let ReconciledNode { observed, left } = reconciled;
         let refused = left.refused;
         let ready = intent
             .networks
@@ -135,7 +138,7 @@ impl Node {
             .filter(|network| !refused.contains_key(&network.name))
             .filter_map(|network| {
                 let bridge = observed.links.get(&network.bridge)?;
-                let ready = Ready {
+                let ready = ReadyNetwork {
                     network: network.clone(),
                     mtu: planner::network_mtu(network, &observed),
                     mac: bridge.mac,
@@ -145,10 +148,10 @@ impl Node {
         Self {
             ready: ready.collect(),
             uplinks: uplinks(&observed),
-            no_egress: no_egress(intent, &observed),
+            missing_egress: missing_egress(intent, &observed),
             flow_entries: observed.flow_entries,
             bypass: intent.bypass.is_active(&observed),
-            busy: busy(&observed),
+            tcx_links: tcx_links(&observed),
             shaper: ShaperStatus {
                 mode: intent.shaper,
                 chosen: intent.shaper.choose(&observed),
@@ -162,7 +165,7 @@ impl Node {
     }
 }
 
-/// The highest generation in a table.
+/// Returns the highest generation in the tables.
 pub(crate) fn highest_generation(entries: &Entries) -> u32 {
     entries
         .values()
@@ -184,7 +187,7 @@ pub(crate) fn highest_generation(entries: &Entries) -> u32 {
         .unwrap_or(0)
 }
 
-fn busy(observed: &Observed) -> BTreeSet<IfName> {
+fn tcx_links(observed: &Observed) -> BTreeSet<IfName> {
     observed
         .links
         .iter()
@@ -193,7 +196,7 @@ fn busy(observed: &Observed) -> BTreeSet<IfName> {
         .collect()
 }
 
-fn no_egress(intent: &NodeIntent, observed: &Observed) -> Vec<IpAddr> {
+fn missing_egress(intent: &NodeIntent, observed: &Observed) -> Vec<IpAddr> {
     let wanted = intent.egress.values().flatten().copied();
     let local = |address: &IpAddr| observed.entries.contains_key(&EntryKey::Local(*address));
     wanted.filter(|address| !local(address)).collect()
@@ -216,7 +219,7 @@ fn uplinks(observed: &Observed) -> Vec<UplinkStatus> {
                 mtu: *mtu,
                 addresses: sources.clone(),
                 attached: hooks.is_some_and(|hooks| both.iter().all(|hook| hooks.contains(hook))),
-                guard: observed.guards.contains_key(name),
+                xdp_prefilter: observed.xdp_prefilters.contains_key(name),
             })
         })
         .collect()

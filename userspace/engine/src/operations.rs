@@ -1,5 +1,6 @@
-//! What the engine is asked for and has not answered yet: what waits, and what runs. For people who want to know why
-//! nothing happens. Knows no queue and decides nothing.
+//! Lists the requests that the engine has not answered yet, for `viaductctl status`.
+//!
+//! Shows an operator which request runs and which ones wait behind it. Does not know the queue and decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use model::AttachmentKey;
 
-/// One request.
+/// A request that waits or runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What is asked for: a verb of CNI, or a word of the API.
+    /// CNI verb, such as `ADD`, or a word of the API, such as `limit`.
     pub verb: &'static str,
-    /// Of which attachment; `None` where it is about the node, or about several.
+    /// Attachment that it concerns; `None` if it concerns the node or several attachments.
     pub key: Option<AttachmentKey>,
-    /// How long ago.
+    /// Time since the request entered the queue.
     pub since: Duration,
-    /// Whether it has begun.
+    /// Whether the engine executes it now.
     pub runs: bool,
 }
 
-/// All of them.
+/// All requests without an answer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Operations(Arc<Mutex<Open>>);
+pub(crate) struct Operations(Arc<Mutex<Unanswered>>);
 
 #[derive(Debug, Default)]
-struct Open {
+struct Unanswered {
     last: u64,
     requests: BTreeMap<u64, Request>,
 }
@@ -34,65 +35,69 @@ struct Open {
 struct Request {
     verb: &'static str,
     key: Option<AttachmentKey>,
-    asked: Instant,
+    queued_at: Instant,
     runs: bool,
 }
 
 impl Operations {
-    /// Another one waits, until what is returned is dropped.
-    pub(crate) fn open(&self, verb: &'static str, key: Option<&AttachmentKey>) -> Entry {
-        let mut open = self.lock();
-        open.last += 1;
-        let number = open.last;
+    /// Adds a request; dropping the returned guard removes it.
+    pub(crate) fn register(
+        &self,
+        verb: &'static str,
+        key: Option<&AttachmentKey>,
+    ) -> OperationGuard {
+        let mut unanswered = self.lock();
+        unanswered.last += 1;
+        let number = unanswered.last;
         let request = Request {
             verb,
             key: key.cloned(),
-            asked: Instant::now(),
+            queued_at: Instant::now(),
             runs: false,
         };
-        open.requests.insert(number, request);
-        Entry {
+        unanswered.requests.insert(number, request);
+        OperationGuard {
             all: self.clone(),
             number,
         }
     }
 
-    /// What runs and what waits, in the order in which it was asked for.
+    /// Returns the requests in the order in which they entered the queue.
     pub(crate) fn list(&self) -> Vec<Operation> {
-        let open = self.lock();
-        open.requests
+        self.lock()
+            .requests
             .values()
             .map(|request| Operation {
                 verb: request.verb,
                 key: request.key.clone(),
-                since: request.asked.elapsed(),
+                since: request.queued_at.elapsed(),
                 runs: request.runs,
             })
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, Unanswered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One of them, as long as it is not answered.
+/// Keeps a request listed until it is answered.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct OperationGuard {
     all: Operations,
     number: u64,
 }
 
-impl Entry {
-    /// Its turn has come.
-    pub(crate) fn begin(&self) {
+impl OperationGuard {
+    /// Marks the request as running.
+    pub(crate) fn set_running(&self) {
         if let Some(request) = self.all.lock().requests.get_mut(&self.number) {
             request.runs = true;
         }
     }
 }
 
-impl Drop for Entry {
+impl Drop for OperationGuard {
     fn drop(&mut self) {
         self.all.lock().requests.remove(&self.number);
     }
@@ -103,21 +108,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_told_until_it_is_answered() {
+    fn what_is_asked_for_is_listed_until_it_is_answered() {
         let operations = Operations::default();
-        let (add, del) = (operations.open("ADD", None), operations.open("DEL", None));
-        add.begin();
-        let told = |operations: &Operations| {
+        let (add, del) = (operations.register("ADD", None), operations.register("DEL", None));
+        add.set_running();
+        let listed = |operations: &Operations| {
             operations
                 .list()
                 .into_iter()
                 .map(|one| (one.verb, one.runs))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(told(&operations), [("ADD", true), ("DEL", false)]);
+        assert_eq!(listed(&operations), [("ADD", true), ("DEL", false)]);
         drop(add);
-        assert_eq!(told(&operations), [("DEL", false)]);
+        assert_eq!(listed(&operations), [("DEL", false)]);
         drop(del);
-        assert_eq!(told(&operations), []);
+        assert_eq!(listed(&operations), []);
     }
 }

@@ -1,4 +1,5 @@
-//! The ports of the node that attachments claim, kept from sockets that take any port.
+//! Keeps `net.ipv4.ip_local_reserved_ports` in step with the published hostports, so that the kernel never picks one of them
+//! as an ephemeral port.
 
 use std::collections::BTreeSet;
 
@@ -8,60 +9,61 @@ use planner::{Scope, Step};
 
 use crate::{Engine, EngineError};
 
-/// What is to become of the reserved ports.
-struct Reserving {
+/// Change of the reserved ports.
+struct PortReservationPlan {
+    /// Write of the sysctl; `None` if its value is right.
     step: Option<Step>,
-    /// What may be ours while the step is under way: remembered before it.
+    /// Ports that the sysctl may have because of us while the step runs; recorded before it.
     either: PortSet,
-    /// What is ours after it.
+    /// Ports that the sysctl has because of us after the step.
     ours: PortSet,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Reserves what is claimed, and no more; looks only where there is something to do.
+    /// Reserves the published ports and releases all others. Does not observe the sysctl if the record is up to date.
     pub(crate) fn reserve_ports(&mut self) -> Result<(), EngineError> {
-        match self.plan_ports(&self.claimed_ports(None))? {
-            Some(reserving) => self.reserve(&reserving),
+        match self.plan_ports(&self.published_ports(None))? {
+            Some(plan) => self.reserve(&plan),
             None => Ok(()),
         }
     }
 
-    /// As [`Engine::reserve_ports`], even where nothing seems to have changed.
+    /// Does the same as [`Engine::reserve_ports`], but always observes the sysctl, which other software may have changed.
     pub(crate) fn check_ports(&mut self) -> Result<(), EngineError> {
-        let reserving = self.look_at_ports(&self.claimed_ports(None))?;
-        self.reserve(&reserving)
+        let plan = self.observe_ports(&self.published_ports(None))?;
+        self.reserve(&plan)
     }
 
-    /// Remembers an attachment, and reserves the ports that it claims.
+    /// Records an attachment and reserves the ports that it publishes.
     pub(crate) fn put_reserving(&mut self, record: &Record) -> Result<(), EngineError> {
         let attachment = &record.attachment;
-        let others = self.claimed_ports(Some(&attachment.key));
-        let claimed = others.union(&planner::claimed_ports([attachment]));
-        let Some(reserving) = self.plan_ports(&claimed)? else {
+        let others = self.published_ports(Some(&attachment.key));
+        let claimed = others.union(&planner::published_ports([attachment]));
+        let Some(plan) = self.plan_ports(&claimed)? else {
             return Ok(self.store.put(record)?);
         };
-        self.store.put_reserving(record, &reserving.either)?;
-        self.reserve(&reserving)
+        self.store.put_reserving(record, &plan.either)?;
+        self.reserve(&plan)
     }
 
-    /// Forgets an attachment, and reserves its ports no longer.
+    /// Releases the ports of an attachment and deletes its record.
     pub(crate) fn remove_releasing(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
-        let Some(reserving) = self.plan_ports(&self.claimed_ports(Some(key)))? else {
+        let Some(plan) = self.plan_ports(&self.published_ports(Some(key)))? else {
             return Ok(self.store.remove(key)?);
         };
-        self.begin(&reserving)?;
-        Ok(self.store.remove_reserving(key, &reserving.ours)?)
+        self.execute_plan(&plan)?;
+        Ok(self.store.remove_reserving(key, &plan.ours)?)
     }
 
-    fn reserve(&mut self, reserving: &Reserving) -> Result<(), EngineError> {
-        self.begin(reserving)?;
-        Ok(self.store.put_reserved_ports(&reserving.ours)?)
+    fn reserve(&mut self, plan: &PortReservationPlan) -> Result<(), EngineError> {
+        self.execute_plan(plan)?;
+        Ok(self.store.put_reserved_ports(&plan.ours)?)
     }
 
-    /// Does what was planned; that it is done is for the caller to remember.
-    fn begin(&mut self, reserving: &Reserving) -> Result<(), EngineError> {
-        self.store.put_reserved_ports(&reserving.either)?;
-        let Some(step) = &reserving.step else {
+    /// Records `either` and executes the step. The caller records `ours`.
+    fn execute_plan(&mut self, plan: &PortReservationPlan) -> Result<(), EngineError> {
+        self.store.put_reserved_ports(&plan.either)?;
+        let Some(step) = &plan.step else {
             return Ok(());
         };
         let done = self.kernel.execute(step);
@@ -71,33 +73,33 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    fn claimed_ports(&self, except: Option<&AttachmentKey>) -> PortSet {
+    fn published_ports(&self, except: Option<&AttachmentKey>) -> PortSet {
         let others = self
             .store
             .records()
             .iter()
             .filter(|(key, _)| Some(*key) != except);
-        planner::claimed_ports(others.map(|(_, record)| &record.attachment))
+        planner::published_ports(others.map(|(_, record)| &record.attachment))
     }
 
-    /// `None` where what is claimed is what is reserved.
-    fn plan_ports(&mut self, claimed: &PortSet) -> Result<Option<Reserving>, EngineError> {
+    /// Returns the change for `claimed`; `None` if exactly these ports are recorded as reserved.
+    fn plan_ports(&mut self, claimed: &PortSet) -> Result<Option<PortReservationPlan>, EngineError> {
         if *claimed == self.store.contents().reserved_ports {
             return Ok(None);
         }
-        self.look_at_ports(claimed).map(Some)
+        self.observe_ports(claimed).map(Some)
     }
 
-    fn look_at_ports(&mut self, claimed: &PortSet) -> Result<Reserving, EngineError> {
-        let keys = BTreeSet::from([planner::reserved_ports_key()]);
+    fn observe_ports(&mut self, claimed: &PortSet) -> Result<PortReservationPlan, EngineError> {
+        let keys = BTreeSet::from([planner::local_reserved_ports_key()]);
         let observed = self.kernel.observe(&Scope::Sysctls(keys))?;
         let before = &self.store.contents().reserved_ports;
-        let planned = planner::plan_reserved_ports(claimed, before, &observed);
+        let planned = planner::plan_local_reserved_ports(claimed, before, &observed);
         let either = match planned.step {
             Some(_) => before.union(&planned.ours),
             None => planned.ours.clone(),
         };
-        Ok(Reserving {
+        Ok(PortReservationPlan {
             step: planned.step,
             either,
             ours: planned.ours,

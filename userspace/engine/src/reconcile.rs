@@ -1,62 +1,62 @@
-//! All records against the kernel: at the start, after anything changed behind our back, and now and then.
+//! Reconciles all records with the kernel: at the start, after changes by other software, and periodically.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::{AttachmentKey, Network};
-use planner::{Difference, Finding, Observed, Plan, Reason, Repair, Resize};
+use planner::{Difference, Finding, Observed, Plan, Reason, Repair, MtuChange};
 
-use crate::error::{MANY, chain, words};
-use crate::node::{Node, Settled, highest_generation};
-use crate::transaction::{Carried, carry_out};
+use crate::error::{MAX_LISTED, chain, words};
+use crate::node::{NodeState, ReconciledNode, highest_generation};
+use crate::transaction::{StepResult, execute_all};
 use crate::{Engine, EngineError};
 
-/// The subject of an item about the node itself: bridges, uplinks, sysctls and their table entries.
+/// Subject of report items about the node itself: bridges, uplinks, sysctls and their table entries.
 pub const NODE: &str = "node";
 
-/// One comparison of records and kernel.
+/// Result of one reconciliation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// When, in seconds since 1970.
+    /// Time of the reconciliation in seconds since 1970.
     pub finished_at: u64,
-    /// How long it took.
+    /// Duration of the reconciliation.
     pub duration: Duration,
-    /// What it found and did; empty when everything was as it should be.
+    /// Differences that were found; empty if there were none.
     pub items: Vec<Item>,
 }
 
-/// One thing that was not as it should be.
+/// One difference between records and kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// What: an attachment, a link, the node.
+    /// Attachment key, link name, `tables`, or [`NODE`].
     pub subject: String,
-    /// How it ended.
+    /// Whether it was repaired.
     pub outcome: Outcome,
-    /// What was found and done, or why that failed.
+    /// The difference and the repair, or the error.
     pub message: String,
 }
 
-/// How a repair ended.
+/// Result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// Put right.
+    /// The kernel matches the record again.
     Repaired,
-    /// Ours, and nobody's any more: removed.
+    /// The attachment had no pod any longer and was removed.
     Removed,
-    /// Not provably ours: left alone.
+    /// The object may belong to other software and was not touched.
     LeftAlone,
-    /// Tried without success.
+    /// The repair failed; the next reconciliation tries again.
     Failed,
 }
 
 impl Report {
-    /// Whether something is still not as it should be.
+    /// Returns whether a repair has failed.
     pub fn has_failed(&self) -> bool {
         self.items.iter().any(Item::has_failed)
     }
 
-    /// Success when nothing has failed; else the first of what has.
+    /// Returns success if no repair has failed, and otherwise an error with the first failure.
     pub(crate) fn finished(&self) -> Result<(), EngineError> {
         match self.items.iter().find(|item| item.has_failed()) {
             Some(failed) => Err(EngineError::Unfinished(failed.message.clone())),
@@ -66,52 +66,53 @@ impl Report {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Brings the node and every attachment to what was decided, removes what was never finished, and tells what it
-    /// did. `now` is in seconds since 1970.
+    /// Reconciles the node and every attachment with the records, removes unfinished attachments, and returns a report.
+    /// `now` is in seconds since 1970.
     pub fn reconcile(&mut self, now: u64) -> Arc<Report> {
         let _reconcile = crash::verb("reconcile");
         let started = Instant::now();
         let mut items = Vec::new();
-        if let Err(error) = self.put_right(&mut items) {
+        if let Err(error) = self.reconcile_all(&mut items) {
             items.push(Item::failed(NODE, chain(&error)));
         }
-        self.conclude(now, started, items)
+        self.finish_reconcile(now, started, items)
     }
 
-    /// Whether the container that has this attachment is gone, and only nobody has noticed yet: runtimes that have lost
-    /// their store give the same ID to another container.
+    /// Returns whether the host link of this attachment is gone. Then its container is gone too, but no DEL and no
+    /// reconciliation has removed the record yet. Runtimes that have lost their store reuse container IDs.
     pub(crate) fn is_abandoned(&mut self, key: &AttachmentKey) -> Result<bool, EngineError> {
         let Some(record) = self.store.get(key).cloned() else {
             return Ok(false);
         };
         let observed = self.observe(&record.attachment)?;
-        Ok(!planner::is_there(&record.attachment, &observed))
+        Ok(!planner::is_host_link_present(&record.attachment, &observed))
     }
 
-    /// The first time, a node that cannot be looked at is an error.
-    pub(crate) fn look_first(&mut self, now: u64) -> Result<(), EngineError> {
+    /// Reconciles at the start of the agent. Fails if the node cannot be observed.
+    pub(crate) fn reconcile_at_start(&mut self, now: u64) -> Result<(), EngineError> {
         let started = Instant::now();
         let mut items = Vec::new();
-        self.put_right(&mut items)?;
-        self.conclude(now, started, items);
+        self.reconcile_all(&mut items)?;
+        self.finish_reconcile(now, started, items);
         Ok(())
     }
 
-    fn conclude(&mut self, now: u64, started: Instant, items: Vec<Item>) -> Arc<Report> {
+    fn finish_reconcile(&mut self, now: u64, started: Instant, items: Vec<Item>) -> Arc<Report> {
         let report = Arc::new(Report {
             finished_at: now,
             duration: started.elapsed(),
             items,
         });
-        self.tell(&report);
+        self.log_items(&report);
         self.last_reconcile = Some(Arc::clone(&report));
-        self.unseen.clear();
-        self.cannot_settle = false;
+        self.pending_verification.clear();
+        self.compaction_failed = false;
         report
     }
 
-    /// Logs what was done, and of the rest what is new since the last time: what fails again and again is said once.
-    fn tell(&self, report: &Report) {
+    /// Logs repairs and removals, and of the failures those that the last report did not have: a lasting failure is
+    /// logged once.
+    fn log_items(&self, report: &Report) {
         let before = self.last_reconcile.as_deref();
         let is_new = |item: &&Item| {
             matches!(item.outcome, Outcome::Repaired | Outcome::Removed)
@@ -122,66 +123,66 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    fn put_right(&mut self, items: &mut Vec<Item>) -> Result<(), EngineError> {
-        let mut settled = self.settle(items)?;
+    fn reconcile_all(&mut self, items: &mut Vec<Item>) -> Result<(), EngineError> {
+        let mut reconciled = self.reconcile_node(items)?;
         self.store
-            .raise_generation(highest_generation(&settled.observed.entries))?;
+            .raise_generation(highest_generation(&reconciled.observed.entries))?;
         let boot_id = &self.settings.boot_id;
-        let repair = planner::plan_repair(self.store.records(), &settled.observed, boot_id);
+        let repair = planner::plan_repair(self.store.records(), &reconciled.observed, boot_id);
         let before = items.len();
         self.repair(repair, items);
         self.release_networks()?;
         if items.len() > before {
-            // A network whose last attachment went is the node's no more.
-            settled = self.settle(items)?;
+            // Repairs may have removed the last attachment of a network: the node no longer needs it.
+            reconciled = self.reconcile_node(items)?;
         }
-        self.resize(&settled.observed, items)?;
-        if self.post_guards(&settled.observed, items) {
-            settled = self.settle(items)?;
+        self.update_mtus(&reconciled.observed, items)?;
+        if self.apply_xdp_prefilters(&reconciled.observed, items) {
+            reconciled = self.reconcile_node(items)?;
         }
-        self.renew(&settled.observed, items);
-        self.node = Node::of(&self.node_intent(), settled);
+        self.upgrade_programs(&reconciled.observed, items);
+        self.node = NodeState::of(&self.node_intent(), reconciled);
         self.check_ports()
     }
 
-    /// Puts our programs in the places of those of an agent before us, now that the tables are as ours read them.
-    fn renew(&mut self, observed: &Observed, items: &mut Vec<Item>) {
-        let plan = planner::plan_renewal(observed);
+    /// Replaces attached programs of an earlier agent. Runs last, when the tables have the entries that the new programs
+    /// read.
+    fn upgrade_programs(&mut self, observed: &Observed, items: &mut Vec<Item>) {
+        let plan = planner::plan_program_upgrade(observed);
         if plan.is_empty() {
             return;
         }
         let links = plan.steps().len();
-        let carried = carry_out(&mut self.kernel, &plan);
-        let found = format!("programs of an agent before this one at {links} links are replaced");
-        items.push(Item::repaired(NODE.to_owned(), found, carried));
+        let results = execute_all(&mut self.kernel, &plan);
+        let found = format!("replaced BPF programs of an earlier agent on {links} links");
+        items.push(Item::repaired(NODE.to_owned(), found, results));
     }
 
-    fn settle(&mut self, items: &mut Vec<Item>) -> Result<Settled, EngineError> {
+    fn reconcile_node(&mut self, items: &mut Vec<Item>) -> Result<ReconciledNode, EngineError> {
         let intent = self.node_intent();
         let (kernel, store) = (&mut self.kernel, &mut self.store);
-        self.surveyor
-            .settle(kernel, &intent, store, |kernel, plan| {
-                items.extend(steps(NODE, carry_out(kernel, plan)));
+        self.node_reconciler.reconcile(kernel, &intent, store, |kernel, plan| {
+                items.extend(steps(NODE, execute_all(kernel, plan)));
                 Ok(())
             })
     }
 
-    /// Posts and withdraws guards; tells whether any of that was done.
-    fn post_guards(&mut self, observed: &Observed, items: &mut Vec<Item>) -> bool {
-        let plan = planner::plan_guards(&self.node_intent(), observed, self.store.records());
+    /// Attaches and detaches XDP prefilters. Returns whether one was attached or detached.
+    fn apply_xdp_prefilters(&mut self, observed: &Observed, items: &mut Vec<Item>) -> bool {
+        let plan = planner::plan_xdp_prefilters(&self.node_intent(), observed, self.store.records());
         let before = items.len();
-        items.extend(steps(NODE, carry_out(&mut self.kernel, &plan)));
+        items.extend(steps(NODE, execute_all(&mut self.kernel, &plan)));
         items.iter().skip(before).any(|item| !item.has_failed())
     }
 
-    /// Lets the attachments have the MTU that their networks have now (behaviour K1).
-    fn resize(&mut self, observed: &Observed, items: &mut Vec<Item>) -> Result<(), EngineError> {
+    /// Sets the MTU of attachments to the current MTU of their network (behaviour K1).
+    fn update_mtus(&mut self, observed: &Observed, items: &mut Vec<Item>) -> Result<(), EngineError> {
         let networks: Vec<Network> = self.networks().cloned().collect();
-        for Resize { key, mtu, plan } in
+        for MtuChange { key, mtu, plan } in
             planner::plan_mtu(&networks, observed, self.store.records())
         {
-            let carried = carry_out(&mut self.kernel, &plan);
-            let item = Item::repaired(key.to_string(), format!("its MTU is {mtu} now"), carried);
+            let results = execute_all(&mut self.kernel, &plan);
+            let item = Item::repaired(key.to_string(), format!("MTU set to {mtu}"), results);
             if !item.has_failed()
                 && let Some(mut record) = self.store.get(&key).cloned()
             {
@@ -197,12 +198,13 @@ impl<K: Kernel> Engine<K> {
         for (key, finding) in repair.attachments {
             match finding {
                 Finding::Healthy => {}
-                Finding::Mend { differences, plan } => {
-                    let carried = carry_out(&mut self.kernel, &plan);
-                    let item = Item::repaired(key.to_string(), words(&differences), carried);
-                    // The sockets that held ports went with the agent that had them: at a start that is no repair.
+                Finding::Repair { differences, plan } => {
+                    let results = execute_all(&mut self.kernel, &plan);
+                    let item = Item::repaired(key.to_string(), words(&differences), results);
+                    // Port reservations are sockets of the agent. They end with it, so making them at the start is not a
+                    // repair.
                     let is_start =
-                        self.last_reconcile.is_none() && differences.iter().all(is_of_claim);
+                        self.last_reconcile.is_none() && differences.iter().all(is_port_reservation);
                     if !is_start || item.outcome == Outcome::Failed {
                         items.push(item);
                     }
@@ -210,12 +212,15 @@ impl<K: Kernel> Engine<K> {
                 Finding::Detach { reason, plan } => items.push(self.detach(&key, reason, &plan)),
             }
         }
-        let carried = carry_out(&mut self.kernel, &repair.stale);
-        items.extend(steps("tables", carried));
-        items.extend(repair.strays.into_iter().map(|stray| Item {
-            subject: stray.link.to_string(),
+        let results = execute_all(&mut self.kernel, &repair.stale);
+        items.extend(steps("tables", results));
+        items.extend(repair.orphaned_links.into_iter().map(|orphan| Item {
+            subject: orphan.link.to_string(),
             outcome: Outcome::LeftAlone,
-            message: format!("looks like ours ({:?}) and is in no record", stray.alias),
+            message: format!(
+                "link has an alias of Viaduct ({:?}) but no record; delete it by hand if no pod uses it",
+                orphan.alias
+            ),
         }));
     }
 
@@ -240,7 +245,7 @@ impl<K: Kernel> Engine<K> {
 }
 
 impl Item {
-    /// Whether it was tried without success.
+    /// Returns whether the repair failed.
     pub fn has_failed(&self) -> bool {
         self.outcome == Outcome::Failed
     }
@@ -255,7 +260,7 @@ impl Item {
             Outcome::Repaired => tracing::info!(subject, "repaired: {message}"),
             Outcome::Removed => tracing::info!(subject, "removed: {message}"),
             Outcome::LeftAlone => tracing::warn!(subject, "left alone: {message}"),
-            Outcome::Failed => tracing::error!(subject, "{message}"),
+            Outcome::Failed => tracing::error!(subject, "repair failed: {message}"),
         }
     }
 
@@ -267,10 +272,10 @@ impl Item {
         }
     }
 
-    fn repaired(subject: String, found: String, carried: Vec<Carried>) -> Self {
-        let mut failures = crate::transaction::failures(carried);
-        if let Some(rest @ 1..) = failures.len().checked_sub(MANY) {
-            failures.truncate(MANY);
+    fn repaired(subject: String, found: String, results: Vec<StepResult>) -> Self {
+        let mut failures = crate::transaction::failures(results);
+        if let Some(rest @ 1..) = failures.len().checked_sub(MAX_LISTED) {
+            failures.truncate(MAX_LISTED);
             failures.push(format!("and {rest} more"));
         }
         if failures.is_empty() {
@@ -285,13 +290,13 @@ impl Item {
     }
 }
 
-fn is_of_claim(difference: &Difference) -> bool {
-    matches!(difference, Difference::PortNotHeld(_))
+fn is_port_reservation(difference: &Difference) -> bool {
+    matches!(difference, Difference::PortNotReserved(_))
 }
 
-/// One item for each step.
-fn steps(subject: &str, carried: Vec<Carried>) -> impl Iterator<Item = Item> {
-    carried.into_iter().map(|Carried { step, failure }| {
+/// Returns one report item for each executed step.
+fn steps(subject: &str, results: Vec<StepResult>) -> impl Iterator<Item = Item> {
+    results.into_iter().map(|StepResult { step, failure }| {
         let outcome = match &failure {
             Some(_) => Outcome::Failed,
             None => Outcome::Repaired,

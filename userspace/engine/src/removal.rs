@@ -1,14 +1,14 @@
-//! The way back: an attachment goes, whatever is left of it.
+//! Removes attachments: DEL, and the part of it that reconciliation shares.
 
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, State};
 use planner::Plan;
 
-use crate::transaction::{carry_out, failures};
+use crate::transaction::{execute_all, failures};
 use crate::{Engine, EngineError};
 
 impl<K: Kernel> Engine<K> {
-    /// Removes an attachment, whatever is left of it. One that is unknown is removed already (behaviour S10).
+    /// Removes whatever is left of an attachment. An unknown key is success (behaviour S10).
     pub fn del(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
         let _del = crash::verb("del");
         let Some(attachment) = self.begin_removal(key)? else {
@@ -19,11 +19,14 @@ impl<K: Kernel> Engine<K> {
         self.finish_removal(&attachment, &plan)?;
         self.forget_settings(key)?;
         self.release_networks()?;
-        tracing::info!(%key, link = %attachment.host_link(), "detached");
+        tracing::info!(%key, link = %attachment.host_link(), "detached pod interface");
         Ok(())
     }
 
-    /// Records that an attachment is being removed; `None` when there is none.
+    /// Records the attachment as [`State::Removing`] and returns it; `None` if there is no record.
+    ///
+    /// The state is written before the first step, so that an agent that dies in between finishes the removal at its
+    /// next start.
     pub(crate) fn begin_removal(
         &mut self,
         key: &AttachmentKey,
@@ -38,13 +41,13 @@ impl<K: Kernel> Engine<K> {
         Ok(Some(record.attachment))
     }
 
-    /// Executes what removes an attachment; the record goes when nothing is left.
+    /// Executes every step of the removal. The record is deleted only if none has failed.
     pub(crate) fn finish_removal(
         &mut self,
         attachment: &Attachment,
         plan: &Plan,
     ) -> Result<(), EngineError> {
-        let failures = failures(carry_out(&mut self.kernel, plan));
+        let failures = failures(execute_all(&mut self.kernel, plan));
         if !failures.is_empty() {
             return Err(EngineError::Incomplete {
                 key: attachment.key.clone(),

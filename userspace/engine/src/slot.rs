@@ -1,9 +1,10 @@
-//! Rows of the datapath's pod table.
+//! Allocates slots: row numbers of the datapath's pod table.
 
 use std::collections::BTreeSet;
 
-/// The free slot that follows `last`, round and round, so that one just given back rests longest. Slot 0 is never a
-/// pod; `None` when every slot is taken.
+/// Returns the first free slot after `last`, wrapping around; `None` if every slot is taken.
+///
+/// So a released slot is reused as late as possible. Slot 0 is never used for a pod.
 pub(crate) fn next(taken: &BTreeSet<u32>, last: u32) -> Option<u32> {
     let capacity = abi::maps::PODS_CAPACITY;
     let behind = last.saturating_add(1).min(capacity);
@@ -20,17 +21,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_slot_is_one() {
+    fn the_first_slot_is_1() {
         assert_eq!(next(&BTreeSet::new(), 0), Some(1));
     }
 
     #[test]
-    fn a_slot_given_back_is_not_the_next_one_given() {
+    fn a_released_slot_is_not_reused_next() {
         assert_eq!(next(&BTreeSet::from([1, 3]), 3), Some(4));
     }
 
     #[test]
-    fn after_the_last_slot_comes_the_first_free_one() {
+    fn slot_allocation_wraps_around_to_the_first_free_slot() {
         let last = abi::maps::PODS_CAPACITY - 1;
         assert_eq!(next(&BTreeSet::from([1, last]), last), Some(2));
         assert_eq!(next(&(1..=last).collect(), 7), None);
@@ -38,7 +39,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_slot_is_found_as_long_as_one_is_free(
+        fn a_slot_is_allocated_while_one_is_free(
             taken in prop::collection::btree_set(1..abi::maps::PODS_CAPACITY, 0..64),
             last: u32,
         ) {

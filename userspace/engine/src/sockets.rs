@@ -1,34 +1,42 @@
-//! By which of our programs sockets of the node are asked: by those that an attachment needs, from the first one on.
+//! Attaches cgroup socket programs when the first attachment that needs them appears.
+//!
+//! Every socket of the node runs these programs, so they are not attached before a hostport or a limit needs them
+//! (decision 79).
 
 use kernel::Kernel;
 use model::Attachment;
-use planner::SocketLink;
+use planner::SocketHookState;
 
 use crate::Engine;
-use crate::transaction::{carry_out, failures};
+use crate::transaction::{execute_all, failures};
 
 impl<K: Kernel> Engine<K> {
-    /// Attaches what `attachment` needs and the cgroup lacks, by the last look. Where that fails the attachment is served
-    /// all the same, as it is without a cgroup; the next look tries again, and tells.
-    pub(crate) fn ask_sockets(&mut self, attachment: &Attachment) {
-        let needed = planner::needed_sockets([attachment], self.settings.shaper);
-        let plan = planner::attach_sockets(&needed, &self.node.sockets);
+    /// Attaches the programs that `attachment` needs and that were missing at the last observation. A failure is logged
+    /// and the ADD goes on: the pod is served as on a node without a cgroup, and the next reconciliation tries again
+    /// and reports it.
+    pub(crate) fn attach_socket_hooks(&mut self, attachment: &Attachment) {
+        let needed = planner::required_socket_hooks([attachment], self.settings.shaper);
+        let plan = planner::plan_attach_socket_hooks(&needed, &self.node.sockets);
         if plan.is_empty() {
             return;
         }
-        let failures = failures(carry_out(&mut self.kernel, &plan));
+        let failures = failures(execute_all(&mut self.kernel, &plan));
         for failure in &failures {
-            tracing::warn!(key = %attachment.key, "{failure}");
+            tracing::warn!(
+                key = %attachment.key,
+                failure,
+                "cannot attach cgroup socket programs; the next reconciliation tries again"
+            );
         }
-        let known = &mut self.node.sockets;
+        let hooks = &mut self.node.sockets;
         if failures.is_empty() {
-            known
+            hooks
                 .iter_mut()
                 .filter(|(hook, _)| needed.contains(hook))
-                .for_each(|(_, link)| *link = SocketLink::Attached);
+                .for_each(|(_, state)| *state = SocketHookState::Attached);
         } else {
-            // Not each ADD tries again.
-            known.retain(|hook, _| !needed.contains(hook));
+            // Removed from the state of the node, so that not every ADD tries again.
+            hooks.retain(|hook, _| !needed.contains(hook));
         }
     }
 }

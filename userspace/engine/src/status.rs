@@ -1,4 +1,4 @@
-//! The state of the engine as data, which logs, API and tools render. Decides nothing.
+//! Status of the engine as data, which logs, API and tools render. Decides nothing.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,146 +11,146 @@ use planner::{BypassMode, ShaperMode};
 
 use crate::{Engine, Report};
 
-/// The state after the last change.
+/// Status after the last finished request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Networks, the default one first.
     pub networks: Vec<NetworkStatus>,
-    /// Links by which packets leave the node.
+    /// Uplinks of the node.
     pub uplinks: Vec<UplinkStatus>,
-    /// How many attachments there are, in any state.
+    /// Number of attachments, in any state.
     pub attachments: usize,
-    /// How many entries the flow table has room for, and how many were asked for: one that is there keeps its size.
+    /// Capacity of the flow table in entries: actual and configured. A pinned table keeps its capacity.
     pub flow_entries: (u32, u32),
-    /// Whether packets go past bridge and stack.
+    /// State of the netfilter bypass.
     pub bypass: BypassStatus,
-    /// How limits are enforced.
+    /// How bandwidth limits are enforced.
     pub shaper: ShaperStatus,
-    /// The last comparison of records and kernel.
+    /// Report of the last reconciliation.
     pub last_reconcile: Option<Arc<Report>>,
-    /// Everything that does not work as it should.
+    /// Active degradations.
     pub degraded: Vec<Degraded>,
 }
 
-/// Whether packets go past bridge and stack, and why.
+/// Whether packets bypass the bridge and netfilter, and why not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BypassStatus {
-    /// What the configuration asks for.
+    /// Configured mode.
     pub mode: BypassMode,
-    /// Whether they do.
+    /// Whether packets bypass the bridge and netfilter.
     pub active: bool,
-    /// What is against it: rules of others that packets would miss, connections that netfilter would lose sight of.
+    /// Reasons against the bypass: foreign rules that packets would miss, and connections that netfilter tracks.
     pub rules: BTreeSet<String>,
 }
 
-/// How limits are enforced, and why.
+/// How bandwidth limits are enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShaperStatus {
-    /// What the configuration asks for.
+    /// Configured mode.
     pub mode: ShaperMode,
-    /// What it comes to.
+    /// Mode that the kernel supports and that is in effect.
     pub chosen: ShaperMode,
-    /// Whether sockets can be paced: not everywhere can programs be told of connections.
+    /// Whether TCP sockets are paced. Needs a cgroup to which socket programs can be attached.
     pub paces: bool,
-    /// Whether a link heeds departure times.
+    /// Whether a link's queueing discipline honours departure times (`fq`).
     pub heeds_departure: bool,
 }
 
-/// A network and what it has left to give.
+/// Network and the use of its address ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkStatus {
-    /// The network.
+    /// Definition of the network.
     pub network: Network,
-    /// Whether it is the agent's own.
+    /// Whether it is the agent's default network.
     pub is_default: bool,
-    /// MTU in bytes, once the bridge is there.
+    /// MTU in bytes; `None` until the bridge is configured.
     pub mtu: Option<u32>,
-    /// Ethernet address of the bridge, once it is there.
+    /// MAC address of the bridge; `None` until the bridge is configured.
     pub bridge_mac: Option<Mac>,
-    /// Attachments on it, in any state.
+    /// Number of attachments to the network, in any state.
     pub attachments: usize,
-    /// Its ranges, in the order of the configuration.
+    /// Use of its ranges, in the order of the configuration.
     pub pools: Vec<PoolStatus>,
 }
 
-/// A range of addresses.
+/// Use of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// The range.
+    /// First and last address, and the gateway.
     pub range: Range,
-    /// Addresses in use.
+    /// Number of allocated addresses.
     pub used: u64,
-    /// Addresses that could be in use; [`u64::MAX`] when there are more than that.
+    /// Number of addresses without the gateway; [`u64::MAX`] if there are more.
     pub total: u64,
 }
 
-/// A link by which packets leave the node.
+/// Uplink of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkStatus {
     /// Interface name.
     pub name: IfName,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Addresses that masquerading may choose.
+    /// Addresses that masquerading may use as SNAT source.
     pub addresses: Vec<InterfaceAddress>,
-    /// Whether our programs are attached to it.
+    /// Whether both uplink programs are attached.
     pub attached: bool,
-    /// Whether a guard stands in front of it.
-    pub guard: bool,
+    /// Whether the XDP prefilter is attached.
+    pub xdp_prefilter: bool,
 }
 
-/// One thing that does not work as it should.
+/// Degradation: one function that does not work on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Degraded {
     /// The default network has no range.
     NoPodCidr,
-    /// No link leads out of the node.
+    /// The node has no uplink.
     NoUplink,
-    /// Programs are missing on a link that leads out of the node.
-    NotAttached(IfName),
-    /// A network's bridge cannot be used.
+    /// Programs are missing on an uplink.
+    ProgramsMissing(IfName),
+    /// The bridge of a network is refused.
     NetworkRefused {
         /// The network.
         network: NetworkName,
-        /// Why.
+        /// The refusal.
         why: String,
     },
-    /// A link that was named as one that leads out of the node is not there.
+    /// A configured uplink does not exist.
     UplinkMissing(IfName),
-    /// A range has few addresses left.
+    /// At most a tenth of the addresses of a range are free.
     PoolNearlyExhausted {
         /// The network.
         network: NetworkName,
         /// The range.
         range: Range,
-        /// Addresses left.
+        /// Number of free addresses.
         left: u64,
     },
-    /// A range has no address left.
+    /// No address of a range is free.
     PoolExhausted {
         /// The network.
         network: NetworkName,
         /// The range.
         range: Range,
     },
-    /// The node does not have an address that pods are to leave with.
+    /// No link of the node has a configured egress address.
     NoEgressAddress(IpAddr),
-    /// The last comparison of records and kernel could not put everything right.
+    /// A repair of the last reconciliation failed.
     RepairFailed {
-        /// What it could not put right.
+        /// Attachment key, link name, `tables` or `node`.
         subject: String,
-        /// Why.
+        /// Difference and error.
         why: String,
     },
 }
 
 impl Degraded {
-    /// A word for machines.
+    /// Returns the reason word of the API, such as `no-uplink`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NoPodCidr => "no-pod-cidr",
             Self::NoUplink => "no-uplink",
-            Self::NotAttached(_) => "programs-missing",
+            Self::ProgramsMissing(_) => "programs-missing",
             Self::NetworkRefused { .. } => "network-refused",
             Self::UplinkMissing(_) => "uplink-missing",
             Self::PoolNearlyExhausted { .. } => "pool-nearly-exhausted",
@@ -165,21 +165,21 @@ impl fmt::Display for Degraded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPodCidr => {
-                f.write_str("the default network has no address range: give the agent a pod CIDR")
+                f.write_str("the default network has no address range: set pod-cidr in the agent's configuration")
             }
             Self::NoUplink => f.write_str(
-                "no link leads out of the node: pods reach each other and the node only",
+                "the node has no uplink: pods reach only each other and the node",
             ),
-            Self::NotAttached(link) => write!(
+            Self::ProgramsMissing(link) => write!(
                 f,
-                "programs are missing on {link}: pods are not masqueraded and not published there"
+                "BPF programs are missing on uplink {link}: no masquerading and no hostports there"
             ),
             Self::NetworkRefused { network, why } => {
                 write!(f, "network {network} cannot be used: {why}")
             }
             Self::UplinkMissing(link) => write!(
                 f,
-                "{link} is named as an uplink and is not there: nothing leaves the node by it"
+                "configured uplink {link} does not exist: no pod traffic leaves the node through it"
             ),
             Self::PoolNearlyExhausted {
                 network,
@@ -187,29 +187,29 @@ impl fmt::Display for Degraded {
                 left,
             } => write!(
                 f,
-                "network {network} has {left} addresses left between {} and {}",
+                "network {network} has {left} free addresses between {} and {}",
                 range.first(),
                 range.last()
             ),
             Self::PoolExhausted { network, range } => write!(
                 f,
-                "network {network} has no address left between {} and {}",
+                "network {network} has no free address between {} and {}",
                 range.first(),
                 range.last()
             ),
             Self::NoEgressAddress(address) => write!(
                 f,
-                "no link of the node has {address}, so pods of the default network do not get out"
+                "no link of the node has the egress address {address}: pods of the default network cannot send outside the node"
             ),
             Self::RepairFailed { subject, why } => {
-                write!(f, "{subject} could not be put right: {why}")
+                write!(f, "repair of {subject} failed: {why}")
             }
         }
     }
 }
 
 impl<K: Kernel> Engine<K> {
-    /// The state after the last change.
+    /// Returns the status.
     pub fn status(&self) -> Status {
         let leases: Vec<IpAddr> = self.store.leases().into_keys().collect();
         let networks: Vec<NetworkStatus> = self
@@ -239,7 +239,7 @@ impl<K: Kernel> Engine<K> {
         let ready = self.node.ready.get(&network.name);
         let keys = self.store.records().keys();
         let ranges = network.ranges.iter().flat_map(model::RangeSet::ranges);
-        // One address is no pool: that it is given is what it is for.
+        // A range of one address is not reported: it is exhausted whenever it is used.
         let pools = ranges.filter(|range| range.first() != range.last());
         NetworkStatus {
             network: network.clone(),
@@ -264,13 +264,13 @@ impl<K: Kernel> Engine<K> {
         let missing = named.filter(|name| !is_there(name));
         degraded.extend(missing.cloned().map(Degraded::UplinkMissing));
         let bare = self.node.uplinks.iter().filter(|uplink| !uplink.attached);
-        degraded.extend(bare.map(|uplink| Degraded::NotAttached(uplink.name.clone())));
+        degraded.extend(bare.map(|uplink| Degraded::ProgramsMissing(uplink.name.clone())));
         let refused = self.node.refused.iter();
         degraded.extend(refused.map(|(network, refusal)| Degraded::NetworkRefused {
             network: network.clone(),
             why: refusal.to_string(),
         }));
-        let missing = self.node.no_egress.iter().copied();
+        let missing = self.node.missing_egress.iter().copied();
         degraded.extend(missing.map(Degraded::NoEgressAddress));
         degraded.extend(networks.iter().flat_map(exhausted));
         degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
@@ -278,7 +278,7 @@ impl<K: Kernel> Engine<K> {
     }
 }
 
-/// Ranges with no address left, and those with few.
+/// Returns degradations for ranges with no free address, and for those with few.
 fn exhausted(status: &NetworkStatus) -> impl Iterator<Item = Degraded> + '_ {
     status.pools.iter().filter_map(|pool| {
         let (network, range) = (status.network.name.clone(), pool.range);
@@ -286,7 +286,7 @@ fn exhausted(status: &NetworkStatus) -> impl Iterator<Item = Degraded> + '_ {
         if left == 0 {
             return Some(Degraded::PoolExhausted { network, range });
         }
-        // Nine tenths and more are in use.
+        // At least nine tenths are in use.
         (left <= pool.total / 10).then_some(Degraded::PoolNearlyExhausted {
             network,
             range,

@@ -1,18 +1,18 @@
 //! Promises of the engine, on a kernel in memory.
 
-mod busy;
+mod tcx_fast_path;
 mod chain;
-mod choices;
-mod chores;
+mod overrides;
+mod background;
 mod complete;
 mod configure;
 mod every_step;
-mod garbage;
-mod kernel_that_fails;
+mod missed_dels;
+mod failing_kernel;
 mod limits;
 mod model;
 mod ports;
-mod promises;
+mod lifecycle;
 mod sockets;
 mod threads;
 mod uninstall;
@@ -30,18 +30,18 @@ use store::Contents;
 use tempfile::TempDir;
 
 use crate::{Engine, EngineError, Report, Settings};
-use kernel_that_fails::Mortal;
+use failing_kernel::FailingKernel;
 
 const NOW: u64 = 1_700_000_000;
 
 /// A node: a kernel, a directory, and an agent that may die and come back.
 struct Node {
     fake: Fake,
-    kernel: Mortal,
+    kernel: FailingKernel,
     directory: TempDir,
     default_network: Network,
     non_masquerade: BTreeSet<Cidr>,
-    engine: Option<Engine<Mortal>>,
+    engine: Option<Engine<FailingKernel>>,
     boot_id: String,
 }
 
@@ -63,7 +63,7 @@ impl Node {
 
     fn made(fake: Fake, default_network: Network) -> Self {
         let mut node = Self {
-            kernel: Mortal::new(fake.clone()),
+            kernel: FailingKernel::new(fake.clone()),
             fake,
             directory: directory(),
             default_network,
@@ -84,9 +84,9 @@ impl Node {
     }
 
     /// As [`Node::restart`], with an agent that only takes away.
-    fn dismantle(&mut self) -> &mut Engine<Mortal> {
+    fn for_uninstall(&mut self) -> &mut Engine<FailingKernel> {
         let (store, settings) = self.prepare();
-        let engine = Engine::dismantle(self.kernel.clone(), store, settings).unwrap();
+        let engine = Engine::for_uninstall(self.kernel.clone(), store, settings).unwrap();
         self.engine.insert(engine)
     }
 
@@ -110,7 +110,7 @@ impl Node {
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
             shaper: planner::ShaperMode::Auto,
-            guard: planner::GuardMode::Off,
+            xdp_prefilter: planner::XdpPrefilterMode::Off,
             boot_id: self.boot_id.clone(),
         };
         (store, settings)
@@ -120,7 +120,7 @@ impl Node {
         self.directory.path().join("records.redb")
     }
 
-    fn engine(&mut self) -> &mut Engine<Mortal> {
+    fn engine(&mut self) -> &mut Engine<FailingKernel> {
         self.engine.as_mut().expect("the agent runs")
     }
 
@@ -173,7 +173,7 @@ fn directory() -> TempDir {
 /// speaks of a bridge that somebody has deleted may be removed at any time, and never comes back.
 fn without_leftovers(mut observed: Observed) -> Observed {
     observed.entries.retain(|key, entry| {
-        let of_gone_bridge = matches!(key, EntryKey::Network(_)) && key.speaks_of_gone();
+        let of_gone_bridge = matches!(key, EntryKey::Network(_)) && key.refers_to_gone_link();
         !of_gone_bridge && !matches!(entry, Entry::FreePod { .. })
     });
     observed

@@ -1,7 +1,7 @@
-//! Executing plans: forward with a way back, or through to the end.
+//! Executes plans, either up to the first failure with a rollback, or through to the end.
 //!
-//! Applying stops at the first failure and can be undone; carrying out goes on and tells everything that failed. Knows
-//! no record and no network.
+//! A [`Transaction`] stops at the first failed step and can undo those before it. [`execute_all`] goes on after failures
+//! and returns all of them. Neither knows records or networks.
 
 use kernel::{Kernel, StepError};
 use planner::{Plan, Step};
@@ -9,13 +9,13 @@ use planner::{Plan, Step};
 use crate::EngineError;
 use crate::error::chain;
 
-/// What undoes the steps that have been done, in the order in which they were done.
+/// Steps that undo what was executed, in the order of execution.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct Transaction {
     undo: Vec<Step>,
 }
 
-impl Done {
+impl Transaction {
     /// Executes `plan` up to its first failure.
     pub(crate) fn apply(
         &mut self,
@@ -25,20 +25,24 @@ impl Done {
         for step in plan.steps() {
             kernel
                 .execute(step)
-                .map_err(|source| because(step, source))?;
+                .map_err(|source| step_error(step, source))?;
             self.undo.extend(step.undo());
         }
         Ok(())
     }
 
-    /// Undoes everything, the last first, and tells what could not be undone.
+    /// Undoes everything that was executed and returns what could not be undone, one line for each step.
     pub(crate) fn roll_back(self, kernel: &mut impl Kernel) -> Vec<String> {
-        let carried = self.undo.iter().rev().map(|step| carry(kernel, step));
-        carried.filter_map(|carried| carried.failure).collect()
+        // In reverse order: a later step may depend on an earlier one.
+        self.undo
+            .iter()
+            .rev()
+            .filter_map(|step| execute_step(kernel, step).failure)
+            .collect()
     }
 }
 
-fn because(step: &Step, source: StepError) -> EngineError {
+fn step_error(step: &Step, source: StepError) -> EngineError {
     match source.port_in_use() {
         Some(in_use) => EngineError::PortInUse(in_use.clone()),
         None => EngineError::Step {
@@ -48,32 +52,32 @@ fn because(step: &Step, source: StepError) -> EngineError {
     }
 }
 
-/// A step that was tried.
+/// Result of one executed step.
 #[derive(Clone, Debug)]
-pub(crate) struct Carried {
+pub(crate) struct StepResult {
     /// The step, as the planner prints it.
     pub(crate) step: String,
-    /// Why it failed, if it did.
+    /// Error with its causes; `None` if the step succeeded.
     pub(crate) failure: Option<String>,
 }
 
-/// Executes every step of `plan`, whatever becomes of the others. What was to be removed and is gone is done.
-pub(crate) fn carry_out(kernel: &mut impl Kernel, plan: &Plan) -> Vec<Carried> {
+/// Executes every step of `plan`, also after failures. A removal whose object is already gone succeeds.
+pub(crate) fn execute_all(kernel: &mut impl Kernel, plan: &Plan) -> Vec<StepResult> {
     plan.steps()
         .iter()
-        .map(|step| carry(kernel, step))
+        .map(|step| execute_step(kernel, step))
         .collect()
 }
 
-/// The failures among steps that were tried.
-pub(crate) fn failures(carried: Vec<Carried>) -> Vec<String> {
-    carried
+/// Returns the failures among executed steps.
+pub(crate) fn failures(results: Vec<StepResult>) -> Vec<String> {
+    results
         .into_iter()
-        .filter_map(|carried| carried.failure)
+        .filter_map(|result| result.failure)
         .collect()
 }
 
-fn carry(kernel: &mut impl Kernel, step: &Step) -> Carried {
+fn execute_step(kernel: &mut impl Kernel, step: &Step) -> StepResult {
     let failure = match kernel.execute(step) {
         Err(error) if !(error.is_gone() && removes(step)) => Some(match error.port_in_use() {
             Some(in_use) => in_use.to_string(),
@@ -81,13 +85,13 @@ fn carry(kernel: &mut impl Kernel, step: &Step) -> Carried {
         }),
         Ok(()) | Err(_) => None,
     };
-    Carried {
+    StepResult {
         step: step.to_string(),
         failure,
     }
 }
 
-/// Whether the step's purpose is fulfilled when its object is not there.
+/// Returns whether the step removes something, so that a missing object fulfils its purpose.
 fn removes(step: &Step) -> bool {
     matches!(
         step,

@@ -1,32 +1,32 @@
-//! Settings inside of pods, as the tuning plugin makes them, and the way back.
+//! Settings of a pod's interface and sysctls of its namespace, as the tuning plugin sets them.
 //!
-//! What an interface's settings were is remembered before they are changed, so that a later DEL can put them back: an
-//! interface that survives the pod (a device of the node that was lent to it) goes home as it came. Sysctls go with the
-//! pod's namespace.
+//! The previous settings of the interface are recorded before they are changed, and DEL restores them. This matters for an
+//! interface that survives the pod, such as a device that was moved from the host into the namespace. Sysctls need no
+//! record: they end with the namespace.
 
 use kernel::Kernel;
 use model::{AttachmentKey, IfName, InterfaceSettings, Mac, Netns, NetnsPath, State};
 use planner::{Refusal, Scope, Step};
 use store::StoreError;
 
-use crate::transaction::Done;
+use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
 
-/// What to tune, and how.
+/// Request of the tuning plugin.
 #[derive(Clone, Debug)]
 pub struct Tune {
-    /// The pod's network namespace.
+    /// Path of the pod's network namespace.
     pub netns: NetnsPath,
-    /// The pod's interface.
+    /// Name of the interface in the pod.
     pub ifname: IfName,
-    /// New settings.
+    /// Settings to change; those that are `None` stay.
     pub settings: InterfaceSettings,
-    /// Keys under which the interface may be on record, the one to remember the way back by first.
+    /// Keys under which the interface may be recorded. The previous settings are stored under the first.
     pub keys: Vec<AttachmentKey>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Sets a pod's loopback up or down. A namespace that is gone has none that could be up.
+    /// Sets the loopback interface of a pod up or down. For a namespace that is gone, down is success and up is refused.
     pub fn set_loopback(&mut self, path: &NetnsPath, up: bool) -> Result<(), EngineError> {
         let observed = self.settings_of(path, &loopback(), &InterfaceSettings::default())?;
         match observed.0 {
@@ -36,7 +36,7 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Changes settings of a pod's interface.
+    /// Changes settings of a pod's interface and sysctls of its namespace. A failed change is undone.
     pub fn tune(&mut self, tune: &Tune) -> Result<(), EngineError> {
         let (netns, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
         let path = tune.netns.clone();
@@ -45,16 +45,17 @@ impl<K: Kernel> Engine<K> {
             ifname: tune.ifname.clone(),
             path: tune.netns.clone(),
         })?;
-        let previous = present.of_the_same(&tune.settings);
-        let unknown = tune.settings.sysctls.keys();
-        if let Some(key) = unknown
-            .into_iter()
+        let previous = present.restricted_to(&tune.settings);
+        if let Some(key) = tune
+            .settings
+            .sysctls
+            .keys()
             .find(|key| !previous.sysctls.contains_key(*key))
         {
             return Err(Refusal::NoSysctl { key: key.clone() }.into());
         }
         if let Some(key) = tune.keys.first() {
-            self.remember_settings(key, &previous)?;
+            self.record_settings(key, &previous)?;
         }
         let step = Step::TunePod {
             netns,
@@ -62,20 +63,26 @@ impl<K: Kernel> Engine<K> {
             settings: Box::new(tune.settings.clone()),
             previous: Box::new(previous),
         };
-        let mut done = Done::default();
+        let mut transaction = Transaction::default();
         let plan = planner::Plan::single(step);
-        done.apply(&mut self.kernel, &plan)?;
-        if let Err(error) = self.follow_mac(tune) {
-            for failure in done.roll_back(&mut self.kernel) {
-                tracing::warn!("cannot undo: {failure}");
+        transaction.apply(&mut self.kernel, &plan)?;
+        if let Err(error) = self.update_recorded_mac(tune) {
+            for failure in transaction.roll_back(&mut self.kernel) {
+                tracing::warn!(
+                    ifname = %tune.ifname,
+                    netns = %tune.netns,
+                    failure,
+                    "cannot undo a failed change of interface settings"
+                );
             }
             return Err(error);
         }
         Ok(())
     }
 
-    /// Our programs drop what a pod sends by another Ethernet address than its own: they must know the new one.
-    fn follow_mac(&mut self, tune: &Tune) -> Result<(), EngineError> {
+    /// Records a new MAC address of an attached interface and updates the table entries: `from_pod` drops frames whose
+    /// source address is not the recorded one.
+    fn update_recorded_mac(&mut self, tune: &Tune) -> Result<(), EngineError> {
         let Some(mac) = tune.settings.mac else {
             return Ok(());
         };
@@ -92,8 +99,9 @@ impl<K: Kernel> Engine<K> {
         self.change(&record, attachment).map(drop)
     }
 
-    /// Whether a pod's interface has these settings. Another Ethernet address is no fault: a plugin behind may have set it.
-    pub fn check_tuned(&mut self, tune: &Tune) -> Result<(), EngineError> {
+    /// Compares the settings of a pod's interface with the requested ones. The MAC address is not compared, because a later
+    /// plugin of the chain may have changed it.
+    pub fn check_settings(&mut self, tune: &Tune) -> Result<(), EngineError> {
         let (_, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
         let present = present.ok_or_else(|| Refusal::NoInterface {
             ifname: tune.ifname.clone(),
@@ -101,21 +109,21 @@ impl<K: Kernel> Engine<K> {
         })?;
         let mut wanted = tune.settings.clone();
         wanted.mac = None;
-        let present = present.of_the_same(&wanted);
+        let present = present.restricted_to(&wanted);
         if present == wanted {
             return Ok(());
         }
-        Err(EngineError::NotTuned {
+        Err(EngineError::SettingsDiffer {
             ifname: tune.ifname.clone(),
             wanted: Box::new(wanted),
             present: Box::new(present),
         })
     }
 
-    /// Puts the interface's settings back, if it is still there.
-    pub fn untune(&mut self, tune: &Tune) -> Result<(), EngineError> {
+    /// Restores the recorded settings of an interface, if it still exists, and deletes the record of them.
+    pub fn restore_settings(&mut self, tune: &Tune) -> Result<(), EngineError> {
         for key in &tune.keys {
-            let Some(previous) = self.store.choice(&name(key)).map(recall) else {
+            let Some(previous) = self.store.choice(&store_name(key)).map(from_text) else {
                 continue;
             };
             let (netns, present) = self.settings_of(&tune.netns, &tune.ifname, &previous)?;
@@ -123,11 +131,11 @@ impl<K: Kernel> Engine<K> {
                 self.step(&Step::TunePod {
                     netns,
                     ifname: tune.ifname.clone(),
-                    previous: Box::new(present.of_the_same(&previous)),
+                    previous: Box::new(present.restricted_to(&previous)),
                     settings: Box::new(previous),
                 })?;
             }
-            self.store.remove_choice(&name(key))?;
+            self.store.remove_choice(&store_name(key))?;
         }
         Ok(())
     }
@@ -148,25 +156,25 @@ impl<K: Kernel> Engine<K> {
 
     fn step(&mut self, step: &Step) -> Result<(), EngineError> {
         let plan = planner::Plan::single(step.clone());
-        Done::default().apply(&mut self.kernel, &plan)
+        Transaction::default().apply(&mut self.kernel, &plan)
     }
 
-    /// The first time counts: what a second ADD finds is what the first has set.
-    fn remember_settings(
+    /// Records the previous settings, unless there is a record: a second ADD would record what the first one set.
+    fn record_settings(
         &mut self,
         key: &AttachmentKey,
         previous: &InterfaceSettings,
     ) -> Result<(), StoreError> {
-        let text = remembered(previous);
-        if text.is_empty() || self.store.choice(&name(key)).is_some() {
+        let text = to_text(previous);
+        if text.is_empty() || self.store.choice(&store_name(key)).is_some() {
             return Ok(());
         }
-        self.store.put_choice(&name(key), &text)
+        self.store.put_choice(&store_name(key), &text)
     }
 
-    /// The way back is of no use any more when the interface is gone.
+    /// Deletes the recorded settings of an interface that is gone.
     pub(crate) fn forget_settings(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
-        self.store.remove_choice(&name(key))
+        self.store.remove_choice(&store_name(key))
     }
 }
 
@@ -174,12 +182,12 @@ fn loopback() -> IfName {
     "lo".parse().expect("two letters are an interface name")
 }
 
-fn name(key: &AttachmentKey) -> String {
+fn store_name(key: &AttachmentKey) -> String {
     format!("settings of {key}")
 }
 
-/// The interface's settings as words: `mac=… mtu=…`.
-fn remembered(settings: &InterfaceSettings) -> String {
+/// Returns interface settings as the store holds them: `mac=… mtu=…`. Sysctls are left out.
+fn to_text(settings: &InterfaceSettings) -> String {
     let word = |name: &str, value: Option<String>| value.map(|value| format!("{name}={value}"));
     let flag = |value: bool| u8::from(value).to_string();
     let words: Vec<String> = [
@@ -198,7 +206,7 @@ fn remembered(settings: &InterfaceSettings) -> String {
     words.join(" ")
 }
 
-fn recall(words: &str) -> InterfaceSettings {
+fn from_text(words: &str) -> InterfaceSettings {
     let mut settings = InterfaceSettings::default();
     for (name, value) in words.split(' ').filter_map(|word| word.split_once('=')) {
         match name {
@@ -218,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_remembered_of_settings_is_recalled() {
+    fn interface_settings_survive_a_round_trip_through_the_store() {
         let settings = InterfaceSettings {
             mac: Some(Mac([2, 0, 0, 0, 0, 9])),
             mtu: Some(1400),
@@ -227,7 +235,7 @@ mod tests {
             tx_queue_length: Some(7),
             ..InterfaceSettings::default()
         };
-        assert_eq!(recall(&remembered(&settings)), settings);
-        assert_eq!(remembered(&InterfaceSettings::default()), "");
+        assert_eq!(from_text(&to_text(&settings)), settings);
+        assert_eq!(to_text(&InterfaceSettings::default()), "");
     }
 }

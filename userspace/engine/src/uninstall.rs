@@ -1,54 +1,54 @@
-//! Taking Viaduct off the node: pods first, if so wished; then what was made and changed for them.
+//! Uninstalls Viaduct from the node: detaches pods if requested, then removes what was made for them and restores sysctls.
 //!
-//! What a sysctl was before us is remembered before it is written, and for as long as the kernel runs: a reboot has
-//! put it back by itself. Knows no pin and no file: whoever opened them removes them.
+//! The value of a sysctl is recorded before it is written for the first time. The record is valid for one boot, because a
+//! reboot resets sysctls. Pins and files are removed by the agent, which opened them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kernel::Kernel;
 use model::{AttachmentKey, PortSet};
-use planner::{Observed, Plan, Scope, SysctlKey, Written};
+use planner::{Observed, Plan, Scope, SysctlKey, WrittenSysctl};
 use store::{Store, StoreError};
 
-use crate::transaction::{carry_out, failures};
+use crate::transaction::{execute_all, failures};
 use crate::{Engine, EngineError, Settings};
 
-/// The choice under which the kernel's boot id is remembered, of which sysctls and reserved ports are.
+/// Name in the store of the boot id for which the recorded sysctls and reserved ports are valid.
 const BOOT_ID: &str = "boot-id";
 
-/// What becomes of pods that are attached.
+/// What an uninstall does with attached pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attached {
-    /// They are in the way.
+pub enum AttachedPods {
+    /// Fail while pods are attached.
     Refuse,
-    /// They lose their interfaces.
+    /// Detach all pods first; they lose their interfaces.
     Detach,
 }
 
-/// What was done.
+/// Result of an uninstall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uninstalled {
-    /// Attachments that were removed.
+    /// Detached attachments.
     pub detached: Vec<AttachmentKey>,
-    /// Everything else that was taken away, one line for each.
+    /// Everything else that was removed or restored, one line for each step.
     pub removed: Vec<String>,
-    /// What we have made or changed and that stays, and why.
+    /// Changes that could not be reverted, with the reason.
     pub left: Vec<String>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// An engine that only takes away: it has not looked at the node and makes nothing.
-    pub fn dismantle(kernel: K, store: Store, settings: Settings) -> Result<Self, EngineError> {
+    /// Returns an engine for [`Engine::uninstall`] only: it does not observe or reconcile the node.
+    pub fn for_uninstall(kernel: K, store: Store, settings: Settings) -> Result<Self, EngineError> {
         let mut engine = Self::new(kernel, store, settings);
-        engine.begin_boot()?;
+        engine.discard_previous_boot()?;
         Ok(engine)
     }
 
-    /// Takes everything off the node that can be proven ours. A failure leaves the rest for another try.
-    pub fn uninstall(&mut self, attached: Attached) -> Result<Uninstalled, EngineError> {
+    /// Removes everything from the node that is provably Viaduct's. After a failure the rest stays for the next try.
+    pub fn uninstall(&mut self, attached: AttachedPods) -> Result<Uninstalled, EngineError> {
         let _uninstall = crash::verb("uninstall");
         let keys: Vec<AttachmentKey> = self.store.records().keys().cloned().collect();
-        if attached == Attached::Refuse && !keys.is_empty() {
+        if attached == AttachedPods::Refuse && !keys.is_empty() {
             return Err(EngineError::StillAttached(keys));
         }
         for key in &keys {
@@ -59,7 +59,7 @@ impl<K: Kernel> Engine<K> {
         let sysctls: BTreeSet<SysctlKey> = written.keys().cloned().collect();
         let observed = self.kernel.observe(&Scope::Node { sysctls })?;
         let planner::Uninstall { plan, left } = planner::plan_uninstall(&observed, &written);
-        let failures = failures(carry_out(&mut self.kernel, &plan));
+        let failures = failures(execute_all(&mut self.kernel, &plan));
         if !failures.is_empty() {
             return Err(EngineError::Unfinished(failures.join("; ")));
         }
@@ -70,8 +70,8 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// What was remembered of the kernel of another boot is not true of this one.
-    pub(crate) fn begin_boot(&mut self) -> Result<(), StoreError> {
+    /// Discards the recorded sysctls and reserved ports if they are of an earlier boot.
+    pub(crate) fn discard_previous_boot(&mut self) -> Result<(), StoreError> {
         let boot_id = &self.settings.boot_id;
         match self.store.choice(BOOT_ID) {
             Some(before) if before == boot_id => return Ok(()),
@@ -85,9 +85,9 @@ impl<K: Kernel> Engine<K> {
     }
 }
 
-/// Remembers what the sysctls of `plan` were, before it is executed; those of links that are gone are forgotten, for
-/// another link may get the name.
-pub(crate) fn remember_sysctls(
+/// Records the current values of the sysctls that `plan` writes; call it before executing the plan. Deletes the records of
+/// links that are gone, because another link may get the same name.
+pub(crate) fn record_sysctls(
     store: &mut Store,
     observed: &Observed,
     plan: &Plan,
@@ -98,24 +98,24 @@ pub(crate) fn remember_sysctls(
         .keys()
         .cloned()
         .map(SysctlKey)
-        .filter(|key| !planner::is_lasting(key, observed))
+        .filter(|key| !planner::is_persistent_sysctl(key, observed))
         .collect();
     for key in stale {
         store.forget_sysctl(&key.0)?;
     }
-    for (key, written) in planner::lasting_sysctls(plan, observed) {
+    for (key, written) in planner::persistent_sysctls(plan, observed) {
         store.put_sysctl(&key.0, &written.before, &written.ours)?;
     }
     Ok(())
 }
 
-fn written(store: &Store) -> BTreeMap<SysctlKey, Written> {
+fn written(store: &Store) -> BTreeMap<SysctlKey, WrittenSysctl> {
     store
         .contents()
         .sysctls
         .iter()
         .map(|(key, (before, ours))| {
-            let written = Written {
+            let written = WrittenSysctl {
                 before: before.clone(),
                 ours: ours.clone(),
             };

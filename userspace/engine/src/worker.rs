@@ -1,4 +1,4 @@
-//! The engine's thread: takes what waits, one after the other, and answers. Knows no caller.
+//! The engine's thread: executes queued requests one after the other and answers them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,25 +16,26 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tracing::Span;
 
-use crate::chores::Chore;
-use crate::operations::Entry;
-use crate::turn::Turn;
+use crate::background::BackgroundTask;
+use crate::operations::OperationGuard;
+use crate::cancellation::RequestState;
 use crate::{
-    Attached, Change, Collect, Collected, Engine, EngineError, LimitChange, Ports, Report, Serve,
-    Status, Tune, Uninstalled, Update,
+    AttachedPods, ConfigChange, GcScope, GcResult, Engine, EngineError, LimitChange, Ports, Report, ChainedUpdate,
+    Status, Tune, Uninstalled, UpdateOutcome,
 };
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 
-/// What waits, and the span of whoever asked: what the engine logs about it belongs there.
+/// Request in the queue.
 pub(crate) struct Queued {
     pub(crate) message: Message,
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) state: Arc<RequestState>,
+    /// Tracing span of the caller; log lines of the execution belong to it.
     pub(crate) span: Span,
-    /// The place of an ADD among those that may wait: given back when its turn has come.
-    pub(crate) place: Option<OwnedSemaphorePermit>,
-    /// Its place among what is told to people.
-    pub(crate) entry: Entry,
+    /// Permit of an ADD to wait in the queue; released when the ADD starts.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// Entry in the list of operations of `viaductctl status`.
+    pub(crate) operation: OperationGuard,
 }
 
 pub(crate) enum Command {
@@ -42,29 +43,29 @@ pub(crate) enum Command {
     Complete(Box<Intent>, Reply<Attachment>),
     Del(AttachmentKey, Reply<()>),
     Check(AttachmentKey, Option<BTreeSet<Cidr>>, Reply<Attachment>),
-    Collect(Collect, Reply<Collected>),
+    Gc(GcScope, Reply<GcResult>),
     Chained(Chained),
     Attachments(Reply<Vec<Record>>),
-    LookInside(NetnsPath, IfName, Reply<Option<PodSide>>),
-    SetPodCidrs(Vec<RangeSet>, Reply<Update>),
-    SetHairpinMode(HairpinMode, u64, Reply<Update>),
+    InspectInterface(NetnsPath, IfName, Reply<Option<PodSide>>),
+    SetPodCidrs(Vec<RangeSet>, Reply<UpdateOutcome>),
+    SetHairpinMode(HairpinMode, u64, Reply<UpdateOutcome>),
     SetLimits(AttachmentKey, LimitChange, Reply<Bandwidth>),
     Ports(Reply<Ports>),
     Measure(Reply<Measured>),
     NonMasquerade(Reply<BTreeSet<Cidr>>),
     SetNonMasquerade(BTreeSet<Cidr>, Reply<()>),
-    Configure(Box<Change>, u64, Reply<()>),
+    Configure(Box<ConfigChange>, u64, Reply<()>),
     Pulse(Reply<()>),
     Reconcile(u64),
     Sweep,
 }
 
-/// What plugins ask for that come later in a chain.
+/// Commands of chained plugins.
 pub(crate) enum Chained {
-    Serve(Box<Serve>, u64, Reply<Attachment>),
-    Withdraw(Vec<AttachmentKey>, Reply<()>),
-    Open(Vec<AttachmentKey>, Reply<()>),
-    CheckServed(
+    AdoptOrUpdate(Box<ChainedUpdate>, u64, Reply<Attachment>),
+    UnpublishPorts(Vec<AttachmentKey>, Reply<()>),
+    ClearIngressPolicy(Vec<AttachmentKey>, Reply<()>),
+    CheckChained(
         Vec<AttachmentKey>,
         BTreeSet<PortMapping>,
         Option<IngressPolicy>,
@@ -72,22 +73,22 @@ pub(crate) enum Chained {
     ),
     SetLoopback(NetnsPath, bool, Reply<()>),
     Tune(Box<Tune>, Reply<()>),
-    Untune(Box<Tune>, Reply<()>),
-    CheckTuned(Box<Tune>, Reply<()>),
+    RestoreSettings(Box<Tune>, Reply<()>),
+    CheckSettings(Box<Tune>, Reply<()>),
 }
 
-/// What waits in the queue.
+/// Content of a request.
 pub(crate) enum Message {
     Command(Command),
-    /// The last thing that an engine does.
-    Uninstall(Attached, Farewell, Reply<Uninstalled>),
+    /// Removes everything and ends the engine.
+    Uninstall(AttachedPods, Cleanup, Reply<Uninstalled>),
 }
 
-/// What is asked for, in a word, and of which attachment.
+/// Name of a request for people, and its attachment.
 pub(crate) type Title<'a> = (&'static str, Option<&'a AttachmentKey>);
 
 impl Message {
-    /// For people.
+    /// Returns the name of the request and its attachment.
     pub(crate) fn title(&self) -> Title<'_> {
         match self {
             Self::Command(command) => command.title(),
@@ -102,10 +103,10 @@ impl Command {
             Self::Add(intent, ..) | Self::Complete(intent, _) => ("ADD", Some(&intent.key)),
             Self::Del(key, _) => ("DEL", Some(key)),
             Self::Check(key, ..) => ("CHECK", Some(key)),
-            Self::Collect(..) => ("GC", None),
+            Self::Gc(..) => ("GC", None),
             Self::Chained(chained) => chained.title(),
             Self::Attachments(_) => ("attachments", None),
-            Self::LookInside(..) => ("inspect", None),
+            Self::InspectInterface(..) => ("inspect", None),
             Self::SetPodCidrs(..) => ("set pod CIDRs", None),
             Self::SetHairpinMode(..) => ("set hairpin mode", None),
             Self::SetLimits(key, ..) => ("limit", Some(key)),
@@ -124,66 +125,66 @@ impl Command {
 impl Chained {
     fn title(&self) -> Title<'_> {
         match self {
-            Self::Serve(serve, ..) => ("ADD", Some(&serve.adoption.key)),
-            Self::Withdraw(keys, _) | Self::Open(keys, _) => ("DEL", keys.first()),
-            Self::CheckServed(keys, ..) => ("CHECK", keys.first()),
+            Self::AdoptOrUpdate(update, ..) => ("ADD", Some(&update.adoption.key)),
+            Self::UnpublishPorts(keys, _) | Self::ClearIngressPolicy(keys, _) => ("DEL", keys.first()),
+            Self::CheckChained(keys, ..) => ("CHECK", keys.first()),
             Self::SetLoopback(..) => ("loopback", None),
-            Self::Tune(tune, _) | Self::Untune(tune, _) | Self::CheckTuned(tune, _) => {
+            Self::Tune(tune, _) | Self::RestoreSettings(tune, _) | Self::CheckSettings(tune, _) => {
                 ("tuning", tune.keys.first())
             }
         }
     }
 }
 
-/// What is left to do when nobody uses kernel and records any more; fails with the reason.
-pub(crate) type Farewell = Box<dyn FnOnce() -> Result<(), String> + Send>;
+/// Removes pins and records after the engine has closed them; returns the reason of a failure.
+pub(crate) type Cleanup = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
-/// What needs to wait in the queue once only, however often it is asked for.
+/// Requests that are queued at most once at a time: whether one waits.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedOnce {
     pub(crate) reconcile: AtomicBool,
     pub(crate) sweep: AtomicBool,
 }
 
-/// How long nobody asks before chores are done: whoever was answered just now is served by what would do them, and a
-/// runtime that comes again at once finds nobody busy.
-const QUIET: Duration = Duration::from_millis(10);
+/// Time without requests after which background tasks run. A runtime that sends its next request at once does not wait for
+/// them.
+const IDLE_TIME: Duration = Duration::from_millis(10);
 
-/// The engine, and what it is asked for.
+/// Engine with its queue of requests.
 pub(crate) struct Worker<K> {
     pub(crate) engine: Engine<K>,
     pub(crate) queue: mpsc::Receiver<Queued>,
-    /// For waiting with an end.
+    /// Runtime for waiting on the queue with a timeout.
     pub(crate) clock: Runtime,
     pub(crate) publish: watch::Sender<Arc<Status>>,
     pub(crate) reports: broadcast::Sender<Arc<Report>>,
-    /// The report that was sent last.
+    /// Report that was sent last.
     pub(crate) reported: Option<Arc<Report>>,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) queued_once: Arc<QueuedOnce>,
 }
 
 impl<K: Kernel> Worker<K> {
-    /// Until nobody can ask any more.
+    /// Executes requests until all handles are dropped or the node is uninstalled.
     pub(crate) fn run(mut self) {
-        while let Some(next) = self.next() {
+        while let Some(next) = self.next_request() {
             let Queued {
                 message,
-                turn,
+                state,
                 span,
-                place,
-                entry,
+                permit,
+                operation,
             } = next;
-            drop(place);
-            let _asked = span.entered();
-            if !turn.begin() {
-                decline(message);
+            drop(permit);
+            let _entered = span.entered();
+            if !state.start() {
+                answer_cancelled(message);
                 continue;
             }
-            entry.begin();
+            operation.set_running();
             match message {
-                Message::Uninstall(attached, farewell, reply) => {
+                Message::Uninstall(attached, cleanup, reply) => {
                     match self.engine.uninstall(attached) {
-                        Ok(done) => return self.end(done, farewell, reply),
+                        Ok(done) => return self.finish_uninstall(done, cleanup, reply),
                         failed => {
                             self.publish();
                             answer(reply, failed);
@@ -195,38 +196,39 @@ impl<K: Kernel> Worker<K> {
         }
     }
 
-    /// What is asked for next. When nobody has asked for a while, chores are done.
-    fn next(&mut self) -> Option<Queued> {
-        while self.engine.has_chores() {
+    /// Returns the next request. Runs background tasks after [`IDLE_TIME`] without one.
+    fn next_request(&mut self) -> Option<Queued> {
+        while self.engine.has_background_tasks() {
             let waited = self.clock.block_on(async {
                 let next = self.queue.recv();
-                timeout(QUIET, next).await
+                timeout(IDLE_TIME, next).await
             });
             match waited {
                 Ok(next) => return next,
-                Err(_quiet) => self.do_chores(),
+                Err(_elapsed) => self.run_background_tasks(),
             }
         }
         self.queue.blocking_recv()
     }
 
-    /// Until somebody asks, or there is none left to do now.
-    fn do_chores(&mut self) {
+    /// Runs background tasks until a request arrives or none is left.
+    fn run_background_tasks(&mut self) {
         while self.queue.is_empty() {
-            match self.engine.do_chore() {
-                Some(Chore::Reconciled) => self.publish(),
-                Some(Chore::Looked | Chore::Settled | Chore::Hastened) => {}
+            match self.engine.run_background_task() {
+                Some(BackgroundTask::Reconciled) => self.publish(),
+                Some(BackgroundTask::Verified | BackgroundTask::Compacted | BackgroundTask::TcxAttached) => {}
                 None => return,
             }
         }
     }
 
-    /// Lets go of kernel and records before they are removed. What still waits is told that the agent is stopping.
-    fn end(self, done: Uninstalled, farewell: Farewell, reply: Reply<Uninstalled>) {
+    /// Closes kernel and records, and then runs `cleanup`, which removes them. Requests that still wait get
+    /// [`EngineError::Stopped`].
+    fn finish_uninstall(self, done: Uninstalled, cleanup: Cleanup, reply: Reply<Uninstalled>) {
         let _uninstall = crash::verb("uninstall");
         let Self { engine, queue, .. } = self;
         drop((engine, queue));
-        let result = farewell().map_err(EngineError::Unfinished);
+        let result = cleanup().map_err(EngineError::Unfinished);
         answer(reply, result.map(|()| done));
     }
 
@@ -240,13 +242,13 @@ impl<K: Kernel> Worker<K> {
             Command::Check(key, wanted, reply) => {
                 answer(reply, self.engine.check_wanted(&key, wanted.as_ref()));
             }
-            Command::Collect(collect, reply) => {
-                self.change(reply, |engine| Ok(engine.collect(&collect)));
+            Command::Gc(scope, reply) => {
+                self.change(reply, |engine| Ok(engine.collect(&scope)));
             }
             Command::Chained(chained) => self.execute_chained(chained),
             Command::Attachments(reply) => answer(reply, Ok(self.engine.attachments())),
-            Command::LookInside(netns, ifname, reply) => {
-                answer(reply, self.engine.look_inside(netns, ifname));
+            Command::InspectInterface(netns, ifname, reply) => {
+                answer(reply, self.engine.inspect_interface(netns, ifname));
             }
             Command::SetPodCidrs(ranges, reply) => {
                 self.change(reply, |engine| engine.set_pod_cidrs(ranges));
@@ -270,14 +272,14 @@ impl<K: Kernel> Worker<K> {
             }
             Command::Pulse(reply) => answer(reply, Ok(())),
             Command::Reconcile(now) => {
-                self.waiting.reconcile.store(false, Ordering::Release);
+                self.queued_once.reconcile.store(false, Ordering::Release);
                 self.engine.reconcile(now);
                 self.publish();
             }
             Command::Sweep => {
-                self.waiting.sweep.store(false, Ordering::Release);
+                self.queued_once.sweep.store(false, Ordering::Release);
                 self.engine.sweep();
-                self.engine.look_for_busy();
+                self.engine.find_high_traffic_pods();
                 self.publish();
             }
         }
@@ -285,24 +287,24 @@ impl<K: Kernel> Worker<K> {
 
     fn execute_chained(&mut self, chained: Chained) {
         match chained {
-            Chained::Serve(serve, now, reply) => {
-                self.change(reply, |engine| engine.serve(&serve, now));
+            Chained::AdoptOrUpdate(update, now, reply) => {
+                self.change(reply, |engine| engine.adopt_or_update(&update, now));
             }
-            Chained::Withdraw(keys, reply) => self.change(reply, |engine| engine.withdraw(&keys)),
-            Chained::Open(keys, reply) => self.change(reply, |engine| engine.open(&keys)),
-            Chained::CheckServed(keys, ports, ingress, reply) => {
-                answer(reply, self.engine.check_served(&keys, &ports, ingress));
+            Chained::UnpublishPorts(keys, reply) => self.change(reply, |engine| engine.unpublish_ports(&keys)),
+            Chained::ClearIngressPolicy(keys, reply) => self.change(reply, |engine| engine.clear_ingress_policy(&keys)),
+            Chained::CheckChained(keys, ports, ingress, reply) => {
+                answer(reply, self.engine.check_chained(&keys, &ports, ingress));
             }
             Chained::SetLoopback(netns, up, reply) => {
                 answer(reply, self.engine.set_loopback(&netns, up));
             }
             Chained::Tune(tune, reply) => answer(reply, self.engine.tune(&tune)),
-            Chained::CheckTuned(tune, reply) => answer(reply, self.engine.check_tuned(&tune)),
-            Chained::Untune(tune, reply) => answer(reply, self.engine.untune(&tune)),
+            Chained::CheckSettings(tune, reply) => answer(reply, self.engine.check_settings(&tune)),
+            Chained::RestoreSettings(tune, reply) => answer(reply, self.engine.restore_settings(&tune)),
         }
     }
 
-    /// A line of the log is written when the answer is given: nobody waits for whoever reads it.
+    /// Answers before it logs: the runtime does not wait for the log.
     fn add(&mut self, intent: &Intent, now: u64, reply: Reply<Attachment>) {
         let mut attached = None;
         self.change(reply, |engine| {
@@ -311,11 +313,11 @@ impl<K: Kernel> Worker<K> {
                 .inspect(|attachment| attached = Some(attachment.clone()))
         });
         if let Some(attachment) = attached {
-            tell(&attachment);
+            log_attached(&attachment);
         }
     }
 
-    /// State is published before the answer is given: who has been answered sees the change.
+    /// Publishes the status before it answers: a caller with an answer sees its change in the status.
     fn change<T>(
         &mut self,
         reply: Reply<T>,
@@ -326,7 +328,7 @@ impl<K: Kernel> Worker<K> {
         answer(reply, result);
     }
 
-    /// Reports of comparisons are sent one by one: none is hidden by the next.
+    /// Publishes the status, and sends a new report to its subscribers. Unlike the status, no report replaces another.
     pub(crate) fn publish(&mut self) {
         let status = self.engine.status();
         let report = status.last_reconcile.clone();
@@ -337,33 +339,32 @@ impl<K: Kernel> Worker<K> {
         };
         if let Some(report) = report.filter(is_new) {
             self.reported = Some(Arc::clone(&report));
-            // Nobody may listen.
-            let _listeners = self.reports.send(report);
+            // An error means that there is no subscriber.
+            let _subscribers = self.reports.send(report);
         }
     }
 }
 
-/// For people.
-fn tell(attached: &Attachment) {
+fn log_attached(attached: &Attachment) {
     let key = &attached.key;
     let addresses: Vec<_> = attached
         .addresses
         .iter()
         .map(|own| own.address.to_string())
         .collect();
-    tracing::info!(%key, link = %attached.host_link(), ?addresses, slot = attached.slot, "attached");
+    tracing::info!(%key, link = %attached.host_link(), ?addresses, slot = attached.slot, "attached pod interface");
 }
 
-/// A request that was withdrawn. Only an ADD may have somebody who still waits: a DEL has withdrawn it.
-fn decline(message: Message) {
+/// Answers a cancelled request. Only an ADD that a DEL has cancelled may still have a caller.
+fn answer_cancelled(message: Message) {
     if let Message::Command(Command::Add(intent, _, reply)) = message {
-        tracing::info!(key = %intent.key, "not begun: it was withdrawn while it waited");
+        tracing::info!(key = %intent.key, "ADD cancelled while it waited in the queue");
         answer(reply, Err(EngineError::Cancelled(intent.key)));
     }
 }
 
 fn answer<T>(reply: Reply<T>, result: Result<T, EngineError>) {
     if reply.send(result).is_err() {
-        tracing::debug!("the client did not wait for the answer");
+        tracing::debug!("caller went away before the answer");
     }
 }

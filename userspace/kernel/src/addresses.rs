@@ -1,8 +1,8 @@
-//! Addresses of links.
+//! Reads, adds and removes addresses of links.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
-    reason = "netlink's vocabulary is open: what we do not know is skipped"
+    reason = "netlink's enums are open: unknown values are skipped"
 )]
 
 use std::io;
@@ -24,35 +24,35 @@ use crate::error::{Attempt as _, Failed, is, is_gone};
 use crate::links;
 use crate::netlink::Netlink;
 
-/// An address of a link.
-pub(crate) struct Seen {
+/// An address with its link.
+pub(crate) struct LinkAddress {
     /// Index of the link.
     pub(crate) link: u32,
-    /// The address.
+    /// Address and prefix length.
     pub(crate) own: InterfaceAddress,
-    /// Whether the kernel leaves with it only where it has no other.
+    /// Whether the kernel uses it as a source address only if it has no other.
     pub(crate) is_avoided: bool,
 }
 
-/// All addresses, in the kernel's order.
-pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<Seen>> {
+/// Returns the addresses of all links, in the kernel's order.
+pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<LinkAddress>> {
     list(netlink, AddressMessage::default())
 }
 
-/// The addresses of one link, in the kernel's order.
+/// Returns the addresses of one link, in the kernel's order.
 pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<InterfaceAddress>> {
     let mut message = AddressMessage::default();
     message.header.index = index;
     let listed = list(netlink, message)?;
-    // A kernel without strict checking tells those of all links.
+    // A kernel without strict checking ignores the filter and dumps the addresses of all links.
     let own = listed.into_iter().filter(|seen| seen.link == index);
     Ok(own.map(|seen| seen.own).collect())
 }
 
-fn list(netlink: &mut Netlink, message: AddressMessage) -> io::Result<Vec<Seen>> {
+fn list(netlink: &mut Netlink, message: AddressMessage) -> io::Result<Vec<LinkAddress>> {
     let messages = netlink.dump(&Message::GetAddress(message))?;
     let seen = messages.iter().filter_map(|message| match message {
-        Message::NewAddress(message) => Some(Seen {
+        Message::NewAddress(message) => Some(LinkAddress {
             link: message.header.index,
             own: address(message)?,
             is_avoided: is_avoided(message),
@@ -62,7 +62,8 @@ fn list(netlink: &mut Netlink, message: AddressMessage) -> io::Result<Vec<Seen>>
     Ok(seen.collect())
 }
 
-/// As `ipv6_dev_get_saddr` has it; for IPv4 the kernel does not ask. Nobody leaves with an address of the link.
+/// Whether source address selection avoids the address, as `ipv6_dev_get_saddr` does; IPv4 has no
+/// such rule. Link-scope addresses are never SNAT sources, so their flags do not matter.
 fn is_avoided(message: &AddressMessage) -> bool {
     let avoided = AddressHeaderFlags::Deprecated
         | AddressHeaderFlags::Tentative
@@ -72,7 +73,8 @@ fn is_avoided(message: &AddressMessage) -> bool {
         && message.header.flags.intersects(avoided)
 }
 
-/// On a point-to-point link `IFA_ADDRESS` is the peer's; `IFA_LOCAL` is always our own where there is one.
+/// Returns the address of a message. On a point-to-point link `IFA_ADDRESS` is the peer's;
+/// `IFA_LOCAL` is always our own, where present.
 fn address(message: &AddressMessage) -> Option<InterfaceAddress> {
     let attributes = || message.attributes.iter();
     let local = attributes().find_map(|attribute| match attribute {
@@ -89,7 +91,7 @@ fn address(message: &AddressMessage) -> Option<InterfaceAddress> {
     })
 }
 
-/// Adds an address without duplicate address detection.
+/// Adds an address without duplicate address detection. An address that is present is success.
 pub(crate) fn add(
     netlink: &mut Netlink,
     link: &IfName,
@@ -98,7 +100,7 @@ pub(crate) fn add(
     let call = || format!("add address {address} to {link}");
     let index = links::get(netlink, link).attempt(call)?.index;
     match netlink.change(new_message(index, address, true), NLM_F_CREATE | NLM_F_EXCL) {
-        // IPv6 says so, too, of the same address with another prefix length.
+        // IPv6 also returns `EEXIST` for the same address with another prefix length.
         Err(error) if is(&error, Errno::EEXIST) => {
             let present = of_link(netlink, index).attempt(call)?;
             if present.contains(&address) {
@@ -111,7 +113,7 @@ pub(crate) fn add(
     }
 }
 
-/// The message that adds an address, for whoever sends several at once. Without detection of duplicates unless `is_sure` is false.
+/// Makes the message that adds an address. `is_sure` turns duplicate address detection off.
 pub(crate) fn new_message(index: u32, address: InterfaceAddress, is_sure: bool) -> Message {
     let mut message = message(index, address);
     if is_sure {
@@ -123,8 +125,9 @@ pub(crate) fn new_message(index: u32, address: InterfaceAddress, is_sure: bool) 
     Message::NewAddress(message)
 }
 
-/// The address of the link that the kernel would make for a link itself; `None` where it makes another, or none (RFC 4291,
-/// appendix A; `ipv6_generate_eui64` in `net/ipv6/addrconf.c`).
+/// Returns the link-local address that the kernel would generate for a link; `None` where it
+/// generates another, or none (RFC 4291, appendix A; `ipv6_generate_eui64` in
+/// `net/ipv6/addrconf.c`).
 pub(crate) fn link_local(link: &LinkMessage) -> Option<InterfaceAddress> {
     let made = AfSpecInet6::AddrGenMode(In6AddrGenMode::Eui64);
     let is_made = of_ipv6(link).any(|known| *known == made);
@@ -138,7 +141,7 @@ pub(crate) fn link_local(link: &LinkMessage) -> Option<InterfaceAddress> {
     })
 }
 
-/// What a message says of a link's IPv6; nothing where it has none.
+/// Returns the IPv6 attributes of a link; empty where it has no IPv6.
 fn of_ipv6(link: &LinkMessage) -> impl Iterator<Item = &AfSpecInet6> {
     link.attributes
         .iter()
@@ -152,17 +155,17 @@ fn of_ipv6(link: &LinkMessage) -> impl Iterator<Item = &AfSpecInet6> {
         })
 }
 
-/// What IPv6 knows of a link's addresses.
+/// State of duplicate address detection on a link.
 pub(crate) enum Detection {
-    /// Nobody else has any of them.
+    /// Finished: no address is a duplicate.
     Done,
-    /// It is still asking.
+    /// Running: an address is tentative.
     Pending,
-    /// Somebody else has this one.
+    /// Finished: this address is a duplicate.
     Duplicate(IpAddr),
 }
 
-/// How far the detection of duplicates on a link has come.
+/// Returns the state of duplicate address detection on a link.
 pub(crate) fn detection(netlink: &mut Netlink, index: u32) -> io::Result<Detection> {
     let mut query = AddressMessage::default();
     query.header.family = AddressFamily::Inet6;
@@ -187,7 +190,7 @@ pub(crate) fn detection(netlink: &mut Netlink, index: u32) -> io::Result<Detecti
     Ok(detection)
 }
 
-/// Removes an address; that it, or the link, is gone already is success.
+/// Removes an address. An address or a link that is gone is success.
 pub(crate) fn remove(
     netlink: &mut Netlink,
     link: &IfName,
@@ -205,11 +208,12 @@ pub(crate) fn remove(
         Err(error) if !is_gone(&error) => return Err(Failed::new(call(), error)),
         _ => {}
     }
-    keep_others(netlink, found.index, address, &before).attempt(call)
+    restore_secondaries(netlink, found.index, address, &before).attempt(call)
 }
 
-/// With a primary IPv4 address its secondaries go, unless the link promotes them: they are not ours to remove.
-fn keep_others(
+/// Adds foreign addresses again that the kernel removed with the primary IPv4 address. It does so
+/// unless `promote_secondaries` is set on the link.
+fn restore_secondaries(
     netlink: &mut Netlink,
     index: u32,
     removed: InterfaceAddress,
@@ -223,7 +227,7 @@ fn keep_others(
     Ok(())
 }
 
-/// The message about an address.
+/// Makes the message about an address.
 pub(crate) fn message(index: u32, address: InterfaceAddress) -> AddressMessage {
     match address.address {
         IpAddr::V4(v4) => AddressMessageBuilder::<Ipv4Addr>::new()

@@ -1,4 +1,6 @@
-//! Whole tables in a few calls: two for each entry would keep ADDs waiting where ten thousand ports are published.
+//! Reads whole maps with few system calls.
+//!
+//! Two calls for each entry would delay ADDs on nodes that publish ten thousand ports.
 
 #![expect(unsafe_code, reason = "aya reads tables entry by entry")]
 
@@ -16,10 +18,11 @@ use crate::raw::bpf;
 /// `BPF_MAP_LOOKUP_BATCH`, since Linux 5.6.
 const LOOKUP_BATCH: libc::c_int = 24;
 
-/// Entries of the first call. A bucket that has more makes the kernel ask for more room.
+/// Entries of the first call. The kernel returns `ENOSPC` where a hash bucket has more.
 const CHUNK: usize = 4096;
 
-/// Where the kernel went on to: a bucket of a hash, a key of another map; none of ours is longer.
+/// The kernel's position in the map: a bucket of a hash map, the last key of another map. None of
+/// our keys is longer.
 type Position = [u64; 8];
 
 /// Arguments of `BPF_MAP_LOOKUP_BATCH`.
@@ -35,8 +38,8 @@ struct LookupBatch {
     flags: u64,
 }
 
-/// All entries of a map whose keys and values have the sizes of these types, which aya checks when it opens one.
-/// Entries that come or go meanwhile may be there or not.
+/// Returns all entries of a map. aya has checked the sizes of the key and the value types when it
+/// opened the map. Entries that are added or removed meanwhile may be missing.
 pub(crate) fn list<K: Pod, V: Pod>(table: &impl IterableMap<K, V>) -> io::Result<Vec<(K, V)>> {
     let map = table.map().fd().as_fd();
     let mut entries = Vec::new();
@@ -58,7 +61,7 @@ pub(crate) fn list<K: Pod, V: Pod>(table: &impl IterableMap<K, V>) -> io::Result
     }
 }
 
-/// What one call has found.
+/// Entries that one call returned.
 struct Chunk<K, V> {
     found: Vec<(K, V)>,
     is_last: bool,
@@ -90,11 +93,11 @@ fn lookup<K: Pod, V: Pod>(
     let count = usize::try_from(arguments.count).map_err(io::Error::other)?;
     if count > room {
         return Err(io::Error::other(
-            "the kernel counts more than it was asked for",
+            "BPF_MAP_LOOKUP_BATCH returned more entries than there is room for",
         ));
     }
-    // SAFETY: the kernel has written so many keys and values, of the sizes of `K` and `V`, and any bytes are one
-    // (`Pod`); it was told of no more room than there is.
+    // SAFETY: the kernel has initialised `count` keys and values, with the sizes of `K` and `V`,
+    // and any bytes are a valid value (`Pod`). `count` is at most the capacity that was passed.
     unsafe {
         keys.set_len(count);
         values.set_len(count);

@@ -1,4 +1,6 @@
-//! The planner's words in the ABI's bytes, and back. Pure: names of links are resolved by the caller.
+//! Converts the planner's types into the ABI's types, and back.
+//!
+//! Pure functions: the callers resolve the names of links.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,10 +11,10 @@ use abi::{
 use model::{Cidr, IngressPolicy, InterfaceAddress, Mac, Protocol};
 use planner::EntryKey;
 
-/// Bits in front of an IPv4 address that is kept as an IPv6 one.
+/// Prefix length of `::ffff:0:0/96`, in which IPv4 addresses are stored.
 const MAPPED_BITS: u8 = 96;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 const ETHERNET: u32 = 14;
 
 pub(crate) fn address(address: IpAddr) -> Address {
@@ -22,7 +24,7 @@ pub(crate) fn address(address: IpAddr) -> Address {
     }
 }
 
-/// The all-zero address where there is none.
+/// Converts an address; `None` becomes the all-zero address.
 pub(crate) fn address_or_any(given: Option<IpAddr>) -> Address {
     given.map_or(Address::ANY, address)
 }
@@ -56,8 +58,8 @@ pub(crate) fn model_mac(mac: abi::Mac) -> Mac {
     Mac(mac.bytes())
 }
 
-/// Masquerading is one switch for both families.
-pub(crate) fn flags(masquerade: bool) -> u32 {
+/// Returns the masquerade flags. The model has one switch for both families.
+pub(crate) fn masquerade_flags(masquerade: bool) -> u32 {
     if masquerade {
         EndpointFlags::MASQUERADE_V4 | EndpointFlags::MASQUERADE_V6
     } else {
@@ -65,8 +67,8 @@ pub(crate) fn flags(masquerade: bool) -> u32 {
     }
 }
 
-/// Every pod's frames are checked, but those of pods that are trusted.
-pub(crate) fn checked(trusted: bool) -> u32 {
+/// Returns [`EndpointFlags::SPOOF_CHECK`], unless the pod is trusted.
+pub(crate) fn spoof_check(trusted: bool) -> u32 {
     if trusted {
         0
     } else {
@@ -98,12 +100,12 @@ pub(crate) fn ingress(policy: IngressPolicy) -> u32 {
     match policy {
         IngressPolicy::Open => 0,
         IngressPolicy::SameBridge => EndpointFlags::SAME_BRIDGE,
-        IngressPolicy::Isolated => EndpointFlags::SAME_BRIDGE | EndpointFlags::ALONE,
+        IngressPolicy::Isolated => EndpointFlags::SAME_BRIDGE | EndpointFlags::INGRESS_ISOLATED,
     }
 }
 
 pub(crate) fn ingress_policy(flags: u32) -> IngressPolicy {
-    if flags & EndpointFlags::ALONE != 0 {
+    if flags & EndpointFlags::INGRESS_ISOLATED != 0 {
         IngressPolicy::Isolated
     } else if flags & EndpointFlags::SAME_BRIDGE != 0 {
         IngressPolicy::SameBridge
@@ -150,7 +152,7 @@ pub(crate) fn hostport_key(
     }
 }
 
-/// `None` for a protocol that nobody publishes.
+/// Converts a hostport's key. `None` for a protocol other than TCP, UDP and SCTP.
 pub(crate) fn hostport(key: HostportKey) -> Option<EntryKey> {
     let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
         .into_iter()
@@ -171,7 +173,7 @@ pub(crate) fn prefix_key(prefix: Cidr) -> PrefixKey {
     }
 }
 
-/// `None` for a prefix that no [`Cidr`] makes.
+/// Converts a prefix. `None` for one that [`prefix_key`] never returns.
 pub(crate) fn prefix(key: PrefixKey) -> Option<Cidr> {
     let length = u8::try_from(key.prefix_len).ok()?;
     let is_v4 = key.address.is_v4() && length >= MAPPED_BITS;
@@ -194,7 +196,7 @@ pub(crate) fn network_entry(network: &Network) -> planner::Entry {
     }
 }
 
-/// At most [`SOURCES`] addresses; closed.
+/// Converts an uplink with at most [`SOURCES`] addresses; [`UplinkFlags::OPEN`] is not set.
 pub(crate) fn uplink(ethernet: bool, mtu: u32, sources: &[InterfaceAddress]) -> Uplink {
     let mut uplink = Uplink {
         l2_len: if ethernet { ETHERNET } else { 0 },
@@ -232,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv4_prefix_counts_the_bits_in_front_of_it() {
+    fn the_key_of_an_ipv4_prefix_counts_the_mapped_bits() {
         let key = prefix_key("10.1.0.0/16".parse().unwrap());
         assert_eq!(key.prefix_len, 112);
         assert_eq!(prefix(key), "10.1.0.0/16".parse().ok());
@@ -248,13 +250,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_come_back(given: IpAddr) {
-            // An IPv4-mapped IPv6 address means the IPv4 one.
+        fn addresses_survive_the_round_trip_through_the_abi(given: IpAddr) {
+            // An IPv4-mapped IPv6 address is the IPv4 address.
             prop_assert_eq!(ip(address(given)), given.to_canonical());
         }
 
         #[test]
-        fn hostports_come_back(given: Option<Ipv4Addr>, port: u16) {
+        fn hostport_keys_survive_the_round_trip_through_the_abi(given: Option<Ipv4Addr>, port: u16) {
             prop_assume!(given != Some(Ipv4Addr::UNSPECIFIED));
             let key = hostport_key(given.map(IpAddr::V4), true, port, Protocol::Udp);
             let expected = EntryKey::Hostport {

@@ -1,4 +1,4 @@
-//! Counters of the datapath, added up over all CPUs.
+//! Reads the datapath's counters, summed over all CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,7 +10,7 @@ use crate::error::io_error;
 use crate::tables::{Tables, Wire};
 use crate::{Measured, PodCounters};
 
-/// Flow entries that are counted one by one: 2 ms.
+/// Largest number of flow entries that is counted exactly; counting them takes 2 ms.
 const COUNTED: u32 = 4_096;
 
 /// Reads the counters of the slots in use, the drops and the number of flow entries.
@@ -36,7 +36,7 @@ pub(crate) fn measure(tables: &Tables) -> io::Result<Measured> {
     Ok(measured)
 }
 
-/// Exact while the table is small; a large one takes long to count, and the last sweep has done it.
+/// Returns the number of flow entries: exact below [`COUNTED`], else the result of the last sweep.
 fn flow_entries(tables: &Tables) -> io::Result<u32> {
     let counted = (0..COUNTED).zip(tables.flows.keys()).count();
     let counted = u32::try_from(counted).unwrap_or(u32::MAX);
@@ -47,7 +47,7 @@ fn flow_entries(tables: &Tables) -> io::Result<u32> {
     Ok(counted.max(u32::try_from(swept.0.kept).unwrap_or(u32::MAX)))
 }
 
-/// Reads what the pods in these slots have sent.
+/// Reads the egress counters of the pods in these slots.
 pub(crate) fn sent(tables: &Tables, slots: &BTreeSet<u32>) -> io::Result<BTreeMap<u32, Counters>> {
     let of = |slot: &u32| Ok((*slot, of_pod(tables, *slot, Direction::Egress)?));
     slots.iter().map(of).collect()

@@ -1,4 +1,4 @@
-//! Table entries: writing, removing and looking at them, with links by name.
+//! Writes, removes and reads table entries, with links by name.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,14 +12,16 @@ use crate::names::Names;
 use crate::tables::{Tables, Wire, prefix_key, present, removed, written};
 use crate::{batch, bytes};
 
-/// The one index of the settings.
+/// Only index of the settings array.
 const ONLY: u32 = 0;
 
-/// Overwrite what is there, or add.
+/// `BPF_ANY`: add the entry or overwrite it.
 const ANY: u64 = 0;
 
-/// Writes an entry, and lets programs know.
+/// Writes an entry, then begins an epoch, which makes cached verdicts stale.
 pub(crate) fn put(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
+    // The epoch begins after the write, and also if it failed: a part of the entry may have
+    // changed.
     let wrote = write(tables, key, entry);
     tables.begin_epoch().and(wrote)
 }
@@ -79,7 +81,7 @@ fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
             written(tables.prefixes.insert(&key, class, ANY))
         }
         (EntryKey::Settings, Entry::Settings(settings)) => {
-            let settings = here(settings, tables.netns_cookie);
+            let settings = with_cookie(settings, tables.netns_cookie);
             written(tables.settings.set(ONLY, Wire(settings), ANY))
         }
         _ => Err(mismatch()),
@@ -106,16 +108,17 @@ fn uplink(entry: &Entry) -> io::Result<abi::Uplink> {
     Ok(uplink)
 }
 
-/// The settings for the namespace with this cookie, which the planner does not know.
-fn here(settings: &abi::Settings, netns_cookie: u64) -> abi::Settings {
+/// Returns the settings with the cookie of our network namespace, which the planner does not have.
+fn with_cookie(settings: &abi::Settings, netns_cookie: u64) -> abi::Settings {
     abi::Settings {
         netns_cookie,
         ..*settings
     }
 }
 
-/// Removes an entry, and lets programs know; that it is not there is success.
+/// Removes an entry, then begins an epoch. An entry that is not there is success.
 pub(crate) fn remove(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
+    // The epoch begins after the removal, and also if it failed.
     let removed = erase(tables, key);
     tables.begin_epoch().and(removed)
 }
@@ -164,7 +167,7 @@ fn erase(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
     }
 }
 
-/// Everything but the flows; `names` are the links that exist.
+/// Reads all entries but the flows; `names` are the links that exist, by index.
 pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<Entries> {
     let link = |index: u32| match names.get(&index) {
         Some(name) => LinkRef::Name(name.clone()),
@@ -215,7 +218,8 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
         .map_err(|error| io_error(&error))?
         .0;
     if settings != NO_SETTINGS {
-        // The planner does not know our namespace. Settings of another one are not those that it has planned.
+        // The planner's settings have no cookie. Settings with another namespace's cookie differ
+        // from them and are written again.
         if settings.netns_cookie == tables.netns_cookie {
             settings.netns_cookie = 0;
         }
@@ -224,11 +228,11 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
     Ok(entries)
 }
 
-/// The rows of the pod table that somebody has or had, and the limits in them.
+/// Reads the rows of the pod table that are or were in use, and the limits.
 fn pods(tables: &Tables, link: impl Fn(u32) -> LinkRef) -> io::Result<Entries> {
     let mut entries = Entries::new();
     for (slot, row) in batch::list(&tables.pods)? {
-        // A row that nobody ever had has no limits either.
+        // Slot 0 and rows that were never used are skipped.
         let entry = (slot != 0).then(|| pod_entry(&row.0, &link)).flatten();
         entries.extend(entry.map(|entry| (EntryKey::Pod(slot), entry)));
     }
@@ -236,7 +240,7 @@ fn pods(tables: &Tables, link: impl Fn(u32) -> LinkRef) -> io::Result<Entries> {
     Ok(entries)
 }
 
-/// The entries that one attachment has, by their keys.
+/// Reads the entries under the keys of one attachment.
 pub(crate) fn of_attachment(tables: &Tables, attachment: &Attachment) -> io::Result<Entries> {
     let mut entries = Entries::new();
     for key in planner::attachment_entries(attachment).into_keys() {
@@ -275,7 +279,7 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
             let value = present(tables.hostports.get(&Wire(key), ANY))?;
             Ok(value.map(|value| hostport_entry(&value.0)))
         }
-        // No attachment has one of these.
+        // No attachment has an entry with such a key.
         EntryKey::Network(_)
         | EntryKey::Egress(_)
         | EntryKey::Uplink(_)
@@ -285,7 +289,7 @@ fn find(tables: &Tables, key: &EntryKey) -> io::Result<Option<Entry>> {
     }
 }
 
-/// What an array holds where nothing was written: zeros, which are not [`abi::Settings::default`].
+/// Contents of an array before the first write: zeros, which are not [`abi::Settings::default`].
 const NO_SETTINGS: abi::Settings = zerocopy::transmute!([0_u8; size_of::<abi::Settings>()]);
 
 fn pod(names: &Names, entry: &Entry) -> io::Result<abi::Pod> {
@@ -317,8 +321,8 @@ fn pod(names: &Names, entry: &Entry) -> io::Result<abi::Pod> {
         mac: bytes::mac(*mac),
         interface: names.index_of(link)?,
         generation: *generation,
-        flags: bytes::flags(*masquerade)
-            | bytes::checked(*trusted)
+        flags: bytes::masquerade_flags(*masquerade)
+            | bytes::spoof_check(*trusted)
             | bytes::bypass(*bypass)
             | bytes::isolated(*isolated)
             | bytes::ingress(*ingress),
@@ -378,8 +382,8 @@ fn endpoint(names: &Names, entry: &Entry) -> io::Result<abi::Endpoint> {
         pod: *slot,
         generation: *generation,
         interface: names.index_of(link)?,
-        flags: bytes::flags(*masquerade)
-            | bytes::checked(false)
+        flags: bytes::masquerade_flags(*masquerade)
+            | bytes::spoof_check(false)
             | bytes::published(*published)
             | bytes::limited(*limited),
         mac: bytes::mac(*mac),
@@ -450,6 +454,6 @@ fn network(entry: &Entry) -> io::Result<abi::Network> {
 pub(crate) fn mismatch() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        "the table holds no such entry under such a key",
+        "the entry does not belong to the table of its key",
     )
 }

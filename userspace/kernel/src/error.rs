@@ -1,111 +1,111 @@
-//! Errors of the kernel, with the call that failed.
+//! Errors of the kernel, with a description of the call that failed.
 
 use std::io;
 
 use crate::PortInUse;
 
-/// Looking at the kernel failed.
+/// An observation failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {call}")]
 pub struct ObserveError {
-    /// What was attempted, as a phrase behind "cannot".
+    /// What was attempted, as a phrase that follows "cannot".
     pub call: String,
-    /// What the kernel said.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
 
-/// A step failed; nothing of it remains.
+/// A step failed, and its partial changes were undone.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {call}")]
 pub struct StepError {
-    /// What was attempted, as a phrase behind "cannot", naming the object.
+    /// What was attempted, as a phrase that follows "cannot" and names the object.
     pub call: String,
-    /// What the kernel said.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
 
 impl StepError {
-    /// Whether the object is already gone (`ENOENT`, `ENODEV`, `ENXIO`, `ESRCH`, `EADDRNOTAVAIL`).
+    /// Whether the object does not exist (`ENOENT`, `ENODEV`, `ENXIO`, `ESRCH`, `EADDRNOTAVAIL`).
     pub fn is_gone(&self) -> bool {
         is_gone(&self.source)
     }
 
-    /// Whether the object is there already (`EEXIST`).
+    /// Whether the object exists already (`EEXIST`).
     pub fn is_taken(&self) -> bool {
         is(&self.source, nix::errno::Errno::EEXIST)
     }
 
-    /// The port that somebody else has, when that is why.
+    /// Returns the port that another process uses, if that is the cause.
     pub fn port_in_use(&self) -> Option<&PortInUse> {
         self.source.get_ref()?.downcast_ref()
     }
 }
 
-/// The real kernel cannot be used.
+/// The real kernel cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A call failed.
+    /// A system call failed.
     #[error("cannot {call}")]
     Call {
-        /// What was attempted, as a phrase behind "cannot".
+        /// What was attempted, as a phrase that follows "cannot".
         call: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// Another agent holds the lock.
-    #[error("another agent uses {0}")]
+    /// Another agent holds the lock of this directory.
+    #[error("another agent holds the lock of {0}: stop it first")]
     Locked(std::path::PathBuf),
-    /// A pinned map is not what this version expects.
+    /// A pinned map does not have the type, sizes and capacity that this version expects.
     #[error(
-        "pinned map {name} is {found}, not {expected}: remove {path} or run the agent that made it"
+        "pinned map {name} does not match: it is {found}, expected {expected}: remove {path} or run the agent version that created it"
     )]
     Map {
-        /// Name of the map.
+        /// Name of the map, such as `FLOWS`.
         name: &'static str,
-        /// What it is.
+        /// Type, sizes and capacity of the pinned map.
         found: String,
-        /// What it has to be.
+        /// Type, sizes and capacity that this version expects.
         expected: String,
-        /// Where it is pinned.
+        /// Path of the pin.
         path: String,
     },
     /// A newer agent has pinned its maps.
     #[error(
-        "{} was pinned by a newer agent (ABI {found}, this one knows {known}): start that one, or remove \
+        "{} was pinned by a newer agent (ABI {found}, this agent has ABI {known}): start that agent, or remove \
          everything with its `viaductd --uninstall`",
         path.display()
     )]
     Newer {
-        /// Its ABI version.
+        /// ABI version of the newer agent.
         found: u32,
-        /// Ours.
+        /// ABI version of this agent.
         known: u32,
-        /// Where they are.
+        /// Directory of the newer agent's pins.
         path: std::path::PathBuf,
     },
-    /// The BPF object lacks a map or a program.
+    /// The BPF object has no map or program of this name.
     #[error("the BPF object has no {what} {name:?}")]
     Missing {
-        /// Map or program.
+        /// `map` or `program`.
         what: &'static str,
-        /// Its name.
+        /// Name of the map or program.
         name: &'static str,
     },
     /// The kernel refused the BPF object.
     #[error("cannot load {what} into the kernel")]
     Load {
-        /// What was loaded.
+        /// Program or map that could not be loaded.
         what: String,
-        /// What aya or the verifier said.
+        /// Error of aya or of the verifier.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// A call that failed, before it is known whether a step, an observation or the opening asked for it.
+/// A failed call, before it is turned into the error of a step, an observation or the opening.
 #[derive(Debug)]
 pub(crate) struct Failed {
     call: String,
@@ -139,9 +139,9 @@ impl From<Failed> for OpenError {
     }
 }
 
-/// Says what was attempted when a call fails.
+/// Adds a description of the call to its error.
 pub(crate) trait Attempt<T> {
-    /// `call` is a phrase behind "cannot".
+    /// Converts an error; `call` returns a phrase that follows "cannot".
     fn attempt(self, call: impl FnOnce() -> String) -> Result<T, Failed>;
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn is(error: &io::Error, errno: nix::errno::Errno) -> bool {
     error.raw_os_error() == Some(errno as i32)
 }
 
-/// Whether `error` says that the object is not there.
+/// Whether `error` means that the object does not exist.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     use nix::errno::Errno;
     [
@@ -170,7 +170,8 @@ pub(crate) fn is_gone(error: &io::Error) -> bool {
     .any(|errno| is(error, errno))
 }
 
-/// The kernel's error in one of aya's: somewhere down the chain of causes there is an errno, if a call failed at all.
+/// Returns the kernel's error from an error of aya: the first errno in the chain of causes, if a
+/// system call failed at all.
 pub(crate) fn io_error(error: &(dyn std::error::Error + 'static)) -> io::Error {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -189,7 +190,7 @@ fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         return error.raw_os_error();
     }
-    // These pass their cause's message on as their own, and with it hide the cause.
+    // These errors are transparent: they have the message of their cause, but not the cause itself.
     match error.downcast_ref::<MapError>() {
         Some(MapError::IoError(error)) => return error.raw_os_error(),
         Some(MapError::KeyNotFound | MapError::ElementNotFound) => {

@@ -1,4 +1,6 @@
-//! Notice that something about links, addresses, routes, rules or filters has changed. Not what: whoever is told looks again.
+//! Notifications of changes to links, addresses, routes, rules and filters.
+//!
+//! They do not say what has changed: the receiver observes the node again.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,30 +28,31 @@ const GROUPS: [MulticastGroup; 8] = [
     MulticastGroup::Tc,
 ];
 
-/// What has changed, as far as it decides how soon to look again.
+/// Kind of a change. The more urgent ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// A link, a route, a rule, a queue, a filter, or an address that is only for its link.
+    /// A link, a route, a rule, a qdisc, a filter, or an address of link scope.
     Other,
-    /// An address of the node: flows may have lost theirs.
+    /// An address of the node: flows may have lost their SNAT source address.
     Address,
-    /// The first route by a link: until our programs are on it, pods' packets cannot leave by it.
-    WayOut,
+    /// The first route through a link: until our programs are attached to the link, pods' packets
+    /// cannot leave through it.
+    EgressRoute,
 }
 
-/// Changes of the namespace that it was opened in.
+/// Receives the notifications of the namespace that it was opened in.
 pub struct Changes {
     socket: Socket,
     buffer: Vec<u8>,
-    /// Indexes of links that a route was seen to lead out by.
+    /// Indexes of links through which a route is known.
     routed: BTreeSet<u32>,
 }
 
 impl Changes {
-    /// Begins to listen, in the namespace of the calling thread.
+    /// Subscribes, in the namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
-        netlink::join(&mut socket, GROUPS.map(|group| group as u32))?;
+        netlink::join_groups(&mut socket, GROUPS.map(|group| group as u32))?;
         Ok(Self {
             socket,
             buffer: Vec::with_capacity(16 * 1024),
@@ -57,7 +60,7 @@ impl Changes {
         })
     }
 
-    /// Waits until there was a change since the last call, and tells the most urgent of all that there were. Safe to
+    /// Waits until there was a change since the last call, and returns the most urgent one. Safe to
     /// cancel; must be called inside of a tokio runtime.
     pub async fn next(&mut self) -> io::Result<Change> {
         loop {
@@ -68,21 +71,22 @@ impl Changes {
         }
     }
 
-    /// Waits until there is something to read. The runtime knows the socket only meanwhile: it would be woken by each of the
-    /// dozen changes of an ADD, whoever waits for them.
+    /// Waits until the socket is readable. It is registered with the runtime only for this call:
+    /// otherwise each of the dozen changes of an ADD would wake the runtime.
     #[expect(
         unsafe_code,
-        reason = "tokio knows no safe way to wait for what is borrowed"
+        reason = "tokio has no safe function to register a borrowed descriptor"
     )]
     async fn wait(&self) -> io::Result<()> {
-        // SAFETY: what is borrowed stays open for as long as the borrow, which ends with the call.
+        // SAFETY: the borrow of the socket outlives the registration, which ends with this call.
         let socket =
             unsafe { AsyncFd::register_with_interest(self.socket.as_fd(), Interest::READABLE)? };
         let _ready = socket.readable().await?;
         Ok(())
     }
 
-    /// Reads all that is there; `None` where there is nothing.
+    /// Reads all queued notifications and returns the most urgent change; `None` where there is
+    /// none.
     fn drain(&mut self) -> io::Result<Option<Change>> {
         let mut change = None;
         loop {
@@ -90,7 +94,7 @@ impl Changes {
             let read = match self.socket.recv(&mut self.buffer, MSG_DONTWAIT) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(change),
                 Err(error) if !is_loss(&error) => return Err(error),
-                Err(_) => Change::WayOut,
+                Err(_) => Change::EgressRoute,
                 Ok(_) => kind(&self.buffer, &mut self.routed),
             };
             change = change.max(Some(read));
@@ -98,12 +102,13 @@ impl Changes {
     }
 }
 
-/// The kind of a notification, of which the kernel sends one at a time: `struct nlmsghdr`, and behind it a structure of
-/// the type's own. Every veth has addresses and routes for its link, which nobody is masqueraded with and leaves by.
+/// Classifies a notification, of which the kernel sends one for each datagram: `struct nlmsghdr`,
+/// then a structure of the type. Link-scope addresses and `fe80::/10` routes of every veth are
+/// [`Change::Other`]: they are never SNAT sources or egress routes.
 fn kind(message: &[u8], routed: &mut BTreeSet<u32>) -> Change {
     const TYPE: usize = 4;
     const BODY: usize = 16;
-    /// Of `struct ifaddrmsg`.
+    /// Offset of `ifa_scope` in `struct ifaddrmsg`.
     const SCOPE: usize = BODY + 3;
     const LINK: u8 = 253;
     let number = message
@@ -117,41 +122,42 @@ fn kind(message: &[u8], routed: &mut BTreeSet<u32>) -> Change {
         }
         libc::RTM_NEWLINK | libc::RTM_DELLINK => {
             if number == libc::RTM_DELLINK || !is_up(message) {
-                // Its routes are gone with it; the next one is a first one.
+                // The kernel has removed its routes; the next one counts as the first.
                 routed.retain(|link| Some(*link) != word(message, BODY + 4));
             }
             Change::Other
         }
-        libc::RTM_NEWROUTE if way_out(message).is_some_and(|link| routed.insert(link)) => {
-            Change::WayOut
+        libc::RTM_NEWROUTE if egress_link(message).is_some_and(|link| routed.insert(link)) => {
+            Change::EgressRoute
         }
         _ => Change::Other,
     }
 }
 
-/// Whether the link is set up (`ifi_flags` of `struct ifinfomsg`).
+/// Whether the link is up (`IFF_UP` in `ifi_flags` of `struct ifinfomsg`).
 fn is_up(message: &[u8]) -> bool {
     const FLAGS: usize = 16 + 8;
     const UP: u32 = 1;
     word(message, FLAGS).is_some_and(|flags| flags & UP != 0)
 }
 
-/// The link of a route that packets may leave the node by: of a unicast route (`struct rtmsg`) with one way.
-fn way_out(message: &[u8]) -> Option<u32> {
+/// Returns the link of an egress route: a unicast route (`struct rtmsg`) with one next hop, outside
+/// of the local table and of `fe80::/10`.
+fn egress_link(message: &[u8]) -> Option<u32> {
     const TABLE: usize = 16 + 4;
     const TYPE: usize = 16 + 7;
     const LOCAL: u8 = 255;
     const UNICAST: u8 = 1;
-    let leads_away = *message.get(TABLE)? != LOCAL && *message.get(TYPE)? == UNICAST;
+    let is_egress = *message.get(TABLE)? != LOCAL && *message.get(TYPE)? == UNICAST;
     let destination = attribute(message, libc::RTA_DST);
-    let is_of_link = destination.is_some_and(|bytes| bytes.starts_with(&[0xfe, 0x80]));
-    if !leads_away || is_of_link {
+    let is_link_local = destination.is_some_and(|bytes| bytes.starts_with(&[0xfe, 0x80]));
+    if !is_egress || is_link_local {
         return None;
     }
     word(attribute(message, libc::RTA_OIF)?, 0)
 }
 
-/// The value of an attribute of a route: `struct rtattr` and what follows, behind `struct rtmsg`.
+/// Returns the value of a route's attribute: `struct rtattr` and its data, after `struct rtmsg`.
 fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
     let mut rest = message.get(16 + 12..)?;
     loop {
@@ -160,7 +166,7 @@ fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
         if u16::from_ne_bytes([header[2], header[3]]) == wanted {
             return rest.get(4..length);
         }
-        // What is shorter than its own header would never end.
+        // A length below the header's size would loop forever.
         rest = rest.get(length.max(4).next_multiple_of(4)..)?;
     }
 }
@@ -170,7 +176,7 @@ fn word(message: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes))
 }
 
-/// Some notifications did not fit: all the more a change.
+/// Whether notifications were lost because the receive buffer was full (`ENOBUFS`).
 fn is_loss(error: &io::Error) -> bool {
     is(error, Errno::ENOBUFS)
 }

@@ -1,15 +1,15 @@
-//! One step at a time: which module does it.
+//! Executes one step: dispatches it to the module that implements it.
 
 use std::collections::BTreeSet;
 use std::io;
 
 use model::IfName;
 use nix::errno::Errno;
-use planner::{EntryKey, GuardStep, Hook, LinkRef, SocketHook, Step};
+use planner::{EntryKey, Hook, LinkRef, SocketHook, Step, XdpPrefilterStep};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
-use crate::{addresses, busy, entries, filters, links, pod, switching, sysctl, tuning};
+use crate::{addresses, bridge_vlans, entries, filters, links, pod, sysctl, tcx_fast_path, tuning};
 
 pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     let netlink = &mut host.netlink;
@@ -19,7 +19,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         }
         Step::CreateBridge(spec) => links::create_bridge(netlink, spec),
         Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
-        Step::Vlan(step) => switching::execute(netlink, step),
+        Step::Vlan(step) => bridge_vlans::execute(netlink, step),
         Step::SetMac { link, mac } => links::set_mac(netlink, link, *mac),
         Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
         Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),
@@ -46,15 +46,21 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::AwaitAddresses { netns, ifname } => pod::await_addresses(netns, ifname),
         Step::Attach { link, hooks } => attach(host, link, hooks),
         Step::Detach { link, hooks } => detach(host, link, hooks),
-        Step::AttachSockets { hooks } => attach_sockets(host, hooks),
-        Step::DetachSockets { hooks } => {
+        Step::AttachSocketHooks { hooks } => attach_sockets(host, hooks),
+        Step::DetachSocketHooks { hooks } => {
             let mut hooks = hooks.iter();
             hooks.try_for_each(|hook| host.sockets.detach(*hook))
         }
-        Step::Guard(step) => guard(host, step),
-        Step::HoldPort { claim, generation } => host.holders.hold(*claim, *generation),
-        Step::ReleasePort { claim, generation } => {
-            host.holders.release(claim, *generation);
+        Step::XdpPrefilter(step) => change_prefilter(host, step),
+        Step::ReservePort {
+            reservation,
+            generation,
+        } => host.reservations.reserve(*reservation, *generation),
+        Step::ReleasePort {
+            reservation,
+            generation,
+        } => {
+            host.reservations.release(reservation, *generation);
             Ok(())
         }
         Step::PutEntry { key, entry, .. } => entries::put(&mut host.tables, key, entry)
@@ -68,8 +74,8 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     }
 }
 
-/// Removes an entry; where it is of an uplink that is gone, its pins as well, since a link without a name has no other
-/// step.
+/// Removes an entry. For an uplink that is gone, removes the pins of its index as well: a link
+/// without a name has no other step.
 fn remove_entry(host: &mut Host, key: &EntryKey) -> Result<(), Failed> {
     let call = || format!("remove the table entry {key:?}");
     if let EntryKey::Uplink(LinkRef::Gone(index)) = key {
@@ -79,25 +85,27 @@ fn remove_entry(host: &mut Host, key: &EntryKey) -> Result<(), Failed> {
     removed.inspect(|()| crash::point()).attempt(call)
 }
 
-/// Attaches a pod's hooks as filters, and an uplink's as TCX links or, where the kernel has none, as filters.
+/// Attaches a pod's programs as filters, and an uplink's as TCX links, or as filters where the
+/// kernel has no TCX.
 fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), Failed> {
     let call = || format!("attach programs to {link}");
     let index = host.tables.names.index(link).attempt(call)?;
     let mut made = Vec::new();
     let mut filters = Vec::new();
-    // What leaves comes first: no packet may come in to us that we could not answer.
+    // Egress before ingress: no packet may be received and redirected to a pod before its answer
+    // can be translated.
     for hook in hooks.iter().rev() {
         let tcx = match hook {
             Hook::UplinkIn | Hook::UplinkOut if host.probed.has_tcx() => {
                 Some(host.programs.attach(link, index, *hook))
             }
-            Hook::FromBusyPod => Some(attach_busy(host, link, index).map(|()| false)),
+            Hook::FromBusyPod => Some(attach_fast_path(host, link, index).map(|()| false)),
             Hook::FromPod | Hook::ToPod | Hook::UplinkIn | Hook::UplinkOut => None,
         };
         match tcx {
             Some(Ok(new)) => made.extend(new.then_some(*hook)),
             Some(Err(error)) => {
-                take_back(host, index, &made);
+                detach_again(host, index, &made);
                 return Err(Failed::new(call(), error));
             }
             None => {
@@ -112,38 +120,41 @@ fn attach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
     let attached = filters::attach(&mut host.netlink, index, &filters);
     attached
         .attempt(call)
-        .inspect_err(|_| take_back(host, index, &made))
+        .inspect_err(|_| detach_again(host, index, &made))
 }
 
-fn attach_busy(host: &mut Host, link: &IfName, index: u32) -> io::Result<()> {
+fn attach_fast_path(host: &mut Host, link: &IfName, index: u32) -> io::Result<()> {
     let hook = Hook::FromBusyPod;
     let program = (host.programs.descriptor(hook)?, host.programs.id(hook)?);
-    busy::attach(link, index, program)
+    tcx_fast_path::attach(link, index, program)
 }
 
-fn guard(host: &mut Host, step: &GuardStep) -> Result<(), Failed> {
+fn change_prefilter(host: &mut Host, step: &XdpPrefilterStep) -> Result<(), Failed> {
     let call = || step.to_string();
-    let (GuardStep::Post(link) | GuardStep::Withdraw(link)) = step;
+    let (XdpPrefilterStep::Attach(link) | XdpPrefilterStep::Detach(link)) = step;
     let found = host.tables.names.find(link).attempt(call)?;
     let done = match (step, found) {
-        (GuardStep::Post(_), Some(index)) => host.guards.post(host.programs.object(), index),
-        (GuardStep::Post(_), None) => Err(Errno::ENODEV.into()),
-        (GuardStep::Withdraw(_), Some(index)) => host.guards.withdraw(index),
-        (GuardStep::Withdraw(_), None) => Ok(()),
+        (XdpPrefilterStep::Attach(_), Some(index)) => {
+            host.prefilters.attach(host.programs.object(), index)
+        }
+        (XdpPrefilterStep::Attach(_), None) => Err(Errno::ENODEV.into()),
+        (XdpPrefilterStep::Detach(_), Some(index)) => host.prefilters.detach(index),
+        (XdpPrefilterStep::Detach(_), None) => Ok(()),
     };
     done.attempt(call)
 }
 
-/// What tells a socket whom it has dialled comes before what dials for it.
+/// Attaches cgroup programs in a safe order: those that report the dialled address first, those
+/// that translate it on connect and sendmsg last.
 fn attach_sockets(host: &mut Host, hooks: &BTreeSet<SocketHook>) -> Result<(), Failed> {
     let mut hooks: Vec<SocketHook> = hooks.iter().copied().collect();
-    hooks.sort_by_key(|hook| dials(*hook));
+    hooks.sort_by_key(|hook| translates_address(*hook));
     let object = host.programs.object();
     let mut hooks = hooks.into_iter();
     hooks.try_for_each(|hook| host.sockets.attach(object, hook))
 }
 
-fn dials(hook: SocketHook) -> bool {
+fn translates_address(hook: SocketHook) -> bool {
     match hook {
         SocketHook::Connect4
         | SocketHook::Connect6
@@ -159,10 +170,10 @@ fn dials(hook: SocketHook) -> bool {
     }
 }
 
-fn take_back(host: &Host, index: u32, made: &[Hook]) {
+fn detach_again(host: &Host, index: u32, made: &[Hook]) {
     for hook in made {
         if let Err(error) = host.programs.detach(index, *hook) {
-            tracing::error!(link = index, ?hook, %error, "a program stays attached");
+            tracing::error!(link = index, ?hook, %error, "cannot detach a program after a failed attach: it stays attached");
         }
     }
 }
@@ -180,7 +191,7 @@ fn detach(host: &mut Host, link: &IfName, hooks: &BTreeSet<Hook>) -> Result<(), 
 
 fn detach_one(host: &mut Host, link: &IfName, index: u32, hook: Hook) -> io::Result<()> {
     if hook == Hook::FromBusyPod {
-        return busy::detach(link, index);
+        return tcx_fast_path::detach(link, index);
     }
     if !hook.is_of_pods() {
         host.programs.detach(index, hook)?;

@@ -1,19 +1,20 @@
-//! A kernel in memory, for tests of the crates above.
+//! An in-memory kernel, for tests of this crate and of the crates above.
 //!
-//! It interprets [`Step`]s over maps with the errors and the idempotence of the real kernel, and lets a test stand
-//! in for the rest of the world: namespaces come and go, links disappear, tables are emptied, steps fail, the agent
-//! dies in the middle. Knows nothing of packets. Where the two disagree, the real kernel is right and this is wrong:
-//! the same scripts are run against both.
+//! It executes [`Step`]s on maps, with the errors and the idempotence of the real kernel. A test
+//! can cause the events of a real node: namespaces come and go, links disappear, tables are
+//! emptied, steps fail, the agent dies in the middle of a plan. Packets are not simulated. Where
+//! the two disagree, the real kernel is right: the parity tests run the same scripts against both.
 
 #![expect(
     clippy::missing_panics_doc,
-    reason = "a test that speaks of a link or a namespace that is not there is wrong, and panics"
+    reason = "a test that names a missing link or namespace is wrong, and panics"
 )]
 
+mod bridge_vlans;
 mod entries;
+mod observe;
 mod ports;
 mod programs;
-mod switching;
 mod sysctls;
 #[cfg(test)]
 mod tests;
@@ -28,30 +29,31 @@ pub use nix::errno::Errno;
 use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
 use planner::{
-    Entry, EntryKey, Link, LinkKind, Observed, PodSide, RouteEntry, Scope, SocketHook, SocketLink,
-    Step, SysctlKey,
+    Entry, EntryKey, Link, LinkKind, Observed, PodSide, RouteEntry, Scope, SocketHook,
+    SocketHookState, Step, SysctlKey,
 };
 
 use crate::{Kernel, Measured, ObserveError, StepError};
 use world::World;
 
-/// The kernel in memory. A clone is another handle to the same kernel: one for the engine, one for the test.
+/// The in-memory kernel. A clone is another handle to the same kernel: one for the engine, one for
+/// the test.
 #[derive(Clone)]
 pub struct Fake(Arc<Mutex<State>>);
 
 struct State {
     world: World,
     faults: Vec<Fault>,
-    /// Steps until the agent dies; `Some(0)` when it is dead.
-    life: Option<usize>,
+    /// Steps until the simulated crash of the agent; `Some(0)` after it.
+    steps_left: Option<usize>,
     log: Vec<Step>,
     measured: Measured,
 }
 
-/// Fails one execution, having done nothing.
+/// Fails one execution before it changes anything.
 struct Fault {
     errno: Errno,
-    strikes: Box<dyn FnMut(&Step) -> bool + Send>,
+    applies: Box<dyn FnMut(&Step) -> bool + Send>,
 }
 
 impl Default for Fake {
@@ -61,8 +63,8 @@ impl Default for Fake {
 }
 
 impl Fake {
-    /// A node with `lo` and an uplink `eth0`: 192.0.2.10/24 and `2001:db8::10/64`, MTU 1500, default routes by
-    /// 192.0.2.1 and `2001:db8::1`.
+    /// Makes a node with `lo` and an uplink `eth0`: 192.0.2.10/24 and `2001:db8::10/64`, MTU 1500,
+    /// default routes via 192.0.2.1 and `2001:db8::1`.
     pub fn new() -> Self {
         let fake = Self::bare();
         fake.add_link("eth0", LinkKind::Ethernet);
@@ -76,12 +78,12 @@ impl Fake {
         fake
     }
 
-    /// A node with `lo` alone.
+    /// Makes a node with `lo` only.
     pub fn bare() -> Self {
         let state = State {
             world: World::new(),
             faults: Vec::new(),
-            life: None,
+            steps_left: None,
             log: Vec::new(),
             measured: Measured::default(),
         };
@@ -92,43 +94,44 @@ impl Fake {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets all links, namespaces and table entries but `lo`, and sets every sysctl back, as a reboot does.
+    /// Removes all links but `lo`, all namespaces and table entries, and resets all sysctls, as a
+    /// reboot does.
     pub fn reboot(&self) {
         let mut state = self.state();
         state.world = World::new();
-        state.life = None;
+        state.steps_left = None;
     }
 }
 
-/// The rest of the world: what happens without the agent. Names and addresses are texts, because these are tests;
-/// a text that is none, or a link that is not there, panics.
+/// Events that the agent does not cause. Names and addresses are strings; an invalid one, or a
+/// missing link, panics.
 impl Fake {
-    /// Makes a network namespace with nothing but its loopback.
+    /// Creates a network namespace that has only its loopback.
     pub fn add_netns(&self, path: &str) -> Netns {
         self.state().world.add_netns(parse::<NetnsPath>(path))
     }
 
-    /// Removes a network namespace, and with it what is inside and the other ends of its veths.
+    /// Removes a network namespace, with its interfaces and the other ends of its veths.
     pub fn remove_netns(&self, path: &str) {
         self.state().world.remove_netns(&parse(path));
     }
 
-    /// Puts an interface of someone else's into a namespace.
+    /// Adds a foreign interface to a namespace.
     pub fn add_pod_link(&self, path: &str, ifname: &str) {
         self.state().world.add_pod_link(&parse(path), parse(ifname));
     }
 
-    /// The inside of a pod.
+    /// Returns a pod's interface.
     pub fn pod(&self, path: &str, ifname: &str) -> Option<PodSide> {
         self.state().world.pod(&parse(path), &parse(ifname))
     }
 
-    /// Changes the inside of a pod.
+    /// Changes a pod's interface.
     pub fn edit_pod(&self, path: &str, ifname: &str, edit: impl FnOnce(&mut PodSide)) {
         edit(self.state().world.pod_mut(&parse(path), &parse(ifname)));
     }
 
-    /// Makes a link that is up, with MTU 1500; tells its index.
+    /// Creates a link that is up, with MTU 1500, and returns its index.
     pub fn add_link(&self, name: &str, kind: LinkKind) -> u32 {
         self.state().world.add_link(parse(name), kind)
     }
@@ -140,18 +143,18 @@ impl Fake {
         edit(state.world.link_mut(&name).expect("the link is there"));
     }
 
-    /// Removes a link, and with it its addresses, its routes and its peer; table entries stay.
+    /// Deletes a link, with its addresses, its routes and its veth peer. Table entries stay.
     pub fn delete_link(&self, name: &str) {
         self.state().world.delete_link(&parse(name));
     }
 
-    /// Gives a link an address.
+    /// Adds an address to a link.
     pub fn add_address(&self, link: &str, address: &str) {
         let address: InterfaceAddress = parse(address);
         self.edit_link(link, |link| link.addresses.push(address));
     }
 
-    /// Adds a route of the main table.
+    /// Adds a route to the main table.
     pub fn add_route(&self, destination: &str, gateway: Option<&str>, link: &str) {
         let mut state = self.state();
         let index = state
@@ -168,18 +171,18 @@ impl Fake {
         });
     }
 
-    /// Removes routes.
+    /// Removes the routes that `which` selects.
     pub fn remove_routes(&self, mut which: impl FnMut(&RouteEntry) -> bool) {
         self.state().world.routes.retain(|route| !which(route));
     }
 
-    /// Sets a sysctl, or makes it known.
+    /// Sets a sysctl; adds it if the kernel does not have it.
     pub fn set_sysctl(&self, key: &str, value: &str) {
         let key = SysctlKey(key.to_owned());
         self.state().world.sysctls.insert(key, value.to_owned());
     }
 
-    /// Removes table entries.
+    /// Removes the table entries that `which` selects.
     pub fn clear_entries(&self, mut which: impl FnMut(&EntryKey, &Entry) -> bool) {
         self.state().world.clear_entries(&mut which);
     }
@@ -192,15 +195,15 @@ impl Fake {
             .expect("the table takes it");
     }
 
-    /// Says what [`Kernel::measure`] is to tell.
+    /// Sets the result of [`Kernel::measure`].
     pub fn set_measured(&self, measured: Measured) {
         self.state().measured = measured;
     }
 }
 
-/// Faults.
+/// Injected faults.
 impl Fake {
-    /// Fails the `n`-th execution from now (1 is the next), having done nothing.
+    /// Fails the `n`-th execution from now (1 is the next) before it changes anything.
     pub fn fail_at(&self, n: usize, errno: Errno) {
         let mut left = n;
         self.fault(errno, move |_| {
@@ -209,58 +212,62 @@ impl Fake {
         });
     }
 
-    /// Fails the next execution of a step that `which` chooses, having done nothing.
+    /// Fails the next execution of a step that `which` selects, before it changes anything.
     pub fn fail_next(&self, which: impl FnMut(&Step) -> bool + Send + 'static, errno: Errno) {
         self.fault(errno, which);
     }
 
-    fn fault(&self, errno: Errno, strikes: impl FnMut(&Step) -> bool + Send + 'static) {
+    fn fault(&self, errno: Errno, applies: impl FnMut(&Step) -> bool + Send + 'static) {
         self.state().faults.push(Fault {
             errno,
-            strikes: Box::new(strikes),
+            applies: Box::new(applies),
         });
     }
 
-    /// Lets the agent die after `n` more steps: every call after them fails, undoing included, until
-    /// [`Fake::restart`]. What the agent writes elsewhere after that, a dead one would not have written.
+    /// Simulates a crash of the agent after `n` more steps: every later call fails, undo steps
+    /// included, until [`Fake::restart`]. Writes of the agent to other places after that must be
+    /// ignored by the test.
     pub fn crash_after(&self, n: usize) {
-        self.state().life = Some(n);
+        self.state().steps_left = Some(n);
     }
 
-    /// Whether the agent has died.
+    /// Whether the simulated crash has happened.
     pub fn is_crashed(&self) -> bool {
-        self.state().life == Some(0)
+        self.state().steps_left == Some(0)
     }
 
-    /// The agent's process ends, and with it the sockets that hold ports. What it attached to the cgroup stays.
+    /// Ends the agent's process, and with it the sockets that reserve ports. Cgroup programs stay
+    /// attached.
     pub fn end_agent(&self) {
         self.state().world.end_agent();
     }
 
-    /// From now on there is a cgroup.
+    /// Adds a cgroup, without attached programs.
     pub fn add_cgroup(&self) {
         self.state().world.sockets = SocketHook::ALL
-            .map(|hook| (hook, SocketLink::Absent))
+            .map(|hook| (hook, SocketHookState::Absent))
             .into();
     }
 
-    /// The agent lives again, without its sockets; faults that did not strike are forgotten.
+    /// Starts the agent again after a crash, without its sockets. Faults that did not occur are
+    /// dropped.
     pub fn restart(&self) {
         let mut state = self.state();
         state.world.end_agent();
-        state.life = None;
+        state.steps_left = None;
         state.faults.clear();
     }
 }
 
-/// What a test may ask.
+/// Inspection by tests.
 impl Fake {
-    /// The steps that were executed with success, and forgets them.
+    /// Returns the steps that succeeded since the last call.
     pub fn take_log(&self) -> Vec<Step> {
         std::mem::take(&mut self.state().log)
     }
 
-    /// Everything: as [`Scope::Node`] with every sysctl, and every namespace that has a path.
+    /// Returns the whole state: as [`Scope::Node`] with all sysctls, and all namespaces that have a
+    /// path.
     pub fn snapshot(&self) -> Observed {
         let state = self.state();
         let sysctls: BTreeSet<SysctlKey> = state.world.sysctls.keys().cloned().collect();
@@ -273,9 +280,9 @@ impl Fake {
 impl Kernel for Fake {
     fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
         let state = self.state();
-        if state.life == Some(0) {
+        if state.steps_left == Some(0) {
             return Err(ObserveError {
-                call: "observe: the agent is dead".to_owned(),
+                call: "observe: the simulated agent has crashed".to_owned(),
                 source: Errno::ESHUTDOWN.into(),
             });
         }
@@ -286,7 +293,7 @@ impl Kernel for Fake {
         let mut state = self.state();
         state.execute(step).map_err(|errno| StepError {
             call: step.to_string(),
-            source: state.world.told(step, errno),
+            source: state.world.step_error(step, errno),
         })
     }
 
@@ -295,32 +302,32 @@ impl Kernel for Fake {
     }
 
     fn sent(&mut self, slots: &BTreeSet<u32>) -> Result<BTreeMap<u32, Counters>, ObserveError> {
-        let asked = self
+        let selected = self
             .state()
             .measured
             .pods
             .clone()
             .into_iter()
             .filter(|(slot, _)| slots.contains(slot));
-        Ok(asked.map(|(slot, of)| (slot, of.egress)).collect())
+        Ok(selected.map(|(slot, of)| (slot, of.egress)).collect())
     }
 }
 
 impl State {
     fn execute(&mut self, step: &Step) -> Result<(), Errno> {
-        if self.life == Some(0) {
+        if self.steps_left == Some(0) {
             return Err(Errno::ESHUTDOWN);
         }
-        let struck = self
+        let fault = self
             .faults
             .iter_mut()
-            .position(|fault| (fault.strikes)(step));
-        if let Some(index) = struck {
+            .position(|fault| (fault.applies)(step));
+        if let Some(index) = fault {
             return Err(self.faults.remove(index).errno);
         }
         self.world.execute(step)?;
         self.log.push(step.clone());
-        self.life = self.life.map(|left| left - 1);
+        self.steps_left = self.steps_left.map(|left| left - 1);
         Ok(())
     }
 }

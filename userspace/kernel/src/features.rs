@@ -1,6 +1,7 @@
-//! What this kernel can do, tried and not guessed from its version, and what is used where it cannot.
+//! Probes which optional kernel features exist, and reports what is used where one is missing.
 //!
-//! Distributions carry features back, and builds leave some out: only a trial tells.
+//! Features are probed, not derived from the kernel's version: distributions backport features, and
+//! builds leave some out.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,8 +11,8 @@ use nix::errno::Errno;
 use planner::SocketHook;
 
 use crate::error::{io_error, is};
-use crate::instructions::{CALL, EXIT, MOVE, low_bits, place, word};
-use crate::{raw, scrub};
+use crate::instructions::{CALL, EXIT, MOVE, instruction, low_bits, offset_bits};
+use crate::{probe_redirect_peer, raw};
 
 /// `BPF_F_IPV6` of `bpf_l4_csum_replace`.
 const CHECKSUM_OF_IPV6: u64 = 0x80;
@@ -19,20 +20,21 @@ const CHECKSUM_OF_IPV6: u64 = 0x80;
 /// `BPF_FIB_LOOKUP_MARK` of `bpf_fib_lookup`.
 const LOOKUP_BY_MARK: u64 = 1 << 5;
 
-/// One thing that not every kernel can do.
+/// An optional feature of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// A word for machines, in kebab case.
+    /// Stable name in kebab case, such as `routes-by-mark`.
     pub name: &'static str,
-    /// Whether this kernel can do it.
+    /// Whether this kernel has it.
     pub available: bool,
-    /// What is used, as a short sentence for people.
+    /// What the agent uses, as a short sentence.
     pub chosen: String,
-    /// How the kernel says that it cannot; empty if it can.
+    /// The kernel's error; empty if the feature is available.
     pub reason: String,
 }
 
-/// What was tried before programs are loaded, since it decides how.
+/// Results of the probes that run before the programs are loaded, since they decide how to load
+/// them.
 #[derive(Debug)]
 pub(crate) struct Probed {
     tcx: io::Result<()>,
@@ -42,13 +44,13 @@ pub(crate) struct Probed {
 }
 
 impl Probed {
-    /// Asks the kernel, from within the network namespace of the calling thread.
-    pub(crate) fn ask() -> Self {
+    /// Probes the kernel in the network namespace of the calling thread.
+    pub(crate) fn probe() -> Self {
         Self {
             tcx: tcx(),
             checksum: checksum(),
             mark: lookup_by_mark(),
-            scrub: scrub::of_peers(),
+            scrub: probe_redirect_peer::probe(),
         }
     }
 
@@ -57,7 +59,7 @@ impl Probed {
         self.tcx.is_ok()
     }
 
-    /// What `bpf_l4_csum_replace` is told of packets of IPv6.
+    /// Returns the flag for `bpf_l4_csum_replace` on IPv6 packets, or 0 where the kernel has none.
     pub(crate) fn checksum_flag(&self) -> u64 {
         if self.checksum.is_ok() {
             CHECKSUM_OF_IPV6
@@ -66,36 +68,37 @@ impl Probed {
         }
     }
 
-    /// Whether what is handed to the other end of a veth is for whoever is there.
+    /// Whether `bpf_redirect_peer` scrubs the packets that it redirects.
     pub(crate) fn peers_scrub(&self) -> bool {
         self.scrub.is_ok()
     }
 
-    /// All features, with those of the programs on sockets.
+    /// Returns all features; `unavailable` are the cgroup programs that cannot be attached, and
+    /// why.
     pub(crate) fn list(&self, unavailable: &BTreeMap<SocketHook, String>) -> Vec<Feature> {
         let tcx = feature(
             "tcx",
             &self.tcx,
-            "programs of uplinks are TCX links, and busy pods get a short way",
-            "programs of uplinks are clsact filters, and busy pods get no short way",
+            "programs of uplinks are TCX links; high-traffic pods get the TCX fast path",
+            "programs of uplinks are clsact filters; there is no TCX fast path for high-traffic pods",
         );
         let checksum = feature(
             "checksum-of-ipv6",
             &self.checksum,
-            "checksums that hardware has summed up stay right when IPv6 is translated",
-            "hardware's checksums of translated IPv6 packets are not kept; the kernel sums up itself",
+            "checksums computed by hardware (CHECKSUM_COMPLETE) stay valid when IPv6 is translated",
+            "checksums computed by hardware are discarded for translated IPv6 packets; the kernel computes them",
         );
         let mark = feature(
             "routes-by-mark",
             &self.mark,
-            "routes by mark decide which address a pod's new flow gets",
-            "marks do not count where the address of a pod's new flow is chosen; rules by interface and prefix do",
+            "policy routing by fwmark is honoured when the SNAT source address of a new flow is chosen",
+            "policy routing by fwmark is ignored when the SNAT source address of a new flow is chosen; rules by interface and prefix are honoured",
         );
         let scrub = feature(
             "peers-scrub",
             &self.scrub,
-            "what is handed to a pod is made its own by the kernel",
-            "what is handed to a pod is made its own by our programs, with a call more for each packet",
+            "bpf_redirect_peer scrubs the packets that are redirected to a pod",
+            "bpf_redirect_peer does not scrub packets; our programs do, with one more helper call for each packet",
         );
         vec![tcx, checksum, mark, scrub, sockets(unavailable)]
     }
@@ -120,7 +123,7 @@ fn sockets(unavailable: &BTreeMap<SocketHook, String>) -> Feature {
         .map(|(hook, why)| format!("{hook}: {why}"))
         .collect();
     let chosen = if missing.is_empty() {
-        "processes of the node reach hostports by all addresses of the node"
+        "processes of the node reach hostports at all addresses of the node"
     } else {
         "processes of the node do not reach all hostports"
     };
@@ -132,35 +135,38 @@ fn sockets(unavailable: &BTreeMap<SocketHook, String>) -> Feature {
     }
 }
 
-/// A kernel before 6.6, or one built without it, does not know the question.
+/// Queries the TCX programs of `lo`. A kernel before 6.6, or one built without TCX, returns an
+/// error.
 fn tcx() -> io::Result<()> {
     match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
         Ok(_) => Ok(()),
         Err(error) => match io_error(&error) {
-            // The question is known, and there is nothing to tell.
+            // TCX exists, and no program is attached.
             error if is(&error, Errno::ENOENT) => Ok(()),
             error => Err(error),
         },
     }
 }
 
-/// A flag that the helper does not know is an invalid argument, whatever the packet is.
+/// Calls `bpf_l4_csum_replace` with the IPv6 flag. An unknown flag is `EINVAL`, whatever the packet
+/// is.
 fn checksum() -> io::Result<()> {
-    told(raw::run_classifier(&call_of_checksum_helper(
+    helper_result(raw::run_classifier(&call_of_checksum_helper(
         CHECKSUM_OF_IPV6,
     ))?)
 }
 
-/// A kernel before 6.10 takes the flag for an invalid argument; a later one finds that there is no address family 0.
+/// Calls `bpf_fib_lookup` with the mark flag. A kernel before 6.10 returns `EINVAL` for the flag; a
+/// later one returns `EAFNOSUPPORT`, because there is no address family 0.
 fn lookup_by_mark() -> io::Result<()> {
-    match told(raw::run_classifier(&call_of_lookup_helper(LOOKUP_BY_MARK))?) {
+    match helper_result(raw::run_classifier(&call_of_lookup_helper(LOOKUP_BY_MARK))?) {
         Err(error) if is(&error, Errno::EAFNOSUPPORT) => Ok(()),
-        told => told,
+        result => result,
     }
 }
 
-/// What a helper has returned.
-fn told(result: i32) -> io::Result<()> {
+/// Converts the return value of a helper.
+fn helper_result(result: i32) -> io::Result<()> {
     if result == 0 {
         Ok(())
     } else {
@@ -172,12 +178,12 @@ fn told(result: i32) -> io::Result<()> {
 fn call_of_checksum_helper(flags: u64) -> [u64; 6] {
     const L4_CSUM_REPLACE: u64 = 11;
     [
-        word(MOVE, 2, 16),
-        word(MOVE, 3, 0),
-        word(MOVE, 4, 0),
-        word(MOVE, 5, flags),
-        word(CALL, 0, L4_CSUM_REPLACE),
-        word(EXIT, 0, 0),
+        instruction(MOVE, 2, 16),
+        instruction(MOVE, 3, 0),
+        instruction(MOVE, 4, 0),
+        instruction(MOVE, 5, flags),
+        instruction(CALL, 0, L4_CSUM_REPLACE),
+        instruction(EXIT, 0, 0),
     ]
 }
 
@@ -189,15 +195,15 @@ fn call_of_lookup_helper(flags: u64) -> Vec<u64> {
     const ADD: u64 = 0x07;
     const FRAME: u64 = 10;
     const LENGTH: i16 = 64;
-    let zero = |offset: i16| word(STORE_8_BYTES, FRAME | place(offset), 0);
+    let zero = |offset: i16| instruction(STORE_8_BYTES, FRAME | offset_bits(offset), 0);
     let zeros = (1..=LENGTH / 8).map(|number| zero(-8 * number));
     let call = [
-        word(COPY, 2 | FRAME << 4, 0),
-        word(ADD, 2, low_bits(-LENGTH)),
-        word(MOVE, 3, low_bits(LENGTH)),
-        word(MOVE, 4, flags),
-        word(CALL, 0, FIB_LOOKUP),
-        word(EXIT, 0, 0),
+        instruction(COPY, 2 | FRAME << 4, 0),
+        instruction(ADD, 2, low_bits(-LENGTH)),
+        instruction(MOVE, 3, low_bits(LENGTH)),
+        instruction(MOVE, 4, flags),
+        instruction(CALL, 0, FIB_LOOKUP),
+        instruction(EXIT, 0, 0),
     ];
     zeros.chain(call).collect()
 }
@@ -207,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_what_is_used_instead() {
+    fn missing_features_are_listed_with_their_reason() {
         let probed = Probed {
             tcx: Err(Errno::EINVAL.into()),
             checksum: Ok(()),

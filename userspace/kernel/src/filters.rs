@@ -1,12 +1,14 @@
-//! Our programs as clsact filters: on the host's end of every pod's veth, and on uplinks of kernels without TCX.
+//! Attaches our programs as clsact filters: on the host's end of every pod's veth, and on uplinks
+//! of kernels without TCX.
 //!
-//! A filter lives as long as its link and needs no file descriptor: it survives the agent. Attaching one costs
-//! 0.03 ms, where a TCX link waits some 15 ms for the kernel's readers. Ours are told from others' by three marks at
-//! once: priority, handle and name. Others' filters and the qdisc, whoever made it, are never touched.
+//! A filter lives as long as its link and needs no file descriptor: it survives the agent.
+//! Attaching one takes 0.03 ms, where a TCX link waits some 15 ms for an RCU grace period. Our
+//! filters are recognised by priority, handle and name together. Foreign filters are never touched,
+//! and neither is the qdisc, even if this agent created it.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
-    reason = "netlink's vocabulary is open: what we do not know is skipped"
+    reason = "netlink's enums are open: unknown values are skipped"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,27 +27,28 @@ use rtnetlink::packet_route::tc::{
 use crate::error::is;
 use crate::netlink::{Answer, Netlink, Request};
 
-/// Behind the priorities that people and most tools choose, before those that the kernel gives away (49152 and up).
+/// Greater than the priorities that administrators and most tools choose, less than those that the
+/// kernel assigns (49152 and up).
 const PRIORITY: u16 = 49_000;
 
-/// Never left to the kernel: that is how agents came to delete one another's filters.
+/// Fixed handle. With handles that the kernel assigned, agents deleted one another's filters.
 const HANDLE: TcHandle = TcHandle { major: 0, minor: 1 };
 
-/// Where our filters are.
+/// Kind of the qdisc that has our filters.
 pub(crate) const CLSACT: &str = "clsact";
 
-/// The queue that heeds the departure times of packets.
+/// Kind of the qdisc that honours departure times (EDT) of packets.
 pub(crate) const FQ: &str = "fq";
 
 /// `ETH_P_ALL` in network byte order.
 const ALL_PROTOCOLS: u32 = 0x0003_u16.to_be() as u32;
 
-/// The name of a hook's filter.
+/// Returns the name of a hook's filter.
 fn name(hook: Hook) -> String {
     format!("viaduct/{}", crate::programs::name(hook))
 }
 
-/// `clsact`'s handle of the side that a hook is on.
+/// Returns the parent handle of a hook: clsact's ingress or egress.
 fn parent(hook: Hook) -> TcHandle {
     let minor = match hook {
         Hook::FromPod | Hook::FromBusyPod | Hook::UplinkIn => TcHandle::MIN_INGRESS,
@@ -57,8 +60,8 @@ fn parent(hook: Hook) -> TcHandle {
     }
 }
 
-/// Attaches programs, or replaces ours in place, without a packet passing by. After a failure only those that were
-/// there before are.
+/// Attaches programs, or replaces our filters atomically, so that no packet passes without a
+/// program. After a failure, only the filters that existed before are left.
 pub(crate) fn attach(
     netlink: &mut Netlink,
     index: u32,
@@ -69,7 +72,7 @@ pub(crate) fn attach(
         let filter = Message::NewTrafficFilter(filter(index, *hook, *program));
         Request::change(filter, NLM_F_CREATE | NLM_F_EXCL)
     }));
-    let mut answers = netlink.ask_all(requests)?.into_iter();
+    let mut answers = netlink.request_all(requests)?.into_iter();
     let qdisc = answers.next().unwrap_or(Ok(None));
     let mut failure = qdisc.err().filter(|error| !is(error, Errno::EEXIST));
     let mut made = Vec::new();
@@ -87,7 +90,7 @@ pub(crate) fn attach(
     };
     for hook in made {
         if let Err(error) = detach(netlink, index, hook) {
-            tracing::error!(link = index, ?hook, %error, "a filter stays behind");
+            tracing::error!(link = index, ?hook, %error, "cannot detach a filter after a failed attach: it stays attached");
         }
     }
     Err(failure)
@@ -97,12 +100,12 @@ fn replace(netlink: &mut Netlink, index: u32, hook: Hook, program: RawFd) -> io:
     if is_attached(netlink, index, hook)? {
         netlink.change(Message::NewTrafficFilter(filter(index, hook, program)), 0)
     } else {
-        // Somebody else's filter has our priority and handle.
+        // A foreign filter has our priority and handle.
         Err(Errno::EEXIST.into())
     }
 }
 
-/// Detaches a program of ours; that it is not there is success.
+/// Detaches a program of ours. A program that is not attached is success.
 pub(crate) fn detach(netlink: &mut Netlink, index: u32, hook: Hook) -> io::Result<()> {
     if !is_attached(netlink, index, hook)? {
         return Ok(());
@@ -110,7 +113,7 @@ pub(crate) fn detach(netlink: &mut Netlink, index: u32, hook: Hook) -> io::Resul
     netlink.change(Message::DelTrafficFilter(empty(index, hook)), 0)
 }
 
-/// Detaches what was attached to uplinks, from whatever link has it.
+/// Detaches the uplinks' programs from all links that have one.
 pub(crate) fn detach_from_uplinks(netlink: &mut Netlink) -> io::Result<()> {
     let links: Vec<u32> = links_with(netlink, CLSACT)?.into_iter().collect();
     let attached = attached(netlink, &links)?;
@@ -130,13 +133,13 @@ fn is_attached(netlink: &mut Netlink, index: u32, hook: Hook) -> io::Result<bool
         .is_some_and(|hooks| hooks.contains(&hook)))
 }
 
-/// Which programs of ours are attached to each of the links.
+/// Returns the hooks of our programs that are attached, for each link.
 pub(crate) fn attached(netlink: &mut Netlink, links: &[u32]) -> io::Result<Vec<BTreeSet<Hook>>> {
     let ids = attached_ids(netlink, links)?.into_iter();
     Ok(ids.map(|of_link| of_link.into_keys().collect()).collect())
 }
 
-/// As [`attached`], with the programs' ids.
+/// As [`attached`], with the ids of the programs.
 pub(crate) fn attached_ids(
     netlink: &mut Netlink,
     links: &[u32],
@@ -147,7 +150,7 @@ pub(crate) fn attached_ids(
         .iter()
         .flat_map(of_link)
         .map(|query| Request::get(Message::GetTrafficFilter(query)));
-    let answers = netlink.ask_all(requests.collect())?;
+    let answers = netlink.request_all(requests.collect())?;
     answers
         .chunks(SIDES.len())
         .map(|sides| {
@@ -161,9 +164,12 @@ pub(crate) fn attached_ids(
         .collect()
 }
 
-/// The kinds of filters of others that packets meet behind ours where they come in by the link: all, where ours is not a
-/// filter but comes before them.
-pub(crate) fn behind_ours(netlink: &mut Netlink, index: u32) -> io::Result<BTreeSet<String>> {
+/// Returns the kinds of foreign filters that run after our program on ingress of a link. Where our
+/// program is a TCX program, those are all filters.
+pub(crate) fn foreign_after_ours(
+    netlink: &mut Netlink,
+    index: u32,
+) -> io::Result<BTreeSet<String>> {
     let mut query = TcMessage::default();
     query.header.index = index.cast_signed();
     query.header.parent = parent(Hook::UplinkIn);
@@ -175,15 +181,15 @@ pub(crate) fn behind_ours(netlink: &mut Netlink, index: u32) -> io::Result<BTree
         Message::NewTrafficFilter(filter) => Some(filter),
         _ => None,
     });
-    // A group of filters is told as well, without what they do.
-    let (ours, others): (Vec<_>, Vec<_>) = filters
+    // The dump also lists each filter's group, without options.
+    let (ours, foreign): (Vec<_>, Vec<_>) = filters
         .filter(|filter| has_options(filter))
         .partition(|filter| filter_name(filter) == Some(name(Hook::UplinkIn).as_str()));
-    let behind = ours.first().map_or(0, |ours| priority(ours));
-    let behind = others
+    let first = ours.first().map_or(0, |ours| priority(ours));
+    let after = foreign
         .into_iter()
-        .filter(|filter| priority(filter) >= behind);
-    Ok(behind.map(kind).collect())
+        .filter(|filter| priority(filter) >= first);
+    Ok(after.map(kind).collect())
 }
 
 fn has_options(filter: &TcMessage) -> bool {
@@ -191,7 +197,7 @@ fn has_options(filter: &TcMessage) -> bool {
     attributes.any(|attribute| matches!(attribute, TcAttribute::Options(_)))
 }
 
-/// Filters of small ones come first.
+/// Returns the priority; filters with smaller ones run first.
 const fn priority(filter: &TcMessage) -> u32 {
     filter.header.info >> 16
 }
@@ -207,7 +213,7 @@ fn kind(filter: &TcMessage) -> String {
     kind.unwrap_or_default()
 }
 
-/// The links that have a qdisc of this kind.
+/// Returns the indexes of the links that have a qdisc of this kind.
 pub(crate) fn links_with(netlink: &mut Netlink, kind: &str) -> io::Result<BTreeSet<u32>> {
     let qdiscs = netlink.dump(&Message::GetQueueDiscipline(TcMessage::default()))?;
     let kind = TcAttribute::Kind(kind.to_owned());
@@ -220,7 +226,7 @@ pub(crate) fn links_with(netlink: &mut Netlink, kind: &str) -> io::Result<BTreeS
     Ok(links.collect())
 }
 
-/// The hook whose filter an answer is about, if the filter is ours, and its program's id.
+/// Returns the hook of the filter in an answer, and its program's id, if the filter is ours.
 fn ours(answer: &Answer, side: Hook) -> io::Result<Option<(Hook, Option<u32>)>> {
     match answer {
         Ok(Some(Message::NewTrafficFilter(filter))) => {
@@ -231,7 +237,8 @@ fn ours(answer: &Answer, side: Hook) -> io::Result<Option<(Hook, Option<u32>)>> 
             Ok(hook.map(|hook| (hook, program_id(filter))))
         }
         Ok(_) => Ok(None),
-        // No such filter, no such chain or link, or (EINVAL, EOPNOTSUPP) no clsact.
+        // No such filter, chain or link; `EINVAL` and `EOPNOTSUPP` mean that there is no clsact
+        // qdisc.
         Err(error) if is_absence(error) => Ok(None),
         Err(error) => Err(io::Error::from_raw_os_error(
             error.raw_os_error().unwrap_or(Errno::EIO as i32),

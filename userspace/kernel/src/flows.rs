@@ -1,11 +1,13 @@
-//! Reading the whole flow table. It is long, so whoever wants it opens the pinned map by himself and reads on a thread
-//! of his own: neither packets nor the engine wait for that.
+//! Reads the whole flow table.
+//!
+//! The table is large, so each reader opens the pinned map and reads on its own thread. Neither
+//! packets nor the engine wait for it.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use abi::{Flow, Noted, Tuple, maps};
+use abi::{Flow, PendingCounters, Tuple, maps};
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
 use nix::time::{ClockId, clock_gettime};
 use planner::FlowTable;
@@ -16,22 +18,23 @@ use crate::error::{Attempt as _, io_error};
 use crate::pins;
 use crate::tables::{Hash, Wire};
 
-/// Reads the flow table of an agent, running or not.
+/// Reads the pinned flow table; works while no agent is running.
 #[derive(Clone, Debug)]
 pub struct FlowReader {
-    /// The folder of the pinned maps.
+    /// Directory of the pinned maps.
     pin: PathBuf,
 }
 
 impl FlowReader {
-    /// The table whose pins are below `bpffs`.
+    /// Makes a reader of the flow table that is pinned below `bpffs`.
     pub fn new(bpffs: &Path) -> Self {
         Self {
             pin: pins::version(bpffs).join(pins::MAP_PINS),
         }
     }
 
-    /// Reads all of it. Flows that come or go meanwhile may be there or not, or half.
+    /// Reads all flows. Flows that are created or removed meanwhile may be missing, or have one of
+    /// their two entries.
     pub fn read(&self) -> Result<FlowTable, ObserveError> {
         let table = self.entries();
         let table = table.attempt(|| format!("read the flow table {}", self.pin.display()))?;
@@ -46,7 +49,7 @@ impl FlowReader {
             .into_iter()
             .map(|(tuple, flow)| (tuple.0, flow.0))
             .collect();
-        self.add_noted(&mut entries)?;
+        self.add_pending(&mut entries)?;
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         Ok(FlowTable {
             entries,
@@ -58,16 +61,17 @@ impl FlowReader {
         MapData::from_pin(self.pin.join(name)).map_err(|error| io_error(&error))
     }
 
-    /// Adds what has passed by shortcuts and was not added to the flow's entry yet.
-    fn add_noted(&self, entries: &mut BTreeMap<Tuple, Flow>) -> io::Result<()> {
+    /// Adds the pending counters: packets that the flow cache handled and that are not in the
+    /// flow's entry yet.
+    fn add_pending(&self, entries: &mut BTreeMap<Tuple, Flow>) -> io::Result<()> {
         let map = self.map(maps::NOTED)?;
-        let noted: PerCpuArray<MapData, Wire<Noted>> =
+        let pending: PerCpuArray<MapData, Wire<PendingCounters>> =
             PerCpuArray::try_from(Map::PerCpuArray(map)).map_err(|error| io_error(&error))?;
-        for each in noted.iter() {
+        for each in pending.iter() {
             let each = each.map_err(|error| io_error(&error))?;
-            for Wire(noted) in each.iter().filter(|it| it.0.packets != 0) {
-                if let Some(flow) = entries.get_mut(&noted.key) {
-                    noted.add_to(flow);
+            for Wire(pending) in each.iter().filter(|it| it.0.packets != 0) {
+                if let Some(flow) = entries.get_mut(&pending.key) {
+                    pending.add_to(flow);
                 }
             }
         }

@@ -1,14 +1,14 @@
-//! Memory that was needed once.
+//! Returns unused heap memory to the kernel.
 
-/// Gives back to the kernel what the allocator keeps for later: to load the programs takes ten times of what the agent
-/// needs from then on.
+/// Returns free memory of the allocator to the kernel: loading the programs takes ten times the
+/// memory that the agent needs from then on.
 #[cfg(target_env = "gnu")]
-#[expect(unsafe_code, reason = "glibc has no other way to ask for it")]
+#[expect(unsafe_code, reason = "glibc has no safe function for this")]
 pub(crate) fn give_back() {
-    // SAFETY: the function may be called at any time, by any thread.
+    // SAFETY: `malloc_trim` is thread-safe and has no preconditions.
     unsafe { nix::libc::malloc_trim(0) };
 }
 
-/// Other C libraries keep little.
+/// Does nothing: other C libraries keep little free memory.
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn give_back() {}

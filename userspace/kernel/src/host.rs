@@ -1,4 +1,4 @@
-//! The real kernel: everything that it takes to observe and to execute, opened once.
+//! The real kernel: sockets, maps and programs, opened once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,53 +8,54 @@ use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
 use crate::features::Probed;
-use crate::guards::Guards;
-use crate::holders::Holders;
-use crate::kept::Kept;
 use crate::names::Names;
 use crate::netlink::Netlink;
 use crate::pins::Pins;
-use crate::programs::{Programs, load, written};
+use crate::port_reservations::PortReservationSockets;
+use crate::program_cache::ProgramCache;
+use crate::programs::{Programs, constants, load};
 use crate::sockets::Sockets;
 use crate::tables::Tables;
+use crate::xdp_prefilter::XdpPrefilters;
 use crate::{
     Feature, Kernel, Measured, ObserveError, StepError, counters, execute, heap, links, observe,
     raw,
 };
 
-/// What [`Host::open`] needs to know.
+/// Options of [`Host::open`].
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// Directory for our pins; a BPF file system is mounted there if there is none.
+    /// Directory of the pins; a BPF file system is mounted there if there is none.
     pub bpffs: PathBuf,
-    /// File of the BPF object.
+    /// Path of the BPF object.
     pub object: PathBuf,
-    /// Directory of the cgroup (version 2) that the node's processes are below, usually [`crate::cgroup_root`]. Without
-    /// one they do not reach hostports.
+    /// Directory of the cgroup (version 2) of the node's processes, usually [`crate::cgroup_root`].
+    /// Without one, these processes do not reach hostports.
     pub cgroup: Option<PathBuf>,
-    /// How many entries the flow table is to have. One that an agent before us has left keeps its size, and its flows.
+    /// Entries of a new flow table. A pinned table of a previous agent keeps its size, and its
+    /// flows.
     pub flow_entries: u32,
 }
 
-/// The real kernel, as seen from the network and mount namespaces of the thread that opened it, which has to be the
-/// thread that uses it. What it made stays when it is dropped: links, addresses, programs and tables; but not the sockets
-/// that hold ports.
+/// The real kernel, in the network and mount namespaces of the thread that opened it. It must be
+/// used by that thread only. Links, addresses, programs and tables stay when it is dropped; the
+/// sockets that reserve ports do not.
 pub struct Host {
     pub(crate) netlink: Netlink,
     pub(crate) programs: Programs,
-    pub(crate) guards: Guards,
+    pub(crate) prefilters: XdpPrefilters,
     pub(crate) sockets: Sockets,
     pub(crate) tables: Tables,
-    pub(crate) holders: Holders,
-    /// How many entries the flow table has room for.
+    pub(crate) reservations: PortReservationSockets,
+    /// Capacity of the flow table, in entries.
     pub(crate) flow_entries: u32,
     pub(crate) probed: Probed,
-    /// Held for as long as the pins are used.
+    /// Holds the lock of the pins.
     _pins: Pins,
 }
 
 impl Host {
-    /// Locks the pins, loads the programs, and adopts the tables that an agent before us has left.
+    /// Locks the pins, loads the programs, and adopts the tables of a previous agent.
     pub fn open(options: &HostOptions) -> Result<Self, OpenError> {
         let HostOptions {
             bpffs,
@@ -68,42 +69,47 @@ impl Host {
         let pins = Pins::open(bpffs)?;
         crash::point_at("make-pins");
         pins.verify()?;
-        let probed = Probed::ask();
+        // Probes come before the programs are loaded: the loader writes their results into the
+        // object.
+        let probed = Probed::probe();
         let flow_entries = pins.flow_entries()?.unwrap_or(*flow_entries);
-        let written = written(&probed);
-        let loaded = load(&object, &pins, &written, flow_entries)?;
+        let constants = constants(&probed);
+        let loaded = load(&object, &pins, &constants, flow_entries)?;
         crash::point_at("pin-tables");
         pins.verify()?;
-        let already = Kept::of(&pins, &object, &written);
-        let mut programs = Programs::load(loaded, &pins, &already)?;
+        let cache = ProgramCache::new(&pins, &object, &constants);
+        let mut programs = Programs::load(loaded, &pins, &cache)?;
         let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
-        let cookie = raw::netns_cookie().attempt(|| "tell the network namespace".to_owned())?;
-        let names = Names::open().attempt(|| "open a socket for names".to_owned())?;
+        let cookie = raw::netns_cookie()
+            .attempt(|| "read the cookie of the network namespace".to_owned())?;
+        let names = Names::open().attempt(|| "open a socket for interface names".to_owned())?;
         let tables = Tables::take(programs.object(), cookie, names)?;
         crash::point_at("adopt-tables");
-        let holders = Holders::new().attempt(|| "make room for sockets".to_owned())?;
-        forget_gone_links(&mut netlink, &programs);
+        let reservations =
+            PortReservationSockets::new().attempt(|| "raise the limit of open files".to_owned())?;
+        // Under the lock of the pins: no other agent attaches programs meanwhile.
+        remove_stale_pins(&mut netlink, &programs);
         drop(object);
         heap::give_back();
         Ok(Self {
             netlink,
             programs,
-            guards: Guards::new(&pins),
+            prefilters: XdpPrefilters::new(&pins),
             sockets,
             tables,
-            holders,
+            reservations,
             flow_entries,
             probed,
             _pins: pins,
         })
     }
 
-    /// Programs that sockets of the node are not asked by, because this kernel or its cgroups cannot have them, and why.
+    /// Returns the cgroup programs that this kernel or its cgroup cannot have, and why.
     pub fn unavailable(&self) -> &BTreeMap<SocketHook, String> {
         self.sockets.unavailable()
     }
 
-    /// What this kernel can do of what not every kernel can, and what is used where it cannot.
+    /// Returns the optional kernel features, and what is used where one is missing.
     pub fn features(&self) -> Vec<Feature> {
         self.probed.list(self.unavailable())
     }
@@ -134,10 +140,10 @@ impl Kernel for Host {
     }
 }
 
-/// Removes the pins of uplinks that are gone, of those as well that an agent was killed before it gave an entry. One that
-/// cannot be removed does no harm: attaching replaces it.
-fn forget_gone_links(netlink: &mut Netlink, programs: &Programs) {
-    let forgotten = || {
+/// Removes the pins of uplinks that are gone, including those of an agent that was killed before it
+/// wrote their table entry. A pin that cannot be removed does no harm: attaching replaces it.
+fn remove_stale_pins(netlink: &mut Netlink, programs: &Programs) {
+    let removed = || {
         let all = links::all(netlink)?;
         for index in programs.pinned()? {
             if !all.iter().any(|(_, link)| link.index == index) {
@@ -146,13 +152,13 @@ fn forget_gone_links(netlink: &mut Netlink, programs: &Programs) {
         }
         std::io::Result::Ok(())
     };
-    let mut forgotten = forgotten;
-    if let Err(error) = forgotten() {
-        tracing::warn!(%error, "pins of uplinks that are gone stay behind");
+    let mut removed = removed;
+    if let Err(error) = removed() {
+        tracing::warn!(%error, "cannot remove the pins of deleted uplinks: they stay until their index is used again");
     }
 }
 
-/// The machine's memory in bytes.
+/// Returns the machine's memory in bytes (`MemTotal` of `/proc/meminfo`).
 pub fn memory() -> std::io::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -162,7 +168,7 @@ pub fn memory() -> std::io::Result<u64> {
     Ok(kilobytes.saturating_mul(1024))
 }
 
-/// The kernel's boot id: another one after each reboot.
+/// Returns the kernel's boot id, which changes with each reboot.
 pub fn boot_id() -> std::io::Result<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(text.trim_end().to_owned())

@@ -1,6 +1,7 @@
-//! IPsec: policies of others that say which packets are to be encrypted, or must have been.
+//! Finds foreign IPsec policies, which require that packets are encrypted.
 //!
-//! Only looks: at how many there are, and at what happens to packets that have none (the kernel's XFRM, `xfrm_user.c`).
+//! Reads only: the number of policies, and the default for packets without one (the kernel's XFRM,
+//! `xfrm_user.c`).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,44 +12,46 @@ use rtnetlink::sys::{Socket, TokioSocket};
 use crate::netfilter::messages;
 use crate::netlink;
 
-/// `XFRM_MSG_GETSPDINFO`, and its answer.
+/// `XFRM_MSG_GETSPDINFO` and the type of its answer.
 const GET_COUNTS: u16 = 0x25;
 const COUNTS: u16 = 0x24;
-/// `XFRM_MSG_GETDEFAULT`, and its answer. Linux 5.15.
+/// `XFRM_MSG_GETDEFAULT`, which is also the type of its answer. Since Linux 5.15.
 const DEFAULTS: u16 = 0x28;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
 /// `XFRMNLGRP_POLICY`.
 const POLICIES: u32 = 4;
 
-/// Where `struct xfrmu_spdinfo` is in the answer: behind the flags and an attribute's header. It begins with the numbers of
-/// policies for what comes in, goes out, and is forwarded; those of single sockets follow.
+/// Offset and length of the counters that are read: `struct xfrmu_spdinfo` comes after the flags
+/// and an attribute's header. It begins with the numbers of policies for input, output and
+/// forwarding; those of single sockets follow.
 const COUNTS_AT: usize = 8;
 const COUNTED: usize = 12;
 /// `XFRM_USERPOLICY_BLOCK`.
 const BLOCK: u8 = 1;
 
-/// What says that packets are to be encrypted, or to be dropped unless they are, in words.
+/// Returns descriptions of the policies that require encryption, or drop packets without it.
 pub(crate) fn rules() -> io::Result<BTreeSet<String>> {
     let Some(socket) = netlink::if_supported(Socket::new(NETLINK_XFRM))? else {
-        // A kernel without IPsec.
+        // The kernel has no IPsec.
         return Ok(BTreeSet::new());
     };
-    let counts = ask(&socket, GET_COUNTS, COUNTS)?;
-    let defaults = ask(&socket, DEFAULTS, DEFAULTS)?;
+    let counts = query(&socket, GET_COUNTS, COUNTS)?;
+    let defaults = query(&socket, DEFAULTS, DEFAULTS)?;
     let policies = counts.is_some_and(|answer| has_policies(&answer));
     let blocks = defaults.is_some_and(|answer| blocks(&answer));
     let words = [
         (policies, "IPsec: policies"),
-        (blocks, "IPsec: what has no policy is blocked"),
+        (blocks, "IPsec: packets without a policy are blocked"),
     ];
-    let told = words.into_iter().filter(|(is_so, _)| *is_so);
-    Ok(told.map(|(_, words)| words.to_owned()).collect())
+    let found = words.into_iter().filter(|(is_so, _)| *is_so);
+    Ok(found.map(|(_, words)| words.to_owned()).collect())
 }
 
-/// What the kernel answers to a question of this type; none, if it does not know the question.
-fn ask(socket: &Socket, kind: u16, answer: u16) -> io::Result<Option<Vec<u8>>> {
-    socket.send(&question(kind), 0)?;
+/// Sends a request of this type and returns the payload of the answer; `None` if the kernel does
+/// not support the request.
+fn query(socket: &Socket, kind: u16, answer: u16) -> io::Result<Option<Vec<u8>>> {
+    socket.send(&request(kind), 0)?;
     let mut buffer = Vec::with_capacity(4096);
     socket.recv(&mut buffer, 0)?;
     let found = messages(&buffer)
@@ -57,8 +60,8 @@ fn ask(socket: &Socket, kind: u16, answer: u16) -> io::Result<Option<Vec<u8>>> {
     Ok(found.map(|(_, body)| body.to_vec()))
 }
 
-/// `struct nlmsghdr`, and four bytes, which are more than either question has.
-fn question(kind: u16) -> Vec<u8> {
+/// Encodes a request: `struct nlmsghdr` and four bytes, at least as many as either request has.
+fn request(kind: u16) -> Vec<u8> {
     let mut bytes = 20_u32.to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(REQUEST.to_ne_bytes());
@@ -71,15 +74,15 @@ fn has_policies(answer: &[u8]) -> bool {
     counts.is_some_and(|counts| counts.iter().any(|byte| *byte != 0))
 }
 
-/// `struct xfrm_userpolicy_default`: what comes in, is forwarded, goes out.
+/// Whether a default of `struct xfrm_userpolicy_default` (input, forwarding, output) blocks.
 fn blocks(answer: &[u8]) -> bool {
     answer.iter().take(3).any(|default| *default == BLOCK)
 }
 
-/// A socket that hears of changes of policies, in the namespace that it was opened in. Must be called inside of a tokio
-/// runtime.
+/// Opens a socket that receives changes of policies, in the namespace of the calling thread. Must
+/// be called inside of a tokio runtime.
 pub(crate) fn changes() -> io::Result<Option<TokioSocket>> {
-    netlink::if_supported(netlink::hear(NETLINK_XFRM, [POLICIES]))
+    netlink::if_supported(netlink::subscribe(NETLINK_XFRM, [POLICIES]))
 }
 
 #[cfg(test)]
@@ -87,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_count_but_not_those_of_single_sockets() {
+    fn socket_policies_do_not_count_as_ipsec_rules() {
         let answer = |at: usize| {
             let mut bytes = [vec![0; 4], vec![28, 0, 1, 0], vec![0; 24]].concat();
             bytes[COUNTS_AT + at] = 1;
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_that_blocks_is_one_of_three() {
+    fn a_blocking_ipsec_default_is_one_of_three_fields() {
         for (answer, expected) in [
             (&[2, 2, 2][..], false),
             (&[2, 1, 2], true),

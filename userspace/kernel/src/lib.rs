@@ -1,15 +1,17 @@
-//! The only crate with effects on the kernel: netlink, namespaces, sysctls, eBPF. It does not decide: it observes
-//! what a [`Scope`] asks for, and executes one [`Step`] at a time.
+//! Reads and changes the kernel: netlink, network namespaces, sysctls and eBPF.
 //!
-//! [`Host`] is the real kernel; `fake::Fake` (feature `fake`) an in-memory one with the same errors, kept honest by
-//! tests that run the same steps against both.
+//! No other crate of the agent has effects on the kernel. This one takes no decisions: it observes
+//! the part of the kernel that a [`Scope`] names, and executes one [`Step`] at a time.
+//!
+//! [`Host`] is the real kernel. `fake::Fake` (feature `fake`) is an in-memory kernel that returns
+//! the same errors; the parity tests execute the same random steps on both and compare.
 
 #![deny(unsafe_code)]
 
 mod addresses;
 mod batch;
-mod behind;
-mod busy;
+mod bridge_port;
+mod bridge_vlans;
 mod bytes;
 mod counters;
 mod entries;
@@ -21,38 +23,38 @@ pub mod fake;
 mod features;
 mod filters;
 mod flows;
-mod guards;
+mod foreign_tc_programs;
 mod heap;
-mod holders;
 mod host;
 mod instructions;
 mod ipsec;
-mod kept;
 mod limits;
 mod links;
+mod local_route;
 mod names;
 mod netfilter;
 mod netlink;
 mod netns;
 mod observe;
-mod peers;
+mod pin_migration;
 mod pinned;
 mod pins;
 mod pod;
-mod port;
+mod port_reservations;
 mod port_user;
+mod probe_redirect_peer;
+mod program_cache;
 mod programs;
 mod raw;
 mod removal;
 mod routes;
-mod scrub;
+mod shaped_subnets;
 mod sockets;
-mod succession;
-mod switching;
 mod sysctl;
 mod tables;
+mod tcx_fast_path;
 mod tuning;
-mod usable;
+mod xdp_prefilter;
 mod xtables;
 
 pub use error::{ObserveError, OpenError, StepError};
@@ -69,42 +71,44 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use planner::{Observed, Scope, Step};
 
-/// The seam between decisions and effects.
+/// Interface between the engine, which decides, and the kernel, which is observed and changed.
 pub trait Kernel {
-    /// Looks at the kernel; changes nothing.
+    /// Reads the state of the kernel within `scope`; changes nothing.
     fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError>;
 
-    /// Executes one step. Idempotent: a step that is already done succeeds and changes nothing.
+    /// Executes one step. Idempotent: a step that has already been executed succeeds and changes
+    /// nothing.
     fn execute(&mut self, step: &Step) -> Result<(), StepError>;
 
-    /// Reads the counters.
+    /// Reads the counters of all pods, the drop counters and the number of flow entries.
     fn measure(&mut self) -> Result<Measured, ObserveError>;
 
-    /// Reads what these pods have sent, by slot. Nothing where the kernel has no room for [`planner::Hook::FromBusyPod`].
+    /// Returns the egress counters of the pods in these slots, by slot. Empty on a kernel without
+    /// TCX, which cannot attach [`planner::Hook::FromBusyPod`].
     fn sent(&mut self, slots: &BTreeSet<u32>)
     -> Result<BTreeMap<u32, abi::Counters>, ObserveError>;
 }
 
-/// Counters at one moment, added up over all CPUs.
+/// Snapshot of the datapath's counters, summed over all CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// By the pod's slot: egress (from the pod) and ingress (to the pod). Slots without traffic may be missing.
+    /// Counters of each pod, by slot. Slots without traffic may be missing.
     pub pods: BTreeMap<u32, PodCounters>,
-    /// By drop reason; reasons never met are missing.
+    /// Dropped packets and bytes, by reason. Reasons that never occurred are missing.
     pub drops: BTreeMap<abi::DropReason, abi::DropCount>,
-    /// Entries in the flow table (two for each flow).
+    /// Number of entries in the flow table: two for each flow.
     pub flow_entries: u32,
 }
 
-/// Both directions of a pod.
+/// Counters of one pod, for each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodCounters {
-    /// From the pod.
+    /// Packets and bytes that the pod sent.
     pub egress: abi::Counters,
-    /// To the pod.
+    /// Packets and bytes that the pod received.
     pub ingress: abi::Counters,
-    /// From the pod, as far as it is limited.
+    /// Shaper counters of the egress limit; zeros where the pod has none.
     pub shaped_egress: abi::Shaped,
-    /// To the pod, as far as it is limited.
+    /// Shaper counters of the ingress limit; zeros where the pod has none.
     pub shaped_ingress: abi::Shaped,
 }

@@ -1,11 +1,13 @@
-//! Limits of pods in the datapath's tables. A limit that changes finds its bucket as full as it was: a pod that
-//! is at its limit is at the new one at once. Knows nothing of how a limit is chosen.
+//! Bandwidth limits in the datapath's tables.
+//!
+//! When a limit changes, its token bucket keeps its fill level: a pod that has used up its old
+//! limit is held to the new one at once. How a limit is chosen is not known here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use abi::{Bucket, Direction, Limit, Shaped, TICKS};
-use model::Peers;
+use model::ShapedSubnets;
 use nix::sys::time::TimeValLike as _;
 use nix::time::{ClockId, clock_gettime};
 use planner::{Entries, Entry, EntryKey, Shape};
@@ -13,33 +15,34 @@ use planner::{Entries, Entry, EntryKey, Shape};
 use crate::entries::mismatch;
 use crate::error::io_error;
 use crate::tables::{Tables, Wire, present, written};
-use crate::{batch, peers};
+use crate::{batch, shaped_subnets};
 
+/// `BPF_ANY`: add the entry or overwrite it.
 const ANY: u64 = 0;
-/// In the order of the rows of a slot.
+/// Directions in the order of a slot's rows.
 pub(crate) const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
-/// Writes the limits of a slot.
+/// Writes the limits of a slot, and its shaped subnets.
 pub(crate) fn put(tables: &mut Tables, slot: u32, entry: &Entry) -> io::Result<()> {
     let Entry::Limit {
         ingress,
         egress,
-        peers,
+        shaped_subnets,
         generation,
     } = entry
     else {
         return Err(mismatch());
     };
-    let had_peers = peers::flags_of(tables, slot)? != 0;
-    // Before the limits, which ask for them from then on.
-    peers::add(tables, slot, peers, *generation)?;
+    let had_subnets = shaped_subnets::flags_of(tables, slot)? != 0;
+    // Subnets are added before the limits whose flags make the datapath look them up.
+    shaped_subnets::add(tables, slot, shaped_subnets, *generation)?;
     for (direction, shape) in DIRECTIONS.into_iter().zip([egress, ingress]) {
         let limit = match shape {
             Some(shape) => Limit {
-                flags: peers::flags(peers),
+                flags: shaped_subnets::flags(shaped_subnets),
                 ..Limit::new(shape.rate, shape.burst, *generation)
             },
-            // Remembers whose it is: the other direction may be limited.
+            // The generation is written even without a limit: the other direction may have one.
             None => Limit {
                 generation: *generation,
                 ..Limit::default()
@@ -47,29 +50,29 @@ pub(crate) fn put(tables: &mut Tables, slot: u32, entry: &Entry) -> io::Result<(
         };
         write(tables, row(slot, direction), limit)?;
     }
-    // What is left of another pod in the slot would be a longer match.
-    if had_peers || **peers != Peers::All {
-        peers::remove_others(tables, slot, peers)?;
+    // Removed last. A subnet that a previous pod left in the slot could be a longer match.
+    if had_subnets || **shaped_subnets != ShapedSubnets::All {
+        shaped_subnets::remove_others(tables, slot, shaped_subnets)?;
     }
     Ok(())
 }
 
-/// Limits nothing any more.
+/// Removes the limits of a slot, and its shaped subnets.
 pub(crate) fn remove(tables: &mut Tables, slot: u32) -> io::Result<()> {
     if row(slot, Direction::Ingress) >= tables.limits.len() {
         return Ok(());
     }
-    let had_peers = peers::flags_of(tables, slot)? != 0;
+    let had_subnets = shaped_subnets::flags_of(tables, slot)? != 0;
     for direction in DIRECTIONS {
         write(tables, row(slot, direction), Limit::default())?;
     }
-    if had_peers {
-        peers::remove_others(tables, slot, &Peers::All)?;
+    if had_subnets {
+        shaped_subnets::remove_others(tables, slot, &ShapedSubnets::All)?;
     }
     Ok(())
 }
 
-/// The limits of all slots that have any.
+/// Returns the limits of all slots that have any.
 pub(crate) fn all(tables: &Tables) -> io::Result<Entries> {
     let mut rows = batch::list(&tables.limits)?;
     rows.retain(|(_, limit)| limit.0.generation != 0);
@@ -79,7 +82,7 @@ pub(crate) fn all(tables: &Tables) -> io::Result<Entries> {
         .collect();
     let slots: BTreeSet<u32> = rows.keys().map(|row| row / 2).collect();
     let flags = rows.values().fold(0, |flags, limit| flags | limit.flags);
-    let listed = peers::asked_for(tables, flags)?;
+    let listed = shaped_subnets::list_if_used(tables, flags)?;
     let of = |slot, direction| rows.get(&row(slot, direction)).copied().unwrap_or_default();
     let entry = |slot| {
         let (egress, ingress) = (of(slot, Direction::Egress), of(slot, Direction::Ingress));
@@ -91,23 +94,28 @@ pub(crate) fn all(tables: &Tables) -> io::Result<Entries> {
     Ok(slots.into_iter().filter_map(entry).collect())
 }
 
-/// The limits of a slot, when there are any.
+/// Returns the limits of a slot, if there are any.
 pub(crate) fn find(tables: &Tables, slot: u32) -> io::Result<Option<Entry>> {
     let read = |direction| present(tables.limits.get(&row(slot, direction), ANY));
     let (egress, ingress) = (read(Direction::Egress)?, read(Direction::Ingress)?);
     let (Some(Wire(egress)), Some(Wire(ingress))) = (egress, ingress) else {
         return Ok(None);
     };
-    let listed = peers::asked_for(tables, egress.flags | ingress.flags)?;
+    let listed = shaped_subnets::list_if_used(tables, egress.flags | ingress.flags)?;
     Ok(entry(slot, &egress, &ingress, &listed))
 }
 
-fn entry(slot: u32, egress: &Limit, ingress: &Limit, listed: &peers::Listed) -> Option<Entry> {
+fn entry(
+    slot: u32,
+    egress: &Limit,
+    ingress: &Limit,
+    listed: &shaped_subnets::PrefixesBySlot,
+) -> Option<Entry> {
     let generation = egress.generation.max(ingress.generation);
     (generation != 0).then(|| Entry::Limit {
         ingress: shape(ingress),
         egress: shape(egress),
-        peers: Box::new(peers::of(
+        shaped_subnets: Box::new(shaped_subnets::find(
             listed,
             slot,
             generation,
@@ -134,18 +142,18 @@ fn write(tables: &mut Tables, row: u32, limit: Limit) -> io::Result<()> {
         return Ok(());
     }
     if before.generation != limit.generation {
-        // Another pod's counters.
+        // The counters belong to another pod.
         let cpus = aya::util::nr_cpus().map_err(|(_, error)| error)?;
         let zeros = aya::maps::PerCpuValues::try_from(vec![Wire(Shaped::default()); cpus])?;
         written(tables.shaped.set(row, zeros, ANY))?;
     }
     let bucket = match before.price {
-        // Nothing was limited, or another pod was: the bucket is full.
+        // There was no limit, or another pod's: the bucket is full.
         0 => Bucket::default(),
         _ if before.generation != limit.generation => Bucket::default(),
         _ => {
             let bucket = tables.buckets.get(&row, ANY);
-            carried(
+            rescaled(
                 &bucket.map_err(|error| io_error(&error))?.0,
                 &before,
                 &limit,
@@ -156,23 +164,23 @@ fn write(tables: &mut Tables, row: u32, limit: Limit) -> io::Result<()> {
     written(tables.buckets.set(row, Wire(bucket), ANY))
 }
 
-/// A bucket that is as full by the new limit as it was by the old one.
-fn carried(bucket: &Bucket, before: &Limit, after: &Limit) -> io::Result<Bucket> {
+/// Returns a bucket that is as full under the new limit as it was under the old one.
+fn rescaled(bucket: &Bucket, before: &Limit, after: &Limit) -> io::Result<Bucket> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
     let now = u64::try_from(now.num_nanoseconds())
         .unwrap_or(0)
         .saturating_mul(TICKS);
     let debt = bucket.paid_at.saturating_sub(now);
     Ok(Bucket {
-        paid_at: now.saturating_add(part(debt, before.allowance, after.allowance)),
+        paid_at: now.saturating_add(scaled(debt, before.allowance, after.allowance)),
         ..Bucket::default()
     })
 }
 
-/// The same part of `after` as `debt` is of `before`, all of it at the most.
-fn part(debt: u64, before: u64, after: u64) -> u64 {
-    let part = u128::from(debt.min(before)) * u128::from(after) / u128::from(before.max(1));
-    u64::try_from(part).unwrap_or(after)
+/// Scales `debt` from `before` to `after`; at most `after`.
+fn scaled(debt: u64, before: u64, after: u64) -> u64 {
+    let scaled = u128::from(debt.min(before)) * u128::from(after) / u128::from(before.max(1));
+    u64::try_from(scaled).unwrap_or(after)
 }
 
 pub(crate) const fn row(slot: u32, direction: Direction) -> u32 {
@@ -184,12 +192,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_is_as_full_after_a_change_as_before() {
-        assert_eq!(part(0, 100, 400), 0);
-        assert_eq!(part(50, 100, 400), 200);
-        // Whoever was in debt beyond the burst starts at its end.
-        assert_eq!(part(1_000, 100, 400), 400);
-        assert_eq!(part(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
-        assert_eq!(part(5, 0, 400), 0);
+    fn a_bucket_keeps_its_fill_level_when_the_limit_changes() {
+        assert_eq!(scaled(0, 100, 400), 0);
+        assert_eq!(scaled(50, 100, 400), 200);
+        // A debt beyond the burst becomes a debt of the whole burst.
+        assert_eq!(scaled(1_000, 100, 400), 400);
+        assert_eq!(scaled(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(scaled(5, 0, 400), 0);
     }
 }

@@ -1,8 +1,8 @@
-//! Links of the host's namespace: looking at them, making and changing them.
+//! Reads, creates and changes links of the node's network namespace.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
-    reason = "netlink's vocabulary is open: what we do not know is skipped"
+    reason = "netlink's enums are open: unknown values are skipped"
 )]
 
 use std::collections::BTreeSet;
@@ -24,27 +24,27 @@ use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 use crate::error::{Attempt as _, Failed, is, is_gone};
 use crate::netlink::{Netlink, Request};
 use crate::netns::OpenNetns;
-use crate::{pod, port, removal, switching};
+use crate::{bridge_port, bridge_vlans, pod, removal};
 
-/// The link of a name; `None` when there is none. Addresses and hooks are left empty.
+/// Returns the link with this name; `None` when there is none. Addresses and hooks are left empty.
 pub(crate) fn find(netlink: &mut Netlink, name: &IfName) -> io::Result<Option<Link>> {
     Ok(find_message(netlink, name)?.as_ref().map(link))
 }
 
-/// The name of the link with this index, if there is one.
+/// Returns the name of the link with this index, if there is one.
 pub(crate) fn name_of(index: u32) -> Option<IfName> {
     if_indextoname(index).ok()?.to_str().ok()?.parse().ok()
 }
 
-/// As [`find`], for whom a missing link is an error.
+/// As [`find`]; a missing link is `ENODEV`.
 pub(crate) fn get(netlink: &mut Netlink, name: &IfName) -> io::Result<Link> {
     find(netlink, name)?.ok_or_else(|| Errno::ENODEV.into())
 }
 
-/// Two at once.
+/// Returns two links with one call.
 fn get_both(netlink: &mut Netlink, names: [&IfName; 2]) -> io::Result<[Link; 2]> {
-    let questions = names.map(|name| Request::get(query(name)));
-    let mut answers = netlink.ask_all(questions.into())?.into_iter();
+    let requests = names.map(|name| Request::get(query(name)));
+    let mut answers = netlink.request_all(requests.into())?.into_iter();
     let mut next = || match answers.next() {
         Some(Ok(Some(Message::NewLink(message)))) => Ok(link(&message)),
         Some(Err(error)) => Err(error),
@@ -53,12 +53,12 @@ fn get_both(netlink: &mut Netlink, names: [&IfName; 2]) -> io::Result<[Link; 2]>
     Ok([next()?, next()?])
 }
 
-/// The whole message about the link of a name.
+/// Returns the whole message about the link with this name.
 pub(crate) fn find_message(
     netlink: &mut Netlink,
     name: &IfName,
 ) -> io::Result<Option<LinkMessage>> {
-    match netlink.ask(Request::get(query(name))) {
+    match netlink.request(Request::get(query(name))) {
         Ok(Some(Message::NewLink(message))) => Ok(Some(message)),
         Ok(_) => Err(io::ErrorKind::InvalidData.into()),
         Err(error) if is_gone(&error) => Ok(None),
@@ -66,7 +66,7 @@ pub(crate) fn find_message(
     }
 }
 
-/// All links with their names. Addresses and hooks are left empty.
+/// Returns all links with their names. Addresses and hooks are left empty.
 pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<(IfName, Link)>> {
     let everything = Message::GetLink(without_statistics(LinkMessage::default()));
     let messages = netlink.dump(&everything)?;
@@ -77,7 +77,7 @@ pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Vec<(IfName, Link)>> {
     Ok(seen.collect())
 }
 
-/// The interface name, if it is one that [`IfName`] allows.
+/// Returns the interface name, if [`IfName`] accepts it.
 fn name(message: &LinkMessage) -> Option<IfName> {
     message
         .attributes
@@ -88,7 +88,7 @@ fn name(message: &LinkMessage) -> Option<IfName> {
         })
 }
 
-/// What a message says of a link.
+/// Converts a message to a link.
 pub(crate) fn link(message: &LinkMessage) -> Link {
     let flags = message.header.flags;
     let mut link = Link {
@@ -120,15 +120,17 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::Controller(index) if *index != 0 => link.controller = Some(*index),
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
-            LinkAttribute::LinkInfo(infos) => infos.iter().for_each(|info| tell(&mut link, info)),
+            LinkAttribute::LinkInfo(infos) => infos
+                .iter()
+                .for_each(|info| apply_link_info(&mut link, info)),
             _ => {}
         }
     }
-    link.switching.vlan_of = switching::vlan_of(message);
+    link.switching.vlan_of = bridge_vlans::vlan_of(message);
     link
 }
 
-fn tell(link: &mut Link, info: &LinkInfo) {
+fn apply_link_info(link: &mut Link, info: &LinkInfo) {
     match info {
         LinkInfo::Kind(InfoKind::Bridge) => link.kind = LinkKind::Bridge,
         LinkInfo::Data(InfoData::Bridge(data)) => {
@@ -143,9 +145,10 @@ fn tell(link: &mut Link, info: &LinkInfo) {
     }
 }
 
-/// Makes a bridge without STP. That it exists exactly so is success.
+/// Creates a bridge without STP. An identical bridge that exists is success.
 pub(crate) fn create_bridge(netlink: &mut Netlink, spec: &BridgeSpec) -> Result<(), Failed> {
-    // No IFLA_MTU here: only one that is set on the finished bridge stays when ports come and go.
+    // No IFLA_MTU here: the kernel keeps an MTU when ports come and go only if it is set on the
+    // finished bridge.
     let mut create =
         LinkMessageBuilder::<LinkBridge>::new(spec.name.as_str()).address(spec.mac.0.to_vec());
     if spec.filters_vlans {
@@ -184,19 +187,22 @@ fn is_bridge_of(spec: &BridgeSpec, link: &Link) -> bool {
         && (link.switching.filters_vlans || !spec.filters_vlans)
 }
 
-/// Whether whoever made the bridge was killed before it was signed.
+/// Whether an agent was killed after it created the bridge and before it set the alias.
 fn is_half_made(spec: &BridgeSpec, link: &Link) -> bool {
     link.kind == LinkKind::Bridge && link.alias.is_none() && link.mac == Some(spec.mac)
 }
 
-/// Makes a veth pair, the pod's end at once in the pod's namespace. That it exists exactly so is success.
+/// Creates a veth pair, with the pod's end in the pod's namespace from the start. An identical pair
+/// that exists is success.
 pub(crate) fn create_veth(netlink: &mut Netlink, spec: &VethSpec) -> Result<(), Failed> {
     let netns = OpenNetns::open(&spec.netns)
         .attempt(|| format!("open network namespace {}", spec.netns.path))?;
     let message = Message::NewLink(veth_message(spec, &netns));
     match netlink.change(message, NLM_F_CREATE | NLM_F_EXCL) {
         Ok(()) => {}
-        Err(error) if is(&error, Errno::EEXIST) => return taken(netlink, spec, &netns, error),
+        Err(error) if is(&error, Errno::EEXIST) => {
+            return check_existing_pair(netlink, spec, &netns, error);
+        }
         Err(error) => {
             let call = format!(
                 "create veth {} with {} in {}",
@@ -205,14 +211,15 @@ pub(crate) fn create_veth(netlink: &mut Netlink, spec: &VethSpec) -> Result<(), 
             return Err(Failed::new(call, error));
         }
     }
-    sign(netlink, spec).map_err(|error| {
+    set_alias(netlink, spec).map_err(|error| {
         undo_creation(netlink, spec.host.name());
         Failed::new(format!("set alias of {}", spec.host), error)
     })
 }
 
-/// One queue each way, which is what the kernel uses in any case: unless it is told, it makes one for each CPU that
-/// there could be, and takes all but one away (`veth_get_num_queues`, drivers/net/veth.c).
+/// One queue for each direction, which is what the kernel uses in any case: without these
+/// attributes, it allocates one for each possible CPU and then frees all but one
+/// (`veth_get_num_queues`, drivers/net/veth.c).
 pub(crate) const QUEUES: [LinkAttribute; 2] =
     [LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)];
 
@@ -233,17 +240,18 @@ fn veth_message(spec: &VethSpec, netns: &OpenNetns) -> LinkMessage {
     veth
 }
 
-/// Sets the alias (the kernel ignores one in the message that creates), and keeps IPv6 from making an address for
-/// what will be a bridge port: no router solicitation, no duplicate address detection of its own.
-fn sign(netlink: &mut Netlink, spec: &VethSpec) -> io::Result<()> {
+/// Sets the alias, which the kernel ignores in the message that creates. Also turns off IPv6
+/// address generation for the future bridge port, so that it sends no router solicitation and runs
+/// no duplicate address detection.
+fn set_alias(netlink: &mut Netlink, spec: &VethSpec) -> io::Result<()> {
     let alias = named(spec.host.name()).alias(&spec.alias);
-    let quiet =
+    let no_addresses =
         LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(
             In6AddrGenMode::None,
         )])]);
-    let both = alias.append_extra_attribute(quiet).build();
+    let both = alias.append_extra_attribute(no_addresses).build();
     match netlink.change(Message::SetLink(both), 0) {
-        // No IPv6 in this kernel, or none on this link.
+        // The kernel or this link has no IPv6.
         Err(error) if is(&error, Errno::EAFNOSUPPORT) => {
             let alias = named(spec.host.name()).alias(&spec.alias).build();
             netlink.change(Message::SetLink(alias), 0)
@@ -252,14 +260,15 @@ fn sign(netlink: &mut Netlink, spec: &VethSpec) -> io::Result<()> {
     }
 }
 
-/// Tells which of the two names is taken; nothing is wrong if it is by the very pair.
-fn taken(
+/// Handles `EEXIST` of a new veth: returns an error that says which name is taken, or success if
+/// this pair exists already.
+fn check_existing_pair(
     netlink: &mut Netlink,
     spec: &VethSpec,
     netns: &OpenNetns,
     error: io::Error,
 ) -> Result<(), Failed> {
-    let host = find(netlink, spec.host.name()).attempt(|| format!("look at {}", spec.host))?;
+    let host = find(netlink, spec.host.name()).attempt(|| format!("read {}", spec.host))?;
     let Some(host) = host else {
         let call = format!(
             "create {} in {}: the name is taken",
@@ -267,7 +276,8 @@ fn taken(
         );
         return Err(Failed::new(call, error));
     };
-    let pod = pod::end(netns, &spec.pod).attempt(|| format!("look into {}", spec.netns.path))?;
+    let pod = pod::interface(netns, &spec.pod)
+        .attempt(|| format!("read {} in {}", spec.pod, spec.netns.path))?;
     let ours = host.kind == LinkKind::Veth
         && host.alias.as_ref() == Some(&spec.alias)
         && host.mac == Some(spec.host_mac)
@@ -280,15 +290,15 @@ fn taken(
     }
 }
 
-/// Removes what a step has just made before it failed.
+/// Deletes a link that a failed step has just created.
 pub(crate) fn undo_creation(netlink: &mut Netlink, name: &IfName) {
     let undone = get(netlink, name).and_then(|link| removal::delete(link.index));
     if let Err(error) = undone {
-        tracing::error!(link = %name, %error, "a half-made link stays behind");
+        tracing::error!(link = %name, %error, "cannot delete a link after a failed step: it remains without an alias");
     }
 }
 
-/// Removes a veth of ours.
+/// Deletes a veth. Fails with `EPERM` if it is not ours by its alias or Ethernet address.
 pub(crate) fn delete_veth(
     netlink: &mut Netlink,
     name: &ManagedLink,
@@ -305,7 +315,8 @@ pub(crate) fn delete_veth(
     removal::delete(link.index).attempt(call)
 }
 
-/// Removes a bridge of ours that has no port.
+/// Deletes a bridge. Fails with `EPERM` if it is not ours by its alias, and with `EBUSY` if it has
+/// ports.
 pub(crate) fn delete_bridge(
     netlink: &mut Netlink,
     name: &IfName,
@@ -328,7 +339,8 @@ pub(crate) fn delete_bridge(
     removal::delete(link.index).attempt(call)
 }
 
-/// Makes a link a port of a bridge, and sets it up; returns when it works, if the pod's end is up.
+/// Makes a link a port of a bridge, and sets it up. Returns when the port forwards, if the pod's
+/// end is up. After a failure, the link has its previous bridge and state.
 pub(crate) fn join_bridge(
     netlink: &mut Netlink,
     link: &ManagedLink,
@@ -339,7 +351,7 @@ pub(crate) fn join_bridge(
     let call = || format!("make {link} a port of {bridge}");
     let [before, controller] = get_both(netlink, [link.name(), bridge]).attempt(call)?;
     if controller.kind != LinkKind::Bridge {
-        let call = format!("make {link} a port of {bridge}, which is no bridge");
+        let call = format!("make {link} a port of {bridge}, which is not a bridge");
         return Err(Failed::new(call, Errno::EOPNOTSUPP));
     }
     let join = Message::SetLink(indexed(before.index).controller(controller.index).build());
@@ -347,49 +359,50 @@ pub(crate) fn join_bridge(
         InfoBridgePort::HairpinMode(hairpin),
         InfoBridgePort::Isolated(options.isolated),
     ];
-    // These can be set only in a message after the one that makes it a port; and of one that is not up yet, nobody is told.
+    // The kernel accepts these settings only after the link is a port. It sends no notification for
+    // a port that is not up yet.
     let port = indexed(before.index)
         .set_port_kind(InfoPortKind::Bridge)
         .set_port_data(InfoPortData::BridgePort(port))
         .build();
     let finish = || {
-        // All before it is up: not one frame may pass by the bridge's default VLAN.
+        // VLANs are set before the port is up: no frame may pass through the bridge's default VLAN.
         netlink.change_all([join, Message::NewLink(port)])?;
-        switching::set_vlans(netlink, before.index, &options.vlans)?;
+        bridge_vlans::set_vlans(netlink, before.index, &options.vlans)?;
         if before.up {
             return Ok(());
         }
-        port::set_up(netlink, before.index)
+        bridge_port::set_up(netlink, before.index)
     };
     finish().map_err(|error| {
-        leave_as_before(netlink, &before);
+        restore_port(netlink, &before);
         Failed::new(call(), error)
     })
 }
 
-fn leave_as_before(netlink: &mut Netlink, before: &Link) {
+fn restore_port(netlink: &mut Netlink, before: &Link) {
     let message = indexed(before.index).controller(before.controller.unwrap_or(0));
     let message = if before.up { message } else { message.down() };
     if let Err(error) = netlink.change(Message::SetLink(message.build()), 0) {
-        tracing::error!(link = before.index, %error, "a half-made bridge port stays behind");
+        tracing::error!(link = before.index, %error, "cannot undo a failed change of a bridge port");
     }
 }
 
-/// Gives a link another Ethernet address.
+/// Sets the Ethernet address of a link.
 pub(crate) fn set_mac(netlink: &mut Netlink, name: &IfName, mac: Mac) -> Result<(), Failed> {
     let message = named(name).address(mac.0.to_vec()).build();
     let done = netlink.change(Message::SetLink(message), 0);
     done.attempt(|| format!("set Ethernet address {mac} of {name}"))
 }
 
-/// Gives a link another MTU.
+/// Sets the MTU of a link.
 pub(crate) fn set_mtu(netlink: &mut Netlink, name: &IfName, mtu: u32) -> Result<(), Failed> {
     let message = named(name).mtu(mtu).build();
     let done = netlink.change(Message::SetLink(message), 0);
     done.attempt(|| format!("set MTU {mtu} of {name}"))
 }
 
-/// Makes a link promiscuous, or takes that back.
+/// Switches promiscuous mode of a link on or off.
 pub(crate) fn set_promiscuous(
     netlink: &mut Netlink,
     name: &IfName,
@@ -397,7 +410,7 @@ pub(crate) fn set_promiscuous(
 ) -> Result<(), Failed> {
     let message = named(name).promiscuous(on).build();
     let done = netlink.change(Message::SetLink(message), 0);
-    done.attempt(|| format!("make {name} promiscuous: {on}"))
+    done.attempt(|| format!("set promiscuous mode of {name} to {on}"))
 }
 
 /// Sets a link up.
@@ -420,12 +433,12 @@ pub(crate) fn named(name: &IfName) -> LinkMessageBuilder<LinkUnspec> {
     LinkUnspec::new_with_name(name.as_str())
 }
 
-/// Sets the link of an index up.
+/// Makes the message that sets the link with this index up.
 pub(crate) fn set_up_message(index: u32) -> Message {
     Message::SetLink(indexed(index).up().build())
 }
 
-/// A message about the link of an index.
+/// Starts a message about the link with this index.
 pub(crate) fn indexed(index: u32) -> LinkMessageBuilder<LinkUnspec> {
     LinkUnspec::new_with_index(index)
 }

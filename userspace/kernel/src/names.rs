@@ -1,5 +1,7 @@
-//! Names and indexes of links, by a socket that is kept: to make and close one for each question, as the C library does, takes
-//! ten times as long as the answer.
+//! Converts names of links to indexes and back, by a socket that stays open.
+//!
+//! To open and close a socket for each call, as the C library does, takes ten times as long as the
+//! call itself.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::error::is_gone;
 
-/// The links of the namespace that it was opened in.
+/// Socket for the links of the namespace that it was opened in.
 pub(crate) struct Names {
     socket: OwnedFd,
 }
@@ -24,12 +26,12 @@ impl Names {
         Ok(Self { socket })
     }
 
-    /// The index of the link with this name; `ENODEV` where there is none.
+    /// Returns the index of the link with this name; `ENODEV` where there is none.
     pub(crate) fn index(&self, name: &IfName) -> io::Result<u32> {
         Ok(name_to_index(&self.socket, name.as_str())?)
     }
 
-    /// As [`Names::index`]; `None` where there is none.
+    /// As [`Names::index`]; `None` where there is no such link.
     pub(crate) fn find(&self, name: &IfName) -> io::Result<Option<u32>> {
         match self.index(name) {
             Err(error) if is_gone(&error) => Ok(None),
@@ -37,7 +39,7 @@ impl Names {
         }
     }
 
-    /// As [`Names::index`]; one that is gone has an index all the same.
+    /// As [`Names::index`]; for a link that is gone, returns its last index.
     pub(crate) fn index_of(&self, link: &LinkRef) -> io::Result<u32> {
         match link {
             LinkRef::Gone(index) => Ok(*index),
@@ -45,7 +47,7 @@ impl Names {
         }
     }
 
-    /// As [`Names::find`]; one that is gone has an index all the same.
+    /// As [`Names::find`]; for a link that is gone, returns its last index.
     pub(crate) fn find_of(&self, link: &LinkRef) -> io::Result<Option<u32>> {
         match link {
             LinkRef::Gone(index) => Ok(Some(*index)),
@@ -53,7 +55,7 @@ impl Names {
         }
     }
 
-    /// The link with this index.
+    /// Returns the link with this index, by name if it exists.
     pub(crate) fn named(&self, index: u32) -> LinkRef {
         let name = index_to_name(&self.socket, index).ok();
         let name = name.and_then(|name| name.parse().ok());

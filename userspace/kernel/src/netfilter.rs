@@ -1,7 +1,8 @@
-//! Rules of others that packets between pods, uplinks and the node's ports would meet on their way through the stack.
+//! Finds foreign rules that would apply to pod traffic in the network stack, which the fast path
+//! bypasses.
 //!
-//! Only looks, and judges by what is hooked where: nftables' chains by netlink, the older tables by the interfaces
-//! that their own tools use. What cannot be told counts as a rule.
+//! Reads only. nftables' chains are read by netlink, the older tables by the interfaces that their
+//! own tools use. A chain or table that cannot be classified counts as a rule.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocketExt as _, Socket, TokioSocket};
 
 use crate::error::is;
-use crate::{behind, ipsec, netlink, pins, sysctl, xtables};
+use crate::{foreign_tc_programs, ipsec, netlink, pins, sysctl, xtables};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -28,57 +29,66 @@ const DUMP: u16 = 0x301;
 /// `NFNLGRP_NFTABLES`.
 const CHANGES: u32 = 7;
 
+/// `NFTA_CHAIN_TABLE` and `NFTA_CHAIN_NAME`.
 const TABLE: u16 = 1;
 const NAME: u16 = 3;
+/// `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY` and `NFTA_CHAIN_USE` (number of rules and references).
 const HOOK: u16 = 4;
 const POLICY: u16 = 5;
 const USE: u16 = 6;
+/// `NFTA_HOOK_HOOKNUM`.
 const HOOK_NUMBER: u16 = 1;
 
+/// Size of `struct nlmsghdr`.
 const HEADER: usize = 16;
+/// Size of `struct nfgenmsg`.
 const FAMILY_HEADER: usize = 4;
 
+/// Hooks that forwarded packets pass (`enum nf_inet_hooks`).
 const PREROUTING: u32 = 0;
 const FORWARD: u32 = 2;
 const POSTROUTING: u32 = 4;
 /// `NF_DROP`.
 const DROP: u32 = 0;
 
-/// Of the inet family: what enters by a device.
+/// `NF_INET_INGRESS` of the inet family: packets that a device receives.
 const INGRESS: u32 = 5;
 
-/// Reads what others may add without a word: rules, and programs behind ours.
+/// Reads foreign rules, and foreign programs that run after ours. Some of them are added without a
+/// notification, so they must be polled.
 #[derive(Clone, Debug)]
 pub struct RuleReader {
     links: PathBuf,
 }
 
 impl RuleReader {
-    /// Of the agent whose pins are below `bpffs`.
+    /// Makes a reader for the agent whose pins are below `bpffs`.
     pub fn new(bpffs: &Path) -> Self {
         Self {
             links: pins::version(bpffs).join(pins::LINK_PINS),
         }
     }
 
-    /// What there is now, in words, in the namespace of the calling thread.
+    /// Returns descriptions of the foreign rules and programs in the namespace of the calling
+    /// thread.
     pub fn read(&self) -> io::Result<BTreeSet<String>> {
         foreign_rules(&self.links)
     }
 }
 
-/// What rules of others, and programs behind ours by the links that are pinned in this directory, could matter to packets
-/// that go past bridge and stack, in words; empty where none could. Looks at the namespace of the calling thread.
+/// Returns descriptions of the foreign rules, and of the foreign programs that run after ours, that
+/// could apply to packets that bypass bridge and stack. `links` is the directory of our pinned
+/// links. Reads the namespace of the calling thread.
 pub(crate) fn foreign_rules(links: &Path) -> io::Result<BTreeSet<String>> {
     let mut rules = nftables()?;
     rules.extend(xtables::rules()?);
     rules.extend(ipsec::rules()?);
     rules.extend(virtual_servers());
-    rules.extend(behind::programs(links)?);
+    rules.extend(foreign_tc_programs::programs(links)?);
     Ok(rules)
 }
 
-/// How many connections netfilter keeps track of; none where it does not.
+/// Returns the number of connections that conntrack tracks; 0 where it is not loaded.
 pub(crate) fn tracked() -> io::Result<u64> {
     let key = SysctlKey("net/netfilter/nf_conntrack_count".to_owned());
     sysctl::read(&key)?
@@ -90,7 +100,7 @@ pub(crate) fn tracked() -> io::Result<u64> {
 
 fn nftables() -> io::Result<BTreeSet<String>> {
     let Some(socket) = netlink::if_supported(Socket::new(NETLINK_NETFILTER))? else {
-        // A kernel without netfilter.
+        // The kernel has no netfilter.
         return Ok(BTreeSet::new());
     };
     socket.send(&request(), 0)?;
@@ -101,7 +111,7 @@ fn nftables() -> io::Result<BTreeSet<String>> {
         socket.recv(&mut buffer, 0)?;
         for (kind, body) in messages(&buffer) {
             match kind {
-                // A kernel without nftables refuses the request.
+                // A kernel without nftables answers with an error.
                 DONE | ERROR => return Ok(found),
                 CHAIN => found.extend(rule(body)),
                 _ => {}
@@ -110,7 +120,7 @@ fn nftables() -> io::Result<BTreeSet<String>> {
     }
 }
 
-/// `struct nlmsghdr` and `struct nfgenmsg` of a dump of all chains of all families.
+/// Encodes a dump of all chains of all families: `struct nlmsghdr` and `struct nfgenmsg`.
 fn request() -> Vec<u8> {
     let length = u32::try_from(HEADER + FAMILY_HEADER).unwrap_or(0);
     let mut bytes = Vec::new();
@@ -121,7 +131,8 @@ fn request() -> Vec<u8> {
     bytes
 }
 
-/// The messages in one read: type, and what is behind the header.
+/// Splits one read into messages: type, and payload after `struct nlmsghdr`. Stops at a truncated
+/// message.
 pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut found = Vec::new();
     while let Some(head) = bytes.get(..HEADER) {
@@ -136,7 +147,8 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     found
 }
 
-/// The chain in words, if packets on our paths may meet a rule or a policy in it.
+/// Returns a description of the chain, if it is on the path of pod traffic and has rules or a drop
+/// policy.
 fn rule(body: &[u8]) -> Option<String> {
     let family = *body.first()?;
     let mut table = String::new();
@@ -174,7 +186,8 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// What is for the node's own sockets, or from them, goes through the stack in any case.
+/// Whether forwarded packets pass the hook. Packets to and from the node's own sockets go through
+/// the stack in any case.
 fn is_on_path(family: u8, hook: u32) -> bool {
     const ARP: u8 = 3;
     const NETDEV: u8 = 5;
@@ -196,15 +209,15 @@ const fn family_name(family: u8) -> &'static str {
     }
 }
 
-/// IPVS has hooks of its own as soon as it has a service.
+/// Returns a description of IPVS, if it has services: its hooks are registered with the first one.
 fn virtual_servers() -> Option<String> {
     const HEADINGS: usize = 3;
     let table = fs::read_to_string("/proc/thread-self/net/ip_vs").ok()?;
     (table.lines().count() > HEADINGS).then(|| "IPVS: virtual services".to_owned())
 }
 
-/// Changes of nftables' rules and of IPsec's policies in the namespace that it was opened in. The older tables change
-/// without a word.
+/// Receives changes of nftables' rules and of IPsec's policies, in the namespace that it was opened
+/// in. The older tables send no notifications.
 pub struct RuleChanges {
     socket: TokioSocket,
     policies: Option<TokioSocket>,
@@ -212,30 +225,30 @@ pub struct RuleChanges {
 }
 
 impl RuleChanges {
-    /// Begins to listen; must be called inside of a tokio runtime.
+    /// Subscribes. Must be called inside of a tokio runtime.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
-            socket: netlink::hear(NETLINK_NETFILTER, [CHANGES])?,
+            socket: netlink::subscribe(NETLINK_NETFILTER, [CHANGES])?,
             policies: ipsec::changes()?,
             buffer: Vec::with_capacity(16 * 1024),
         })
     }
 
-    /// Waits until there was a change since the last call. Safe to cancel.
+    /// Waits for a change since the last call. Safe to cancel.
     pub async fn next(&mut self) -> io::Result<()> {
         self.buffer.clear();
-        let heard = match &mut self.policies {
+        let received = match &mut self.policies {
             Some(policies) => {
                 let mut other = Vec::with_capacity(16 * 1024);
                 tokio::select! {
-                    heard = self.socket.recv(&mut self.buffer) => heard,
-                    heard = policies.recv(&mut other) => heard,
+                    received = self.socket.recv(&mut self.buffer) => received,
+                    received = policies.recv(&mut other) => received,
                 }
             }
             None => self.socket.recv(&mut self.buffer).await,
         };
-        match heard {
-            // Some notifications did not fit: all the more a change.
+        match received {
+            // Notifications were lost because the buffer was full: that is a change, too.
             Err(error) if is(&error, Errno::ENOBUFS) => Ok(()),
             other => other,
         }
@@ -267,9 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_matters_that_has_rules_or_drops_and_is_on_the_way() {
-        let told = rule(&chain(1, FORWARD, 1, 2)).unwrap();
-        assert_eq!(told, "nftables: chain forward of table inet filter");
+    fn a_forward_chain_with_rules_or_a_drop_policy_is_a_foreign_rule() {
+        let description = rule(&chain(1, FORWARD, 1, 2)).unwrap();
+        assert_eq!(description, "nftables: chain forward of table inet filter");
         assert!(rule(&chain(2, PREROUTING, 0, 0)).is_some());
         assert!(rule(&chain(5, 0, 1, 1)).is_some());
         assert_eq!(rule(&chain(1, FORWARD, 1, 0)), None);
@@ -278,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_cuts_short_is_not_read_on() {
+    fn truncated_netlink_messages_are_not_parsed() {
         assert!(messages(&[1, 2, 3]).is_empty());
         let whole = request();
         assert_eq!(messages(&whole).len(), 1);

@@ -1,12 +1,13 @@
-//! Requests to rtnetlink and their answers, one after the other on a blocking socket.
+//! Sends requests to rtnetlink and reads the answers, on a blocking socket.
 //!
-//! The kernel works through an rtnetlink request inside of `send`: the answer is there when the call returns, so an
-//! event loop would add nothing but wake-ups. A socket stays in the namespace it was opened in, whatever its thread
-//! does later. Knows nothing of what the messages are about, but what of a link anybody asks about.
+//! The kernel handles an rtnetlink request inside of `send`: the answer is there when the call
+//! returns, so an event loop would add nothing but wake-ups. A socket stays in the namespace that
+//! it was opened in, whatever its thread does later. Does not interpret messages, but decodes only
+//! the link attributes that this crate reads.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
-    reason = "netlink's vocabulary is open: what we do not know is skipped"
+    reason = "netlink's enums are open: unknown values are skipped"
 )]
 
 use std::io;
@@ -27,17 +28,19 @@ use rtnetlink::sys::{AsyncSocket as _, Socket, SocketAddr, TokioSocket};
 
 use crate::error::is;
 
-/// Never needed by a kernel that works; a hang of the agent would be worse than an error.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Receive timeout. A working kernel answers at once; an error is better than a hanging agent.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The kernel fills at most so much for one read of a dump (`netlink_dump` in `net/netlink/af_netlink.c`); all else is less.
+/// Largest read of a dump (`netlink_dump` in `net/netlink/af_netlink.c`); other messages are
+/// smaller.
 const BUFFER: usize = 32 * 1024;
 
 /// Requests sent in one call: their answers must fit the receive buffer of the socket.
 const BATCH: usize = 32;
 
-/// What anybody here asks about a link. The kernel tells four times as much, and to read that takes longer than to be told.
-const OF_LINKS: [u16; 10] = [
+/// Link attributes that this crate reads. The kernel sends four times as many, and to decode them
+/// all takes longer than to receive them.
+const LINK_ATTRIBUTES: [u16; 10] = [
     libc::IFLA_ADDRESS,
     libc::IFLA_IFNAME,
     libc::IFLA_MTU,
@@ -50,24 +53,24 @@ const OF_LINKS: [u16; 10] = [
     libc::IFLA_AF_SPEC,
 ];
 
-/// How often to begin a dump again that a change made inconsistent.
+/// Attempts of a dump that concurrent changes made inconsistent (`NLM_F_DUMP_INTR`).
 const DUMP_TRIES: usize = 8;
 
-/// A socket of one namespace.
+/// An rtnetlink socket of one network namespace.
 pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
 }
 
-/// A message with what is expected of the kernel.
+/// A message with the flags of its netlink header.
 pub(crate) struct Request {
     message: Message,
     flags: u16,
 }
 
 impl Request {
-    /// Asks for one object.
+    /// Makes a request for one object.
     pub(crate) fn get(message: Message) -> Self {
         Self {
             message,
@@ -75,7 +78,7 @@ impl Request {
         }
     }
 
-    /// Changes something; `flags` are `NLM_F_CREATE` and the like.
+    /// Makes a request for a change; `flags` are `NLM_F_CREATE` and the like.
     pub(crate) fn change(message: Message, flags: u16) -> Self {
         Self {
             message,
@@ -84,7 +87,7 @@ impl Request {
     }
 }
 
-/// The answer to one request: the object that it asked for, or nothing for a change.
+/// Answer to one request: the requested object, or nothing for a change.
 pub(crate) type Answer = io::Result<Option<Message>>;
 
 impl Netlink {
@@ -95,7 +98,7 @@ impl Netlink {
         socket.connect(&SocketAddr::new(0, 0))?;
         socket.set_cap_ack(true)?;
         socket.set_netlink_get_strict_chk(true)?;
-        limit_waiting(&socket)?;
+        set_receive_timeout(&socket)?;
         Ok(Self {
             socket,
             sequence: 0,
@@ -103,18 +106,19 @@ impl Netlink {
         })
     }
 
-    /// Executes one request.
-    pub(crate) fn ask(&mut self, request: Request) -> Answer {
-        let mut answers = self.ask_all(vec![request])?;
-        answers.pop().unwrap_or_else(|| Err(unanswered()))
+    /// Sends one request and returns its answer.
+    pub(crate) fn request(&mut self, request: Request) -> Answer {
+        let mut answers = self.request_all(vec![request])?;
+        answers.pop().unwrap_or_else(|| Err(no_answer()))
     }
 
-    /// Executes one change.
+    /// Sends one change and returns its result.
     pub(crate) fn change(&mut self, message: Message, flags: u16) -> io::Result<()> {
-        self.ask(Request::change(message, flags)).map(|_| ())
+        self.request(Request::change(message, flags)).map(|_| ())
     }
 
-    /// Executes changes in order, and tells the first failure. Those behind it are tried all the same.
+    /// Sends changes in order and returns the first failure. The changes after it are executed as
+    /// well.
     pub(crate) fn change_all(
         &mut self,
         messages: impl IntoIterator<Item = Message>,
@@ -122,12 +126,13 @@ impl Netlink {
         let changes = messages
             .into_iter()
             .map(|message| Request::change(message, 0));
-        let answers = self.ask_all(changes.collect())?;
+        let answers = self.request_all(changes.collect())?;
         answers.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
-    /// Executes requests in order, each on its own: one that fails does not stop those behind it.
-    pub(crate) fn ask_all(&mut self, requests: Vec<Request>) -> io::Result<Vec<Answer>> {
+    /// Sends requests in order and returns their answers. A request that fails does not stop those
+    /// after it.
+    pub(crate) fn request_all(&mut self, requests: Vec<Request>) -> io::Result<Vec<Answer>> {
         let mut answers = Vec::with_capacity(requests.len());
         let changes = requests
             .iter()
@@ -148,7 +153,7 @@ impl Netlink {
         Ok(answers)
     }
 
-    /// All objects that `message` asks for.
+    /// Returns all objects that `message` requests.
     pub(crate) fn dump(&mut self, message: &Message) -> io::Result<Vec<Message>> {
         for _ in 0..DUMP_TRIES {
             if let Some(objects) = self.dump_once(message.clone())? {
@@ -157,7 +162,7 @@ impl Netlink {
         }
         Err(io::Error::new(
             io::ErrorKind::ResourceBusy,
-            "the list kept changing while the kernel told it",
+            "the kernel interrupted the dump 8 times: objects changed meanwhile",
         ))
     }
 
@@ -184,7 +189,8 @@ impl Netlink {
                     Ok(NetlinkPayload::Done(_)) => return Ok(consistent.then_some(objects)),
                     Ok(NetlinkPayload::Error(error)) => return Err(error.to_io()),
                     Ok(_) => {}
-                    // An object of a kind that the decoder does not understand is nobody's we know.
+                    // An object that the decoder does not understand is of no kind that this crate
+                    // uses.
                     Err(error) => tracing::warn!(%error, "skipped an object of a netlink dump"),
                 }
             }
@@ -224,35 +230,39 @@ impl Netlink {
     }
 }
 
-/// A socket that hears of all changes to links, and by which one may be asked for.
+/// Opens a blocking socket that receives the notifications of these multicast groups and can send
+/// requests.
 pub(crate) fn open_listener(groups: &[u32]) -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
-    join(&mut socket, groups.iter().copied())?;
+    join_groups(&mut socket, groups.iter().copied())?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    limit_waiting(&socket)?;
+    set_receive_timeout(&socket)?;
     Ok(socket)
 }
 
-/// A socket that hears of these groups of a protocol's notifications, in the namespace of the calling thread. Must be called
-/// inside of a tokio runtime.
-pub(crate) fn hear(
+/// Opens an asynchronous socket that receives the notifications of these groups, in the namespace
+/// of the calling thread. Must be called inside of a tokio runtime.
+pub(crate) fn subscribe(
     protocol: isize,
     groups: impl IntoIterator<Item = u32>,
 ) -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(protocol)?;
-    join(socket.socket_mut(), groups)?;
+    join_groups(socket.socket_mut(), groups)?;
     Ok(socket)
 }
 
-/// Lets a new socket hear of these groups.
-pub(crate) fn join(socket: &mut Socket, groups: impl IntoIterator<Item = u32>) -> io::Result<()> {
+/// Binds a new socket and joins these multicast groups.
+pub(crate) fn join_groups(
+    socket: &mut Socket,
+    groups: impl IntoIterator<Item = u32>,
+) -> io::Result<()> {
     socket.bind(&SocketAddr::new(0, 0))?;
     groups
         .into_iter()
         .try_for_each(|group| socket.add_membership(group))
 }
 
-/// What was opened, unless the kernel does not have the protocol.
+/// Returns the opened socket, or `None` where the kernel does not have the protocol.
 pub(crate) fn if_supported<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
     match opened {
         Err(error) if is(&error, Errno::EPROTONOSUPPORT) => Ok(None),
@@ -260,7 +270,7 @@ pub(crate) fn if_supported<T>(opened: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The bytes of one change with its acknowledgement wanted, for a socket of [`open_listener`].
+/// Encodes one change that requests an acknowledgement, for a socket of [`open_listener`].
 pub(crate) fn encode_change(message: Message) -> Vec<u8> {
     let mut message = NetlinkMessage::from(message);
     message.header.flags = NLM_F_REQUEST | NLM_F_ACK;
@@ -271,7 +281,7 @@ pub(crate) fn encode_change(message: Message) -> Vec<u8> {
     bytes
 }
 
-/// Reads what the kernel sends next.
+/// Receives the next datagram. A timeout is an error.
 pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     loop {
         buffer.clear();
@@ -284,7 +294,7 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     }
 }
 
-/// The messages in one read.
+/// Splits one datagram into its messages.
 pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let header = NetlinkBuffer::new_checked(bytes).ok()?;
@@ -295,7 +305,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The contents of one message. Of links, what [`OF_LINKS`] says.
+/// Decodes one message. Of links, only the attributes of [`LINK_ATTRIBUTES`] are decoded.
 pub(crate) fn decode(bytes: &[u8]) -> io::Result<NetlinkPayload<Message>> {
     let decoded = NetlinkBuffer::new_checked(bytes).and_then(|message| {
         if message.message_type() == libc::RTM_NEWLINK {
@@ -313,7 +323,7 @@ fn decode_link(payload: &[u8]) -> Result<LinkMessage, DecodeError> {
     let mut attributes = Vec::new();
     for attribute in NlasIterator::new(&payload[header.buffer_len()..]) {
         let attribute = attribute?;
-        if OF_LINKS.contains(&attribute.kind()) {
+        if LINK_ATTRIBUTES.contains(&attribute.kind()) {
             attributes.push(LinkAttribute::parse_with_param(&attribute, family)?);
         }
     }
@@ -330,14 +340,17 @@ fn answer(bytes: &[u8]) -> Answer {
     }
 }
 
-fn limit_waiting(socket: &Socket) -> io::Result<()> {
-    let patience = TimeVal::seconds(i64::try_from(PATIENCE.as_secs()).unwrap_or(i64::MAX));
-    setsockopt(socket, sockopt::ReceiveTimeout, &patience)?;
+fn set_receive_timeout(socket: &Socket) -> io::Result<()> {
+    let timeout = TimeVal::seconds(i64::try_from(TIMEOUT.as_secs()).unwrap_or(i64::MAX));
+    setsockopt(socket, sockopt::ReceiveTimeout, &timeout)?;
     Ok(())
 }
 
-fn unanswered() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the kernel gave no answer")
+fn no_answer() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the kernel sent no answer to a netlink request",
+    )
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Network namespaces of pods: finding out which one a path leads to, and opening a netlink socket inside of one. And new
-//! ones, for trials.
+//! Opens network namespaces: identifies the one at a path, runs code inside, and creates new ones
+//! for probes.
 //!
-//! The only place that enters a namespace: for the few calls that it takes to open a socket, which then stays inside
-//! while the thread comes back. A thread of its own for that would be a wake-up on another CPU, three times in an ADD.
-//! Only a thread that makes new ones is one of its own, and ends in them.
+//! The only place that enters a namespace: for the few calls that open a socket, which then stays
+//! inside while the thread returns. A separate thread for that would cost a wake-up on another CPU,
+//! three times in each ADD. Only probes, which create namespaces, use a separate thread: it never
+//! returns to the node's namespace and ends.
 
 use std::fs::File;
 use std::io;
@@ -16,21 +17,21 @@ use nix::errno::Errno;
 use nix::sched::CloneFlags;
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
-/// A namespace that is kept alive while this is.
+/// An open network namespace: it exists at least as long as this.
 pub(crate) struct OpenNetns {
     file: File,
     identity: Netns,
 }
 
 impl OpenNetns {
-    /// What `path` leads to now; `None` when it leads to no namespace (any more).
+    /// Opens the namespace at `path`; `None` when there is none.
     pub(crate) fn find(path: &NetnsPath) -> io::Result<Option<Self>> {
         let file = match File::open(path.as_path()) {
             Ok(file) => file,
             Err(error) if is_missing(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // A file in /run/netns stays behind as an ordinary one when its mount is gone.
+        // When its mount is gone, a file in /run/netns is a regular file.
         if fstatfs(&file)?.filesystem_type() != NSFS_MAGIC {
             return Ok(None);
         }
@@ -43,77 +44,83 @@ impl OpenNetns {
         Ok(Some(Self { file, identity }))
     }
 
-    /// The very namespace that `netns` was; `None` when it is gone or another one is at its path.
+    /// Opens the namespace at the path of `netns`; `None` when it is gone or has another identity.
     pub(crate) fn find_same(netns: &Netns) -> io::Result<Option<Self>> {
         Ok(Self::find(&netns.path)?.filter(|open| open.identity == *netns))
     }
 
-    /// As [`OpenNetns::find_same`], for whom a vanished namespace is an error.
+    /// As [`OpenNetns::find_same`]; a namespace that is gone is `ENOENT`.
     pub(crate) fn open(netns: &Netns) -> io::Result<Self> {
         Self::find_same(netns)?.ok_or_else(|| Errno::ENOENT.into())
     }
 
-    /// Which one it is.
+    /// Returns path, device and inode of the namespace.
     pub(crate) fn identity(&self) -> &Netns {
         &self.identity
     }
 
-    /// The descriptor, for `IFLA_NET_NS_FD`.
+    /// Returns the file descriptor, for `IFLA_NET_NS_FD`.
     pub(crate) fn as_raw_fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// Runs `work` with the calling thread inside of the namespace.
+    /// Runs `work` with the calling thread in the namespace.
     pub(crate) fn run<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let _visit = Visit::begin(&self.file)?;
+        let _entered = Entered::begin(&self.file)?;
         work()
     }
 }
 
-/// Runs `work` on a thread of its own, which may go into new namespaces. A namespace ends with the thread and with what
-/// was opened inside. What `work` gives beside its answer is closed when nobody waits any more.
-pub(crate) fn aside<T: Send + 'static, Open>(
-    work: impl FnOnce(&Aside) -> io::Result<(T, Open)> + Send + 'static,
+/// Runs `work` on a separate thread, which may enter new namespaces. A namespace ends with the
+/// thread and the descriptors that were opened inside. The second part of `work`'s result is
+/// dropped on that thread, after the first part has been returned.
+pub(crate) fn run_on_own_thread<T: Send + 'static, Open>(
+    work: impl FnOnce(&OwnThread) -> io::Result<(T, Open)> + Send + 'static,
 ) -> io::Result<T> {
-    let (tell, told) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     let work = move || {
-        let (answer, _open) = match work(&Aside(())) {
+        let (answer, _open) = match work(&OwnThread(())) {
             Ok((answer, open)) => (Ok(answer), Some(open)),
             Err(error) => (Err(error), None),
         };
-        // It is waited for below.
-        let _heard = tell.send(answer);
+        // The receiver waits below.
+        let _sent = sender.send(answer);
     };
     std::thread::Builder::new()
-        .name("aside".to_owned())
+        .name("probe".to_owned())
         .stack_size(128 * 1024)
         .spawn(work)?;
-    told.recv()
-        .unwrap_or_else(|_| Err(io::Error::other("the thread has panicked")))
+    receiver
+        .recv()
+        .unwrap_or_else(|_| Err(io::Error::other("the probe's thread panicked")))
 }
 
-/// Whoever has it is on a thread that nobody else needs.
-pub(crate) struct Aside(());
+/// Proof that the code runs on a thread of its own, which may leave its namespace for good.
+pub(crate) struct OwnThread(());
 
-impl Aside {
-    /// Goes into a new namespace, which lives for as long as what is returned, or the thread stays.
+impl OwnThread {
+    /// Creates a namespace and enters it. It exists for as long as the returned file, or until the
+    /// thread leaves it.
     #[expect(
         clippy::disallowed_methods,
-        reason = "this is the one place, and the thread needs no way back"
+        reason = "the only place that unshares, on a thread that never returns to its namespace"
     )]
-    #[expect(clippy::unused_self, reason = "not every thread may")]
+    #[expect(
+        clippy::unused_self,
+        reason = "`self` proves that the thread may leave its namespace"
+    )]
     pub(crate) fn enter_new(&self) -> io::Result<File> {
         nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
         File::open("/proc/thread-self/ns/net")
     }
 }
 
-/// The thread is in another namespace for as long as this lives.
-struct Visit {
+/// Keeps the thread in another namespace; dropping it returns to the previous one.
+struct Entered {
     home: File,
 }
 
-impl Visit {
+impl Entered {
     fn begin(namespace: &File) -> io::Result<Self> {
         let home = File::open("/proc/thread-self/ns/net")?;
         enter(namespace)?;
@@ -121,11 +128,12 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for Entered {
     fn drop(&mut self) {
         if let Err(error) = enter(&self.home) {
-            // Whatever this thread did next, it would do to a pod instead of the node.
-            tracing::error!(%error, "cannot leave a network namespace");
+            // In the wrong namespace, every later change of this thread would hit a pod instead of
+            // the node.
+            tracing::error!(%error, "cannot return to the node's network namespace: aborting");
             std::process::abort();
         }
     }
@@ -133,14 +141,15 @@ impl Drop for Visit {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is the one place, and the way back is certain"
+    reason = "the only place that enters a namespace; dropping the guard always returns"
 )]
 fn enter(namespace: &File) -> io::Result<()> {
     nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET)?;
     Ok(())
 }
 
-/// `/proc/<pid>/ns/net` of a process that is just ending gives `ESRCH`, of one that has ended `ENOENT`.
+/// Whether there is no namespace. `/proc/<pid>/ns/net` of an exiting process returns `ESRCH`, of
+/// one that has exited `ENOENT`.
 fn is_missing(error: &io::Error) -> bool {
     crate::error::is_gone(error) || crate::error::is(error, Errno::ENOTDIR)
 }

@@ -1,4 +1,4 @@
-//! Looking at the kernel: all of the node, or just what one ADD or DEL needs.
+//! Observes the kernel: the whole node, or only what one ADD or DEL needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,8 +10,8 @@ use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netns::OpenNetns;
 use crate::{
-    addresses, behind, busy, entries, filters, links, netfilter, pod, routes, switching, sysctl,
-    tuning,
+    addresses, bridge_vlans, entries, filters, foreign_tc_programs, links, netfilter, pod, routes,
+    sysctl, tcx_fast_path, tuning,
 };
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
@@ -34,7 +34,7 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
             sysctls,
         } => settings(path, ifname, sysctls),
         Scope::Ports => Ok(Observed {
-            held: host.holders.all(),
+            port_reservations: host.reservations.all(),
             ..Observed::default()
         }),
     }
@@ -48,11 +48,11 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         .map(|(name, link)| (link.index, name.clone()))
         .collect();
     let with_fq = filters::links_with(&mut host.netlink, filters::FQ)
-        .attempt(|| "list the queues".to_owned())?;
+        .attempt(|| "list the qdiscs".to_owned())?;
     let routing = routes::all(&mut host.netlink).attempt(|| "list the routes".to_owned())?;
     let mut foreign_rules =
-        foreign_rules(host, &links).attempt(|| "list the rules of others".to_owned())?;
-    foreign_rules.extend(routing.by_service);
+        foreign_rules(host, &links).attempt(|| "list foreign rules".to_owned())?;
+    foreign_rules.extend(routing.by_tos);
     Ok(Observed {
         heeds_departure: !with_fq.is_empty(),
         routes: routing.entries,
@@ -60,21 +60,23 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         sysctls: sysctls(wanted)?,
         entries: entries::all(&host.tables, &names)
             .attempt(|| "read the datapath's tables".to_owned())?,
-        held: host.holders.all(),
+        port_reservations: host.reservations.all(),
         flow_entries: host.flow_entries,
         foreign_rules,
-        tracked: netfilter::tracked().attempt(|| "count tracked connections".to_owned())?,
-        guards: (host.guards.observe(&links, &pinned))
-            .attempt(|| "look at the guards".to_owned())?,
+        conntrack_entries: netfilter::tracked()
+            .attempt(|| "count tracked connections".to_owned())?,
+        xdp_prefilters: (host.prefilters.observe(&links, &pinned))
+            .attempt(|| "read the XDP prefilters".to_owned())?,
         links,
-        socket_hooks: (host.sockets.observe()).attempt(|| "look at the cgroup".to_owned())?,
+        socket_hooks: (host.sockets.observe())
+            .attempt(|| "read the programs of the cgroup".to_owned())?,
         ..Observed::default()
     })
 }
 
 fn foreign_rules(host: &mut Host, links: &BTreeMap<IfName, Link>) -> io::Result<BTreeSet<String>> {
     let mut rules = netfilter::foreign_rules(host.programs.links())?;
-    rules.extend(behind::filters(&mut host.netlink, links)?);
+    rules.extend(foreign_tc_programs::filters(&mut host.netlink, links)?);
     Ok(rules)
 }
 
@@ -101,17 +103,18 @@ fn all_links(host: &mut Host, pinned: &BTreeSet<u32>) -> Result<BTreeMap<IfName,
         link.addresses.push(seen.own);
     }
     let own = all.iter_mut().map(|(_, link)| link);
-    switching::observe(netlink, own).attempt(|| "list the VLANs".to_owned())?;
-    // A link without clsact has no filter of ours: one question instead of two for each of them.
+    bridge_vlans::observe(netlink, own).attempt(|| "list the VLANs".to_owned())?;
+    // A link without clsact has no filter of ours: one dump of qdiscs replaces two requests for
+    // each link.
     let with_clsact = filters::links_with(netlink, filters::CLSACT).attempt(list)?;
-    let asked: Vec<u32> = with_clsact.into_iter().collect();
-    let attached = filters::attached_ids(netlink, &asked).attempt(list)?;
-    let mut attached: BTreeMap<u32, _> = asked.into_iter().zip(attached).collect();
-    let current = (host.programs.ids()).attempt(|| "look at our programs".to_owned())?;
+    let indexes: Vec<u32> = with_clsact.into_iter().collect();
+    let attached = filters::attached_ids(netlink, &indexes).attempt(list)?;
+    let mut attached: BTreeMap<u32, _> = indexes.into_iter().zip(attached).collect();
+    let current = (host.programs.ids()).attempt(|| "read the ids of our programs".to_owned())?;
     for (name, link) in &mut all {
         let filters = attached.remove(&link.index).unwrap_or_default();
         let found = programs(host, name, link.index, (filters, pinned))
-            .attempt(|| format!("look at the programs of {name}"))?;
+            .attempt(|| format!("read the programs of {name}"))?;
         let other = found
             .iter()
             .filter(|(hook, id)| id.is_some() && **id != current.get(hook).copied());
@@ -121,7 +124,8 @@ fn all_links(host: &mut Host, pinned: &BTreeSet<u32>) -> Result<BTreeMap<IfName,
     Ok(all.into_iter().collect())
 }
 
-/// Which programs of ours a link has, and their ids; its filters and which links have pins are given.
+/// Returns our programs on a link, with their ids. `found` are its clsact filters, `pinned` the
+/// indexes of links that have pins.
 fn programs(
     host: &Host,
     name: &IfName,
@@ -133,8 +137,8 @@ fn programs(
         found.extend(pinned.map(|(hook, id)| (hook, Some(id))));
     }
     if found.contains_key(&Hook::FromPod) && host.probed.has_tcx() {
-        let busy = busy::attached_id(name)?;
-        found.extend(busy.map(|id| (Hook::FromBusyPod, Some(id))));
+        let fast_path = tcx_fast_path::attached_id(name)?;
+        found.extend(fast_path.map(|id| (Hook::FromBusyPod, Some(id))));
     }
     Ok(found)
 }
@@ -150,7 +154,7 @@ fn netns(
         ..Observed::default()
     };
     if let Some(open) = open(path)? {
-        observed.pod = look(&open, ifname)?;
+        observed.pod = pod_side(&open, ifname)?;
         observed.netns.insert(path.clone(), open.identity().clone());
     }
     Ok(observed)
@@ -161,7 +165,7 @@ fn of_attachment(host: &mut Host, attachment: &Attachment) -> Result<Observed, F
     let path = &attachment.netns.path;
     if let Some(open) = open(path)? {
         if *open.identity() == attachment.netns {
-            observed.pod = look(&open, &attachment.key.ifname)?;
+            observed.pod = pod_side(&open, &attachment.key.ifname)?;
         }
         observed.netns.insert(path.clone(), open.identity().clone());
     }
@@ -175,7 +179,9 @@ fn outside(host: &mut Host, attachment: &Attachment) -> Result<Observed, Failed>
         links: some_links(host, &wanted)?,
         entries: entries::of_attachment(&host.tables, attachment)
             .attempt(|| format!("read the table entries of {}", attachment.key))?,
-        held: host.holders.some(planner::attachment_claims(attachment)),
+        port_reservations: host
+            .reservations
+            .some(planner::attachment_reservations(attachment)),
         ..Observed::default()
     })
 }
@@ -187,8 +193,8 @@ fn settings(
 ) -> Result<Observed, Failed> {
     let mut observed = Observed::default();
     if let Some(open) = open(path)? {
-        let call = || format!("look at the settings of {ifname} in {path}");
-        observed.settings = tuning::look(&open, ifname, sysctls).attempt(call)?;
+        let call = || format!("read the settings of {ifname} in {path}");
+        observed.settings = tuning::observe(&open, ifname, sysctls).attempt(call)?;
         observed.netns.insert(path.clone(), open.identity().clone());
     }
     Ok(observed)
@@ -198,16 +204,17 @@ fn open(path: &NetnsPath) -> Result<Option<OpenNetns>, Failed> {
     OpenNetns::find(path).attempt(|| format!("open network namespace {path}"))
 }
 
-fn look(netns: &OpenNetns, ifname: &IfName) -> Result<Option<PodSide>, Failed> {
+fn pod_side(netns: &OpenNetns, ifname: &IfName) -> Result<Option<PodSide>, Failed> {
     let path = &netns.identity().path;
-    pod::look(netns, ifname).attempt(|| format!("look at {ifname} in {path}"))
+    pod::observe(netns, ifname).attempt(|| format!("read {ifname} in {path}"))
 }
 
-/// The links of these names that exist, without listing all others: no more of each than [`Scope::Attachment`] says.
+/// Returns the links of these names that exist, without a dump of all links. Fills in no more than
+/// [`Scope::Attachment`] promises.
 fn some_links(host: &mut Host, names: &BTreeSet<IfName>) -> Result<BTreeMap<IfName, Link>, Failed> {
     let mut found = BTreeMap::new();
     for name in names {
-        let call = || format!("look at {name}");
+        let call = || format!("read {name}");
         let Some(mut link) = links::find(&mut host.netlink, name).attempt(call)? else {
             continue;
         };
@@ -218,7 +225,7 @@ fn some_links(host: &mut Host, names: &BTreeSet<IfName>) -> Result<BTreeMap<IfNa
         }
         found.insert(name.clone(), link);
     }
-    let seen = switching::observe(&mut host.netlink, found.values_mut());
+    let seen = bridge_vlans::observe(&mut host.netlink, found.values_mut());
     seen.attempt(|| "list the VLANs".to_owned())?;
     Ok(found)
 }

@@ -1,6 +1,7 @@
-//! Links between a program and where it is attached, pinned so that they survive the agent.
+//! Pinned BPF links: they keep programs attached when the agent ends.
 //!
-//! The next agent puts its own program into the link that it finds, so that no packet and no socket is missed.
+//! The next agent replaces the program in the pinned link, so that no packet and no socket is
+//! missed.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,15 +13,15 @@ use nix::errno::Errno;
 use crate::error::{io_error, is};
 use crate::raw::ProgramLink;
 
-/// Puts the program into the link that is pinned. `false` when there is none, or none of this target any more: then the
-/// pin is gone as well.
+/// Replaces the program of the pinned link. Returns `false` when there is no link for this target;
+/// then a stale pin has been removed.
 pub(crate) fn replace(pin: &Path, target: u64, program: BorrowedFd<'_>) -> io::Result<bool> {
     let Some(link) = ProgramLink::open(pin)? else {
         return Ok(false);
     };
     if link.linked()?.target == target {
         match link.update(program) {
-            // The target is gone, and another one has its place.
+            // The target is gone, and another one has its index.
             Err(error) if is(&error, Errno::ENOLINK) => {}
             result => return result.inspect(|()| crash::point()).map(|()| true),
         }
@@ -29,7 +30,7 @@ pub(crate) fn replace(pin: &Path, target: u64, program: BorrowedFd<'_>) -> io::R
     Ok(false)
 }
 
-/// Pins a link that was just made.
+/// Pins a new link.
 pub(crate) fn keep(link: FdLink, pin: &Path) -> io::Result<()> {
     crash::point();
     link.pin(pin).map_err(|error| io_error(&error))?;
@@ -37,8 +38,10 @@ pub(crate) fn keep(link: FdLink, pin: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Detaches what is pinned, and removes the pin; that there is none is success. A link that is only let go of stays attached
-/// until the kernel has time for it, and nothing else has room there meanwhile.
+/// Detaches the pinned link and removes the pin. A missing pin is success.
+///
+/// The link is detached explicitly: a link that is only closed stays attached until a kernel thread
+/// releases it, and blocks the place meanwhile.
 pub(crate) fn remove(pin: &Path) -> io::Result<()> {
     if let Some(link) = ProgramLink::open(pin)? {
         link.detach()?;

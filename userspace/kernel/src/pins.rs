@@ -1,8 +1,10 @@
-//! Where maps and links are pinned: a directory of a BPF file system for each ABI version, held by one agent at a time.
+//! Pinned maps, links and programs: one directory of a BPF file system for each ABI version.
+//!
+//! One agent at a time holds the lock of the directory.
 //!
 //! ```text
 //! <bpffs>/v<ABI version>/maps/<NAME>
-//! <bpffs>/v<ABI version>/links/<interface index>-{in,out}
+//! <bpffs>/v<ABI version>/links/<interface index>-{in,out,guard}
 //! <bpffs>/v<ABI version>/links/cgroup-<program>
 //! <bpffs>/v<ABI version>/programs/<digest>/<program>
 //! ```
@@ -22,9 +24,9 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::filters;
 use crate::netlink::Netlink;
-use crate::succession;
+use crate::pin_migration;
 
-/// What a map has to be.
+/// Type, key size, value size (both in bytes) and number of entries of a map.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Shape {
     kind: MapType,
@@ -69,22 +71,22 @@ impl std::fmt::Display for Shape {
     }
 }
 
-/// Name of the directory of maps, in [`version`]'s.
+/// Name of the maps' directory, below [`version`]'s.
 pub(crate) const MAP_PINS: &str = "maps";
-/// Name of the directory of links, likewise.
+/// Name of the links' directory, below [`version`]'s.
 pub(crate) const LINK_PINS: &str = "links";
 
-/// The directory of this ABI version's pins.
+/// Returns the directory of this ABI version's pins.
 pub(crate) fn version(bpffs: &Path) -> PathBuf {
-    bpffs.join(succession::directory(abi::ABI_VERSION))
+    bpffs.join(pin_migration::directory(abi::ABI_VERSION))
 }
 
-/// As many entries as the agent that made the map wanted.
+/// Capacity that matches any other: the agent that created the map chose it.
 const ANY_NUMBER: u32 = 0;
 
-/// A map that is pinned.
+/// A map of the ABI, which is pinned by name.
 pub(crate) struct PinnedMap {
-    /// Name in the object and in the directory.
+    /// Name in the BPF object, and of the pin.
     pub(crate) name: &'static str,
     shape: Shape,
 }
@@ -96,10 +98,10 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
     }
 }
 
-/// All maps of the ABI.
+/// All maps of the ABI, with their expected shapes.
 pub(crate) const MAPS: [PinnedMap; 26] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
-    map::<(), abi::Turn>(maps::TURNS, MapType::Queue, ANY_NUMBER),
+    map::<(), abi::ClockEntry>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
     map::<u32, abi::Egress>(maps::EGRESS, MapType::Hash, maps::EGRESS_CAPACITY),
     map::<abi::FragmentKey, abi::FragmentPorts>(
@@ -127,7 +129,7 @@ pub(crate) const MAPS: [PinnedMap; 26] = [
     ),
     map::<u32, abi::DropCount>(maps::DROPS, MapType::PerCpuArray, maps::DROP_REASONS),
     map::<u32, abi::Limit>(maps::LIMITS, MapType::Array, maps::LIMITS_CAPACITY),
-    map::<(u32, abi::Peer), u32>(maps::PEERS, MapType::LpmTrie, maps::PEERS_CAPACITY),
+    map::<(u32, abi::ShapedSubnetKey), u32>(maps::PEERS, MapType::LpmTrie, maps::PEERS_CAPACITY),
     map::<u32, abi::Bucket>(maps::BUCKETS, MapType::Array, maps::LIMITS_CAPACITY),
     map::<u32, abi::Shaped>(maps::SHAPED, MapType::PerCpuArray, maps::LIMITS_CAPACITY),
     map::<u64, u32>(maps::PACED, MapType::LruHash, maps::PACED_CAPACITY),
@@ -139,52 +141,54 @@ pub(crate) const MAPS: [PinnedMap; 26] = [
         MapType::Array,
         maps::EPOCHS_OF_FLOWS + maps::SHARDS,
     ),
-    map::<u32, abi::Noted>(maps::NOTED, MapType::PerCpuArray, maps::NOTED_CAPACITY),
+    map::<u32, abi::PendingCounters>(maps::NOTED, MapType::PerCpuArray, maps::NOTED_CAPACITY),
 ];
 
-/// The directory of this ABI version, locked.
+/// The directory of this ABI version's pins. Holds its lock.
 pub(crate) struct Pins {
     version: PathBuf,
     _lock: Flock<File>,
 }
 
 impl Pins {
-    /// Makes the directories, mounting a BPF file system where there is none, and locks them.
+    /// Locks the pins, after mounting a BPF file system where there is none. Then creates the
+    /// directories and migrates the pins of older ABI versions. Fails where a newer agent has
+    /// pinned maps.
     pub(crate) fn open(bpffs: &Path) -> Result<Self, OpenError> {
         mount_bpffs(bpffs)?;
         let pins = Self {
             version: version(bpffs),
             _lock: lock(bpffs)?,
         };
-        succession::refuse_newer(bpffs)?;
+        pin_migration::refuse_newer(bpffs)?;
         for directory in [pins.maps(), pins.links()] {
             make(&directory).attempt(|| format!("create {}", directory.display()))?;
         }
-        succession::succeed(bpffs)?;
+        pin_migration::migrate_older(bpffs)?;
         Ok(pins)
     }
 
-    /// Directory of the maps.
+    /// Returns the directory of the maps.
     pub(crate) fn maps(&self) -> PathBuf {
         self.version.join(MAP_PINS)
     }
 
-    /// Where a map is pinned.
+    /// Returns the path of a map's pin.
     pub(crate) fn map(&self, name: &str) -> PathBuf {
         self.maps().join(name)
     }
 
-    /// Directory of the links.
+    /// Returns the directory of the links.
     pub(crate) fn links(&self) -> PathBuf {
         self.version.join(LINK_PINS)
     }
 
-    /// Directory of the programs that are verified.
+    /// Returns the directory of the program cache.
     pub(crate) fn programs(&self) -> PathBuf {
         self.version.join("programs")
     }
 
-    /// How many entries the flow table has that is pinned, if one is.
+    /// Returns the number of entries of the pinned flow table; `None` where none is pinned.
     pub(crate) fn flow_entries(&self) -> Result<Option<u32>, OpenError> {
         let path = self.map(maps::FLOWS);
         match MapInfo::from_pin(&path) {
@@ -196,7 +200,8 @@ impl Pins {
         }
     }
 
-    /// Compares the maps that are pinned with what they have to be: the loader takes any map of the right name.
+    /// Checks that pinned maps have the expected shapes: the loader accepts any map of the right
+    /// name.
     pub(crate) fn verify(&self) -> Result<(), OpenError> {
         for map in &MAPS {
             let path = self.map(map.name);
@@ -223,8 +228,8 @@ impl Pins {
     }
 }
 
-/// Removes the programs of uplinks, the pins of every version, and with them all tables; then the BPF file system, if it
-/// was mounted for nothing else. Refuses while an agent uses them.
+/// Removes the programs of uplinks, the pins of all versions and, with them, all tables. Unmounts
+/// the BPF file system if it was mounted only for these pins. Fails while an agent holds the lock.
 pub fn remove_pins(bpffs: &Path) -> Result<(), OpenError> {
     if !bpffs.exists() {
         return Ok(detach_filters()?);
@@ -235,21 +240,21 @@ pub fn remove_pins(bpffs: &Path) -> Result<(), OpenError> {
         detach_filters()?;
         for entry in std::fs::read_dir(bpffs).attempt(call)? {
             let path = entry.attempt(call)?.path();
-            // A fresh BPF file system may hold files of the kernel's own.
+            // A new BPF file system may contain files that the kernel made.
             if path.is_dir() {
                 std::fs::remove_dir_all(path).attempt(call)?;
             }
         }
         let parent = bpffs.parent().unwrap_or(bpffs);
         if !is_bpffs(parent).attempt(call)? {
-            // The lock holds the directory open: the mount goes with it.
+            // The lock keeps the directory open, so the mount ends when it is closed.
             umount2(bpffs, MntFlags::MNT_DETACH).attempt(call)?;
         }
     }
     Ok(std::fs::remove_dir(bpffs).attempt(call)?)
 }
 
-/// Programs of uplinks that no pin holds: a kernel without TCX has them as filters.
+/// Detaches the uplinks' programs that are clsact filters (kernels without TCX): no pin holds them.
 fn detach_filters() -> Result<(), Failed> {
     let detached =
         Netlink::open().and_then(|mut netlink| filters::detach_from_uplinks(&mut netlink));
@@ -260,7 +265,7 @@ fn is_bpffs(directory: &Path) -> io::Result<bool> {
     Ok(statfs(directory)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// The lock is the directory's: a BPF file system holds no ordinary files.
+/// Locks the directory itself, because a BPF file system has no regular files.
 fn lock(bpffs: &Path) -> Result<Flock<File>, OpenError> {
     let directory = File::open(bpffs).attempt(|| format!("open {}", bpffs.display()))?;
     Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
@@ -283,12 +288,12 @@ fn shape(info: &MapInfo) -> Option<Shape> {
 
 fn mount_bpffs(directory: &Path) -> Result<(), OpenError> {
     if make(directory).is_err() {
-        // Below /sys/fs/bpf nothing can be made before a file system is mounted there.
+        // Below /sys/fs/bpf, directories can be created only after a file system is mounted there.
         let parent = directory.parent().unwrap_or(directory);
         mount_at(parent)?;
         make(directory).attempt(|| format!("create {}", directory.display()))?;
     }
-    if is_bpffs(directory).attempt(|| format!("look at {}", directory.display()))? {
+    if is_bpffs(directory).attempt(|| format!("read {}", directory.display()))? {
         Ok(())
     } else {
         mount_at(directory)
@@ -306,7 +311,7 @@ fn mount_at(directory: &Path) -> Result<(), OpenError> {
     Ok(mounted.attempt(|| format!("mount a BPF file system at {}", directory.display()))?)
 }
 
-/// Makes a directory, and those above it, for nobody else.
+/// Creates a directory and its parents, with mode 0700.
 pub(crate) fn make(directory: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)

@@ -1,8 +1,8 @@
-//! The inside of a pod's namespace: its interface, addresses and routes.
+//! Reads and configures the interface, addresses and routes inside of a pod's network namespace.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
-    reason = "netlink's vocabulary is open: what we do not know is skipped"
+    reason = "netlink's enums are open: unknown values are skipped"
 )]
 
 use std::collections::BTreeSet;
@@ -22,23 +22,25 @@ use crate::addresses::Detection;
 use crate::error::{Attempt as _, Failed, is};
 use crate::netlink::{Netlink, Request, open_listener, receive};
 use crate::netns::OpenNetns;
-use crate::{addresses, links, routes, sysctl, usable};
+use crate::{addresses, links, local_route, routes, sysctl};
 
 /// The multicast group of IPv6 addresses.
 const IPV6_ADDRESSES: u32 = MulticastGroup::Ipv6Ifaddr as u32;
 
-/// The loopback is always the first link of a namespace.
+/// Index of the loopback interface: always the first link of a namespace.
 const LOOPBACK: u32 = 1;
 
-/// By how many bits a round trip in microseconds is shifted to the right, to tell how often what is added to the size of a
-/// paced packet is halved (`tcp_tso_autosize` in `net/ipv4/tcp_output.c`).
+/// Sysctl for the size of paced TCP segments: TCP adds `gso_max_size >> (min_rtt_us >> value)`
+/// bytes to them (`tcp_tso_autosize` in `net/ipv4/tcp_output.c`).
 const TSO_RTT_LOG: &str = "net/ipv4/tcp_tso_rtt_log";
-/// The kernel's own value: only those nearer than half a millisecond get the largest.
-const NOBODYS_CHOICE: &str = "9";
-const FOR_ROUND_TRIPS_OF_A_SECOND: &str = "20";
+/// The kernel's default: only peers nearer than half a millisecond get the largest segments.
+const DEFAULT_TSO_RTT_LOG: &str = "9";
+/// Large segments up to round trips of a second.
+const RAISED_TSO_RTT_LOG: &str = "20";
 
-/// What is inside of `netns` under the name `ifname`; `None` when there is no such interface.
-pub(crate) fn look(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option<PodSide>> {
+/// Reads the interface `ifname` of `netns`, with its addresses and routes. `None` when there is no
+/// such interface.
+pub(crate) fn observe(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option<PodSide>> {
     let mut netlink = netns.run(Netlink::open)?;
     let Some((index, mut side)) = find(&mut netlink, ifname)? else {
         return Ok(None);
@@ -49,8 +51,8 @@ pub(crate) fn look(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option<PodS
     Ok(Some(side))
 }
 
-/// The pod's end alone, without addresses and routes.
-pub(crate) fn end(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option<PodSide>> {
+/// Reads the pod's interface without its addresses and routes.
+pub(crate) fn interface(netns: &OpenNetns, ifname: &IfName) -> io::Result<Option<PodSide>> {
     let mut netlink = netns.run(Netlink::open)?;
     Ok(find(&mut netlink, ifname)?.map(|(_, side)| side))
 }
@@ -82,7 +84,8 @@ fn is_link_local(own: &InterfaceAddress) -> bool {
     matches!(own.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Sets up the inside of a pod.
+/// Sets the pod's interface and loopback up, and adds addresses and routes. After a failure, the
+/// parts that were added are removed.
 pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
     let PodSpec { netns, ifname, .. } = spec;
     let open =
@@ -99,45 +102,46 @@ pub(crate) fn set_up(spec: &PodSpec) -> Result<(), Failed> {
         })
         .attempt(|| format!("enter network namespace {}", netns.path))?;
     let found = links::find_message(&mut netlink, ifname)
-        .attempt(|| format!("look at {ifname} in {}", netns.path))?;
+        .attempt(|| format!("read {ifname} in {}", netns.path))?;
     let Some(before) = found else {
         let call = format!("find {ifname} in {}", netns.path);
         return Err(Failed::new(call, Errno::ENODEV));
     };
-    let parts = parts(spec, &before)
+    let changes = changes(spec, &before)
         .attempt(|| format!("describe the routes of {ifname} in {}", netns.path))?;
-    Inside {
+    PodSetUp {
         netlink: &mut netlink,
         spec,
         index: before.header.index,
     }
-    .configure(parts)?;
-    // Where duplicates are looked for, that is waited for by itself.
+    .configure(changes)?;
+    // With duplicate address detection, a step of its own waits for the addresses.
     let addresses = spec
         .addresses
         .iter()
         .filter(|_| !spec.detects_duplicates)
         .map(|own| own.address);
-    if let Err(error) = usable::wait(&mut netlink, addresses) {
-        tracing::warn!(%ifname, netns = %netns.path, %error, "the pod is made all the same");
+    if let Err(error) = local_route::wait(&mut netlink, addresses) {
+        tracing::warn!(%ifname, netns = %netns.path, %error, "a pod's address may not receive packets yet; continuing the ADD");
     }
     Ok(())
 }
 
-/// Lets TCP of the namespace that the calling thread is in send packets as large to those far away as to those near, unless
-/// somebody has decided about that. A kernel before 5.18 makes them as small as they are paced, and a pod works without.
+/// Lets TCP of the calling thread's namespace send segments as large to distant peers as to near
+/// ones. A value other than the kernel's default is kept. The sysctl is missing before Linux 5.18,
+/// where segments are as small as the pacing rate implies; the pod works without it.
 fn allow_large_packets(netns: &Netns) {
     let key = SysctlKey(TSO_RTT_LOG.to_owned());
     let allowed = sysctl::read(&key).and_then(|value| match value.as_deref() {
-        Some(NOBODYS_CHOICE) => sysctl::write(&key, FOR_ROUND_TRIPS_OF_A_SECOND),
+        Some(DEFAULT_TSO_RTT_LOG) => sysctl::write(&key, RAISED_TSO_RTT_LOG),
         _ => Ok(()),
     });
     if let Err(error) = allowed {
-        tracing::warn!(netns = %netns.path, %error, "what the pod sends far away costs more than it could");
+        tracing::warn!(netns = %netns.path, %error, "cannot raise tcp_tso_rtt_log: TCP segments of the rate-limited pod stay small");
     }
 }
 
-/// Gives a pod's interface another MTU.
+/// Sets the MTU of a pod's interface.
 pub(crate) fn set_mtu(netns: &Netns, ifname: &IfName, mtu: u32) -> Result<(), Failed> {
     let call = || format!("set MTU {mtu} of {ifname} in {}", netns.path);
     let open = OpenNetns::open(netns).attempt(call)?;
@@ -145,31 +149,38 @@ pub(crate) fn set_mtu(netns: &Netns, ifname: &IfName, mtu: u32) -> Result<(), Fa
     links::set_mtu(&mut inside, ifname, mtu)
 }
 
-/// How long to wait for the neighbours of a pod's addresses, as the bridge plugin does.
-const DETECTION: Duration = Duration::from_secs(10);
+/// Longest wait for duplicate address detection, as the reference bridge plugin has it.
+const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits until IPv6 is sure that nobody else has the addresses of a pod's interface.
+/// Waits until duplicate address detection has ended for all IPv6 addresses of a pod's interface.
+/// Fails with `EADDRINUSE` for a duplicate address and with `ETIMEDOUT` after ten seconds.
 pub(crate) fn await_addresses(netns: &Netns, ifname: &IfName) -> Result<(), Failed> {
-    let call = || format!("use the addresses of {ifname} in {}", netns.path);
+    let call = || {
+        format!(
+            "detect duplicates of the addresses of {ifname} in {}",
+            netns.path
+        )
+    };
     let open = OpenNetns::open(netns).attempt(call)?;
     let opened = open.run(|| Ok((open_listener(&[IPV6_ADDRESSES])?, Netlink::open()?)));
     let (listener, mut inside) = opened.attempt(call)?;
     let found = find(&mut inside, ifname).attempt(call)?;
     let (index, _) = found.ok_or_else(|| Failed::new(call(), Errno::ENODEV))?;
-    let end = Instant::now() + DETECTION;
+    let end = Instant::now() + DETECTION_TIMEOUT;
     let mut buffer = Vec::new();
     loop {
         let detection = addresses::detection(&mut inside, index).attempt(call)?;
         match detection {
             Detection::Done => return Ok(()),
             Detection::Duplicate(address) => {
-                let call = format!("use {address} for {ifname}: somebody else has it");
+                let call = format!("use {address} for {ifname}: duplicate address detected");
                 return Err(Failed::new(call, Errno::EADDRINUSE));
             }
             Detection::Pending if Instant::now() >= end => {
                 return Err(Failed::new(call(), Errno::ETIMEDOUT));
             }
-            // The kernel tells when an address stops being tentative; what is told of others costs another look.
+            // The kernel sends a notification when an address stops being tentative. One about
+            // another address costs one more dump.
             Detection::Pending => receive(&listener, &mut buffer).attempt(call)?,
         }
     }
@@ -177,7 +188,8 @@ pub(crate) fn await_addresses(netns: &Netns, ifname: &IfName) -> Result<(), Fail
 
 /// Sets a pod's loopback up or down.
 pub(crate) fn set_loopback(netns: &Netns, up: bool) -> Result<(), Failed> {
-    let call = || format!("set lo in {}", netns.path);
+    let state = if up { "up" } else { "down" };
+    let call = || format!("set lo {state} in {}", netns.path);
     let open = OpenNetns::open(netns).attempt(call)?;
     let mut inside = open.run(Netlink::open).attempt(call)?;
     let builder = links::indexed(LOOPBACK);
@@ -186,17 +198,17 @@ pub(crate) fn set_loopback(netns: &Netns, up: bool) -> Result<(), Failed> {
     done.attempt(call)
 }
 
-/// One change inside of a pod.
-struct Part {
+/// One netlink change inside of a pod's namespace.
+struct SetUpChange {
     what: String,
     change: Request,
-    /// What takes it away again, where that is needed.
+    /// Change that removes it again; `None` where none is needed.
     undo: Option<Request>,
-    /// Whether the pod is whole without it.
+    /// Whether a failure is ignored, because the pod works without it.
     is_optional: bool,
 }
 
-impl Part {
+impl SetUpChange {
     fn new(what: impl Into<String>, change: Request, undo: Option<Request>) -> Self {
         Self {
             what: what.into(),
@@ -217,54 +229,55 @@ impl Part {
     }
 }
 
-fn parts(spec: &PodSpec, before: &LinkMessage) -> io::Result<Vec<Part>> {
+fn changes(spec: &PodSpec, before: &LinkMessage) -> io::Result<Vec<SetUpChange>> {
     let (index, is_sure) = (before.header.index, !spec.detects_duplicates);
     let was_up = before.header.flags.contains(LinkFlags::Up);
     let up = change(links::set_up_message(LOOPBACK));
-    let mut parts = vec![Part::new("set lo up", up, None)];
-    // Where it is before the link is up, the kernel makes none that has to wait for duplicates. One without IPv6 takes none.
+    let mut changes = vec![SetUpChange::new("set lo up", up, None)];
+    // Added before the link is up, so that the kernel generates no link-local address of its own,
+    // which would wait for duplicate address detection. A namespace without IPv6 refuses it.
     let link_local = addresses::link_local(before).filter(|_| is_sure && !was_up);
-    parts.extend(link_local.map(|address| Part {
+    changes.extend(link_local.map(|address| SetUpChange {
         is_optional: true,
-        ..Part::address(index, address, is_sure)
+        ..SetUpChange::address(index, address, is_sure)
     }));
     let addresses = spec.addresses.iter();
-    parts.extend(addresses.map(|address| Part::address(index, *address, is_sure)));
+    changes.extend(addresses.map(|address| SetUpChange::address(index, *address, is_sure)));
     let down = Message::SetLink(links::indexed(index).down().build());
-    parts.push(Part::new(
+    changes.push(SetUpChange::new(
         "set the link up",
         change(links::set_up_message(index)),
         (!was_up).then(|| change(down)),
     ));
     for route in &spec.routes {
         let message = routes::message(index, route)?;
-        parts.push(Part::new(
+        changes.push(SetUpChange::new(
             format!("add a route to {}", route.destination),
             // Not exclusive: a pod on two networks may have two default routes.
             Request::change(Message::NewRoute(message.clone()), NLM_F_CREATE),
             Some(change(Message::DelRoute(message))),
         ));
     }
-    Ok(parts)
+    Ok(changes)
 }
 
 fn change(message: Message) -> Request {
     Request::change(message, 0)
 }
 
-struct Inside<'a> {
+struct PodSetUp<'a> {
     netlink: &'a mut Netlink,
     spec: &'a PodSpec,
     index: u32,
 }
 
-impl Inside<'_> {
-    /// All in one call to the kernel. What is there already is no failure if it is the same; after any other failure
-    /// all that was new is taken away, the last first.
-    fn configure(&mut self, parts: Vec<Part>) -> Result<(), Failed> {
+impl PodSetUp<'_> {
+    /// Sends all changes in one call. `EEXIST` is no failure if all addresses and routes are
+    /// present afterwards. After any other failure, the new parts are removed in reverse order.
+    fn configure(&mut self, changes: Vec<SetUpChange>) -> Result<(), Failed> {
         let mut failure = None;
         let mut undo = Vec::new();
-        let (changes, rest): (Vec<_>, Vec<_>) = parts
+        let (changes, rest): (Vec<_>, Vec<_>) = changes
             .into_iter()
             .map(|part| (part.change, (part.what, part.undo, part.is_optional)))
             .unzip();
@@ -272,8 +285,8 @@ impl Inside<'_> {
         let place = |what: &str| format!("{what} ({ifname} in {})", netns.path);
         let answers = self
             .netlink
-            .ask_all(changes)
-            .attempt(|| place("set up the inside"))?;
+            .request_all(changes)
+            .attempt(|| place("configure the pod's interface"))?;
         for (answer, (what, part_undo, is_optional)) in answers.into_iter().zip(rest) {
             match answer {
                 Ok(_) => undo.extend(part_undo),
@@ -288,13 +301,13 @@ impl Inside<'_> {
             return Ok(());
         };
         undo.reverse();
-        if let Err(error) = self.netlink.ask_all(undo) {
-            tracing::error!(%ifname, netns = %netns.path, %error, "a half-made pod stays behind");
+        if let Err(error) = self.netlink.request_all(undo) {
+            tracing::error!(%ifname, netns = %netns.path, %error, "cannot undo a failed pod set-up: some addresses or routes remain");
         }
         Err(failure)
     }
 
-    /// Whether all addresses and routes that are asked for are there.
+    /// Whether all requested addresses and routes are present.
     fn is_complete(&mut self) -> bool {
         let addresses = addresses::of_link(self.netlink, self.index).unwrap_or_default();
         let routes = routes::of_link(self.netlink, self.index).unwrap_or_default();

@@ -1,6 +1,7 @@
-//! Who has a port of the node: the socket as the kernel lists it, and the process that has it open.
+//! Finds the socket and the process that use a port of the node.
 //!
-//! Only for telling people: by the time it is read it may be true no more, and what cannot be found out is left out.
+//! For error messages only: the result may be outdated when it is read, and fields that cannot be
+//! found are left out.
 
 use std::fmt;
 use std::fs;
@@ -9,16 +10,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use model::Protocol;
-use planner::Claim;
+use planner::PortReservation;
 
-/// A port of the node that somebody else has.
+/// A port of the node that another process uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct PortInUse {
-    /// The port that was wanted.
-    pub claim: Claim,
-    /// The socket that is in the way, if it was found.
+    /// The port that was to be reserved.
+    pub reservation: PortReservation,
+    /// Address of the conflicting socket, if it was found.
     pub socket: Option<SocketAddr>,
-    /// Whose it is, if that was found.
+    /// Process that has the socket open, if it was found.
     pub process: Option<Process>,
 }
 
@@ -27,21 +28,21 @@ pub struct PortInUse {
 pub struct Process {
     /// Process ID.
     pub pid: u32,
-    /// Name of the command.
+    /// Name of the command (`/proc/<pid>/comm`).
     pub command: String,
 }
 
 impl fmt::Display for PortInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Claim {
+        let PortReservation {
             address,
             port,
             protocol,
-        } = self.claim;
+        } = self.reservation;
         if address.is_unspecified() {
             write!(f, "host port {port}/{protocol} is in use")?;
         } else {
-            write!(f, "host port {} is in use", self.claim)?;
+            write!(f, "host port {} is in use", self.reservation)?;
         }
         match (&self.process, self.socket) {
             (Some(Process { pid, command }), Some(socket)) => {
@@ -54,67 +55,68 @@ impl fmt::Display for PortInUse {
     }
 }
 
-/// Who keeps us from `claim`.
-pub(crate) fn find(claim: Claim) -> PortInUse {
-    let mut others = sockets(claim);
-    others.sort_by_key(|other| other.rank);
-    let found = others.into_iter().next();
+/// Returns the socket and process that conflict with `reservation`.
+pub(crate) fn find(reservation: PortReservation) -> PortInUse {
+    let mut candidates = sockets(reservation);
+    candidates.sort_by_key(|other| other.rank);
+    let found = candidates.into_iter().next();
     let process = found.as_ref().and_then(|other| process(other.inode));
     PortInUse {
-        claim,
+        reservation,
         socket: found.map(|other| other.address),
         process,
     }
 }
 
-/// A socket that may be in the way.
-struct Other {
+/// A socket that may conflict.
+struct Candidate {
     address: SocketAddr,
     inode: u64,
-    /// Those that serve come first, and of these the claim's own family.
+    /// Sort key: listening sockets come first, and of these, those of the reservation's family.
     rank: u8,
 }
 
-fn sockets(claim: Claim) -> Vec<Other> {
-    let names = match claim.protocol {
+fn sockets(reservation: PortReservation) -> Vec<Candidate> {
+    let names = match reservation.protocol {
         Protocol::Tcp => ["tcp", "tcp6"],
         Protocol::Udp => ["udp", "udp6"],
         Protocol::Sctp => return Vec::new(),
     };
-    let mut others = Vec::new();
+    let mut candidates = Vec::new();
     for name in names {
         let path = Path::new("/proc/thread-self/net").join(name);
         let list = fs::read_to_string(path).unwrap_or_default();
-        others.extend(list.lines().filter_map(|line| other(line, claim)));
+        candidates.extend(list.lines().filter_map(|line| candidate(line, reservation)));
     }
-    others
+    candidates
 }
 
 /// `sl local remote state queues timer retransmits uid timeout inode …`
-fn other(line: &str, claim: Claim) -> Option<Other> {
+fn candidate(line: &str, reservation: PortReservation) -> Option<Candidate> {
     let words: Vec<&str> = line.split_whitespace().take(10).collect();
     let [_, local, _, state, .., inode] = words[..] else {
         return None;
     };
     let address = address(local)?;
     let inode = inode.parse().ok().filter(|inode| *inode != 0)?;
-    let theirs = Claim {
+    let foreign = PortReservation {
         address: address.ip(),
         port: address.port(),
-        protocol: claim.protocol,
+        protocol: reservation.protocol,
     };
-    // A wildcard of IPv6 may serve IPv4 too; the list does not tell.
-    let both = address.port() == claim.port && address.ip() == Ipv6Addr::UNSPECIFIED;
-    let own = theirs.overlaps(&claim);
+    // An IPv6 wildcard may serve IPv4 as well; the list does not contain `IPV6_V6ONLY`.
+    let both = address.port() == reservation.port && address.ip() == Ipv6Addr::UNSPECIFIED;
+    let own = foreign.overlaps(&reservation);
     let serves = matches!(state, "0A" | "07");
-    (own || both).then(|| Other {
+    (own || both).then(|| Candidate {
         address,
         inode,
         rank: u8::from(!serves) * 2 + u8::from(!own),
     })
 }
 
-/// An address as `/proc/net` writes it: words of 32 bits as the machine reads them, and the port in plain hexadecimal.
+/// Parses an address of `/proc/net`: words of 32 bits in host byte order, and the port as plain
+/// hexadecimal number.
 fn address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -129,7 +131,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// A process that has the socket open: the first in `/proc`.
+/// Returns the first process in `/proc` that has the socket open.
 fn process(inode: u64) -> Option<Process> {
     let wanted = format!("socket:[{inode}]");
     let mut pids = fs::read_dir("/proc")
@@ -158,9 +160,9 @@ fn has_open(pid: u32, wanted: &str) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    fn claim(address: &str, protocol: Protocol) -> Claim {
+    fn reservation(address: &str, protocol: Protocol) -> PortReservation {
         let socket: SocketAddr = address.parse().unwrap();
-        Claim {
+        PortReservation {
             address: socket.ip(),
             port: socket.port(),
             protocol,
@@ -169,24 +171,24 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn the_kernels_lists_are_read() {
+    fn sockets_of_proc_net_tcp_are_parsed() {
         let line = "   1: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0";
-        let wanted = claim("0.0.0.0:8080", Protocol::Tcp);
-        let found = other(line, wanted).unwrap();
+        let wanted = reservation("0.0.0.0:8080", Protocol::Tcp);
+        let found = candidate(line, wanted).unwrap();
         assert_eq!(found.address.to_string(), "127.0.0.1:8080");
         assert_eq!((found.inode, found.rank), (4711, 0));
-        assert!(other(line, claim("127.0.0.2:8080", Protocol::Tcp)).is_none());
-        assert!(other(line, claim("[::]:8080", Protocol::Tcp)).is_none());
-        assert!(other("  sl  local_address rem_address   st", wanted).is_none());
+        assert!(candidate(line, reservation("127.0.0.2:8080", Protocol::Tcp)).is_none());
+        assert!(candidate(line, reservation("[::]:8080", Protocol::Tcp)).is_none());
+        assert!(candidate("  sl  local_address rem_address   st", wanted).is_none());
         let v6 = "B80D0120000000000000000002000000:0035";
         assert_eq!(address(v6).unwrap().to_string(), "[2001:db8::2]:53");
         assert!(address("0100007:1F90").is_none());
     }
 
     #[test]
-    fn what_is_known_of_the_owner_is_said() {
+    fn port_in_use_names_the_process_and_socket_that_were_found() {
         let mut in_use = PortInUse {
-            claim: claim("0.0.0.0:8080", Protocol::Tcp),
+            reservation: reservation("0.0.0.0:8080", Protocol::Tcp),
             socket: Some("0.0.0.0:8080".parse().unwrap()),
             process: Some(Process {
                 pid: 1234,
@@ -202,7 +204,7 @@ mod tests {
             in_use.to_string(),
             "host port 8080/tcp is in use by an unknown process (0.0.0.0:8080)"
         );
-        in_use.claim.address = "192.0.2.1".parse().unwrap();
+        in_use.reservation.address = "192.0.2.1".parse().unwrap();
         in_use.socket = None;
         assert_eq!(in_use.to_string(), "host port 192.0.2.1:8080/tcp is in use");
     }

@@ -1,6 +1,7 @@
-//! The BPF object in the kernel: loading it, and attaching its programs to uplinks by pinned TCX links.
+//! Loads the BPF object and attaches its programs to uplinks by pinned TCX links.
 //!
-//! A pinned link survives the agent; the next agent updates it in place, so that no packet passes without a program.
+//! A pinned link survives the agent; the next agent updates it in place, so that no packet passes
+//! without a program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -20,12 +21,12 @@ use planner::Hook;
 
 use crate::error::{OpenError, io_error};
 use crate::features::Probed;
-use crate::kept::{self, Kept};
 use crate::pinned;
 use crate::pins::{MAPS, Pins};
+use crate::program_cache::{CachedPrograms, ProgramCache};
 use crate::raw::ProgramLink;
 
-/// All programs that an object must have.
+/// Classifier programs that the BPF object must contain.
 const PROGRAMS: [&str; 6] = [
     programs::FROM_POD,
     programs::FROM_BUSY_POD,
@@ -35,7 +36,7 @@ const PROGRAMS: [&str; 6] = [
     programs::SWEEP,
 ];
 
-/// Name of a hook's program in the object.
+/// Returns the name of a hook's program in the object.
 pub(crate) fn name(hook: Hook) -> &'static str {
     match hook {
         Hook::FromPod => programs::FROM_POD,
@@ -46,34 +47,35 @@ pub(crate) fn name(hook: Hook) -> &'static str {
     }
 }
 
-/// The constant of the object that says what the checksum helper is told of IPv6.
+/// Constant of the object: the flag for `bpf_l4_csum_replace` on IPv6 packets.
 const CHECKSUM_FLAG: &str = "CSUM_F_IPV6";
-/// The one that says whether [`Hook::UplinkOut`]'s program comes before those of others: as a TCX link it does.
-const HANDS_OVER: &str = "HANDS_OVER";
-/// The one that says whether the kernel makes what is handed to a pod the pod's own.
-const PEERS_SCRUB: &str = "PEERS_SCRUB";
+/// Constant of the object: whether [`Hook::UplinkOut`]'s program runs before foreign programs,
+/// which it does as a TCX link.
+const UPLINK_HANDOFF: &str = "UPLINK_HANDOFF";
+/// Constant of the object: whether `bpf_redirect_peer` scrubs packets.
+const REDIRECT_PEER_SCRUBS: &str = "REDIRECT_PEER_SCRUBS";
 
-/// Constants of the object with what is written into them.
-pub(crate) type Written = [(&'static str, u64); 3];
+/// Constants of the object, with the values that the loader writes into them.
+pub(crate) type LoaderConstants = [(&'static str, u64); 3];
 
-/// What is written for a kernel that can do what was probed.
-pub(crate) fn written(probed: &Probed) -> Written {
+/// Returns the constants for a kernel with these features.
+pub(crate) fn constants(probed: &Probed) -> LoaderConstants {
     [
         (CHECKSUM_FLAG, probed.checksum_flag()),
-        (HANDS_OVER, probed.has_tcx().into()),
-        (PEERS_SCRUB, probed.peers_scrub().into()),
+        (UPLINK_HANDOFF, probed.has_tcx().into()),
+        (REDIRECT_PEER_SCRUBS, probed.peers_scrub().into()),
     ]
 }
 
-/// Loads the object's maps, reusing the pinned ones; the flow table with room for this many entries.
+/// Loads the object's maps, and reuses pinned ones. A new flow table gets `flow_entries` entries.
 pub(crate) fn load(
     object: &[u8],
     pins: &Pins,
-    written: &Written,
+    constants: &LoaderConstants,
     flow_entries: u32,
 ) -> Result<Ebpf, OpenError> {
     let mut loader = EbpfLoader::new();
-    for (name, value) in written {
+    for (name, value) in constants {
         loader.override_global(name, value, true);
     }
     loader
@@ -89,69 +91,69 @@ pub(crate) fn load(
     })
 }
 
-/// The map of the object that only programs of traffic control use, and that takes most room.
+/// Name of the flow cache's map. Only classifier programs use it, and it takes most of the memory.
 const SHORTCUTS: &str = "SHORTCUTS";
 
-/// The loaded programs.
+/// The loaded classifier programs, and the directory of their pinned links.
 pub(crate) struct Programs {
     object: Ebpf,
-    /// Those that were verified before; else they are in the object.
-    kept: kept::Programs,
+    /// Programs from the program cache; empty where the programs are in the object.
+    cached: CachedPrograms,
     links: PathBuf,
 }
 
 impl Programs {
-    /// Takes the programs that are kept, or loads those of an object whose maps are loaded (and not taken out of it yet:
-    /// the programs need them).
+    /// Takes the programs from the program cache, or verifies those of `object`. The maps of
+    /// `object` must be loaded and must still be in it: the programs refer to them.
     pub(crate) fn load(
         mut object: Ebpf,
         pins: &Pins,
-        already: &Kept<'_>,
+        cache: &ProgramCache<'_>,
     ) -> Result<Self, OpenError> {
-        let kept = if let Some(kept) = already.take(&PROGRAMS) {
+        let cached = if let Some(cached) = cache.take(&PROGRAMS) {
             drop(object.take_map(SHORTCUTS));
-            kept
+            cached
         } else {
             verify(&mut object)?;
-            if let Err(error) = already.replace(&mut object, &PROGRAMS) {
-                tracing::warn!(%error, "the next start will have to verify the programs again");
+            if let Err(error) = cache.replace(&mut object, &PROGRAMS) {
+                tracing::warn!(%error, "cannot pin the programs in the program cache: the next start verifies them again");
             }
-            kept::Programs::new()
+            CachedPrograms::new()
         };
         Ok(Self {
             object,
-            kept,
+            cached,
             links: pins.links(),
         })
     }
 
-    /// The object, for taking its maps out.
+    /// Returns the object, for taking its maps out.
     pub(crate) fn object(&mut self) -> &mut Ebpf {
         &mut self.object
     }
 
     fn program(&mut self, name: &str) -> io::Result<&mut SchedClassifier> {
-        if let Some(program) = self.kept.get_mut(name) {
+        if let Some(program) = self.cached.get_mut(name) {
             return Ok(program);
         }
         let program = self.object.program_mut(name).ok_or(Errno::ENOENT)?;
         program.try_into().map_err(|error| io_error(&error))
     }
 
-    /// The descriptor of a hook's program.
+    /// Returns the file descriptor of a hook's program.
     pub(crate) fn descriptor(&mut self, hook: Hook) -> io::Result<RawFd> {
         let program = self.program(name(hook))?;
         let descriptor = program.fd().map_err(|error| io_error(&error))?;
         Ok(descriptor.as_fd().as_raw_fd())
     }
 
-    /// The id of a hook's program.
+    /// Returns the id of a hook's program.
     pub(crate) fn id(&mut self, hook: Hook) -> io::Result<u32> {
         let info = self.program(name(hook))?.info();
         Ok(info.map_err(|error| io_error(&error))?.id())
     }
 
-    /// The ids of all hooks' programs.
+    /// Returns the ids of all hooks' programs.
     pub(crate) fn ids(&mut self) -> io::Result<BTreeMap<Hook, u32>> {
         Hook::ALL
             .into_iter()
@@ -159,9 +161,10 @@ impl Programs {
             .collect()
     }
 
-    /// Runs the program that forgets flows.
+    /// Runs the sweep program, which removes expired flows.
     pub(crate) fn sweep(&mut self) -> io::Result<()> {
-        // The kernel wants a frame with an Ethernet header at least; the program does not look at it.
+        // `BPF_PROG_TEST_RUN` requires a frame with an Ethernet header; the program does not read
+        // it.
         let frame = [0; 64];
         let mut options = TestRunOptions::new();
         options.data_in = Some(&frame);
@@ -170,8 +173,8 @@ impl Programs {
         run.map(|_| ()).map_err(|error| io_error(&error))
     }
 
-    /// Attaches a hook's program to an uplink by a pinned TCX link, or updates the link that is pinned. Tells whether
-    /// the link is new.
+    /// Attaches a hook's program to an uplink by a pinned TCX link, or updates the pinned link.
+    /// Returns whether the link is new.
     pub(crate) fn attach(&mut self, link: &IfName, index: u32, hook: Hook) -> io::Result<bool> {
         let pin = self.pin(index, hook);
         let program = self.program(name(hook))?;
@@ -189,12 +192,12 @@ impl Programs {
         Ok(true)
     }
 
-    /// Detaches a hook's program from an uplink; that it is not attached is success.
+    /// Detaches a hook's program from an uplink. A program that is not attached is success.
     pub(crate) fn detach(&self, index: u32, hook: Hook) -> io::Result<()> {
         pinned::remove(&self.pin(index, hook))
     }
 
-    /// Removes all pins of a link, those of its guard as well.
+    /// Detaches all programs of a link and removes their pins, including the XDP prefilter's.
     pub(crate) fn detach_all(&self, index: u32) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.links)? {
             let entry = entry?;
@@ -205,7 +208,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Which programs are attached to a link by pinned TCX links, and their ids.
+    /// Returns the programs that pinned TCX links attach to a link, with their ids.
     pub(crate) fn attached(&self, link: &IfName, index: u32) -> io::Result<BTreeMap<Hook, u32>> {
         let mut hooks = BTreeMap::new();
         for hook in [Hook::UplinkIn, Hook::UplinkOut] {
@@ -223,7 +226,7 @@ impl Programs {
         Ok(hooks)
     }
 
-    /// Indexes of the links that have pins.
+    /// Returns the indexes of the links that have pins.
     pub(crate) fn pinned(&self) -> io::Result<BTreeSet<u32>> {
         let mut indexes = BTreeSet::new();
         for entry in std::fs::read_dir(&self.links)? {
@@ -232,7 +235,7 @@ impl Programs {
         Ok(indexes)
     }
 
-    /// Directory of the pinned links.
+    /// Returns the directory of the pinned links.
     pub(crate) fn links(&self) -> &Path {
         &self.links
     }
@@ -246,7 +249,7 @@ impl Programs {
     }
 }
 
-/// Has the kernel verify the programs.
+/// Loads the programs into the kernel, which verifies them.
 fn verify(object: &mut Ebpf) -> Result<(), OpenError> {
     for name in PROGRAMS {
         let missing = OpenError::Missing {
@@ -263,8 +266,8 @@ fn verify(object: &mut Ebpf) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Where among programs of others. What comes in, all of them see as it came; what leaves, all see as it leaves
-/// (decision 69).
+/// Returns the position among foreign TCX programs: after them on ingress, before them on egress,
+/// so that they see packets as they are on the wire (decision 69).
 fn order(hook: Hook) -> LinkOrder {
     match hook {
         Hook::UplinkOut => LinkOrder::first(),
@@ -272,16 +275,16 @@ fn order(hook: Hook) -> LinkOrder {
     }
 }
 
-/// The index of the link that a pin is of.
+/// Returns the interface index in the name of a pin.
 fn index_of(pin: &OsStr) -> Option<u32> {
     let (index, _) = pin.to_str()?.split_once('-')?;
     index.parse().ok()
 }
 
-/// As [`index_of`], of a pin of [`Hook::UplinkIn`]'s program.
-pub(crate) fn way_in(pin: &OsStr) -> Option<u32> {
-    let is_way_in = pin.to_str()?.ends_with("-in");
-    index_of(pin).filter(|_| is_way_in)
+/// As [`index_of`], for pins of [`Hook::UplinkIn`]'s program only.
+pub(crate) fn ingress_index(pin: &OsStr) -> Option<u32> {
+    let is_ingress = pin.to_str()?.ends_with("-in");
+    index_of(pin).filter(|_| is_ingress)
 }
 
 fn side(hook: Hook) -> TcAttachType {

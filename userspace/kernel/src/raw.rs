@@ -1,5 +1,8 @@
-//! Calls that neither aya nor nix offers: what a pinned link of a cgroup is, another program in it or none, a few instructions
-//! loaded or run to see what the kernel makes of them, the address of a link, and the cookie of a network namespace.
+//! System calls that neither aya nor nix wraps.
+//!
+//! Information, update and detach of pinned links; attaching without a link; reading maps in
+//! batches; loading and running programs of a few instructions for probes; the address of a link;
+//! the cookie of a network namespace.
 
 #![expect(unsafe_code, reason = "system calls that no crate we use wraps")]
 
@@ -35,19 +38,21 @@ const TCX_INGRESS: u32 = 46;
 /// `BPF_F_REPLACE`.
 const REPLACE: u32 = 1 << 2;
 
+/// `SO_NETNS_COOKIE` (`asm-generic/socket.h`).
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
-/// A link between a program and what it is attached to: a cgroup, or a network interface.
+/// A BPF link: a program and its target, a cgroup or a network interface.
 pub(crate) struct ProgramLink {
     link: OwnedFd,
 }
 
-/// What a link links.
+/// Program and target of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Linked {
-    /// The program's id.
+    /// Id of the program.
     pub(crate) program: u32,
-    /// The cgroup's id, which is the inode of its directory, or the interface's index; 0 when it is gone.
+    /// Id of the cgroup, which is the inode of its directory, or index of the interface; 0 when it
+    /// is gone.
     pub(crate) target: u64,
 }
 
@@ -67,8 +72,8 @@ struct GetInfo {
     info: u64,
 }
 
-/// The beginning of `struct bpf_link_info`: `target` is a cgroup's id, or an interface's index and what else the kernel
-/// says of such a link.
+/// The beginning of `struct bpf_link_info`. `target` is the id of the cgroup, or the index of the
+/// interface followed by other fields.
 #[repr(C)]
 #[derive(Default)]
 struct LinkInfo {
@@ -122,7 +127,7 @@ struct TestRun {
 }
 
 impl ProgramLink {
-    /// Opens a pin; `None` when there is none.
+    /// Opens a pinned link; `None` when there is no pin.
     pub(crate) fn open(pin: &Path) -> io::Result<Option<Self>> {
         let path = CString::new(pin.as_os_str().as_bytes())?;
         let mut arguments = ObjGet {
@@ -141,7 +146,7 @@ impl ProgramLink {
         }
     }
 
-    /// What it links.
+    /// Returns the program and the target.
     pub(crate) fn linked(&self) -> io::Result<Linked> {
         let mut info = LinkInfo::default();
         let mut arguments = GetInfo {
@@ -161,7 +166,8 @@ impl ProgramLink {
         })
     }
 
-    /// Puts another program into it: every socket meets the one or the other.
+    /// Replaces its program atomically: every packet or socket meets the old program or the new
+    /// one.
     pub(crate) fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         let mut arguments = LinkUpdate {
             link: self.link.as_raw_fd(),
@@ -172,7 +178,8 @@ impl ProgramLink {
         bpf(LINK_UPDATE, &mut arguments).map(|_| ())
     }
 
-    /// Takes its program away from where it is attached; the link itself stays for as long as somebody holds it.
+    /// Detaches its program from the target. The link itself exists until its last reference is
+    /// closed.
     pub(crate) fn detach(&self) -> io::Result<()> {
         let mut arguments = LinkDetach {
             link: self.link.as_raw_fd(),
@@ -181,7 +188,7 @@ impl ProgramLink {
     }
 }
 
-/// A program at an interface: arguments of `BPF_PROG_ATTACH` and `BPF_PROG_DETACH`.
+/// Program and interface: arguments of `BPF_PROG_ATTACH` and `BPF_PROG_DETACH`.
 #[repr(C)]
 pub(crate) struct Attachment {
     interface: u32,
@@ -194,8 +201,9 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
-    /// Where packets come in by an interface, before all filters and behind the programs that are there already.
-    pub(crate) fn on_the_way_in(interface: u32, program: RawFd) -> Self {
+    /// TCX ingress of an interface: before all filters, after the TCX programs that are attached
+    /// already.
+    pub(crate) fn tcx_ingress(interface: u32, program: RawFd) -> Self {
         Self {
             interface,
             program,
@@ -207,7 +215,7 @@ impl Attachment {
         }
     }
 
-    /// The same in the place of a program that is attached.
+    /// Replaces an attached program instead of adding one.
     pub(crate) fn replacing(self, program: RawFd) -> Self {
         Self {
             flags: REPLACE,
@@ -217,17 +225,17 @@ impl Attachment {
     }
 }
 
-/// Attaches a program, which stays for as long as the interface.
+/// Attaches a program without a link: it stays attached for as long as the interface exists.
 pub(crate) fn attach(mut attachment: Attachment) -> io::Result<()> {
     bpf(PROG_ATTACH, &mut attachment).map(|_| ())
 }
 
-/// Detaches it.
+/// Detaches a program that was attached with [`attach`].
 pub(crate) fn detach(mut attachment: Attachment) -> io::Result<()> {
     bpf(PROG_DETACH, &mut attachment).map(|_| ())
 }
 
-/// Loads a classifier of these instructions.
+/// Loads a classifier from these instructions.
 pub(crate) fn load_classifier(instructions: &[u64]) -> io::Result<OwnedFd> {
     let license = c"GPL";
     let mut load = ProgramLoad {
@@ -244,7 +252,7 @@ pub(crate) fn load_classifier(instructions: &[u64]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// As [`load_classifier`], runs it once on an empty frame, and returns what it returned.
+/// Loads a classifier, runs it once on an empty frame, and returns its return value.
 pub(crate) fn run_classifier(instructions: &[u64]) -> io::Result<i32> {
     let program = load_classifier(instructions)?;
     let frame = [0_u8; 64];
@@ -262,9 +270,10 @@ pub(crate) fn run_classifier(instructions: &[u64]) -> io::Result<i32> {
     Ok(run.result)
 }
 
-/// One call of `bpf(2)`; what `arguments` points to must live.
+/// Calls `bpf(2)`. The memory that `arguments` points to must outlive the call.
 pub(crate) fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawFd> {
-    // SAFETY: the kernel reads the arguments within the size given, and what they point to lives in the caller.
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of the arguments, and the memory that they
+    // point to lives in the caller.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -279,7 +288,7 @@ pub(crate) fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<RawF
     RawFd::try_from(result).map_err(io::Error::other)
 }
 
-/// The address of what is sent and received by a link in frames of one type.
+/// Returns the address to bind a packet socket to: one link and one Ethertype.
 pub(crate) fn link_address(index: u32, ethertype: u16) -> io::Result<LinkAddr> {
     let address = libc::sockaddr_ll {
         sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).map_err(io::Error::other)?,
@@ -291,14 +300,14 @@ pub(crate) fn link_address(index: u32, ethertype: u16) -> io::Result<LinkAddr> {
         sll_addr: [0; 8],
     };
     let length = size_of_val(&address).try_into().map_err(io::Error::other)?;
-    // SAFETY: so many bytes of `address` are read.
+    // SAFETY: `length` bytes of `address` are read, which is its size.
     let address = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(length)) };
     address.ok_or_else(|| Errno::EINVAL.into())
 }
 
-/// The cookie of the network namespace that the calling thread is in.
+/// Returns the cookie of the calling thread's network namespace.
 pub(crate) fn netns_cookie() -> io::Result<u64> {
-    // Not connected to anything: any socket knows its namespace.
+    // Any socket returns the cookie of its namespace; this one is not connected.
     let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("0.0.0.0:0"))?;
     let mut cookie = 0_u64;
     let mut length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;

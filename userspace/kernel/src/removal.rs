@@ -1,8 +1,9 @@
-//! Removing a link without waiting longer than it takes.
+//! Deletes a link and returns as soon as the kernel has removed it.
 //!
-//! `RTM_DELLINK` returns some 20 ms after the link is gone from every table, because the kernel waits for its last
-//! readers before it frees the memory. The notification comes at once. So a thread of its own makes the call, and the
-//! answer is whatever comes first on the socket: the notification, or the kernel's refusal.
+//! `RTM_DELLINK` returns some 20 ms after the link is gone from every table, because the kernel
+//! waits for an RCU grace period before it frees the memory. The notification is sent at once. So
+//! the call is made by a separate thread, and the result is the first message on the socket: the
+//! notification or the error.
 
 use std::io;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use crate::error::{is, is_gone};
 use crate::links::indexed;
 use crate::netlink::{decode, encode_change, messages, open_listener, receive};
 
-/// Removes the link of an index; that it is already gone is success.
+/// Deletes the link with this index. A link that is already gone is success.
 pub(crate) fn delete(index: u32) -> io::Result<()> {
     let socket = Arc::new(open_listener(&[MulticastGroup::Link as u32])?);
     let request = encode_change(Message::DelLink(indexed(index).build()));
     let sender = Arc::clone(&socket);
     let send = move || {
-        // A failed call is seen by the receiver as a socket without an answer.
+        // The receiver notices a failed call: its read times out.
         if let Err(error) = sender.send(&request, 0) {
             tracing::error!(link = index, %error, "cannot send a request to remove a link");
         }
@@ -41,7 +42,7 @@ fn wait(socket: &Socket, index: u32) -> io::Result<()> {
     loop {
         match receive(socket, &mut buffer) {
             Ok(()) => {}
-            // Notifications were lost, but never the answer.
+            // Notifications were lost; the kernel never drops the answer to a request.
             Err(error) if is(&error, Errno::ENOBUFS) => continue,
             Err(error) => return Err(error),
         }
@@ -55,7 +56,7 @@ fn wait(socket: &Socket, index: u32) -> io::Result<()> {
                     };
                 }
                 Ok(NetlinkPayload::InnerMessage(Message::DelLink(gone)))
-                    if is_last_word(&gone, index) =>
+                    if is_deletion(&gone, index) =>
                 {
                     return Ok(());
                 }
@@ -65,7 +66,8 @@ fn wait(socket: &Socket, index: u32) -> io::Result<()> {
     }
 }
 
-/// A bridge says `RTM_DELLINK` of a port that leaves it, too, in its own family.
-fn is_last_word(message: &LinkMessage, index: u32) -> bool {
+/// Whether the message reports the deletion of the link itself. A bridge sends `RTM_DELLINK` with
+/// family `AF_BRIDGE` for a port that leaves it, too.
+fn is_deletion(message: &LinkMessage, index: u32) -> bool {
     message.header.interface_family == AddressFamily::Unspec && message.header.index == index
 }

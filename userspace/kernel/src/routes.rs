@@ -1,8 +1,8 @@
-//! Routes: all of a namespace, and those by one link.
+//! Reads routes: all of a namespace, and those of one link.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
-    reason = "netlink's vocabulary is open: what we do not know is skipped"
+    reason = "netlink's enums are open: unknown values are skipped"
 )]
 
 use std::collections::BTreeSet;
@@ -22,19 +22,20 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::netlink::Netlink;
 
-/// How packets find their way.
+/// Routes and the properties of routing that the datapath depends on.
 #[derive(Default)]
 pub(crate) struct Routing {
-    /// Routes to other hosts of all tables and both families, one entry for each leg of a multipath route.
+    /// Unicast routes of all tables and both families, one entry for each next hop of a multipath
+    /// route.
     pub(crate) entries: Vec<RouteEntry>,
-    /// In words, what asks packets for the kind of service (the TOS of RFC 791, or the DSCP): our programs find routes
-    /// without it.
-    pub(crate) by_service: BTreeSet<String>,
-    /// Whether ports or protocols may decide: by a rule, or because a route has several legs.
+    /// Descriptions of rules and routes that match the TOS (RFC 791) or DSCP: the datapath's route
+    /// lookups ignore it.
+    pub(crate) by_tos: BTreeSet<String>,
+    /// Whether ports or protocols may select a route: by a rule, or by a multipath hash.
     pub(crate) by_port: bool,
 }
 
-/// Asks for all routes and rules.
+/// Reads all routes and rules.
 pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Routing> {
     let mut routing = Routing::default();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -42,17 +43,17 @@ pub(crate) fn all(netlink: &mut Netlink) -> io::Result<Routing> {
         query.header.address_family = family;
         let routes = routes(netlink, query)?;
         if routes.iter().any(|route| route.header.tos != 0) {
-            let words = "routing: a route is for one kind of service";
-            routing.by_service.insert(words.to_owned());
+            let words = "routing: a route matches the TOS";
+            routing.by_tos.insert(words.to_owned());
         }
         let unicast = routes.iter().filter(|route| is_unicast(route));
-        routing.entries.extend(unicast.flat_map(legs));
+        routing.entries.extend(unicast.flat_map(next_hops));
         let rules = rules(netlink, family)?;
-        if rules.iter().any(asks_for_service) {
-            let words = "routing: a rule asks for the kind of service";
-            routing.by_service.insert(words.to_owned());
+        if rules.iter().any(matches_tos) {
+            let words = "routing: a rule matches the TOS or DSCP";
+            routing.by_tos.insert(words.to_owned());
         }
-        routing.by_port |= routes.iter().any(may_fork) || rules.iter().any(asks_for_ports);
+        routing.by_port |= routes.iter().any(may_be_multipath) || rules.iter().any(matches_ports);
     }
     Ok(routing)
 }
@@ -68,13 +69,13 @@ fn rules(netlink: &mut Netlink, family: AddressFamily) -> io::Result<Vec<RuleMes
     Ok(rules.collect())
 }
 
-fn asks_for_service(rule: &RuleMessage) -> bool {
+fn matches_tos(rule: &RuleMessage) -> bool {
     /// `FRA_DSCP` and `FRA_FLOWLABEL`.
     const WORDS: [u16; 2] = [25, 26];
     rule.header.tos != 0 || has_any(rule, &WORDS)
 }
 
-fn asks_for_ports(rule: &RuleMessage) -> bool {
+fn matches_ports(rule: &RuleMessage) -> bool {
     /// `FRA_IP_PROTO`, `FRA_SPORT_RANGE`, `FRA_DPORT_RANGE`.
     const WORDS: [u16; 3] = [22, 23, 24];
     has_any(rule, &WORDS)
@@ -85,8 +86,8 @@ fn has_any(rule: &RuleMessage, words: &[u16]) -> bool {
     attributes.any(|attribute| words.contains(&attribute.kind()))
 }
 
-/// Whether a route has several legs, or a next hop that is an object of its own, which may stand for several.
-fn may_fork(route: &RouteMessage) -> bool {
+/// Whether a route has several next hops, or a next hop object, which may be a group.
+fn may_be_multipath(route: &RouteMessage) -> bool {
     /// `RTA_NH_ID`.
     const OBJECT: u16 = 30;
     let mut attributes = route.attributes.iter();
@@ -95,7 +96,8 @@ fn may_fork(route: &RouteMessage) -> bool {
     })
 }
 
-/// Routes of all tables by one link, without those that the kernel made for the link's addresses.
+/// Returns the routes of all tables through one link, without those that the kernel added for the
+/// link's addresses.
 pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route>> {
     let mut found = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -109,20 +111,20 @@ pub(crate) fn of_link(netlink: &mut Netlink, index: u32) -> io::Result<Vec<Route
             .filter(|message| message.header.protocol != RouteProtocol::Kernel)
             .filter(|message| message.header.table != LOCAL);
         found.extend(own.flat_map(|message| {
-            legs(message)
+            next_hops(message)
                 .into_iter()
-                .filter(|leg| leg.link == index)
-                .map(|leg| Route {
-                    destination: leg.destination,
-                    gateway: leg.gateway,
-                    options: options(message, leg.table, leg.gateway.is_some()),
+                .filter(|hop| hop.link == index)
+                .map(|hop| Route {
+                    destination: hop.destination,
+                    gateway: hop.gateway,
+                    options: options(message, hop.table, hop.gateway.is_some()),
                 })
         }));
     }
     Ok(found)
 }
 
-/// What is particular about a route, without what the kernel does by itself.
+/// Returns the options of a route, without the kernel's defaults.
 fn options(message: &RouteMessage, table: u32, has_gateway: bool) -> RouteOptions {
     let is_ipv4 = message.header.address_family == AddressFamily::Inet;
     let mut options = RouteOptions {
@@ -148,7 +150,7 @@ fn options(message: &RouteMessage, table: u32, has_gateway: bool) -> RouteOption
     options.normal(is_ipv4, has_gateway)
 }
 
-/// The message about a route by a link; the gateway need not be of a subnet of the link's.
+/// Makes the message about a route through a link. The gateway need not be in a subnet of the link.
 pub(crate) fn message(index: u32, route: &Route) -> io::Result<RouteMessage> {
     let destination = route.destination;
     let builder = RouteMessageBuilder::<IpAddr>::new()
@@ -192,7 +194,7 @@ fn with_options(
     builder
 }
 
-/// The table of what the kernel does for the node's own addresses.
+/// `RT_TABLE_LOCAL`: the kernel's routes to the node's own addresses.
 const LOCAL: u8 = 255;
 
 fn routes(netlink: &mut Netlink, query: RouteMessage) -> io::Result<Vec<RouteMessage>> {
@@ -208,27 +210,27 @@ fn is_unicast(message: &RouteMessage) -> bool {
     message.header.kind == RouteType::Unicast
 }
 
-/// One entry for each way out; a route without any (a blackhole) has none.
-fn legs(message: &RouteMessage) -> Vec<RouteEntry> {
+/// Returns one entry for each next hop; a route without any (a blackhole) has none.
+fn next_hops(message: &RouteMessage) -> Vec<RouteEntry> {
     let Some(destination) = destination(message) else {
         return Vec::new();
     };
     let mut table = u32::from(message.header.table);
-    let mut legs = Vec::new();
+    let mut next_hops = Vec::new();
     let (mut link, mut mtu) = (None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Oif(index) => link = Some(*index),
             RouteAttribute::Metrics(metrics) => mtu = metrics.iter().find_map(mtu_of),
-            RouteAttribute::MultiPath(hops) => legs.extend(
+            RouteAttribute::MultiPath(hops) => next_hops.extend(
                 hops.iter()
                     .map(|hop| (hop.interface_index, gateway(&hop.attributes))),
             ),
             _ => {}
         }
     }
-    legs.extend(link.map(|link| (link, gateway(&message.attributes))));
+    next_hops.extend(link.map(|link| (link, gateway(&message.attributes))));
     let entry = |(link, gateway)| RouteEntry {
         destination,
         gateway,
@@ -236,7 +238,7 @@ fn legs(message: &RouteMessage) -> Vec<RouteEntry> {
         table,
         mtu,
     };
-    legs.into_iter().map(entry).collect()
+    next_hops.into_iter().map(entry).collect()
 }
 
 const fn mtu_of(metric: &RouteMetric) -> Option<u32> {

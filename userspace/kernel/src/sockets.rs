@@ -1,7 +1,7 @@
-//! Programs on the node's cgroup, attached by pinned links.
+//! Attaches programs to the node's cgroup by pinned links.
 //!
-//! A pinned link survives the agent; the next agent puts its own program into it, so that no socket is missed. Links of
-//! others on the same cgroup are not touched: all of them are asked.
+//! A pinned link survives the agent; the next agent replaces the program in it, so that no socket
+//! is missed. Foreign links on the same cgroup are not touched: the kernel runs all programs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,20 +14,21 @@ use aya::Ebpf;
 use aya::programs::links::FdLink;
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, Program, ProgramError, ProgramFd, SockOps};
 use nix::errno::Errno;
-use planner::{SocketHook, SocketLink};
+use planner::{SocketHook, SocketHookState};
 
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::pinned;
 use crate::pins::Pins;
 use crate::raw::{Linked, ProgramLink};
 
-/// The root of the cgroup hierarchy of version 2, wherever it is mounted: the node's sockets are below it.
+/// Returns the root of the cgroup v2 hierarchy, wherever it is mounted. All sockets of the node are
+/// below it.
 pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     Ok(cgroup_mount(&mounts))
 }
 
-/// The first mount of type `cgroup2` that shows the root of the hierarchy (`proc_pid_mountinfo(5)`).
+/// Returns the first mount of type `cgroup2` whose root is `/` (`proc_pid_mountinfo(5)`).
 fn cgroup_mount(mounts: &str) -> Option<PathBuf> {
     let mut found = mounts.lines().filter_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
@@ -38,18 +39,18 @@ fn cgroup_mount(mounts: &str) -> Option<PathBuf> {
     found.next()
 }
 
-/// Blanks and backslashes are written as octal numbers.
+/// Decodes blanks, tabs and backslashes, which mountinfo escapes as octal numbers.
 fn unescaped(text: &str) -> String {
     text.replace("\\040", " ")
         .replace("\\011", "\t")
         .replace("\\134", "\\")
 }
 
-/// The cgroup, and which programs it can have.
+/// The cgroup, and the programs that are available for it.
 pub(crate) struct Sockets {
     cgroup: Option<Cgroup>,
     links: PathBuf,
-    /// By hook, the program's id.
+    /// Ids of the loaded programs.
     loaded: BTreeMap<SocketHook, u32>,
     unavailable: BTreeMap<SocketHook, String>,
 }
@@ -60,8 +61,8 @@ struct Cgroup {
 }
 
 impl Sockets {
-    /// Loads the programs of an object whose maps are loaded, if there is a cgroup. One that the kernel refuses is
-    /// unavailable.
+    /// Loads the programs, if there is a cgroup. The maps of `object` must be loaded. A program
+    /// that the kernel rejects is unavailable.
     pub(crate) fn load(
         object: &mut Ebpf,
         pins: &Pins,
@@ -95,13 +96,13 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Hooks that cannot be attached, and why.
+    /// Returns the hooks that cannot be attached, and why.
     pub(crate) fn unavailable(&self) -> &BTreeMap<SocketHook, String> {
         &self.unavailable
     }
 
-    /// The hooks that can be attached, and what is.
-    pub(crate) fn observe(&self) -> io::Result<BTreeMap<SocketHook, SocketLink>> {
+    /// Returns the state of all hooks that can be attached.
+    pub(crate) fn observe(&self) -> io::Result<BTreeMap<SocketHook, SocketHookState>> {
         let Some(cgroup) = &self.cgroup else {
             return Ok(BTreeMap::new());
         };
@@ -113,16 +114,16 @@ impl Sockets {
                     target: cgroup.id,
                 };
                 let link = match ProgramLink::open(&self.pin(*hook))? {
-                    None => SocketLink::Absent,
-                    Some(link) if link.linked()? == ours => SocketLink::Attached,
-                    Some(_) => SocketLink::Outdated,
+                    None => SocketHookState::Absent,
+                    Some(link) if link.linked()? == ours => SocketHookState::Attached,
+                    Some(_) => SocketHookState::Outdated,
                 };
                 Ok((*hook, link))
             })
             .collect()
     }
 
-    /// Attaches a hook's program, or updates the link that is pinned.
+    /// Attaches a hook's program, or updates the pinned link.
     pub(crate) fn attach(&self, object: &mut Ebpf, hook: SocketHook) -> Result<(), Failed> {
         let call = || format!("attach {hook} to the cgroup");
         let missing = || Failed::new(call(), Errno::EOPNOTSUPP);
@@ -140,7 +141,7 @@ impl Sockets {
         pinned::keep(program.attach(&cgroup.directory)?, &pin)
     }
 
-    /// Detaches a hook's program; that it is not attached is success.
+    /// Detaches a hook's program. A program that is not attached is success.
     pub(crate) fn detach(&self, hook: SocketHook) -> Result<(), Failed> {
         pinned::remove(&self.pin(hook)).attempt(|| format!("detach {hook} from the cgroup"))
     }
@@ -150,11 +151,11 @@ impl Sockets {
     }
 }
 
-/// A program of a type that cgroups take.
+/// A program of a type that attaches to cgroups.
 enum OnCgroup<'a> {
-    /// Asked about an address.
+    /// Runs on bind, connect, sendmsg, recvmsg and getpeername.
     Address(&'a mut CgroupSockAddr),
-    /// Asked about a connection.
+    /// Runs on events of TCP connections.
     Connection(&'a mut SockOps),
 }
 
@@ -202,7 +203,7 @@ fn program(object: &mut Ebpf, hook: SocketHook) -> io::Result<OnCgroup<'_>> {
     }
 }
 
-/// Loads a program; its id.
+/// Loads a program and returns its id.
 fn load(object: &mut Ebpf, hook: SocketHook) -> io::Result<u32> {
     program(object, hook)?
         .load()
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cgroup_is_found_wherever_it_is_mounted() {
+    fn the_cgroup_root_is_found_at_any_mount_point() {
         let unified = "30 23 0:26 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
         assert_eq!(cgroup_mount(unified), Some("/sys/fs/cgroup".into()));
         let hybrid = "\

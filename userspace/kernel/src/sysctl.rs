@@ -1,4 +1,4 @@
-//! Sysctls below `/proc/sys`, of the namespace that the calling thread is in.
+//! Reads and writes sysctls below `/proc/sys`, of the namespace that the calling thread is in.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,14 +7,17 @@ use std::path::{Component, Path, PathBuf};
 
 use planner::SysctlKey;
 
-/// Long enough for nearly every value: the kernel clears as much memory as it is asked for, whatever it has to say.
-const USUAL: usize = 4 << 10;
-/// Longest value that is read. Sets of ports are the longest: every other one of 65536 takes 192 KiB.
+/// First read size, enough for nearly every value: the kernel allocates and clears as many bytes as
+/// are requested.
+const FIRST_READ: usize = 4 << 10;
+/// Longest value that is read. Port sets are the longest: every other one of 65536 ports takes 192
+/// KiB.
 const LONGEST: usize = 256 << 10;
 
-/// The value without the line's end; `None` when the kernel has no such sysctl.
+/// Reads a value, without the line's end. `None` when the kernel has no such sysctl.
 ///
-/// Read at once: of a set of ports the kernel gives as much as fits into the first read, and nothing behind that.
+/// The value is read in one call: of a port set, the kernel returns what fits into the first read,
+/// and nothing for later offsets.
 pub(crate) fn read(key: &SysctlKey) -> io::Result<Option<String>> {
     match File::open(path(key)?) {
         Ok(file) => value(&file).map(Some),
@@ -24,37 +27,39 @@ pub(crate) fn read(key: &SysctlKey) -> io::Result<Option<String>> {
 }
 
 fn value(file: &File) -> io::Result<String> {
-    let mut value = first(file, USUAL)?;
-    if value.len() == USUAL {
-        value = first(file, LONGEST)?;
+    let mut value = read_once(file, FIRST_READ)?;
+    if value.len() == FIRST_READ {
+        value = read_once(file, LONGEST)?;
     }
     let text = String::from_utf8(value).map_err(io::Error::other)?;
     Ok(text.trim_end().to_owned())
 }
 
-/// What one read from the beginning gives.
-fn first(file: &File, most: usize) -> io::Result<Vec<u8>> {
-    let mut buffer = vec![0; most];
+/// Reads at most `limit` bytes from the beginning, in one call.
+fn read_once(file: &File, limit: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; limit];
     let length = file.read_at(&mut buffer, 0)?;
     buffer.truncate(length);
     Ok(buffer)
 }
 
-/// Writes a value, unless it is that already: writing `forwarding` again would reset what depends on it.
+/// Writes a value, unless the sysctl has it already: writing `forwarding` again would reset the
+/// settings that depend on it.
 ///
-/// Opened once: the kernel looks for a sysctl among those of all namespaces that anybody has opened one of.
+/// The file is opened once, because to open a sysctl the kernel searches those of all namespaces
+/// that have been opened before.
 pub(crate) fn write(key: &SysctlKey, new: &str) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(path(key)?)?;
     if value(&file)? == new {
         return Ok(());
     }
-    // An empty write is none at all, and an empty line empties a set.
+    // The kernel ignores an empty write; an empty line clears a port set.
     file.write_all_at(format!("{new}\n").as_bytes(), 0)?;
     crash::point();
     Ok(())
 }
 
-/// Writes a value if the kernel has the sysctl: a kernel without IPv6 needs none of IPv6's.
+/// Writes a value if the kernel has the sysctl: a kernel without IPv6 has none of IPv6's.
 pub(crate) fn write_if_present(key: &str, value: &str) -> io::Result<()> {
     match std::fs::write(Path::new("/proc/sys").join(key), value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

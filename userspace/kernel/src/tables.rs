@@ -1,4 +1,6 @@
-//! The datapath's maps as typed tables. Knows their keys and values, not what an entry means.
+//! The datapath's maps as typed tables.
+//!
+//! Keys and values only: what an entry means is not known here.
 
 use std::io;
 
@@ -12,23 +14,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::error::{OpenError, io_error};
 use crate::names::Names;
 
-/// A value of the ABI as aya wants it.
+/// Wrapper that implements [`aya::Pod`] for the types of the ABI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Wire<T>(pub(crate) T);
 
 #[expect(
     unsafe_code,
-    reason = "aya knows no safe way to accept a layout of one's own"
+    reason = "aya has no safe way to use own types as keys and values"
 )]
-// SAFETY: `Pod` asks that the type may be read from and written as bytes. `FromBytes` is proof that any bytes are a
-// value, `IntoBytes` that no byte of a value is padding; the wrapper is transparent.
+// SAFETY: `Pod` requires that the type may be read from and written as bytes. `FromBytes` proves
+// that any bytes are a value, `IntoBytes` that no byte of a value is padding; the wrapper is
+// transparent.
 unsafe impl<T> aya::Pod for Wire<T> where T: FromBytes + IntoBytes + Immutable + Copy + 'static {}
 
-/// A hash from `K` to `V`.
+/// Hash map from `K` to `V`.
 pub(crate) type Hash<K, V> = HashMap<MapData, K, V>;
 
-/// All tables that the agent reads or writes.
+/// All maps that the agent reads or writes.
 pub(crate) struct Tables {
     pub(crate) flows: Hash<Wire<abi::Tuple>, Wire<abi::Flow>>,
     pub(crate) pods: Array<MapData, Wire<abi::Pod>>,
@@ -43,21 +46,22 @@ pub(crate) struct Tables {
     pub(crate) counters: PerCpuArray<MapData, Wire<abi::Counters>>,
     pub(crate) drops: PerCpuArray<MapData, Wire<abi::DropCount>>,
     pub(crate) limits: Array<MapData, Wire<abi::Limit>>,
-    pub(crate) peers: LpmTrie<MapData, Wire<abi::Peer>, u32>,
+    pub(crate) shaped_subnets: LpmTrie<MapData, Wire<abi::ShapedSubnetKey>, u32>,
     pub(crate) buckets: Array<MapData, Wire<abi::Bucket>>,
     pub(crate) shaped: PerCpuArray<MapData, Wire<abi::Shaped>>,
     pub(crate) settings: Array<MapData, Wire<abi::Settings>>,
     pub(crate) swept: Array<MapData, Wire<abi::Swept>>,
     epochs: Array<MapData, u64>,
-    /// The last one that we have begun, if we have begun one: nobody else writes the number.
+    /// Last epoch that this agent began. No other process writes the number.
     epoch: Option<u64>,
-    /// Cookie of our network namespace.
+    /// Cookie of the node's network namespace (`SO_NETNS_COOKIE`).
     pub(crate) netns_cookie: u64,
     pub(crate) names: Names,
 }
 
 impl Tables {
-    /// Takes the maps out of a loaded object, for the network namespace with this cookie and these links.
+    /// Takes the maps out of a loaded object. `netns_cookie` and `names` belong to the node's
+    /// network namespace.
     pub(crate) fn take(
         object: &mut Ebpf,
         netns_cookie: u64,
@@ -77,7 +81,7 @@ impl Tables {
             counters: take(object, maps::COUNTERS)?,
             drops: take(object, maps::DROPS)?,
             limits: take(object, maps::LIMITS)?,
-            peers: take(object, maps::PEERS)?,
+            shaped_subnets: take(object, maps::PEERS)?,
             buckets: take(object, maps::BUCKETS)?,
             shaped: take(object, maps::SHAPED)?,
             settings: take(object, maps::SETTINGS)?,
@@ -89,7 +93,8 @@ impl Tables {
         })
     }
 
-    /// Tells programs that what they remember of packets under way may no longer be so.
+    /// Begins an epoch of the tables: cached verdicts of earlier epochs are stale. Must be called
+    /// after each write to a map that verdicts depend on.
     pub(crate) fn begin_epoch(&mut self) -> io::Result<()> {
         let last = match self.epoch {
             Some(last) => last,
@@ -114,7 +119,7 @@ where
     })
 }
 
-/// The value, or `None` when there is no such key.
+/// Returns the value, or `None` when there is no such key.
 pub(crate) fn present<V>(value: Result<V, MapError>) -> io::Result<Option<V>> {
     match value {
         Ok(value) => Ok(Some(value)),
@@ -125,17 +130,17 @@ pub(crate) fn present<V>(value: Result<V, MapError>) -> io::Result<Option<V>> {
     }
 }
 
-/// The result of a write.
+/// Converts the result of a write.
 pub(crate) fn written(result: Result<(), MapError>) -> io::Result<()> {
     result.map_err(|error| io_error(&error))
 }
 
-/// The result of a removal; that the key is not there is success.
+/// Converts the result of a removal. A missing key is success.
 pub(crate) fn removed(result: Result<(), MapError>) -> io::Result<()> {
     present(result).map(|_| ())
 }
 
-/// The trie's key of a prefix.
+/// Returns the trie's key of a prefix.
 pub(crate) fn prefix_key(key: abi::PrefixKey) -> Key<Wire<abi::Address>> {
     Key::new(key.prefix_len, Wire(key.address))
 }

@@ -1,8 +1,8 @@
-//! Settings of an interface inside of a pod's namespace, and sysctls around it.
+//! Reads and changes settings of a pod's interface, and sysctls of the pod's namespace.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
-    reason = "netlink's vocabulary is open: what we do not know is skipped"
+    reason = "netlink's enums are open: unknown values are skipped"
 )]
 
 use std::collections::BTreeSet;
@@ -19,8 +19,9 @@ use crate::netlink::Netlink;
 use crate::netns::OpenNetns;
 use crate::{links, sysctl};
 
-/// The settings of `ifname` and the values of `sysctls`; `None` when there is no such interface.
-pub(crate) fn look(
+/// Reads the settings of `ifname` and the values of `sysctls`. `None` when there is no such
+/// interface.
+pub(crate) fn observe(
     netns: &OpenNetns,
     ifname: &IfName,
     sysctls: &BTreeSet<String>,
@@ -58,7 +59,8 @@ fn queue_length(message: &LinkMessage) -> Option<u32> {
         })
 }
 
-/// Changes settings: sysctls first, each of which may fail by itself; the interface's in one message.
+/// Changes settings. Sysctls are written first, one after the other, and a failure ends the step;
+/// the settings of the interface are then changed in one message.
 pub(crate) fn tune(
     netns: &Netns,
     ifname: &IfName,
@@ -70,7 +72,7 @@ pub(crate) fn tune(
         let written = open.run(|| sysctl::write(&SysctlKey(key.clone()), value));
         written.attempt(|| format!("set {key} to {value} in {}", netns.path))?;
     }
-    let call = || format!("tune {ifname} in {}", netns.path);
+    let call = || format!("change the settings of {ifname} in {}", netns.path);
     let mut inside = open.run(Netlink::open).attempt(call)?;
     let Some(found) = links::find_message(&mut inside, ifname).attempt(call)? else {
         return Err(Failed::new(call(), Errno::ENODEV));

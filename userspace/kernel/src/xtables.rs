@@ -1,8 +1,11 @@
-//! Rules of iptables', ip6tables' and ebtables' own tables, asked for as those tools do (`getsockopt`).
+//! Finds rules of iptables, ip6tables and ebtables (legacy), by `getsockopt` as those tools do.
 //!
-//! Only tables that are in use are asked about: to ask about another one would make it.
+//! Only tables that are in use are read: to query another one would create it.
 
-#![expect(unsafe_code, reason = "socket options that no crate we use knows")]
+#![expect(
+    unsafe_code,
+    reason = "no crate that we use wraps these socket options"
+)]
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -17,11 +20,12 @@ const GET_ENTRIES: libc::c_int = 65;
 /// `EBT_SO_GET_INFO`.
 const BRIDGE_INFO: libc::c_int = 128;
 
+/// `NF_INET_FORWARD`.
 const FORWARD: usize = 2;
 
-/// Where the standard target's verdict is behind the beginning of a target (`struct xt_standard_target`).
+/// Offset of the standard target's verdict from the target (`struct xt_standard_target`).
 const VERDICT: usize = 32;
-/// `-NF_ACCEPT - 1`, as such a verdict is written.
+/// The verdict to accept, encoded as `-NF_ACCEPT - 1`.
 const ACCEPT: i32 = -2;
 
 /// `struct ipt_getinfo`, which is `struct ip6t_getinfo` as well.
@@ -48,15 +52,15 @@ struct BridgeInfo {
     entries_at: usize,
 }
 
-/// One of the two families.
+/// The tables of one address family.
 struct Family {
-    /// What people call the tool.
+    /// Name of the tool.
     tool: &'static str,
-    /// Where its tables are listed.
+    /// File that lists its tables.
     names: &'static str,
     domain: libc::c_int,
     level: libc::c_int,
-    /// Where an entry says where its target is (`target_offset`).
+    /// Offset of `target_offset` in an entry (`struct ipt_entry`, `struct ip6t_entry`).
     target_at: usize,
 }
 
@@ -77,7 +81,8 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
-/// The tables that have rules, or a policy for forwarded packets other than to accept them.
+/// Returns descriptions of the tables that have rules, or a policy other than ACCEPT for forwarded
+/// packets.
 pub(crate) fn rules() -> io::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for family in &FAMILIES {
@@ -99,10 +104,10 @@ fn has_rules(family: &Family, table: &str) -> io::Result<bool> {
     info.name = name(table);
     let length = size_of::<Info>();
     let pointer = (&raw mut info).cast();
-    if !ask(&socket, family.level, GET_INFO, pointer, length)? {
+    if !query(&socket, family.level, GET_INFO, pointer, length)? {
         return Ok(false);
     }
-    // One policy for each hook, and the mark of the end.
+    // An empty table has one policy for each hook, and the end marker.
     if info.num_entries > info.valid_hooks.count_ones() + 1 {
         return Ok(true);
     }
@@ -113,7 +118,7 @@ fn has_rules(family: &Family, table: &str) -> io::Result<bool> {
     Ok(policy != Some(ACCEPT))
 }
 
-/// The verdict that ends the chain of forwarded packets.
+/// Returns the verdict of the FORWARD chain's policy.
 fn policy(family: &Family, socket: &OwnedFd, table: &str, info: &Info) -> io::Result<Option<i32>> {
     /// `struct ipt_get_entries`: the name, the size, and up to the next multiple of eight.
     const HEAD: usize = 40;
@@ -121,7 +126,7 @@ fn policy(family: &Family, socket: &OwnedFd, table: &str, info: &Info) -> io::Re
     buffer[..32].copy_from_slice(&name(table));
     buffer[32..36].copy_from_slice(&info.size.to_ne_bytes());
     let (pointer, length) = (buffer.as_mut_ptr().cast(), buffer.len());
-    if !ask(socket, family.level, GET_ENTRIES, pointer, length)? {
+    if !query(socket, family.level, GET_ENTRIES, pointer, length)? {
         return Ok(None);
     }
     let entry = HEAD + info.underflow[FORWARD] as usize;
@@ -132,8 +137,9 @@ fn policy(family: &Family, socket: &OwnedFd, table: &str, info: &Info) -> io::Re
     Ok(verdict.map(|bytes| i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
 }
 
-/// Tables of ebtables are not listed anywhere. Where they are modules, one that is loaded counts as in use; where
-/// they are not, to ask is the only way, and makes an empty table at worst.
+/// Returns a description of ebtables' rules. ebtables' tables are not listed anywhere. Where they
+/// are modules, a loaded one counts as in use. Where they are built in, they can only be queried,
+/// which creates an empty table at worst.
 fn bridge_tables() -> Option<String> {
     let in_use = match fs::read_to_string("/proc/modules") {
         Ok(modules) => modules.lines().any(|line| line.starts_with("ebtable_")),
@@ -153,7 +159,7 @@ fn has_bridge_rules(table: &str) -> bool {
     info.name = name(table);
     let length = size_of::<BridgeInfo>();
     let pointer = (&raw mut info).cast();
-    let known = ask(&socket, libc::IPPROTO_IP, BRIDGE_INFO, pointer, length);
+    let known = query(&socket, libc::IPPROTO_IP, BRIDGE_INFO, pointer, length);
     known.unwrap_or(false) && info.entries > 0
 }
 
@@ -172,12 +178,12 @@ fn raw_socket(domain: libc::c_int) -> io::Result<OwnedFd> {
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has just returned it, and nobody else has it.
+    // SAFETY: the call has just returned the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
 /// Reads a socket option into `length` bytes at `value`; false where the kernel has no such table.
-fn ask(
+fn query(
     socket: &OwnedFd,
     level: libc::c_int,
     option: libc::c_int,

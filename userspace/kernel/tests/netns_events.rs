@@ -1,4 +1,4 @@
-//! Changes of the node are noticed, however many at once, and only changes.
+//! Changes of the node are notified, however many at once, and nothing else is.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ use support::*;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-/// Long enough for the kernel to say everything that it has to say.
+/// Time after which the kernel has sent all notifications.
 const QUIET: Duration = Duration::from_millis(300);
 
 fn on_a_runtime(test: impl AsyncFnOnce(&mut Changes) + Send + 'static) {
@@ -19,30 +19,30 @@ fn on_a_runtime(test: impl AsyncFnOnce(&mut Changes) + Send + 'static) {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut changes = Changes::open().unwrap();
-            settle(&mut changes).await;
+            drain(&mut changes).await;
             test(&mut changes).await;
         });
     });
 }
 
-/// Reads until nothing more comes.
-async fn settle(changes: &mut Changes) {
-    while let Ok(heard) = timeout(QUIET, changes.next()).await {
-        heard.unwrap();
+/// Reads until there are no more notifications.
+async fn drain(changes: &mut Changes) {
+    while let Ok(received) = timeout(QUIET, changes.next()).await {
+        received.unwrap();
     }
 }
 
-async fn is_noticed(changes: &mut Changes, line: &str) -> bool {
+async fn is_notified(changes: &mut Changes, line: &str) -> bool {
     run(line);
-    let heard = timeout(QUIET, changes.next()).await;
-    settle(changes).await;
-    matches!(heard, Ok(Ok(_)))
+    let received = timeout(QUIET, changes.next()).await;
+    drain(changes).await;
+    matches!(received, Ok(Ok(_)))
 }
 
 #[test]
-fn a_change_of_the_nodes_addresses_is_told_from_others() {
+fn an_address_change_of_the_node_has_its_own_kind() {
     on_a_runtime(async |changes| {
-        let mut told = Vec::new();
+        let mut kinds = Vec::new();
         for line in [
             "ip link add cbr0 type bridge",
             "ip addr add 10.88.0.1/24 dev cbr0",
@@ -51,19 +51,19 @@ fn a_change_of_the_nodes_addresses_is_told_from_others() {
             "ip addr del 10.88.0.1/24 dev cbr0",
         ] {
             run(line);
-            told.push(timeout(QUIET, changes.next()).await.unwrap().unwrap());
-            settle(changes).await;
+            kinds.push(timeout(QUIET, changes.next()).await.unwrap().unwrap());
+            drain(changes).await;
         }
         let (address, other) = (Change::Address, Change::Other);
-        assert_eq!(told, [other, address, other, address, address]);
+        assert_eq!(kinds, [other, address, other, address, address]);
     });
 }
 
-/// A link that has just got its first route is what pods' packets leave by from this moment on.
+/// Pods' packets can leave through a link as soon as it has its first route.
 #[test]
-fn the_first_route_by_a_link_is_told_from_others() {
+fn the_first_route_through_a_link_has_its_own_kind() {
     on_a_runtime(async |changes| {
-        let mut told = Vec::new();
+        let mut kinds = Vec::new();
         for line in [
             "ip link add wan0 type bridge",
             "ip link set wan0 up",
@@ -75,11 +75,11 @@ fn the_first_route_by_a_link_is_told_from_others() {
             "ip route add 198.51.100.0/24 dev wan0",
         ] {
             run(line);
-            let heard = timeout(QUIET, changes.next()).await.unwrap().unwrap();
-            told.push((heard == Change::WayOut).then_some(line));
-            settle(changes).await;
+            let received = timeout(QUIET, changes.next()).await.unwrap().unwrap();
+            kinds.push((received == Change::EgressRoute).then_some(line));
+            drain(changes).await;
         }
-        let firsts: Vec<&str> = told.into_iter().flatten().collect();
+        let firsts: Vec<&str> = kinds.into_iter().flatten().collect();
         assert_eq!(
             firsts,
             [
@@ -91,7 +91,7 @@ fn the_first_route_by_a_link_is_told_from_others() {
 }
 
 #[test]
-fn changes_of_links_addresses_routes_and_rules_are_noticed() {
+fn changes_of_links_addresses_routes_and_rules_are_notified() {
     on_a_runtime(async |changes| {
         for line in [
             "ip link add cbr0 type bridge",
@@ -104,15 +104,15 @@ fn changes_of_links_addresses_routes_and_rules_are_noticed() {
             "ip -6 rule add from fd88::/64 table 1000",
             "ip link del cbr0",
         ] {
-            assert!(is_noticed(changes, line).await, "{line}");
+            assert!(is_notified(changes, line).await, "{line}");
         }
         let quiet = "ip neigh add 10.88.0.7 lladdr 02:00:00:00:00:07 dev lo";
-        assert!(!is_noticed(changes, quiet).await);
+        assert!(!is_notified(changes, quiet).await);
     });
 }
 
 #[test]
-fn more_changes_than_fit_the_socket_are_a_change() {
+fn lost_notifications_count_as_a_change() {
     on_a_runtime(async |changes| {
         run("ip link add cbr0 type bridge");
         run("ip link set cbr0 up");
@@ -126,7 +126,7 @@ fn more_changes_than_fit_the_socket_are_a_change() {
         std::fs::write(&batch, lines).unwrap();
         run(&format!("ip -batch {}", batch.display()));
         changes.next().await.unwrap();
-        settle(changes).await;
-        assert!(is_noticed(changes, "ip link del cbr0").await);
+        drain(changes).await;
+        assert!(is_notified(changes, "ip link del cbr0").await);
     });
 }

@@ -1,4 +1,4 @@
-//! What the kernel can do is tried, and what is used where it cannot works as well.
+//! Probes of optional kernel features, and what is used on a kernel without them.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn hooks(host: &mut Host) -> BTreeSet<Hook> {
 }
 
 #[test]
-fn every_feature_is_told_with_what_is_used() {
+fn every_feature_is_listed_with_what_is_used() {
     on_a_node(|node| {
         let features = node.host().features();
         let names: BTreeSet<&str> = features.iter().map(|it| it.name).collect();
@@ -30,7 +30,8 @@ fn every_feature_is_told_with_what_is_used() {
             assert!(names.contains(name), "{names:?}");
         }
         for feature in features {
-            // The flag is not known: the helper itself has said so, and not the verifier before.
+            // On a kernel without the flag, the helper returns the error; the verifier accepts the
+            // program.
             let said = feature.reason.contains("Invalid argument");
             assert!(feature.name != "routes-by-mark" || feature.available || said);
             assert!(!feature.chosen.is_empty(), "{feature:?}");
@@ -40,7 +41,7 @@ fn every_feature_is_told_with_what_is_used() {
 }
 
 #[test]
-fn a_node_without_a_cgroup_says_what_its_processes_miss() {
+fn a_node_without_a_cgroup_lists_socket_hooks_as_missing() {
     on_a_node(|node| {
         let features = node.host_below(None).features();
         let sockets = features
@@ -53,7 +54,7 @@ fn a_node_without_a_cgroup_says_what_its_processes_miss() {
 }
 
 #[test]
-fn without_tcx_an_uplinks_programs_are_filters_that_outlive_the_agent() {
+fn without_tcx_uplink_programs_are_filters_that_survive_the_agent() {
     if !lacks_tcx() {
         return;
     }
@@ -66,8 +67,8 @@ fn without_tcx_an_uplinks_programs_are_filters_that_outlive_the_agent() {
             ("ingress", "viaduct/uplink_in"),
             ("egress", "viaduct/uplink_out"),
         ] {
-            let told = run(&format!("tc filter show dev up0 {side}"));
-            assert_eq!(told.matches(program).count(), 1, "{told}");
+            let output = run(&format!("tc filter show dev up0 {side}"));
+            assert_eq!(output.matches(program).count(), 1, "{output}");
         }
         drop(host);
         let mut host = node.host();

@@ -1,4 +1,4 @@
-//! Hostports that pods dial: real pods, real sockets, both families.
+//! Hostports that pods connect to: real pods, real sockets, both address families.
 
 mod support;
 
@@ -16,13 +16,13 @@ fn dialled(family: usize) -> [SocketAddr; 2] {
 }
 
 #[test]
-fn pods_of_any_network_reach_a_hostport_as_themselves() {
+fn pods_of_any_network_reach_a_hostport_with_their_own_address() {
     on_a_node(|node| {
         let mut planned = Planned::new(node, None);
         let (server, near, far) = (
             server(&node.add_netns("server")),
             attachment(&node.add_netns("near"), 3),
-            stranger(&node.add_netns("far")),
+            pod_of_other_network(&node.add_netns("far")),
         );
         for pod in [&server, &near, &far] {
             planned.add(pod);
@@ -35,8 +35,8 @@ fn pods_of_any_network_reach_a_hostport_as_themselves() {
                         client: address_of(client, family),
                         server: to,
                     };
-                    for ask in [ask_tcp, ask_udp, ask_connected_udp] {
-                        let seen = in_pod(&client.netns, || ask(to)).unwrap();
+                    for request in [request_tcp, request_udp, request_connected_udp] {
+                        let seen = in_pod(&client.netns, || request(to)).unwrap();
                         assert_eq!(seen, expected, "{to}");
                     }
                 }
@@ -50,13 +50,13 @@ fn pods_of_any_network_reach_a_hostport_as_themselves() {
 }
 
 #[test]
-fn streams_arrive_whole() {
+fn a_long_tcp_stream_through_a_hostport_arrives_completely() {
     const LENGTH: usize = 64 << 20;
     on_a_node(|node| {
         let mut planned = Planned::new(node, None);
         let (server, client) = (
             server(&node.add_netns("server")),
-            stranger(&node.add_netns("client")),
+            pod_of_other_network(&node.add_netns("client")),
         );
         planned.add(&server);
         planned.add(&client);
@@ -71,7 +71,7 @@ fn streams_arrive_whole() {
 }
 
 #[test]
-fn a_pod_that_dials_itself_sees_its_gateway() {
+fn a_pod_that_connects_to_its_own_hostport_sees_the_gateway_address() {
     on_a_node(|node| {
         let mut planned = Planned::new(node, None);
         let server = server(&node.add_netns("server"));
@@ -83,8 +83,8 @@ fn a_pod_that_dials_itself_sees_its_gateway() {
                     client: parse(GATEWAY[family]),
                     server: to,
                 };
-                for ask in [ask_tcp, ask_udp, ask_connected_udp] {
-                    assert_eq!(in_pod(&server.netns, || ask(to)).unwrap(), expected);
+                for request in [request_tcp, request_udp, request_connected_udp] {
+                    assert_eq!(in_pod(&server.netns, || request(to)).unwrap(), expected);
                 }
             }
         }
@@ -92,7 +92,7 @@ fn a_pod_that_dials_itself_sees_its_gateway() {
 }
 
 #[test]
-fn a_port_that_nobody_serves_is_refused_at_once() {
+fn a_hostport_without_a_server_is_refused_at_once() {
     on_a_node(|node| {
         let mut planned = Planned::new(node, None);
         let (server, client) = (
@@ -104,8 +104,8 @@ fn a_port_that_nobody_serves_is_refused_at_once() {
         for pod in [&client, &server] {
             for family in [0, 1] {
                 let to = at(NODE[family], HOSTPORT);
-                for ask in [ask_tcp, ask_connected_udp] {
-                    let error = in_pod(&pod.netns, || ask(to)).unwrap_err();
+                for request in [request_tcp, request_connected_udp] {
+                    let error = in_pod(&pod.netns, || request(to)).unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{to}");
                 }
             }
@@ -114,12 +114,12 @@ fn a_port_that_nobody_serves_is_refused_at_once() {
 }
 
 #[test]
-fn datagrams_in_fragments_arrive_whole() {
+fn fragmented_datagrams_through_a_hostport_arrive_completely() {
     on_a_node(|node| {
         let mut planned = Planned::new(node, None);
         let (server, client) = (
             server(&node.add_netns("server")),
-            stranger(&node.add_netns("client")),
+            pod_of_other_network(&node.add_netns("client")),
         );
         planned.add(&server);
         planned.add(&client);
@@ -127,14 +127,14 @@ fn datagrams_in_fragments_arrive_whole() {
         for pod in [&client, &server] {
             for family in [0, 1] {
                 let to = at(NODE[family], HOSTPORT);
-                let ask = || Datagrams::new(to)?.ask(to, 4_000);
-                assert_eq!(in_pod(&pod.netns, ask).unwrap().server, to);
+                let request = || Datagrams::new(to)?.request(to, 4_000);
+                assert_eq!(in_pod(&pod.netns, request).unwrap().server, to);
             }
         }
     });
 }
 
-/// The next owner of the hostport: another pod, in another slot.
+/// Makes the next owner of the hostport: another pod, in another slot.
 fn next(node: &Node, name: &str) -> Attachment {
     let mut next = attachment(&node.add_netns(name), 5);
     next.port_mappings = vec![mapping(HOSTPORT, Protocol::Udp, None)];
@@ -143,7 +143,7 @@ fn next(node: &Node, name: &str) -> Attachment {
 }
 
 #[test]
-fn a_client_that_keeps_its_port_reaches_the_next_owner_at_once() {
+fn a_udp_client_that_keeps_its_port_reaches_the_next_hostport_owner() {
     on_a_node(|node| {
         let mut planned = Planned::new(node, None);
         let (server, client) = (
@@ -157,13 +157,13 @@ fn a_client_that_keeps_its_port_reaches_the_next_owner_at_once() {
             let to = at(NODE[family], HOSTPORT);
             in_pod(&client.netns, || {
                 let socket = Datagrams::new(to).unwrap();
-                socket.ask(to, 5).unwrap();
+                socket.request(to, 5).unwrap();
             });
         }
         let sockets = [0, 1].map(|family| {
             let to = at(NODE[family], HOSTPORT);
             let socket = in_pod(&client.netns, || Datagrams::new(to).unwrap());
-            socket.ask(to, 5).unwrap();
+            socket.request(to, 5).unwrap();
             (to, socket)
         });
         drop(first);
@@ -175,13 +175,13 @@ fn a_client_that_keeps_its_port_reaches_the_next_owner_at_once() {
         planned.add(&next);
         let _second = Server::start(&next.netns, POD_PORT);
         for (to, socket) in sockets {
-            assert_eq!(socket.ask(to, 5).unwrap().server, to);
+            assert_eq!(socket.request(to, 5).unwrap().server, to);
         }
     });
 }
 
 #[test]
-fn one_port_of_a_client_reaches_a_server_by_several_ways_at_a_time() {
+fn one_client_port_reaches_a_server_by_several_addresses_at_once() {
     on_a_node(|node| {
         let mut planned = Planned::new(node, None);
         let (server, client) = (
@@ -196,9 +196,12 @@ fn one_port_of_a_client_reaches_a_server_by_several_ways_at_a_time() {
             let own = SocketAddr::new(address_of(&server, family), POD_PORT);
             let socket = in_pod(&client.netns, || Datagrams::new(first).unwrap());
             for to in [first, second, own, first, own, second] {
-                let seen = socket.ask(to, 5).unwrap();
+                let seen = socket.request(to, 5).unwrap();
                 assert_eq!(seen.client, address_of(&client, family));
-                assert_eq!(seen.server, to, "each answer comes from where it was asked");
+                assert_eq!(
+                    seen.server, to,
+                    "the answer comes from the address that the request was sent to"
+                );
             }
         }
     });
@@ -216,7 +219,7 @@ fn a_pod_does_not_reach_hostports_by_its_own_loopback() {
         planned.add(&client);
         let _serving = Server::start(&server.netns, POD_PORT);
         for to in [at("127.0.0.1", HOSTPORT), at("::1", HOSTPORT)] {
-            let error = in_pod(&client.netns, || ask_tcp(to)).unwrap_err();
+            let error = in_pod(&client.netns, || request_tcp(to)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         }
     });

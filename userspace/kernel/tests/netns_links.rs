@@ -1,6 +1,4 @@
-//! Links, addresses, routes and sysctls: each step does what it says, twice as well as once, and leaves others alone.
-
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Steps for links, addresses, routes and sysctls, which leave foreign objects alone.
 
 mod support;
 
@@ -13,13 +11,8 @@ use nix::mount::MsFlags;
 use planner::{LinkKind, Observed, Scope, Step, SysctlKey};
 use support::*;
 
-fn errno(result: Result<(), kernel::StepError>) -> Option<Errno> {
-    let error = result.err()?;
-    Some(Errno::from_raw(error.source.raw_os_error().unwrap_or(0)))
-}
-
 #[test]
-fn a_bridge_is_made_with_its_mac_mtu_and_alias_and_keeps_its_mtu() {
+fn a_bridge_is_created_with_mac_mtu_and_alias_and_keeps_its_mtu() {
     on_a_node(|node| {
         let mut host = node.host();
         execute(&mut host, &bridge_steps());
@@ -30,26 +23,26 @@ fn a_bridge_is_made_with_its_mac_mtu_and_alias_and_keeps_its_mtu() {
         assert_eq!(bridge.alias.as_deref(), Some(BRIDGE_ALIAS));
         assert_eq!(bridge.mtu, 1450);
         assert!(bridge.up);
-        let told = run("ip -d link show cbr0");
-        assert!(told.contains("mtu 1450"), "{told}");
-        assert!(told.contains("02:00:00:00:00:01"), "{told}");
-        assert!(told.contains("stp_state 0"), "{told}");
+        let output = run("ip -d link show cbr0");
+        assert!(output.contains("mtu 1450"), "{output}");
+        assert!(output.contains("02:00:00:00:00:01"), "{output}");
+        assert!(output.contains("stp_state 0"), "{output}");
         // A port of another MTU comes and goes.
         run("ip link add port0 mtu 1280 type veth peer name port1");
         run("ip link set port0 master cbr0");
         run("ip link del port0");
         assert_eq!(observe(&mut host).links[&link("cbr0")].mtu, 1450);
-        let told = run("ip -6 addr show dev cbr0");
-        assert!(told.contains("fd88::1/64"), "{told}");
+        let output = run("ip -6 addr show dev cbr0");
+        assert!(output.contains("fd88::1/64"), "{output}");
         assert!(
-            !told.contains("fd88::1/64 scope global tentative"),
-            "{told}"
+            !output.contains("fd88::1/64 scope global tentative"),
+            "{output}"
         );
     });
 }
 
 #[test]
-fn a_veth_is_made_with_its_peer_in_the_pod_and_set_up_in_and_out() {
+fn a_veth_is_created_with_its_peer_in_the_pod_and_both_ends_are_set_up() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -62,7 +55,7 @@ fn a_veth_is_made_with_its_peer_in_the_pod_and_set_up_in_and_out() {
         let end = &seen.links[host_of(&attachment).name()];
         assert_eq!(end.addresses, [], "no link-local address on a bridge port");
         let scope = Scope::Attachment(Box::new(attachment.clone()));
-        let seen = look(&mut host, &scope);
+        let seen = observe_scope(&mut host, &scope);
         let end = &seen.links[host_of(&attachment).name()];
         let bridge = &seen.links[&bridge().name];
         assert_eq!(end.kind, LinkKind::Veth);
@@ -88,13 +81,19 @@ fn a_veth_is_made_with_its_peer_in_the_pod_and_set_up_in_and_out() {
         let addresses = std::mem::take(&mut whole.addresses);
         assert_eq!((addresses[0], &*whole), (parse("10.88.0.1/24"), bridge));
 
-        let told = run_in(&netns, "ip addr show");
-        assert!(told.contains("LOOPBACK,UP"), "{told}");
-        assert!(told.contains("inet 10.88.0.2/24 brd 10.88.0.255"), "{told}");
-        assert!(!told.contains("tentative"), "{told}");
-        let told = run_in(&netns, "ip route") + &run_in(&netns, "ip -6 route");
-        assert!(told.contains("default via 10.88.0.1 dev eth0"), "{told}");
-        assert!(told.contains("default via fd88::1 dev eth0"), "{told}");
+        let output = run_in(&netns, "ip addr show");
+        assert!(output.contains("LOOPBACK,UP"), "{output}");
+        assert!(
+            output.contains("inet 10.88.0.2/24 brd 10.88.0.255"),
+            "{output}"
+        );
+        assert!(!output.contains("tentative"), "{output}");
+        let output = run_in(&netns, "ip route") + &run_in(&netns, "ip -6 route");
+        assert!(
+            output.contains("default via 10.88.0.1 dev eth0"),
+            "{output}"
+        );
+        assert!(output.contains("default via fd88::1 dev eth0"), "{output}");
     });
 }
 
@@ -105,14 +104,14 @@ fn both_ends_of_a_veth_have_one_queue_each_way() {
         let attachment = attachment(&netns, 2);
         let steps = [bridge_steps(), pod_steps(&attachment)].concat();
         execute(&mut node.host(), &steps);
-        let told = run("ip -d link show type veth") + &run_in(&netns, "ip -d link show eth0");
-        let one_each = told.matches("numtxqueues 1 numrxqueues 1 ").count();
-        assert_eq!(one_each, 2, "{told}");
+        let output = run("ip -d link show type veth") + &run_in(&netns, "ip -d link show eth0");
+        let one_each = output.matches("numtxqueues 1 numrxqueues 1 ").count();
+        assert_eq!(one_each, 2, "{output}");
     });
 }
 
 #[test]
-fn every_step_is_done_twice_as_well_as_once() {
+fn every_step_may_be_executed_twice_on_the_real_kernel() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -149,13 +148,8 @@ fn every_step_is_done_twice_as_well_as_once() {
     });
 }
 
-fn pod_of(host: &mut kernel::Host, attachment: &model::Attachment) -> Option<planner::PodSide> {
-    let scope = Scope::Attachment(Box::new(attachment.clone()));
-    host.observe(&scope).unwrap().pod
-}
-
 #[test]
-fn undoing_leaves_the_node_as_it_was() {
+fn undo_of_a_pod_and_its_bridge_restores_the_node() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -180,7 +174,7 @@ fn undoing_leaves_the_node_as_it_was() {
 }
 
 #[test]
-fn a_taken_name_is_told_apart_and_nothing_of_the_pair_stays() {
+fn the_error_says_which_name_of_a_veth_exists_and_no_end_is_left() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -204,7 +198,7 @@ fn a_taken_name_is_told_apart_and_nothing_of_the_pair_stays() {
 }
 
 #[test]
-fn what_is_not_ours_by_its_alias_is_not_deleted() {
+fn links_without_our_alias_are_not_deleted() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -215,7 +209,7 @@ fn what_is_not_ours_by_its_alias_is_not_deleted() {
             errno(host.execute(&delete(&attachment))),
             Some(Errno::EPERM)
         );
-        run(&format!("ip link set {name} alias stranger"));
+        run(&format!("ip link set {name} alias foreign"));
         assert_eq!(
             errno(host.execute(&delete(&attachment))),
             Some(Errno::EPERM)
@@ -236,7 +230,7 @@ fn what_is_not_ours_by_its_alias_is_not_deleted() {
 }
 
 #[test]
-fn what_an_agent_left_unsigned_is_finished_or_deleted() {
+fn links_that_an_agent_left_without_alias_are_finished_or_deleted() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -279,7 +273,7 @@ fn a_bridge_with_a_foreign_port_is_not_deleted() {
 }
 
 #[test]
-fn deletion_does_not_wait_for_a_vanished_namespace() {
+fn a_veth_of_a_vanished_namespace_is_deleted_at_once() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -318,7 +312,7 @@ fn another_namespace_at_the_same_path_is_not_entered() {
         let mut host = node.host();
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
-        // Inode numbers are given again, but not that of a namespace that is mounted elsewhere as well.
+        // Inode numbers are reused, but not that of a namespace that is mounted elsewhere as well.
         let elsewhere = node.path().join("elsewhere");
         std::fs::write(&elsewhere, "").unwrap();
         let (from, none) = (netns.path.as_path(), None::<&str>);
@@ -338,7 +332,7 @@ fn another_namespace_at_the_same_path_is_not_entered() {
 }
 
 #[test]
-fn a_path_without_a_namespace_is_no_error() {
+fn a_path_without_a_namespace_is_observed_as_absent() {
     on_a_node(|node| {
         let mut host = node.host();
         let file = node.path().join("plain");
@@ -360,7 +354,7 @@ fn a_path_without_a_namespace_is_no_error() {
 }
 
 #[test]
-fn a_pod_whose_set_up_fails_has_nothing_of_it() {
+fn a_failed_pod_set_up_leaves_no_address_or_route() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -381,7 +375,7 @@ fn a_pod_whose_set_up_fails_has_nothing_of_it() {
 }
 
 #[test]
-fn a_secondary_address_of_somebody_else_survives_the_removal_of_ours() {
+fn a_foreign_secondary_address_survives_the_removal_of_ours() {
     on_a_node(|node| {
         let mut host = node.host();
         execute(&mut host, &bridge_steps());
@@ -391,14 +385,14 @@ fn a_secondary_address_of_somebody_else_survives_the_removal_of_ours() {
             address: parse("10.88.0.1/24"),
         };
         execute(&mut host, &[ours]);
-        let told = run("ip addr show dev cbr0");
-        assert!(told.contains("10.88.0.7/24"), "{told}");
-        assert!(!told.contains("10.88.0.1/24"), "{told}");
+        let output = run("ip addr show dev cbr0");
+        assert!(output.contains("10.88.0.7/24"), "{output}");
+        assert!(!output.contains("10.88.0.1/24"), "{output}");
     });
 }
 
 #[test]
-fn a_link_gets_another_mac_and_mtu() {
+fn mac_and_mtu_of_a_link_are_changed() {
     on_a_node(|node| {
         let mut host = node.host();
         execute(&mut host, &bridge_steps());
@@ -456,7 +450,7 @@ fn sysctls_are_read_and_written_in_the_nodes_own_namespace() {
 }
 
 #[test]
-fn routes_are_seen_with_every_leg_and_table() {
+fn routes_are_observed_with_every_next_hop_and_table() {
     on_a_node(|node| {
         let mut host = node.host();
         for index in [0, 1] {

@@ -1,4 +1,4 @@
-//! Ports of the node, held by real sockets against real processes.
+//! Port reservations: real sockets against other processes.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -14,22 +14,25 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket,
     sockopt,
 };
-use planner::{Claim, Held, Holding, Scope, Step};
+use planner::{PortReservation, ReservationOwner, ReservedBy, Scope, Step};
 use support::*;
 
-fn claim(text: &str) -> Claim {
+fn reservation(text: &str) -> PortReservation {
     let (address, protocol) = text.split_once('/').unwrap();
     let address: SocketAddr = address.parse().unwrap();
-    Claim {
+    PortReservation {
         address: address.ip(),
         port: address.port(),
         protocol: protocol.parse().unwrap(),
     }
 }
 
-fn hold(host: &mut Host, text: &str) -> Result<(), String> {
-    let (claim, generation) = (claim(text), 1);
-    let held = host.execute(&Step::HoldPort { claim, generation });
+fn reserve(host: &mut Host, text: &str) -> Result<(), String> {
+    let (reservation, generation) = (reservation(text), 1);
+    let held = host.execute(&Step::ReservePort {
+        reservation,
+        generation,
+    });
     held.map_err(|error| match error.port_in_use() {
         Some(in_use) => in_use.to_string(),
         None => chain(&error),
@@ -37,16 +40,19 @@ fn hold(host: &mut Host, text: &str) -> Result<(), String> {
 }
 
 fn release(host: &mut Host, text: &str) {
-    let (claim, generation) = (claim(text), 1);
-    host.execute(&Step::ReleasePort { claim, generation })
-        .unwrap();
+    let (reservation, generation) = (reservation(text), 1);
+    host.execute(&Step::ReleasePort {
+        reservation,
+        generation,
+    })
+    .unwrap();
 }
 
-/// Another process's attempt to serve a port, with everything that sockets may share by.
+/// Binds a port as another process would, with these socket options.
 fn foreign(text: &str, shares: &[Share]) -> Result<std::os::fd::OwnedFd, Errno> {
     use std::os::fd::AsRawFd as _;
-    let Claim { protocol, .. } = claim(text);
-    let address = claim(text).socket();
+    let PortReservation { protocol, .. } = reservation(text);
+    let address = reservation(text).socket();
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -93,7 +99,7 @@ fn assert_refused(text: &str) {
 }
 
 #[test]
-fn a_held_port_is_nobody_elses_however_they_ask() {
+fn a_reserved_port_is_refused_with_any_reuse_option() {
     on_a_node(|node| {
         let mut host = node.host();
         for text in [
@@ -102,8 +108,8 @@ fn a_held_port_is_nobody_elses_however_they_ask() {
             "0.0.0.0:53/udp",
             "[::]:53/udp",
         ] {
-            hold(&mut host, text).unwrap();
-            hold(&mut host, text).unwrap();
+            reserve(&mut host, text).unwrap();
+            reserve(&mut host, text).unwrap();
             assert_refused(text);
         }
         assert_refused("127.0.0.1:8080/tcp");
@@ -127,9 +133,9 @@ fn a_held_port_is_nobody_elses_however_they_ask() {
     });
 }
 
-/// DATAPATH §4: they may belong to two pods.
+/// The wildcard and the address may belong to two pods.
 #[test]
-fn a_wildcard_and_an_address_are_held_side_by_side_in_either_order() {
+fn a_wildcard_and_an_address_are_reserved_together_in_either_order() {
     on_a_node(|node| {
         let mut host = node.host();
         for (wildcard, own) in [
@@ -140,7 +146,7 @@ fn a_wildcard_and_an_address_are_held_side_by_side_in_either_order() {
         ] {
             for order in [[wildcard, own], [own, wildcard]] {
                 for text in order {
-                    hold(&mut host, text).unwrap();
+                    reserve(&mut host, text).unwrap();
                 }
                 assert_refused(wildcard);
                 release(&mut host, order[0]);
@@ -151,13 +157,13 @@ fn a_wildcard_and_an_address_are_held_side_by_side_in_either_order() {
     });
 }
 
-/// A hostIP may come to the node later.
+/// The address of a hostIP may be added to the node later.
 #[test]
-fn an_address_that_comes_later_is_claimed_from_the_start() {
+fn a_port_of_a_future_address_is_reserved_from_the_start() {
     on_a_node(|node| {
         let mut host = node.host();
-        hold(&mut host, "192.0.2.7:80/tcp").unwrap();
-        hold(&mut host, "[2001:db8::7]:80/tcp").unwrap();
+        reserve(&mut host, "192.0.2.7:80/tcp").unwrap();
+        reserve(&mut host, "[2001:db8::7]:80/tcp").unwrap();
         run("ip address add 192.0.2.7/24 dev lo");
         run("ip -6 address add 2001:db8::7/64 dev lo nodad");
         assert_refused("192.0.2.7:80/tcp");
@@ -167,7 +173,7 @@ fn an_address_that_comes_later_is_claimed_from_the_start() {
 }
 
 #[test]
-fn a_port_that_a_process_has_is_refused_with_its_name() {
+fn a_port_in_use_is_refused_with_the_name_of_the_process() {
     on_a_node(|node| {
         let mut host = node.host();
         let script = "import socket, time\n\
@@ -180,7 +186,7 @@ fn a_port_that_a_process_has_is_refused_with_its_name() {
         let pid = server.0.id();
         let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
         let command = command.trim_end();
-        let told =
+        let message =
             |port, socket| format!("host port {port} is in use by {command} (pid {pid}, {socket})");
         for (text, port, socket) in [
             ("0.0.0.0:8080/tcp", "8080/tcp", "127.0.0.1:8080"),
@@ -188,21 +194,24 @@ fn a_port_that_a_process_has_is_refused_with_its_name() {
             ("0.0.0.0:53/udp", "53/udp", "[::]:53"),
             ("[::]:53/udp", "53/udp", "[::]:53"),
         ] {
-            assert_eq!(hold(&mut host, text), Err(told(port, socket)));
+            assert_eq!(reserve(&mut host, text), Err(message(port, socket)));
         }
-        hold(&mut host, "[::]:8080/tcp").unwrap();
-        let held = host.observe(&Scope::Ports).unwrap().held;
-        let (generation, by) = (1, Holding::Socket);
-        let expected = [(claim("[::]:8080/tcp"), Held { generation, by })];
-        assert_eq!(held, expected.into(), "what failed is not held");
+        reserve(&mut host, "[::]:8080/tcp").unwrap();
+        let held = host.observe(&Scope::Ports).unwrap().port_reservations;
+        let (generation, by) = (1, ReservedBy::Socket);
+        let expected = [(
+            reservation("[::]:8080/tcp"),
+            ReservationOwner { generation, by },
+        )];
+        assert_eq!(held, expected.into(), "a failed reservation is not listed");
         server.end();
-        hold(&mut host, "0.0.0.0:8080/tcp").unwrap();
+        reserve(&mut host, "0.0.0.0:8080/tcp").unwrap();
     });
 }
 
-/// Whoever has served a port leaves connections behind that have ended.
+/// The process that served a port before leaves connections in `TIME_WAIT`.
 #[test]
-fn connections_that_have_ended_are_not_in_the_way() {
+fn connections_in_time_wait_do_not_block_a_reservation() {
     on_a_node(|node| {
         let mut host = node.host();
         let server = std::net::TcpListener::bind("127.0.0.1:8080").unwrap();
@@ -211,27 +220,30 @@ fn connections_that_have_ended_are_not_in_the_way() {
         drop((server, client));
         let list = run("ss -Hant state time-wait");
         assert!(list.contains(":8080"), "{list}");
-        hold(&mut host, "0.0.0.0:8080/tcp").unwrap();
+        reserve(&mut host, "0.0.0.0:8080/tcp").unwrap();
         assert_refused("0.0.0.0:8080/tcp");
     });
 }
 
 #[test]
-fn a_port_is_released_only_in_the_name_that_it_is_held_for() {
+fn a_port_is_released_only_for_its_own_generation() {
     on_a_node(|node| {
         let mut host = node.host();
-        let claim = claim("0.0.0.0:8080/tcp");
+        let reservation = reservation("0.0.0.0:8080/tcp");
         let mut execute = |step| host.execute(&step).unwrap();
         for generation in [1, 2] {
-            execute(Step::HoldPort { claim, generation });
+            execute(Step::ReservePort {
+                reservation,
+                generation,
+            });
         }
         execute(Step::ReleasePort {
-            claim,
+            reservation,
             generation: 1,
         });
         assert_refused("0.0.0.0:8080/tcp");
         execute(Step::ReleasePort {
-            claim,
+            reservation,
             generation: 2,
         });
         foreign("0.0.0.0:8080/tcp", &[]).unwrap();
@@ -239,42 +251,42 @@ fn a_port_is_released_only_in_the_name_that_it_is_held_for() {
 }
 
 #[test]
-fn ten_thousand_ports_are_held() {
+fn ten_thousand_ports_are_reserved() {
     on_a_node(|node| {
         let mut host = node.host();
         let started = std::time::Instant::now();
         for port in 10_000..15_000 {
-            hold(&mut host, &format!("0.0.0.0:{port}/tcp")).unwrap();
-            hold(&mut host, &format!("[::]:{port}/tcp")).unwrap();
+            reserve(&mut host, &format!("0.0.0.0:{port}/tcp")).unwrap();
+            reserve(&mut host, &format!("[::]:{port}/tcp")).unwrap();
         }
         println!("10,000 sockets in {:?}", started.elapsed());
         assert_refused("0.0.0.0:14999/tcp");
     });
 }
 
-/// SCTP is not made to be there.
+/// The SCTP module must not be loaded by a reservation.
 #[test]
-fn a_port_of_a_protocol_that_the_kernel_lacks_is_held_by_the_table() {
+fn a_port_of_a_missing_protocol_is_reserved_in_the_table_only() {
     on_a_node(|node| {
         let mut host = node.host();
         let has_sctp = std::path::Path::new("/proc/net/sctp").exists();
-        hold(&mut host, "0.0.0.0:8080/sctp").unwrap();
-        let held = host.observe(&Scope::Ports).unwrap().held;
+        reserve(&mut host, "0.0.0.0:8080/sctp").unwrap();
+        let held = host.observe(&Scope::Ports).unwrap().port_reservations;
         let by = if has_sctp {
-            Holding::Socket
+            ReservedBy::Socket
         } else {
-            Holding::Table
+            ReservedBy::Table
         };
-        assert_eq!(held[&claim("0.0.0.0:8080/sctp")].by, by);
+        assert_eq!(held[&reservation("0.0.0.0:8080/sctp")].by, by);
         assert_eq!(std::path::Path::new("/proc/net/sctp").exists(), has_sctp);
     });
 }
 
-/// A program of someone else's; ends with the test.
+/// Another process, which ends with the test.
 struct Server(Child);
 
 impl Server {
-    #[expect(clippy::disallowed_methods, reason = "a process of someone else's")]
+    #[expect(clippy::disallowed_methods, reason = "the test needs another process")]
     fn start(script: &str) -> Self {
         let mut child = Command::new("python3")
             .args(["-c", script])
@@ -296,7 +308,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ended already, where the test came so far.
+        // The process has ended already where the test called `end`.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

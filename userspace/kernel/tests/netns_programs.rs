@@ -1,5 +1,5 @@
-//! Programs and tables: attached, replaced without losing a packet, adopted by the next agent, and gone without a
-//! trace of ours or a scratch on others'.
+//! Programs and tables: attached, replaced without packet loss, adopted by the next agent, and
+//! removed without touching foreign ones.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,8 +13,8 @@ use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttachType};
 use kernel::{Host, Kernel, OpenError};
 use model::{PortMapping, Protocol};
 use planner::{Entry, EntryKey, Hook, LinkRef, Scope, Step};
+use support::foreign::ForeignProgram;
 use support::skip::has_tcx;
-use support::stranger::Stranger;
 use support::*;
 
 fn hooks(host: &mut Host, name: &str) -> BTreeSet<Hook> {
@@ -22,7 +22,7 @@ fn hooks(host: &mut Host, name: &str) -> BTreeSet<Hook> {
 }
 
 #[test]
-fn an_uplinks_programs_are_attached_by_pinned_links_and_detached() {
+fn uplink_programs_are_attached_by_pinned_links_and_detached() {
     if !has_tcx() {
         return;
     }
@@ -44,7 +44,7 @@ fn an_uplinks_programs_are_attached_by_pinned_links_and_detached() {
 }
 
 #[test]
-fn an_index_that_another_link_has_now_gets_programs_of_its_own() {
+fn a_new_link_with_a_reused_index_gets_its_own_programs() {
     on_a_node(|node| {
         let mut host = node.host();
         run("ip link add up0 index 77 type bridge");
@@ -57,7 +57,7 @@ fn an_index_that_another_link_has_now_gets_programs_of_its_own() {
     });
 }
 
-/// Names of the TCX programs of one side.
+/// Returns the names of the TCX programs of one side.
 fn tcx(link: &str, side: TcAttachType) -> Vec<String> {
     let (_, programs) = SchedClassifier::query_tcx(link, side).unwrap();
     let name = |info: &ProgramInfo| info.name_as_str().unwrap().to_owned();
@@ -68,7 +68,7 @@ fn tcx(link: &str, side: TcAttachType) -> Vec<String> {
 fn foreign_filters_and_qdiscs_survive() {
     on_a_node(|node| {
         let mut host = node.host();
-        let mut stranger = Stranger::new(node);
+        let mut foreign = ForeignProgram::new(node);
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
         let name = model::ManagedLink::of(&attachment.key);
@@ -76,12 +76,12 @@ fn foreign_filters_and_qdiscs_survive() {
         execute(&mut host, &[Step::CreateVeth(veth(&attachment))]);
         run(&format!("tc qdisc add dev {name} clsact"));
         for side in sides {
-            stranger.filter(name.name().as_str(), side, 1);
+            foreign.filter(name.name().as_str(), side, 1);
         }
         execute(&mut host, &[attach(&attachment), attach(&attachment)]);
         assert_eq!(hooks(&mut host, name.name().as_str()), pod_hooks());
         for side in sides {
-            stranger.filter(name.name().as_str(), side, 50_000);
+            foreign.filter(name.name().as_str(), side, 50_000);
         }
         let detach = Step::Detach {
             link: name.name().clone(),
@@ -90,12 +90,12 @@ fn foreign_filters_and_qdiscs_survive() {
         execute(&mut host, &[detach.clone(), detach]);
         assert_eq!(hooks(&mut host, name.name().as_str()), BTreeSet::new());
         for side in ["ingress", "egress"] {
-            let told = run(&format!("tc filter show dev {name} {side}"));
-            assert_eq!(told.matches("handle 0x1 to_pod").count(), 2, "{told}");
-            assert!(!told.contains("viaduct"), "{told}");
+            let output = run(&format!("tc filter show dev {name} {side}"));
+            assert_eq!(output.matches("handle 0x1 to_pod").count(), 2, "{output}");
+            assert!(!output.contains("viaduct"), "{output}");
         }
-        let told = run(&format!("tc qdisc show dev {name}"));
-        assert!(told.contains("clsact"), "{told}");
+        let output = run(&format!("tc qdisc show dev {name}"));
+        assert!(output.contains("clsact"), "{output}");
     });
 }
 
@@ -103,13 +103,13 @@ fn foreign_filters_and_qdiscs_survive() {
 fn a_foreign_filter_with_our_priority_and_handle_is_not_replaced() {
     on_a_node(|node| {
         let mut host = node.host();
-        let mut stranger = Stranger::new(node);
+        let mut foreign = ForeignProgram::new(node);
         let netns = node.add_netns("pod");
         let attachment = attachment(&netns, 2);
         let name = model::ManagedLink::of(&attachment.key);
         execute(&mut host, &[Step::CreateVeth(veth(&attachment))]);
         run(&format!("tc qdisc add dev {name} clsact"));
-        stranger.filter(name.name().as_str(), TcAttachType::Ingress, 49_000);
+        foreign.filter(name.name().as_str(), TcAttachType::Ingress, 49_000);
         let before = observe(&mut host);
         assert!(host.execute(&attach(&attachment)).unwrap_err().is_taken());
         assert_eq!(observe(&mut host), before);
@@ -118,10 +118,13 @@ fn a_foreign_filter_with_our_priority_and_handle_is_not_replaced() {
             hooks: pod_hooks(),
         };
         execute(&mut host, &[detach]);
-        let told = run(&format!("tc filter show dev {name} ingress"));
-        assert!(told.contains("handle 0x1 to_pod"), "{told}");
-        let told = run(&format!("tc filter show dev {name} egress"));
-        assert_eq!(told, "", "what had been attached was taken back");
+        let output = run(&format!("tc filter show dev {name} ingress"));
+        assert!(output.contains("handle 0x1 to_pod"), "{output}");
+        let output = run(&format!("tc filter show dev {name} egress"));
+        assert_eq!(
+            output, "",
+            "the egress filter that was attached first is detached again"
+        );
     });
 }
 
@@ -132,15 +135,15 @@ fn a_foreign_tcx_program_survives() {
     }
     on_a_node(|node| {
         let mut host = node.host();
-        let mut stranger = Stranger::new(node);
+        let mut foreign = ForeignProgram::new(node);
         add_uplink(node);
         for side in [TcAttachType::Ingress, TcAttachType::Egress] {
             let order = TcAttachOptions::TcxOrder(LinkOrder::default());
-            stranger.attach("up0", side, order);
+            foreign.attach("up0", side, order);
         }
         execute(&mut host, &[attach_uplink()]);
         assert_eq!(tcx("up0", TcAttachType::Ingress), ["to_pod", "uplink_in"]);
-        // What leaves, all others see as it leaves.
+        // On egress ours runs first, so that foreign programs see packets as they leave the node.
         assert_eq!(tcx("up0", TcAttachType::Egress), ["uplink_out", "to_pod"]);
         let detach = Step::Detach {
             link: link("up0"),
@@ -148,7 +151,7 @@ fn a_foreign_tcx_program_survives() {
         };
         execute(&mut host, &[detach]);
         assert_eq!(hooks(&mut host, "up0"), BTreeSet::new());
-        // The kernel lets go of a link some time after the file that pinned it.
+        // The kernel releases a link some time after its pin is removed.
         let gone = || tcx("up0", TcAttachType::Ingress) == ["to_pod"];
         wait_until(gone);
     });
@@ -171,7 +174,7 @@ fn programs_and_tables_survive_the_agent_and_are_adopted_by_the_next() {
 
         let mut host = Host::open(&node.upgrade()).unwrap();
         let mut seen = observe(&mut host);
-        let renewal = planner::plan_renewal(&seen);
+        let renewal = planner::plan_program_upgrade(&seen);
         for link in seen.links.values_mut() {
             assert_eq!(std::mem::take(&mut link.outdated), link.hooks);
         }
@@ -179,14 +182,14 @@ fn programs_and_tables_survive_the_agent_and_are_adopted_by_the_next() {
         assert_eq!(
             run("bpftool -j net show"),
             ids,
-            "the old programs are still there"
+            "the old programs are still attached"
         );
         execute(&mut host, renewal.steps());
         assert_eq!(observe(&mut host), before);
         assert_ne!(
             run("bpftool -j net show"),
             ids,
-            "the new programs took over"
+            "the new programs are attached"
         );
     });
 }
@@ -218,8 +221,8 @@ fn no_packet_is_lost_while_programs_are_replaced() {
         }
         for ping in flying {
             let output = ping.wait_with_output().unwrap();
-            let told = String::from_utf8(output.stdout).unwrap();
-            assert!(told.contains(" 0% packet loss"), "{told}");
+            let output = String::from_utf8(output.stdout).unwrap();
+            assert!(output.contains(" 0% packet loss"), "{output}");
         }
     });
 }
@@ -240,7 +243,7 @@ fn put(key: EntryKey, entry: Entry) -> Step {
 }
 
 #[test]
-fn an_attachments_entries_are_found_by_its_keys_and_removed() {
+fn entries_of_an_attachment_are_found_by_its_keys_and_removed() {
     on_a_node(|node| {
         let mut host = node.host();
         let netns = node.add_netns("pod");
@@ -277,7 +280,7 @@ fn an_attachments_entries_are_found_by_its_keys_and_removed() {
 }
 
 #[test]
-fn entries_of_the_node_are_kept_and_a_free_slot_remembers_its_generation() {
+fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
     on_a_node(|node| {
         let mut host = node.host();
         add_uplink(node);
@@ -371,14 +374,14 @@ fn the_sweep_runs_and_counters_are_read() {
         execute(&mut host, &bridge_steps());
         execute(&mut host, &pod_steps(&attachment));
         execute(&mut host, &entries(&attachment));
-        // A pod's own IPv6 may have spoken already.
+        // The pod's IPv6 stack may have sent packets already.
         let before = host.measure().unwrap().pods[&2].egress.packets;
         run_in(&netns, "ping -q -c 3 -i 0.01 10.88.0.1");
         let measured = host.measure().unwrap();
         let sent = measured.pods[&2].egress.packets - before;
         assert!(sent >= 3, "{measured:?}");
         assert_eq!(measured.flow_entries, 0);
-        // Somebody else's Ethernet address as the source.
+        // A spoofed Ethernet source address.
         run_in(&netns, "ip link set eth0 address 02:00:00:00:00:77");
         assert!(!succeeds(&format!(
             "nsenter --net={} ping -q -c 1 -W 1 10.88.0.1",
@@ -394,7 +397,7 @@ fn the_sweep_runs_and_counters_are_read() {
 }
 
 #[test]
-fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
+fn a_second_agent_and_maps_of_another_layout_are_refused() {
     on_a_node(|node| {
         let host = node.host();
         let options = node.options();
@@ -417,12 +420,12 @@ fn one_agent_at_a_time_and_only_with_the_maps_it_knows() {
 }
 
 #[test]
-fn removing_the_pins_takes_every_program_off_the_uplinks() {
+fn removing_the_pins_detaches_all_uplink_programs() {
     on_a_node(|node| {
         let mut host = node.host();
         add_uplink(node);
         execute(&mut host, &[attach_uplink()]);
-        // By a TCX link or, on a kernel without, as a filter.
+        // By a TCX link or, on a kernel without TCX, as a filter.
         let there = || {
             let links = SchedClassifier::query_tcx("up0", TcAttachType::Ingress)
                 .map(|(_, programs)| programs.len())

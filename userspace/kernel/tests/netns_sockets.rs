@@ -1,4 +1,4 @@
-//! Hostports that processes of the node dial, and ports that they cannot have, by programs on a cgroup.
+//! Cgroup programs: hostports that processes of the node connect to, and binds that are refused.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,12 +15,13 @@ use model::{Attachment, Protocol};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
 };
-use planner::{SocketHook, SocketLink, Step};
+use planner::{SocketHook, SocketHookState, Step};
 use support::hostports::*;
 use support::traffic::*;
 use support::*;
 
-/// A node with a served hostport, whose processes are this one's threads.
+/// Runs a test on a node with a hostport and its server; the node's processes are threads of this
+/// one.
 fn on_a_served_node(
     test: impl FnOnce(&Node, &InCgroup, &mut Planned, &Attachment) + Send + 'static,
 ) {
@@ -35,7 +36,7 @@ fn on_a_served_node(
     });
 }
 
-/// By whom the node dials, and whom a pod of the first network sees then.
+/// Address that a process of the node connects to, and the client address that the pod sees.
 const DIALLED: [(&str, &str); 7] = [
     ("127.0.0.1", GATEWAY[0]),
     ("127.1.2.3", GATEWAY[0]),
@@ -47,7 +48,7 @@ const DIALLED: [(&str, &str); 7] = [
 ];
 
 #[test]
-fn processes_of_the_node_reach_a_hostport_and_see_what_they_dialled() {
+fn processes_of_the_node_reach_a_hostport_and_see_the_dialled_address() {
     on_a_served_node(|_, _, planned, _| {
         for (address, client) in DIALLED {
             let server = at(address, HOSTPORT);
@@ -55,11 +56,11 @@ fn processes_of_the_node_reach_a_hostport_and_see_what_they_dialled() {
                 client: parse(client),
                 server,
             };
-            for ask in [ask_tcp, ask_udp, ask_connected_udp] {
-                assert_eq!(ask(server).unwrap(), expected, "{server}");
+            for request in [request_tcp, request_udp, request_connected_udp] {
+                assert_eq!(request(server).unwrap(), expected, "{server}");
             }
         }
-        let unspecified = ask_tcp(at("0.0.0.0", HOSTPORT)).unwrap();
+        let unspecified = request_tcp(at("0.0.0.0", HOSTPORT)).unwrap();
         assert_eq!(unspecified.server, at("127.0.0.1", HOSTPORT));
         let drops = planned.host.measure().unwrap().drops;
         assert!(drops.is_empty(), "{drops:?}");
@@ -67,41 +68,41 @@ fn processes_of_the_node_reach_a_hostport_and_see_what_they_dialled() {
 }
 
 #[test]
-fn other_ports_and_other_addresses_are_left_alone() {
+fn connects_to_other_ports_and_addresses_are_not_translated() {
     on_a_served_node(|node, _, planned, server| {
         for address in ["127.0.0.1", "::1", NODE[0], NODE[1]] {
-            let error = ask_tcp(at(address, HOSTPORT + 1)).unwrap_err();
+            let error = request_tcp(at(address, HOSTPORT + 1)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}");
         }
-        // A port of the same number, of somebody else.
+        // The same port number at another pod's address.
         let other = attachment(&node.add_netns("other"), 3);
         planned.add(&other);
         let _serving = Server::start(&other.netns, HOSTPORT);
         let to = SocketAddr::new(address_of(&other, 0), HOSTPORT);
-        assert_eq!(ask_tcp(to).unwrap().server, to);
+        assert_eq!(request_tcp(to).unwrap().server, to);
         assert_ne!(address_of(server, 0), to.ip());
     });
 }
 
 #[test]
-fn sockets_of_other_namespaces_are_left_alone() {
+fn cgroup_programs_ignore_sockets_of_other_namespaces() {
     on_a_served_node(|node, _, planned, _| {
         let client = attachment(&node.add_netns("client"), 3);
         planned.add(&client);
         for to in [at("127.0.0.1", HOSTPORT), at("::1", HOSTPORT)] {
-            let error = in_pod(&client.netns, || ask_tcp(to)).unwrap_err();
+            let error = in_pod(&client.netns, || request_tcp(to)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             let bound = in_pod(&client.netns, || TcpListener::bind(to).map(drop));
             bound.unwrap();
         }
-        // By the node's address it comes to the pod, but as a packet.
-        let seen = in_pod(&client.netns, || ask_tcp(at(NODE[0], HOSTPORT))).unwrap();
+        // At the node's address the hostport is reached by packets, which the datapath translates.
+        let seen = in_pod(&client.netns, || request_tcp(at(NODE[0], HOSTPORT))).unwrap();
         assert_eq!(seen.client, address_of(&client, 0));
     });
 }
 
 #[test]
-fn an_address_of_its_own_wins_over_that_of_all() {
+fn a_hostport_of_one_address_wins_over_the_wildcard() {
     on_a_served_node(|node, _, planned, _| {
         let mut other = attachment(&node.add_netns("other"), 3);
         let own = |address| mapping(HOSTPORT, Protocol::Tcp, Some(address));
@@ -114,19 +115,19 @@ fn an_address_of_its_own_wins_over_that_of_all() {
             ("::1", false),
             (NODE[0], false),
         ] {
-            // The other pod serves nothing.
-            let asked = ask_tcp(at(address, HOSTPORT));
-            assert_eq!(asked.is_err(), refused, "{address}");
+            // The other pod has no server.
+            let result = request_tcp(at(address, HOSTPORT));
+            assert_eq!(result.is_err(), refused, "{address}");
         }
     });
 }
 
 #[test]
-fn a_socket_that_is_not_connected_reaches_the_next_owner() {
+fn an_unconnected_udp_socket_reaches_the_next_hostport_owner() {
     on_a_served_node(|node, _, planned, server| {
         let to = at("127.0.0.1", HOSTPORT);
         let socket = Datagrams::new(to).unwrap();
-        socket.ask(to, 5).unwrap();
+        socket.request(to, 5).unwrap();
         let mut gone = server.clone();
         gone.generation = 7;
         planned.write(&gone);
@@ -134,18 +135,18 @@ fn a_socket_that_is_not_connected_reaches_the_next_owner() {
         next.port_mappings = vec![mapping(HOSTPORT, Protocol::Udp, None)];
         planned.add(&next);
         let _serving = Server::start(&next.netns, POD_PORT);
-        assert_eq!(socket.ask(to, 5).unwrap().server, to);
+        assert_eq!(socket.request(to, 5).unwrap().server, to);
     });
 }
 
 #[test]
-fn a_hostport_whose_pod_is_gone_leads_nowhere() {
+fn a_hostport_whose_pod_is_gone_is_refused() {
     on_a_served_node(|_, _, planned, server| {
         let mut next = server.clone();
         next.generation = 7;
         next.port_mappings.clear();
         planned.write(&next);
-        let error = ask_tcp(at("127.0.0.1", HOSTPORT)).unwrap_err();
+        let error = request_tcp(at("127.0.0.1", HOSTPORT)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     });
 }
@@ -160,7 +161,7 @@ fn bind_udp(address: &str, port: u16) -> io::Result<()> {
 
 /// behaviours K31, F33.
 #[test]
-fn nobody_binds_to_a_hostport_but_its_holder() {
+fn bind_to_a_hostport_is_refused_without_the_holder_mark() {
     on_a_served_node(|_, _, planned, server| {
         for address in ["0.0.0.0", "::", "127.0.0.1", "::1", NODE[0], NODE[1]] {
             for bind in [bind_tcp, bind_udp] {
@@ -195,7 +196,7 @@ fn nobody_binds_to_a_hostport_but_its_holder() {
 }
 
 #[test]
-fn a_port_of_one_address_is_claimed_there_only() {
+fn a_hostport_of_one_address_is_reserved_at_that_address_only() {
     on_a_served_node(|node, _, planned, _| {
         let mut other = attachment(&node.add_netns("other"), 3);
         other.port_mappings = vec![mapping(9090, Protocol::Tcp, Some(NODE[0]))];
@@ -214,7 +215,7 @@ fn a_port_of_one_address_is_claimed_there_only() {
     });
 }
 
-/// Of each pinned link of the cgroup: its id, and its program's.
+/// Returns the id and the program's id of each pinned link of the cgroup.
 fn links(node: &Node) -> Vec<(u32, u32)> {
     let pin = |hook: SocketHook| node.bpffs().join(format!("v1/links/cgroup-{hook}"));
     let pinned = SocketHook::ALL
@@ -228,57 +229,61 @@ fn links(node: &Node) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn the_next_agent_puts_its_programs_into_the_same_links() {
+fn the_next_agent_replaces_the_programs_of_the_cgroup_links() {
     on_a_node(|node| {
         let cgroup = InCgroup::enter();
         let all = BTreeSet::from(SocketHook::ALL);
         let mut planned = Planned::new(node, Some(cgroup.path()));
-        assert_eq!(links(node), [], "nobody has a port or a limit");
-        planned.ask_sockets(&all);
+        assert_eq!(links(node), [], "no pod has a hostport or a limit");
+        planned.attach_socket_hooks(&all);
         let first = links(node);
         assert_eq!(first.len(), all.len());
         drop(planned);
-        assert_eq!(links(node), first, "they outlive the agent");
-        let mut planned = Planned::before_its_first_look(node, Some(cgroup.path()));
+        assert_eq!(links(node), first, "the links survive the agent");
+        let mut planned = Planned::opened(node, Some(cgroup.path()));
         assert_eq!(
             seen(&mut planned),
-            [SocketLink::Outdated; SocketHook::ALL.len()]
+            [SocketHookState::Outdated; SocketHook::ALL.len()]
         );
-        planned.ask_sockets(&all);
+        planned.attach_socket_hooks(&all);
         assert_eq!(
             seen(&mut planned),
-            [SocketLink::Attached; SocketHook::ALL.len()]
+            [SocketHookState::Attached; SocketHook::ALL.len()]
         );
         for ((link, program), (same, new)) in first.into_iter().zip(links(node)) {
             assert!(link == same && program != new);
         }
-        let detach = Step::DetachSockets { hooks: all };
+        let detach = Step::DetachSocketHooks { hooks: all };
         execute(&mut planned.host, &[detach.clone(), detach]);
         assert_eq!(links(node), []);
         assert_eq!(
             seen(&mut planned),
-            [SocketLink::Absent; SocketHook::ALL.len()]
+            [SocketHookState::Absent; SocketHook::ALL.len()]
         );
     });
 }
 
 #[test]
-fn the_next_agent_takes_away_what_nobody_needs() {
+fn the_next_agent_detaches_cgroup_programs_that_no_pod_needs() {
     on_a_node(|node| {
         let cgroup = InCgroup::enter();
         let mut planned = Planned::new(node, Some(cgroup.path()));
         planned.add(&server(&node.add_netns("server")));
         let without_limits = SocketHook::ALL.len() - 1;
         assert_eq!(links(node).len(), without_limits);
-        planned.settle();
-        assert_eq!(links(node).len(), without_limits, "its own stay");
+        planned.converge();
+        assert_eq!(
+            links(node).len(),
+            without_limits,
+            "an agent keeps the programs that it attached"
+        );
         drop(planned);
-        drop(Planned::again(node, Some(cgroup.path())));
+        drop(Planned::reopened(node, Some(cgroup.path())));
         assert_eq!(links(node), []);
     });
 }
 
-fn seen(planned: &mut Planned) -> Vec<SocketLink> {
+fn seen(planned: &mut Planned) -> Vec<SocketHookState> {
     let links = observe(&mut planned.host).socket_hooks;
     links.into_values().collect()
 }

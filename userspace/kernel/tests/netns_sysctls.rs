@@ -1,4 +1,4 @@
-//! Sysctls whose values are long.
+//! Sysctls with long values.
 
 mod support;
 
@@ -6,13 +6,13 @@ use kernel::Kernel;
 use planner::{Scope, Step};
 use support::*;
 
-/// The kernel tells as much of a set as fits into the first read, and takes a page of it at a time.
+/// The kernel returns what fits into the first read of a port set, and accepts a page per write.
 #[test]
-fn a_long_set_of_ports_is_written_and_read_whole() {
+fn a_long_port_set_is_written_and_read_completely() {
     on_a_node(|node| {
         let mut host = node.host();
         let ports: Vec<String> = (1..=2_000).map(|port| (port * 3).to_string()).collect();
-        let key = planner::reserved_ports_key();
+        let key = planner::local_reserved_ports_key();
         for value in [ports.join(","), String::new()] {
             let step = Step::SetSysctl {
                 key: key.clone(),

@@ -23,7 +23,7 @@ pub struct Bandwidth {
     /// From the pod.
     pub egress: Option<Limit>,
     /// With whom both count.
-    pub peers: Peers,
+    pub shaped_subnets: ShapedSubnets,
 }
 
 impl Bandwidth {
@@ -54,19 +54,19 @@ pub struct LimitPolicy {
 impl LimitPolicy {
     /// What a pod gets that asks for this.
     #[must_use]
-    pub fn admit(&self, asked: &Bandwidth) -> Bandwidth {
+    pub fn apply(&self, asked: &Bandwidth) -> Bandwidth {
         let limit = |rate| Limit { rate, burst: None };
         let by_default = Bandwidth {
             ingress: asked.ingress.or(self.default.ingress.map(limit)),
             egress: asked.egress.or(self.default.egress.map(limit)),
             ..*asked
         };
-        self.below_ceiling(&by_default)
+        self.clamp_to_ceiling(&by_default)
     }
 
     /// The same without what is above the ceiling; no limit is above each.
     #[must_use]
-    pub fn below_ceiling(&self, wanted: &Bandwidth) -> Bandwidth {
+    pub fn clamp_to_ceiling(&self, wanted: &Bandwidth) -> Bandwidth {
         Bandwidth {
             ingress: at_most(wanted.ingress, self.ceiling.ingress),
             egress: at_most(wanted.egress, self.ceiling.egress),
@@ -85,17 +85,17 @@ fn at_most(wanted: Option<Limit>, ceiling: Option<NonZeroU64>) -> Option<Limit> 
 
 /// Prefixes, each once.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefixes([Option<Cidr>; Self::MOST]);
+pub struct Prefixes([Option<Cidr>; Self::MAX]);
 
 impl Prefixes {
     /// As many as there may be.
-    pub const MOST: usize = 16;
+    pub const MAX: usize = 16;
 
     /// In an order of their own; `None` where there are too many.
     pub fn new(prefixes: impl IntoIterator<Item = Cidr>) -> Option<Self> {
         let distinct: BTreeSet<Cidr> = prefixes.into_iter().collect();
         let mut kept = Self::default();
-        if distinct.len() > Self::MOST {
+        if distinct.len() > Self::MAX {
             return None;
         }
         for (place, prefix) in kept.0.iter_mut().zip(distinct) {
@@ -118,7 +118,7 @@ impl fmt::Debug for Prefixes {
 
 /// With whom a pod's traffic counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Peers {
+pub enum ShapedSubnets {
     /// With everybody.
     #[default]
     All,
@@ -128,7 +128,7 @@ pub enum Peers {
     Except(Prefixes),
 }
 
-impl Peers {
+impl ShapedSubnets {
     /// The prefixes that are named.
     pub fn prefixes(&self) -> Prefixes {
         match self {
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_limits_whom_nobody_limits_and_whoever_wants_too_much() {
+    fn a_limit_policy_applies_defaults_and_ceilings() {
         let rates = |ingress, egress| Rates {
             ingress: NonZeroU64::new(ingress),
             egress: NonZeroU64::new(egress),
@@ -174,23 +174,23 @@ mod tests {
                 asked(limit(100, 0), limit(50, 0)),
             ),
         ] {
-            assert_eq!(policy.admit(&wanted), gets);
+            assert_eq!(policy.apply(&wanted), gets);
         }
         let free = asked(None, limit(9, 0));
-        assert_eq!(LimitPolicy::default().admit(&free), free);
+        assert_eq!(LimitPolicy::default().apply(&free), free);
         // What somebody has lifted by hand does not come back as the default.
         assert_eq!(
-            policy.below_ceiling(&asked(None, None)).ingress,
+            policy.clamp_to_ceiling(&asked(None, None)).ingress,
             limit(100, 0)
         );
     }
 
     #[test]
-    fn prefixes_are_a_set_of_some_at_the_most() {
+    fn prefixes_are_a_set_with_a_maximum_size() {
         let prefix = |number: usize| format!("10.{number}.0.0/16").parse::<Cidr>().unwrap();
         let few = Prefixes::new([prefix(2), prefix(1), prefix(2)]).unwrap();
         assert_eq!(few.iter().collect::<Vec<_>>(), [prefix(1), prefix(2)]);
-        assert!(Prefixes::new((0..Prefixes::MOST).map(prefix)).is_some());
-        assert_eq!(Prefixes::new((0..=Prefixes::MOST).map(prefix)), None);
+        assert!(Prefixes::new((0..Prefixes::MAX).map(prefix)).is_some());
+        assert_eq!(Prefixes::new((0..=Prefixes::MAX).map(prefix)), None);
     }
 }

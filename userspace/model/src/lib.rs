@@ -23,7 +23,7 @@ pub use attachment::{
     Adoption, Assigned, Attachment, AttachmentKey, Intent, Netns, PodName, Record, Requested,
     Route, RouteOptions, State,
 };
-pub use bandwidth::{Bandwidth, Limit, LimitPolicy, Peers, Prefixes, Rates};
+pub use bandwidth::{Bandwidth, Limit, LimitPolicy, Prefixes, Rates, ShapedSubnets};
 pub use bridge_port::{
     BridgeOptions, IngressPolicy, PortOptions, PortVlans, UnknownIngressPolicy, VlanId,
 };

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_ends_have_different_local_unicast_addresses() {
+    fn the_two_ends_of_a_veth_have_different_local_unicast_addresses() {
         let key = key("net", "c1", "eth0");
         assert_ne!(key.host_mac(), key.pod_mac());
         assert_eq!(key.pod_mac().0[0] & 0b11, 0b10);

@@ -98,7 +98,7 @@ impl Range {
     }
 
     /// The first address of the subnet: the gateway where none is named.
-    pub fn usual_gateway(subnet: Cidr) -> IpAddr {
+    pub fn default_gateway(subnet: Cidr) -> IpAddr {
         offset(subnet.network(), 1)
     }
 

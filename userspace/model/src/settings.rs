@@ -24,7 +24,7 @@ pub struct InterfaceSettings {
 impl InterfaceSettings {
     /// Those of the settings that `other` speaks of.
     #[must_use]
-    pub fn of_the_same(&self, other: &Self) -> Self {
+    pub fn restricted_to(&self, other: &Self) -> Self {
         let sysctls = self
             .sysctls
             .iter()

@@ -1,9 +1,9 @@
-//! Which addresses a pod gets: host-local's rules, without its files (behaviours R8 to R10).
+//! Address allocation by host-local's rules, without its files (behaviours R8 to R10).
 //!
-//! One address of each range set; round robin from the address behind the last one given, so that an address that
-//! became free is the last to be given again; gateways, the network address and IPv4's broadcast address never.
-//! Knows nothing of where leases are kept. The cost is that of walking over taken neighbours, never over the range:
-//! a /64 with three leases is as quick as a /29.
+//! A pod gets one address of each range set. Allocation is round robin from the address after the last one given, so
+//! a released address is the last to be given again. Gateways, the network address and IPv4's broadcast address are
+//! never given. The cost is linear in consecutive taken addresses, not in the size of the range: a /64 with three
+//! leases is as fast as a /29. Leases come in as an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,17 +12,17 @@ use model::{Assigned, AttachmentKey, InterfaceAddress, Network, Range, RangeSet}
 
 use crate::Refusal;
 
-/// Addresses that have been given.
+/// Addresses that are taken, and the state of the round robin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
-    /// Taken addresses and their owners: of every network, because an address belongs to one pod of the node only.
+    /// Taken addresses and their owners, of every network: an address belongs to only one pod of the node.
     pub taken: BTreeMap<IpAddr, AttachmentKey>,
-    /// The address that each range set of this network gave last, by the set's index.
+    /// Last address given from each range set of this network, by the set's index.
     pub last_reserved: BTreeMap<usize, IpAddr>,
 }
 
-/// Addresses for `owner`, one of each range set of `network`, in the order of the sets. `requested` are taken where
-/// a set has them, each set giving one at most.
+/// Chooses addresses for `owner`, one of each range set of `network`, in the order of the sets. A requested address is
+/// used where a set contains it, at most one per set; the rest are refused.
 pub fn choose(
     network: &Network,
     leases: &Leases,
@@ -48,10 +48,10 @@ pub fn choose(
             leases,
             gateways: &gateways,
         };
-        let wish = left
+        let requested = left
             .iter()
             .position(|address| pool.range_of(*address).is_some());
-        chosen.push(match wish {
+        chosen.push(match requested {
             Some(position) => pool.give(left.remove(position))?,
             None => pool.next(leases.last_reserved.get(&index).copied(), owner)?,
         });
@@ -63,7 +63,7 @@ pub fn choose(
     }
 }
 
-/// One range set and what has been taken of it.
+/// One range set with its leases and the network's gateways.
 struct Pool<'a> {
     set: &'a RangeSet,
     leases: &'a Leases,
@@ -72,14 +72,14 @@ struct Pool<'a> {
 
 impl Pool<'_> {
     fn range_of(&self, address: IpAddr) -> Option<&Range> {
-        let mut holding = self.set.ranges().iter().filter(|range| {
+        let mut containing = self.set.ranges().iter().filter(|range| {
             address.is_ipv4() == range.subnet().is_ipv4()
                 && (range.first()..=range.last()).contains(&address)
         });
-        holding.next()
+        containing.next()
     }
 
-    /// The address that was asked for.
+    /// Returns the requested address, unless it is taken or can never be given.
     fn give(&self, address: IpAddr) -> Result<Assigned, Refusal> {
         if self.gateways.contains(&address) {
             return Err(Refusal::GatewayRequested { address });
@@ -96,7 +96,7 @@ impl Pool<'_> {
         Ok(assigned(range, address))
     }
 
-    /// The next free address behind the last one given.
+    /// Returns the next free address after the last one given.
     fn next(&self, last: Option<IpAddr>, owner: &AttachmentKey) -> Result<Assigned, Refusal> {
         self.refuse_second(owner)?;
         let mut spans = self.spans(last).into_iter();
@@ -122,8 +122,8 @@ impl Pool<'_> {
         Ok(())
     }
 
-    /// The set as spans, in the order in which they are to be tried: what is behind `last`, the other ranges in
-    /// their order, and at the end what leads to `last`.
+    /// Splits the set into spans in search order: the part after `last`, the other ranges in their order, then the part
+    /// up to and including `last`.
     fn spans(&self, last: Option<IpAddr>) -> Vec<Span<'_>> {
         let ranges = self.set.ranges();
         let whole = |range| Span::new(range, range.first(), range.last());
@@ -186,8 +186,8 @@ impl<'a> Span<'a> {
     }
 }
 
-/// The network address, and IPv4's broadcast address: a configuration may put an end of a range there. A subnet of one
-/// or two addresses has neither (RFC 3021).
+/// Returns whether this is the network address or IPv4's broadcast address, which a configured range may end at. A
+/// subnet of one or two addresses has neither (RFC 3021).
 fn is_edge(range: &Range, address: IpAddr) -> bool {
     let subnet = range.subnet();
     let bits = if subnet.is_ipv4() { 32 } else { 128 };

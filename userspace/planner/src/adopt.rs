@@ -1,8 +1,8 @@
-//! Serving interfaces that other plugins have made: a pod behind the reference bridge gets our ports.
+//! Adopts interfaces that other CNI plugins have created: a pod of the reference bridge plugin gets our hostports.
 //!
-//! What is adopted is the host's end of a veth, by its peer in the pod: no other end will do, because programs on it see
-//! this pod's packets alone. It gets programs and table entries as an attachment of ours does; link, addresses, routes and
-//! masquerading stay with the plugin that made them. Knows nothing of chains and results.
+//! Only the host's end of a veth whose peer is in the pod can be adopted, because programs on it process this pod's
+//! packets alone. It gets programs and table entries as an attachment of ours does. Link, addresses, routes and
+//! masquerading stay with the plugin that created them.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::check::POD_HOOKS;
 use crate::tables::attachment_entries;
 use crate::{Link, LinkKind, Observed, Plan, PodSide, Refusal, Step};
 
-/// Decides on an adoption and plans it, without ports: [`crate::plan_publish`] adds them. `observed` is of
+/// Decides on an adoption and plans it, without hostports: [`crate::plan_publish`] adds them. `observed` is of
 /// [`crate::Scope::Netns`] with the links that the adoption names.
 pub fn plan_adopt(
     adoption: &Adoption,
@@ -28,6 +28,7 @@ pub fn plan_adopt(
             key,
             entry,
         });
+    // Entries before programs: an attached program finds the pod in the tables.
     let mut plan = Plan::of(put);
     plan.push(Step::Attach {
         link: attachment.host_link().name().clone(),
@@ -87,7 +88,8 @@ fn bridge_of<'a>(link: &Link, observed: &'a Observed) -> Option<&'a IfName> {
     found.map(|(name, _)| name)
 }
 
-/// An address leads to one pod of the node, whoever gave it.
+/// Returns the addresses of the adoption, unless another attachment has one: an address belongs to one pod of the node,
+/// whichever IPAM gave it.
 fn free_addresses(
     adoption: &Adoption,
     context: &AttachContext<'_>,

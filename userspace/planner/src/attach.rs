@@ -1,8 +1,13 @@
-//! From a wish to an attachment and the steps that make it.
+//! Plans an ADD: decides on the attachment and the steps that create it.
 //!
-//! The order of the steps is a promise: ports of the node are held first, because anybody may have taken them, and
-//! nothing has to be undone then; then the link is made, because entries speak of it; the tables and programs are in place before the pod can send its first packet; its ports are published last, when it can be
-//! reached. Knows nothing of durability (the record is the engine's) and nothing of the bridge's making.
+//! The order of the steps is a promise:
+//!
+//! 1. host ports are reserved, because another process may have bound one, and then nothing has to be undone;
+//! 2. the link is created, because entries refer to its index;
+//! 3. tables and programs are complete before the pod can send its first packet;
+//! 4. hostport entries are written last, when the pod is reachable.
+//!
+//! The record is the engine's, and the bridge exists already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,23 +20,23 @@ use model::{
 
 use crate::address::{Leases, choose};
 use crate::check::POD_HOOKS;
-use crate::claim::{attachment_claims, hold};
+use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::{attachment_entries, hostport_key, hostport_keys, mapping_keys};
 use crate::{EntryKey, LinkKind, Observed, Plan, PodSpec, PortOwner, Refusal, Step, VethSpec};
 
-/// What is remembered, by attachment.
+/// Records of attachments, by key.
 pub type Records = BTreeMap<AttachmentKey, Record>;
 
-/// What an ADD needs to know besides the wish and the kernel.
+/// Inputs of an ADD besides the intent and the observation.
 #[derive(Clone, Debug)]
 pub struct AttachContext<'a> {
-    /// Addresses that have been given.
+    /// Addresses that are taken.
     pub leases: &'a Leases,
-    /// Attachments of this node.
+    /// Records of this node's attachments.
     pub records: &'a Records,
     /// A free row of the pod table; never 0.
     pub slot: u32,
-    /// A generation that no attachment ever had.
+    /// A generation that no attachment has ever had.
     pub generation: u32,
     /// MTU for both ends ([`crate::network_mtu`]).
     pub mtu: u32,
@@ -51,8 +56,8 @@ pub fn plan_attach(
     let netns = free_netns(intent, observed)?;
     check_bridge(intent, observed)?;
     let attachment = decide(intent, netns, context)?;
-    let claims = attachment_claims(&attachment);
-    let mut plan = Plan::of(hold(&attachment, claims));
+    let reservations = attachment_reservations(&attachment);
+    let mut plan = Plan::of(reserve(&attachment, reservations));
     let host = ManagedLink::of(&attachment.key);
     if let Some(link) = observed.links.get(host.name()) {
         if !link.is_host_end_of(&attachment) {
@@ -60,15 +65,15 @@ pub fn plan_attach(
                 link: host.name().clone(),
             });
         }
-        // Name and alias both derive from this very key, and the pod has no such interface: it is what an earlier
-        // ADD left in a namespace that is no more the pod's.
+        // Name and alias both derive from this key, and the pod has no such interface: an earlier ADD left the veth
+        // with its peer in a namespace that is no longer the pod's.
         plan.push(Step::DeleteVeth {
             link: host,
             alias: attachment.alias(),
         });
     }
     let detects_duplicates = intent.network.options.detects_duplicates;
-    plan.append(make(&attachment, detects_duplicates, observed));
+    plan.append(create(&attachment, detects_duplicates, observed));
     Ok((attachment, plan))
 }
 
@@ -96,25 +101,25 @@ fn check_bridge(intent: &Intent, observed: &Observed) -> Result<(), Refusal> {
     }
 }
 
-/// What an attachment is to be. A network without ranges, or one whose addresses come later, gives none.
+/// Decides on the attachment. It has no addresses where the network has no ranges, or where they come later.
 pub(crate) fn decide(
     intent: &Intent,
     netns: Netns,
     context: &AttachContext<'_>,
 ) -> Result<Attachment, Refusal> {
     let network = &intent.network;
-    let wishes = &intent.requested;
-    let mut addresses = if wishes.awaits_addresses || network.ranges.is_empty() {
+    let requested = &intent.requested;
+    let mut addresses = if requested.awaits_addresses || network.ranges.is_empty() {
         Vec::new()
     } else {
-        choose(network, context.leases, &wishes.addresses, &intent.key)?
+        choose(network, context.leases, &requested.addresses, &intent.key)?
     };
     // The sort is stable: IPv4 first (behaviour K24), each family in the order of its range sets.
     addresses.sort_by_key(|assigned| !assigned.address.address.is_ipv4());
     let mut wanted = wanted_routes(intent, &netns, &addresses, context.records);
-    wanted.retain(|route| !is_led_elsewhere(intent, route));
+    wanted.retain(|route| !is_other_networks_default(intent, route));
     let mut port = network.options.port.clone();
-    // What is the pod's own is not known where it has no address of ours.
+    // Without an address of ours, the source address check cannot know the pod's addresses.
     port.trusted |= addresses.is_empty();
     let port_mappings = ports(&intent.port_mappings, &addresses, context.records)?;
     Ok(Attachment {
@@ -122,12 +127,12 @@ pub(crate) fn decide(
         netns,
         pod: intent.pod.clone(),
         bridge: network.bridge.clone(),
-        mac: usable(wishes.mac.unwrap_or_else(|| intent.key.pod_mac()))?,
+        mac: usable(requested.mac.unwrap_or_else(|| intent.key.pod_mac()))?,
         mtu: context.mtu,
         routes: routes(&wanted, &addresses),
         addresses,
         port_mappings,
-        bandwidth: network.options.limits.admit(&intent.bandwidth),
+        bandwidth: network.options.limits.apply(&intent.bandwidth),
         masquerade: network.masquerade,
         hairpin: network.hairpin == HairpinMode::HairpinVeth,
         port,
@@ -146,8 +151,8 @@ fn usable(mac: Mac) -> Result<Mac, Refusal> {
     }
 }
 
-/// The network's routes, each with its gateway. A route of a family that the pod has no address of is left out, as
-/// no next hop could be reached; of two that the kernel would take for one the first wins, as with the bridge plugin.
+/// Returns the routes, each with its gateway. Routes of a family without an address of the pod are left out, because no
+/// next hop is reachable. Of two routes that are the same to the kernel the first wins, as with the bridge plugin.
 fn routes(wanted: &[Route], addresses: &[Assigned]) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for route in wanted {
@@ -170,7 +175,7 @@ fn routes(wanted: &[Route], addresses: &[Assigned]) -> Vec<Route> {
     routes
 }
 
-/// With the gateway of its family, unless it says that none is needed.
+/// Returns the route with the gateway of its family, unless its scope is link or narrower.
 fn resolved(route: &Route, addresses: &[Assigned]) -> Route {
     let ipv4 = route.destination.is_ipv4();
     let is_direct =
@@ -185,8 +190,8 @@ fn resolved(route: &Route, addresses: &[Assigned]) -> Route {
     }
 }
 
-/// The routes that the network names, and after them its default routes (behaviour K13). But these not in a namespace
-/// that has another attachment: they are that one's, and a pod has one of each family.
+/// Returns the configured routes of the network, then its default routes (behaviour K13). In a namespace with another
+/// attachment the default routes are left out: they are that attachment's, and a pod has one of each family.
 fn wanted_routes(
     intent: &Intent,
     netns: &Netns,
@@ -211,7 +216,7 @@ fn wanted_routes(
             .routes
             .iter()
             .filter(|route| route.destination == destination);
-        // One that names its gateway is the default route, whatever else it says.
+        // A configured route with a gateway is the default route, whatever its options are.
         (!named.any(|route| route.gateway.is_some())).then_some(Route {
             destination,
             gateway: Some(gateway),
@@ -226,8 +231,8 @@ fn wanted_routes(
         .collect()
 }
 
-/// Whether it is a default route that the pod wants by another of its networks.
-fn is_led_elsewhere(intent: &Intent, route: &Route) -> bool {
+/// Returns whether this is a default route of a family for which another network of the pod is the default.
+fn is_other_networks_default(intent: &Intent, route: &Route) -> bool {
     let destination = route.destination;
     let mut elsewhere = intent.requested.default_gateways.iter();
     destination.prefix_len() == 0
@@ -235,8 +240,8 @@ fn is_led_elsewhere(intent: &Intent, route: &Route) -> bool {
         && elsewhere.any(|gateway| gateway.is_ipv4() == destination.is_ipv4())
 }
 
-/// The mappings without repetitions, once it is certain that each port of the node is this pod's alone. A wildcard
-/// and a particular address of one port are two ports (DATAPATH §4): the particular one wins where both match.
+/// Returns the mappings without duplicates, or a refusal where another pod has published one of the ports. A wildcard
+/// and a specific address of one port are two ports: the datapath looks up the specific one first.
 pub(crate) fn ports(
     wanted: &[PortMapping],
     addresses: &[Assigned],
@@ -266,10 +271,10 @@ pub(crate) fn ports(
                 });
             }
             let earlier = mine.insert(key, *mapping);
-            let contradicted =
+            let conflicting =
                 earlier.filter(|earlier| earlier.container_port != mapping.container_port);
-            if let Some(other) = contradicted {
-                return Err(Refusal::PortContradiction {
+            if let Some(other) = conflicting {
+                return Err(Refusal::PortConflict {
                     mapping: *mapping,
                     other,
                 });
@@ -277,13 +282,13 @@ pub(crate) fn ports(
         }
         accepted.push(*mapping);
     }
-    room(mine.len(), records)?;
+    check_room(mine.len(), records)?;
     Ok(accepted)
 }
 
-/// Whether the table of ports takes so many more. They are counted only where they could be too many: an ADD is not to
-/// take longer because of the ports of others.
-fn room(wanted: usize, records: &Records) -> Result<(), Refusal> {
+/// Checks that the hostport table has room for `wanted` more entries. Existing ones are counted only where an upper
+/// bound exceeds the capacity, so that an ADD does not take longer because of other pods' ports.
+fn check_room(wanted: usize, records: &Records) -> Result<(), Refusal> {
     let capacity = abi::maps::HOSTPORTS_CAPACITY;
     let fits = |used: usize| u32::try_from(wanted + used).is_ok_and(|all| all <= capacity);
     let attachments = || records.values().map(|record| &record.attachment);
@@ -306,7 +311,8 @@ fn room(wanted: usize, records: &Records) -> Result<(), Refusal> {
     })
 }
 
-/// Who has ports of these numbers. The others are passed over by their number alone: there may be many.
+/// Returns the owners of hostports with these numbers. Mappings with other numbers are skipped cheaply: there may be
+/// many.
 fn owners<'a>(
     records: &'a Records,
     numbers: &BTreeSet<NonZeroU16>,
@@ -324,7 +330,7 @@ fn owners<'a>(
     owners
 }
 
-/// The steps that write the entries of an attachment: those that publish ports, and the others.
+/// Returns the steps that write the entries of an attachment: hostport entries first, then all others.
 pub(crate) fn put_entries(attachment: &Attachment, observed: &Observed) -> (Vec<Step>, Vec<Step>) {
     attachment_entries(attachment)
         .into_iter()
@@ -337,10 +343,12 @@ pub(crate) fn put_entries(attachment: &Attachment, observed: &Observed) -> (Vec<
         .partition(Step::publishes)
 }
 
-fn make(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) -> Plan {
+fn create(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) -> Plan {
     let (ports, others) = put_entries(attachment, observed);
     let host = ManagedLink::of(&attachment.key);
+    // The link first: entries refer to its index.
     let mut plan = Plan::of([create_veth(attachment)]);
+    // Tables, then programs, before the pod's interface is up and can send.
     plan.append(Plan::of(others));
     plan.push(Step::Attach {
         link: host.name().clone(),
@@ -356,9 +364,10 @@ fn make(attachment: &Attachment, detects_duplicates: bool, observed: &Observed) 
         options: attachment.port.clone(),
     });
     if detects_duplicates && !attachment.addresses.is_empty() {
-        // Only now is there a wire that a neighbour could answer by.
+        // Only as a bridge port can neighbours answer the probes.
         plan.push(await_addresses(attachment));
     }
+    // Last: the pod is reachable now.
     plan.append(Plan::of(ports));
     plan
 }

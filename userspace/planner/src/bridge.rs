@@ -1,8 +1,8 @@
-//! A network's bridge: made when it is missing, mended when it is ours, used when it is someone else's.
+//! Plan of a network's bridge: created when missing, repaired when ours, used as it is when foreign.
 //!
-//! Ours is a bridge whose alias says so: it gets the MAC address, MTU and addresses that the network demands. One
-//! that is not ours gets at most the gateway's address, where nothing speaks against it; nothing that it has is
-//! changed or removed. Only an uninstall deletes a bridge: others may have become its ports. Knows nothing of pods.
+//! A bridge with our alias is ours: it gets the MAC address, MTU and addresses of the network. A foreign bridge gets at
+//! most the gateway addresses, where they do not conflict with its own; nothing else of it is changed or removed. Only
+//! an uninstall deletes a bridge, because other software may have added ports to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,21 +10,21 @@ use std::net::IpAddr;
 use model::{IfName, InterfaceAddress, Network, NetworkName};
 
 use crate::mtu::network_mtu;
-use crate::sysctl::{Families, forward, quiet};
-use crate::uplink::{Ours, is_link_local};
+use crate::sysctl::{Families, disable_autoconf, forward};
+use crate::uplink::{OwnLinks, is_link_local};
 use crate::{BridgeSpec, Link, LinkKind, Observed, Plan, Refusal, Step, VlanStep};
 
 mod vlan;
 
 const ALIAS: &str = "viaduct ";
 
-/// The alias of the bridge of a network: that it is there proves that we made the bridge.
+/// Returns the alias of a network's bridge, which proves that this agent created it.
 pub fn bridge_alias(network: &NetworkName) -> String {
-    // The kernel keeps 255 bytes (`IFALIASZ`), and names are ASCII.
+    // The kernel stores at most 255 bytes (`IFALIASZ`), and names are ASCII.
     format!("{ALIAS}{network}").chars().take(255).collect()
 }
 
-/// Whether an alias is that of a bridge that we made.
+/// Returns whether an alias is that of a bridge or VLAN interface of ours.
 pub(crate) fn is_our_alias(alias: Option<&str>) -> bool {
     alias.is_some_and(|alias| alias.starts_with(ALIAS))
 }
@@ -33,19 +33,19 @@ pub(crate) fn is_our_alias(alias: Option<&str>) -> bool {
 /// [`crate::Scope::Node`] with [`crate::node_sysctls`].
 pub fn plan_bridge(network: &Network, observed: &Observed) -> Result<Plan, Refusal> {
     let gateway_link = network.gateway_link();
-    let site = Site {
+    let context = BridgeContext {
         observed,
         bridge: observed.links.get(&network.bridge),
         vlan_link: gateway_link.and_then(|name| observed.links.get(&name)),
         networks: std::slice::from_ref(network),
     };
-    let mut plan = bridge_steps(network, &site)?;
-    let ours = Ours::of_networks(std::slice::from_ref(network), observed);
+    let mut plan = bridge_steps(network, &context)?;
+    let ours = OwnLinks::of_networks(std::slice::from_ref(network), observed);
     plan.append(Plan::of(forward(families(network), observed, &ours)));
     Ok(plan)
 }
 
-/// The families that the network's pods have.
+/// Returns the address families of the network's pods.
 pub(crate) fn families(network: &Network) -> Families {
     Families {
         v4: network.ranges.iter().any(model::RangeSet::is_ipv4),
@@ -53,21 +53,21 @@ pub(crate) fn families(network: &Network) -> Families {
     }
 }
 
-/// A network's links as they are, or will be by steps planned before, and what other networks have there.
-pub(crate) struct Site<'a> {
-    /// What was seen of the node.
+/// Links of a network, as observed or as changed by the steps planned before, and the other networks on them.
+pub(crate) struct BridgeContext<'a> {
+    /// Observation of the node.
     pub(crate) observed: &'a Observed,
-    /// The bridge.
+    /// Bridge of the network, if it exists.
     pub(crate) bridge: Option<&'a Link>,
-    /// The link that has the gateways, where that is not the bridge.
+    /// Link that has the gateway addresses: the bridge or its VLAN interface, if it exists.
     pub(crate) vlan_link: Option<&'a Link>,
     /// All networks of the node.
     pub(crate) networks: &'a [Network],
 }
 
-impl Site<'_> {
-    /// The gateways of all networks that have them on a link: they contradict nobody. Which of the networks is planned
-    /// first must not matter.
+impl BridgeContext<'_> {
+    /// Returns the gateways of all networks on a link. They never conflict with each other, so that the order in which
+    /// networks are planned does not matter.
     fn gateways(&self, link: &IfName) -> BTreeSet<InterfaceAddress> {
         self.networks
             .iter()
@@ -76,7 +76,7 @@ impl Site<'_> {
             .collect()
     }
 
-    /// The MTU that the bridge will have: that of the network that it was made for.
+    /// Returns the MTU that the bridge will have: that of the network it was created for.
     fn bridge_mtu(&self, network: &Network) -> u32 {
         let Some(bridge) = self.bridge else {
             return network_mtu(network, self.observed);
@@ -87,26 +87,30 @@ impl Site<'_> {
     }
 }
 
-/// The steps that concern the network's links alone.
-pub(crate) fn bridge_steps(network: &Network, site: &Site<'_>) -> Result<Plan, Refusal> {
-    let mut plan = match site.bridge {
-        None => make(network, site.observed),
+/// Returns the steps for the network's links, without forwarding.
+pub(crate) fn bridge_steps(
+    network: &Network,
+    context: &BridgeContext<'_>,
+) -> Result<Plan, Refusal> {
+    let mut plan = match context.bridge {
+        None => create(network, context.observed),
         Some(link) if link.kind != LinkKind::Bridge => {
             return Err(Refusal::NotABridge {
                 bridge: network.bridge.clone(),
             });
         }
-        Some(link) if is_of(link, network) => mend(network, link, site.observed),
-        Some(link) => borrow(network, link, site)?,
+        Some(link) if is_of(link, network) => repair(network, link, context.observed),
+        Some(link) => use_foreign(network, link, context)?,
     };
-    if let Some(link) = site.bridge {
+    if let Some(link) = context.bridge {
         plan.append(filter_vlans(network, link)?);
     }
-    plan.append(vlan::steps(network, site)?);
+    plan.append(vlan::steps(network, context)?);
     Ok(plan)
 }
 
-/// A bridge of others is not changed so much that it would forward other frames than before.
+/// Plans VLAN filtering where the network needs it. A foreign bridge is refused instead: it would forward other frames
+/// than before.
 fn filter_vlans(network: &Network, present: &Link) -> Result<Plan, Refusal> {
     if !network.options.port.vlans.is_managed() || present.switching.filters_vlans {
         return Ok(Plan::default());
@@ -122,12 +126,12 @@ fn filter_vlans(network: &Network, present: &Link) -> Result<Plan, Refusal> {
     }
 }
 
-/// Whether the bridge was made for this network.
+/// Returns whether the bridge was created for this network.
 pub(crate) fn is_of(link: &Link, network: &Network) -> bool {
     link.is_signed(&bridge_alias(&network.name), network.bridge_mac())
 }
 
-/// The addresses that the bridge itself is to have.
+/// Returns the addresses that the bridge itself is to have: none where a VLAN interface has the gateways.
 fn bridge_gateways(network: &Network) -> Vec<InterfaceAddress> {
     match network.gateway_vlan() {
         Some(_) => Vec::new(),
@@ -135,7 +139,8 @@ fn bridge_gateways(network: &Network) -> Vec<InterfaceAddress> {
     }
 }
 
-/// The addresses that the node is to have as the gateway. Two ranges with one gateway make one address, of the wider subnet.
+/// Returns the addresses that the node is to have as the gateway. Ranges with the same gateway share one address, with
+/// the shortest of their prefix lengths.
 pub(crate) fn gateways(network: &Network) -> Vec<InterfaceAddress> {
     let mut widest: BTreeMap<IpAddr, u8> = BTreeMap::new();
     let own = network.gateways();
@@ -150,10 +155,11 @@ pub(crate) fn gateways(network: &Network) -> Vec<InterfaceAddress> {
     widest.into_iter().map(whole).collect()
 }
 
-fn make(network: &Network, observed: &Observed) -> Plan {
+fn create(network: &Network, observed: &Observed) -> Plan {
     let link = network.bridge.clone();
-    let mut plan = Plan::of([create(network, observed)]);
-    plan.append(Plan::of(quiet(&link, observed)));
+    let mut plan = Plan::of([create_step(network, observed)]);
+    // Before addresses and link up: the kernel starts duplicate address detection then.
+    plan.append(Plan::of(disable_autoconf(&link, observed)));
     for address in bridge_gateways(network) {
         plan.push(Step::AddAddress {
             link: link.clone(),
@@ -164,7 +170,7 @@ fn make(network: &Network, observed: &Observed) -> Plan {
     plan
 }
 
-fn create(network: &Network, observed: &Observed) -> Step {
+fn create_step(network: &Network, observed: &Observed) -> Step {
     Step::CreateBridge(BridgeSpec {
         name: network.bridge.clone(),
         mac: network.bridge_mac(),
@@ -174,12 +180,12 @@ fn create(network: &Network, observed: &Observed) -> Step {
     })
 }
 
-fn mend(network: &Network, present: &Link, observed: &Observed) -> Plan {
+fn repair(network: &Network, present: &Link, observed: &Observed) -> Plan {
     let link = || network.bridge.clone();
     let mut plan = Plan::default();
     if present.alias.is_none() {
-        // Made by somebody who was killed before the bridge was signed: the step finishes it.
-        plan.push(create(network, observed));
+        // Created by an agent that was killed before it set the alias: the step completes the bridge.
+        plan.push(create_step(network, observed));
     }
     let mac = network.bridge_mac();
     if present.mac != Some(mac) {
@@ -189,16 +195,20 @@ fn mend(network: &Network, present: &Link, observed: &Observed) -> Plan {
     if present.mtu != mtu {
         plan.push(Step::SetMtu { link: link(), mtu });
     }
-    plan.append(Plan::of(quiet(&network.bridge, observed)));
-    plan.append(replace(&network.bridge, present, &bridge_gateways(network)));
+    plan.append(Plan::of(disable_autoconf(&network.bridge, observed)));
+    plan.append(add_missing(
+        &network.bridge,
+        present,
+        &bridge_gateways(network),
+    ));
     if !present.up {
         plan.push(Step::SetUp { link: link() });
     }
     plan
 }
 
-/// Gives a link of ours the addresses that it lacks; one that it has with another prefix length goes.
-fn replace(name: &IfName, present: &Link, wanted: &[InterfaceAddress]) -> Plan {
+/// Plans the missing addresses of a link of ours; an address with another prefix length is removed first.
+fn add_missing(name: &IfName, present: &Link, wanted: &[InterfaceAddress]) -> Plan {
     let mut plan = Plan::default();
     let missing = wanted.iter().filter(|own| !present.addresses.contains(own));
     for address in missing {
@@ -222,9 +232,13 @@ fn remove<'a>(name: &IfName, addresses: impl Iterator<Item = &'a InterfaceAddres
     }))
 }
 
-fn borrow(network: &Network, present: &Link, site: &Site<'_>) -> Result<Plan, Refusal> {
+fn use_foreign(
+    network: &Network,
+    present: &Link,
+    context: &BridgeContext<'_>,
+) -> Result<Plan, Refusal> {
     let wanted = bridge_gateways(network);
-    let mut plan = lend(network, &network.bridge, present, &wanted, site)?;
+    let mut plan = add_to_foreign(network, &network.bridge, present, &wanted, context)?;
     if !present.up {
         plan.push(Step::SetUp {
             link: network.bridge.clone(),
@@ -233,23 +247,24 @@ fn borrow(network: &Network, present: &Link, site: &Site<'_>) -> Result<Plan, Re
     Ok(plan)
 }
 
-/// Gives a link of others the addresses that it lacks, where nothing of theirs contradicts, or may go (behaviour R3).
-fn lend(
+/// Plans the missing addresses of a foreign link. Conflicting addresses are refused, or removed with `force_address`
+/// (behaviour R3).
+fn add_to_foreign(
     network: &Network,
     name: &IfName,
     present: &Link,
     wanted: &[InterfaceAddress],
-    site: &Site<'_>,
+    context: &BridgeContext<'_>,
 ) -> Result<Plan, Refusal> {
-    let known = site.gateways(name);
+    let known = context.gateways(name);
     let missing = || wanted.iter().filter(|own| !present.addresses.contains(own));
     let foreign = present
         .addresses
         .iter()
         .filter(|other| !wanted.contains(other) && !known.contains(other));
-    let mut in_the_way = BTreeSet::new();
+    let mut conflicting = BTreeSet::new();
     for other in foreign {
-        let Some(address) = missing().find(|own| contradicts(other, own)) else {
+        let Some(address) = missing().find(|own| conflicts(other, own)) else {
             continue;
         };
         if !network.options.force_address {
@@ -259,9 +274,9 @@ fn lend(
                 present: *other,
             });
         }
-        in_the_way.insert(*other);
+        conflicting.insert(*other);
     }
-    let mut plan = remove(name, in_the_way.iter());
+    let mut plan = remove(name, conflicting.iter());
     plan.append(Plan::of(missing().map(|address| Step::AddAddress {
         link: name.clone(),
         address: *address,
@@ -269,8 +284,9 @@ fn lend(
     Ok(plan)
 }
 
-/// As the bridge plugin has it (behaviour R3): any other IPv4 address, but only an overlapping IPv6 one.
-fn contradicts(other: &InterfaceAddress, wanted: &InterfaceAddress) -> bool {
+/// Returns whether an address of a foreign bridge conflicts with a gateway, by the bridge plugin's rule (behaviour R3):
+/// any other IPv4 address does, but only an overlapping IPv6 one.
+fn conflicts(other: &InterfaceAddress, wanted: &InterfaceAddress) -> bool {
     if other.address.is_ipv4() != wanted.address.is_ipv4() || is_link_local(other.address) {
         return false;
     }

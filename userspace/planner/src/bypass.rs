@@ -1,4 +1,4 @@
-//! Whether packets may go past bridge and stack: only where nobody else could have a say in them.
+//! Netfilter bypass: whether packets may bypass the bridge and netfilter, which depends on other software's rules.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,20 +6,20 @@ use std::str::FromStr;
 
 use crate::{Entry, EntryKey, Observed};
 
-/// When packets go past bridge and stack (`--bypass-netfilter`).
+/// When packets bypass the bridge and netfilter (`--bypass-netfilter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BypassMode {
-    /// Where no rule of anybody could matter to them.
+    /// Where no rule of other software could apply to them.
     #[default]
     Auto,
-    /// Whatever rules there are: they do not see such packets.
+    /// Regardless of rules, which do not see bypassing packets.
     Always,
-    /// Not at all.
+    /// Never: all packets traverse the bridge and netfilter.
     Never,
 }
 
 impl BypassMode {
-    /// The word for it.
+    /// Returns the value as the configuration spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -28,7 +28,7 @@ impl BypassMode {
         }
     }
 
-    /// Whether packets go past bridge and stack of a node that looks like this.
+    /// Returns whether the bypass is on for this observation.
     pub fn is_active(self, observed: &Observed) -> bool {
         match self {
             Self::Auto => obstacles(observed).is_empty(),
@@ -38,16 +38,16 @@ impl BypassMode {
     }
 }
 
-/// What stands in the way of [`BypassMode::Auto`], in words.
+/// Returns the obstacles to [`BypassMode::Auto`], as texts for people.
 ///
-/// Rules of others do. And where packets have gone through the stack so far, so do the connections that netfilter has
-/// kept track of: out of its sight they would move beyond what it remembers of them, and rules that come later would
-/// take them for invalid. One that it has never seen is taken up where it is.
+/// Rules of other software are obstacles. Where packets have traversed the stack so far, connections in netfilter's
+/// conntrack table are obstacles too: once they bypass it, their TCP windows move on unseen, and later rules would
+/// classify them as invalid. Conntrack picks up a connection that it has never seen in the middle.
 pub fn obstacles(observed: &Observed) -> BTreeSet<String> {
     let mut obstacles = observed.foreign_rules.clone();
-    if observed.tracked > 0 && has_pods(observed) && !is_active_now(observed) {
-        let words = "connection tracking: knows connections, and pods may have some of them";
-        obstacles.insert(words.to_owned());
+    if observed.conntrack_entries > 0 && has_pods(observed) && !is_active_now(observed) {
+        let obstacle = "connection tracking: has entries, and some may be of pods";
+        obstacles.insert(obstacle.to_owned());
     }
     obstacles
 }
@@ -86,7 +86,7 @@ mod tests {
     use crate::testing::{attachment, intent};
 
     #[test]
-    fn rules_of_others_end_the_bypass_unless_it_is_forced() {
+    fn foreign_rules_turn_the_bypass_off_unless_it_is_forced() {
         let with_rules = Observed {
             foreign_rules: ["nftables: chain forward of table inet filter".to_owned()].into(),
             ..Observed::default()
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_netfilter_knows_are_not_taken_out_of_its_sight() {
+    fn tracked_connections_of_pods_turn_the_bypass_off() {
         let settings = |flags| {
             let settings = abi::Settings {
                 flags,
@@ -117,7 +117,7 @@ mod tests {
             let entries = attachment_entries(&attachment).into_iter();
             Observed {
                 entries: entries.filter(|_| pods).chain([settings(flags)]).collect(),
-                tracked,
+                conntrack_entries: tracked,
                 ..Observed::default()
             }
         };

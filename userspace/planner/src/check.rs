@@ -1,68 +1,67 @@
-//! What of an attachment is not as it was decided: for CNI CHECK, and to verify an ADD before it is answered.
+//! Compares an attachment with its record: for CNI CHECK, and to verify an ADD before it is answered.
 //!
-//! Plugins behind us in a chain may add to what we made (behaviour S11): more addresses, more routes, another MAC
-//! address or MTU are no difference. A runtime that takes away our default route on purpose (Multus, C15) says so in
-//! the result it hands to CHECK: whoever asks leaves that route out of the attachment. Knows nothing of why
-//! something is missing or what to do about it.
+//! Later plugins in a chain may change the interface (behaviour S11): more addresses, more routes, another MAC address
+//! or MTU are no difference. A runtime that removes our default route on purpose (Multus, behaviour C15) says so in
+//! `prevResult` of CHECK; the caller leaves that route out of the attachment. Repairs are planned elsewhere.
 
 use std::fmt;
 
 use model::{Attachment, HostLink, IfName, InterfaceAddress, NetnsPath, Route};
 
-use crate::claim;
+use crate::port_reservation;
 use crate::tables::attachment_entries;
-use crate::{Claim, EntryKey, Hook, Link, Observed, PodSide};
+use crate::{EntryKey, Hook, Link, Observed, PodSide, PortReservation};
 
-/// One thing that is not as decided.
+/// One difference between an attachment's record and the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Difference {
     /// The pod's namespace cannot be opened, or another one is at its path.
     NetnsGone(NetnsPath),
-    /// The host's end of the veth is gone.
+    /// The host's end of the veth does not exist.
     HostLinkGone(IfName),
-    /// A link has the name of the host's end and is not ours.
+    /// Another link has the name of the host's end, and is not ours.
     HostLinkForeign(IfName),
     /// The host's end is down.
     HostLinkDown(IfName),
     /// The host's end is not a port of the bridge.
     NotInBridge {
-        /// The host's end.
+        /// Name of the host's end.
         link: IfName,
-        /// The bridge.
+        /// Name of the bridge in the record.
         bridge: IfName,
     },
-    /// The port's hairpin flag is not as decided.
+    /// The port's hairpin flag differs.
     Hairpin {
-        /// The host's end.
+        /// Name of the host's end.
         link: IfName,
-        /// What was decided.
+        /// Value in the record.
         wanted: bool,
     },
-    /// The port is or is not isolated, other than decided.
+    /// The port's isolation flag differs.
     Isolation {
-        /// The host's end.
+        /// Name of the host's end.
         link: IfName,
-        /// What was decided.
+        /// Value in the record.
         wanted: bool,
     },
-    /// The port is not in the VLANs that were decided.
+    /// The VLANs of the port differ.
     Vlans(IfName),
-    /// A program is not attached.
+    /// A TC program is not attached.
     HookMissing {
-        /// The host's end.
+        /// Name of the host's end.
         link: IfName,
-        /// The program.
+        /// Missing program.
         hook: Hook,
     },
-    /// The pod's interface is gone.
+    /// The pod's interface does not exist.
     PodLinkGone(IfName),
     /// The pod's interface is down.
     PodLinkDown(IfName),
-    /// The pod's interface is not the other end of the host's.
+    /// The pod's interface is not the peer of the host's end.
     NotPeers {
-        /// The host's end.
+        /// Name of the host's end.
         host: IfName,
-        /// The pod's interface.
+        /// Name of the pod's interface.
         pod: IfName,
     },
     /// The pod's interface lacks an address.
@@ -71,13 +70,13 @@ pub enum Difference {
     RouteMissing(Route),
     /// A table entry is missing.
     EntryMissing(EntryKey),
-    /// A table entry is another's, or out of date.
+    /// A table entry differs: it is another attachment's, or outdated.
     EntryDiffers(EntryKey),
-    /// A port of the node is not held.
-    PortNotHeld(Claim),
+    /// A host port is not reserved for the attachment.
+    PortNotReserved(PortReservation),
 }
 
-/// Every difference between what was decided and what was seen; empty when all is well. `observed` is of
+/// Returns every difference between the record and the observation; empty when there is none. `observed` is of
 /// [`crate::Scope::Attachment`].
 pub fn check(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     let mut differences = check_host(attachment, observed);
@@ -85,8 +84,7 @@ pub fn check(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     differences
 }
 
-/// The differences that can be seen without entering the pod's namespace: what plugins behind us did inside is no matter
-/// here.
+/// Returns the differences outside of the pod's namespace. Changes of later plugins inside the pod do not matter to it.
 pub fn check_host(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     let name = attachment.host_link().name().clone();
     let mut differences = match observed.links.get(&name) {
@@ -101,8 +99,8 @@ pub fn check_host(attachment: &Attachment, observed: &Observed) -> Vec<Differenc
             Some(_) => {}
         }
     }
-    let missing = claim::missing(attachment, &observed.held);
-    differences.extend(missing.into_iter().map(Difference::PortNotHeld));
+    let missing = port_reservation::missing(attachment, &observed.port_reservations);
+    differences.extend(missing.into_iter().map(Difference::PortNotReserved));
     differences
 }
 
@@ -116,7 +114,7 @@ fn is_foreign(attachment: &Attachment, link: &Link) -> bool {
 fn link_differences(attachment: &Attachment, link: &Link, observed: &Observed) -> Vec<Difference> {
     let mut differences = Vec::new();
     if attachment.adopted.is_none() {
-        // How the link of another plugin is set is for that one to check.
+        // The settings of another plugin's link are for that plugin to check.
         differences.extend(bridge_differences(attachment, link, observed));
     }
     for hook in POD_HOOKS {
@@ -165,7 +163,7 @@ fn port_differences(attachment: &Attachment, port: &Link) -> Vec<Difference> {
     [hairpin, isolation, vlans].into_iter().flatten().collect()
 }
 
-/// The programs on the host's end.
+/// The programs on the host's end of every pod's veth.
 pub(crate) const POD_HOOKS: [Hook; 2] = [Hook::FromPod, Hook::ToPod];
 
 fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
@@ -195,7 +193,7 @@ fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Differen
     differences
 }
 
-/// Nothing when the host's end is gone: that has been said.
+/// Returns the difference where the ends are no peers; `None` where the host's end is gone, which is reported already.
 fn not_peers(attachment: &Attachment, pod: &PodSide, observed: &Observed) -> Option<Difference> {
     let host = attachment.host_link().name().clone();
     let index = observed.links.get(&host)?.index;
@@ -221,7 +219,7 @@ impl fmt::Display for Difference {
                 let state = if *wanted { "not isolated" } else { "isolated" };
                 write!(f, "{link} is {state}")
             }
-            Self::Vlans(link) => write!(f, "{link} is not in the VLANs that were decided"),
+            Self::Vlans(link) => write!(f, "the VLANs of {link} differ from the record"),
             Self::HookMissing { link, hook } => write!(f, "{hook} is not attached to {link}"),
             Self::PodLinkGone(ifname) => write!(f, "{ifname} is gone from the pod"),
             Self::PodLinkDown(ifname) => write!(f, "{ifname} is down in the pod"),
@@ -233,8 +231,10 @@ impl fmt::Display for Difference {
                 write!(f, "the pod lacks the route to {}", route.destination)
             }
             Self::EntryMissing(key) => write!(f, "the entry of {key} is missing"),
-            Self::PortNotHeld(claim) => write!(f, "the port {claim} is not held"),
-            Self::EntryDiffers(key) => write!(f, "the entry of {key} is not as decided"),
+            Self::PortNotReserved(reservation) => {
+                write!(f, "host port {reservation} is not reserved")
+            }
+            Self::EntryDiffers(key) => write!(f, "the entry of {key} differs from the record"),
         }
     }
 }

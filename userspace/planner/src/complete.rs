@@ -1,15 +1,14 @@
-//! The second half of an ADD whose addresses another plugin gives: the link is there, and now the addresses are known.
+//! Second phase of an ADD with a delegated IPAM plugin: adds the addresses to the link that exists.
 //!
-//! The first half is an ADD without addresses, because some plugins give them over the link itself (DHCP). Knows nothing
-//! of who gave them.
+//! The first phase is an ADD without addresses, because some IPAM plugins lease them over the link itself (DHCP).
 
 use model::{Attachment, Intent};
 
 use crate::attach::{AttachContext, await_addresses, decide, pod_spec, put_entries};
-use crate::claim::{attachment_claims, hold};
+use crate::port_reservation::{attachment_reservations, reserve};
 use crate::{Observed, Plan, Refusal, Step};
 
-/// The attachment with the addresses, routes and ports that `intent` brings. Its link stays what it is.
+/// Returns the attachment with the addresses, routes and ports of `intent`. Its link, slot and generation stay.
 pub fn with_addresses(
     linked: &Attachment,
     intent: &Intent,
@@ -24,14 +23,14 @@ pub fn with_addresses(
     })
 }
 
-/// Plans that. `observed` is of the attachment with its addresses.
+/// Plans the second phase in the order of an ADD. `observed` is of the attachment with its addresses.
 pub fn plan_complete(
     attachment: &Attachment,
     detects_duplicates: bool,
     observed: &Observed,
 ) -> Plan {
     let (ports, others) = put_entries(attachment, observed);
-    let mut plan = Plan::of(hold(attachment, attachment_claims(attachment)));
+    let mut plan = Plan::of(reserve(attachment, attachment_reservations(attachment)));
     plan.append(Plan::of(others));
     plan.push(Step::SetUpPod(pod_spec(attachment, detects_duplicates)));
     if detects_duplicates {

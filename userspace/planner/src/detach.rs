@@ -1,18 +1,19 @@
-//! Removing an attachment: what is there of it, and nothing else.
+//! Plans the removal of an attachment: its table entries, its link, its port reservations.
 //!
-//! What is already gone is not a step. An entry is ours only if it carries our slot and our generation: the slot,
-//! the addresses and the ports may have another owner by now. Knows nothing of leases and records.
+//! State that is already gone is not a step. An entry belongs to the attachment only if it carries its slot and
+//! generation: the slot, the addresses and the ports may have another owner by now. Leases and records are the
+//! engine's.
 
 use std::collections::BTreeSet;
 
 use model::{Attachment, HostLink};
 
-use crate::claim::release;
+use crate::port_reservation::release;
 use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step};
 
-/// Plans the removal of `attachment`: ports first, so that nothing new is let in; then the link, and what holds the
-/// ports last, when nothing leads to the pod any more. `observed` is of
-/// [`crate::Scope::Outside`] or wider; an attachment of which nothing is left gets an empty plan.
+/// Plans the removal of `attachment`. Hostport entries go first, so that no new flow is accepted; then the link; the
+/// port reservations last, when no entry leads to the pod. `observed` is of [`crate::Scope::Outside`] or wider. An
+/// attachment that has left nothing behind gets an empty plan.
 pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     let mut removals: Entries = observed
         .entries
@@ -20,20 +21,21 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
         .filter(|(key, entry)| belongs(attachment, observed, key, entry))
         .map(|(key, entry)| (key.clone(), entry.clone()))
         .collect();
-    removals.extend(unseen_interface(attachment, observed));
-    // Ports, addresses, interface, row: the reverse of the order in which the keys are declared.
+    removals.extend(gone_interface(attachment, observed));
+    // Ports, addresses, interface, pod row: the reverse of the order in which `EntryKey` declares them.
     let mut plan = Plan::of(removals.iter().rev().map(|(key, entry)| remove(key, entry)));
     let host = attachment.host_link();
     let link = observed.links.get(host.name());
     if let Some(link) = link.filter(|link| link.is_host_end_of(attachment)) {
-        plan.append(Plan::of(leave(attachment, &host, link)));
+        plan.append(Plan::of(remove_link(attachment, &host, link)));
     }
-    plan.append(Plan::of(release(attachment, &observed.held)));
+    // Last: another process may bind the ports only when no entry redirects them.
+    plan.append(Plan::of(release(attachment, &observed.port_reservations)));
     plan
 }
 
-/// A link of ours goes; one of another plugin's loses our programs.
-fn leave(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<Step> {
+/// Returns the step that deletes our link, or detaches our programs from another plugin's link.
+fn remove_link(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<Step> {
     match host {
         HostLink::Managed(managed) => Some(Step::DeleteVeth {
             link: managed.clone(),
@@ -52,9 +54,9 @@ fn leave(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<Step> 
     }
 }
 
-/// The interface's entry when the link is gone: its key is an index that only our row of the pod table remembers, so
-/// a look at the attachment alone does not find it.
-fn unseen_interface(attachment: &Attachment, observed: &Observed) -> Option<(EntryKey, Entry)> {
+/// Returns the interface entry of a link that is gone. Its key is the link's index, which only the pod's row still
+/// contains, so an observation of the attachment alone does not find it.
+fn gone_interface(attachment: &Attachment, observed: &Observed) -> Option<(EntryKey, Entry)> {
     let row = observed.entries.get(&EntryKey::Pod(attachment.slot))?;
     let Entry::Pod {
         link: link @ LinkRef::Gone(_),
@@ -71,7 +73,8 @@ fn unseen_interface(attachment: &Attachment, observed: &Observed) -> Option<(Ent
     (*generation == attachment.generation).then(|| (EntryKey::Interface(link.clone()), entry))
 }
 
-/// Whether an entry that was seen is of this attachment and of no other owner of the same slot, address or port.
+/// Returns whether an observed entry belongs to this attachment, not to another owner of the same slot, address or
+/// port.
 fn belongs(attachment: &Attachment, observed: &Observed, key: &EntryKey, entry: &Entry) -> bool {
     let mine = (attachment.slot, attachment.generation);
     match (key, entry) {
@@ -96,7 +99,7 @@ fn belongs(attachment: &Attachment, observed: &Observed, key: &EntryKey, entry: 
     }
 }
 
-/// Whether nobody had the attachment's row of the pod table after it.
+/// Returns whether the attachment is the last owner of its row of the pod table.
 fn owns_row(attachment: &Attachment, observed: &Observed) -> bool {
     match observed.entries.get(&EntryKey::Pod(attachment.slot)) {
         Some(Entry::Pod { generation, .. } | Entry::FreePod { generation }) => {
@@ -106,7 +109,7 @@ fn owns_row(attachment: &Attachment, observed: &Observed) -> bool {
     }
 }
 
-/// The step that takes an entry away; a row of the pod table stays behind as a free one.
+/// Returns the step that removes an entry; a row of the pod table becomes a free row instead.
 pub(crate) fn remove(key: &EntryKey, entry: &Entry) -> Step {
     let Entry::Pod { generation, .. } = entry else {
         return Step::RemoveEntry {

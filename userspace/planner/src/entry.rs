@@ -1,20 +1,20 @@
-//! Entries of the datapath's tables, as the planner speaks of them: links by name, because an interface index is
-//! known only once the link exists. The kernel crate turns them into `abi`'s bytes and back.
+//! Entries of the datapath's tables in the planner's form. Links are named, because an interface index is known only
+//! once the link exists. The kernel crate converts entries to and from the byte layout of `abi`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use model::{Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, Peers, Protocol};
+use model::{Cidr, IfName, IngressPolicy, InterfaceAddress, Mac, Protocol, ShapedSubnets};
 
 use crate::Shape;
 
-/// A link that an entry speaks of.
+/// A link that an entry refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkRef {
     /// One that exists, or will when the entry is written.
     Name(IfName),
-    /// Interface index of one that is gone; only ever observed, never planned.
+    /// Interface index of a link that is gone; observed only, never planned.
     Gone(u32),
 }
 
@@ -27,134 +27,134 @@ impl fmt::Display for LinkRef {
     }
 }
 
-/// Which entry.
+/// Table and key of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EntryKey {
-    /// Row of the pod table.
+    /// Row of the pod table, by slot.
     Pod(u32),
-    /// The limits of the pod in a row of the pod table.
+    /// Rate limits of a pod, by slot.
     Limit(u32),
-    /// The pod of a host link.
+    /// Pod behind a host link.
     Interface(LinkRef),
-    /// The pod of an address.
+    /// Pod that has an address.
     Endpoint(IpAddr),
-    /// The owner of a port of the node; the address is `None` for every address of the family.
+    /// Pod that publishes a host port.
     Hostport {
-        /// Address of the node.
+        /// Address of the node; `None` for every address of the family.
         address: Option<IpAddr>,
-        /// Whether a wildcard is IPv4's; for a particular address, whether that is.
+        /// Whether the entry is IPv4: the family of the wildcard, or of the address.
         ipv4: bool,
-        /// Port of the node.
+        /// Port of the node in host byte order.
         port: u16,
-        /// Protocol.
+        /// Transport protocol.
         protocol: Protocol,
     },
-    /// The network of a bridge.
+    /// Gateways and Ethernet address of a bridge.
     Network(LinkRef),
-    /// The egress addresses of a bridge's networks.
+    /// Egress addresses of the networks of a bridge.
     Egress(LinkRef),
-    /// An uplink.
+    /// Uplink, by its link.
     Uplink(LinkRef),
-    /// An address of the node itself.
+    /// Address of the node itself.
     Local(IpAddr),
-    /// A prefix that decides about masquerading.
+    /// Prefix that decides whether packets to it are masqueraded.
     Prefix(Cidr),
-    /// The settings.
+    /// Node-wide settings of the datapath.
     Settings,
 }
 
-/// What an entry holds.
+/// Value of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Entry {
     /// A row of the pod table.
     Pod {
-        /// IPv4 address.
+        /// First IPv4 address of the pod.
         v4: Option<IpAddr>,
-        /// IPv6 address.
+        /// First IPv6 address of the pod.
         v6: Option<IpAddr>,
         /// Ethernet address of the pod's end.
         mac: Mac,
-        /// The host's end.
+        /// Host's end of the pod's veth.
         link: LinkRef,
-        /// The bridge.
+        /// Bridge that the link is a port of.
         bridge: LinkRef,
-        /// Generation.
+        /// Generation of the attachment.
         generation: u32,
         /// Whether flows to the outside are masqueraded.
         masquerade: bool,
-        /// Whether the pod may send with addresses that are not its own.
+        /// Whether the source address check is off: the pod may send with any address.
         trusted: bool,
-        /// Whether the bridge does nothing for it but to forward, so that packets may go past it.
+        /// Whether packets may bypass the bridge, which only forwards for this port.
         bypass: bool,
-        /// Whether the bridge keeps it apart from other isolated ports.
+        /// Whether the bridge port is isolated from other isolated ports.
         isolated: bool,
-        /// Which other pods are kept from it.
+        /// Ingress policy: the pods whose packets are dropped.
         ingress: IngressPolicy,
     },
-    /// A free row that remembers the generation of its last owner. Written in place of a removal.
+    /// A free row that keeps the generation of its last owner. Written in place of a removal.
     FreePod {
         /// Generation of the last owner.
         generation: u32,
     },
-    /// The limits of a pod's traffic.
+    /// The rate limits of a pod.
     Limit {
-        /// To the pod.
+        /// Limit of traffic to the pod.
         ingress: Option<Shape>,
-        /// From the pod.
+        /// Limit of traffic from the pod.
         egress: Option<Shape>,
-        /// With whom they count. Apart, since entries are many and few of them are limits.
-        peers: Box<Peers>,
-        /// Generation.
+        /// Subnets whose traffic is limited. Boxed, since most entries are no limits.
+        shaped_subnets: Box<ShapedSubnets>,
+        /// Generation of the attachment.
         generation: u32,
     },
-    /// The pod of a host link.
+    /// The pod behind a host link.
     Interface {
         /// Row of the pod table.
         slot: u32,
         /// Whether traffic of the pod is limited.
         limited: bool,
     },
-    /// The pod of an address.
+    /// The pod that has an address.
     Endpoint {
         /// Row of the pod table.
         slot: u32,
-        /// Generation.
+        /// Generation of the attachment.
         generation: u32,
-        /// The host's end.
+        /// Host's end of the pod's veth.
         link: LinkRef,
         /// Ethernet address of the pod's end.
         mac: Mac,
         /// Whether flows to the outside are masqueraded.
         masquerade: bool,
-        /// Whether ports of the node lead to the pod.
+        /// Whether the pod publishes host ports.
         published: bool,
         /// Whether traffic of the pod is limited.
         limited: bool,
     },
-    /// The owner of a port of the node.
+    /// The pod that publishes a host port.
     Hostport {
-        /// The pod's address.
+        /// Pod's address.
         address: IpAddr,
-        /// The pod's port.
+        /// Pod's port in host byte order.
         port: u16,
         /// Row of the pod table.
         slot: u32,
-        /// Generation.
+        /// Generation of the attachment.
         generation: u32,
     },
-    /// The network of a bridge.
+    /// Gateways and Ethernet address of a bridge.
     Network {
-        /// A gateway of IPv4.
+        /// First IPv4 gateway.
         v4: Option<IpAddr>,
-        /// A gateway of IPv6.
+        /// First IPv6 gateway.
         v6: Option<IpAddr>,
         /// Ethernet address of the bridge.
         mac: Mac,
-        /// Where we have made the bridge promiscuous: the prefix lengths of the subnets around the gateways, IPv4
-        /// first, whose addresses mark duplicates; 0 without a subnet.
+        /// Set where this agent has made the bridge promiscuous: prefix lengths of the gateways' subnets, IPv4 first, 0
+        /// without a subnet. Addresses of these subnets identify duplicate frames.
         duplicates: Option<[u8; 2]>,
     },
-    /// The addresses that pods of a bridge's networks leave with, whatever the uplink.
+    /// SNAT source addresses for pods of a bridge's networks, whichever uplink they use.
     Egress {
         /// IPv4 address; `None` for the uplink's.
         v4: Option<IpAddr>,
@@ -163,25 +163,25 @@ pub enum Entry {
     },
     /// An uplink.
     Uplink {
-        /// Whether packets have an Ethernet header.
+        /// Whether frames have an Ethernet header.
         ethernet: bool,
-        /// MTU in bytes.
+        /// MTU in bytes: the link's, or that of a route with a smaller one.
         mtu: u32,
-        /// Addresses that MASQUERADE may choose from, in the kernel's order, at most [`abi::SOURCES`].
+        /// Source addresses for MASQUERADE, in the kernel's order, at most [`abi::SOURCES`].
         sources: Vec<InterfaceAddress>,
-        /// Whether our programs are attached: as long as they are not, nothing of a pod may leave by it.
+        /// Whether both programs are attached. Until then no packet of a pod may leave by the uplink.
         open: bool,
     },
     /// An address of the node itself.
     Local,
-    /// A prefix that decides about masquerading.
+    /// A prefix that decides whether packets to it are masqueraded.
     Prefix {
-        /// Packets to it keep the pod's address.
+        /// Whether packets to it keep the pod's address.
         no_masquerade: bool,
-        /// Pods of this node have addresses of it.
+        /// Whether it is a subnet of this node's pods.
         pods: bool,
     },
-    /// The settings.
+    /// Node-wide settings of the datapath.
     Settings(abi::Settings),
 }
 
@@ -195,8 +195,8 @@ impl LinkRef {
 }
 
 impl EntryKey {
-    /// Whether the key names a link that is gone: such a key can be removed, never written.
-    pub fn speaks_of_gone(&self) -> bool {
+    /// Returns whether the key refers to a link that is gone: such an entry can be removed, never written.
+    pub fn refers_to_gone_link(&self) -> bool {
         match self {
             Self::Interface(link)
             | Self::Network(link)
@@ -214,8 +214,8 @@ impl EntryKey {
 }
 
 impl Entry {
-    /// Whether the entry names a link that is gone.
-    pub fn speaks_of_gone(&self) -> bool {
+    /// Returns whether the value refers to a link that is gone.
+    pub fn refers_to_gone_link(&self) -> bool {
         match self {
             Self::Pod { link, bridge, .. } => link.is_gone() || bridge.is_gone(),
             Self::Endpoint { link, .. } => link.is_gone(),
@@ -310,7 +310,7 @@ impl fmt::Display for Entry {
                 write_from(f, sources)?;
                 f.write_str(if *open { "" } else { ", closed" })
             }
-            Self::Local => f.write_str("ours"),
+            Self::Local => f.write_str("local"),
             Self::Prefix {
                 no_masquerade,
                 pods,
@@ -318,7 +318,7 @@ impl fmt::Display for Entry {
                 (true, true) => "pods, not masqueraded",
                 (true, false) => "not masqueraded",
                 (false, true) => "pods",
-                (false, false) => "nothing particular",
+                (false, false) => "default",
             }),
             Self::Settings(settings) => write_settings(f, settings),
         }
@@ -328,14 +328,14 @@ impl fmt::Display for Entry {
 fn write_settings(f: &mut fmt::Formatter<'_>, settings: &abi::Settings) -> fmt::Result {
     write!(
         f,
-        "masquerade ports {}-{}, {} flows for a pod, TCP kept for {} s",
+        "masquerade ports {}-{}, at most {} flows per pod, TCP idle timeout {} s",
         settings.port_low,
         settings.port_high,
         settings.flow_quota,
         settings.timeouts.tcp_established
     )?;
-    let guarded = settings.flags & abi::SettingsFlags::GUARDED != 0;
-    f.write_str(if guarded {
+    let exit_check = settings.flags & abi::SettingsFlags::EXIT_CHECK != 0;
+    f.write_str(if exit_check {
         ", pods leave by uplinks only"
     } else {
         ""
@@ -363,25 +363,25 @@ impl Entry {
         let Self::Limit {
             ingress,
             egress,
-            peers,
+            shaped_subnets,
             generation,
         } = self
         else {
             return Ok(());
         };
-        for (name, shape) in [("to", ingress), ("from", egress)] {
+        for (name, shape) in [("ingress", ingress), ("egress", egress)] {
             match shape {
-                Some(shape) => write!(f, "{name} it {shape}, ")?,
-                None => write!(f, "{name} it no limit, ")?,
+                Some(shape) => write!(f, "{name} {shape}, ")?,
+                None => write!(f, "{name} unlimited, ")?,
             }
         }
-        let named = match **peers {
-            Peers::All => "",
-            Peers::Only(_) => "only with ",
-            Peers::Except(_) => "but not with ",
+        let named = match **shaped_subnets {
+            ShapedSubnets::All => "",
+            ShapedSubnets::Only(_) => "only for ",
+            ShapedSubnets::Except(_) => "except for ",
         };
         f.write_str(named)?;
-        (peers.prefixes().iter()).try_for_each(|prefix| write!(f, "{prefix}, "))?;
+        (shaped_subnets.prefixes().iter()).try_for_each(|prefix| write!(f, "{prefix}, "))?;
         write!(f, "generation {generation}")
     }
 
@@ -410,8 +410,8 @@ impl Entry {
             f,
             "{mac} behind {link} on {bridge}, generation {generation}, {mode}"
         )?;
-        f.write_str(if *trusted { ", not checked" } else { "" })?;
-        f.write_str(if *bypass { "" } else { ", by the bridge" })?;
+        f.write_str(if *trusted { ", source not checked" } else { "" })?;
+        f.write_str(if *bypass { "" } else { ", no bypass" })?;
         f.write_str(if *isolated { ", isolated" } else { "" })?;
         match ingress {
             IngressPolicy::Open => Ok(()),

@@ -1,80 +1,79 @@
-//! The flow table as people think of it: both directions of a flow in one place, its state by name. Knows nothing of
-//! pods' names and of how the table is read.
+//! The flow table for people: both directions of a flow in one value, and its state by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use abi::{Address, Flow, FlowFlags, Seen, Tuple, protocol};
 
-/// The flow table at one moment.
+/// A snapshot of the flow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowTable {
-    /// Entries by the tuple as seen in packets.
+    /// Entries by the tuple of their packets, one per direction of a flow.
     pub entries: BTreeMap<Tuple, Flow>,
-    /// The clock of the entries, in seconds.
+    /// Time of the snapshot on the clock of the entries, in seconds.
     pub now: u32,
 }
 
-/// A flow that is alive.
+/// A flow with both its directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveFlow {
-    /// The pod's slot; 0 for a flow of the node itself.
+    /// Slot of the pod; 0 for a flow of the node itself.
     pub pod: u32,
-    /// The pod's generation when the flow was made.
+    /// Generation of the pod when the flow was created.
     pub generation: u32,
-    /// What is done to it.
+    /// Kind of translation.
     pub kind: FlowKind,
-    /// Protocol number.
+    /// IP protocol number.
     pub protocol: u8,
-    /// The first packet's source and destination, as it came.
-    pub seen: Ends,
-    /// The same, as it went on.
-    pub translated: Ends,
-    /// Where it stands.
+    /// Source and destination of the first packet, before translation.
+    pub original: FlowEndpoints,
+    /// Source and destination of the first packet, after translation.
+    pub translated: FlowEndpoints,
+    /// State, which decides the idle timeout.
     pub state: FlowState,
     /// Seconds since the first packet.
     pub age: u32,
     /// Seconds since the last packet of either direction.
     pub idle: u32,
-    /// In the direction of the first packet.
+    /// Traffic in the original direction, that of the first packet.
     pub sent: Traffic,
-    /// In the other direction.
-    pub answered: Traffic,
+    /// Traffic in the reply direction.
+    pub replied: Traffic,
 }
 
-/// Source and destination. Of ICMP the port is the echo identifier, on the side of whoever asks.
+/// Source and destination of a flow. For ICMP echo, the requester's port is the echo identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
-    /// From.
+pub struct FlowEndpoints {
+    /// Source address and port.
     pub source: SocketAddr,
-    /// To.
+    /// Destination address and port.
     pub destination: SocketAddr,
 }
 
-/// What was counted in one direction.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes, from the IP header on.
+    /// Number of bytes, IP header included.
     pub bytes: u64,
 }
 
-/// What is done to a flow.
+/// Kind of translation of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowKind {
-    /// A pod called out, and its address becomes the node's.
+    /// SNAT: a connection of a pod to the outside, with an address of the node as source.
     Masqueraded,
-    /// Somebody called a published port.
+    /// DNAT: a connection to a published host port.
     Published,
-    /// Somebody called a pod by its own address; nothing is translated.
+    /// A connection to a pod's own address, not translated.
     Direct,
-    /// The node's own, moved off a port that a pod's flow holds.
+    /// A connection of the node itself, translated to another source port because a pod's flow uses its own.
     Node,
 }
 
 impl FlowKind {
-    /// A word for people and machines.
+    /// Returns the name in the API and in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Masqueraded => "masqueraded",
@@ -97,20 +96,20 @@ impl FlowKind {
     }
 }
 
-/// Where a flow stands, which decides how long it is kept in silence.
+/// State of a flow, which decides its idle timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowState {
-    /// TCP: one side has not acknowledged anything yet.
+    /// TCP: one side has not acknowledged anything.
     Opening,
-    /// TCP: both sides have acknowledged what they heard.
+    /// TCP: both sides have sent an ACK.
     Established,
-    /// TCP: one side has said that it is done.
+    /// TCP: one side has sent a FIN.
     Closing,
-    /// TCP: one side has broken it off.
+    /// TCP: one side has sent a RST.
     Reset,
-    /// UDP: nothing has come back yet.
+    /// UDP: no reply so far.
     Single,
-    /// UDP: both sides have been heard.
+    /// UDP: packets in both directions.
     Stream,
     /// ICMP echo.
     Icmp,
@@ -119,7 +118,7 @@ pub enum FlowState {
 }
 
 impl FlowState {
-    /// A word for people and machines.
+    /// Returns the name in the API and in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -133,7 +132,7 @@ impl FlowState {
         }
     }
 
-    /// The state of a flow whose directions have seen these.
+    /// Returns the state by the [`Seen`] flags of both directions and the IP protocol number.
     pub const fn of(one: u32, other: u32, protocol: u8) -> Self {
         let replied = one & other & Seen::PACKET != 0;
         let either = one | other;
@@ -151,14 +150,14 @@ impl FlowState {
 }
 
 impl FlowTable {
-    /// All flows that have both their entries, in the order of their addresses.
+    /// Returns all flows that have both entries, in the order of their tuples.
     pub fn flows(&self) -> impl Iterator<Item = LiveFlow> + '_ {
         self.entries
             .iter()
             .filter_map(|(key, flow)| self.live(key, flow))
     }
 
-    /// The flow whose original direction this is. Half a flow is one that is being made or forgotten.
+    /// Returns the flow of an entry of the original direction. A flow with one entry is being created or removed.
     fn live(&self, key: &Tuple, flow: &Flow) -> Option<LiveFlow> {
         if flow.flags & FlowFlags::ORIGINAL == 0 {
             return None;
@@ -173,18 +172,18 @@ impl FlowTable {
             generation: flow.generation,
             kind: FlowKind::of(flow.flags),
             protocol: key.protocol,
-            seen: Ends::of(key),
-            translated: Ends::of(&flow.translated),
+            original: FlowEndpoints::of(key),
+            translated: FlowEndpoints::of(&flow.translated),
             state: FlowState::of(flow.seen, reply.seen, key.protocol),
             age: self.now.saturating_sub(flow.created),
             idle: self.now.saturating_sub(last_seen),
             sent: Traffic::of(flow),
-            answered: Traffic::of(reply),
+            replied: Traffic::of(reply),
         })
     }
 }
 
-impl Ends {
+impl FlowEndpoints {
     fn of(tuple: &Tuple) -> Self {
         let end = |address: &Address, port: abi::Port| SocketAddr::new(ip(address), port.number());
         Self {
@@ -207,20 +206,20 @@ fn ip(address: &Address) -> IpAddr {
     IpAddr::from(address.bytes()).to_canonical()
 }
 
-/// Which flows are asked for; what is not given, all have.
+/// Selects flows; an absent criterion matches every flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowFilter {
-    /// Slot and generation of the pods.
+    /// Slot and generation of the selected pods.
     pub pods: Option<BTreeSet<(u32, u32)>>,
-    /// The address of the other side.
+    /// Address of the peer: the endpoint that is not the pod.
     pub peer: Option<IpAddr>,
-    /// A port of either side, before or after translation.
+    /// A port of either endpoint, before or after translation.
     pub port: Option<u16>,
 }
 
 impl FlowFilter {
-    /// Whether this is one of them.
-    pub fn takes(&self, flow: &LiveFlow) -> bool {
+    /// Returns whether the flow meets all criteria.
+    pub fn matches(&self, flow: &LiveFlow) -> bool {
         let pod = (flow.pod, flow.generation);
         self.pods.as_ref().is_none_or(|pods| pods.contains(&pod))
             && self.peer.is_none_or(|peer| flow.peer() == peer)
@@ -229,19 +228,39 @@ impl FlowFilter {
 }
 
 impl LiveFlow {
-    /// The address of the other side.
+    /// Returns the address of the peer: the endpoint that is not the pod or the node.
     pub fn peer(&self) -> IpAddr {
         match self.kind {
-            FlowKind::Masqueraded | FlowKind::Node => self.seen.destination.ip(),
-            FlowKind::Published | FlowKind::Direct => self.seen.source.ip(),
+            FlowKind::Masqueraded | FlowKind::Node => self.original.destination.ip(),
+            FlowKind::Published | FlowKind::Direct => self.original.source.ip(),
         }
     }
 
     fn has_port(&self, port: u16) -> bool {
-        [self.seen, self.translated]
+        [self.original, self.translated]
             .iter()
             .any(|ends| [ends.source.port(), ends.destination.port()].contains(&port))
     }
+}
+
+/// Least number of concurrent flows of a pod, however small the flow table is.
+const MIN_QUOTA: u32 = 1_024;
+
+/// Memory of one flow table entry in bytes: the entry, its share of the eviction clock's queue, and the kernel's
+/// overhead for both.
+const BYTES_PER_ENTRY: u64 = 256;
+
+/// Returns the number of flow table entries for a machine with `memory` bytes: a 400th of the memory, between
+/// 32,768 and 2,097,152 entries.
+pub fn flow_entries(memory: u64) -> u32 {
+    let entries = (memory / 400 / BYTES_PER_ENTRY).clamp(32_768, 2_097_152);
+    u32::try_from(entries).unwrap_or(abi::maps::FLOWS_CAPACITY)
+}
+
+/// Returns the number of concurrent flows that a pod may have: a quarter of the flow table, in which each flow has
+/// two entries.
+pub fn flow_quota(entries: u32) -> u32 {
+    MIN_QUOTA.max(entries / 2 / 4)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Which MTU a network has: kubenet's rule (behaviour K1).
+//! MTU of a network by kubenet's rule (behaviour K1), and the plans that update attachments to it.
 //!
-//! Knows nothing of path MTU or tunnels: only of the links that are there.
+//! Considers only the MTUs of the node's links, not path MTU or tunnels.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ use crate::bridge::is_our_alias;
 use crate::check::POD_HOOKS;
 use crate::{Link, LinkKind, Observed, Plan, Records, Step};
 
-/// What is used when the links tell nothing usable.
+/// MTU in bytes where no link has a usable one.
 const FALLBACK: u32 = 1460;
 
-/// Below this IPv4 does not work (RFC 791), so kubenet does not believe it.
-const LEAST: u32 = 576;
+/// Least MTU of IPv4 in bytes (RFC 791); kubenet ignores smaller values.
+const MIN_MTU: u32 = 576;
 
 /// kubenet's "no link found yet".
-const MOST: u32 = 999_999;
+const NO_LINK: u32 = 999_999;
 
-/// The MTU of `network`: its own wish, or the smallest one among the links that are up, neither loopback nor
-/// point-to-point; 1460 when there is none or it is not credible.
+/// Returns the MTU of `network` in bytes: the configured one, or the smallest among the links that are up and neither
+/// loopback nor point-to-point; 1460 where there is none or it is out of range.
 ///
-/// kubenet counts its own bridge and the veths on it too. This does not: they have the MTU that this rule gave them
-/// earlier, so counting them would keep the smallest value ever seen, even after the uplink it came from has grown.
-/// Other bridges count even when they are down: one that a network is put on is set up by that, and the MTU of the
-/// other networks must not change with it.
+/// kubenet counts its own bridge and the veths on it too. This rule does not: they have the MTU that it gave them
+/// earlier, so counting them would keep the smallest value ever seen, even after the uplink's MTU has grown. Other
+/// bridges count even when they are down: an ADD sets a foreign bridge up, and the MTU of the other networks must not
+/// change with it.
 pub fn network_mtu(network: &Network, observed: &Observed) -> u32 {
     if let Some(mtu) = network.mtu {
         return mtu;
@@ -50,24 +50,25 @@ pub fn network_mtu(network: &Network, observed: &Observed) -> u32 {
         .map(|link| link.mtu)
         .min();
     least
-        .filter(|mtu| (LEAST..MOST).contains(mtu))
+        .filter(|mtu| (MIN_MTU..NO_LINK).contains(mtu))
         .unwrap_or(FALLBACK)
 }
 
-/// What brings an attachment to the MTU that its network has now.
+/// Plan that updates one attachment to its network's current MTU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resize {
-    /// The attachment.
+pub struct MtuChange {
+    /// Key of the attachment.
     pub key: AttachmentKey,
     /// MTU of both ends in bytes.
     pub mtu: u32,
-    /// What sets it; a pod's end follows its network only, so that what the pod has set itself stays.
+    /// Steps that set the MTU. The pod's end is set only where the network's MTU has changed, so that an MTU which the
+    /// pod has set itself stays.
     pub plan: Plan,
 }
 
-/// The attachments of `networks` that have another MTU than their network. `observed` is of [`crate::Scope::Node`].
-/// Routes have no MTU of their own and follow their links.
-pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) -> Vec<Resize> {
+/// Plans the MTU of attachments of `networks` whose MTU differs from their network's. `observed` is of
+/// [`crate::Scope::Node`]. Routes without an MTU of their own follow their links.
+pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) -> Vec<MtuChange> {
     let attached = records
         .values()
         .filter(|record| record.state == State::Attached && record.attachment.adopted.is_none())
@@ -88,12 +89,12 @@ pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) ->
         });
         let plan = Plan::of(on_host.into_iter().chain(in_pod));
         let key = attachment.key.clone();
-        (!plan.is_empty()).then_some(Resize { key, mtu, plan })
+        (!plan.is_empty()).then_some(MtuChange { key, mtu, plan })
     };
     attached.filter_map(resize).collect()
 }
 
-/// Whether our programs say that a pod is behind the link: it may be on a bridge that is not ours.
+/// Returns whether a pod is behind the link, by the programs on it: the pod may be on a bridge that is not ours.
 fn is_of_pod(link: &Link) -> bool {
     POD_HOOKS.iter().any(|hook| link.hooks.contains(hook))
 }

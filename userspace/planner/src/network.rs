@@ -1,8 +1,7 @@
-//! What pods of one bridge have in common: its entry of the network table, and whether the bridge is promiscuous
-//! (behaviours K19 to K22).
+//! Network table entries, one per bridge, and the promiscuous mode of bridges (behaviours K19 to K22).
 //!
-//! That the entry speaks of duplicates says that it was us who made the bridge promiscuous: only then is that taken
-//! back when nobody asks for it any more.
+//! An entry with `duplicates` records that this agent has made the bridge promiscuous. Only then is promiscuous mode
+//! turned off when no network wants it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,8 +11,8 @@ use model::{HairpinMode, IfName, InterfaceAddress, Network};
 use crate::bridge::{gateways, is_of};
 use crate::{Entries, Entry, EntryKey, Link, LinkRef, Observed, Plan, Step};
 
-/// The entries of all bridges. Where several networks are on one, the first gateway of each family speaks for all: any
-/// is as good as another.
+/// Returns the entries of all bridges. Where several networks share a bridge, the entry has the first gateway of each
+/// family: any of them will do.
 pub(crate) fn network_entries(networks: &[&Network], bridges: &BTreeMap<IfName, Link>) -> Entries {
     let promiscuous = promiscuous(networks);
     let mut entries = Entries::new();
@@ -46,7 +45,7 @@ fn first(gateways: &[InterfaceAddress], ipv4: bool) -> Option<InterfaceAddress> 
     gateways.find(|own| own.address.is_ipv4() == ipv4)
 }
 
-/// Whether any bridge is to be promiscuous.
+/// Returns whether any bridge is to be promiscuous, so that duplicates of frames can occur.
 pub(crate) fn has_duplicates(networks: &[&Network]) -> bool {
     !promiscuous(networks).is_empty()
 }
@@ -59,7 +58,7 @@ fn promiscuous(networks: &[&Network]) -> BTreeSet<IfName> {
         .collect()
 }
 
-/// Makes bridges promiscuous, and takes back what we have made so and nobody wants any more.
+/// Plans promiscuous mode: on for bridges that need it, off where this agent turned it on and no network wants it.
 pub(crate) fn set_promiscuous(
     networks: &[&Network],
     bridges: &BTreeMap<IfName, Link>,
@@ -86,7 +85,7 @@ fn is_made_promiscuous(bridge: &IfName, observed: &Observed) -> bool {
     entry(bridge, observed).is_some_and(promiscuous)
 }
 
-/// Whether the bridge had this gateway from us, by the entry of the last plan.
+/// Returns whether this agent gave the bridge this gateway, by the entry of the last plan.
 pub(crate) fn was_gateway(bridge: &IfName, address: IpAddr, observed: &Observed) -> bool {
     let Some(Entry::Network { v4, v6, .. }) = entry(bridge, observed) else {
         return false;

@@ -1,77 +1,61 @@
-//! The node itself: bridges, sysctls, uplinks, and the tables that are not a pod's.
+//! Plan of the node: bridges, sysctls, uplinks, and the table entries that belong to no pod.
 //!
-//! The same plan serves the first start, a changed configuration and every change of the node's links, addresses and
-//! routes: what is as it should be is not a step, so a second plan is empty. What is new is added before what is
-//! stale is removed. Knows nothing of attachments but the gateways and subnets that they need.
+//! The same plan serves the first start, a changed configuration and every change of the node's links, addresses
+//! and routes. It has steps only for differences, so a second plan is empty. New state is added before stale
+//! state is removed. Of attachments it uses only the gateways and subnets that they need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
-use crate::bridge::{Site, bridge_steps, families, gateways, is_of};
+use crate::bridge::{BridgeContext, bridge_steps, families, gateways, is_of};
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::prefix::prefixes;
-use crate::socket_hook::plan_sockets;
+use crate::socket_hook::plan_socket_hooks;
 use crate::sysctl::{Families, forward};
-use crate::uplink::{self, Ours, UPLINK_HOOKS, is_link_local, uplinks};
+use crate::uplink::{self, OwnLinks, is_link_local, uplinks};
 use crate::{
-    BypassMode, Entries, Entry, EntryKey, GuardMode, Hook, Link, LinkKind, LinkRef, Observed, Plan,
-    Records, Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep,
+    BypassMode, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, Plan, Records,
+    Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep, XdpPrefilterMode, flow_quota,
 };
 
-/// Ports that MASQUERADE may move a flow to: all that no system service has, as the kernel's MASQUERADE. Whatever else
-/// uses one of them, the datapath sees it.
+/// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's MASQUERADE. The
+/// datapath detects other users of these ports.
 const PORTS: std::ops::RangeInclusive<u16> = 1_024..=65_535;
-/// Flows that a pod may have at once at least, however small the table.
-const LEAST_QUOTA: u32 = 1_024;
 
-/// What an entry of the flow table costs, in bytes: the entry, its share of the clock hand's queue, and what the kernel
-/// adds to both.
-const ENTRY: u64 = 256;
-
-/// How many entries the flow table has on a machine with this much memory: a 400th of it, within bounds.
-pub fn flow_entries(memory: u64) -> u32 {
-    let entries = (memory / 400 / ENTRY).clamp(32_768, 2_097_152);
-    u32::try_from(entries).unwrap_or(abi::maps::FLOWS_CAPACITY)
-}
-
-/// How many flows a pod may have at once, by the size of the flow table: a quarter of it.
-pub fn flow_quota(entries: u32) -> u32 {
-    LEAST_QUOTA.max(entries / 2 / 4)
-}
-
-/// What the node is to be.
+/// Desired state of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIntent {
-    /// Networks: the default one, and those that attachments are on.
+    /// Networks: the default network, and those of existing attachments.
     pub networks: Vec<Network>,
-    /// Uplinks; empty to follow the routing table.
+    /// Names of the uplinks; empty to detect them from routes and addresses.
     pub uplinks: BTreeSet<IfName>,
-    /// Prefixes to which pods keep their own address.
+    /// Destination prefixes that are not masqueraded.
     pub non_masquerade: BTreeSet<Cidr>,
-    /// By bridge: the addresses that pods leave with, at most one of each family, instead of the uplink's.
+    /// Egress addresses by bridge, at most one per family: SNAT uses them in place of the uplink's addresses.
     pub egress: BTreeMap<IfName, BTreeSet<IpAddr>>,
-    /// When packets go past bridge and stack.
+    /// When packets bypass the bridge and netfilter.
     pub bypass: BypassMode,
-    /// What is done for limits beyond enforcing them.
+    /// How rate limits are shaped, beyond dropping packets above the rate.
     pub shaper: ShaperMode,
-    /// Whether guards stand in front of uplinks.
-    pub guard: GuardMode,
+    /// Mode of the XDP prefilter on uplinks.
+    pub xdp_prefilter: XdpPrefilterMode,
 }
 
-/// What is to be done about the node, and what cannot be.
+/// Plan of the node, and the networks that it cannot serve.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePlan {
-    /// Steps.
+    /// Steps for the node and all accepted networks.
     pub plan: Plan,
-    /// Networks whose bridge is refused; the others are served all the same.
+    /// Networks whose bridge is refused, with the reason; the other networks are planned regardless.
     pub refused: BTreeMap<NetworkName, Refusal>,
 }
 
 /// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
 pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) -> NodePlan {
-    let ours = Ours::of_networks(&intent.networks, observed).with_records(records);
+    let ours = OwnLinks::of_networks(&intent.networks, observed).with_records(records);
+    // Bridges first: table entries refer to them by interface index, which needs the link.
     let mut bridges = Bridges::new(&intent.networks, observed);
     for network in &intent.networks {
         bridges.plan(network);
@@ -84,6 +68,8 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
         refused,
         ..
     } = bridges;
+    // Before the network entries, which record that this agent set promiscuous mode: after a crash in between,
+    // the old entry still permits to turn it off.
     plan.append(set_promiscuous(&accepted, &planned, observed));
     let all = accepted.iter().map(|network| families(network));
     let needed = all.fold(Families::default(), |all, one| Families {
@@ -91,19 +77,19 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
         v6: all.v6 || one.v6,
     });
     plan.append(Plan::of(forward(needed, observed, &ours)));
-
+    // After all address steps: the local entries include the addresses that the plan adds.
     let uplinks = uplinks(&intent.uplinks, observed, &ours);
     let mut wanted = prefixes(&pod_subnets(&accepted, records), &intent.non_masquerade);
-    wanted.extend(locals(observed, &plan));
-    let lent = uplink::borrowed(observed, &ours);
-    let of_uplinks = uplink_entries(&uplinks, observed, &lent);
+    wanted.extend(local_entries(observed, &plan));
+    let fallback = uplink::fallback_sources(observed, &ours);
+    let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
     wanted.extend(egress(intent, &accepted));
     wanted.extend(network_entries(&accepted, &planned));
     plan.append(put_missing(&wanted, &observed.entries));
-    // A flow whose address is not local is forgotten, so what uplinks are masqueraded with is local before.
+    // After the local entries: the datapath drops flows whose source address is not local.
     plan.append(put_missing(&of_uplinks, &observed.entries));
-    // Uplinks are open before anybody asks whether they are.
+    // After the uplink entries: uplinks are open before the settings make the datapath check them.
     let flags = flags(intent, &accepted, &of_uplinks, observed);
     let bridge = intent
         .networks
@@ -114,18 +100,21 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(put_missing(&settings, &observed.entries));
     wanted.extend(settings);
     wanted.extend(of_uplinks);
-    plan.append(attach_missing(&uplinks, observed));
-    plan.append(detach_others(&uplinks, observed));
-    plan.append(plan_sockets(records, intent.shaper, observed));
+    // After the tables: attached programs read them at once.
+    plan.append(uplink::attach_missing(&uplinks, observed));
+    // After the new uplinks have their programs.
+    plan.append(uplink::detach_others(&uplinks, observed));
+    plan.append(plan_socket_hooks(records, intent.shaper, observed));
+    // Last: nothing refers to stale entries now, and the sweep removes the flows that used them.
     plan.append(remove_stale(&wanted, &observed.entries));
     NodePlan { plan, refused }
 }
 
-/// The bridges of all networks, planned one after the other: several networks may be on one.
+/// Plans the bridges of all networks, one after the other: several networks may share a bridge.
 struct Bridges<'a> {
     networks: &'a [Network],
     observed: &'a Observed,
-    /// Bridges as they will be by the steps planned so far.
+    /// Bridges and VLAN interfaces as they are after the steps planned so far.
     planned: BTreeMap<IfName, Link>,
     plan: Plan,
     accepted: Vec<&'a Network>,
@@ -147,13 +136,13 @@ impl<'a> Bridges<'a> {
     fn plan(&mut self, network: &'a Network) {
         let link = |name: &IfName| self.planned.get(name).or(self.observed.links.get(name));
         let gateway_link = network.gateway_link();
-        let site = Site {
+        let context = BridgeContext {
             observed: self.observed,
             bridge: link(&network.bridge),
             vlan_link: gateway_link.as_ref().and_then(link),
             networks: self.networks,
         };
-        match bridge_steps(network, &site) {
+        match bridge_steps(network, &context) {
             Ok(steps) => {
                 let names: BTreeSet<&IfName> = [Some(&network.bridge), gateway_link.as_ref()]
                     .into_iter()
@@ -162,7 +151,7 @@ impl<'a> Bridges<'a> {
                 let links: Vec<_> = names
                     .into_iter()
                     .filter_map(|name| {
-                        Some((name.clone(), after(name, link(name).cloned(), &steps)?))
+                        Some((name.clone(), link_after(name, link(name).cloned(), &steps)?))
                     })
                     .collect();
                 self.planned.extend(links);
@@ -175,8 +164,8 @@ impl<'a> Bridges<'a> {
         }
     }
 
-    /// Removes from our own bridges the gateways of CIDRs that are no more (behaviour K15), but not those that a
-    /// live pod still goes by, and not what others have added.
+    /// Removes gateways of former pod CIDRs from our own bridges (behaviour K15). Keeps the gateways of live pods
+    /// and the addresses that other software has added.
     fn remove_stale_addresses(&mut self, records: &Records) {
         let attachments = || records.values().map(|record| &record.attachment);
         let mut steps = Vec::new();
@@ -213,7 +202,8 @@ impl<'a> Bridges<'a> {
         self.plan.append(Plan::of(steps));
     }
 
-    /// Whether an address came from us: the tables of the last plan still tell what was the pods' then.
+    /// Returns whether this agent added the address: the observed tables still contain the last plan's prefixes
+    /// and gateways.
     fn was_ours(&self, bridge: &IfName, own: &InterfaceAddress) -> bool {
         let Some(subnet) = own.subnet() else {
             return false;
@@ -226,8 +216,8 @@ impl<'a> Bridges<'a> {
     }
 }
 
-/// A link as it will be, as far as planning another network on it needs to know.
-fn after(name: &IfName, link: Option<Link>, steps: &Plan) -> Option<Link> {
+/// Returns a link as it is after `steps`, as far as planning another network on it needs.
+fn link_after(name: &IfName, link: Option<Link>, steps: &Plan) -> Option<Link> {
     let steps = || steps.steps().iter();
     let mut link = link.or_else(|| steps().find_map(|step| created(name, step)))?;
     for step in steps() {
@@ -237,13 +227,13 @@ fn after(name: &IfName, link: Option<Link>, steps: &Plan) -> Option<Link> {
             link.addresses.retain(|own| *own != removed);
         }
         if let Step::Vlan(step) = step {
-            switched(name, &mut link.switching, step);
+            apply_vlan_step(name, &mut link.switching, step);
         }
     }
     Some(link)
 }
 
-fn switched(name: &IfName, switching: &mut Switching, step: &VlanStep) {
+fn apply_vlan_step(name: &IfName, switching: &mut Switching, step: &VlanStep) {
     match step {
         VlanStep::Filter { bridge, on } if bridge == name => switching.filters_vlans = *on,
         VlanStep::Join { bridge, vlan, .. } if bridge == name => {
@@ -256,7 +246,7 @@ fn switched(name: &IfName, switching: &mut Switching, step: &VlanStep) {
     }
 }
 
-/// The link that a step makes, without an index yet.
+/// Returns the link that a step creates, with index 0 because the kernel has not assigned one.
 fn created(name: &IfName, step: &Step) -> Option<Link> {
     let new = |kind, mac, mtu, alias: &str, switching| Link {
         index: 0,
@@ -297,8 +287,8 @@ fn created(name: &IfName, step: &Step) -> Option<Link> {
     None
 }
 
-/// The subnets that are the pods' alone. Where the node is not the pods' gateway, their subnet is that of a wire that
-/// others are on, too.
+/// Returns the subnets that contain pods only. Networks whose gateway is not the node are left out: their subnet
+/// is shared with other hosts on the wire.
 fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
     let shared: BTreeSet<&NetworkName> = networks
         .iter()
@@ -318,9 +308,10 @@ fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
     configured.chain(live).collect()
 }
 
-/// The node's own addresses once `plan` is executed. Left out are IPv6's link-local ones, which no packet that we
-/// translate is sent to and which come and go with every veth, and those of ports, which have no address otherwise.
-fn locals(observed: &Observed, plan: &Plan) -> Entries {
+/// Returns entries for the node's own addresses after `plan`. Left out are IPv6 link-local addresses, which no
+/// translated packet is sent to and which come and go with every veth, and the addresses of bridge and bond
+/// ports, which have only such addresses.
+fn local_entries(observed: &Observed, plan: &Plan) -> Entries {
     let mut all: BTreeSet<(&IfName, InterfaceAddress)> = observed
         .links
         .iter()
@@ -343,19 +334,19 @@ fn locals(observed: &Observed, plan: &Plan) -> Entries {
 fn uplink_entries(
     uplinks: &BTreeSet<IfName>,
     observed: &Observed,
-    borrowed: &[InterfaceAddress],
+    fallback: &[InterfaceAddress],
 ) -> Entries {
     let entry = |name: &IfName| {
         let link = observed.links.get(name)?;
         Some((
             EntryKey::Uplink(LinkRef::Name(name.clone())),
-            uplink::entry(link, &observed.routes, borrowed),
+            uplink::entry(link, &observed.routes, fallback),
         ))
     };
     uplinks.iter().filter_map(entry).collect()
 }
 
-/// What uplinks are masqueraded with is the node's own, whatever link it is on.
+/// Returns local entries for all masquerade source addresses of uplinks, whichever link has them.
 fn sources_of(uplinks: &Entries) -> Entries {
     let sources = uplinks.values().filter_map(|entry| {
         let Entry::Uplink { sources, .. } = entry else {
@@ -367,7 +358,7 @@ fn sources_of(uplinks: &Entries) -> Entries {
     sources.flatten().map(local).collect()
 }
 
-/// Networks that share a bridge share its egress addresses.
+/// Returns the egress entries, one per bridge: networks that share a bridge share its egress addresses.
 fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
     let of = |network: &&Network| {
         let addresses = intent.egress.get(&network.bridge)?;
@@ -382,8 +373,8 @@ fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
     networks.iter().filter_map(of).collect()
 }
 
-/// The bits of the settings. Pods' packets are kept from other links than uplinks from when all uplinks are open, and
-/// then for good: a new uplink is closed at first.
+/// Returns the [`abi::SettingsFlags`]. `EXIT_CHECK` confines pods' packets to uplinks once all uplinks are open,
+/// and stays set from then on: a new uplink is closed at first.
 fn flags(
     intent: &NodeIntent,
     networks: &[&Network],
@@ -399,21 +390,21 @@ fn flags(
         .all(|entry| matches!(entry, Entry::Uplink { open: true, .. }));
     let before = observed.entries.get(&EntryKey::Settings);
     let was_guarded = matches!(before, Some(Entry::Settings(settings))
-        if settings.flags & abi::SettingsFlags::GUARDED != 0);
+        if settings.flags & abi::SettingsFlags::EXIT_CHECK != 0);
     if intent.bypass.is_active(observed) {
         flags |= abi::SettingsFlags::BYPASS;
     }
     if !observed.routes_by_port {
         flags |= abi::SettingsFlags::ROUTES_BY_ADDRESS;
     }
-    // Where uplinks are named, pods leave by all other links as themselves.
+    // With configured uplinks, pods leave by all other links with their own addresses.
     if intent.uplinks.is_empty() && (all_open || was_guarded) {
-        flags |= abi::SettingsFlags::GUARDED;
+        flags |= abi::SettingsFlags::EXIT_CHECK;
     }
     flags
 }
 
-/// `entries` is the size of the flow table.
+/// Returns the settings entry; `entries` is the size of the flow table.
 fn settings(flags: u32, entries: u32, bridge: Option<&Link>) -> abi::Settings {
     abi::Settings {
         timeouts: abi::Timeouts::default(),
@@ -439,8 +430,9 @@ fn put_missing(wanted: &Entries, present: &Entries) -> Plan {
     }))
 }
 
-/// Removes what is in the node's tables and not wanted; the pods' tables are not looked at. Flows that an address or an
-/// uplink took with it are forgotten at once: what is left of them would leave with an address that is nobody's.
+/// Removes entries of the node's tables that are not wanted; the pods' tables are not touched. Where a local
+/// address or an uplink is removed, a sweep removes its flows at once: their packets would leave with an address
+/// that the node no longer has.
 fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
     let of_node = |key: &EntryKey| match key {
         EntryKey::Egress(_)
@@ -462,44 +454,11 @@ fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
         key: key.clone(),
         previous: previous.clone(),
     }));
-    let homeless = |key: &EntryKey| matches!(key, EntryKey::Uplink(_) | EntryKey::Local(_));
-    if plan.keys().any(homeless) {
+    let ends_flows = |key: &EntryKey| matches!(key, EntryKey::Uplink(_) | EntryKey::Local(_));
+    if plan.keys().any(ends_flows) {
         plan.push(Step::Sweep);
     }
     plan
-}
-
-fn attach_missing(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
-    let step = |name: &IfName| {
-        let present = &observed.links.get(name)?.hooks;
-        let hooks: BTreeSet<Hook> = UPLINK_HOOKS
-            .into_iter()
-            .filter(|h| !present.contains(h))
-            .collect();
-        (!hooks.is_empty()).then(|| Step::Attach {
-            link: name.clone(),
-            hooks,
-        })
-    };
-    Plan::of(uplinks.iter().filter_map(step))
-}
-
-fn detach_others(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
-    let others = observed
-        .links
-        .iter()
-        .filter(|(name, _)| !uplinks.contains(*name));
-    let step = |(name, link): (&IfName, &Link)| {
-        let hooks: BTreeSet<Hook> = UPLINK_HOOKS
-            .into_iter()
-            .filter(|h| link.hooks.contains(h))
-            .collect();
-        (!hooks.is_empty()).then(|| Step::Detach {
-            link: name.clone(),
-            hooks,
-        })
-    };
-    Plan::of(others.filter_map(step))
 }
 
 #[cfg(test)]

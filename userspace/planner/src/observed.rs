@@ -1,4 +1,4 @@
-//! What the kernel looks like, as plain data.
+//! Observed state of the kernel, as plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,89 +9,89 @@ use model::{
 };
 
 use crate::entry::Entries;
-use crate::{HeldPorts, Hook, Posted, SocketHook, SocketLink, SysctlKey};
+use crate::{AttachedPrefilter, Hook, PortReservations, SocketHook, SocketHookState, SysctlKey};
 
-/// How much to look at.
+/// Extent of an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All links, routes and addresses of the node, the sysctls asked for, every table entry but the flows, and the
-    /// ports that are held.
+    /// All links, routes and addresses of the node, the given sysctls, every table entry but the flows, and the port
+    /// reservations.
     Node {
         /// Sysctls to read.
         sysctls: BTreeSet<SysctlKey>,
     },
-    /// These sysctls alone.
+    /// The given sysctls alone.
     Sysctls(BTreeSet<SysctlKey>),
     /// Before an ADD: the namespace, and whether the interface's name is free in it.
     Netns {
-        /// Where the namespace can be opened.
+        /// Path of the namespace.
         path: NetnsPath,
-        /// The interface that is to be made.
+        /// Name of the interface to create.
         ifname: IfName,
-        /// The links of the host to look at (its own end, the bridge), as in [`Scope::Attachment`].
+        /// Links of the host to observe (host's end, bridge), as in [`Scope::Attachment`].
         links: BTreeSet<IfName>,
     },
-    /// One attachment: its two links, the inside of its namespace, its table entries, its ports. Of the links no
-    /// addresses, which are none of an attachment's matter, and of programs only those of pods, which bridges have none
-    /// of: each of these would be one more question in every ADD and DEL.
+    /// One attachment: its two links, the inside of its namespace, its table entries, its port reservations. Addresses
+    /// of the links and programs other than those on pods' links are left out: each would cost one more request in every
+    /// ADD and DEL, and no plan of an attachment needs them.
     Attachment(Box<Attachment>),
-    /// As [`Scope::Attachment`], but for the inside of the namespace.
+    /// As [`Scope::Attachment`], without the inside of the namespace.
     Outside(Box<Attachment>),
-    /// The ports of the node that are held.
+    /// The port reservations alone.
     Ports,
-    /// Settings of an interface inside of a namespace.
+    /// Settings of an interface inside a namespace.
     Settings {
-        /// Where the namespace can be opened.
+        /// Path of the namespace.
         path: NetnsPath,
-        /// The interface.
+        /// Interface name in the namespace.
         ifname: IfName,
         /// Sysctls to read, by path below `/proc/sys`.
         sysctls: BTreeSet<String>,
     },
 }
 
-/// What was seen. What the scope did not ask for is empty.
+/// Result of an observation. Parts outside of the scope are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     /// Links of the host's namespace.
     pub links: BTreeMap<IfName, Link>,
     /// Routes of the host's namespace, all tables.
     pub routes: Vec<RouteEntry>,
-    /// Values of the sysctls asked for; one that the kernel does not have is missing.
+    /// Values of the requested sysctls; sysctls that the kernel does not have are absent.
     pub sysctls: BTreeMap<SysctlKey, String>,
     /// Entries of the datapath's tables.
     pub entries: Entries,
-    /// Our programs that the node's cgroup can have, and what it has of them. One that this kernel does not take is
-    /// missing, and so are all without a cgroup.
-    pub socket_hooks: BTreeMap<SocketHook, SocketLink>,
-    /// Links that a guard of ours stands at.
-    pub guards: BTreeMap<IfName, Posted>,
-    /// Whether a link's queue heeds the departure times of packets (`fq`).
+    /// State of our programs on the node's cgroup. Programs that this kernel does not support are absent, and so are
+    /// all of them without a cgroup.
+    pub socket_hooks: BTreeMap<SocketHook, SocketHookState>,
+    /// XDP prefilters of ours, by link.
+    pub xdp_prefilters: BTreeMap<IfName, AttachedPrefilter>,
+    /// Whether an uplink's qdisc honours earliest departure times of packets (`fq`).
     pub heeds_departure: bool,
-    /// Ports of the node that are held.
-    pub held: HeldPorts,
-    /// How many entries the flow table has room for; a flow is two.
+    /// Port reservations in force.
+    pub port_reservations: PortReservations,
+    /// Capacity of the flow table in entries; a flow has two.
     pub flow_entries: u32,
-    /// Rules of others that packets on our ways could meet in the stack, in words.
+    /// Netfilter rules of other software that could apply to packets of pods, as texts for people.
     pub foreign_rules: BTreeSet<String>,
-    /// Whether the route of a packet may depend on its ports or its protocol.
+    /// Whether policy routing rules match on ports or the protocol.
     pub routes_by_port: bool,
-    /// How many connections netfilter keeps track of.
-    pub tracked: u64,
-    /// Namespaces that could be opened, by the path asked for.
+    /// Number of entries in netfilter's conntrack table.
+    pub conntrack_entries: u64,
+    /// Namespaces that could be opened, by the requested path.
     pub netns: BTreeMap<NetnsPath, Netns>,
-    /// The inside of the pod's namespace, when there is one and the interface is in it.
+    /// Pod's interface inside its namespace; `None` where the namespace or the interface is missing.
     pub pod: Option<PodSide>,
-    /// Settings of the interface, when it is there; sysctls that the kernel does not have are missing.
+    /// Settings of the interface; `None` where it is missing. Sysctls that the kernel does not have are absent.
     pub settings: Option<InterfaceSettings>,
 }
 
-/// What sort of link.
+/// Kind of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkKind {
-    /// The loopback.
+    /// The loopback interface.
     Loopback,
-    /// A bridge.
+    /// A Linux bridge.
     Bridge,
     /// One end of a veth pair.
     Veth,
@@ -110,61 +110,61 @@ pub enum LinkKind {
 pub struct Link {
     /// Interface index.
     pub index: u32,
-    /// Sort.
+    /// Kind of the link.
     pub kind: LinkKind,
-    /// Ethernet address, when it has one.
+    /// Ethernet address; `None` for links without one.
     pub mac: Option<Mac>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Whether it is set up.
+    /// Whether it is set up (`IFF_UP`).
     pub up: bool,
-    /// Whether somebody has made it promiscuous (`IFF_PROMISC`).
+    /// Whether it is set promiscuous (`IFF_PROMISC`).
     pub promiscuous: bool,
-    /// Whether it is a point-to-point link.
+    /// Whether it is a point-to-point link (`IFF_POINTOPOINT`).
     pub point_to_point: bool,
     /// Index of the bridge or bond that it is a port of.
     pub controller: Option<u32>,
-    /// Whether the bridge sends frames back by this port.
+    /// Whether the bridge port is in hairpin mode.
     pub hairpin: bool,
-    /// What it is among VLANs and bridge ports besides.
+    /// VLAN and bridge port properties.
     pub switching: Switching,
-    /// Alias.
+    /// Alias (`IFLA_IFALIAS`).
     pub alias: Option<String>,
     /// Addresses, in the kernel's order (primary ones before their secondaries).
     pub addresses: Vec<InterfaceAddress>,
-    /// Those of them that the kernel leaves with only where it has no other: deprecated ones, and such that may turn out
-    /// to be somebody else's. IPv6 only; known where the whole node is looked at.
+    /// Addresses that the kernel uses as a source only where it has no other: deprecated and tentative ones, and
+    /// detected duplicates. IPv6 only; filled in [`Scope::Node`] only.
     pub avoided: BTreeSet<IpAddr>,
-    /// Our programs that are attached to it.
+    /// Programs of ours that are attached to it.
     pub hooks: BTreeSet<Hook>,
-    /// Those of them that another agent has attached, and that are not the same: they work on, and are to be replaced. Known
-    /// where the whole node is looked at.
+    /// Attached programs of a previous agent that differ from this agent's: they keep running until they are replaced.
+    /// Filled in [`Scope::Node`] only.
     pub outdated: BTreeSet<Hook>,
 }
 
-/// What a link is among VLANs and bridge ports.
+/// VLAN and bridge port properties of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Switching {
-    /// Whether a bridge keeps VLANs apart.
+    /// Whether VLAN filtering is on; of bridges.
     pub filters_vlans: bool,
-    /// Whether a bridge port is kept apart from other isolated ports.
+    /// Whether a bridge port is isolated from other isolated ports.
     pub isolated: bool,
-    /// VLANs of a bridge port, or of the node itself on a bridge, where the bridge keeps them apart.
+    /// VLAN memberships of a bridge port, or of the bridge device itself, where VLAN filtering is on.
     pub vlans: BTreeMap<VlanId, VlanMember>,
-    /// Of which link and which of its VLANs this is the end.
+    /// For a VLAN interface: interface index of the link below it, and the VLAN.
     pub vlan_of: Option<(u32, VlanId)>,
 }
 
-/// How a port is in a VLAN.
+/// VLAN membership of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VlanMember {
-    /// Whether frames that come without a tag are of this VLAN.
+    /// Whether untagged frames that the port receives are in this VLAN (PVID).
     pub pvid: bool,
-    /// Whether frames of this VLAN leave without a tag.
+    /// Whether frames of this VLAN leave the port untagged.
     pub untagged: bool,
 }
 
-/// The VLANs that a port is to have.
+/// Returns the VLAN memberships that a port is to have.
 pub fn wanted_vlans(vlans: &PortVlans) -> BTreeMap<VlanId, VlanMember> {
     let access = VlanMember {
         pvid: true,
@@ -179,7 +179,7 @@ pub fn wanted_vlans(vlans: &PortVlans) -> BTreeMap<VlanId, VlanMember> {
 }
 
 impl Switching {
-    /// Whether a port has the VLANs that it is to have, and none besides that it is not to keep.
+    /// Returns whether a port has the wanted VLANs, and no others besides the default VLAN where that is kept.
     pub(crate) fn has(&self, wanted: &PortVlans) -> bool {
         if !wanted.is_managed() {
             return true;
@@ -195,9 +195,9 @@ impl Switching {
 }
 
 impl Link {
-    /// Whether the link is one that we make with this alias and Ethernet address. The kernel takes the address in the
-    /// message that makes a link, and the alias only in one behind it: where we were killed between the two there is
-    /// no alias, and the address, which derives from the same key as the name, has to vouch for the link.
+    /// Returns whether this agent created the link with this alias and Ethernet address. The kernel accepts the address
+    /// in the message that creates a link, and the alias only in a later one. After a crash between the two there is no
+    /// alias, and the address, which derives from the same key as the name, identifies the link.
     pub fn is_signed(&self, alias: &str, mac: Mac) -> bool {
         match &self.alias {
             Some(found) => found == alias,
@@ -205,11 +205,11 @@ impl Link {
         }
     }
 
-    /// Whether the link is the host's end of `attachment`.
+    /// Returns whether the link is the host's end of `attachment`.
     pub fn is_host_end_of(&self, attachment: &Attachment) -> bool {
         match attachment.host_link() {
             HostLink::Managed(link) => self.is_signed(&attachment.alias(), link.mac()),
-            // Its name is random, and nothing of it is ours to take for proof: what hangs on this is our programs only.
+            // Its name is random and it has no mark of ours. Only attaching our programs depends on this.
             HostLink::Adopted(_) => self.kind == LinkKind::Veth,
         }
     }
@@ -218,30 +218,30 @@ impl Link {
 /// A route of the host's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouteEntry {
-    /// Where to.
+    /// Destination prefix.
     pub destination: Cidr,
-    /// Next hop.
+    /// Next hop; `None` for on-link routes.
     pub gateway: Option<IpAddr>,
     /// Outgoing interface's index (one entry for each leg of a multipath route).
     pub link: u32,
-    /// Routing table.
+    /// Number of the routing table.
     pub table: u32,
-    /// Its own MTU in bytes, if it has one.
+    /// MTU of the route in bytes; `None` for that of the link.
     pub mtu: Option<u32>,
 }
 
-/// The pod's interface, seen from inside its namespace.
+/// The pod's interface, observed inside its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSide {
-    /// Ethernet address.
+    /// Ethernet address; `None` for links without one.
     pub mac: Option<Mac>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Whether it is set up.
+    /// Whether it is set up (`IFF_UP`).
     pub up: bool,
     /// Addresses, without link-local IPv6.
     pub addresses: BTreeSet<InterfaceAddress>,
-    /// Routes by it, without those that the kernel makes for addresses.
+    /// Routes by this interface, without those that the kernel creates for addresses.
     pub routes: BTreeSet<Route>,
     /// Interface index of the peer in the host's namespace.
     pub peer: Option<u32>,

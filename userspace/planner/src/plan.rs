@@ -1,41 +1,41 @@
-//! Steps in order.
+//! Plans: steps in the order of their execution.
 //!
-//! A plan is finished when it leaves this crate: nobody else adds a step, so whoever executes one knows that the
-//! planner stands behind each line of it.
+//! A plan is complete when it leaves this crate: no other crate can add a step, so the engine executes only
+//! what the planner has decided.
 
 use std::fmt;
 
 use crate::{EntryKey, Step};
 
-/// What to do, in order. Made by this crate only.
+/// Steps in the order of their execution. Constructed by this crate only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     steps: Vec<Step>,
 }
 
 impl Plan {
-    /// The steps in the order of their execution.
+    /// Returns the steps in the order of their execution.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether the plan has no step.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// A plan of one step that needs no planning: it is asked for as it is, and has no part in any other decision.
+    /// Returns a plan of one step that needs no planning, because it depends on no observation and no other step.
     pub fn single(step: Step) -> Self {
         Self::of([step])
     }
 
-    /// What undoes the first `done` steps: the last one first.
+    /// Returns the steps that undo the first `done` steps, in reverse order of their execution.
     pub fn undo(&self, done: usize) -> Vec<Step> {
         let done = self.steps.get(..done).unwrap_or(&self.steps);
         done.iter().rev().filter_map(Step::undo).collect()
     }
 
-    /// The table entries that the plan writes or removes.
+    /// Returns the keys of the table entries that the plan writes or removes.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &EntryKey> {
         self.steps.iter().filter_map(Step::key)
     }
@@ -56,7 +56,7 @@ impl Plan {
 }
 
 impl fmt::Display for Plan {
-    /// One numbered line for each step, as a dry run shows it.
+    /// Writes one numbered line per step, as a dry run shows it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
             return f.write_str("nothing to do");

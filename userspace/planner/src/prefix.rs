@@ -1,7 +1,6 @@
-//! The prefix table: to which destinations a pod keeps its own address (DATAPATH §3.5).
+//! Prefix table: destinations to which pods keep their own address (no masquerade).
 //!
-//! The datapath asks for the longest match alone, so each prefix carries what holds for all that cover it. Knows
-//! nothing of the trie's bytes.
+//! The datapath looks up the longest match only, so each prefix carries the union of all prefixes that cover it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,7 +9,7 @@ use model::Cidr;
 
 use crate::{Entries, Entry, EntryKey};
 
-/// Where IPv4 addresses begin among IPv6 ones (RFC 4291, 2.5.5.2).
+/// First IPv4-mapped IPv6 address, `::ffff:0:0` (RFC 4291, 2.5.5.2).
 const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
 
 #[derive(Clone, Copy, Default)]
@@ -19,7 +18,7 @@ struct Class {
     pods: bool,
 }
 
-/// The entries for the subnets of pods and the prefixes that are not masqueraded.
+/// Returns the entries for the pods' subnets and the prefixes that are not masqueraded.
 pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) -> Entries {
     let mut own: BTreeMap<Cidr, Class> = BTreeMap::new();
     for cidr in pods {
@@ -28,7 +27,7 @@ pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) ->
     for cidr in no_masquerade {
         own.entry(*cidr).or_default().no_masquerade = true;
     }
-    // The trie keeps IPv4 inside of `::/0`, which says nothing about it.
+    // The trie stores IPv4 as mapped addresses below `::/0`: an entry for `0.0.0.0/0` keeps `::/0` from applying to it.
     let around = own.keys().any(|cidr| cidr.contains(MAPPED.into()));
     let everything = Cidr::containing(Ipv4Addr::UNSPECIFIED.into(), 0).filter(|_| around);
     if let Some(cidr) = everything {
@@ -56,7 +55,7 @@ pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) ->
     own.keys().map(entry).collect()
 }
 
-/// Whether `outer` holds all of `inner`; a prefix covers itself.
+/// Returns whether `outer` contains all of `inner`; a prefix covers itself.
 fn covers(outer: &Cidr, inner: &Cidr) -> bool {
     outer.prefix_len() <= inner.prefix_len() && outer.contains(inner.network())
 }

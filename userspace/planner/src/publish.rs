@@ -1,19 +1,18 @@
-//! Other ports and limits for an attachment that is there: what portmap and bandwidth do behind a bridge plugin.
+//! Changes hostports and limits of an existing attachment: the work of portmap and bandwidth in a plugin chain.
 //!
-//! Ports of the node are held before anything leads to them and let go of when nothing does any more, as in an ADD and a
-//! DEL. Knows nothing of chains.
+//! Ports are reserved before entries redirect them, and released after the entries are removed, as in an ADD and a DEL.
 
 use std::collections::BTreeSet;
 
 use model::{Attachment, PortMapping};
 
 use crate::attach::{Records, ports};
-use crate::claim::{attachment_claims, hold};
 use crate::detach::remove;
+use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::attachment_entries;
-use crate::{Claim, Entries, Observed, Plan, Refusal, Step};
+use crate::{Entries, Observed, Plan, PortReservation, Refusal, Step};
 
-/// The attachment with `mappings` in place of its ports, once it is certain that each is its own.
+/// Returns the attachment with `mappings` in place of its ports, or a refusal where another attachment owns one.
 pub fn with_ports(
     attachment: &Attachment,
     mappings: &[PortMapping],
@@ -27,7 +26,7 @@ pub fn with_ports(
     })
 }
 
-/// What to observe, so that the old ports and the new ones are seen, and limits where there are or will be any.
+/// Returns an attachment whose observation covers both the old and the new ports, and limits where either has any.
 pub fn with_both_ports(before: &Attachment, after: &Attachment) -> Attachment {
     let mut both = before.clone();
     let seen: BTreeSet<PortMapping> = before.port_mappings.iter().copied().collect();
@@ -42,19 +41,25 @@ pub fn with_both_ports(before: &Attachment, after: &Attachment) -> Attachment {
     both
 }
 
-/// What makes `before` into `after`, which has other ports or limits. `observed` is of [`with_both_ports`].
+/// Plans the change from `before` to `after`, which differ in ports or limits. `observed` is of [`with_both_ports`].
 pub fn plan_publish(before: &Attachment, after: &Attachment, observed: &Observed) -> Plan {
     let (old, new) = (attachment_entries(before), attachment_entries(after));
-    let (old_claims, new_claims) = (attachment_claims(before), attachment_claims(after));
-    let added = new_claims.difference(&old_claims).copied();
-    let mut plan = Plan::of(hold(after, added));
+    let (old_reservations, new_reservations) = (
+        attachment_reservations(before),
+        attachment_reservations(after),
+    );
+    let added = new_reservations.difference(&old_reservations).copied();
+    let mut plan = Plan::of(reserve(after, added));
+    // Old hostports are removed before new ones appear; the new entries replace the shared ones in place.
     plan.append(Plan::of(unpublish(&old, &new, observed)));
     plan.append(Plan::of(put(&new, observed)));
-    let gone = old_claims.difference(&new_claims);
+    let gone = old_reservations.difference(&new_reservations);
     let generation = before.generation;
-    plan.append(Plan::of(gone.map(|claim: &Claim| Step::ReleasePort {
-        claim: *claim,
-        generation,
+    plan.append(Plan::of(gone.map(|reservation: &PortReservation| {
+        Step::ReleasePort {
+            reservation: *reservation,
+            generation,
+        }
     })));
     plan
 }
@@ -67,7 +72,7 @@ fn unpublish(old: &Entries, new: &Entries, observed: &Observed) -> Vec<Step> {
         .collect()
 }
 
-/// Pods and addresses first, ports last.
+/// Returns the steps that write missing entries: pods and addresses first, hostports last.
 fn put(new: &Entries, observed: &Observed) -> Vec<Step> {
     let (mut ports, mut others): (Vec<_>, Vec<_>) = new
         .iter()

@@ -1,7 +1,7 @@
-//! Why a wish cannot be granted.
+//! Refusals: why a request cannot be granted.
 //!
-//! Knows no CNI code and no HTTP status: a [`Category`] is all that the edge needs to choose one. Where host-local
-//! or the bridge plugin have words for the same thing, these are those words: people search for them.
+//! No CNI error codes and no HTTP status here: the API layer derives them from the [`Category`]. Where host-local or
+//! the bridge plugin have a text for the same error, it is used verbatim: people search for it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,12 +11,12 @@ use model::{
     VlanId,
 };
 
-/// Who has published a port.
+/// Owner of a published port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortOwner {
-    /// The attachment.
+    /// Attachment that publishes the port.
     pub key: AttachmentKey,
-    /// Its pod, when the runtime told.
+    /// Its pod; `None` where the runtime gave no pod name.
     pub pod: Option<PodName>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for PortOwner {
     }
 }
 
-/// A wish that the planner will not plan.
+/// A request that the planner refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Every address of a range set is taken (behaviour R10).
@@ -38,201 +38,201 @@ pub enum Refusal {
         /// The set as `first-last`, its ranges separated by commas.
         set: String,
     },
-    /// The address asked for belongs to someone, or to nobody ever (behaviour R9).
+    /// The requested address is taken, or can never be given (behaviour R9).
     #[error("requested IP address {address} is not available in range set {set}")]
     AddressTaken {
-        /// The address.
+        /// Requested or conflicting address.
         address: IpAddr,
         /// The set as `first-last`, its ranges separated by commas.
         set: String,
     },
-    /// The address asked for is the gateway's (behaviour R9).
+    /// The requested address is the gateway's (behaviour R9).
     #[error("requested ip {address} is subnet's gateway")]
     GatewayRequested {
-        /// The address.
+        /// Requested or conflicting address.
         address: IpAddr,
     },
-    /// Addresses asked for that no range set offers, or a second one of the same set (behaviour R9).
+    /// Requested addresses that no range set offers, or a second one of the same set (behaviour R9).
     #[error("failed to allocate all requested IPs: {}", words(addresses))]
     RequestsLeft {
-        /// The addresses.
+        /// Addresses that no range set could give.
         addresses: Vec<IpAddr>,
     },
-    /// The owner has an address of the set already (behaviour R10).
+    /// The owner already has an address of the set (behaviour R10).
     #[error("{address} has been allocated to {}, duplicate allocation is not allowed", owner.container_id)]
     DuplicateAllocation {
-        /// The address that it has.
+        /// Address that it has.
         address: IpAddr,
-        /// The owner.
+        /// Attachment that has it.
         owner: AttachmentKey,
     },
-    /// The network has no range to give an address of.
+    /// The network has no address range.
     #[error("network {network} has no address range: it needs a pod CIDR")]
     NoRanges {
-        /// The network.
+        /// Name of the network.
         network: NetworkName,
     },
     /// Every row of the pod table is in use.
     #[error("no room for another pod on this node: all {capacity} slots are in use")]
     NoSlot {
-        /// How many there are.
+        /// Number of rows of the pod table.
         capacity: u32,
     },
     /// A second ADD for the same attachment (behaviour S10).
     #[error("{key} is attached already")]
     AlreadyAttached {
-        /// The attachment.
+        /// Key of the attachment.
         key: AttachmentKey,
     },
     /// The pod's network namespace cannot be opened.
     #[error("there is no network namespace at {path}")]
     NoNetns {
-        /// The path.
+        /// Path of the namespace.
         path: NetnsPath,
     },
     /// The namespace has an interface of that name (behaviour S10).
     #[error("interface {ifname} already exists in network namespace {path}")]
     InterfaceExists {
-        /// The interface.
+        /// Interface name in the pod.
         ifname: IfName,
-        /// The namespace.
+        /// Path of the namespace.
         path: NetnsPath,
     },
-    /// A chained plugin is asked to serve an interface that it cannot.
+    /// The interface of a plugin chain cannot be adopted: it is not a veth with its peer in the host's namespace.
     #[error(
         "{ifname} in network namespace {path} is not one end of a veth whose other end the chain's result names"
     )]
     NotAdoptable {
-        /// The interface.
+        /// Interface name in the pod.
         ifname: IfName,
-        /// The namespace.
+        /// Path of the namespace.
         path: NetnsPath,
     },
     /// The pod has no such interface.
     #[error("there is no interface {ifname} in network namespace {path}")]
     NoInterface {
-        /// The interface.
+        /// Interface name in the pod.
         ifname: IfName,
-        /// The namespace.
+        /// Path of the namespace.
         path: NetnsPath,
     },
     /// The kernel has no such sysctl.
     #[error("this kernel has no sysctl {key}")]
     NoSysctl {
-        /// Its path below `/proc/sys`.
+        /// Path below `/proc/sys`.
         key: String,
     },
-    /// An address that another attachment has.
+    /// The address belongs to another attachment.
     #[error("address {address} belongs to container {owner}")]
     AddressOfOther {
-        /// The address.
+        /// Requested or conflicting address.
         address: IpAddr,
-        /// Whose it is.
+        /// Attachment that has it.
         owner: AttachmentKey,
     },
     /// The host has a link of the name that the pod's link would get, and it is not ours.
     #[error("{link} already exists on the host and is not ours")]
     ForeignLink {
-        /// The link.
+        /// Interface name on the host.
         link: IfName,
     },
-    /// The bridge's name belongs to another sort of link (behaviour R4).
+    /// A link of another kind has the bridge's name (behaviour R4).
     #[error("\"{bridge}\" already exists but is not a bridge")]
     NotABridge {
-        /// The name.
+        /// Configured name of the bridge.
         bridge: IfName,
     },
-    /// The network's bridge is not there.
-    #[error("bridge {bridge} is not there")]
+    /// The network's bridge does not exist.
+    #[error("bridge {bridge} does not exist")]
     NoBridge {
-        /// The bridge.
+        /// Interface name of the bridge.
         bridge: IfName,
     },
-    /// A VLAN is asked for on a bridge of others that does not keep VLANs apart.
+    /// A VLAN is requested on a bridge that is not ours and has VLAN filtering off.
     #[error(
         "\"{bridge}\" is not ours and does not filter VLANs: ip link set {bridge} type bridge vlan_filtering 1"
     )]
     NoVlanFiltering {
-        /// The bridge.
+        /// Interface name of the bridge.
         bridge: IfName,
     },
-    /// The name of a VLAN's interface belongs to another link.
+    /// Another link has the name of the VLAN interface.
     #[error("\"{name}\" already exists but is not VLAN {vlan} of {bridge}")]
     NotAVlan {
-        /// The name.
+        /// Name of the VLAN interface.
         name: IfName,
-        /// The bridge.
+        /// Interface name of the bridge.
         bridge: IfName,
-        /// The VLAN.
+        /// VLAN identifier.
         vlan: VlanId,
     },
-    /// A VLAN's interface would have a name that Linux does not take.
-    #[error("{name:?} is no name for an interface: give the bridge a shorter one")]
+    /// The name of the VLAN interface would not be a valid interface name.
+    #[error("invalid interface name {name:?}: use a shorter bridge name")]
     LongName {
-        /// The name.
+        /// Name of the VLAN interface.
         name: String,
     },
     /// A bridge that is not ours has another address (behaviour R3).
     #[error("\"{bridge}\" already has an IP address different from {wanted}")]
     BridgeAddress {
-        /// The bridge.
+        /// Interface name of the bridge.
         bridge: IfName,
-        /// The gateway's address.
+        /// Address of the gateway that the bridge is to have.
         wanted: InterfaceAddress,
-        /// The address that it has.
+        /// Address that it has.
         present: InterfaceAddress,
     },
-    /// A port of the node that another pod has published.
+    /// Another pod has published the host port.
     #[error("host port {}/{} is in use by {}", mapping.host_port, mapping.protocol, owner)]
     PortTaken {
-        /// The mapping that was asked for.
+        /// Requested mapping.
         mapping: PortMapping,
-        /// Whose it is.
+        /// Pod that has published it.
         owner: Box<PortOwner>,
     },
-    /// More ports than the table holds.
+    /// The hostport table has no room for the requested ports.
     #[error("no room for {wanted} host ports: {used} of {capacity} are in use")]
     NoRoomForPorts {
-        /// How many were asked for, each family counted.
+        /// Number of requested entries, one per port and address family.
         wanted: usize,
-        /// How many others have.
+        /// Number of entries of other attachments.
         used: usize,
-        /// How many there can be.
+        /// Capacity of the table in entries.
         capacity: u32,
     },
     /// Two mappings of one request publish the same port of the node to different ports of the pod.
-    #[error("host port {mapping} contradicts {other} of the same request")]
-    PortContradiction {
-        /// The later one.
+    #[error("host port {mapping} conflicts with {other} of the same request")]
+    PortConflict {
+        /// Later mapping.
         mapping: PortMapping,
-        /// The earlier one.
+        /// Earlier mapping.
         other: PortMapping,
     },
-    /// An Ethernet address that no interface may have.
+    /// A multicast or all-zero Ethernet address, which no interface may have.
     #[error("{mac} cannot be the address of an interface")]
     UnusableMac {
-        /// The address.
+        /// Refused address.
         mac: Mac,
     },
 }
 
-/// What sort of refusal, for whoever must choose a code.
+/// Category of a refusal, from which the API layer derives error codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Category {
     /// The configuration or the request can never be granted as it is.
     InvalidConfig,
-    /// What the runtime told about the container is not so (its namespace is not there).
+    /// The runtime's description of the container is wrong: its namespace or interface does not exist.
     InvalidEnvironment,
-    /// Someone else has what was asked for; it may become free.
+    /// The requested resource belongs to another owner; it may become free.
     Conflict,
-    /// A pool is empty; it may fill again.
+    /// A pool is exhausted; it may have room again.
     Exhausted,
-    /// The node is not ready for it yet.
+    /// The node is not ready for the request yet.
     Unavailable,
 }
 
 impl Refusal {
-    /// What sort of refusal this is.
+    /// Returns the category of the refusal.
     pub fn category(&self) -> Category {
         match self {
             Self::Exhausted { .. } | Self::NoSlot { .. } | Self::NoRoomForPorts { .. } => {
@@ -251,7 +251,7 @@ impl Refusal {
             | Self::PortTaken { .. } => Category::Conflict,
             Self::GatewayRequested { .. }
             | Self::RequestsLeft { .. }
-            | Self::PortContradiction { .. }
+            | Self::PortConflict { .. }
             | Self::LongName { .. }
             | Self::NotAdoptable { .. }
             | Self::NoSysctl { .. }

@@ -1,21 +1,21 @@
-//! All attachments against the kernel: after a start, and after anything happened behind our back.
+//! Reconciles all attachments with the kernel: after a start, and after changes by other software.
 //!
-//! What is on record decides. The policy, and why:
+//! The record decides. The policy, with reasons:
 //!
 //! * **A record of another boot** is released without a step: no link and no table survives a reboot.
-//! * **An unfinished ADD or DEL** is removed. The engine is the only writer and does one thing at a time, so a record
-//!   that is neither attached nor gone was left by an agent that died; the runtime got no answer and will ask again.
-//! * **An attachment whose host link is gone** (or is a stranger's now) is released: a veth goes only with its peer,
-//!   that is, when the pod's namespace is gone or someone deleted the interface. The runtime may never tell.
-//! * **A live attachment** gets back what it lacks. The inside of the pod is not looked at: it belongs to the pod.
-//! * **A table entry that belongs to no record** is removed. The tables are ours alone, and an address or port
-//!   without a record may be given to another pod at any time: to leave it would be to misdeliver later.
-//! * **A port that no record claims** is let go of; one that is claimed and not held is held again, if nobody has taken
-//!   it meanwhile. If somebody has, its entry stays: packets go where they did, and the next look tries again.
-//! * **A link that looks like ours but is in no record** is reported and left alone. Names and aliases can be chosen
-//!   by anyone, and behind it may be a living pod; without a record nothing proves otherwise.
+//! * **An unfinished ADD or DEL** is removed. The engine is the only writer and runs one operation at a time, so a
+//!   record that is neither attached nor gone was left by an agent that died. The runtime got no answer and retries.
+//! * **An attachment whose host link is gone**, or now belongs to other software, is released. A veth disappears only
+//!   with its peer: the pod's namespace is gone or the interface was deleted. The runtime may never send a DEL.
+//! * **A live attachment** gets its missing parts back. The inside of the pod is not inspected: it belongs to the pod.
+//! * **A table entry without a record** is removed. The tables are ours alone, and its address or port may be given to
+//!   another pod at any time: a leftover entry would misdeliver packets later.
+//! * **A port reservation without a record** is released. A missing one is made again, unless another process has bound
+//!   the port meanwhile: then the hostport entry stays in force, and the next reconciliation retries.
+//! * **A link that looks like ours but is in no record** is reported and left alone. Any software can choose such names
+//!   and aliases, and a live pod may be behind the link.
 //!
-//! Knows nothing of the node's own tables ([`crate::plan_node`]), which is executed first, so that bridges are there.
+//! The node's own tables are [`crate::plan_node`]'s. That plan is executed first, so that bridges exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,42 +23,43 @@ use std::fmt;
 use model::{Attachment, AttachmentKey, IfName, NetworkName, Record, State};
 
 use crate::check::{POD_HOOKS, check_host};
-use crate::claim::{hold, missing};
 use crate::detach::{plan_detach, remove};
+use crate::port_reservation::{missing, reserve};
 use crate::tables::attachment_entries;
 use crate::{
-    Claim, Difference, Entry, EntryKey, Hook, Link, LinkKind, Observed, Plan, Records, Step,
+    Difference, Entry, EntryKey, Hook, Link, LinkKind, Observed, Plan, PortReservation, Records,
+    Step,
 };
 
-/// What is to become of one attachment.
+/// Result of comparing one attachment with the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// All is as decided.
+    /// Everything matches the record.
     Healthy,
-    /// The pod lives, something is missing: execute the plan, keep the record.
-    Mend {
-        /// What is missing.
+    /// The pod is alive and parts are missing: execute the plan, keep the record.
+    Repair {
+        /// Missing or differing parts.
         differences: Vec<Difference>,
-        /// What puts it back.
+        /// Steps that restore them.
         plan: Plan,
     },
     /// The pod is gone or was never finished: execute the plan, then release addresses and record.
     Detach {
-        /// Why.
+        /// Reason of the removal, for logs and events.
         reason: Reason,
-        /// What removes the rest; may be empty.
+        /// Steps that remove the remains; may be empty.
         plan: Plan,
     },
 }
 
-/// Why an attachment is to be released.
+/// Reason why an attachment is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// It was made before the last reboot.
+    /// The record is of a boot before the last reboot.
     OtherBoot,
-    /// Its ADD was never finished.
+    /// The ADD was never finished.
     Unfinished,
-    /// Its DEL was never finished.
+    /// The DEL was never finished.
     HalfRemoved,
     /// The host's end of the veth is gone, and with it the pod's end or its whole namespace.
     LinkGone,
@@ -75,35 +76,35 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A link that looks like ours but is in no record: reported, never touched.
+/// A link that looks like ours but is in no record: reported, never changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stray {
-    /// The link.
+pub struct OrphanedLink {
+    /// Interface name.
     pub link: IfName,
-    /// Its alias.
+    /// Alias of the link; empty where it has none.
     pub alias: String,
 }
 
-/// What a look at everything has found. To be executed in this order: what detaches, what mends, what is stale.
+/// Result of reconciling all attachments. Execute the plans in this order: detach plans, repair plans, `stale`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repair {
-    /// Each attachment that is on record.
+    /// Finding of each recorded attachment.
     pub attachments: BTreeMap<AttachmentKey, Finding>,
-    /// Removes the table entries that belong to nobody.
+    /// Removes table entries and port reservations without a record.
     pub stale: Plan,
-    /// Links that look like ours.
-    pub strays: BTreeSet<Stray>,
+    /// Links that look like ours and are in no record.
+    pub orphaned_links: BTreeSet<OrphanedLink>,
 }
 
 impl Repair {
-    /// Whether all is well: nothing to do and nothing to release.
+    /// Returns whether there is nothing to repair and nothing to release.
     pub fn is_empty(&self) -> bool {
         let healthy = |finding: &Finding| *finding == Finding::Healthy;
         self.attachments.values().all(healthy) && self.stale.is_empty()
     }
 }
 
-/// Compares all records with the node. `observed` is of [`crate::Scope::Node`], after [`crate::plan_node`] was
+/// Compares all records with the node. `observed` is of [`crate::Scope::Node`], taken after [`crate::plan_node`] was
 /// executed; `boot_id` is the running kernel's.
 pub fn plan_repair(records: &Records, observed: &Observed, boot_id: &str) -> Repair {
     let attachments: BTreeMap<AttachmentKey, Finding> = records
@@ -113,7 +114,7 @@ pub fn plan_repair(records: &Records, observed: &Observed, boot_id: &str) -> Rep
     let owned = owned(records, &attachments);
     Repair {
         stale: stale(&owned, observed),
-        strays: strays(records, observed),
+        orphaned_links: orphaned_links(records, observed),
         attachments,
     }
 }
@@ -129,7 +130,7 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
     let reason = match record.state {
         State::Pending => Some(Reason::Unfinished),
         State::Removing => Some(Reason::HalfRemoved),
-        State::Linked | State::Attached if !is_there(attachment, observed) => {
+        State::Linked | State::Attached if !is_host_link_present(attachment, observed) => {
             Some(Reason::LinkGone)
         }
         State::Linked | State::Attached => None,
@@ -144,22 +145,22 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
     if differences.is_empty() {
         Finding::Healthy
     } else {
-        Finding::Mend {
-            plan: mend(attachment, &differences, observed),
+        Finding::Repair {
+            plan: repair(attachment, &differences, observed),
             differences,
         }
     }
 }
 
-/// Whether the host's end of an attachment is still there: without it the pod's end is gone as well, or the whole pod.
-pub fn is_there(attachment: &Attachment, observed: &Observed) -> bool {
+/// Returns whether the host's end of an attachment still exists. Without it the pod's end, or the whole pod, is gone.
+pub fn is_host_link_present(attachment: &Attachment, observed: &Observed) -> bool {
     let link = observed.links.get(attachment.host_link().name());
     link.is_some_and(|link| link.is_host_end_of(attachment))
 }
 
-/// In the order of an ADD: what holds ports, tables, programs, bridge, and the ports' entries last. What needs a bridge
-/// that is not there waits for the next look.
-fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed) -> Plan {
+/// Plans the repair in the order of an ADD: port reservations, tables, programs, bridge port, hostport entries last.
+/// Steps that need a bridge that is missing wait for the next reconciliation.
+fn repair(attachment: &Attachment, differences: &[Difference], observed: &Observed) -> Plan {
     let bridge = observed.links.get(&attachment.bridge);
     let bridged = bridge.is_some_and(|bridge| bridge.kind == LinkKind::Bridge);
     let (ports, others): (Vec<_>, Vec<_>) = attachment_entries(attachment)
@@ -172,7 +173,10 @@ fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed
             entry,
         })
         .partition(Step::publishes);
-    let mut plan = Plan::of(hold(attachment, missing(attachment, &observed.held)));
+    let mut plan = Plan::of(reserve(
+        attachment,
+        missing(attachment, &observed.port_reservations),
+    ));
     plan.append(Plan::of(others));
     let hooks: BTreeSet<Hook> = POD_HOOKS
         .into_iter()
@@ -189,7 +193,7 @@ fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed
     }
     if let Some(link) = attachment.host_link().managed()
         && bridged
-        && differences.iter().any(is_of_port)
+        && differences.iter().any(is_of_bridge_port)
     {
         plan.push(Step::JoinBridge {
             link: link.clone(),
@@ -202,7 +206,7 @@ fn mend(attachment: &Attachment, differences: &[Difference], observed: &Observed
     plan
 }
 
-fn is_of_port(difference: &Difference) -> bool {
+fn is_of_bridge_port(difference: &Difference) -> bool {
     matches!(
         difference,
         Difference::HostLinkDown(_)
@@ -213,7 +217,7 @@ fn is_of_port(difference: &Difference) -> bool {
     )
 }
 
-/// The keys that a live attachment has, and those that a detach plan already deals with.
+/// Returns the keys of live attachments, and those that a detach plan already removes.
 fn owned(records: &Records, findings: &BTreeMap<AttachmentKey, Finding>) -> BTreeSet<EntryKey> {
     let mut owned = BTreeSet::new();
     for (key, finding) in findings {
@@ -247,20 +251,23 @@ fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
         .rev()
         .filter(|(key, entry)| of_pod(entry) && !owned.contains(*key));
     let mut plan = Plan::of(stale.map(|(key, entry)| remove(key, entry)));
-    // By key alone, as entries: what a live attachment lacks, or its detach plan lets go of, is not stale.
-    let claimed: BTreeSet<Claim> = owned.iter().filter_map(Claim::of).collect();
-    let nobodys = observed
-        .held
+    // By key alone, as with entries: neither the reservations of live attachments nor those that a detach plan
+    // releases are stale.
+    let owned: BTreeSet<PortReservation> = owned.iter().filter_map(PortReservation::of).collect();
+    let unowned = observed
+        .port_reservations
         .iter()
-        .filter(|(claim, _)| !claimed.contains(*claim));
-    plan.append(Plan::of(nobodys.map(|(claim, held)| Step::ReleasePort {
-        claim: *claim,
-        generation: held.generation,
+        .filter(|(reservation, _)| !owned.contains(*reservation));
+    plan.append(Plan::of(unowned.map(|(reservation, owner)| {
+        Step::ReleasePort {
+            reservation: *reservation,
+            generation: owner.generation,
+        }
     })));
     plan
 }
 
-fn strays(records: &Records, observed: &Observed) -> BTreeSet<Stray> {
+fn orphaned_links(records: &Records, observed: &Observed) -> BTreeSet<OrphanedLink> {
     let known: BTreeSet<IfName> = records
         .values()
         .map(|record| &record.attachment)
@@ -270,20 +277,21 @@ fn strays(records: &Records, observed: &Observed) -> BTreeSet<Stray> {
         .links
         .iter()
         .filter(|(name, link)| !known.contains(*name) && looks_like_ours(name, link));
-    let stray = |(name, link): (&IfName, &Link)| Stray {
+    let orphan = |(name, link): (&IfName, &Link)| OrphanedLink {
         link: name.clone(),
         alias: link.alias.clone().unwrap_or_default(),
     };
-    unknown.map(stray).collect()
+    unknown.map(orphan).collect()
 }
 
-/// Links of pods that look like ours, whatever is on record: where there is one, an agent without records would give
-/// its addresses away.
-pub fn living(observed: &Observed) -> BTreeSet<Stray> {
-    strays(&Records::new(), observed)
+/// Returns all links that look like those of our pods, regardless of records. Where there is one, an agent without
+/// records would give the pod's addresses to other pods.
+pub fn live_pod_links(observed: &Observed) -> BTreeSet<OrphanedLink> {
+    orphaned_links(&Records::new(), observed)
 }
 
-/// A veth with a name and an alias such as we give: `veth` and eight digits, `network who ifname`.
+/// Returns whether a veth has a name and an alias as we give them: `veth` and eight hexadecimal digits, and
+/// `network pod-or-container ifname`.
 fn looks_like_ours(name: &IfName, link: &Link) -> bool {
     let digits = name.as_str().strip_prefix("veth").unwrap_or_default();
     let named = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,5 +1,4 @@
-//! Limits of pods' traffic: from what was asked for to the entry that enforces it, and how much beyond enforcing is
-//! done.
+//! Rate limits of pods: the datapath's limit entry for a requested limit, and the shaping mode of the node.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -9,72 +8,73 @@ use model::{Attachment, Bandwidth, Limit};
 
 use crate::{Entry, EntryKey, Observed};
 
-/// Bytes that may pass at once at the least: the largest packet, and one that comes beside it.
-const LEAST_BURST: u64 = (64 << 10) + 1_500;
+/// Least burst in bytes: the largest GSO packet and one more packet of a usual MTU.
+const MIN_BURST: u64 = (64 << 10) + 1_500;
 
-/// A limit as the datapath keeps it.
+/// Parameters of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
-    /// Bits per second.
+    /// Rate in bit/s.
     pub rate: u64,
-    /// Bytes that may pass at once.
+    /// Burst in bytes.
     pub burst: u64,
 }
 
 impl Shape {
-    /// What enforces `limit`. TCP needs a quarter of a second of its rate at once: whoever loses a burst to a bucket
-    /// waits for 200 ms, and has to be able to make up for them. A smaller burst would make the rate a lie.
+    /// Returns the token bucket that enforces `limit`. The burst is at least a quarter of a second at the rate: a TCP
+    /// sender that loses a burst to the bucket waits for its 200 ms retransmission timeout and must be able to make up
+    /// for that time. With a smaller burst TCP would stay below the rate.
     pub fn of(limit: Limit) -> Self {
         let rate = limit.rate.get();
-        let asked = limit.burst.map_or(0, NonZeroU64::get) / 8;
+        let requested = limit.burst.map_or(0, NonZeroU64::get) / 8;
         Self {
             rate,
-            burst: asked.max(rate / 8 / 4).max(LEAST_BURST),
+            burst: requested.max(rate / 8 / 4).max(MIN_BURST),
         }
     }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bit/s, {} bytes at once", self.rate, self.burst)
+        write!(f, "{} bit/s, burst {} bytes", self.rate, self.burst)
     }
 }
 
-/// The entry that limits an attachment; `None` where nothing does.
+/// Returns the limit entry of an attachment; `None` without limits.
 pub(crate) fn limit_entry(attachment: &Attachment) -> Option<(EntryKey, Entry)> {
     let Bandwidth {
         ingress,
         egress,
-        peers,
+        shaped_subnets,
     } = attachment.bandwidth;
     let entry = Entry::Limit {
         ingress: ingress.map(Shape::of),
         egress: egress.map(Shape::of),
-        peers: Box::new(peers),
+        shaped_subnets: Box::new(shaped_subnets),
         generation: attachment.generation,
     };
     let limited = !attachment.bandwidth.is_unlimited();
     limited.then_some((EntryKey::Limit(attachment.slot), entry))
 }
 
-/// What is done for limits beyond enforcing them (`--shaper`).
+/// How rate limits are shaped (`--shaper`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShaperMode {
-    /// All that this node can do.
+    /// `Edt` where an uplink has an `fq` qdisc, `Pace` elsewhere.
     #[default]
     Auto,
-    /// Nothing: a bucket that lets pass or drops.
+    /// Policing only: a token bucket passes or drops packets.
     Police,
-    /// Sockets are told their pod's limits, and pace themselves.
+    /// Policing, and the pacing rate of TCP sockets is set to the pod's limit.
     Pace,
-    /// And packets are told when to depart, whether or not an uplink heeds it.
+    /// As `Pace`, and packets get an earliest departure time, whether or not the uplink's qdisc honours it.
     Edt,
 }
 
 impl ShaperMode {
     const ALL: [Self; 4] = [Self::Auto, Self::Police, Self::Pace, Self::Edt];
 
-    /// The word for it.
+    /// Returns the value as the configuration spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -84,7 +84,7 @@ impl ShaperMode {
         }
     }
 
-    /// What it comes to on a node that looks like this.
+    /// Returns the mode in force on this node: `Auto` resolved by the observation.
     #[must_use]
     pub fn choose(self, observed: &Observed) -> Self {
         match self {
@@ -94,12 +94,12 @@ impl ShaperMode {
         }
     }
 
-    /// [`abi::SettingsFlags`] for it.
+    /// Returns the [`abi::SettingsFlags`] of the mode.
     pub(crate) const fn flags(self) -> u32 {
         match self {
             Self::Auto | Self::Police => 0,
             Self::Pace => abi::SettingsFlags::PACE,
-            Self::Edt => abi::SettingsFlags::PACE | abi::SettingsFlags::DEPART,
+            Self::Edt => abi::SettingsFlags::PACE | abi::SettingsFlags::DELIVERY_TIME,
         }
     }
 }
@@ -131,21 +131,21 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_a_quarter_of_a_second_and_never_less_than_a_large_packet() {
-        for (rate, asked, burst) in [
-            (1_000, 0, LEAST_BURST),
+    fn a_burst_is_a_quarter_of_a_second_and_at_least_a_large_packet() {
+        for (rate, requested, burst) in [
+            (1_000, 0, MIN_BURST),
             (100_000_000, 0, 3_125_000),
             (100_000_000, 8_000, 3_125_000),
             (100_000_000, 80_000_000, 10_000_000),
             (1_000_000_000_000_000, 0, 31_250_000_000_000),
         ] {
-            let shape = Shape::of(limit(rate, asked));
-            assert_eq!(shape, Shape { rate, burst }, "{rate} {asked}");
+            let shape = Shape::of(limit(rate, requested));
+            assert_eq!(shape, Shape { rate, burst }, "{rate} {requested}");
         }
     }
 
     #[test]
-    fn departure_times_are_for_uplinks_that_heed_them() {
+    fn departure_times_are_for_uplinks_with_fq() {
         let with_fq = Observed {
             heeds_departure: true,
             ..Observed::default()

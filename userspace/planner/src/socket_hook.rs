@@ -1,4 +1,4 @@
-//! Programs that are asked about sockets of the node, and attaching them to its cgroup. Knows no cgroup.
+//! Cgroup socket hooks: which cgroup programs the attachments require, and the plans that attach and detach them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,36 +9,36 @@ use model::{Attachment, Protocol};
 use crate::attach::Records;
 use crate::{Observed, Plan, ShaperMode, Step};
 
-/// Which of our programs is asked about sockets of the node: what they connect to, send to, receive from, are told of
-/// and are bound to, and how fast they send.
+/// A cgroup program for sockets of the node. They translate hostport addresses on `connect`, `sendmsg`,
+/// `recvmsg` and `getpeername`, protect reserved ports on `bind`, and set the pacing rate of TCP senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SocketHook {
-    /// `connect4`.
+    /// `connect4`: IPv4 `connect(2)`.
     Connect4,
-    /// `connect6`.
+    /// `connect6`: IPv6 `connect(2)`.
     Connect6,
-    /// `sendmsg4`.
+    /// `sendmsg4`: IPv4 `sendmsg(2)` of unconnected datagram sockets.
     Sendmsg4,
-    /// `sendmsg6`.
+    /// `sendmsg6`: IPv6 `sendmsg(2)` of unconnected datagram sockets.
     Sendmsg6,
-    /// `recvmsg4`.
+    /// `recvmsg4`: source address of received IPv4 datagrams.
     Recvmsg4,
-    /// `recvmsg6`.
+    /// `recvmsg6`: source address of received IPv6 datagrams.
     Recvmsg6,
-    /// `getpeername4`.
+    /// `getpeername4`: IPv4 `getpeername(2)`.
     Getpeername4,
-    /// `getpeername6`.
+    /// `getpeername6`: IPv6 `getpeername(2)`.
     Getpeername6,
-    /// `bind4`.
+    /// `bind4`: IPv4 `bind(2)`.
     Bind4,
-    /// `bind6`.
+    /// `bind6`: IPv6 `bind(2)`.
     Bind6,
-    /// `pace`.
+    /// `pace`: pacing rate of local TCP senders of rate-limited pods.
     Pace,
 }
 
 impl SocketHook {
-    /// All of them.
+    /// Every hook, in the order of the variants.
     pub const ALL: [Self; 11] = [
         Self::Connect4,
         Self::Connect6,
@@ -53,7 +53,7 @@ impl SocketHook {
         Self::Pace,
     ];
 
-    /// Name of the program.
+    /// Returns the program's name in the BPF object.
     pub const fn program(self) -> &'static str {
         match self {
             Self::Connect4 => programs::CONNECT4,
@@ -71,8 +71,8 @@ impl SocketHook {
     }
 }
 
-/// What is asked when a socket dials or binds an address that may be published, and when it asks for its peer.
-const OF_PORTS: [SocketHook; 6] = [
+/// Hooks that any hostport requires: `connect`, `bind` and `getpeername`.
+const HOSTPORT_HOOKS: [SocketHook; 6] = [
     SocketHook::Connect4,
     SocketHook::Connect6,
     SocketHook::Getpeername4,
@@ -81,22 +81,22 @@ const OF_PORTS: [SocketHook; 6] = [
     SocketHook::Bind6,
 ];
 
-/// What is asked for each datagram of a socket that is not connected.
-const OF_DATAGRAMS: [SocketHook; 4] = [
+/// Hooks that a UDP hostport requires besides: they run for each datagram of an unconnected socket.
+const UDP_HOSTPORT_HOOKS: [SocketHook; 4] = [
     SocketHook::Sendmsg4,
     SocketHook::Sendmsg6,
     SocketHook::Recvmsg4,
     SocketHook::Recvmsg6,
 ];
 
-/// What the cgroup has of a program of ours.
+/// State of one hook on the node's cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SocketLink {
-    /// The program as we have loaded it.
+pub enum SocketHookState {
+    /// The program that this agent has loaded is attached.
     Attached,
-    /// One of an agent before us, or of another cgroup.
+    /// A program of a previous agent is attached, or it is attached to another cgroup.
     Outdated,
-    /// Nothing.
+    /// No program of ours is attached.
     Absent,
 }
 
@@ -106,9 +106,10 @@ impl fmt::Display for SocketHook {
     }
 }
 
-/// The programs that somebody has to be asked by: those of ports where any are published, those of datagrams where one of
-/// them is of UDP, and what paces where a limit counts. Each costs every socket of the node.
-pub fn needed_sockets<'a>(
+/// Returns the cgroup programs that these attachments require: the hostport hooks where a port is published,
+/// the datagram hooks where one of the ports is UDP, and `pace` where a limit is shaped. Every socket of the
+/// node pays for each of them.
+pub fn required_socket_hooks<'a>(
     attachments: impl IntoIterator<Item = &'a Attachment>,
     shaper: ShaperMode,
 ) -> BTreeSet<SocketHook> {
@@ -116,10 +117,10 @@ pub fn needed_sockets<'a>(
     for attachment in attachments {
         let mut ports = attachment.port_mappings.iter();
         if ports.len() > 0 {
-            needed.extend(OF_PORTS);
+            needed.extend(HOSTPORT_HOOKS);
         }
         if ports.any(|mapping| mapping.protocol == Protocol::Udp) {
-            needed.extend(OF_DATAGRAMS);
+            needed.extend(UDP_HOSTPORT_HOOKS);
         }
         if !attachment.bandwidth.is_unlimited() && shaper != ShaperMode::Police {
             needed.insert(SocketHook::Pace);
@@ -128,27 +129,27 @@ pub fn needed_sockets<'a>(
     needed
 }
 
-/// What the cgroup has of each program that it can have.
-type Links = BTreeMap<SocketHook, SocketLink>;
+/// State of each hook that this kernel supports.
+type Links = BTreeMap<SocketHook, SocketHookState>;
 
-/// Attaches what `needed` names and the cgroup can have and lacks.
-pub fn attach_sockets(needed: &BTreeSet<SocketHook>, links: &Links) -> Plan {
-    let lacks = |hook, link| needed.contains(&hook) && link != SocketLink::Attached;
-    Plan::of(chosen(links, lacks).map(|hooks| Step::AttachSockets { hooks }))
+/// Plans to attach the `needed` hooks that the kernel supports and that are absent or outdated.
+pub fn plan_attach_socket_hooks(needed: &BTreeSet<SocketHook>, links: &Links) -> Plan {
+    let lacks = |hook, link| needed.contains(&hook) && link != SocketHookState::Attached;
+    Plan::of(selected(links, lacks).map(|hooks| Step::AttachSocketHooks { hooks }))
 }
 
-/// Detaches what `which` chooses.
-pub(crate) fn detach_sockets(
+/// Plans to detach the hooks that `which` selects.
+pub(crate) fn plan_detach_socket_hooks(
     links: &Links,
-    which: impl Fn(SocketHook, SocketLink) -> bool,
+    which: impl Fn(SocketHook, SocketHookState) -> bool,
 ) -> Plan {
-    Plan::of(chosen(links, which).map(|hooks| Step::DetachSockets { hooks }))
+    Plan::of(selected(links, which).map(|hooks| Step::DetachSocketHooks { hooks }))
 }
 
-/// The programs that `which` chooses, if there are any.
-fn chosen(
+/// Returns the hooks that `which` selects; `None` for no hook.
+fn selected(
     links: &Links,
-    which: impl Fn(SocketHook, SocketLink) -> bool,
+    which: impl Fn(SocketHook, SocketHookState) -> bool,
 ) -> Option<BTreeSet<SocketHook>> {
     let hooks: BTreeSet<SocketHook> = links
         .iter()
@@ -158,15 +159,19 @@ fn chosen(
     (!hooks.is_empty()).then_some(hooks)
 }
 
-/// What the cgroup is to have for all attachments. What is ours and nobody needs any more stays: who had one port will
-/// have another. What an agent before us left and nobody needs goes.
-pub(crate) fn plan_sockets(records: &Records, shaper: ShaperMode, observed: &Observed) -> Plan {
+/// Plans the cgroup hooks for all attachments. A hook of this agent that is no longer required stays attached:
+/// a node that had one hostport will have another. A previous agent's hook that is not required is detached.
+pub(crate) fn plan_socket_hooks(
+    records: &Records,
+    shaper: ShaperMode,
+    observed: &Observed,
+) -> Plan {
     let attachments = records.values().map(|record| &record.attachment);
-    let needed = needed_sockets(attachments, shaper);
+    let needed = required_socket_hooks(attachments, shaper);
     let links = &observed.socket_hooks;
-    let mut plan = attach_sockets(&needed, links);
-    plan.append(detach_sockets(links, |hook, link| {
-        link == SocketLink::Outdated && !needed.contains(&hook)
+    let mut plan = plan_attach_socket_hooks(&needed, links);
+    plan.append(plan_detach_socket_hooks(links, |hook, link| {
+        link == SocketHookState::Outdated && !needed.contains(&hook)
     }));
     plan
 }

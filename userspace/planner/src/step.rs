@@ -1,6 +1,6 @@
-//! One effect on the kernel, what undoes it, and how it reads.
+//! Steps: one effect on the kernel each, with its undo step and its text for people.
 //!
-//! Knows nothing of how it is done: no netlink, no file, no map.
+//! Plain data: the kernel crate executes steps by netlink, files and maps.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ pub use hook::Hook;
 pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
 pub use vlan::VlanStep;
 
-use crate::{Claim, Entry, EntryKey, GuardStep, SocketHook};
+use crate::{Entry, EntryKey, PortReservation, SocketHook, XdpPrefilterStep};
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,190 +27,193 @@ impl fmt::Display for SysctlKey {
     }
 }
 
-/// One effect. Every step is idempotent: executed on a kernel that already has it, it succeeds and changes nothing.
+/// One effect on the kernel. Every step is idempotent: where the effect is already there, it succeeds and
+/// changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Write a sysctl of the host's namespace.
+    /// Writes a sysctl of the host's namespace.
     SetSysctl {
-        /// Which.
+        /// Path of the sysctl.
         key: SysctlKey,
         /// New value.
         value: String,
-        /// Value before, for undoing.
+        /// Value before the step, for undo.
         previous: String,
     },
-    /// Make a bridge; one with this Ethernet address and no alias is half-made, and is finished.
+    /// Creates a bridge. A bridge with this Ethernet address and no alias was left half-made, and is completed.
     CreateBridge(BridgeSpec),
-    /// Remove a bridge that we made and that has no port.
+    /// Deletes a bridge of ours that has no ports.
     DeleteBridge {
         /// Interface name.
         name: IfName,
-        /// The alias that proves it ours.
+        /// Alias that proves the bridge to be ours; with another alias the step fails.
         alias: String,
     },
-    /// Something about VLANs.
+    /// Changes the VLAN configuration of a bridge.
     Vlan(VlanStep),
-    /// Give a link another Ethernet address.
+    /// Sets a link's Ethernet address.
     SetMac {
-        /// The link.
+        /// Interface name.
         link: IfName,
-        /// New address.
+        /// New Ethernet address.
         mac: Mac,
     },
-    /// Give a link another MTU.
+    /// Sets a link's MTU.
     SetMtu {
-        /// The link.
+        /// Interface name.
         link: IfName,
         /// New MTU in bytes.
         mtu: u32,
     },
-    /// Give the interface inside of a pod another MTU.
+    /// Sets the MTU of a pod's interface inside its namespace.
     SetPodMtu {
-        /// The pod's namespace.
+        /// Pod's network namespace.
         netns: Netns,
-        /// The pod's interface.
+        /// Interface name in the pod.
         ifname: IfName,
         /// New MTU in bytes.
         mtu: u32,
     },
-    /// Set the loopback inside of a pod up or down.
+    /// Sets a pod's loopback up or down.
     SetLoopback {
-        /// The pod's namespace.
+        /// Pod's network namespace.
         netns: Netns,
-        /// Whether it is to be up.
+        /// Whether it is set up (`true`) or down.
         up: bool,
     },
-    /// Change settings of the interface inside of a pod, and sysctls around it.
+    /// Changes settings of a pod's interface and sysctls of its namespace.
     TunePod {
-        /// The pod's namespace.
+        /// Pod's network namespace.
         netns: Netns,
-        /// The pod's interface.
+        /// Interface name in the pod.
         ifname: IfName,
-        /// New settings.
+        /// New values; absent ones stay unchanged.
         settings: Box<InterfaceSettings>,
-        /// The same before, for undoing.
+        /// Values of the same settings before the step, for undo.
         previous: Box<InterfaceSettings>,
     },
-    /// Make a link promiscuous, or take that back.
+    /// Turns promiscuous mode of a link on or off.
     SetPromiscuous {
-        /// The link.
+        /// Interface name.
         link: IfName,
-        /// Whether it is to be promiscuous.
+        /// Whether promiscuous mode is turned on.
         on: bool,
     },
-    /// Set a link up.
+    /// Sets a link up.
     SetUp {
-        /// The link.
+        /// Interface name.
         link: IfName,
     },
-    /// Add an address, without duplicate address detection.
+    /// Adds an address to a link, without duplicate address detection.
     AddAddress {
-        /// The link.
+        /// Interface name.
         link: IfName,
-        /// The address.
+        /// Address with the prefix length of its subnet.
         address: InterfaceAddress,
     },
-    /// Remove an address.
+    /// Removes an address from a link.
     RemoveAddress {
-        /// The link.
+        /// Interface name.
         link: IfName,
-        /// The address.
+        /// Address with the prefix length of its subnet.
         address: InterfaceAddress,
     },
-    /// Make a veth pair; fails when either name is taken.
+    /// Creates a veth pair; fails when either name is taken.
     CreateVeth(VethSpec),
-    /// Remove the host's end of a veth, and with it the pod's; refuses a link whose alias is another.
+    /// Deletes the host's end of a veth, and with it the pod's end; fails for a link with another alias.
     DeleteVeth {
-        /// The host's end.
+        /// Host's end of the veth.
         link: ManagedLink,
-        /// The alias that proves it ours.
+        /// Alias that proves the link to be ours.
         alias: String,
     },
-    /// Make the host's end a port of a bridge, set what holds for the port, and set it up.
+    /// Adds the host's end of a veth to a bridge, configures the port, and sets it up.
     JoinBridge {
-        /// The host's end.
+        /// Host's end of the veth.
         link: ManagedLink,
-        /// The bridge.
+        /// Interface name of the bridge.
         bridge: IfName,
-        /// Whether the bridge sends frames back by this port.
+        /// Whether the port is in hairpin mode.
         hairpin: bool,
-        /// What else holds for the port.
+        /// Isolation, VLANs and the other options of the port.
         options: PortOptions,
     },
-    /// Set up the inside of the pod.
+    /// Configures the interface inside the pod: addresses, link up, routes.
     SetUpPod(PodSpec),
-    /// Wait until IPv6 is sure that nobody else has the pod's addresses; fails when somebody has.
+    /// Waits until duplicate address detection of the pod's IPv6 addresses is finished; fails when it finds a
+    /// duplicate.
     AwaitAddresses {
-        /// The pod's namespace.
+        /// Pod's network namespace.
         netns: Netns,
-        /// The pod's interface.
+        /// Interface name in the pod.
         ifname: IfName,
     },
-    /// Attach programs to a link, or replace those of ours that are attached, without losing a packet.
+    /// Attaches programs to a link, or replaces attached ones of ours without losing a packet.
     Attach {
-        /// The link.
+        /// Interface name.
         link: IfName,
-        /// Which programs.
+        /// Programs to attach.
         hooks: BTreeSet<Hook>,
     },
-    /// Detach programs of ours from a link.
+    /// Detaches programs of ours from a link.
     Detach {
-        /// The link.
+        /// Interface name.
         link: IfName,
-        /// Which programs.
+        /// Programs to detach.
         hooks: BTreeSet<Hook>,
     },
-    /// Attach programs to the node's cgroup, or replace those of ours that are attached, without missing a socket.
-    AttachSockets {
-        /// Which programs.
+    /// Attaches programs to the node's cgroup, or replaces attached ones of ours without missing a socket.
+    AttachSocketHooks {
+        /// Programs to attach.
         hooks: BTreeSet<SocketHook>,
     },
-    /// Detach programs of ours from the node's cgroup.
-    DetachSockets {
-        /// Which programs.
+    /// Detaches programs of ours from the node's cgroup.
+    DetachSocketHooks {
+        /// Programs to detach.
         hooks: BTreeSet<SocketHook>,
     },
-    /// Hold a port of the node, so that nobody else can serve it; fails when someone does.
-    HoldPort {
-        /// The port.
-        claim: Claim,
-        /// Generation of the attachment that it is held for.
+    /// Reserves a host port, so that no other process can bind it; fails when another process has bound it.
+    ReservePort {
+        /// Address, port and protocol.
+        reservation: PortReservation,
+        /// Generation of the attachment that owns the port.
         generation: u32,
     },
-    /// Let go of a port of the node, unless it is held for another attachment.
+    /// Releases a host port, unless another attachment owns it.
     ReleasePort {
-        /// The port.
-        claim: Claim,
-        /// Generation of the attachment that it was held for.
+        /// Address, port and protocol.
+        reservation: PortReservation,
+        /// Generation of the attachment that owned the port.
         generation: u32,
     },
-    /// Write a table entry.
+    /// Writes an entry of a datapath table.
     PutEntry {
-        /// Which.
+        /// Table and key.
         key: EntryKey,
-        /// What.
+        /// New value.
         entry: Entry,
-        /// What it held before, for undoing.
+        /// Value before the step, for undo; `None` where there was no entry.
         previous: Option<Entry>,
     },
-    /// Remove a table entry.
+    /// Removes an entry of a datapath table.
     RemoveEntry {
-        /// Which.
+        /// Table and key.
         key: EntryKey,
-        /// What it held, for undoing.
+        /// Value before the step, for undo.
         previous: Entry,
     },
-    /// Something about guards.
-    Guard(GuardStep),
-    /// Forget flows that have timed out or whose pod is gone.
+    /// Attaches or detaches the XDP prefilter of an uplink.
+    XdpPrefilter(XdpPrefilterStep),
+    /// Removes flows that have timed out or whose pod is gone from the flow table.
     Sweep,
 }
 
 impl Step {
-    /// What puts things back as they were; `None` where nothing needs to, or nothing can.
+    /// Returns the step that restores the state before this one; `None` where nothing needs to be or can be
+    /// restored.
     ///
-    /// A row of the pod table is the exception to "as they were": a generation that has been used once may live on
-    /// in flows, so the row becomes a free one that remembers it.
+    /// Exception: a row of the pod table is not removed again. Flows may still carry its generation, so the row
+    /// becomes a free row that keeps the generation.
     pub fn undo(&self) -> Option<Self> {
         match self {
             Self::SetSysctl {
@@ -223,7 +226,7 @@ impl Step {
                 alias: spec.alias.clone(),
             }),
             Self::Vlan(step) => step.undo().map(Self::Vlan),
-            Self::Guard(step) => Some(Self::Guard(step.undo())),
+            Self::XdpPrefilter(step) => Some(Self::XdpPrefilter(step.undo())),
             Self::AddAddress { link, address } => Some(Self::RemoveAddress {
                 link: link.clone(),
                 address: *address,
@@ -245,36 +248,47 @@ impl Step {
                 link: link.clone(),
                 hooks: hooks.clone(),
             }),
-            &Self::HoldPort { claim, generation } => Some(Self::ReleasePort { claim, generation }),
-            &Self::ReleasePort { claim, generation } => Some(Self::HoldPort { claim, generation }),
+            &Self::ReservePort {
+                reservation,
+                generation,
+            } => Some(Self::ReleasePort {
+                reservation,
+                generation,
+            }),
+            &Self::ReleasePort {
+                reservation,
+                generation,
+            } => Some(Self::ReservePort {
+                reservation,
+                generation,
+            }),
             Self::PutEntry {
                 key,
                 entry,
                 previous,
             } => Some(undo_put(key, entry, previous.as_ref())),
             Self::RemoveEntry { key, previous } => undo_remove(key, previous),
-            Self::TunePod { .. } => self.tuned_back(),
-            // The first six go when what they were done to is undone, and are right on what stays; others rely on what
-            // sockets are asked by; what the rest removed is gone for good.
+            Self::TunePod { .. } => self.restored_settings(),
+            // Undone with the link that they configure; still right where that link stays.
             Self::SetMac { .. }
             | Self::SetMtu { .. }
             | Self::SetPodMtu { .. }
             | Self::SetLoopback { .. }
             | Self::SetUp { .. }
             | Self::JoinBridge { .. }
-            | Self::SetUpPod(_)
-            | Self::AwaitAddresses { .. }
-            | Self::AttachSockets { .. }
-            | Self::DetachSockets { .. }
-            | Self::DeleteBridge { .. }
-            | Self::DeleteVeth { .. }
-            | Self::Sweep => None,
+            | Self::SetUpPod(_) => None,
+            // Waits only, and leaves no state.
+            Self::AwaitAddresses { .. } => None,
+            // Shared with other attachments, which may rely on the hooks: they stay as they are.
+            Self::AttachSocketHooks { .. } | Self::DetachSocketHooks { .. } => None,
+            // Cannot be restored: the removed link or flows are gone for good.
+            Self::DeleteBridge { .. } | Self::DeleteVeth { .. } | Self::Sweep => None,
         }
     }
 }
 
 impl Step {
-    fn tuned_back(&self) -> Option<Self> {
+    fn restored_settings(&self) -> Option<Self> {
         let Self::TunePod {
             netns,
             ifname,
@@ -292,7 +306,7 @@ impl Step {
         })
     }
 
-    /// The table entry that the step writes or removes.
+    /// Returns the key of the table entry that the step writes or removes.
     pub(crate) fn key(&self) -> Option<&EntryKey> {
         if let Self::PutEntry { key, .. } | Self::RemoveEntry { key, .. } = self {
             Some(key)
@@ -301,7 +315,7 @@ impl Step {
         }
     }
 
-    /// Whether the step publishes a port of the node.
+    /// Returns whether the step publishes a host port.
     pub(crate) fn publishes(&self) -> bool {
         matches!(
             self,
@@ -312,7 +326,7 @@ impl Step {
         )
     }
 
-    /// The link that gains an address by the step, and the address.
+    /// Returns the link and the address that the step adds to it.
     pub(crate) fn added_address(&self) -> Option<(&IfName, InterfaceAddress)> {
         if let Self::AddAddress { link, address } = self {
             Some((link, *address))
@@ -321,7 +335,7 @@ impl Step {
         }
     }
 
-    /// The link that loses an address by the step, and the address.
+    /// Returns the link and the address that the step removes from it.
     pub(crate) fn removed_address(&self) -> Option<(&IfName, InterfaceAddress)> {
         if let Self::RemoveAddress { link, address } = self {
             Some((link, *address))
@@ -346,7 +360,9 @@ fn undo_put(key: &EntryKey, entry: &Entry, previous: Option<&Entry>) -> Step {
                 generation: *generation,
             })
         }
-        (_, previous) => previous.filter(|entry| !entry.speaks_of_gone()).cloned(),
+        (_, previous) => previous
+            .filter(|entry| !entry.refers_to_gone_link())
+            .cloned(),
     };
     match restored {
         Some(restored) => Step::PutEntry {
@@ -362,7 +378,7 @@ fn undo_put(key: &EntryKey, entry: &Entry, previous: Option<&Entry>) -> Step {
 }
 
 fn undo_remove(key: &EntryKey, previous: &Entry) -> Option<Step> {
-    let gone = key.speaks_of_gone() || previous.speaks_of_gone();
+    let gone = key.refers_to_gone_link() || previous.refers_to_gone_link();
     (!gone).then(|| Step::PutEntry {
         key: key.clone(),
         entry: previous.clone(),
@@ -371,7 +387,7 @@ fn undo_remove(key: &EntryKey, previous: &Entry) -> Option<Step> {
 }
 
 impl fmt::Display for Step {
-    /// One line, for people: dry runs and logs.
+    /// Writes one line for people: dry runs and logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetSysctl {
@@ -389,9 +405,9 @@ impl fmt::Display for Step {
             Self::SetPodMtu { .. } | Self::SetLoopback { .. } | Self::TunePod { .. } => {
                 self.write_inside(f)
             }
-            Self::SetPromiscuous { link, on: true } => write!(f, "make {link} promiscuous"),
-            Self::SetPromiscuous { link, on: false } => {
-                write!(f, "make {link} promiscuous no more")
+            Self::SetPromiscuous { link, on } => {
+                let state = if *on { "on" } else { "off" };
+                write!(f, "turn promiscuous mode of {link} {state}")
             }
             Self::SetUp { link } => write!(f, "set {link} up"),
             Self::AddAddress { link, address } => write!(f, "add address {address} to {link}"),
@@ -414,25 +430,27 @@ impl fmt::Display for Step {
             Self::SetUpPod(spec) => spec.fmt(f),
             Self::AwaitAddresses { netns, ifname } => write!(
                 f,
-                "wait until nobody else has the addresses of {ifname} in {}",
+                "wait for duplicate address detection of {ifname} in {}",
                 netns.path
             ),
             Self::Attach { link, hooks } => write!(f, "attach {} to {link}", list(hooks)),
             Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),
-            Self::AttachSockets { hooks } => write!(f, "attach {} to the cgroup", list(hooks)),
-            Self::DetachSockets { hooks } => write!(f, "detach {} from the cgroup", list(hooks)),
-            Self::Guard(step) => step.fmt(f),
-            Self::HoldPort { claim, .. } => write!(f, "hold port {claim}"),
-            Self::ReleasePort { claim, .. } => write!(f, "release port {claim}"),
+            Self::AttachSocketHooks { hooks } => write!(f, "attach {} to the cgroup", list(hooks)),
+            Self::DetachSocketHooks { hooks } => {
+                write!(f, "detach {} from the cgroup", list(hooks))
+            }
+            Self::XdpPrefilter(step) => step.fmt(f),
+            Self::ReservePort { reservation, .. } => write!(f, "reserve port {reservation}"),
+            Self::ReleasePort { reservation, .. } => write!(f, "release port {reservation}"),
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
-            Self::Sweep => f.write_str("forget flows that have ended"),
+            Self::Sweep => f.write_str("remove ended flows"),
         }
     }
 }
 
 impl Step {
-    /// Changes inside of a pod.
+    /// Writes the line of a step that changes settings inside a pod.
     fn write_inside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::SetPodMtu { netns, ifname, mtu } = self {
             write!(f, "set the MTU of {ifname} in {} to {mtu}", netns.path)?;

@@ -1,34 +1,34 @@
-//! The sysctls that the node needs: forwarding, and what must go with it (DATAPATH §3.9).
+//! Sysctls of the node: forwarding, router advertisements on uplinks, and autoconfiguration on bridges.
 //!
-//! A sysctl is written only where it differs, and one that the kernel does not have (no IPv6) is left alone. Knows
-//! nothing of `br_netfilter` and `rp_filter`: they are the operator's and kube-proxy's.
+//! A sysctl is written only where it differs. One that the kernel does not have (no IPv6) is left out. `br_netfilter`
+//! and `rp_filter` belong to the operator and kube-proxy, and are not touched.
 
 use std::collections::BTreeSet;
 
 use model::IfName;
 
-use crate::uplink::{Ours, followed};
+use crate::uplink::{OwnLinks, detected_uplinks};
 use crate::{NodeIntent, Observed, Step, SysctlKey};
 
-/// The sysctls that [`crate::plan_node`] and [`crate::plan_bridge`] want to see. They depend on the links that are
-/// there: observe the node without sysctls first, then with these.
+/// Returns the sysctls that [`crate::plan_node`] and [`crate::plan_bridge`] read. They depend on the links of the node:
+/// observe it without sysctls first, then with these.
 pub fn node_sysctls(intent: &NodeIntent, observed: &Observed) -> BTreeSet<SysctlKey> {
-    let ours = Ours::of_networks(&intent.networks, observed);
+    let ours = OwnLinks::of_networks(&intent.networks, observed);
     let mut keys = BTreeSet::from([v4_forwarding(), v6_forwarding()]);
     for network in &intent.networks {
         let links = [Some(network.bridge.clone()), network.gateway_link()];
-        let quiet = links
+        let autoconf = links
             .into_iter()
             .flatten()
-            .flat_map(|link| quiet_keys(&link));
-        keys.extend(quiet.flatten());
+            .flat_map(|link| autoconf_keys(&link));
+        keys.extend(autoconf.flatten());
     }
-    keys.extend(followed(observed, &ours).iter().map(accept_ra));
+    keys.extend(detected_uplinks(observed, &ours).iter().map(accept_ra));
     keys
 }
 
 impl SysctlKey {
-    /// The link that it is of; `None` where it is of the whole node.
+    /// Returns the link of a per-interface sysctl; `None` for `all`, `default` and node-wide ones.
     pub fn link(&self) -> Option<&str> {
         let mut parts = self.0.split('/').skip(2);
         let of = parts
@@ -39,19 +39,19 @@ impl SysctlKey {
     }
 }
 
-/// Which families are forwarded.
+/// Address families of a network, or of all networks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Families {
     pub(crate) v4: bool,
     pub(crate) v6: bool,
 }
 
-/// Turns forwarding on. A forwarding node ignores router advertisements unless `accept_ra` is 2, and purges the
-/// routes it has from them at the moment that forwarding is turned on: so the uplinks come first.
-pub(crate) fn forward(families: Families, observed: &Observed, ours: &Ours) -> Vec<Step> {
+/// Plans to turn forwarding on. A forwarding node ignores router advertisements unless `accept_ra` is 2, and purges
+/// the routes learnt from them at the moment when forwarding is turned on: so `accept_ra` of the uplinks comes first.
+pub(crate) fn forward(families: Families, observed: &Observed, ours: &OwnLinks) -> Vec<Step> {
     let mut steps = Vec::new();
     if families.v6 {
-        let listening = followed(observed, ours)
+        let listening = detected_uplinks(observed, ours)
             .into_iter()
             .map(|link| accept_ra(&link))
             .filter(|key| value(observed, key) == Some("1"));
@@ -64,11 +64,12 @@ pub(crate) fn forward(families: Families, observed: &Observed, ours: &Ours) -> V
     steps
 }
 
-/// Keeps IPv6 on a bridge of ours from waiting for duplicates of its link-local address and from listening to the
-/// pods' router advertisements. A bridge that is yet to be made has the values of `default`.
-pub(crate) fn quiet(bridge: &IfName, observed: &Observed) -> Vec<Step> {
+/// Plans to turn duplicate address detection and router advertisements off on a bridge of ours: its link-local address
+/// is usable at once, and pods' advertisements are ignored. A bridge that does not exist yet gets the values of
+/// `default`.
+pub(crate) fn disable_autoconf(bridge: &IfName, observed: &Observed) -> Vec<Step> {
     let made = observed.links.contains_key(bridge);
-    let keys = quiet_keys(bridge).into_iter();
+    let keys = autoconf_keys(bridge).into_iter();
     let step = |[key, default]: [SysctlKey; 2]| {
         let now = value(observed, if made { &key } else { &default })?;
         (now != "0").then(|| Step::SetSysctl {
@@ -105,8 +106,8 @@ fn accept_ra(link: &IfName) -> SysctlKey {
     SysctlKey(format!("net/ipv6/conf/{link}/accept_ra"))
 }
 
-/// Each with the key that a new link inherits it from.
-fn quiet_keys(bridge: &IfName) -> [[SysctlKey; 2]; 2] {
+/// Returns the sysctls to turn off, each with the `default` key that a new link inherits it from.
+fn autoconf_keys(bridge: &IfName) -> [[SysctlKey; 2]; 2] {
     ["accept_dad", "accept_ra"].map(|name| {
         let key = |of: &str| SysctlKey(format!("net/ipv6/conf/{of}/{name}"));
         [key(bridge.as_str()), key("default")]

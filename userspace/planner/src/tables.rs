@@ -1,7 +1,7 @@
-//! The table entries that one attachment stands for.
+//! Table entries of an attachment.
 //!
-//! The one place that says so: attaching writes them, detaching removes them, checking and repairing compare with
-//! them. Knows nothing of what the tables hold now.
+//! The only place that derives them: attach writes these entries, detach removes them, check and repair compare the
+//! tables with them.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use model::{Attachment, PortMapping};
 use crate::shaping::limit_entry;
 use crate::{Entries, Entry, EntryKey, LinkRef};
 
-/// Whether packets of a pod may go past bridge and stack, where the node's may. What another plugin's bridge does for it is not
-/// ours to know.
+/// Returns whether packets of a pod may bypass bridge and netfilter, where the node permits the bypass. Adopted pods may
+/// not: the configuration of another plugin's bridge is unknown.
 pub(crate) fn may_bypass(attachment: &Attachment) -> bool {
     attachment.adopted.is_none() && attachment.port.is_plain() && !attachment.addresses.is_empty()
 }
 
-/// Every entry of `attachment`: its row of the pod table, its limits, its interface, its addresses, its ports.
+/// Returns every entry of `attachment`: pod row, limits, interface, addresses, hostports.
 pub fn attachment_entries(attachment: &Attachment) -> Entries {
     let mut entries = hostport_entries(attachment);
     let link = LinkRef::Name(attachment.host_link().name().clone());
@@ -75,12 +75,12 @@ fn hostport_entries(attachment: &Attachment) -> Entries {
     ports.map(entry).collect()
 }
 
-/// The keys of the ports of `attachment`.
+/// Returns the keys of the hostports of `attachment`.
 pub(crate) fn hostport_keys(attachment: &Attachment) -> impl Iterator<Item = EntryKey> {
     hostports(attachment).map(|(key, ..)| key)
 }
 
-/// The keys of one of the ports of `attachment`: one in each family.
+/// Returns the keys of one hostport of `attachment`: one per address family of the pod.
 pub(crate) fn mapping_keys(
     attachment: &Attachment,
     mapping: &PortMapping,
@@ -100,15 +100,15 @@ fn hostports(attachment: &Attachment) -> impl Iterator<Item = (EntryKey, IpAddr,
     })
 }
 
-/// The first address of each family: the one that ports lead to (behaviour R13).
+/// Returns the first address of each family, to which hostports are translated (behaviour R13).
 fn pod_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
     [true, false]
         .into_iter()
         .filter_map(|ipv4| attachment.address(ipv4))
 }
 
-/// The port of the node that `mapping` means in one family; `None` when it names an address of the other family,
-/// which is skipped without a word (behaviour R13). The unspecified address means every one of its family.
+/// Returns the hostport key of `mapping` in one family; `None` where `hostIP` is of the other family, which is skipped
+/// silently (behaviour R13). The unspecified address means every address of its family.
 pub(crate) fn hostport_key(mapping: &PortMapping, ipv4: bool) -> Option<EntryKey> {
     let address = mapping.host_address.map(|address| address.to_canonical());
     if address.is_some_and(|address| address.is_ipv4() != ipv4) {

@@ -1,4 +1,4 @@
-//! Values that the tests of this crate share: a node with one uplink and one dual-stack network.
+//! Fixtures of this crate's tests: a node with one uplink and one dual-stack network.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -10,8 +10,9 @@ use model::{
 };
 
 use crate::{
-    AttachContext, Held, HeldPorts, Holding, Leases, Link, LinkKind, Observed, PodSide, Records,
-    RouteEntry, SysctlKey, attachment_claims, attachment_entries, bridge_alias, plan_attach,
+    AttachContext, Leases, Link, LinkKind, Observed, PodSide, PortReservations, Records,
+    ReservationOwner, ReservedBy, RouteEntry, SysctlKey, attachment_entries,
+    attachment_reservations, bridge_alias, plan_attach,
 };
 
 pub(crate) const BOOT: &str = "boot-1";
@@ -20,7 +21,7 @@ pub(crate) fn parse<T: FromStr<Err: Debug>>(text: &str) -> T {
     text.parse().expect(text)
 }
 
-/// A network whose range sets are whole CIDRs, one set for each.
+/// A network with one range set per CIDR.
 pub(crate) fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
     let set = |cidr: &&str| RangeSet::of_cidr(parse(cidr)).expect("a usable CIDR");
     Network {
@@ -40,7 +41,7 @@ pub(crate) fn network() -> Network {
     network_of("net", "cbr0", &["10.1.0.0/24", "fd00:1::/64"])
 }
 
-/// A set of one range with particular ends.
+/// A set of one range from `first` to `last`.
 pub(crate) fn span(subnet: &str, first: &str, last: &str) -> RangeSet {
     let range = Range::new(parse(subnet), Some(parse(first)), Some(parse(last)), None);
     RangeSet::new(vec![range.expect("a usable range")]).expect("a usable set")
@@ -66,7 +67,7 @@ pub(crate) fn intent(container: &str) -> Intent {
     }
 }
 
-/// `host_port->container_port/protocol`, with `address@` in front for a particular address of the node.
+/// Parses `[address@]host_port->container_port/protocol`.
 pub(crate) fn port(text: &str) -> PortMapping {
     let (address, rest) = match text.split_once('@') {
         Some((address, rest)) => (Some(parse(address)), rest),
@@ -102,7 +103,7 @@ pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
     }
 }
 
-/// A node that nobody has touched yet.
+/// A node before Viaduct's first plan.
 pub(crate) fn bare_node() -> Observed {
     let eth0 = ["192.0.2.10/24", "2001:db8::10/64", "fe80::10/64"];
     let links = [
@@ -200,20 +201,22 @@ impl World {
 pub(crate) fn attachment(intent: &Intent) -> Attachment {
     let world = World::empty();
     let planned = plan_attach(intent, &node(), &world.context());
-    planned.expect("nothing speaks against it").0
+    planned.expect("the plan is accepted").0
 }
 
-/// All ports of `attachment`, held by sockets.
-pub(crate) fn held(attachment: &Attachment) -> HeldPorts {
-    let claims = attachment_claims(attachment).into_iter();
-    let held = Held {
+/// All ports of `attachment`, reserved by sockets.
+pub(crate) fn reserved(attachment: &Attachment) -> PortReservations {
+    let reservations = attachment_reservations(attachment).into_iter();
+    let owner = ReservationOwner {
         generation: attachment.generation,
-        by: Holding::Socket,
+        by: ReservedBy::Socket,
     };
-    claims.map(|claim| (claim, held)).collect()
+    reservations
+        .map(|reservation| (reservation, owner))
+        .collect()
 }
 
-/// What is seen when `attachment` is made, in [`crate::Scope::Attachment`] and [`crate::Scope::Node`] at once.
+/// The observation after `attachment` is created, of [`crate::Scope::Attachment`] and [`crate::Scope::Node`] at once.
 pub(crate) fn seen(attachment: &Attachment) -> Observed {
     let mut node = node();
     let mut host = link(9, LinkKind::Veth, &[]);
@@ -227,7 +230,7 @@ pub(crate) fn seen(attachment: &Attachment) -> Observed {
     node.links
         .insert(attachment.host_link().name().clone(), host);
     node.entries = attachment_entries(attachment);
-    node.held = held(attachment);
+    node.port_reservations = reserved(attachment);
     node.pod = Some(PodSide {
         mac: Some(attachment.mac),
         mtu: attachment.mtu,

@@ -1,7 +1,8 @@
-//! Taking Viaduct off a node that no pod is attached to any more.
+//! Plans the uninstall of Viaduct from a node without attached pods.
 //!
-//! What goes is what is provably ours: programs on uplinks and sockets, bridges with our alias and without ports, ends of
-//! VLANs with our alias, and the values of sysctls that nobody has changed since we did. The tables go with their pins. What stays is told.
+//! Removes what is provably ours: programs on uplinks and the cgroup, bridges with our alias and without ports, VLAN
+//! interfaces with our alias, and values of sysctls that are unchanged since this agent wrote them. The tables go with
+//! their pins. State that stays is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,52 +10,57 @@ use std::fmt;
 use model::IfName;
 
 use crate::bridge::is_our_alias;
-use crate::socket_hook::detach_sockets;
-use crate::{Hook, Link, LinkKind, Observed, Plan, SocketLink, Step, SysctlKey, VlanStep};
+use crate::socket_hook::plan_detach_socket_hooks;
+use crate::{Hook, Link, LinkKind, Observed, Plan, SocketHookState, Step, SysctlKey, VlanStep};
 
-/// A sysctl that we have written.
+/// A sysctl that this agent has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// What it was before us.
+pub struct WrittenSysctl {
+    /// Value before the first write.
     pub before: String,
-    /// What we wrote last.
+    /// Value of the last write.
     pub ours: String,
 }
 
-/// What is to be taken away, and what is not ours to take.
+/// Plan of the uninstall, and the state that stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uninstall {
-    /// Takes everything away.
+    /// Removes everything that is ours.
     pub plan: Plan,
-    /// What stays on the node, and why.
-    pub left: Vec<Left>,
+    /// State that stays on the node, with the reason.
+    pub left: Vec<Leftover>,
 }
 
-/// Something that we have made or changed and that stays.
+/// State that this agent has created or changed and that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Left {
-    /// A bridge of ours with ports of others.
+pub enum Leftover {
+    /// A bridge of ours that still has ports of other software.
     Bridge(IfName),
-    /// A sysctl that somebody else has changed since.
+    /// A sysctl that other software has changed since.
     Sysctl {
-        /// Which.
+        /// Path of the sysctl.
         key: SysctlKey,
-        /// What it was before us.
+        /// Value before this agent's first write.
         before: String,
-        /// What it is.
+        /// Current value.
         now: String,
     },
 }
 
-/// Plans what is left to do when the last attachment is gone. `observed` is of [`crate::Scope::Node`] with the sysctls
-/// of `written`.
-pub fn plan_uninstall(observed: &Observed, written: &BTreeMap<SysctlKey, Written>) -> Uninstall {
+/// Plans the uninstall after the last attachment is gone. `observed` is of [`crate::Scope::Node`] with the sysctls of
+/// `written`.
+pub fn plan_uninstall(
+    observed: &Observed,
+    written: &BTreeMap<SysctlKey, WrittenSysctl>,
+) -> Uninstall {
     let mut uninstall = Uninstall::default();
     uninstall.plan.append(detach_uplinks(observed));
-    uninstall.plan.append(crate::guard::withdraw_all(observed));
-    let is_there = |_, link| link != SocketLink::Absent;
-    (uninstall.plan).append(detach_sockets(&observed.socket_hooks, is_there));
-    // Ours may be above bridges of others, which stay.
+    uninstall
+        .plan
+        .append(crate::xdp_prefilter::detach_all(observed));
+    let is_there = |_, link| link != SocketHookState::Absent;
+    (uninstall.plan).append(plan_detach_socket_hooks(&observed.socket_hooks, is_there));
+    // Before the bridges: our VLAN interfaces may also be on bridges of other software, which stay.
     for (name, link) in observed.links.iter().filter(|(_, link)| is_our_vlan(link)) {
         uninstall.plan.push(Step::Vlan(VlanStep::DeleteLink {
             name: name.clone(),
@@ -68,7 +74,7 @@ pub fn plan_uninstall(observed: &Observed, written: &BTreeMap<SysctlKey, Written
     {
         let mut links = observed.links.values();
         if links.any(|port| port.controller == Some(link.index)) {
-            uninstall.left.push(Left::Bridge(name.clone()));
+            uninstall.left.push(Leftover::Bridge(name.clone()));
         } else {
             uninstall.plan.push(Step::DeleteBridge {
                 name: name.clone(),
@@ -76,14 +82,17 @@ pub fn plan_uninstall(observed: &Observed, written: &BTreeMap<SysctlKey, Written
             });
         }
     }
-    for (key, written) in written.iter().filter(|(key, _)| is_lasting(key, observed)) {
+    for (key, written) in written
+        .iter()
+        .filter(|(key, _)| is_persistent_sysctl(key, observed))
+    {
         restore(key, written, observed, &mut uninstall);
     }
     uninstall
 }
 
-/// The sysctls that `plan` writes and that outlast what we make: none of a link of ours, with which they go.
-pub fn lasting_sysctls(plan: &Plan, observed: &Observed) -> BTreeMap<SysctlKey, Written> {
+/// Returns the sysctls that `plan` writes and that outlast our links. Sysctls of our own links are removed with them.
+pub fn persistent_sysctls(plan: &Plan, observed: &Observed) -> BTreeMap<SysctlKey, WrittenSysctl> {
     plan.steps()
         .iter()
         .filter_map(|step| {
@@ -95,17 +104,17 @@ pub fn lasting_sysctls(plan: &Plan, observed: &Observed) -> BTreeMap<SysctlKey, 
             else {
                 return None;
             };
-            let written = Written {
+            let written = WrittenSysctl {
                 before: previous.clone(),
                 ours: value.clone(),
             };
-            is_lasting(key, observed).then(|| (key.clone(), written))
+            is_persistent_sysctl(key, observed).then(|| (key.clone(), written))
         })
         .collect()
 }
 
-/// Whether a sysctl is of the whole node, or of a link that is there and that is not ours.
-pub fn is_lasting(key: &SysctlKey, observed: &Observed) -> bool {
+/// Returns whether a sysctl is node-wide, or of an existing link that is not ours.
+pub fn is_persistent_sysctl(key: &SysctlKey, observed: &Observed) -> bool {
     let mut links = observed.links.iter();
     match key.link() {
         None => true,
@@ -138,10 +147,15 @@ fn is_our_vlan(link: &Link) -> bool {
     link.switching.vlan_of.is_some() && is_our_alias(link.alias.as_deref())
 }
 
-fn restore(key: &SysctlKey, written: &Written, observed: &Observed, uninstall: &mut Uninstall) {
-    let Written { before, ours } = written;
+fn restore(
+    key: &SysctlKey,
+    written: &WrittenSysctl,
+    observed: &Observed,
+    uninstall: &mut Uninstall,
+) {
+    let WrittenSysctl { before, ours } = written;
     match observed.sysctls.get(key) {
-        // It was of a link that is gone.
+        // The sysctl was of a link that is gone.
         None => {}
         Some(now) if now == before => {}
         Some(now) if now == ours => uninstall.plan.push(Step::SetSysctl {
@@ -149,7 +163,7 @@ fn restore(key: &SysctlKey, written: &Written, observed: &Observed, uninstall: &
             value: before.clone(),
             previous: now.clone(),
         }),
-        Some(now) => uninstall.left.push(Left::Sysctl {
+        Some(now) => uninstall.left.push(Leftover::Sysctl {
             key: key.clone(),
             before: before.clone(),
             now: now.clone(),
@@ -157,14 +171,14 @@ fn restore(key: &SysctlKey, written: &Written, observed: &Observed, uninstall: &
     }
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for Leftover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bridge(name) => write!(f, "bridge {name} has ports of others"),
+            Self::Bridge(name) => write!(f, "bridge {name} has foreign ports"),
             Self::Sysctl { key, before, now } => {
                 write!(
                     f,
-                    "sysctl {key} was {before} and somebody has made it {now}"
+                    "sysctl {key} was {before} before Viaduct, and other software has set it to {now}"
                 )
             }
         }

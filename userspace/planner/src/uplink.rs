@@ -1,6 +1,4 @@
-//! Which links lead away from the node (DATAPATH §2).
-//!
-//! Knows nothing of the bridges' making: it is told which links are ours.
+//! Uplinks: the links by which packets enter and leave the node, and their table entries.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,22 +6,22 @@ use std::net::IpAddr;
 use model::{IfName, InterfaceAddress, Network};
 
 use crate::bridge::is_our_alias;
-use crate::{Entry, Hook, Link, LinkKind, Observed, Records, RouteEntry};
+use crate::{Entry, Hook, Link, LinkKind, Observed, Plan, Records, RouteEntry, Step};
 
-/// Number of the routing table that holds the node's own addresses.
-const LOCAL: u32 = 255;
+/// Number of the kernel's `local` routing table, which holds the node's own addresses.
+const LOCAL_TABLE: u32 = 255;
 
-/// The hooks of an uplink.
+/// The programs of an uplink.
 pub(crate) const UPLINK_HOOKS: [Hook; 2] = [Hook::UplinkIn, Hook::UplinkOut];
 
-/// Links that lead to pods and not away.
+/// Links that lead to pods: our bridges, VLAN interfaces and the links of attachments. They are never uplinks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ours(BTreeSet<IfName>);
+pub(crate) struct OwnLinks(BTreeSet<IfName>);
 
-impl Ours {
-    /// The bridges of `networks`, and every bridge that has our alias.
+impl OwnLinks {
+    /// Collects the bridges of `networks`, their VLAN interfaces, and every link with our alias.
     pub(crate) fn of_networks(networks: &[Network], observed: &Observed) -> Self {
-        // A configuration that names the node's own uplink as its bridge is refused; it stays an uplink.
+        // A network that names a link of another kind as its bridge is refused; that link stays an uplink.
         let bridge = |network: &Network| {
             let link = observed.links.get(&network.bridge);
             let wrong = link.is_some_and(|link| link.kind != LinkKind::Bridge);
@@ -42,7 +40,7 @@ impl Ours {
         Self(configured.chain(signed).collect())
     }
 
-    /// And the links of attachments.
+    /// Adds the bridges and host links of the recorded attachments.
     pub(crate) fn with_records(mut self, records: &Records) -> Self {
         for record in records.values() {
             self.0.insert(record.attachment.bridge.clone());
@@ -56,14 +54,14 @@ impl Ours {
     }
 }
 
-/// The uplinks: those named, as far as they are there, or else those that the routing table and the addresses tell.
+/// Returns the uplinks: the configured ones that exist, or else those detected from routes and addresses.
 pub(crate) fn uplinks(
     explicit: &BTreeSet<IfName>,
     observed: &Observed,
-    ours: &Ours,
+    ours: &OwnLinks,
 ) -> BTreeSet<IfName> {
     if explicit.is_empty() {
-        return followed(observed, ours);
+        return detected_uplinks(observed, ours);
     }
     let may = |name: &&IfName| {
         let link = observed.links.get(*name);
@@ -72,10 +70,10 @@ pub(crate) fn uplinks(
     explicit.iter().filter(may).cloned().collect()
 }
 
-/// Links that are up and have an address or a route, but the loopback, our own, and ports of anything: packets enter
-/// and leave by the link that has the address, never by what is below it. Bridges of others count, so that their
-/// containers reach hostports too.
-pub(crate) fn followed(observed: &Observed, ours: &Ours) -> BTreeSet<IfName> {
+/// Returns the links that are up and have an address or a route. The loopback, our own links and ports of bridges
+/// and bonds are left out: packets enter and leave by the link that has the address, not by the ports below it.
+/// Bridges of other software count, so that their containers reach hostports too.
+pub(crate) fn detected_uplinks(observed: &Observed, ours: &OwnLinks) -> BTreeSet<IfName> {
     let routed: BTreeSet<u32> = observed
         .routes
         .iter()
@@ -99,11 +97,12 @@ pub(crate) fn followed(observed: &Observed, ours: &Ours) -> BTreeSet<IfName> {
 
 fn leads_somewhere(route: &RouteEntry) -> bool {
     let destination = route.destination.network();
-    route.table != LOCAL && !destination.is_multicast() && !is_link_local(destination)
+    route.table != LOCAL_TABLE && !destination.is_multicast() && !is_link_local(destination)
 }
 
-/// The table entry of an uplink, closed until our programs are seen on it. `borrowed` are addresses of other links.
-pub(crate) fn entry(link: &Link, routes: &[RouteEntry], borrowed: &[InterfaceAddress]) -> Entry {
+/// Returns the table entry of an uplink: closed until both programs are observed on it. `fallback` are addresses of
+/// other links, from [`fallback_sources`].
+pub(crate) fn entry(link: &Link, routes: &[RouteEntry], fallback: &[InterfaceAddress]) -> Entry {
     let least = routes
         .iter()
         .filter(|route| route.link == link.index)
@@ -112,18 +111,18 @@ pub(crate) fn entry(link: &Link, routes: &[RouteEntry], borrowed: &[InterfaceAdd
     Entry::Uplink {
         ethernet: link.kind != LinkKind::Raw,
         mtu: least.map_or(link.mtu, |least| least.min(link.mtu)),
-        sources: choices(link, borrowed),
+        sources: masquerade_sources(link, fallback),
         open: UPLINK_HOOKS.iter().all(|hook| link.hooks.contains(hook)),
     }
 }
 
-/// The addresses that MASQUERADE may choose from, in the kernel's order, at most [`abi::SOURCES`]; those that the kernel
-/// avoids only where there is no other.
+/// Returns the source addresses for MASQUERADE in the kernel's order, at most [`abi::SOURCES`]. Addresses that the
+/// kernel avoids are included only where there is no other.
 ///
-/// Of several on one subnet only the first is ever chosen, so the others are left out. Where still more are left, each
-/// family keeps its first half of the room, and what one family does not need the other has. A link without an
-/// address of a family borrows the first one of another link, as the kernel does.
-fn choices(link: &Link, borrowed: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
+/// Of several addresses on one subnet only the first is ever chosen, so the others are left out. Where more than
+/// [`abi::SOURCES`] remain, each family keeps its first half of the places, and may use places that the other family
+/// does not need. A link without an address of a family uses the first of `fallback`, as the kernel does.
+fn masquerade_sources(link: &Link, fallback: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     let mut seen = BTreeSet::new();
     let is_good = |own: &InterfaceAddress| !link.avoided.contains(&own.address);
     let is_choice = |own: &InterfaceAddress| own.address.is_ipv6() && is_good(own);
@@ -135,7 +134,7 @@ fn choices(link: &Link, borrowed: &[InterfaceAddress]) -> Vec<InterfaceAddress> 
     for ipv4 in [true, false] {
         let of_family = |own: &&InterfaceAddress| own.address.is_ipv4() == ipv4;
         if !choices.iter().any(|own| of_family(&own)) {
-            choices.extend(borrowed.iter().find(of_family));
+            choices.extend(fallback.iter().find(of_family));
         }
     }
     let many = |choices: &[InterfaceAddress], ipv4: bool| {
@@ -156,9 +155,10 @@ fn choices(link: &Link, borrowed: &[InterfaceAddress]) -> Vec<InterfaceAddress> 
     choices
 }
 
-/// Addresses of links that lead away, in the order of the links: what one without addresses leaves with.
-pub(crate) fn borrowed(observed: &Observed, ours: &Ours) -> Vec<InterfaceAddress> {
-    let mut lenders: Vec<&Link> = observed
+/// Returns the addresses of all links that are up and not ours, by interface index: the source addresses for an
+/// uplink without an address of a family.
+pub(crate) fn fallback_sources(observed: &Observed, ours: &OwnLinks) -> Vec<InterfaceAddress> {
+    let mut links: Vec<&Link> = observed
         .links
         .iter()
         .filter(|(name, link)| {
@@ -169,11 +169,11 @@ pub(crate) fn borrowed(observed: &Observed, ours: &Ours) -> Vec<InterfaceAddress
         })
         .map(|(_, link)| link)
         .collect();
-    lenders.sort_by_key(|link| link.index);
-    lenders.into_iter().flat_map(sources).collect()
+    links.sort_by_key(|link| link.index);
+    links.into_iter().flat_map(sources).collect()
 }
 
-/// Addresses that others can answer to, in the kernel's order: primary ones first.
+/// Returns the addresses with more than link scope, in the kernel's order: primary addresses first.
 fn sources(link: &Link) -> impl Iterator<Item = InterfaceAddress> {
     link.addresses
         .iter()
@@ -181,7 +181,42 @@ fn sources(link: &Link) -> impl Iterator<Item = InterfaceAddress> {
         .filter(|own| !is_link_local(own.address))
 }
 
-/// IPv6 only: IPv4's 169.254.0.0/16 is routed in some clouds.
+/// Plans to attach the uplink programs that are missing on `uplinks`.
+pub(crate) fn attach_missing(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
+    let step = |name: &IfName| {
+        let present = &observed.links.get(name)?.hooks;
+        let hooks: BTreeSet<Hook> = UPLINK_HOOKS
+            .into_iter()
+            .filter(|h| !present.contains(h))
+            .collect();
+        (!hooks.is_empty()).then(|| Step::Attach {
+            link: name.clone(),
+            hooks,
+        })
+    };
+    Plan::of(uplinks.iter().filter_map(step))
+}
+
+/// Plans to detach the uplink programs from all links that are no uplinks.
+pub(crate) fn detach_others(uplinks: &BTreeSet<IfName>, observed: &Observed) -> Plan {
+    let others = observed
+        .links
+        .iter()
+        .filter(|(name, _)| !uplinks.contains(*name));
+    let step = |(name, link): (&IfName, &Link)| {
+        let hooks: BTreeSet<Hook> = UPLINK_HOOKS
+            .into_iter()
+            .filter(|h| link.hooks.contains(h))
+            .collect();
+        (!hooks.is_empty()).then(|| Step::Detach {
+            link: name.clone(),
+            hooks,
+        })
+    };
+    Plan::of(others.filter_map(step))
+}
+
+/// Returns whether this is an IPv6 link-local address. IPv4's 169.254.0.0/16 is not counted: some clouds route it.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

@@ -95,7 +95,7 @@ fn spool(
     request: &CniRequest,
     absent: &Error,
 ) -> Result<String, Error> {
-    let spooled = Spool::beside(socket).put(header.name.as_str(), request);
+    let spooled = Spool::for_socket(socket).put(header.name.as_str(), request);
     spooled.map_err(|error| {
         Error::try_again_later(format!(
             "{absent}, and the DEL cannot be kept for it: {error}"
@@ -109,8 +109,8 @@ fn spool(
 pub(crate) fn has_interface(header: &Header, netns: &str, ifname: &str) -> bool {
     let socket = header.socket.as_deref();
     let client = Client::new(socket.unwrap_or(Path::new(api::DEFAULT_SOCKET)));
-    let asked = client.post(api::path::INSIDE, &api::Inside { netns, ifname });
-    let found = asked.and_then(|reply| reply.decode::<api::Found>());
+    let asked = client.post(api::path::INSIDE, &api::InterfaceQuery { netns, ifname });
+    let found = asked.and_then(|reply| reply.decode::<api::InterfacePresence>());
     found.is_ok_and(|found| found.exists)
 }
 

@@ -179,7 +179,7 @@ fn a_refusal_of_the_agent_becomes_a_cni_error_on_standard_output() {
 fn an_agent_of_another_major_version_means_try_again_and_says_why() {
     for body in [
         // An agent that knows of versions, and one that does not.
-        r#"{"code":11,"message":"the agent speaks version 2.0 of its API, and was asked in version 1","new":{}}"#,
+        r#"{"code":11,"message":"the agent has version 2.0 of its API, and the request is for version 1","new":{}}"#,
         r#"{"code":4,"message":"the API has no such path and method","details":""}"#,
         "404 page not found",
     ] {

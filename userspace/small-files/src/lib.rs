@@ -8,15 +8,15 @@ use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
 /// The most bytes of a file: more than the longest result that a runtime remembers, and less than what would hurt.
-pub const MOST: u64 = 4 << 20;
+pub const MAX_BYTES: u64 = 4 << 20;
 
-/// The text of a file of at most [`MOST`] bytes.
+/// The text of a file of at most [`MAX_BYTES`] bytes.
 pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut text = String::new();
     let file = File::open(path)?;
-    file.take(MOST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MOST {
-        let why = format!("it has more than {MOST} bytes");
+    file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
+        let why = format!("it has more than {MAX_BYTES} bytes");
         return Err(io::Error::new(ErrorKind::FileTooLarge, why));
     }
     Ok(text)
@@ -27,14 +27,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_an_end_is_not_read_to_it() {
+    fn a_file_above_the_size_limit_is_refused() {
         assert_eq!(
             read("/dev/zero").unwrap_err().kind(),
             ErrorKind::FileTooLarge
         );
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        let most = usize::try_from(MOST).unwrap();
+        let most = usize::try_from(MAX_BYTES).unwrap();
         for (length, fits) in [(0, true), (most, true), (most + 1, false)] {
             std::fs::write(&path, "a".repeat(length)).unwrap();
             let read = read(&path);

@@ -14,7 +14,7 @@ use redb::{
     TableDefinition, TableError, WriteTransaction,
 };
 
-use crate::ahead::Ahead;
+use crate::journal_overlay::JournalOverlay;
 use crate::{Contents, StoreError, format, journal};
 
 /// Changes when the tables or what is in them do, or what is beside them.
@@ -281,13 +281,17 @@ impl File {
     }
 
     /// Writes what the journal has and the tables have not.
-    pub(crate) fn catch_up(&self, contents: &Contents, ahead: &Ahead) -> Result<(), StoreError> {
+    pub(crate) fn write_overlay(
+        &self,
+        contents: &Contents,
+        overlay: &JournalOverlay,
+    ) -> Result<(), StoreError> {
         self.write("write", |transaction| {
-            put_records(transaction, contents, &ahead.records)?;
-            put_last_reserved(transaction, contents, &ahead.last_reserved)?;
+            put_records(transaction, contents, &overlay.records)?;
+            put_last_reserved(transaction, contents, &overlay.last_reserved)?;
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("generation", contents.generation)?;
-            change_reserved_ports(transaction, &ahead.ports_before, &contents.reserved_ports)
+            change_reserved_ports(transaction, &overlay.ports_before, &contents.reserved_ports)
         })
     }
 

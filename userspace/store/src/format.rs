@@ -281,7 +281,7 @@ impl From<Bandwidth> for StoredBandwidth {
         Self {
             ingress: bandwidth.ingress.map(limit),
             egress: bandwidth.egress.map(limit),
-            peers: bandwidth.peers.into(),
+            peers: bandwidth.shaped_subnets.into(),
         }
     }
 }
@@ -295,7 +295,7 @@ impl From<StoredBandwidth> for Bandwidth {
         Self {
             ingress: stored.ingress.map(limit),
             egress: stored.egress.map(limit),
-            peers: stored.peers.into(),
+            shaped_subnets: stored.peers.into(),
         }
     }
 }

@@ -7,13 +7,13 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod change;
 mod database;
-mod doubt;
 mod error;
 mod format;
 mod journal;
+mod journal_overlay;
+mod panic_guard;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,13 +23,13 @@ use std::path::{Path, PathBuf};
 
 use model::{AttachmentKey, Network, NetworkName, PortSet, Record};
 
-use crate::ahead::Ahead;
 use crate::change::Change;
 use crate::database::File;
 use crate::journal::Journal;
+use crate::journal_overlay::JournalOverlay;
 
-pub use crate::doubt::is_in_doubt;
 pub use crate::error::StoreError;
+pub use crate::panic_guard::is_catching_panics;
 
 /// The records of one agent, in one file that it alone has open.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Store {
     file: File,
     journal: Journal,
     contents: Contents,
-    ahead: Ahead,
+    overlay: JournalOverlay,
 }
 
 /// Bytes of a journal that is worth settling: those of some forty attachments that came and stayed.
@@ -73,20 +73,20 @@ impl Store {
         let open = || {
             let file = File::open(path)?;
             let mut contents = file.read()?;
-            let mut ahead = Ahead::of(&contents);
+            let mut overlay = JournalOverlay::of(&contents);
             let (journal, changes) = Journal::open(path)?;
             for change in changes {
-                ahead.note(&change);
+                overlay.note(&change);
                 change.apply(&mut contents);
             }
             Ok(Self {
                 file,
                 journal,
                 contents,
-                ahead,
+                overlay,
             })
         };
-        doubt::surviving(open).unwrap_or_else(|what| {
+        panic_guard::catch_panics(open).unwrap_or_else(|what| {
             Err(StoreError::Damaged {
                 path: path.to_owned(),
                 what,
@@ -173,7 +173,7 @@ impl Store {
     }
 
     /// As [`Store::put`], and with it the addresses of its network that were given last, by index of the range set.
-    pub fn put_given(
+    pub fn put_with_last_reserved(
         &mut self,
         record: &Record,
         addresses: &BTreeMap<usize, IpAddr>,
@@ -218,31 +218,31 @@ impl Store {
 
     fn make(&mut self, change: Change, effect: &'static str) -> Result<(), StoreError> {
         if self.journal.length() > MOST {
-            self.settle()?;
+            self.compact_journal()?;
         }
         self.journal.append(&change)?;
         crash::point_at(effect);
-        self.ahead.note(&change);
+        self.overlay.note(&change);
         change.apply(&mut self.contents);
         Ok(())
     }
 
-    /// Whether it is time to [settle](Store::settle), for whoever has time.
-    pub fn is_unsettled(&self) -> bool {
+    /// Whether it is time to [compact_journal](Store::compact_journal), for whoever has time.
+    pub fn is_compaction_due(&self) -> bool {
         self.journal.length() > MANY
     }
 
     /// Writes into the database what only the journal has. Nothing depends on when: it takes as long as a few changes,
     /// however many there were.
-    pub fn settle(&mut self) -> Result<(), StoreError> {
+    pub fn compact_journal(&mut self) -> Result<(), StoreError> {
         if self.journal.length() == 0 {
             return Ok(());
         }
-        self.file.catch_up(&self.contents, &self.ahead)?;
+        self.file.write_overlay(&self.contents, &self.overlay)?;
         crash::point_at("catch-up");
         self.journal.clear()?;
         crash::point_at("clear-journal");
-        self.ahead = Ahead::of(&self.contents);
+        self.overlay = JournalOverlay::of(&self.contents);
         Ok(())
     }
 

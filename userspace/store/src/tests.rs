@@ -4,15 +4,15 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use model::{
-    Assigned, Attachment, Bandwidth, HairpinMode, InterfaceAddress, Limit, Mac, Netns, Peers,
-    PodName, PortMapping, Prefixes, Protocol, Range, RangeSet, Route, State,
+    Assigned, Attachment, Bandwidth, HairpinMode, InterfaceAddress, Limit, Mac, Netns, PodName,
+    PortMapping, Prefixes, Protocol, Range, RangeSet, Route, ShapedSubnets, State,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
 
-mod journal_beside;
+mod journal_and_database;
 
 /// On a tmpfs, if there is one, as in life.
 fn directory() -> TempDir {
@@ -59,7 +59,9 @@ fn record(container: u8, state: State) -> Record {
                     rate: 1_000_000.try_into().unwrap(),
                     burst: 64_000.try_into().ok(),
                 }),
-                peers: Peers::Except(Prefixes::new(["fd00::/8".parse().unwrap()]).unwrap()),
+                shaped_subnets: ShapedSubnets::Except(
+                    Prefixes::new(["fd00::/8".parse().unwrap()]).unwrap(),
+                ),
             },
             masquerade: true,
             hairpin: true,
@@ -131,7 +133,7 @@ fn network(name: &str) -> Network {
 }
 
 #[test]
-fn a_second_agent_is_refused_while_the_first_has_the_file_open() {
+fn a_second_agent_is_refused_while_the_first_has_the_store_open() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     let first = Store::open(&path).unwrap();
@@ -143,14 +145,14 @@ fn a_second_agent_is_refused_while_the_first_has_the_file_open() {
 }
 
 #[test]
-fn a_file_that_is_empty_cut_short_or_overwritten_is_refused_by_name() {
+fn an_empty_truncated_or_overwritten_store_is_refused_by_name() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     let mut store = Store::open(&path).unwrap();
     for container in 2..40 {
         store.put(&record(container, State::Attached)).unwrap();
     }
-    store.settle().unwrap();
+    store.compact_journal().unwrap();
     drop(store);
     let whole = fs::read(&path).unwrap();
     let half = whole.len() / 2;
@@ -180,14 +182,14 @@ fn a_file_that_is_empty_cut_short_or_overwritten_is_refused_by_name() {
 
 /// The database does not notice by itself that all of its pages are gone.
 #[test]
-fn a_file_of_which_only_the_first_page_is_left_is_refused() {
+fn a_store_with_only_its_first_page_intact_is_refused() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     let mut store = Store::open(&path).unwrap();
     for container in 2..40 {
         store.put(&record(container, State::Attached)).unwrap();
     }
-    store.settle().unwrap();
+    store.compact_journal().unwrap();
     drop(store);
     let whole = fs::read(&path).unwrap();
     for byte in [0, 0x55, 0xff] {
@@ -197,11 +199,11 @@ fn a_file_of_which_only_the_first_page_is_left_is_refused() {
         let error = Store::open(&path).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
     }
-    assert!(!is_in_doubt());
+    assert!(!is_catching_panics());
 }
 
 #[test]
-fn a_damaged_file_is_put_aside_and_not_removed() {
+fn a_damaged_store_is_renamed_not_removed() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     fs::write(&path, b"text").unwrap();
@@ -212,7 +214,7 @@ fn a_damaged_file_is_put_aside_and_not_removed() {
 }
 
 #[test]
-fn a_file_of_another_format_is_refused_and_left_as_it_is() {
+fn a_store_of_another_format_is_refused_and_unchanged() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     let store = Store::open(&path).unwrap();
@@ -234,12 +236,12 @@ fn a_file_of_another_format_is_refused_and_left_as_it_is() {
 
 /// Of those who knew no journal, and would not have read it.
 #[test]
-fn a_file_of_the_format_before_is_read_and_gets_ours() {
+fn a_store_of_the_previous_format_is_read_and_upgraded() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     let mut store = Store::open(&path).unwrap();
     store.put(&record(5, State::Attached)).unwrap();
-    store.settle().unwrap();
+    store.compact_journal().unwrap();
     store.file.put_format(database::WITHOUT_JOURNAL).unwrap();
     drop(store);
     fs::remove_file(journal::path_beside(&path)).unwrap();
@@ -249,7 +251,7 @@ fn a_file_of_the_format_before_is_read_and_gets_ours() {
 }
 
 #[test]
-fn a_draft_left_by_a_crash_is_no_obstacle() {
+fn a_draft_store_left_by_a_crash_is_replaced() {
     let directory = directory();
     let path = directory.path().join("store.redb");
     fs::write(path.with_extension("draft"), b"half").unwrap();
@@ -258,7 +260,7 @@ fn a_draft_left_by_a_crash_is_no_obstacle() {
 }
 
 #[test]
-fn leases_are_the_addresses_of_the_records_whatever_their_state() {
+fn leases_are_the_addresses_of_records_in_any_state() {
     let directory = directory();
     let mut store = Store::open(&directory.path().join("store.redb")).unwrap();
     store.put(&record(5, State::Pending)).unwrap();
@@ -270,7 +272,7 @@ fn leases_are_the_addresses_of_the_records_whatever_their_state() {
 
 /// What was written by format 1 must be readable as long as it and its successor are.
 #[test]
-fn the_written_form_of_a_record_does_not_change_by_accident() {
+fn the_stored_json_of_a_record_does_not_change_by_accident() {
     let written = format::write_record(&record(5, State::Attached));
     let expected = concat!(
         r#"{"state":"attached","boot_id":"f00","created_at":1700000000,"attachment":{"#,
@@ -359,7 +361,7 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
             let address = IpAddr::V4(Ipv4Addr::from_bits(bits));
             let addresses = BTreeMap::from([(set, address)]);
             let record = record(container, State::Attached);
-            store.put_given(&record, &addresses).unwrap();
+            store.put_with_last_reserved(&record, &addresses).unwrap();
             let network = key(container).network;
             model.last_reserved.insert((network, set), address);
             remember(model, record);
@@ -385,7 +387,7 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
             store.remove_reserving(&key(container), ports).unwrap();
             model.records.remove(&key(container));
         }
-        Operation::Settle => store.settle().unwrap(),
+        Operation::Settle => store.compact_journal().unwrap(),
         Operation::Reopen => {
             drop(store);
             store = Store::open(path).unwrap();
@@ -398,7 +400,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_was_put_and_not_removed_is_there_also_after_reopening(
+    fn store_contents_survive_reopening(
         operations in prop::collection::vec(operation(), 1..40)
     ) {
         let directory = directory();

@@ -26,7 +26,7 @@ pub(crate) fn open_node() -> World {
     uplink.flags |= UplinkFlags::OPEN;
     world.uplinks.insert(UPLINK, uplink);
     for family in FAMILIES {
-        world.ways_out.insert(remote()[family], UPLINK);
+        world.egress_routes.insert(remote()[family], UPLINK);
     }
     world
 }
@@ -77,7 +77,7 @@ fn a_neighbour_gets_the_frame_as_it_is_and_it_is_counted_there() {
     for family in FAMILIES {
         let bytes = to_neighbour(family);
         let (verdict, after, simulator) = sent(open_node(), &bytes);
-        assert_eq!(verdict, Verdict::Deliver(OTHER_INTERFACE));
+        assert_eq!(verdict, Verdict::RedirectPeer(OTHER_INTERFACE));
         assert_eq!(after, bytes);
         let counted = |pod, direction| simulator.world.counters[&(pod, direction)].packets;
         assert_eq!(counted(POD, Direction::Egress), 1);
@@ -90,7 +90,7 @@ fn the_world_is_left_for_by_the_routes_interface_and_one_hop_older() {
     for family in FAMILIES {
         let bytes = to_world(family);
         let (verdict, after, _) = sent(open_node(), &bytes);
-        assert_eq!(verdict, Verdict::Leave(UPLINK));
+        assert_eq!(verdict, Verdict::RedirectNeigh(UPLINK));
         assert_eq!(time_to_live(&after), time_to_live(&bytes) - 1);
         assert!(has_right_header_checksum(&after));
     }
@@ -127,7 +127,7 @@ fn what_needs_the_stack_goes_to_the_stack() {
         }
 
         let mut unrouted = open_node();
-        unrouted.ways_out.clear();
+        unrouted.egress_routes.clear();
         assert_eq!(sent(unrouted, &to_world(family)).0, Verdict::Pass);
 
         let mut unknown = open_node();
@@ -190,7 +190,7 @@ fn a_hostports_packet_and_a_reply_reach_the_pod_from_the_uplink() {
         let body = Body::Udp(7_000, HOSTPORT, b"question".to_vec());
         let bytes = Frame::new(remote()[family], node()[family], body).bytes();
         let (verdict, after) = simulator.run(Place::UplinkIn, UPLINK, &bytes);
-        assert_eq!(verdict, Verdict::Deliver(INTERFACE));
+        assert_eq!(verdict, Verdict::RedirectPeer(INTERFACE));
         assert_eq!(after[..6], mac().bytes());
         assert_eq!(after[6..12], bridge_mac().bytes());
         assert_eq!(time_to_live(&after), time_to_live(&bytes) - 1);
@@ -201,7 +201,7 @@ fn a_hostports_packet_and_a_reply_reach_the_pod_from_the_uplink() {
         let reply = Body::Udp(53, 40_000, b"answer".to_vec());
         let bytes = Frame::new(remote()[family], node()[family], reply).bytes();
         let (verdict, after) = simulator.run(Place::UplinkIn, UPLINK, &bytes);
-        assert_eq!(verdict, Verdict::Deliver(INTERFACE));
+        assert_eq!(verdict, Verdict::RedirectPeer(INTERFACE));
         assert_eq!(after[..6], mac().bytes());
         let counters = &simulator.world.counters[&(POD, Direction::Ingress)];
         assert_eq!(counters.packets, 2);
@@ -217,12 +217,12 @@ fn what_may_have_a_forged_source_goes_by_the_stack() {
     };
     let elsewhere = abi::Address::v4([198, 51, 100, 9]);
     for (source, verdict) in [
-        (remote()[0], Verdict::Deliver(INTERFACE)),
+        (remote()[0], Verdict::RedirectPeer(INTERFACE)),
         (elsewhere, Verdict::Pass),
         (node()[0], Verdict::Pass),
     ] {
         let mut world = open_node();
-        world.ways_out.insert(elsewhere, UPLINK + 1);
+        world.egress_routes.insert(elsewhere, UPLINK + 1);
         let mut simulator = Simulator::new(world);
         for _ in 0..3 {
             let (found, _) = simulator.run(Place::UplinkIn, UPLINK, &asked(source));
@@ -234,29 +234,29 @@ fn what_may_have_a_forged_source_goes_by_the_stack() {
 #[test]
 fn the_way_back_is_asked_for_once_a_second_for_each_flow() {
     let mut simulator = Simulator::new(open_node());
-    simulator.world.memory.off = true;
+    simulator.world.memory.disabled = true;
     let enter = |simulator: &mut Simulator, port| {
         let body = Body::Udp(port, HOSTPORT, b"question".to_vec());
         let bytes = Frame::new(remote()[0], node()[0], body).bytes();
         simulator.run(Place::UplinkIn, UPLINK, &bytes).0
     };
-    let past = Verdict::Deliver(INTERFACE);
+    let past = Verdict::RedirectPeer(INTERFACE);
     assert_eq!(enter(&mut simulator, 7_000), past);
-    simulator.world.ways_out.insert(remote()[0], UPLINK + 1);
+    simulator.world.egress_routes.insert(remote()[0], UPLINK + 1);
     assert_eq!(enter(&mut simulator, 7_000), past, "in the same second");
     assert_eq!(enter(&mut simulator, 7_001), Verdict::Pass, "a new one");
     simulator.world.now += 1;
     for _ in 0..2 {
         assert_eq!(enter(&mut simulator, 7_000), Verdict::Pass);
     }
-    simulator.world.ways_out.insert(remote()[0], UPLINK);
+    simulator.world.egress_routes.insert(remote()[0], UPLINK);
     assert_eq!(enter(&mut simulator, 7_000), past, "asked again at once");
 }
 
 #[test]
 fn what_one_flow_has_heard_of_the_way_back_holds_for_the_other_as_well() {
     let mut simulator = Simulator::new(open_node());
-    simulator.world.memory.off = true;
+    simulator.world.memory.disabled = true;
     simulator.world.settings.flags |= SettingsFlags::ROUTES_BY_ADDRESS;
     let enter = |simulator: &mut Simulator, port| {
         let body = Body::Udp(port, HOSTPORT, b"question".to_vec());
@@ -264,9 +264,9 @@ fn what_one_flow_has_heard_of_the_way_back_holds_for_the_other_as_well() {
         simulator.run(Place::UplinkIn, UPLINK, &bytes).0
     };
     for port in [7_000, 7_001] {
-        assert_eq!(enter(&mut simulator, port), Verdict::Deliver(INTERFACE));
+        assert_eq!(enter(&mut simulator, port), Verdict::RedirectPeer(INTERFACE));
     }
-    simulator.world.ways_out.insert(remote()[0], UPLINK + 1);
+    simulator.world.egress_routes.insert(remote()[0], UPLINK + 1);
     simulator.world.now += 1;
     for port in [7_001, 7_000, 7_000] {
         assert_eq!(enter(&mut simulator, port), Verdict::Pass, "{port}");
@@ -302,7 +302,7 @@ fn what_is_longer_than_a_route_takes_goes_by_the_stack() {
             for of_route in [false, true] {
                 let mut narrow = open_node();
                 if of_route {
-                    narrow.way_takes = least;
+                    narrow.route_mtu = least;
                 } else {
                     narrow.uplinks.get_mut(&UPLINK).unwrap().mtu = least;
                 }
@@ -321,7 +321,7 @@ fn of_a_packet_that_will_be_cut_up_each_part_counts() {
     ] {
         for (least, passes) in [(size + header, false), (size + header - 1, true)] {
             let mut narrow = open_node();
-            narrow.way_takes = least;
+            narrow.route_mtu = least;
             narrow.segments = (3, size);
             let frame = Frame::new(pod()[0], remote()[0], body.clone());
             let bytes = frame.from_to(mac(), bridge_mac()).bytes();

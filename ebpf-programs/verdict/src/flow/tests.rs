@@ -3,8 +3,8 @@
 use abi::{Address, Flow, FlowFlags, Port, Seen, Timeouts, Tuple, protocol};
 use proptest::prelude::*;
 
-use super::{Terms, is_expired, is_over, timeout};
-use crate::work::{Pair, Way};
+use super::{Terms, is_expired, is_finished, timeout};
+use crate::work::{Pair, Hook};
 
 pub(crate) fn tuple() -> impl Strategy<Value = Tuple> {
     let address = prop_oneof![
@@ -27,8 +27,8 @@ proptest! {
     #[test]
     fn each_entry_of_a_pair_finds_the_other(from in tuple(), to in tuple(), out: bool) {
         let mut pair = Pair::default();
-        let way = if out { Way::Out } else { Way::In };
-        let terms = Terms { way, flags: FlowFlags::SNAT, uplink: 3, pod: 4, generation: 5, now: 6 };
+        let hook = if out { Hook::UplinkOut } else { Hook::UplinkIn };
+        let terms = Terms { hook, flags: FlowFlags::SNAT, uplink: 3, pod: 4, generation: 5, now: 6 };
         pair.fill(&from, &to, &terms);
         let (original, reply) = (&pair.original, &pair.reply);
         prop_assert_eq!(original.flow.translated, to);
@@ -36,8 +36,8 @@ proptest! {
         prop_assert_eq!(original.key, reply.flow.translated.reverse());
         prop_assert!(original.flow.flags & FlowFlags::ORIGINAL != 0);
         prop_assert!(reply.flow.flags & FlowFlags::ORIGINAL == 0);
-        prop_assert!(original.flow.flags & way.flag() != 0);
-        prop_assert!(reply.flow.flags & way.flag() == 0);
+        prop_assert!(original.flow.flags & hook.flag() != 0);
+        prop_assert!(reply.flow.flags & hook.flag() == 0);
         for flow in [&original.flow, &reply.flow] {
             prop_assert_eq!((flow.uplink, flow.pod, flow.generation), (3, 4, 5));
             prop_assert_eq!((flow.created, flow.last_seen, flow.seen), (6, 6, 0));
@@ -115,8 +115,8 @@ fn what_hardly_anybody_would_miss_is_over() {
         };
         let [one, other] = seen.map(flow);
         let now = 100 + lasted + silent;
-        let is = is_over(&one, &other, protocol, now);
-        assert_eq!(is_over(&other, &one, protocol, now), is);
+        let is = is_finished(&one, &other, protocol, now);
+        assert_eq!(is_finished(&other, &one, protocol, now), is);
         is
     };
     assert!(over(protocol::TCP, [done, done], 0, 0), "closed");

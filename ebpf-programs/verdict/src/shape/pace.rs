@@ -2,7 +2,7 @@
 
 use abi::{Address, Direction, Limit, LimitFlags, TICKS};
 
-use super::{Bucket as _, Shaper, most, within};
+use super::{Bucket as _, Shaper, max_debt, clamp_time};
 use crate::node::Node;
 
 /// What a socket is told that nobody paces.
@@ -45,10 +45,10 @@ fn pace_by<E: Node + Shaper>(
     peer: &Address,
     pacing: Pacing,
 ) -> u32 {
-    let Some(limit) = Owing::of(node, address, direction, peer) else {
+    let Some(limit) = LimitDebt::of(node, address, direction, peer) else {
         return UNPACED;
     };
-    if pacing == Pacing::ByThoseInDebt && limit.owed <= limit.free {
+    if pacing == Pacing::ByThoseInDebt && limit.debt <= limit.tolerated {
         return UNPACED;
     }
     let share = limit.share(limit.rate, STEPS);
@@ -70,20 +70,20 @@ fn pace_by<E: Node + Shaper>(
     }
 }
 
-/// Parts that [`Owing::share`] is counted in, of the debt.
+/// Parts that [`LimitDebt::share`] is counted in, of the debt.
 pub(super) const STEPS: u64 = 32;
 
 /// A limit that counts between a pod and a peer, and what it has lent.
-pub(super) struct Owing {
+pub(super) struct LimitDebt {
     /// Bits per second.
     pub(super) rate: u64,
     /// Ticks that the bucket is in debt.
-    owed: u64,
+    debt: u64,
     /// Ticks of debt that nobody minds.
-    free: u64,
+    tolerated: u64,
 }
 
-impl Owing {
+impl LimitDebt {
     /// Of whoever has the address, with that peer.
     #[inline(always)]
     pub(super) fn of<E: Node + Shaper>(
@@ -97,21 +97,21 @@ impl Owing {
             Some(limit) if limit.price != 0 => *limit,
             _ => return None,
         };
-        let only = limit.flags & LimitFlags::ONLY_PEERS != 0;
-        if limit.flags != 0 && node.is_peer(pod, limit.generation, peer) != only {
+        let only = limit.flags & LimitFlags::ONLY_SUBNETS != 0;
+        if limit.flags != 0 && node.is_shaped_subnet(pod, limit.generation, peer) != only {
             return None;
         }
         Some(Self {
             rate: limit.rate,
-            owed: owed(node, pod, direction, &limit),
-            free: limit.mark / 2,
+            debt: debt(node, pod, direction, &limit),
+            tolerated: limit.mark / 2,
         })
     }
 
     /// Whether so little is owed that nobody can be said to use the limit up.
     #[inline(always)]
     pub(super) const fn is_idle(&self) -> bool {
-        self.owed <= self.free / 8
+        self.debt <= self.tolerated / 8
     }
 
     /// What each of several senders is to have of `whole`. Nobody counts them: all while as much is owed as nobody minds,
@@ -121,10 +121,10 @@ impl Owing {
     #[inline(always)]
     pub(super) const fn share(&self, whole: u64, most: u64) -> u64 {
         const LEAST: u64 = STEPS / 4;
-        if self.owed <= self.free * STEPS / most {
+        if self.debt <= self.tolerated * STEPS / most {
             return whole * (most * most) / (STEPS * STEPS);
         }
-        let part = self.free * STEPS / self.owed;
+        let part = self.tolerated * STEPS / self.debt;
         let part = if part < LEAST { LEAST } else { part };
         whole * (part * part) / (STEPS * STEPS)
     }
@@ -132,10 +132,10 @@ impl Owing {
 
 /// Ticks that the bucket is in debt.
 #[inline(always)]
-fn owed<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) -> u64 {
+fn debt<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) -> u64 {
     let now = node.clock().saturating_mul(TICKS);
     match node.bucket(pod, direction) {
-        Some(bucket) => within(bucket.paid_at(), now, most(limit)) - now,
+        Some(bucket) => clamp_time(bucket.paid_at(), now, max_debt(limit)) - now,
         None => 0,
     }
 }
@@ -144,9 +144,9 @@ fn owed<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) 
 /// ours is its owner's wish.
 #[inline(always)]
 pub const fn pace_with(now: u32, ours: Option<u32>, limit: u32) -> u32 {
-    let wish = match ours {
+    let requested = match ours {
         Some(ours) if ours == now => UNPACED,
         _ => now,
     };
-    if limit < wish { limit } else { wish }
+    if limit < requested { limit } else { requested }
 }

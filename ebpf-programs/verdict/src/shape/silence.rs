@@ -28,7 +28,7 @@ pub(super) const fn length(limit: &Limit) -> u64 {
 /// Whether a flow is to lose whatever it sends. Of use only while the bucket is nearly exhausted: the times are short
 /// numbers, which come round after an hour.
 #[inline(always)]
-pub(super) fn lasts(bucket: &impl Bucket, limit: &Limit, now: u64, hash: u32) -> bool {
+pub(super) fn is_active(bucket: &impl Bucket, limit: &Limit, now: u64, hash: u32) -> bool {
     let ahead = bucket.silent_until(hash).wrapping_sub(units(now));
     ahead != 0 && ahead <= units(length(limit))
 }
@@ -36,8 +36,8 @@ pub(super) fn lasts(bucket: &impl Bucket, limit: &Limit, now: u64, hash: u32) ->
 /// A connection has lost a packet. One that is silent already is not silenced for longer: whoever never stops sending
 /// would never be heard again.
 #[inline(always)]
-pub(super) fn begin(bucket: &impl Bucket, limit: &Limit, now: u64, hash: u32) {
-    if !lasts(bucket, limit, now, hash) {
+pub(super) fn start(bucket: &impl Bucket, limit: &Limit, now: u64, hash: u32) {
+    if !is_active(bucket, limit, now, hash) {
         let until = units(now).wrapping_add(units(length(limit)));
         bucket.set_silent_until(hash, until);
     }

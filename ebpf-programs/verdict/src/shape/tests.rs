@@ -5,10 +5,10 @@ mod silence;
 use std::sync::Arc;
 use std::thread;
 
-use abi::{Address, Direction, DropReason, Limit, LimitFlags, Peer, TICKS};
+use abi::{Address, Direction, DropReason, Limit, LimitFlags, ShapedSubnetKey, TICKS};
 use proptest::prelude::*;
 
-use super::{Bucket as _, HUGE, Pacing, Passage, UNPACED, admit, pace_of, pace_with};
+use super::{Bucket as _, MAX_PACKET, Pacing, Passage, UNPACED, admit, pace_of, pace_with};
 use crate::outcome::Verdict;
 use crate::simulator::example::{INTERFACE, POD, mac, pod, remote, world};
 use crate::simulator::frame::{Body, Frame};
@@ -94,7 +94,7 @@ proptest! {
         bucket.add(held);
         bucket.set_thin_paid_at(held);
         let _either = admit(&bucket, &limit, now, 1_500, hash);
-        let later = now + limit.headroom + limit.cost(HUGE) + limit.cost(1_500);
+        let later = now + limit.headroom + limit.cost(MAX_PACKET) + limit.cost(1_500);
         prop_assert!(passes(&bucket, &limit, later, 1_500, hash));
     }
 
@@ -308,7 +308,7 @@ fn a_large_packet_costs_what_its_parts_weigh_on_the_wire() {
 #[test]
 fn packets_beyond_a_quarter_of_the_burst_are_marked_and_told_when_to_depart() {
     let mut node = limited(Direction::Egress, 8_000);
-    node.world.settings.flags |= abi::SettingsFlags::DEPART;
+    node.world.settings.flags |= abi::SettingsFlags::DELIVERY_TIME;
     let mut packet = frame(0);
     packet[15] = 2;
     // The checksum of the IPv4 header is nobody's concern on the way out of a pod.
@@ -412,12 +412,12 @@ fn a_sender_is_paced_by_the_tighter_limit_on_its_way() {
 fn a_limit_is_for_the_peers_it_names_and_for_nobody_else() {
     let length_of = |family: usize| if family == 0 { 96 + 24 } else { 64 };
     for (flags, family) in [
-        (LimitFlags::ONLY_PEERS, 0),
-        (LimitFlags::ONLY_PEERS, 1),
-        (LimitFlags::EXCEPT_PEERS, 0),
-        (LimitFlags::EXCEPT_PEERS, 1),
+        (LimitFlags::ONLY_SUBNETS, 0),
+        (LimitFlags::ONLY_SUBNETS, 1),
+        (LimitFlags::EXCEPT_SUBNETS, 0),
+        (LimitFlags::EXCEPT_SUBNETS, 1),
     ] {
-        let is_limited = |listed: bool| listed == (flags == LimitFlags::ONLY_PEERS);
+        let is_limited = |listed: bool| listed == (flags == LimitFlags::ONLY_SUBNETS);
         for (direction, place) in [
             (Direction::Egress, Place::FromPod),
             (Direction::Ingress, Place::ToPod),
@@ -438,11 +438,11 @@ fn a_limit_is_for_the_peers_it_names_and_for_nobody_else() {
             node.world.shaped.clear();
 
             // A prefix of another pod of before in the same row is nobody's.
-            let peer = |pod| Peer {
+            let peer = |pod| ShapedSubnetKey {
                 pod,
                 address: remote()[family],
             };
-            let length = Peer::POD_BITS + length_of(family);
+            let length = ShapedSubnetKey::POD_BITS + length_of(family);
             node.world.peers.insert((peer(POD), length), 99);
             node.run(place, INTERFACE, &packet);
             assert_eq!(charged(&node), is_limited(false), "another generation");
@@ -459,16 +459,16 @@ fn a_limit_is_for_the_peers_it_names_and_for_nobody_else() {
 fn a_sender_is_paced_only_for_peers_that_its_limit_is_for() {
     let mut world = world();
     let only = Limit {
-        flags: LimitFlags::ONLY_PEERS,
+        flags: LimitFlags::ONLY_SUBNETS,
         ..limit(8_000_000)
     };
     world.limit(POD, Direction::Egress, only);
     assert_eq!(pace_between(&mut world, &pod()[0], &remote()[0]), UNPACED);
-    let peer = Peer {
+    let peer = ShapedSubnetKey {
         pod: POD,
         address: remote()[0],
     };
-    world.peers.insert((peer, Peer::BITS), 1);
+    world.peers.insert((peer, ShapedSubnetKey::BITS), 1);
     assert_eq!(pace_between(&mut world, &pod()[0], &remote()[0]), 960_000);
 }
 

@@ -4,7 +4,7 @@
 use abi::{Address, Direction};
 
 use super::Shaper;
-use super::pace::{Owing, STEPS};
+use super::pace::{LimitDebt, STEPS};
 use crate::node::Node;
 
 /// The widest window that there is, in bytes: 65,535 by the largest scale (RFC 7323, 2.3), rounded.
@@ -35,7 +35,7 @@ pub fn window_of<E: Node + Shaper>(
     if round_trip < NEAR {
         return None;
     }
-    let limit = Owing::of(node, local, Direction::Ingress, remote)?;
+    let limit = LimitDebt::of(node, local, Direction::Ingress, remote)?;
     if limit.is_idle() {
         return Some(WIDEST);
     }

@@ -2,7 +2,7 @@
 
 use abi::{
     Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
-    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Turn, Uplink,
+    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, ClockEntry, Uplink,
 };
 
 use super::World;
@@ -12,7 +12,7 @@ use crate::node::{Insertion, Node, Socket, Touch};
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
 use crate::sender::ETHERNET;
-use crate::shortcut::shard;
+use crate::flow_cache::shard;
 
 impl World {
     fn bytes_mut(&mut self, offset: u32, length: usize) -> Decision<&mut [u8]> {
@@ -228,21 +228,21 @@ impl Node for World {
         self.live.get(&pod).copied().unwrap_or(0)
     }
 
-    fn next_turn(&self, turn: &mut Turn) -> bool {
+    fn peek_clock(&self, entry: &mut ClockEntry) -> bool {
         let next = self.turns.front();
-        *turn = next.copied().unwrap_or(*turn);
+        *entry = next.copied().unwrap_or(*entry);
         next.is_some()
     }
 
-    fn take_turn(&mut self, turn: &mut Turn) -> bool {
+    fn pop_clock(&mut self, entry: &mut ClockEntry) -> bool {
         let taken = self.turns.pop_front();
-        *turn = taken.unwrap_or(*turn);
+        *entry = taken.unwrap_or(*entry);
         taken.is_some()
     }
 
-    fn await_turn(&mut self, turn: &Turn) {
+    fn push_clock(&mut self, entry: &ClockEntry) {
         if self.turns.len() < self.flow_capacity {
-            self.turns.push_back(*turn);
+            self.turns.push_back(*entry);
         }
     }
 
@@ -270,11 +270,11 @@ impl Node for World {
             .unwrap_or(tuple.destination)
     }
 
-    fn way_out(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address, takes: &mut u32) -> u32 {
-        *takes = self.way_takes;
+    fn egress_route(&mut self, _from: u32, tuple: &Tuple, hop: &mut Address, mtu: &mut u32) -> u32 {
+        *mtu = self.route_mtu;
         let next = self.next_hops.get(&tuple.destination);
         *hop = *next.unwrap_or(&tuple.destination);
-        self.ways_out.get(&tuple.destination).copied().unwrap_or(0)
+        self.egress_routes.get(&tuple.destination).copied().unwrap_or(0)
     }
 
     fn count_flow(&mut self, pod: u32) {

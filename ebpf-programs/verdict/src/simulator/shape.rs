@@ -4,7 +4,7 @@ use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use abi::{Address, Direction, EndpointFlags, FLOWS_OF_BUCKET, Limit, Peer, SettingsFlags, Shaped};
+use abi::{Address, Direction, EndpointFlags, FLOWS_OF_BUCKET, Limit, ShapedSubnetKey, SettingsFlags, Shaped};
 
 use super::World;
 use crate::packet::Packet as _;
@@ -133,10 +133,10 @@ impl Shaper for World {
         self.limits.get(&(pod, direction))
     }
 
-    fn is_peer(&self, pod: u32, generation: u32, address: &Address) -> bool {
-        let contains = |(peer, length): &(Peer, u32)| {
+    fn is_shaped_subnet(&self, pod: u32, generation: u32, address: &Address) -> bool {
+        let contains = |(peer, length): &(ShapedSubnetKey, u32)| {
             let bits = |address: Address| u128::from_be_bytes(address.bytes());
-            let shift = 128 - (length - Peer::POD_BITS);
+            let shift = 128 - (length - ShapedSubnetKey::POD_BITS);
             let differ = bits(peer.address) ^ bits(*address);
             peer.pod == pod && differ.checked_shr(shift).unwrap_or(0) == 0
         };
@@ -172,7 +172,7 @@ impl Shaper for World {
     }
 
     fn may_delay(&self) -> bool {
-        self.settings.flags & SettingsFlags::DEPART != 0
+        self.settings.flags & SettingsFlags::DELIVERY_TIME != 0
     }
 
     fn delay(&mut self, until: u64) {

@@ -273,13 +273,13 @@ fn a_pod_on_a_strange_interface_is_not_judged() {
 fn what_must_be_translated_leaves_by_open_uplinks_only() {
     const NEW: u32 = 77;
     let mut world = world();
-    world.settings.flags |= SettingsFlags::GUARDED;
+    world.settings.flags |= SettingsFlags::EXIT_CHECK;
     let uplink = world.uplinks[&INTERFACE];
     let own = world.interfaces.iter().find(|(_, of)| of.pod == POD);
     let veth = *own.expect("the pod has a veth").0;
     let everybody = FAMILIES.map(|family| [remote()[family], friend()[family]]);
     for destination in everybody.into_iter().flatten() {
-        world.ways_out.insert(destination, NEW);
+        world.egress_routes.insert(destination, NEW);
     }
     let mut simulator = Simulator::new(world);
     for family in FAMILIES {

@@ -11,6 +11,8 @@ use crate::{add, bulk, connect, datagrams, flows, memory, pair, path, shaping, s
 pub(crate) struct Family {
     /// How it is asked for.
     pub(crate) name: &'static str,
+    /// What tables of several families put before the subject of a row.
+    pub(crate) title: &'static str,
     /// What it measures.
     pub(crate) about: &'static str,
     /// Whether it runs when no family is named.
@@ -25,6 +27,7 @@ pub(crate) struct Family {
 pub(crate) const FAMILIES: &[Family] = &[
     Family {
         name: "path",
+        title: "CPU per small UDP packet",
         about: "CPU time that one small UDP packet costs, everything on one CPU",
         usual: true,
         measure: path::measure,
@@ -32,6 +35,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "turns",
+        title: "TCP request and response",
         about: "request and response by TCP, by one thread and by two, on one CPU",
         usual: true,
         measure: turns::measure,
@@ -39,6 +43,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "flows",
+        title: "CPU per small UDP packet, many flows",
         about: "CPU time of one small UDP packet to the world, by the number of flows",
         usual: true,
         measure: flows::measure,
@@ -46,6 +51,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "datagrams",
+        title: "small UDP packets",
         about: "small UDP packets delivered, one CPU sending and one receiving",
         usual: true,
         measure: datagrams::measure,
@@ -53,6 +59,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "bulk",
+        title: "bulk TCP",
         about: "bulk TCP by iperf3, and the CPU time of all CPUs that it costs",
         usual: true,
         measure: bulk::measure,
@@ -60,6 +67,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "connect",
+        title: "TCP connections",
         about: "connections opened and closed per second on one CPU, by the number of hostports",
         usual: true,
         measure: connect::measure,
@@ -67,6 +75,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "add",
+        title: "CNI",
         about: "how long a runtime waits for ADD and DEL of a pod with a hostport",
         usual: true,
         measure: add::measure,
@@ -74,6 +83,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "start",
+        title: "plugin start",
         about: "how long the plugin itself takes, without an agent",
         usual: true,
         measure: start::measure,
@@ -81,6 +91,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "memory",
+        title: "memory",
         about: "resident memory of the agent",
         usual: true,
         measure: memory::measure,
@@ -88,6 +99,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "shaping",
+        title: "bandwidth limits",
         about: "limits of pods beside the reference's bandwidth plugin: rates, delays, CPU",
         usual: false,
         measure: shaping::measure,
@@ -95,6 +107,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     },
     Family {
         name: "pair",
+        title: "two nodes",
         about: "two nodes and a client on machines of their own",
         usual: false,
         measure: pair::measure,

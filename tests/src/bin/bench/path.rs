@@ -28,17 +28,17 @@ const BEFORE: Duration = Duration::from_secs(15);
 /// As the table of ratios in `docs/benchmarks.md`.
 pub(crate) const PROMISES: &[Promise] = &[
     Promise {
-        subject: "pod → pod, above a bare wire",
+        subject: "pod → pod, above a bare veth pair",
         other: system::NFT,
         bound: 0.12,
     },
     Promise {
-        subject: "world → hostport, above a bare wire",
+        subject: "world → hostport, above a bare veth pair",
         other: system::NFT,
         bound: 0.16,
     },
     Promise {
-        subject: "pod → world, above a bare wire",
+        subject: "pod → world, above a bare veth pair",
         other: system::NFT,
         bound: 0.30,
     },
@@ -89,7 +89,7 @@ fn above_bare(rows: &[Row]) -> Vec<Row> {
         .filter_map(|row| {
             let pairs = row.samples.iter().zip(&bare(&row.name)?.samples);
             Some(Row {
-                name: format!("{}, above a bare wire", row.name),
+                name: format!("{}, above a bare veth pair", row.name),
                 samples: pairs.map(|(whole, bare)| whole - bare).collect(),
                 ..row.clone()
             })
@@ -171,7 +171,7 @@ mod tests {
         ];
         let above = above_bare(&rows);
         assert_eq!(above.len(), 1);
-        assert_eq!(above[0].name, "pod → pod, above a bare wire");
+        assert_eq!(above[0].name, "pod → pod, above a bare veth pair");
         assert_eq!(above[0].samples, [500.0, 600.0]);
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
                 (&woken, "with a thread at each end, p99", 0.99),
             ] {
                 let name = format!("{}, {name}", way.name());
-                let row = Row::new(name, pair.system, "µs per turn");
+                let row = Row::new(name, pair.system, "µs per transaction");
                 rows.push(row, quantile(turns, part).unwrap_or(f64::NAN));
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Flags and keys, and what is said of wrong ones.
+//! Flags, keys, their defaults and errors.
 
 use clap::Parser;
 
@@ -36,7 +36,7 @@ fn everything_has_a_default_but_the_pod_cidrs() {
 fn a_flag_wins_over_the_file() {
     let file = parse_file("bridge = \"br7\"\nmtu = 1400\npod-cidr = [\"10.7.0.0/24\"]").unwrap();
     let options = Options::try_parse_from(["viaductd", "--mtu", "1300"]).unwrap();
-    let config = Config::from_keys(options.keys.over(file)).unwrap();
+    let config = Config::from_keys(options.keys.merge_over(file)).unwrap();
     assert_eq!(config.mtu, Some(1300));
     assert_eq!(config.bridge.as_str(), "br7");
     assert_eq!(subnets(&config), ["10.7.0.0/24"]);
@@ -59,7 +59,7 @@ fn an_unknown_key_is_an_error_that_names_it() {
 }
 
 #[test]
-fn what_is_wrong_is_said_by_the_name_of_the_key() {
+fn config_errors_name_the_key() {
     for (flags, words) in [
         (["--pod-cidr", "10.0.0.0"], "pod-cidr: invalid CIDR"),
         (["--pod-cidr", "10.0.0.0/31"], "pod-cidr"),
@@ -87,6 +87,84 @@ fn what_is_wrong_is_said_by_the_name_of_the_key() {
         let error = from_flags(&flags).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
     }
+}
+
+fn destinations(config: &Config) -> Vec<String> {
+    config.non_masquerade.iter().map(Cidr::to_string).collect()
+}
+
+#[test]
+fn kubenet_sets_kubelets_defaults_of_hairpin_mode_and_non_masquerade_cidr() {
+    let without = from_flags(&[]).unwrap();
+    assert!(!without.kubenet);
+    assert!(without.non_masquerade.is_empty());
+    for config in [
+        from_flags(&["--kubenet"]),
+        from_flags(&["--kubenet=true"]),
+        from_file("kubenet = true"),
+    ] {
+        let config = config.unwrap();
+        assert!(config.kubenet);
+        assert_eq!(config.hairpin, HairpinMode::PromiscuousBridge);
+        assert_eq!(destinations(&config), ["10.0.0.0/8"]);
+    }
+    assert_eq!(from_flags(&["--kubenet=false"]).unwrap(), without);
+    assert_eq!(from_file("kubenet = false").unwrap(), without);
+    assert!(from_flags(&["--kubenet=on"]).is_err());
+    assert!(from_file("kubenet = \"on\"").is_err());
+}
+
+#[test]
+fn explicit_keys_win_over_kubenets_defaults() {
+    let config = from_flags(&["--kubenet", "--hairpin-mode", "hairpin-veth"]).unwrap();
+    assert_eq!(config.hairpin, HairpinMode::HairpinVeth);
+    assert_eq!(destinations(&config), ["10.0.0.0/8"]);
+    let config = from_flags(&["--kubenet", "--non-masquerade-cidr", "192.0.2.0/24"]).unwrap();
+    assert_eq!(config.hairpin, HairpinMode::PromiscuousBridge);
+    assert_eq!(destinations(&config), ["192.0.2.0/24"]);
+    let config = from_file("kubenet = true\nnon-masquerade-cidr = []").unwrap();
+    assert!(
+        config.non_masquerade.is_empty(),
+        "an empty list is explicit"
+    );
+}
+
+#[test]
+fn the_kubenet_flag_and_the_file_are_merged_key_by_key() {
+    let merged = |flag: &str, text: &str| {
+        let options = Options::try_parse_from(["viaductd", flag]).unwrap();
+        let keys = options.keys.merge_over(parse_file(text).unwrap());
+        Config::from_keys(keys).unwrap()
+    };
+    let config = merged("--kubenet", "hairpin-mode = \"none\"");
+    assert_eq!(config.hairpin, HairpinMode::None);
+    assert_eq!(destinations(&config), ["10.0.0.0/8"]);
+    assert!(!merged("--kubenet=false", "kubenet = true").kubenet);
+}
+
+#[test]
+fn a_reload_reports_a_changed_kubenet_key_and_keeps_the_running_defaults() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let options = Options::try_parse_from(["viaductd", "--config", path]).unwrap();
+    let mut running = Config::load(options.clone()).unwrap();
+    fs::write(path, "kubenet = true").unwrap();
+    let wanted = running.load_again(options.clone()).unwrap();
+    assert_eq!(running.needs_restart(&wanted), ["kubenet"]);
+    assert_eq!(wanted.hairpin, running.hairpin);
+    assert_eq!(wanted.non_masquerade, running.non_masquerade);
+    running.adopt_reloadable(wanted);
+    assert!(!running.kubenet, "not before the next start");
+
+    let mut restarted = Config::load(options.clone()).unwrap();
+    assert_eq!(restarted.hairpin, HairpinMode::PromiscuousBridge);
+    fs::write(path, "hairpin-mode = \"none\"").unwrap();
+    let wanted = restarted.load_again(options).unwrap();
+    assert_eq!(restarted.needs_restart(&wanted), ["kubenet"]);
+    assert_eq!(wanted.hairpin, HairpinMode::None, "set explicitly");
+    assert_eq!(destinations(&wanted), ["10.0.0.0/8"]);
+    restarted.adopt_reloadable(wanted);
+    assert!(restarted.kubenet, "until the next start");
 }
 
 #[test]

@@ -1,9 +1,15 @@
-//! CNI commands by the API: what is collected, what STATUS says, and what becomes of DELs that had to wait.
+//! CNI commands over the API: GC, STATUS codes, spooled DELs, lease files and version skew.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::Degraded;
+use kernel::fake::Errno;
+use planner::{LinkKind, Step};
 
 use super::*;
+use crate::requests::readiness;
 
 fn plain() -> Value {
     json!({ "cniVersion": "1.1.0", "name": "pods", "type": "viaduct" })
@@ -14,7 +20,8 @@ fn attached(agent: &Agent) -> Vec<String> {
     views.into_iter().map(|view| view.container_id).collect()
 }
 
-/// Three attachments, of which the runtime knows `c2` and of which `c3` is alive.
+/// Three attachments, of which `c2` is in the runtime's list, and `c2` and `c3` have a live
+/// namespace.
 fn three() -> (Agent, Value) {
     let agent = Agent::start(&FLAGS);
     for container in ["c1", "c2", "c3"] {
@@ -29,7 +36,7 @@ fn three() -> (Agent, Value) {
 
 /// behaviour S12
 #[test]
-fn gc_removes_what_nobody_knows_and_what_lives_only_when_forced() {
+fn gc_removes_unlisted_attachments_and_live_ones_only_when_forced() {
     let (agent, mut config) = three();
     agent.cni(CniVerb::Gc, "", &plain()).unwrap();
     assert_eq!(attached(&agent), ["c1", "c2", "c3"], "there is no list");
@@ -42,7 +49,7 @@ fn gc_removes_what_nobody_knows_and_what_lives_only_when_forced() {
 
 /// behaviour S12: CRI-O sends null when a network has no pods.
 #[test]
-fn an_empty_list_means_that_nothing_is_wanted_and_another_network_is_not_meant() {
+fn gc_with_an_empty_list_collects_its_own_network_only() {
     for list in [json!(null), json!([])] {
         let (agent, mut config) = three();
         config["cni.dev/valid-attachments"] = list;
@@ -57,9 +64,10 @@ fn an_empty_list_means_that_nothing_is_wanted_and_another_network_is_not_meant()
     }
 }
 
-/// behaviours S11, C15: Multus takes a default route away and says so in the cached result.
+/// behaviours S11, C15: Multus removes a default route, and removes it from the cached result as
+/// well.
 #[test]
-fn check_looks_for_the_routes_that_the_runtime_still_has() {
+fn check_compares_the_routes_of_the_cached_result() {
     let agent = Agent::start(&FLAGS);
     let result = agent.add("c1").unwrap();
     let mut config = config();
@@ -81,9 +89,10 @@ fn kept(folder: &std::path::Path) -> Value {
     })
 }
 
-/// behaviour R11: a container that goes without a DEL leaves a file, and the file keeps nothing.
+/// behaviour R11: a container that ends without a DEL leaves a lease file, which must not reserve
+/// its address.
 #[test]
-fn files_of_ours_keep_no_address_when_their_record_is_gone_and_gc_removes_them() {
+fn a_lease_file_without_a_record_reserves_no_address_and_gc_removes_it() {
     let agent = Agent::start(&FLAGS);
     let folder = agent.directory.path().join("leases");
     let config = kept(&folder);
@@ -103,16 +112,16 @@ fn files_of_ours_keep_no_address_when_their_record_is_gone_and_gc_removes_them()
         names
     };
     std::fs::create_dir_all(folder.join("kept")).unwrap();
-    // Of the reference plugin, which gave one more before.
+    // Written by the reference plugin, which had assigned one more address before.
     std::fs::write(folder.join("kept/10.7.0.3"), "old\r\neth0").unwrap();
     std::fs::write(folder.join("kept/last_reserved_ip.0"), "10.7.0.4").unwrap();
-    assert_eq!(add("c1").unwrap(), "10.7.0.5/29", "behind the last one");
+    assert_eq!(add("c1").unwrap(), "10.7.0.5/29", "after the last one");
     assert_eq!(add("c2").unwrap(), "10.7.0.6/29");
     assert_eq!(add("c3").unwrap(), "10.7.0.2/29", "10.7.0.1 is the gateway");
-    assert_eq!(add("c4").unwrap(), "10.7.0.4/29", "10.7.0.3 is another's");
+    assert_eq!(add("c4").unwrap(), "10.7.0.4/29", "10.7.0.3 is leased");
     assert!(add("c5").is_err(), "none is left");
 
-    // A reboot, or a reconcile behind the container's back: the record goes and the file stays.
+    // As after a reboot: the record is gone and the file is still there.
     let text = std::fs::read(folder.join("kept/10.7.0.5")).unwrap();
     agent.cni_as("bridge", CniVerb::Del, "c1", &config).unwrap();
     std::fs::write(folder.join("kept/10.7.0.5"), text).unwrap();
@@ -125,13 +134,13 @@ fn files_of_ours_keep_no_address_when_their_record_is_gone_and_gc_removes_them()
     agent.fake.remove_netns("/run/netns/c2");
     agent.fake.remove_netns("/run/netns/c3");
     agent.cni_as("bridge", CniVerb::Gc, "", &list).unwrap();
-    assert_eq!(attached(&agent), ["c4", "c6"], "c4 lives");
+    assert_eq!(attached(&agent), ["c4", "c6"], "c4 is alive");
     assert_eq!(files(), ["10.7.0.4", "10.7.0.5"]);
 }
 
 /// behaviour S13
 #[test]
-fn status_tells_a_network_that_is_full_from_a_datapath_that_is_broken() {
+fn status_returns_code_50_where_the_pool_is_exhausted() {
     let agent = Agent::start(&FLAGS);
     let code = |config: &Value| agent.cni(CniVerb::Status, "", config).map_err(|e| e.code);
     assert_eq!(code(&plain()), Ok(String::new()));
@@ -146,16 +155,111 @@ fn status_tells_a_network_that_is_full_from_a_datapath_that_is_broken() {
     assert_eq!(code(&plain()), Ok(String::new()), "it is another network");
 }
 
-/// behaviour A1
+/// behaviour S13: 51 instead of 50 where pods that are attached may have lost connectivity as well.
 #[test]
-fn a_del_that_waited_is_executed_before_an_add_that_wants_what_it_frees() {
+fn status_returns_code_51_where_an_uplink_has_lost_its_programs() {
     let agent = Agent::start(&FLAGS);
     agent.add("c1").unwrap();
-    let spool = Spool::beside(&agent.directory.path().join("v.sock"));
+    let status = || agent.cni(CniVerb::Status, "", &plain());
+    assert_eq!(status().unwrap(), "");
+
+    // A second uplink appears, and its programs cannot be attached.
+    agent.fake.add_link("eth1", LinkKind::Ethernet);
+    agent.fake.add_address("eth1", "198.51.100.10/24");
+    let gateway = Some("198.51.100.1");
+    agent.fake.add_route("203.0.113.0/24", gateway, "eth1");
+    let on_eth1 =
+        |step: &Step| matches!(step, Step::Attach { link, .. } if link.as_str() == "eth1");
+    agent.fake.fail_next(on_eth1, Errno::EPERM);
+    let reconcile = |mode: &str| {
+        let mode = mode.to_owned();
+        put(&agent, path::HAIRPIN_MODE, &HairpinModeSetting { mode })
+    };
+    reconcile("none").unwrap_err();
+    let error = status().unwrap_err();
+    assert_eq!(error.code, 51, "{error}");
+    assert!(error.message.contains("eth1"), "{error}");
+    let reasons: Vec<String> = agent
+        .get::<Status>(path::STATUS)
+        .degraded
+        .into_iter()
+        .map(|degraded| degraded.reason)
+        .collect();
+    assert!(
+        reasons.contains(&"programs-missing".to_owned()),
+        "{reasons:?}"
+    );
+
+    broken.store(false, Ordering::Relaxed);
+    reconcile("hairpin-veth").unwrap();
+    assert_eq!(status().unwrap(), "", "the programs are attached");
+}
+
+/// behaviour S13: the code of each degradation, for an ADD to network `pods`.
+#[test]
+fn status_code_is_51_for_lost_connectivity_50_for_a_failing_add_and_success_otherwise() {
+    let pods: model::NetworkName = "pods".parse().unwrap();
+    let other: model::NetworkName = "other".parse().unwrap();
+    let code = |degraded: Vec<Degraded>| {
+        let status = engine::Status {
+            degraded,
+            ..engine::Status::default()
+        };
+        readiness(&status, &pods).err().map(|error| error.code)
+    };
+    let link = || "eth0".parse().unwrap();
+    let range = model::RangeSet::of_cidr("10.1.2.0/24".parse().unwrap()).unwrap();
+    let range = range.ranges()[0];
+    let failed = |subject: &str| Degraded::RepairFailed {
+        subject: subject.to_owned(),
+        why: "EPERM".to_owned(),
+    };
+    let refused = |network: &model::NetworkName| Degraded::NetworkRefused {
+        network: network.clone(),
+        why: "it overlaps".to_owned(),
+    };
+    let exhausted = |network: &model::NetworkName| Degraded::PoolExhausted {
+        network: network.clone(),
+        range,
+    };
+    for lost in [Degraded::ProgramsMissing(link()), failed(engine::NODE)] {
+        assert_eq!(code(vec![lost.clone()]), Some(51), "{lost}");
+        assert_eq!(code(vec![exhausted(&pods), lost.clone()]), Some(51));
+        assert_eq!(code(vec![lost, refused(&pods)]), Some(51));
+    }
+    for fails in [refused(&pods), exhausted(&pods)] {
+        assert_eq!(code(vec![fails.clone()]), Some(50), "{fails}");
+    }
+    let nearly = Degraded::PoolNearlyExhausted {
+        network: pods.clone(),
+        range,
+        left: 1,
+    };
+    for works in [
+        refused(&other),
+        exhausted(&other),
+        failed("pods/c1/eth0"),
+        nearly,
+        Degraded::NoPodCidr,
+        Degraded::NoUplink,
+        Degraded::UplinkMissing(link()),
+        Degraded::NoEgressAddress("192.0.2.99".parse().unwrap()),
+    ] {
+        assert_eq!(code(vec![works.clone()]), None, "{works}");
+    }
+    assert_eq!(code(Vec::new()), None);
+}
+
+/// behaviour A1
+#[test]
+fn a_spooled_del_is_executed_before_an_add_that_needs_its_port() {
+    let agent = Agent::start(&FLAGS);
+    agent.add("c1").unwrap();
+    let spool = Spool::for_socket(&agent.directory.path().join("v.sock"));
     spool
         .put("pods", &request("viaduct", "c1", &config()))
         .unwrap();
-    // The same port of the node, and in the end the same container.
+    // First an ADD with the same host port, then one of the same container.
     agent.add("c2").unwrap();
     assert_eq!(attached(&agent), ["c2"]);
     assert!(spool.waiting().unwrap().is_empty());
@@ -164,8 +268,8 @@ fn a_del_that_waited_is_executed_before_an_add_that_wants_what_it_frees() {
     assert_eq!(attached(&agent), ["c1"]);
 }
 
-/// Asks in bytes, and returns head and body of the answer.
-fn ask(agent: &Agent, method: &str, path: &str, body: &str) -> (String, Value) {
+/// Sends a request as bytes, and returns head and body of the response.
+fn exchange(agent: &Agent, method: &str, path: &str, body: &str) -> (String, Value) {
     let mut stream = UnixStream::connect(agent.directory.path().join("v.sock")).unwrap();
     let length = body.len();
     let request = format!(
@@ -180,24 +284,24 @@ fn ask(agent: &Agent, method: &str, path: &str, body: &str) -> (String, Value) {
 }
 
 #[test]
-fn every_answer_tells_the_version_and_another_major_one_is_refused_by_name() {
+fn every_response_has_the_api_version_and_another_major_version_is_refused() {
     let agent = Agent::start(&FLAGS);
     let header = format!("{}: {}", api::VERSION_HEADER, api::VERSION);
-    let (head, status) = ask(&agent, "GET", path::STATUS, "");
+    let (head, status) = exchange(&agent, "GET", path::STATUS, "");
     assert!(head.contains(&header), "{head}");
     assert_eq!(status["version"]["api"], api::VERSION);
-    for (asked, code, words) in [
-        ("/v2/cni/add", 11, "was asked in version 2"),
-        ("/v0/status", 11, "was asked in version 0"),
+    for (path, code, words) in [
+        ("/v2/cni/add", 11, "is for version 2"),
+        ("/v0/status", 11, "is for version 0"),
         ("/v1/nothing", 4, "no such path"),
         ("/nothing", 4, "no such path"),
     ] {
-        let (head, error) = ask(&agent, "POST", asked, "{}");
+        let (head, error) = exchange(&agent, "POST", path, "{}");
         assert!(
             head.starts_with("http/1.1 404") && head.contains(&header),
             "{head}"
         );
-        assert_eq!(error["code"], code, "{asked}: {error}");
+        assert_eq!(error["code"], code, "{path}: {error}");
         assert!(
             error["message"].as_str().unwrap().contains(words),
             "{error}"
@@ -205,9 +309,10 @@ fn every_answer_tells_the_version_and_another_major_one_is_refused_by_name() {
     }
 }
 
-/// The plugin of the first minor version, as it was recorded, and one of the next.
+/// A recorded request of a plugin of the first minor version, and one of the next with unknown
+/// fields.
 #[test]
-fn plugins_of_the_minor_versions_around_are_served() {
+fn plugins_of_adjacent_minor_versions_are_served() {
     let recorded = include_str!("../../../api/tests/recorded/1.0/add.request.json");
     let next = recorded.replacen(
         '{',
@@ -217,7 +322,7 @@ fn plugins_of_the_minor_versions_around_are_served() {
     for request in [recorded, &next] {
         let agent = Agent::start(&FLAGS);
         agent.fake.add_netns("/run/netns/c1");
-        let (head, result) = ask(&agent, "POST", CniVerb::Add.path(), request);
+        let (head, result) = exchange(&agent, "POST", CniVerb::Add.path(), request);
         assert!(head.starts_with("http/1.1 200"), "{head} {result}");
         assert_eq!(result["cniVersion"], "1.1.0");
         assert_eq!(attached(&agent), ["c1"]);
@@ -231,7 +336,7 @@ fn requests_are_counted_and_timed_by_operation() {
     agent.add("c1").unwrap();
     agent.cni(CniVerb::Add, "c1", &config()).unwrap_err();
     let _: Vec<AttachmentView> = agent.get("/v1/attachments/c1");
-    agent.client.get("/v1/attachments/nobody").unwrap();
+    agent.client.get("/v1/attachments/unknown").unwrap();
     agent.cni(CniVerb::Del, "c1", &config()).unwrap();
     let text = String::from_utf8(agent.client.get(path::METRICS).unwrap().body).unwrap();
     for (verb, outcome, count) in [
@@ -255,9 +360,9 @@ fn requests_are_counted_and_timed_by_operation() {
     }
 }
 
-/// The path is the configuration's: whatever it names, the agent lives.
+/// The path comes from the configuration: no file may block the agent or exhaust its memory.
 #[test]
-fn a_resolver_file_without_an_end_is_refused() {
+fn an_endless_resolv_conf_is_refused() {
     let agent = Agent::start(&FLAGS);
     agent.fake.add_netns("/run/netns/c1");
     let mut config = kept(&agent.directory.path().join("leases"));
@@ -270,18 +375,20 @@ fn a_resolver_file_without_an_end_is_refused() {
     assert!(attached(&agent).is_empty());
 }
 
-/// behaviour C14: not every plugin notices that its interface is there already.
+/// behaviour C14: not every plugin fails if its interface exists already, so ours checks.
 #[test]
-fn the_agent_tells_which_interfaces_are_in_a_namespace() {
+fn the_api_reports_whether_an_interface_is_in_a_namespace() {
     let agent = Agent::start(&FLAGS);
     agent.add("c1").unwrap();
     let exists = |ifname: &str| {
-        let asked = api::Inside {
+        let query = api::InterfaceQuery {
             netns: "/run/netns/c1",
             ifname,
         };
-        let reply = agent.client.post(path::INSIDE, &asked).unwrap();
-        reply.decode::<api::Found>().map(|found| found.exists)
+        let reply = agent.client.post(path::INSIDE, &query).unwrap();
+        reply
+            .decode::<api::InterfacePresence>()
+            .map(|found| found.exists)
     };
     assert!(exists("eth0").unwrap());
     assert!(!exists("net1").unwrap());
@@ -290,7 +397,7 @@ fn the_agent_tells_which_interfaces_are_in_a_namespace() {
 
 /// behaviour C14: Multus' `default-route`.
 #[test]
-fn a_default_route_by_a_further_network_is_not_ours() {
+fn a_multus_default_route_of_another_network_replaces_ours() {
     let agent = Agent::start(&FLAGS);
     let networks = json!([{ "name": "extra", "default-route": ["10.8.0.1"] }]).to_string();
     let mut config = config();

@@ -1,4 +1,4 @@
-//! More requests than the agent takes at a time: each is done, or told to come again.
+//! Overload: more concurrent requests than the agent accepts; each succeeds or gets code 11.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn attached(agent: &Agent) -> BTreeSet<String> {
     views.into_iter().map(|view| view.container_id).collect()
 }
 
-/// One ADD as a plugin sends it: `None` when it is done, or the code that it is refused with.
+/// Sends one ADD as a plugin does. Returns `None` on success, else the error code.
 async fn add(socket: PathBuf, number: usize) -> Option<u32> {
     let config = json!({ "cniVersion": "1.1.0", "name": "pods", "type": "viaduct" });
     let request = request("viaduct", &name(number), &config);
@@ -37,18 +37,18 @@ async fn add(socket: PathBuf, number: usize) -> Option<u32> {
     (!head.starts_with("HTTP/1.1 200 ")).then(refused)
 }
 
-/// What came of each of these, asked for all at once.
+/// Sends ADDs for these pods concurrently, and returns the result of each.
 fn add_all(agent: &Agent, numbers: impl Iterator<Item = usize>) -> Vec<Option<u32>> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_io().build().unwrap();
     runtime.block_on(async {
         let socket = agent.client.socket();
-        let asked: Vec<_> = numbers
+        let requests: Vec<_> = numbers
             .map(|number| tokio::spawn(add(socket.to_owned(), number)))
             .collect();
         let mut answers = Vec::new();
-        for asked in asked {
-            answers.push(asked.await.unwrap());
+        for request in requests {
+            answers.push(request.await.unwrap());
         }
         answers
     })
@@ -56,7 +56,7 @@ fn add_all(agent: &Agent, numbers: impl Iterator<Item = usize>) -> Vec<Option<u3
 
 /// behaviour A1
 #[test]
-fn five_hundred_adds_at_once_are_each_done_or_told_to_come_again() {
+fn five_hundred_concurrent_adds_succeed_or_get_code_11() {
     let agent = Agent::start(&["--pod-cidr", "10.1.0.0/20"]);
     for number in 0..PODS {
         agent
@@ -75,16 +75,16 @@ fn five_hundred_adds_at_once_are_each_done_or_told_to_come_again() {
                 true
             }
         });
-        assert!(waiting.len() < before, "each storm gets something done");
+        assert!(waiting.len() < before, "no ADD of this round succeeded");
         let refused = waiting.iter().copied().map(name).collect();
         let attached = attached(&agent);
         assert_eq!(attached.len(), PODS - waiting.len());
         assert!(
             attached.is_disjoint(&refused),
-            "who was refused has nothing"
+            "a refused ADD has left an attachment"
         );
     }
     let leases: Vec<Lease> = agent.get(path::LEASES);
     let addresses: BTreeSet<String> = leases.into_iter().map(|lease| lease.address).collect();
-    assert_eq!(addresses.len(), PODS, "no address is given twice");
+    assert_eq!(addresses.len(), PODS, "an address is assigned twice");
 }

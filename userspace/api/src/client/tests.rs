@@ -1,4 +1,4 @@
-//! The client against a listener of a few lines.
+//! The client against a minimal HTTP server.
 
 use std::io::BufRead;
 use std::os::unix::net::UnixListener;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Answers one connection with `answer`, and returns the request that came by it.
+/// Starts a server that sends `answer` on one connection; its thread returns the request.
 fn agent(answer: &'static str) -> (TempDir, PathBuf, thread::JoinHandle<String>) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("sock");
@@ -48,7 +48,7 @@ fn a_post_carries_its_length_and_asks_to_close() {
 }
 
 #[test]
-fn a_refusal_is_the_agents_own_words() {
+fn a_refusal_shows_the_agents_error_message() {
     let (_directory, socket, _handle) = agent(
         "HTTP/1.1 409 Conflict\r\nContent-Length: 30\r\n\r\n{\"code\":100,\"message\":\"taken\"}",
     );
@@ -57,7 +57,7 @@ fn a_refusal_is_the_agents_own_words() {
 }
 
 #[test]
-fn an_error_without_a_reason_tells_the_status_and_the_body() {
+fn an_error_without_an_error_body_shows_http_status_and_body() {
     let reply = Reply {
         status: 502,
         body: b"bad gateway\n".to_vec(),
@@ -66,7 +66,7 @@ fn an_error_without_a_reason_tells_the_status_and_the_body() {
     assert_eq!(error.code, 999);
     assert_eq!(
         error.to_string(),
-        "the agent answered with HTTP status 502 (bad gateway)"
+        "the agent responded with HTTP status 502 (bad gateway)"
     );
 }
 
@@ -78,7 +78,7 @@ fn no_socket_means_unreachable_and_names_it() {
 }
 
 #[test]
-fn a_socket_that_nobody_listens_on_any_more_means_unreachable() {
+fn a_socket_without_a_listener_means_unreachable() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("sock");
     drop(UnixListener::bind(&socket).unwrap());
@@ -92,7 +92,7 @@ fn a_full_backlog_means_unreachable_within_a_second() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    // Connections that nobody accepts, until the next one blocks.
+    // Fill the backlog with connections that are never accepted, until the next one blocks.
     let mut waiting = Vec::new();
     while let Ok(stream) = connect(&socket, Duration::from_millis(500)) {
         waiting.push(stream);

@@ -164,24 +164,24 @@ fn limits_count_with_the_subnets_of_the_lists() {
             .wishes
             .limits
             .bandwidth
-            .peers
+            .shaped_subnets
     };
     let list = |texts: &[&str]| Prefixes::new(texts.iter().map(|text| text.parse().unwrap()));
     let limits = json!({"egressRate": 1_000_000, "egressBurst": 8_000});
     let mut config = with("runtimeConfig", json!({"bandwidth": limits}));
-    assert_eq!(peers(&config), Peers::All);
+    assert_eq!(peers(&config), ShapedSubnets::All);
     // Host bits do not matter, and what is said twice is said once.
     config["shapedSubnets"] = json!(["10.1.2.3/8", "fd00::/8", "10.0.0.0/8"]);
     let shaped = list(&["10.0.0.0/8", "fd00::/8"]).unwrap();
-    assert_eq!(peers(&config), Peers::Only(shaped));
+    assert_eq!(peers(&config), ShapedSubnets::Only(shaped));
     config["runtimeConfig"]["bandwidth"]["unshapedSubnets"] = json!(["192.0.2.0/24"]);
     let unshaped = list(&["192.0.2.0/24"]).unwrap();
-    assert_eq!(peers(&config), Peers::Except(unshaped));
+    assert_eq!(peers(&config), ShapedSubnets::Except(unshaped));
     config["shapedSubnets"] = json!([]);
     config["runtimeConfig"] = json!({});
-    assert_eq!(peers(&config), Peers::All, "nothing is limited");
+    assert_eq!(peers(&config), ShapedSubnets::All, "nothing is limited");
 
-    let many: Vec<String> = (0..=Prefixes::MOST)
+    let many: Vec<String> = (0..=Prefixes::MAX)
         .map(|n| format!("10.{n}.0.0/16"))
         .collect();
     for (subnets, words) in [

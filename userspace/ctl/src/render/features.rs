@@ -1,10 +1,10 @@
-//! What the kernel can do, and what is used where it cannot.
+//! Kernel features: whether the kernel supports each, and what the agent uses.
 
 use api::{FeatureView, Status};
 
 use super::{degraded, health, row, table, text};
 
-/// One line for each feature; nothing from an agent that does not tell.
+/// Renders features, one line each; empty for an agent that does not report features.
 pub(super) fn features(features: &[FeatureView]) -> String {
     if features.is_empty() {
         return String::new();
@@ -16,18 +16,19 @@ pub(super) fn features(features: &[FeatureView]) -> String {
     format!("\n{}", table(&["FEATURE", "KERNEL", "USED"], rows))
 }
 
-/// What is wrong with the node, and what its kernel lacks with the kernel's own words for it.
+/// Renders the diagnosis: degradations, then each kernel feature, with the kernel's error if
+/// missing.
 pub(crate) fn doctor(status: &Status) -> String {
     let mut lines = vec![format!("Health: {}", health(&status.degraded))];
     lines.extend(status.degraded.iter().map(degraded));
     lines.push(String::new());
     for feature in &status.features {
-        let mark = if feature.available { "has" } else { "lacks" };
-        let mut line = format!("This kernel {mark} {}: {}", feature.name, feature.chosen);
-        if !feature.reason.is_empty() {
-            line = format!("{line} (it says: {})", feature.reason);
-        }
-        lines.push(line);
+        let (name, chosen, reason) = (&feature.name, &feature.chosen, &feature.reason);
+        lines.push(match (feature.available, reason.as_str()) {
+            (true, _) => format!("Kernel feature {name}: available: {chosen}"),
+            (false, "") => format!("Kernel feature {name}: missing: {chosen}"),
+            (false, reason) => format!("Kernel feature {name}: missing ({reason}): {chosen}"),
+        });
     }
     lines.push(String::new());
     lines.join("\n")

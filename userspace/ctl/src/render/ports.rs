@@ -1,17 +1,18 @@
-//! The ports of the node: whose each is, and what holds it.
+//! Published host ports, with pod and port reservation.
 
-use api::{ClaimView, PortView};
+use api::{PortReservationView, PortView};
 use comfy_table::Row;
 
 use super::{duration, join, number, port, row, table, text};
 
-/// One line for each published port; `None` for all, or those of one number. `now` is in seconds since 1970.
+/// Renders published ports, one line each: all, or only those with number `wanted`. `now` is in
+/// seconds since 1970 (UTC).
 pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String {
     let chosen = |view: &&PortView| wanted.is_none_or(|wanted| view.port.host_port == wanted);
     let chosen: Vec<&PortView> = ports.iter().filter(chosen).collect();
     if chosen.is_empty() {
         return match wanted {
-            Some(number) => format!("Port {number} leads to no pod.\n"),
+            Some(number) => format!("No pod publishes host port {number}.\n"),
             None => "No published ports.\n".to_owned(),
         };
     }
@@ -20,9 +21,9 @@ pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String
         "POD",
         "CONTAINER",
         "NETWORK",
-        "FOR",
+        "AGE",
         "FLOWS",
-        "HELD BY",
+        "RESERVED BY",
         "STATE",
     ];
     table(&header, chosen.into_iter().map(|view| line(view, now)))
@@ -47,11 +48,11 @@ fn line(view: &PortView, now: u64) -> Row {
     ])
 }
 
-fn claim(claim: &ClaimView) -> String {
-    let ClaimView { socket, held_by } = claim;
+fn claim(claim: &PortReservationView) -> String {
+    let PortReservationView { socket, held_by } = claim;
     match held_by.as_str() {
         "socket" => socket.clone(),
-        "nothing" => format!("{socket} (NOT HELD)"),
+        "nothing" => format!("{socket} (NOT RESERVED)"),
         other => format!("{socket} ({other})"),
     }
 }

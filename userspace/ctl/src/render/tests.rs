@@ -1,8 +1,8 @@
-//! Tables as an operator sees them.
+//! Text of each rendered table and line.
 
 use api::{
-    AddressView, ClaimView, CounterView, EndsView, FeatureView, PodView, PoolView, PortView,
-    ReconcileItem,
+    AddressView, CounterView, EndsView, FeatureView, PodView, PoolView, PortReservationView,
+    PortView, ReconcileItem,
 };
 
 use super::*;
@@ -68,7 +68,7 @@ fn each_attachment_is_one_line_with_pod_addresses_ports_and_packets() {
 }
 
 #[test]
-fn no_attachments_are_said_in_words() {
+fn list_without_attachments_is_a_sentence() {
     assert_eq!(list(&[]), "No attachments.\n");
 }
 
@@ -149,7 +149,7 @@ fn healthy() -> Status {
             mtu: 1500,
             addresses: vec![address("192.0.2.7/24"), address("2001:db8::7/64")],
             attached: true,
-            guard: true,
+            xdp_prefilter: true,
         }],
         attachments: 2,
         last_reconcile: Some(Reconcile {
@@ -164,21 +164,21 @@ fn healthy() -> Status {
 }
 
 #[test]
-fn the_doctor_says_what_a_kernel_lacks_in_the_kernels_words() {
-    let told = doctor(&healthy());
-    assert!(told.contains("Health: good"), "{told}");
-    assert!(told.contains("This kernel has tcx:"), "{told}");
-    let lacks = "This kernel lacks socket-hooks: processes of the node do not reach all hostports (it says: there is no cgroup)";
-    assert!(told.contains(lacks), "{told}");
+fn doctor_shows_missing_kernel_features_with_the_kernels_error() {
+    let text = doctor(&healthy());
+    assert!(text.contains("Health: good"), "{text}");
+    assert!(text.contains("Kernel feature tcx: available:"), "{text}");
+    let missing = "Kernel feature socket-hooks: missing (there is no cgroup): processes of the node do not reach all hostports";
+    assert!(text.contains(missing), "{text}");
 }
 
 #[test]
-fn a_healthy_agent_is_shown_with_its_networks_and_uplinks() {
+fn status_of_a_healthy_agent_shows_networks_and_uplinks() {
     insta::assert_snapshot!(status(&healthy()));
 }
 
 #[test]
-fn what_takes_long_is_shown_with_what_waits_for_it() {
+fn status_shows_a_long_operation_and_the_requests_queued_behind_it() {
     let operation = |verb: &str, running, milliseconds| OperationView {
         verb: verb.to_owned(),
         attachment: Some("default/c1/eth0".to_owned()),
@@ -198,12 +198,12 @@ fn what_takes_long_is_shown_with_what_waits_for_it() {
     let adding =
         |milliseconds| [vec![operation("ADD", true, milliseconds)], waits.to_vec()].concat();
     assert_eq!(busy(adding(999)), None);
-    let told = "ADD of default/c1/eth0, asked for 1 min 5 s ago, 2 waiting".to_owned();
-    assert_eq!(busy(adding(65_000)), Some(told));
+    let shown = "ADD of default/c1/eth0, requested 1 min 5 s ago, 2 waiting".to_owned();
+    assert_eq!(busy(adding(65_000)), Some(shown));
 }
 
 #[test]
-fn every_reason_for_being_degraded_is_shown_before_anything_else() {
+fn status_shows_every_degradation_before_anything_else() {
     let item = |subject: &str, outcome, message: &str| ReconcileItem {
         subject: subject.into(),
         outcome,
@@ -240,7 +240,7 @@ fn every_reason_for_being_degraded_is_shown_before_anything_else() {
 }
 
 #[test]
-fn a_missing_program_on_an_uplink_catches_the_eye() {
+fn status_shows_missing_uplink_programs_in_capitals() {
     let uplink = UplinkView {
         name: "ens3".into(),
         ..UplinkView::default()
@@ -249,7 +249,7 @@ fn a_missing_program_on_an_uplink_catches_the_eye() {
 }
 
 #[test]
-fn durations_are_told_in_two_units() {
+fn durations_have_two_units() {
     for (seconds, text) in [
         (0, "0 s"),
         (61, "1 min 1 s"),
@@ -261,7 +261,7 @@ fn durations_are_told_in_two_units() {
 }
 
 #[test]
-fn the_versions_of_both_sides_are_shown() {
+fn version_shows_client_and_agent() {
     let agent = healthy().version;
     assert_eq!(
         version::<String>("0.2.0", Ok(&agent)),
@@ -333,7 +333,7 @@ fn each_flow_is_one_line_with_pod_tuples_state_and_traffic() {
 }
 
 #[test]
-fn what_is_not_shown_is_counted() {
+fn flows_beyond_the_limit_are_counted() {
     let text = flows(&FlowsView {
         flows: vec![outward()],
         matching: 1_001,
@@ -343,11 +343,11 @@ fn what_is_not_shown_is_counted() {
     assert_eq!(flows(&FlowsView::default()), "No flows.\n");
 }
 
-/// Three days and two hours after [`published`]'s first port was.
+/// Three days and two hours after the first port of [`published`] was reserved.
 const NOW: u64 = 1_700_266_400;
 
 fn published() -> Vec<PortView> {
-    let claim = |socket: &str, held_by: &str| ClaimView {
+    let claim = |socket: &str, held_by: &str| PortReservationView {
         socket: socket.into(),
         held_by: held_by.into(),
     };
@@ -380,26 +380,26 @@ fn published() -> Vec<PortView> {
 }
 
 #[test]
-fn ports_say_whose_they_are_and_what_holds_them() {
+fn ports_are_listed_with_pod_and_reservation() {
     insta::assert_snapshot!(ports(&published(), None, NOW), @r"
-    PORT                     POD         CONTAINER     NETWORK  FOR      FLOWS  HELD BY                            STATE
-    8080->80/tcp             shop/web-0  0123456789ab  default  3 d 2 h   1024  0.0.0.0:8080,[::]:8080 (NOT HELD)  attached
-    192.0.2.7:9899->80/sctp  -           fedcba987654  nomad        5 s      ?  192.0.2.7:9899 (table)             pending
+    PORT                     POD         CONTAINER     NETWORK  AGE      FLOWS  RESERVED BY                            STATE
+    8080->80/tcp             shop/web-0  0123456789ab  default  3 d 2 h   1024  0.0.0.0:8080,[::]:8080 (NOT RESERVED)  attached
+    192.0.2.7:9899->80/sctp  -           fedcba987654  nomad        5 s      ?  192.0.2.7:9899 (table)                 pending
     ");
     insta::assert_snapshot!(ports(&published(), Some(9899), NOW), @r"
-    PORT                     POD  CONTAINER     NETWORK  FOR  FLOWS  HELD BY                 STATE
+    PORT                     POD  CONTAINER     NETWORK  AGE  FLOWS  RESERVED BY             STATE
     192.0.2.7:9899->80/sctp  -    fedcba987654  nomad    5 s      ?  192.0.2.7:9899 (table)  pending
     ");
     assert_eq!(
         ports(&published(), Some(80), NOW),
-        "Port 80 leads to no pod.\n"
+        "No pod publishes host port 80.\n"
     );
     assert_eq!(ports(&[], None, NOW), "No published ports.\n");
 }
 
 #[test]
-fn how_full_the_flow_table_is_and_by_whom() {
-    let pod = |container: &str, flows, evicted_flows| PodRoomView {
+fn flows_usage_shows_table_entries_and_flows_per_pod() {
+    let pod = |container: &str, flows, evicted_flows| PodFlowsView {
         container_id: container.to_owned(),
         pod: None,
         flows,
@@ -410,13 +410,13 @@ fn how_full_the_flow_table_is_and_by_whom() {
         namespace: "shop".to_owned(),
         name: "web-0".to_owned(),
     });
-    insta::assert_snapshot!(room(&RoomView {
+    insta::assert_snapshot!(flow_table(&FlowTableView {
         entries: 131_072,
         used_entries: 32_770,
         quota: 16_384,
         pods: vec![named, pod("0123456789abcdef", 1, 0)],
     }), @r"
-    32770 of 131072 entries used, two for each flow
+    32770 of 131072 entries used, 2 per flow
     POD           FLOWS  QUOTA  EVICTED
     shop/web-0    16384  16384        7
     0123456789ab      1  16384        0

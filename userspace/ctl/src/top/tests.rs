@@ -1,4 +1,4 @@
-//! What is on the screen, cell by cell.
+//! Contents of the terminal, cell by cell.
 
 use api::{BandwidthView, CounterView, PodView};
 use ratatui::Terminal;
@@ -29,8 +29,8 @@ fn attachment(name: &str, ifname: &str) -> AttachmentView {
     }
 }
 
-/// Two seconds of a pod with a limit, of one without, and of one that has just come.
-fn seconds() -> (Look, Look) {
+/// Two samples, two seconds apart: a pod with limits, a pod without, and a pod attached in between.
+fn seconds() -> (Sample, Sample) {
     let mut cart = attachment("cart", "eth0");
     cart.bandwidth = BandwidthView {
         ingress: Some(limited(100_000_000, 1_000_000, 0)),
@@ -42,7 +42,7 @@ fn seconds() -> (Look, Look) {
         ..attachment("till", "net1")
     };
     let at = Instant::now();
-    let before = Look {
+    let before = Sample {
         at,
         attachments: vec![cart.clone(), till.clone()],
     };
@@ -61,7 +61,7 @@ fn seconds() -> (Look, Look) {
         tx_bytes: 250,
         ..CounterView::default()
     });
-    let now = Look {
+    let now = Sample {
         at: at + Duration::from_secs(2),
         attachments: vec![
             cart,
@@ -76,7 +76,7 @@ fn seconds() -> (Look, Look) {
 }
 
 #[test]
-fn each_direction_is_a_bar_against_its_limit() {
+fn top_draws_each_direction_as_a_bar_against_its_limit() {
     let (before, now) = seconds();
     let lines = compare(&before, &now);
     let mut terminal = Terminal::new(TestBackend::new(100, 9)).unwrap();
@@ -85,13 +85,13 @@ fn each_direction_is_a_bar_against_its_limit() {
 }
 
 #[test]
-fn once_is_the_same_as_plain_text() {
+fn top_once_prints_plain_text() {
     let (before, now) = seconds();
     insta::assert_snapshot!(plain(&compare(&before, &now)));
 }
 
 #[test]
-fn who_is_at_the_limit_is_red_and_others_are_green() {
+fn top_bars_are_red_at_the_limit_and_green_below_it() {
     let (before, now) = seconds();
     let lines = compare(&before, &now);
     let mut terminal = Terminal::new(TestBackend::new(100, 9)).unwrap();
@@ -108,7 +108,7 @@ fn who_is_at_the_limit_is_red_and_others_are_green() {
 }
 
 #[test]
-fn an_empty_node_and_a_narrow_terminal_are_drawn() {
+fn top_draws_an_empty_node_and_a_narrow_terminal() {
     let mut terminal = Terminal::new(TestBackend::new(12, 2)).unwrap();
     terminal.draw(|frame| draw(frame, &[])).unwrap();
     let (before, now) = seconds();
@@ -134,9 +134,9 @@ fn rates_have_three_digits_at_most() {
     }
 }
 
-/// A limit that is set again goes on with the counters of its first life.
+/// A limit that is set again continues the counters of the previous one.
 #[test]
-fn a_limit_that_has_just_been_set_has_no_past() {
+fn top_ignores_what_a_limit_counted_before_it_was_set() {
     let mut before = attachment("cart", "eth0");
     let counters = |tx_bytes| {
         Some(CounterView {
@@ -152,9 +152,9 @@ fn a_limit_that_has_just_been_set_has_no_past() {
     assert_eq!((egress.rate, egress.dropped), (8_000.0, 0.0));
 }
 
-/// Counters that have become smaller are another pod's.
+/// A counter that is smaller than before belongs to another pod.
 #[test]
-fn counters_that_begin_anew_are_no_negative_rate() {
+fn counters_that_restart_give_no_negative_rate() {
     assert!(per_second(10, 5, 1.0).abs() < f64::EPSILON);
     assert!(per_second(0, 10, 0.0).is_finite());
 }

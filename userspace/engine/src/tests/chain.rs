@@ -4,7 +4,7 @@ use ::model::{Adoption, Assigned};
 use kernel::fake::Errno;
 
 use super::*;
-use crate::Serve;
+use crate::ChainedUpdate;
 
 /// The pod of another plugin's bridge.
 fn foreign(node: &Node) -> Adoption {
@@ -33,8 +33,8 @@ fn foreign(node: &Node) -> Adoption {
     }
 }
 
-fn serve(adoption: &Adoption, ports: &[u16]) -> Serve {
-    Serve {
+fn serve(adoption: &Adoption, ports: &[u16]) -> ChainedUpdate {
+    ChainedUpdate {
         adoption: adoption.clone(),
         port_mappings: ports.iter().map(|port| publish(*port)).collect(),
         bandwidth: None,
@@ -51,14 +51,13 @@ fn serving_that_fails_at_any_step_leaves_no_trace_and_succeeds_when_tried_again(
         let adoption = foreign(&node);
         let before = node.traces();
         node.fake.fail_at(step, Errno::EIO);
-        let served = node.engine().serve(&serve(&adoption, &[8080]), NOW);
+        let served = node.engine().adopt_or_update(&serve(&adoption, &[8080]), NOW);
         if served.is_ok() {
             assert!(step > 5, "there are that many steps");
             break;
         }
         assert_eq!(node.traces(), before, "step {step}");
-        node.engine()
-            .serve(&serve(&adoption, &[8080]), NOW)
+        node.engine().adopt_or_update(&serve(&adoption, &[8080]), NOW)
             .unwrap();
     }
 }
@@ -69,23 +68,21 @@ fn what_is_served_survives_the_agent_and_goes_by_name() {
     let mut node = Node::start();
     let adoption = foreign(&node);
     let before = node.traces();
-    node.engine()
-        .serve(&serve(&adoption, &[8080]), NOW)
+    node.engine().adopt_or_update(&serve(&adoption, &[8080]), NOW)
         .unwrap();
     let more = node
-        .engine()
-        .serve(&serve(&adoption, &[8081]), NOW)
+        .engine().adopt_or_update(&serve(&adoption, &[8081]), NOW)
         .unwrap();
     assert_eq!(more.port_mappings.len(), 2);
     let repaired = node.restart();
     assert!(!repaired.has_failed(), "{repaired:?}");
     let keys = [adoption.key.clone()];
     let wanted = BTreeSet::from([publish(8080), publish(8081)]);
-    node.engine().check_served(&keys, &wanted, None).unwrap();
+    node.engine().check_chained(&keys, &wanted, None).unwrap();
     let missing = BTreeSet::from([publish(9)]);
-    assert!(node.engine().check_served(&keys, &missing, None).is_err());
-    node.engine().withdraw(&keys).unwrap();
-    node.engine().withdraw(&keys).unwrap();
+    assert!(node.engine().check_chained(&keys, &missing, None).is_err());
+    node.engine().unpublish_ports(&keys).unwrap();
+    node.engine().unpublish_ports(&keys).unwrap();
     // The restarted agent knew the pod's subnet; the next look forgets it.
     node.engine().reconcile(NOW);
     assert_eq!(node.traces(), before);
@@ -97,7 +94,7 @@ fn ports_of_our_own_pod_come_and_go_and_a_taken_one_changes_nothing() {
     let intent = node.intent("ours");
     let attachment = node.add(&intent).unwrap();
     let other = foreign(&node);
-    node.engine().serve(&serve(&other, &[8080]), NOW).unwrap();
+    node.engine().adopt_or_update(&serve(&other, &[8080]), NOW).unwrap();
     let plain = node.traces();
     let own = Adoption {
         key: intent.key.clone(),
@@ -106,13 +103,12 @@ fn ports_of_our_own_pod_come_and_go_and_a_taken_one_changes_nothing() {
         links: BTreeSet::new(),
         pod: None,
     };
-    let taken = node.engine().serve(&serve(&own, &[8080]), NOW);
+    let taken = node.engine().adopt_or_update(&serve(&own, &[8080]), NOW);
     assert!(matches!(taken, Err(EngineError::Refused(_))), "{taken:?}");
     assert_eq!(node.traces(), plain);
-    node.engine().serve(&serve(&own, &[8081]), NOW).unwrap();
+    node.engine().adopt_or_update(&serve(&own, &[8081]), NOW).unwrap();
     assert_ne!(node.traces(), plain);
-    node.engine()
-        .withdraw(std::slice::from_ref(&intent.key))
+    node.engine().unpublish_ports(std::slice::from_ref(&intent.key))
         .unwrap();
     assert_eq!(node.traces(), plain);
     node.engine().check(&intent.key).unwrap();
@@ -123,10 +119,10 @@ fn ports_of_our_own_pod_come_and_go_and_a_taken_one_changes_nothing() {
 fn what_was_adopted_in_a_namespace_that_is_gone_gives_way() {
     let mut node = Node::start();
     let old = foreign(&node);
-    node.engine().serve(&serve(&old, &[8080]), NOW).unwrap();
+    node.engine().adopt_or_update(&serve(&old, &[8080]), NOW).unwrap();
     node.fake.remove_netns("/run/netns/foreign");
     let new = foreign(&node);
-    let served = node.engine().serve(&serve(&new, &[8080]), NOW).unwrap();
+    let served = node.engine().adopt_or_update(&serve(&new, &[8080]), NOW).unwrap();
     assert_eq!(served.port_mappings, [publish(8080)]);
     assert_eq!(node.engine().attachments().len(), 1);
 }

@@ -2,11 +2,11 @@
 
 use ::model::State;
 
-use super::kernel_that_fails::{Fate, survive};
+use super::failing_kernel::{Fate, survive};
 use super::*;
 
 /// More than the calls of a second half.
-const MANY: usize = 200;
+const MAX_CALLS: usize = 200;
 
 /// A network whose addresses another plugin gives: both halves of an ADD to it.
 fn halves(node: &Node, container: &str, address: &str) -> [Intent; 2] {
@@ -65,7 +65,7 @@ fn a_link_waits_over_a_restart_and_gets_its_addresses() {
 #[test]
 fn a_second_half_that_fails_at_any_call_leaves_no_trace() {
     let mut failures = 0;
-    for call in 0..MANY {
+    for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let [other, its] = halves(&node, "c0", "10.2.0.8/24");
         let its = Intent {
@@ -92,12 +92,12 @@ fn a_second_half_that_fails_at_any_call_leaves_no_trace() {
         node.add(&first).unwrap();
         node.engine().complete(&second).unwrap();
     }
-    assert!((5..MANY).contains(&failures), "{failures}");
+    assert!((5..MAX_CALLS).contains(&failures), "{failures}");
 }
 
 #[test]
 fn a_second_half_that_dies_at_any_call_is_removed_by_a_del() {
-    for call in 0..MANY {
+    for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let before = node.traces();
         let [first, second] = halves(&node, "c1", "10.2.0.9/24");

@@ -4,7 +4,7 @@ use kernel::fake::Errno;
 use planner::Step;
 
 use super::*;
-use crate::Change;
+use crate::ConfigChange;
 
 fn prefixes(texts: &[&str]) -> BTreeSet<Cidr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -14,15 +14,15 @@ fn ranges(cidr: &str) -> Vec<RangeSet> {
     vec![RangeSet::of_cidr(cidr.parse().unwrap()).unwrap()]
 }
 
-fn whole() -> Change {
-    Change {
+fn whole() -> ConfigChange {
+    ConfigChange {
         pod_cidrs: Some(ranges("10.7.0.0/24")),
         hairpin: Some(HairpinMode::PromiscuousBridge),
         non_masquerade: Some(prefixes(&["192.0.2.0/24"])),
         uplinks: Some(BTreeSet::from(["eth0".parse().unwrap()])),
         egress: Some(BTreeSet::from(["192.0.2.1".parse().unwrap()])),
         bypass: Some(planner::BypassMode::Never),
-        guard: Some(planner::GuardMode::Native),
+        xdp_prefilter: Some(planner::XdpPrefilterMode::Native),
     }
 }
 
@@ -60,7 +60,7 @@ fn a_configuration_that_is_refused_in_part_changes_nothing() {
     let (before, traces) = (goes_by(&mut node), node.traces());
     let refused = node.engine().configure(whole(), NOW).unwrap_err();
     assert!(
-        matches!(refused, EngineError::PodCidrsKept { .. }),
+        matches!(refused, EngineError::PodCidrsInUse { .. }),
         "{refused:?}"
     );
     assert_eq!(goes_by(&mut node), before);

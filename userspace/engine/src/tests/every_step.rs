@@ -1,10 +1,10 @@
 //! A failure and a death at every single call of an ADD and of a DEL.
 
-use super::kernel_that_fails::{Fate, survive};
+use super::failing_kernel::{Fate, survive};
 use super::*;
 
 /// Calls of the longest operation here, and some more.
-const MANY: usize = 200;
+const MAX_CALLS: usize = 200;
 
 fn wish(node: &Node, network: &Network) -> Intent {
     let mut intent = node.intent_on(network, "c1");
@@ -24,7 +24,7 @@ fn networks(node: &Node) -> [Network; 2] {
 fn an_add_that_fails_at_any_call_leaves_no_trace_and_succeeds_when_tried_again() {
     for which in 0..2 {
         let mut failures = 0;
-        for call in 0..MANY {
+        for call in 0..MAX_CALLS {
             let mut node = Node::start();
             let intent = wish(&node, &networks(&node)[which]);
             let before = node.traces();
@@ -40,14 +40,14 @@ fn an_add_that_fails_at_any_call_leaves_no_trace_and_succeeds_when_tried_again()
             node.add(&intent).unwrap();
             node.engine().check(&intent.key).unwrap();
         }
-        assert!((10..MANY).contains(&failures), "{failures}");
+        assert!((10..MAX_CALLS).contains(&failures), "{failures}");
     }
 }
 
 #[test]
 fn an_add_that_dies_at_any_call_leaves_no_trace_behind_the_next_start() {
     let mut deaths = 0;
-    for call in 0..MANY {
+    for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let intent = node.intent("c1");
         let before = node.traces();
@@ -63,13 +63,13 @@ fn an_add_that_dies_at_any_call_leaves_no_trace_behind_the_next_start() {
         assert!(node.engine().reconcile(NOW).items.is_empty(), "call {call}");
         node.add(&intent).unwrap();
     }
-    assert!((9..MANY).contains(&deaths), "{deaths}");
+    assert!((9..MAX_CALLS).contains(&deaths), "{deaths}");
 }
 
 /// A bridge that was made for nobody stays, as ours, until someone uses it; nothing of the pod does.
 #[test]
 fn an_add_that_dies_while_it_makes_a_network_can_be_made_again() {
-    for call in 0..MANY {
+    for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let own = network("own", "br1", &["10.2.0.0/24"]);
         let intent = wish(&node, &own);
@@ -89,7 +89,7 @@ fn an_add_that_dies_while_it_makes_a_network_can_be_made_again() {
 
 #[test]
 fn an_add_may_follow_one_that_died_before_anybody_cleaned_up() {
-    for call in 0..MANY {
+    for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let intent = wish(&node, &node.default_network);
         node.kernel.meet(Fate::Die(call));
@@ -104,7 +104,7 @@ fn an_add_may_follow_one_that_died_before_anybody_cleaned_up() {
 
 #[test]
 fn a_del_that_fails_at_any_call_tells_and_the_next_one_finishes_it() {
-    for call in 0..MANY {
+    for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let before = node.traces();
         let intent = wish(&node, &node.default_network);
@@ -125,7 +125,7 @@ fn a_del_that_fails_at_any_call_tells_and_the_next_one_finishes_it() {
 
 #[test]
 fn a_del_that_dies_at_any_call_is_finished_by_the_next_start() {
-    for call in 0..MANY {
+    for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let before = node.traces();
         let intent = wish(&node, &node.default_network);

@@ -7,7 +7,7 @@ use kernel::fake::Errno;
 use planner::{Shape, Step};
 
 use super::*;
-use crate::{EngineError, LimitChange, Wish};
+use crate::{EngineError, LimitChange, LimitUpdate};
 
 impl Node {
     fn table(&self, slot: u32) -> Option<Entry> {
@@ -23,7 +23,7 @@ impl Node {
 
 fn egress(rate: u64) -> LimitChange {
     LimitChange {
-        egress: Wish::Limit(limit(rate)),
+        egress: LimitUpdate::Limit(limit(rate)),
         ..LimitChange::default()
     }
 }
@@ -42,15 +42,15 @@ fn a_limit_is_set_changed_and_lifted_and_survives_the_agent() {
         .set_limits(
             &key,
             LimitChange {
-                ingress: Wish::Limit(limit(2_000_000)),
-                egress: Wish::Keep,
+                ingress: LimitUpdate::Limit(limit(2_000_000)),
+                egress: LimitUpdate::Keep,
             },
         )
         .unwrap();
     let expected = Entry::Limit {
         ingress: Some(Shape::of(limit(2_000_000))),
         egress: Some(Shape::of(limit(1_000_000))),
-        peers: Box::default(),
+        shaped_subnets: Box::default(),
         generation: attachment.generation,
     };
     assert_eq!(node.table(slot), Some(expected.clone()));
@@ -64,8 +64,8 @@ fn a_limit_is_set_changed_and_lifted_and_survives_the_agent() {
     assert_eq!(node.table(slot), Some(expected));
 
     let lift = LimitChange {
-        ingress: Wish::Lift,
-        egress: Wish::Lift,
+        ingress: LimitUpdate::Lift,
+        egress: LimitUpdate::Lift,
     };
     assert!(node.engine().set_limits(&key, lift).unwrap().is_unlimited());
     assert_eq!(node.table(slot), None);
@@ -105,7 +105,7 @@ fn nobody_is_limited_who_is_not_attached() {
     let mut node = Node::start();
     let key = node.intent("c1").key;
     let error = node.engine().set_limits(&key, egress(1_000)).unwrap_err();
-    assert!(matches!(error, EngineError::Unknown(_)), "{error}");
+    assert!(matches!(error, EngineError::NotAttached(_)), "{error}");
 }
 
 /// Whoever asks with the pod gets what is allowed; whoever asks by name is told.
@@ -126,10 +126,10 @@ fn a_pod_gets_no_more_than_its_network_allows() {
     assert_eq!(attachment.bandwidth.ingress, Some(limit(7_000_000)));
 
     let key = &attachment.key;
-    for wish in [Wish::Limit(limit(1_000_001)), Wish::Lift] {
+    for wish in [LimitUpdate::Limit(limit(1_000_001)), LimitUpdate::Lift] {
         let change = LimitChange {
             egress: wish,
-            ingress: Wish::Lift,
+            ingress: LimitUpdate::Lift,
         };
         let refused = node.engine().set_limits(key, change).unwrap_err();
         assert!(

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::kernel_that_fails::{Fate, survive};
+use super::failing_kernel::{Fate, survive};
 use super::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -324,7 +324,7 @@ fn port(pod: Pod) -> u16 {
 }
 
 fn held_ports(node: &Node) -> BTreeSet<u16> {
-    let held = node.fake.snapshot().held;
+    let held = node.fake.snapshot().port_reservations;
     held.keys()
         .filter(|claim| claim.address.is_ipv4())
         .map(|claim| claim.port)

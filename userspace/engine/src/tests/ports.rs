@@ -1,7 +1,7 @@
 //! Ports of the node belong to one owner: an attachment, or a process of the node.
 
 use kernel::Process;
-use planner::{Claim, HeldPorts, Refusal, Step};
+use planner::{PortReservation, PortReservations, Refusal, Step};
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn nginx() -> Process {
 }
 
 fn held(node: &Node) -> Vec<String> {
-    let held: HeldPorts = node.fake.snapshot().held;
+    let held: PortReservations = node.fake.snapshot().port_reservations;
     held.keys().map(ToString::to_string).collect()
 }
 
@@ -57,7 +57,7 @@ fn ports_are_held_first_and_let_go_of_last() {
     node.fake.take_log();
     node.add(&intent).unwrap();
     let log = node.fake.take_log();
-    assert!(matches!(log[0], Step::HoldPort { .. }), "{:?}", log[0]);
+    assert!(matches!(log[0], Step::ReservePort { .. }), "{:?}", log[0]);
     assert_eq!(held(&node), ["0.0.0.0:8080/tcp", "[::]:8080/tcp"]);
     assert!(!node.fake.bind("127.0.0.1:8080/tcp", nginx()));
     node.engine().del(&intent.key).unwrap();
@@ -115,13 +115,13 @@ fn what_was_taken_while_the_agent_was_away_is_told_and_taken_back_when_it_is_fre
     assert_eq!(
         told,
         [
-            "default/c1/eth0 could not be put right: the port 0.0.0.0:8080/tcp is not held; the port [::]:8080/tcp \
-             is not held: host port 8080/tcp is in use by nginx (pid 1234, 0.0.0.0:8080)"
+            "default/c1/eth0 could not be put right: host port 0.0.0.0:8080/tcp is not reserved; host port \
+             [::]:8080/tcp is not reserved: host port 8080/tcp is in use by nginx (pid 1234, 0.0.0.0:8080)"
         ]
     );
     assert_eq!(held(&node), ["[::]:8080/tcp"]);
     let entries = node.fake.snapshot().entries;
-    let ports = entries.keys().filter_map(Claim::of);
+    let ports = entries.keys().filter_map(PortReservation::of);
     assert_eq!(ports.count(), 2, "packets go where they did");
     assert!(node.engine().check(&intent.key).is_err());
 

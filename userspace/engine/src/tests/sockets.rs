@@ -1,7 +1,7 @@
 //! By which programs sockets of the node are asked.
 
 use kernel::fake::Errno;
-use planner::{SocketHook, SocketLink, Step};
+use planner::{SocketHook, SocketHookState, Step};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn attached(node: &Node) -> Vec<SocketHook> {
         .snapshot()
         .socket_hooks
         .into_iter()
-        .filter(|(_, link)| *link == SocketLink::Attached)
+        .filter(|(_, link)| *link == SocketHookState::Attached)
         .map(|(hook, _)| hook)
         .collect()
 }
@@ -48,7 +48,7 @@ fn sockets_of_the_node_are_asked_from_the_first_port_and_the_first_limit_on() {
     assert!(now.contains(&SocketHook::Connect4) && now.contains(&SocketHook::Pace));
     assert!(!now.contains(&SocketHook::Sendmsg4), "no port is of UDP");
     let log = node.fake.take_log();
-    let attach = |step: &Step| matches!(step, Step::AttachSockets { .. });
+    let attach = |step: &Step| matches!(step, Step::AttachSocketHooks { .. });
     let publish = |step: &Step| {
         matches!(
             step,
@@ -79,14 +79,14 @@ fn the_next_agent_leaves_what_nobody_needs_to_nobody() {
     assert_eq!(attached(&node), needed, "who had a port will have another");
     node.restart();
     let links = node.fake.snapshot().socket_hooks;
-    assert!(links.values().all(|link| *link == SocketLink::Absent));
+    assert!(links.values().all(|link| *link == SocketHookState::Absent));
 }
 
 #[test]
 fn a_pod_is_served_where_its_sockets_cannot_be_asked_and_that_is_told() {
     let mut node = on_cgroup();
     for _ in 0..2 {
-        let attach = |step: &Step| matches!(step, Step::AttachSockets { .. });
+        let attach = |step: &Step| matches!(step, Step::AttachSocketHooks { .. });
         node.fake.fail_next(attach, Errno::EPERM);
     }
     node.add(&wish(&node, "c1", 8080)).unwrap();

@@ -68,7 +68,7 @@ fn run_held(is_held: fn(&Step) -> bool) -> Running {
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
         shaper: planner::ShaperMode::Auto,
-        guard: planner::GuardMode::Off,
+        xdp_prefilter: planner::XdpPrefilterMode::Off,
         boot_id: "this boot".to_owned(),
     };
     let (permits, waiting) = channel();
@@ -195,7 +195,7 @@ fn as_many_adds_as_may_wait_leave_room_for_dels() {
             let mut add = Box::pin(handle.add(intent, NOW));
             match futures_poll(&mut add).await {
                 None => waiting.push(add),
-                Some(Err(EngineError::Busy)) => refused += 1,
+                Some(Err(EngineError::QueueFull)) => refused += 1,
                 Some(answer) => panic!("{answer:?}"),
             }
         }
@@ -228,7 +228,7 @@ fn a_request_that_does_not_get_its_turn_is_told_to_come_again() {
         .build()
         .unwrap();
     let refused = runtime.block_on(handle.add(intent, NOW));
-    assert!(matches!(refused, Err(EngineError::Overdue(_))));
+    assert!(matches!(refused, Err(EngineError::QueueTimeout(_))));
     running.permits.send(()).unwrap();
     let records = block_on(handle.attachments()).unwrap();
     assert!(records.is_empty(), "it was told that nothing was made");
@@ -273,7 +273,7 @@ fn a_full_queue_is_told_at_once_and_stopping_finishes_what_waits() {
             }
             assert!(waiting.len() < 10_000, "the queue has an end");
         };
-        assert!(matches!(refused, Err(EngineError::Busy)));
+        assert!(matches!(refused, Err(EngineError::QueueFull)));
         running.permits.send(()).unwrap();
         for asked in waiting {
             asked.await.unwrap();

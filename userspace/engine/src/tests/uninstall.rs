@@ -3,7 +3,7 @@
 use planner::SysctlKey;
 
 use super::*;
-use crate::Attached;
+use crate::AttachedPods;
 
 fn forwarding(node: &Node) -> String {
     let key = SysctlKey("net/ipv4/ip_forward".to_owned());
@@ -24,12 +24,12 @@ fn pods_are_in_the_way_unless_they_are_to_go() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
-    let error = node.engine().uninstall(Attached::Refuse).unwrap_err();
+    let error = node.engine().uninstall(AttachedPods::Refuse).unwrap_err();
     assert!(matches!(error, EngineError::StillAttached(_)), "{error:?}");
     assert!(error.to_string().contains("c1"), "{error}");
     node.engine().check(&intent.key).unwrap();
 
-    let done = node.engine().uninstall(Attached::Detach).unwrap();
+    let done = node.engine().uninstall(AttachedPods::Detach).unwrap();
     assert_eq!(done.detached, [intent.key]);
     assert_eq!(done.left, Vec::<String>::new());
 }
@@ -46,18 +46,18 @@ fn an_uninstalled_node_is_as_it_was() {
     node.add(&intent).unwrap();
     node.engine().del(&intent.key).unwrap();
     node.restart();
-    node.engine().uninstall(Attached::Refuse).unwrap();
+    node.engine().uninstall(AttachedPods::Refuse).unwrap();
     let after = bare(&node);
     assert_eq!(after.links, before.links);
     assert_eq!(after.sysctls, before.sysctls);
-    assert_eq!(after.held, before.held);
+    assert_eq!(after.port_reservations, before.port_reservations);
     assert_eq!(after.socket_hooks, before.socket_hooks);
 }
 
 /// An uninstall that dies anywhere is finished by the next one, also without the agent's first look.
 #[test]
 fn an_uninstall_that_dies_at_any_call_can_be_tried_again() {
-    use super::kernel_that_fails::{Fate, survive};
+    use super::failing_kernel::{Fate, survive};
     let mut deaths = 0;
     for call in 0..200 {
         let fake = Fake::new();
@@ -66,11 +66,11 @@ fn an_uninstall_that_dies_at_any_call_can_be_tried_again() {
         let intent = node.intent("c1");
         node.add(&intent).unwrap();
         node.kernel.meet(Fate::Die(call));
-        if survive(|| node.engine().uninstall(Attached::Detach)).is_some() {
+        if survive(|| node.engine().uninstall(AttachedPods::Detach)).is_some() {
             break;
         }
         deaths += 1;
-        node.dismantle().uninstall(Attached::Detach).unwrap();
+        node.for_uninstall().uninstall(AttachedPods::Detach).unwrap();
         let after = bare(&node);
         assert_eq!(after.links, before.links, "call {call}");
         assert_eq!(after.sysctls, before.sysctls, "call {call}");
@@ -82,11 +82,11 @@ fn an_uninstall_that_dies_at_any_call_can_be_tried_again() {
 fn a_sysctl_that_somebody_has_changed_since_stays_as_he_wants_it() {
     let mut node = Node::start();
     node.fake.set_sysctl("net/ipv4/ip_forward", "2");
-    let done = node.engine().uninstall(Attached::Refuse).unwrap();
+    let done = node.engine().uninstall(AttachedPods::Refuse).unwrap();
     assert_eq!(forwarding(&node), "2");
     assert_eq!(
         done.left,
-        ["sysctl net/ipv4/ip_forward was 0 and somebody has made it 2"]
+        ["sysctl net/ipv4/ip_forward was 0 before Viaduct, and other software has set it to 2"]
     );
 }
 
@@ -115,6 +115,6 @@ fn behind_a_reboot_everything_is_released_and_nothing_of_the_new_kernel_is_touch
         second.generation > first.generation,
         "flows may be told apart"
     );
-    node.engine().uninstall(Attached::Detach).unwrap();
+    node.engine().uninstall(AttachedPods::Detach).unwrap();
     assert_eq!(forwarding(&node), "1", "it was so before us, in this boot");
 }

@@ -1,6 +1,6 @@
-//! The datapath's tables in memory: by index inside, by name outside, as full as the real ones may become.
+//! The datapath's tables in memory, with the capacities of the real maps.
 //!
-//! Knows nothing of what an entry means.
+//! Entries are stored with links by index and observed with links by name.
 
 use abi::maps;
 use model::Attachment;
@@ -19,7 +19,7 @@ impl World {
             self.check_room(&key)?;
         }
         if entry == (Entry::FreePod { generation: 0 }) {
-            // A row that was never used.
+            // Generation 0 is a row that was never used.
             self.entries.remove(&key);
         } else {
             self.entries.insert(key, entry);
@@ -27,7 +27,7 @@ impl World {
         Ok(())
     }
 
-    /// Removes an entry; that it, or its link, is gone already is success.
+    /// Removes an entry. An entry or a link that is gone is success.
     pub(super) fn remove(&mut self, key: &EntryKey) {
         if let Ok(key) = key_with(key, |link| self.to_index(link)) {
             self.entries.remove(&key);
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// All entries, with the names of the links that there are.
+    /// Returns all entries, with links by name.
     pub(super) fn seen_entries(&self) -> Entries {
         let named = |(key, entry): (&EntryKey, &Entry)| {
             let key = key_with(key, |link| Ok(self.to_name(link))).ok()?;
@@ -52,7 +52,8 @@ impl World {
         self.entries.iter().filter_map(named).collect()
     }
 
-    /// The entries under the keys of an attachment, whoever's they are by now.
+    /// Returns the entries under the keys of an attachment, even if they belong to another one by
+    /// now.
     pub(super) fn entries_of(&self, attachment: &Attachment) -> Entries {
         let keys = planner::attachment_entries(attachment);
         let mut seen = self.seen_entries();
@@ -109,7 +110,7 @@ impl World {
     }
 }
 
-/// Whether the entry is of the key's table.
+/// Fails with `EINVAL` if the entry does not belong to the table of its key.
 fn fits(key: &EntryKey, entry: &Entry) -> Result<(), Errno> {
     let fits = match key {
         EntryKey::Pod(_) => matches!(entry, Entry::Pod { .. } | Entry::FreePod { .. }),

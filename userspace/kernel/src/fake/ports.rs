@@ -1,69 +1,77 @@
-//! Ports of the node in memory: those that the agent holds and those that other processes have.
+//! Ports of the node in memory: those that the agent reserves and those that processes bind.
 //!
-//! As the real ones: a process is refused what overlaps with anybody's, the agent what overlaps with a process's.
+//! As in the real kernel, `bind` of a process fails if it overlaps with any port in use, and a
+//! reservation fails if it overlaps with a process's port.
 
 use std::io;
 
 use model::Attachment;
 use nix::errno::Errno;
-use planner::{Claim, Held, HeldPorts, Holding, Step};
+use planner::{PortReservation, PortReservations, ReservationOwner, ReservedBy, Step};
 
 use super::world::World;
 use super::{Fake, parse};
 use crate::{PortInUse, Process};
 
 impl Fake {
-    /// A process of the node binds a port, such as `0.0.0.0:8080/tcp`; tells whether it could.
+    /// Binds a port for a process of the node, such as `0.0.0.0:8080/tcp`. Returns whether it was
+    /// free.
     pub fn bind(&self, port: &str, process: Process) -> bool {
         let mut state = self.state();
-        let claim = claim(port);
+        let reservation = reservation(port);
         let world = &mut state.world;
         let mut taken = world.held.keys().chain(world.foreign.keys());
-        let is_free = !taken.any(|other| other.overlaps(&claim));
+        let is_free = !taken.any(|other| other.overlaps(&reservation));
         if is_free {
-            world.foreign.insert(claim, process);
+            world.foreign.insert(reservation, process);
         }
         is_free
     }
 
-    /// The process that has the port lets go of it.
+    /// Closes the process's socket of a port.
     pub fn unbind(&self, port: &str) {
-        self.state().world.foreign.remove(&claim(port));
+        self.state().world.foreign.remove(&reservation(port));
     }
 }
 
 impl World {
-    pub(super) fn hold(&mut self, claim: Claim, generation: u32) -> Result<(), Errno> {
-        if !self.held.contains_key(&claim) && self.in_the_way(claim).is_some() {
+    pub(super) fn reserve(
+        &mut self,
+        reservation: PortReservation,
+        generation: u32,
+    ) -> Result<(), Errno> {
+        if !self.held.contains_key(&reservation) && self.conflicting_process(reservation).is_some()
+        {
             return Err(Errno::EADDRINUSE);
         }
-        let by = Holding::Socket;
-        self.held.insert(claim, Held { generation, by });
+        let by = ReservedBy::Socket;
+        self.held
+            .insert(reservation, ReservationOwner { generation, by });
         Ok(())
     }
 
-    pub(super) fn release(&mut self, claim: &Claim, generation: u32) {
-        let held = self.held.get(claim);
+    pub(super) fn release(&mut self, reservation: &PortReservation, generation: u32) {
+        let held = self.held.get(reservation);
         if held.is_some_and(|held| held.generation == generation) {
-            self.held.remove(claim);
+            self.held.remove(reservation);
         }
     }
 
-    pub(super) fn held_for(&self, attachment: &Attachment) -> HeldPorts {
-        planner::attachment_claims(attachment)
+    pub(super) fn held_for(&self, attachment: &Attachment) -> PortReservations {
+        planner::attachment_reservations(attachment)
             .into_iter()
-            .filter_map(|claim| Some((claim, *self.held.get(&claim)?)))
+            .filter_map(|reservation| Some((reservation, *self.held.get(&reservation)?)))
             .collect()
     }
 
-    /// What the kernel says of a step that fails with `errno`.
-    pub(super) fn told(&self, step: &Step, errno: Errno) -> io::Error {
-        if let Step::HoldPort { claim, .. } = step
+    /// Returns the kernel's error for a step that fails with `errno`.
+    pub(super) fn step_error(&self, step: &Step, errno: Errno) -> io::Error {
+        if let Step::ReservePort { reservation, .. } = step
             && errno == Errno::EADDRINUSE
         {
-            let found = self.in_the_way(*claim);
+            let found = self.conflicting_process(*reservation);
             let in_use = PortInUse {
-                claim: *claim,
+                reservation: *reservation,
                 socket: found.map(|(other, _)| other.socket()),
                 process: found.map(|(_, process)| process.clone()),
             };
@@ -72,16 +80,19 @@ impl World {
         errno.into()
     }
 
-    fn in_the_way(&self, claim: Claim) -> Option<(&Claim, &Process)> {
+    fn conflicting_process(
+        &self,
+        reservation: PortReservation,
+    ) -> Option<(&PortReservation, &Process)> {
         let mut foreign = self.foreign.iter();
-        foreign.find(|(other, _)| other.overlaps(&claim))
+        foreign.find(|(other, _)| other.overlaps(&reservation))
     }
 }
 
-fn claim(text: &str) -> Claim {
+fn reservation(text: &str) -> PortReservation {
     let (socket, protocol) = text.split_once('/').expect("a port with its protocol");
     let socket: std::net::SocketAddr = parse(socket);
-    Claim {
+    PortReservation {
         address: socket.ip(),
         port: socket.port(),
         protocol: parse(protocol),

@@ -1,10 +1,10 @@
-//! Programs and guards of a kernel in memory: every link takes them, and on links they are always those of the agent.
+//! Programs and XDP prefilters in memory: every link accepts them, and there are no foreign ones.
 
 use std::collections::BTreeSet;
 
 use model::IfName;
 use nix::errno::Errno;
-use planner::{GuardStep, Hook, Posted, SocketHook, SocketLink};
+use planner::{AttachedPrefilter, Hook, SocketHook, SocketHookState, XdpPrefilterStep};
 
 use super::world::World;
 
@@ -26,7 +26,7 @@ impl World {
     pub(super) fn set_sockets(
         &mut self,
         hooks: &BTreeSet<SocketHook>,
-        to: SocketLink,
+        to: SocketHookState,
     ) -> Result<(), Errno> {
         if !hooks.iter().all(|hook| self.sockets.contains_key(hook)) {
             return Err(Errno::EOPNOTSUPP);
@@ -35,24 +35,26 @@ impl World {
         Ok(())
     }
 
-    /// The sockets that hold ports go with the process; what it attached to the cgroup stays.
+    /// Releases the ports, which end with the process, and keeps the cgroup programs as those of an
+    /// earlier agent.
     pub(super) fn end_agent(&mut self) {
         self.held.clear();
         let links = self.sockets.values_mut();
         links
-            .filter(|link| **link == SocketLink::Attached)
-            .for_each(|link| *link = SocketLink::Outdated);
+            .filter(|link| **link == SocketHookState::Attached)
+            .for_each(|link| *link = SocketHookState::Outdated);
     }
 
-    pub(super) fn guard(&mut self, step: &GuardStep) -> Result<(), Errno> {
+    pub(super) fn change_prefilter(&mut self, step: &XdpPrefilterStep) -> Result<(), Errno> {
         match step {
-            GuardStep::Post(link) => {
+            XdpPrefilterStep::Attach(link) => {
                 self.link_mut(link)?;
                 let is_current = true;
-                self.guards.insert(link.clone(), Posted { is_current });
+                self.prefilters
+                    .insert(link.clone(), AttachedPrefilter { is_current });
             }
-            GuardStep::Withdraw(link) => {
-                self.guards.remove(link);
+            XdpPrefilterStep::Detach(link) => {
+                self.prefilters.remove(link);
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Sysctls in memory: those that anyone asks about, and those that come with a link.
+//! Sysctls in memory: those that the planner reads, and those that come with a link.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use planner::SysctlKey;
 
 use super::world::World;
 
-/// The sysctls that anyone asks about, with the kernel's defaults.
+/// Returns the sysctls that the planner reads, with the kernel's defaults.
 pub(super) fn first_sysctls() -> BTreeMap<SysctlKey, String> {
     let defaults = [
         ("net/ipv4/ip_forward", "0"),
@@ -21,7 +21,7 @@ pub(super) fn first_sysctls() -> BTreeMap<SysctlKey, String> {
 }
 
 impl World {
-    /// A new link starts with the values of `conf/default`.
+    /// Adds the sysctls of a new link, with the values of `conf/default`.
     pub(super) fn inherit_sysctls(&mut self, name: &IfName) {
         let copy = |(key, value): (&SysctlKey, &String)| {
             let (head, tail) = key.0.split_once("/conf/default/")?;

@@ -1,5 +1,5 @@
-//! Plans executed, one promise each, and the errors of the kernel in memory where they are one. The laws that hold for
-//! any node are beside this file.
+//! Plans executed on the in-memory kernel, and its errors where a caller depends on them. The
+//! properties that hold for any node are in `laws.rs`.
 
 mod laws;
 
@@ -18,7 +18,7 @@ use super::{Errno, Fake, parse};
 use crate::{Kernel as _, StepError};
 
 const BOOT: &str = "boot-1";
-/// One plan, and one that opens what it has attached.
+/// One plan, and one that opens the uplinks whose programs it has attached.
 const ROUNDS: usize = 2;
 
 fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
@@ -36,7 +36,7 @@ fn network_of(name: &str, bridge: &str, cidrs: &[&str]) -> Network {
     }
 }
 
-/// A node with the plainest of engines.
+/// A node with a minimal engine.
 struct Node {
     fake: Fake,
     intent: NodeIntent,
@@ -45,14 +45,14 @@ struct Node {
 }
 
 impl Node {
-    /// One network, made ready.
+    /// Makes a node with one network that is set up.
     fn ready() -> Self {
         let intent = NodeIntent {
             networks: vec![network_of("net", "cbr0", &["10.1.0.0/24", "fd00:1::/64"])],
             ..NodeIntent::default()
         };
         let mut node = Self::new(Fake::new(), intent);
-        node.settle();
+        node.converge();
         node
     }
 
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    fn look(&mut self) -> Observed {
+    fn observe(&mut self) -> Observed {
         let sysctls = BTreeSet::new();
         let observed = self.fake.observe(&Scope::Node { sysctls }).unwrap();
         let sysctls = planner::node_sysctls(&self.intent, &observed);
@@ -73,12 +73,13 @@ impl Node {
     }
 
     fn plan(&mut self) -> Plan {
-        let observed = self.look();
+        let observed = self.observe();
         planner::plan_node(&self.intent, &observed, &self.records).plan
     }
 
-    /// Brings the node to where no plan changes it: uplinks are opened when their programs have been seen.
-    fn settle(&mut self) {
+    /// Executes plans until none changes the node: uplinks are opened once their programs are
+    /// observed.
+    fn converge(&mut self) {
         for _ in 0..ROUNDS {
             let plan = self.plan();
             self.execute(&plan).unwrap();
@@ -92,7 +93,7 @@ impl Node {
         Ok(())
     }
 
-    fn wish(&self, container: &str, ports: &[u16]) -> Intent {
+    fn pod_intent(&self, container: &str, ports: &[u16]) -> Intent {
         let port = |port: &u16| PortMapping {
             host_port: (*port).try_into().unwrap(),
             container_port: 80.try_into().unwrap(),
@@ -114,12 +115,12 @@ impl Node {
         }
     }
 
-    fn plan_add(&mut self, wish: &Intent) -> Result<(Attachment, Plan), Refusal> {
-        let link = model::ManagedLink::of(&wish.key).name().clone();
+    fn plan_add(&mut self, intent: &Intent) -> Result<(Attachment, Plan), Refusal> {
+        let link = model::ManagedLink::of(&intent.key).name().clone();
         let scope = Scope::Netns {
-            path: wish.netns.clone(),
-            ifname: wish.key.ifname.clone(),
-            links: BTreeSet::from([link, wish.network.bridge.clone()]),
+            path: intent.netns.clone(),
+            ifname: intent.key.ifname.clone(),
+            links: BTreeSet::from([link, intent.network.bridge.clone()]),
         };
         let observed = self.fake.observe(&scope).unwrap();
         self.generation += 1;
@@ -131,7 +132,7 @@ impl Node {
             generation: self.generation,
             mtu: 1500,
         };
-        planner::plan_attach(wish, &observed, &context)
+        planner::plan_attach(intent, &observed, &context)
     }
 
     fn leases(&self) -> Leases {
@@ -152,14 +153,14 @@ impl Node {
     }
 
     fn add(&mut self, container: &str, ports: &[u16]) -> Result<Attachment, Refusal> {
-        let wish = self.wish(container, ports);
-        let (attachment, plan) = self.plan_add(&wish)?;
+        let intent = self.pod_intent(container, ports);
+        let (attachment, plan) = self.plan_add(&intent)?;
         self.execute(&plan).unwrap();
-        self.remember(&attachment, State::Attached);
+        self.record(&attachment, State::Attached);
         Ok(attachment)
     }
 
-    fn remember(&mut self, attachment: &Attachment, state: State) {
+    fn record(&mut self, attachment: &Attachment, state: State) {
         let record = Record {
             attachment: attachment.clone(),
             state,
@@ -183,19 +184,19 @@ impl Node {
     }
 
     fn plan_repair(&mut self) -> Repair {
-        let observed = self.look();
+        let observed = self.observe();
         planner::plan_repair(&self.records, &observed, BOOT)
     }
 
-    /// Settles the node, then repairs all attachments.
+    /// Converges the node, then repairs all attachments.
     fn repair(&mut self) -> Repair {
-        self.settle();
+        self.converge();
         let repair = self.plan_repair();
         let detach_first = |finding: &&Finding| !matches!(finding, Finding::Detach { .. });
         let mut findings: Vec<&Finding> = repair.attachments.values().collect();
         findings.sort_by_key(detach_first);
         for finding in findings {
-            if let Finding::Detach { plan, .. } | Finding::Mend { plan, .. } = finding {
+            if let Finding::Detach { plan, .. } | Finding::Repair { plan, .. } = finding {
                 self.execute(plan).unwrap();
             }
         }
@@ -205,8 +206,8 @@ impl Node {
         repair
     }
 
-    /// Everything but what remembers: free rows of the pod table.
-    fn essence(&self) -> Observed {
+    /// Returns the whole state but the free rows of the pod table, which keep generations.
+    fn without_free_slots(&self) -> Observed {
         let mut seen = self.fake.snapshot();
         seen.entries
             .retain(|_, entry| !matches!(entry, Entry::FreePod { .. }));
@@ -218,29 +219,33 @@ fn netns_of(container: &str) -> String {
     format!("/run/netns/{container}")
 }
 
-/// behaviours S10 and S11: an ADD checks, a DEL leaves nothing, a second DEL does nothing.
+/// behaviours S10, S11: CHECK after ADD finds no difference, DEL leaves nothing, a second DEL is
+/// empty.
 #[test]
-fn what_is_attached_checks_and_what_is_detached_leaves_nothing() {
+fn check_passes_after_add_and_del_removes_everything() {
     let mut node = Node::ready();
     node.fake.add_netns("/run/netns/a");
-    let before = node.essence();
+    let before = node.without_free_slots();
     let attachment = node.add("a", &[8080, 8443]).unwrap();
     assert_eq!(node.check(&attachment), [""; 0]);
-    assert!(node.plan().is_empty(), "a pod is nothing to the node");
+    assert!(
+        node.plan().is_empty(),
+        "an attached pod does not change the node's plan"
+    );
     let plan = node.plan_del(&attachment);
     node.execute(&plan).unwrap();
-    assert_eq!(node.essence(), before);
+    assert_eq!(node.without_free_slots(), before);
     assert!(node.plan_del(&attachment).is_empty());
 }
 
-/// behaviour C10: no DEL follows a failed ADD of some runtimes.
+/// behaviour C10: some runtimes send no DEL after a failed ADD.
 #[test]
 fn an_add_that_fails_at_any_step_leaves_nothing() {
     let mut node = Node::ready();
     node.fake.add_netns("/run/netns/a");
-    let before = node.essence();
-    let wish = node.wish("a", &[8080]);
-    let (_, plan) = node.plan_add(&wish).unwrap();
+    let before = node.without_free_slots();
+    let intent = node.pod_intent("a", &[8080]);
+    let (_, plan) = node.plan_add(&intent).unwrap();
     for n in 1..=plan.steps().len() {
         node.fake.fail_at(n, Errno::EIO);
         let (done, error) = node.execute(&plan).unwrap_err();
@@ -251,15 +256,19 @@ fn an_add_that_fails_at_any_step_leaves_nothing() {
         for step in plan.undo(done) {
             node.fake.execute(&step).unwrap();
         }
-        assert_eq!(node.essence(), before, "after a failure of step {n}");
+        assert_eq!(
+            node.without_free_slots(),
+            before,
+            "after a failure of step {n}"
+        );
     }
 }
 
 #[test]
-fn a_node_that_fails_at_any_step_is_as_before_but_for_its_links_state() {
+fn undo_of_a_partial_node_plan_restores_the_node() {
     let mut node = Node::new(Fake::new(), Node::ready().intent);
     let plan = node.plan();
-    let before = node.essence();
+    let before = node.without_free_slots();
     for done in 0..=plan.steps().len() {
         for step in &plan.steps()[..done] {
             node.fake.execute(step).unwrap();
@@ -267,7 +276,7 @@ fn a_node_that_fails_at_any_step_is_as_before_but_for_its_links_state() {
         for step in plan.undo(done) {
             node.fake.execute(&step).unwrap();
         }
-        assert_eq!(node.essence(), before, "after {done} steps");
+        assert_eq!(node.without_free_slots(), before, "after {done} steps");
     }
 }
 
@@ -278,8 +287,8 @@ fn every_step_may_be_executed_twice() {
     let node_plan = node.plan();
     twice(&mut node, &node_plan);
     node.fake.add_netns("/run/netns/a");
-    let wish = node.wish("a", &[8080]);
-    let (attachment, plan) = node.plan_add(&wish).unwrap();
+    let intent = node.pod_intent("a", &[8080]);
+    let (attachment, plan) = node.plan_add(&intent).unwrap();
     twice(&mut node, &plan);
     let plan = node.plan_del(&attachment);
     twice(&mut node, &plan);
@@ -294,14 +303,14 @@ fn twice(node: &mut Node, plan: &Plan) {
     }
 }
 
-/// behaviour U1: the runtime never told.
+/// behaviour U1: the runtime sent no DEL.
 #[test]
-fn a_namespace_that_goes_away_takes_the_link_and_repair_releases_the_rest() {
+fn repair_detaches_a_pod_whose_namespace_is_gone() {
     let mut node = Node::ready();
     node.fake.add_netns("/run/netns/a");
     let before = {
         node.fake.remove_netns("/run/netns/a");
-        node.essence()
+        node.without_free_slots()
     };
     node.fake.add_netns("/run/netns/a");
     let attachment = node.add("a", &[8080]).unwrap();
@@ -315,24 +324,24 @@ fn a_namespace_that_goes_away_takes_the_link_and_repair_releases_the_rest() {
             ..
         }
     ));
-    assert_eq!(node.essence(), before);
+    assert_eq!(node.without_free_slots(), before);
 }
 
-/// behaviour C3: DEL comes when the namespace is gone.
+/// behaviour C3: DEL comes after the namespace is gone.
 #[test]
-fn a_del_behind_the_namespaces_end_removes_the_interfaces_entry_too() {
+fn del_after_the_namespace_is_gone_removes_the_interface_entry() {
     let mut node = Node::ready();
-    let before = node.essence();
+    let before = node.without_free_slots();
     node.fake.add_netns("/run/netns/a");
     let attachment = node.add("a", &[]).unwrap();
     node.fake.remove_netns("/run/netns/a");
     let plan = node.plan_del(&attachment);
     node.execute(&plan).unwrap();
-    assert_eq!(node.essence(), before);
+    assert_eq!(node.without_free_slots(), before);
 }
 
 #[test]
-fn a_bridge_that_was_deleted_comes_back_with_its_ports() {
+fn repair_recreates_a_deleted_bridge_with_its_ports() {
     let mut node = Node::ready();
     node.fake.add_netns("/run/netns/a");
     let attachment = node.add("a", &[]).unwrap();
@@ -343,26 +352,26 @@ fn a_bridge_that_was_deleted_comes_back_with_its_ports() {
 }
 
 #[test]
-fn an_agent_that_died_in_the_middle_of_an_add_is_cleaned_up_behind() {
+fn repair_removes_an_add_that_the_agent_did_not_finish() {
     let mut node = Node::ready();
     node.fake.add_netns("/run/netns/a");
-    let before = node.essence();
-    let wish = node.wish("a", &[8080]);
-    let (attachment, plan) = node.plan_add(&wish).unwrap();
-    node.remember(&attachment, State::Pending);
+    let before = node.without_free_slots();
+    let intent = node.pod_intent("a", &[8080]);
+    let (attachment, plan) = node.plan_add(&intent).unwrap();
+    node.record(&attachment, State::Pending);
     for n in 0..plan.steps().len() {
         node.fake.crash_after(n);
         assert!(node.execute(&plan).is_err());
         assert!(node.fake.is_crashed());
         node.fake.restart();
-        node.remember(&attachment, State::Pending);
+        node.record(&attachment, State::Pending);
         node.repair();
-        assert_eq!(node.essence(), before, "after {n} steps");
+        assert_eq!(node.without_free_slots(), before, "after {n} steps");
     }
 }
 
 #[test]
-fn a_table_that_is_full_says_so_as_the_kernel_does() {
+fn a_full_table_returns_e2big() {
     let fake = Fake::new();
     let put = |key: EntryKey, entry: Entry| {
         let step = Step::PutEntry {
@@ -386,18 +395,18 @@ fn a_table_that_is_full_says_so_as_the_kernel_does() {
 }
 
 #[test]
-fn a_strangers_link_is_neither_taken_over_nor_deleted() {
+fn a_foreign_link_is_neither_adopted_nor_deleted() {
     let mut node = Node::ready();
     let netns = node.fake.add_netns("/run/netns/a");
-    let wish = node.wish("a", &[]);
-    let host = model::ManagedLink::of(&wish.key);
+    let intent = node.pod_intent("a", &[]);
+    let host = model::ManagedLink::of(&intent.key);
     node.fake.add_link(host.name().as_str(), LinkKind::Veth);
     let spec = VethSpec {
         host: host.clone(),
         alias: "net a eth0".to_owned(),
-        host_mac: wish.key.host_mac(),
+        host_mac: intent.key.host_mac(),
         pod: parse("eth0"),
-        pod_mac: wish.key.pod_mac(),
+        pod_mac: intent.key.pod_mac(),
         mtu: 1500,
         netns,
     };
@@ -414,7 +423,7 @@ fn a_strangers_link_is_neither_taken_over_nor_deleted() {
 }
 
 #[test]
-fn a_bridge_with_ports_or_of_someone_else_is_not_deleted() {
+fn a_foreign_bridge_or_one_with_ports_is_not_deleted() {
     let mut node = Node::ready();
     node.fake.add_netns("/run/netns/a");
     node.add("a", &[]).unwrap();
@@ -430,7 +439,7 @@ fn a_bridge_with_ports_or_of_someone_else_is_not_deleted() {
 }
 
 #[test]
-fn what_speaks_of_a_link_that_is_not_there_fails_with_enodev() {
+fn steps_for_a_missing_link_fail_with_enodev() {
     let mut fake = Fake::new();
     let nowhere = || parse("nowhere");
     let steps = [

@@ -1,10 +1,10 @@
-//! Settings of pods' interfaces: of all that there are only those that a `PodSide` shows.
+//! Settings of pods' interfaces: only those that [`planner::PodSide`] has.
 
 use model::{IfName, InterfaceSettings, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::Step;
 
-use super::world::{World, usable};
+use super::world::{World, unicast};
 
 impl World {
     pub(super) fn settings(&self, path: &NetnsPath, ifname: &IfName) -> Option<InterfaceSettings> {
@@ -16,10 +16,10 @@ impl World {
         })
     }
 
-    /// Steps that change no more than settings inside of a pod; any other is not for here.
+    /// Executes the steps that change only settings inside of a pod; any other is `ENOSYS`.
     #[expect(
         clippy::wildcard_enum_match_arm,
-        reason = "who calls has matched all of them"
+        reason = "the caller matches all other steps"
     )]
     pub(super) fn execute_in_pod(&mut self, step: &Step) -> Result<(), Errno> {
         match step {
@@ -50,7 +50,7 @@ impl World {
         let inode = self.same_netns(netns)?;
         let inside = self.namespaces.entry(inode).or_default();
         let side = inside.get_mut(ifname).ok_or(Errno::ENODEV)?;
-        side.mac = settings.mac.map(usable).transpose()?.or(side.mac);
+        side.mac = settings.mac.map(unicast).transpose()?.or(side.mac);
         side.mtu = settings.mtu.unwrap_or(side.mtu);
         Ok(())
     }

@@ -1,15 +1,16 @@
-//! The state of the kernel in memory, and what each step does to it.
+//! State of the in-memory kernel, and the effect of each step on it.
 //!
-//! Every step checks first and changes then: one that fails leaves nothing behind. Knows nothing of faults.
+//! Every step checks first and changes then: a step that fails has no effect. Faults are injected
+//! outside of this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Process;
-use model::{Attachment, IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
+use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    BridgeSpec, Claim, Entries, HeldPorts, Link, LinkKind, Observed, PodSide, PodSpec, Posted,
-    RouteEntry, Scope, SocketHook, SocketLink, Step, SysctlKey, VethSpec,
+    AttachedPrefilter, BridgeSpec, Entries, Link, LinkKind, PodSide, PodSpec, PortReservation,
+    PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -17,25 +18,25 @@ use super::sysctls::first_sysctls;
 /// Number of the main routing table.
 pub(super) const MAIN: u32 = 254;
 
-/// Device number of nsfs, as good as any.
+/// Device number of nsfs; arbitrary.
 const DEVICE: u64 = 4;
 
 pub(super) struct World {
     pub(super) links: BTreeMap<IfName, Link>,
-    /// Routes that were added; those of addresses follow from the addresses.
+    /// Added routes. The subnet routes of addresses are derived from the addresses.
     pub(super) routes: Vec<RouteEntry>,
     pub(super) sysctls: BTreeMap<SysctlKey, String>,
-    /// Table entries with links by index, as maps have them.
+    /// Table entries, with links by index as in the maps.
     pub(super) entries: Entries,
-    /// Ports that the agent holds, as long as it lives.
-    pub(super) held: HeldPorts,
-    /// Ports that processes of the node have.
-    pub(super) foreign: BTreeMap<Claim, Process>,
-    /// Guards of uplinks.
-    pub(super) guards: BTreeMap<IfName, Posted>,
-    /// What the cgroup can have; nothing where there is none.
-    pub(super) sockets: BTreeMap<SocketHook, SocketLink>,
-    paths: BTreeMap<NetnsPath, u64>,
+    /// Ports that the agent reserves while it runs.
+    pub(super) held: PortReservations,
+    /// Ports that other processes have bound.
+    pub(super) foreign: BTreeMap<PortReservation, Process>,
+    /// XDP prefilters of uplinks.
+    pub(super) prefilters: BTreeMap<IfName, AttachedPrefilter>,
+    /// State of the cgroup programs; empty without a cgroup.
+    pub(super) sockets: BTreeMap<SocketHook, SocketHookState>,
+    pub(super) paths: BTreeMap<NetnsPath, u64>,
     pub(super) namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
     next_index: u32,
     next_inode: u64,
@@ -48,9 +49,9 @@ impl World {
             routes: Vec::new(),
             sysctls: first_sysctls(),
             entries: Entries::new(),
-            held: HeldPorts::new(),
+            held: PortReservations::new(),
             foreign: BTreeMap::new(),
-            guards: BTreeMap::new(),
+            prefilters: BTreeMap::new(),
             sockets: BTreeMap::new(),
             paths: BTreeMap::new(),
             namespaces: BTreeMap::new(),
@@ -74,7 +75,7 @@ impl World {
             Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
             Step::Vlan(step) => self.execute_vlan(step),
             Step::SetMac { link, mac } => {
-                self.link_mut(link)?.mac = Some(usable(*mac)?);
+                self.link_mut(link)?.mac = Some(unicast(*mac)?);
                 Ok(())
             }
             Step::SetMtu { link, mtu } => self.set_mtu(link, *mtu),
@@ -82,8 +83,7 @@ impl World {
                 self.execute_in_pod(step)
             }
             Step::SetPromiscuous { link, on } => {
-                self.link_mut(link)?.promiscuous = *on;
-                Ok(())
+                self.link_mut(link).map(|link| link.promiscuous = *on)
             }
             Step::SetUp { link } => self.link_mut(link).map(|link| link.up = true),
             Step::AddAddress { link, address } => self.add_address(link, *address),
@@ -108,12 +108,18 @@ impl World {
                 self.detach(link, hooks);
                 Ok(())
             }
-            Step::Guard(step) => self.guard(step),
-            Step::AttachSockets { hooks } => self.set_sockets(hooks, SocketLink::Attached),
-            Step::DetachSockets { hooks } => self.set_sockets(hooks, SocketLink::Absent),
-            Step::HoldPort { claim, generation } => self.hold(*claim, *generation),
-            Step::ReleasePort { claim, generation } => {
-                self.release(claim, *generation);
+            Step::XdpPrefilter(step) => self.change_prefilter(step),
+            Step::AttachSocketHooks { hooks } => self.set_sockets(hooks, SocketHookState::Attached),
+            Step::DetachSocketHooks { hooks } => self.set_sockets(hooks, SocketHookState::Absent),
+            Step::ReservePort {
+                reservation,
+                generation,
+            } => self.reserve(*reservation, *generation),
+            Step::ReleasePort {
+                reservation,
+                generation,
+            } => {
+                self.release(reservation, *generation);
                 Ok(())
             }
             Step::PutEntry { key, entry, .. } => self.put(key, entry),
@@ -144,7 +150,7 @@ impl World {
                 return if same { Ok(()) } else { Err(Errno::EEXIST) };
             }
         } else {
-            usable(spec.mac)?;
+            unicast(spec.mac)?;
             self.add_link(spec.name.clone(), LinkKind::Bridge);
             self.link_mut(&spec.name)?.up = false;
             self.filter_vlans(&spec.name, spec.filters_vlans)?;
@@ -175,7 +181,8 @@ impl World {
         Ok(())
     }
 
-    /// As the kernel: IPv4 takes one address with several prefix lengths, IPv6 does not.
+    /// Like the kernel, accepts an IPv4 address with several prefix lengths, and an IPv6 address
+    /// with one.
     fn add_address(&mut self, link: &IfName, address: InterfaceAddress) -> Result<(), Errno> {
         let addresses = &mut self.link_mut(link)?.addresses;
         if addresses.contains(&address) {
@@ -207,7 +214,7 @@ impl World {
         if pod.is_some() {
             return Err(Errno::EEXIST);
         }
-        let (host_mac, pod_mac) = (usable(spec.host_mac)?, usable(spec.pod_mac)?);
+        let (host_mac, pod_mac) = (unicast(spec.host_mac)?, unicast(spec.pod_mac)?);
         let index = self.add_link(spec.host.name().clone(), LinkKind::Veth);
         let host = self.link_mut(spec.host.name())?;
         host.up = false;
@@ -248,7 +255,7 @@ impl World {
         Ok(())
     }
 
-    /// Nobody else ever has an address.
+    /// Succeeds if the interface exists: there are no duplicate addresses.
     fn await_addresses(&self, netns: &Netns, ifname: &IfName) -> Result<(), Errno> {
         let inode = self.same_netns(netns)?;
         let inside = self.namespaces.get(&inode);
@@ -264,7 +271,7 @@ impl World {
         self.links.get_mut(name).ok_or(Errno::ENODEV)
     }
 
-    /// Inode of the very namespace that `netns` was.
+    /// Returns the inode of `netns`, if the namespace at its path is still the same.
     pub(super) fn same_netns(&self, netns: &Netns) -> Result<u64, Errno> {
         let inode = self.paths.get(&netns.path).ok_or(Errno::ENOENT)?;
         if *inode == netns.inode && netns.device == DEVICE {
@@ -275,7 +282,7 @@ impl World {
     }
 }
 
-/// The rest of the world.
+/// Events that the agent does not cause.
 impl World {
     pub(super) fn add_link(&mut self, name: IfName, kind: LinkKind) -> u32 {
         assert!(!self.links.contains_key(&name), "{name} is there already");
@@ -384,111 +391,7 @@ impl World {
     }
 }
 
-/// Looking.
-impl World {
-    pub(super) fn observe(&self, scope: &Scope) -> Observed {
-        match scope {
-            Scope::Node { sysctls } => Observed {
-                links: self.links.clone(),
-                routes: self.all_routes(),
-                sysctls: self.chosen_sysctls(sysctls),
-                entries: self.seen_entries(),
-                held: self.held.clone(),
-                guards: self.guards.clone(),
-                socket_hooks: self.sockets.clone(),
-                flow_entries: abi::maps::FLOWS_CAPACITY,
-                ..Observed::default()
-            },
-            Scope::Sysctls(keys) => Observed {
-                sysctls: self.chosen_sysctls(keys),
-                ..Observed::default()
-            },
-            Scope::Netns {
-                path,
-                ifname,
-                links,
-            } => Observed {
-                links: self.chosen_links(links),
-                netns: self.one_netns(path),
-                pod: self.pod(path, ifname),
-                ..Observed::default()
-            },
-            Scope::Attachment(attachment) => self.observe_attachment(attachment),
-            Scope::Outside(attachment) => self.observe_outside(attachment),
-            Scope::Settings { path, ifname, .. } => Observed {
-                netns: self.one_netns(path),
-                settings: self.settings(path, ifname),
-                ..Observed::default()
-            },
-            Scope::Ports => Observed {
-                held: self.held.clone(),
-                ..Observed::default()
-            },
-        }
-    }
-
-    fn observe_attachment(&self, attachment: &Attachment) -> Observed {
-        let netns = self.one_netns(&attachment.netns.path);
-        let same = netns.values().any(|netns| *netns == attachment.netns);
-        let pod = self.pod(&attachment.netns.path, &attachment.key.ifname);
-        Observed {
-            netns,
-            pod: pod.filter(|_| same),
-            ..self.observe_outside(attachment)
-        }
-    }
-
-    fn observe_outside(&self, attachment: &Attachment) -> Observed {
-        let host = attachment.host_link().name().clone();
-        Observed {
-            links: self.chosen_links(&[host, attachment.bridge.clone()].into()),
-            entries: self.entries_of(attachment),
-            held: self.held_for(attachment),
-            ..Observed::default()
-        }
-    }
-
-    fn chosen_links(&self, names: &BTreeSet<IfName>) -> BTreeMap<IfName, Link> {
-        self.links
-            .iter()
-            .filter(|(name, _)| names.contains(*name))
-            .map(|(name, link)| {
-                let mut link = link.clone();
-                link.addresses.clear();
-                link.avoided.clear();
-                link.hooks.retain(|hook| hook.is_of_pods());
-                (name.clone(), link)
-            })
-            .collect()
-    }
-
-    fn one_netns(&self, path: &NetnsPath) -> BTreeMap<NetnsPath, Netns> {
-        let inode = self.paths.get(path).copied();
-        inode
-            .map(|inode| (path.clone(), netns(path.clone(), inode)))
-            .into_iter()
-            .collect()
-    }
-
-    /// The routes that were added, and those that the kernel has for the subnets of addresses.
-    fn all_routes(&self) -> Vec<RouteEntry> {
-        let mut routes = self.routes.clone();
-        let links = self.links.values();
-        for link in links.filter(|link| link.up && link.kind != LinkKind::Loopback) {
-            let subnets = link.addresses.iter().filter_map(InterfaceAddress::subnet);
-            routes.extend(subnets.map(|destination| RouteEntry {
-                destination,
-                gateway: None,
-                link: link.index,
-                table: MAIN,
-                mtu: None,
-            }));
-        }
-        routes
-    }
-}
-
-fn netns(path: NetnsPath, inode: u64) -> Netns {
+pub(super) fn netns(path: NetnsPath, inode: u64) -> Netns {
     Netns {
         path,
         device: DEVICE,
@@ -496,7 +399,7 @@ fn netns(path: NetnsPath, inode: u64) -> Netns {
     }
 }
 
-pub(super) fn usable(mac: Mac) -> Result<Mac, Errno> {
+pub(super) fn unicast(mac: Mac) -> Result<Mac, Errno> {
     let multicast = mac.0[0] & 1 == 1;
     if multicast || mac == Mac([0; 6]) {
         return Err(Errno::EADDRNOTAVAIL);

@@ -1,30 +1,31 @@
-//! The kernel in memory does what the real one does: random steps, executed on both, end alike and leave the same.
+//! Parity of the in-memory kernel and the real one: random steps, executed on both, have the same
+//! results and leave the same state.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod happening;
-mod same;
+mod event;
+mod normalise;
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use happening::{Abstract, Happening, any_happening, steps_of_pod};
+use event::{AbstractStep, Event, any_event, steps_of_pod};
 use kernel::fake::Fake;
 use kernel::{Host, Kernel, Measured, ObserveError, StepError};
 use model::{Attachment, IfName, Netns};
 use nix::errno::Errno;
+use normalise::Names;
 use planner::{BridgeSpec, Observed, Scope, Step, SysctlKey};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use same::Names;
 use support::*;
 
-/// The names of the pods' namespaces.
+/// Names of the pods' namespaces.
 pub(crate) const PODS: [&str; 2] = ["pod0", "pod1"];
 
-/// The real kernel, which an agent after the other opens.
+/// The real kernel, which each restart opens again.
 struct Real {
     host: Option<Host>,
 }
@@ -67,7 +68,7 @@ impl Kernel for Real {
     }
 }
 
-/// One of the two kernels with its namespaces.
+/// One of the two kernels, with its namespaces.
 struct World<K> {
     kernel: K,
     pods: Vec<Netns>,
@@ -86,32 +87,32 @@ impl<K: Kernel> World<K> {
         attachment
     }
 
-    fn steps(&self, step: &Abstract) -> Vec<Step> {
+    fn steps(&self, step: &AbstractStep) -> Vec<Step> {
         match step {
-            Abstract::CreateBridge { name, alias } => vec![Step::CreateBridge(BridgeSpec {
+            AbstractStep::CreateBridge { name, alias } => vec![Step::CreateBridge(BridgeSpec {
                 name: link(name),
                 alias: (*alias).to_owned(),
                 ..bridge()
             })],
-            Abstract::DeleteBridge { name, alias } => vec![Step::DeleteBridge {
+            AbstractStep::DeleteBridge { name, alias } => vec![Step::DeleteBridge {
                 name: link(name),
                 alias: (*alias).to_owned(),
             }],
-            Abstract::AttachUplink { name } => vec![Step::Attach {
+            AbstractStep::AttachUplink { name } => vec![Step::Attach {
                 link: link(name),
                 hooks: uplink_hooks(),
             }],
-            Abstract::DetachUplink { name } => vec![Step::Detach {
+            AbstractStep::DetachUplink { name } => vec![Step::Detach {
                 link: link(name),
                 hooks: uplink_hooks(),
             }],
-            Abstract::Pod { pod, step } => steps_of_pod(&self.attachment(*pod), step),
-            Abstract::Plain(step) => vec![Step::clone(step)],
+            AbstractStep::Pod { pod, step } => steps_of_pod(&self.attachment(*pod), step),
+            AbstractStep::Plain(step) => vec![Step::clone(step)],
         }
     }
 
-    /// What anyone can see, in words that are the same in both worlds.
-    fn look(&mut self) -> Vec<Observed> {
+    /// Observes the kernel with all scopes, with indexes and namespaces normalised.
+    fn observe_all(&mut self) -> Vec<Observed> {
         let sysctls = BTreeSet::from([SysctlKey("net/ipv4/ip_forward".to_owned())]);
         let mut scopes = vec![Scope::Node { sysctls }];
         for (pod, netns) in self.pods.iter().enumerate() {
@@ -136,8 +137,8 @@ impl<K: Kernel> World<K> {
     }
 }
 
-/// How a step ended, as far as anyone may act on it.
-fn ending(result: Result<(), StepError>) -> &'static str {
+/// Classifies the result of a step, as far as callers distinguish them.
+fn classify(result: Result<(), StepError>) -> &'static str {
     match result {
         Ok(()) => "done",
         Err(error) if error.is_gone() => "gone",
@@ -148,7 +149,7 @@ fn ending(result: Result<(), StepError>) -> &'static str {
     }
 }
 
-/// Makes the real kernel what the one in memory is at first.
+/// Brings the real kernel to the initial state of the in-memory one.
 fn clear(host: &mut Host) {
     for entry in host
         .observe(&Scope::Node {
@@ -160,10 +161,13 @@ fn clear(host: &mut Host) {
         let (key, previous) = entry;
         host.execute(&Step::RemoveEntry { key, previous }).unwrap();
     }
-    for (claim, held) in host.observe(&Scope::Ports).unwrap().held {
+    for (reservation, held) in host.observe(&Scope::Ports).unwrap().port_reservations {
         let generation = held.generation;
-        host.execute(&Step::ReleasePort { claim, generation })
-            .unwrap();
+        host.execute(&Step::ReleasePort {
+            reservation,
+            generation,
+        })
+        .unwrap();
     }
     let others: BTreeSet<IfName> = observe(host).links.into_keys().collect();
     for name in others.iter().filter(|name| **name != link("lo")) {
@@ -177,11 +181,7 @@ fn clear(host: &mut Host) {
     host.execute(&off).unwrap();
 }
 
-fn run_script(
-    node: &Node,
-    real: &mut World<Real>,
-    script: &[Happening],
-) -> Result<(), TestCaseError> {
+fn run_script(node: &Node, real: &mut World<Real>, script: &[Event]) -> Result<(), TestCaseError> {
     clear(real.kernel.host());
     let fake = Fake::bare();
     let pods = PODS.map(|name| fake.add_netns(&format!("/run/netns/{name}")));
@@ -189,47 +189,53 @@ fn run_script(
         kernel: fake,
         pods: pods.into(),
     };
-    for happening in script {
-        match happening {
-            Happening::Step(step) => {
+    for event in script {
+        match event {
+            Event::Step(step) => {
                 for (real_step, fake_step) in real.steps(step).iter().zip(fake.steps(step)) {
-                    let really = real.kernel.execute(real_step);
-                    let detail = really.as_ref().err().map(|error| chain(error));
-                    let faked = ending(fake.kernel.execute(&fake_step));
-                    prop_assert_eq!(ending(really), faked, "{:?}: {:?}", real_step, detail);
+                    let real_result = real.kernel.execute(real_step);
+                    let detail = real_result.as_ref().err().map(|error| chain(error));
+                    let fake_result = classify(fake.kernel.execute(&fake_step));
+                    prop_assert_eq!(
+                        classify(real_result),
+                        fake_result,
+                        "{:?}: {:?}",
+                        real_step,
+                        detail
+                    );
                 }
             }
-            Happening::LinkDeleted(name) => {
+            Event::LinkDeleted(name) => {
                 if succeeds(&format!("ip link del {name}")) {
                     fake.kernel.delete_link(name);
                 }
             }
-            Happening::Restart => {
+            Event::Restart => {
                 real.kernel.restart(node);
                 fake.kernel.end_agent();
             }
         }
-        for (really, faked) in real.look().into_iter().zip(fake.look()) {
-            prop_assert_eq!(really, faked, "after {:?}", happening);
+        for (real_result, fake_result) in real.observe_all().into_iter().zip(fake.observe_all()) {
+            prop_assert_eq!(real_result, fake_result, "after {:?}", event);
         }
     }
     Ok(())
 }
 
 #[test]
-fn the_kernel_in_memory_does_what_the_real_one_does() {
+fn the_in_memory_kernel_behaves_like_the_real_kernel() {
     on_a_node(|node| {
         let real = RefCell::new(World {
             kernel: Real::open(node),
             pods: PODS.map(|name| node.add_netns(name)).into(),
         });
         let config = Config {
-            // A slow machine tries fewer scripts, not for longer.
+            // A slow machine runs fewer scripts in the same time.
             cases: (64 / skip::patience()).max(8),
             failure_persistence: None,
             ..Config::default()
         };
-        let script = prop::collection::vec(any_happening(), 1..25);
+        let script = prop::collection::vec(any_event(), 1..25);
         let outcome = TestRunner::new(config).run(&script, |script| {
             run_script(node, &mut real.borrow_mut(), &script)
         });

@@ -1,4 +1,4 @@
-//! A node with two networks, pods on both and hostports, all planned by the planner.
+//! A node with two networks, pods on both, and hostports, all set up by the planner.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,53 +12,53 @@ use planner::{NodeIntent, Records, Scope, ShaperMode, SocketHook, Step};
 
 use super::{Node, attachment, execute, parse, pod_steps, run};
 
-/// The node's port that leads to [`POD_PORT`] of the first pod.
+/// Hostport of [`POD_PORT`] of the first pod.
 pub(crate) const HOSTPORT: u16 = 8080;
-/// The pods' port that serves.
+/// Port of the pods' servers.
 pub(crate) const POD_PORT: u16 = 80;
-/// The node's addresses on its uplink.
+/// Addresses of the uplink.
 pub(crate) const NODE: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
-/// The gateways of the first network.
+/// Gateways of the first network.
 pub(crate) const GATEWAY: [&str; 2] = ["10.88.0.1", "fd88::1"];
 
-/// A node whose tables are as the planner wants them.
+/// A node that is set up by the planner.
 pub(crate) struct Planned {
     pub(crate) host: Host,
 }
 
 impl Planned {
-    /// Makes uplink and bridges, and fills the node's tables.
+    /// Creates an uplink, then opens the kernel and executes the node's plans.
     pub(crate) fn new(node: &Node, cgroup: Option<&Path>) -> Self {
         run("ip link add up0 type veth peer name world");
         run(&format!("ip addr add {}/24 dev up0", NODE[0]));
         run(&format!("ip addr add {}/64 dev up0 nodad", NODE[1]));
         run("ip link set up0 up");
         run("ip link set world up");
-        Self::again(node, cgroup)
+        Self::reopened(node, cgroup)
     }
 
-    /// The next agent on such a node.
-    pub(crate) fn again(node: &Node, cgroup: Option<&Path>) -> Self {
-        let mut planned = Self::before_its_first_look(node, cgroup);
-        planned.settle();
+    /// Opens the kernel as the next agent does, and executes the node's plans.
+    pub(crate) fn reopened(node: &Node, cgroup: Option<&Path>) -> Self {
+        let mut planned = Self::opened(node, cgroup);
+        planned.converge();
         planned
     }
 
-    /// An agent that has only started.
-    pub(crate) fn before_its_first_look(node: &Node, cgroup: Option<&Path>) -> Self {
+    /// Opens the kernel without executing a plan.
+    pub(crate) fn opened(node: &Node, cgroup: Option<&Path>) -> Self {
         Self {
             host: node.host_below(cgroup),
         }
     }
 
-    /// Plans and executes until there is nothing left to do.
-    pub(crate) fn settle(&mut self) {
+    /// Plans and executes until the plan is empty.
+    pub(crate) fn converge(&mut self) {
         let intent = intent();
         for _ in 0..5 {
             let none = BTreeSet::new();
-            let observed = self.look(none);
+            let observed = self.observe(none);
             let sysctls = planner::node_sysctls(&intent, &observed);
-            let observed = self.look(sysctls);
+            let observed = self.observe(sysctls);
             let planned = planner::plan_node(&intent, &observed, &Records::new());
             assert!(planned.refused.is_empty(), "{:?}", planned.refused);
             if planned.plan.is_empty() {
@@ -69,27 +69,30 @@ impl Planned {
         panic!("the plan has no end");
     }
 
-    fn look(&mut self, sysctls: BTreeSet<planner::SysctlKey>) -> planner::Observed {
+    fn observe(&mut self, sysctls: BTreeSet<planner::SysctlKey>) -> planner::Observed {
         let observed = self.host.observe(&Scope::Node { sysctls });
         observed.unwrap_or_else(|error| panic!("{}", super::chain(&error)))
     }
 
-    /// Makes a pod with all that it has.
+    /// Creates a pod with its links and table entries.
     pub(crate) fn add(&mut self, attachment: &Attachment) {
         execute(&mut self.host, &pod_steps(attachment));
         self.write(attachment);
     }
 
-    /// Has sockets of the node asked by these programs.
-    pub(crate) fn ask_sockets(&mut self, needed: &BTreeSet<SocketHook>) {
-        let links = self.look(BTreeSet::new()).socket_hooks;
-        let plan = planner::attach_sockets(needed, &links);
+    /// Attaches these cgroup programs.
+    pub(crate) fn attach_socket_hooks(&mut self, needed: &BTreeSet<SocketHook>) {
+        let links = self.observe(BTreeSet::new()).socket_hooks;
+        let plan = planner::plan_attach_socket_hooks(needed, &links);
         execute(&mut self.host, plan.steps());
     }
 
-    /// Writes a pod's table entries, and has sockets asked.
+    /// Writes a pod's table entries, and attaches the cgroup programs that it requires.
     pub(crate) fn write(&mut self, attachment: &Attachment) {
-        self.ask_sockets(&planner::needed_sockets([attachment], ShaperMode::Auto));
+        self.attach_socket_hooks(&planner::required_socket_hooks(
+            [attachment],
+            ShaperMode::Auto,
+        ));
         let entries = planner::attachment_entries(attachment).into_iter();
         let put = entries.map(|(key, entry)| Step::PutEntry {
             key,
@@ -126,7 +129,7 @@ fn network(name: &str, bridge: &str, subnets: [&str; 2]) -> Network {
     }
 }
 
-/// A port of the node that leads to [`POD_PORT`].
+/// Makes a port mapping to [`POD_PORT`].
 pub(crate) fn mapping(host_port: u16, protocol: Protocol, address: Option<&str>) -> PortMapping {
     PortMapping {
         host_port: NonZeroU16::new(host_port).expect("a port"),
@@ -136,7 +139,7 @@ pub(crate) fn mapping(host_port: u16, protocol: Protocol, address: Option<&str>)
     }
 }
 
-/// The pod that [`HOSTPORT`] leads to.
+/// Makes the pod that has [`HOSTPORT`].
 pub(crate) fn server(netns: &Netns) -> Attachment {
     let mut server = attachment(netns, 2);
     let protocols = [Protocol::Tcp, Protocol::Udp];
@@ -144,11 +147,11 @@ pub(crate) fn server(netns: &Netns) -> Attachment {
     server
 }
 
-/// A pod of the other network.
-pub(crate) fn stranger(netns: &Netns) -> Attachment {
-    let mut stranger = attachment(netns, 4);
-    stranger.bridge = parse("cbr1");
-    for (assigned, [address, gateway]) in stranger
+/// Makes a pod of the other network.
+pub(crate) fn pod_of_other_network(netns: &Netns) -> Attachment {
+    let mut other = attachment(netns, 4);
+    other.bridge = parse("cbr1");
+    for (assigned, [address, gateway]) in other
         .addresses
         .iter_mut()
         .zip([["10.89.0.4/24", "10.89.0.1"], ["fd89::4/64", "fd89::1"]])
@@ -161,34 +164,34 @@ pub(crate) fn stranger(netns: &Netns) -> Attachment {
         gateway: Some(parse(gateway)),
         options: model::RouteOptions::default(),
     };
-    stranger.routes = vec![route("0.0.0.0/0", "10.89.0.1"), route("::/0", "fd89::1")];
-    stranger
+    other.routes = vec![route("0.0.0.0/0", "10.89.0.1"), route("::/0", "fd89::1")];
+    other
 }
 
-/// The address of one family.
+/// Returns the address of one family: 0 is IPv4, 1 is IPv6.
 pub(crate) fn address_of(attachment: &Attachment, family: usize) -> IpAddr {
     attachment.addresses[family].address.address
 }
 
-/// A port at an address.
+/// Makes a socket address.
 pub(crate) fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(parse(address), port)
 }
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// This process, in a cgroup of its own for as long as this lives. Threads cannot be in different ones, so one test
-/// waits for the other.
+/// Keeps this process in a cgroup of its own. All threads of a process have one cgroup, so tests
+/// that use it run one after the other.
 pub(crate) struct InCgroup {
     path: PathBuf,
     home: PathBuf,
-    _turn: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
 }
 
 impl InCgroup {
     pub(crate) fn enter() -> Self {
-        let turn = ONE_AT_A_TIME.lock();
-        let turn = turn.unwrap_or_else(PoisonError::into_inner);
+        let lock = ONE_AT_A_TIME.lock();
+        let lock = lock.unwrap_or_else(PoisonError::into_inner);
         let root = kernel::cgroup_root().expect("a list of mounts");
         let root = root.expect("cgroup2 is mounted");
         let own = std::fs::read_to_string("/proc/self/cgroup").expect("a list of cgroups");
@@ -200,7 +203,7 @@ impl InCgroup {
         Self {
             path,
             home,
-            _turn: turn,
+            _lock: lock,
         }
     }
 

@@ -1,13 +1,13 @@
-//! A node of its own for each test: network and mount namespaces that end with the thread, and pods in them.
+//! A node for each test: network and mount namespaces that end with the thread, and pods in them.
 
 #![allow(
     dead_code,
     reason = "each test binary uses another part of the support"
 )]
 
+pub(crate) mod foreign;
 pub(crate) mod hostports;
 pub(crate) mod skip;
-pub(crate) mod stranger;
 pub(crate) mod traffic;
 
 use std::collections::BTreeSet;
@@ -17,13 +17,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use aya::{Ebpf, EbpfLoader};
-use kernel::{Host, HostOptions, Kernel};
+use kernel::{Host, HostOptions, Kernel, StepError};
 use model::{
     Assigned, Attachment, AttachmentKey, IfName, InterfaceAddress, Mac, Netns, NetnsPath, Route,
 };
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
-use planner::{BridgeSpec, Hook, Observed, PodSpec, RouteEntry, Scope, Step, VethSpec};
+use planner::{BridgeSpec, Hook, Observed, PodSide, PodSpec, RouteEntry, Scope, Step, VethSpec};
 use tempfile::TempDir;
 
 /// Alias of the bridges of these tests.
@@ -60,17 +61,17 @@ impl Node {
         node
     }
 
-    /// A directory that nobody else sees.
+    /// Returns a directory that only this mount namespace sees.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Where this node's pins are.
+    /// Returns the directory of this node's pins.
     pub(crate) fn bpffs(&self) -> PathBuf {
         self.path().join("bpf")
     }
 
-    /// The pin of this name, or the directory of pins.
+    /// Returns the path of a pin, or of a directory of pins.
     pub(crate) fn pins(&self, name: &str) -> PathBuf {
         let version = format!("v{}", abi::ABI_VERSION);
         self.bpffs().join(version).join(name)
@@ -81,7 +82,7 @@ impl Node {
         self.host_below(None)
     }
 
-    /// How this node's kernel is opened.
+    /// Returns the options to open the kernel of this node.
     pub(crate) fn options(&self) -> HostOptions {
         HostOptions {
             bpffs: self.bpffs(),
@@ -91,7 +92,8 @@ impl Node {
         }
     }
 
-    /// As [`Node::options`], with an object of other bytes, and the same in them for all that the kernel can tell.
+    /// As [`Node::options`], with an object whose bytes differ in a way that the kernel does not
+    /// see.
     pub(crate) fn upgrade(&self) -> HostOptions {
         let mut bytes = std::fs::read(object()).expect("our object");
         bytes.push(0);
@@ -103,7 +105,7 @@ impl Node {
         }
     }
 
-    /// Opens the kernel of this node, whose processes are below a cgroup.
+    /// Opens the kernel of this node, with the cgroup of its processes.
     pub(crate) fn host_below(&self, cgroup: Option<&Path>) -> Host {
         let options = HostOptions {
             cgroup: cgroup.map(Path::to_owned),
@@ -112,7 +114,7 @@ impl Node {
         Host::open(&options).unwrap_or_else(|error| panic!("{}", chain(&error)))
     }
 
-    /// Makes a namespace as a runtime does.
+    /// Creates a namespace as a runtime does.
     pub(crate) fn add_netns(&self, name: &str) -> Netns {
         let path = self.path().join(name);
         std::fs::File::create(&path).expect("a file to mount on");
@@ -133,7 +135,7 @@ impl Node {
         netns_at(&path)
     }
 
-    /// Removes a namespace; the kernel takes its links down some time later.
+    /// Removes a namespace; the kernel deletes its links some time later.
     pub(crate) fn remove_netns(&self, name: &str) {
         let path = self.path().join(name);
         nix::mount::umount(&path).expect("a mount");
@@ -151,14 +153,14 @@ fn netns_at(path: &Path) -> Netns {
     }
 }
 
-/// Somebody else's object, with maps of its own: ours serves as well as any.
-pub(crate) fn theirs(node: &Node) -> Ebpf {
-    let theirs = tempfile::tempdir_in(node.path())
+/// Loads a foreign object with its own maps; a second copy of ours serves.
+pub(crate) fn load_foreign_object(node: &Node) -> Ebpf {
+    let pins = tempfile::tempdir_in(node.path())
         .expect("a directory")
         .keep();
-    run(&format!("mount -t bpf bpf {}", theirs.display()));
+    run(&format!("mount -t bpf bpf {}", pins.display()));
     let mut loader = EbpfLoader::new();
-    loader.default_map_pin_directory(theirs);
+    loader.default_map_pin_directory(pins);
     loader.load_file(object()).expect("our object")
 }
 
@@ -181,7 +183,7 @@ fn unshare(flags: CloneFlags) {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "an independent look at what the kernel was told"
+    reason = "an independent view of the kernel's state"
 )]
 fn command(line: &str) -> Command {
     let mut words = line.split_whitespace();
@@ -190,7 +192,7 @@ fn command(line: &str) -> Command {
     command
 }
 
-/// Runs a command on the node; its output.
+/// Runs a command on the node and returns its output.
 pub(crate) fn run(line: &str) -> String {
     let output = command(line).stderr(Stdio::inherit()).output().expect(line);
     assert!(output.status.success(), "{line}: {}", output.status);
@@ -212,12 +214,12 @@ pub(crate) fn start(line: &str) -> std::process::Child {
         .expect("a process")
 }
 
-/// Runs a command in a pod; its output.
+/// Runs a command in a pod and returns its output.
 pub(crate) fn run_in(netns: &Netns, line: &str) -> String {
     run(&format!("nsenter --net={} {line}", netns.path))
 }
 
-/// What is wrong, and why.
+/// Formats an error with its causes.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -228,12 +230,12 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The value of a text.
+/// Parses a valid text.
 pub(crate) fn parse<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().expect(text)
 }
 
-/// Executes steps that have to succeed.
+/// Executes steps, all of which must succeed.
 pub(crate) fn execute(host: &mut Host, steps: &[Step]) {
     for step in steps {
         host.execute(step)
@@ -241,9 +243,9 @@ pub(crate) fn execute(host: &mut Host, steps: &[Step]) {
     }
 }
 
-/// All of the node, without what the kernel adds in its own time.
+/// Observes the whole node, without the objects that the kernel adds asynchronously.
 pub(crate) fn observe(host: &mut impl Kernel) -> Observed {
-    look(
+    observe_scope(
         host,
         &Scope::Node {
             sysctls: BTreeSet::new(),
@@ -251,8 +253,9 @@ pub(crate) fn observe(host: &mut impl Kernel) -> Observed {
     )
 }
 
-/// What is seen, without the link-local addresses and routes that the kernel adds in its own time.
-pub(crate) fn look(host: &mut impl Kernel, scope: &Scope) -> Observed {
+/// Observes a scope, without the link-local addresses and routes, which the kernel adds
+/// asynchronously.
+pub(crate) fn observe_scope(host: &mut impl Kernel, scope: &Scope) -> Observed {
     let mut observed = host
         .observe(scope)
         .unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -264,12 +267,24 @@ pub(crate) fn look(host: &mut impl Kernel, scope: &Scope) -> Observed {
     observed
 }
 
-/// Whether an address is of `fe80::/10`.
+/// Observes the pod's side of an attachment.
+pub(crate) fn pod_of(host: &mut Host, attachment: &Attachment) -> Option<PodSide> {
+    let scope = Scope::Attachment(Box::new(attachment.clone()));
+    host.observe(&scope).expect("an observation").pod
+}
+
+/// Returns the kernel's error of a step that failed.
+pub(crate) fn errno(result: Result<(), StepError>) -> Option<Errno> {
+    let error = result.err()?;
+    Some(Errno::from_raw(error.source.raw_os_error().unwrap_or(0)))
+}
+
+/// Whether an address is in `fe80::/10`.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// The bridge of these tests.
+/// Returns the bridge of these tests.
 pub(crate) fn bridge() -> BridgeSpec {
     BridgeSpec {
         filters_vlans: false,
@@ -280,7 +295,7 @@ pub(crate) fn bridge() -> BridgeSpec {
     }
 }
 
-/// The steps that make a bridge with a gateway of both families.
+/// Returns the steps that create a bridge with gateways of both families.
 pub(crate) fn bridge_steps() -> Vec<Step> {
     let link = bridge().name;
     let address = |text| Step::AddAddress {
@@ -295,7 +310,7 @@ pub(crate) fn bridge_steps() -> Vec<Step> {
     ]
 }
 
-/// A pod's attachment: number 2 has 10.88.0.2 and `fd88::2`, slot 2.
+/// Returns a pod's attachment: number 2 has 10.88.0.2 and `fd88::2`, slot 2.
 pub(crate) fn attachment(netns: &Netns, number: u8) -> Attachment {
     let key = AttachmentKey {
         network: parse("test"),
@@ -334,7 +349,7 @@ pub(crate) fn attachment(netns: &Netns, number: u8) -> Attachment {
     }
 }
 
-/// The veth of an attachment.
+/// Returns the veth of an attachment.
 pub(crate) fn veth(attachment: &Attachment) -> VethSpec {
     VethSpec {
         host: host_of(attachment),
@@ -347,7 +362,7 @@ pub(crate) fn veth(attachment: &Attachment) -> VethSpec {
     }
 }
 
-/// The inside of a pod.
+/// Returns the pod's side of an attachment.
 pub(crate) fn inside(attachment: &Attachment) -> PodSpec {
     PodSpec {
         detects_duplicates: false,
@@ -359,23 +374,23 @@ pub(crate) fn inside(attachment: &Attachment) -> PodSpec {
     }
 }
 
-/// The addresses of an attachment.
+/// Returns the addresses of an attachment.
 pub(crate) fn addresses(attachment: &Attachment) -> Vec<InterfaceAddress> {
     let assigned = attachment.addresses.iter();
     assigned.map(|assigned| assigned.address).collect()
 }
 
-/// The hooks of a pod.
+/// Returns the hooks of a pod.
 pub(crate) fn pod_hooks() -> BTreeSet<Hook> {
     BTreeSet::from([Hook::FromPod, Hook::ToPod])
 }
 
-/// The hooks of an uplink.
+/// Returns the hooks of an uplink.
 pub(crate) fn uplink_hooks() -> BTreeSet<Hook> {
     BTreeSet::from([Hook::UplinkIn, Hook::UplinkOut])
 }
 
-/// The steps that attach programs to the host's end of an attachment.
+/// Returns the step that attaches programs to the host's end of an attachment.
 pub(crate) fn attach(attachment: &Attachment) -> Step {
     Step::Attach {
         link: model::ManagedLink::of(&attachment.key).name().clone(),
@@ -383,7 +398,7 @@ pub(crate) fn attach(attachment: &Attachment) -> Step {
     }
 }
 
-/// The links' part of an ADD.
+/// Returns the steps of an ADD that concern links.
 pub(crate) fn pod_steps(attachment: &Attachment) -> Vec<Step> {
     vec![
         Step::CreateVeth(veth(attachment)),
@@ -398,7 +413,7 @@ pub(crate) fn pod_steps(attachment: &Attachment) -> Vec<Step> {
     ]
 }
 
-/// What takes an attachment's veth away.
+/// Returns the step that deletes an attachment's veth.
 pub(crate) fn delete(attachment: &Attachment) -> Step {
     Step::DeleteVeth {
         link: host_of(attachment),
@@ -406,22 +421,22 @@ pub(crate) fn delete(attachment: &Attachment) -> Step {
     }
 }
 
-/// The name of a link.
+/// Parses the name of a link.
 pub(crate) fn link(name: &str) -> IfName {
     parse(name)
 }
 
-/// A path of a namespace.
+/// Parses the path of a namespace.
 pub(crate) fn netns_path(text: &str) -> NetnsPath {
     parse(text)
 }
 
-/// The host's end that we make for an attachment.
+/// Returns the host's end of an attachment.
 pub(crate) fn host_of(attachment: &Attachment) -> model::ManagedLink {
     model::ManagedLink::of(&attachment.key)
 }
 
-/// An uplink with its far end in a namespace.
+/// Creates an uplink with its far end in a namespace.
 pub(crate) fn add_uplink(node: &Node) -> Netns {
     let world = node.add_netns("world");
     run(&format!(
@@ -442,7 +457,7 @@ pub(crate) fn attach_uplink() -> Step {
     }
 }
 
-/// Waits for what the kernel does some time later.
+/// Waits until an asynchronous change of the kernel is done.
 pub(crate) fn wait_until(condition: impl Fn() -> bool) {
     let pause = || {
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -1,25 +1,25 @@
-//! Tests that not every kernel can pass: they say which feature is missing, and are counted apart.
+//! Skips tests that need a feature that this kernel lacks: they print which one, and are counted.
 
 use std::io::Write as _;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 
-/// Whether this kernel has TCX; a test that needs it says so where it has not.
+/// Whether this kernel has TCX; prints that the test is skipped where it has not.
 pub(crate) fn has_tcx() -> bool {
     is_there(tcx(), "this kernel has no TCX")
 }
 
-/// Whether this kernel does without TCX; a test of what is done then says so where it does not.
+/// Whether this kernel lacks TCX; prints that the test is skipped where it does not.
 pub(crate) fn lacks_tcx() -> bool {
-    is_there(!tcx(), "this kernel has TCX, so nothing else is used")
+    is_there(!tcx(), "this kernel has TCX, so the fallback is not used")
 }
 
-/// Asked as a tool would ask, and not by what is tested.
+/// Queries TCX directly, not by the code under test.
 fn tcx() -> bool {
     SchedClassifier::query_tcx("lo", TcAttachType::Ingress).is_ok()
 }
 
-/// Not by `println!`: what passes is not shown.
+/// Writes to standard error: `println!` of a test that passes is not shown.
 fn is_there(there: bool, otherwise: &str) -> bool {
     if !there {
         let thread = std::thread::current();
@@ -32,8 +32,8 @@ fn is_there(there: bool, otherwise: &str) -> bool {
     there
 }
 
-/// How many times as long things may take on this machine.
+/// Factor for timeouts on this machine.
 pub(crate) fn patience() -> u32 {
-    let told = std::env::var("VIADUCT_TEST_PATIENCE").unwrap_or_default();
-    told.parse().unwrap_or(1).max(1)
+    let value = std::env::var("VIADUCT_TEST_PATIENCE").unwrap_or_default();
+    value.parse().unwrap_or(1).max(1)
 }

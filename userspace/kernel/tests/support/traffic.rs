@@ -1,4 +1,4 @@
-//! Servers that tell their clients as whom they saw them, and clients that ask; all of them give up after a while.
+//! Servers that return the client's address as they see it, and clients that read it; all time out.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -14,7 +14,7 @@ use nix::sched::CloneFlags;
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs something on a thread of its own inside of a pod.
+/// Runs `work` on a separate thread inside of a pod's namespace.
 pub(crate) fn in_pod<T: Send>(pod: &Netns, work: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(pod.path.as_path()).expect("a namespace");
     std::thread::scope(|scope| {
@@ -37,8 +37,8 @@ fn enter(namespace: &File) {
     nix::sched::setns(namespace, CloneFlags::CLONE_NEWNET).expect("root, to enter a namespace");
 }
 
-/// A server of one port on all addresses of a pod, by TCP and UDP. A datagram comes back with its sender's address in
-/// front.
+/// TCP and UDP server of one port on all addresses of a pod. A UDP answer is the client's address
+/// followed by the datagram.
 pub(crate) struct Server {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -69,7 +69,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // It has said itself what was wrong.
+            // A panic of the thread has printed its message.
             let _ = thread.join();
         }
     }
@@ -79,7 +79,7 @@ fn serve_tcp(listener: &TcpListener, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((mut stream, peer)) => {
-                // The client may have gone meanwhile.
+                // The client may have closed the connection.
                 let _ = stream.write_all(plain(peer).to_string().as_bytes());
             }
             Err(_) => std::thread::sleep(PAUSE),
@@ -93,28 +93,28 @@ fn serve_udp(socket: &UdpSocket, stop: &AtomicBool) {
         if let Ok((length, peer)) = socket.recv_from(&mut buffer) {
             let mut answer = format!("{} ", plain(peer)).into_bytes();
             answer.extend(&buffer[..length]);
-            // As above.
+            // The client may have closed its socket.
             let _ = socket.send_to(&answer, peer);
         }
     }
 }
 
-/// The address without the clothes of IPv6.
+/// Converts an IPv4-mapped address to IPv4.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// What a client was told.
+/// Both addresses of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Whom the server saw.
+    /// Client address as the server sees it.
     pub(crate) client: IpAddr,
-    /// Whom the client saw.
+    /// Server address as the client sees it.
     pub(crate) server: SocketAddr,
 }
 
-/// Asks by TCP.
-pub(crate) fn ask_tcp(server: SocketAddr) -> io::Result<Seen> {
+/// Connects by TCP and reads the client's address.
+pub(crate) fn request_tcp(server: SocketAddr) -> io::Result<Seen> {
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let server = stream.peer_addr()?;
@@ -127,11 +127,11 @@ pub(crate) fn ask_tcp(server: SocketAddr) -> io::Result<Seen> {
 }
 
 fn client(text: &str) -> IpAddr {
-    let address: SocketAddr = text.parse().expect("the server tells an address");
+    let address: SocketAddr = text.parse().expect("the server sends an address");
     address.ip()
 }
 
-/// Sends a long stream from one pod to another; how much of it arrives.
+/// Sends a long stream from one pod to another and returns the number of bytes that arrive.
 pub(crate) fn stream(
     server: &Netns,
     port: u16,
@@ -178,21 +178,21 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// One that can talk to `server`.
+    /// Opens a socket of the address family of `server`.
     pub(crate) fn new(server: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind((if server.is_ipv4() { "0.0.0.0" } else { "::" }, 0))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         Ok(Self { socket })
     }
 
-    /// Asks without a connection, with a datagram of some length.
-    pub(crate) fn ask(&self, server: SocketAddr, length: usize) -> io::Result<Seen> {
+    /// Sends a datagram of this length without a connection, and returns the answer.
+    pub(crate) fn request(&self, server: SocketAddr, length: usize) -> io::Result<Seen> {
         self.socket.send_to(&vec![b'x'; length], server)?;
-        self.hear(length)
+        self.receive(length)
     }
 
-    /// Hears an answer.
-    pub(crate) fn hear(&self, length: usize) -> io::Result<Seen> {
+    /// Receives an answer.
+    pub(crate) fn receive(&self, length: usize) -> io::Result<Seen> {
         let mut buffer = vec![0; 65_536];
         let (got, server) = self.socket.recv_from(&mut buffer)?;
         let text = String::from_utf8_lossy(&buffer[..got]).into_owned();
@@ -205,16 +205,16 @@ impl Datagrams {
     }
 }
 
-/// Asks by UDP without a connection.
-pub(crate) fn ask_udp(server: SocketAddr) -> io::Result<Seen> {
-    Datagrams::new(server)?.ask(server, 5)
+/// Sends a datagram without a connection, and returns the answer.
+pub(crate) fn request_udp(server: SocketAddr) -> io::Result<Seen> {
+    Datagrams::new(server)?.request(server, 5)
 }
 
-/// Asks by UDP with a connection.
-pub(crate) fn ask_connected_udp(server: SocketAddr) -> io::Result<Seen> {
+/// Sends a datagram by a connected socket, and returns the answer.
+pub(crate) fn request_connected_udp(server: SocketAddr) -> io::Result<Seen> {
     let client = Datagrams::new(server)?;
     client.socket.connect(server)?;
     assert_eq!(client.socket.peer_addr()?, server);
     client.socket.send(b"hello")?;
-    client.hear(5)
+    client.receive(5)
 }

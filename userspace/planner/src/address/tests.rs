@@ -35,7 +35,7 @@ fn pick(network: &Network, leases: &Leases, requested: &[&str]) -> Result<Vec<St
 
 /// behaviour R8: the gateway is `.1`, so the first pod gets `.2`.
 #[test]
-fn a_pod_gets_one_address_of_each_set_behind_the_gateway() {
+fn a_pod_gets_the_address_after_the_gateway_of_each_range_set() {
     let chosen = pick(&network(), &Leases::default(), &[]).unwrap();
     assert_eq!(
         chosen,
@@ -45,7 +45,7 @@ fn a_pod_gets_one_address_of_each_set_behind_the_gateway() {
 
 /// As host-local: an address that just became free is the last to be given again.
 #[test]
-fn the_search_starts_behind_the_last_reserved_address_and_wraps() {
+fn the_address_search_starts_after_the_last_reserved_address_and_wraps() {
     let network = small("10.1.0.2", "10.1.0.4");
     let mut leases = taken(&["10.1.0.3"]);
     leases.last_reserved.insert(0, parse("10.1.0.2"));
@@ -72,7 +72,7 @@ fn the_last_reserved_address_itself_is_tried_last() {
 }
 
 #[test]
-fn a_last_reserved_address_of_no_range_is_as_none() {
+fn a_last_reserved_address_outside_of_all_ranges_is_ignored() {
     let mut leases = Leases::default();
     leases.last_reserved.insert(0, parse("172.16.0.9"));
     let network = small("10.1.0.2", "10.1.0.4");
@@ -84,7 +84,7 @@ fn a_last_reserved_address_of_no_range_is_as_none() {
 
 /// behaviour R10: users search for these words.
 #[test]
-fn an_exhausted_set_is_named_by_its_ends() {
+fn an_exhausted_range_set_is_named_by_its_first_and_last_address() {
     let leases = taken(&["10.1.0.2", "10.1.0.3"]);
     let error = pick(&small("10.1.0.2", "10.1.0.3"), &leases, &[]).unwrap_err();
     assert_eq!(
@@ -107,7 +107,7 @@ fn an_owner_gets_no_second_address_of_a_set() {
 
 /// behaviour R9.
 #[test]
-fn requested_addresses_are_given_by_the_sets_that_have_them() {
+fn requested_addresses_come_from_the_range_sets_that_contain_them() {
     let chosen = pick(&network(), &Leases::default(), &["fd00:1::99", "10.1.0.77"]).unwrap();
     assert_eq!(
         chosen,
@@ -134,7 +134,7 @@ fn the_gateway_cannot_be_requested() {
 
 /// behaviour R9: one of each set at most, and none of elsewhere.
 #[test]
-fn requests_that_no_set_can_serve_refuse_the_whole() {
+fn a_requested_address_outside_of_all_range_sets_refuses_the_add() {
     let wishes = ["10.1.0.7", "10.1.0.8", "172.16.0.1"];
     let error = pick(&network(), &Leases::default(), &wishes).unwrap_err();
     assert_eq!(
@@ -144,7 +144,7 @@ fn requests_that_no_set_can_serve_refuse_the_whole() {
 }
 
 #[test]
-fn the_broadcast_address_is_not_given_even_where_a_range_has_it() {
+fn the_broadcast_address_is_never_given_even_inside_a_range() {
     let network = small("10.1.0.254", "10.1.0.255");
     let error = pick(&network, &taken(&["10.1.0.254"]), &[]).unwrap_err();
     assert_eq!(

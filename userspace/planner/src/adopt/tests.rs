@@ -6,8 +6,9 @@ use model::{Adoption, Assigned};
 
 use crate::testing::{World, key, link, node, parse, port};
 use crate::{
-    Claim, Difference, Hook, LinkKind, Observed, PodSide, Refusal, Step, attachment_entries, check,
-    check_host, plan_adopt, plan_detach, plan_mtu, plan_publish, with_both_ports, with_ports,
+    Difference, Hook, LinkKind, Observed, PodSide, PortReservation, Refusal, Step,
+    attachment_entries, check, check_host, plan_adopt, plan_detach, plan_mtu, plan_publish,
+    with_both_ports, with_ports,
 };
 
 fn adoption() -> Adoption {
@@ -57,7 +58,7 @@ fn adopted() -> (model::Attachment, Observed) {
 
 /// behaviours R13, R18
 #[test]
-fn another_plugins_pod_gets_our_programs_and_entries_and_nothing_of_it_is_changed() {
+fn an_adopted_pod_gets_programs_and_entries_and_its_link_is_unchanged() {
     let world = World::empty();
     let (attachment, plan) = plan_adopt(&adoption(), &foreign(), &world.context()).unwrap();
     assert_eq!(attachment.host_link().name().as_str(), "veth1234");
@@ -74,7 +75,7 @@ fn another_plugins_pod_gets_our_programs_and_entries_and_nothing_of_it_is_change
 }
 
 #[test]
-fn what_is_adopted_is_as_decided_and_its_removal_leaves_the_link() {
+fn an_adopted_pod_passes_check_and_its_detach_keeps_the_link() {
     let (attachment, observed) = adopted();
     assert_eq!(check(&attachment, &observed), []);
     let plan = plan_detach(&attachment, &observed);
@@ -84,7 +85,7 @@ fn what_is_adopted_is_as_decided_and_its_removal_leaves_the_link() {
 }
 
 #[test]
-fn a_program_that_is_missing_is_noticed_and_the_links_settings_are_not_ours_to_check() {
+fn check_of_an_adopted_pod_covers_programs_but_not_link_settings() {
     let (attachment, mut observed) = adopted();
     let host = observed.links.get_mut(&parse("veth1234")).unwrap();
     (host.up, host.hairpin, host.controller) = (false, true, None);
@@ -134,13 +135,13 @@ fn an_address_of_another_attachment_is_not_adopted() {
 
 /// behaviour R12
 #[test]
-fn ports_are_held_before_anything_leads_to_them_and_let_go_of_last() {
+fn ports_are_reserved_before_their_entries_and_released_after_them() {
     let (before, observed) = adopted();
     let records = World::empty().records;
     let after = with_ports(&before, &[port("8080->80/tcp")], &records).unwrap();
     let plan = plan_publish(&before, &after, &observed);
     let steps: Vec<String> = plan.steps().iter().map(ToString::to_string).collect();
-    assert_eq!(steps[0], "hold port 0.0.0.0:8080/tcp");
+    assert_eq!(steps[0], "reserve port 0.0.0.0:8080/tcp");
     assert!(steps[2].starts_with("write endpoint"), "{plan}");
     assert!(
         steps.last().unwrap().starts_with("write hostport"),
@@ -156,15 +157,15 @@ fn ports_are_held_before_anything_leads_to_them_and_let_go_of_last() {
     let undone = plan.undo(plan.steps().len());
     assert!(matches!(
         undone[0],
-        Step::HoldPort {
-            claim: Claim { port: 8080, .. },
+        Step::ReservePort {
+            reservation: PortReservation { port: 8080, .. },
             ..
         }
     ));
 }
 
 #[test]
-fn a_port_of_another_attachment_is_refused_and_ones_own_is_no_conflict() {
+fn a_hostport_of_another_attachment_is_refused_and_an_own_one_is_kept() {
     let (before, _) = adopted();
     let mapping = [port("8080->80/tcp")];
     let mut world = World::empty();

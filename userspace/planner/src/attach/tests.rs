@@ -14,7 +14,7 @@ fn refusal(intent: &model::Intent, observed: &crate::Observed, world: &World) ->
 /// DATAPATH §2 and §4: ports are held before anything else, tables before programs, programs
 /// before the pod's first packet, ports published last.
 #[test]
-fn an_attachment_is_made_from_the_inside_out() {
+fn attach_reserves_ports_first_and_publishes_them_last() {
     let mut wish = intent("c1");
     wish.port_mappings = vec![port("8080->80/tcp"), port("192.0.2.10@53->5353/udp")];
     wish.pod = Some(PodName {
@@ -23,9 +23,9 @@ fn an_attachment_is_made_from_the_inside_out() {
     });
     let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
     assert_snapshot!(plan, @r#"
-     1. hold port 0.0.0.0:8080/tcp
-     2. hold port 192.0.2.10:53/udp
-     3. hold port [::]:8080/tcp
+     1. reserve port 0.0.0.0:8080/tcp
+     2. reserve port 192.0.2.10:53/udp
+     3. reserve port [::]:8080/tcp
      4. make veth vethb2b0ff9d (02:07:e2:2e:0d:5f, alias "net default/web eth0") with eth0 (02:5a:e2:fa:81:8a) in /run/netns/a, MTU 1500
      5. write pod 7: 10.1.0.2, fd00:1::2, 02:5a:e2:fa:81:8a behind vethb2b0ff9d on cbr0, generation 40, masqueraded
      6. write interface vethb2b0ff9d: pod 7
@@ -42,7 +42,7 @@ fn an_attachment_is_made_from_the_inside_out() {
 
 /// behaviour K24.
 #[test]
-fn addresses_come_ipv4_first_whatever_the_order_of_the_sets() {
+fn addresses_are_ordered_ipv4_first_regardless_of_the_range_sets() {
     let mut wish = intent("c1");
     wish.network.ranges.reverse();
     let addresses = attachment(&wish).addresses;
@@ -55,7 +55,7 @@ fn addresses_come_ipv4_first_whatever_the_order_of_the_sets() {
 
 /// behaviour K13.
 #[test]
-fn a_network_gives_the_default_route_of_each_family_present_where_it_is_told_to() {
+fn a_pod_gets_a_default_route_per_family_where_the_network_configures_it() {
     let mut wish = intent("c1");
     let routes = |wish: &model::Intent| -> Vec<String> {
         let routes = attachment(wish).routes;
@@ -76,7 +76,7 @@ fn a_network_gives_the_default_route_of_each_family_present_where_it_is_told_to(
 }
 
 #[test]
-fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
+fn a_configured_route_uses_its_own_gateway_or_that_of_its_family() {
     let route = |destination: &str, gateway: Option<&str>| Route {
         destination: parse(destination),
         gateway: gateway.map(parse),
@@ -104,7 +104,7 @@ fn a_configured_route_goes_by_its_own_gateway_or_by_that_of_its_family() {
 /// behaviour F16: two routes to one destination are two where metric or table differ; what the kernel does by
 /// itself is not worth a word.
 #[test]
-fn routes_differ_by_metric_and_table_and_the_nearest_has_no_gateway() {
+fn routes_differ_by_metric_and_table_and_link_scope_routes_have_no_gateway() {
     let route = |destination: &str, options: RouteOptions| Route {
         destination: parse(destination),
         gateway: None,
@@ -160,7 +160,7 @@ fn routes_differ_by_metric_and_table_and_the_nearest_has_no_gateway() {
 
 /// As the bridge plugin has it: a default route that names its gateway is the default route, one without is not.
 #[test]
-fn is_default_gateway_adds_a_route_where_none_names_its_gateway() {
+fn is_default_gateway_adds_a_default_route_unless_one_with_a_gateway_is_configured() {
     let default = |gateway: Option<&str>, priority| Route {
         destination: parse("0.0.0.0/0"),
         gateway: gateway.map(parse),
@@ -185,7 +185,7 @@ fn is_default_gateway_adds_a_route_where_none_names_its_gateway() {
 
 /// behaviour C14: one container, several networks.
 #[test]
-fn a_second_attachment_in_a_namespace_gets_no_default_route_unasked() {
+fn a_second_attachment_in_a_namespace_gets_no_implicit_default_route() {
     let world = World::with(&attachment(&intent("c1")));
     let mut second = intent("c1");
     second.key.ifname = parse("net1");
@@ -203,7 +203,7 @@ fn a_second_attachment_in_a_namespace_gets_no_default_route_unasked() {
 }
 
 #[test]
-fn of_two_routes_to_one_destination_the_first_wins() {
+fn of_two_equal_routes_the_first_wins() {
     let route = |gateway: Option<&str>| Route {
         destination: parse("172.16.0.0/12"),
         gateway: gateway.map(parse),
@@ -216,7 +216,7 @@ fn of_two_routes_to_one_destination_the_first_wins() {
 }
 
 #[test]
-fn only_the_mode_hairpin_veth_sets_the_flag_of_the_port() {
+fn only_hairpin_mode_hairpin_veth_sets_the_hairpin_flag_of_the_port() {
     let mut wish = intent("c1");
     assert!(attachment(&wish).hairpin);
     for mode in [HairpinMode::PromiscuousBridge, HairpinMode::None] {
@@ -226,7 +226,7 @@ fn only_the_mode_hairpin_veth_sets_the_flag_of_the_port() {
 }
 
 #[test]
-fn a_pod_with_a_limit_for_what_it_sends_may_send_large_packets() {
+fn a_pod_with_an_egress_limit_may_send_large_segments() {
     let large = |wish: &model::Intent| pod_spec(&attachment(wish), false).large_packets;
     let limit = model::Limit {
         rate: parse("1000000"),
@@ -241,7 +241,7 @@ fn a_pod_with_a_limit_for_what_it_sends_may_send_large_packets() {
 
 /// behaviour S10.
 #[test]
-fn a_second_add_is_refused_in_any_state_of_the_first() {
+fn a_second_add_is_refused_in_any_state_of_the_first_attachment() {
     let first = attachment(&intent("c1"));
     for state in [State::Pending, State::Attached, State::Removing] {
         let mut world = World::empty();
@@ -265,7 +265,7 @@ fn an_interface_that_exists_in_the_pod_is_refused() {
 }
 
 #[test]
-fn a_namespace_that_is_not_there_is_refused() {
+fn a_missing_network_namespace_is_refused() {
     let mut observed = node();
     observed.netns.clear();
     let refusal = refusal(&intent("c1"), &observed, &World::empty());
@@ -278,7 +278,7 @@ fn a_namespace_that_is_not_there_is_refused() {
 
 /// behaviour R4.
 #[test]
-fn a_bridge_that_is_none_is_refused() {
+fn a_missing_bridge_or_a_link_of_another_kind_is_refused() {
     let mut observed = node();
     observed
         .links
@@ -294,7 +294,7 @@ fn a_bridge_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_strangers_link_of_our_name_is_never_touched() {
+fn a_foreign_link_with_our_name_is_never_changed() {
     let name = attachment(&intent("c1")).host_link();
     let mut observed = node();
     observed
@@ -308,7 +308,7 @@ fn a_strangers_link_of_our_name_is_never_touched() {
 }
 
 #[test]
-fn what_an_earlier_add_of_the_same_key_left_on_the_host_is_removed_first() {
+fn a_veth_left_by_an_earlier_add_is_deleted_first() {
     let mut observed = seen(&attachment(&intent("c1")));
     observed.pod = None;
     let (_, plan) = plan_attach(&intent("c1"), &observed, &World::empty().context()).unwrap();
@@ -334,7 +334,7 @@ fn a_host_port_belongs_to_one_pod() {
 
 /// DATAPATH §4: exact address first, then wildcard.
 #[test]
-fn a_wildcard_and_a_particular_address_of_one_port_may_have_different_owners() {
+fn a_wildcard_and_a_specific_address_of_one_hostport_may_have_different_owners() {
     let mut first = intent("c1");
     first.port_mappings = vec![port("8080->80/tcp")];
     let world = World::with(&attachment(&first));
@@ -350,7 +350,7 @@ fn a_wildcard_and_a_particular_address_of_one_port_may_have_different_owners() {
 
 /// behaviour R12.
 #[test]
-fn a_repeated_mapping_is_one_mapping_and_a_contradiction_is_refused() {
+fn a_repeated_port_mapping_counts_once_and_a_conflicting_one_is_refused() {
     let mut wish = intent("c1");
     wish.port_mappings = vec![port("8080->80/tcp"), port("8080->80/tcp")];
     assert_eq!(attachment(&wish).port_mappings.len(), 1);
@@ -358,14 +358,14 @@ fn a_repeated_mapping_is_one_mapping_and_a_contradiction_is_refused() {
     let refusal = refusal(&wish, &node(), &World::empty());
     assert_eq!(
         refusal.to_string(),
-        "host port 8080->81/tcp contradicts 8080->80/tcp of the same request"
+        "host port 8080->81/tcp conflicts with 8080->80/tcp of the same request"
     );
     assert_eq!(refusal.category(), Category::InvalidConfig);
 }
 
 /// behaviour R13: skipped without a word.
 #[test]
-fn a_mapping_of_a_family_that_the_pod_lacks_publishes_nothing() {
+fn a_port_mapping_of_a_family_that_the_pod_lacks_is_skipped() {
     let mut wish = intent("c1");
     wish.network.ranges.truncate(1);
     wish.port_mappings = vec![port("2001:db8::10@8080->80/tcp")];
@@ -374,7 +374,7 @@ fn a_mapping_of_a_family_that_the_pod_lacks_publishes_nothing() {
 }
 
 #[test]
-fn a_requested_mac_address_is_used_unless_no_interface_can_have_it() {
+fn a_requested_mac_address_is_used_unless_it_is_multicast_or_zero() {
     let mut wish = intent("c1");
     wish.requested.mac = Some(parse("0a:00:00:00:00:01"));
     assert_eq!(attachment(&wish).mac, Mac([0x0a, 0, 0, 0, 0, 1]));

@@ -28,7 +28,7 @@ fn bridge(observed: &mut Observed) -> &mut Link {
 /// The MAC address is set when the bridge is made; router advertisements are kept before forwarding is turned on
 /// (DATAPATH §3.9).
 #[test]
-fn a_missing_bridge_is_made_and_forwarding_turned_on() {
+fn a_missing_bridge_is_created_and_forwarding_turned_on() {
     let plan = plan_bridge(&network(), &bare_node()).unwrap();
     assert_snapshot!(plan, @r#"
     1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, alias "viaduct net"
@@ -44,7 +44,7 @@ fn a_missing_bridge_is_made_and_forwarding_turned_on() {
 }
 
 #[test]
-fn a_bridge_that_is_as_it_should_be_needs_nothing() {
+fn a_bridge_that_matches_its_network_gets_an_empty_plan() {
     assert!(plan_bridge(&network(), &settled()).unwrap().is_empty());
 }
 
@@ -56,7 +56,7 @@ fn an_ipv4_network_leaves_ipv6_alone() {
 }
 
 #[test]
-fn our_bridge_is_mended_where_it_differs() {
+fn our_bridge_is_repaired_where_it_differs() {
     let mut observed = settled();
     let present = bridge(&mut observed);
     present.mac = Some(parse("02:00:00:00:00:01"));
@@ -76,7 +76,7 @@ fn our_bridge_is_mended_where_it_differs() {
 
 /// behaviour R4.
 #[test]
-fn a_link_that_is_no_bridge_is_refused() {
+fn a_link_of_another_kind_with_the_bridges_name_is_refused() {
     let mut observed = settled();
     observed
         .links
@@ -89,7 +89,7 @@ fn a_link_that_is_no_bridge_is_refused() {
 }
 
 #[test]
-fn a_strangers_bridge_is_used_and_nothing_of_it_is_changed() {
+fn a_foreign_bridge_is_used_without_changes() {
     let mut observed = settled();
     let present = bridge(&mut observed);
     present.alias = None;
@@ -103,7 +103,7 @@ fn a_strangers_bridge_is_used_and_nothing_of_it_is_changed() {
 
 /// behaviour R3.
 #[test]
-fn a_strangers_bridge_with_another_address_is_refused() {
+fn a_foreign_bridge_with_another_address_is_refused() {
     let refused = |address: &str| {
         let mut observed = settled();
         let present = bridge(&mut observed);
@@ -122,7 +122,7 @@ fn a_strangers_bridge_with_another_address_is_refused() {
 }
 
 #[test]
-fn two_ranges_with_one_gateway_make_one_address_of_the_wider_subnet() {
+fn two_ranges_with_one_gateway_share_one_bridge_address() {
     let mut network = network();
     network.ranges = vec![
         crate::testing::span("10.1.0.0/24", "10.1.0.2", "10.1.0.9"),
@@ -145,7 +145,7 @@ fn a_network_without_ranges_is_a_switch_without_an_address() {
 
 /// Whoever makes a bridge signs it in a second message, and may be killed before.
 #[test]
-fn a_bridge_that_was_never_signed_is_finished() {
+fn a_bridge_without_its_alias_is_completed() {
     let mut observed = settled();
     bridge(&mut observed).alias = None;
     let plan = plan_bridge(&network(), &observed).unwrap();
@@ -172,7 +172,7 @@ fn in_vlan(number: u16) -> model::Network {
 
 /// behaviours F8; R2: the gateway of pods in a VLAN is on the VLAN's interface, not on the bridge.
 #[test]
-fn a_vlans_gateway_is_on_an_interface_of_its_own() {
+fn a_vlans_gateway_is_on_its_vlan_interface() {
     let observed = calm(bare_node());
     let plan = plan_bridge(&in_vlan(100), &observed).unwrap();
     assert_snapshot!(plan, @r#"
@@ -199,12 +199,12 @@ fn without_a_gateway_the_bridge_has_no_address() {
 }
 
 #[test]
-fn a_bridge_of_ours_learns_to_filter_and_a_strangers_is_not_made_to() {
+fn vlan_filtering_is_turned_on_for_our_bridge_and_refused_for_a_foreign_one() {
     let mut observed = calm(settled());
     bridge(&mut observed).addresses.clear();
     let plan = plan_bridge(&in_vlan(7), &observed).unwrap();
     assert_snapshot!(plan, @r#"
-    1. let cbr0 keep VLANs apart
+    1. turn VLAN filtering of cbr0 on
     2. add the node as a member of VLAN 7 of cbr0
     3. make cbr0.7: VLAN 7 of cbr0, alias "viaduct net"
     4. add address 10.1.0.1/24 to cbr0.7
@@ -221,7 +221,7 @@ fn a_bridge_of_ours_learns_to_filter_and_a_strangers_is_not_made_to() {
 
 /// behaviour R4: a name is not enough.
 #[test]
-fn the_name_of_a_vlans_interface_must_be_free_or_be_that() {
+fn a_vlan_interface_name_of_another_link_is_refused() {
     let mut observed = calm(settled());
     let other = link(8, LinkKind::Ethernet, &[]);
     observed.links.insert(parse("cbr0.7"), other);
@@ -252,7 +252,7 @@ fn the_name_of_a_vlans_interface_must_be_free_or_be_that() {
 
 /// behaviour R3
 #[test]
-fn force_address_takes_away_what_contradicts_and_nothing_else() {
+fn force_address_removes_only_conflicting_addresses() {
     let mut observed = calm(settled());
     let present = bridge(&mut observed);
     present.alias = Some("operator".to_owned());

@@ -26,13 +26,13 @@ fn host(observed: &mut Observed) -> &mut crate::Link {
 
 /// behaviour S11: must pass immediately after ADD.
 #[test]
-fn what_was_just_made_has_no_difference() {
+fn a_new_attachment_has_no_differences() {
     assert!(differences(|_| {}).is_empty());
 }
 
 /// behaviour S11: plugins behind us may add and change.
 #[test]
-fn more_addresses_more_routes_another_mac_and_mtu_are_no_difference() {
+fn added_addresses_and_routes_and_a_changed_mac_or_mtu_are_no_difference() {
     let found = differences(|observed| {
         pod(observed).mac = Some(parse("0a:00:00:00:00:01"));
         pod(observed).mtu = 1400;
@@ -73,7 +73,7 @@ fn a_namespace_that_was_replaced_is_gone() {
 }
 
 #[test]
-fn an_interface_of_that_name_that_is_not_our_end_is_a_difference() {
+fn a_pod_interface_that_is_not_the_peer_is_a_difference() {
     let found = differences(|observed| pod(observed).peer = Some(77));
     let host = attachment(&intent("c1")).host_link();
     assert_eq!(
@@ -115,7 +115,7 @@ fn a_missing_or_changed_entry_is_a_difference() {
             .insert(pod, crate::Entry::FreePod { generation: 40 });
     });
     let expected = [
-        "the entry of pod 7 is not as decided",
+        "the entry of pod 7 differs from the record",
         "the entry of hostport 0.0.0.0:8080/tcp is missing",
     ];
     assert_eq!(found, expected);

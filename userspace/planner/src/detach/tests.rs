@@ -12,7 +12,7 @@ fn published() -> model::Attachment {
 }
 
 #[test]
-fn an_attachment_is_removed_from_the_outside_in() {
+fn detach_removes_hostports_first_and_releases_ports_last() {
     let attachment = published();
     assert_snapshot!(plan_detach(&attachment, &seen(&attachment)), @r#"
     1. remove hostport 0.0.0.0:8080/tcp
@@ -29,7 +29,7 @@ fn an_attachment_is_removed_from_the_outside_in() {
 
 /// Whoever makes a link signs it in a second message, and may be killed before.
 #[test]
-fn a_link_that_was_never_signed_is_known_by_its_ethernet_address() {
+fn a_link_without_its_alias_is_identified_by_its_mac_address() {
     let attachment = published();
     let host = attachment.host_link();
     let deletes = |mac: model::Mac| {
@@ -47,13 +47,13 @@ fn a_link_that_was_never_signed_is_known_by_its_ethernet_address() {
 
 /// behaviour S10: a DEL of what is gone succeeds.
 #[test]
-fn of_what_is_gone_nothing_is_removed() {
+fn detach_of_a_removed_attachment_is_an_empty_plan() {
     assert!(plan_detach(&published(), &node()).is_empty());
 }
 
 /// An earlier DEL freed the row and failed to remove the interface's entry.
 #[test]
-fn an_entry_of_a_gone_link_is_ours_as_long_as_its_row_is_nobody_elses() {
+fn an_interface_entry_of_a_gone_link_is_ours_until_its_pod_row_has_a_new_owner() {
     let attachment = published();
     let steps = |generation: u32| {
         let mut observed = node();

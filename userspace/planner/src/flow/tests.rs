@@ -63,9 +63,9 @@ fn table(pairs: impl IntoIterator<Item = [(Tuple, Flow); 2]>) -> FlowTable {
 }
 
 #[test]
-fn two_entries_are_one_flow_with_both_tuples_and_both_directions_counts() {
+fn two_flow_entries_make_one_flow_with_both_tuples_and_counters() {
     let flows = table([outward()]).flows().collect::<Vec<_>>();
-    let ends = |source: &str, destination: &str| Ends {
+    let ends = |source: &str, destination: &str| FlowEndpoints {
         source: source.parse().unwrap(),
         destination: destination.parse().unwrap(),
     };
@@ -74,7 +74,7 @@ fn two_entries_are_one_flow_with_both_tuples_and_both_directions_counts() {
         generation: 7,
         kind: FlowKind::Masqueraded,
         protocol: protocol::TCP,
-        seen: ends("10.88.0.2:40000", "198.51.100.7:443"),
+        original: ends("10.88.0.2:40000", "198.51.100.7:443"),
         translated: ends("192.0.2.1:50001", "198.51.100.7:443"),
         state: FlowState::Established,
         age: 50,
@@ -83,7 +83,7 @@ fn two_entries_are_one_flow_with_both_tuples_and_both_directions_counts() {
             packets: 3,
             bytes: 300,
         },
-        answered: Traffic {
+        replied: Traffic {
             packets: 2,
             bytes: 200,
         },
@@ -92,7 +92,7 @@ fn two_entries_are_one_flow_with_both_tuples_and_both_directions_counts() {
 }
 
 #[test]
-fn half_a_flow_is_none() {
+fn a_flow_entry_without_its_reply_entry_is_no_flow() {
     for half in [0, 1] {
         let mut table = table([]);
         table.entries.extend([outward()[half]]);
@@ -106,7 +106,7 @@ fn half_a_flow_is_none() {
 }
 
 #[test]
-fn a_filter_takes_pods_peers_and_ports_of_either_side() {
+fn a_flow_filter_matches_pods_peers_and_ports_of_either_side() {
     let table = table([outward(), inward()]);
     let pods = |slot, generation| FlowFilter {
         pods: Some([(slot, generation)].into()),
@@ -132,13 +132,13 @@ fn a_filter_takes_pods_peers_and_ports_of_either_side() {
         (port(80), 1),
         (port(81), 0),
     ] {
-        let flows = table.flows().filter(|flow| filter.takes(flow));
+        let flows = table.flows().filter(|flow| filter.matches(flow));
         assert_eq!(flows.count(), taken, "{filter:?}");
     }
 }
 
 #[test]
-fn states_are_named_by_what_both_directions_have_seen() {
+fn flow_states_derive_from_the_packets_of_both_directions() {
     const BOTH: u32 = Seen::PACKET;
     for (one, other, protocol, state) in [
         (BOTH | Seen::SYN, 0, protocol::TCP, "opening"),
@@ -163,7 +163,7 @@ fn states_are_named_by_what_both_directions_have_seen() {
 }
 
 #[test]
-fn a_state_is_what_the_datapath_chooses_a_timeout_by() {
+fn flow_states_agree_with_the_datapaths_timeouts() {
     let timeouts = abi::Timeouts::default();
     let of_state = |state| match state {
         FlowState::Opening => timeouts.tcp_opening,

@@ -4,14 +4,14 @@ use crate::testing::{bare_node, link, network, node, parse};
 use crate::{LinkKind, network_mtu};
 
 #[test]
-fn an_explicit_mtu_wins() {
+fn a_configured_mtu_wins() {
     let mut network = network();
     network.mtu = Some(9000);
     assert_eq!(network_mtu(&network, &bare_node()), 9000);
 }
 
 #[test]
-fn the_smallest_link_that_is_up_decides() {
+fn the_smallest_mtu_of_links_that_are_up_is_used() {
     let mut observed = bare_node();
     let mut add = |name: &str, mtu: u32| {
         let mut link = link(10, LinkKind::Ethernet, &[]);
@@ -31,7 +31,7 @@ fn the_smallest_link_that_is_up_decides() {
 }
 
 #[test]
-fn no_link_or_an_incredible_value_means_1460() {
+fn the_mtu_is_1460_without_a_link_or_with_one_out_of_range() {
     let mut observed = bare_node();
     for (mtu, expected) in [(575, 1460), (576, 576), (999_998, 999_998), (999_999, 1460)] {
         observed.links.get_mut(&parse("eth0")).unwrap().mtu = mtu;
@@ -47,7 +47,7 @@ fn no_link_or_an_incredible_value_means_1460() {
 
 /// A deviation from kubenet, on purpose: otherwise the smallest value ever seen would stay for ever.
 #[test]
-fn our_own_bridges_and_their_ports_do_not_count() {
+fn our_bridges_and_their_ports_do_not_count_for_the_mtu() {
     let mut observed = node();
     observed.links.get_mut(&parse("cbr0")).unwrap().mtu = 1280;
     let mut port = link(10, LinkKind::Veth, &[]);

@@ -13,7 +13,7 @@ use crate::testing::{
 };
 use crate::{
     Entry, EntryKey, LinkKind, LinkRef, NodeIntent, NodePlan, Observed, Records, RouteEntry,
-    SocketHook, SocketLink, Step, flow_entries, node_sysctls, plan_node,
+    SocketHook, SocketHookState, Step, flow_entries, node_sysctls, plan_node,
 };
 
 fn node_intent() -> NodeIntent {
@@ -39,7 +39,7 @@ fn uplinks(intent: &NodeIntent, observed: &Observed) -> Vec<String> {
 }
 
 #[test]
-fn a_bare_node_is_made_ready() {
+fn the_first_plan_configures_a_bare_node() {
     let mut intent = node_intent();
     intent.non_masquerade.insert(parse("10.0.0.0/8"));
     let plan = plan(&intent, &bare_node());
@@ -65,7 +65,7 @@ fn a_bare_node_is_made_ready() {
     18. write prefix 10.1.0.0/24: pods, not masqueraded
     19. write prefix fd00:1::/64: pods
     20. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64, closed
-    21. write settings: masquerade ports 1024-65535, 1024 flows for a pod, TCP kept for 86400 s
+    21. write settings: masquerade ports 1024-65535, at most 1024 flows per pod, TCP idle timeout 86400 s
     22. attach uplink_in, uplink_out to eth0
     "#);
 }
@@ -101,7 +101,7 @@ fn uplinks_follow_addresses_and_routes() {
 }
 
 #[test]
-fn named_uplinks_win_as_far_as_they_are_there() {
+fn configured_uplinks_that_exist_win() {
     let mut intent = node_intent();
     intent.uplinks = ["eth1", "eth0", "lo", "cbr0"].map(parse).into();
     assert_eq!(uplinks(&intent, &node()), ["eth0"]);
@@ -127,11 +127,11 @@ fn a_pods_veth_that_is_not_yet_in_the_bridge_is_no_uplink() {
     assert!(plan.keys().all(|key| *key != uplink));
 }
 
-fn sources(own: &[String], borrowed: &[&str]) -> Vec<String> {
+fn sources(own: &[String], fallback: &[&str]) -> Vec<String> {
     let texts: Vec<&str> = own.iter().map(String::as_str).collect();
-    let borrowed: Vec<_> = borrowed.iter().map(|text| parse(text)).collect();
+    let fallback: Vec<_> = fallback.iter().map(|text| parse(text)).collect();
     let link = link(2, LinkKind::Ethernet, &texts);
-    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link, &[], &borrowed) else {
+    let Entry::Uplink { sources, .. } = crate::uplink::entry(&link, &[], &fallback) else {
         panic!("an uplink's entry is one");
     };
     sources.iter().map(ToString::to_string).collect()
@@ -166,7 +166,7 @@ fn an_uplink_with_too_many_subnets_keeps_the_first_of_each_family() {
 
 /// As `inet_select_addr` and `ipv6_dev_get_saddr`: an unnumbered link leaves with an address of another.
 #[test]
-fn an_uplink_without_an_address_of_a_family_borrows_one() {
+fn an_uplink_without_an_address_of_a_family_uses_one_of_another_link() {
     let lent = ["192.0.2.10/24", "192.0.2.11/24", "2001:db8::10/64"];
     assert_eq!(sources(&[], &lent), ["192.0.2.10/24", "2001:db8::10/64"]);
     let own = ["10.0.0.1/32".to_owned()];
@@ -174,7 +174,7 @@ fn an_uplink_without_an_address_of_a_family_borrows_one() {
 }
 
 #[test]
-fn flows_are_forgotten_when_an_address_or_an_uplink_goes_and_not_otherwise() {
+fn flows_are_swept_only_when_a_local_address_or_an_uplink_is_removed() {
     let ends_with_a_sweep = |change: &dyn Fn(&mut Observed)| {
         let mut observed = settled_node();
         change(&mut observed);
@@ -210,7 +210,7 @@ fn settled_node() -> Observed {
 }
 
 #[test]
-fn what_an_uplink_is_masqueraded_with_is_local_first() {
+fn masquerade_sources_are_local_entries_before_the_uplink_entry() {
     let mut intent = node_intent();
     intent.uplinks = [parse("eth0")].into();
     let mut observed = bare_node();
@@ -224,7 +224,7 @@ fn what_an_uplink_is_masqueraded_with_is_local_first() {
 }
 
 #[test]
-fn a_bridge_has_the_egress_addresses_that_were_asked_for() {
+fn a_bridge_gets_the_configured_egress_addresses() {
     let mut intent = node_intent();
     let addresses = [parse("192.0.2.77"), parse("2001:db8::77")];
     intent.egress.insert(parse("cbr0"), addresses.into());
@@ -243,17 +243,17 @@ fn a_bridge_has_the_egress_addresses_that_were_asked_for() {
 
 /// The trie keeps IPv4 below `::/0`.
 #[test]
-fn the_whole_of_ipv6_says_nothing_about_ipv4() {
+fn a_prefix_of_all_ipv6_does_not_apply_to_ipv4() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
     let prefixes = crate::prefix::prefixes(&pods, &[parse("::/0")].into());
     let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
     assert_eq!(of("::/0"), "not masqueraded");
-    assert_eq!(of("0.0.0.0/0"), "nothing particular");
+    assert_eq!(of("0.0.0.0/0"), "default");
     assert_eq!(of("10.1.0.0/24"), "pods");
 }
 
 #[test]
-fn a_prefix_carries_what_holds_for_all_that_cover_it() {
+fn a_prefix_carries_the_flags_of_all_prefixes_that_cover_it() {
     let pods = [parse("10.1.0.0/24")].into();
     let outside = [parse("10.0.0.0/8"), parse("10.1.0.128/25")].into();
     let prefixes = crate::prefix::prefixes(&pods, &outside);
@@ -280,7 +280,7 @@ fn the_whole_address_space_covers_every_prefix_of_its_family() {
 }
 
 #[test]
-fn what_is_stale_is_removed_and_what_is_the_pods_is_not() {
+fn stale_node_entries_are_removed_and_pod_entries_kept() {
     let attachment = attachment(&intent("c1"));
     let mut observed = seen(&attachment);
     let stale = [
@@ -314,11 +314,11 @@ fn what_is_stale_is_removed_and_what_is_the_pods_is_not() {
 }
 
 #[test]
-fn a_link_that_is_no_uplink_any_more_loses_its_programs() {
+fn a_former_uplink_loses_its_programs() {
     let mut observed = node();
     let mut down = link(10, LinkKind::Ethernet, &["172.19.0.1/24"]);
     down.up = false;
-    down.hooks = super::UPLINK_HOOKS.into();
+    down.hooks = crate::uplink::UPLINK_HOOKS.into();
     observed.links.insert(parse("eth1"), down);
     let planned = plan(&node_intent(), &observed).plan.to_string();
     assert!(
@@ -337,7 +337,7 @@ fn written(step: &Step) -> Option<(EntryKey, Entry)> {
 
 /// behaviour K15, but only where no pod still goes by the old gateway.
 #[test]
-fn gateways_of_old_cidrs_leave_the_bridge_with_their_last_pod() {
+fn gateways_of_old_pod_cidrs_leave_the_bridge_with_their_last_pod() {
     let attachment = attachment(&intent("c1"));
     let mut intent = node_intent();
     let mut node = node();
@@ -374,13 +374,13 @@ fn gateways_of_old_cidrs_leave_the_bridge_with_their_last_pod() {
 
 /// behaviours K19, K21: the bridge, its entry and the settings go together, and nothing of another's is taken back.
 #[test]
-fn a_bridge_is_promiscuous_as_long_as_a_network_asks_for_it() {
+fn a_bridge_is_promiscuous_as_long_as_a_network_needs_it() {
     let mut intent = node_intent();
     intent.networks[0].hairpin = model::HairpinMode::PromiscuousBridge;
     let mut node = node();
     let on = plan(&intent, &node).plan;
     let text = on.to_string();
-    assert!(text.contains("make cbr0 promiscuous"), "{text}");
+    assert!(text.contains("turn promiscuous mode of cbr0 on"), "{text}");
     assert!(
         text.contains("gateways 10.1.0.1 fd00:1::1, promiscuous"),
         "{text}"
@@ -394,7 +394,7 @@ fn a_bridge_is_promiscuous_as_long_as_a_network_asks_for_it() {
     let bridge = node.links.get_mut(&parse("cbr0")).unwrap();
     bridge.promiscuous = true;
     let off = plan(&node_intent(), &node).plan.to_string();
-    assert!(off.contains("make cbr0 promiscuous no more"), "{off}");
+    assert!(off.contains("turn promiscuous mode of cbr0 off"), "{off}");
 
     node.entries.clear();
     let others = plan(&node_intent(), &node).plan.to_string();
@@ -402,7 +402,7 @@ fn a_bridge_is_promiscuous_as_long_as_a_network_asks_for_it() {
 }
 
 #[test]
-fn a_refused_network_does_not_keep_the_others_from_being_served() {
+fn a_refused_network_does_not_affect_the_other_networks() {
     let mut intent = node_intent();
     let wrong = network_of("wrong", "eth0", &["10.2.0.0/24"]);
     intent.networks.insert(0, wrong);
@@ -420,7 +420,7 @@ fn a_refused_network_does_not_keep_the_others_from_being_served() {
 }
 
 #[test]
-fn two_networks_may_be_on_one_bridge() {
+fn two_networks_may_share_a_bridge() {
     let mut intent = node_intent();
     intent.networks = vec![
         network_of("a", "cbr0", &["10.1.0.0/24"]),
@@ -434,7 +434,7 @@ fn two_networks_may_be_on_one_bridge() {
 }
 
 #[test]
-fn sysctls_to_look_at_are_those_of_bridges_and_uplinks() {
+fn node_sysctls_are_those_of_bridges_and_uplinks() {
     let keys = node_sysctls(&node_intent(), &bare_node());
     let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let expected = [
@@ -450,11 +450,11 @@ fn sysctls_to_look_at_are_those_of_bridges_and_uplinks() {
 }
 
 #[test]
-fn programs_that_the_cgroup_lacks_are_attached() {
+fn missing_cgroup_programs_are_attached() {
     let mut observed = node();
     let hooks = [
-        (SocketHook::Connect4, SocketLink::Attached),
-        (SocketHook::Bind4, SocketLink::Absent),
+        (SocketHook::Connect4, SocketHookState::Attached),
+        (SocketHook::Bind4, SocketHookState::Absent),
     ];
     observed.socket_hooks = hooks.into();
     let mut published = attachment(&intent("one"));
@@ -462,11 +462,11 @@ fn programs_that_the_cgroup_lacks_are_attached() {
     let records = World::with(&published).records;
     let plan = plan_node(&node_intent(), &observed, &records).plan;
     let hooks = [SocketHook::Bind4].into();
-    assert!(plan.steps().contains(&Step::AttachSockets { hooks }));
+    assert!(plan.steps().contains(&Step::AttachSocketHooks { hooks }));
 }
 
 #[test]
-fn programs_are_told_whether_routes_depend_on_addresses_alone() {
+fn settings_say_whether_routes_depend_on_addresses_alone() {
     for routes_by_port in [false, true] {
         let observed = Observed {
             routes_by_port,

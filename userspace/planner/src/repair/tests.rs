@@ -26,7 +26,7 @@ fn finding(repair: &Repair) -> &Finding {
 }
 
 fn mending(repair: &Repair) -> String {
-    let Finding::Mend { plan, .. } = finding(repair) else {
+    let Finding::Repair { plan, .. } = finding(repair) else {
         panic!("{repair:?}");
     };
     plan.to_string()
@@ -43,12 +43,12 @@ fn detaching(repair: &Repair) -> (Reason, String) {
 fn a_healthy_attachment_is_left_alone() {
     let repair = repair(State::Attached, |_| {});
     assert!(repair.is_empty(), "{repair:?}");
-    assert!(repair.strays.is_empty());
+    assert!(repair.orphaned_links.is_empty());
 }
 
 /// Tables emptied, programs detached, taken out of the bridge: everything comes back, ports last.
 #[test]
-fn a_live_attachment_gets_back_what_it_lacks() {
+fn a_live_attachment_gets_its_missing_parts_back() {
     let repair = repair(State::Attached, |observed| {
         observed.entries.clear();
         let host = published().host_link();
@@ -69,7 +69,7 @@ fn a_live_attachment_gets_back_what_it_lacks() {
 }
 
 #[test]
-fn without_its_bridge_a_live_attachment_waits_for_what_needs_one() {
+fn repair_without_the_bridge_leaves_out_steps_that_need_it() {
     let repair = repair(State::Attached, |observed| {
         observed.links.remove(&parse("cbr0"));
         observed.entries.pop_last();
@@ -117,7 +117,7 @@ fn a_record_of_another_boot_is_released_without_a_step() {
 
 /// An address or a port without a record may be given to another pod at any time.
 #[test]
-fn entries_of_nobody_are_removed() {
+fn entries_without_a_record_are_removed() {
     let attachment = published();
     let mut observed = seen(&attachment);
     let free = (EntryKey::Pod(8), Entry::FreePod { generation: 3 });
@@ -145,7 +145,7 @@ fn entries_of_nobody_are_removed() {
 }
 
 #[test]
-fn what_a_detaching_plan_removes_is_not_removed_twice() {
+fn entries_of_a_detach_plan_are_not_removed_twice() {
     let repair = repair(State::Pending, |_| {});
     assert!(repair.stale.is_empty(), "{}", repair.stale);
 }
@@ -156,12 +156,16 @@ fn a_link_that_looks_like_ours_is_reported_and_left_alone() {
     let attachment = published();
     let mut observed = seen(&attachment);
     observed.entries.clear();
-    observed.held.clear();
+    observed.port_reservations.clear();
     let mut docker = link(20, LinkKind::Veth, &[]);
     docker.alias = Some("docker".to_owned());
     observed.links.insert(parse("veth12345678"), docker);
     let repair = plan_repair(&World::empty().records, &observed, BOOT);
-    let strays: Vec<String> = repair.strays.iter().map(|s| s.link.to_string()).collect();
+    let strays: Vec<String> = repair
+        .orphaned_links
+        .iter()
+        .map(|s| s.link.to_string())
+        .collect();
     assert_eq!(strays, [attachment.host_link().to_string()]);
     assert!(repair.is_empty());
 }

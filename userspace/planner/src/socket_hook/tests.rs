@@ -24,18 +24,18 @@ fn limited() -> Attachment {
 }
 
 fn needed(attachments: &[Attachment], shaper: ShaperMode) -> Vec<SocketHook> {
-    let needed = needed_sockets(attachments, shaper);
+    let needed = required_socket_hooks(attachments, shaper);
     needed.into_iter().collect()
 }
 
 #[test]
-fn sockets_are_asked_only_for_what_an_attachment_has() {
+fn only_required_socket_hooks_are_attached() {
     let auto = ShaperMode::Auto;
     assert_eq!(needed(&[], auto), []);
     assert_eq!(needed(&[with_ports(&[])], auto), []);
     let tcp = needed(&[with_ports(&[TCP])], auto);
     assert_eq!(tcp, {
-        let mut of_ports = OF_PORTS;
+        let mut of_ports = HOSTPORT_HOOKS;
         of_ports.sort();
         of_ports
     });
@@ -47,7 +47,7 @@ fn sockets_are_asked_only_for_what_an_attachment_has() {
     assert_eq!(needed(&all, auto), SocketHook::ALL);
 }
 
-fn plan(attachments: &[Attachment], links: &[(SocketHook, SocketLink)]) -> Vec<String> {
+fn plan(attachments: &[Attachment], links: &[(SocketHook, SocketHookState)]) -> Vec<String> {
     let mut world = World::empty();
     for attachment in attachments {
         world.remember(attachment, State::Attached);
@@ -56,25 +56,25 @@ fn plan(attachments: &[Attachment], links: &[(SocketHook, SocketLink)]) -> Vec<S
         socket_hooks: links.iter().copied().collect(),
         ..Observed::default()
     };
-    let plan = plan_sockets(&world.records, ShaperMode::Auto, &observed);
+    let plan = plan_socket_hooks(&world.records, ShaperMode::Auto, &observed);
     plan.steps().iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn what_is_needed_is_attached_or_replaced_and_what_a_dead_agent_left_for_nobody_goes() {
+fn required_socket_hooks_are_attached_and_unneeded_ones_of_a_previous_agent_detached() {
     let links = [
-        (SocketHook::Connect4, SocketLink::Absent),
-        (SocketHook::Connect6, SocketLink::Outdated),
-        (SocketHook::Bind4, SocketLink::Attached),
-        (SocketHook::Sendmsg4, SocketLink::Outdated),
-        (SocketHook::Recvmsg4, SocketLink::Attached),
-        (SocketHook::Pace, SocketLink::Absent),
+        (SocketHook::Connect4, SocketHookState::Absent),
+        (SocketHook::Connect6, SocketHookState::Outdated),
+        (SocketHook::Bind4, SocketHookState::Attached),
+        (SocketHook::Sendmsg4, SocketHookState::Outdated),
+        (SocketHook::Recvmsg4, SocketHookState::Attached),
+        (SocketHook::Pace, SocketHookState::Absent),
     ];
     let attach = "attach connect4, connect6 to the cgroup";
     let detach = "detach sendmsg4 from the cgroup";
     let tcp = [with_ports(&[TCP])];
     assert_eq!(plan(&tcp, &links), [attach, detach]);
     // Of ours nothing is taken away: who had a port will have another.
-    let ours = [(SocketHook::Connect4, SocketLink::Attached)];
+    let ours = [(SocketHook::Connect4, SocketHookState::Attached)];
     assert_eq!(plan(&[], &ours), [""; 0]);
 }

@@ -1,24 +1,24 @@
-//! Where our programs of traffic control go.
+//! Attachment points of the traffic-control (TC and TCX) programs.
 
 use std::fmt;
 
-/// Which of our programs goes where.
+/// A TC program and the place where it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
-    /// `from_pod`, where packets of a pod enter the host.
+    /// `from_pod`: ingress of the host's end of a pod's veth, where packets of the pod enter the host.
     FromPod,
-    /// `from_busy_pod`, in front of `from_pod`: only for pods that send much, and never needed.
+    /// `from_busy_pod`: TCX fast path in front of `from_pod`, optional and only for high-traffic pods.
     FromBusyPod,
-    /// `to_pod`, where packets leave the host for a pod.
+    /// `to_pod`: egress of the host's end of a pod's veth, where packets leave the host for the pod.
     ToPod,
-    /// `uplink_in`, where packets enter the node.
+    /// `uplink_in`: ingress of an uplink, where packets enter the node.
     UplinkIn,
-    /// `uplink_out`, where packets leave the node.
+    /// `uplink_out`: egress of an uplink, where packets leave the node.
     UplinkOut,
 }
 
 impl Hook {
-    /// All of them.
+    /// Every hook, in the order of the variants.
     pub const ALL: [Self; 5] = [
         Self::FromPod,
         Self::FromBusyPod,
@@ -27,7 +27,7 @@ impl Hook {
         Self::UplinkOut,
     ];
 
-    /// Whether it is for the host's end of a pod's veth.
+    /// Returns whether the program belongs on the host's end of a pod's veth, not on an uplink.
     pub fn is_of_pods(self) -> bool {
         match self {
             Self::FromPod | Self::FromBusyPod | Self::ToPod => true,

@@ -1,4 +1,4 @@
-//! Things to make, described in full.
+//! Complete descriptions of the links and the pod configuration that steps create.
 
 use std::fmt;
 
@@ -6,40 +6,40 @@ use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, PortOptions, Rout
 
 use super::list;
 
-/// A bridge to make.
+/// A bridge to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeSpec {
     /// Interface name.
     pub name: IfName,
-    /// Ethernet address, set in the same message that makes the bridge: udev never sees another.
+    /// Ethernet address, set in the same netlink message that creates the bridge: udev never sees another.
     pub mac: Mac,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Whether it keeps VLANs apart.
+    /// Whether VLAN filtering is on.
     pub filters_vlans: bool,
-    /// Alias, by which we know the bridge to be ours.
+    /// Alias that identifies the bridge as ours.
     pub alias: String,
 }
 
-/// A link to make above a bridge that is the node's end of one of its VLANs.
+/// A VLAN interface to create on a bridge: the node's end of one of the bridge's VLANs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanLinkSpec {
     /// Interface name.
     pub name: IfName,
-    /// The bridge.
+    /// Interface name of the bridge below it.
     pub bridge: IfName,
-    /// The VLAN.
+    /// VLAN identifier.
     pub vlan: VlanId,
-    /// Alias, by which we know the link to be ours.
+    /// Alias that identifies the link as ours.
     pub alias: String,
 }
 
-/// A veth pair to make: one end in the host's namespace, the other at once in the pod's.
+/// A veth pair to create: one end in the host's namespace, the other directly in the pod's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VethSpec {
-    /// The host's end.
+    /// Host's end: name and derived Ethernet address.
     pub host: ManagedLink,
-    /// Alias of the host's end, by which we know it to be ours.
+    /// Alias that identifies the host's end as ours.
     pub alias: String,
     /// Ethernet address of the host's end.
     pub host_mac: Mac,
@@ -49,24 +49,25 @@ pub struct VethSpec {
     pub pod_mac: Mac,
     /// MTU of both ends in bytes.
     pub mtu: u32,
-    /// The pod's namespace.
+    /// Pod's network namespace.
     pub netns: Netns,
 }
 
-/// What to set up inside of a pod's namespace: loopback up, addresses, link up, routes.
+/// Configuration inside of a pod's namespace, applied in this order: loopback up, addresses, link up, routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSpec {
-    /// The pod's namespace.
+    /// Pod's network namespace.
     pub netns: Netns,
-    /// The pod's interface.
+    /// Interface name in the pod.
     pub ifname: IfName,
-    /// Addresses.
+    /// Addresses with the prefix lengths of their subnets.
     pub addresses: Vec<InterfaceAddress>,
-    /// Whether IPv6 makes sure that nobody else has them; otherwise they are set with `IFA_F_NODAD`.
+    /// Whether IPv6 performs duplicate address detection for them; otherwise they are set with `IFA_F_NODAD`.
     pub detects_duplicates: bool,
-    /// Routes.
+    /// Routes, in the order in which they are added.
     pub routes: Vec<Route>,
-    /// Whether its TCP, slowed down by a limit, is to send as large packets to those far away as to those near.
+    /// Whether a rate-limited pod's TCP sends segments as large to distant peers as to near ones
+    /// (`tcp_tso_rtt_log`).
     pub large_packets: bool,
 }
 
@@ -117,10 +118,10 @@ impl fmt::Display for PodSpec {
         } = self;
         write!(f, "set up {ifname} in {}: {}", netns.path, list(addresses))?;
         if *detects_duplicates {
-            f.write_str(", duplicates are looked for")?;
+            f.write_str(", with duplicate address detection")?;
         }
         if *large_packets {
-            f.write_str(", large packets to those far away")?;
+            f.write_str(", large segments to distant peers")?;
         }
         for route in routes {
             write!(f, "; {} via ", route.destination)?;
@@ -128,13 +129,13 @@ impl fmt::Display for PodSpec {
                 Some(gateway) => write!(f, "{gateway}")?,
                 None => write!(f, "{ifname}")?,
             }
-            particulars(route, f)?;
+            write_route_options(route, f)?;
         }
         Ok(())
     }
 }
 
-fn particulars(route: &Route, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_route_options(route: &Route, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let options = &route.options;
     let mut numbers = [
         ("metric", options.priority),
@@ -148,7 +149,7 @@ fn particulars(route: &Route, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     numbers.try_for_each(|(name, number)| write!(f, " {name} {number}"))
 }
 
-/// What a port of a bridge is to be.
+/// Writes the settings of a bridge port: hairpin, isolation, VLANs.
 pub(super) fn write_port(
     hairpin: bool,
     options: &PortOptions,

@@ -14,7 +14,7 @@ fn free(generation: u32) -> Entry {
 }
 
 #[test]
-fn undoing_an_attachment_leaves_nothing_but_the_spent_generation() {
+fn undo_of_an_attach_plan_leaves_only_the_used_generation() {
     let mut wish = intent("c1");
     wish.port_mappings = vec![port("8080->80/tcp")];
     let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
@@ -36,7 +36,7 @@ fn undoing_an_attachment_leaves_nothing_but_the_spent_generation() {
 }
 
 #[test]
-fn undoing_twice_is_doing() {
+fn undo_of_an_undo_is_the_step_itself() {
     let steps = [
         Step::AddAddress {
             link: parse("cbr0"),
@@ -59,7 +59,7 @@ fn undoing_twice_is_doing() {
 }
 
 #[test]
-fn an_overwritten_entry_comes_back() {
+fn undo_restores_an_overwritten_entry() {
     let step = Step::PutEntry {
         key: EntryKey::Interface(LinkRef::Name(parse("veth00000000"))),
         entry: Entry::Interface {
@@ -79,7 +79,7 @@ fn an_overwritten_entry_comes_back() {
 
 /// A flow may carry the generation already.
 #[test]
-fn a_row_of_the_pod_table_never_forgets_a_generation() {
+fn undo_keeps_the_generation_of_a_pod_row() {
     let step = Step::PutEntry {
         key: EntryKey::Pod(7),
         entry: Entry::Pod {
@@ -104,7 +104,7 @@ fn a_row_of_the_pod_table_never_forgets_a_generation() {
 }
 
 #[test]
-fn what_spoke_of_a_link_that_is_gone_does_not_come_back() {
+fn undo_does_not_restore_entries_of_a_gone_link() {
     let step = Step::RemoveEntry {
         key: EntryKey::Uplink(LinkRef::Gone(9)),
         previous: Entry::Interface {

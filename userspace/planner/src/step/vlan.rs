@@ -1,4 +1,4 @@
-//! Effects on the VLANs of bridges.
+//! Steps that change the VLAN configuration of bridges.
 
 use std::fmt;
 
@@ -9,35 +9,35 @@ use super::VlanLinkSpec;
 /// One effect on a bridge's VLANs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VlanStep {
-    /// Let a bridge keep VLANs apart, or take that back; fails on a kernel that cannot.
+    /// Turns a bridge's VLAN filtering on or off; fails on a kernel without `CONFIG_BRIDGE_VLAN_FILTERING`.
     Filter {
-        /// The bridge.
+        /// Interface name of the bridge.
         bridge: IfName,
-        /// Whether it is to.
+        /// Whether filtering is turned on.
         on: bool,
     },
-    /// Make the node itself a member of a VLAN of a bridge, or take that back.
+    /// Adds the bridge device itself (the node) to a VLAN of the bridge, or removes it.
     Join {
-        /// The bridge.
+        /// Interface name of the bridge.
         bridge: IfName,
-        /// The VLAN.
+        /// VLAN identifier.
         vlan: VlanId,
-        /// Whether it is to be one.
+        /// Whether it is added (`true`) or removed.
         member: bool,
     },
-    /// Make the node's end of a VLAN of a bridge; fails when the name is taken by anything else.
+    /// Creates the node's VLAN interface on a bridge; fails when another link has the name.
     CreateLink(VlanLinkSpec),
-    /// Remove such a link that we made.
+    /// Deletes a VLAN interface that this agent created.
     DeleteLink {
         /// Interface name.
         name: IfName,
-        /// The alias that proves it ours.
+        /// Alias that proves the link to be ours; with another alias the step fails.
         alias: String,
     },
 }
 
 impl VlanStep {
-    /// What puts things back; what was removed is gone for good.
+    /// Returns the step that undoes this one; `None` for a deleted link, which is gone for good.
     pub(super) fn undo(&self) -> Option<Self> {
         match self {
             Self::Filter { bridge, on } => Some(Self::Filter {
@@ -66,8 +66,8 @@ impl fmt::Display for VlanStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Filter { bridge, on } => {
-                let verb = if *on { "let" } else { "no more let" };
-                write!(f, "{verb} {bridge} keep VLANs apart")
+                let state = if *on { "on" } else { "off" };
+                write!(f, "turn VLAN filtering of {bridge} {state}")
             }
             Self::Join {
                 bridge,

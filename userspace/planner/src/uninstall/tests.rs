@@ -30,8 +30,8 @@ fn key(text: &str) -> SysctlKey {
     SysctlKey(text.to_owned())
 }
 
-fn written(before: &str, ours: &str) -> Written {
-    Written {
+fn written(before: &str, ours: &str) -> WrittenSysctl {
+    WrittenSysctl {
         before: before.to_owned(),
         ours: ours.to_owned(),
     }
@@ -60,8 +60,8 @@ fn node() -> Observed {
         ]
         .into(),
         socket_hooks: [
-            (SocketHook::Connect4, SocketLink::Attached),
-            (SocketHook::Bind6, SocketLink::Absent),
+            (SocketHook::Connect4, SocketHookState::Attached),
+            (SocketHook::Bind6, SocketHookState::Absent),
         ]
         .into(),
         sysctls: [
@@ -76,7 +76,7 @@ fn node() -> Observed {
 }
 
 #[test]
-fn what_is_ours_goes_and_what_others_use_stays() {
+fn uninstall_removes_our_links_and_keeps_those_in_use_by_others() {
     let written = [
         (key("net/ipv4/ip_forward"), written("0", "1")),
         (key("net/ipv6/conf/all/forwarding"), written("0", "1")),
@@ -97,20 +97,20 @@ fn what_is_ours_goes_and_what_others_use_stays() {
     assert_eq!(
         left,
         [
-            "bridge used has ports of others",
-            "sysctl net/ipv6/conf/up0/accept_ra was 1 and somebody has made it 0",
+            "bridge used has foreign ports",
+            "sysctl net/ipv6/conf/up0/accept_ra was 1 before Viaduct, and other software has set it to 0",
         ]
     );
 }
 
 #[test]
-fn a_node_that_has_nothing_of_ours_needs_nothing() {
+fn uninstall_of_a_node_without_our_state_is_an_empty_plan() {
     let uninstall = plan_uninstall(&Observed::default(), &BTreeMap::new());
     assert_eq!(uninstall, Uninstall::default());
 }
 
 #[test]
-fn of_a_plan_only_what_outlasts_our_links_is_to_be_remembered() {
+fn only_sysctls_that_outlast_our_links_are_recorded() {
     let set = |text: &str| Step::SetSysctl {
         key: key(text),
         value: "0".to_owned(),
@@ -126,7 +126,7 @@ fn of_a_plan_only_what_outlasts_our_links_is_to_be_remembered() {
         "net/ipv6/conf/not-made-yet/accept_ra",
     ];
     let plan = Plan::of(lasting.into_iter().chain(passing).map(set));
-    let remembered = lasting_sysctls(&plan, &node());
+    let remembered = persistent_sysctls(&plan, &node());
     let keys: Vec<&str> = remembered.keys().map(|key| key.0.as_str()).collect();
     assert_eq!(keys, lasting);
     assert_eq!(remembered[&key(lasting[0])], written("1", "0"));

@@ -35,14 +35,14 @@ fn guard(observed: &Observed) -> (Vec<bool>, bool) {
         if let Entry::Uplink { open: is_open, .. } = entry {
             open.push(*is_open);
         } else if let Entry::Settings(settings) = entry {
-            guarded = settings.flags & abi::SettingsFlags::GUARDED != 0;
+            guarded = settings.flags & abi::SettingsFlags::EXIT_CHECK != 0;
         }
     }
     (open, guarded)
 }
 
 #[test]
-fn an_uplink_is_open_when_its_programs_are_seen_and_pods_are_kept_from_all_that_are_not() {
+fn an_uplink_opens_with_its_programs_and_the_exit_check_follows() {
     let mut observed = node();
     assert!(round(&intent(), &mut observed));
     assert_eq!(guard(&observed), (vec![false], false));
@@ -58,7 +58,7 @@ fn an_uplink_is_open_when_its_programs_are_seen_and_pods_are_kept_from_all_that_
 }
 
 #[test]
-fn where_uplinks_are_named_pods_leave_by_other_links_as_themselves() {
+fn configured_uplinks_turn_the_exit_check_off() {
     let mut intent = intent();
     intent.uplinks = [parse("eth0")].into();
     let mut observed = node();
@@ -86,7 +86,7 @@ fn a_deprecated_address_is_chosen_only_where_there_is_no_other() {
 }
 
 #[test]
-fn an_uplink_takes_no_more_than_its_narrowest_route() {
+fn an_uplinks_mtu_is_that_of_its_narrowest_route() {
     let mut observed = node();
     let eth0 = observed.links[&parse("eth0")].clone();
     let mut taken = |mtu: Option<u32>, link: u32| {

@@ -4,8 +4,8 @@
 use std::num::NonZeroU64;
 
 use model::{
-    BridgeOptions, Cidr, IngressPolicy, LimitPolicy, Peers, PortOptions, PortVlans, Prefixes,
-    Rates, RouteOptions, VlanId,
+    BridgeOptions, Cidr, IngressPolicy, LimitPolicy, PortOptions, PortVlans, Prefixes, Rates,
+    RouteOptions, ShapedSubnets, VlanId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,24 +27,24 @@ impl StoredPeers {
     }
 }
 
-impl From<Peers> for StoredPeers {
-    fn from(peers: Peers) -> Self {
+impl From<ShapedSubnets> for StoredPeers {
+    fn from(subnets: ShapedSubnets) -> Self {
         let list = |prefixes: Prefixes| Some(prefixes.iter().map(Text).collect());
-        let (only, except) = match peers {
-            Peers::All => (None, None),
-            Peers::Only(prefixes) => (list(prefixes), None),
-            Peers::Except(prefixes) => (None, list(prefixes)),
+        let (only, except) = match subnets {
+            ShapedSubnets::All => (None, None),
+            ShapedSubnets::Only(prefixes) => (list(prefixes), None),
+            ShapedSubnets::Except(prefixes) => (None, list(prefixes)),
         };
         Self { only, except }
     }
 }
 
-impl From<StoredPeers> for Peers {
+impl From<StoredPeers> for ShapedSubnets {
     fn from(stored: StoredPeers) -> Self {
         // No agent has written more of them than there may be.
         let prefixes = |list: Vec<Text<Cidr>>| {
             let list = list.into_iter().map(|text| text.0);
-            Prefixes::new(list.take(Prefixes::MOST)).unwrap_or_default()
+            Prefixes::new(list.take(Prefixes::MAX)).unwrap_or_default()
         };
         match (stored.only, stored.except) {
             (Some(list), _) => Self::Only(prefixes(list)),

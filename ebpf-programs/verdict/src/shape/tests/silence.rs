@@ -13,7 +13,7 @@ const RATE: u64 = 10_000_000;
 fn exhausted() -> (SharedBucket, Limit) {
     let (bucket, limit) = (SharedBucket::default(), limit(RATE));
     while passes(&bucket, &limit, START, 1_500, BULK) {}
-    silence::begin(&bucket, &limit, START, BULK);
+    silence::start(&bucket, &limit, START, BULK);
     (bucket, limit)
 }
 
@@ -102,6 +102,6 @@ proptest! {
         let (bucket, limit) = (SharedBucket::default(), limit(rate));
         bucket.set_silent_until(hash, until);
         let later = now + silence::length(&limit) + MILLISECOND;
-        prop_assert!(!silence::lasts(&bucket, &limit, now, hash) || !silence::lasts(&bucket, &limit, later, hash));
+        prop_assert!(!silence::is_active(&bucket, &limit, now, hash) || !silence::is_active(&bucket, &limit, later, hash));
     }
 }

@@ -74,7 +74,7 @@ fn a_window_is_neither_less_than_four_packets_nor_more_than_tcp_can_tell() {
 
 #[test]
 fn only_a_limit_that_counts_between_the_two_bounds_a_window() {
-    let mut others = limited(RATE, LimitFlags::ONLY_PEERS);
+    let mut others = limited(RATE, LimitFlags::ONLY_SUBNETS);
     owe(&mut others, 100);
     assert_eq!(window(&mut others, 0, 20_000), None);
     let mut unlimited = Simulator::new(world());

@@ -124,7 +124,7 @@ fn promises(text: &mut String, kept: &[Kept]) {
         return;
     }
     text.push_str(
-        "\n| held to | compared with | bound | measured | | plain kernel |\n|---|---|---|---|---|---|\n",
+        "\n| goal for | compared with | bound | measured | result | plain kernel |\n|---|---|---|---|---|---|\n",
     );
     for it in kept {
         let _ = writeln!(
@@ -156,7 +156,7 @@ fn bounds(text: &mut String, chapter: &Chapter) {
     if lines.peek().is_none() {
         return;
     }
-    text.push_str("\n| held to | unit | bounds | measured | |\n|---|---|---|---|---|\n");
+    text.push_str("\n| goal for | unit | bounds | measured | result |\n|---|---|---|---|---|\n");
     text.extend(lines);
 }
 

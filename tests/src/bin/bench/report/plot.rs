@@ -76,7 +76,8 @@ fn bars(name: &str, rows: &[&Row]) -> String {
     framed(name, rows, y + 6.0, &picture)
 }
 
-/// Both axes are logarithmic: what is ten times as much is as far away everywhere.
+/// Draws one line per system. Both axes are logarithmic; 0 stands one decade left of the smallest
+/// other size, behind a break of the axis, because a logarithm has no place for it.
 fn lines(name: &str, rows: &[&Row]) -> String {
     let Some(frame) = Frame::around(rows) else {
         return String::new();
@@ -126,10 +127,12 @@ fn lines(name: &str, rows: &[&Row]) -> String {
             escaped(system)
         );
     }
-    framed(name, rows, HEIGHT + 40.0, &picture)
+    framed(name, rows, HEIGHT + 50.0, &picture)
 }
 
 struct Frame {
+    /// The smallest size above 0.
+    smallest: u64,
     low: (f64, f64),
     high: (f64, f64),
 }
@@ -137,12 +140,18 @@ struct Frame {
 impl Frame {
     fn around(rows: &[&Row]) -> Option<Self> {
         let positive = |value: f64| value.max(1e-6).ln();
+        let smallest = rows
+            .iter()
+            .filter_map(|row| row.point.map(|point| point.at).filter(|at| *at > 0))
+            .min()
+            .unwrap_or(1);
         let mut frame: Option<Self> = None;
         for row in rows {
-            let x = positive(f64::from(u32::try_from(row.point?.at).ok()?));
+            let x = position(row.point?.at, smallest);
             let summary = Summary::of(&row.samples)?;
             let (low, high) = (positive(summary.low), positive(summary.high));
             let so_far = frame.get_or_insert(Self {
+                smallest,
                 low: (x, low),
                 high: (x, high),
             });
@@ -151,20 +160,25 @@ impl Frame {
         }
         // A line along the middle needs room above and below.
         frame.map(|it| Self {
+            smallest,
             low: (it.low.0 - 0.1, it.low.1 - 0.3),
             high: (it.high.0 + 0.1, it.high.1 + 0.3),
         })
     }
 
     fn place(&self, point: Point, value: f64) -> (f64, f64) {
-        let at = f64::from(u32::try_from(point.at).unwrap_or(u32::MAX));
-        let part = |value: f64, low: f64, high: f64| (value.max(1e-6).ln() - low) / (high - low);
-        let x = part(at, self.low.0, self.high.0);
-        let y = part(value, self.low.1, self.high.1);
+        let part = |value: f64, low: f64, high: f64| (value - low) / (high - low);
+        let y = part(value.max(1e-6).ln(), self.low.1, self.high.1);
         (
-            LEFT / 2.0 + x * (WIDTH - RIGHT - LEFT / 2.0),
+            self.across(position(point.at, self.smallest)),
             HEIGHT - y * (HEIGHT - TOP),
         )
+    }
+
+    /// Returns the x coordinate of a position on the axis.
+    fn across(&self, position: f64) -> f64 {
+        let part = (position - self.low.0) / (self.high.0 - self.low.0);
+        LEFT / 2.0 + part * (WIDTH - RIGHT - LEFT / 2.0)
     }
 
     fn grid(&self, rows: &[&Row]) -> String {
@@ -177,7 +191,9 @@ impl Frame {
         sizes.dedup();
         for size in sizes {
             let (x, _) = self.place(size, 1.0);
-            let label = format!("{} {}", size.at, axis.axis);
+            let text = number(f64::from(u32::try_from(size.at).unwrap_or(u32::MAX)));
+            // A size is whole: what follows the point are zeros.
+            let label = text.split('.').next().unwrap_or_default();
             let _ = write!(
                 grid,
                 "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{HEIGHT}\"/>\
@@ -185,6 +201,7 @@ impl Frame {
                 HEIGHT + 18.0
             );
         }
+        self.name_axis(&mut grid, axis);
         for tick in ticks(self.low.1.exp(), self.high.1.exp()) {
             let (_, y) = self.place(axis, tick);
             let _ = write!(
@@ -199,6 +216,36 @@ impl Frame {
             );
         }
         grid
+    }
+
+    /// Writes below the sizes what they count, and marks the break between 0 and the next size.
+    fn name_axis(&self, grid: &mut String, axis: Point) {
+        let middle = f64::midpoint(LEFT / 2.0, WIDTH - RIGHT);
+        let _ = write!(
+            grid,
+            "<text class=\"dim\" x=\"{middle:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{} (logarithmic)</text>",
+            HEIGHT + 36.0,
+            escaped(axis.axis)
+        );
+        let zero = position(0, self.smallest);
+        if self.low.0 < zero && zero + std::f64::consts::LN_10 < self.high.0 {
+            let x = self.across(zero + std::f64::consts::LN_10 / 2.0);
+            let _ = write!(
+                grid,
+                "<text class=\"dim\" x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">//</text>",
+                HEIGHT + 4.0
+            );
+        }
+    }
+}
+
+/// Returns the place of a size on a logarithmic axis; 0 stands one decade below the `smallest` other
+/// size.
+fn position(at: u64, smallest: u64) -> f64 {
+    let logarithm = |at: u64| f64::from(u32::try_from(at).unwrap_or(u32::MAX)).ln();
+    match at {
+        0 => logarithm(smallest) - std::f64::consts::LN_10,
+        at => logarithm(at),
     }
 }
 
@@ -229,5 +276,42 @@ fn colour(name: &str) -> &'static str {
         system::NFT => "#b35ca3",
         system::VIADUCT => "#1a7f37",
         _ => "#57606a",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(sizes: &[u64]) -> String {
+        let rows: Vec<_> = sizes
+            .iter()
+            .map(|at| Row {
+                samples: vec![1000.0],
+                ..Row::new("cost", system::VIADUCT, "ns").at("hostports", *at)
+            })
+            .collect();
+        lines("cost", &rows.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn size_zero_is_one_decade_left_of_the_smallest_other_size() {
+        let decade = position(100, 10) - position(10, 10);
+        assert!((position(10, 10) - position(0, 10) - decade).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_a_break_only_where_size_zero_was_measured() {
+        assert!(chart(&[0, 10, 10_000]).contains(">//<"));
+        assert!(!chart(&[10, 10_000]).contains(">//<"));
+        assert!(!chart(&[0]).contains(">//<"));
+    }
+
+    #[test]
+    fn the_size_axis_is_labelled_with_numbers_and_named_once() {
+        let chart = chart(&[0, 10, 10_000]);
+        for label in [">0<", ">10<", ">10,000<", ">hostports (logarithmic)<"] {
+            assert_eq!(chart.matches(label).count(), 1, "{label}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the README shows of a report: a table of what Viaduct is held to, between two marks, and a picture beside it.
+//! Publishes a report in the README: the table of goals, between two marks, and a picture beside it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,11 +13,30 @@ use crate::statistics::Summary;
 
 const START: &str = "<!-- bench -->\n";
 const END: &str = "<!-- /bench -->\n";
-/// The family whose picture is shown: what grows with the number of hostports, and what does not.
+/// The family whose picture is shown: connections per second by the number of hostports.
 const SHOWN: &str = "connect";
 
-const PLAIN: &str = "Plain kernel: the same ratio where a bridge and a router forward, and nothing is translated, tracked, \
-checked or counted; of ADD, where a process starts and ends and the kernel makes the link, and nothing else happens.";
+const HEADER: &str = "
+| Measurement | Reference | Viaduct | Ratio (quartiles) | Goal | Plain kernel |
+|---|---|---|---|---|---|
+";
+
+/// What the columns mean, below the name of the reference.
+const LEGEND: &str = "\
+* **Ratio:** Viaduct / reference, both measured in the same round.
+* **Goal:** what Viaduct holds itself to for the ratio.
+* **Plain kernel:** the ratio of a bridge and a router that only forward: no translation, no
+  connection tracking, no checks, no counters. For ADD: of one process start and the netlink calls
+  that make the link.
+* **Above a bare veth pair:** the cost of a packet over a veth pair alone, measured in the same
+  round, is subtracted from both.
+";
+
+/// The list of installed packages of Debian and its relatives. Debian builds the reference plugins
+/// without a version, so `bridge --version` does not say it.
+const DPKG_STATUS: &str = "/var/lib/dpkg/status";
+/// The package of the reference plugins, 1.1.1+ds1-3 in Debian 12; `cargo xtask setup` installs it.
+const PLUGINS: &str = "containernetworking-plugins";
 
 const STYLE: &str = "<style>
 svg { color: #1b1f24 } text { fill: #1b1f24; font: 12px system-ui, sans-serif } .dim { fill: #68707a }
@@ -30,7 +49,8 @@ line.grid { stroke: #d5dae0 }
 /// Writes the table into the README at `readme`, and the picture to `picture`.
 pub(crate) fn publish(report: &Report, readme: &Path, picture: &Path) -> Result<()> {
     let text = fs::read_to_string(readme).with_context(|| format!("{}", readme.display()))?;
-    let new = between(&text, &table(report))
+    let packages = fs::read_to_string(DPKG_STATUS).unwrap_or_default();
+    let new = between(&text, &table(report, upstream_version(&packages, PLUGINS)))
         .with_context(|| format!("{} has no {START}", readme.display()))?;
     fs::write(readme, new)?;
     let mut chapters = report.chapters.iter();
@@ -55,18 +75,37 @@ fn alone(picture: &str) -> String {
     picture.replacen('>', &format!(">{STYLE}"), 1)
 }
 
-fn table(report: &Report) -> String {
-    let mut text = String::from(
-        "\n| | compared with | it | viaduct | ratio | held to | plain kernel |\n|---|---|---|---|---|---|---|\n",
-    );
+/// Returns the upstream version of an installed package, `1.1.1` of `1.1.1+ds1-3+b5`.
+fn upstream_version<'a>(packages: &'a str, name: &str) -> Option<&'a str> {
+    let version = packages
+        .split("\n\n")
+        .find(|package| {
+            package
+                .lines()
+                .any(|line| line.strip_prefix("Package: ") == Some(name))
+        })?
+        .lines()
+        .find_map(|line| line.strip_prefix("Version: "))?;
+    let (_epoch, version) = version.split_once(':').unwrap_or(("", version));
+    version.split(['+', '-', '~']).next()
+}
+
+/// The table of goals, with a legend. `version` is that of the reference plugins, if it is known.
+fn table(report: &Report, version: Option<&str>) -> String {
+    let mut text = String::from(HEADER);
     for chapter in &report.chapters {
         for kept in chapter.kept() {
             text.push_str(&line(chapter, &kept).unwrap_or_default());
         }
     }
-    let _ = writeln!(
+    let version = version
+        .map(|version| format!(" {version}"))
+        .unwrap_or_default();
+    let _ = write!(
         text,
-        "\nMeasured in {}; medians, and of the ratios quartiles. {PLAIN}",
+        "\nMedians of {}.\n\n\
+         * **Reference:** the reference CNI plugins{version}, `bridge` with `host-local` and then `portmap`,\n  \
+         with their rules in nftables (nft) or in the kernel's old tables (legacy).\n{LEGEND}",
         report.circumstances()
     );
     text
@@ -85,18 +124,32 @@ fn line(chapter: &Chapter, kept: &Kept) -> Option<String> {
         high,
     } = kept.ratio;
     let [low, middle, high] = [low, middle, high].map(markdown::two);
+    let rules = other.strip_prefix("reference, ").unwrap_or(other);
     Some(format!(
-        "| {subject} | {other} | {} | {} | **{middle}** ({low}–{high}) | {} | {} |\n",
+        "| {}: {subject} | {} ({rules}) | {} | **{middle}** ({low}–{high}) | {} | {} |\n",
+        chapter.family.title,
         median(other)?,
         median(system::VIADUCT)?,
-        markdown::bound(kept),
+        goal(kept),
         markdown::plain(kept)
     ))
+}
+
+/// The bound, marked where it was missed.
+fn goal(kept: &Kept) -> String {
+    let bound = markdown::bound(kept);
+    if kept.is_kept() {
+        bound
+    } else {
+        format!("**missed**, {bound}")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::FAMILIES;
+    use crate::row::Row;
 
     #[test]
     fn only_what_is_between_the_marks_is_written() {
@@ -104,5 +157,41 @@ mod tests {
         let new = format!("before\n{START}new\n{END}after\n");
         assert_eq!(between(&text, "new\n"), Some(new));
         assert_eq!(between("no marks", "new\n"), None);
+    }
+
+    #[test]
+    fn the_version_of_the_reference_plugins_is_that_of_the_installed_package() {
+        let packages = "Package: iproute2\nVersion: 6.1.0-3\n\n\
+            Package: containernetworking-plugins\nStatus: install ok installed\n\
+            Version: 1.1.1+ds1-3+b5\n\nPackage: tar\nVersion: 1:1.34+dfsg-1\n";
+        assert_eq!(upstream_version(packages, PLUGINS), Some("1.1.1"));
+        assert_eq!(upstream_version(packages, "tar"), Some("1.34"));
+        assert_eq!(upstream_version(packages, "podman"), None);
+    }
+
+    #[test]
+    fn a_published_row_names_the_rules_of_the_reference_and_a_missed_goal() {
+        let row = |system, sample| Row {
+            samples: vec![sample],
+            ..Row::new("pod → pod, above a bare veth pair", system, "ns per packet")
+        };
+        let chapter = Chapter {
+            family: &FAMILIES[0],
+            rows: vec![row(system::VIADUCT, 292.0), row(system::NFT, 2363.0)],
+        };
+        let kept = chapter.kept();
+        let line = kept.first().and_then(|kept| line(&chapter, kept));
+        let goal = "| **missed**, ≤ 0.12 | – |\n";
+        assert_eq!(
+            line.as_deref(),
+            Some(
+                &*[
+                    "| CPU per small UDP packet: pod → pod, above a bare veth pair ",
+                    "| 2,363 ns per packet (nft) | 292 ns per packet | **0.12** (0.12–0.12) ",
+                    goal
+                ]
+                .concat()
+            )
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The planner's laws, executed: plans converge, leave strangers alone, and repair whatever others break.
+//! Properties of plans, executed on random nodes: they converge, leave foreign links alone, and
+//! repair damage.
 
 use model::{Attachment, BridgeOptions, PortOptions, PortVlans, VlanId};
 use planner::{Entry, EntryKey, Link, LinkKind, LinkRef, NodeIntent};
@@ -7,9 +8,9 @@ use proptest::prelude::*;
 use super::{Node, netns_of, network_of};
 use crate::fake::{Fake, parse};
 
-/// A link of the outside world.
+/// A foreign link.
 #[derive(Clone, Debug)]
-struct Outside {
+struct ForeignLink {
     kind: LinkKind,
     up: bool,
     mtu: u32,
@@ -17,7 +18,7 @@ struct Outside {
     routed: bool,
 }
 
-fn outside() -> impl Strategy<Value = Outside> {
+fn foreign_link() -> impl Strategy<Value = ForeignLink> {
     let kinds = [
         LinkKind::Bridge,
         LinkKind::Veth,
@@ -40,7 +41,7 @@ fn outside() -> impl Strategy<Value = Outside> {
         addresses,
         any::<bool>(),
     )
-        .prop_map(|(kind, up, mtu, addresses, routed)| Outside {
+        .prop_map(|(kind, up, mtu, addresses, routed)| ForeignLink {
             kind,
             up,
             mtu,
@@ -70,10 +71,11 @@ fn options() -> impl Strategy<Value = BridgeOptions> {
     })
 }
 
-/// Nodes with links of all sorts, some of them under the names of our bridges.
+/// Generates nodes with random links, some of which have the names of our bridges.
 fn nodes() -> impl Strategy<Value = Node> {
     let names = ["eth1", "cbr0", "cni0", "wg0", "docker0"];
-    let links = prop::collection::btree_map(prop::sample::select(names.to_vec()), outside(), 0..5);
+    let links =
+        prop::collection::btree_map(prop::sample::select(names.to_vec()), foreign_link(), 0..5);
     let networks = prop::collection::vec(
         (
             prop::sample::select(vec!["cbr0", "cni0", "eth0"]),
@@ -125,7 +127,7 @@ fn nodes() -> impl Strategy<Value = Node> {
             egress: std::collections::BTreeMap::new(),
             bypass: planner::BypassMode::Auto,
             shaper: planner::ShaperMode::Auto,
-            guard: planner::GuardMode::Off,
+            xdp_prefilter: planner::XdpPrefilterMode::Off,
         };
         Node::new(fake, intent)
     })
@@ -137,7 +139,7 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// What others may do to us.
+/// Changes of the kernel that the agent does not make.
 #[derive(Clone, Debug)]
 enum Interference {
     RemoveNetns(usize),
@@ -147,7 +149,7 @@ enum Interference {
     DeleteBridge,
     ClearEntries(u32),
     StaleEntry(u8),
-    StrangeAddress,
+    ForeignAddress,
 }
 
 fn interference() -> impl Strategy<Value = Interference> {
@@ -159,7 +161,7 @@ fn interference() -> impl Strategy<Value = Interference> {
         Just(Interference::DeleteBridge),
         any::<u32>().prop_map(Interference::ClearEntries),
         any::<u8>().prop_map(Interference::StaleEntry),
-        Just(Interference::StrangeAddress),
+        Just(Interference::ForeignAddress),
     ]
 }
 
@@ -200,7 +202,7 @@ fn interfere(fake: &Fake, pods: &[Attachment], what: &Interference) {
             };
             fake.put_entry(&key, &entry);
         }
-        Interference::StrangeAddress => {
+        Interference::ForeignAddress => {
             if links.contains_key(&parse("cbr0")) {
                 fake.add_address("cbr0", "172.16.9.1/24");
             }
@@ -209,7 +211,7 @@ fn interfere(fake: &Fake, pods: &[Attachment], what: &Interference) {
 }
 
 proptest! {
-    /// Whatever the node looks like: one plan, one that opens the uplinks, and there is nothing left to do.
+    /// For any node: after one plan, and one that opens the uplinks, the next plan is empty.
     #[test]
     fn a_third_plan_is_empty(mut node in nodes()) {
         let first = node.plan();
@@ -220,14 +222,14 @@ proptest! {
         prop_assert!(third.is_empty(), "{}\nthen:\n{}\nthen:\n{}", first, second, third);
     }
 
-    /// What is not ours is neither changed nor removed.
+    /// Foreign links are neither changed nor removed.
     #[test]
-    fn links_of_others_survive_every_plan(mut node in nodes()) {
+    fn foreign_links_survive_every_plan(mut node in nodes()) {
         for network in &mut node.intent.networks {
             network.options.force_address = false;
         }
         let before = node.fake.snapshot().links;
-        node.settle();
+        node.converge();
         let after = node.fake.snapshot().links;
         for (name, link) in before {
             let now = &after[&name];
@@ -237,7 +239,8 @@ proptest! {
         }
     }
 
-    /// Whatever others do: one repair, every pod that still has its link is as decided, and nothing else is left.
+    /// After any interference and one repair, every pod that still has its link passes CHECK, and
+    /// the tables have no other pod entries.
     #[test]
     fn a_repair_converges(what in prop::collection::vec(interference(), 0..6)) {
         let mut node = Node::ready();
@@ -266,7 +269,7 @@ proptest! {
             key,
             EntryKey::Pod(_) | EntryKey::Interface(_) | EntryKey::Endpoint(_) | EntryKey::Hostport { .. }
         );
-        let mut seen = node.essence().entries;
+        let mut seen = node.without_free_slots().entries;
         seen.retain(|key, _| of_pods(key));
         prop_assert_eq!(seen, expected);
     }

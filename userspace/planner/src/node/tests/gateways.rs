@@ -4,7 +4,7 @@ use super::*;
 
 /// Several networks on one bridge: which is planned first must not matter, and their gateways contradict nobody.
 #[test]
-fn networks_of_one_bridge_have_their_gateways_side_by_side() {
+fn gateways_of_several_networks_share_a_bridge() {
     let networks = [
         network_of("net", "cbr0", &["10.1.0.0/24"]),
         network_of("other", "cbr0", &["10.2.0.0/24", "fd00:2::/64"]),

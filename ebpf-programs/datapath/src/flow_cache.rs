@@ -1,0 +1,146 @@
+//! Shortcuts as the kernel has them: maps and a clock behind [`verdict::flow_cache`]'s trait.
+
+use core::ptr;
+
+use abi::maps::{EPOCH_OF_TABLES, EPOCHS_OF_FLOWS, NOTED_CAPACITY, SHARDS};
+use abi::{PendingCounters, Tuple};
+use aya_ebpf::helpers;
+use verdict::flow_cache::{CacheEntry, FlowCache};
+
+use crate::atomic;
+use crate::kernel::Kernel;
+use crate::maps::{EPOCHS, NOTED, SHORTCUTS, TAGS};
+
+/// Whether the uplink's program is the first that is shown what leaves: the loader says.
+#[unsafe(no_mangle)]
+static UPLINK_HANDOFF: u64 = 1;
+
+impl FlowCache for Kernel {
+    type EntryRef = &'static CacheEntry;
+
+    #[inline(always)]
+    fn mark(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.context()).mark) }
+    }
+
+    #[inline(always)]
+    fn jiffies(&self) -> u64 {
+        // SAFETY: the helper takes nothing. The verifier puts a load in its place.
+        unsafe { helpers::bpf_jiffies64() }
+    }
+
+    #[inline(always)]
+    fn epoch_of_tables(&self) -> u64 {
+        epoch(EPOCH_OF_TABLES)
+    }
+
+    #[inline(always)]
+    fn epoch(&self, shard: u32) -> u64 {
+        self.epoch_of_tables().wrapping_add(epoch(of_shard(shard)))
+    }
+
+    #[inline(always)]
+    fn tag(&self, index: u32) -> u8 {
+        TAGS.get(0).map_or(0, |tags| tags[slot_of(index)])
+    }
+
+    #[inline(always)]
+    fn cache_entry(&self, index: u32) -> Option<&'static CacheEntry> {
+        SHORTCUTS.get(index)
+    }
+
+    #[inline(always)]
+    fn store_cache_entry(&mut self, index: u32, tag: u8, entry: &CacheEntry) {
+        let (tags, slot) = (TAGS.get_ptr_mut(0), SHORTCUTS.get_ptr_mut(index));
+        if let (Some(tags), Some(slot)) = (tags, slot) {
+            // SAFETY: both are this CPU's own, and no hook interrupts another.
+            unsafe {
+                (*tags)[slot_of(index)] = tag;
+                *slot = *entry;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn pending_counters(&self, index: u32) -> Option<&PendingCounters> {
+        NOTED.get(index)
+    }
+
+    #[inline(always)]
+    fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32) -> bool {
+        let Some(pending) = NOTED.get_ptr_mut(index) else {
+            return false;
+        };
+        // SAFETY: as above.
+        unsafe {
+            if (*pending).flow_id != flow_id {
+                return false;
+            }
+            (*pending).packets += 1;
+            (*pending).bytes += u64::from(bytes);
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32) {
+        if let Some(pending) = NOTED.get_ptr_mut(index) {
+            // SAFETY: as above.
+            unsafe {
+                (*pending).key = *key;
+                (*pending).flow_id = flow_id;
+                (*pending).packets = 0;
+                (*pending).bytes = 0;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn hands_off_to_uplink(&self) -> bool {
+        // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because the compiler must
+        // not take the value it sees here for the one it will have.
+        unsafe { ptr::read_volatile(&raw const UPLINK_HANDOFF) != 0 }
+    }
+
+    #[inline(always)]
+    fn skb_tag(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.context()).tc_index) }
+    }
+
+    #[inline(always)]
+    fn set_skb_tag(&mut self, skb_tag: u32) {
+        // SAFETY: as above.
+        unsafe { ptr::write_volatile(&raw mut (*self.context()).tc_index, skb_tag) }
+    }
+}
+
+/// The index itself, which is below the number of places: Linux 6.1 sees it here.
+#[inline(always)]
+const fn slot_of(index: u32) -> usize {
+    (index & (NOTED_CAPACITY - 1)) as usize
+}
+
+#[inline(always)]
+const fn of_shard(shard: u32) -> u32 {
+    EPOCHS_OF_FLOWS + (shard & (SHARDS - 1))
+}
+
+#[inline(always)]
+fn epoch(index: u32) -> u64 {
+    match EPOCHS.get_ptr(index) {
+        // SAFETY: the element exists for as long as the map; the number is read whole.
+        Some(epoch) => unsafe { ptr::read_volatile(epoch) },
+        None => 0,
+    }
+}
+
+/// Begins another epoch of a shard for all CPUs.
+#[inline(always)]
+pub(crate) fn begin_epoch(shard: u32) {
+    if let Some(epoch) = EPOCHS.get_ptr_mut(of_shard(shard)) {
+        // SAFETY: a map's value, aligned.
+        unsafe { atomic::add(epoch, 1) }
+    }
+}

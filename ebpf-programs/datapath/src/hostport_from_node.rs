@@ -1,0 +1,133 @@
+//! Sockets of the node that dial hostports: see [`verdict::request`]. They are connected to the pod before the kernel looks
+//! for a route, and are told of the address that they have dialled whenever they ask who their peer is.
+
+use abi::{Dialled, DialledKey};
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use verdict::hostport_from_node::{self, SocketRequest, ConnectTarget};
+
+use crate::kernel::Kernel;
+use crate::maps::DIALLED;
+use crate::socket::Socket;
+
+const GO_ON: i32 = 1;
+
+#[cgroup_sock_addr(connect4)]
+fn connect4(context: SockAddrContext) -> i32 {
+    connect_ipv4(Socket::new(&context))
+}
+
+#[cgroup_sock_addr(connect6)]
+fn connect6(context: SockAddrContext) -> i32 {
+    connect_ipv6(Socket::new(&context))
+}
+
+#[cgroup_sock_addr(sendmsg4)]
+fn sendmsg4(context: SockAddrContext) -> i32 {
+    connect_ipv4(Socket::new(&context))
+}
+
+#[cgroup_sock_addr(sendmsg6)]
+fn sendmsg6(context: SockAddrContext) -> i32 {
+    connect_ipv6(Socket::new(&context))
+}
+
+#[cgroup_sock_addr(recvmsg4)]
+fn recvmsg4(context: SockAddrContext) -> i32 {
+    report_peer_ipv4(Socket::new(&context))
+}
+
+#[cgroup_sock_addr(recvmsg6)]
+fn recvmsg6(context: SockAddrContext) -> i32 {
+    report_peer_ipv6(Socket::new(&context))
+}
+
+#[cgroup_sock_addr(getpeername4)]
+fn getpeername4(context: SockAddrContext) -> i32 {
+    report_peer_ipv4(Socket::new(&context))
+}
+
+#[cgroup_sock_addr(getpeername6)]
+fn getpeername6(context: SockAddrContext) -> i32 {
+    report_peer_ipv6(Socket::new(&context))
+}
+
+#[inline(always)]
+fn connect_ipv4(socket: Socket) -> i32 {
+    if let Some(to) = redirect(socket, &socket.request4()) {
+        socket.set_address4(&to.address, to.port);
+    }
+    GO_ON
+}
+
+#[inline(always)]
+fn connect_ipv6(socket: Socket) -> i32 {
+    if let Some(to) = redirect(socket, &socket.request6()) {
+        socket.set_address6(&to.address, to.port);
+    }
+    GO_ON
+}
+
+#[inline(always)]
+fn report_peer_ipv4(socket: Socket) -> i32 {
+    if let Some(dialled) = dialled(socket, &socket.request4()) {
+        socket.set_address4(&dialled.address, dialled.port);
+    }
+    GO_ON
+}
+
+#[inline(always)]
+fn report_peer_ipv6(socket: Socket) -> i32 {
+    if let Some(dialled) = dialled(socket, &socket.request6()) {
+        socket.set_address6(&dialled.address, dialled.port);
+    }
+    GO_ON
+}
+
+/// Where the socket is to be connected instead; what it has dialled is remembered.
+#[inline(always)]
+fn redirect(socket: Socket, request: &SocketRequest) -> Option<ConnectTarget> {
+    let to = hostport_from_node::redirect(&tables(), request)?;
+    let key = key(socket, request.protocol, &to);
+    // SAFETY: values of this map are plain numbers that stay readable until the program ends.
+    let stored = unsafe { DIALLED.get(&key) };
+    if stored != Some(&to.dialled) {
+        // Without it the socket is told the pod's address: better than no connection.
+        let _ = DIALLED.insert(&key, &to.dialled, 0);
+    }
+    Some(to)
+}
+
+#[inline(always)]
+fn key(socket: Socket, protocol: u8, to: &ConnectTarget) -> DialledKey {
+    DialledKey {
+        socket: socket.cookie(),
+        address: to.address,
+        port: to.port,
+        protocol,
+        reserved: [0; 5],
+    }
+}
+
+/// What the socket has dialled when it talks to `peer`.
+#[inline(always)]
+fn dialled(socket: Socket, peer: &SocketRequest) -> Option<Dialled> {
+    if !hostport_from_node::is_of_node(&tables(), peer.netns) {
+        return None;
+    }
+    let key = DialledKey {
+        socket: socket.cookie(),
+        address: peer.address,
+        port: peer.port,
+        protocol: peer.protocol,
+        reserved: [0; 5],
+    };
+    // SAFETY: as above.
+    unsafe { DIALLED.get(&key) }.copied()
+}
+
+/// The node's tables, without a packet.
+#[inline(always)]
+pub(crate) const fn tables() -> Kernel {
+    Kernel::new(core::ptr::null_mut())
+}

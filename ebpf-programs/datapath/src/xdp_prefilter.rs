@@ -1,0 +1,100 @@
+//! What a driver has received on an uplink, before it is a packet of the kernel's: see [`verdict::guard`].
+
+use core::mem::MaybeUninit;
+use core::ptr;
+
+use abi::DropReason;
+use aya_ebpf::bindings::{xdp_action, xdp_md};
+use aya_ebpf::helpers;
+use aya_ebpf::macros::xdp;
+use aya_ebpf::programs::XdpContext;
+use verdict::checksum::Difference;
+use verdict::{ChecksumKind, Decision, Packet, xdp_prefilter};
+
+use crate::kernel::Kernel;
+
+/// The word of Ethernet whose second half says what is inside: a frame may end behind it.
+const ETHERTYPE: u32 = 10;
+
+#[xdp(frags)]
+fn xdp_guard(context: XdpContext) -> u32 {
+    let frame = Frame { md: context.ctx };
+    // SAFETY: the context is valid for as long as the program runs.
+    let interface = unsafe { ptr::read_volatile(&raw const (*frame.md).ingress_ifindex) };
+    // Only tables are asked, and they need no packet.
+    let mut node = Kernel::new(ptr::null_mut());
+    match xdp_prefilter::check(&frame, &mut node, interface) {
+        Ok(()) => xdp_action::XDP_PASS,
+        Err(_) => xdp_action::XDP_DROP,
+    }
+}
+
+/// A frame in the driver's memory, which is only read.
+struct Frame {
+    md: *mut xdp_md,
+}
+
+impl Packet for Frame {
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { helpers::bpf_xdp_get_buff_len(self.md) as u32 }
+    }
+
+    /// Not beside its bytes: nobody has taken a tag out yet.
+    #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn ethertype(&self) -> u16 {
+        let word = self.words::<1>(ETHERTYPE).map_or(0, |[word]| word);
+        u32::from_be(word) as u16
+    }
+
+    #[inline(always)]
+    fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        let mut words = MaybeUninit::<[u32; N]>::uninit();
+        let (to, length) = (words.as_mut_ptr().cast(), (N * 4) as u32);
+        // SAFETY: the helper writes no more than `words` holds.
+        let result = unsafe { helpers::bpf_xdp_load_bytes(self.md, offset, to, length) };
+        // SAFETY: the helper has written all of `words` where it says so.
+        (result == 0).then(|| unsafe { words.assume_init() })
+    }
+
+    #[inline(always)]
+    fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+        self.words(offset)
+    }
+
+    #[inline(always)]
+    fn store<const N: usize>(&mut self, _offset: u32, _words: [u32; N]) -> Decision<()> {
+        Err(DropReason::RewriteFailed)
+    }
+
+    #[inline(always)]
+    fn store_near<const N: usize>(&mut self, _offset: u32, _words: [u32; N]) -> Decision<()> {
+        Err(DropReason::RewriteFailed)
+    }
+
+    #[inline(always)]
+    fn store_alone<const N: usize>(&mut self, _offset: u32, _words: [u32; N]) -> Decision<()> {
+        Err(DropReason::RewriteFailed)
+    }
+
+    #[inline(always)]
+    fn fits(&self, _interface: u32) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn fix_checksum(
+        &mut self,
+        _offset: u32,
+        _difference: Difference,
+        _kind: ChecksumKind,
+    ) -> Decision<()> {
+        Err(DropReason::RewriteFailed)
+    }
+}

@@ -1,0 +1,286 @@
+//! Promises of the clock hand, of quotas and of eviction, on the simulated node.
+
+use abi::{Direction, DropReason, FlowFlags, Timeouts};
+use proptest::prelude::*;
+
+use crate::outcome::Verdict;
+use crate::simulator::example::{self, INTERFACE, OTHER_POD, POD, node, remote, world};
+use crate::simulator::frame::{Body, Frame, flag};
+use crate::simulator::{Place, Simulator};
+
+fn small(entries: usize) -> Simulator {
+    let mut world = world();
+    world.flow_capacity = entries;
+    Simulator::new(world)
+}
+
+/// Where no pod may have more flows.
+fn with_quota(flows: u32) -> Simulator {
+    let mut simulator = Simulator::new(world());
+    simulator.world.settings.flow_quota = flows;
+    simulator
+}
+
+fn send(simulator: &mut Simulator, pod: u32, port: u16) -> Verdict {
+    let source = match pod {
+        POD => example::pod()[0],
+        _ => example::other_pod()[0],
+    };
+    let frame = Frame::new(source, remote()[0], Body::Udp(port, 53, vec![]));
+    simulator.run(Place::UplinkOut, INTERFACE, &frame.bytes()).0
+}
+
+fn answer(simulator: &mut Simulator, port: u16) {
+    let frame = Frame::new(remote()[0], node()[0], Body::Udp(53, port, vec![]));
+    simulator.run(Place::UplinkIn, INTERFACE, &frame.bytes());
+}
+
+fn flows_of(simulator: &Simulator, pod: u32) -> i64 {
+    let own = simulator
+        .world
+        .flows
+        .values()
+        .filter(|flow| flow.pod == pod && flow.flags & FlowFlags::ORIGINAL != 0);
+    i64::try_from(own.count()).unwrap()
+}
+
+#[test]
+fn a_quota_stops_one_pod_and_not_the_other() {
+    let mut simulator = with_quota(3);
+    for port in 1..=3 {
+        assert_eq!(send(&mut simulator, POD, port), Verdict::Pass);
+    }
+    let refused = Verdict::Drop(DropReason::FlowQuota);
+    assert_eq!(send(&mut simulator, POD, 4), refused);
+    assert_eq!(send(&mut simulator, POD, 3), Verdict::Pass, "a flow it has");
+    assert_eq!(send(&mut simulator, OTHER_POD, 4), Verdict::Pass);
+    simulator.world.pods[POD as usize].flow_quota = 4;
+    assert_eq!(send(&mut simulator, POD, 4), Verdict::Pass, "its own quota");
+    assert_eq!(send(&mut simulator, POD, 5), refused);
+}
+
+#[test]
+fn the_hand_forgets_dead_flows_without_a_sweep() {
+    let mut simulator = small(200);
+    for round in 0..20_u16 {
+        for port in 0..50 {
+            let verdict = send(&mut simulator, POD, 1_000 + round * 50 + port);
+            assert_eq!(verdict, Verdict::Pass);
+        }
+        simulator.world.now += Timeouts::default().udp_single;
+    }
+    let waiting = simulator.world.turns.len();
+    assert!(waiting <= 100, "{waiting} wait for their turn");
+}
+
+#[test]
+fn the_hand_rests_until_the_flow_that_has_waited_longest_is_worth_a_look() {
+    let mut simulator = Simulator::new(world());
+    let waiting = |simulator: &Simulator| {
+        simulator
+            .world
+            .turns
+            .iter()
+            .map(|turn| turn.key.source_port.number())
+            .collect::<Vec<_>>()
+    };
+    for port in 1_000..1_020 {
+        send(&mut simulator, POD, port);
+    }
+    let in_order: Vec<u16> = (1_000..1_020).collect();
+    assert_eq!(waiting(&simulator), in_order, "nobody was looked at");
+    simulator.world.now += Timeouts::default().udp_single;
+    send(&mut simulator, POD, 1_020);
+    assert_eq!(waiting(&simulator), (1_002..=1_020).collect::<Vec<_>>());
+}
+
+/// It might have to be refused one although some of them are dead.
+#[test]
+fn the_hand_does_not_rest_where_a_pod_has_half_the_flows_that_it_may_have() {
+    let mut simulator = with_quota(20);
+    for port in 1_000..1_010 {
+        send(&mut simulator, POD, port);
+    }
+    simulator.world.settings.timeouts.udp_single = 1;
+    simulator.world.now += 1;
+    send(&mut simulator, OTHER_POD, 5_000);
+    assert_eq!(flows_of(&simulator, POD), 10);
+    for port in 1_010..1_100 {
+        assert_eq!(send(&mut simulator, POD, port), Verdict::Pass);
+        simulator.world.now += 1;
+    }
+}
+
+/// A packet of a connection of the pod's to the world, with these flags; `back`: of the world's.
+fn tcp(simulator: &mut Simulator, port: u16, flags: u8, back: bool) -> Verdict {
+    let (place, frame) = if back {
+        let body = Body::Tcp(443, port, flags, vec![]);
+        (Place::UplinkIn, Frame::new(remote()[0], node()[0], body))
+    } else {
+        let body = Body::Tcp(port, 443, flags, vec![]);
+        let pod = example::pod()[0];
+        (Place::UplinkOut, Frame::new(pod, remote()[0], body))
+    };
+    simulator.run(place, INTERFACE, &frame.bytes()).0
+}
+
+/// A connection that the pod does not go on with.
+fn half_open(simulator: &mut Simulator, port: u16) -> Verdict {
+    let verdict = tcp(simulator, port, flag::SYN, false);
+    tcp(simulator, port, flag::SYN | flag::ACK, true);
+    verdict
+}
+
+fn connect(simulator: &mut Simulator, port: u16) -> Verdict {
+    let verdict = half_open(simulator, port);
+    tcp(simulator, port, flag::ACK, false);
+    verdict
+}
+
+fn close(simulator: &mut Simulator, port: u16) {
+    for back in [false, true] {
+        tcp(simulator, port, flag::FIN | flag::ACK, back);
+        tcp(simulator, port, flag::ACK, !back);
+    }
+}
+
+#[test]
+fn a_pod_opens_and_closes_more_connections_than_it_may_have() {
+    let mut simulator = with_quota(20);
+    for port in 1_000..1_015 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass);
+    }
+    for port in 2_000..2_200 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass, "{port}");
+        close(&mut simulator, port);
+    }
+    for port in 1_000..1_015 {
+        simulator.world.now += 1;
+        let known = simulator.world.flows.len();
+        assert_eq!(tcp(&mut simulator, port, flag::ACK, false), Verdict::Pass);
+        assert_eq!(simulator.world.flows.len(), known, "it was kept");
+    }
+}
+
+#[test]
+fn a_connection_that_is_open_makes_no_room() {
+    let mut simulator = with_quota(20);
+    for port in 1_000..1_020 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass);
+    }
+    let refused = Verdict::Drop(DropReason::FlowQuota);
+    for port in 2_000..2_050 {
+        simulator.world.now += 60;
+        assert_eq!(tcp(&mut simulator, port, flag::SYN, false), refused);
+    }
+    assert_eq!(flows_of(&simulator, POD), 20);
+    close(&mut simulator, 1_010);
+    let mut tries = 0..4;
+    assert!(
+        tries.any(|_| connect(&mut simulator, 3_000) == Verdict::Pass),
+        "who is refused asks again, and the hand goes on"
+    );
+}
+
+#[test]
+fn connections_that_nobody_goes_on_with_are_not_kept_for_a_day() {
+    let mut simulator = with_quota(20);
+    for port in 1_000..1_020 {
+        assert_eq!(half_open(&mut simulator, port), Verdict::Pass);
+    }
+    let refused = Verdict::Drop(DropReason::FlowQuota);
+    assert_eq!(
+        half_open(&mut simulator, 2_000),
+        refused,
+        "it may still go on"
+    );
+    simulator.world.now += 5;
+    assert_eq!(connect(&mut simulator, 2_000), Verdict::Pass);
+    simulator.world.now += Timeouts::default().tcp_opening;
+    simulator.sweep();
+    assert_eq!(flows_of(&simulator, POD), 1);
+}
+
+#[test]
+fn a_pod_asks_more_questions_than_it_may_have_flows() {
+    let mut simulator = with_quota(20);
+    for port in 1_000..1_400 {
+        assert_eq!(send(&mut simulator, POD, port), Verdict::Pass, "{port}");
+        answer(&mut simulator, port);
+        simulator.world.now += u32::from(port % 2 == 0);
+    }
+}
+
+#[test]
+fn a_full_table_takes_from_the_greediest_pod_what_has_no_reply() {
+    let mut simulator = small(40);
+    for port in 0..19 {
+        assert_eq!(send(&mut simulator, POD, 1_000 + port), Verdict::Pass);
+    }
+    answer(&mut simulator, 1_018);
+    assert_eq!(send(&mut simulator, OTHER_POD, 2_000), Verdict::Pass);
+    let full = Verdict::Drop(DropReason::FlowTableFull);
+    assert_eq!(send(&mut simulator, POD, 3_000), full, "nobody is greedier");
+    for port in 1..=9 {
+        assert_eq!(send(&mut simulator, OTHER_POD, 2_000 + port), Verdict::Pass);
+    }
+    assert_eq!(
+        send(&mut simulator, OTHER_POD, 2_100),
+        full,
+        "both have ten"
+    );
+    assert_eq!(
+        (flows_of(&simulator, POD), flows_of(&simulator, OTHER_POD)),
+        (10, 10)
+    );
+    let counters = simulator.world.counters[&(POD, Direction::Egress)];
+    assert_eq!(counters.evicted_flows, 9);
+    answer(&mut simulator, 1_018);
+    let flows = simulator.world.counted_flows();
+    let replied = flows.values().filter(|flow| flow.packets > 1);
+    assert_eq!(replied.count(), 1, "the flow with replies stays");
+}
+
+#[test]
+fn a_flow_whose_address_or_uplink_is_gone_is_forgotten() {
+    let mut simulator = Simulator::new(world());
+    assert_eq!(send(&mut simulator, POD, 1_000), Verdict::Pass);
+    assert_eq!(simulator.sweep().address_gone, 0);
+    let mut without_uplink = simulator.clone();
+    simulator.world.locals.remove(&node()[0]);
+    assert_eq!(simulator.sweep().address_gone, 1);
+    without_uplink.world.uplinks.clear();
+    assert_eq!(without_uplink.sweep().address_gone, 1);
+}
+
+proptest! {
+    /// Whatever comes and goes: a pod's count is the number of its flows.
+    #[test]
+    fn the_count_of_a_pods_flows_is_exact(
+        steps in prop::collection::vec((0..8_u8, 0..40_u16), 1..200),
+        entries in 4..60_usize,
+        quota in 0..20_u32,
+    ) {
+        let mut simulator = small(entries);
+        simulator.world.settings.flow_quota = quota;
+        for (what, port) in steps {
+            match what {
+                0..=2 => { send(&mut simulator, POD, 1_000 + port); }
+                3..=4 => { send(&mut simulator, OTHER_POD, 1_000 + port); }
+                5 => answer(&mut simulator, 1_000 + port),
+                6 => simulator.world.now += u32::from(port),
+                _ => {
+                    simulator.sweep();
+                    if port == 0 {
+                        simulator.world.pods[POD as usize].generation += 1;
+                    }
+                }
+            }
+            for pod in [POD, OTHER_POD] {
+                let live = simulator.world.live.get(&pod).copied().unwrap_or(0);
+                prop_assert_eq!(live, flows_of(&simulator, pod));
+                prop_assert!(quota == 0 || live <= i64::from(quota));
+            }
+        }
+    }
+}

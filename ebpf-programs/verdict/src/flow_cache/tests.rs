@@ -1,0 +1,494 @@
+//! A node with shortcuts does what one without does.
+
+use std::fmt::Debug;
+
+use abi::{
+    Address, DropReason, EndpointFlags, Family, Flow, HostportKey, Port, SettingsFlags, Tuple,
+    protocol,
+};
+use proptest::prelude::*;
+
+use super::MAX_AGE;
+use crate::bypass::tests::{UPLINK, open_node};
+use crate::node::{Node as _, Socket};
+use crate::outcome::Verdict;
+use crate::simulator::example::{
+    FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, mac, node,
+    other_mac, other_pod, pod, remote,
+};
+use crate::simulator::frame::{Body, Frame, answer, flag};
+use crate::simulator::{Place, Simulator, JIFFY, World};
+
+mod high_traffic;
+mod uplink_handoff;
+mod cache_keys;
+mod new_flows;
+
+/// Two nodes that get the same packets.
+struct Twins {
+    with: Simulator,
+    without: Simulator,
+}
+
+impl Twins {
+    fn new(world: World) -> Self {
+        let mut without = Simulator::new(world.clone());
+        without.world.memory.disabled = true;
+        Self {
+            with: Simulator::new(world),
+            without,
+        }
+    }
+
+    /// What both make of a packet.
+    fn run(&mut self, place: Place, interface: u32, bytes: &[u8]) -> (Verdict, Vec<u8>) {
+        let run = |node: &mut Simulator| node.run(place, interface, bytes);
+        self.both(run, &format!("{place:?} at {interface}: {bytes:02x?}"))
+    }
+
+    /// What both do, which has to be the same.
+    fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut Simulator) -> T, what: &str) -> T {
+        let (one, other) = (act(&mut self.with), act(&mut self.without));
+        assert_eq!(one, other, "{what}");
+        assert_eq!(self.with.world.counters, self.without.world.counters);
+        assert_eq!(self.with.world.drops, self.without.world.drops);
+        assert_eq!(self.with.world.live, self.without.world.live);
+        for (one, other) in flows(&self.with).iter().zip(flows(&self.without)) {
+            assert_eq!(*one, other);
+        }
+        assert_eq!(self.with.world.flows.len(), self.without.world.flows.len());
+        one
+    }
+
+    /// From a pod to wherever it goes; what leaves the node is given back.
+    fn send(&mut self, from: u32, bytes: &[u8]) -> Option<Vec<u8>> {
+        let what = format!("from {from}: {bytes:02x?}");
+        let (left, _, bytes) = self.both(|node| go(node, from, bytes), &what);
+        left.then_some(bytes)
+    }
+
+    fn change(&mut self, change: impl Fn(&mut World)) {
+        change(&mut self.with.world);
+        change(&mut self.without.world);
+    }
+
+    fn wait(&mut self, nanoseconds: u64) {
+        self.change(|world| {
+            world.clock += nanoseconds;
+            world.now = u32::try_from(world.clock / 1_000_000_000).expect("a short life");
+        });
+    }
+
+    fn taken(&self) -> u64 {
+        self.with.world.memory.hits
+    }
+}
+
+/// The flows, but for the second in which they were last seen: a shortcut rounds it.
+fn flows(simulator: &Simulator) -> Vec<(Tuple, Flow)> {
+    simulator
+        .world
+        .counted_flows()
+        .into_iter()
+        .map(blurred)
+        .collect()
+}
+
+fn blurred((key, flow): (Tuple, Flow)) -> (Tuple, Flow) {
+    let flow = Flow {
+        last_seen: 0,
+        ..flow
+    };
+    (key, flow)
+}
+
+/// A pod's packet, as far as it goes on a node: whether it leaves, the last verdict, and the frame then.
+fn go(node: &mut Simulator, from: u32, bytes: &[u8]) -> (bool, Verdict, Vec<u8>) {
+    let (verdict, mut bytes) = node.run(Place::FromPod, from, bytes);
+    let (verdict, bytes) = match verdict {
+        Verdict::Pass if bytes[..6] == bridge_mac().bytes() => {
+            node.run(Place::UplinkOut, UPLINK, &bytes)
+        }
+        Verdict::RedirectNeigh(uplink) => {
+            address(&mut bytes, node);
+            node.go_on(Place::UplinkOut, uplink, &bytes)
+        }
+        Verdict::Redirect(uplink) => {
+            let after = node.go_on(Place::UplinkOut, uplink, &bytes);
+            assert_eq!(after, (Verdict::Pass, bytes), "all is done");
+            after
+        }
+        Verdict::Pass | Verdict::Drop(_) | Verdict::RedirectPeer(_) => return (false, verdict, bytes),
+    };
+    (verdict == Verdict::Pass, verdict, bytes)
+}
+
+/// What the kernel writes into a frame that goes past the stack; marked ones have another neighbour.
+fn address(frame: &mut [u8], node: &Simulator) {
+    let [.., last] = node.next_hop().words();
+    let last = last ^ node.world.mark;
+    frame[2..6].copy_from_slice(&last.to_ne_bytes());
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+}
+
+fn to_neighbour(family: usize, body: Body) -> Vec<u8> {
+    let frame = Frame::new(pod()[family], other_pod()[family], body);
+    frame.from_to(mac(), other_mac()).bytes()
+}
+
+fn to_world(family: usize, body: Body) -> Vec<u8> {
+    let frame = Frame::new(pod()[family], remote()[family], body);
+    frame.from_to(mac(), bridge_mac()).bytes()
+}
+
+/// What the pod sends back by its gateway.
+fn pods_answer(delivered: &[u8]) -> Vec<u8> {
+    let mut back = answer(delivered);
+    back[..6].copy_from_slice(&bridge_mac().bytes());
+    back[6..12].copy_from_slice(&mac().bytes());
+    back
+}
+
+fn to_hostport(family: usize, body: Body) -> Vec<u8> {
+    Frame::new(remote()[family], node()[family], body).bytes()
+}
+
+fn udp(source: u16, destination: u16) -> Body {
+    Body::Udp(source, destination, b"payload".to_vec())
+}
+
+fn tcp(source: u16, destination: u16, flags: u8) -> Body {
+    Body::Tcp(source, destination, flags, b"payload".to_vec())
+}
+
+#[test]
+fn the_second_packet_of_each_kind_takes_a_shortcut() {
+    for family in FAMILIES {
+        for body in [udp, |from, to| tcp(from, to, flag::ACK)] {
+            let mut twins = Twins::new(open_node());
+            let out = to_world(family, body(40_000, 53));
+            let left = twins.send(INTERFACE, &out).expect("it leaves");
+            for bytes in [&out, &out] {
+                twins.send(INTERFACE, bytes);
+            }
+            assert_eq!(twins.taken(), 3, "the uplink's program needs to see a flow");
+            for _ in 0..2 {
+                let back = answer(&left);
+                let (verdict, _) = twins.run(Place::UplinkIn, UPLINK, &back);
+                assert_eq!(verdict, Verdict::RedirectPeer(INTERFACE));
+                twins.send(INTERFACE, &to_neighbour(family, body(1, 2)));
+            }
+            assert_eq!(twins.taken(), 5);
+        }
+    }
+}
+
+#[test]
+fn what_opens_or_closes_a_connection_takes_none() {
+    for family in FAMILIES {
+        let mut twins = Twins::new(open_node());
+        let packet = |flags| to_world(family, tcp(40_000, 80, flags));
+        for _ in 0..3 {
+            twins.send(INTERFACE, &packet(flag::ACK));
+        }
+        let taken = twins.taken();
+        assert!(taken > 0);
+        for flags in [flag::SYN, flag::FIN, flag::RST, flag::SYN | flag::ACK, 0] {
+            twins.send(INTERFACE, &packet(flags));
+            assert_eq!(twins.taken(), taken);
+        }
+    }
+}
+
+#[test]
+fn a_shortcut_ends_with_its_time_and_with_every_change_of_a_table() {
+    let mut twins = Twins::new(open_node());
+    let packet = to_neighbour(0, udp(1, 2));
+    let takes = |twins: &mut Twins| {
+        let before = twins.taken();
+        twins.send(INTERFACE, &packet);
+        twins.taken() > before
+    };
+    assert_eq!([takes(&mut twins), takes(&mut twins)], [false, true]);
+    twins.wait(MAX_AGE * JIFFY - 1);
+    assert!(takes(&mut twins));
+    twins.wait(1);
+    assert_eq!([takes(&mut twins), takes(&mut twins)], [false, true]);
+    twins.change(|world| world.settings.flow_quota += 1);
+    assert_eq!([takes(&mut twins), takes(&mut twins)], [false, true]);
+    twins.change(|world| world.settings.flags &= !SettingsFlags::BYPASS);
+    assert_eq!([takes(&mut twins), takes(&mut twins)], [false, true]);
+}
+
+#[test]
+fn a_packet_with_another_mark_may_have_another_route() {
+    let mut twins = Twins::new(open_node());
+    for (mark, taken) in [(0, 0), (0, 1), (7, 1), (7, 2)] {
+        twins.change(|world| world.mark = mark);
+        twins.run(Place::FromPod, INTERFACE, &to_world(0, udp(1, 2)));
+        assert_eq!(twins.taken(), taken);
+    }
+}
+
+#[test]
+fn a_larger_packet_and_a_forged_one_are_asked_about() {
+    let mut twins = Twins::new(open_node());
+    twins.change(|world| {
+        world.mtus.insert(OTHER_INTERFACE, 100);
+    });
+    for _ in 0..2 {
+        twins.send(INTERFACE, &to_neighbour(0, udp(1, 2)));
+    }
+    let large = Body::Udp(1, 2, vec![0; 200]);
+    let (verdict, _) = twins.run(Place::FromPod, INTERFACE, &to_neighbour(0, large));
+    assert_eq!(verdict, Verdict::Pass, "the stack tells the sender");
+    let mut forged = to_neighbour(0, udp(1, 2));
+    forged[6] ^= 2;
+    let (verdict, _) = twins.run(Place::FromPod, INTERFACE, &forged);
+    assert_eq!(verdict, Verdict::Drop(DropReason::SpoofedMac));
+    assert_eq!(twins.taken(), 1);
+}
+
+#[test]
+fn by_bridge_and_stack_there_are_shortcuts_as_well_but_not_past_the_guard_of_links() {
+    for guarded in [false, true] {
+        let mut world = open_node();
+        world.settings.flags &= !SettingsFlags::BYPASS;
+        if guarded {
+            world.settings.flags |= SettingsFlags::EXIT_CHECK;
+        }
+        let mut twins = Twins::new(world);
+        for _ in 0..2 {
+            twins.send(INTERFACE, &to_neighbour(0, udp(1, 2)));
+        }
+        assert_eq!(twins.taken(), 1);
+        for _ in 0..2 {
+            twins.send(INTERFACE, &to_world(0, udp(1, 2)));
+        }
+        assert_eq!(twins.taken(), if guarded { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn a_flow_that_is_gone_or_another_by_now_has_no_shortcut() {
+    // At the pod's hook and at the uplink's; the latter needs to see a flow first.
+    let taken = |twins: &mut Twins| {
+        let before = twins.taken();
+        let packet = to_world(0, udp(40_000, 53));
+        twins.send(INTERFACE, &packet).expect("it leaves");
+        twins.taken() - before
+    };
+    let mut twins = Twins::new(open_node());
+    let thrice = |twins: &mut Twins| [taken(twins), taken(twins), taken(twins)];
+    assert_eq!(thrice(&mut twins), [0, 1, 2]);
+    twins.change(|world| {
+        let keys: Vec<Tuple> = world.flows.keys().copied().collect();
+        for key in &keys {
+            world.remove_flow(key);
+        }
+    });
+    assert_eq!(thrice(&mut twins), [0, 1, 2]);
+}
+
+#[test]
+fn what_a_socket_of_the_node_got_is_asked_about_again() {
+    let mut world = open_node();
+    world.settings.flags &= !SettingsFlags::BYPASS;
+    let asked = Frame::new(other_pod()[0], node()[0], udp(40_000, HOSTPORT));
+    let packet = asked.from_to(other_mac(), bridge_mac()).bytes();
+    let listens = Tuple {
+        source: other_pod()[0],
+        destination: node()[0],
+        source_port: Port::new(40_000),
+        destination_port: Port::new(HOSTPORT),
+        protocol: protocol::UDP,
+        reserved: [0; 3],
+    };
+    world.sockets.insert(listens, Socket::Connected);
+    let mut twins = Twins::new(world);
+    for _ in 0..2 {
+        let (verdict, _) = twins.run(Place::FromPod, OTHER_INTERFACE, &packet);
+        assert_eq!(verdict, Verdict::Pass);
+    }
+    twins.change(|world| world.sockets.clear());
+    let (verdict, _) = twins.run(Place::FromPod, OTHER_INTERFACE, &packet);
+    assert_eq!(verdict, Verdict::RedirectPeer(INTERFACE));
+}
+
+/// What lies fourteen bytes behind the beginning of this packet looks like an IP header as well.
+#[test]
+fn on_links_without_ethernet_nothing_is_mistaken_for_a_frame() {
+    const PORT: u16 = 0x1f11;
+    let mut world = open_node();
+    let published = HostportKey::wildcard(Family::V4, Port::new(HOSTPORT), protocol::UDP);
+    let hostport = world.hostports[&published];
+    let key = HostportKey::wildcard(Family::V4, Port::new(PORT), protocol::UDP);
+    world.hostports.insert(key, hostport);
+    world.settings.flags &= !SettingsFlags::BYPASS;
+    world.uplinks.get_mut(&UPLINK).expect("an uplink").l2_len = 0;
+    let mut twins = Twins::new(world);
+    let body = Body::Udp(0x4000, PORT, vec![0; 50_000]);
+    let packet = Frame::new(Address::v4([8, 0, 0x45, 7]), node()[0], body).packet();
+    for _ in 0..3 {
+        let (verdict, _) = twins.run(Place::UplinkIn, UPLINK, &packet);
+        assert_eq!(verdict, Verdict::Pass);
+    }
+    assert_eq!(twins.taken(), 0);
+}
+
+#[test]
+fn what_is_limited_takes_none() {
+    for limited in [POD, OTHER_POD] {
+        let mut world = open_node();
+        let of = |pod| {
+            if pod == POD {
+                INTERFACE
+            } else {
+                OTHER_INTERFACE
+            }
+        };
+        if let Some(interface) = world.interfaces.get_mut(&of(limited)) {
+            interface.flags |= EndpointFlags::LIMITED;
+        }
+        for endpoint in world.endpoints.values_mut().filter(|it| it.pod == limited) {
+            endpoint.flags |= EndpointFlags::LIMITED;
+        }
+        let mut twins = Twins::new(world);
+        for _ in 0..3 {
+            twins.send(INTERFACE, &to_neighbour(0, udp(1, 2)));
+        }
+        assert_eq!(twins.taken(), 0);
+    }
+}
+
+/// Something that happens to a node.
+#[derive(Clone, Debug)]
+enum Happening {
+    Out(usize, u16, u8),
+    Back(usize),
+    Neighbour(usize, u16, u8),
+    FromNeighbour(usize, u16, u8),
+    Hostport(usize, u16, u8),
+    DialHostport(usize, u16, u8),
+    Wait(u64),
+    Sweep,
+    RewriteTemplate(u8),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let family = || 0..2_usize;
+    let port = || 40_000..40_003_u16;
+    // 0 stands for UDP.
+    let body = || prop_oneof![4 => Just(0_u8), 6 => Just(flag::ACK), 2 => Just(flag::SYN), 1 => Just(flag::FIN | flag::ACK), 1 => Just(flag::RST)];
+    prop_oneof![
+        6 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::Out(family, port, body)),
+        6 => (0..8_usize).prop_map(Happening::Back),
+        4 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::Neighbour(family, port, body)),
+        4 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::FromNeighbour(family, port, body)),
+        6 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::Hostport(family, port, body)),
+        3 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::DialHostport(family, port, body)),
+        2 => (0..100_000_000_u64).prop_map(Happening::Wait),
+        1 => Just(Happening::Wait(70_000_000_000)),
+        1 => Just(Happening::Sweep),
+        1 => any::<u8>().prop_map(Happening::RewriteTemplate),
+    ]
+}
+
+fn body(source: u16, destination: u16, kind: u8) -> Body {
+    match kind {
+        0 => udp(source, destination),
+        flags => tcp(source, destination, flags),
+    }
+}
+
+/// Changes one table; twice the same change takes it back.
+fn change(world: &mut World, which: u8) {
+    let pod = world.pods.get_mut(OTHER_POD as usize).expect("a pod");
+    match which % 8 {
+        6 => world.settings.flags ^= SettingsFlags::EXIT_CHECK,
+        7 => {
+            for address in remote() {
+                if world.egress_routes.remove(&address).is_none() {
+                    world.egress_routes.insert(address, UPLINK);
+                }
+            }
+        }
+        0 => world.settings.flags ^= SettingsFlags::BYPASS,
+        1 => pod.generation ^= 1,
+        2 => {
+            for endpoint in world.endpoints.values_mut() {
+                endpoint.flags ^= EndpointFlags::PUBLISHED;
+            }
+        }
+        3 => pod.flags ^= EndpointFlags::BYPASS,
+        4 => {
+            for address in node() {
+                if !world.locals.remove(&address) {
+                    world.locals.insert(address);
+                }
+            }
+        }
+        _ => {
+            if world.mtus.remove(&OTHER_INTERFACE).is_none() {
+                world.mtus.insert(OTHER_INTERFACE, 40);
+            }
+        }
+    }
+}
+
+/// Lets it happen to both; frames that have left the node wait for their answers.
+fn happen(twins: &mut Twins, left: &mut Vec<Vec<u8>>, happening: &Happening) {
+    match *happening {
+        Happening::Out(family, port, kind) => {
+            left.extend(twins.send(INTERFACE, &to_world(family, body(port, 53, kind))));
+        }
+        Happening::Back(which) => {
+            if let Some(frame) = left.iter().rev().nth(which).cloned() {
+                twins.run(Place::UplinkIn, UPLINK, &answer(&frame));
+            }
+        }
+        Happening::Neighbour(family, port, kind) => {
+            twins.send(INTERFACE, &to_neighbour(family, body(port, 80, kind)));
+        }
+        Happening::FromNeighbour(family, port, kind) => {
+            let to = Frame::new(other_pod()[family], pod()[family], body(80, port, kind))
+                .from_to(other_mac(), mac());
+            twins.send(OTHER_INTERFACE, &to.bytes());
+        }
+        Happening::Hostport(family, port, kind) => {
+            let frame = to_hostport(family, body(port, HOSTPORT, kind));
+            let (verdict, bytes) = twins.run(Place::UplinkIn, UPLINK, &frame);
+            if !matches!(verdict, Verdict::Drop(_)) {
+                twins.send(INTERFACE, &pods_answer(&bytes));
+            }
+        }
+        Happening::DialHostport(family, port, kind) => {
+            let body = body(port, HOSTPORT, kind);
+            let frame = Frame::new(other_pod()[family], node()[family], body)
+                .from_to(other_mac(), bridge_mac());
+            twins.send(OTHER_INTERFACE, &frame.bytes());
+        }
+        Happening::Wait(nanoseconds) => twins.wait(nanoseconds),
+        Happening::Sweep => {
+            assert_eq!(twins.with.sweep(), twins.without.sweep());
+        }
+        Happening::RewriteTemplate(which) => twins.change(|world| change(world, which)),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_node_with_shortcuts_does_what_one_without_does(
+        happenings in prop::collection::vec(happening(), 1..120),
+        young in prop_oneof![Just(0), Just(3), Just(u64::MAX)],
+        busy in any::<bool>(),
+    ) {
+        let mut world = open_node();
+        (world.memory.cache_threshold, world.memory.tcx_fast_path) = (young, busy);
+        let mut twins = Twins::new(world);
+        let mut left = Vec::new();
+        for happening in &happenings {
+            happen(&mut twins, &mut left, happening);
+        }
+    }
+}

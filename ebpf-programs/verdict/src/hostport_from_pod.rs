@@ -1,0 +1,236 @@
+//! Hostports, reached from a pod of the same node.
+//!
+//! The packet goes from the client's veth directly to the server's, past bridge and stack: neither
+//! accepts replies from another address than the one that the client has connected to.
+//!
+//! The client keeps its address, with two exceptions, in which the server sees its network's
+//! gateway as the source. A pod that connects to itself: no pod accepts packets from its own
+//! address. A client on another isolated port of the server's bridge: the server cannot resolve its
+//! MAC address. The client keeps its port unless the server could not distinguish two flows then.
+
+use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac};
+
+use crate::flow::{self, Terms};
+use crate::hostport;
+use crate::masquerade::{candidate, is_port_taken};
+use crate::node::Node;
+use crate::outcome::{Decision, Verdict};
+use crate::packet::Packet;
+use crate::flow_cache::Steps;
+use crate::work::{HostportMatch, Transport, Hook, Work};
+
+/// Source ports tried for a flow.
+pub(crate) const TRIES: u32 = 16;
+/// [`Work::endpoint`]'s interface where the packet is not redirected by us.
+const NOT_REDIRECTED: u32 = 0;
+
+/// Looks up the hostport that a pod's packet is for. On a match, [`Work::endpoint`] is the pod that
+/// has it, and [`Work::source`] the address that this pod will see.
+///
+/// A packet that opens a flow to a published pod by the pod's own address is a match as well,
+/// without translation. The flow is tracked so that no flow to the hostport gets the same tuple at
+/// the pod.
+#[inline(always)]
+pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
+    match hostport::find_owner(node, work) {
+        HostportMatch::Socket => {
+            // There is no notification when the socket is closed.
+            work.recorder.mark_uncacheable();
+            Ok(HostportMatch::Socket)
+        }
+        HostportMatch::None if find_direct(node, work) => Ok(HostportMatch::Pod),
+        HostportMatch::Pod if is_source_of_sender(node, work) => {
+            find_server(node, work)?;
+            Ok(HostportMatch::Pod)
+        }
+        HostportMatch::None | HostportMatch::Pod => Ok(HostportMatch::None),
+    }
+}
+
+/// Sets [`Work::endpoint`] to the hostport's pod, and [`Work::source`] to the address that it will
+/// see.
+#[inline(always)]
+fn find_server<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
+    if !hostport::is_alive(node, &work.hostport) {
+        return Err(DropReason::StaleGeneration);
+    }
+    let server = node.endpoint(&work.hostport.address);
+    work.endpoint = *server.ok_or(DropReason::StaleGeneration)?;
+    work.source = work.headers.tuple.source;
+    if work.endpoint.interface == work.interface || are_isolated(node, work) {
+        let family = work.headers.family();
+        let network = network(node, work.endpoint.pod).ok_or(DropReason::NoSourceAddress)?;
+        work.source = network.gateway(family);
+        if work.source.is_any() {
+            return Err(DropReason::NoSourceAddress);
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the bridge isolates the sender and [`Work::endpoint`] from each other.
+#[inline(always)]
+fn are_isolated<E: Node>(node: &E, work: &Work) -> bool {
+    let (Some(client), Some(server)) = (node.pod(work.pod), node.pod(work.endpoint.pod)) else {
+        return false;
+    };
+    client.network == server.network && client.flags & server.flags & EndpointFlags::ISOLATED != 0
+}
+
+/// Returns whether the packet opens a flow to a published pod by the pod's own address. Fills
+/// [`Work::hostport`] and [`Work::endpoint`] as for a hostport.
+#[inline(always)]
+fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
+    let opens = match work.headers.transport {
+        Transport::Tcp => flow::opens_tcp(work),
+        Transport::Udp | Transport::Sctp => true,
+        Transport::None
+        | Transport::EchoRequest
+        | Transport::EchoReply
+        | Transport::IcmpError
+        | Transport::IcmpOther
+        | Transport::Portless => false,
+    };
+    if !opens {
+        return false;
+    }
+    let Some(endpoint) = node.endpoint(&work.headers.tuple.destination) else {
+        return false;
+    };
+    work.endpoint = *endpoint;
+    work.hostport.address = work.headers.tuple.destination;
+    work.hostport.port = work.headers.tuple.destination_port;
+    work.hostport.pod = work.endpoint.pod;
+    work.hostport.generation = work.endpoint.generation;
+    work.source = work.headers.tuple.source;
+    let found = work.endpoint.flags & EndpointFlags::PUBLISHED != 0
+        && hostport::is_alive(node, &work.hostport)
+        && is_source_of_sender(node, work);
+    work.endpoint.interface = NOT_REDIRECTED;
+    found
+}
+
+/// Returns whether the source address is the sending pod's. Pods without spoof checks may send from
+/// any address.
+#[inline(always)]
+fn is_source_of_sender<E: Node>(node: &E, work: &Work) -> bool {
+    match node.endpoint(&work.headers.tuple.source) {
+        Some(endpoint) => endpoint.interface == work.interface,
+        None => false,
+    }
+}
+
+/// Returns the network of a pod.
+#[inline(always)]
+fn network<E: Node>(node: &E, slot: u32) -> Option<&abi::Network> {
+    let bridge = node.pod(slot)?.network;
+    node.network(bridge)
+}
+
+/// Tries one source port: `Ok(true)` when the flow is inserted, `Ok(false)` when another port may
+/// succeed.
+#[inline(always)]
+pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
+    let random = node.random();
+    let settings = node.settings().ok_or(DropReason::NoPort)?;
+    let original = work.headers.tuple.source_port;
+    let Some(port) = candidate(attempt, original, random, settings) else {
+        return Err(DropReason::NoPort);
+    };
+    let to = &mut work.translated;
+    *to = work.headers.tuple;
+    to.source = work.source;
+    to.source_port = port;
+    to.destination = work.hostport.address;
+    to.destination_port = work.hostport.port;
+    let hairpin = work.source != work.headers.tuple.source;
+    let snat = hairpin || attempt > 0;
+    let dnat = work.endpoint.interface != NOT_REDIRECTED;
+    let terms = Terms {
+        hook: Hook::FromPod,
+        flags: flag(snat, FlowFlags::SNAT) | flag(dnat, FlowFlags::DNAT),
+        uplink: work.interface,
+        pod: work.hostport.pod,
+        generation: work.hostport.generation,
+        now: work.now,
+    };
+    work.pair
+        .fill(&work.headers.tuple, &work.translated, &terms);
+    // The gateway address is the node's: a socket of the node may use the port.
+    if hairpin && is_port_taken(node, &work.pair.reply.key) {
+        return Ok(false);
+    }
+    match flow::insert(node, work) {
+        // A flow to the pod's own address works without an entry, too.
+        Err(DropReason::FlowTableFull | DropReason::FlowQuota) if !dnat => {
+            work.translated = work.headers.tuple;
+            Ok(true)
+        }
+        made => made,
+    }
+}
+
+/// Returns `flag` if `set`, else 0.
+#[inline(always)]
+const fn flag(set: bool, flag: u32) -> u32 {
+    if set { flag } else { 0 }
+}
+
+/// Returns whether both pods of a flow are still those that it was created for. [`Work::endpoint`]
+/// is then the receiving pod; the packet will have the tuple [`Work::translated`].
+///
+/// The flow has the server's generation. The client is identified by its interface index, which the
+/// kernel does not reuse.
+#[inline(always)]
+pub(crate) fn has_current_pods<E: Node>(node: &E, work: &mut Work, flow: &Flow) -> bool {
+    let Some(endpoint) = node.endpoint(&work.translated.destination) else {
+        return false;
+    };
+    work.endpoint = *endpoint;
+    let client = if flow.flags & FlowFlags::ORIGINAL != 0 {
+        work.interface
+    } else {
+        work.endpoint.interface
+    };
+    if flow.flags & FlowFlags::DNAT == 0 {
+        work.endpoint.interface = NOT_REDIRECTED;
+    }
+    client == flow.uplink
+}
+
+/// Writes the MAC addresses that a frame from the bridge to [`Work::endpoint`] has, and redirects
+/// it there. Passes packets to a pod's own address.
+#[inline(always)]
+pub(crate) fn redirect_to_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
+    if work.endpoint.interface == NOT_REDIRECTED {
+        return Verdict::Pass;
+    }
+    let bridge = match network(env, work.endpoint.pod) {
+        Some(network) => network.mac,
+        None => Mac::default(),
+    };
+    match set_mac_addresses(env, work, bridge) {
+        Ok(()) => Verdict::RedirectPeer(work.endpoint.interface),
+        Err(reason) => Verdict::Drop(reason),
+    }
+}
+
+/// Writes the MAC addresses of a frame from `bridge` to [`Work::endpoint`], and records them.
+#[inline(always)]
+pub(crate) fn set_mac_addresses<P: Packet>(packet: &mut P, work: &mut Work, bridge: Mac) -> Decision<()> {
+    work.recorder.mac_addresses = mac_words(work.endpoint.mac, bridge);
+    work.recorder.steps |= Steps::MAC_ADDRESSES;
+    packet.store(0, work.recorder.mac_addresses)
+}
+
+/// Returns both addresses of an Ethernet header as words of packet memory.
+#[inline(always)]
+fn mac_words(to: Mac, from: Mac) -> [u32; 3] {
+    let (to, from) = (to.bytes(), from.bytes());
+    [
+        [to[0], to[1], to[2], to[3]],
+        [to[4], to[5], from[0], from[1]],
+        [from[2], from[3], from[4], from[5]],
+    ]
+    .map(u32::from_ne_bytes)
+}

@@ -1,0 +1,71 @@
+//! The XDP prefilter: drops frames that are invalid on any uplink, before the kernel allocates a
+//! packet buffer.
+//!
+//! Decides by the frame alone, without the flow table. All other frames pass, and `uplink_in`
+//! decides about them.
+
+use abi::{Direction, DropReason, Mac};
+
+use crate::address::{is_loopback, is_multicast};
+use crate::hostport::is_pod_address;
+use crate::node::Node;
+use crate::outcome::Decision;
+use crate::packet::Packet;
+use crate::parse;
+use crate::sender::{SOURCE_MAC, has_mac};
+use crate::work::{Content, Headers};
+
+/// Returns the reason to drop a frame that came in by this interface, and counts the drop.
+#[inline(always)]
+pub fn check(frame: &impl Packet, node: &mut impl Node, interface: u32) -> Decision<()> {
+    let mut headers = Headers {
+        length: frame.len(),
+        ..Headers::default()
+    };
+    let decision = classify(frame, node, interface, &mut headers);
+    if let Err(reason) = decision {
+        node.count_dropped(reason, 0, Direction::Ingress, headers.length);
+    }
+    decision
+}
+
+#[inline(always)]
+fn classify(
+    frame: &impl Packet,
+    node: &impl Node,
+    interface: u32,
+    headers: &mut Headers,
+) -> Decision<()> {
+    let Some(uplink) = node.uplink(interface) else {
+        return Ok(());
+    };
+    let l2_len = uplink.l2_len;
+    if l2_len != 0 && has_bridge_mac(frame, node) {
+        return Err(DropReason::SpoofedFromOutside);
+    }
+    match parse::frame(frame, l2_len, headers) {
+        // A long chain of extension headers is not invalid.
+        Err(DropReason::TooManyHeaders) | Ok(Content::Arp | Content::Foreign) => return Ok(()),
+        Err(reason) => return Err(reason),
+        Ok(Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError) => {}
+    }
+    let (source, destination) = (&headers.tuple.source, &headers.tuple.destination);
+    if is_loopback(source) || is_loopback(destination) || is_multicast(source) {
+        return Err(DropReason::Martian);
+    }
+    if is_pod_address(node, source) {
+        return Err(DropReason::SpoofedFromOutside);
+    }
+    Ok(())
+}
+
+/// Returns whether a frame from outside has our bridge's MAC address as its source. A switch that
+/// learns the address from it would send the pods' frames there.
+#[inline(always)]
+fn has_bridge_mac(frame: &impl Packet, node: &impl Node) -> bool {
+    let mac = node.settings().map_or(Mac::default(), |it| it.bridge_mac);
+    mac != Mac::default() && has_mac(frame, SOURCE_MAC, mac)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! What never can be right is refused on the doorstep, and nothing else.
+
+use abi::{Address, DropReason, Mac, protocol};
+use proptest::prelude::*;
+
+use crate::outcome::Verdict;
+use crate::simulator::example::{
+    self, FAMILIES, HOSTPORT, INTERFACE, bridge_mac, node, pod, remote,
+};
+use crate::simulator::frame::{Body, Frame, flag};
+use crate::simulator::{Place, Simulator, World};
+
+fn guarded() -> Simulator {
+    let mut world = example::world();
+    world.settings.bridge_mac = bridge_mac();
+    Simulator::new(world)
+}
+
+fn bodies() -> [Body; 4] {
+    [
+        Body::Tcp(40_000, HOSTPORT, flag::SYN, Vec::new()),
+        Body::Udp(40_000, HOSTPORT, b"what".to_vec()),
+        Body::Other(protocol::SCTP + 1, vec![0; 8]),
+        Body::Sctp(40_000, HOSTPORT, vec![1; 16]),
+    ]
+}
+
+fn datagram() -> Body {
+    Body::Udp(1, 2, b"what".to_vec())
+}
+
+#[track_caller]
+fn refused(simulator: &mut Simulator, frame: &[u8], reason: DropReason) {
+    let before = simulator.world.drops.get(&reason).copied();
+    let verdict = simulator.xdp_prefilter(INTERFACE, frame);
+    assert_eq!(verdict, Verdict::Drop(reason));
+    let (before, now) = (before.unwrap_or_default(), simulator.world.drops[&reason]);
+    assert_eq!(now.packets, before.packets + 1);
+    assert!(now.bytes > before.bytes);
+}
+
+#[test]
+fn what_could_be_right_passes_and_leaves_no_trace() {
+    let mut simulator = guarded();
+    for family in FAMILIES {
+        for body in bodies() {
+            let frame = Frame::new(remote()[family], node()[family], body);
+            assert_eq!(simulator.xdp_prefilter(INTERFACE, &frame.bytes()), Verdict::Pass);
+        }
+    }
+    let mut arp = vec![0xff; 60];
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    assert_eq!(simulator.xdp_prefilter(INTERFACE, &arp), Verdict::Pass);
+    assert!(simulator.world.drops.is_empty() && simulator.world.flows.is_empty());
+}
+
+#[test]
+fn nobody_outside_has_an_address_of_our_pods() {
+    let mut simulator = guarded();
+    for family in FAMILIES {
+        for body in bodies() {
+            let frame = Frame::new(pod()[family], node()[family], body).bytes();
+            refused(&mut simulator, &frame, DropReason::SpoofedFromOutside);
+        }
+    }
+}
+
+#[test]
+fn nobody_outside_is_our_bridge_whatever_it_sends() {
+    let mut simulator = guarded();
+    let frame = Frame::new(remote()[0], node()[0], datagram()).sent_by(bridge_mac());
+    refused(
+        &mut simulator,
+        &frame.bytes(),
+        DropReason::SpoofedFromOutside,
+    );
+    let mut arp = [
+        &[0xff; 6][..],
+        &bridge_mac().bytes(),
+        &[0x08, 0x06],
+        &[0; 46],
+    ]
+    .concat();
+    refused(&mut simulator, &arp, DropReason::SpoofedFromOutside);
+    arp[11] ^= 1;
+    assert_eq!(simulator.xdp_prefilter(INTERFACE, &arp), Verdict::Pass);
+    // Where we have no bridge, zeros are no claim.
+    simulator.world.settings.bridge_mac = Mac::default();
+    let frame = frame.sent_by(Mac::default());
+    assert_eq!(simulator.xdp_prefilter(INTERFACE, &frame.bytes()), Verdict::Pass);
+}
+
+#[test]
+fn loopback_and_multicast_send_nothing_over_a_wire() {
+    let mut simulator = guarded();
+    let loopback = Address::v4([127, 0, 0, 1]);
+    for (source, destination) in [
+        (loopback, node()[0]),
+        (remote()[0], loopback),
+        (Address::v4([224, 0, 0, 1]), node()[0]),
+    ] {
+        let frame = Frame::new(source, destination, datagram()).bytes();
+        refused(&mut simulator, &frame, DropReason::Martian);
+    }
+}
+
+#[test]
+fn a_link_that_is_no_uplink_is_not_guarded() {
+    let mut simulator = guarded();
+    simulator.world.uplinks.clear();
+    let frame = Frame::new(pod()[0], node()[0], datagram()).bytes();
+    assert_eq!(simulator.xdp_prefilter(INTERFACE, &frame), Verdict::Pass);
+}
+
+#[test]
+fn more_extension_headers_than_we_walk_are_only_long() {
+    let mut simulator = guarded();
+    let mut frame = Frame::new(remote()[1], node()[1], Body::Other(0, vec![0; 56])).bytes();
+    // Each says that another one of its kind follows.
+    assert_eq!(frame[20], 0);
+    assert_eq!(simulator.xdp_prefilter(INTERFACE, &frame), Verdict::Pass);
+    frame.truncate(60);
+    refused(&mut simulator, &frame, DropReason::Malformed);
+}
+
+/// A frame of somebody outside in which some bytes were changed, and that was cut somewhere.
+fn mangled() -> impl Strategy<Value = Vec<u8>> {
+    let change = (any::<prop::sample::Index>(), any::<u8>());
+    let changes = prop::collection::vec(change, 0..4);
+    (
+        0..2_usize,
+        0..4_usize,
+        changes,
+        any::<prop::sample::Index>(),
+    )
+        .prop_map(|(family, body, changes, cut)| {
+            let body = bodies()[body].clone();
+            let mut bytes = Frame::new(remote()[family], node()[family], body).bytes();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if cut.index(4) == 0 {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            bytes
+        })
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_malformed_here_is_malformed_for_traffic_control_as_well(frame in mangled()) {
+        let mut simulator = guarded();
+        let verdict = simulator.xdp_prefilter(INTERFACE, &frame);
+        let (behind, _) = simulator.run(Place::UplinkIn, INTERFACE, &frame);
+        match verdict {
+            Verdict::Drop(DropReason::Malformed) => prop_assert_eq!(behind, verdict),
+            Verdict::Drop(reason) => prop_assert!(
+                matches!(reason, DropReason::Martian | DropReason::SpoofedFromOutside),
+                "{:?}", reason
+            ),
+            Verdict::Pass | Verdict::RedirectPeer(_) | Verdict::RedirectNeigh(_) | Verdict::Redirect(_) => prop_assert!(behind != Verdict::Drop(DropReason::Malformed)),
+        }
+    }
+}
+
+#[test]
+fn an_empty_frame_is_no_packet_of_ours() {
+    let mut simulator = Simulator::new(World::default());
+    assert_eq!(simulator.xdp_prefilter(INTERFACE, &[]), Verdict::Pass);
+}

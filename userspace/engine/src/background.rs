@@ -1,0 +1,94 @@
+//! Background tasks: work that the engine does while no request waits in its queue.
+//!
+//! * Verify attachments after their ADD. Every step of an ADD is acknowledged by the kernel before the next, so an ADD
+//!   answers without comparing the result. The comparison afterwards finds what an acknowledgement cannot show
+//!   (decision 68).
+//! * Compact the journal of the records.
+//! * Attach the TCX fast path for pods with high traffic.
+
+use kernel::Kernel;
+use model::{AttachmentKey, State};
+
+use crate::error::chain;
+use crate::{Engine, EngineError};
+
+/// A background task that has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BackgroundTask {
+    /// An attachment was compared with its record and is as recorded, or it has been removed since.
+    Verified,
+    /// An attachment did not match its record, so all records were reconciled.
+    Reconciled,
+    /// The journal was compacted, or that failed.
+    Compacted,
+    /// The TCX fast path was attached to a link, or that failed.
+    TcxAttached,
+}
+
+impl<K: Kernel> Engine<K> {
+    /// Queues an attachment for verification; `now` is the time of its ADD in seconds since 1970.
+    pub(crate) fn verify_later(&mut self, key: &AttachmentKey, now: u64) {
+        self.pending_verification.insert(key.clone(), now);
+    }
+
+    /// Returns whether a background task waits.
+    pub(crate) fn has_background_tasks(&self) -> bool {
+        !self.pending_verification.is_empty() || self.should_compact() || self.tcx_queue.has_waiting()
+    }
+
+    /// Runs one background task; `None` if there is none.
+    pub(crate) fn run_background_task(&mut self) -> Option<BackgroundTask> {
+        if let Some((key, made_at)) = self.pending_verification.pop_first() {
+            return Some(self.verify_or_reconcile(&key, made_at));
+        }
+        if self.should_compact() {
+            return Some(self.compact_records());
+        }
+        self.attach_tcx_fast_path()
+            .then_some(BackgroundTask::TcxAttached)
+    }
+
+    fn should_compact(&self) -> bool {
+        self.store.is_compaction_due() && !self.compaction_failed
+    }
+
+    fn verify_or_reconcile(&mut self, key: &AttachmentKey, made_at: u64) -> BackgroundTask {
+        match self.verify_attached(key) {
+            Ok(()) => BackgroundTask::Verified,
+            Err(error) => {
+                tracing::warn!(
+                    %key,
+                    error = chain(&error),
+                    "attachment does not match its record after ADD; reconciling"
+                );
+                self.reconcile(made_at);
+                BackgroundTask::Reconciled
+            }
+        }
+    }
+
+    fn verify_attached(&mut self, key: &AttachmentKey) -> Result<(), EngineError> {
+        let attached = self
+            .store
+            .get(key)
+            .filter(|record| record.state == State::Attached)
+            .map(|record| record.attachment.clone());
+        match attached {
+            Some(attachment) => self.verify(&attachment),
+            None => Ok(()),
+        }
+    }
+
+    /// Compacts the journal. After a failure the journal still holds all records, and compaction is not tried again
+    /// before the next reconciliation.
+    fn compact_records(&mut self) -> BackgroundTask {
+        if let Err(error) = self.store.compact_journal() {
+            tracing::warn!(
+                error = chain(&error),
+                "cannot compact the journal of the records; trying again after the next reconciliation"
+            );
+            self.compaction_failed = true;
+        }
+        BackgroundTask::Compacted
+    }
+}

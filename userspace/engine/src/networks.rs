@@ -1,0 +1,113 @@
+//! The set of networks on the node: derives the intent for the node from it, prepares bridges, and drops unused networks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kernel::Kernel;
+use model::{Network, NetworkName};
+use planner::{NodeIntent, Plan, Refusal};
+use store::StoreError;
+
+use crate::node::NodeState;
+use crate::transaction::Transaction;
+use crate::{Engine, EngineError, network};
+
+impl<K: Kernel> Engine<K> {
+    /// Reconciles the node until the bridge of `network` is ready, and returns the MTU of the network in bytes.
+    ///
+    /// Returns at once if the bridge was ready for the same definition at the last observation.
+    pub(crate) fn prepare_network(
+        &mut self,
+        network: &Network,
+        transaction: &mut Transaction,
+    ) -> Result<u32, EngineError> {
+        let default = &self.settings.default_network;
+        if network.name == default.name && network.ranges.is_empty() {
+            let network = network.name.clone();
+            return Err(Refusal::NoRanges { network }.into());
+        }
+        network::admit(network, default, self.store.networks().values())?;
+        let name = &network.name;
+        if let Some(ready) = self.node.ready.get(name)
+            && ready.network == *network
+        {
+            return Ok(ready.mtu);
+        }
+        // Recorded before the bridge is made, so that an agent that dies in between knows the bridge at its next start.
+        if self.store.networks().get(name) != Some(network) {
+            self.store.put_network(network)?;
+        }
+        let intent = self.node_intent();
+        let (kernel, store) = (&mut self.kernel, &mut self.store);
+        let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, plan);
+        let reconciled = self.node_reconciler.reconcile(kernel, &intent, store, apply)?;
+        self.node = NodeState::of(&intent, reconciled);
+        if let Some(refusal) = self.node.refused.get(name) {
+            return Err(refusal.clone().into());
+        }
+        self.node
+            .ready
+            .get(name)
+            .map(|ready| ready.mtu)
+            .ok_or_else(|| {
+                let bridge = network.bridge.clone();
+                Refusal::NoBridge { bridge }.into()
+            })
+    }
+
+    /// Returns the intent for the node: all networks (the default network first) and the settings of the datapath.
+    pub(crate) fn node_intent(&self) -> NodeIntent {
+        let default = &self.settings.default_network.name;
+        // Without a pod CIDR the default network needs no bridge yet.
+        let networks = self
+            .networks()
+            .filter(|network| network.name != *default || !network.ranges.is_empty());
+        NodeIntent {
+            networks: networks.cloned().collect(),
+            uplinks: self.settings.uplinks.clone(),
+            non_masquerade: self.settings.non_masquerade.clone(),
+            egress: BTreeMap::from([(
+                self.settings.default_network.bridge.clone(),
+                self.settings.egress.clone(),
+            )]),
+            bypass: self.settings.bypass,
+            shaper: self.settings.shaper,
+            xdp_prefilter: self.settings.xdp_prefilter,
+        }
+    }
+
+    /// Returns the default network, then the networks that attachments use.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = &Network> {
+        let default = &self.settings.default_network;
+        let others = self
+            .store
+            .networks()
+            .values()
+            .filter(|network| network.name != default.name);
+        [default].into_iter().chain(others)
+    }
+
+    /// Removes networks without attachments from the records. Their bridges stay, because other software may have
+    /// attached links to them.
+    pub(crate) fn release_networks(&mut self) -> Result<(), StoreError> {
+        let used: BTreeSet<&NetworkName> = self
+            .store
+            .records()
+            .keys()
+            .map(|key| &key.network)
+            .collect();
+        let unused: Vec<NetworkName> = self
+            .store
+            .networks()
+            .keys()
+            .filter(|name| !used.contains(name))
+            .cloned()
+            .collect();
+        for name in unused {
+            self.store.remove_network(&name)?;
+            if name != self.settings.default_network.name {
+                self.node.ready.remove(&name);
+            }
+        }
+        Ok(())
+    }
+}

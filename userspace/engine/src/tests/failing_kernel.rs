@@ -1,0 +1,109 @@
+//! A kernel that fails at a chosen call, or takes the agent with it.
+//!
+//! Death is a panic through the engine: nothing is undone and nothing is written behind it, as with `kill -9`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use kernel::fake::{Errno, Fake};
+use kernel::{Kernel, Measured, ObserveError, StepError};
+use planner::{Observed, Scope, Step};
+
+/// What happens at a call to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// All goes well.
+    Live,
+    /// The call behind so many others fails, having done nothing.
+    Fail(usize),
+    /// The agent dies before the call behind so many others.
+    Die(usize),
+}
+
+#[derive(Clone)]
+pub(super) struct FailingKernel {
+    fake: Fake,
+    fate: Arc<Mutex<Fate>>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl FailingKernel {
+    pub(super) fn new(fake: Fake) -> Self {
+        Self {
+            fake,
+            fate: Arc::new(Mutex::new(Fate::Live)),
+            calls: Arc::default(),
+        }
+    }
+
+    pub(super) fn meet(&self, fate: Fate) {
+        *self.fate.lock().unwrap() = fate;
+    }
+
+    /// All goes well from now on; tells whether the fate had not come yet.
+    pub(super) fn live(&self) -> bool {
+        let mut fate = self.fate.lock().unwrap();
+        let was_waiting = *fate != Fate::Live;
+        *fate = Fate::Live;
+        was_waiting
+    }
+
+    /// How often it was looked at or changed.
+    pub(super) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn call(&self) -> Result<(), io::Error> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let mut fate = self.fate.lock().unwrap();
+        match *fate {
+            Fate::Live => {}
+            Fate::Fail(0) => {
+                *fate = Fate::Live;
+                return Err(Errno::EIO.into());
+            }
+            Fate::Fail(left) => *fate = Fate::Fail(left - 1),
+            Fate::Die(0) => {
+                *fate = Fate::Live;
+                drop(fate);
+                resume_unwind(Box::new("the agent dies"));
+            }
+            Fate::Die(left) => *fate = Fate::Die(left - 1),
+        }
+        Ok(())
+    }
+}
+
+/// Runs a part of the agent's life; `None` when it dies in it.
+pub(super) fn survive<T>(part: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(part)).ok()
+}
+
+impl Kernel for FailingKernel {
+    fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
+        let call = "look".to_owned();
+        self.call()
+            .map_err(|source| ObserveError { call, source })?;
+        self.fake.observe(scope)
+    }
+
+    fn execute(&mut self, step: &Step) -> Result<(), StepError> {
+        let call = step.to_string();
+        self.call().map_err(|source| StepError { call, source })?;
+        self.fake.execute(step)
+    }
+
+    fn measure(&mut self) -> Result<Measured, ObserveError> {
+        self.fake.measure()
+    }
+
+    fn sent(
+        &mut self,
+        slots: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<u32, abi::Counters>, ObserveError> {
+        self.fake.sent(slots)
+    }
+}

@@ -1,0 +1,111 @@
+//! Observation of the in-memory kernel: returns for each scope what the real kernel returns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Attachment, IfName, InterfaceAddress, Netns, NetnsPath};
+use planner::{Link, LinkKind, Observed, RouteEntry, Scope};
+
+use super::world::{MAIN, World, netns};
+
+impl World {
+    pub(super) fn observe(&self, scope: &Scope) -> Observed {
+        match scope {
+            Scope::Node { sysctls } => Observed {
+                links: self.links.clone(),
+                routes: self.all_routes(),
+                sysctls: self.chosen_sysctls(sysctls),
+                entries: self.seen_entries(),
+                port_reservations: self.held.clone(),
+                xdp_prefilters: self.prefilters.clone(),
+                socket_hooks: self.sockets.clone(),
+                flow_entries: abi::maps::FLOWS_CAPACITY,
+                ..Observed::default()
+            },
+            Scope::Sysctls(keys) => Observed {
+                sysctls: self.chosen_sysctls(keys),
+                ..Observed::default()
+            },
+            Scope::Netns {
+                path,
+                ifname,
+                links,
+            } => Observed {
+                links: self.chosen_links(links),
+                netns: self.one_netns(path),
+                pod: self.pod(path, ifname),
+                ..Observed::default()
+            },
+            Scope::Attachment(attachment) => self.observe_attachment(attachment),
+            Scope::Outside(attachment) => self.observe_outside(attachment),
+            Scope::Settings { path, ifname, .. } => Observed {
+                netns: self.one_netns(path),
+                settings: self.settings(path, ifname),
+                ..Observed::default()
+            },
+            Scope::Ports => Observed {
+                port_reservations: self.held.clone(),
+                ..Observed::default()
+            },
+        }
+    }
+
+    fn observe_attachment(&self, attachment: &Attachment) -> Observed {
+        let netns = self.one_netns(&attachment.netns.path);
+        let same = netns.values().any(|netns| *netns == attachment.netns);
+        let pod = self.pod(&attachment.netns.path, &attachment.key.ifname);
+        Observed {
+            netns,
+            pod: pod.filter(|_| same),
+            ..self.observe_outside(attachment)
+        }
+    }
+
+    fn observe_outside(&self, attachment: &Attachment) -> Observed {
+        let host = attachment.host_link().name().clone();
+        Observed {
+            links: self.chosen_links(&[host, attachment.bridge.clone()].into()),
+            entries: self.entries_of(attachment),
+            port_reservations: self.held_for(attachment),
+            ..Observed::default()
+        }
+    }
+
+    fn chosen_links(&self, names: &BTreeSet<IfName>) -> BTreeMap<IfName, Link> {
+        self.links
+            .iter()
+            .filter(|(name, _)| names.contains(*name))
+            .map(|(name, link)| {
+                let mut link = link.clone();
+                link.addresses.clear();
+                link.avoided.clear();
+                link.hooks.retain(|hook| hook.is_of_pods());
+                (name.clone(), link)
+            })
+            .collect()
+    }
+
+    fn one_netns(&self, path: &NetnsPath) -> BTreeMap<NetnsPath, Netns> {
+        let inode = self.paths.get(path).copied();
+        inode
+            .map(|inode| (path.clone(), netns(path.clone(), inode)))
+            .into_iter()
+            .collect()
+    }
+
+    /// Returns the added routes and the subnet routes of addresses.
+    fn all_routes(&self) -> Vec<RouteEntry> {
+        let mut routes = self.routes.clone();
+        let links = self.links.values();
+        for link in links.filter(|link| link.up && link.kind != LinkKind::Loopback) {
+            let subnets = link.addresses.iter().filter_map(InterfaceAddress::subnet);
+            routes.extend(subnets.map(|destination| RouteEntry {
+                destination,
+                gateway: None,
+                link: link.index,
+                table: MAIN,
+                mtu: None,
+            }));
+        }
+        routes
+    }
+}

@@ -1,0 +1,141 @@
+//! Normalises observations, so that those of the two kernels can be compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Netns, NetnsPath};
+use planner::{Entries, Entry, EntryKey, LinkRef, Observed, RouteEntry};
+
+use crate::PODS;
+use crate::support::{is_link_local, parse};
+
+/// Maps interface indexes to numbers that are the same in both kernels.
+pub(crate) struct Names {
+    indexes: BTreeMap<u32, u32>,
+}
+
+impl Names {
+    /// Numbers links by their order of names, and links that are gone by their order of indexes.
+    pub(crate) fn of(node: &Observed) -> Self {
+        let mut indexes: BTreeMap<u32, u32> = node
+            .links
+            .values()
+            .map(|link| link.index)
+            .zip(1..)
+            .collect();
+        let gone: BTreeSet<u32> = node
+            .entries
+            .iter()
+            .flat_map(|(key, entry)| refs(key, entry))
+            .filter_map(|link| match link {
+                LinkRef::Gone(index) => Some(index),
+                LinkRef::Name(_) => None,
+            })
+            .collect();
+        indexes.extend(gone.into_iter().zip(1000..));
+        Self { indexes }
+    }
+
+    fn index(&self, index: u32) -> u32 {
+        self.indexes.get(&index).copied().unwrap_or(0)
+    }
+
+    /// Returns `seen` with indexes, namespaces and the order of addresses and routes normalised.
+    pub(crate) fn normalise(&self, mut seen: Observed, pods: &[Netns]) -> Observed {
+        for link in seen.links.values_mut() {
+            link.index = self.index(link.index);
+            link.controller = link.controller.map(|index| self.index(index));
+            // The kernel lists IPv4 first, and of IPv6 the newest first.
+            link.addresses.retain(|own| !is_link_local(own.address));
+            link.addresses.sort();
+        }
+        seen.routes = self.routes(seen.routes);
+        if let Some(pod) = &mut seen.pod {
+            pod.peer = pod.peer.map(|index| self.index(index));
+        }
+        let number = |netns: &Netns| pods.iter().position(|pod| pod == netns).unwrap();
+        let netns = seen.netns.values().map(number);
+        let named = |number: usize| {
+            let path: NetnsPath = parse(&format!("/{}", PODS[number]));
+            let netns = Netns {
+                path: path.clone(),
+                device: 0,
+                inode: 0,
+            };
+            (path, netns)
+        };
+        seen.netns = netns.map(named).collect();
+        seen.entries = self.entries(seen.entries);
+        seen
+    }
+
+    fn routes(&self, routes: Vec<RouteEntry>) -> Vec<RouteEntry> {
+        let plain = |route: &RouteEntry| !is_link_local(route.destination.network());
+        let mut routes: Vec<_> = routes.into_iter().filter(plain).collect();
+        for route in &mut routes {
+            route.link = self.index(route.link);
+        }
+        routes.sort();
+        routes.dedup();
+        routes
+    }
+
+    fn entries(&self, entries: Entries) -> Entries {
+        let link = |link: &mut LinkRef| {
+            if let LinkRef::Gone(index) = link {
+                *index = self.index(*index);
+            }
+        };
+        let same = |(mut key, mut entry): (EntryKey, Entry)| {
+            for named in links_of_key(&mut key)
+                .into_iter()
+                .chain(links_of_entry(&mut entry))
+            {
+                link(named);
+            }
+            (key, entry)
+        };
+        entries.into_iter().map(same).collect()
+    }
+}
+
+fn refs(key: &EntryKey, entry: &Entry) -> Vec<LinkRef> {
+    let (mut key, mut entry) = (key.clone(), entry.clone());
+    links_of_key(&mut key)
+        .into_iter()
+        .chain(links_of_entry(&mut entry))
+        .map(|link| link.clone())
+        .collect()
+}
+
+fn links_of_key(key: &mut EntryKey) -> Option<&mut LinkRef> {
+    match key {
+        EntryKey::Interface(link)
+        | EntryKey::Network(link)
+        | EntryKey::Egress(link)
+        | EntryKey::Uplink(link) => Some(link),
+        EntryKey::Pod(_)
+        | EntryKey::Limit(_)
+        | EntryKey::Endpoint(_)
+        | EntryKey::Hostport { .. }
+        | EntryKey::Local(_)
+        | EntryKey::Prefix(_)
+        | EntryKey::Settings => None,
+    }
+}
+
+fn links_of_entry(entry: &mut Entry) -> Vec<&mut LinkRef> {
+    match entry {
+        Entry::Pod { link, bridge, .. } => vec![link, bridge],
+        Entry::Endpoint { link, .. } => vec![link],
+        Entry::FreePod { .. }
+        | Entry::Limit { .. }
+        | Entry::Interface { .. }
+        | Entry::Hostport { .. }
+        | Entry::Network { .. }
+        | Entry::Egress { .. }
+        | Entry::Uplink { .. }
+        | Entry::Local
+        | Entry::Prefix { .. }
+        | Entry::Settings(_) => vec![],
+    }
+}

@@ -1,0 +1,98 @@
+//! Promises of the journal: a change is in it as soon as it is made, and half of one never.
+
+use super::*;
+
+#[test]
+fn an_incomplete_journal_line_is_ignored() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let journal = journal::path_beside(&path);
+    let mut store = Store::open(&path).unwrap();
+    store.put(&record(5, State::Attached)).unwrap();
+    let one = fs::read(&journal).unwrap().len();
+    store.put(&record(6, State::Attached)).unwrap();
+    drop(store);
+    let both = fs::read(&journal).unwrap();
+    for end in [one, one + 1, both.len() - 1] {
+        fs::write(&journal, &both[..end]).unwrap();
+        let mut store = Store::open(&path).unwrap();
+        let keys = |store: &Store| store.records().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&store), [key(5)], "{end} bytes");
+        store.put(&record(7, State::Pending)).unwrap();
+        drop(store);
+        assert_eq!(keys(&Store::open(&path).unwrap()), [key(5), key(7)]);
+    }
+}
+
+#[test]
+fn a_damaged_journal_is_refused_by_name_and_renamed() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let journal = journal::path_beside(&path);
+    let mut store = Store::open(&path).unwrap();
+    store.put(&record(5, State::Attached)).unwrap();
+    drop(store);
+    let whole = fs::read_to_string(&journal).unwrap();
+    let other_mtu = whole.replace("1500", "1501");
+    assert_ne!(other_mtu, whole);
+    for broken in [other_mtu.as_str(), "text\n", "\n", "00000000 {}\n"] {
+        fs::write(&journal, broken).unwrap();
+        let error = Store::open(&path).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
+        assert!(error.to_string().contains(journal.to_str().unwrap()));
+        assert_eq!(fs::read_to_string(&journal).unwrap(), broken);
+    }
+    let (store, _) = Store::replace(&path).unwrap();
+    assert!(store.records().is_empty());
+    let aside = fs::read(path.with_extension("journal.damaged")).unwrap();
+    assert_eq!(aside, b"00000000 {}\n");
+}
+
+#[test]
+fn a_new_store_discards_the_journal_of_a_removed_one() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let mut store = Store::open(&path).unwrap();
+    store.put(&record(5, State::Attached)).unwrap();
+    drop(store);
+    fs::remove_file(&path).unwrap();
+    assert!(Store::open(&path).unwrap().records().is_empty());
+}
+
+/// A crash between the two: the journal says again what the database has.
+#[test]
+fn replaying_a_compacted_journal_changes_nothing() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let journal = journal::path_beside(&path);
+    let mut store = Store::open(&path).unwrap();
+    let ports = |last: u16| (1..last).collect::<PortSet>();
+    store
+        .put_reserving(&record(5, State::Pending), &ports(9))
+        .unwrap();
+    store.put(&record(6, State::Attached)).unwrap();
+    store.remove_reserving(&key(5), &ports(3)).unwrap();
+    let lines = fs::read(&journal).unwrap();
+    store.compact_journal().unwrap();
+    let expected = store.contents().clone();
+    drop(store);
+    fs::write(&journal, lines).unwrap();
+    assert_eq!(Store::open(&path).unwrap().contents(), &expected);
+}
+
+#[test]
+fn a_journal_that_is_never_compacted_when_idle_has_a_bounded_size() {
+    let directory = directory();
+    let path = directory.path().join("store.redb");
+    let mut store = Store::open(&path).unwrap();
+    let mut longest = 0;
+    for _ in 0..4000 {
+        store.put(&record(5, State::Attached)).unwrap();
+        longest = longest.max(store.journal.length());
+    }
+    assert!(store.is_compaction_due() || store.journal.length() <= MANY);
+    assert!((MOST..MOST + 4096).contains(&longest), "{longest}");
+    let expected = store.contents().clone();
+    drop(store);
+    assert_eq!(Store::open(&path).unwrap().contents(), &expected);
+}
