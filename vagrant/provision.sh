@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a machine of the pair ready: installs what it takes to run `cargo xtask`, which knows the rest.
-# provision.sh [FOLDER]: where the checkout is, /viaduct unless told.
+# Provisions a machine of the pair: installs a compiler and Rust, and runs `cargo xtask setup` for all other tools.
+# Usage: provision.sh [FOLDER], the folder of the checkout [default: /viaduct].
 set -eu
 cd "${1:-/viaduct}"
 

@@ -1,4 +1,4 @@
-//! The agent under test.
+//! Starts, stops and queries the agent under test.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,33 +10,34 @@ use serde_json::Value;
 
 use crate::{Cgroup, Machine, Pod, Process, deadline, until};
 
-/// Where the agent serves, inside the sandbox.
+/// Path of the agent's API socket, inside the sandbox.
 pub const SOCKET: &str = "/run/viaduct/viaduct.sock";
 
-/// The node's pod CIDRs, unless a test says otherwise.
+/// Default pod CIDRs of the node, IPv4 first.
 pub const POD_CIDRS: [&str; 2] = ["10.244.1.0/24", "fd00:10:244:1::/64"];
 
-/// A node's agent. Dropping it kills it.
+/// The agent of a node. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Agent {
     node: Machine,
-    /// `NAME=value`.
+    /// Additional environment, as `NAME=value`.
     environment: Vec<String>,
+    /// Program and arguments.
     words: Vec<String>,
     process: Option<Process>,
-    /// Held for as long as the agent's programs may be attached to it.
+    /// Cgroup to which the agent attaches its cgroup programs. It must outlive them.
     cgroup: Option<Cgroup>,
 }
 
 impl Agent {
-    /// Starts `viaductd` with the usual pod CIDRs and `flags`, and waits until it serves.
+    /// Starts `viaductd` with [`POD_CIDRS`] and `flags`, and waits until its API answers.
     pub fn start(node: &Machine, flags: &[&str]) -> Result<Self> {
         let cidrs = POD_CIDRS.map(|cidr| format!("--pod-cidr={cidr}"));
         let flags = flags.iter().map(ToString::to_string);
         Self::start_with(node, cidrs.into_iter().chain(flags).collect())
     }
 
-    /// Starts `viaductd` with exactly `flags` and a cgroup of its own, and waits until it serves.
+    /// Starts `viaductd` with exactly `flags` and a new cgroup, and waits until its API answers.
     pub fn start_with(node: &Machine, flags: Vec<String>) -> Result<Self> {
         let mut words = vec![program("bin/viaductd").display().to_string()];
         words.extend(flags);
@@ -57,12 +58,12 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Starts it again after it was killed or ended.
+    /// Starts the agent again after it was killed or has exited.
     pub fn restart(&mut self) -> Result<()> {
         let process = self.launch(&[])?;
-        let serves = until("the agent serves", || {
+        let serves = until("the agent's API accepts connections", || {
             if let Some(status) = process.ended()? {
-                bail!("the agent ended early ({status})");
+                bail!("the agent exited during start ({status})");
             }
             let connected = self
                 .node
@@ -71,68 +72,75 @@ impl Agent {
             Ok(connected.then_some(()))
         });
         if let Err(error) = serves {
-            bail!("{error:#}; it said:\n{}", process.last_words());
+            bail!("{error:#}; its output:\n{}", process.kill_and_read_output());
         }
         self.process = Some(process);
         Ok(())
     }
 
-    /// Starts it, and waits until it ends by itself.
-    pub fn start_and_die(&mut self) -> Result<()> {
+    /// Starts the agent, and waits until it exits by itself.
+    pub fn start_until_exit(&mut self) -> Result<()> {
         let process = self.launch(&[])?;
-        until("the agent ends", || process.ended()).map(drop)
+        until("the agent exits", || process.ended()).map(drop)
     }
 
-    /// Runs it with `flags` to its end; what it printed.
+    /// Runs the agent with additional `flags` until it exits, and returns its output.
+    ///
+    /// An exit status other than 0 is an error.
     pub fn run(&self, flags: &[&str]) -> Result<String> {
         let process = self.launch(flags)?;
-        let status = until("the agent ends", || process.ended())?;
-        let words = process.last_words();
-        ensure!(status.success(), "the agent ended ({status}): {words}");
-        Ok(words)
+        let status = until("the agent exits", || process.ended())?;
+        let output = process.kill_and_read_output();
+        ensure!(status.success(), "the agent failed ({status}): {output}");
+        Ok(output)
     }
 
     fn launch(&self, flags: &[&str]) -> Result<Process> {
         let environment = self.environment.iter().map(String::as_str);
         let words = self.words.iter().map(String::as_str);
         let flags = flags.iter().copied();
-        let words = ["env"].into_iter().chain(environment).chain(words);
+        // The variable is for tests that load the object themselves. Each agent has its own beside
+        // it.
+        let words = ["env", "--unset=VIADUCT_DATAPATH_OBJECT"]
+            .into_iter()
+            .chain(environment)
+            .chain(words);
         Process::start(&self.node, &words.chain(flags).collect::<Vec<_>>())
     }
 
-    /// From its next start on, its environment has this.
+    /// Sets an environment variable, from the next start on.
     pub fn set(&mut self, name: &str, value: &str) {
         self.environment.push(format!("{name}={value}"));
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the agent exits by itself, and returns its status.
     pub fn wait_for_end(&mut self) -> Result<ExitStatus> {
         let process = self.process.take().context("the agent does not run")?;
-        until("the agent ends", || process.ended())
+        until("the agent exits", || process.ended())
     }
 
-    /// From its next start on, it is another program.
+    /// Replaces the agent's binary by `program`, from the next start on.
     pub fn replace(&mut self, program: &Path) {
         self.words[0] = program.display().to_string();
     }
 
-    /// `kill -9`.
+    /// Sends SIGKILL, and waits for the exit.
     pub fn kill(&mut self) -> Result<()> {
         self.end(Signal::SIGKILL).map(drop)
     }
 
-    /// Asks it to end, as a service manager does.
+    /// Sends SIGTERM, as a service manager does, and waits for the exit.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.end(Signal::SIGTERM)
     }
 
-    /// Sends it a signal.
+    /// Sends a signal, and does not wait.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let process = self.process.as_ref().context("the agent does not run")?;
         process.signal(signal)
     }
 
-    /// What it has logged since it was last started.
+    /// Returns the log since the last start.
     pub fn log(&self) -> String {
         self.process
             .as_ref()
@@ -140,38 +148,38 @@ impl Agent {
             .unwrap_or_default()
     }
 
-    /// Its process ID, while it runs.
+    /// Returns the process ID, while the agent runs.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::pid)
     }
 
-    /// The cgroup that it takes for the node's.
+    /// Returns the cgroup that the agent was given as the node's root (`--cgroup`).
     pub fn cgroup(&self) -> Option<&Path> {
         self.cgroup.as_ref().map(Cgroup::path)
     }
 
-    /// `GET` of its API.
+    /// Sends a `GET` to the API, and returns the JSON body.
     pub fn get(&self, path: &str) -> Result<Value> {
         get(&self.node, path)
     }
 
-    /// The limits of a pod, as the API shows them.
+    /// Returns the bandwidth limits of a pod, as the API shows them.
     pub fn limits(&self, pod: &Pod) -> Result<Value> {
         let views = self.get(&format!("/v1/attachments/{}", pod.id()))?;
         Ok(views[0]["bandwidth"].clone())
     }
 
-    /// Whether it has found that the kernel has a feature of that name.
-    pub fn can(&self, feature: &str) -> Result<bool> {
+    /// Returns whether the agent has detected this kernel feature (`features` of `/v1/status`).
+    pub fn has_feature(&self, feature: &str) -> Result<bool> {
         let status = self.get("/v1/status")?;
         let mut features = status["features"].as_array().into_iter().flatten();
         let found = features
             .find(|it| it["name"] == feature)
-            .with_context(|| format!("the agent tells nothing of {feature}"))?;
+            .with_context(|| format!("/v1/status does not list the feature {feature}"))?;
         Ok(found["available"] == true)
     }
 
-    /// `PUT` to its API: a JSON text, and the answer.
+    /// Sends a `PUT` with a JSON body to the API, and returns the JSON response.
     pub fn put(&self, path: &str, body: &str) -> Result<Value> {
         let url = format!("http://viaduct{path}");
         let words = [
@@ -192,7 +200,7 @@ impl Agent {
         Ok(serde_json::from_str(&self.node.call_words(&words)?)?)
     }
 
-    /// Runs `viaductctl`.
+    /// Runs `viaductctl` with `arguments`, separated by spaces, and returns its output.
     pub fn ctl(&self, arguments: &str) -> Result<String> {
         let ctl = program("bin/viaductctl");
         self.node.call(&format!("{} {arguments}", ctl.display()))
@@ -205,7 +213,7 @@ impl Agent {
     }
 }
 
-/// `GET` of the API of the agent on `node`.
+/// Sends a `GET` to the API of the agent on `node`.
 pub(crate) fn get(node: &Machine, path: &str) -> Result<Value> {
     node.call_json(&format!(
         "curl --silent --show-error --fail-with-body --max-time {} --unix-socket {SOCKET} http://viaduct{path}",
@@ -213,7 +221,8 @@ pub(crate) fn get(node: &Machine, path: &str) -> Result<Value> {
     ))
 }
 
-/// A program of the distribution under test: `VIADUCT_DIST`, or what `cargo xtask dist` has laid out.
+/// Returns the path of a program of the distribution under test: below `VIADUCT_DIST`, by default
+/// the output folder of `cargo xtask dist`.
 pub fn program(relative: &str) -> PathBuf {
     let dist = std::env::var_os("VIADUCT_DIST").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/dist"),

@@ -1,4 +1,5 @@
-//! The wire itself: every IP packet that comes to a machine, and frames as nobody would send them.
+//! Packet sockets (packet(7)): captures the IP packets that a machine receives, and sends arbitrary
+//! Ethernet frames.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,18 +13,19 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{Machine, deadline, ping};
 
-/// All protocols, in network order (packet(7)).
+/// `ETH_P_ALL` in network byte order (packet(7)).
 const ALL: i32 = 0x0003_u16.to_be() as i32;
 
-/// What the machine sends itself (packet(7)): a socket hears of that too.
+/// `PACKET_OUTGOING` (packet(7)): a packet that the machine itself sends, of which the socket also
+/// gets a copy.
 const OUTGOING: u8 = 4;
 
-/// A packet socket that hands out packets from the IP header on.
+/// A packet socket that returns packets from the IP header on (`SOCK_DGRAM`).
 #[derive(Debug)]
 pub struct Capture(Socket);
 
 impl Capture {
-    /// Captures what comes to `machine` from now on.
+    /// Starts to capture all packets that `machine` receives.
     pub fn start(machine: &Machine) -> Result<Self> {
         let socket = machine
             .run(|| Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(ALL))))
@@ -33,7 +35,9 @@ impl Capture {
         Ok(Self(socket))
     }
 
-    /// Waits for a packet that is as `last`, and returns what came before it.
+    /// Waits for a packet that matches `last`, and returns the packets received before it.
+    ///
+    /// `what` describes that packet in the error after [`deadline`].
     pub fn until(&self, what: &str, last: impl Fn(&[u8]) -> bool) -> Result<Vec<Vec<u8>>> {
         let start = Instant::now();
         let mut before = Vec::new();
@@ -53,20 +57,21 @@ impl Capture {
             }
             before.push(packet.to_vec());
         }
-        bail!("waited in vain for {what}; captured {before:02x?}")
+        bail!("timeout: {what} did not arrive; captured {before:02x?}")
     }
 }
 
-/// A packet socket that sends frames as they are, by one link.
+/// A packet socket that sends Ethernet frames unchanged on one link (`SOCK_RAW`).
 #[derive(Debug)]
-pub struct Wire {
+pub struct FrameSender {
     socket: Socket,
     link: LinkAddr,
 }
 
-impl Wire {
-    /// By `link` of `machine`, on which `neighbour` is reached.
-    pub fn by(machine: &Machine, link: &str, neighbour: IpAddr) -> Result<Self> {
+impl FrameSender {
+    /// Opens a socket that sends on `link` of `machine`. `neighbour` must be reachable by that
+    /// link.
+    pub fn new(machine: &Machine, link: &str, neighbour: IpAddr) -> Result<Self> {
         let (socket, index) = machine
             .run(|| {
                 let kind = Some(Protocol::from(ALL));
@@ -74,7 +79,8 @@ impl Wire {
                 Ok::<_, io::Error>((socket, if_nametoindex(link)? as usize))
             })
             .with_context(|| format!("{}: no packet socket", machine.name()))?;
-        // The kernel's own word for the link is on whatever comes by it.
+        // The link-layer address of the socket comes from a packet that arrives on the link: the
+        // answer of the neighbour.
         ping(machine, neighbour, 1)?;
         let start = Instant::now();
         while start.elapsed() < deadline() {
@@ -83,7 +89,7 @@ impl Wire {
                 return Ok(Self { socket, link });
             }
         }
-        bail!("nothing came by {link}")
+        bail!("no packet arrived on {link}")
     }
 
     /// Sends a frame, Ethernet header included.

@@ -1,4 +1,5 @@
-//! A cgroup for a node: its agent attaches programs there and not to the root of the machine that the tests run on.
+//! A cgroup for each node, to which its agent attaches programs instead of to the root cgroup of
+//! the machine that runs the tests.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,14 @@ use anyhow::{Context as _, Result};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// A cgroup without processes. Dropping it removes it.
+/// A cgroup without processes. Dropping it removes the cgroup.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// A new cgroup below the root; `None` where there is no cgroup2.
+    /// Creates a cgroup below the root. Returns `None` where no cgroup2 is mounted.
     pub fn new() -> Result<Option<Self>> {
         let table = std::fs::read_to_string("/proc/self/mounts")?;
         let mut mounts = table
@@ -29,13 +30,13 @@ impl Cgroup {
         Ok(Some(Self { path }))
     }
 
-    /// Its directory.
+    /// Returns its directory in the cgroup2 filesystem.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Makes a cgroup that nobody has: a process with our id that was killed may have left its own behind.
+/// Creates a cgroup with an unused name: a killed process with the same ID may have left cgroups.
 fn make(root: &Path) -> Result<PathBuf> {
     loop {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -50,9 +51,9 @@ fn make(root: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Runs `body` while this process is in `cgroup`, a child of the root: sockets that it opens belong there for as long as
-/// they live.
-pub fn within<T>(cgroup: &Path, body: impl FnOnce() -> T) -> Result<T> {
+/// Runs `body` while this process is in `cgroup`, a child of the root. Sockets that `body` opens
+/// stay members of that cgroup.
+pub fn in_cgroup<T>(cgroup: &Path, body: impl FnOnce() -> T) -> Result<T> {
     let memberships = std::fs::read_to_string("/proc/self/cgroup")?;
     let own = memberships
         .lines()
@@ -71,7 +72,8 @@ pub fn within<T>(cgroup: &Path, body: impl FnOnce() -> T) -> Result<T> {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Programs that are still attached go with it; a process that is still in it keeps it, and shows as a residue.
+        // The kernel detaches programs with the cgroup. A remaining process prevents the removal,
+        // and the cgroup then shows up as residue.
         let _ = std::fs::remove_dir(&self.path);
     }
 }

@@ -1,5 +1,5 @@
-//! A list of plugins, ours and the reference's mixed, called as a runtime calls it: forward for ADD, each with the result
-//! of the one before, and in reverse for DEL.
+//! A CNI plugin list of Viaduct's and the reference's plugins, executed as by a runtime: ADD in
+//! list order, each plugin with the previous result, and DEL in reverse order.
 
 use std::path::{Path, PathBuf};
 
@@ -8,30 +8,30 @@ use serde_json::{Value, json};
 
 use crate::{Answer, Call, Config, Machine, Verb, program};
 
-/// Where Debian has the reference plugins.
+/// Folders in which Debian and other distributions install the reference plugins.
 const REFERENCE: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
-/// Whose plugin.
+/// Origin of a plugin binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Maker {
-    /// Ours.
+pub enum PluginSource {
+    /// Viaduct, from the distribution under test.
     Ours,
-    /// The reference's.
+    /// The reference plugins, as installed on this machine.
     Reference,
 }
 
-/// A list.
+/// A network configuration list with its runtime configuration.
 #[derive(Clone, Debug)]
 pub struct Chain {
     version: String,
     name: String,
-    plugins: Vec<(Maker, Value)>,
+    plugins: Vec<(PluginSource, Value)>,
     runtime: Value,
     variables: Vec<(String, String)>,
 }
 
 impl Chain {
-    /// An empty list.
+    /// Creates an empty list of this CNI version and network name.
     pub fn new(version: &str, name: &str) -> Self {
         Self {
             version: version.to_owned(),
@@ -42,40 +42,40 @@ impl Chain {
         }
     }
 
-    /// With another plugin at the end; `settings` has its `type`.
+    /// Appends a plugin; `settings` includes its `type`.
     #[must_use]
-    pub fn with(mut self, maker: Maker, settings: Value) -> Self {
+    pub fn with(mut self, maker: PluginSource, settings: Value) -> Self {
         self.plugins.push((maker, settings));
         self
     }
 
-    /// With what the runtime hands to plugins that declare the capability.
+    /// Sets the `runtimeConfig` value for plugins that declare the capability.
     #[must_use]
-    pub fn hand(mut self, capability: &str, value: Value) -> Self {
+    pub fn with_capability(mut self, capability: &str, value: Value) -> Self {
         self.runtime[capability] = value;
         self
     }
 
-    /// With a variable of the plugins' environment.
+    /// Sets an environment variable of all plugins.
     #[must_use]
     pub fn set(mut self, key: &str, value: &str) -> Self {
         self.variables.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// ADD; returns the last result.
+    /// Executes ADD; returns the result of the last plugin.
     pub fn add(&self, node: &Machine, pod: &Machine) -> Result<Value> {
         let mut result = Value::Null;
         for plugin in &self.plugins {
             let answer = self.call(Verb::Add, plugin, &result, node, pod)?;
             result = answer
                 .result()
-                .with_context(|| format!("ADD by {plugin:?} behind {result}"))?;
+                .with_context(|| format!("ADD by {plugin:?} with prevResult {result}"))?;
         }
         Ok(result)
     }
 
-    /// CHECK with the last result.
+    /// Executes CHECK with the last result as `prevResult`.
     pub fn check(&self, node: &Machine, pod: &Machine, result: &Value) -> Result<()> {
         for plugin in &self.plugins {
             let answer = self.call(Verb::Check, plugin, result, node, pod)?;
@@ -86,7 +86,7 @@ impl Chain {
         Ok(())
     }
 
-    /// DEL with the last result, in reverse.
+    /// Executes DEL with the last result as `prevResult`, in reverse order.
     pub fn del(&self, node: &Machine, pod: &Machine, result: &Value) -> Result<()> {
         for plugin in self.plugins.iter().rev() {
             let answer = self.call(Verb::Del, plugin, result, node, pod)?;
@@ -100,7 +100,7 @@ impl Chain {
     fn call(
         &self,
         verb: Verb,
-        (maker, settings): &(Maker, Value),
+        (maker, settings): &(PluginSource, Value),
         result: &Value,
         node: &Machine,
         pod: &Machine,
@@ -127,9 +127,9 @@ impl Chain {
     }
 }
 
-/// Where a maker's plugins are.
-pub fn folder(maker: Maker) -> Result<PathBuf> {
-    if maker == Maker::Ours {
+/// Returns the folder of the plugins of this origin.
+pub fn folder(maker: PluginSource) -> Result<PathBuf> {
+    if maker == PluginSource::Ours {
         return Ok(program("cni"));
     }
     let mut folders = REFERENCE.iter().map(Path::new);

@@ -1,7 +1,7 @@
-//! Container runtimes of others, inside of a sandbox: podman, and containerd by its own tool and by CRI.
+//! Third-party container runtimes inside a sandbox: podman, and containerd with `ctr` and by CRI.
 //!
-//! Their images are made of busybox, their state is below the sandbox's `/run`, and they get the plugins and the
-//! configurations that a test says. Containers need no cgroups: the machine's own are not touched.
+//! Images contain busybox, state is below the sandbox's `/run`, and the test chooses plugins and
+//! network configurations. Containers run without cgroups, so those of the machine stay unchanged.
 
 use std::path::Path;
 
@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::{Machine, Process, until};
 
-/// The one image: a web server on port 80, which says `ok`.
+/// The only image: a web server on port 80 that answers `ok`. It has the name of containerd's
+/// default pause image.
 pub const IMAGE: &str = "registry.k8s.io/pause:3.6";
 
 const NETS: &str = "/run/nets";
@@ -18,14 +19,15 @@ const SOCKET: &str = "/run/containerd.sock";
 const BUSYBOX: &str = "/bin/busybox";
 const APPLETS: [&str; 6] = ["httpd", "ip", "ping", "sh", "sleep", "wget"];
 
-/// podman, of version 4 with CNI.
+/// podman 4 with its CNI backend.
 #[derive(Debug)]
 pub struct Podman {
     node: Machine,
 }
 
 impl Podman {
-    /// A podman that finds plugins in `folder`, with `network` as its only one.
+    /// Configures podman with the plugins in `folder` and `network` as the only network, and
+    /// imports the image.
     pub fn new(node: &Machine, folder: &Path, network: &Value) -> Result<Self> {
         put(node, &format!("{NETS}/10.conflist"), &network.to_string())?;
         let name = network["name"].as_str().context("a network has a name")?;
@@ -43,7 +45,7 @@ impl Podman {
         Ok(podman)
     }
 
-    /// Calls podman.
+    /// Runs podman with the arguments in `line`, and returns its output.
     pub fn call(&self, line: &str) -> Result<String> {
         self.node.call(&format!(
             "env CONTAINERS_CONF=/run/containers.conf podman --root /run/podman/root --runroot /run/podman/run \
@@ -51,7 +53,7 @@ impl Podman {
         ))
     }
 
-    /// Starts the web server under a name, with more of podman's flags.
+    /// Starts the web server in a container of this name, with additional podman flags.
     pub fn run(&self, name: &str, flags: &str) -> Result<()> {
         unified_cgroups(&self.node)?;
         self.call(&format!(
@@ -94,7 +96,7 @@ impl Drop for Podman {
     }
 }
 
-/// containerd.
+/// A containerd process. Dropping it removes all pods and containers.
 #[derive(Debug)]
 pub struct Containerd {
     node: Machine,
@@ -102,7 +104,8 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// A containerd whose CRI finds plugins in `folder`, with `network` as its only one. `podman` lends the image.
+    /// Starts a containerd whose CRI has the plugins in `folder` and the network of `podman`. The
+    /// image is copied from `podman`.
     pub fn start(podman: &Podman, folder: &Path) -> Result<Self> {
         let node = &podman.node;
         let settings = format!(
@@ -120,7 +123,7 @@ impl Containerd {
             node: node.clone(),
             _process: process,
         };
-        until("containerd serves", || Ok(containerd.ctr("version").ok()))?;
+        until("containerd answers", || Ok(containerd.ctr("version").ok()))?;
         podman.call(&format!("save --quiet --output /run/image.tar {IMAGE}"))?;
         for namespace in ["k8s.io", "default"] {
             containerd.ctr(&format!(
@@ -130,12 +133,13 @@ impl Containerd {
         Ok(containerd)
     }
 
-    /// Calls containerd's own tool.
+    /// Runs `ctr` with the arguments in `line`, and returns its output.
     pub fn ctr(&self, line: &str) -> Result<String> {
         self.node.call(&format!("ctr --address {SOCKET} {line}"))
     }
 
-    /// CRI `RunPodSandbox`: returns the sandbox's ID. `ports` are pairs of the node's port and the pod's, by TCP.
+    /// Calls CRI `RunPodSandbox`; returns the ID of the sandbox. `ports` are TCP mappings, each the
+    /// node's port and the pod's.
     pub fn run_pod(&self, name: &str, ports: &[(u16, u16)]) -> Result<String> {
         let mut config = text(
             1,
@@ -152,23 +156,25 @@ impl Containerd {
             config.extend(text(5, &port));
         }
         let answer = self.cri("RunPodSandbox", &text(1, &config))?;
-        let id = strings(&answer).next().context("no ID in the answer")?;
+        let id = strings(&answer).next().context("no ID in the response")?;
         Ok(String::from_utf8(id.to_vec())?)
     }
 
-    /// CRI `PodSandboxStatus`, as bytes in which the pod's addresses can be looked for.
+    /// Calls CRI `PodSandboxStatus`; returns the undecoded response, in which a test can search for
+    /// addresses.
     pub fn pod_status(&self, id: &str) -> Result<String> {
         let answer = self.cri("PodSandboxStatus", &text(1, id))?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
-    /// CRI `StopPodSandbox` and `RemovePodSandbox`.
+    /// Calls CRI `StopPodSandbox` and `RemovePodSandbox`.
     pub fn remove_pod(&self, id: &str) -> Result<()> {
         self.cri("StopPodSandbox", &text(1, id))?;
         self.cri("RemovePodSandbox", &text(1, id)).map(drop)
     }
 
-    /// One call by gRPC: a message behind its length, over HTTP/2.
+    /// Makes one gRPC call over HTTP/2. A message follows a byte of flags and its length in 4
+    /// bytes, big-endian.
     fn cri(&self, method: &str, message: &[u8]) -> Result<Vec<u8>> {
         let mut request = vec![0];
         request.extend(u32::try_from(message.len())?.to_be_bytes());
@@ -185,7 +191,7 @@ impl Containerd {
             bail!("{method}: {head}");
         }
         let answer = self.node.run(|| std::fs::read("/run/cri.answer"))?;
-        ensure!(answer.len() >= 5, "{method}: a short answer");
+        ensure!(answer.len() >= 5, "{method}: truncated response");
         Ok(answer[5..].to_vec())
     }
 
@@ -207,7 +213,7 @@ impl Drop for Containerd {
     }
 }
 
-/// A length-delimited field of a message.
+/// Encodes a length-delimited field (protobuf wire type 2).
 fn text(field: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     let mut encoded = vec![field << 3 | 2];
@@ -216,12 +222,14 @@ fn text(field: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     encoded
 }
 
+/// Encodes an integer field (protobuf wire type 0).
 fn number(field: u8, value: u64) -> Vec<u8> {
     let mut encoded = vec![field << 3];
     encoded.extend(varint(value));
     encoded
 }
 
+/// Encodes a base-128 varint.
 fn varint(mut value: u64) -> Vec<u8> {
     let mut encoded = Vec::new();
     while value >= 0x80 {
@@ -232,7 +240,8 @@ fn varint(mut value: u64) -> Vec<u8> {
     encoded
 }
 
-/// The length-delimited fields at the beginning of a message.
+/// Returns the contents of the length-delimited fields at the start of a message, up to the first
+/// field of another type.
 fn strings(mut message: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let (tag, rest) = message.split_first()?;
@@ -246,6 +255,7 @@ fn strings(mut message: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// Decodes a varint; returns its value and the bytes after it.
 fn read_varint(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let end = bytes.iter().position(|byte| byte & 0x80 == 0)?;
     let value = bytes[..=end]
@@ -255,7 +265,8 @@ fn read_varint(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((value, &bytes[end + 1..]))
 }
 
-/// crun takes the hierarchy of version 2 only when there is nothing else. Of the sandbox's mounts, and nobody else's.
+/// Mounts cgroup2 on `/sys/fs/cgroup` of the sandbox: crun uses version 2 only where no other
+/// hierarchy is mounted.
 fn unified_cgroups(node: &Machine) -> Result<()> {
     let kind = node.call("stat --file-system --format %T /sys/fs/cgroup")?;
     if kind.trim() == "cgroup2fs" {

@@ -1,5 +1,5 @@
-//! Which CPU a thread runs on. What leaves a namespace by a veth pair is carried by the CPU of its sender, and the datapath
-//! keeps much for each CPU: what holds on one of them need not hold on the next.
+//! CPU affinity of threads. The sender's CPU forwards a packet through a veth pair, and the
+//! datapath has per-CPU state, so a result on one CPU need not hold on the next.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -10,16 +10,16 @@ use nix::unistd::Pid;
 
 const CALLER: Pid = Pid::from_raw(0);
 
-/// Runs `body` on a thread that stays on this CPU and shares it.
+/// Runs `body` on a thread that is pinned to this CPU, at normal priority.
 ///
 /// # Errors
 ///
-/// Those of `body`, and of a CPU that this process may not use.
+/// Returns the error of `body`, or that this process may not use the CPU.
 pub fn on_cpu<T: Send>(cpu: usize, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let run = || {
         let mut set = CpuSet::new();
         set.set(cpu)?;
-        sched_setaffinity(CALLER, &set).with_context(|| format!("cannot stay on CPU {cpu}"))?;
+        sched_setaffinity(CALLER, &set).with_context(|| format!("cannot pin to CPU {cpu}"))?;
         body()
     };
     thread::scope(|scope| {
@@ -28,11 +28,11 @@ pub fn on_cpu<T: Send>(cpu: usize, body: impl FnOnce() -> Result<T> + Send) -> R
     })
 }
 
-/// Runs `body` on one CPU after the other, on all that this process may use.
+/// Runs `body` on each CPU that this process may use, one after the other.
 ///
 /// # Errors
 ///
-/// As of [`on_cpu`].
+/// Returns the first error of [`on_cpu`].
 pub fn on_each_cpu(body: impl Fn() -> Result<()> + Sync) -> Result<()> {
     let usable = sched_getaffinity(CALLER)?;
     (0..CpuSet::count())

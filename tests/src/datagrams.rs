@@ -1,4 +1,4 @@
-//! Datagrams, counted where they are sent and where they arrive: lost ones and doubled ones show.
+//! Counts UDP datagrams at the sender and at the receiver, to detect loss and duplicates.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -11,15 +11,15 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::{Machine, patient, until, until_within};
 
-/// How long nothing has to arrive before what has not arrived counts as lost.
+/// Datagrams that have not arrived count as lost after this time without any arrival.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// Datagrams after which the receiver has to catch up.
+/// Number of datagrams after which the sender waits for the receiver.
 const BATCH: usize = 50;
 
-/// Sends `count` datagrams from `sender` to `to`, and tells how many arrive at `address` of `receiver`, on the same
-/// port.
-pub fn delivered(
+/// Sends `count` datagrams from `sender` to `to`, and returns how many arrive at `address` of
+/// `receiver`, on the same port.
+pub fn count_delivered(
     sender: &Machine,
     to: SocketAddr,
     receiver: &Machine,
@@ -29,6 +29,7 @@ pub fn delivered(
     let at = SocketAddr::new(address, to.port());
     let inbox = receive_at(receiver, at)?;
     inbox.set_read_timeout(Some(patient(QUIET)))?;
+    enlarge_receive_buffer(&inbox)?;
     let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
     let outbox = sender.run(|| UdpSocket::bind((any, 0)))?;
     let arrived = AtomicUsize::new(0);
@@ -39,8 +40,8 @@ pub fn delivered(
                 .send_to(number.to_string().as_bytes(), to)
                 .with_context(|| format!("cannot send to {to}"))?;
             if number % BATCH == 0 {
-                // A socket takes a few hundred datagrams in, and what it does not take is not what is counted. Those
-                // that are lost on the way are not waited for again.
+                // A socket buffers a few hundred datagrams, and an overflow must not count as loss.
+                // Earlier losses are not waited for a second time.
                 let caught_up = || Ok((arrived.load(Ordering::Relaxed) > number).then_some(()));
                 let _late = until_within(QUIET / 2, "the receiver has caught up", caught_up);
             }
@@ -50,7 +51,8 @@ pub fn delivered(
     Ok(arrived.into_inner())
 }
 
-/// A program that another thread is about to start may still hold the socket of the last count.
+/// Binds a socket, and retries while the address is in use: a child process that another thread is
+/// starting may still hold the socket of the previous count.
 fn receive_at(machine: &Machine, at: SocketAddr) -> Result<UdpSocket> {
     until(&format!("{at} is free"), || {
         match machine.run(|| UdpSocket::bind(at)) {
@@ -62,7 +64,7 @@ fn receive_at(machine: &Machine, at: SocketAddr) -> Result<UdpSocket> {
     })
 }
 
-/// Counts what arrives until nothing does.
+/// Counts datagrams until none has arrived for the socket's read timeout.
 fn count_all(inbox: &UdpSocket, arrived: &AtomicUsize) {
     let mut buffer = [0; 64];
     while inbox.recv_from(&mut buffer).is_ok() {
@@ -70,13 +72,14 @@ fn count_all(inbox: &UdpSocket, arrived: &AtomicUsize) {
     }
 }
 
-/// Lets a socket hold more than most nodes allow: what it does not take is not what a test counts.
-pub fn make_roomy(inbox: &UdpSocket) -> Result<()> {
+/// Enlarges the receive buffer to 1 MiB beyond `rmem_max`, so that an overflow does not count as
+/// loss.
+pub fn enlarge_receive_buffer(inbox: &UdpSocket) -> Result<()> {
     Ok(setsockopt(inbox, sockopt::RcvBufForce, &(1 << 20))?)
 }
 
-/// Lets `vip` lead to `pod` by UDP, with the rules that kube-proxy would write.
-pub fn publish_service(node: &Machine, vip: IpAddr, pod: IpAddr) -> Result<()> {
+/// Adds the iptables DNAT rule of a UDP service: `vip` to `pod`, as kube-proxy writes it.
+pub fn add_service_rule(node: &Machine, vip: IpAddr, pod: IpAddr) -> Result<()> {
     let tool = if vip.is_ipv4() {
         "iptables"
     } else {
@@ -88,8 +91,8 @@ pub fn publish_service(node: &Machine, vip: IpAddr, pod: IpAddr) -> Result<()> {
     .map(drop)
 }
 
-/// Says whether netfilter looks into the node's bridges.
-pub fn filter_bridges(node: &Machine, on: bool) -> Result<()> {
+/// Sets the `bridge-nf-call-iptables` sysctls of both families.
+pub fn set_bridge_netfilter(node: &Machine, on: bool) -> Result<()> {
     let value = if on { "1" } else { "0" };
     node.sysctl("bridge/bridge-nf-call-iptables", value)?;
     node.sysctl("bridge/bridge-nf-call-ip6tables", value)

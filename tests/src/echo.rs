@@ -1,4 +1,4 @@
-//! Servers that tell their clients as whom they saw them, and the clients that ask.
+//! TCP and UDP servers that answer with the client's address as they see it, and their clients.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,14 +17,14 @@ use nix::sys::time::TimeVal;
 
 use crate::{Machine, patient};
 
-/// How long one side waits for the other. Longer than a lost SYN or a slow neighbour resolution takes.
+/// Timeout of connects and reads: longer than a lost SYN or a slow neighbour resolution delays.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How long a question that may well be forbidden waits for its answer.
+/// Timeout of a request whose answer the datapath is expected to drop.
 const SILENCE: Duration = Duration::from_millis(250);
 
-/// A TCP and a UDP server on one port. Each answers with the address of its peer; TCP then echoes, and so does UDP what
-/// follows `echo `.
+/// A TCP and a UDP server on one port. Each answers with the address of its peer. TCP then echoes;
+/// UDP echoes the bytes after `echo `.
 #[derive(Debug)]
 pub struct Echo {
     listener: Arc<TcpListener>,
@@ -33,25 +33,25 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Serves `port` on every address of `machine`, both families.
+    /// Listens on `port` of all addresses of `machine`, both families.
     pub fn start(machine: &Machine, port: u16) -> Result<Self> {
         Self::at(machine, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
     }
 
-    /// Serves one address of `machine`.
+    /// Listens on one address of `machine`.
     pub fn at(machine: &Machine, address: SocketAddr) -> Result<Self> {
         let (listener, datagrams) = machine
             .run(|| {
                 Ok::<_, std::io::Error>((TcpListener::bind(address)?, UdpSocket::bind(address)?))
             })
-            .with_context(|| format!("cannot serve {address} on {}", machine.name()))?;
+            .with_context(|| format!("cannot listen on {address} of {}", machine.name()))?;
         datagrams.set_read_timeout(Some(Duration::from_millis(100)))?;
         let listener = Arc::new(listener);
         let stop = Arc::new(AtomicBool::new(false));
-        let (accepting, told) = (Arc::clone(&listener), Arc::clone(&stop));
+        let (accepting, stopped) = (Arc::clone(&listener), Arc::clone(&stop));
         let threads = vec![
             thread::spawn(move || accept(&accepting)),
-            thread::spawn(move || answer(&datagrams, &told)),
+            thread::spawn(move || answer(&datagrams, &stopped)),
         ];
         Ok(Self {
             listener,
@@ -64,7 +64,7 @@ impl Echo {
 impl Drop for Echo {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // This is what makes a blocked accept return.
+        // Unblocks the accept of the TCP thread.
         let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -103,7 +103,7 @@ fn answer(socket: &UdpSocket, stop: &AtomicBool) {
     }
 }
 
-/// Connects from `machine` and returns as whom the server saw the client, and the connection.
+/// Connects from `machine`; returns the client address that the server saw, and the connection.
 ///
 /// `from` is the client's port, 0 for any.
 pub fn tcp_source(
@@ -134,7 +134,7 @@ fn tcp_connect(from: u16, server: SocketAddr) -> Result<TcpStream> {
     };
     let stream = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&stream, sockopt::ReuseAddr, &true)?;
-    // On Linux this bounds connect as well.
+    // On Linux the send timeout also applies to connect.
     let patience = TimeVal::new(patient(PATIENCE).as_secs().cast_signed(), 0);
     setsockopt(&stream, sockopt::SendTimeout, &patience)?;
     if from != 0 {
@@ -145,9 +145,9 @@ fn tcp_connect(from: u16, server: SocketAddr) -> Result<TcpStream> {
     Ok(TcpStream::from(stream))
 }
 
-/// Sends a datagram from `machine` and returns as whom the server saw the client, and the socket.
+/// Sends a datagram from `machine`; returns the client address that the server saw, and the socket.
 ///
-/// `from` is the client's port, 0 for any. A lost datagram is sent again, as a resolver would.
+/// `from` is the client's port, 0 for any. A lost datagram is sent again, as a resolver does.
 pub fn udp_source(
     machine: &Machine,
     from: u16,
@@ -156,11 +156,12 @@ pub fn udp_source(
     let socket = machine
         .run(|| udp_socket(from, server))
         .with_context(|| format!("{}: no UDP socket to {server}", machine.name()))?;
-    let seen = udp_ask(&socket).with_context(|| format!("{}: {server}", machine.name()))?;
+    let seen = udp_seen_as(&socket).with_context(|| format!("{}: {server}", machine.name()))?;
     Ok((seen, socket))
 }
 
-/// A UDP socket of the machine that the calling thread is on, with the port `from` (0 for any), connected to `server`.
+/// Opens a UDP socket in the calling thread's network namespace, with the port `from` (0 for any),
+/// connected to `server`.
 pub fn udp_socket(from: u16, server: SocketAddr) -> std::io::Result<UdpSocket> {
     let any = if server.is_ipv4() { "0.0.0.0" } else { "::" };
     let socket = UdpSocket::bind((any, from))?;
@@ -168,8 +169,9 @@ pub fn udp_socket(from: u16, server: SocketAddr) -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Asks again on a socket of [`udp_source`].
-pub fn udp_ask(socket: &UdpSocket) -> Result<SocketAddr> {
+/// Sends another datagram on a socket of [`udp_source`]; returns the client address that the server
+/// sees now.
+pub fn udp_seen_as(socket: &UdpSocket) -> Result<SocketAddr> {
     socket.set_read_timeout(Some(patient(PATIENCE) / 4))?;
     let mut buffer = [0; 128];
     for _ in 0..4 {
@@ -181,16 +183,16 @@ pub fn udp_ask(socket: &UdpSocket) -> Result<SocketAddr> {
     bail!("no answer to four datagrams")
 }
 
-/// Whether a question on a socket of [`udp_source`] gets no answer. Only waiting tells, so it waits briefly: a late answer
-/// makes a slow machine's network look silent before it is.
-pub fn udp_is_silent(socket: &UdpSocket) -> Result<bool> {
+/// Returns whether a datagram on a socket of [`udp_source`] gets no answer within a short timeout.
+/// On a slow machine an answer after the timeout counts as none.
+pub fn udp_gets_no_answer(socket: &UdpSocket) -> Result<bool> {
     socket.set_read_timeout(Some(patient(SILENCE)))?;
     socket.send(b"who am I?")?;
     Ok(socket.recv(&mut [0; 128]).is_err())
 }
 
-/// Writes a line on a connection of [`tcp_source`] and waits until it comes back.
-pub fn tcp_ask(stream: &TcpStream) -> Result<()> {
+/// Writes a line on a connection of [`tcp_source`] and waits for its echo.
+pub fn tcp_echo(stream: &TcpStream) -> Result<()> {
     let (mut writer, mut line) = (stream, [0; 6]);
     writer.write_all(b"hello\n")?;
     let mut reader = stream;
@@ -201,6 +203,7 @@ pub fn tcp_ask(stream: &TcpStream) -> Result<()> {
     Ok(())
 }
 
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }

@@ -1,42 +1,43 @@
-//! Bulk traffic by iperf3.
+//! Bulk traffic with iperf3.
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{Machine, Process, until};
+use crate::{Machine, Process, patient, until};
 
-/// Enters a cgroup, and becomes another program.
+/// Shell script that enters a cgroup and executes another program.
 const ENTER: &str = r#"echo 0 > "$0/cgroup.procs" && exec "$@""#;
 
-/// An iperf3 server. Dropping it ends it.
+/// An iperf3 server. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Iperf {
     server: Process,
     port: u16,
 }
 
-/// What came through.
+/// The result of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throughput {
-    /// Bits per second that the receiver counted.
+    /// Mean rate at the receiver, in bits per second.
     pub bits_per_second: f64,
-    /// Bits per second that the sender counted in its worst interval.
+    /// Rate in the slowest interval at the sender, in bits per second.
     pub slowest: f64,
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
 }
 
 impl Iperf {
-    /// Serves `port` on `machine`.
+    /// Starts a server on `port` of `machine`, and waits until it listens.
     pub fn serve(machine: &Machine, port: u16) -> Result<Self> {
         let port_text = port.to_string();
         let server = Process::start(machine, &["iperf3", "-s", "--forceflush", "-p", &port_text])?;
         until("iperf3 listens", || {
             if let Some(status) = server.ended()? {
-                bail!("iperf3 ended ({status}): {}", server.output());
+                bail!("iperf3 exited ({status}): {}", server.output());
             }
             Ok(server.output().contains("Server listening").then_some(()))
         })?;
@@ -48,18 +49,18 @@ impl Iperf {
         measure(machine, to, self.port, &format!("-t {seconds}"))
     }
 
-    /// The server's output.
+    /// Returns the server's output so far.
     pub fn output(&self) -> String {
         self.server.output()
     }
 }
 
-/// Runs an iperf3 client with `options`.
+/// Runs an iperf3 client on `machine` with `options`, separated by spaces.
 pub fn measure(machine: &Machine, to: IpAddr, port: u16, options: &str) -> Result<Throughput> {
     measure_in(None, machine, to, port, options)
 }
 
-/// As [`measure`], in `cgroup`, as the containers of a node are.
+/// Does the same as [`measure`], with the client in `cgroup`, as a container of a node.
 pub fn measure_in(
     cgroup: Option<&Path>,
     machine: &Machine,
@@ -67,7 +68,8 @@ pub fn measure_in(
     port: u16,
     options: &str,
 ) -> Result<Throughput> {
-    let line = format!("iperf3 -J --connect-timeout 4000 -c {to} -p {port} {options}");
+    let timeout = patient(Duration::from_secs(4)).as_millis();
+    let line = format!("iperf3 -J --connect-timeout {timeout} -c {to} -p {port} {options}");
     let cgroup = cgroup.map(|path| path.display().to_string());
     let mut words = match &cgroup {
         Some(cgroup) => vec!["sh", "-c", ENTER, cgroup],

@@ -1,11 +1,12 @@
-//! The harness of the end-to-end tests and of the demo: a node and an outside world made of namespaces, in which
-//! the real agent and the real plugin run.
+//! Harness of the end-to-end tests, the demo and the benchmark: network namespaces as a node and
+//! an external host, in which the real agent and the real plugin run.
 //!
-//! A [`Sandbox`] leaves nothing behind, however it ends: its network namespaces are held by file descriptors, its
-//! files, sockets and BPF pins lie on filesystems of its own mount namespace, and its processes die with the thread
-//! that watches over them. So tests run side by side, and a crash needs no cleaning up.
+//! A [`Sandbox`] leaves nothing behind, however it ends: file descriptors hold its network
+//! namespaces, its files, sockets and BPF pins are on filesystems of its own mount namespace, and
+//! the kernel kills its processes with the thread that started them. So tests run in parallel, and
+//! a crash needs no clean-up.
 //!
-//! The harness knows the interfaces that people rely on (flags, files, the CNI protocol, the HTTP API) and nothing
+//! The harness uses the public interfaces (flags, files, the CNI protocol, the HTTP API) and none
 //! of the code behind them.
 
 #![forbid(unsafe_code)]
@@ -14,23 +15,23 @@ mod agent;
 mod capture;
 mod cgroup;
 pub mod chain;
-mod chatter;
+mod client_process;
+mod connection;
 pub mod containers;
-mod conversation;
 mod cpus;
+mod crash_points;
+mod datagram_flood;
 mod datagrams;
-mod dial;
-mod drip;
+mod distant_host;
 mod echo;
-mod far;
+pub mod hostport_matrix;
 mod iperf;
 mod machine;
-pub mod matrix;
 mod mounts;
+mod numbered_datagrams;
 mod ping;
 mod plugin;
 mod pod;
-mod points;
 mod process;
 mod raw;
 pub mod residue;
@@ -42,25 +43,29 @@ mod tunnel;
 mod wait;
 
 pub use agent::{Agent, POD_CIDRS, SOCKET, program};
-pub use capture::{Capture, Wire};
-pub use cgroup::{Cgroup, within};
-pub use chatter::Chatter;
-pub use conversation::{Conversation, Load};
+pub use capture::{Capture, FrameSender};
+pub use cgroup::{Cgroup, in_cgroup};
+pub use client_process::{ClientKind, SeenAddresses, connect_from_process};
+pub use connection::{Connection, ConnectionLoad};
 pub use cpus::{on_cpu, on_each_cpu};
-pub use datagrams::{delivered, filter_bridges, make_roomy, publish_service};
-pub use dial::{By, Met, dial};
-pub use drip::Drip;
-pub use echo::{Echo, tcp_ask, tcp_source, udp_ask, udp_is_silent, udp_socket, udp_source};
-pub use far::Far;
+pub use crash_points::CrashPoints;
+pub use datagram_flood::DatagramFlood;
+pub use datagrams::{
+    add_service_rule, count_delivered, enlarge_receive_buffer, set_bridge_netfilter,
+};
+pub use distant_host::DistantHost;
+pub use echo::{
+    Echo, tcp_echo, tcp_source, udp_gets_no_answer, udp_seen_as, udp_socket, udp_source,
+};
 pub use iperf::{Iperf, Throughput, measure, measure_in};
 pub use machine::Machine;
 pub use mounts::Mounts;
+pub use numbered_datagrams::NumberedDatagrams;
 pub use ping::{Rtt, ping, ping_from, ping_source};
 pub use plugin::{Answer, Call, CniError, Config, Mapping, Verb};
 pub use pod::{Pod, addresses};
-pub use points::Points;
 pub use process::Process;
-pub use raw::{Heard, Raw};
+pub use raw::{RawPacket, RawSocket};
 pub use residue::Residue;
 pub use sandbox::{GATEWAYS, NODE, Sandbox, UPLINK, WORLD};
 pub use skip::skipped;

@@ -1,8 +1,8 @@
-//! A machine: a network namespace, seen with the sandbox's mounts. Tools and probes run on it.
+//! A machine: a network namespace with the sandbox's mounts, in which tools and probes run.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "the harness drives real tools, on threads that it moved into namespaces it made"
+    reason = "the harness runs real tools, on threads that it moved into its own namespaces"
 )]
 
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::Mounts;
 use crate::mounts::inside;
 
-/// A network namespace with the sandbox's mounts.
+/// A network namespace with the sandbox's mounts. Clones refer to the same namespace.
 #[derive(Clone, Debug)]
 pub struct Machine {
     name: String,
@@ -28,7 +28,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A new network namespace with its loopback up, also to be found at [`Machine::path`] inside the sandbox.
+    /// Creates a network namespace, sets its loopback up, and binds it to [`Machine::path`].
     pub fn new(name: &str, mounts: &Mounts) -> Result<Self> {
         let path = path_of(name);
         let net = mounts
@@ -40,7 +40,7 @@ impl Machine {
                 mount(Some(own), path.as_str(), none, MsFlags::MS_BIND, none)?;
                 Ok(File::open(own)?.into())
             })
-            .with_context(|| format!("cannot make the network namespace {name}"))?;
+            .with_context(|| format!("cannot create the network namespace {name}"))?;
         let machine = Self {
             name: name.to_owned(),
             net: Arc::new(net),
@@ -50,22 +50,22 @@ impl Machine {
         Ok(machine)
     }
 
-    /// What the harness calls it.
+    /// Returns its name in the harness, which is also the container ID of a pod.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the namespace is bound, inside the sandbox.
+    /// Returns the path to which the namespace is bound, inside the sandbox.
     pub fn path(&self) -> String {
         path_of(&self.name)
     }
 
-    /// The mounts it sees.
+    /// Returns the mount namespace that it uses.
     pub fn mounts(&self) -> &Mounts {
         &self.mounts
     }
 
-    /// Takes away the file at [`Machine::path`], as a runtime does when it removes a pod.
+    /// Removes the bind mount at [`Machine::path`], as a runtime does when it removes a pod.
     pub fn unbind(&self) -> Result<()> {
         let path = self.path();
         self.mounts.run(|| {
@@ -75,18 +75,20 @@ impl Machine {
         })
     }
 
-    /// Runs `body` on a thread of this machine: the sockets it opens belong here, wherever they are used later.
+    /// Runs `body` on a thread in this machine's namespaces. Sockets that it opens stay in the
+    /// network namespace, whichever thread uses them later.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         inside(|| self.enter(), body)
     }
 
-    /// Runs a tool with its arguments, separated by spaces, and returns what it printed; its failure is an error.
+    /// Runs a tool with arguments, separated by spaces, and returns its standard output. A failure
+    /// of the tool is an error with both outputs.
     pub fn call(&self, line: &str) -> Result<String> {
         let words = line.split_whitespace().collect::<Vec<_>>();
         self.call_words(&words)
     }
 
-    /// As [`Machine::call`], for arguments with spaces in them.
+    /// Does the same as [`Machine::call`], for arguments that contain spaces.
     pub fn call_words(&self, words: &[&str]) -> Result<String> {
         let output = self.output(words)?;
         if !output.status.success() {
@@ -102,7 +104,7 @@ impl Machine {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// As [`Machine::call`], for tools that print JSON.
+    /// Does the same as [`Machine::call`], and parses JSON; no output is an empty array.
     pub fn call_json(&self, line: &str) -> Result<Value> {
         let text = self.call(line)?;
         if text.trim().is_empty() {
@@ -111,7 +113,7 @@ impl Machine {
         serde_json::from_str(&text).with_context(|| format!("`{line}` printed {text}"))
     }
 
-    /// Runs a tool to its end, whatever that end is.
+    /// Runs a tool until it exits, with any exit status.
     pub fn output(&self, words: &[&str]) -> Result<Output> {
         let (program, arguments) = words.split_first().context("there is no command")?;
         self.run(|| {
@@ -123,21 +125,21 @@ impl Machine {
         .with_context(|| format!("cannot run {program}"))
     }
 
-    /// Sets a sysctl below `/proc/sys/net`.
+    /// Writes a sysctl below `/proc/sys/net`.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let path = format!("/proc/sys/net/{key}");
         self.run(|| std::fs::write(&path, value))
             .with_context(|| format!("cannot set {path}"))
     }
 
-    /// Enters this machine from outside the harness.
+    /// Returns the `nsenter` command that enters this machine from another terminal.
     pub fn nsenter(&self) -> String {
         let pid = std::process::id();
         let (net, mounts) = (self.net.as_raw_fd(), self.mounts.descriptor());
         format!("nsenter --net=/proc/{pid}/fd/{net} --mount=/proc/{pid}/fd/{mounts}")
     }
 
-    /// Moves the calling thread inside.
+    /// Moves the calling thread into the mount and network namespaces.
     pub(crate) fn enter(&self) -> Result<()> {
         self.mounts.enter()?;
         setns(self.net.as_fd(), CloneFlags::CLONE_NEWNET)
@@ -145,7 +147,8 @@ impl Machine {
     }
 }
 
-/// A command with a PATH on which system tools are found, which not every user's is.
+/// Returns a command with the `sbin` folders on its PATH, which not every user has, and the C
+/// locale.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(program);

@@ -1,8 +1,9 @@
-//! A mount namespace with its own `/run` and its own bpffs: nothing that is put there is seen outside or survives.
+//! A mount namespace with its own `/run` and bpffs, whose files are invisible outside and do not
+//! outlive it.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "a thread of the harness enters the namespaces that the harness made"
+    reason = "a thread of the harness enters the namespaces that the harness created"
 )]
 
 use std::fs::File;
@@ -15,7 +16,7 @@ use anyhow::{Context as _, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// Where the sandbox mounts its bpffs.
+/// Mount point of the sandbox's bpffs.
 const BPFFS: &str = "/sys/fs/bpf";
 
 /// A mount namespace, held by a file descriptor.
@@ -23,40 +24,40 @@ const BPFFS: &str = "/sys/fs/bpf";
 pub struct Mounts(Arc<OwnedFd>);
 
 impl Mounts {
-    /// A copy of the caller's mounts with a fresh tmpfs on `/run` and on `/var/lib/cni`, and a fresh bpffs on
-    /// `/sys/fs/bpf`.
+    /// Creates a copy of the caller's mounts with a new tmpfs on `/run` and `/var/lib/cni`, and a
+    /// new bpffs on `/sys/fs/bpf`.
     pub fn new() -> Result<Self> {
         thread::spawn(make)
             .join()
             .unwrap_or_else(|panic| resume_unwind(panic))
-            .context("cannot make a mount namespace (this needs root)")
+            .context("cannot create a mount namespace (this needs root)")
     }
 
-    /// Runs `body` on a thread inside.
+    /// Runs `body` on a thread in the mount namespace.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         inside(|| self.enter(), body)
     }
 
-    /// Moves the calling thread inside.
+    /// Moves the calling thread into the mount namespace.
     pub(crate) fn enter(&self) -> Result<()> {
-        unshare(CloneFlags::CLONE_FS).context("cannot leave the process's directories")?;
+        unshare(CloneFlags::CLONE_FS).context("cannot unshare the filesystem attributes")?;
         setns(self.0.as_fd(), CloneFlags::CLONE_NEWNS).context("cannot enter the mount namespace")
     }
 
-    /// The descriptor's number, for people who want to look around.
+    /// Returns the descriptor's number, for an `nsenter` command.
     pub fn descriptor(&self) -> i32 {
         std::os::fd::AsRawFd::as_raw_fd(&*self.0)
     }
 }
 
-/// Runs `body` on a thread that first does `enter`, and hands on what it returns or how it panics.
+/// Runs `body` on a thread after `enter`; returns its value or propagates its panic.
 pub(crate) fn inside<T: Send>(
     enter: impl FnOnce() -> Result<()> + Send,
     body: impl FnOnce() -> T + Send,
 ) -> T {
     thread::scope(|scope| {
         let entered = move || {
-            enter().expect("a namespace that we hold open can be entered");
+            enter().expect("an open namespace can be entered");
             body()
         };
         scope
@@ -90,7 +91,7 @@ fn make() -> Result<Mounts> {
         MsFlags::empty(),
         Some("mode=700"),
     )?;
-    // Plugins and runtimes keep leases and results there.
+    // Plugins and runtimes store leases and results there.
     let cni = std::path::Path::new("/var/lib/cni");
     std::fs::create_dir_all(cni)?;
     mount(

@@ -1,4 +1,4 @@
-//! ICMP echo: round trips, and as whom the other side sees the sender.
+//! ICMP echo: round-trip times, and the source address that the destination sees.
 
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -7,9 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-use crate::Machine;
+use crate::{Machine, patient};
 
-/// Round trip times.
+/// Timeout of a reply.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Round-trip times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rtt {
     /// The shortest.
@@ -18,9 +21,11 @@ pub struct Rtt {
     pub mean: Duration,
 }
 
-/// Sends `count` echo requests, each of which must be answered.
+/// Sends `count` echo requests; a missing reply is an error.
 pub fn ping(machine: &Machine, to: IpAddr, count: u32) -> Result<Rtt> {
-    let printed = machine.call(&format!("ping -n -q -c {count} -i 0.005 -W 3 {to}"))?;
+    let timeout = patient(TIMEOUT).as_secs();
+    let line = format!("ping -n -q -c {count} -i 0.005 -W {timeout} {to}");
+    let printed = machine.call(&line)?;
     let mut times = printed
         .lines()
         .find_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "))
@@ -34,28 +39,30 @@ pub fn ping(machine: &Machine, to: IpAddr, count: u32) -> Result<Rtt> {
     })
 }
 
-/// Sends one echo request from an address of `machine`, which must be answered.
+/// Sends one echo request from the address `own` of `machine`; a missing reply is an error.
 pub fn ping_from(machine: &Machine, own: IpAddr, to: IpAddr) -> Result<()> {
-    let line = format!("ping -n -q -c 1 -W 3 -I {own} {to}");
+    let timeout = patient(TIMEOUT).as_secs();
+    let line = format!("ping -n -q -c 1 -W {timeout} -I {own} {to}");
     machine.call(&line).map(drop)
 }
 
-/// Sends one echo request from `machine` to `to`, an address of `other`, and returns whose it was to `other`.
+/// Sends one echo request from `machine` to `to`, an address of `other`, and returns the source
+/// address that `other` sees.
 pub fn ping_source(machine: &Machine, other: &Machine, to: IpAddr) -> Result<IpAddr> {
-    let heard = other.run(|| listen(to))?;
+    let listener = other.run(|| listen(to))?;
     ping(machine, to, 1)?;
     let mut buffer = [0; 2048];
     loop {
-        let (length, peer) = heard
+        let (length, peer) = listener
             .recv_from(&mut buffer)
-            .context("the other side heard no echo request")?;
+            .context("no echo request arrived")?;
         if is_request(&buffer[..length], to) {
             return Ok(peer.ip());
         }
     }
 }
 
-/// A raw socket that gets a copy of each ICMP message to the machine.
+/// Opens a raw socket that gets a copy of each ICMP message to the machine.
 fn listen(to: IpAddr) -> Result<UdpSocket> {
     let (family, protocol) = if to.is_ipv4() {
         (AddressFamily::Inet, SockProtocol::Icmp)
@@ -63,13 +70,14 @@ fn listen(to: IpAddr) -> Result<UdpSocket> {
         (AddressFamily::Inet6, SockProtocol::IcmpV6)
     };
     let raw: OwnedFd = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-    // Only receiving with a source address is asked of it, which works alike on raw sockets.
+    // It is used only for `recvfrom`, which works on a raw socket as on a UDP socket.
     let socket = UdpSocket::from(raw);
-    socket.set_read_timeout(Some(Duration::from_secs(3)))?;
+    socket.set_read_timeout(Some(patient(TIMEOUT)))?;
     Ok(socket)
 }
 
-/// Raw sockets hand out the IPv4 header, but not that of IPv6 (raw(7), ipv6(7)).
+/// Returns whether a message is an echo request. Raw sockets return the IPv4 header, but not the
+/// IPv6 header (raw(7), ipv6(7)).
 fn is_request(message: &[u8], to: IpAddr) -> bool {
     const ECHO_REQUEST: [u8; 2] = [8, 128];
     let (offset, kind) = match to {

@@ -1,4 +1,4 @@
-//! The plugin under test, called as a container runtime calls it.
+//! Executes the plugin under test, as a container runtime does.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -12,25 +12,25 @@ use serde_json::{Value, json};
 use crate::machine::command;
 use crate::{Machine, is_slow, program};
 
-/// What a runtime asks for.
+/// CNI operation, the value of `CNI_COMMAND`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Attach.
+    /// Attaches a container.
     Add,
-    /// Detach.
+    /// Detaches a container.
     Del,
-    /// Is it still as it was made?
+    /// Checks an attachment against its result.
     Check,
-    /// Forget what is not listed.
+    /// Removes attachments that are not listed.
     Gc,
-    /// Could an ADD be served?
+    /// Reports whether an ADD can be executed.
     Status,
-    /// Which versions are spoken?
+    /// Reports the supported CNI versions.
     Version,
 }
 
 impl Verb {
-    /// As in `CNI_COMMAND`.
+    /// Returns the value of `CNI_COMMAND`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Add => "ADD",
@@ -43,7 +43,7 @@ impl Verb {
     }
 }
 
-/// A port to publish.
+/// A port mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The node's port.
@@ -55,7 +55,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// By TCP.
+    /// Creates a TCP mapping.
     pub const fn tcp(host: u16, container: u16) -> Self {
         Self {
             host,
@@ -64,7 +64,7 @@ impl Mapping {
         }
     }
 
-    /// By UDP.
+    /// Creates a UDP mapping.
     pub const fn udp(host: u16, container: u16) -> Self {
         Self {
             host,
@@ -73,23 +73,23 @@ impl Mapping {
         }
     }
 
-    /// By TCP and by UDP.
+    /// Creates a TCP and a UDP mapping of the same ports.
     pub const fn both(host: u16, container: u16) -> [Self; 2] {
         [Self::tcp(host, container), Self::udp(host, container)]
     }
 }
 
-/// A network configuration, as a runtime hands it to the plugin.
+/// A network configuration, as a runtime passes it to the plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config(pub Value);
 
 impl Config {
-    /// The agent's default network.
+    /// Creates a configuration of the agent's default network.
     pub fn new(version: &str) -> Self {
         Self(json!({ "cniVersion": version, "name": "viaduct", "type": "viaduct" }))
     }
 
-    /// With these ports published.
+    /// Sets the port mappings.
     #[must_use]
     pub fn publish(self, mappings: &[Mapping]) -> Self {
         let list = mappings
@@ -105,13 +105,13 @@ impl Config {
         self.map_ports(&list)
     }
 
-    /// With these ports published, in the runtime's own words.
+    /// Sets `runtimeConfig.portMappings` to these JSON objects.
     #[must_use]
     pub fn map_ports(self, mappings: &[Value]) -> Self {
         self.with("runtimeConfig", json!({ "portMappings": mappings }))
     }
 
-    /// With the key set to the value.
+    /// Sets a key of the configuration.
     #[must_use]
     pub fn with(mut self, key: &str, value: Value) -> Self {
         self.0[key] = value;
@@ -127,7 +127,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// As a runtime does it: every variable that the verb needs, and `config` on standard input.
+    /// Prepares a call as a runtime does: all `CNI_*` variables of the verb, and `config` on
+    /// standard input.
     pub fn new(verb: Verb, container: &str, netns: &str, config: &Config) -> Self {
         let folder = program("cni");
         let environment = [
@@ -145,50 +146,50 @@ impl Call {
         }
     }
 
-    /// With the variable set.
+    /// Sets a variable of the environment.
     #[must_use]
     pub fn set(mut self, key: &str, value: &str) -> Self {
         self.environment.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// Without the variable.
+    /// Removes a variable from the environment.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         self.environment.remove(key);
         self
     }
 
-    /// With something else on standard input.
+    /// Replaces the standard input.
     #[must_use]
     pub fn stdin(mut self, text: &str) -> Self {
         text.clone_into(&mut self.stdin);
         self
     }
 
-    /// Runs the plugin on `node`, as the program that is installed under the name `viaduct`.
+    /// Runs the plugin on `node` under the name `viaduct`.
     pub fn run(&self, node: &Machine) -> Result<Answer> {
         self.run_as(node, "viaduct")
     }
 
-    /// Runs the plugin under another of its names.
+    /// Runs the plugin on `node` under another of its names.
     pub fn run_as(&self, node: &Machine, name: &str) -> Result<Answer> {
         self.run_at(node, &program("cni").join(name))
     }
 
-    /// Runs a plugin by its path, whoever made it. As a runtime does on a slow machine, some more times where it says that
-    /// the agent has had no time for it.
+    /// Runs the plugin binary at `path` on `node`. On a slow machine, repeats the call up to ten
+    /// times while the agent does not accept the connection, as a runtime does.
     pub fn run_at(&self, node: &Machine, path: &Path) -> Result<Answer> {
         let most = if is_slow() { 10 } else { 0 };
-        let mut put_off = 0;
+        let mut retries = 0;
         loop {
             let answer = node
                 .run(|| self.execute(path))
                 .with_context(|| format!("cannot run {}", path.display()))?;
-            if put_off == most || !answer.is_put_off() {
-                return Ok(Answer { put_off, ..answer });
+            if retries == most || !answer.agent_was_busy() {
+                return Ok(Answer { retries, ..answer });
             }
-            put_off += 1;
+            retries += 1;
         }
     }
 
@@ -201,8 +202,8 @@ impl Call {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let mut stdin = child.stdin.take().context("the input was asked for")?;
-        // A plugin may refuse without reading; that is no error of the caller's.
+        let mut stdin = child.stdin.take().context("standard input is piped")?;
+        // A plugin may exit without reading its input: then this write fails, which is no error.
         let _ = stdin.write_all(self.stdin.as_bytes());
         drop(stdin);
         let output = child.wait_with_output()?;
@@ -211,45 +212,45 @@ impl Call {
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
             took: start.elapsed(),
-            put_off: 0,
+            retries: 0,
         })
     }
 }
 
-/// What came of it.
+/// Exit code and output of one call.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The exit code; `None` when a signal ended it.
+    /// The exit code; `None` if a signal killed the plugin.
     pub code: Option<i32>,
     /// Standard output: the result or the error.
     pub stdout: String,
     /// Standard error: the log.
     pub stderr: String,
-    /// From the start of the program to its end.
+    /// Time from the start of the process to its exit.
     pub took: Duration,
-    /// How often it was executed before, and put off.
-    pub put_off: usize,
+    /// Number of calls before this one that failed because the agent was busy.
+    pub retries: usize,
 }
 
-/// A CNI error.
+/// A CNI error object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniError {
-    /// Its number.
+    /// Error code of the CNI specification, or of the plugin from 100.
     pub code: u64,
-    /// What is wrong.
+    /// Short error message.
     pub msg: String,
-    /// More of it.
+    /// Longer description.
     pub details: String,
 }
 
 impl Answer {
-    /// The result, of a call that succeeded with one.
+    /// Returns the result object of a successful call.
     pub fn result(&self) -> Result<Value> {
         self.success()?;
         serde_json::from_str(&self.stdout).with_context(|| format!("no result: {self:?}"))
     }
 
-    /// Succeeds if the call did, with or without a result.
+    /// Returns an error with the plugin's output if the call failed.
     pub fn success(&self) -> Result<()> {
         ensure!(
             self.code == Some(0),
@@ -261,12 +262,12 @@ impl Answer {
         Ok(())
     }
 
-    /// Whether an agent was there, and did not take the connection in time.
-    fn is_put_off(&self) -> bool {
+    /// Returns whether an agent was listening, but did not accept the connection in time.
+    fn agent_was_busy(&self) -> bool {
         self.code == Some(1) && self.stdout.contains("accepts no connection")
     }
 
-    /// The error, of a call that failed as the protocol says.
+    /// Returns the error object of a failed call.
     pub fn error(&self) -> Result<CniError> {
         if self.code == Some(0) {
             bail!("the plugin succeeded: {}", self.stdout);

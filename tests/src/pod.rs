@@ -1,4 +1,4 @@
-//! A pod: a network namespace that gets its interface from the plugin.
+//! A pod: a network namespace whose interface the plugin creates.
 
 use std::net::IpAddr;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::{Answer, Call, Config, Machine, Verb};
 
-/// A pod.
+/// A pod, attached or not.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    /// Its namespace.
+    /// The network namespace.
     pub machine: Machine,
-    /// Its addresses, once it is attached, IPv4 first.
+    /// The addresses of the last ADD, IPv4 first.
     pub addresses: Vec<IpAddr>,
     node: Machine,
     config: Config,
@@ -30,48 +30,48 @@ impl Pod {
         }
     }
 
-    /// Its container ID.
+    /// Returns the container ID.
     pub fn id(&self) -> &str {
         self.machine.name()
     }
 
-    /// What the plugin answered to its ADD.
+    /// Returns the result of the last ADD.
     pub fn result(&self) -> &Value {
         &self.result
     }
 
-    /// The host's end of its veth.
+    /// Returns the name of the veth's host end.
     pub fn host_link(&self) -> &str {
         self.result["interfaces"][1]["name"]
             .as_str()
             .unwrap_or_default()
     }
 
-    /// The configuration of its ADD.
+    /// Returns the configuration of the last ADD.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The address of that family.
+    /// Returns the address of the same family as `like`.
     pub fn address(&self, like: IpAddr) -> Result<IpAddr> {
         self.addresses
             .iter()
             .copied()
             .find(|address| address.is_ipv4() == like.is_ipv4())
-            .with_context(|| format!("{} has no address like {like}", self.id()))
+            .with_context(|| format!("{} has no address of the family of {like}", self.id()))
     }
 
-    /// The call a runtime would make for this pod.
+    /// Prepares a call with this pod's container ID and namespace.
     pub fn prepare(&self, verb: Verb, config: &Config) -> Call {
         Call::new(verb, self.id(), &self.machine.path(), config)
     }
 
-    /// ADD to the default network.
+    /// Executes ADD to the default network.
     pub fn add(&mut self) -> Result<Answer> {
         self.add_with(Config::new("1.1.0"))
     }
 
-    /// ADD with `config`.
+    /// Executes ADD with `config`. A failure of the plugin is an error.
     pub fn add_with(&mut self, config: Config) -> Result<Answer> {
         let answer = self.prepare(Verb::Add, &config).run(&self.node)?;
         self.result = answer
@@ -82,7 +82,7 @@ impl Pod {
         Ok(answer)
     }
 
-    /// DEL, with what ADD was given and has answered.
+    /// Executes DEL with the configuration and the result of the last ADD.
     pub fn del(&self) -> Result<Answer> {
         let answer = self
             .prepare(Verb::Del, &self.with_result())
@@ -92,13 +92,13 @@ impl Pod {
             .with_context(|| format!("DEL of {}", self.id()))?;
         ensure!(
             answer.stdout.is_empty(),
-            "DEL prints nothing, not {}",
+            "DEL must print nothing, printed {}",
             answer.stdout
         );
         Ok(answer)
     }
 
-    /// CHECK, with what ADD was given and has answered.
+    /// Executes CHECK with the configuration and the result of the last ADD.
     pub fn check(&self) -> Result<Answer> {
         self.prepare(Verb::Check, &self.with_result())
             .run(&self.node)
@@ -113,7 +113,7 @@ impl Pod {
     }
 }
 
-/// The addresses in a result of CNI 0.3.0 or later.
+/// Returns the addresses in a result of CNI 0.3.0 or later.
 pub fn addresses(result: &Value) -> Result<Vec<IpAddr>> {
     let ips = result["ips"]
         .as_array()

@@ -1,4 +1,4 @@
-//! A long-running program inside a machine, which never outlives the harness.
+//! Long-running programs on a machine, which never outlive the harness.
 
 use std::io::{BufRead as _, BufReader, PipeReader, pipe};
 use std::process::{Child, ExitStatus, Stdio};
@@ -19,86 +19,89 @@ use crate::{Machine, until};
 pub struct Process {
     child: Arc<Mutex<Child>>,
     output: Arc<Mutex<String>>,
-    keeper: Option<JoinHandle<()>>,
+    supervisor: Option<JoinHandle<()>>,
 }
 
 impl Process {
     /// Starts `words` on `machine`.
     ///
-    /// A thread of its own starts the program, reads what it prints and waits for its end. The kernel kills the
-    /// program when that thread dies (`setpriv --pdeathsig`), so also when the harness is killed.
+    /// A thread starts the program, reads its output and waits for its exit. The kernel kills the
+    /// program when that thread exits (`setpriv --pdeathsig`), so also when the harness is killed.
     pub fn start(machine: &Machine, words: &[&str]) -> Result<Self> {
         Self::start_on(machine, words, Stdio::null())
     }
 
-    /// As [`Process::start`], with an input.
+    /// Does the same as [`Process::start`], with this standard input.
     pub fn start_on(machine: &Machine, words: &[&str], input: Stdio) -> Result<Self> {
         let machine = machine.clone();
         let words = words.iter().map(ToString::to_string).collect::<Vec<_>>();
         let output = Arc::new(Mutex::new(String::new()));
         let (report, started) = sync_channel(1);
         let printed = Arc::clone(&output);
-        let keeper = thread::spawn(move || keep(&machine, &words, input, &printed, &report));
-        let child = started.recv().context("the keeper ended early")??;
+        let supervisor =
+            thread::spawn(move || supervise(&machine, &words, input, &printed, &report));
+        let child = started
+            .recv()
+            .context("the supervising thread exited early")??;
         Ok(Self {
             child,
             output,
-            keeper: Some(keeper),
+            supervisor: Some(supervisor),
         })
     }
 
-    /// Its process ID.
+    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         lock(&self.child).id()
     }
 
-    /// Everything it has printed so far, to either stream.
+    /// Returns its output so far, of both streams.
     pub fn output(&self) -> String {
         lock(&self.output).clone()
     }
 
-    /// How it ended, if it has.
+    /// Returns its exit status, if it has exited.
     pub fn ended(&self) -> Result<Option<ExitStatus>> {
         Ok(lock(&self.child).try_wait()?)
     }
 
-    /// Sends `signal`, unless it has ended.
+    /// Sends `signal`, unless the process has exited.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let mut child = lock(&self.child);
-        // While the lock is held nobody else reaps the child, so its pid cannot be another's.
+        // While the lock is held, no other thread reaps the child, so its PID cannot be reused.
         if child.try_wait()?.is_none() {
             kill(Pid::from_raw(child.id().cast_signed()), signal)?;
         }
         Ok(())
     }
 
-    /// Sends `signal` and waits for the end.
+    /// Sends `signal` and waits for the exit; returns status and output.
     pub fn end(mut self, signal: Signal) -> Result<(ExitStatus, String)> {
         self.signal(signal)?;
-        let status = until("the program ends", || self.ended())?;
+        let status = until("the program exits", || self.ended())?;
         self.join();
         Ok((status, self.output()))
     }
 
-    /// Kills it, if it still runs, and returns everything it has ever printed.
-    pub fn last_words(mut self) -> String {
-        // It fails only where there is nothing left to kill.
+    /// Kills the process, if it still runs, and returns its complete output.
+    pub fn kill_and_read_output(mut self) -> String {
+        // It fails only if the process is gone.
         let _ = self.signal(Signal::SIGKILL);
         self.join();
         self.output()
     }
 
     fn join(&mut self) {
-        if let Some(keeper) = self.keeper.take() {
-            // It can only have failed by panicking, and then it has said so itself.
-            let _ = keeper.join();
+        if let Some(supervisor) = self.supervisor.take() {
+            // An error means that the thread panicked, and the panic message is printed already.
+            let _ = supervisor.join();
         }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Either is impossible for a child of ours, and there is nobody to tell.
+        // Signalling an own child cannot fail, and drop has no way to return an error.
         let _ = self.signal(Signal::SIGKILL);
         self.join();
     }
@@ -106,7 +109,8 @@ impl Drop for Process {
 
 type Report = SyncSender<Result<Arc<Mutex<Child>>>>;
 
-fn keep(
+/// Starts the program, reports the child, collects its output, and reaps it. Runs on a thread.
+fn supervise(
     machine: &Machine,
     words: &[String],
     input: Stdio,

@@ -1,4 +1,5 @@
-//! Packets below the transport: sending what no ordinary socket would send, and hearing exactly what arrives.
+//! Raw sockets (raw(7)): send arbitrary IP packets, and receive packets from the transport header
+//! on.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -9,33 +10,34 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{Machine, deadline};
 
-/// The protocol number of sockets whose users write the IP header themselves (raw(7)).
+/// `IPPROTO_RAW`: the sender writes the IP header itself (raw(7)).
 const WHOLE_PACKETS: i32 = 255;
 
 /// A raw socket of one family.
 #[derive(Debug)]
-pub struct Raw {
-    // Sending, receiving and waiting is all that is asked of it, which works alike on raw sockets.
+pub struct RawSocket {
+    // Only calls are used that work on a raw socket as on a UDP socket.
     socket: UdpSocket,
     six: bool,
 }
 
-/// What a raw socket has heard.
+/// A received packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct RawPacket {
     /// The packet's source address.
     pub from: IpAddr,
     /// The packet from the transport header on.
     pub payload: Vec<u8>,
 }
 
-impl Raw {
-    /// Sends whole packets, IP header included, of the family of `like`.
+impl RawSocket {
+    /// Opens a socket that sends whole packets, IP header included, in the family of `like`.
     pub fn sender(machine: &Machine, like: IpAddr) -> Result<Self> {
         Self::open(machine, like, WHOLE_PACKETS)
     }
 
-    /// Hears a copy of each packet of this protocol that is for the machine.
+    /// Opens a socket that receives a copy of each packet of this protocol to the machine, in the
+    /// family of `like`.
     pub fn listener(machine: &Machine, like: IpAddr, protocol: u8) -> Result<Self> {
         Self::open(machine, like, i32::from(protocol))
     }
@@ -49,7 +51,7 @@ impl Raw {
         let socket = machine
             .run(|| Socket::new(domain, Type::RAW, Some(Protocol::from(protocol))))
             .with_context(|| format!("{}: no raw socket", machine.name()))?;
-        // Room for bursts, whatever the machine's limit for ordinary users.
+        // A buffer for bursts, beyond `rmem_max`.
         setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20))?;
         Ok(Self {
             socket: socket.into(),
@@ -57,7 +59,7 @@ impl Raw {
         })
     }
 
-    /// Sends a packet (see [`Raw::sender`]) or a payload (see [`Raw::listener`]).
+    /// Sends a packet (see [`RawSocket::sender`]) or a payload (see [`RawSocket::listener`]).
     pub fn send(&self, bytes: &[u8], to: IpAddr) -> Result<()> {
         self.socket
             .send_to(bytes, SocketAddr::new(to, 0))
@@ -65,14 +67,20 @@ impl Raw {
             .map(drop)
     }
 
-    /// Waits for a packet that is as `wanted`, and returns it; others are passed over.
-    pub fn hear(&self, what: &str, wanted: impl Fn(&Heard) -> bool) -> Result<Heard> {
-        let mut heard = self.hear_up_to(what, wanted)?;
-        heard.pop().context("it ends with the one that was wanted")
+    /// Waits for a packet that matches `wanted`, and returns it. Other packets are ignored.
+    ///
+    /// `what` describes the packet in the error after [`deadline`].
+    pub fn receive(&self, what: &str, wanted: impl Fn(&RawPacket) -> bool) -> Result<RawPacket> {
+        let mut packets = self.receive_until(what, wanted)?;
+        packets.pop().context("the last packet matches")
     }
 
-    /// Waits for a packet that is as `last`, and returns everything heard until then, it included.
-    pub fn hear_up_to(&self, what: &str, last: impl Fn(&Heard) -> bool) -> Result<Vec<Heard>> {
+    /// Waits for a packet that matches `last`, and returns all packets up to and including it.
+    pub fn receive_until(
+        &self,
+        what: &str,
+        last: impl Fn(&RawPacket) -> bool,
+    ) -> Result<Vec<RawPacket>> {
         let start = Instant::now();
         let mut all = Vec::new();
         self.socket
@@ -82,24 +90,25 @@ impl Raw {
             let Ok((length, from)) = self.socket.recv_from(&mut buffer) else {
                 continue;
             };
-            let heard = self.heard(&buffer[..length], from.ip());
-            let found = last(&heard);
-            all.push(heard);
+            let packet = self.parse(&buffer[..length], from.ip());
+            let found = last(&packet);
+            all.push(packet);
             if found {
                 return Ok(all);
             }
         }
-        bail!("waited in vain for {what}; heard {all:02x?}")
+        bail!("timeout: {what} did not arrive; received {all:02x?}")
     }
 
-    /// Raw sockets hand out the IPv4 header, but not that of IPv6 (raw(7), ipv6(7)).
-    fn heard(&self, bytes: &[u8], from: IpAddr) -> Heard {
+    /// Strips the IP header. Raw sockets return the IPv4 header, but not the IPv6 header (raw(7),
+    /// ipv6(7)).
+    fn parse(&self, bytes: &[u8], from: IpAddr) -> RawPacket {
         let header = if self.six {
             0
         } else {
             bytes.first().map_or(0, |byte| usize::from(byte & 0xf) * 4)
         };
-        Heard {
+        RawPacket {
             from,
             payload: bytes.get(header..).unwrap_or_default().to_vec(),
         }

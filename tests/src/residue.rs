@@ -1,7 +1,8 @@
-//! What is there: a snapshot of everything that the agent or the plugin could leave behind, and the difference
-//! between two of them.
+//! Snapshots of all kernel objects and files that the agent or the plugin could leave behind, and
+//! the difference between two of them.
 //!
-//! Only what lasts is taken: no interface indexes, no carrier, no counters, no link-local IPv6, no flows.
+//! A snapshot excludes volatile values: interface indexes, carrier, counters, link-local IPv6,
+//! flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,14 +12,14 @@ use serde_json::Value;
 
 use crate::{Machine, agent, until};
 
-/// What is there, by kind; each item is one line.
+/// A snapshot: items by kind, one line each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Residue {
     /// The items of each kind.
     pub kinds: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Tables of the datapath whose entries come and go with attachments.
+/// Maps of the datapath whose entries are created and removed with attachments.
 const TABLES: [&str; 6] = [
     "INTERFACES",
     "ENDPOINTS",
@@ -28,20 +29,22 @@ const TABLES: [&str; 6] = [
     "PREFIXES",
 ];
 
-/// Lists of the agent's API.
+/// Lists of the agent's API, below `/v1`.
 const LISTS: [&str; 3] = ["attachments", "leases", "hostports"];
 
-/// Asked between two lists of filters: one line, which none of them has.
+/// A `tc` command between two lists of filters. Its output is one line that starts with `qdisc`, as
+/// no filter does.
 const SEPARATOR: &str = "qdisc show dev lo";
 
-/// Makes what an agent leaves on an uplink where there is no TCX (decision 0066), before anybody looks.
+/// Creates the clsact qdisc that an agent leaves on an uplink where the kernel has no TCX (decision
+/// 66), so that snapshots before and after include it.
 pub fn make_qdisc(node: &Machine, uplink: &str) -> Result<()> {
     let made = node.call(&format!("tc qdisc add dev {uplink} clsact"));
     made.map(drop)
 }
 
 impl Residue {
-    /// Everything on `node`, with what its agent says of itself if it runs, and the interfaces of `pods`.
+    /// Takes a snapshot of `node`, of its agent's API if it runs, and of the interfaces of `pods`.
     pub fn of(node: &Machine, pods: &[&Machine]) -> Result<Self> {
         let mut residue = Self::default();
         residue.kernel(node, "")?;
@@ -60,12 +63,12 @@ impl Residue {
         Ok(residue)
     }
 
-    /// The number of items of a kind.
+    /// Returns the number of items of a kind.
     pub fn count(&self, kind: &str) -> usize {
         self.kinds.get(kind).map_or(0, BTreeSet::len)
     }
 
-    /// The number of items of all kinds that start so.
+    /// Returns the number of items of all kinds whose names start with `start`.
     pub fn count_all(&self, start: &str) -> usize {
         self.kinds
             .iter()
@@ -74,7 +77,7 @@ impl Residue {
             .sum()
     }
 
-    /// What is in `later` and not here (`+`), and the other way round (`-`); empty when nothing has changed.
+    /// Returns the items that are only in `later` (`+`) or only in `self` (`-`), one per line.
     pub fn difference(&self, later: &Self) -> String {
         let mut text = String::new();
         let none = BTreeSet::new();
@@ -123,10 +126,10 @@ impl Residue {
             .map(|link| text(&link["ifname"]))
             .flat_map(|name| ["ingress", "egress", "root"].map(|side| format!("{name} {side}")))
             .collect();
-        let questions = places
+        let commands = places
             .iter()
             .flat_map(|place| [format!("filter show dev {place}"), SEPARATOR.to_owned()]);
-        let shown = ask(machine, "tc -batch -", questions)?;
+        let shown = run_batch(machine, "tc -batch -", commands)?;
         let mut places = places.iter();
         let mut place = places.next();
         for line in shown.lines().filter(|line| !line.trim().is_empty()) {
@@ -135,10 +138,10 @@ impl Residue {
                 Some(place) => {
                     self.put(&format!("{prefix}filters of {place}"), [unnumbered(line)]);
                 }
-                None => bail!("nobody has asked for {line}"),
+                None => bail!("tc printed an unexpected line: {line}"),
             }
         }
-        ensure!(place.is_none(), "nothing of {place:?}");
+        ensure!(place.is_none(), "tc printed nothing about {place:?}");
         Ok(())
     }
 
@@ -164,8 +167,8 @@ impl Residue {
 
     fn pins(&mut self, machine: &Machine) -> Result<()> {
         let found = machine.call("find /sys/fs/bpf -mindepth 1")?;
-        // What sockets are asked by comes with the first port or limit, and stays. Their directory tells if it stays for
-        // too long.
+        // The cgroup programs are attached with the first hostport or limit, and stay. If they stay
+        // for too long, their directory shows it.
         let lasting = found.lines().filter(|pin| !pin.contains("/cgroup-"));
         self.put("pins", lasting.map(str::to_owned));
         Ok(())
@@ -182,9 +185,9 @@ impl Residue {
                 Some((table, pin.clone()))
             })
             .unzip();
-        let questions = pins.iter().map(|pin| format!("map dump pinned {pin}"));
-        let dumps = ask(machine, "bpftool -j batch file -", questions)?;
-        let dumps: Vec<Value> = serde_json::from_str(&dumps).context("what bpftool says")?;
+        let commands = pins.iter().map(|pin| format!("map dump pinned {pin}"));
+        let dumps = run_batch(machine, "bpftool -j batch file -", commands)?;
+        let dumps: Vec<Value> = serde_json::from_str(&dumps).context("output of bpftool")?;
         ensure!(dumps.len() == tables.len(), "{dumps:?}");
         for (table, dump) in tables.into_iter().zip(&dumps) {
             let keys = elements(&dump["output"]).map(|entry| bytes(&entry["key"]));
@@ -194,34 +197,39 @@ impl Residue {
     }
 }
 
-/// What a tool answers that reads many questions, one in each line: starting it takes longer than all of them.
-fn ask(machine: &Machine, tool: &str, questions: impl Iterator<Item = String>) -> Result<String> {
-    let questions = questions.collect::<Vec<_>>().join("\n");
+/// Runs a tool with one command per line of its input, because starting the tool takes longer than
+/// all commands. Returns its output.
+fn run_batch(
+    machine: &Machine,
+    tool: &str,
+    commands: impl Iterator<Item = String>,
+) -> Result<String> {
+    let commands = commands.collect::<Vec<_>>().join("\n");
     let script = format!("printf '%s\\n' \"$0\" | {tool}");
-    machine.call_words(&["sh", "-c", &script, &questions])
+    machine.call_words(&["sh", "-c", &script, &commands])
 }
 
-/// Succeeds if nothing has changed from `before` to `after`, and else lists what has.
+/// Returns an error that lists the difference, if `before` and `after` differ.
 pub fn assert_no_residue(before: &Residue, after: &Residue) -> Result<()> {
     let difference = before.difference(after);
     if !difference.is_empty() {
-        bail!("this has changed:\n{difference}");
+        bail!("the node has changed:\n{difference}");
     }
     Ok(())
 }
 
-/// Waits until nothing is left on `node` that was not there `before`: an agent learns from the kernel what others have
-/// taken away.
+/// Waits until `node` is in the state of `before`: the agent removes objects some time after it
+/// gets the kernel's notification.
 pub fn await_no_residue(before: &Residue, node: &Machine) -> Result<()> {
     let mut difference = String::new();
-    let gone = until("nothing is left", || {
+    let gone = until("the node is in its earlier state", || {
         difference = before.difference(&Residue::of(node, &[])?);
         Ok(difference.is_empty().then_some(()))
     });
-    gone.with_context(|| format!("this has changed:\n{difference}"))
+    gone.with_context(|| format!("the node has changed:\n{difference}"))
 }
 
-/// The items of one of the API's lists, without what traffic changes.
+/// Returns the items of a list of the API, without the fields that change with traffic.
 fn items(list: Value) -> Vec<String> {
     let Value::Array(list) = list else {
         return vec![list.to_string()];
@@ -243,6 +251,7 @@ fn items(list: Value) -> Vec<String> {
         .collect()
 }
 
+/// Formats a link: name, kind, master, MTU, MAC address, alias and lasting flags.
 fn link(link: &Value) -> String {
     let kind = text(&link["linkinfo"]["info_kind"]);
     let master = text(&link["master"]);
@@ -273,14 +282,16 @@ fn without_state(route: &str) -> String {
     route.trim().to_owned()
 }
 
-/// Routes that the kernel makes for link-local addresses and multicast come and go with the carrier.
+/// Returns whether a route is independent of the carrier, unlike the kernel's routes for link-local
+/// addresses and multicast.
 fn lasts(route: &str) -> bool {
     !["fe80:", "ff00:", "multicast", "anycast"]
         .iter()
         .any(|mark| route.contains(mark))
 }
 
-/// A filter without the numbers that the kernel gives programs and links anew each time.
+/// Removes the IDs of programs and links from a filter's line: the kernel assigns new ones each
+/// time.
 fn unnumbered(filter: &str) -> String {
     let mut words = filter.split_whitespace();
     let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! A node, a machine in the world outside, and the wire between them.
+//! A node and an external machine, the world, with a link between them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use serde_json::json;
 
 use crate::{Agent, Config, Machine, Mounts, Pod, Tunnel};
 
-/// containerd's burst where nobody has asked for one (behaviour C1).
+/// The burst that containerd sets where the pod specifies none (behaviour C1), in bits.
 const CONTAINERD: u64 = 4_294_967_295;
 
 /// The node's interface to the world.
 pub const UPLINK: &str = "up0";
 
-/// The node's addresses on the uplink.
+/// The node's addresses on the uplink, IPv4 first.
 pub const NODE: [IpAddr; 2] = [address(1, false), address(1, true)];
 
-/// The world's addresses.
+/// The world's addresses, IPv4 first.
 pub const WORLD: [IpAddr; 2] = [address(2, false), address(2, true)];
 
-/// The pods' gateways, for the agent's default arguments.
+/// The pods' gateways with the agent's default arguments, IPv4 first.
 pub const GATEWAYS: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(10, 244, 1, 1)),
     IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 0x10, 0x244, 1, 0, 0, 0, 1)),
@@ -34,49 +34,50 @@ pub const GATEWAYS: [IpAddr; 2] = [
 ///                               2001:db8:1::1    2001:db8:1::2
 /// ```
 ///
-/// The node's default routes go by the world, which has no route to any pod: what leaves the node with a pod's
-/// address gets no answer.
+/// The node's default routes point to the world, which has no route to any pod: a packet that
+/// leaves the node with a pod's address gets no answer.
 #[derive(Debug)]
 pub struct Sandbox {
-    /// Where the agent, the plugin and the node's own programs run.
+    /// The machine on which the agent, the plugin and the node's own programs run.
     pub node: Machine,
-    /// A machine on the other end of the uplink.
+    /// The machine at the other end of the uplink.
     pub world: Machine,
     mounts: Mounts,
-    /// The wire, where it is no veth pair.
-    wire: Option<Tunnel>,
+    /// The link between both, if it is not a veth pair.
+    tunnel: Option<Tunnel>,
 }
 
 impl Sandbox {
-    /// Builds the node and the world; nothing of ours runs yet.
+    /// Creates the node and the world, connected by a veth pair; no agent runs yet.
     pub fn new() -> Result<Self> {
-        let sandbox = Self::apart()?;
+        let sandbox = Self::unconnected()?;
         sandbox.connect(UPLINK, "eth0")?;
-        sandbox.joined()
+        sandbox.with_addresses()
     }
 
-    /// The same, with a world that is far away: packets are under way for `delay`.
-    pub fn distant(delay: Duration) -> Result<Self> {
-        let mut sandbox = Self::apart()?;
+    /// Creates the same, with a link that delays each packet by `delay`.
+    pub fn with_delay(delay: Duration) -> Result<Self> {
+        let mut sandbox = Self::unconnected()?;
         let ends = [(&sandbox.node, UPLINK), (&sandbox.world, "eth0")];
-        sandbox.wire = Some(Tunnel::stretch(ends, delay)?);
-        sandbox.joined()
+        sandbox.tunnel = Some(Tunnel::with_delay(ends, delay)?);
+        sandbox.with_addresses()
     }
 
-    fn apart() -> Result<Self> {
+    fn unconnected() -> Result<Self> {
         let mounts = Mounts::new()?;
         Ok(Self {
             node: Machine::new("node", &mounts)?,
             world: Machine::new("world", &mounts)?,
             mounts,
-            wire: None,
+            tunnel: None,
         })
     }
 
-    fn joined(self) -> Result<Self> {
+    /// Configures both ends of the link, and the node's default routes.
+    fn with_addresses(self) -> Result<Self> {
         let sandbox = self;
-        sandbox.dress(&sandbox.node, UPLINK, &NODE)?;
-        sandbox.dress(&sandbox.world, "eth0", &WORLD)?;
+        sandbox.configure_link(&sandbox.node, UPLINK, &NODE)?;
+        sandbox.configure_link(&sandbox.world, "eth0", &WORLD)?;
         for address in WORLD {
             let family = flag(address);
             sandbox.node.call(&format!(
@@ -86,29 +87,31 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Builds everything and starts the agent with its usual arguments.
+    /// Creates the sandbox, and starts the agent with its default arguments.
     pub fn with_agent() -> Result<(Self, Agent)> {
         let sandbox = Self::new()?;
         let agent = Agent::start(&sandbox.node, &[])?;
         Ok((sandbox, agent))
     }
 
-    /// How long threads have been busy with making the wire long, so far.
-    pub fn wire_busy(&self) -> Duration {
-        self.wire.as_ref().map_or(Duration::ZERO, Tunnel::busy)
+    /// Returns the CPU time that the delay of the link has cost so far.
+    pub fn delay_cpu_time(&self) -> Duration {
+        self.tunnel
+            .as_ref()
+            .map_or(Duration::ZERO, Tunnel::cpu_time)
     }
 
-    /// A machine with nothing but its loopback.
+    /// Creates a machine that has only its loopback.
     pub fn machine(&self, name: &str) -> Result<Machine> {
         Machine::new(name, &self.mounts)
     }
 
-    /// An empty network namespace, as a runtime makes one for a pod.
+    /// Creates a pod that is not attached: an empty network namespace, as a runtime creates it.
     pub fn pod(&self, name: &str) -> Result<Pod> {
         Ok(self.pod_in(self.machine(name)?))
     }
 
-    /// A pod that is attached and limited as containerd would ask for it, in bits per second; 0 for no limit.
+    /// Attaches a pod with limits in bits per second, in containerd's format; 0 means no limit.
     pub fn limited(&self, name: &str, ingress: u64, egress: u64) -> Result<Pod> {
         let burst = |rate| if rate == 0 { 0 } else { CONTAINERD };
         let bandwidth = json!({
@@ -121,12 +124,12 @@ impl Sandbox {
         Ok(pod)
     }
 
-    /// A pod in a namespace that is there already.
+    /// Creates a pod, not attached, in an existing namespace.
     pub fn pod_in(&self, machine: Machine) -> Pod {
         Pod::new(machine, self.node.clone())
     }
 
-    /// Lays another wire between node and world.
+    /// Creates a veth pair between node and world.
     pub fn connect(&self, node_end: &str, world_end: &str) -> Result<()> {
         let path = self.world.path();
         self.node
@@ -136,9 +139,14 @@ impl Sandbox {
             .map(drop)
     }
 
-    /// Gives an interface its addresses and sets it up, without the second that IPv6 would take to be sure of its
-    /// link-local address.
-    pub fn dress(&self, machine: &Machine, interface: &str, addresses: &[IpAddr]) -> Result<()> {
+    /// Assigns addresses to an interface and sets it up, without IPv6 duplicate address detection,
+    /// which takes a second.
+    pub fn configure_link(
+        &self,
+        machine: &Machine,
+        interface: &str,
+        addresses: &[IpAddr],
+    ) -> Result<()> {
         machine.sysctl(&format!("ipv6/conf/{interface}/dad_transmits"), "0")?;
         for address in addresses {
             let rest = if address.is_ipv4() {
@@ -148,7 +156,7 @@ impl Sandbox {
             };
             machine
                 .call(&format!("ip address add {address}{rest} dev {interface}"))
-                .context("cannot dress an interface")?;
+                .context("cannot add an address")?;
         }
         machine
             .call(&format!("ip link set {interface} up"))
@@ -156,7 +164,7 @@ impl Sandbox {
     }
 }
 
-/// The option that makes `ip` and its like speak the family of `address`.
+/// Returns the option of `ip` for the family of `address`: `-4` or `-6`.
 pub(crate) fn flag(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "-4" } else { "-6" }
 }

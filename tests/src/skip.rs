@@ -1,12 +1,14 @@
-//! What a kernel cannot do, said by the test that would need it.
+//! Reports tests that are skipped because the kernel lacks a feature.
 
 use std::io::Write as _;
 use std::thread;
 
-/// Says that the calling test is not run, or not to its end, because of `lack`; `cargo xtask vm` counts such tests apart.
+/// Reports that the calling test is skipped, or stops early, because of `lack`. `cargo xtask vm`
+/// counts such tests separately.
 pub fn skipped(lack: &str) {
     let thread = thread::current();
     let line = format!("skipped: {}: {lack}\n", thread.name().unwrap_or_default());
-    // Past what holds back the words of tests that pass. Without a place to say it there is nobody to tell.
+    // Written directly to standard error, because the test runner hides captured output of passing
+    // tests. If the write fails, there is no other output.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -1,4 +1,5 @@
-//! Many bytes by TCP: the receiver compares each with what was sent, or both ends sum up all by SHA-256.
+//! Bulk TCP with verified content: the receiver compares each byte with a known pattern, or both
+//! ends compute the SHA-256 of all bytes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,71 +14,74 @@ use sha2::{Digest as _, Sha256};
 use crate::wait::rest;
 use crate::{Machine, patient, until};
 
-/// Bytes that are written or compared at a time.
+/// Number of bytes that are written or compared at a time.
 const BLOCK: usize = 128 << 10;
-/// Length of the pattern that blocks are cut from. Prime, so that no two neighbours are alike.
+/// Length of the pattern from which blocks are taken. Prime, so that no two consecutive blocks are
+/// equal.
 const PATTERN: usize = 1_048_573;
-/// How long one side may hear nothing.
+/// Timeout of connects, reads and writes.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A server and its one client; either sends while the other compares.
+/// One TCP connection between two machines, on which one end sends and the other verifies.
 #[derive(Debug)]
 pub struct Stream {
     received: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
-    sender: JoinHandle<Result<Passed>>,
-    receiver: JoinHandle<Result<Passed>>,
+    sender: JoinHandle<Result<Transferred>>,
+    receiver: JoinHandle<Result<Transferred>>,
 }
 
-/// What has passed one end: how many bytes, and their SHA-256 where it was asked for.
+/// Number of bytes that one end has sent or received, and their SHA-256 with [`Check::Hash`].
 #[derive(Debug, PartialEq, Eq)]
-struct Passed {
+struct Transferred {
     bytes: u64,
     hash: Option<Vec<u8>>,
 }
 
-/// How the ends make sure of the bytes.
+/// Verification of the bytes.
 #[derive(Clone, Copy, Debug)]
-enum Proof {
+enum Check {
     Comparison,
     Hash,
 }
 
-/// A number of bytes that no test waits for: see [`Stream::stop`]. On a slow machine they go slowly.
+/// Number of bytes of a stream that ends with [`Stream::stop`]. On a slow machine its sender pauses
+/// between blocks.
 pub const ENDLESS: u64 = u64::MAX;
 
 /// Which side of a connection sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
-    /// Whoever has connected.
+    /// The end that connects.
     Client,
-    /// Whoever was connected to.
+    /// The end that listens.
     Server,
 }
 
 impl Stream {
-    /// Listens at `port` of `server`, connects from `client` to `to`, and sends `bytes` the way of `sends`.
+    /// Listens on a port of `server`, connects from `client` to an address, and sends `bytes` in
+    /// the direction of `sends`. The receiver compares each byte.
     pub fn start(
         client: (&Machine, SocketAddr),
         server: (&Machine, u16),
         sends: Sends,
         bytes: u64,
     ) -> Result<Self> {
-        Self::prove(Proof::Comparison, client, server, sends, bytes)
+        Self::open(Check::Comparison, client, server, sends, bytes)
     }
 
-    /// As [`Stream::start`], but each end takes the SHA-256 of all bytes and knows nothing else about them.
+    /// Does the same as [`Stream::start`], but verifies the bytes with SHA-256 at the end.
     pub fn hashed(
         client: (&Machine, SocketAddr),
         server: (&Machine, u16),
         sends: Sends,
         bytes: u64,
     ) -> Result<Self> {
-        Self::prove(Proof::Hash, client, server, sends, bytes)
+        Self::open(Check::Hash, client, server, sends, bytes)
     }
 
-    fn prove(
-        proof: Proof,
+    fn open(
+        check: Check,
         (client, to): (&Machine, SocketAddr),
         (server, port): (&Machine, u16),
         sends: Sends,
@@ -100,56 +104,53 @@ impl Stream {
         let received = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&received);
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         Ok(Self {
             received,
             stop,
-            sender: thread::spawn(move || send(from, bytes, &told, proof)),
-            receiver: thread::spawn(move || match proof {
-                Proof::Comparison => compare(into, &counter),
-                Proof::Hash => hash(into, &counter),
+            sender: thread::spawn(move || send(from, bytes, &stopped, check)),
+            receiver: thread::spawn(move || match check {
+                Check::Comparison => compare(into, &counter),
+                Check::Hash => hash(into, &counter),
             }),
         })
     }
 
-    /// Waits until `more` bytes have arrived from now on.
-    pub fn goes_on(&self, more: u64) -> Result<()> {
+    /// Waits until `more` further bytes have arrived.
+    pub fn await_progress(&self, more: u64) -> Result<()> {
         let now = self.received.load(Ordering::Relaxed);
-        until("the stream goes on", || {
+        until("bytes of the stream arrive", || {
             let over = self.received.load(Ordering::Relaxed) >= now + more;
             Ok((over || self.receiver.is_finished()).then_some(()))
         })?;
         ensure!(
             self.received.load(Ordering::Relaxed) >= now + more,
-            "the stream has ended early"
+            "the stream ended early"
         );
         Ok(())
     }
 
-    /// Sends no more than what is under way, and waits for the end.
+    /// Stops sending, and waits as [`Stream::end`].
     pub fn stop(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.end()
     }
 
-    /// Waits for the last byte; succeeds when each has arrived as it was sent.
+    /// Waits for the last byte. A missing or changed byte is an error.
     pub fn end(self) -> Result<()> {
         let received = self.receiver.join().ok().context("the receiver panicked")?;
         let sent = self.sender.join().ok().context("the sender panicked")?;
         let (sent, received) = (sent?, received?);
-        ensure!(
-            sent == received,
-            "{sent:x?} were sent, {received:x?} have arrived"
-        );
+        ensure!(sent == received, "sent {sent:x?}, received {received:x?}");
         Ok(())
     }
 }
 
-fn send(mut stream: TcpStream, bytes: u64, stop: &AtomicBool, proof: Proof) -> Result<Passed> {
+fn send(mut stream: TcpStream, bytes: u64, stop: &AtomicBool, check: Check) -> Result<Transferred> {
     let pattern = pattern();
-    let mut hash = match proof {
-        Proof::Comparison => None,
-        Proof::Hash => Some(Sha256::new()),
+    let mut hash = match check {
+        Check::Comparison => None,
+        Check::Hash => Some(Sha256::new()),
     };
     let mut sent = 0;
     while sent < bytes && !stop.load(Ordering::Relaxed) {
@@ -165,33 +166,34 @@ fn send(mut stream: TcpStream, bytes: u64, stop: &AtomicBool, proof: Proof) -> R
             rest();
         }
     }
-    Ok(Passed {
+    Ok(Transferred {
         bytes: sent,
         hash: hash.map(|hash| hash.finalize().to_vec()),
     })
 }
 
-fn compare(stream: TcpStream, received: &AtomicU64) -> Result<Passed> {
+fn compare(stream: TcpStream, received: &AtomicU64) -> Result<Transferred> {
     let pattern = pattern();
     let bytes = read_all(stream, received, |bytes, position| {
         let expected = &block(&pattern, position, u64::MAX)[..bytes.len()];
-        ensure!(bytes == expected, "wrong bytes behind {position}");
+        ensure!(bytes == expected, "wrong bytes after position {position}");
         Ok(())
     })?;
-    Ok(Passed { bytes, hash: None })
+    Ok(Transferred { bytes, hash: None })
 }
 
-fn hash(stream: TcpStream, received: &AtomicU64) -> Result<Passed> {
+fn hash(stream: TcpStream, received: &AtomicU64) -> Result<Transferred> {
     let mut hash = Sha256::new();
     let bytes = read_all(stream, received, |bytes, _| {
         hash.update(bytes);
         Ok(())
     })?;
     let hash = Some(hash.finalize().to_vec());
-    Ok(Passed { bytes, hash })
+    Ok(Transferred { bytes, hash })
 }
 
-/// Reads to the end, and returns how many bytes there were. `take` gets them with their position.
+/// Reads to the end, and returns the number of bytes. Calls `take` with each block and its
+/// position.
 fn read_all(
     mut stream: TcpStream,
     received: &AtomicU64,
@@ -212,14 +214,15 @@ fn read_all(
     }
 }
 
-/// The bytes at `position` of a stream of `end` bytes.
+/// Returns the next block at `position` of a stream of `end` bytes.
 fn block(pattern: &[u8], position: u64, end: u64) -> &[u8] {
     let length = usize::try_from(end - position).map_or(BLOCK, |left| left.min(BLOCK));
     let start = usize::try_from(position % PATTERN as u64).unwrap_or(0);
     &pattern[start..start + length]
 }
 
-/// Bytes without order (xorshift64), and the first ones again, so that a block may start anywhere.
+/// Returns pseudo-random bytes (xorshift64), followed by the first block again, so that a block can
+/// start at any position.
 fn pattern() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = std::iter::repeat_with(|| {

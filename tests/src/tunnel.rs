@@ -1,5 +1,5 @@
-//! Wires that threads carry packets over: without Ethernet, as tunnels of all kinds look to a node, or with Ethernet and
-//! as long as a test wants them.
+//! Links between machines that threads forward packets over: without Ethernet, as a node sees a
+//! tunnel device, or with Ethernet and a chosen delay.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use crate::Machine;
 
-/// The largest packet that Linux hands out, with what it tells about it.
+/// Size of the largest packet that Linux passes to a tun device, with its virtio-net header.
 const LARGEST: usize = (64 << 10) + 64;
 
-/// Two tun devices, and threads that carry packets from each to the other. Dropping it removes them.
+/// Two tun devices, and threads that forward packets between them. Dropping it removes the devices.
 #[derive(Debug)]
 pub struct Tunnel {
     ends: [(Machine, String); 2],
     carriers: Vec<JoinHandle<()>>,
-    busy: Busy,
+    cpu_time: CpuTime,
 }
 
 impl Tunnel {
-    /// Lays a tunnel between two machines, each with the name of its device.
-    pub fn lay(ends: [(&Machine, &str); 2]) -> Result<Self> {
+    /// Creates a tunnel without Ethernet between two machines, each with the name of its device.
+    pub fn new(ends: [(&Machine, &str); 2]) -> Result<Self> {
         let open = |(machine, name)| open(machine, DeviceBuilder::new().name(name));
         let [near, far] = [open(ends[0])?, open(ends[1])?];
         let carry = |from: &Arc<SyncDevice>, to: &Arc<SyncDevice>| {
@@ -35,44 +35,47 @@ impl Tunnel {
             thread::spawn(move || carry(&from, &to))
         };
         let carriers = vec![carry(&near, &far), carry(&far, &near)];
-        Ok(Self::of(ends, carriers, Busy::default()))
+        Ok(Self::of(ends, carriers, CpuTime::default()))
     }
 
-    /// Lays an Ethernet on which each packet is under way for `delay`. Large packets stay whole, as between veths.
-    pub fn stretch(ends: [(&Machine, &str); 2], delay: Duration) -> Result<Self> {
+    /// Creates an Ethernet link that delays each packet by `delay`. Large packets stay unsegmented,
+    /// as between veths.
+    pub fn with_delay(ends: [(&Machine, &str); 2], delay: Duration) -> Result<Self> {
         let open = |(machine, name)| {
             let builder = DeviceBuilder::new().name(name).layer(Layer::L2);
             open(machine, builder.offload(true))
         };
         let [near, far] = [open(ends[0])?, open(ends[1])?];
         let mut carriers = Vec::new();
-        let busy = Busy::default();
+        let cpu_time = CpuTime::default();
         for (from, to) in [(&near, &far), (&far, &near)] {
             let (from, to) = (Arc::clone(from), Arc::clone(to));
             let (enter, leave) = channel();
-            let (entering, leaving) = (busy.clone(), busy.clone());
-            carriers.push(thread::spawn(move || put(&from, &enter, delay, &entering)));
-            carriers.push(thread::spawn(move || take(&leave, &to, &leaving)));
+            let (entering, leaving) = (cpu_time.clone(), cpu_time.clone());
+            carriers.push(thread::spawn(move || {
+                enqueue(&from, &enter, delay, &entering);
+            }));
+            carriers.push(thread::spawn(move || dequeue(&leave, &to, &leaving)));
         }
-        Ok(Self::of(ends, carriers, busy))
+        Ok(Self::of(ends, carriers, cpu_time))
     }
 
-    fn of(ends: [(&Machine, &str); 2], carriers: Vec<JoinHandle<()>>, busy: Busy) -> Self {
+    fn of(ends: [(&Machine, &str); 2], carriers: Vec<JoinHandle<()>>, cpu_time: CpuTime) -> Self {
         Self {
             ends: ends.map(|(machine, name)| (machine.clone(), name.to_owned())),
             carriers,
-            busy,
+            cpu_time,
         }
     }
 
-    /// How long threads have been busy with holding packets back, all together: what no real wire would cost. Not what
-    /// machines do with a packet that arrives, and nothing of a tunnel without a delay.
-    pub fn busy(&self) -> Duration {
-        Duration::from_nanos(self.busy.0.load(Ordering::Relaxed))
+    /// Returns the CPU time that all threads have spent on the delay, which a real link does not
+    /// cost. It excludes the receive path of the machines, and is 0 for a tunnel without a delay.
+    pub fn cpu_time(&self) -> Duration {
+        Duration::from_nanos(self.cpu_time.0.load(Ordering::Relaxed))
     }
 
-    /// Gives each end its addresses, first those of the first end, and sets both up.
-    pub fn dress(&self, addresses: [&[IpAddr]; 2]) -> Result<()> {
+    /// Assigns addresses to both ends, in the order of the ends, and sets them up.
+    pub fn configure(&self, addresses: [&[IpAddr]; 2]) -> Result<()> {
         for ((machine, name), addresses) in self.ends.iter().zip(addresses) {
             for address in addresses {
                 let rest = if address.is_ipv4() {
@@ -91,7 +94,7 @@ impl Tunnel {
 impl Drop for Tunnel {
     fn drop(&mut self) {
         for (machine, name) in &self.ends {
-            // Reading from a device that is gone is what ends a carrier.
+            // A forwarding thread exits when its read fails because the device is gone.
             let _ = machine.call(&format!("ip link delete {name}"));
         }
         for carrier in self.carriers.drain(..) {
@@ -109,41 +112,46 @@ fn open(machine: &Machine, builder: DeviceBuilder) -> Result<Arc<SyncDevice>> {
 fn carry(from: &SyncDevice, to: &SyncDevice) {
     let mut packet = vec![0; 1 << 16];
     while let Ok(length) = from.recv(&mut packet) {
-        // Where the other end is down, packets are lost, as on any wire.
+        // While the other end is down, packets are lost, as on any link.
         let _ = to.send(&packet[..length]);
     }
 }
 
-/// Notes when each packet will arrive.
-fn put(from: &SyncDevice, wire: &Sender<(Instant, Vec<u8>)>, delay: Duration, busy: &Busy) {
+/// Reads packets, and queues each with its time of arrival.
+fn enqueue(
+    from: &SyncDevice,
+    queue: &Sender<(Instant, Vec<u8>)>,
+    delay: Duration,
+    cpu_time: &CpuTime,
+) {
     let mut packet = vec![0; LARGEST];
     let mut since = own_time();
     while let Ok(length) = from.recv(&mut packet) {
         let arrives = Instant::now() + delay;
-        if wire.send((arrives, packet[..length].to_vec())).is_err() {
+        if queue.send((arrives, packet[..length].to_vec())).is_err() {
             return;
         }
-        since = busy.add(since);
+        since = cpu_time.add(since);
     }
 }
 
-/// Lets packets arrive when it is time.
-fn take(wire: &Receiver<(Instant, Vec<u8>)>, to: &SyncDevice, busy: &Busy) {
+/// Writes each packet at its time of arrival.
+fn dequeue(queue: &Receiver<(Instant, Vec<u8>)>, to: &SyncDevice, cpu_time: &CpuTime) {
     let mut since = own_time();
-    for (arrives, packet) in wire {
+    for (arrives, packet) in queue {
         thread::sleep(arrives.saturating_duration_since(Instant::now()));
-        busy.add(since);
+        cpu_time.add(since);
         let _ = to.send(&packet);
         since = own_time();
     }
 }
 
-/// Nanoseconds that threads have run, all together.
+/// Total CPU time of several threads, in nanoseconds.
 #[derive(Clone, Debug, Default)]
-struct Busy(Arc<AtomicU64>);
+struct CpuTime(Arc<AtomicU64>);
 
-impl Busy {
-    /// Adds how long the calling thread has run since then, and tells when it is now.
+impl CpuTime {
+    /// Adds the CPU time of the calling thread since `since`, and returns its CPU time now.
     fn add(&self, since: Duration) -> Duration {
         let now = own_time();
         let ran = now.saturating_sub(since).as_nanos();
@@ -153,7 +161,7 @@ impl Busy {
     }
 }
 
-/// How long the calling thread has run so far.
+/// Returns the CPU time of the calling thread.
 fn own_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into)
 }

@@ -1,4 +1,4 @@
-//! Waiting for something to become true. The one place of the harness that sleeps.
+//! Waits until a condition holds, with a deadline. The only module of the harness that sleeps.
 
 use std::sync::LazyLock;
 use std::thread;
@@ -6,60 +6,89 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How long anything may take before it counts as never, on a machine of usual speed.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Time after which a wait fails, on an idle machine of normal speed.
+const DEADLINE: Duration = Duration::from_mins(1);
 
-/// How many times as long everything may take: 1, unless `VIADUCT_TEST_PATIENCE` knows of a slower machine.
+/// Factor of all timeouts: `VIADUCT_TEST_PATIENCE`, by default 1. Slow machines need more.
 static PATIENCE: LazyLock<u32> = LazyLock::new(|| {
-    let told = std::env::var("VIADUCT_TEST_PATIENCE").unwrap_or_default();
-    told.parse().unwrap_or(1).max(1)
+    let factor = std::env::var("VIADUCT_TEST_PATIENCE").unwrap_or_default();
+    factor.parse().unwrap_or(1).max(1)
 });
 
-/// As long as `usual` on a machine of usual speed.
+/// Scales a timeout of an idle machine of normal speed to this machine and its present load.
 pub fn patient(usual: Duration) -> Duration {
-    usual * *PATIENCE
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    usual * load_factor(&load, cpus).max(*PATIENCE)
 }
 
-/// Whether this machine is known to be a slower one.
+/// Returns the number of threads that share a CPU: the runnable threads of `/proc/loadavg`, now or
+/// in the mean of the last minute, and the caller, over the CPUs.
+fn load_factor(loadavg: &str, cpus: usize) -> u32 {
+    let mut fields = loadavg.split(' ');
+    let mean = fields.next().and_then(|mean| mean.split('.').next());
+    let now = fields.nth(2).and_then(|tasks| tasks.split('/').next());
+    let runnable = [mean, now].map(|count| count.and_then(|count| count.parse::<usize>().ok()));
+    let runnable = runnable.into_iter().flatten().max().unwrap_or(0);
+    u32::try_from(1 + runnable / cpus).unwrap_or(u32::MAX)
+}
+
+/// Returns whether `VIADUCT_TEST_PATIENCE` declares this machine slow.
 pub fn is_slow() -> bool {
     *PATIENCE > 1
 }
 
-/// What takes all that it can get of a machine leaves some of a slower one to others, now and then.
+/// Sleeps briefly on a slow machine, so that a thread in a tight loop leaves CPU time to others.
 pub(crate) fn rest() {
     if is_slow() {
         thread::sleep(Duration::from_millis(PATIENCE.saturating_sub(1).into()));
     }
 }
 
-/// How long anything may take before it counts as never.
+/// Returns the time after which a wait fails on this machine.
 pub fn deadline() -> Duration {
     patient(DEADLINE)
 }
 
-/// Calls `probe` until it gives a value, at most for [`deadline`]; `what` says what was waited for.
+/// Calls `probe` until it returns a value, for at most [`deadline`]. `what` names the condition in
+/// the error.
 pub fn until<T>(what: &str, probe: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     until_within(DEADLINE, what, probe)
 }
 
-/// Calls `probe` until it gives a value, at most for `usual` on a machine of usual speed. An error ends the waiting at once.
+/// Calls `probe` until it returns a value, for at most `usual`, scaled by [`patient`] to the load
+/// at that time. An error of `probe` is returned at once.
 pub fn until_within<T>(
     usual: Duration,
     what: &str,
     mut probe: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let (start, deadline) = (Instant::now(), patient(usual));
-    // The kernel and other programs do not tell us about everything that we wait for; asking again after a pause
-    // that starts short costs at most as much again as the thing itself took.
+    let start = Instant::now();
+    // Polling, because many conditions have no notification. The pause grows with the time waited,
+    // so the delay stays in proportion to it.
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(value) = probe()? {
             return Ok(value);
         }
-        if start.elapsed() > deadline {
-            bail!("waited {deadline:?} in vain: {what}");
+        let elapsed = start.elapsed();
+        if elapsed > usual && elapsed > patient(usual) {
+            bail!("timeout after {elapsed:?}: {what}");
         }
         thread::sleep(pause);
         pause = (pause * 3 / 2).min(Duration::from_millis(50));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_load_factor_is_the_number_of_threads_for_each_cpu() {
+        assert_eq!(load_factor("0.42 0.10 0.00 1/345 17382", 2), 1);
+        assert_eq!(load_factor("8.98 4.00 1.00 2/345 17382", 2), 5);
+        assert_eq!(load_factor("0.10 4.00 1.00 9/345 17382", 2), 5);
+        assert_eq!(load_factor("", 2), 1);
     }
 }

@@ -1,5 +1,5 @@
-//! Networks that a configuration declares: bridges, ports and routes as the bridge plugin makes them, several of them on
-//! one node, and on one bridge.
+//! Networks of CNI configurations: bridges, ports, VLANs and routes as the bridge plugin makes
+//! them, and several networks on one node or one bridge.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// A network of a configuration's own.
+/// A configuration with its own network: name, bridge and subnet.
 fn network(name: &str, bridge: &str, subnet: &str) -> Config {
     Config::new("1.1.0")
         .with("name", json!(name))
@@ -32,7 +32,7 @@ fn first(pod: &Pod) -> Result<IpAddr> {
         .context("the pod has no address")
 }
 
-/// Whether one echo request is answered, without the patience of [`ping`].
+/// Returns whether one echo request is answered within a second, without the retries of [`ping`].
 fn reaches(from: &Pod, to: IpAddr) -> Result<bool> {
     let to = to.to_string();
     let output = from
@@ -41,7 +41,7 @@ fn reaches(from: &Pod, to: IpAddr) -> Result<bool> {
     Ok(output.status.success())
 }
 
-/// An ADD that is refused: its words, and nothing left of it.
+/// Expects an ADD to fail and to leave no interface. Returns message and details of the error.
 fn refusal(sandbox: &Sandbox, name: &str, config: &Config) -> Result<String> {
     let pod = sandbox.pod(name)?;
     let error = pod
@@ -49,11 +49,15 @@ fn refusal(sandbox: &Sandbox, name: &str, config: &Config) -> Result<String> {
         .run(&sandbox.node)?
         .error()?;
     let links = pod.machine.call("ip -o link")?;
-    ensure!(!links.contains("eth0"), "something is left: {links}");
+    ensure!(
+        !links.contains("eth0"),
+        "the refused ADD left an interface: {links}"
+    );
     Ok(format!("{}: {}", error.msg, error.details))
 }
 
-/// behaviour F9: isolated pods do not reach each other, and reach all else; published ports lead to them.
+/// behaviour F9: isolated pods do not reach each other but reach everything else, and their
+/// hostports work.
 #[test]
 fn isolated_pods_reach_the_gateway_and_published_ports_but_not_each_other() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -65,7 +69,8 @@ fn isolated_pods_reach_the_gateway_and_published_ports_but_not_each_other() -> R
     assert!(!reaches(&two, first(&one)?)?, "two isolated pods");
     ping(&two.machine, "10.60.0.1".parse()?, 1)?;
     let _echo = Echo::start(&one.machine, 80)?;
-    // They could not ask for each other's Ethernet addresses, so the one that is dialled sees the gateway.
+    // The pods cannot resolve each other's MAC addresses, so the server sees the gateway as the
+    // client.
     let (seen, _stream) = tcp_source(&two.machine, 0, SocketAddr::new(NODE[0], 8060))?;
     assert_eq!(seen.ip(), "10.60.0.1".parse::<IpAddr>()?);
     let mut other = sandbox.pod("other")?;
@@ -79,12 +84,12 @@ fn isolated_pods_reach_the_gateway_and_published_ports_but_not_each_other() -> R
         "ip link set {} type bridge_slave isolated off",
         two.host_link()
     ))?;
-    e2e::until("the wall is back", || {
+    e2e::until("the port is isolated again", || {
         Ok((!reaches(&two, first(&one)?)?).then_some(()))
     })
 }
 
-/// Which of the networks is used first must not matter, and each keeps its own state.
+/// The order of use of the networks must not matter, and each network keeps its own state.
 #[test]
 fn networks_share_a_bridge_and_nothing_else() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
@@ -120,9 +125,10 @@ fn networks_share_a_bridge_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
-/// behaviours R3, R4: a bridge that is not ours is used as it is, and re-addressed only by force.
+/// behaviours R3, R4: a foreign bridge is used as it is, and gets another address only with
+/// `forceAddress`.
 #[test]
-fn a_bridge_of_others_is_readdressed_only_by_force() -> Result<()> {
+fn a_foreign_bridge_is_readdressed_only_by_force() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     for line in [
@@ -154,7 +160,7 @@ fn a_bridge_of_others_is_readdressed_only_by_force() -> Result<()> {
     let addresses = || node.call("ip -4 -o address show theirs0");
     assert!(
         !addresses()?.contains("10.63.0.1"),
-        "no gateway was asked for"
+        "the bridge got an address without isGateway"
     );
     for pod in [&three, &four] {
         pod.del()?;
@@ -162,7 +168,10 @@ fn a_bridge_of_others_is_readdressed_only_by_force() -> Result<()> {
 
     let forced = attached(&sandbox, "five", &config.with("forceAddress", json!(true)))?;
     ping(&forced.machine, "10.63.0.1".parse()?, 1)?;
-    assert!(!addresses()?.contains("10.63.9.1"), "it was forced away");
+    assert!(
+        !addresses()?.contains("10.63.9.1"),
+        "the old address is still there"
+    );
     let shown = node.call("ip link show theirs0")?;
     assert!(
         shown.contains("mtu 1400") && shown.contains("02:00:00:00:77:01"),
@@ -214,11 +223,11 @@ fn routes_have_their_metric_table_scope_mtu_and_mss() -> Result<()> {
         ("ip -6 route show table 78", "mtu 1290"),
         ("ip -6 route show default", "default via fd64::1 dev eth0"),
     ] {
-        // What is said of routes beside what was asked for.
-        let told = shown(line)?
+        // Attributes of routes that are printed beside the configured ones.
+        let printed = shown(line)?
             .replace(" proto static", "")
             .replace("onlink ", "");
-        assert!(told.contains(words), "{line}: {told} without {words}");
+        assert!(printed.contains(words), "{line}: {printed} without {words}");
     }
     pod.check()?.success()?;
     shown("ip route del 10.201.0.0/16 table 77")?;
@@ -227,9 +236,10 @@ fn routes_have_their_metric_table_scope_mtu_and_mss() -> Result<()> {
     Ok(())
 }
 
-/// behaviour F12: duplicates are looked for where the configuration says so, and found.
+/// behaviour F12: with `enabledad`, ADD waits for duplicate address detection and fails on a
+/// duplicate.
 #[test]
-fn an_ipv6_address_that_a_neighbour_has_is_found_before_the_pod_starts() -> Result<()> {
+fn a_duplicate_ipv6_address_is_detected_before_the_pod_starts() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let ipam = json!({ "type": "host-local", "ranges": [[{ "subnet": "fd65::/64" }]] });
     let config = network("dad", "dad0", "10.65.0.0/24")
@@ -242,15 +252,15 @@ fn an_ipv6_address_that_a_neighbour_has_is_found_before_the_pod_starts() -> Resu
         "{shown}"
     );
 
-    let stranger = sandbox.machine("stranger")?;
-    let path = stranger.path();
+    let foreign = sandbox.machine("foreign")?;
+    let path = foreign.path();
     sandbox.node.call(&format!(
         "ip link add str0 type veth peer name eth0 netns {path}"
     ))?;
     sandbox.node.call("ip link set str0 master dad0 up")?;
     let next = "fd65::3";
-    stranger.call(&format!("ip address add {next}/64 dev eth0 nodad"))?;
-    stranger.call("ip link set eth0 up")?;
+    foreign.call(&format!("ip address add {next}/64 dev eth0 nodad"))?;
+    foreign.call("ip link set eth0 up")?;
     let words = refusal(&sandbox, "two", &config)?;
     assert!(
         words.contains(next) && words.contains("duplicate address detected"),
@@ -259,9 +269,9 @@ fn an_ipv6_address_that_a_neighbour_has_is_found_before_the_pod_starts() -> Resu
     Ok(())
 }
 
-/// behaviour F11: the configuration's own addresses, with and without a gateway; each once.
+/// behaviour F11: static addresses, with and without a gateway; each can be assigned once.
 #[test]
-fn static_addresses_are_given_as_they_are_written() -> Result<()> {
+fn static_addresses_are_assigned_as_configured() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let ipam = json!({
         "type": "static",
@@ -288,9 +298,9 @@ fn static_addresses_are_given_as_they_are_written() -> Result<()> {
     Ok(())
 }
 
-/// behaviour R8: one address of each range set, and the pod is itself by every one of them.
+/// behaviour R8: one address of each range set; the pod can send and receive by each of them.
 #[test]
-fn a_pod_uses_every_address_of_a_family_that_it_was_given() -> Result<()> {
+fn a_pod_uses_every_address_assigned_to_it() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let subnets = ["10.67.0.0/24", "10.68.0.0/24", "fd67::/64", "fd68::/64"];
     let ranges = subnets.map(|subnet| json!([{ "subnet": subnet }]));
@@ -313,13 +323,16 @@ fn a_pod_uses_every_address_of_a_family_that_it_was_given() -> Result<()> {
     one.check()?.success()?;
     one.machine.call("ip address add 10.68.0.77/24 dev eth0")?;
     let stolen = ping_from(&one.machine, "10.68.0.77".parse()?, two.addresses[1]);
-    assert!(stolen.is_err(), "an address that nobody gave it");
+    assert!(
+        stolen.is_err(),
+        "the pod uses an address that was not assigned to it"
+    );
     Ok(())
 }
 
-/// behaviour K17: pods of one family, with the other not so much as mentioned.
+/// behaviour K17: pods with addresses of one family only.
 #[test]
-fn pods_of_one_family_have_no_part_in_the_other() -> Result<()> {
+fn single_stack_pods_have_no_addresses_or_routes_of_the_other_family() -> Result<()> {
     for (cidr, gateway, flag) in [
         ("10.67.0.0/24", "10.67.0.1", "-6"),
         ("fd67::/64", "fd67::1", "-4"),
@@ -363,9 +376,10 @@ fn in_vlan(number: u16, subnet: &str) -> Config {
     network(&format!("vlan{number}"), "trunk0", subnet).with("vlan", json!(number))
 }
 
-/// behaviour F8. On a kernel that cannot filter, a wall that would not be there is not promised.
+/// behaviour F8: a kernel without VLAN filtering refuses the network instead of leaving it
+/// unfiltered.
 #[test]
-fn vlans_of_one_bridge_are_apart_or_refused() -> Result<()> {
+fn vlans_of_one_bridge_are_isolated_or_refused() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let config = in_vlan(100, "10.68.0.0/24");
     if !can_filter_vlans(&sandbox.node)? {
@@ -377,7 +391,7 @@ fn vlans_of_one_bridge_are_apart_or_refused() -> Result<()> {
     }
     let one = attached(&sandbox, "one", &config)?;
     let two = attached(&sandbox, "two", &config)?;
-    // Not checked, so that only the VLAN is between it and the others.
+    // Without the spoof check, so that only the VLAN separates the pod from the others.
     let free = in_vlan(200, "10.69.0.0/24").with("macspoofchk", json!(false));
     let three = attached(&sandbox, "three", &free)?;
     ping(&one.machine, first(&two)?, 1)?;
@@ -390,17 +404,17 @@ fn vlans_of_one_bridge_are_apart_or_refused() -> Result<()> {
         [names(&one), names(&three)],
         [json!("trunk0.100"), json!("trunk0.200")]
     );
-    // Neither a broadcast nor an address of the other's subnet crosses without a router.
+    // Neither broadcasts nor packets to the other VLAN's subnet cross without a router.
     three
         .machine
         .call("ip address add 10.68.0.250/24 dev eth0")?;
     three.machine.call("ip route del default")?;
     assert!(!reaches(&three, first(&one)?)?, "from VLAN 200 to VLAN 100");
-    vlans_are_healed(&sandbox, &one, &two)
+    vlans_are_repaired(&sandbox, &one, &two)
 }
 
-/// A port that somebody puts into other VLANs comes back.
-fn vlans_are_healed(sandbox: &Sandbox, one: &Pod, two: &Pod) -> Result<()> {
+/// Moves a port to another VLAN, and waits until the agent restores it.
+fn vlans_are_repaired(sandbox: &Sandbox, one: &Pod, two: &Pod) -> Result<()> {
     let port = one.host_link();
     sandbox
         .node
@@ -419,9 +433,9 @@ fn vlans_are_healed(sandbox: &Sandbox, one: &Pod, two: &Pod) -> Result<()> {
     ping(&one.machine, first(two)?, 1).map(drop)
 }
 
-/// behaviour F8: several VLANs with their tags, to a pod that is trusted to keep them apart.
+/// behaviour F8: a trunk port passes several VLANs with their tags to the pod.
 #[test]
-fn a_trunk_carries_the_vlans_that_it_names() -> Result<()> {
+fn a_trunk_port_carries_only_the_configured_vlans() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let trunk = network("trunk", "trunk0", "10.70.0.0/24")
         .with("isGateway", json!(false))
@@ -443,12 +457,12 @@ fn a_trunk_carries_the_vlans_that_it_names() -> Result<()> {
         ))?;
     }
     router.machine.call("ip link set eth0.100 up")?;
-    assert!(reaches(&router, first(&host)?)?, "a VLAN that it names");
+    assert!(reaches(&router, first(&host)?)?, "VLAN 100 is in vlanTrunk");
     router.machine.call("ip link set eth0.100 down")?;
     router.machine.call("ip link set eth0.102 up")?;
     assert!(
         !reaches(&router, first(&host)?)?,
-        "a VLAN that it does not name"
+        "a VLAN that is not in vlanTrunk"
     );
     router.check()?.success()
 }

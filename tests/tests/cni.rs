@@ -1,4 +1,4 @@
-//! The CNI protocol, as runtimes speak it: results, verbs, and that calling twice or too late does no harm.
+//! The CNI protocol as runtimes use it: results, verbs, and repeated or late calls.
 
 use anyhow::{Context as _, Result};
 use e2e::residue::assert_no_residue;
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// Checks what every version since 0.3.0 has in common.
+/// Asserts the parts of a result that all versions since 0.3.0 share.
 fn assert_shape(result: &Value, version: &str, netns: &str) -> Result<()> {
     assert_eq!(result["cniVersion"], version);
     let interfaces = result["interfaces"].as_array().context("interfaces")?;
     let [bridge, host, container] = interfaces.as_slice() else {
-        panic!("bridge, host's end and container's end, not {interfaces:?}");
+        panic!("expected bridge, host's end and container's end, got {interfaces:?}");
     };
     assert_eq!(bridge["name"], "cbr0");
     assert!(
@@ -48,7 +48,7 @@ fn assert_shape(result: &Value, version: &str, netns: &str) -> Result<()> {
 }
 
 #[test]
-fn a_result_has_the_shape_of_the_version_that_was_asked_for() -> Result<()> {
+fn a_result_has_the_shape_of_the_requested_version() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     for (number, version) in VERSIONS.into_iter().enumerate() {
         let mut pod = sandbox.pod(&format!("pod-{number}"))?;
@@ -79,7 +79,7 @@ fn a_result_has_the_shape_of_the_version_that_was_asked_for() -> Result<()> {
 }
 
 #[test]
-fn the_interface_is_as_the_result_says() -> Result<()> {
+fn the_interface_matches_the_result() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let mut pod = sandbox.pod("pod")?;
     pod.add()?;
@@ -105,9 +105,9 @@ fn the_interface_is_as_the_result_says() -> Result<()> {
 }
 
 #[test]
-fn version_tells_which_versions_are_spoken() -> Result<()> {
+fn version_lists_the_supported_versions() -> Result<()> {
     let sandbox = Sandbox::new()?;
-    // Without an agent, and with nothing on standard input: VERSION needs neither.
+    // VERSION needs neither an agent nor standard input.
     let call = Call::new(Verb::Version, "", "", &Config::new("1.1.0")).stdin("");
     let versions = call.run(&sandbox.node)?.result()?;
     let all = json!([
@@ -118,7 +118,7 @@ fn version_tells_which_versions_are_spoken() -> Result<()> {
 }
 
 #[test]
-fn a_program_that_lists_its_folder_gets_a_word_and_success() -> Result<()> {
+fn the_plugin_without_cni_command_prints_its_name_and_succeeds() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let answer = Call::new(Verb::Version, "", "", &Config::new("1.1.0"))
         .without("CNI_COMMAND")
@@ -145,7 +145,7 @@ fn check_passes_after_add_and_fails_when_the_link_is_gone() -> Result<()> {
 }
 
 #[test]
-fn check_notices_an_address_that_was_taken_away() -> Result<()> {
+fn check_fails_when_an_address_was_removed() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let mut pod = sandbox.pod("pod")?;
     pod.add()?;
@@ -153,13 +153,13 @@ fn check_notices_an_address_that_was_taken_away() -> Result<()> {
     pod.machine
         .call(&format!("ip address del {address}/24 dev eth0"))?;
     let error = pod.check()?.error()?;
-    let told = format!("{} {}", error.msg, error.details);
-    assert!(told.contains(&address.to_string()), "{error:?}");
+    let text = format!("{} {}", error.msg, error.details);
+    assert!(text.contains(&address.to_string()), "{error:?}");
     pod.del().map(drop)
 }
 
 #[test]
-fn del_may_come_again_and_late() -> Result<()> {
+fn a_repeated_or_late_del_succeeds() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let mapping = Mapping::tcp(8080, 80);
     let publish = || Config::new("1.1.0").publish(&[mapping]);
@@ -197,7 +197,7 @@ fn del_may_come_again_and_late() -> Result<()> {
 }
 
 #[test]
-fn a_second_add_is_an_error_and_harms_nothing() -> Result<()> {
+fn a_second_add_fails_and_keeps_the_first_attachment() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let mut pod = sandbox.pod("pod")?;
     pod.add()?;
@@ -211,7 +211,7 @@ fn a_second_add_is_an_error_and_harms_nothing() -> Result<()> {
 }
 
 #[test]
-fn one_container_may_have_two_interfaces() -> Result<()> {
+fn one_container_can_have_two_interfaces() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let before = Residue::of(&sandbox.node, &[])?;
     let mut pod = sandbox.pod("pod")?;
@@ -231,7 +231,7 @@ fn one_container_may_have_two_interfaces() -> Result<()> {
 }
 
 #[test]
-fn gc_removes_what_the_runtime_no_longer_knows() -> Result<()> {
+fn gc_removes_attachments_that_are_not_listed_as_valid() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let (mut kept, mut lost) = (sandbox.pod("kept")?, sandbox.pod("lost")?);
     kept.add()?;
@@ -250,7 +250,7 @@ fn gc_removes_what_the_runtime_no_longer_knows() -> Result<()> {
 
 /// behaviour S12
 #[test]
-fn gc_leaves_a_living_pod_alone_that_the_runtime_has_forgotten() -> Result<()> {
+fn gc_keeps_a_running_pod_that_is_not_listed_as_valid() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let mut forgotten = sandbox.pod("forgotten")?;
     forgotten.add()?;
@@ -264,7 +264,7 @@ fn gc_leaves_a_living_pod_alone_that_the_runtime_has_forgotten() -> Result<()> {
 
 /// behaviour A1
 #[test]
-fn a_del_while_the_agent_is_down_is_done_before_its_next_add() -> Result<()> {
+fn a_del_while_the_agent_is_down_is_executed_before_the_next_add() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let mapping = Mapping::tcp(8080, 80);
     let publish = || Config::new("1.1.0").publish(&[mapping]);
@@ -282,7 +282,7 @@ fn a_del_while_the_agent_is_down_is_done_before_its_next_add() -> Result<()> {
 }
 
 #[test]
-fn status_says_whether_an_add_would_work() -> Result<()> {
+fn status_reports_whether_an_add_would_succeed() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let status = Call::new(Verb::Status, "", "", &Config::new("1.1.0"));
     status.run(&sandbox.node)?.success()?;

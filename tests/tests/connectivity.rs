@@ -1,16 +1,17 @@
-//! Who reaches whom, and as whom: pods, their gateway, the node and the world, in both families.
+//! Connectivity between pods, their gateway, the node and the world in both families, and the
+//! source address that each server sees.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result};
 use e2e::{
     Config, Echo, GATEWAYS, Machine, Mapping, NODE, POD_CIDRS, Pod, Process, Sandbox, WORLD, ping,
-    ping_source, tcp_ask, tcp_source, udp_ask, udp_source, until,
+    ping_source, tcp_echo, tcp_source, udp_seen_as, udp_source, until,
 };
 
 const HOSTPORTS: [Mapping; 2] = [Mapping::tcp(8080, 80), Mapping::udp(5353, 53)];
 
-/// `count` pods on the default network.
+/// Attaches `COUNT` pods to the default network.
 fn pods<const COUNT: usize>(sandbox: &Sandbox) -> Result<[Pod; COUNT]> {
     let pods = (0..COUNT)
         .map(|number| {
@@ -19,7 +20,7 @@ fn pods<const COUNT: usize>(sandbox: &Sandbox) -> Result<[Pod; COUNT]> {
             Ok(pod)
         })
         .collect::<Result<Vec<_>>>()?;
-    pods.try_into().ok().context("as many as were asked for")
+    pods.try_into().ok().context("another number of pods")
 }
 
 /// A pod that publishes [`HOSTPORTS`].
@@ -29,7 +30,7 @@ fn published(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
-/// By TCP and by UDP, `server` must see `client` as `expected`.
+/// Asserts that `server` sees the source address `expected` of `client`, by TCP and by UDP.
 fn assert_seen_as(client: &Machine, server: SocketAddr, expected: IpAddr) -> Result<()> {
     let (by_tcp, _) = tcp_source(client, 0, server)?;
     let (by_udp, _) = udp_source(client, 0, server)?;
@@ -69,7 +70,7 @@ fn pods_and_node_reach_each_other_without_translation() -> Result<()> {
 }
 
 #[test]
-fn the_world_sees_the_node_where_a_pod_calls() -> Result<()> {
+fn the_world_sees_the_nodes_address_on_a_pods_connection() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let [pod] = pods(&sandbox)?;
     let _echo = Echo::start(&sandbox.world, 7000)?;
@@ -94,7 +95,7 @@ fn a_free_source_port_is_kept() -> Result<()> {
 }
 
 #[test]
-fn a_hostport_shows_the_pod_who_calls() -> Result<()> {
+fn a_hostport_preserves_the_clients_address() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = published(&sandbox)?;
     let (_web, _dns) = (
@@ -105,10 +106,10 @@ fn a_hostport_shows_the_pod_who_calls() -> Result<()> {
         let (web, dns) = (SocketAddr::new(node, 8080), SocketAddr::new(node, 5353));
         let (by_tcp, stream) = tcp_source(&sandbox.world, 46_000, web)?;
         assert_eq!(by_tcp, SocketAddr::new(world, 46_000));
-        tcp_ask(&stream)?;
+        tcp_echo(&stream)?;
         let (by_udp, socket) = udp_source(&sandbox.world, 46_000, dns)?;
         assert_eq!(by_udp, SocketAddr::new(world, 46_000));
-        assert_eq!(udp_ask(&socket)?, by_udp);
+        assert_eq!(udp_seen_as(&socket)?, by_udp);
     }
     Ok(())
 }
@@ -123,12 +124,12 @@ fn a_hostport_is_gone_with_its_pod() -> Result<()> {
     pod.del()?;
     drop(web);
     let error = tcp_source(&sandbox.world, 0, server).err();
-    assert!(error.is_some(), "somebody still serves {server}");
+    assert!(error.is_some(), "{server} still accepts connections");
     Ok(())
 }
 
 #[test]
-fn replies_to_callers_from_outside_are_not_masqueraded() -> Result<()> {
+fn replies_to_outside_clients_are_not_masqueraded() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let [pod] = pods(&sandbox)?;
     let _echo = Echo::start(&pod.machine, 7000)?;
@@ -136,7 +137,8 @@ fn replies_to_callers_from_outside_are_not_masqueraded() -> Result<()> {
         let route = format!("ip route add {cidr} via {}", NODE[index]);
         sandbox.world.call(&route)?;
         let address = pod.addresses[index];
-        // A reply with another source would reach neither the connection nor the connected socket.
+        // A reply from another source address would reach neither the connection nor the connected
+        // socket.
         assert_seen_as(&sandbox.world, SocketAddr::new(address, 7000), WORLD[index])?;
         assert_eq!(
             ping_source(&sandbox.world, &pod.machine, address)?,
@@ -146,19 +148,20 @@ fn replies_to_callers_from_outside_are_not_masqueraded() -> Result<()> {
     Ok(())
 }
 
-/// `first` and then `second` talk from the same port to the same server; both go on talking.
+/// Opens connections of `first` and then of `second` from one source port to one server; both must
+/// keep working.
 fn share_a_port(first: &Machine, second: &Machine, server: SocketAddr) -> Result<()> {
     let (seen_first, tcp_first) = tcp_source(first, 45_001, server)?;
     let (seen_second, tcp_second) = tcp_source(second, 45_001, server)?;
     assert_ne!(seen_first, seen_second, "TCP to {server}");
-    tcp_ask(&tcp_first)?;
-    tcp_ask(&tcp_second)?;
+    tcp_echo(&tcp_first)?;
+    tcp_echo(&tcp_second)?;
 
     let (seen_first, udp_first) = udp_source(first, 45_001, server)?;
     let (seen_second, udp_second) = udp_source(second, 45_001, server)?;
     assert_ne!(seen_first, seen_second, "UDP to {server}");
-    assert_eq!(udp_ask(&udp_first)?, seen_first);
-    assert_eq!(udp_ask(&udp_second)?, seen_second);
+    assert_eq!(udp_seen_as(&udp_first)?, seen_first);
+    assert_eq!(udp_seen_as(&udp_second)?, seen_second);
     Ok(())
 }
 
@@ -212,10 +215,11 @@ fn nothing_leaves_the_node_with_a_pods_address() -> Result<()> {
     for world in WORLD {
         let server = SocketAddr::new(world, 7000);
         let (_, stream) = tcp_source(&pod.machine, 0, server)?;
-        tcp_ask(&stream)?;
+        tcp_echo(&stream)?;
         udp_source(&pod.machine, 0, server)?;
         ping(&pod.machine, world, 2)?;
-        // Nobody serves this one: the refusal and its answer have to be translated as well.
+        // A port without a server: the request and the port unreachable error must be translated as
+        // well.
         assert!(tcp_source(&pod.machine, 0, SocketAddr::new(world, 7777)).is_err());
     }
 

@@ -1,8 +1,9 @@
-//! The agent dies at every point between two effects of every verb, and nothing is lost, doubled or left behind.
+//! The agent crashes at every point between two effects of every verb: nothing is lost, duplicated
+//! or left behind.
 //!
-//! One pod is never touched: what it sends and what is sent to its port is counted over the whole matrix. By default a
-//! step with many effects is interrupted behind its first and behind its last one; with `VIADUCT_CRASH_POINTS=all`
-//! behind each, with `first` behind the first alone.
+//! The traffic of a bystander pod, out of it and to its port, is counted over the whole matrix. By
+//! default a step with many effects is interrupted after its first and after its last one; with
+//! `VIADUCT_CRASH_POINTS=all` after each, with `first` only after the first.
 
 #[path = "crash/install.rs"]
 mod install;

@@ -1,6 +1,7 @@
-//! The same decisions in the kernel and on the host: random frames through the loaded object and the simulator.
+//! Differential test: random frames through the loaded BPF object and the simulator.
 //!
-//! Needs root. `VIADUCT_SEED` repeats a run; a failure prints the seed, and the frame that told the two apart.
+//! Needs root. `VIADUCT_SEED` repeats a run; a failure prints the seed and the frame on which the
+//! two disagree.
 
 #[path = "packets/bench.rs"]
 mod bench;
@@ -15,11 +16,12 @@ use verdict::simulator::example::{self, HOSTPORT, OWN_HOSTPORT, POD_PORT, SCTP_H
 use verdict::simulator::frame::{Body, Frame};
 
 const FRAMES: u32 = 40_000;
-/// Shorter ones the kernel does not take for a test: it reads the IP header itself.
+/// Minimum frame length in bytes: the kernel reads the IP header itself and refuses shorter test
+/// frames.
 const SHORTEST: usize = 14 + 40;
 
 #[test]
-fn kernel_and_host_decide_alike() -> Result<()> {
+fn loaded_programs_and_simulator_decide_alike() -> Result<()> {
     let seed = seed();
     on_bench(|bench| {
         keep_flows(bench)?;
@@ -28,7 +30,7 @@ fn kernel_and_host_decide_alike() -> Result<()> {
         let mut answer = None;
         for number in 0..FRAMES {
             let (place, bytes) = answer.take().unwrap_or_else(|| send(&mut dice));
-            let told = Told {
+            let report = FailureReport {
                 seed,
                 number,
                 place,
@@ -41,12 +43,12 @@ fn kernel_and_host_decide_alike() -> Result<()> {
                 answer = Some((opposite(place), reflected(&after)));
             }
             if dice.below(400) == 0 {
-                upset(&mut dice, bench)?;
+                replace_pod(&mut dice, bench)?;
             }
             if number % 1_000 == 0 {
                 bench.flows()?;
             }
-            told.agreed();
+            report.dismiss();
         }
         bench.flows()?;
         bench.sweep()?;
@@ -65,7 +67,7 @@ fn seed() -> u64 {
     })
 }
 
-/// The two have different clocks: no flow may time out.
+/// Sets timeouts that no flow reaches, because object and simulator have different clocks.
 fn keep_flows(bench: &mut Bench) -> Result<()> {
     bench.change(|world| {
         world.settings.timeouts = abi::Timeouts {
@@ -81,8 +83,8 @@ fn keep_flows(bench: &mut Bench) -> Result<()> {
     })
 }
 
-/// A pod gets a successor, or only half of the tables hear of it.
-fn upset(dice: &mut Dice, bench: &mut Bench) -> Result<()> {
+/// Replaces a pod by a successor, completely or only in some of the tables.
+fn replace_pod(dice: &mut Dice, bench: &mut Bench) -> Result<()> {
     let pod = 1 + dice.below(2);
     let (endpoints, hostports) = (dice.below(4) != 0, dice.below(4) != 0);
     bench.change(|world| {
@@ -105,22 +107,23 @@ fn upset(dice: &mut Dice, bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Says what was going on when the two were told apart: if it is dropped before they [`agreed`](Told::agreed).
-struct Told<'a> {
+/// Prints seed and frame when it is dropped without [`dismiss`](FailureReport::dismiss): object and
+/// simulator disagreed.
+struct FailureReport<'a> {
     seed: u64,
     number: u32,
     place: Place,
     bytes: &'a [u8],
 }
 
-impl Told<'_> {
-    fn agreed(self) {
+impl FailureReport<'_> {
+    fn dismiss(self) {
         std::mem::forget(self);
     }
 }
 
-#[expect(clippy::print_stdout, reason = "a failing test says what it did")]
-impl Drop for Told<'_> {
+#[expect(clippy::print_stdout, reason = "a failing test prints its input")]
+impl Drop for FailureReport<'_> {
     fn drop(&mut self) {
         let Self {
             seed,
@@ -162,7 +165,7 @@ impl Dice {
     }
 }
 
-/// A frame, and where it shows up.
+/// A random frame and the place where it arrives.
 fn send(dice: &mut Dice) -> (Place, Vec<u8>) {
     let place = dice.pick(&[
         Place::FromPod,
@@ -177,7 +180,7 @@ fn send(dice: &mut Dice) -> (Place, Vec<u8>) {
     (place, bytes(dice, place))
 }
 
-/// Where an answer shows up.
+/// The place where the reply to a frame arrives.
 fn opposite(place: Place) -> Place {
     match place {
         Place::FromPod => Place::ToPod,
@@ -187,7 +190,7 @@ fn opposite(place: Place) -> Place {
     }
 }
 
-/// The frame with its two addresses, and what is in the place of ports, swapped: an answer, if headers are plain.
+/// The frame with addresses and ports swapped: a reply, if the frame has no options.
 fn reflected(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let (address, length, transport) = if bytes[14] >> 4 == 4 {
@@ -204,7 +207,7 @@ fn reflected(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A frame as somebody might send it; sometimes with a few bytes changed, cut off, or added.
+/// A random frame, sometimes with a few bytes changed, truncated, or appended.
 fn bytes(dice: &mut Dice, place: Place) -> Vec<u8> {
     let family = dice.below(2) as usize;
     let frame = frame(dice, family, Some(place));
@@ -239,7 +242,7 @@ fn bytes(dice: &mut Dice, place: Place) -> Vec<u8> {
     bytes
 }
 
-/// A frame at a place, or one that an error at any place quotes.
+/// A frame for a place, or one that an ICMP error at any place quotes.
 fn frame(dice: &mut Dice, family: usize, place: Option<Place>) -> Frame {
     let (inside, outside) = (inside(dice, family), outside(dice, family));
     let (source, destination) = match place {

@@ -1,15 +1,16 @@
-//! firewall's ingress policies, in our datapath: which pods reach which by their own addresses, and that published ports
-//! lead everywhere all the same (behaviour R17). Claims are checked by what arrives in the other namespace.
+//! Ingress policies of the firewall plugin in Viaduct's datapath: reachability between pods by
+//! their own addresses, and by published ports, which stay reachable (behaviour R17). The tests
+//! check what arrives in the receiver's namespace.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result};
-use e2e::chain::{Chain, Maker};
+use e2e::chain::{Chain, PluginSource};
 use e2e::residue::await_no_residue;
 use e2e::{Config, Echo, Machine, NODE, Residue, Sandbox, ping, tcp_source, udp_source};
 use serde_json::{Value, json};
 
-/// A pod of a list, and what runs in it.
+/// A pod that a plugin list attached, and its servers.
 struct Guest {
     machine: Machine,
     list: Chain,
@@ -38,7 +39,7 @@ impl Guest {
         })
     }
 
-    /// Whether one echo request is answered.
+    /// Returns whether one echo request is answered.
     fn reaches(&self, to: IpAddr) -> Result<bool> {
         let to = to.to_string();
         let words = ["ping", "-n", "-q", "-c", "1", "-W", "1", &to];
@@ -50,7 +51,7 @@ impl Guest {
     }
 }
 
-fn list(maker: Maker, number: u8, policy: &str, port: Option<u16>) -> Chain {
+fn list(maker: PluginSource, number: u8, policy: &str, port: Option<u16>) -> Chain {
     let bridge = json!({
         "type": "bridge", "bridge": format!("br{number}"), "isGateway": true, "isDefaultGateway": true,
         "ipam": { "type": "host-local", "subnet": format!("10.{number}.0.0/24") },
@@ -64,17 +65,18 @@ fn list(maker: Maker, number: u8, policy: &str, port: Option<u16>) -> Chain {
     Chain::new("1.0.0", &format!("net{number}"))
         .with(maker, bridge)
         .with(
-            Maker::Ours,
+            PluginSource::Ours,
             json!({ "type": "firewall", "ingressPolicy": policy }),
         )
         .with(
-            Maker::Ours,
+            PluginSource::Ours,
             json!({ "type": "portmap", "capabilities": { "portMappings": true } }),
         )
-        .hand("portMappings", Value::Array(ports))
+        .with_capability("portMappings", Value::Array(ports))
 }
 
-/// The published port by TCP and UDP; the address that the pod sees is the client's own, or its gateway's.
+/// Dials the published port by TCP and UDP. Returns the client address that the pod sees: the
+/// client's own or its gateway's.
 fn dials(from: &Machine, node: IpAddr, port: u16) -> Result<IpAddr> {
     let to = SocketAddr::new(node, port);
     udp_source(from, 0, to)?;
@@ -83,24 +85,24 @@ fn dials(from: &Machine, node: IpAddr, port: u16) -> Result<IpAddr> {
 }
 
 #[test]
-fn bridges_with_a_policy_are_apart_but_for_published_ports() -> Result<()> {
+fn bridges_with_an_ingress_policy_are_isolated_except_for_published_ports() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     let before = Residue::of(node, &[])?;
-    let same = |number, port| list(Maker::Ours, number, "same-bridge", port);
+    let same = |number, port| list(PluginSource::Ours, number, "same-bridge", port);
     let one = Guest::new(&sandbox, "one", same(7, Some(8071)))?;
     let two = Guest::new(&sandbox, "two", same(7, None))?;
     let far = Guest::new(&sandbox, "far", same(8, Some(8081)))?;
-    let open = Guest::new(&sandbox, "open", list(Maker::Ours, 9, "open", None))?;
+    let open = Guest::new(&sandbox, "open", list(PluginSource::Ours, 9, "open", None))?;
     let check = || -> Result<()> {
-        assert!(one.reaches(two.address)?, "of one bridge");
+        assert!(one.reaches(two.address)?, "two pods of one bridge");
         assert!(
             !one.reaches(far.address)? && !far.reaches(one.address)?,
-            "of two"
+            "pods of two bridges"
         );
         assert!(
             open.reaches(one.address)? && far.reaches(open.address)?,
-            "an open one"
+            "a pod of a bridge with the policy open"
         );
         for gateway in ["10.7.0.1", "10.8.0.1"] {
             assert!(one.reaches(gateway.parse()?)?, "the node by {gateway}");
@@ -124,12 +126,16 @@ fn bridges_with_a_policy_are_apart_but_for_published_ports() -> Result<()> {
 }
 
 #[test]
-fn isolated_pods_are_alone_but_for_published_ports() -> Result<()> {
+fn isolated_pods_are_unreachable_except_for_published_ports() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
-    let isolated = |number, port| list(Maker::Ours, number, "isolated", port);
+    let isolated = |number, port| list(PluginSource::Ours, number, "isolated", port);
     let one = Guest::new(&sandbox, "one", isolated(7, Some(8071)))?;
     let two = Guest::new(&sandbox, "two", isolated(7, Some(8072)))?;
-    let far = Guest::new(&sandbox, "far", list(Maker::Ours, 8, "same-bridge", None))?;
+    let far = Guest::new(
+        &sandbox,
+        "far",
+        list(PluginSource::Ours, 8, "same-bridge", None),
+    )?;
     for (from, to) in [(&one, &two), (&two, &one), (&one, &far), (&far, &one)] {
         assert!(
             !from.reaches(to.address)?,
@@ -149,19 +155,22 @@ fn isolated_pods_are_alone_but_for_published_ports() -> Result<()> {
     let counted = agent.get("/v1/counters")?;
     let drops = counted["drops"]["ingress-policy"].as_u64();
     assert!(drops.is_some_and(|drops| drops > 0), "{counted}");
-    // Another way to the same pod: by the gateway's station, and back into the bridge.
+    // Another path to the same pod: by the gateway's MAC address, and back into the bridge.
     two.machine
         .call(&format!("ip route add {}/32 via 10.7.0.1", one.address))?;
-    assert!(!two.reaches(one.address)?, "by the gateway");
+    assert!(
+        !two.reaches(one.address)?,
+        "the pod is reachable by the gateway"
+    );
     Ok(())
 }
 
-/// Pods of the reference bridge, by the host's end of their veths.
+/// Pods of the reference bridge are identified by the host's ends of their veths.
 #[test]
-fn pods_of_the_reference_bridge_are_kept_apart_too() -> Result<()> {
+fn ingress_policy_isolates_pods_of_the_reference_bridge() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
-    let isolated = |port| list(Maker::Reference, 7, "isolated", port);
+    let isolated = |port| list(PluginSource::Reference, 7, "isolated", port);
     let one = Guest::new(&sandbox, "one", isolated(Some(8071)))?;
     let two = Guest::new(&sandbox, "two", isolated(None))?;
     assert!(!one.reaches(two.address)? && !two.reaches(one.address)?);
@@ -173,9 +182,9 @@ fn pods_of_the_reference_bridge_are_kept_apart_too() -> Result<()> {
     Ok(())
 }
 
-/// The same key in one entry that stands for a whole list.
+/// `ingressPolicy` in a single plugin entry that replaces a whole list.
 #[test]
-fn one_entry_that_replaces_a_list_has_the_policy_too() -> Result<()> {
+fn a_single_plugin_entry_applies_the_ingress_policy() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let config = Config::new("1.0.0")
         .with("name", json!("alone"))

@@ -1,10 +1,10 @@
-//! What belongs to others stays as it is, byte for byte, whatever we do.
+//! State of other software stays unchanged, byte for byte, whatever Viaduct does.
 
 use anyhow::Result;
 use e2e::{Config, Machine, Mapping, Sandbox, UPLINK};
 
-/// Things on a node that are none of ours, some of which look a little like it.
-const STRANGERS: [&str; 13] = [
+/// Commands that create foreign state, some of which resembles Viaduct's.
+const FOREIGN: [&str; 13] = [
     "ip link add br-other type bridge",
     "ip address add 10.50.0.1/24 dev br-other",
     "ip link set br-other up",
@@ -15,7 +15,8 @@ const STRANGERS: [&str; 13] = [
     "ip rule add from 10.50.0.0/24 lookup 99",
     "tc qdisc add dev veth0badcafe root pfifo limit 77",
     "tc qdisc add dev up0 clsact",
-    // It has a route, so it may be an uplink to us, and a kernel without TCX would need this there.
+    // The bridge has a route, so Viaduct may take it for an uplink and need a clsact qdisc there on
+    // a kernel without TCX.
     "tc qdisc add dev br-other clsact",
     "tc filter add dev up0 ingress protocol ip prio 5 u32 match u32 0 0 classid 1:1",
     "tc filter add dev up0 egress protocol ip prio 49152 u32 match ip dst 198.51.100.7 classid 1:2",
@@ -23,7 +24,7 @@ const STRANGERS: [&str; 13] = [
 
 const RULES: &str = "table inet other { chain forward { type filter hook forward priority 10; policy accept; ip saddr 10.50.0.0/24 drop; }; }";
 
-/// What tools print about the strangers.
+/// Commands that print the foreign state.
 const VIEWS: [&str; 13] = [
     "ip -d link show br-other",
     "ip -d link show veth0badcafe",
@@ -41,7 +42,7 @@ const VIEWS: [&str; 13] = [
 ];
 
 fn settle(node: &Machine) -> Result<()> {
-    for line in STRANGERS {
+    for line in FOREIGN {
         node.call(&line.replace("up0", UPLINK))?;
     }
     node.call_words(&["nft", RULES]).map(drop)
@@ -54,10 +55,10 @@ fn view(node: &Machine) -> Result<Vec<String>> {
         .collect()
 }
 
-/// Without what changes by itself: the bridge's timers, the second for which an address is tentative, the time of day.
+/// Removes what changes by itself: timers of the bridge, the state `tentative` of addresses, times.
 fn steady(shown: &str) -> String {
-    let is_told = |word: &&str| !word.is_empty() && word.trim() != "tentative";
-    let mut words = shown.split(' ').filter(is_told);
+    let is_stable = |word: &&str| !word.is_empty() && word.trim() != "tentative";
+    let mut words = shown.split(' ').filter(is_stable);
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         kept.push(word);
@@ -73,7 +74,7 @@ fn steady(shown: &str) -> String {
 }
 
 #[test]
-fn strangers_survive_everything_that_we_do() -> Result<()> {
+fn foreign_state_survives_start_add_restart_del_and_stop() -> Result<()> {
     let sandbox = Sandbox::new()?;
     settle(&sandbox.node)?;
     let before = view(&sandbox.node)?;
@@ -95,5 +96,5 @@ fn strangers_survive_everything_that_we_do() -> Result<()> {
     pod.del()?;
     assert_untouched("after DEL")?;
     agent.terminate()?;
-    assert_untouched("after the end")
+    assert_untouched("after the stop")
 }

@@ -1,5 +1,5 @@
-//! Addresses that plugins of others give: executed as the bridge plugin does it, applied by its rules, and given back
-//! whatever happens. And networks without addresses.
+//! Foreign IPAM plugins: executed and applied as by the bridge plugin, and their addresses released
+//! after every failure. Networks without IPAM.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use e2e::chain::{Maker, folder};
+use e2e::chain::{PluginSource, folder};
 use e2e::residue::await_no_residue;
 use e2e::{
     Answer, Call, Config, Echo, Machine, NODE, Process, Residue, Sandbox, Verb, ping, tcp_source,
@@ -15,10 +15,11 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// Plugins of the test's own, inside of the sandbox, and what they write down.
+/// Folder of the test's plugins and of their call records, inside of the sandbox.
 const PLUGINS: &str = "/run/plugins";
 
-/// Writes down how it was called and answers what `answer.COMMAND` says; fails with `fail.COMMAND`, where that is there.
+/// An IPAM plugin that records its calls and prints the file `answer`; it fails with the content of
+/// `fail.COMMAND` if that file exists.
 const IPAM: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 cat > "$here/config.$CNI_COMMAND"
@@ -39,7 +40,7 @@ fn write(node: &Machine, name: &str, text: &str) -> Result<()> {
     })
 }
 
-/// How the plugin was called since the last time.
+/// Returns the plugin's recorded commands and clears the record.
 fn calls(node: &Machine) -> Vec<String> {
     let path = Path::new(PLUGINS).join("calls");
     let shown = node.run(|| fs::read_to_string(&path)).unwrap_or_default();
@@ -59,7 +60,7 @@ fn config(ipam: &Value) -> Config {
 }
 
 fn call(verb: Verb, pod: &Machine, config: &Config) -> Result<Call> {
-    let reference = folder(Maker::Reference)?;
+    let reference = folder(PluginSource::Reference)?;
     let path = format!("{PLUGINS}:{}", reference.display());
     Ok(Call::new(verb, pod.name(), &pod.path(), config).set("CNI_PATH", &path))
 }
@@ -68,7 +69,7 @@ fn run(verb: Verb, node: &Machine, pod: &Machine, config: &Config) -> Result<Ans
     call(verb, pod, config)?.run(node)
 }
 
-/// All that came with a network goes with its last pod, but not its bridge.
+/// Checks that the network's state is gone after its last pod, except for its bridge.
 fn clean(node: &Machine, before: &Residue) -> Result<()> {
     let _ = node.call("ip link delete br7");
     await_no_residue(before, node)
@@ -78,9 +79,9 @@ const DUAL: &str = r#"{"cniVersion": "1.0.0",
     "ips": [{"address": "10.7.0.9/24"}, {"address": "fd07::9/64", "gateway": "fd07::1"}],
     "routes": [{"dst": "10.200.0.0/16", "gw": "10.7.0.77"}], "dns": {"nameservers": ["10.7.0.53"]}}"#;
 
-/// behaviours S14, R3, R6: the plugin sees the runtime's own environment and the whole configuration.
+/// behaviours S14, R3, R6: the plugin gets the runtime's environment and the whole configuration.
 #[test]
-fn what_a_plugin_of_others_gives_is_applied_and_given_back() -> Result<()> {
+fn addresses_of_a_foreign_ipam_plugin_are_applied_and_released() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     write(node, "lender", IPAM)?;
@@ -123,9 +124,9 @@ fn what_a_plugin_of_others_gives_is_applied_and_given_back() -> Result<()> {
     clean(node, &before)
 }
 
-/// behaviours S10, S14: its own words, its DEL, and nothing left; tried again, it works.
+/// behaviours S10, S14: the plugin's own error text, its DEL, and no residue; a retry works.
 #[test]
-fn a_plugin_that_fails_is_told_in_its_own_words_and_taken_back() -> Result<()> {
+fn an_ipam_plugins_error_is_returned_and_its_del_runs() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     write(node, "lender", IPAM)?;
@@ -153,19 +154,20 @@ fn a_plugin_that_fails_is_told_in_its_own_words_and_taken_back() -> Result<()> {
     }
     clean(node, &before)?;
     let missing = Config(json!({
-        "cniVersion": "1.0.0", "name": "lent", "type": "viaduct", "bridge": "br7", "ipam": { "type": "nobody" },
+        "cniVersion": "1.0.0", "name": "lent", "type": "viaduct", "bridge": "br7", "ipam": { "type": "missing" },
     }));
     let failed = run(Verb::Add, node, &pod, &missing)?.error()?;
-    assert!(failed.msg.contains("no plugin \"nobody\""), "{failed:?}");
+    assert!(failed.msg.contains("no plugin \"missing\""), "{failed:?}");
     clean(node, &before)?;
     write(node, "answer", DUAL)?;
     run(Verb::Add, node, &pod, &config)?.result()?;
     run(Verb::Del, node, &pod, &config)?.success()
 }
 
-/// behaviour S10: what another pod has is refused, whoever gave it; and what a pod has is not given back by a second ADD.
+/// behaviour S10: an address of another pod is refused, whichever plugin returned it; a second ADD
+/// does not release the pod's address.
 #[test]
-fn an_address_of_another_pod_is_refused_and_given_back() -> Result<()> {
+fn an_ipam_address_of_another_pod_is_refused_and_released() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     write(node, "lender", IPAM)?;
@@ -181,7 +183,7 @@ fn an_address_of_another_pod_is_refused_and_given_back() -> Result<()> {
 
     let again = run(Verb::Add, node, &first, &config)?.error()?;
     assert!(again.msg.contains("attached already"), "{again:?}");
-    assert!(calls(node).is_empty(), "its address stays its own");
+    assert!(calls(node).is_empty(), "the second ADD called the plugin");
     ping(&first, "10.7.0.1".parse()?, 1)?;
     let default: IpAddr = "10.244.1.77".parse()?;
     write(
@@ -192,19 +194,19 @@ fn an_address_of_another_pod_is_refused_and_given_back() -> Result<()> {
     let refused = run(Verb::Add, node, &second, &config)?.error()?;
     assert!(
         refused.msg.contains("overlaps"),
-        "of the agent's pool: {refused:?}"
+        "an address of the agent's pool: {refused:?}"
     );
     let shown = agent.get("/v1/attachments")?;
     assert_eq!(shown.as_array().map(Vec::len), Some(1), "{shown}");
     run(Verb::Del, node, &first, &config)?.success()
 }
 
-/// The reference host-local, under another name and under its own where the configuration asks for it.
+/// The reference host-local, under another name, and under its own name with `"external": true`.
 #[test]
-fn the_reference_host_local_gives_addresses_as_anybody() -> Result<()> {
+fn the_reference_host_local_works_as_a_foreign_ipam_plugin() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
-    let reference = folder(Maker::Reference)?.join("host-local");
+    let reference = folder(PluginSource::Reference)?.join("host-local");
     node.call(&format!("mkdir -p {PLUGINS}"))?;
     node.call(&format!(
         "ln -s {} {PLUGINS}/other-local",
@@ -246,9 +248,9 @@ fn the_reference_host_local_gives_addresses_as_anybody() -> Result<()> {
     clean(node, &before)
 }
 
-/// Row 68: over the link itself, which is there before there is an address.
+/// The DHCP plugin works over the pod's link before the pod has an address.
 #[test]
-fn an_address_comes_by_dhcp() -> Result<()> {
+fn a_pod_gets_its_address_by_dhcp() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     for line in ["ip link add br7 type bridge", "ip link set br7 up"] {
@@ -267,9 +269,12 @@ fn an_address_comes_by_dhcp() -> Result<()> {
     server.call("touch /run/udhcpd.leases")?;
     let config_file = format!("{PLUGINS}/udhcpd.conf");
     let lending = Process::start(&server, &["busybox", "udhcpd", "-f", &config_file])?;
-    let dhcp = folder(Maker::Reference)?.join("dhcp").display().to_string();
+    let dhcp = folder(PluginSource::Reference)?
+        .join("dhcp")
+        .display()
+        .to_string();
     let client = Process::start(node, &[&dhcp, "daemon"])?;
-    until("the DHCP client serves", || {
+    until("the DHCP daemon listens", || {
         Ok(node
             .output(&["test", "-S", "/run/cni/dhcp.sock"])?
             .status
@@ -294,9 +299,9 @@ fn an_address_comes_by_dhcp() -> Result<()> {
     Ok(())
 }
 
-/// behaviour B3: as the reference does it: no address, and down where the configuration says so.
+/// behaviour B3: as with the reference: no address, and a link that is down where so configured.
 #[test]
-fn a_bridge_without_addresses_is_a_switch() -> Result<()> {
+fn a_bridge_without_ipam_is_a_switch() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     let before = Residue::of(node, &[])?;

@@ -1,15 +1,16 @@
-//! Hairpin modes, and the duplicates that a promiscuous bridge makes (behaviours K19 to K22).
+//! Hairpin modes, and the duplicates that a promiscuous bridge makes (behaviours K19, K20, K21,
+//! K22).
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use e2e::{
-    Agent, Config, GATEWAYS, Machine, NODE, Pod, Sandbox, delivered, filter_bridges,
-    publish_service, until,
+    Agent, Config, GATEWAYS, Machine, NODE, Pod, Sandbox, add_service_rule, count_delivered,
+    set_bridge_netfilter, until,
 };
 use serde_json::{Value, json};
 
-/// Addresses of a service: nobody has them, netfilter leads them to a pod.
+/// Addresses of a service: no machine has them, netfilter translates them to a pod.
 const VIPS: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 const PORT: u16 = 5353;
 const SENT: usize = 50;
@@ -30,9 +31,9 @@ impl Scene {
         client.add()?;
         server.add()?;
         for (vip, pod) in VIPS.into_iter().zip(&server.addresses) {
-            publish_service(&sandbox.node, vip.parse()?, *pod)?;
+            add_service_rule(&sandbox.node, vip.parse()?, *pod)?;
         }
-        filter_bridges(&sandbox.node, true)?;
+        set_bridge_netfilter(&sandbox.node, true)?;
         let scene = Self {
             sandbox,
             agent,
@@ -43,7 +44,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Lets everybody find everybody's Ethernet address: what waits for that is not what is counted.
+    /// Resolves all neighbours beforehand, so that no counted packet waits for that.
     fn warm_up(&self) -> Result<()> {
         for (address, gateway) in self.server.addresses.iter().zip(GATEWAYS) {
             for to in [*address, gateway] {
@@ -54,7 +55,7 @@ impl Scene {
         Ok(())
     }
 
-    /// How many arrive of those that the client sends to the service.
+    /// Returns how many packets arrive of those that the client sends to the service.
     fn by_service(&self, family: usize) -> Result<usize> {
         let vip: IpAddr = VIPS[family].parse()?;
         self.arrive(&self.client.machine, vip, family)
@@ -63,7 +64,7 @@ impl Scene {
     fn arrive(&self, from: &Machine, to: IpAddr, family: usize) -> Result<usize> {
         let to = SocketAddr::new(to, PORT);
         let pod = self.server.addresses[family];
-        delivered(from, to, &self.server.machine, pod, SENT)
+        count_delivered(from, to, &self.server.machine, pod, SENT)
     }
 
     fn duplicates(&self) -> Result<u64> {
@@ -82,16 +83,24 @@ impl Scene {
     }
 }
 
-/// behaviour K20, DATAPATH E1: first the fault, then the cure.
+/// behaviour K20: first the duplicates without the filter, then with it.
 #[test]
 fn a_promiscuous_bridge_delivers_twice_and_the_second_copy_is_dropped() -> Result<()> {
     let scene = Scene::new("none")?;
     for family in 0..2 {
-        assert_eq!(scene.by_service(family)?, SENT, "an ordinary bridge");
+        assert_eq!(
+            scene.by_service(family)?,
+            SENT,
+            "a bridge that is not promiscuous"
+        );
     }
     scene.sandbox.node.call("ip link set cbr0 promisc on")?;
     for family in 0..2 {
-        assert_eq!(scene.by_service(family)?, 2 * SENT, "nobody drops");
+        assert_eq!(
+            scene.by_service(family)?,
+            2 * SENT,
+            "duplicates without the filter"
+        );
     }
     assert_eq!(scene.duplicates()?, 0);
     scene.put_mode("promiscuous-bridge")?;
@@ -106,9 +115,9 @@ fn a_promiscuous_bridge_delivers_twice_and_the_second_copy_is_dropped() -> Resul
     Ok(())
 }
 
-/// behaviour K20: only what is a duplicate.
+/// behaviour K20: only duplicates are dropped.
 #[test]
-fn a_promiscuous_bridge_loses_nothing_else() -> Result<()> {
+fn a_promiscuous_bridge_drops_only_duplicates() -> Result<()> {
     let scene = Scene::new("promiscuous-bridge")?;
     assert!(scene.is_promiscuous()?);
     let (node, world) = (&scene.sandbox.node, &scene.sandbox.world);
@@ -130,11 +139,11 @@ fn a_promiscuous_bridge_loses_nothing_else() -> Result<()> {
     Ok(())
 }
 
-/// behaviour K21: the only copy of a packet that the node has routed looks like a second one.
+/// behaviour K21: the only copy of a packet that the node has routed looks like a duplicate.
 #[test]
-fn what_the_node_routes_from_pod_to_pod_arrives_in_the_other_modes() -> Result<()> {
+fn packets_routed_between_pods_arrive_in_the_other_hairpin_modes() -> Result<()> {
     let scene = Scene::new("hairpin-veth")?;
-    filter_bridges(&scene.sandbox.node, false)?;
+    set_bridge_netfilter(&scene.sandbox.node, false)?;
     for mode in ["hairpin-veth", "none"] {
         scene.put_mode(mode)?;
         for family in 0..2 {
@@ -145,9 +154,9 @@ fn what_the_node_routes_from_pod_to_pod_arrives_in_the_other_modes() -> Result<(
     Ok(())
 }
 
-/// behaviour K19, and F6: no pod is made again, no node rebooted.
+/// behaviours K19, F6: without new pods and without a reboot.
 #[test]
-fn ports_and_bridge_follow_the_mode_while_pods_run() -> Result<()> {
+fn ports_and_bridge_follow_the_hairpin_mode_while_pods_run() -> Result<()> {
     let mut scene = Scene::new("hairpin-veth")?;
     let link = scene.server.host_link().to_owned();
     let has_hairpin = |scene: &Scene| -> Result<bool> {
@@ -178,9 +187,9 @@ fn ports_and_bridge_follow_the_mode_while_pods_run() -> Result<()> {
     Ok(())
 }
 
-/// behaviour K19: what somebody switches off behind our back comes back.
+/// behaviour K19: promiscuous mode is restored after other software turns it off.
 #[test]
-fn a_bridge_that_is_made_promiscuous_stays_so() -> Result<()> {
+fn a_promiscuous_bridge_is_restored_after_promisc_off() -> Result<()> {
     let scene = Scene::new("promiscuous-bridge")?;
     scene.sandbox.node.call("ip link set cbr0 promisc off")?;
     until("the bridge is promiscuous again", || {
@@ -188,9 +197,9 @@ fn a_bridge_that_is_made_promiscuous_stays_so() -> Result<()> {
     })
 }
 
-/// behaviour K2: netfilter in bridges is the operator's business.
+/// behaviour K2: netfilter on bridges is left to the operator.
 #[test]
-fn whether_netfilter_looks_into_bridges_is_left_as_found() -> Result<()> {
+fn the_bridge_netfilter_sysctl_is_left_unchanged() -> Result<()> {
     for value in ["0", "1"] {
         let sandbox = Sandbox::new()?;
         sandbox
@@ -205,9 +214,9 @@ fn whether_netfilter_looks_into_bridges_is_left_as_found() -> Result<()> {
     Ok(())
 }
 
-/// behaviour K19: the other two modes for a network of a configuration's own.
+/// behaviour K19: `promiscMode` of a network in a CNI configuration.
 #[test]
-fn a_configuration_may_ask_for_a_promiscuous_bridge() -> Result<()> {
+fn a_network_configuration_can_make_its_bridge_promiscuous() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let mut pod = sandbox.pod("own")?;
     let ipam = json!({ "type": "host-local", "subnet": "10.77.0.0/24" });

@@ -1,4 +1,4 @@
-//! The harness itself: what it builds is as it says, and it leaves nothing behind.
+//! Tests of the harness itself: connectivity of the sandbox, residue snapshots, isolation.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ fn node_and_world_reach_each_other_in_both_families() -> Result<()> {
 }
 
 #[test]
-fn a_snapshot_shows_what_has_changed() -> Result<()> {
+fn a_residue_snapshot_shows_changes() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let pod = sandbox.pod("pod")?;
     let snapshot = || Residue::of(&sandbox.node, &[&pod.machine]);
@@ -57,8 +57,11 @@ fn a_snapshot_shows_what_has_changed() -> Result<()> {
 fn a_sandbox_is_not_seen_from_outside() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let path = sandbox.pod("unseen")?.machine.path();
-    assert!(!std::fs::exists(&path)?, "{path} is on the outside");
+    assert!(
+        !std::fs::exists(&path)?,
+        "{path} exists outside of the sandbox"
+    );
     let inside = sandbox.node.mounts().run(|| std::fs::exists(&path));
-    assert!(inside?, "{path} is not on the inside");
+    assert!(inside?, "{path} does not exist inside of the sandbox");
     Ok(())
 }

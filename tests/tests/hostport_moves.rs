@@ -1,4 +1,4 @@
-//! A hostport that changes hands: what is under way then, and what comes next.
+//! Hostports that move to another pod: established flows and new ones.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Config, Conversation, Echo, Mapping, NODE, Pod, Sandbox, Sniffer, Verb, WORLD,
-    addresses, patient, tcp_source, until,
+    Agent, Config, Connection, Echo, Mapping, NODE, Pod, Sandbox, Sniffer, Verb, WORLD, addresses,
+    patient, tcp_source, until,
 };
 
 const PORTS: [Mapping; 2] = Mapping::both(8080, 80);
 
-/// A node with two pods that may have the port, one after the other.
+/// A node with two pods that publish the port, one after the other.
 struct Stage {
     sandbox: Sandbox,
     agent: Agent,
@@ -37,25 +37,25 @@ impl Stage {
     }
 }
 
-/// A server in a pod that tells nobody anything: what has arrived is read by the test.
+/// A server in a pod that sends no replies; the test reads what arrives.
 fn listener(pod: &Pod) -> Result<UdpSocket> {
     let socket = pod.machine.run(|| UdpSocket::bind("[::]:80"))?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.set_read_timeout(Some(patient(Duration::from_secs(5))))?;
     Ok(socket)
 }
 
-/// What an operator would look at where nothing arrives.
+/// Returns the agent's counters, for the message of a failure.
 fn state(agent: &Agent) -> String {
     agent
         .get("/v1/counters")
         .map_or_else(|error| error.to_string(), |counters| counters.to_string())
 }
 
-fn heard(socket: &UdpSocket) -> Result<(u32, SocketAddr)> {
+fn received(socket: &UdpSocket) -> Result<(u32, SocketAddr)> {
     let mut buffer = [0; 4];
     let (_, from) = socket
         .recv_from(&mut buffer)
-        .context("nothing has arrived")?;
+        .context("no datagram has arrived")?;
     Ok((
         u32::from_be_bytes(buffer),
         SocketAddr::new(from.ip().to_canonical(), from.port()),
@@ -68,9 +68,10 @@ fn clients(sandbox: &Sandbox) -> Result<[UdpSocket; 2]> {
     Ok([bind(WORLD[0])?, bind(WORLD[1])?])
 }
 
-/// behaviours K34, R15, F38 and F39. The client never rests and keeps its port: for the kernel's own NAT that is one flow for ever.
+/// behaviours K34, R15, F38, F39: the client sends continuously from one port, which the kernel's
+/// own NAT would treat as one endless flow to the old pod.
 #[test]
-fn the_next_datagram_of_a_stream_is_the_next_pods_and_none_goes_to_the_old_address() -> Result<()> {
+fn the_next_datagram_of_a_stream_reaches_the_hostports_next_owner() -> Result<()> {
     let mut stage = Stage::set()?;
     for family in [0, 1] {
         let to = SocketAddr::new(NODE[family], 8080);
@@ -85,12 +86,13 @@ fn the_next_datagram_of_a_stream_is_the_next_pods_and_none_goes_to_the_old_addre
         let first = listener(&stage.first)?;
         for number in 0..10 {
             send(number)?;
-            ensure!(heard(&first)? == (number, own));
+            ensure!(received(&first)? == (number, own));
         }
         let old = stage.first.addresses[family];
         stage.first.del()?;
-        let sniffer = Sniffer::both_ways(&stage.sandbox.node, "cbr0", &format!("dst host {old}"))?;
-        // Nobody has the port now.
+        let sniffer =
+            Sniffer::both_directions(&stage.sandbox.node, "cbr0", &format!("dst host {old}"))?;
+        // No pod has the port now.
         for number in 10..20 {
             send(number)?;
         }
@@ -98,23 +100,23 @@ fn the_next_datagram_of_a_stream_is_the_next_pods_and_none_goes_to_the_old_addre
         let second = listener(&stage.second)?;
         for number in 20..30 {
             send(number)?;
-            ensure!(heard(&second)? == (number, own), "family {family}");
+            ensure!(received(&second)? == (number, own), "family {family}");
         }
         ensure!(
             stage.second.addresses[family] != old,
-            "the address is not given again at once"
+            "the address is reused at once"
         );
         let leaked = sniffer.end()?;
-        ensure!(leaked.is_empty(), "to the old address: {leaked:?}");
+        ensure!(leaked.is_empty(), "packets to the old address: {leaked:?}");
         stage.second.del()?;
     }
     Ok(())
 }
 
-/// behaviours K34, R15, F38 and F39: what the client's flow still says of the old address is nothing to its next
-/// owner, which publishes nothing.
+/// behaviours K34, R15, F38, F39: the next pod with the old address, which publishes nothing, gets
+/// no packet of the client's flow.
 #[test]
-fn whoever_gets_the_old_address_hears_nothing_of_the_stream() -> Result<()> {
+fn the_next_pod_with_the_old_address_gets_nothing_of_the_stream() -> Result<()> {
     let mut stage = Stage::set()?;
     let mut heir = stage.sandbox.pod("heir")?;
     let clients = clients(&stage.sandbox)?;
@@ -125,12 +127,12 @@ fn whoever_gets_the_old_address_hears_nothing_of_the_stream() -> Result<()> {
     };
     for (client, node) in clients.iter().zip(NODE) {
         client.send_to(&1_u32.to_be_bytes(), (node, 8080))?;
-        ensure!(heard(&first)? == (1, client.local_addr()?));
+        ensure!(received(&first)? == (1, client.local_addr()?));
     }
     stage.first.del()?;
-    let wish = format!("IgnoreUnknown=1;IP={v4},{v6}");
+    let cni_args = format!("IgnoreUnknown=1;IP={v4},{v6}");
     let add = heir.prepare(Verb::Add, heir.config());
-    let answer = add.set("CNI_ARGS", &wish).run(&stage.sandbox.node)?;
+    let answer = add.set("CNI_ARGS", &cni_args).run(&stage.sandbox.node)?;
     heir.addresses = addresses(&answer.result()?)?;
     ensure!(heir.addresses == [v4, v6], "{:?}", heir.addresses);
     let inherited = listener(&heir)?;
@@ -138,12 +140,12 @@ fn whoever_gets_the_old_address_hears_nothing_of_the_stream() -> Result<()> {
     let second = listener(&stage.second)?;
     for (client, node) in clients.iter().zip(NODE) {
         client.send_to(&2_u32.to_be_bytes(), (node, 8080))?;
-        ensure!(heard(&second)? == (2, client.local_addr()?));
+        ensure!(received(&second)? == (2, client.local_addr()?));
     }
     nothing_more(&inherited)
 }
 
-/// Fails if something has arrived that nobody has read yet.
+/// Asserts that no unread datagram is in the socket.
 fn nothing_more(inbox: &UdpSocket) -> Result<()> {
     inbox.set_nonblocking(true)?;
     let surplus = inbox.recv_from(&mut [0; 64]);
@@ -156,7 +158,7 @@ fn nothing_more(inbox: &UdpSocket) -> Result<()> {
     Ok(inbox.set_nonblocking(false)?)
 }
 
-/// What a pod hears: the sockets outlive the interfaces that come and go.
+/// The sockets of a pod, which outlive its interfaces.
 struct Ears {
     datagrams: UdpSocket,
     connections: TcpListener,
@@ -177,10 +179,10 @@ impl Ears {
     }
 }
 
-/// Two streams of datagrams that never end, and a new connection each time: all of it arrives at the owner of the
-/// moment, nothing at the other pod, and what is sent while there is no owner nowhere.
+/// Two endless streams of datagrams, and a new connection after each move: everything arrives at
+/// the current owner, nothing at the other pod, and nothing anywhere while the port has no owner.
 #[test]
-fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> {
+fn a_hostport_that_moves_a_thousand_times_always_reaches_its_owner() -> Result<()> {
     const MOVES: u32 = 1_000;
     let mut stage = Stage::set()?;
     let ears = [Ears::of(&stage.first)?, Ears::of(&stage.second)?];
@@ -197,7 +199,7 @@ fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> 
         Stage::publish(pod)?;
         for (client, node) in clients.iter().zip(NODE) {
             client.send_to(&turn.to_be_bytes(), (node, 8080))?;
-            let arrived = heard(&owner.datagrams)
+            let arrived = received(&owner.datagrams)
                 .with_context(|| format!("move {turn}, {node}: {}", state(agent)))?;
             ensure!(arrived == (turn, client.local_addr()?), "{arrived:?}");
         }
@@ -205,14 +207,14 @@ fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> 
         world
             .run(|| TcpStream::connect_timeout(&to, patient(Duration::from_secs(4))))
             .with_context(|| format!("move {turn}"))?;
-        // The owner's side is complete only when the client's last word has come.
+        // The connection is complete for the owner only after the client's last segment.
         until(&format!("move {turn}"), || {
             Ok(owner.accepted().then_some(()))
         })?;
         ensure!(!other.accepted(), "move {turn}");
         pod.del()?;
         for (client, node) in clients.iter().zip(NODE) {
-            // A refusal of the last one may be told by this one: nobody has the port.
+            // This send may return the ICMP error about the previous one: no pod has the port.
             let _ = client.send_to(&u32::MAX.to_be_bytes(), (node, 8080));
         }
         nothing_more(&other.datagrams).with_context(|| format!("move {turn}"))?;
@@ -222,23 +224,23 @@ fn a_port_that_moves_a_thousand_times_always_leads_to_its_owner() -> Result<()> 
 }
 
 #[test]
-fn a_connection_ends_with_its_pod_and_the_next_one_is_the_next_pods() -> Result<()> {
+fn a_connection_ends_with_its_pod_and_the_next_one_reaches_the_next_pod() -> Result<()> {
     let mut stage = Stage::set()?;
     for family in [0, 1] {
         let to = SocketAddr::new(NODE[family], 8080);
         Stage::publish(&mut stage.first)?;
         let first = Echo::start(&stage.first.machine, 80)?;
-        let under_way = Conversation::tcp(&stage.sandbox.world, to)?;
-        under_way.go_on()?;
+        let under_way = Connection::tcp(&stage.sandbox.world, to)?;
+        under_way.exchange()?;
         stage.first.del()?;
         Stage::publish(&mut stage.second)?;
         let _second = Echo::start(&stage.second.machine, 80)?;
-        // At once: nothing has to time out before.
+        // The connection ends at once, without a timeout.
         let (seen, stream) = tcp_source(&stage.sandbox.world, 0, to)?;
         ensure!(seen.ip() == WORLD[family]);
         ensure!(
-            under_way.go_on().is_err(),
-            "the next pod has taken over a connection"
+            under_way.exchange().is_err(),
+            "the next pod got a segment of the old connection"
         );
         drop((first, stream));
         stage.second.del()?;
@@ -246,9 +248,9 @@ fn a_connection_ends_with_its_pod_and_the_next_one_is_the_next_pods() -> Result<
     Ok(())
 }
 
-/// behaviour R12: a `hostIP` that the node does not have yet. It is held all the same.
+/// behaviour R12: a port of a `hostIP` that the node does not have yet is reserved as well.
 #[test]
-fn a_port_of_an_address_that_comes_later_is_served_from_then_on() -> Result<()> {
+fn a_hostport_of_a_later_node_address_works_once_the_address_exists() -> Result<()> {
     const LATE: [(&str, &str); 2] = [("192.0.2.77", "/24"), ("2001:db8:1::77", "/64 nodad")];
     let mut stage = Stage::set()?;
     let mapping = |address: &str| {
@@ -266,7 +268,7 @@ fn a_port_of_an_address_that_comes_later_is_served_from_then_on() -> Result<()> 
     for ((late, length), own) in LATE.into_iter().zip(NODE) {
         node.call(&format!("ip address add {late}{length} dev up0"))?;
         let to = SocketAddr::new(late.parse()?, 8080);
-        until("the address has its hostport", || {
+        until("the hostport works at the address", || {
             Ok(tcp_source(world, 0, to).ok())
         })?;
         ensure!(tcp_source(world, 0, SocketAddr::new(own, 8080)).is_err());

@@ -1,23 +1,27 @@
-//! Hostports and what is not theirs: a port of the node is captured at the addresses of the node, and nowhere else.
+//! Hostports and other addresses: a hostport applies to the addresses of the node only.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::{Agent, By, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD, dial};
+use e2e::{
+    Agent, ClientKind, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, WORLD,
+    connect_from_process,
+};
 
-/// An address that no machine has: netfilter leads it to a pod.
+/// A service address, which no machine has: netfilter translates it to a pod.
 const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 /// A machine behind the node.
 const BEHIND: [&str; 2] = ["198.51.100.2", "2001:db8:7::2"];
 const NODE_BEHIND: [&str; 2] = ["198.51.100.1", "2001:db8:7::1"];
 
-/// The port that everybody has.
+/// The port of the hostport, of the service, and of the servers in the world and behind the node.
 const PORT: u16 = 443;
 const HOSTPORTS: [Mapping; 2] = Mapping::both(PORT, 80);
 
-/// A pod has the node's port 443 and serves nothing yet, so that whoever is led there by mistake is refused. Behind the
-/// service's port 443 is another pod; world and the machine behind the node serve their own.
+/// A pod publishes the node's port 443 without a server yet, so that a connection that is
+/// translated to it by mistake is refused. Another pod is the endpoint of the service's port 443;
+/// the world and the machine behind the node have their own servers.
 struct Scene {
     sandbox: Sandbox,
     agent: Agent,
@@ -41,7 +45,7 @@ impl Scene {
         endpoint.add()?;
         client.add()?;
         for (family, pod) in endpoint.addresses.iter().enumerate() {
-            lead_service(&sandbox.node, family, *pod)?;
+            translate_service(&sandbox.node, family, *pod)?;
             sandbox.world.call(&format!(
                 "ip route add {} via {}",
                 SERVICE[family], NODE[family]
@@ -63,7 +67,7 @@ impl Scene {
         })
     }
 
-    /// Everybody who may want a port 443, and the cgroup of the node's own processes.
+    /// Returns all clients of port 443, and the cgroup of the node's own processes.
     fn clients(&self) -> Result<[(&Machine, Option<&Path>); 4]> {
         let cgroup = self.agent.cgroup().context("there is no cgroup2")?;
         Ok([
@@ -75,7 +79,7 @@ impl Scene {
     }
 }
 
-/// Another machine, by another wire of the node, which routes between the two.
+/// Creates a machine on a second link of the node, which routes between it and the world.
 fn behind(sandbox: &Sandbox) -> Result<Machine> {
     let machine = sandbox.machine("behind")?;
     let path = machine.path();
@@ -86,8 +90,8 @@ fn behind(sandbox: &Sandbox) -> Result<Machine> {
     let parsed = |texts: [&str; 2]| texts.map(str::parse::<IpAddr>);
     let [node_v4, node_v6] = parsed(NODE_BEHIND);
     let [own_v4, own_v6] = parsed(BEHIND);
-    sandbox.dress(node, "lan0", &[node_v4?, node_v6?])?;
-    sandbox.dress(&machine, "eth0", &[own_v4?, own_v6?])?;
+    sandbox.configure_link(node, "lan0", &[node_v4?, node_v6?])?;
+    sandbox.configure_link(&machine, "eth0", &[own_v4?, own_v6?])?;
     for family in [0, 1] {
         let flag = ["-4", "-6"][family];
         machine.call(&format!(
@@ -102,8 +106,8 @@ fn behind(sandbox: &Sandbox) -> Result<Machine> {
     Ok(machine)
 }
 
-/// As a service proxy does it, for what comes in and for what the node itself sends.
-fn lead_service(node: &Machine, family: usize, pod: IpAddr) -> Result<()> {
+/// Adds DNAT rules as a service proxy does, for incoming packets and for those of the node itself.
+fn translate_service(node: &Machine, family: usize, pod: IpAddr) -> Result<()> {
     let tool = ["iptables", "ip6tables"][family];
     let (service, to) = (SERVICE[family], SocketAddr::new(pod, 8443));
     for chain in ["PREROUTING", "OUTPUT"] {
@@ -116,13 +120,13 @@ fn lead_service(node: &Machine, family: usize, pod: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Each of them is met as whom the client dialled.
+/// Asserts that the peer of each connection has the address that the client dialled.
 fn met(client: &Machine, cgroup: Option<&Path>, servers: &[SocketAddr]) -> Result<()> {
     let targets: Vec<_> = servers
         .iter()
-        .flat_map(|server| By::ALL.map(|by| (by, *server)))
+        .flat_map(|server| ClientKind::ALL.map(|by| (by, *server)))
         .collect();
-    let all = dial(client, cgroup, &targets)?;
+    let all = connect_from_process(client, cgroup, &targets)?;
     for ((by, server), met) in targets.iter().zip(all) {
         let who = || format!("{} dials {server} by {}", client.name(), by.name());
         let met = met.with_context(who)?;
@@ -131,7 +135,8 @@ fn met(client: &Machine, cgroup: Option<&Path>, servers: &[SocketAddr]) -> Resul
     Ok(())
 }
 
-/// behaviours N1, K32, R13, F40: first nobody serves the hostport and everything else works, then it is there, too.
+/// behaviours N1, K32, R13, F40: everything else works while the hostport has no server, and the
+/// hostport works once it has one.
 #[test]
 fn a_hostport_443_leaves_services_and_other_hosts_alone() -> Result<()> {
     let scene = Scene::new()?;

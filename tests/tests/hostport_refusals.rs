@@ -1,8 +1,8 @@
-//! Hostports that cannot be had: each ADD says why, and holds nothing of what it asked for beside.
+//! Refused hostports: each ADD returns the reason, and reserves none of its ports.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::residue::assert_no_residue;
-use e2e::{Agent, Answer, Config, Pod, Residue, Sandbox, Verb, program};
+use e2e::{Agent, Answer, Config, Pod, Residue, Sandbox, Verb, program, until};
 use serde_json::{Value, json};
 
 fn publishing(mappings: &[Value]) -> Config {
@@ -18,7 +18,8 @@ fn add(pod: &Pod, sandbox: &Sandbox, mappings: &[Value]) -> Result<Answer> {
         .run(&sandbox.node)
 }
 
-/// What comes last in a list that begins with a good port, the error's code, and what the error must name.
+/// Bad mappings, each put after a valid one: the mapping, the error code, and the text that the
+/// error must contain.
 fn bad_mappings() -> Vec<(Value, u64, &'static str)> {
     let with = |key: &str, value: Value| {
         let mut mapping = tcp(8081, 80);
@@ -39,22 +40,22 @@ fn bad_mappings() -> Vec<(Value, u64, &'static str)> {
             7,
             "portMappings[1].hostIP",
         ),
-        // The good one's port, to another port of the pod.
+        // The valid mapping's hostport, to another port of the pod.
         (tcp(8080, 81), 7, "8080"),
     ]
 }
 
-/// behaviours K30, R12.
+/// behaviours K30, R12
 #[test]
-fn a_bad_mapping_is_refused_by_name_and_the_good_ones_beside_it_are_not_held() -> Result<()> {
+fn a_bad_port_mapping_is_named_and_no_port_of_the_add_is_reserved() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = sandbox.pod("pod")?;
     let before = Residue::of(&sandbox.node, &[&pod.machine])?;
     let mut wrong = Vec::new();
     for (mapping, code, names) in bad_mappings() {
         let error = add(&pod, &sandbox, &[tcp(8080, 80), mapping.clone()])?.error()?;
-        let told = format!("{}: {}", error.msg, error.details);
-        if error.code != code || !told.contains(names) {
+        let text = format!("{}: {}", error.msg, error.details);
+        if error.code != code || !text.contains(names) {
             wrong.push(format!("{mapping}: {error:?}"));
         }
         let after = Residue::of(&sandbox.node, &[&pod.machine])?;
@@ -64,25 +65,25 @@ fn a_bad_mapping_is_refused_by_name_and_the_good_ones_beside_it_are_not_held() -
     Ok(())
 }
 
-/// behaviour R12: runtimes repeat themselves.
+/// behaviour R12: runtimes send mappings twice.
 #[test]
-fn a_mapping_that_is_sent_twice_is_one() -> Result<()> {
+fn a_repeated_port_mapping_counts_once() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let mut pod = sandbox.pod("pod")?;
     pod.add_with(publishing(&[tcp(8080, 80), tcp(8080, 80)]))?;
-    let ports = agent.get("/v1/hostports")?;
-    let ports = ports.as_array().context("a list")?;
+    let answer = agent.get("/v1/hostports")?;
+    let ports = answer.as_array().context("a list")?;
     ensure!(ports.len() == 1, "{ports:?}");
     pod.check()?.success()
 }
 
-/// behaviour F31: a range comes port by port.
+/// behaviour F31: runtimes pass a port range as single ports.
 #[test]
-fn more_ports_than_the_table_holds_are_refused_and_none_is_held() -> Result<()> {
+fn more_ports_than_the_hostport_map_holds_are_refused_and_none_is_reserved() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = sandbox.pod("pod")?;
     let before = Residue::of(&sandbox.node, &[&pod.machine])?;
-    // Two families: each mapping is two rows.
+    // Each mapping needs two map entries, one for each family.
     let mappings: Vec<Value> = (1..=16_385).map(|port| tcp(port, port)).collect();
     let error = add(&pod, &sandbox, &mappings)?.error()?;
     ensure!(
@@ -92,7 +93,7 @@ fn more_ports_than_the_table_holds_are_refused_and_none_is_held() -> Result<()> 
     assert_no_residue(&before, &Residue::of(&sandbox.node, &[&pod.machine])?)
 }
 
-/// An agent that may not raise its limit of open files.
+/// Starts an agent that cannot raise its limit of open files.
 fn limited(sandbox: &Sandbox, descriptors: u32) -> Result<Agent> {
     let mut agent = Agent::start(&sandbox.node, &[])?;
     let (path, agent_program) = ("/run/limited", program("bin/viaductd"));
@@ -109,22 +110,23 @@ fn limited(sandbox: &Sandbox, descriptors: u32) -> Result<Agent> {
 }
 
 #[test]
-fn more_ports_than_the_agent_has_descriptors_are_refused_and_none_is_held() -> Result<()> {
+fn more_ports_than_the_agent_has_descriptors_are_refused_and_none_is_reserved() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let agent = limited(&sandbox, 256)?;
     let mut pod = sandbox.pod("pod")?;
     let before = Residue::of(&sandbox.node, &[&pod.machine])?;
     let mappings: Vec<Value> = (8_000..8_300).map(|port| tcp(port, 80)).collect();
     let error = add(&pod, &sandbox, &mappings)?.error()?;
-    let told = format!("{}: {}", error.msg, error.details);
-    ensure!(told.contains("Too many open files"), "{told}");
+    let text = format!("{}: {}", error.msg, error.details);
+    ensure!(text.contains("Too many open files"), "{text}");
     assert_no_residue(&before, &Residue::of(&sandbox.node, &[&pod.machine])?)?;
-    // As many as there are can still be had.
+    // As many ports as there are descriptors still work.
     pod.add_with(publishing(&mappings[..50]))?;
-    ensure!(
-        agent.log().contains("few ports can be reserved"),
-        "{}",
-        agent.log()
-    );
+    until("the low limit of open files is logged", || {
+        Ok(agent
+            .log()
+            .contains("few ports can be reserved")
+            .then_some(()))
+    })?;
     pod.del().map(drop)
 }

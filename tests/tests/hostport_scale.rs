@@ -1,4 +1,4 @@
-//! Ten thousand ports on one node.
+//! Ten thousand hostports on one node.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,8 @@ const PODS: u16 = 10;
 const EACH: u16 = 1_000;
 const FIRST: u16 = 20_000;
 
-/// Of one family: each port is a descriptor of the agent in each, and not every machine allows it twenty thousand.
+/// IPv4 mappings only: each port needs a descriptor of the agent per family, and not every machine
+/// allows twenty thousand.
 fn publishing(pod: u16) -> Config {
     let first = FIRST + pod * EACH;
     let mapping = |host: u16| json!({ "hostPort": host, "containerPort": 80, "protocol": "tcp", "hostIP": "0.0.0.0" });
@@ -19,9 +20,9 @@ fn publishing(pod: u16) -> Config {
     Config::new("1.1.0").map_ports(&mappings)
 }
 
-/// behaviour F31.
+/// behaviour F31
 #[test]
-fn ten_thousand_ports_lead_each_to_its_pod_and_are_held() -> Result<()> {
+fn ten_thousand_hostports_reach_their_pods_and_are_reserved() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut agent = Agent::start(&sandbox.node, &[])?;
     let mut pods = Vec::new();
@@ -53,7 +54,7 @@ fn ten_thousand_ports_lead_each_to_its_pod_and_are_held() -> Result<()> {
     agent.restart()?;
     reached(&agent)?;
     let held = agent.get("/v1/hostports")?.to_string();
-    ensure!(!held.contains("nothing"), "a port is not held again");
+    ensure!(!held.contains("nothing"), "a port is not reserved again");
     for pod in &pods {
         pod.del()?;
     }

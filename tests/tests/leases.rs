@@ -1,16 +1,22 @@
-//! host-local's leases on disk, which the reference plugin and ours share.
+//! host-local's leases on disk, which the reference plugin and Viaduct's share.
 
 use std::net::IpAddr;
 
 use anyhow::Result;
-use e2e::chain::{Chain, Maker, folder};
+use e2e::chain::{Chain, PluginSource, folder};
 use e2e::{Answer, Call, Config, Sandbox, Verb, addresses};
 use serde_json::{Value, json};
 
-const BOTH: [Maker; 2] = [Maker::Reference, Maker::Ours];
+const BOTH: [PluginSource; 2] = [PluginSource::Reference, PluginSource::Ours];
 
-/// host-local of either maker, as a plugin delegates to it: with a configuration that is mostly meant for others.
-fn host_local(sandbox: &Sandbox, verb: Verb, maker: Maker, container: &str) -> Result<Answer> {
+/// Calls host-local of either source as a main plugin delegates to it: with the whole
+/// configuration, most of which is for the main plugin.
+fn host_local(
+    sandbox: &Sandbox,
+    verb: Verb,
+    maker: PluginSource,
+    container: &str,
+) -> Result<Answer> {
     let config = json!({
         "cniVersion": "1.0.0", "name": "pool", "type": "other", "vlan": 7,
         "ipam": { "type": "host-local", "dataDir": "/run/leases", "routes": [{ "dst": "0.0.0.0/0" }],
@@ -20,7 +26,8 @@ fn host_local(sandbox: &Sandbox, verb: Verb, maker: Maker, container: &str) -> R
     call.run_at(&sandbox.node, &folder(maker)?.join("host-local"))
 }
 
-/// The keys of a result. Later releases of the reference leave an empty `dns` out.
+/// Returns the keys of a result without `dns`, which later releases of the reference omit when it
+/// is empty.
 fn keys(result: &Value) -> Vec<String> {
     let object = result.as_object().into_iter().flatten();
     object
@@ -31,7 +38,7 @@ fn keys(result: &Value) -> Vec<String> {
 
 /// behaviours R8, R10, R11
 #[test]
-fn both_give_addresses_of_one_pool_in_turn() -> Result<()> {
+fn both_host_local_plugins_allocate_from_one_pool() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut results = Vec::new();
     for (number, maker) in BOTH.into_iter().chain(BOTH).enumerate() {
@@ -50,7 +57,7 @@ fn both_give_addresses_of_one_pool_in_turn() -> Result<()> {
     let files = sandbox.node.call(&format!("cat -v {files}"))?;
     assert_eq!(files.matches("^M").count(), 2, "{files}");
 
-    host_local(&sandbox, Verb::Add, Maker::Ours, "c4")?.result()?;
+    host_local(&sandbox, Verb::Add, PluginSource::Ours, "c4")?.result()?;
     for maker in BOTH {
         let full = host_local(&sandbox, Verb::Add, maker, "c5")?.error()?;
         let words = "no IP addresses available in range set: 10.7.0.1-10.7.0.6";
@@ -59,16 +66,16 @@ fn both_give_addresses_of_one_pool_in_turn() -> Result<()> {
     for number in 0..5 {
         let container = format!("c{number}");
         host_local(&sandbox, Verb::Del, BOTH[number % 2], &container)?.success()?;
-        host_local(&sandbox, Verb::Del, Maker::Ours, &container)?.success()?;
+        host_local(&sandbox, Verb::Del, PluginSource::Ours, &container)?.success()?;
     }
     let left = sandbox.node.call("ls /run/leases/pool")?;
     assert!(!left.lines().any(|name| name.starts_with("10.7")), "{left}");
     Ok(())
 }
 
-/// behaviour R11: from the reference plugin to ours and back.
+/// behaviour R11: from the reference plugin to Viaduct's and back.
 #[test]
-fn leases_of_the_reference_are_respected_and_ours_can_be_read_by_it() -> Result<()> {
+fn host_local_leases_are_shared_with_the_reference_plugin() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let config = |maker| {
         let settings = json!({
@@ -78,9 +85,13 @@ fn leases_of_the_reference_are_respected_and_ours_can_be_read_by_it() -> Result<
         Chain::new("1.0.0", "net").with(maker, settings)
     };
     let mut pods = Vec::new();
-    for (number, maker) in [Maker::Reference, Maker::Ours, Maker::Reference]
-        .into_iter()
-        .enumerate()
+    for (number, maker) in [
+        PluginSource::Reference,
+        PluginSource::Ours,
+        PluginSource::Reference,
+    ]
+    .into_iter()
+    .enumerate()
     {
         let pod = sandbox.machine(&format!("pod{number}"))?;
         let result = config(maker).add(&sandbox.node, &pod)?;
@@ -99,9 +110,10 @@ fn leases_of_the_reference_are_respected_and_ours_can_be_read_by_it() -> Result<
     Ok(())
 }
 
-/// behaviour R11: a node whose pods the reference plugin has attached goes to ours while they run, and back while ours run.
+/// behaviour R11: a node migrates from the reference plugins to Viaduct while the old pods run, and
+/// back while the new ones run.
 #[test]
-fn a_node_goes_to_ours_and_back_while_pods_run() -> Result<()> {
+fn a_node_migrates_to_viaduct_and_back_while_pods_run() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let list = |maker| {
         let settings = json!({
@@ -110,7 +122,7 @@ fn a_node_goes_to_ours_and_back_while_pods_run() -> Result<()> {
         });
         Chain::new("1.0.0", "net").with(maker, settings)
     };
-    // The other shape: one entry of type viaduct.
+    // The other form of configuration: one entry of type viaduct.
     let mut ours = json!({
         "cniVersion": "1.0.0", "name": "net", "type": "viaduct", "bridge": "br7", "isGateway": true,
         "ipam": { "type": "host-local", "dataDir": "/run/leases", "subnet": "10.7.0.0/29" },
@@ -122,21 +134,21 @@ fn a_node_goes_to_ours_and_back_while_pods_run() -> Result<()> {
         Call::new(verb, pod.name(), &pod.path(), &Config(config.clone())).run(&sandbox.node)
     };
     let before = [
-        list(Maker::Reference).add(&sandbox.node, &pods[0])?,
-        list(Maker::Reference).add(&sandbox.node, &pods[1])?,
+        list(PluginSource::Reference).add(&sandbox.node, &pods[0])?,
+        list(PluginSource::Reference).add(&sandbox.node, &pods[1])?,
     ];
     let third = on(Verb::Add, &pods[2], &ours)?.result()?;
     assert_eq!(third["ips"][0]["address"], "10.7.0.4/29");
-    // Ours takes back what the reference gave, and its address is the last to be given again.
-    list(Maker::Ours).del(&sandbox.node, &pods[0], &before[0])?;
+    // Viaduct releases a lease of the reference, and reuses the released address last.
+    list(PluginSource::Ours).del(&sandbox.node, &pods[0], &before[0])?;
     let fourth = on(Verb::Add, &pods[3], &ours)?.result()?;
     assert_eq!(fourth["ips"][0]["address"], "10.7.0.5/29");
     pods[2].call("ping -c 1 -W 5 10.7.0.3")?;
 
-    // Back: the reference sees ours, checks them, does not give them, and takes them back.
-    let fifth = list(Maker::Reference).add(&sandbox.node, &pods[4])?;
+    // Back: the reference respects, checks and releases Viaduct's leases.
+    let fifth = list(PluginSource::Reference).add(&sandbox.node, &pods[4])?;
     assert_eq!(addresses(&fifth)?, [IpAddr::from([10, 7, 0, 6])]);
-    let folder = folder(Maker::Reference)?;
+    let folder = folder(PluginSource::Reference)?;
     for verb in [Verb::Check, Verb::Del] {
         let mut config = ours.clone();
         config["type"] = json!("bridge");
@@ -150,12 +162,12 @@ fn a_node_goes_to_ours_and_back_while_pods_run() -> Result<()> {
         left.contains("10.7.0.4\n") && !left.contains("10.7.0.5"),
         "{left}"
     );
-    // Without a word about where, they are still not given, and none is written.
+    // Without `dataDir`, the leases are still respected, and none is written.
     ours["ipam"] = json!({ "type": "host-local", "subnet": "10.7.0.0/29" });
     on(Verb::Del, &pods[2], &ours)?.success()?;
     assert_eq!(
         agent.get("/v1/attachments")?.as_array().map(Vec::len),
         Some(1)
     );
-    list(Maker::Reference).del(&sandbox.node, &pods[4], &fifth)
+    list(PluginSource::Reference).del(&sandbox.node, &pods[4], &fifth)
 }

@@ -27,7 +27,7 @@ fn the_nodes_mtu_is_followed_while_pods_run() -> Result<()> {
             .node
             .call(&format!("ip link set {UPLINK} mtu {mtu}"))?;
         all_become(&sandbox, &pod, mtu)?;
-        // A route has no MTU of its own: what is asked for is what the link has.
+        // The routes have no MTU of their own, because the link has the configured one.
         let route = pod.machine.call("ip route get 198.51.100.1")?;
         assert!(!route.contains("mtu"), "{route}");
         let shown = agent.get("/v1/attachments")?;
@@ -38,7 +38,7 @@ fn the_nodes_mtu_is_followed_while_pods_run() -> Result<()> {
 }
 
 #[test]
-fn an_mtu_that_was_configured_does_not_follow() -> Result<()> {
+fn a_configured_mtu_does_not_follow_the_nodes() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let _agent = Agent::start(&sandbox.node, &["--mtu", "1300"])?;
     let mut pod = sandbox.pod("pod")?;

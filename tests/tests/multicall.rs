@@ -1,12 +1,13 @@
-//! The plugin under the reference's names: beside the reference plugins, mixed with them, and in their place.
+//! The multicall plugin under the names of the reference plugins: beside them, mixed with them, and
+//! instead of them.
 
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
-use e2e::chain::{Chain, Maker};
+use e2e::chain::{Chain, PluginSource};
 use e2e::residue::await_no_residue;
 use e2e::{
-    Agent, Call, Config, Echo, Machine, NODE, Residue, Sandbox, Verb, tcp_ask, tcp_source,
+    Agent, Call, Config, Echo, Machine, NODE, Residue, Sandbox, Verb, tcp_echo, tcp_source,
     udp_source, until,
 };
 use serde_json::{Value, json};
@@ -34,22 +35,22 @@ fn portmap() -> Value {
     json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true })
 }
 
-/// As go-cni writes it, each port twice as Nomad does.
+/// Port mappings as go-cni writes them, with each port for TCP and UDP as Nomad does.
 fn ports() -> Value {
     let port = |protocol: &str| json!({ "HostPort": 8080, "ContainerPort": 80, "Protocol": protocol, "HostIP": "" });
     json!([port("tcp"), port("udp")])
 }
 
-/// The port of the node, from the world.
+/// Asserts that the hostport works from the world.
 fn serves(sandbox: &Sandbox) -> Result<()> {
     let outside = SocketAddr::new(NODE[0], 8080);
     tcp_source(&sandbox.world, 0, outside)?;
     udp_source(&sandbox.world, 0, outside).map(drop)
 }
 
-/// A result with what differs from one ADD to the next made equal.
-fn same(mut result: Value, pod: &Machine) -> Value {
-    // Later releases of the reference leave an empty one out.
+/// Replaces the parts of a result that differ between two ADDs.
+fn normalised(mut result: Value, pod: &Machine) -> Value {
+    // Later releases of the reference omit an empty `dns`.
     if result["cniVersion"] == "1.0.0" && result["dns"] == json!({}) {
         result.as_object_mut().and_then(|it| it.remove("dns"));
     }
@@ -68,22 +69,23 @@ fn same(mut result: Value, pod: &Machine) -> Value {
     result
 }
 
-/// What both makers answer to the same lists on nodes of their own.
-fn both(version: &str, lists: impl Fn(Maker, Chain) -> Chain) -> Result<[Value; 2]> {
+/// Returns the results of both sources to the same list, each on its own node.
+fn both(version: &str, lists: impl Fn(PluginSource, Chain) -> Chain) -> Result<[Value; 2]> {
     let mut results = Vec::new();
-    for maker in [Maker::Reference, Maker::Ours] {
+    for maker in [PluginSource::Reference, PluginSource::Ours] {
         let (sandbox, _agent) = Sandbox::with_agent()?;
         let pod = sandbox.machine("pod")?;
         let list = lists(maker, Chain::new(version, "net"));
         let result = list
             .add(&sandbox.node, &pod)
             .with_context(|| format!("{maker:?} {version}"))?;
-        // The reference portmap of Debian 12 looks for rules of a family that the pod does not have.
-        if version >= "0.4.0" && maker == Maker::Ours {
+        // On CHECK the reference portmap of Debian 12 looks for rules of a family that the pod does
+        // not have.
+        if version >= "0.4.0" && maker == PluginSource::Ours {
             list.check(&sandbox.node, &pod, &result)?;
         }
         list.del(&sandbox.node, &pod, &result)?;
-        results.push(same(result, &pod));
+        results.push(normalised(result, &pod));
     }
     let [reference, ours] = <[Value; 2]>::try_from(results).map_err(|_| anyhow::anyhow!("two"))?;
     Ok([reference, ours])
@@ -91,7 +93,7 @@ fn both(version: &str, lists: impl Fn(Maker, Chain) -> Chain) -> Result<[Value; 
 
 /// behaviours S1, S4, C8, R18
 #[test]
-fn every_name_says_what_it_is_and_which_versions_it_speaks() -> Result<()> {
+fn every_plugin_name_reports_itself_and_its_versions() -> Result<()> {
     let sandbox = Sandbox::new()?;
     for name in NAMES {
         let call = Call::new(Verb::Version, "", "", &Config::new("1.1.0")).stdin("");
@@ -123,7 +125,7 @@ fn bridge_and_host_local_answer_as_the_reference_does() -> Result<()> {
 
 /// behaviours S9, R12, R17
 #[test]
-fn a_whole_list_answers_as_the_reference_does() -> Result<()> {
+fn a_whole_plugin_list_answers_as_the_reference_does() -> Result<()> {
     let [reference, ours] = both("1.0.0", |maker, list| {
         list.with(maker, json!({ "type": "loopback" }))
             .with(maker, bridge("br7", "10.7.0.0/24"))
@@ -133,7 +135,7 @@ fn a_whole_list_answers_as_the_reference_does() -> Result<()> {
                 json!({ "type": "tuning", "mtu": 1400, "mac": "02:00:00:00:00:07" }),
             )
             .with(maker, portmap())
-            .hand("portMappings", ports())
+            .with_capability("portMappings", ports())
     })?;
     assert_eq!(ours, reference);
     Ok(())
@@ -141,14 +143,14 @@ fn a_whole_list_answers_as_the_reference_does() -> Result<()> {
 
 #[test]
 fn loopback_answers_as_the_reference_does_and_sets_it_up() -> Result<()> {
-    // In other versions the reference of Debian 12 answers in the shape of 1.0.0 all the same.
+    // For other versions, the reference of Debian 12 returns the shape of 1.0.0 nevertheless.
     let [reference, ours] = both("1.0.0", |maker, list| {
         list.with(maker, json!({ "type": "loopback" }))
     })?;
     assert_eq!(ours, reference);
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = sandbox.machine("pod")?;
-    let list = Chain::new("1.0.0", "lo").with(Maker::Ours, json!({ "type": "loopback" }));
+    let list = Chain::new("1.0.0", "lo").with(PluginSource::Ours, json!({ "type": "loopback" }));
     pod.call("ip link set lo down")?;
     let result = list.add(&sandbox.node, &pod)?;
     assert!(pod.call("ip link show lo")?.contains(",UP"));
@@ -160,13 +162,13 @@ fn loopback_answers_as_the_reference_does_and_sets_it_up() -> Result<()> {
 
 /// behaviour R18
 #[test]
-fn our_ports_lead_to_a_pod_of_the_reference_bridge() -> Result<()> {
+fn viaduct_portmap_serves_a_pod_of_the_reference_bridge() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let before = Residue::of(&sandbox.node, &[])?;
     let list = Chain::new("1.0.0", "foreign")
-        .with(Maker::Reference, bridge("br7", "10.7.0.0/24"))
-        .with(Maker::Ours, portmap())
-        .hand("portMappings", ports());
+        .with(PluginSource::Reference, bridge("br7", "10.7.0.0/24"))
+        .with(PluginSource::Ours, portmap())
+        .with_capability("portMappings", ports());
     let pod = sandbox.machine("pod")?;
     let result = list.add(&sandbox.node, &pod)?;
     let _echo = Echo::start(&pod, 80)?;
@@ -203,17 +205,17 @@ fn an_adopted_pod_keeps_its_ports_when_the_agent_is_killed_and_loses_them_with_i
 -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let list = Chain::new("1.0.0", "foreign")
-        .with(Maker::Reference, bridge("br7", "10.7.0.0/24"))
-        .with(Maker::Ours, portmap())
-        .hand("portMappings", ports());
+        .with(PluginSource::Reference, bridge("br7", "10.7.0.0/24"))
+        .with(PluginSource::Ours, portmap())
+        .with_capability("portMappings", ports());
     let pod = sandbox.machine("pod")?;
     let result = list.add(&sandbox.node, &pod)?;
     let _echo = Echo::start(&pod, 80)?;
     let (_, stream) = tcp_source(&sandbox.world, 0, SocketAddr::new(NODE[0], 8080))?;
     agent.kill()?;
-    tcp_ask(&stream)?;
+    tcp_echo(&stream)?;
     agent.restart()?;
-    tcp_ask(&stream)?;
+    tcp_echo(&stream)?;
     serves(&sandbox)?;
     assert_eq!(
         agent.get("/v1/attachments")?.as_array().map(Vec::len),
@@ -229,20 +231,20 @@ fn an_adopted_pod_keeps_its_ports_when_the_agent_is_killed_and_loses_them_with_i
 
 /// behaviour R18
 #[test]
-fn plugins_of_the_reference_serve_a_pod_of_our_bridge() -> Result<()> {
+fn reference_plugins_work_on_a_pod_of_the_viaduct_bridge() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let list = Chain::new("1.0.0", "ours")
-        .with(Maker::Ours, bridge("br7", "10.7.0.0/24"))
+        .with(PluginSource::Ours, bridge("br7", "10.7.0.0/24"))
         .with(
-            Maker::Reference,
+            PluginSource::Reference,
             json!({ "type": "tuning", "mtu": 1300, "sysctl": { "net.core.somaxconn": "777" } }),
         )
         .with(
-            Maker::Reference,
+            PluginSource::Reference,
             json!({ "type": "firewall", "backend": "iptables" }),
         )
-        .with(Maker::Ours, portmap())
-        .hand("portMappings", ports());
+        .with(PluginSource::Ours, portmap())
+        .with_capability("portMappings", ports());
     let pod = sandbox.machine("pod")?;
     let result = list.add(&sandbox.node, &pod)?;
     assert_eq!(pod.call("cat /proc/sys/net/core/somaxconn")?.trim(), "777");
@@ -253,16 +255,16 @@ fn plugins_of_the_reference_serve_a_pod_of_our_bridge() -> Result<()> {
 }
 
 #[test]
-fn a_tuned_pod_goes_on_with_its_new_ethernet_address() -> Result<()> {
+fn a_tuned_pod_works_with_its_new_mac_address() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let list = Chain::new("1.0.0", "ours")
-        .with(Maker::Ours, bridge("br7", "10.7.0.0/24"))
-        .with(Maker::Ours, portmap())
-        .with(Maker::Ours, json!({
+        .with(PluginSource::Ours, bridge("br7", "10.7.0.0/24"))
+        .with(PluginSource::Ours, portmap())
+        .with(PluginSource::Ours, json!({
             "type": "tuning", "mac": "02:00:00:00:00:07", "mtu": 1300, "promisc": true, "allmulti": true, "txQLen": 77,
             "sysctl": { "net.ipv4.conf.IFNAME.arp_filter": "1", "net.core.somaxconn": "777" },
         }))
-        .hand("portMappings", ports());
+        .with_capability("portMappings", ports());
     let pod = sandbox.machine("pod")?;
     let result = list.add(&sandbox.node, &pod)?;
     assert_eq!(result["interfaces"][2]["mac"], "02:00:00:00:00:07");
@@ -288,9 +290,9 @@ fn a_tuned_pod_goes_on_with_its_new_ethernet_address() -> Result<()> {
     list.del(&sandbox.node, &pod, &result)
 }
 
-/// An interface that outlives the pod goes home as it came.
+/// An interface that outlives the pod gets its original settings back.
 #[test]
-fn tuning_puts_an_interface_back_that_is_not_ours() -> Result<()> {
+fn tuning_restores_a_foreign_interface_on_del() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let pod = sandbox.machine("pod")?;
     pod.call("ip link add eth0 type veth peer name other")?;
@@ -325,7 +327,7 @@ fn tuning_puts_an_interface_back_that_is_not_ours() -> Result<()> {
 fn nomads_own_list_works_unchanged() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let before = Residue::of(&sandbox.node, &[])?;
-    let list = nomad().hand("portMappings", ports());
+    let list = nomad().with_capability("portMappings", ports());
     let pod = sandbox.machine("alloc")?;
     let running = list.clone().set(
         "CNI_ARGS",
@@ -341,26 +343,27 @@ fn nomads_own_list_works_unchanged() -> Result<()> {
     assert_eq!(
         inside.len(),
         1,
-        "the first one of the pod has the address: {result}"
+        "the pod's first interface has the address: {result}"
     );
     assert_eq!(result["ips"][0]["address"], "172.26.64.2/20");
     let _echo = Echo::start(&pod, 80)?;
     serves(&sandbox)?;
     running.check(&sandbox.node, &pod, &result)?;
     refuses_and_leaves_nothing(&sandbox, &agent)?;
-    // Its DEL has neither arguments nor a result.
+    // Nomad's DEL has neither CNI_ARGS nor a prevResult.
     list.del(&sandbox.node, &pod, &Value::Null)?;
     sandbox.node.call("ip link delete nomad")?;
-    // The network's own entries go with the next look at the node.
+    // The network's own map entries are removed by the next reconciliation.
     await_no_residue(&before, &sandbox.node)
 }
 
-/// behaviours C10, C12: three times without a DEL while the agent is away, and its cleaning by force finds nothing to do.
+/// behaviours C10, C12: three ADDs without a DEL while the agent is down; Nomad's forced cleanup
+/// finds nothing to do.
 #[test]
-fn nomad_tries_again_without_a_del_and_needs_no_cleaning_by_force() -> Result<()> {
+fn nomad_retries_adds_without_a_del_and_needs_no_forced_cleanup() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let before = Residue::of(&sandbox.node, &[])?;
-    let list = nomad().hand("portMappings", ports());
+    let list = nomad().with_capability("portMappings", ports());
     let pod = sandbox.machine("alloc")?;
     agent.kill()?;
     for _ in 0..3 {
@@ -371,17 +374,17 @@ fn nomad_tries_again_without_a_del_and_needs_no_cleaning_by_force() -> Result<()
         );
         assert!(
             !pod.call("ip -o link")?.contains("eth0"),
-            "it leaves nothing"
+            "the failed ADD left an interface"
         );
     }
     agent.restart()?;
     list.add(&sandbox.node, &pod)?;
     agent.kill()?;
-    // The sandbox is gone, the agent is away, and there are neither arguments nor a result.
+    // DEL without a namespace, without an agent, without CNI_ARGS and without a prevResult.
     pod.unbind()?;
     list.del(&sandbox.node, &pod, &Value::Null)?;
     agent.restart()?;
-    until("the DELs that waited are executed", || {
+    until("the spooled DELs are executed", || {
         let left = agent.get("/v1/attachments")?;
         Ok((left == json!([])).then_some(()))
     })?;
@@ -389,16 +392,17 @@ fn nomad_tries_again_without_a_del_and_needs_no_cleaning_by_force() -> Result<()
     await_no_residue(&before, &sandbox.node)
 }
 
-/// Tried again without a DEL, as Nomad does; the bridge plugin's part stays, as the reference's does.
+/// Asserts that a repeated ADD without a DEL, as Nomad sends it, is refused. The bridge plugin's
+/// part stays, as with the reference.
 fn refuses_and_leaves_nothing(sandbox: &Sandbox, agent: &Agent) -> Result<()> {
     let other = sandbox.machine("other")?;
-    let list = nomad().hand("portMappings", ports());
+    let list = nomad().with_capability("portMappings", ports());
     for _ in 0..2 {
         let refused = list.add(&sandbox.node, &other);
-        let told = refused.map_or_else(|error| format!("{error:#}"), |result| result.to_string());
+        let text = refused.map_or_else(|error| format!("{error:#}"), |result| result.to_string());
         assert!(
-            told.contains("nomad/alloc/eth0") || told.contains("attached already"),
-            "{told}"
+            text.contains("nomad/alloc/eth0") || text.contains("attached already"),
+            "{text}"
         );
     }
     list.del(&sandbox.node, &other, &Value::Null)?;
@@ -411,9 +415,9 @@ fn refuses_and_leaves_nothing(sandbox: &Sandbox, agent: &Agent) -> Result<()> {
 
 fn nomad() -> Chain {
     Chain::new("0.4.0", "nomad")
-        .with(Maker::Ours, json!({ "type": "loopback" }))
+        .with(PluginSource::Ours, json!({ "type": "loopback" }))
         .with(
-            Maker::Ours,
+            PluginSource::Ours,
             json!({
                 "type": "bridge", "bridge": "nomad", "ipMasq": true, "isGateway": true, "forceAddress": true,
                 "hairpinMode": true,
@@ -424,8 +428,8 @@ fn nomad() -> Chain {
             }),
         )
         .with(
-            Maker::Ours,
+            PluginSource::Ours,
             json!({ "type": "firewall", "backend": "iptables", "iptablesAdminChainName": "NOMAD-ADMIN" }),
         )
-        .with(Maker::Ours, portmap())
+        .with(PluginSource::Ours, portmap())
 }

@@ -1,12 +1,13 @@
-//! Beside the rules of others: a service proxy, a container runtime with its own firewall, connection tracking. Theirs
-//! work as without us, ours as without them, and no packet is translated by both.
+//! NAT beside netfilter rules of a service proxy, of a container runtime with its own firewall, and
+//! beside connection tracking. Both sides work as without the other, and no packet is translated
+//! twice.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Config, Conversation, Echo, GATEWAYS, Load, Machine, Mapping, NODE, Pod, Sandbox, WORLD,
-    tcp_source, udp_source,
+    Config, Connection, ConnectionLoad, Echo, GATEWAYS, Machine, Mapping, NODE, Pod, Sandbox,
+    WORLD, tcp_source, udp_source,
 };
 
 const HOSTPORTS: [Mapping; 2] = Mapping::both(8080, 80);
@@ -16,11 +17,12 @@ const SERVICE: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 /// The service's ports: served by pods, and by the world.
 const BY_POD: u16 = 80;
 const BY_WORLD: u16 = 81;
-/// Ports of the node that lead to the pod: for everybody by way of the node, and with the caller's own address.
+/// Node ports of the pod: one that hides the client's address behind the node's, one that preserves
+/// it.
 const CLUSTER: u16 = 30_080;
 const LOCAL: u16 = 30_081;
 
-/// Which of the kernel's two packet filters has the rules.
+/// The packet filter that has the rules: iptables-legacy or nftables.
 #[derive(Clone, Copy, Debug)]
 enum Filter {
     Legacy,
@@ -35,7 +37,7 @@ impl Filter {
         }
     }
 
-    /// Puts these rules in place of whatever tables they name.
+    /// Replaces the tables that the rules name.
     fn restore(self, node: &Machine, family: usize, rules: &str) -> Result<()> {
         let path = "/run/rules";
         node.mounts().run(|| std::fs::write(path, rules))?;
@@ -43,7 +45,7 @@ impl Filter {
             .map(drop)
     }
 
-    /// Removes everything at once, as an administrator does who has had enough.
+    /// Removes all rules at once.
     fn flush(self, node: &Machine) -> Result<()> {
         match self {
             Self::Nft => node.call("nft flush ruleset").map(drop),
@@ -58,8 +60,8 @@ impl Filter {
     }
 }
 
-/// What a service proxy writes for one service with an endpoint in a pod and one in the world, and for two of the
-/// node's ports.
+/// Returns the rules of a service proxy for one service with an endpoint in a pod and one in the
+/// world, and for two node ports.
 fn proxy(family: usize, pod: IpAddr) -> Vec<String> {
     let service = SERVICE[family];
     let to_pod = SocketAddr::new(pod, 80);
@@ -97,7 +99,7 @@ fn proxy(family: usize, pod: IpAddr) -> Vec<String> {
     rules
 }
 
-/// What a container runtime writes that forwards for nobody but the bridges it knows.
+/// Rules of a container runtime that forwards only for its own bridges and cbr0.
 const FORWARDING: [&str; 9] = [
     ":FORWARD DROP",
     ":USER -",
@@ -110,7 +112,7 @@ const FORWARDING: [&str; 9] = [
     "-A FORWARD -o cbr0 -j ACCEPT",
 ];
 
-/// The rules of both, and the runtime's MASQUERADE for containers of its own.
+/// Returns the rules of both, and the runtime's MASQUERADE for its own containers.
 fn rules(family: usize, pod: IpAddr) -> String {
     let own = ["172.17.0.0/16", "fd00:17::/64"][family];
     let masquerade = format!("-A POSTROUTING -s {own} ! -o docker0 -j MASQUERADE");
@@ -156,7 +158,7 @@ impl Scene {
         })
     }
 
-    /// Who is asked by whom, at which address, and whose address the one who answers must see.
+    /// Returns client, dialled address, and the client address that the server must see.
     fn expectations(&self, family: usize) -> Result<Vec<(&Machine, SocketAddr, IpAddr)>> {
         let (node, world, gateway) = (NODE[family], WORLD[family], GATEWAYS[family]);
         let service = SERVICE[family].parse::<IpAddr>()?;
@@ -168,7 +170,7 @@ impl Scene {
             (pod, at(service, BY_WORLD), node),
             (pod, at(service, BY_POD), client),
             (&self.sandbox.node, at(service, BY_WORLD), node),
-            // The node chooses its source before the proxy chooses the destination.
+            // The node selects its source address before the proxy translates the destination.
             (&self.sandbox.node, at(service, BY_POD), node),
             (outside, at(node, 8080), world),
             (outside, at(node, CLUSTER), gateway),
@@ -176,10 +178,10 @@ impl Scene {
         ])
     }
 
-    fn everybody_is_seen_as_expected(&self) -> Result<()> {
+    fn all_clients_are_seen_as_expected(&self) -> Result<()> {
         for family in [0, 1] {
             for (client, server, expected) in self.expectations(family)? {
-                let who = || format!("{} asks {server}", client.name());
+                let who = || format!("{} dials {server}", client.name());
                 let (by_tcp, _) = tcp_source(client, 0, server).with_context(who)?;
                 let (by_udp, _) = udp_source(client, 0, server).with_context(who)?;
                 ensure!(by_tcp.ip() == expected, "{}: TCP from {by_tcp}", who());
@@ -189,16 +191,16 @@ impl Scene {
         Ok(())
     }
 
-    /// One flow of each kind that is ours alone.
-    fn ours(&self) -> Result<Vec<Conversation>> {
+    /// Opens one flow of each kind that only Viaduct translates.
+    fn own_flows(&self) -> Result<Vec<Connection>> {
         let mut open = Vec::new();
         for (node, world) in NODE.into_iter().zip(WORLD) {
             for (client, server) in [
                 (&self.client.machine, SocketAddr::new(world, 7000)),
                 (&self.sandbox.world, SocketAddr::new(node, 8080)),
             ] {
-                open.push(Conversation::tcp(client, server)?);
-                open.push(Conversation::udp(client, server)?);
+                open.push(Connection::tcp(client, server)?);
+                open.push(Connection::udp(client, server)?);
             }
         }
         Ok(open)
@@ -206,59 +208,59 @@ impl Scene {
 }
 
 #[test]
-fn services_and_node_ports_of_a_legacy_proxy_work_beside_us() -> Result<()> {
-    Scene::new(Filter::Legacy)?.everybody_is_seen_as_expected()
+fn services_and_node_ports_of_an_iptables_legacy_proxy_keep_working() -> Result<()> {
+    Scene::new(Filter::Legacy)?.all_clients_are_seen_as_expected()
 }
 
 #[test]
-fn services_and_node_ports_of_an_nft_proxy_work_beside_us() -> Result<()> {
-    Scene::new(Filter::Nft)?.everybody_is_seen_as_expected()
+fn services_and_node_ports_of_an_nft_proxy_keep_working() -> Result<()> {
+    Scene::new(Filter::Nft)?.all_clients_are_seen_as_expected()
 }
 
-/// Rules come and go under a load of flows that are ours.
+/// Adds and removes the rules under a load of flows that only Viaduct translates.
 fn rules_come_and_go(filter: Filter) -> Result<()> {
     let scene = Scene::new(filter)?;
     let node = &scene.sandbox.node;
-    let load = Load::start(scene.ours()?);
-    load.another_round()?;
+    let load = ConnectionLoad::start(scene.own_flows()?);
+    load.await_round()?;
     for _ in 0..3 {
         filter.flush(node)?;
-        load.another_round().context("without rules")?;
-        let late = scene.ours().context("new flows without rules")?;
+        load.await_round().context("without rules")?;
+        let late = scene.own_flows().context("new flows without rules")?;
         settle(filter, node, &scene.server)?;
-        load.another_round().context("with rules again")?;
-        late.iter().try_for_each(Conversation::go_on)?;
+        load.await_round().context("with rules again")?;
+        late.iter().try_for_each(Connection::exchange)?;
     }
     assert!(load.end()? > 0);
-    scene.everybody_is_seen_as_expected()
+    scene.all_clients_are_seen_as_expected()
 }
 
 #[test]
-fn flushing_all_legacy_rules_breaks_no_flow_of_ours() -> Result<()> {
+fn flushing_all_legacy_rules_breaks_no_flow_of_pods() -> Result<()> {
     rules_come_and_go(Filter::Legacy)
 }
 
 #[test]
-fn flushing_the_whole_nft_ruleset_breaks_no_flow_of_ours() -> Result<()> {
+fn flushing_the_whole_nft_ruleset_breaks_no_flow_of_pods() -> Result<()> {
     rules_come_and_go(Filter::Nft)
 }
 
 #[test]
 fn connection_tracking_sees_pods_by_their_own_addresses_and_no_flow_twice() -> Result<()> {
     let scene = Scene::new(Filter::Nft)?;
-    let open = scene.ours()?;
+    let open = scene.own_flows()?;
     let tracked = "/proc/thread-self/net/nf_conntrack";
     let Ok(table) = scene.sandbox.node.run(|| std::fs::read_to_string(tracked)) else {
-        // A kernel may be built without this file; what matters is asserted by all other tests as well.
+        // A kernel can be built without this file; the other tests cover the translation itself.
         return Ok(());
     };
-    for (conversation, family) in open.iter().zip([0, 0, 0, 0, 1, 1, 1, 1]) {
+    for (connection, family) in open.iter().zip([0, 0, 0, 0, 1, 1, 1, 1]) {
         let node = NODE[family].to_string();
-        let outward = conversation.seen().ip() == NODE[family];
+        let outward = connection.seen().ip() == NODE[family];
         if !outward {
             continue;
         }
-        let port = format!("sport={} dport=7000", conversation.seen().port());
+        let port = format!("sport={} dport=7000", connection.seen().port());
         let lines = table
             .lines()
             .filter(|line| line.contains(&port))

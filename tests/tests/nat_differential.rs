@@ -1,5 +1,8 @@
-//! The same packets through us and through netfilter's MASQUERADE: on the other side they are the same, byte for byte,
-//! but where docs/decisions/0010-match-netfilters-masquerade-except-for-listed-differences.md says why not.
+//! The same packets through Viaduct and through netfilter's MASQUERADE give the same packets, byte
+//! for byte.
+//!
+//! docs/decisions/0010-match-netfilters-masquerade-except-for-listed-differences.md lists the
+//! differences.
 
 #[path = "nat_differential/traces.rs"]
 mod traces;
@@ -8,18 +11,19 @@ use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Capture, Config, GATEWAYS, Machine, Mapping, NODE, Raw, Sandbox, UPLINK, WORLD, ping,
+    Agent, Capture, Config, GATEWAYS, Machine, Mapping, NODE, RawSocket, Sandbox, UPLINK, WORLD,
+    ping,
 };
 use traces::{Step, Trace, Way, frame};
 use verdict::simulator::frame::Body;
 
-/// The first addresses that our pods get, which the other side's pod has too.
+/// The addresses of the first pod on Viaduct's node, and of the pod on netfilter's node.
 const POD: [&str; 2] = ["10.244.1.2", "fd00:10:244:1::2"];
 const PUBLISHED: u16 = 8080;
-/// Port of the packets that mark the end of what a step has caused.
+/// Port of the markers, which end the packets of a step.
 const MARK: u16 = 60_999;
 
-/// A pod behind a node, and the world before it. Who translates on the node, only the one who built it knows.
+/// A pod, its node and the world, with either translation on the node.
 struct Path {
     sandbox: Sandbox,
     pod: Machine,
@@ -28,7 +32,7 @@ struct Path {
 }
 
 impl Path {
-    fn through_us() -> Result<Self> {
+    fn through_viaduct() -> Result<Self> {
         let (sandbox, agent) = Sandbox::with_agent()?;
         let mut pod = sandbox.pod("pod")?;
         let published = Mapping::both(PUBLISHED, 80);
@@ -48,7 +52,7 @@ impl Path {
         Ok(path)
     }
 
-    /// The node that kubenet makes, by hand.
+    /// A node as kubenet sets it up.
     fn through_netfilter() -> Result<Self> {
         let sandbox = Sandbox::new()?;
         let node = &sandbox.node;
@@ -56,7 +60,7 @@ impl Path {
         node.sysctl("ipv4/ip_forward", "1")?;
         node.sysctl("ipv6/conf/all/forwarding", "1")?;
         node.call("ip link add cbr0 type bridge")?;
-        sandbox.dress(node, "cbr0", &GATEWAYS)?;
+        sandbox.configure_link(node, "cbr0", &GATEWAYS)?;
         let veth = format!(
             "ip link add veth0 type veth peer name eth0 netns {}",
             pod.path()
@@ -64,7 +68,7 @@ impl Path {
         node.call(&veth)?;
         node.call("ip link set veth0 master cbr0 up")?;
         let addresses = [POD[0].parse()?, POD[1].parse()?];
-        sandbox.dress(&pod, "eth0", &addresses)?;
+        sandbox.configure_link(&pod, "eth0", &addresses)?;
         for (tool, (gateway, address)) in TOOLS.into_iter().zip(GATEWAYS.into_iter().zip(addresses))
         {
             let family = if gateway.is_ipv4() { "-4" } else { "-6" };
@@ -83,10 +87,11 @@ impl Path {
         Ok(path)
     }
 
-    /// Lets both kernels at the ends hear nothing but their neighbours, so that only the trace speaks.
+    /// Drops all input of pod and world except neighbour discovery, so that their kernels send no
+    /// replies of their own.
     fn mute(&self) -> Result<()> {
         for machine in [&self.pod, &self.sandbox.world] {
-            // Neighbours are known from here on, before nobody answers any more.
+            // Resolve the neighbours before the rules drop everything else.
             let peers = if machine.name() == "pod" { WORLD } else { NODE };
             for peer in peers {
                 ping(machine, peer, 1)?;
@@ -96,19 +101,19 @@ impl Path {
         Ok(())
     }
 
-    /// Sends one packet, and returns what came of it at either end: at the pod, and in the world.
+    /// Sends the packets of a step, and returns what arrived at the pod and in the world.
     fn run(&self, step: &Step, captures: &[Capture; 2]) -> Result<[Vec<Vec<u8>>; 2]> {
         let family = usize::from(step.six);
         let (machine, to) = match step.way {
             Way::Out => (&self.pod, WORLD[family]),
             Way::In => (&self.sandbox.world, NODE[family]),
         };
-        let raw = Raw::sender(machine, to)?;
+        let raw = RawSocket::sender(machine, to)?;
         for packet in &step.packets {
             raw.send(packet, to)?;
         }
         let mut heard = [Vec::new(), Vec::new()];
-        // A mark behind a mark: what the step has caused is not slower than two packets one after the other.
+        // Two markers in sequence: a packet of the step is not slower than both of them together.
         for _ in 0..2 {
             for (heard, part) in heard.iter_mut().zip(self.marked(family, captures)?) {
                 heard.extend(part);
@@ -117,7 +122,7 @@ impl Path {
         Ok(heard)
     }
 
-    /// Sends a mark each way, and returns what has come to pod and world until they came.
+    /// Sends a marker in each direction, and returns what arrived at pod and world before it.
     fn marked(
         &self,
         family: usize,
@@ -126,11 +131,11 @@ impl Path {
         let (pod, node, world) = (self.addresses[family], NODE[family], WORLD[family]);
         let mark = |text: &str| Body::Udp(MARK, MARK, text.into());
         let out = frame(pod, world, &mark("out")).packet();
-        Raw::sender(&self.pod, world)?.send(&out, world)?;
-        let to_world = at_world.until("a mark", |packet| packet.ends_with(b"out"))?;
+        RawSocket::sender(&self.pod, world)?.send(&out, world)?;
+        let to_world = at_world.until("a marker", |packet| packet.ends_with(b"out"))?;
         let back = frame(world, node, &mark("back")).packet();
-        Raw::sender(&self.sandbox.world, node)?.send(&back, node)?;
-        let to_pod = at_pod.until("a mark", |packet| packet.ends_with(b"back"))?;
+        RawSocket::sender(&self.sandbox.world, node)?.send(&back, node)?;
+        let to_pod = at_pod.until("a marker", |packet| packet.ends_with(b"back"))?;
         Ok([to_pod, to_world])
     }
 
@@ -144,7 +149,7 @@ impl Path {
 
 const TOOLS: [&str; 2] = ["iptables", "ip6tables"];
 
-/// Only what finds one's neighbours is heard.
+/// Accepts only neighbour discovery.
 const MUTE: &str = "table inet mute { chain input { type filter hook input priority 0; policy drop; icmpv6 type { 133, 134, 135, 136 } accept; }; }";
 
 fn netfilter_rules(pod: IpAddr) -> Vec<String> {
@@ -161,8 +166,8 @@ fn netfilter_rules(pod: IpAddr) -> Vec<String> {
     ]
 }
 
-/// What a step has caused, as a text that can be compared and read.
-fn told([pod, world]: &[Vec<Vec<u8>>; 2]) -> String {
+/// Returns the packets of a step as readable text for the comparison.
+fn described([pod, world]: &[Vec<Vec<u8>>; 2]) -> String {
     let lines = |whose: &str, packets: &[Vec<u8>]| -> String {
         packets
             .iter()
@@ -174,7 +179,8 @@ fn told([pod, world]: &[Vec<Vec<u8>>; 2]) -> String {
     lines("the pod", pod) + &lines("the world", world)
 }
 
-/// Neighbour discovery, multicast listeners and the like: each kernel has its own mind about when.
+/// Returns whether a packet is neighbour discovery or multicast listener discovery, whose timing
+/// differs between kernels.
 fn is_of_neighbours(packet: &[u8]) -> bool {
     let [four, groups] = [0x40, 2];
     let [six, hop_by_hop, icmp] = [0x60, 0, 58];
@@ -187,8 +193,8 @@ fn is_of_neighbours(packet: &[u8]) -> bool {
 }
 
 #[test]
-fn on_the_other_side_all_is_as_through_netfilter_but_what_is_explained() -> Result<()> {
-    let (ours, theirs) = (Path::through_us()?, Path::through_netfilter()?);
+fn translated_packets_equal_netfilters_except_for_documented_differences() -> Result<()> {
+    let (ours, theirs) = (Path::through_viaduct()?, Path::through_netfilter()?);
     let addresses = [0, 1].map(|family| (ours.addresses[family], NODE[family], WORLD[family]));
     let (our_captures, their_captures) = (ours.captures()?, theirs.captures()?);
     let mut wrong = Vec::new();
@@ -201,8 +207,8 @@ fn on_the_other_side_all_is_as_through_netfilter_but_what_is_explained() -> Resu
         let mut differences = Vec::new();
         for (number, step) in steps.iter().enumerate() {
             let at = || format!("{name}, step {number}");
-            let us = told(&ours.run(step, &our_captures).with_context(at)?);
-            let them = told(&theirs.run(step, &their_captures).with_context(at)?);
+            let us = described(&ours.run(step, &our_captures).with_context(at)?);
+            let them = described(&theirs.run(step, &their_captures).with_context(at)?);
             if us != them {
                 differences.push(format!("{}:\nours:\n{us}netfilter's:\n{them}\n", at()));
             }

@@ -1,4 +1,4 @@
-//! Live flows, as the agent shows them to people and machines.
+//! NAT flows in the agent's API and in `viaductctl flows`.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ fn pod(sandbox: &Sandbox, name: &str, config: Config) -> Result<Pod> {
     Ok(pod)
 }
 
-/// The one flow that the question is about.
+/// Returns the only flow that matches `query`.
 fn only(agent: &Agent, query: &str) -> Result<Value> {
     let mut view = agent.get(&format!("/v1/flows?{query}"))?;
     ensure!(view["matching"] == 1, "{query}: {view}");
@@ -24,7 +24,7 @@ fn only(agent: &Agent, query: &str) -> Result<Value> {
 }
 
 #[test]
-fn each_flow_is_shown_with_its_pod_both_its_tuples_and_what_has_passed() -> Result<()> {
+fn flows_show_their_pod_both_tuples_and_counters() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let client = pod(&sandbox, "client", Config::new("1.1.0"))?;
     let server = pod(
@@ -72,10 +72,10 @@ fn each_flow_is_shown_with_its_pod_both_its_tuples_and_what_has_passed() -> Resu
             at(server.address(world)?, 80)
         );
 
-        let (asked, _socket) = udp_source(&client.machine, 0, SocketAddr::new(world, 7000))?;
+        let (direct, _socket) = udp_source(&client.machine, 0, SocketAddr::new(world, 7000))?;
         let flow = only(
             &agent,
-            &format!("pod=client&peer={world}&port={}", asked.port()),
+            &format!("pod=client&peer={world}&port={}", direct.port()),
         )?;
         assert_eq!(flow["state"], "stream");
     }
@@ -83,20 +83,20 @@ fn each_flow_is_shown_with_its_pod_both_its_tuples_and_what_has_passed() -> Resu
 }
 
 #[test]
-fn flows_are_one_line_each_and_go_with_their_pod() -> Result<()> {
+fn flows_are_printed_one_per_line_and_end_with_their_pod() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     assert_eq!(agent.ctl("flows")?, "No flows.\n");
-    let pod = pod(&sandbox, "somebody", Config::new("1.1.0"))?;
+    let pod = pod(&sandbox, "owner", Config::new("1.1.0"))?;
     for world in WORLD {
         ping(&pod.machine, world, 1)?;
     }
-    let text = agent.ctl("flows --pod somebody")?;
+    let text = agent.ctl("flows --pod owner")?;
     let lines = text.lines().filter(|line| line.contains("icmp"));
     assert_eq!(lines.count(), 2, "{text}");
     let json = agent.ctl(&format!("flows --json --peer {}", WORLD[1]))?;
     let json: Value = serde_json::from_str(&json).context("no JSON")?;
     assert_eq!(json["flows"][0]["protocol"], "icmp", "{json}");
-    assert_eq!(agent.ctl("flows --pod nobody")?, "No flows.\n");
+    assert_eq!(agent.ctl("flows --pod unknown")?, "No flows.\n");
     pod.del()?;
     assert_eq!(agent.ctl("flows")?, "No flows.\n");
     Ok(())

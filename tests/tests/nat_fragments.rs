@@ -1,14 +1,17 @@
-//! Packets in pieces, in the order of their bytes and in others.
+//! NAT of fragments, in order and out of order.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use abi::Address;
 use anyhow::{Result, ensure};
-use e2e::{Agent, Config, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sniffer, UPLINK, WORLD, ping};
+use e2e::{
+    Agent, Config, Machine, Mapping, NODE, Pod, RawSocket, Sandbox, Sniffer, UPLINK, WORLD,
+    patient, ping,
+};
 use verdict::simulator::frame::{Body, Frame};
 
-/// Bytes of the first of two pieces.
+/// Payload bytes of the first of two fragments.
 const CUT: usize = 1448;
 
 const HOSTPORT: Mapping = Mapping::udp(5353, 53);
@@ -26,7 +29,7 @@ fn abi(address: IpAddr) -> Address {
     }
 }
 
-/// A datagram in two pieces. Each byte of it is `letter`.
+/// Returns a datagram in two fragments; each byte of its payload is `letter`.
 fn pieces(from: SocketAddr, to: SocketAddr, identification: u32, letter: u8) -> [Vec<u8>; 2] {
     let body = Body::Udp(from.port(), to.port(), vec![letter; 2500]);
     let mut frame = Frame::new(abi(from.ip()), abi(to.ip()), body);
@@ -34,14 +37,14 @@ fn pieces(from: SocketAddr, to: SocketAddr, identification: u32, letter: u8) -> 
     frame.fragments(identification, CUT)
 }
 
-/// A server that takes what arrives and answers nothing.
+/// A UDP socket that only receives.
 fn sink(machine: &Machine, at: SocketAddr) -> Result<UdpSocket> {
     let socket = machine.run(|| UdpSocket::bind(at))?;
-    socket.set_read_timeout(Some(Duration::from_secs(4)))?;
+    socket.set_read_timeout(Some(patient(Duration::from_secs(4))))?;
     Ok(socket)
 }
 
-/// Waits for a datagram; it must be whole and of one letter.
+/// Waits for a datagram, which must be complete and consist of one letter.
 fn arrival(sink: &UdpSocket) -> Result<(SocketAddr, u8)> {
     let mut buffer = [0; 4000];
     let (length, from) = sink.recv_from(&mut buffer)?;
@@ -51,7 +54,8 @@ fn arrival(sink: &UdpSocket) -> Result<(SocketAddr, u8)> {
     Ok((from, letter))
 }
 
-/// How often a fragment was dropped because the first one of its packet had not been seen.
+/// Returns how many fragments were dropped because they arrived before the first one of their
+/// packet.
 fn lost(agent: &Agent) -> Result<u64> {
     let counters = agent.get("/v1/counters")?;
     Ok(counters["drops"]["fragment-without-first"]
@@ -60,7 +64,7 @@ fn lost(agent: &Agent) -> Result<u64> {
 }
 
 #[test]
-fn two_pods_may_number_their_fragments_alike() -> Result<()> {
+fn two_pods_can_use_the_same_fragment_identification() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pods = ["first", "second"].map(|name| pod(&sandbox, name, Config::new("1.1.0")));
     for (node, world) in NODE.into_iter().zip(WORLD) {
@@ -69,7 +73,7 @@ fn two_pods_may_number_their_fragments_alike() -> Result<()> {
         for (pod, (port, letter)) in pods.iter().zip([(41_000, b'a'), (41_001, b'b')]) {
             let pod = pod.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
             let from = SocketAddr::new(pod.address(world)?, port);
-            let raw = Raw::sender(&pod.machine, world)?;
+            let raw = RawSocket::sender(&pod.machine, world)?;
             for piece in pieces(from, server, 0x77, letter) {
                 raw.send(&piece, world)?;
             }
@@ -80,19 +84,20 @@ fn two_pods_may_number_their_fragments_alike() -> Result<()> {
 }
 
 #[test]
-fn pieces_of_two_pods_that_cross_are_never_put_together() -> Result<()> {
+fn interleaved_fragments_of_two_pods_are_never_reassembled_together() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let one = pod(&sandbox, "one", Config::new("1.1.0"))?;
     let other = pod(&sandbox, "other", Config::new("1.1.0"))?;
     for world in WORLD {
         let server = SocketAddr::new(world, 7000);
         let sink = sink(&sandbox.world, server)?;
-        let send = |pod: &Pod, identification: u32, letter: u8| -> Result<[(Raw, Vec<u8>); 2]> {
-            let from = SocketAddr::new(pod.address(world)?, 42_000);
-            let [first, second] = pieces(from, server, identification, letter);
-            let raw = || Raw::sender(&pod.machine, world);
-            Ok([(raw()?, first), (raw()?, second)])
-        };
+        let send =
+            |pod: &Pod, identification: u32, letter: u8| -> Result<[(RawSocket, Vec<u8>); 2]> {
+                let from = SocketAddr::new(pod.address(world)?, 42_000);
+                let [first, second] = pieces(from, server, identification, letter);
+                let raw = || RawSocket::sender(&pod.machine, world);
+                Ok([(raw()?, first), (raw()?, second)])
+            };
         for (identification, numbered_alike) in [(0x11, true), (0x21, false)] {
             let second_id = identification + u32::from(!numbered_alike);
             let [a1, a2] = send(&one, identification, b'a')?;
@@ -101,7 +106,7 @@ fn pieces_of_two_pods_that_cross_are_never_put_together() -> Result<()> {
                 raw.send(&piece, world)?;
             }
             if !numbered_alike {
-                // The ones before may have been lost, as they may be anywhere; these may not.
+                // Earlier datagrams may be lost as in any network; these may not.
                 let mut letters = [0; 2];
                 while letters != [b'a', b'b'] {
                     letters = [letters[1], arrival(&sink)?.1];
@@ -113,8 +118,7 @@ fn pieces_of_two_pods_that_cross_are_never_put_together() -> Result<()> {
 }
 
 #[test]
-fn a_fragment_that_overtakes_the_first_is_dropped_by_name_and_never_leaves_as_the_pods()
--> Result<()> {
+fn a_fragment_ahead_of_its_first_is_dropped_and_never_leaves_with_the_pods_address() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let pod = pod(&sandbox, "pod", Config::new("1.1.0"))?;
     let sniffer = Sniffer::for_pods(&sandbox.world, "eth0")?;
@@ -122,8 +126,8 @@ fn a_fragment_that_overtakes_the_first_is_dropped_by_name_and_never_leaves_as_th
         let server = SocketAddr::new(world, 7000);
         let sink = sink(&sandbox.world, server)?;
         let from = SocketAddr::new(pod.address(world)?, 43_000);
-        let raw = Raw::sender(&pod.machine, world)?;
-        // The pod's own neighbour discovery is done with this.
+        let raw = RawSocket::sender(&pod.machine, world)?;
+        // This also completes the pod's neighbour discovery.
         ping(&pod.machine, world, 1)?;
         let [first, second] = pieces(from, server, 0x31, b'x');
         raw.send(&second, world)?;
@@ -139,14 +143,14 @@ fn a_fragment_that_overtakes_the_first_is_dropped_by_name_and_never_leaves_as_th
 }
 
 #[test]
-fn what_overtakes_on_its_way_in_is_not_taken_for_the_pods_or_the_nodes() -> Result<()> {
+fn an_incoming_fragment_ahead_of_its_first_reaches_no_socket() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = pod(&sandbox, "pod", Config::new("1.1.0").publish(&[HOSTPORT]))?;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let to = SocketAddr::new(node, HOSTPORT.host);
         let from = SocketAddr::new(world, 44_000);
         let in_pod = sink(&pod.machine, SocketAddr::new(pod.address(world)?, 53))?;
-        let raw = Raw::sender(&sandbox.world, world)?;
+        let raw = RawSocket::sender(&sandbox.world, world)?;
         let [first, second] = pieces(from, to, 0x41, b'x');
         raw.send(&second, node)?;
         raw.send(&first, node)?;
@@ -159,7 +163,7 @@ fn what_overtakes_on_its_way_in_is_not_taken_for_the_pods_or_the_nodes() -> Resu
 }
 
 #[test]
-fn where_the_node_tracks_connections_any_order_of_pieces_will_do() -> Result<()> {
+fn fragments_pass_in_any_order_with_connection_tracking() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let rules = "table inet tracking { chain forward { type filter hook forward priority 0; ct state invalid counter; }; }";
     sandbox.node.call_words(&["nft", rules])?;
@@ -168,7 +172,7 @@ fn where_the_node_tracks_connections_any_order_of_pieces_will_do() -> Result<()>
         let server = SocketAddr::new(world, 7000);
         let sink = sink(&sandbox.world, server)?;
         let from = SocketAddr::new(pod.address(world)?, 45_000);
-        let raw = Raw::sender(&pod.machine, world)?;
+        let raw = RawSocket::sender(&pod.machine, world)?;
         let [first, second] = pieces(from, server, 0x51, b'z');
         raw.send(&second, world)?;
         raw.send(&first, world)?;
@@ -179,7 +183,7 @@ fn where_the_node_tracks_connections_any_order_of_pieces_will_do() -> Result<()>
 }
 
 #[test]
-fn large_pings_pass_where_the_uplink_is_narrower_than_the_pods_link() -> Result<()> {
+fn large_pings_pass_an_uplink_with_a_smaller_mtu_than_the_pods() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = pod(&sandbox, "pod", Config::new("1.1.0"))?;
     sandbox

@@ -1,11 +1,11 @@
-//! Whatever a pod sends, nothing reaches the world with the pod's own address (docs/masquerade.md, "What leaves how").
+//! No packet reaches the world with a pod's own address, whatever a pod sends (docs/masquerade.md).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use abi::Address;
 use anyhow::{Result, ensure};
-use e2e::{Agent, Capture, NODE, Pod, Raw, Sandbox, WORLD, ping};
+use e2e::{Agent, Capture, NODE, Pod, RawSocket, Sandbox, WORLD, ping};
 use verdict::simulator::frame::{Body, Frame, flag};
 
 const ICMP: [u8; 2] = [1, 58];
@@ -23,7 +23,7 @@ fn frame(from: IpAddr, to: IpAddr, body: Body) -> Frame {
     frame
 }
 
-/// Source address of a packet, and the number of what follows its header.
+/// Returns the source address of a packet, and its IPv4 protocol or IPv6 next header.
 fn source_and_protocol(packet: &[u8]) -> (IpAddr, u8) {
     let array = |at: usize| <[u8; 4]>::try_from(&packet[at..at + 4]).unwrap_or_default();
     if packet[0] >> 4 == 4 {
@@ -34,7 +34,7 @@ fn source_and_protocol(packet: &[u8]) -> (IpAddr, u8) {
     }
 }
 
-/// A pod and all that comes of its packets in the world.
+/// A pod, and a capture of its packets in the world.
 struct Scene {
     sandbox: Sandbox,
     agent: Agent,
@@ -58,22 +58,22 @@ impl Scene {
         })
     }
 
-    /// Sends packets from the pod, and returns who sent what the world has got of them: source and protocol. What is
-    /// dropped is not among it.
+    /// Sends packets from the pod, and returns source and protocol of those that arrive in the
+    /// world.
     fn send(&self, world: IpAddr, packets: &[Vec<u8>]) -> Result<BTreeSet<(IpAddr, u8)>> {
-        let raw = Raw::sender(&self.pod.machine, world)?;
+        let raw = RawSocket::sender(&self.pod.machine, world)?;
         for packet in packets {
-            // Some of these the pod's own kernel refuses to send.
+            // The pod's own kernel refuses to send some of these.
             let _ = raw.send(packet, world);
         }
         let own = self.pod.address(world)?;
-        let mark = Body::Udp(60_999, 60_999, b"over".to_vec());
-        raw.send(&frame(own, world, mark).packet(), world)?;
+        let marker = Body::Udp(60_999, 60_999, b"over".to_vec());
+        raw.send(&frame(own, world, marker).packet(), world)?;
         let packets = self
             .capture
-            .until("the mark", |packet| packet.ends_with(b"over"))?;
+            .until("the end marker", |packet| packet.ends_with(b"over"))?;
         let heard = packets.iter().map(|packet| source_and_protocol(packet));
-        // Discovery of neighbours by link-local addresses is between the two machines on the wire.
+        // Neighbour discovery with link-local addresses is traffic of the node itself.
         let link_local =
             |source: &IpAddr| matches!(source, IpAddr::V6(v6) if v6.is_unicast_link_local());
         Ok(heard.filter(|(source, _)| !link_local(source)).collect())
@@ -85,7 +85,7 @@ impl Scene {
     }
 }
 
-/// IPv6's extension headers, and ICMP of the family: they have tests of their own.
+/// Returns whether the protocol is an IPv6 extension header or ICMP; those have their own tests.
 fn is_apart(number: u8, world: IpAddr) -> bool {
     let extensions = [0, 43, 44, 51, 60, 135, 139, 140];
     number == ICMP[usize::from(world.is_ipv6())]
@@ -123,7 +123,7 @@ fn packets_of_every_protocol_number_leave_as_the_nodes_or_not_at_all() -> Result
 }
 
 #[test]
-fn the_middle_of_connections_that_nobody_has_seen_leaves_as_the_nodes() -> Result<()> {
+fn mid_stream_packets_of_unknown_connections_leave_with_the_nodes_address() -> Result<()> {
     let scene = Scene::new()?;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let own = scene.pod.address(world)?;
@@ -146,9 +146,9 @@ fn the_middle_of_connections_that_nobody_has_seen_leaves_as_the_nodes() -> Resul
     Ok(())
 }
 
-/// For netfilter these are invalid, and leave with the pod's own address.
+/// netfilter treats these as invalid, and they leave with the pod's own address.
 #[test]
-fn answers_and_errors_that_belong_to_no_flow_stay_on_the_node_and_are_counted() -> Result<()> {
+fn replies_and_icmp_errors_without_a_flow_are_dropped_and_counted() -> Result<()> {
     let scene = Scene::new()?;
     let mut dropped = 0;
     for world in WORLD {
@@ -156,7 +156,7 @@ fn answers_and_errors_that_belong_to_no_flow_stay_on_the_node_and_are_counted() 
         let (unreachable, redirect) = if world.is_ipv4() {
             ((3, 3), (5, 1))
         } else {
-            // A redirect is forged discovery: a pod is no router.
+            // A redirect from a pod is a forgery, because a pod is not a router.
             ((1, 4), (139, 0))
         };
         let quoted = frame(world, own, Body::Udp(7_777, 8_888, b"asked".to_vec())).packet();
@@ -202,9 +202,9 @@ fn fragments_leave_as_the_nodes_or_not_at_all() -> Result<()> {
     Ok(())
 }
 
-/// What a pod says to everybody is said on its bridge.
+/// Multicast and broadcast of a pod stay on its bridge.
 #[test]
-fn what_is_for_many_does_not_leave_the_node() -> Result<()> {
+fn multicast_and_broadcast_do_not_leave_the_node() -> Result<()> {
     let scene = Scene::new()?;
     let groups = [
         ["224.0.0.251", "239.1.2.3", "255.255.255.255"],
@@ -217,7 +217,7 @@ fn what_is_for_many_does_not_leave_the_node() -> Result<()> {
             let body = Body::Udp(5_353, 5_353, b"everybody".to_vec());
             group.map(|group| (group, frame(own, group, body).packet()))
         });
-        let raw = Raw::sender(&scene.pod.machine, world)?;
+        let raw = RawSocket::sender(&scene.pod.machine, world)?;
         for packet in packets {
             let (group, packet) = packet?;
             let _ = raw.send(&packet, group);

@@ -1,4 +1,5 @@
-//! Many flows at once, and what one pod's many flows mean to the others.
+//! Many flows at once: quotas, exhaustion of ports and of the flow table, and isolation between
+//! pods.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,32 +8,32 @@ use std::thread;
 use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Config, Conversation, Echo, Load, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream,
-    WORLD, is_slow, ping, tcp_source, until,
+    Config, Connection, ConnectionLoad, Echo, Machine, Mapping, NODE, Pod, RawSocket, Sandbox,
+    Sends, Stream, WORLD, is_slow, ping, tcp_source, until,
 };
 use verdict::simulator::frame::{Body, Frame, flag};
 
-/// Many, and in sum: fewer than the flow table holds, more than a single sweep of 4096 would.
+/// Flows in total: fewer than the capacity of the flow table, more than the 4096 of a single sweep.
 const PODS: u16 = 8;
 const FLOWS_OF_EACH: u16 = 6_250;
 
 fn attached(sandbox: &Sandbox, name: &str) -> Result<Pod> {
     let mut pod = sandbox.pod(name)?;
     pod.add()?;
-    // What comes next shall not have to wait for neighbours, where only few packets may.
+    // Resolve the neighbour first: only a few packets can wait for that.
     for world in WORLD {
         ping(&pod.machine, world, 1)?;
     }
     Ok(pod)
 }
 
-/// How many flows pods have opened so far.
+/// Returns how many flows pods have opened so far.
 fn opened(agent: &e2e::Agent) -> Result<u64> {
     let counters = agent.get("/v1/counters")?;
     counters["new_flows"].as_u64().context("no new_flows")
 }
 
-/// Entries of the flow table, as bpftool counts them in the pinned map.
+/// Returns the number of entries in the pinned flow map, as bpftool dumps it.
 fn entries(sandbox: &Sandbox) -> Result<usize> {
     let path = format!(
         "/sys/fs/bpf/viaduct/v{}/maps/{}",
@@ -45,11 +46,11 @@ fn entries(sandbox: &Sandbox) -> Result<usize> {
     Ok(dump.matches("\"key\"").count())
 }
 
-/// One datagram to each of many ports, as the first packet of as many flows.
+/// Sends one datagram to each of many ports, each the first packet of a flow.
 fn scatter(pod: &Machine, world: IpAddr) -> Result<()> {
     let socket = pod.run(|| UdpSocket::bind("0.0.0.0:0"))?;
     for port in 10_000..10_000 + FLOWS_OF_EACH {
-        // A refusal that came in meanwhile is told by the next send, which then has to be repeated.
+        // An ICMP error that arrived meanwhile fails the next send, which then has to be repeated.
         while socket.send_to(b"first", (world, port)).is_err() {}
     }
     Ok(())
@@ -61,12 +62,12 @@ fn fifty_thousand_flows_are_all_kept_and_go_with_their_pods() -> Result<()> {
     let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=262144"])?;
     let witness = attached(&sandbox, "witness")?;
     let _echo = Echo::start(&sandbox.world, 7000)?;
-    let open = Conversation::udp(&witness.machine, SocketAddr::new(WORLD[0], 7000))?;
+    let open = Connection::udp(&witness.machine, SocketAddr::new(WORLD[0], 7000))?;
     let pods = (0..PODS)
         .map(|number| attached(&sandbox, &format!("pod-{number}")))
         .collect::<Result<Vec<_>>>()?;
-    // The world refuses none of these: refusals are not what is measured.
-    deaf(&sandbox.world, "udp dport 10000-20000")?;
+    // The world sends no port unreachable errors.
+    drop_input(&sandbox.world, "udp dport 10000-20000")?;
 
     let before = opened(&agent)?;
     thread::scope(|scope| -> Result<()> {
@@ -91,13 +92,13 @@ fn fifty_thousand_flows_are_all_kept_and_go_with_their_pods() -> Result<()> {
         "{made}; {counters}"
     );
     ensure!(counters["drops"] == serde_json::json!({}), "{counters}");
-    open.go_on().context("beside many flows")?;
+    open.exchange().context("beside many flows")?;
 
     for pod in &pods {
         pod.del()?;
     }
     until("only the witness's flow is left", || {
-        open.go_on()?;
+        open.exchange()?;
         Ok((entries(&sandbox)? <= 2 * 3).then_some(()))
     })
 }
@@ -117,9 +118,9 @@ fn opening(pod: &Pod, to: IpAddr, body: Body) -> Result<Vec<u8>> {
     Ok(frame.packet())
 }
 
-/// SYNs from ever new ports, none of which will ever be answered, until told to stop or it is enough.
+/// Sends unanswered SYNs from new ports, until `stop` is set or `most` are sent.
 fn flood(pod: &Pod, to: IpAddr, stop: &AtomicBool, most: u32) -> Result<u32> {
-    let raw = Raw::sender(&pod.machine, to)?;
+    let raw = RawSocket::sender(&pod.machine, to)?;
     let mut sent = 0;
     while sent < most && !stop.load(Ordering::Relaxed) {
         let port = u16::try_from(1_024 + sent % 60_000)?;
@@ -130,8 +131,8 @@ fn flood(pod: &Pod, to: IpAddr, stop: &AtomicBool, most: u32) -> Result<u32> {
     Ok(sent)
 }
 
-/// A machine that hears nothing from this port, and so refuses nothing from there.
-fn deaf(machine: &Machine, rule: &str) -> Result<()> {
+/// Adds a rule that drops input, so that the machine sends no replies.
+fn drop_input(machine: &Machine, rule: &str) -> Result<()> {
     machine.call("nft add table inet quiet")?;
     let chain = "add chain inet quiet input { type filter hook input priority 0; }";
     machine.call_words(&["nft", chain])?;
@@ -140,25 +141,25 @@ fn deaf(machine: &Machine, rule: &str) -> Result<()> {
         .map(drop)
 }
 
-/// How often packets were dropped for this reason.
+/// Returns how many packets were dropped for this reason.
 fn drops(agent: &e2e::Agent, reason: &str) -> Result<u64> {
     let counters = agent.get("/v1/counters")?;
     Ok(counters["drops"][reason].as_u64().unwrap_or(0))
 }
 
-/// There are so many ports to leave with; the quota of one pod is a quarter of the table, so it takes several. A slow
-/// machine takes longer for all of these than a flow lives without packets, so they are few more than there are ports, and for
-/// no pod more than half of its quota: from there on what nobody answers makes room.
+/// Flows beyond the number of masquerade ports. The quota of one pod is a quarter of the table, so
+/// several pods are needed. A slow machine takes longer for all of them than the idle timeout of a
+/// flow, so there are only a few more flows than ports. Each pod stays below half of its quota,
+/// from where on unreplied flows are evicted.
 #[test]
-fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_recover() -> Result<()>
-{
+fn flows_beyond_the_masquerade_ports_are_refused_until_a_port_is_free() -> Result<()> {
     const PORTS: u64 = 64_512;
     const PODS: usize = 3;
     const EACH: u16 = 24_000;
     let sandbox = Sandbox::new()?;
     let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=393216"])?;
     let late = attached(&sandbox, "late")?;
-    let greedy = (0..PODS)
+    let flooding = (0..PODS)
         .map(|number| attached(&sandbox, &format!("greedy-{number}")))
         .collect::<Result<Vec<_>>>()?;
     let server = SocketAddr::new(WORLD[0], 7000);
@@ -167,17 +168,17 @@ fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_reco
         Echo::start(&sandbox.world, server.port())?,
         Echo::start(&sandbox.world, other.port())?,
     ];
-    let open = Conversation::udp(&late.machine, server)?;
+    let open = Connection::udp(&late.machine, server)?;
     let before = opened(&agent)?;
-    for pod in &greedy {
-        deaf(&pod.machine, "udp sport 7000")?;
-        let raw = Raw::sender(&pod.machine, server.ip())?;
+    for pod in &flooding {
+        drop_input(&pod.machine, "udp sport 7000")?;
+        let raw = RawSocket::sender(&pod.machine, server.ip())?;
         for port in 20_000..20_000 + EACH {
             let body = Body::Udp(port, server.port(), b"who am I?".to_vec());
             raw.send(&opening(pod, server.ip(), body)?, server.ip())?;
             if port % 1_000 == 0 {
-                // On a slow machine it would be forgotten before the last one has its flow.
-                open.go_on()?;
+                // On a slow machine the flow would time out before the last one is opened.
+                open.exchange()?;
             }
         }
     }
@@ -188,14 +189,14 @@ fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_reco
         made + refused == PODS as u64 * u64::from(EACH),
         "{made} flows, {refused} refused"
     );
-    // On a slow machine some have ended by now, and others have their ports.
+    // On a slow machine some flows have timed out by now, and others have their ports.
     ensure!(is_slow() || made <= PORTS, "{made} flows");
     ensure!(refused > 1_000, "{refused} refused");
 
-    // Who has a flow keeps it, and other servers are not concerned.
-    open.go_on()?;
-    Conversation::tcp(&late.machine, server)?.go_on()?;
-    Conversation::udp(&late.machine, other)?.go_on()?;
+    // Established flows continue, and other servers are not affected.
+    open.exchange()?;
+    Connection::tcp(&late.machine, server)?.exchange()?;
+    Connection::udp(&late.machine, other)?.exchange()?;
     let newcomer = late.machine.run(|| UdpSocket::bind("0.0.0.0:0"))?;
     let room = agent.get("/v1/flows?limit=0")?["room"].take();
     assert_eq!(room["entries"], 393_216, "{room}");
@@ -203,54 +204,54 @@ fn more_flows_to_one_address_and_port_than_there_are_ports_fail_by_name_and_reco
     let alive = if is_slow() { 60_000 } else { made };
     ensure!(room["used_entries"].as_u64() >= Some(2 * alive), "{room}");
 
-    greedy[0].del()?;
+    flooding[0].del()?;
     newcomer.connect(server)?;
     until("a flow that ends leaves its port to others", || {
-        Ok(e2e::udp_ask(&newcomer).ok())
+        Ok(e2e::udp_seen_as(&newcomer).ok())
     })?;
     let late_refusals = drops(&agent, "no-port")?;
-    Conversation::udp(&late.machine, server)?.go_on()?;
+    Connection::udp(&late.machine, server)?.exchange()?;
     assert_eq!(drops(&agent, "no-port")?, late_refusals);
     Ok(())
 }
 
-/// behaviour E3, DATAPATH §15, 23: half-open flows fill a small table, and make room for those of others.
+/// behaviour E3: half-open flows fill a small table, and are evicted for flows of other pods.
 #[test]
-fn a_full_table_takes_half_open_flows_of_the_greediest_and_no_live_ones() -> Result<()> {
+fn a_full_flow_table_evicts_half_open_flows_of_the_largest_pods_only() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=4096"])?;
     let good = attached(&sandbox, "good")?;
-    let greedy = [attached(&sandbox, "one")?, attached(&sandbox, "two")?];
+    let flooding = [attached(&sandbox, "one")?, attached(&sandbox, "two")?];
     let _echo = Echo::start(&sandbox.world, 7000)?;
-    deaf(&sandbox.world, "tcp dport 81")?;
+    drop_input(&sandbox.world, "tcp dport 81")?;
     let mut open = Vec::new();
     for world in WORLD {
-        open.push(Conversation::tcp(
+        open.push(Connection::tcp(
             &good.machine,
             SocketAddr::new(world, 7000),
         )?);
-        open.push(Conversation::udp(
+        open.push(Connection::udp(
             &good.machine,
             SocketAddr::new(world, 7000),
         )?);
     }
     let never = AtomicBool::new(false);
-    for pod in &greedy {
+    for pod in &flooding {
         flood(pod, WORLD[0], &never, 3_000)?;
     }
-    // A pod's quota is less than what it has tried.
+    // Each pod has tried to open more flows than its quota.
     ensure!(
         drops(&agent, "flow-quota")? > 1_000,
         "the quota was not reached"
     );
     for world in WORLD {
         for _ in 0..50 {
-            let late = Conversation::tcp(&good.machine, SocketAddr::new(world, 7000))?;
-            late.go_on()?;
+            let late = Connection::tcp(&good.machine, SocketAddr::new(world, 7000))?;
+            late.exchange()?;
             open.push(late);
         }
     }
-    open.iter().try_for_each(Conversation::go_on)?;
+    open.iter().try_for_each(Connection::exchange)?;
     let room = agent.get("/v1/flows?limit=0")?["room"].take();
     let of = |name: &str| {
         let pods = room["pods"].as_array().into_iter().flatten();
@@ -258,10 +259,7 @@ fn a_full_table_takes_half_open_flows_of_the_greediest_and_no_live_ones() -> Res
         own.next().cloned().unwrap_or_default()
     };
     let lost = |name| of(name)["evicted_flows"].as_u64().unwrap_or(0);
-    ensure!(
-        lost("one") + lost("two") > 0,
-        "nothing had to make room: {room}"
-    );
+    ensure!(lost("one") + lost("two") > 0, "no flow was evicted: {room}");
     ensure!(lost("good") == 0, "{room}");
     ensure!(of("good")["flows"].as_u64() >= Some(104), "{room}");
     ensure!(
@@ -279,7 +277,7 @@ fn a_full_table_takes_half_open_flows_of_the_greediest_and_no_live_ones() -> Res
     Ok(())
 }
 
-/// Connects, is greeted, and closes, so often.
+/// Connects, receives the server's line, and closes, `times` times.
 fn call(from: &Machine, server: SocketAddr, times: u32) -> Result<()> {
     (0..times).try_for_each(|time| {
         tcp_source(from, 0, server)
@@ -289,7 +287,7 @@ fn call(from: &Machine, server: SocketAddr, times: u32) -> Result<()> {
 }
 
 #[test]
-fn a_pod_opens_and_serves_more_connections_than_it_may_have_at_once() -> Result<()> {
+fn a_pod_opens_and_serves_more_connections_than_its_flow_quota() -> Result<()> {
     const TIMES: u32 = 2_000;
     let sandbox = Sandbox::new()?;
     let agent = e2e::Agent::start(&sandbox.node, &["--flow-table-size=8192"])?;
@@ -302,12 +300,12 @@ fn a_pod_opens_and_serves_more_connections_than_it_may_have_at_once() -> Result<
     let mut open = Vec::new();
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let (published, server) = (SocketAddr::new(node, 8080), SocketAddr::new(world, 7000));
-        open.push(Conversation::tcp(&sandbox.world, published)?);
-        open.push(Conversation::tcp(&pod.machine, server)?);
+        open.push(Connection::tcp(&sandbox.world, published)?);
+        open.push(Connection::tcp(&pod.machine, server)?);
         call(&sandbox.world, published, TIMES)?;
         call(&pod.machine, server, TIMES)?;
     }
-    open.iter().try_for_each(Conversation::go_on)?;
+    open.iter().try_for_each(Connection::exchange)?;
     let room = agent.get("/v1/flows?limit=0")?["room"].take();
     ensure!(
         room["quota"].as_u64() < Some(u64::from(TIMES)),
@@ -319,25 +317,25 @@ fn a_pod_opens_and_serves_more_connections_than_it_may_have_at_once() -> Result<
 }
 
 #[test]
-fn one_pods_flood_of_syns_hinders_no_other_pod() -> Result<()> {
+fn a_syn_flood_of_one_pod_blocks_no_other_pod() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let [bad, good] = [attached(&sandbox, "bad")?, attached(&sandbox, "good")?];
     let _echo = Echo::start(&sandbox.world, 7000)?;
-    deaf(&sandbox.world, "tcp dport 81")?;
+    drop_input(&sandbox.world, "tcp dport 81")?;
 
     let mut open = Vec::new();
     for world in WORLD {
         let server = SocketAddr::new(world, 7000);
-        open.push(Conversation::tcp(&good.machine, server)?);
-        open.push(Conversation::udp(&good.machine, server)?);
+        open.push(Connection::tcp(&good.machine, server)?);
+        open.push(Connection::udp(&good.machine, server)?);
     }
-    let load = Load::start(open);
+    let load = ConnectionLoad::start(open);
     let stop = AtomicBool::new(false);
     let sent = thread::scope(|scope| -> Result<u32> {
         let flood = scope.spawn(|| flood(&bad, WORLD[0], &stop, 60_000));
         for world in WORLD {
             for _ in 0..10 {
-                Conversation::tcp(&good.machine, SocketAddr::new(world, 7000))?.go_on()?;
+                Connection::tcp(&good.machine, SocketAddr::new(world, 7000))?.exchange()?;
             }
             let transfer = Stream::start(
                 (&good.machine, SocketAddr::new(world, 7001)),
@@ -347,7 +345,7 @@ fn one_pods_flood_of_syns_hinders_no_other_pod() -> Result<()> {
             )?;
             transfer.end()?;
         }
-        load.another_round()?;
+        load.await_round()?;
         stop.store(true, Ordering::Relaxed);
         flood.join().ok().context("the flood panicked")?
     })?;

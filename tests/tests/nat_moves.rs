@@ -1,20 +1,21 @@
-//! The node's addresses and routes change while pods talk.
+//! Addresses and routes of the node change during traffic of pods.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::Result;
 use e2e::{
-    Chatter, Echo, Machine, NODE, Pod, Sandbox, Sniffer, UPLINK, WORLD, udp_source, until_within,
+    DatagramFlood, Echo, Machine, NODE, Pod, Sandbox, Sniffer, UPLINK, WORLD, udp_source,
+    until_within,
 };
 use serde_json::Value;
 
-/// An address in the world to which only default routes lead.
+/// Addresses in the world that are reachable by default routes only.
 const FAR: [&str; 2] = ["203.0.113.5", "2001:db8:9::5"];
 /// A second uplink of the node, and the world's end of it.
 const SECOND: [&str; 2] = ["198.51.100.1", "2001:db8:2::1"];
 const BEYOND: [&str; 2] = ["198.51.100.2", "2001:db8:2::2"];
-/// How long the node may take to follow.
+/// How long the node may take to apply a change.
 const SOON: Duration = Duration::from_secs(15);
 
 fn attached(sandbox: &Sandbox) -> Result<Pod> {
@@ -23,24 +24,25 @@ fn attached(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
-/// Runs `change` in the middle of chatter to `servers`. Nothing may ever reach the world with a pod's address.
-fn under_chatter(
+/// Runs `change` during continuous traffic to `servers`. No packet may reach the world with a pod's
+/// address.
+fn under_traffic(
     sandbox: &Sandbox,
     pod: &Pod,
     servers: &[SocketAddr],
     change: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let sniffer = Sniffer::for_pods(&sandbox.world, "any")?;
-    let chatter = Chatter::start(&pod.machine, servers);
-    chatter.goes_on(100)?;
+    let traffic = DatagramFlood::start(&pod.machine, servers);
+    traffic.await_progress(100)?;
     change()?;
-    chatter.goes_on(100)?;
-    chatter.end()?;
+    traffic.await_progress(100)?;
+    traffic.end()?;
     assert_eq!(sniffer.end()?, Vec::<String>::new());
     Ok(())
 }
 
-/// New flows from the pod to `server` come from `expected` before long.
+/// Waits until new flows from the pod to `server` have the source address `expected`.
 fn becomes(pod: &Pod, server: SocketAddr, expected: &str) -> Result<()> {
     let expected = expected.parse::<IpAddr>()?;
     until_within(
@@ -68,7 +70,7 @@ fn replace_addresses(node: &Machine) -> Result<()> {
 }
 
 #[test]
-fn nothing_ever_leaves_as_the_pods_while_the_uplink_gets_another_address() -> Result<()> {
+fn no_packet_leaves_with_a_pods_address_while_the_uplinks_address_changes() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = attached(&sandbox)?;
     let _echo = Echo::start(&sandbox.world, 7000)?;
@@ -76,7 +78,7 @@ fn nothing_ever_leaves_as_the_pods_while_the_uplink_gets_another_address() -> Re
     for (server, node) in servers.into_iter().zip(NODE) {
         becomes(&pod, server, &node.to_string())?;
     }
-    under_chatter(&sandbox, &pod, &servers, || {
+    under_traffic(&sandbox, &pod, &servers, || {
         replace_addresses(&sandbox.node)?;
         becomes(&pod, servers[0], "192.0.2.77")?;
         becomes(&pod, servers[1], "2001:db8:1::77")
@@ -84,7 +86,7 @@ fn nothing_ever_leaves_as_the_pods_while_the_uplink_gets_another_address() -> Re
 }
 
 #[test]
-fn a_flow_that_goes_on_gets_the_uplinks_new_address() -> Result<()> {
+fn an_established_flow_gets_the_uplinks_new_address() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = attached(&sandbox)?;
     let _echo = Echo::start(&sandbox.world, 7000)?;
@@ -97,23 +99,23 @@ fn a_flow_that_goes_on_gets_the_uplinks_new_address() -> Result<()> {
     for (expected, socket) in open {
         socket.set_read_timeout(Some(Duration::from_millis(200)))?;
         let mut buffer = [0; 128];
-        until_within(SOON, &format!("an answer for {expected}"), || {
-            let asked = socket.send(b"?").and_then(|_| socket.recv(&mut buffer));
-            let is_it = |length: usize| buffer[..length] == *expected.to_string().as_bytes();
-            Ok(asked.is_ok_and(is_it).then_some(()))
+        until_within(SOON, &format!("a reply to {expected}"), || {
+            let received = socket.send(b"?").and_then(|_| socket.recv(&mut buffer));
+            let is_expected = |length: usize| buffer[..length] == *expected.to_string().as_bytes();
+            Ok(received.is_ok_and(is_expected).then_some(()))
         })?;
     }
     Ok(())
 }
 
-/// A second wire between node and world, and an address behind both.
+/// Adds a second link between node and world, and addresses that are reachable by both.
 fn second_uplink(sandbox: &Sandbox) -> Result<()> {
     let parsed = |texts: [&str; 2]| texts.map(str::parse::<IpAddr>);
     let [v4, v6] = parsed(SECOND);
     let [far_v4, far_v6] = parsed(BEYOND);
     sandbox.connect("up1", "eth1")?;
-    sandbox.dress(&sandbox.node, "up1", &[v4?, v6?])?;
-    sandbox.dress(&sandbox.world, "eth1", &[far_v4?, far_v6?])?;
+    sandbox.configure_link(&sandbox.node, "up1", &[v4?, v6?])?;
+    sandbox.configure_link(&sandbox.world, "eth1", &[far_v4?, far_v6?])?;
     sandbox
         .world
         .call(&format!("ip address add {}/32 dev lo", FAR[0]))?;
@@ -128,14 +130,14 @@ fn default_route(node: &Machine, via: [&str; 2], dev: &str) -> Result<()> {
         "ip route replace default via {} dev {dev}",
         via[0]
     ))?;
-    // An IPv6 route by another device would come beside the first one.
+    // `replace` would add an IPv6 route by another device beside the first one.
     node.call("ip -6 route flush exact ::/0")?;
     node.call(&format!("ip -6 route add default via {} dev {dev}", via[1]))
         .map(drop)
 }
 
 #[test]
-fn nothing_ever_leaves_as_the_pods_while_the_default_route_moves() -> Result<()> {
+fn no_packet_leaves_with_a_pods_address_while_the_default_route_moves() -> Result<()> {
     let sandbox = Sandbox::new()?;
     second_uplink(&sandbox)?;
     let _agent = e2e::Agent::start(&sandbox.node, &[])?;
@@ -157,7 +159,7 @@ fn nothing_ever_leaves_as_the_pods_while_the_default_route_moves() -> Result<()>
     );
     let first = [first[0].as_str(), first[1].as_str()];
     all_become(first)?;
-    under_chatter(&sandbox, &pod, &servers, || {
+    under_traffic(&sandbox, &pod, &servers, || {
         default_route(&sandbox.node, BEYOND, "up1")?;
         all_become(SECOND)?;
         default_route(&sandbox.node, [&world[0], &world[1]], UPLINK)?;
@@ -168,18 +170,18 @@ fn nothing_ever_leaves_as_the_pods_while_the_default_route_moves() -> Result<()>
 }
 
 #[test]
-fn nothing_ever_leaves_as_the_pods_by_a_new_uplink_of_which_the_agent_knows() -> Result<()> {
+fn no_packet_leaves_with_a_pods_address_by_a_new_attached_uplink() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let pod = attached(&sandbox)?;
     let [v4, v6] = FAR.map(|far| far.parse().map(|far| SocketAddr::new(far, 7000)));
     let servers = [v4?, v6?];
     let mut echoes = Vec::new();
-    under_chatter(&sandbox, &pod, &servers, || {
+    under_traffic(&sandbox, &pod, &servers, || {
         second_uplink(&sandbox)?;
         for server in &servers {
             echoes.push(Echo::at(&sandbox.world, *server)?);
         }
-        until_within(SOON, "the agent knows the new uplink", || {
+        until_within(SOON, "the agent has attached the new uplink", || {
             let status = agent.get("/v1/status")?;
             let mut uplinks = status["uplinks"].as_array().into_iter().flatten();
             let ready = |uplink: &Value| uplink["name"] == "up1" && uplink["attached"] == true;

@@ -1,4 +1,4 @@
-//! What routers and hosts on the way say about a packet reaches whoever sent it, in words that it understands.
+//! ICMP errors of routers and hosts reach the sender, translated to its own addresses and ports.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use e2e::{
-    Config, Far, GATEWAYS, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream, WORLD,
-    udp_socket, until,
+    Config, DistantHost, GATEWAYS, Machine, Mapping, NODE, Pod, RawSocket, Sandbox, Sends, Stream,
+    WORLD, udp_socket, until,
 };
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrIn6, recvmsg, setsockopt, sockopt,
@@ -22,20 +22,20 @@ fn published(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
-/// Waits until the pod's own route to `to` knows the path's MTU.
-fn knows_mtu(pod: &Pod, to: IpAddr) -> Result<()> {
-    until(&format!("the pod knows the MTU on the way to {to}"), || {
+/// Waits until the pod's route to `to` has the path MTU of 1300 bytes.
+fn await_path_mtu(pod: &Pod, to: IpAddr) -> Result<()> {
+    until(&format!("the pod has the path MTU to {to}"), || {
         let route = pod.machine.call(&format!("ip route get {to}"))?;
         Ok(route.contains("mtu 1300").then_some(()))
     })
 }
 
 #[test]
-fn a_path_that_becomes_narrow_under_a_transfer_is_noticed_and_the_transfer_goes_on() -> Result<()> {
+fn a_transfer_continues_when_the_path_mtu_shrinks() -> Result<()> {
     const BYTES: u64 = 192 << 20;
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = published(&sandbox)?;
-    let far = Far::beyond(&sandbox, 1500)?;
+    let far = DistantHost::new(&sandbox, 1500)?;
     for (node, away) in NODE.into_iter().zip(far.addresses) {
         far.resize(1500)?;
         let upload = Stream::start(
@@ -44,12 +44,13 @@ fn a_path_that_becomes_narrow_under_a_transfer_is_noticed_and_the_transfer_goes_
             Sends::Client,
             BYTES,
         )?;
-        upload.goes_on(1 << 20)?;
+        upload.await_progress(1 << 20)?;
         far.resize(1300)?;
-        knows_mtu(&pod, away).context("as a client")?;
+        await_path_mtu(&pod, away).context("as a client")?;
         upload.end()?;
 
-        // What the pod sends from a published port is complained of under the node's address and port.
+        // The ICMP error about the pod's packets from a published port quotes the node's address
+        // and port.
         pod.machine.call("ip route flush cache")?;
         pod.machine.call("ip -6 route flush cache")?;
         far.resize(1500)?;
@@ -59,15 +60,15 @@ fn a_path_that_becomes_narrow_under_a_transfer_is_noticed_and_the_transfer_goes_
             Sends::Server,
             BYTES,
         )?;
-        download.goes_on(1 << 20)?;
+        download.await_progress(1 << 20)?;
         far.resize(1300)?;
-        knows_mtu(&pod, away).context("as a server")?;
+        await_path_mtu(&pod, away).context("as a server")?;
         download.end()?;
     }
     Ok(())
 }
 
-/// A UDP socket on `machine` that hears of errors, connected to `to`.
+/// Returns a UDP socket on `machine` that queues ICMP errors, connected to `to`.
 fn prober(machine: &Machine, to: SocketAddr) -> Result<UdpSocket> {
     let socket = machine.run(|| udp_socket(0, to))?;
     if to.is_ipv4() {
@@ -79,7 +80,7 @@ fn prober(machine: &Machine, to: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Who complains of a datagram that lives for `hops` hops.
+/// Returns the sender of the ICMP error about a datagram with a TTL of `hops`.
 fn hop(socket: &UdpSocket, hops: u8) -> Result<IpAddr> {
     if socket.peer_addr()?.is_ipv4() {
         setsockopt(socket, sockopt::Ipv4Ttl, &i32::from(hops))?;
@@ -87,15 +88,17 @@ fn hop(socket: &UdpSocket, hops: u8) -> Result<IpAddr> {
         setsockopt(socket, sockopt::Ipv6Ttl, &i32::from(hops))?;
     }
     until(&format!("hop {hops}"), || {
-        // An error that has not been read yet is told by the next send; the queue is what is read here.
+        // The next send fails with an error that has not been read yet; this reads the error queue
+        // instead.
         let _ = socket.send(b"probe");
         let _ = socket.recv(&mut [0; 16]);
-        complainer(socket)
+        error_sender(socket)
     })
 }
 
-/// Whose the oldest complaint is, if there is one; later ones about the same hop are thrown away.
-fn complainer(socket: &UdpSocket) -> Result<Option<IpAddr>> {
+/// Returns the sender of the oldest queued ICMP error, if any; later ones about the same hop are
+/// discarded.
+fn error_sender(socket: &UdpSocket) -> Result<Option<IpAddr>> {
     let mut first = None;
     loop {
         let mut space = nix::cmsg_space!([u8; 256]);
@@ -119,21 +122,22 @@ fn complainer(socket: &UdpSocket) -> Result<Option<IpAddr>> {
 }
 
 #[test]
-fn a_pod_sees_each_hop_on_its_way() -> Result<()> {
+fn traceroute_from_a_pod_shows_each_hop() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = published(&sandbox)?;
-    let far = Far::beyond(&sandbox, 1500)?;
+    let far = DistantHost::new(&sandbox, 1500)?;
     for index in [0, 1] {
         let hops = [GATEWAYS[index], WORLD[index], far.addresses[index]];
         for (number, expected) in (1_u8..).zip(hops) {
             let socket = prober(&pod.machine, SocketAddr::new(far.addresses[index], 33_434))?;
             assert_eq!(hop(&socket, number)?, expected, "hop {number} by UDP");
-            // ping tells of errors and then fails, for want of an answer.
+            // ping prints the errors and then fails, because there is no reply.
             let line = format!("ping -n -c 1 -W 2 -t {number} {}", far.addresses[index]);
             let words = line.split(' ').collect::<Vec<_>>();
-            // A router tells one sender of errors about once a second: the probe before may have used that up.
+            // A router sends about one error per second to each host; the previous probe may have
+            // used that up.
             until(
-                &format!("an answer of hop {number}, {expected}, to ping"),
+                &format!("an error of hop {number}, {expected}, for ping"),
                 || {
                     let printed = pod.machine.output(&words)?.stdout;
                     let printed = String::from_utf8_lossy(&printed).to_lowercase();
@@ -145,14 +149,14 @@ fn a_pod_sees_each_hop_on_its_way() -> Result<()> {
     Ok(())
 }
 
-/// Waits until the kernel tells `socket` that nobody is there.
-fn is_refused(socket: &UdpSocket) -> Result<()> {
-    until("a refusal", || {
+/// Waits until the kernel returns a port unreachable error on `socket`.
+fn await_refusal(socket: &UdpSocket) -> Result<()> {
+    until("a port unreachable error", || {
         let refused = socket.send(b"?").and_then(|_| socket.recv(&mut [0; 16]));
         match refused {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(Some(())),
             Err(_) => Ok(None),
-            Ok(_) => bail!("somebody answered"),
+            Ok(_) => bail!("a server replied"),
         }
     })
 }
@@ -173,7 +177,7 @@ fn quoted(error: &[u8], six: bool) -> Option<(IpAddr, IpAddr, u16)> {
 }
 
 #[test]
-fn a_refusal_names_the_address_and_port_that_was_asked() -> Result<()> {
+fn a_port_unreachable_error_quotes_the_dialled_address_and_port() -> Result<()> {
     const UNREACHABLE: [u8; 2] = [3, 1];
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = published(&sandbox)?;
@@ -182,21 +186,21 @@ fn a_refusal_names_the_address_and_port_that_was_asked() -> Result<()> {
         let icmp = if six { 58 } else { 1 };
         let kind = UNREACHABLE[usize::from(six)];
 
-        let in_pod = Raw::listener(&pod.machine, world, icmp)?;
+        let in_pod = RawSocket::listener(&pod.machine, world, icmp)?;
         let any = SocketAddr::new(pod.address(world)?, 0);
         let socket = pod.machine.run(|| UdpSocket::bind(any))?;
         socket.connect(SocketAddr::new(world, 7777))?;
         socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-        is_refused(&socket).context("out of the pod")?;
-        let error = in_pod.hear("the world's refusal", |heard| heard.payload[0] == kind)?;
+        await_refusal(&socket).context("out of the pod")?;
+        let error = in_pod.receive("the world's error", |heard| heard.payload[0] == kind)?;
         assert_eq!(error.from, world);
         let asked = (any.ip(), world, 7777);
         assert_eq!(quoted(&error.payload, six), Some(asked));
 
-        let in_world = Raw::listener(&sandbox.world, world, icmp)?;
+        let in_world = RawSocket::listener(&sandbox.world, world, icmp)?;
         let socket = prober(&sandbox.world, SocketAddr::new(node, 5353))?;
-        is_refused(&socket).context("into the pod")?;
-        let error = in_world.hear("the pod's refusal", |heard| heard.payload[0] == kind)?;
+        await_refusal(&socket).context("into the pod")?;
+        let error = in_world.receive("the pod's error", |heard| heard.payload[0] == kind)?;
         assert_eq!(error.from, node);
         let asked = (world, node, 5353);
         assert_eq!(quoted(&error.payload, six), Some(asked));

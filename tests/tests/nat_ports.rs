@@ -1,4 +1,4 @@
-//! Ports: kept where they can be, moved where two would meet, and never another's.
+//! Source ports: kept where possible, moved where two flows would collide, never shared.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -8,8 +8,8 @@ use std::thread;
 use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Config, Echo, Machine, Mapping, NODE, Pod, Raw, Sandbox, WORLD, ping, tcp_ask, tcp_source,
-    udp_ask, udp_source, until,
+    Config, Echo, Machine, Mapping, NODE, Pod, RawSocket, Sandbox, WORLD, ping, tcp_echo,
+    tcp_source, udp_seen_as, udp_source, until,
 };
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -25,11 +25,11 @@ fn pods<const COUNT: usize>(sandbox: &Sandbox) -> Result<[Pod; COUNT]> {
             Ok(pod)
         })
         .collect::<Result<Vec<_>>>()?;
-    pods.try_into().ok().context("as many as were asked for")
+    pods.try_into().ok().context("another number of pods")
 }
 
 #[test]
-fn two_pods_keep_the_same_port_as_long_as_they_ask_different_servers() -> Result<()> {
+fn two_pods_keep_the_same_source_port_to_different_servers() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let [one, other] = pods(&sandbox)?;
     let _echoes = [
@@ -48,8 +48,8 @@ fn two_pods_keep_the_same_port_as_long_as_they_ask_different_servers() -> Result
             open.push((stream, socket));
         }
         for (stream, socket) in &open {
-            tcp_ask(stream)?;
-            assert_eq!(udp_ask(socket)?, expected);
+            tcp_echo(stream)?;
+            assert_eq!(udp_seen_as(socket)?, expected);
         }
     }
     Ok(())
@@ -69,18 +69,18 @@ fn a_published_port_is_never_given_to_a_masqueraded_flow() -> Result<()> {
         assert_ne!(seen, published, "TCP");
         let (seen, socket) = udp_source(&client.machine, 8080, outside)?;
         assert_ne!(seen, published, "UDP");
-        // From the very port that the pod talks to: this must reach the published server all the same.
+        // A client with the port of the pod's server must still reach the published server.
         let mut caller = SocketAddr::new(world, 7001);
         assert_eq!(tcp_source(&sandbox.world, 7001, published)?.0, caller);
         caller.set_port(7002);
         assert_eq!(udp_source(&sandbox.world, 7002, published)?.0, caller);
-        tcp_ask(&stream)?;
-        assert_eq!(udp_ask(&socket)?, seen);
+        tcp_echo(&stream)?;
+        assert_eq!(udp_seen_as(&socket)?, seen);
     }
     Ok(())
 }
 
-/// An echo request with this identifier, and the identifier by which the world knows it.
+/// Sends an echo request with this identifier, and returns the identifier that the world sees.
 fn seen_identifier(
     (client, own): (&Machine, IpAddr),
     sandbox: &Sandbox,
@@ -99,18 +99,18 @@ fn seen_identifier(
     let body = Body::echo_request(&abi(world), identifier);
     let mut frame = Frame::new(abi(own), abi(world), body);
     frame.ethernet = None;
-    let in_world = Raw::listener(&sandbox.world, world, icmp)?;
-    let back = Raw::listener(client, world, icmp)?;
-    Raw::sender(client, world)?.send(&frame.packet(), world)?;
-    let request = in_world.hear("the request", |heard| heard.payload[0] == kinds[0])?;
-    let answer = back.hear("the answer", |heard| heard.payload[0] == kinds[1])?;
+    let in_world = RawSocket::listener(&sandbox.world, world, icmp)?;
+    let back = RawSocket::listener(client, world, icmp)?;
+    RawSocket::sender(client, world)?.send(&frame.packet(), world)?;
+    let request = in_world.receive("the request", |heard| heard.payload[0] == kinds[0])?;
+    let answer = back.receive("the answer", |heard| heard.payload[0] == kinds[1])?;
     let identifier_of = |payload: &[u8]| u16::from_be_bytes([payload[4], payload[5]]);
     ensure!(identifier_of(&answer.payload) == identifier, "{answer:?}");
     Ok(identifier_of(&request.payload))
 }
 
 #[test]
-fn two_pods_and_the_node_may_ping_by_the_same_identifier() -> Result<()> {
+fn two_pods_and_the_node_can_ping_with_the_same_identifier() -> Result<()> {
     const SAME: u16 = 4242;
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let [one, other] = pods(&sandbox)?;
@@ -135,13 +135,14 @@ fn two_pods_and_the_node_may_ping_by_the_same_identifier() -> Result<()> {
 }
 
 #[test]
-fn a_client_that_uses_its_port_again_and_again_keeps_it() -> Result<()> {
+fn a_client_that_reuses_its_source_port_keeps_it() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let [pod] = pods(&sandbox)?;
     let _echo = Echo::start(&sandbox.world, 7000)?;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         for round in 0..20 {
-            // A program that another test starts at this moment has the last connection's descriptor until it runs.
+            // A program that another test starts meanwhile inherits the last connection's
+            // descriptor until it execs.
             let (seen, stream) = until("the pod's port is free again", || {
                 match tcp_source(&pod.machine, 46_000, SocketAddr::new(world, 7000)) {
                     Err(error) if error.downcast_ref() == Some(&Errno::EADDRNOTAVAIL) => Ok(None),
@@ -149,8 +150,8 @@ fn a_client_that_uses_its_port_again_and_again_keeps_it() -> Result<()> {
                 }
             })?;
             assert_eq!(seen, SocketAddr::new(node, 46_000), "round {round}");
-            tcp_ask(&stream)?;
-            // A reset instead of a FIN: else the port would have to rest for a minute.
+            tcp_echo(&stream)?;
+            // A reset instead of a FIN: otherwise the port stays in TIME_WAIT for a minute.
             let at_once = nix::libc::linger {
                 l_onoff: 1,
                 l_linger: 0,
@@ -167,9 +168,9 @@ fn first_packets_that_race_on_all_processors_make_one_flow() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let [pod] = pods(&sandbox)?;
     for (node, world) in NODE.into_iter().zip(WORLD) {
-        // No packet shall have to wait for a neighbour: only few may.
+        // Resolve the neighbour first: only a few packets can wait for that.
         ping(&pod.machine, world, 1)?;
-        let listener = Raw::listener(&sandbox.world, world, 17)?;
+        let listener = RawSocket::listener(&sandbox.world, world, 17)?;
         let socket = pod
             .machine
             .run(|| UdpSocket::bind(SocketAddr::new(pod.address(world)?, 0)).context("bind"))?;
@@ -179,14 +180,15 @@ fn first_packets_that_race_on_all_processors_make_one_flow() -> Result<()> {
                 scope.spawn(|| {
                     for port in 20_000..20_000 + FLOWS {
                         barrier.wait();
-                        // A refusal that came in meanwhile is told by the next send, which then has to be repeated.
+                        // An ICMP error that arrived meanwhile fails the next send, which then has
+                        // to be repeated.
                         while socket.send_to(b"race", (world, port)).is_err() {}
                     }
                 });
             }
         });
         socket.send_to(b"over", (world, 9))?;
-        let heard = listener.hear_up_to("the last", |heard| heard.payload.ends_with(b"over"))?;
+        let heard = listener.receive_until("the last", |heard| heard.payload.ends_with(b"over"))?;
         let mut sources = BTreeMap::<u16, Vec<u16>>::new();
         for one in heard {
             assert_eq!(one.from, node);

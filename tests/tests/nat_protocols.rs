@@ -1,5 +1,5 @@
-//! MASQUERADE of every protocol: what arrives on the other side is, byte for byte, what the node itself would have
-//! sent there.
+//! Masquerade of every protocol: the packets that arrive are, byte for byte, those that the node
+//! itself would send.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use abi::Address;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Config, Conversation, Echo, Machine, Mapping, NODE, Pod, Raw, Sandbox, Sends, Stream, WORLD,
-    skipped,
+    Config, Connection, Echo, Machine, Mapping, NODE, Pod, RawSocket, Sandbox, Sends, Stream,
+    WORLD, patient, skipped,
 };
 use nix::sys::socket::{setsockopt, sockopt};
 use verdict::simulator::frame::{Body, Frame, flag};
 
 const GRE: u8 = 47;
-/// For experiments (RFC 3692).
+/// A protocol number for experiments (RFC 3692).
 const EXPERIMENT: u8 = 253;
 
 const HOSTPORT: Mapping = Mapping::tcp(5201, 5202);
@@ -38,13 +38,14 @@ fn frame(source: IpAddr, destination: IpAddr, body: &Body) -> Frame {
     frame
 }
 
-/// What follows the IP header of such a packet, checksums included, as its sender would write it.
+/// Returns the bytes after the IP header, with the checksums that the sender would write.
 fn payload(source: IpAddr, destination: IpAddr, body: &Body) -> Vec<u8> {
     let header = if source.is_ipv4() { 20 } else { 40 };
     frame(source, destination, body).packet().split_off(header)
 }
 
-/// A body and its answer: a kernel that gets either without having asked for it does nothing that matters here.
+/// Returns pairs of a request and its reply. A kernel that receives either unexpectedly sends
+/// nothing that would disturb the test.
 fn exchanges(to: IpAddr) -> Vec<(Body, Body)> {
     let (v4, to) = (to.is_ipv4(), abi(to));
     vec![
@@ -57,7 +58,7 @@ fn exchanges(to: IpAddr) -> Vec<(Body, Body)> {
             Body::Udp(9, 41_000, b"an answer of odd len".to_vec()),
         ),
         (
-            Body::UdpUnchecked(41_001, 9, b"nobody sums this".to_vec()),
+            Body::UdpUnchecked(41_001, 9, b"not checksummed.".to_vec()),
             Body::UdpUnchecked(9, 41_001, b"nor this".to_vec()),
         ),
         (
@@ -84,28 +85,28 @@ fn exchanges(to: IpAddr) -> Vec<(Body, Body)> {
 }
 
 #[test]
-fn every_protocol_leaves_as_the_nodes_own_and_its_answer_finds_the_pod() -> Result<()> {
+fn every_protocol_is_masqueraded_and_its_reply_reaches_the_pod() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = pod(&sandbox, "pod")?;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let own = pod.address(world)?;
         let (from_pod, from_world) = (
-            Raw::sender(&pod.machine, world)?,
-            Raw::sender(&sandbox.world, world)?,
+            RawSocket::sender(&pod.machine, world)?,
+            RawSocket::sender(&sandbox.world, world)?,
         );
         for (request, answer) in exchanges(world) {
             let number = request.protocol(&abi(world));
-            let in_world = Raw::listener(&sandbox.world, world, number)?;
-            let in_pod = Raw::listener(&pod.machine, world, number)?;
+            let in_world = RawSocket::listener(&sandbox.world, world, number)?;
+            let in_pod = RawSocket::listener(&pod.machine, world, number)?;
 
             from_pod.send(&frame(own, world, &request).packet(), world)?;
             let expected = payload(node, world, &request);
-            in_world.hear(&format!("{request:?} from {node}"), |heard| {
+            in_world.receive(&format!("{request:?} from {node}"), |heard| {
                 heard.from == node && heard.payload == expected
             })?;
             from_world.send(&frame(world, node, &answer).packet(), node)?;
             let expected = payload(world, own, &answer);
-            in_pod.hear(&format!("{answer:?} from {world}"), |heard| {
+            in_pod.receive(&format!("{answer:?} from {world}"), |heard| {
                 heard.from == world && heard.payload == expected
             })?;
         }
@@ -114,8 +115,7 @@ fn every_protocol_leaves_as_the_nodes_own_and_its_answer_finds_the_pod() -> Resu
 }
 
 #[test]
-fn where_nothing_tells_two_pods_apart_the_second_is_refused_and_never_hears_the_firsts_answers()
--> Result<()> {
+fn a_second_pod_is_refused_where_a_protocol_has_no_ports() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let mut pods = [sandbox.pod("first")?, sandbox.pod("second")?];
     for pod in &mut pods {
@@ -124,28 +124,29 @@ fn where_nothing_tells_two_pods_apart_the_second_is_refused_and_never_hears_the_
     let [first, second] = pods;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let gre = |text: &str| Body::Other(GRE, [&[0, 0, 8, 0], text.as_bytes()].concat());
-        let in_world = Raw::listener(&sandbox.world, world, GRE)?;
+        let in_world = RawSocket::listener(&sandbox.world, world, GRE)?;
         for (pod, text) in [(&first, "mine"), (&second, "also"), (&first, "last")] {
             let packet = frame(pod.address(world)?, world, &gre(text)).packet();
-            Raw::sender(&pod.machine, world)?.send(&packet, world)?;
+            RawSocket::sender(&pod.machine, world)?.send(&packet, world)?;
         }
         let is = |text: &'static str| move |payload: &[u8]| payload.ends_with(text.as_bytes());
-        let heard = in_world.hear_up_to("the last of three", |heard| is("last")(&heard.payload))?;
+        let heard =
+            in_world.receive_until("the last of three", |heard| is("last")(&heard.payload))?;
         assert!(heard.iter().all(|one| one.from == node), "{heard:?}");
         assert!(
             !heard.iter().any(|one| is("also")(&one.payload)),
             "{heard:?}"
         );
 
-        let in_pods = [&first, &second].map(|pod| Raw::listener(&pod.machine, world, GRE));
+        let in_pods = [&first, &second].map(|pod| RawSocket::listener(&pod.machine, world, GRE));
         let [in_first, in_second] = in_pods;
         in_world.send(&[0, 0, 8, 0, 7, 7, 7, 7], node)?;
-        in_first?.hear("the answer", |heard| heard.from == world)?;
-        // From the node, which may call its pods as it likes.
-        let to_second = Raw::listener(&sandbox.node, world, GRE)?;
+        in_first?.receive("the answer", |heard| heard.from == world)?;
+        // A packet of the node itself, which can reach its pods directly.
+        let to_second = RawSocket::listener(&sandbox.node, world, GRE)?;
         to_second.send(&[0, 0, 8, 0, 8, 8, 8, 8], second.address(world)?)?;
         let heard =
-            in_second?.hear_up_to("the node's", |heard| heard.payload.ends_with(&[8; 4]))?;
+            in_second?.receive_until("the node's", |heard| heard.payload.ends_with(&[8; 4]))?;
         assert_eq!(heard.len(), 1, "{heard:?}");
     }
     let counters = agent.get("/v1/counters")?;
@@ -153,7 +154,8 @@ fn where_nothing_tells_two_pods_apart_the_second_is_refused_and_never_hears_the_
     Ok(())
 }
 
-/// Switches what the pod's and the world's interfaces leave to hardware, which in here is nobody.
+/// Switches the offloads of the pod's and the world's interfaces; veths have no hardware, so the
+/// kernel skips the work.
 fn offloads(machines: [&Machine; 2], state: &str) -> Result<()> {
     for machine in machines {
         let switch = format!("ethtool -K eth0 tx {state} tso {state} gso {state} gro {state}");
@@ -162,7 +164,7 @@ fn offloads(machines: [&Machine; 2], state: &str) -> Result<()> {
     Ok(())
 }
 
-/// A stream of that many bytes out of the pod and one into it, at the same time.
+/// Transfers `bytes` bytes out of the pod and into it at the same time.
 fn both_ways(
     sandbox: &Sandbox,
     pod: &Pod,
@@ -185,7 +187,7 @@ fn both_ways(
     inward.end().context("into the pod")
 }
 
-/// More than two gibibytes in all.
+/// More than two gibibytes in total.
 #[test]
 fn gigabytes_have_the_same_sha256_on_both_sides() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
@@ -225,7 +227,7 @@ fn without_offloads_each_segment_passes_the_receivers_checksum() -> Result<()> {
     Ok(())
 }
 
-/// `InCsumErrors` of TCP, both families.
+/// Returns `InCsumErrors` of TCP from `/proc/net/snmp`, which counts both families.
 fn bad_segments(snmp: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -237,18 +239,18 @@ fn bad_segments(snmp: &str) -> Option<u64> {
         .ok()
 }
 
-/// Connects from a port of the pod's choosing.
+/// Returns a UDP socket that is bound to `from` and connected to `to`.
 fn udp(machine: &Machine, from: SocketAddr, to: SocketAddr) -> Result<UdpSocket> {
     machine.run(|| {
         let socket = UdpSocket::bind(from)?;
         socket.connect(to)?;
-        socket.set_read_timeout(Some(Duration::from_secs(4)))?;
+        socket.set_read_timeout(Some(patient(Duration::from_secs(4))))?;
         Ok(socket)
     })
 }
 
 #[test]
-fn datagrams_that_the_kernel_cuts_are_translated_one_and_all() -> Result<()> {
+fn all_segments_of_a_udp_gso_packet_are_translated() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = pod(&sandbox, "pod")?;
     for state in ["on", "off"] {
@@ -256,7 +258,7 @@ fn datagrams_that_the_kernel_cuts_are_translated_one_and_all() -> Result<()> {
         for (node, world) in NODE.into_iter().zip(WORLD) {
             let server = SocketAddr::new(world, 7002);
             let in_world = sandbox.world.run(|| UdpSocket::bind(server))?;
-            in_world.set_read_timeout(Some(Duration::from_secs(4)))?;
+            in_world.set_read_timeout(Some(patient(Duration::from_secs(4))))?;
             let client = udp(
                 &pod.machine,
                 SocketAddr::new(pod.address(world)?, 0),
@@ -268,8 +270,10 @@ fn datagrams_that_the_kernel_cuts_are_translated_one_and_all() -> Result<()> {
                 .collect::<Vec<_>>();
             match client.send(&sent) {
                 Err(error) if state == "off" && error.raw_os_error() == Some(nix::libc::EIO) => {
-                    // Before 6.11.
-                    skipped("this kernel cuts datagrams only for interfaces that sum up");
+                    // Kernels before 6.11.
+                    skipped(
+                        "this kernel segments datagrams only for interfaces with checksum offload",
+                    );
                     return Ok(());
                 }
                 sent => sent?,
@@ -289,19 +293,19 @@ fn datagrams_that_the_kernel_cuts_are_translated_one_and_all() -> Result<()> {
 }
 
 #[test]
-fn a_switch_of_offloads_in_the_middle_breaks_nothing() -> Result<()> {
+fn switching_offloads_breaks_no_running_transfer() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = pod(&sandbox, "pod")?;
     let _echo = Echo::start(&sandbox.world, 7000)?;
     let servers = WORLD.map(|world| SocketAddr::new(world, 7000));
     let mut open = Vec::new();
     for server in servers {
-        open.push(Conversation::tcp(&pod.machine, server)?);
-        open.push(Conversation::udp(&pod.machine, server)?);
+        open.push(Connection::tcp(&pod.machine, server)?);
+        open.push(Connection::udp(&pod.machine, server)?);
     }
     for state in ["off", "on", "off"] {
         offloads([&pod.machine, &sandbox.world], state)?;
-        open.iter().try_for_each(Conversation::go_on)?;
+        open.iter().try_for_each(Connection::exchange)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The agent is restarted, replaced by another version, and kept busy with other pods, while flows go on.
+//! Flows continue while the agent is restarted, replaced by another version, or handles other pods.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,8 +7,8 @@ use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
-    Agent, Config, Conversation, ENDLESS, Echo, Load, Mapping, NODE, Pod, Sandbox, Sends, Stream,
-    WORLD, program,
+    Agent, Config, Connection, ConnectionLoad, ENDLESS, Echo, Mapping, NODE, Pod, Sandbox, Sends,
+    Stream, WORLD, program,
 };
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ const HOSTPORTS: [Mapping; 3] = [
     Mapping::tcp(5201, 5201),
 ];
 
-/// A pod with servers on both sides of it.
+/// A pod, and servers in it and in the world.
 struct Scene {
     pod: Pod,
     _echoes: [Echo; 2],
@@ -38,23 +38,23 @@ impl Scene {
         })
     }
 
-    /// Flows of each kind, several of each.
-    fn load(&self, sandbox: &Sandbox) -> Result<Load> {
+    /// Starts several flows of each kind.
+    fn load(&self, sandbox: &Sandbox) -> Result<ConnectionLoad> {
         let mut open = Vec::new();
         for (node, world) in NODE.into_iter().zip(WORLD) {
             for _ in 0..8 {
                 let outward = SocketAddr::new(world, 7000);
-                open.push(Conversation::tcp(&self.pod.machine, outward)?);
-                open.push(Conversation::udp(&self.pod.machine, outward)?);
+                open.push(Connection::tcp(&self.pod.machine, outward)?);
+                open.push(Connection::udp(&self.pod.machine, outward)?);
                 let inward = SocketAddr::new(node, 8080);
-                open.push(Conversation::tcp(&sandbox.world, inward)?);
-                open.push(Conversation::udp(&sandbox.world, inward)?);
+                open.push(Connection::tcp(&sandbox.world, inward)?);
+                open.push(Connection::udp(&sandbox.world, inward)?);
             }
         }
-        Ok(Load::start(open))
+        Ok(ConnectionLoad::start(open))
     }
 
-    /// A transfer out of the pod and one into it, which go on until they are stopped.
+    /// Starts a transfer out of the pod and one into it, which run until they are stopped.
     fn transfers(&self, sandbox: &Sandbox) -> Result<[Stream; 2]> {
         let outward = Stream::start(
             (&self.pod.machine, SocketAddr::new(WORLD[1], 7001)),
@@ -72,7 +72,7 @@ impl Scene {
     }
 }
 
-/// Does `work` again and again under a load of small and large flows, none of which may break or stand still.
+/// Repeats `work` under a load of small and large flows, none of which may break or stall.
 fn under_load(
     sandbox: &Sandbox,
     scene: &Scene,
@@ -83,11 +83,11 @@ fn under_load(
     let transfers = scene.transfers(sandbox)?;
     for round in 0..rounds {
         work(round)?;
-        load.another_round()
+        load.await_round()
             .with_context(|| format!("after round {round}"))?;
         for transfer in &transfers {
             transfer
-                .goes_on(1 << 20)
+                .await_progress(1 << 20)
                 .with_context(|| format!("after round {round}"))?;
         }
     }
@@ -109,12 +109,12 @@ fn restarts_of_the_agent_break_no_flow() -> Result<()> {
     })
 }
 
-/// The agent of `cargo xtask dist --next`: the same sources, built as another version.
+/// Returns the agent of `cargo xtask dist --next`: the same sources, built as another version.
 fn next_agent() -> Result<PathBuf> {
     let path = program("../dist-next/bin/viaductd");
     ensure!(
         path.is_file(),
-        "no {}: `cargo xtask dist --next` makes it",
+        "no {}: `cargo xtask dist --next` builds it",
         path.display()
     );
     Ok(path)
@@ -136,7 +136,7 @@ fn upgrades_and_downgrades_of_the_agent_break_no_flow() -> Result<()> {
         agent.restart()?;
         let is_first = version(&agent)? == first;
         ensure!(is_first == (round % 2 == 1), "round {round}");
-        // The new one knows the pod of the old one, and makes pods of its own.
+        // The new agent knows the old agent's pod, and attaches pods of its own.
         scene.pod.check()?.success()?;
         let mut late = sandbox.pod(&format!("late-{round}"))?;
         late.add()?;
@@ -144,22 +144,22 @@ fn upgrades_and_downgrades_of_the_agent_break_no_flow() -> Result<()> {
     })
 }
 
-/// Pods that come and go, and how many of them do so at the same time.
+/// Number of pods that are attached and deleted, and how many at the same time.
 const COMERS: usize = 1_000;
 const AT_A_TIME: usize = 4;
-/// How many ADDs may find a slow machine too slow to reach the agent in the time that a plugin has for that (700 ms).
-const PUT_OFF: usize = COMERS / 100;
+/// How many ADDs may time out on a slow machine while connecting to the agent (700 ms).
+const MOST_RETRIES: usize = COMERS / 100;
 
 #[test]
 fn a_thousand_pods_that_come_and_go_break_no_flow_of_others() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let scene = Scene::new(&sandbox)?;
-    let (next, put_off) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    // The namespaces are used again; for the agent each ADD is of a pod that it does not know.
+    let (next, retries) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // The namespaces are reused; each ADD is for a new container ID.
     let churn = |worker: usize| -> Result<()> {
         let mut pod = sandbox.pod(&format!("comer-{worker}"))?;
         while next.fetch_add(1, Ordering::Relaxed) < COMERS {
-            put_off.fetch_add(pod.add()?.put_off, Ordering::Relaxed);
+            retries.fetch_add(pod.add()?.retries, Ordering::Relaxed);
             pod.del()?;
         }
         Ok(())
@@ -181,8 +181,8 @@ fn a_thousand_pods_that_come_and_go_break_no_flow_of_others() -> Result<()> {
                 .try_for_each(|end| end.ok().context("a worker panicked")?)
         })
     })?;
-    let put_off = put_off.into_inner();
-    ensure!(put_off <= PUT_OFF, "{put_off} times");
+    let retries = retries.into_inner();
+    ensure!(retries <= MOST_RETRIES, "{retries} times");
     let listed = agent.get("/v1/attachments")?;
     assert_eq!(listed.as_array().map(Vec::len), Some(1));
     Ok(())

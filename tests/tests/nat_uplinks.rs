@@ -1,4 +1,5 @@
-//! Uplinks of every kind, and such as come and go: tunnels without Ethernet, links made and routed in one go.
+//! Kinds of uplinks, and uplinks that appear and disappear: tunnels without Ethernet, links that
+//! are created and routed in one batch.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -6,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use e2e::residue::await_no_residue;
 use e2e::{
-    Agent, Chatter, Config, Echo, Machine, Mapping, NODE, Pod, Residue, Sandbox, Sends, Sniffer,
-    Stream, Tunnel, WORLD, ping, tcp_source, udp_socket, udp_source, until_within,
+    Agent, Config, DatagramFlood, Echo, Machine, Mapping, NODE, Pod, Residue, Sandbox, Sends,
+    Sniffer, Stream, Tunnel, WORLD, patient, ping, tcp_source, udp_socket, udp_source,
+    until_within,
 };
 
 const HOSTPORTS: [Mapping; 3] = [
@@ -19,9 +21,9 @@ const HOSTPORTS: [Mapping; 3] = [
 /// The node's addresses on its second uplink, and the world's.
 const SECOND: [&str; 2] = ["198.51.100.1", "2001:db8:2::1"];
 const BEYOND: [&str; 2] = ["198.51.100.2", "2001:db8:2::2"];
-/// Addresses in the world to which only routes lead.
+/// Addresses in the world that are reachable by routes only.
 const FAR: [&str; 2] = ["203.0.113.5", "2001:db8:9::5"];
-/// How long the node may take to follow, on a busy machine.
+/// How long the node may take to apply a change on a loaded machine.
 const SOON: Duration = Duration::from_secs(15);
 
 fn parsed(texts: [&str; 2]) -> Result<[IpAddr; 2]> {
@@ -35,20 +37,20 @@ fn attached(sandbox: &Sandbox, config: Config) -> Result<Pod> {
     Ok(pod)
 }
 
-/// New flows from the pod to `server` come from `expected` before long.
+/// Waits until new flows from the pod to `server` have the source address `expected`.
 fn becomes(pod: &Pod, server: SocketAddr, expected: IpAddr) -> Result<()> {
     let what = format!("flows to {server} come from {expected}");
     until_within(SOON, &what, || {
-        let seen = asked(&pod.machine, server);
+        let seen = seen_source(&pod.machine, server);
         Ok((seen == Some(expected)).then_some(()))
     })
 }
 
-/// As whom the server sees a new flow, if it answers at once.
-fn asked(machine: &Machine, server: SocketAddr) -> Option<IpAddr> {
+/// Returns the source address that the server sees of a new flow, if it replies at once.
+fn seen_source(machine: &Machine, server: SocketAddr) -> Option<IpAddr> {
     let socket = machine.run(|| udp_socket(0, server)).ok()?;
     socket
-        .set_read_timeout(Some(Duration::from_millis(10)))
+        .set_read_timeout(Some(patient(Duration::from_millis(10))))
         .ok()?;
     socket.send(b"who am I?").ok()?;
     let mut buffer = [0; 128];
@@ -57,15 +59,15 @@ fn asked(machine: &Machine, server: SocketAddr) -> Option<IpAddr> {
     Some(seen.ip())
 }
 
-/// DATAPATH §15, 25: an uplink without Ethernet, which appears while pods run.
+/// An uplink without Ethernet headers, which appears while pods run.
 #[test]
 fn a_tunnel_without_ethernet_is_an_uplink_like_any_other() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let pod = attached(&sandbox, Config::new("1.1.0").publish(&HOSTPORTS))?;
     let (own, beyond) = (parsed(SECOND)?, parsed(BEYOND)?);
     let sniffer = Sniffer::for_pods(&sandbox.world, "any")?;
-    let tunnel = Tunnel::lay([(&sandbox.node, "tun0"), (&sandbox.world, "tun1")])?;
-    tunnel.dress([&own, &beyond])?;
+    let tunnel = Tunnel::new([(&sandbox.node, "tun0"), (&sandbox.world, "tun1")])?;
+    tunnel.configure([&own, &beyond])?;
     let _in_world = Echo::start(&sandbox.world, 7000)?;
     let _in_pod = Echo::start(&pod.machine, 80)?;
     for (node, world) in own.into_iter().zip(beyond) {
@@ -89,7 +91,7 @@ fn a_tunnel_without_ethernet_is_an_uplink_like_any_other() -> Result<()> {
     Ok(())
 }
 
-/// What an administrator's script does in one go: a link, its addresses, and routes by it.
+/// Returns an `ip -batch` script that creates a link, its addresses, and routes by it.
 fn batch(sandbox: &Sandbox) -> Result<String> {
     let mut lines = vec![
         "link add up1 link low0 address 02:00:00:00:02:01 type macvlan mode bridge".to_owned(),
@@ -106,12 +108,13 @@ fn batch(sandbox: &Sandbox) -> Result<String> {
     Ok(format!("ip -batch {path}"))
 }
 
-/// A world with a second wire to the node, ready for whatever address the node takes on it.
+/// Prepares a second link between node and world, on which the world accepts the node's new
+/// addresses.
 fn beyond(sandbox: &Sandbox) -> Result<()> {
     sandbox.connect("low0", "eth1")?;
     sandbox.node.sysctl("ipv6/conf/default/accept_dad", "0")?;
     sandbox.node.call("ip link set low0 up")?;
-    sandbox.dress(&sandbox.world, "eth1", &parsed(BEYOND)?)?;
+    sandbox.configure_link(&sandbox.world, "eth1", &parsed(BEYOND)?)?;
     for far in FAR {
         let nodad = if far.contains(':') { "nodad" } else { "" };
         sandbox
@@ -121,14 +124,14 @@ fn beyond(sandbox: &Sandbox) -> Result<()> {
     Ok(())
 }
 
-/// Packets that may be between the pod's veth and the node's routing at the very moment when a route appears, in all
-/// rounds together. There is one on a processor at most, for some microseconds.
-const UNDER_WAY: usize = 10;
+/// Maximum number of packets, in all rounds, that are between the pod's veth and the node's routing
+/// when a route appears. There is at most one per CPU, for some microseconds.
+const IN_FLIGHT: usize = 10;
 
-/// DATAPATH §15, 21. The agent hears of such an uplink when packets already leave by it.
+/// The agent is notified of such an uplink when packets may already leave by it, so `from_pod`
+/// drops packets that would leave by an unknown uplink.
 #[test]
-fn uplinks_that_are_made_and_routed_in_one_go_are_closed_to_pods_until_they_translate() -> Result<()>
-{
+fn new_uplinks_drop_pod_packets_until_they_masquerade() -> Result<()> {
     const ROUNDS: usize = 50;
     let sandbox = Sandbox::new()?;
     beyond(&sandbox)?;
@@ -143,10 +146,10 @@ fn uplinks_that_are_made_and_routed_in_one_go_are_closed_to_pods_until_they_tran
     let before = Residue::of(&sandbox.node, &[])?;
     let make = batch(&sandbox)?;
     let sniffer = Sniffer::for_pods(&sandbox.world, "any")?;
-    let chatter = Chatter::start(&pod.machine, &servers);
+    let traffic = DatagramFlood::start(&pod.machine, &servers);
     let mut gaps = Vec::new();
     let mut round = || -> Result<()> {
-        chatter.goes_on(50)?;
+        traffic.await_progress(50)?;
         sandbox.node.call(&make)?;
         let since = Instant::now();
         for (server, own) in servers.into_iter().zip(parsed(SECOND)?) {
@@ -156,7 +159,7 @@ fn uplinks_that_are_made_and_routed_in_one_go_are_closed_to_pods_until_they_tran
         sandbox.node.call("ip link delete up1").map(drop)
     };
     (0..ROUNDS).try_for_each(|number| round().with_context(|| format!("round {number}")))?;
-    chatter.end()?;
+    traffic.end()?;
     await_no_residue(&before, &sandbox.node)?;
     gaps.sort();
     println!(
@@ -167,15 +170,15 @@ fn uplinks_that_are_made_and_routed_in_one_go_are_closed_to_pods_until_they_tran
     let leaks = sniffer.end()?;
     let drops = agent.get("/v1/counters")?["drops"].take();
     println!("{} leaks; dropped: {drops}", leaks.len());
-    // Without the check at the pods' veths thousands would leave.
+    // Without the check in `from_pod` thousands of packets would leak.
     ensure!(drops["unknown-uplink"].as_u64() > Some(100), "{drops}");
-    ensure!(leaks.len() <= UNDER_WAY, "{} leaks: {leaks:?}", leaks.len());
+    ensure!(leaks.len() <= IN_FLIGHT, "{} leaks: {leaks:?}", leaks.len());
     Ok(())
 }
 
-/// What one packet has found out about its way holds for the next one only where ports have no say.
+/// A cached route applies to other ports only while no routing rule matches ports.
 #[test]
-fn where_a_rule_asks_for_the_port_each_flow_goes_its_own_way() -> Result<()> {
+fn flows_follow_policy_routing_rules_that_match_ports() -> Result<()> {
     const TURNS: usize = 50;
     let sandbox = Sandbox::new()?;
     beyond(&sandbox)?;
@@ -198,8 +201,8 @@ fn where_a_rule_asks_for_the_port_each_flow_goes_its_own_way() -> Result<()> {
         sandbox
             .node
             .call(&format!("{ip} rule add ipproto udp dport 7001 lookup 100"))?;
-        let right = |server, own| asked(&pod.machine, server) == Some(own);
-        until_within(SOON, "all flows leave by the link of their port", || {
+        let right = |server, own| seen_source(&pod.machine, server) == Some(own);
+        until_within(SOON, "all flows leave by the uplink of their port", || {
             let mut turns = 0..TURNS;
             let all = turns.all(|_| right(by_second, second) && right(by_first, first));
             Ok(all.then_some(()))

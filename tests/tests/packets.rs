@@ -1,21 +1,23 @@
-//! The real BPF object, packet by packet, through `BPF_PROG_TEST_RUN`, and the simulator beside it.
+//! The compiled BPF object against the simulator, packet by packet, through `BPF_PROG_TEST_RUN`.
 //!
-//! Needs root. Every test has namespaces, a bpffs and maps of its own.
+//! Needs root. Every test has its own namespaces, bpffs and maps.
 
 #[path = "packets/bench.rs"]
 mod bench;
-#[path = "packets/dialled.rs"]
-mod dialled;
 #[path = "packets/duplicates.rs"]
 mod duplicates;
-#[path = "packets/entering.rs"]
-mod entering;
-#[path = "packets/errors.rs"]
-mod errors;
+#[path = "packets/eviction.rs"]
+mod eviction;
 #[path = "packets/expect.rs"]
 mod expect;
-#[path = "packets/guard.rs"]
-mod guard;
+#[path = "packets/flow_cache.rs"]
+mod flow_cache;
+#[path = "packets/from_outside.rs"]
+mod from_outside;
+#[path = "packets/hostport_from_pod.rs"]
+mod hostport_from_pod;
+#[path = "packets/icmp_and_fragments.rs"]
+mod icmp_and_fragments;
 #[path = "packets/masquerade.rs"]
 mod masquerade;
 #[path = "packets/object.rs"]
@@ -24,15 +26,13 @@ mod object;
 mod pods;
 #[path = "packets/ports.rs"]
 mod ports;
-#[path = "packets/room.rs"]
-mod room;
 #[path = "packets/shaping.rs"]
 mod shaping;
-#[path = "packets/shortcuts.rs"]
-mod shortcuts;
 #[path = "packets/sources.rs"]
 mod sources;
-#[path = "packets/sweeping.rs"]
-mod sweeping;
+#[path = "packets/sweep.rs"]
+mod sweep;
 #[path = "packets/verifier.rs"]
 mod verifier;
+#[path = "packets/xdp_prefilter.rs"]
+mod xdp_prefilter;

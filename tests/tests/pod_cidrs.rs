@@ -1,4 +1,5 @@
-//! Pod CIDRs that come, and change, while the agent runs (behaviours K10 to K15).
+//! Pod CIDRs that are set and changed while the agent runs (behaviours K10, K11, K12, K13, K14,
+//! K15).
 
 use anyhow::Result;
 use e2e::{Agent, Machine, Pod, Sandbox, until};
@@ -11,7 +12,7 @@ fn agent_with(sandbox: &Sandbox, flags: &[&str]) -> Result<Agent> {
 }
 
 fn write(node: &Machine, text: &str) -> Result<()> {
-    // As kubelet and most others: whole or not at all.
+    // Atomically, as kubelet and most other programs write files.
     let script = format!("printf '{text}' > {FILE}.new && mv {FILE}.new {FILE}");
     node.call_words(&["sh", "-c", &script]).map(drop)
 }
@@ -39,7 +40,7 @@ fn added(sandbox: &Sandbox, name: &str) -> Result<Pod> {
 
 /// behaviours K11, K12, K15
 #[test]
-fn a_file_that_appears_later_brings_the_pod_cidrs() -> Result<()> {
+fn a_pod_cidr_file_that_appears_later_is_read() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut agent = agent_with(&sandbox, &["--pod-cidr-file", FILE])?;
     let node = &sandbox.node;
@@ -67,7 +68,7 @@ fn a_file_that_appears_later_brings_the_pod_cidrs() -> Result<()> {
     Ok(())
 }
 
-/// A restarted agent knows what it was told, without being told again.
+/// A restarted agent keeps the pod CIDRs that were set by the API.
 #[test]
 fn pod_cidrs_that_were_put_survive_the_agent() -> Result<()> {
     let sandbox = Sandbox::new()?;

@@ -1,4 +1,4 @@
-//! Hostports belong to one owner: they are held by sockets of the agent, which are in nobody's way but an intruder's.
+//! Hostports have one owner: sockets of the agent reserve them against other programs of the node.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ fn server(sandbox: &Sandbox, name: &str) -> Result<(Pod, Echo)> {
     Ok((pod, echo))
 }
 
-/// TCP and UDP from the world, both families.
+/// Asserts that the hostport works from the world, by TCP and UDP in both families.
 fn serves(sandbox: &Sandbox) -> Result<()> {
     for node in NODE {
         let server = SocketAddr::new(node, 8080);
@@ -29,19 +29,19 @@ fn serves(sandbox: &Sandbox) -> Result<()> {
     Ok(())
 }
 
-/// Sockets of the node that have the port, as `ss` tells.
+/// Returns the sockets of the node that are bound to the port, as `ss` prints them.
 fn holders(node: &Machine, port: u16) -> Result<Vec<String>> {
     let list = node.call(&format!("ss --no-header --numeric -ltup sport = :{port}"))?;
     Ok(list.lines().map(ToOwned::to_owned).collect())
 }
 
-/// A program of the node that serves a TCP port.
+/// Starts a program of the node that serves a TCP port.
 fn intruder(node: &Machine, port: u16) -> Result<Process> {
     let script = format!(
         "import socket, time; s = socket.create_server(('0.0.0.0', {port})); print('ready', flush=True); time.sleep(600)"
     );
     let process = Process::start(node, &["python3", "-c", &script])?;
-    until("the program serves", || {
+    until("the program listens", || {
         ensure!(process.ended()?.is_none(), "it cannot serve {port}");
         Ok(process.output().contains("ready").then_some(()))
     })?;
@@ -52,14 +52,14 @@ fn can_bind(node: &Machine, address: &str) -> bool {
     node.run(|| std::net::TcpListener::bind(address).is_ok())
 }
 
-/// behaviours K31, F33.
+/// behaviours K31, F33
 #[test]
-fn a_hostport_is_held_by_sockets_and_serves_all_the_same() -> Result<()> {
+fn a_hostport_is_reserved_by_sockets_and_still_reaches_the_pod() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let (pod, _echo) = server(&sandbox, "server")?;
     let held = holders(&sandbox.node, 8080)?;
     assert_eq!(held.len(), 4, "two families, two protocols: {held:?}");
-    let pid = format!("pid={},", agent.pid().context("it runs")?);
+    let pid = format!("pid={},", agent.pid().context("the agent has no process")?);
     assert!(held.iter().all(|line| line.contains(&pid)), "{held:?}");
     serves(&sandbox)?;
     for address in ["0.0.0.0:8080", "127.0.0.1:8080", "[::]:8080"] {
@@ -72,9 +72,9 @@ fn a_hostport_is_held_by_sockets_and_serves_all_the_same() -> Result<()> {
     Ok(())
 }
 
-/// behaviours K31, F33.
+/// behaviours K31, F33
 #[test]
-fn a_port_of_a_process_is_refused_by_name_and_nothing_is_left() -> Result<()> {
+fn a_port_in_use_by_a_process_is_refused_and_nothing_is_left() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let process = intruder(&sandbox.node, 8081)?;
     let pod = sandbox.pod("server")?;
@@ -98,9 +98,9 @@ fn a_port_of_a_process_is_refused_by_name_and_nothing_is_left() -> Result<()> {
     assert_no_residue(&before, &Residue::of(&sandbox.node, &[&pod.machine])?)
 }
 
-/// behaviours F33 and F34: one owner, so that no rule of another time can win.
+/// behaviours F33, F34: one owner, so that no stale rule can win.
 #[test]
-fn a_port_of_another_pod_is_refused_by_name() -> Result<()> {
+fn a_hostport_of_another_pod_is_refused_by_name() -> Result<()> {
     let (sandbox, _agent) = Sandbox::with_agent()?;
     let (_first, _echo) = server(&sandbox, "first")?;
     let second = sandbox.pod("second")?;
@@ -117,9 +117,9 @@ fn a_port_of_another_pod_is_refused_by_name() -> Result<()> {
     Ok(())
 }
 
-/// behaviours K31, F33.
+/// behaviours K31, F33
 #[test]
-fn a_killed_agents_ports_serve_on_and_are_held_again_after_its_restart() -> Result<()> {
+fn hostports_work_after_an_agent_kill_and_are_reserved_again_at_restart() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let (pod, _echo) = server(&sandbox, "server")?;
     agent.kill()?;
@@ -134,13 +134,14 @@ fn a_killed_agents_ports_serve_on_and_are_held_again_after_its_restart() -> Resu
     Ok(())
 }
 
-/// Such a port leads where it did, and the agent says who is in the way.
+/// The hostport still reaches the pod, and the agent names the process that has bound the port.
 #[test]
-fn a_port_that_was_taken_while_the_agent_was_away_is_told() -> Result<()> {
+fn a_hostport_bound_by_a_process_while_the_agent_was_down_is_reported() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let (_pod, _echo) = server(&sandbox, "server")?;
     agent.kill()?;
-    // The datapath keeps processes below the node's cgroup off claimed ports; this one is not below it.
+    // The cgroup programs deny published ports to processes below the node's cgroup; this process
+    // is outside of it.
     let process = intruder(&sandbox.node, 8080)?;
     agent.restart()?;
     let degraded = agent.get("/v1/status")?["degraded"].to_string();
@@ -151,9 +152,9 @@ fn a_port_that_was_taken_while_the_agent_was_away_is_told() -> Result<()> {
     Ok(())
 }
 
-/// behaviours R12, K35: not every runtime says again at the end what it has said at the start.
+/// behaviours R12, K35: not every runtime repeats the port mappings in DEL.
 #[test]
-fn a_del_that_tells_nothing_of_ports_lets_go_of_them_all() -> Result<()> {
+fn a_del_without_port_mappings_releases_all_ports() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let (pod, _echo) = server(&sandbox, "server")?;
     let del = pod.prepare(Verb::Del, &Config::new("1.1.0"));
@@ -164,9 +165,9 @@ fn a_del_that_tells_nothing_of_ports_lets_go_of_them_all() -> Result<()> {
     serves(&sandbox)
 }
 
-/// The datapath keeps claimed ports, whether or not somebody holds them.
+/// The cgroup programs protect published ports, whether or not a socket reserves them.
 #[test]
-fn no_process_of_the_node_gets_a_port_while_the_agent_is_away() -> Result<()> {
+fn no_node_process_can_bind_a_hostport_while_the_agent_is_down() -> Result<()> {
     const TAKE: &str = "import socket, sys; socket.create_server((sys.argv[1], 8080), \
         family=socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET)";
     let (sandbox, mut agent) = Sandbox::with_agent()?;
@@ -176,11 +177,11 @@ fn no_process_of_the_node_gets_a_port_while_the_agent_is_away() -> Result<()> {
     agent.kill()?;
     for address in ["0.0.0.0", "::", "127.0.0.1", "::1"] {
         let words = ["sh", "-c", &enter, "sh", "python3", "-c", TAKE, address];
-        let told = sandbox.node.output(&words)?;
-        let told = String::from_utf8_lossy(&told.stderr).into_owned();
+        let output = sandbox.node.output(&words)?;
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         ensure!(
-            told.contains("Address already in use"),
-            "{address}: {told:?}"
+            printed.contains("Address already in use"),
+            "{address}: {printed:?}"
         );
     }
     serves(&sandbox)?;
@@ -195,7 +196,7 @@ fn ports(agent: &Agent) -> Result<Vec<Value>> {
 }
 
 #[test]
-fn the_agent_tells_whose_each_port_is() -> Result<()> {
+fn the_agent_lists_the_owner_of_each_hostport() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     assert_eq!(agent.ctl("ports")?, "No published ports.\n");
     let mut pod = sandbox.pod("server")?;
@@ -225,9 +226,10 @@ fn the_agent_tells_whose_each_port_is() -> Result<()> {
     Ok(())
 }
 
-/// Whatever the mapping calls the addresses: a particular one counts for itself, and not for the wildcard beside it.
+/// A mapping of a specific address counts its own flows, and the wildcard mapping beside it does
+/// not count them.
 #[test]
-fn the_agent_tells_how_many_flows_go_through_each_port() -> Result<()> {
+fn the_agent_counts_the_flows_of_each_hostport() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let mut pod = sandbox.pod("server")?;
     let mapping = |port: u16, host: &str, protocol: &str| json!({ "hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": host });
@@ -265,14 +267,14 @@ fn the_agent_tells_how_many_flows_go_through_each_port() -> Result<()> {
         open.push(tcp_source(&sandbox.world, 0, SocketAddr::new(node, port))?);
     }
     udp_source(&sandbox.world, 0, SocketAddr::new(v4, 8080))?;
-    // In the order of port, protocol and address, no address first.
+    // Sorted by port, protocol and address; mappings without an address first.
     assert_eq!(flows()?, [3, 1, 1, 2, 3, 1]);
     Ok(())
 }
 
-/// behaviour C5: CRI-O tells no port mappings.
+/// behaviour C5: CRI-O passes no port mappings.
 #[test]
-fn ports_come_from_an_annotation_where_the_operator_says_so() -> Result<()> {
+fn hostports_come_from_an_annotation_when_configured() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let agent = Agent::start(
         &sandbox.node,

@@ -1,12 +1,12 @@
-//! Records that are damaged, cannot be written, or are of another boot: no address is given twice, and pods that live
-//! keep their network.
+//! Records that are damaged, cannot be written, or are of another boot: no address is given twice,
+//! and pods that live keep their network.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e::residue::assert_no_residue;
-use e2e::{Agent, Config, Conversation, Echo, Machine, Mapping, Pod, Residue, Sandbox, WORLD};
+use e2e::{Agent, Config, Connection, Echo, Machine, Mapping, Pod, Residue, Sandbox, WORLD};
 
 const STATE: &str = "/run/viaduct";
 const RECORDS: &str = "/run/viaduct/records.redb";
@@ -55,7 +55,7 @@ fn damaged_records_beside_a_live_pod_are_refused_and_the_pod_keeps_its_network()
     let mut pod = sandbox.pod("pod")?;
     pod.add_with(Config::new("1.1.0").publish(&PORTS))?;
     let _echo = Echo::start(&sandbox.world, 7000)?;
-    let open = Conversation::tcp(&pod.machine, SocketAddr::new(WORLD[0], 7000))?;
+    let open = Connection::tcp(&pod.machine, SocketAddr::new(WORLD[0], 7000))?;
     agent.terminate()?;
     let whole = read(&sandbox.node, RECORDS)?;
     for (name, bytes) in damages(&whole) {
@@ -66,7 +66,7 @@ fn damaged_records_beside_a_live_pod_are_refused_and_the_pod_keeps_its_network()
             ensure!(text.contains(word), "{name}: no {word:?} in {text}");
         }
         ensure!(read(&sandbox.node, RECORDS)? == bytes, "{name}: changed");
-        open.go_on().context(name)?;
+        open.exchange().context(name)?;
     }
     write(&sandbox.node, RECORDS, &whole)?;
     agent.restart()?;
@@ -74,7 +74,7 @@ fn damaged_records_beside_a_live_pod_are_refused_and_the_pod_keeps_its_network()
 }
 
 #[test]
-fn damaged_records_of_no_live_pod_are_put_aside_and_the_agent_begins_anew() -> Result<()> {
+fn damaged_records_without_live_pods_are_put_aside_and_replaced() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let mut pod = sandbox.pod("pod")?;
     pod.add_with(Config::new("1.1.0").publish(&PORTS))?;
@@ -177,7 +177,7 @@ fn rebooted(records: &[u8]) -> Result<(Sandbox, Residue)> {
 
 /// behaviour U1: on a disk, records outlive what they describe.
 #[test]
-fn behind_a_reboot_everything_old_is_released_and_nothing_new_is() -> Result<()> {
+fn a_reboot_releases_old_attachments_and_no_new_ones() -> Result<()> {
     let records = {
         let (sandbox, mut agent) = Sandbox::with_agent()?;
         let mut pods: Vec<Pod> = Vec::new();

@@ -1,4 +1,4 @@
-//! The datapath outlives the agent, and the agent remembers.
+//! The datapath outlives the agent, and a restarted agent keeps its attachments.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -6,8 +6,8 @@ use std::thread;
 use anyhow::{Context as _, Result};
 use e2e::residue::assert_no_residue;
 use e2e::{
-    Agent, Config, Echo, Iperf, Mapping, NODE, Pod, Residue, Sandbox, Throughput, WORLD, tcp_ask,
-    tcp_source, udp_ask, udp_source, until,
+    Agent, Config, Echo, Iperf, Mapping, NODE, Pod, Residue, Sandbox, Throughput, WORLD, tcp_echo,
+    tcp_source, udp_seen_as, udp_source, until,
 };
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ const HOSTPORTS: [Mapping; 3] = [
     Mapping::tcp(5201, 5201),
 ];
 
-/// What the agent knows of its attachments, without what traffic changes.
+/// Returns the agent's attachments without the fields that traffic changes.
 fn attachments(agent: &Agent) -> Result<Value> {
     let mut list = agent.get("/v1/attachments")?;
     for attachment in list.as_array_mut().context("a list")? {
@@ -32,28 +32,28 @@ fn published(sandbox: &Sandbox) -> Result<Pod> {
     Ok(pod)
 }
 
-/// Opens a connection of each kind in each direction, and asks on it.
-fn open_all(sandbox: &Sandbox, pod: &Pod) -> Result<Vec<Conversation>> {
+/// Opens a connection of each kind in each direction, with one exchange.
+fn open_all(sandbox: &Sandbox, pod: &Pod) -> Result<Vec<Connection>> {
     let mut open = Vec::new();
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let outward = SocketAddr::new(world, 7000);
-        open.push(Conversation::tcp(&pod.machine, outward)?);
-        open.push(Conversation::udp(&pod.machine, outward)?);
+        open.push(Connection::tcp(&pod.machine, outward)?);
+        open.push(Connection::udp(&pod.machine, outward)?);
         let inward = SocketAddr::new(node, 8080);
-        open.push(Conversation::tcp(&sandbox.world, inward)?);
+        open.push(Connection::tcp(&sandbox.world, inward)?);
         let inward = SocketAddr::new(node, 5353);
-        open.push(Conversation::udp(&sandbox.world, inward)?);
+        open.push(Connection::udp(&sandbox.world, inward)?);
     }
     Ok(open)
 }
 
-/// An open connection and as whom its server knows it.
-enum Conversation {
+/// An open connection, and the client address that its server sees.
+enum Connection {
     Tcp(std::net::TcpStream),
     Udp(std::net::UdpSocket, SocketAddr),
 }
 
-impl Conversation {
+impl Connection {
     fn tcp(client: &e2e::Machine, server: SocketAddr) -> Result<Self> {
         let (_, stream) = tcp_source(client, 0, server)?;
         Ok(Self::Tcp(stream))
@@ -64,26 +64,30 @@ impl Conversation {
         Ok(Self::Udp(socket, seen))
     }
 
-    fn go_on(&self) -> Result<()> {
+    fn exchange(&self) -> Result<()> {
         match self {
-            Self::Tcp(stream) => tcp_ask(stream),
+            Self::Tcp(stream) => tcp_echo(stream),
             Self::Udp(socket, seen) => {
-                assert_eq!(udp_ask(socket)?, *seen, "the flow was translated anew");
+                assert_eq!(
+                    udp_seen_as(socket)?,
+                    *seen,
+                    "the flow has another translation"
+                );
                 Ok(())
             }
         }
     }
 }
 
-fn all_go_on(conversations: &[Conversation], when: &str) -> Result<()> {
-    conversations
+fn all_continue(connections: &[Connection], when: &str) -> Result<()> {
+    connections
         .iter()
-        .try_for_each(Conversation::go_on)
+        .try_for_each(Connection::exchange)
         .with_context(|| format!("a connection broke {when}"))
 }
 
 #[test]
-fn a_killed_agent_breaks_no_connection_and_hinders_no_new_one() -> Result<()> {
+fn a_killed_agent_breaks_no_connection_and_blocks_no_new_one() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let pod = published(&sandbox)?;
     let _in_pod = Echo::start(&pod.machine, 80)?;
@@ -92,12 +96,12 @@ fn a_killed_agent_breaks_no_connection_and_hinders_no_new_one() -> Result<()> {
 
     let before = open_all(&sandbox, &pod)?;
     agent.kill()?;
-    all_go_on(&before, "at the kill")?;
+    all_continue(&before, "at the kill")?;
     let meanwhile = open_all(&sandbox, &pod)?;
     agent.restart()?;
-    all_go_on(&before, "at the restart")?;
-    all_go_on(&meanwhile, "at the restart")?;
-    all_go_on(&open_all(&sandbox, &pod)?, "after the restart")?;
+    all_continue(&before, "at the restart")?;
+    all_continue(&meanwhile, "at the restart")?;
+    all_continue(&open_all(&sandbox, &pod)?, "after the restart")?;
 
     assert_eq!(attachments(&agent)?, known);
     let mut late = sandbox.pod("late")?;
@@ -134,13 +138,13 @@ fn bulk_traffic_flows_on_while_the_agent_is_killed_and_restarted() -> Result<()>
         Ok((join(outward)?, join(inward)?))
     })?;
     for run in [outward, inward] {
-        assert!(run.slowest > 0.0, "a transfer stood still: {run:?}");
+        assert!(run.slowest > 0.0, "a transfer stalled: {run:?}");
     }
     Ok(())
 }
 
 #[test]
-fn an_agent_that_is_asked_to_end_leaves_the_datapath_running() -> Result<()> {
+fn a_terminated_agent_leaves_the_datapath_running() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let pod = published(&sandbox)?;
     let _in_pod = Echo::start(&pod.machine, 80)?;
@@ -149,10 +153,10 @@ fn an_agent_that_is_asked_to_end_leaves_the_datapath_running() -> Result<()> {
 
     let status = agent.terminate()?;
     assert!(status.success(), "{status}");
-    all_go_on(&before, "at the end of the agent")?;
-    all_go_on(&open_all(&sandbox, &pod)?, "after the end of the agent")?;
+    all_continue(&before, "at the stop of the agent")?;
+    all_continue(&open_all(&sandbox, &pod)?, "after the stop of the agent")?;
     agent.restart()?;
-    all_go_on(&before, "at the restart")
+    all_continue(&before, "at the restart")
 }
 
 #[test]
@@ -166,10 +170,11 @@ fn a_kill_in_the_middle_of_adds_leaves_nothing_that_del_does_not_remove() -> Res
     thread::scope(|scope| -> Result<()> {
         for pod in &pods {
             let mut pod = pod.clone();
-            // Some of these succeed, some fail and some are never answered; which, is a matter of chance.
+            // Some of these succeed, some fail and some get no response, depending on the moment of
+            // the kill.
             scope.spawn(move || drop(pod.add()));
         }
-        until("the first of them is there", || {
+        until("the first pod is attached", || {
             let links = sandbox.node.call("ip -o link show type veth")?;
             Ok(links.contains("veth").then_some(()))
         })?;
@@ -200,10 +205,10 @@ fn a_kill_in_the_middle_of_dels_leaves_nothing_that_another_del_does_not_remove(
     let all = links()?;
     thread::scope(|scope| -> Result<()> {
         for pod in &pods {
-            // As above: chance decides which of these succeed.
+            // As above, the moment of the kill decides which of these succeed.
             scope.spawn(move || drop(pod.del()));
         }
-        until("the first of them is gone", || {
+        until("the first pod is deleted", || {
             Ok((links()? < all).then_some(()))
         })?;
         agent.kill()

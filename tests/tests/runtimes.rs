@@ -1,15 +1,16 @@
-//! Container runtimes that others wrote, with our plugins: podman, `ctr run --cni`, and CRI as kubelet speaks it.
+//! Viaduct's plugins with real container runtimes: podman, `ctr run --cni`, and containerd's CRI as
+//! kubelet uses it.
 
 use std::os::unix::fs::symlink;
 
 use anyhow::{Context as _, Result};
-use e2e::chain::{Maker, folder};
+use e2e::chain::{PluginSource, folder};
 use e2e::containers::{Containerd, IMAGE, Podman};
 use e2e::residue::{assert_no_residue, await_no_residue};
 use e2e::{Machine, NODE, Residue, Sandbox, program, until};
 use serde_json::{Value, json};
 
-/// The list that podman has for its default network, dual stack.
+/// Podman's plugin list for its default network, with IPv6 added.
 fn podmans_own() -> Value {
     json!({ "cniVersion": "0.4.0", "name": "podman", "plugins": [
         { "type": "bridge", "bridge": "cni-podman0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
@@ -29,11 +30,11 @@ fn kubernetes() -> Value {
     ] })
 }
 
-/// The web server by the node's port, from the world, in both families.
+/// Asserts that the web server is reachable by the hostport from the world, in both families.
 fn serves(sandbox: &Sandbox, port: u16) -> Result<()> {
     for node in NODE {
         let address = std::net::SocketAddr::new(node, port);
-        let page = until("the page comes", || {
+        let page = until("the page is served", || {
             let line = format!("curl --silent --show-error --max-time 2 http://{address}/");
             Ok(sandbox.world.call(&line).ok())
         });
@@ -42,14 +43,15 @@ fn serves(sandbox: &Sandbox, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Bridges of networks stay, as others may use them by then; with them gone nothing else is left.
+/// Deletes the network's bridge, which stays because other software may use it, and checks that
+/// nothing else is left.
 fn clean(node: &Machine, before: &Residue, bridge: &str) -> Result<()> {
     let _ = node.call(&format!("ip link delete {bridge}"));
     await_no_residue(before, node)
 }
 
 #[test]
-fn podmans_own_list_serves_containers_by_our_plugins() -> Result<()> {
+fn podmans_default_network_works_with_viaduct_plugins() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     let before = Residue::of(node, &[])?;
@@ -64,7 +66,7 @@ fn podmans_own_list_serves_containers_by_our_plugins() -> Result<()> {
     let page = podman.call("exec other /bin/wget -q -O - http://10.88.0.2/")?;
     assert_eq!(page, "ok");
     let itself = podman.call("exec web /bin/wget -q -O - http://192.0.2.1:8080/")?;
-    assert_eq!(itself, "ok", "the pod reaches itself by the node's port");
+    assert_eq!(itself, "ok", "the pod reaches itself by its hostport");
     assert!(
         podman
             .call("exec other /bin/ip address show eth0")?
@@ -80,12 +82,12 @@ fn podmans_own_list_serves_containers_by_our_plugins() -> Result<()> {
 
 /// behaviour R18
 #[test]
-fn podman_with_the_references_bridge_and_our_ports() -> Result<()> {
+fn podman_works_with_the_reference_bridge_and_viaduct_portmap() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     let before = Residue::of(node, &[])?;
     let mixed = std::path::Path::new("/run/mixed");
-    let reference = folder(Maker::Reference)?;
+    let reference = folder(PluginSource::Reference)?;
     node.run(|| {
         std::fs::create_dir(mixed)?;
         for name in ["bridge", "host-local", "firewall"] {
@@ -103,7 +105,7 @@ fn podman_with_the_references_bridge_and_our_ports() -> Result<()> {
     assert_eq!(shown[0]["network"], "podman", "{shown}");
     podman.call("rm --force --time 0 --all")?;
     assert_eq!(agent.get("/v1/attachments")?, json!([]));
-    // The reference's chains in iptables stay behind, as they always do.
+    // The reference plugins always leave their iptables chains.
     for flush in [
         "iptables -t nat -F",
         "iptables -t nat -X",
@@ -154,7 +156,7 @@ fn kubelets_pods_by_containerd_have_addresses_and_ports_in_both_families() -> Re
         Some(1)
     );
 
-    // kubelet tears down whether there is an agent or not, and a pod that comes meanwhile has to wait.
+    // Without an agent, kubelet's teardown succeeds, and a new pod has to wait.
     agent.kill()?;
     serves(&sandbox, 8080)?;
     let waits = containerd.run_pod("waits", &[]).unwrap_err().to_string();
@@ -165,18 +167,18 @@ fn kubelets_pods_by_containerd_have_addresses_and_ports_in_both_families() -> Re
     let again = containerd.run_pod("again", &[(8080, 80)])?;
     serves(&sandbox, 8080)?;
     containerd.remove_pod(&again)?;
-    // It has a listener of its own.
+    // containerd's streaming server is a listener of its own.
     drop(containerd);
     assert_no_residue(&before, &Residue::of(node, &[])?)
 }
 
 #[test]
-fn containerds_own_tool_runs_containers_on_our_network() -> Result<()> {
+fn ctr_runs_containers_on_a_viaduct_network() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
     let podman = Podman::new(node, &program("cni"), &kubernetes())?;
     let containerd = Containerd::start(&podman, &program("cni"))?;
-    // It looks in the places that everybody has by default.
+    // ctr uses the default paths of CNI.
     for line in [
         "mount -t tmpfs tmpfs /opt",
         "mkdir -p /opt/cni/bin",

@@ -1,4 +1,4 @@
-//! Many pods at once.
+//! ADD and DEL of many pods at once.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use e2e::{Pod, Residue, Sandbox};
 const PODS: usize = 100;
 const AT_A_TIME: usize = 16;
 
-/// Calls `work` for each pod, [`AT_A_TIME`] of them at any moment, and gathers what went wrong.
+/// Calls `work` for each pod, [`AT_A_TIME`] of them in parallel, and collects the failures.
 fn each(pods: &[Mutex<Pod>], work: impl Fn(&mut Pod) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
@@ -53,7 +53,7 @@ fn a_hundred_pods_come_and_go_sixteen_at_a_time() -> Result<()> {
         let pod = pod.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(pod.addresses.len(), 2, "{:?}", pod.addresses);
         for address in &pod.addresses {
-            assert!(seen.insert(*address), "{address} was given twice");
+            assert!(seen.insert(*address), "{address} is assigned twice");
         }
     }
     let listed = agent.get("/v1/attachments")?;

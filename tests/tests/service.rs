@@ -1,5 +1,5 @@
-//! The agent as a service: what it tells its manager, how it takes another configuration, how it stops, and that there
-//! is one of it.
+//! The agent as a systemd service: notifications, socket activation, reload, stop, and a single
+//! instance.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -13,12 +13,12 @@ use e2e::{Agent, Cgroup, Pod, Process, Residue, SOCKET, Sandbox, Verb, deadline,
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// Where the tests' own manager listens.
+/// Notification socket of the tests' service manager.
 const MANAGER: &str = "/run/manager";
-/// The agent's configuration, in those tests that change it.
+/// The agent's configuration file, in the tests that change it.
 const FILE: &str = "/run/viaductd.toml";
 
-/// The service manager's end.
+/// The service manager's end of the notification socket.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -28,16 +28,19 @@ impl Manager {
         Ok(Self(socket))
     }
 
-    fn hear(&self) -> Result<String> {
+    fn receive(&self) -> Result<String> {
         let mut bytes = [0; 4096];
-        let length = self.0.recv(&mut bytes).context("the agent is silent")?;
+        let length = self
+            .0
+            .recv(&mut bytes)
+            .context("no notification of the agent")?;
         Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
     }
 
-    /// The next message that is not of the watchdog.
-    fn hear_news(&self) -> Result<String> {
+    /// Returns the next message that is not a watchdog ping.
+    fn receive_state(&self) -> Result<String> {
         loop {
-            let message = self.hear()?;
+            let message = self.receive()?;
             if message != "WATCHDOG=1\n" {
                 return Ok(message);
             }
@@ -45,7 +48,7 @@ impl Manager {
     }
 }
 
-/// An agent that is started by hand, as a manager would.
+/// An agent process that is started as a service manager would start it.
 struct Service {
     process: Process,
     _cgroup: Option<Cgroup>,
@@ -71,11 +74,11 @@ impl Service {
         })
     }
 
-    /// What it said, once it has ended without having served.
+    /// Returns the output of an agent that fails to start.
     fn refusal(self) -> Result<String> {
-        let status = until("the agent gives up", || self.process.ended())?;
-        ensure!(!status.success(), "it has ended well");
-        Ok(self.process.last_words())
+        let status = until("the agent exits", || self.process.ended())?;
+        ensure!(!status.success(), "the agent has exited with success");
+        Ok(self.process.kill_and_read_output())
     }
 }
 
@@ -90,36 +93,36 @@ fn get(sandbox: &Sandbox, path: &str) -> Result<Value> {
 }
 
 #[test]
-fn the_manager_is_told_when_the_agent_is_ready_lives_reloads_and_stops() -> Result<()> {
+fn systemd_is_notified_of_ready_watchdog_reload_and_stop() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let manager = Manager::new(&sandbox)?;
     write(&sandbox, "")?;
-    let told = format!("NOTIFY_SOCKET={MANAGER}");
-    let environment = [told.as_str(), "WATCHDOG_USEC=200000"];
+    let notify = format!("NOTIFY_SOCKET={MANAGER}");
+    let environment = [notify.as_str(), "WATCHDOG_USEC=200000"];
     let service = Service::start(&sandbox, &environment, &["--config", FILE])?;
 
-    assert_eq!(manager.hear()?, "READY=1\n");
-    get(&sandbox, "/v1/status").context("who is ready serves")?;
-    assert_eq!(manager.hear()?, "WATCHDOG=1\n");
-    assert_eq!(manager.hear()?, "WATCHDOG=1\n");
+    assert_eq!(manager.receive()?, "READY=1\n");
+    get(&sandbox, "/v1/status").context("a ready agent responds")?;
+    assert_eq!(manager.receive()?, "WATCHDOG=1\n");
+    assert_eq!(manager.receive()?, "WATCHDOG=1\n");
 
     service.process.signal(Signal::SIGHUP)?;
-    let reloading = manager.hear_news()?;
+    let reloading = manager.receive_state()?;
     let (first, second) = reloading.split_once('\n').context("two lines")?;
     assert_eq!(first, "RELOADING=1");
     ensure!(second.starts_with("MONOTONIC_USEC="), "{reloading}");
-    assert!(manager.hear_news()?.starts_with("STATUS="));
-    assert_eq!(manager.hear_news()?, "READY=1\n");
+    assert!(manager.receive_state()?.starts_with("STATUS="));
+    assert_eq!(manager.receive_state()?, "READY=1\n");
 
     service.process.signal(Signal::SIGTERM)?;
-    assert_eq!(manager.hear_news()?, "STOPPING=1\n");
-    let status = until("the agent ends", || service.process.ended())?;
+    assert_eq!(manager.receive_state()?, "STOPPING=1\n");
+    let status = until("the agent exits", || service.process.ended())?;
     assert!(status.success(), "{status}");
     Ok(())
 }
 
 #[test]
-fn a_client_may_come_before_the_agent_where_the_manager_listens() -> Result<()> {
+fn socket_activation_serves_clients_that_connect_before_the_agent() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let listener = sandbox.node.run(|| -> Result<UnixListener> {
         std::fs::create_dir_all("/run/viaduct")?;
@@ -127,7 +130,7 @@ fn a_client_may_come_before_the_agent_where_the_manager_listens() -> Result<()> 
     })?;
     let mut early = sandbox.node.run(|| UnixStream::connect(SOCKET))?;
     early.write_all(b"GET /v1/status HTTP/1.1\r\nhost: v\r\nconnection: close\r\n\r\n")?;
-    // The shell's input becomes descriptor 3, which is where a manager passes sockets.
+    // The shell's input becomes descriptor 3, where a service manager passes sockets.
     let by = [
         "sh",
         "-c",
@@ -142,20 +145,19 @@ fn a_client_may_come_before_the_agent_where_the_manager_listens() -> Result<()> 
             early.read_to_string(&mut answer)?;
             assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         }
-        get(&sandbox, "/v1/status").context("and another, at each start")?;
+        get(&sandbox, "/v1/status").context("another request after each start")?;
         let (status, _) = service.process.end(Signal::SIGTERM)?;
         assert!(status.success(), "{status}");
         ensure!(
             sandbox.node.run(|| std::fs::exists(SOCKET))?,
-            "it is the manager's"
+            "the agent removed the manager's socket"
         );
     }
     Ok(())
 }
 
 #[test]
-fn another_configuration_is_taken_while_the_agent_runs_and_a_bad_one_changes_nothing() -> Result<()>
-{
+fn reload_applies_a_new_configuration_and_rejects_a_bad_one() -> Result<()> {
     let sandbox = Sandbox::new()?;
     write(
         &sandbox,
@@ -193,7 +195,7 @@ fn another_configuration_is_taken_while_the_agent_runs_and_a_bad_one_changes_not
         ),
     ] {
         reload(bad, says)?;
-        until("it says so", || {
+        until("the agent logs the failed reload", || {
             Ok(agent
                 .log()
                 .contains("reload failed, configuration unchanged")
@@ -210,10 +212,13 @@ fn another_configuration_is_taken_while_the_agent_runs_and_a_bad_one_changes_not
 }
 
 #[test]
-fn a_second_agent_is_refused_by_what_it_shares_and_a_dead_one_is_not_in_the_way() -> Result<()> {
+fn a_second_agent_on_shared_resources_is_refused_unless_the_first_is_dead() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut first = Agent::start(&sandbox.node, &[])?;
-    let pid = format!("process {},", first.pid().context("it runs")?);
+    let pid = format!(
+        "process {},",
+        first.pid().context("the agent has no process")?
+    );
     let others =
         |flags: &[&str]| -> Result<String> { Service::start(&sandbox, &[], flags)?.refusal() };
     let own = [
@@ -235,12 +240,12 @@ fn a_second_agent_is_refused_by_what_it_shares_and_a_dead_one_is_not_in_the_way(
         (2, "/sys/fs/bpf/viaduct"),
         (3, "bridge cbr0"),
     ] {
-        let said = others(&without(left_out))?;
+        let output = others(&without(left_out))?;
         ensure!(
-            said.contains(&pid) && said.contains(names),
-            "{names}: {said}"
+            output.contains(&pid) && output.contains(names),
+            "{names}: {output}"
         );
-        get(&sandbox, "/v1/status").context("the first serves on")?;
+        get(&sandbox, "/v1/status").context("the first agent still responds")?;
     }
     first.kill()?;
     first.restart()?;
@@ -254,7 +259,7 @@ fn veths(sandbox: &Sandbox) -> Result<usize> {
 
 /// behaviour A6
 #[test]
-fn signals_in_the_middle_of_dels_leave_each_pod_whole_or_gone() -> Result<()> {
+fn signals_during_dels_leave_each_pod_attached_or_deleted() -> Result<()> {
     let (sandbox, mut agent) = Sandbox::with_agent()?;
     let before = Residue::of(&sandbox.node, &[])?;
     let mut pods = Vec::new();
@@ -267,7 +272,7 @@ fn signals_in_the_middle_of_dels_leave_each_pod_whole_or_gone() -> Result<()> {
     let del = |pod: &Pod| pod.prepare(Verb::Del, pod.config()).run(&sandbox.node);
     let answers = thread::scope(|scope| -> Result<Vec<_>> {
         let asked: Vec<_> = pods.iter().map(|pod| scope.spawn(|| del(pod))).collect();
-        until("the first of them is gone", || {
+        until("the first pod is deleted", || {
             Ok((veths(&sandbox)? < all).then_some(()))
         })?;
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGTERM] {
@@ -277,15 +282,15 @@ fn signals_in_the_middle_of_dels_leave_each_pod_whole_or_gone() -> Result<()> {
         ensure!(status.success(), "{status}");
         asked
             .into_iter()
-            .map(|asked| asked.join().ok().context("a panic")?)
+            .map(|del| del.join().ok().context("a DEL panicked")?)
             .collect()
     })?;
     agent.restart()?;
     for (pod, answer) in pods.iter().zip(answers) {
         if answer.code == Some(0) {
-            // It was executed, or written down and executed at the start.
+            // The DEL was executed, or spooled and executed at the start.
             let known = agent.get(&format!("/v1/attachments/{}", pod.id()));
-            ensure!(known.is_err(), "{} is still there: {known:?}", pod.id());
+            ensure!(known.is_err(), "{} is still attached: {known:?}", pod.id());
         } else {
             assert_eq!(answer.error()?.code, 11, "{answer:?}");
             pod.check()?.success()?;

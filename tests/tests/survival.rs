@@ -1,5 +1,8 @@
 //! Restarts, upgrades and deaths of the agent, many of them, under everything that a node does.
 
+#[path = "survival/layout.rs"]
+mod layout;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use e2e::residue::assert_no_residue;
 use e2e::{
-    Config, Conversation, Drip, ENDLESS, Echo, Load, Machine, Mapping, NODE, Pod, Residue, Sandbox,
-    Sends, Stream, WORLD, program, tcp_ask, tcp_source,
+    Config, Connection, ConnectionLoad, ENDLESS, Echo, Machine, Mapping, NODE, NumberedDatagrams,
+    Pod, Residue, Sandbox, Sends, Stream, WORLD, program, tcp_echo, tcp_source,
 };
 
 const RESTARTS: usize = 50;
@@ -23,7 +26,8 @@ const HOSTPORTS: [Mapping; 3] = [
     Mapping::udp(5353, 53),
 ];
 
-/// Between two of them. A closed connection is remembered for two minutes, and a pod may have 16,384 flows.
+/// Between two of them. A closed connection is remembered for two minutes, and a pod may have
+/// 16,384 flows.
 const PACE: Duration = Duration::from_millis(40);
 
 /// Short connections, one after the other, none of which may fail.
@@ -40,7 +44,7 @@ impl Knocks {
         let knocker = thread::spawn(move || {
             let mut count = 0;
             while stopped.recv_timeout(PACE) == Err(RecvTimeoutError::Timeout) {
-                let knock = || tcp_ask(&tcp_source(&client, 0, server)?.1);
+                let knock = || tcp_echo(&tcp_source(&client, 0, server)?.1);
                 knock().with_context(|| format!("new connection {count} to {server}"))?;
                 count += 1;
             }
@@ -57,9 +61,9 @@ impl Knocks {
 
 /// Everything that goes through a node at once.
 struct Traffic {
-    load: Load,
+    load: ConnectionLoad,
     streams: [Stream; 2],
-    drips: [Drip; 2],
+    drips: [NumberedDatagrams; 2],
     knocks: [Knocks; 2],
     _echoes: [Echo; 2],
 }
@@ -70,10 +74,10 @@ impl Traffic {
         let echoes = [Echo::start(inside, 80)?, Echo::start(world, 7000)?];
         let mut open = Vec::new();
         for (node, far) in NODE.into_iter().zip(WORLD) {
-            open.push(Conversation::tcp(inside, SocketAddr::new(far, 7000))?);
-            open.push(Conversation::udp(inside, SocketAddr::new(far, 7000))?);
-            open.push(Conversation::tcp(world, SocketAddr::new(node, 8080))?);
-            open.push(Conversation::udp(world, SocketAddr::new(node, 8080))?);
+            open.push(Connection::tcp(inside, SocketAddr::new(far, 7000))?);
+            open.push(Connection::udp(inside, SocketAddr::new(far, 7000))?);
+            open.push(Connection::tcp(world, SocketAddr::new(node, 8080))?);
+            open.push(Connection::udp(world, SocketAddr::new(node, 8080))?);
         }
         let any = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
         let bulk = |port| {
@@ -85,15 +89,15 @@ impl Traffic {
             )
         };
         Ok(Self {
-            load: Load::start(open),
+            load: ConnectionLoad::start(open),
             streams: [bulk(7010)?, bulk(7011)?],
             drips: [
-                Drip::start(
+                NumberedDatagrams::start(
                     "out",
                     (inside, SocketAddr::new(WORLD[0], 7001)),
                     (world, any(7001)),
                 )?,
-                Drip::start(
+                NumberedDatagrams::start(
                     "in",
                     (world, SocketAddr::new(NODE[0], 5353)),
                     (inside, any(53)),
@@ -107,12 +111,14 @@ impl Traffic {
         })
     }
 
-    fn goes_on(&self) -> Result<()> {
-        self.load.another_round()?;
+    fn await_progress(&self) -> Result<()> {
+        self.load.await_round()?;
         self.streams
             .iter()
-            .try_for_each(|stream| stream.goes_on(1 << 18))?;
-        self.drips.iter().try_for_each(Drip::goes_on)
+            .try_for_each(|stream| stream.await_progress(1 << 18))?;
+        self.drips
+            .iter()
+            .try_for_each(NumberedDatagrams::await_progress)
     }
 
     /// What has passed without a loss.
@@ -159,7 +165,7 @@ fn fifty_restarts_and_ten_upgrades_lose_no_datagram_and_reset_no_connection() ->
         let after = programs_of(&sandbox, &pod)?;
         ensure!((before != after) == upgrade, "{before}, and then {after}");
         traffic
-            .goes_on()
+            .await_progress()
             .with_context(|| format!("round {round}"))?;
     }
     pod.check()?.success()?;
@@ -247,7 +253,7 @@ fn of_a_hundred_adds_while_the_agent_dies_every_300_ms_the_successful_work_and_t
         pod.check()?
             .success()
             .with_context(|| format!("CHECK of {}", pod.id()))?;
-        Conversation::tcp(&pod.machine, SocketAddr::new(WORLD[0], 7000))?.go_on()?;
+        Connection::tcp(&pod.machine, SocketAddr::new(WORLD[0], 7000))?.exchange()?;
         ensure!(
             addresses.insert(pod.addresses.clone()),
             "{:?} twice",
@@ -255,14 +261,16 @@ fn of_a_hundred_adds_while_the_agent_dies_every_300_ms_the_successful_work_and_t
         );
     }
     drop(echo);
-    // An ADD that was made and whose answer was lost is the runtime's to remove; it does so after each failure.
+    // An ADD that was made and whose answer was lost is the runtime's to remove; it does so after
+    // each failure.
     for pod in &pods {
         pod.del()?;
     }
     assert_no_residue(&before, &Residue::of(&sandbox.node, &[])?)
 }
 
-/// An agent of another ABI version has other directories for its pins, and nothing else is different here.
+/// An agent of another ABI version has other directories for its pins, and nothing else is
+/// different here.
 #[test]
 fn pins_of_an_older_version_are_taken_over_without_a_loss_and_those_of_a_newer_one_are_refused()
 -> Result<()> {
@@ -272,14 +280,16 @@ fn pins_of_an_older_version_are_taken_over_without_a_loss_and_those_of_a_newer_o
     let traffic = Traffic::start(&sandbox, &pod)?;
     let before = Residue::of(&sandbox.node, &[])?;
     let node = &sandbox.node;
-    let version = node.call("find /sys/fs/bpf -mindepth 1 -name v[0-9]*")?;
-    let version = version.trim();
+    let found = node.call("find /sys/fs/bpf -mindepth 1 -name v[0-9]*")?;
+    let version = found.trim();
     let (bpffs, number) = version.rsplit_once('v').context("a version's directory")?;
     let next = format!("{bpffs}v{}", number.parse::<u32>()? + 1);
     agent.terminate()?;
     node.call(&format!("mv {version} {bpffs}v0"))?;
     agent.restart()?;
-    traffic.goes_on().context("behind an older version")?;
+    traffic
+        .await_progress()
+        .context("behind an older version")?;
     assert_no_residue(&before, &Residue::of(node, &[])?)?;
     pod.check()?.success()?;
 
@@ -287,9 +297,9 @@ fn pins_of_an_older_version_are_taken_over_without_a_loss_and_those_of_a_newer_o
     node.call(&format!("mv {version} {next}"))?;
     let refusal = format!("{:#}", agent.restart().err().context("it started")?);
     ensure!(refusal.contains("by a newer agent"), "{refusal}");
-    traffic.goes_on().context("beside a newer version")?;
+    traffic.await_progress().context("beside a newer version")?;
     node.call(&format!("mv {next} {version}"))?;
     agent.restart()?;
-    traffic.goes_on()?;
+    traffic.await_progress()?;
     traffic.end().map(drop)
 }

@@ -1,4 +1,4 @@
-//! Viaduct is taken off a node, and the node is as it was.
+//! Uninstall removes Viaduct from a node and restores its previous state.
 
 use anyhow::{Result, ensure};
 use e2e::residue::{assert_no_residue, make_qdisc};
@@ -6,10 +6,10 @@ use e2e::{Agent, Config, Machine, Mapping, Residue, Sandbox, UPLINK, until};
 
 const PORTS: [Mapping; 1] = [Mapping::tcp(8080, 80)];
 
-/// Every sysctl of the network that can be read, with its value.
+/// Returns every readable sysctl below `net` with its value.
 fn sysctls(node: &Machine) -> Result<Vec<String>> {
     let shown = node.call("sysctl --all --ignore --pattern ^net\\.")?;
-    // Values that the kernel changes by itself.
+    // Exclude values that the kernel changes itself.
     let own = [
         "random",
         "nf_conntrack_count",
@@ -22,7 +22,7 @@ fn sysctls(node: &Machine) -> Result<Vec<String>> {
     Ok(lines.map(str::to_owned).collect())
 }
 
-/// Our files, wherever they are.
+/// Returns the files below /run and /sys/fs/bpf, where Viaduct's files are.
 fn files(node: &Machine) -> Result<String> {
     node.call("find /run /sys/fs/bpf -path /run/netns -prune -o -print")
 }
@@ -42,7 +42,7 @@ impl Before {
         })
     }
 
-    fn is_as_now(&self, node: &Machine) -> Result<()> {
+    fn assert_unchanged(&self, node: &Machine) -> Result<()> {
         assert_no_residue(&self.residue, &Residue::of(node, &[])?)?;
         let now = sysctls(node)?;
         let new: Vec<_> = now
@@ -61,7 +61,7 @@ impl Before {
     }
 }
 
-/// A node whose uplink listens to router advertisements, and where somebody has reserved a port.
+/// A node whose uplink accepts router advertisements, and with locally reserved ports.
 fn node() -> Result<Sandbox> {
     let sandbox = Sandbox::new()?;
     make_qdisc(&sandbox.node, UPLINK)?;
@@ -77,7 +77,7 @@ fn node() -> Result<Sandbox> {
 }
 
 #[test]
-fn an_uninstalled_node_is_as_it_was() -> Result<()> {
+fn uninstall_restores_links_sysctls_and_ports() -> Result<()> {
     let sandbox = node()?;
     let before = Before::of(&sandbox.node)?;
     let mut agent = Agent::start(&sandbox.node, &[])?;
@@ -93,11 +93,11 @@ fn an_uninstalled_node_is_as_it_was() -> Result<()> {
     agent.ctl("uninstall")?;
     let status = agent.wait_for_end()?;
     ensure!(status.success(), "{status}");
-    before.is_as_now(&sandbox.node)
+    before.assert_unchanged(&sandbox.node)
 }
 
 #[test]
-fn pods_lose_their_interfaces_only_if_that_is_wished_for() -> Result<()> {
+fn uninstall_detaches_pods_only_with_drain() -> Result<()> {
     let sandbox = node()?;
     let before = Before::of(&sandbox.node)?;
     let mut agent = Agent::start(&sandbox.node, &[])?;
@@ -110,11 +110,11 @@ fn pods_lose_their_interfaces_only_if_that_is_wished_for() -> Result<()> {
         Ok((!links.contains("eth0")).then_some(()))
     })?;
     pod.machine.unbind()?;
-    before.is_as_now(&sandbox.node)
+    before.assert_unchanged(&sandbox.node)
 }
 
 #[test]
-fn a_node_without_an_agent_is_cleared_by_the_agents_program() -> Result<()> {
+fn the_agent_program_uninstalls_a_node_without_a_running_agent() -> Result<()> {
     let sandbox = node()?;
     let before = Before::of(&sandbox.node)?;
     let mut agent = Agent::start(&sandbox.node, &[])?;
@@ -126,56 +126,56 @@ fn a_node_without_an_agent_is_cleared_by_the_agents_program() -> Result<()> {
     ensure!(refusal.contains(pod.id()), "{refusal}");
     agent.run(&["--uninstall", "--drain"])?;
     pod.machine.unbind()?;
-    before.is_as_now(&sandbox.node)
+    before.assert_unchanged(&sandbox.node)
 }
 
-/// What is somebody else's by now is left, and told.
+/// State that other software uses or has changed is left, and the output of uninstall names it.
 #[test]
-fn what_others_have_changed_or_use_stays() -> Result<()> {
+fn uninstall_leaves_state_that_others_changed_or_use() -> Result<()> {
     let sandbox = node()?;
     let mut agent = Agent::start(&sandbox.node, &[])?;
     sandbox
         .node
         .call("ip link add vm0 type veth peer name vm1")?;
     sandbox.node.call("ip link set vm0 master cbr0")?;
-    let told = agent.ctl("uninstall")?;
-    ensure!(told.contains("bridge cbr0 has foreign ports"), "{told}");
+    let output = agent.ctl("uninstall")?;
+    ensure!(output.contains("bridge cbr0 has foreign ports"), "{output}");
     ensure!(agent.wait_for_end()?.success(), "the agent failed");
     sandbox.node.call("ip link show vm0 master cbr0").map(drop)
 }
 
-/// One uninstall too many finds nothing left to do.
+/// A second uninstall has nothing to do.
 #[test]
-fn a_node_that_is_taken_off_twice_is_taken_off_once() -> Result<()> {
+fn a_second_uninstall_finds_nothing_to_do() -> Result<()> {
     let sandbox = node()?;
     let before = Before::of(&sandbox.node)?;
     let mut agent = Agent::start(&sandbox.node, &[])?;
     agent.kill()?;
     for _ in 0..2 {
         agent.run(&["--uninstall"])?;
-        before.is_as_now(&sandbox.node)?;
+        before.assert_unchanged(&sandbox.node)?;
     }
     Ok(())
 }
 
 #[test]
-fn what_happens_is_told_as_events_and_counted_as_metrics() -> Result<()> {
+fn requests_and_repairs_appear_as_events_and_metrics() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let mut pod = sandbox.pod("pod")?;
     pod.add()?;
     sandbox
         .node
         .call(&format!("ip link set {} down", pod.host_link()))?;
-    let told = |words: &[&str]| {
+    let await_event = |words: &[&str]| {
         until(&words.join(" "), || {
             let events = agent.ctl("events")?;
-            let tells = |line: &str| words.iter().all(|word| line.contains(word));
-            Ok(events.lines().any(tells).then_some(()))
+            let matches = |line: &str| words.iter().all(|word| line.contains(word));
+            Ok(events.lines().any(matches).then_some(()))
         })
     };
-    told(&["start", "done", "agent"])?;
-    told(&["add", "done", "pod/eth0"])?;
-    told(&["reconcile", "repaired", "pod"])?;
+    await_event(&["start", "done", "agent"])?;
+    await_event(&["add", "done", "pod/eth0"])?;
+    await_event(&["reconcile", "repaired", "pod"])?;
     pod.del()?;
     let last = agent.ctl("events --last")?;
     let of_pod: Vec<&str> = last

@@ -1,4 +1,4 @@
-//! `bench`: measures Viaduct beside the reference plugins and writes the report to `target/bench`.
+//! `bench`: measures Viaduct and the reference plugins, and writes the report to `target/bench`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,13 +38,13 @@ pub(crate) struct Args {
     /// Of `soak`: its duration in minutes [default: 1]
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
-    /// Of `soak`: repeats the choices of an earlier run
+    /// Of `soak`: seed of an earlier run, to repeat its choices [default: random]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
     /// Of `soak`: the most pods at a time [default: 40]
     #[arg(long, value_name = "N")]
     pods: Option<usize>,
-    /// Of `soak`: flows that a pod keeps open besides [default: 10000]
+    /// Of `soak`: flows that a pod keeps open meanwhile [default: 10000]
     #[arg(long, value_name = "N")]
     flows: Option<u16>,
 }

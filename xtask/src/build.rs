@@ -1,5 +1,6 @@
 //! `build`: the BPF object and the three programs.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -28,6 +29,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Builds the BPF object. Debug information is kept: BTF is generated from it, and it is not loaded
 /// into the kernel.
 pub(crate) fn bpf_object(tools: &Tools) -> Result<()> {
+    bpf_object_with(tools, &project::bpf_target(), None)
+}
+
+/// Builds the BPF object in a target directory, with a feature of the package `abi`.
+pub(crate) fn bpf_object_with(tools: &Tools, target: &Path, feature: Option<&str>) -> Result<()> {
     let folder = tools.linker.parent().context("a linker lies in a folder")?;
     let path = std::env::var("PATH").unwrap_or_default();
     let mut cargo = tools.toolchain.cargo();
@@ -40,7 +46,8 @@ pub(crate) fn bpf_object(tools: &Tools) -> Result<()> {
             "--release",
         ])
         .args(["-p", "datapath", "--target-dir"])
-        .arg(project::bpf_target())
+        .arg(target)
+        .args(feature.map(|feature| format!("--features=abi/{feature}")))
         .env("PATH", format!("{}:{path}", folder.display()))
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", bpf_flags())

@@ -11,13 +11,13 @@ use crate::{command, dist, privilege, project};
 /// build it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Leave everything standing at the end, and print how to look around
+    /// Keep everything running at the end, and print how to inspect it
     #[arg(long)]
     keep: bool,
-    /// Show the hairpin modes alone: how many datagrams are sent and received in each
+    /// Show only the hairpin modes: datagrams sent and received in each
     #[arg(long)]
     hairpin: bool,
-    /// Show hostports alone: from everywhere, by every protocol and family, with every kind of
+    /// Show only hostports: from each client location, with each protocol, family and kind of
     /// mapping
     #[arg(long)]
     hostports: bool,

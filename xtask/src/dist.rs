@@ -41,10 +41,17 @@ const MOST_PLUGIN: u64 = 1_000_000;
 /// Version string of the second agent.
 const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "+next");
 
+/// Version string of the agent with the next map layout.
+const LAYOUT: &str = concat!(env!("CARGO_PKG_VERSION"), "+layout");
+
+/// Feature of the package `abi` that changes the layout of a map.
+const NEXT_LAYOUT: &str = "next-layout";
+
 /// Arguments of `dist`.
 #[derive(Clone, Copy, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Also build the agent as another version, under target/dist-next, for upgrade tests
+    /// Also build agents for upgrade tests: another version under target/dist-next, and one with a
+    /// changed map layout under target/dist-layout
     #[arg(long)]
     pub(crate) next: bool,
 }
@@ -77,26 +84,48 @@ pub(crate) fn run(args: Args) -> Result<()> {
         put(&dist.join("etc").join(name), text.as_bytes(), 0o644)?;
     }
     eprintln!("{} is ready", project::short(&dist));
-    if args.next { next_agent() } else { Ok(()) }
+    if args.next {
+        next_agent()?;
+        next_layout(&tools)?;
+    }
+    Ok(())
 }
 
 /// Builds the agent a second time from the same sources: unoptimised, with another version string
 /// and another digest of the BPF object, so that an upgrade to it replaces all attached programs.
 /// It has crash points, which are inert unless an environment variable enables one.
 fn next_agent() -> Result<()> {
-    let mut cargo = Command::new("cargo");
-    cargo
-        .args(["build", "-p", "agent", "--features", "crash-points"])
-        .env("VIADUCT_VERSION", NEXT);
-    command::run(&mut cargo)?;
     let dist = project::next_dist();
-    let built = project::target().join("debug/viaductd");
-    install(&built, &dist.join("bin/viaductd"), 0o755)?;
+    test_agent("crash-points", NEXT, &dist)?;
     let object = dist.join("lib/viaduct/datapath.o");
     let mut bytes = fs::read(project::bpf_object()).context("cannot read the object")?;
     // Appended after all that the loader reads.
     bytes.extend_from_slice(NEXT.as_bytes());
     put(&object, &bytes, 0o644)
+}
+
+/// Builds agent and BPF object of the next ABI version, in which the layout of one map has changed.
+/// The object has a target directory of its own, so that the other one is not replaced. The agent
+/// has crash points, as above.
+fn next_layout(tools: &Tools) -> Result<()> {
+    let target = project::layout_bpf_target();
+    build::bpf_object_with(tools, &target, Some(NEXT_LAYOUT))?;
+    let dist = project::layout_dist();
+    let features = format!("crash-points,abi/{NEXT_LAYOUT}");
+    test_agent(&features, LAYOUT, &dist)?;
+    let object = dist.join("lib/viaduct/datapath.o");
+    install(&project::bpf_object_in(&target), &object, 0o644)
+}
+
+/// Builds an unoptimised agent for upgrade tests into `dist`.
+fn test_agent(features: &str, version: &str, dist: &Path) -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args(["build", "-p", "agent", "--features", features])
+        .env("VIADUCT_VERSION", version);
+    command::run(&mut cargo)?;
+    let built = project::target().join("debug/viaductd");
+    install(&built, &dist.join("bin/viaductd"), 0o755)
 }
 
 /// The profile's `strip` does not apply to a package that has settings of its own.

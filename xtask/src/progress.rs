@@ -192,7 +192,7 @@ mod tests {
         let said = steps.run(
             "complain",
             shell.args(["-c", "echo no such luck; exit 3"]),
-            LOOK_EVERY * 50,
+            Duration::from_mins(1),
         );
         assert!(said.is_err_and(|error| error.to_string().contains("no such luck")));
     }

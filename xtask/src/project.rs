@@ -27,12 +27,27 @@ pub(crate) fn bpf_target() -> PathBuf {
 
 /// The built BPF object.
 pub(crate) fn bpf_object() -> PathBuf {
-    bpf_target().join("bpfel-unknown-none/release/datapath")
+    bpf_object_in(&bpf_target())
+}
+
+/// The BPF object in a target directory.
+pub(crate) fn bpf_object_in(target: &Path) -> PathBuf {
+    target.join("bpfel-unknown-none/release/datapath")
 }
 
 /// The second build of the agent, for upgrade tests.
 pub(crate) fn next_dist() -> PathBuf {
     root().join("target/dist-next")
+}
+
+/// The target directory of the BPF object with the next map layout.
+pub(crate) fn layout_bpf_target() -> PathBuf {
+    root().join("target/bpf-layout")
+}
+
+/// The agent and BPF object with the next ABI version and map layout, for upgrade tests.
+pub(crate) fn layout_dist() -> PathBuf {
+    root().join("target/dist-layout")
 }
 
 /// The folder that `dist` lays out.

@@ -8,6 +8,7 @@ pub(crate) mod guest;
 pub(crate) mod kernel;
 mod ledger;
 pub(crate) mod pair;
+mod reboot;
 mod stage;
 mod suite;
 mod switch;
@@ -64,11 +65,14 @@ enum Topology {
     One,
     /// Two nodes and a client on a switch, which measure Viaduct beside the reference plugins
     Pair,
+    /// One guest with a disk, which reboots: the agent starts with the records of the boot before
+    Reboot,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     match args.topology {
         Topology::One => suite::run(args),
+        Topology::Reboot => reboot::run(args),
         Topology::Pair => args.kernels.iter().try_for_each(|kernel| {
             let words = ["--quick", "pair"].map(str::to_owned);
             pair::measure(kernel, Duration::from_mins(args.limit), &words)

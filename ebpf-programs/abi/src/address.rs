@@ -1,8 +1,8 @@
-//! Addresses and ports as they stand in a packet.
+//! IP addresses, ports and MAC addresses in network byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// IP version of a packet or an entry.
+/// Address family of a packet or a map entry; the number is the IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Family {
@@ -12,10 +12,11 @@ pub enum Family {
     V6 = 6,
 }
 
-/// An IPv4 or IPv6 address: 16 bytes in network order, IPv4 as `::ffff:a.b.c.d` (RFC 4291, 2.5.5.2).
+/// An IPv4 or IPv6 address: 16 bytes in network order, IPv4 as `::ffff:a.b.c.d` (RFC 4291,
+/// 2.5.5.2).
 ///
-/// Held as four words because eBPF copies words, not bytes; the words are the packet's bytes as they lie in
-/// memory, never swapped.
+/// It is stored as four words because eBPF copies words, not bytes. The words hold the packet's
+/// bytes in memory order and are never byte-swapped.
 #[derive(
     Clone,
     Copy,
@@ -35,13 +36,14 @@ pub struct Address {
     words: [u32; 4],
 }
 
+/// Third word of an IPv4-mapped address: 00 00 ff ff in memory.
 const MAPPED: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
 
 impl Address {
-    /// The all-zero address: "any", in tables that have a wildcard.
+    /// The all-zero address: the wildcard, or "no address", of map entries.
     pub const ANY: Self = Self { words: [0; 4] };
 
-    /// From the four bytes of an IPv4 address.
+    /// Returns the address of the four bytes of an IPv4 address.
     #[inline]
     pub const fn v4(bytes: [u8; 4]) -> Self {
         Self {
@@ -49,7 +51,7 @@ impl Address {
         }
     }
 
-    /// From the sixteen bytes of an IPv6 address.
+    /// Returns the address of the sixteen bytes of an IPv6 address.
     #[inline]
     pub const fn v6(b: [u8; 16]) -> Self {
         Self {
@@ -62,7 +64,7 @@ impl Address {
         }
     }
 
-    /// From an IPv4 address as one word of packet memory (not byte-swapped).
+    /// Returns the address of an IPv4 address that was loaded as one word (not byte-swapped).
     #[inline]
     pub const fn from_v4_word(word: u32) -> Self {
         Self {
@@ -70,19 +72,19 @@ impl Address {
         }
     }
 
-    /// From an IPv6 address as four words of packet memory (not byte-swapped).
+    /// Returns the address of an IPv6 address that was loaded as four words (not byte-swapped).
     #[inline]
     pub const fn from_words(words: [u32; 4]) -> Self {
         Self { words }
     }
 
-    /// The words of packet memory; for IPv4 the address is the last one.
+    /// Returns the words in memory order; an IPv4 address is the last one.
     #[inline]
     pub const fn words(&self) -> [u32; 4] {
         self.words
     }
 
-    /// The sixteen bytes in network order.
+    /// Returns the sixteen bytes in network order.
     #[inline]
     pub const fn bytes(&self) -> [u8; 16] {
         let [a, b, c, d] = self.words;
@@ -98,19 +100,19 @@ impl Address {
         ]
     }
 
-    /// Whether this is an IPv4 address.
+    /// Returns whether this is an IPv4 address (`::ffff:0:0/96`).
     #[inline]
     pub const fn is_v4(&self) -> bool {
         self.words[0] == 0 && self.words[1] == 0 && self.words[2] == MAPPED
     }
 
-    /// The IP version.
+    /// Returns the address family.
     #[inline]
     pub const fn family(&self) -> Family {
         if self.is_v4() { Family::V4 } else { Family::V6 }
     }
 
-    /// Whether this is [`Address::ANY`].
+    /// Returns whether this is [`Address::ANY`].
     #[inline]
     pub const fn is_any(&self) -> bool {
         self.words[0] == 0 && self.words[1] == 0 && self.words[2] == 0 && self.words[3] == 0
@@ -141,7 +143,7 @@ impl Port {
     /// "No port": protocols without ports, and the missing side of an ICMP echo.
     pub const NONE: Self = Self { raw: 0 };
 
-    /// From a port number as people write it.
+    /// Returns the port of a number in host byte order.
     #[inline]
     pub const fn new(number: u16) -> Self {
         Self {
@@ -149,26 +151,26 @@ impl Port {
         }
     }
 
-    /// From the two bytes of a packet, read as one word of memory (not byte-swapped).
+    /// Returns the port of the two bytes of a packet, loaded as one word (not byte-swapped).
     #[inline]
     pub const fn from_raw(raw: u16) -> Self {
         Self { raw }
     }
 
-    /// The two bytes as one word of packet memory (not byte-swapped).
+    /// Returns the two bytes as one word in memory order (not byte-swapped).
     #[inline]
     pub const fn raw(self) -> u16 {
         self.raw
     }
 
-    /// The number as people write it.
+    /// Returns the port number in host byte order.
     #[inline]
     pub const fn number(self) -> u16 {
         u16::from_be(self.raw)
     }
 }
 
-/// An Ethernet address.
+/// A MAC address (Ethernet, 6 bytes).
 #[derive(
     Clone,
     Copy,
@@ -189,13 +191,13 @@ pub struct Mac {
 }
 
 impl Mac {
-    /// From its six bytes, in the order they go over the wire.
+    /// Returns the address of six bytes in wire order.
     #[inline]
     pub const fn new(bytes: [u8; 6]) -> Self {
         Self { bytes }
     }
 
-    /// The six bytes, in the order they go over the wire.
+    /// Returns the six bytes in wire order.
     #[inline]
     pub const fn bytes(self) -> [u8; 6] {
         self.bytes

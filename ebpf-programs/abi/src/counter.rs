@@ -1,18 +1,18 @@
-//! Counters, kept once per CPU and added up by the reader.
+//! Per-CPU counters of pods and of drop reasons; the reader adds up the CPUs.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Which way a packet goes, seen from the pod.
+/// Direction of a packet, from the pod's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Direction {
-    /// From the pod.
+    /// From the pod to the network.
     Egress = 0,
-    /// To the pod.
+    /// From the network to the pod.
     Ingress = 1,
 }
 
-/// Traffic of one pod in one direction; index in the table: `slot * 2 + direction`. 64 bytes.
+/// Traffic of one pod in one direction; the map index is `slot * 2 + direction`. 64 bytes.
 #[derive(
     Clone,
     Copy,
@@ -33,13 +33,13 @@ pub struct Counters {
     pub packets: u64,
     /// Bytes that passed, from the IP header on.
     pub bytes: u64,
-    /// Packets dropped by name.
+    /// Packets that were dropped for a [`crate::DropReason`].
     pub dropped_packets: u64,
-    /// Bytes dropped by name.
+    /// Bytes of the dropped packets, from the IP header on.
     pub dropped_bytes: u64,
-    /// Flows made for the pod.
+    /// Flows that were created for the pod.
     pub new_flows: u64,
-    /// Flows of the pod that were forgotten before their time, to make room for another pod's.
+    /// Flows of the pod that were evicted before their timeout, in favour of another pod's flows.
     pub evicted_flows: u64,
     /// Always zero.
     pub reserved: [u64; 2],
@@ -47,7 +47,7 @@ pub struct Counters {
 
 const _: () = assert!(size_of::<Counters>() == 64);
 
-/// Packets dropped for one reason; index in the table: the reason's number.
+/// Packets that were dropped for one reason; the map index is the reason's number. 16 bytes.
 #[derive(
     Clone,
     Copy,
@@ -64,8 +64,8 @@ const _: () = assert!(size_of::<Counters>() == 64);
 )]
 #[repr(C)]
 pub struct DropCount {
-    /// Packets.
+    /// Dropped packets (a GSO packet counts as one).
     pub packets: u64,
-    /// Bytes, from the IP header on.
+    /// Bytes of the dropped packets, from the IP header on.
     pub bytes: u64,
 }

@@ -1,14 +1,17 @@
-//! Sockets of the node that dial hostports: what they asked for, where they are connected instead.
+//! Records of node sockets that the cgroup programs redirect from a hostport to a pod.
+//!
+//! `connect` and `sendmsg` replace the hostport by the pod's address and port; `recvmsg` and
+//! `getpeername` restore the hostport from this record.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::{Address, Port};
 
-/// `SO_MARK` of the sockets by which the agent holds the ports of the node that lead to pods: the one mark that may
-/// be bound to a hostport. Setting a mark takes `CAP_NET_ADMIN`.
+/// `SO_MARK` of the agent's port reservation sockets: only sockets with this mark may bind to a
+/// hostport. Setting a mark requires `CAP_NET_ADMIN`.
 pub const HOLDER_MARK: u32 = 0x7669_6164;
 
-/// A socket and a pod's port that it talks to. 32 bytes.
+/// A socket, and the pod's address and port that it was redirected to. 32 bytes.
 #[derive(
     Clone,
     Copy,
@@ -25,13 +28,13 @@ pub const HOLDER_MARK: u32 = 0x7669_6164;
 )]
 #[repr(C)]
 pub struct DialledKey {
-    /// The socket's cookie.
+    /// The socket's cookie (`SO_COOKIE`).
     pub socket: u64,
     /// The pod's address.
     pub address: Address,
     /// The pod's port.
     pub port: Port,
-    /// IP protocol number.
+    /// IP protocol number: see [`crate::protocol`].
     pub protocol: u8,
     /// Always zero.
     pub reserved: [u8; 5],
@@ -39,7 +42,7 @@ pub struct DialledKey {
 
 const _: () = assert!(size_of::<DialledKey>() == 32);
 
-/// What the socket dialled. 20 bytes.
+/// The hostport that the application used. 20 bytes.
 #[derive(
     Clone,
     Copy,

@@ -1,8 +1,9 @@
-//! Connection tracking: "tuple as seen in the packet → tuple to write".
+//! Connection tracking: the flow table maps the packet's tuple to the tuple to write.
 //!
-//! A flow is two entries, one for each direction, so that any packet finds what to do in one lookup. With `O` the
-//! original direction's entry and `R` the reply's: `R.key == O.translated.reverse()` and
-//! `O.key == R.translated.reverse()`; no pointer between the two is needed.
+//! A flow has two entries, one per direction, so that one lookup gives the translation of any
+//! packet. With `O` the entry of the original direction and `R` that of the reply: `R.key ==
+//! O.translated.reverse()` and `O.key == R.translated.reverse()`. The entries thus need no pointers
+//! to each other.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -10,8 +11,9 @@ use crate::{Address, Port};
 
 /// Addresses, ports and protocol of one direction of a flow. 40 bytes.
 ///
-/// ICMP echo: a request carries its identifier as the source port, a reply as the destination port, so that
-/// [`Tuple::reverse`] of a request is the tuple of its reply. Protocols without ports have [`Port::NONE`] in both.
+/// ICMP echo: a request carries its identifier as the source port, a reply as the destination port,
+/// so that [`Tuple::reverse`] of a request is the tuple of its reply. Protocols without ports have
+/// [`Port::NONE`] in both.
 #[derive(
     Clone,
     Copy,
@@ -36,7 +38,7 @@ pub struct Tuple {
     pub source_port: Port,
     /// Destination port.
     pub destination_port: Port,
-    /// IP protocol number.
+    /// IP protocol number: see [`crate::protocol`].
     pub protocol: u8,
     /// Always zero.
     pub reserved: [u8; 3],
@@ -45,7 +47,7 @@ pub struct Tuple {
 const _: () = assert!(size_of::<Tuple>() == 40);
 
 impl Tuple {
-    /// The tuple of packets that go the other way.
+    /// Returns the tuple of packets in the other direction.
     #[inline]
     #[must_use]
     pub const fn reverse(&self) -> Self {
@@ -60,18 +62,19 @@ impl Tuple {
     }
 }
 
-/// What a [`Flow`] entry is for: bits of [`Flow::flags`].
+/// Bits of [`Flow::flags`]: where the entry applies, and what it translates.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowFlags;
 
 impl FlowFlags {
-    /// Translate where packets enter from an uplink.
+    /// The entry applies to packets that arrive on an uplink (`uplink_in`).
     pub const UPLINK_IN: u32 = 1 << 0;
-    /// Translate where packets leave by an uplink.
+    /// The entry applies to packets that leave through an uplink (`uplink_out`).
     pub const UPLINK_OUT: u32 = 1 << 1;
-    /// Translate where packets come from a pod.
+    /// The entry applies to packets from a pod (`from_pod`).
     pub const FROM_POD: u32 = 1 << 2;
-    /// In the second when this direction was last seen, answers would have gone out by the link that it came by.
+    /// The reverse path check succeeded in the second of [`Flow::last_seen`]: replies leave through
+    /// the interface on which this direction arrives.
     pub const REVERSE_PATH_OK: u32 = 1 << 3;
     /// This entry is the direction of the flow's first packet.
     pub const ORIGINAL: u32 = 1 << 4;
@@ -79,28 +82,29 @@ impl FlowFlags {
     pub const SNAT: u32 = 1 << 5;
     /// The flow's destination is translated (hostport).
     pub const DNAT: u32 = 1 << 6;
-    /// The flow belongs to the node itself and was moved off a port that a pod's flow holds.
+    /// The flow belongs to the node itself; its source port was changed because a pod's flow uses
+    /// it.
     pub const NODE: u32 = 1 << 7;
 }
 
-/// Which packets an entry has seen: bits of [`Flow::seen`].
+/// Bits of [`Flow::seen`]: packets that the entry's direction has had.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen;
 
 impl Seen {
-    /// Any packet at all in this direction.
+    /// Any packet.
     pub const PACKET: u32 = 1 << 0;
-    /// TCP SYN.
+    /// A TCP segment with SYN.
     pub const SYN: u32 = 1 << 1;
-    /// TCP FIN.
+    /// A TCP segment with FIN.
     pub const FIN: u32 = 1 << 2;
-    /// TCP RST.
+    /// A TCP segment with RST.
     pub const RST: u32 = 1 << 3;
-    /// TCP ACK.
+    /// A TCP segment with ACK.
     pub const ACK: u32 = 1 << 4;
 }
 
-/// One direction of a tracked flow. 88 bytes.
+/// One direction of a tracked flow: value of the flow table. 88 bytes.
 #[derive(
     Clone,
     Copy,
@@ -117,34 +121,37 @@ impl Seen {
 )]
 #[repr(C)]
 pub struct Flow {
-    /// What to write into the packet; equal to the key where nothing is translated.
+    /// The tuple to write into the packet; equal to the key without translation.
     pub translated: Tuple,
-    /// [`FlowFlags`].
+    /// Bits of [`FlowFlags`].
     pub flags: u32,
-    /// [`Seen`], of this direction only.
+    /// Bits of [`Seen`], of this direction only.
     pub seen: u32,
-    /// Seconds of `CLOCK_MONOTONIC` when the flow was made.
+    /// Creation time in seconds of `CLOCK_MONOTONIC`.
     pub created: u32,
-    /// Seconds of `CLOCK_MONOTONIC` when this direction was last seen.
+    /// Time of this direction's last packet, in seconds of `CLOCK_MONOTONIC`.
     pub last_seen: u32,
-    /// Interface index of the uplink that the flow uses; with [`FlowFlags::FROM_POD`], of the client's veth.
+    /// Interface index of the flow's uplink; with [`FlowFlags::FROM_POD`], of the client's veth.
     pub uplink: u32,
     /// The pod's slot in the pod table; 0 for a flow of the node itself.
     pub pod: u32,
-    /// Generation of the pod when the flow was made. The entry is dead when the pod's is another.
+    /// Generation of the pod when the flow was created. The entry is stale if the pod's generation
+    /// differs.
     pub generation: u32,
-    /// What tells the flow from an earlier one with the same key: [`ClockEntry::flow_id`].
+    /// Distinguishes the flow from an earlier one with the same key; also in
+    /// [`ClockEntry::flow_id`].
     pub flow_id: u32,
-    /// Packets of this direction; what has passed by shortcuts may still stand in a [`PendingCounters`].
+    /// Packets of this direction, without those that are still in [`PendingCounters`] of the flow
+    /// cache.
     pub packets: u64,
-    /// Bytes of this direction, from the IP header on; likewise.
+    /// Bytes of this direction, from the IP header on; also without those in [`PendingCounters`].
     pub bytes: u64,
 }
 
 const _: () = assert!(size_of::<Flow>() == 88);
 
-/// Packets of one direction of a flow that one CPU has passed by a shortcut, and has not yet added to the flow's entry.
-/// 64 bytes.
+/// Packets of one flow direction that one CPU has handled from its flow cache and not yet added to
+/// the flow's entry. 64 bytes.
 #[derive(
     Clone,
     Copy,
@@ -161,22 +168,23 @@ const _: () = assert!(size_of::<Flow>() == 88);
 )]
 #[repr(C)]
 pub struct PendingCounters {
-    /// Key of the entry.
+    /// Key of the flow table entry.
     pub key: Tuple,
-    /// [`Flow::flow_id`]: another flow of the same key has passed other packets.
+    /// [`Flow::flow_id`] of the flow: the counts must not be added to a later flow with the same
+    /// key.
     pub flow_id: u32,
     /// Always zero.
     pub reserved: u32,
-    /// Packets.
+    /// Packets not yet added to [`Flow::packets`].
     pub packets: u64,
-    /// Bytes, from the IP header on.
+    /// Bytes not yet added to [`Flow::bytes`], from the IP header on.
     pub bytes: u64,
 }
 
 const _: () = assert!(size_of::<PendingCounters>() == 64);
 
 impl PendingCounters {
-    /// Adds what was noted to the entry of its key, unless that is of another flow by now.
+    /// Adds the counts to the entry of the key, unless the entry belongs to another flow by now.
     pub const fn add_to(&self, flow: &mut Flow) {
         if flow.flow_id == self.flow_id {
             flow.packets += self.packets;
@@ -185,7 +193,8 @@ impl PendingCounters {
     }
 }
 
-/// A flow that waits for its turn to be looked at, in [`crate::maps::TURNS`]. 48 bytes.
+/// An entry of the eviction clock [`crate::maps::TURNS`]: a flow that the clock hand will check. 48
+/// bytes.
 #[derive(
     Clone,
     Copy,
@@ -204,15 +213,17 @@ impl PendingCounters {
 pub struct ClockEntry {
     /// Key of the original direction's entry.
     pub key: Tuple,
-    /// [`Flow::flow_id`]: another flow of the same key has a turn of its own.
+    /// [`Flow::flow_id`] of the flow: a later flow with the same key has its own clock entry.
     pub flow_id: u32,
-    /// Seconds of `CLOCK_MONOTONIC` when it is worth a look: the flow has hardly ended before. 0 for at once.
+    /// Seconds of `CLOCK_MONOTONIC` before which the flow has hardly finished, so the clock hand
+    /// skips the check; 0 for an immediate check.
     pub due: u32,
 }
 
 const _: () = assert!(size_of::<ClockEntry>() == 48);
 
-/// Key under which a first fragment leaves its ports for the fragments behind it (RFC 791, RFC 8200 4.5). 40 bytes.
+/// Key under which the first fragment stores its ports for later ones (RFC 791, RFC 8200 4.5). 40
+/// bytes.
 #[derive(
     Clone,
     Copy,
@@ -233,7 +244,7 @@ pub struct FragmentKey {
     pub source: Address,
     /// Destination address.
     pub destination: Address,
-    /// The fragment identification as it lies in memory; IPv4's 16 bits are zero-extended.
+    /// Fragment identification in memory order; IPv4's 16 bits are zero-extended.
     pub identification: u32,
     /// IP protocol number of the whole packet.
     pub protocol: u8,
@@ -243,7 +254,7 @@ pub struct FragmentKey {
 
 const _: () = assert!(size_of::<FragmentKey>() == 40);
 
-/// Ports of a fragmented packet.
+/// Ports of a fragmented packet: value of the fragment table. 8 bytes.
 #[derive(
     Clone,
     Copy,
@@ -260,11 +271,11 @@ const _: () = assert!(size_of::<FragmentKey>() == 40);
 )]
 #[repr(C)]
 pub struct FragmentPorts {
-    /// As in [`Tuple::source_port`].
+    /// Source port, as in [`Tuple::source_port`].
     pub source_port: Port,
-    /// As in [`Tuple::destination_port`].
+    /// Destination port, as in [`Tuple::destination_port`].
     pub destination_port: Port,
-    /// Seconds of `CLOCK_MONOTONIC` when the first fragment passed.
+    /// Time of the first fragment, in seconds of `CLOCK_MONOTONIC`.
     pub seen: u32,
 }
 
@@ -273,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reversing_twice_is_the_identity() {
+    fn reversing_a_tuple_twice_is_the_identity() {
         let tuple = Tuple {
             source: Address::v4([10, 0, 0, 2]),
             destination: Address::v4([192, 0, 2, 1]),

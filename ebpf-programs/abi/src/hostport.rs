@@ -1,10 +1,10 @@
-//! Hostports: who owns a port of the node.
+//! Hostports: ports of the node that are forwarded to pods.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::{Address, Family, Port};
 
-/// A port of the node. 20 bytes.
+/// A port of the node: key of the hostport table. 20 bytes.
 #[derive(
     Clone,
     Copy,
@@ -25,16 +25,16 @@ pub struct HostportKey {
     pub address: Address,
     /// The node's port.
     pub port: Port,
-    /// IP protocol number.
+    /// IP protocol number: see [`crate::protocol`].
     pub protocol: u8,
-    /// 4 or 6: the wildcards of the two families are different keys.
+    /// 4 or 6: the wildcards of the two families are separate keys.
     pub family: u8,
 }
 
 const _: () = assert!(size_of::<HostportKey>() == 20);
 
 impl HostportKey {
-    /// The key of `address`'s own `port`.
+    /// Returns the key of `port` on one address.
     #[inline]
     pub const fn new(address: Address, port: Port, protocol: u8) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl HostportKey {
         }
     }
 
-    /// The key of `port` on every address of `family`.
+    /// Returns the key of `port` on every address of `family`.
     #[inline]
     pub const fn wildcard(family: Family, port: Port, protocol: u8) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl HostportKey {
     }
 }
 
-/// Where traffic to a hostport goes. 32 bytes.
+/// Destination of a hostport: value of the hostport table. 32 bytes.
 #[derive(
     Clone,
     Copy,
@@ -82,7 +82,7 @@ pub struct Hostport {
     pub reserved: u16,
     /// The pod's slot in the pod table.
     pub pod: u32,
-    /// Generation of the pod.
+    /// Generation of the pod; the entry is stale if the pod's generation differs.
     pub generation: u32,
     /// Always zero.
     pub flags: u32,

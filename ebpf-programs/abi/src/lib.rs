@@ -1,14 +1,16 @@
-//! Byte layouts that the eBPF datapath and the agent agree on, each written once.
+//! Byte layouts of the BPF maps that the eBPF datapath and the agent share.
 //!
-//! Knows nothing: no aya, no std, no policy. Addresses and ports are kept in network byte order behind
-//! constructors, so that the order cannot be got wrong; every layout is `repr(C)` with explicit padding, which
-//! zerocopy's derives check at compile time, and its size is asserted beside it.
+//! The crate depends neither on aya nor on std and holds no policy. Addresses and ports are stored
+//! in network byte order and built by constructors, so that no caller can confuse the order. Every
+//! layout is `repr(C)` with explicit padding, which zerocopy's derives check at compile time; its
+//! size is asserted next to it.
 //!
-//! Changing any layout, map type or capacity means a new [`ABI_VERSION`]: it is part of the pin path, so an agent
-//! of another version never opens maps it would misread.
+//! A change of a layout, map type or capacity requires a new [`ABI_VERSION`]. It is part of the pin
+//! path, so an agent of another version never opens maps that it would misread.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod address;
 mod counter;
@@ -30,30 +32,40 @@ pub use address::{Address, Family, Mac, Port};
 pub use counter::{Counters, Direction, DropCount};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
 pub use egress::Egress;
-pub use flow::{Flow, FlowFlags, FragmentKey, FragmentPorts, PendingCounters, Seen, Tuple, ClockEntry};
+pub use flow::{
+    ClockEntry, Flow, FlowFlags, FragmentKey, FragmentPorts, PendingCounters, Seen, Tuple,
+};
 pub use hostport::{Hostport, HostportKey};
 pub use network::Network;
 pub use pod::{Endpoint, EndpointFlags, Interface, Pod};
 pub use prefix::{PrefixClass, PrefixKey};
 pub use reason::DropReason;
 pub use settings::{Settings, SettingsFlags, Timeouts};
-pub use shape::{Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, SUBNETS_OF_POD, ShapedSubnetKey, Shaped, TICKS};
+pub use shape::{
+    Bucket, FLOWS_OF_BUCKET, Limit, LimitFlags, SUBNETS_OF_POD, Shaped, ShapedSubnetKey, TICKS,
+};
 pub use swept::Swept;
 pub use uplink::{SOURCES, Source, Uplink, UplinkFlags};
 
-/// Version of every layout, map type and capacity in this crate; part of the path under which they are pinned.
-pub const ABI_VERSION: u32 = 1;
+/// Version of all layouts, map types and capacities in this crate; part of the maps' pin path.
+///
+/// The feature `next-layout`, only for upgrade tests, builds the version after the released one. In
+/// it the layout of [`Egress`] has changed.
+pub const ABI_VERSION: u32 = RELEASED + cfg!(feature = "next-layout") as u32;
 
-/// IP protocol numbers that the datapath tells apart (IANA "Assigned Internet Protocol Numbers").
+/// [`ABI_VERSION`] of builds without the feature `next-layout`.
+const RELEASED: u32 = 1;
+
+/// IP protocol numbers that the datapath distinguishes (IANA "Assigned Internet Protocol Numbers").
 pub mod protocol {
-    /// ICMP for IPv4.
+    /// ICMP for IPv4 (RFC 792).
     pub const ICMP: u8 = 1;
-    /// TCP.
+    /// TCP (RFC 9293).
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// UDP (RFC 768).
     pub const UDP: u8 = 17;
-    /// ICMP for IPv6.
+    /// ICMPv6 (RFC 4443).
     pub const ICMPV6: u8 = 58;
-    /// SCTP.
+    /// SCTP (RFC 9260).
     pub const SCTP: u8 = 132;
 }

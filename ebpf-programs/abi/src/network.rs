@@ -1,10 +1,10 @@
-//! Networks: what pods of one bridge have in common.
+//! Networks: addresses of a bridge, which all its pods share.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::{Address, Family, Mac};
 
-/// A network; keyed by the interface index of its bridge. 40 bytes.
+/// A network; the map key is the interface index of its bridge. 40 bytes.
 #[derive(
     Clone,
     Copy,
@@ -21,14 +21,14 @@ use crate::{Address, Family, Mac};
 )]
 #[repr(C)]
 pub struct Network {
-    /// The bridge's IPv4 address, by which pods leave; [`Address::ANY`] where there is none.
+    /// The bridge's IPv4 address, the pods' gateway; [`Address::ANY`] if it has none.
     pub v4: Address,
-    /// The bridge's IPv6 address, by which pods leave; [`Address::ANY`] where there is none.
+    /// The bridge's IPv6 address, the pods' gateway; [`Address::ANY`] if it has none.
     pub v6: Address,
-    /// The bridge's Ethernet address.
+    /// The bridge's MAC address.
     pub mac: Mac,
-    /// Promiscuous bridges: the prefix length of the IPv4 subnet around the gateway whose addresses, in frames that the
-    /// bridge itself sends to a pod, mark duplicates. 0 otherwise.
+    /// Prefix length of the gateway's IPv4 subnet, on a promiscuous bridge: a frame that the bridge
+    /// itself sends to a pod is a duplicate if its source is in this subnet. 0 on other bridges.
     pub duplicates_v4: u8,
     /// As [`Network::duplicates_v4`], for IPv6.
     pub duplicates_v6: u8,
@@ -37,7 +37,7 @@ pub struct Network {
 const _: () = assert!(size_of::<Network>() == 40);
 
 impl Network {
-    /// The gateway of a family; [`Address::ANY`] where there is none.
+    /// Returns the gateway of a family; [`Address::ANY`] if there is none.
     #[inline]
     pub const fn gateway(&self, family: Family) -> Address {
         match family {
@@ -46,7 +46,7 @@ impl Network {
         }
     }
 
-    /// [`Network::duplicates_v4`] or [`Network::duplicates_v6`].
+    /// Returns [`Network::duplicates_v4`] or [`Network::duplicates_v6`].
     #[inline]
     pub const fn duplicates(&self, family: Family) -> u8 {
         match family {

@@ -1,10 +1,10 @@
-//! Pods: by slot, by interface, by address.
+//! Pods: tables by slot, by interface and by address.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::{Address, Mac};
 
-/// A pod's row in the pod table, an array indexed by slot; slot 0 is never a pod. 64 bytes.
+/// A pod: value of the pod table, an array indexed by slot; slot 0 is never used. 64 bytes.
 #[derive(
     Clone,
     Copy,
@@ -21,23 +21,24 @@ use crate::{Address, Mac};
 )]
 #[repr(C)]
 pub struct Pod {
-    /// IPv4 address, or [`Address::ANY`].
+    /// The pod's IPv4 address; [`Address::ANY`] if it has none.
     pub v4: Address,
-    /// IPv6 address, or [`Address::ANY`].
+    /// The pod's IPv6 address; [`Address::ANY`] if it has none.
     pub v6: Address,
-    /// The Ethernet address of the pod's own end of the veth.
+    /// MAC address of the pod's end of the veth.
     pub mac: Mac,
     /// Always zero.
     pub reserved: u16,
     /// Interface index of the host's end of the veth; 0 in a free slot.
     pub interface: u32,
-    /// Grows each time the slot gets a new owner, and stays behind when the owner goes: flows carry it.
+    /// Incremented each time the slot gets a new pod, and kept when the pod is removed. Flows store
+    /// it, so that those of an earlier pod of the slot are stale.
     pub generation: u32,
-    /// [`EndpointFlags`].
+    /// Bits of [`EndpointFlags`].
     pub flags: u32,
     /// The network that the pod belongs to: the interface index of its bridge.
     pub network: u32,
-    /// Most flows the pod may have at once; 0 for [`crate::Settings::flow_quota`].
+    /// Maximum number of concurrent flows; 0 for [`crate::Settings::flow_quota`].
     pub flow_quota: u32,
     /// Always zero.
     pub reserved2: u32,
@@ -45,32 +46,39 @@ pub struct Pod {
 
 const _: () = assert!(size_of::<Pod>() == 64);
 
-/// What applies to a pod: bits of [`Pod::flags`], [`Interface::flags`] and [`Endpoint::flags`].
+/// Properties of a pod: bits of [`Pod::flags`], [`Interface::flags`] and [`Endpoint::flags`].
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFlags;
 
 impl EndpointFlags {
-    /// Flows that the pod opens to the outside get the uplink's IPv4 address.
+    /// Flows that the pod opens to outside the node are masqueraded with an IPv4 address of the
+    /// uplink.
     pub const MASQUERADE_V4: u32 = 1 << 0;
-    /// Flows that the pod opens to the outside get the uplink's IPv6 address.
+    /// Flows that the pod opens to outside the node are masqueraded with an IPv6 address of the
+    /// uplink.
     pub const MASQUERADE_V6: u32 = 1 << 1;
-    /// Frames with a source MAC or IP address that is not the pod's are dropped.
+    /// Frames whose source MAC or IP address is not the pod's are dropped.
     pub const SPOOF_CHECK: u32 = 1 << 2;
-    /// Hostports lead to the pod: other pods may come to it by two ways, and it has to tell them apart.
+    /// The pod has hostports: another pod may reach it directly and through a hostport, and the
+    /// datapath has to keep the two flows distinct.
     pub const PUBLISHED: u32 = 1 << 3;
-    /// The bridge does nothing for the pod but to forward, so packets may go past it.
+    /// The bridge only forwards for this pod, so that packets may bypass it.
     pub const BYPASS: u32 = 1 << 4;
-    /// What the pod sends or receives is limited, or both: nobody else's limits are looked up.
+    /// The pod has a bandwidth limit in at least one direction. Without this flag limits are not
+    /// looked up.
     pub const LIMITED: u32 = 1 << 5;
-    /// The bridge keeps the pod apart from other such pods: they cannot even ask for each other's Ethernet address.
+    /// Port isolation: the bridge forwards nothing between the pod and other isolated pods, not
+    /// even ARP and neighbour solicitations.
     pub const ISOLATED: u32 = 1 << 6;
-    /// Packets from pods of other bridges that are kept apart, too, are dropped.
+    /// Ingress policy `same-bridge`: packets from pods of other bridges with this flag are dropped.
     pub const SAME_BRIDGE: u32 = 1 << 7;
-    /// And so are packets from such pods of the same bridge.
+    /// Ingress policy `isolated`: packets from pods of the same bridge with this flag are dropped,
+    /// too.
     pub const INGRESS_ISOLATED: u32 = 1 << 8;
 }
 
-/// Whose an interface is: value of the interface table, keyed by the interface index of the host's end. 8 bytes.
+/// The pod of an interface: value of the interface table, whose key is the interface index of the
+/// veth's host end. 8 bytes.
 #[derive(
     Clone,
     Copy,
@@ -89,13 +97,13 @@ impl EndpointFlags {
 pub struct Interface {
     /// Slot in the pod table.
     pub pod: u32,
-    /// [`EndpointFlags::LIMITED`].
+    /// [`EndpointFlags::LIMITED`], or 0.
     pub flags: u32,
 }
 
 const _: () = assert!(size_of::<Interface>() == 8);
 
-/// Who has an address: value of the endpoint table, keyed by [`Address`]. 24 bytes.
+/// The pod of an address: value of the endpoint table, whose key is an [`Address`]. 24 bytes.
 #[derive(
     Clone,
     Copy,
@@ -118,9 +126,9 @@ pub struct Endpoint {
     pub generation: u32,
     /// Interface index of the host's end of the veth.
     pub interface: u32,
-    /// [`EndpointFlags`].
+    /// Bits of [`EndpointFlags`].
     pub flags: u32,
-    /// The Ethernet address of the pod's own end of the veth.
+    /// MAC address of the pod's end of the veth.
     pub mac: Mac,
     /// Always zero.
     pub reserved: u16,

@@ -1,4 +1,4 @@
-//! Address prefixes that decide about masquerading.
+//! Address prefixes that control masquerading.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -21,7 +21,7 @@ use crate::Address;
 )]
 #[repr(C)]
 pub struct PrefixKey {
-    /// Significant bits of [`PrefixKey::address`]: 96 more than an IPv4 prefix is written with.
+    /// Significant bits of [`PrefixKey::address`]: for IPv4, 96 more than the prefix length.
     pub prefix_len: u32,
     /// The prefix, host bits zero.
     pub address: Address,
@@ -29,14 +29,14 @@ pub struct PrefixKey {
 
 const _: () = assert!(size_of::<PrefixKey>() == 20);
 
-/// What holds for a prefix: bits of the prefix table's value. The agent merges the bits of prefixes that contain
-/// one another, so the longest match tells all.
+/// Properties of a prefix: bits of the prefix table's value. The agent merges the bits of prefixes
+/// that contain one another, so that the longest match has all of them.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefixClass;
 
 impl PrefixClass {
-    /// Packets to this prefix keep the pod's address.
+    /// Packets to this prefix are not masqueraded.
     pub const NO_MASQUERADE: u32 = 1 << 0;
-    /// Addresses of this prefix are given to pods of this node.
+    /// Addresses of this prefix are assigned to pods of this node.
     pub const PODS: u32 = 1 << 1;
 }

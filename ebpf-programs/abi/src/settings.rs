@@ -1,30 +1,30 @@
-//! What the agent tells all programs: one element, written whole.
+//! Settings of all programs: one map element, which the agent always replaces as a whole.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Mac;
 
-/// Seconds without a packet after which a flow is forgotten.
+/// Idle timeouts of flows, in seconds. 32 bytes.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct Timeouts {
-    /// TCP, before both directions were seen.
+    /// TCP, before packets of both directions were seen.
     pub tcp_opening: u32,
-    /// TCP, established (RFC 5382 asks for 7440 at least).
+    /// TCP, established (RFC 5382 requires at least 7440).
     pub tcp_established: u32,
     /// TCP, after a FIN.
     pub tcp_closing: u32,
     /// TCP, after a RST.
     pub tcp_reset: u32,
-    /// UDP, before a reply (RFC 4787 leaves it to us).
+    /// UDP, before a reply.
     pub udp_single: u32,
     /// UDP, after a reply.
     pub udp_stream: u32,
-    /// ICMP echo.
+    /// ICMP and ICMPv6 echo.
     pub icmp: u32,
-    /// Any other protocol.
+    /// All other protocols.
     pub other: u32,
 }
 
@@ -62,18 +62,20 @@ impl Default for Timeouts {
 pub struct Settings {
     /// Flow timeouts in seconds.
     pub timeouts: Timeouts,
-    /// Lowest port that MASQUERADE may move a flow to.
+    /// Lowest source port for masqueraded flows.
     pub port_low: u16,
-    /// Highest port that MASQUERADE may move a flow to.
+    /// Highest source port for masqueraded flows.
     pub port_high: u16,
-    /// Most flows that a pod without a [`crate::Pod::flow_quota`] of its own may have at once; 0 for no limit.
+    /// Maximum number of concurrent flows of a pod without its own [`crate::Pod::flow_quota`]; 0
+    /// for no limit.
     pub flow_quota: u32,
-    /// Cookie of the agent's network namespace (`SO_NETNS_COOKIE`): only sockets of that namespace are the node's own.
-    /// 0 as long as nobody has said which.
+    /// Cookie of the agent's network namespace (`SO_NETNS_COOKIE`): only sockets of this namespace
+    /// are the node's own. 0 until the agent has set it.
     pub netns_cookie: u64,
-    /// [`SettingsFlags`].
+    /// Bits of [`SettingsFlags`].
     pub flags: u32,
-    /// Ethernet address of the bridge of the agent's own network, which nobody outside has; zeros where there is none.
+    /// MAC address of the default network's bridge, which no frame from outside may have as its
+    /// source; zeros if there is none.
     pub bridge_mac: Mac,
     /// Always zero.
     pub reserved: [u16; 3],
@@ -86,16 +88,19 @@ const _: () = assert!(size_of::<Settings>() == 64);
 pub struct SettingsFlags;
 
 impl SettingsFlags {
-    /// A bridge is promiscuous: what it sends to pods may be a duplicate.
+    /// At least one bridge is promiscuous: frames that it sends to pods may be duplicates.
     pub const DUPLICATES: u32 = 1 << 0;
-    /// Packets may go past bridge and stack: no rule of anybody matters to them.
+    /// Packets may bypass bridge and netfilter: no rule of other software applies to them.
     pub const BYPASS: u32 = 1 << 1;
-    /// Every link that leads away is an uplink: a pod's packet must not leave by one that is not open yet.
+    /// Every interface that leads away from the node is an uplink: a pod's packet must not leave
+    /// through one that is not open yet ([`crate::UplinkFlags::OPEN`]).
     pub const EXIT_CHECK: u32 = 1 << 2;
-    /// Sockets are told the limits of their pods, and pace themselves.
+    /// The pacing rate of TCP sockets is set to their pods' limits.
     pub const PACE: u32 = 1 << 4;
-    /// Packets that are beyond their pod's limit are told when to depart, for uplinks that heed it (`fq`).
+    /// Packets beyond their pod's limit get a departure time (EDT), which uplinks with the qdisc
+    /// `fq` obey.
     pub const DELIVERY_TIME: u32 = 1 << 5;
-    /// Which way a packet goes depends on where it comes in, its addresses and its mark: no route and no rule asks for more.
+    /// Routes depend only on input interface, addresses and mark: no policy rule or multipath route
+    /// uses ports or protocol.
     pub const ROUTES_BY_ADDRESS: u32 = 1 << 6;
 }

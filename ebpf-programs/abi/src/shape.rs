@@ -1,29 +1,30 @@
-//! Limits of a pod's traffic, and the buckets that enforce them: one of each for each pod and direction.
+//! Bandwidth limits of pods, and the token buckets that enforce them: one of each per pod and
+//! direction.
 //!
-//! Time in here is in ticks of a sixteenth of a nanosecond, so that the price of a small packet is exact enough at
-//! hundreds of gigabits. A bucket is one number: the time at which everything that it let through will have been paid
-//! for at the limit's rate. How far that is ahead of the clock is the debt.
+//! Time is in ticks of 1/16 ns, so that the cost of a small packet is exact enough at hundreds of
+//! gigabits per second. A bucket is one number: the time at which all traffic that passed will have
+//! been sent at the limit's rate. The distance of this time to the present is the debt.
 
 use crate::Address;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Ticks in a nanosecond.
+/// Ticks per nanosecond.
 pub const TICKS: u64 = 16;
-/// Prefixes of peers that a pod's limits may be, or may not be, for.
+/// Maximum number of shaped or unshaped subnets of a pod.
 pub const SUBNETS_OF_POD: u32 = 16;
-/// Counters by flow in a [`Bucket`].
+/// Number of per-flow counters in a [`Bucket`].
 pub const FLOWS_OF_BUCKET: usize = 128;
 
 const SECOND: u128 = 1_000_000_000 * TICKS as u128;
 const MILLISECOND: u64 = 1_000_000 * TICKS;
-/// Bytes that wait together at most: a packet that is cut up later.
+/// Bytes of the largest packet: a GSO packet, which is segmented later.
 const LARGEST: u32 = 64 << 10;
-/// Times longer than this, a year, are as good as any other.
+/// Maximum of all durations, in ticks: one year of 365 days.
 const LONGEST: u64 = 365 * 24 * 3_600 * 1_000 * MILLISECOND;
 
-/// How much a pod may send or receive; index in the table: `slot * 2 + direction`. All zeros: as much as it likes.
-/// 64 bytes.
+/// A bandwidth limit of a pod; the map index is `slot * 2 + direction`. All zeros mean no limit. 64
+/// bytes.
 #[derive(
     Clone,
     Copy,
@@ -40,22 +41,23 @@ const LONGEST: u64 = 365 * 24 * 3_600 * 1_000 * MILLISECOND;
 )]
 #[repr(C)]
 pub struct Limit {
-    /// What a byte costs: a multiplier, and in the lowest 8 bits how far a product is shifted to the right. In one
-    /// number, so that nobody ever reads the half of it. 0: nothing is limited.
+    /// Cost per byte in ticks: a multiplier, and in the lowest 8 bits the right shift of the
+    /// product. It is one number, so that a concurrent update is never read in part. 0 means no
+    /// limit.
     pub price: u64,
-    /// Bits per second.
+    /// Rate in bits per second.
     pub rate: u64,
-    /// Bytes that may pass at once.
+    /// Burst in bytes.
     pub burst: u64,
-    /// Ticks of debt up to which any packet passes: the burst.
+    /// Debt in ticks up to which any packet passes: the burst's duration at the rate.
     pub allowance: u64,
-    /// Ticks of debt beyond that, up to which packets of thin flows pass.
+    /// Further debt in ticks up to which packets of low-rate flows pass.
     pub headroom: u64,
-    /// Ticks of debt from which on packets are marked, where a sender heeds marks.
+    /// Debt in ticks from which on packets of ECN-capable senders are marked.
     pub mark: u64,
-    /// Generation of the pod.
+    /// Generation of the pod; the limit is stale if the pod's generation differs.
     pub generation: u32,
-    /// [`LimitFlags`].
+    /// Bits of [`LimitFlags`].
     pub flags: u32,
     /// Always zero.
     pub reserved: u64,
@@ -68,14 +70,14 @@ const _: () = assert!(size_of::<Limit>() == 64);
 pub struct LimitFlags;
 
 impl LimitFlags {
-    /// Only traffic with the pod's [`ShapedSubnetKey`]s counts.
+    /// Only traffic with the pod's [`ShapedSubnetKey`]s is limited.
     pub const ONLY_SUBNETS: u32 = 1 << 0;
-    /// Traffic with the pod's [`ShapedSubnetKey`]s does not count.
+    /// Traffic with the pod's [`ShapedSubnetKey`]s is not limited.
     pub const EXCEPT_SUBNETS: u32 = 1 << 1;
 }
 
 impl Limit {
-    /// A limit of `rate` bits per second (not 0) that lets `burst` bytes pass at once.
+    /// Returns a limit of `rate` bits per second (not 0) with a burst of `burst` bytes.
     pub const fn new(rate: u64, burst: u64, generation: u32) -> Self {
         let price = price(rate);
         let allowance = ticks(burst, rate);
@@ -92,14 +94,15 @@ impl Limit {
         }
     }
 
-    /// Ticks that `bytes` cost, rounded up. At most 2^24 bytes.
+    /// Returns the cost of `bytes` (at most 2^24) in ticks, rounded up.
     #[inline]
     pub const fn cost(&self, bytes: u32) -> u64 {
         cost(self.price, bytes)
     }
 }
 
-/// As large a multiplier as 32 bits hold, for the smallest error; larger ones only for the lowest rates.
+/// Returns the cost per byte of a rate, as in [`Limit::price`]. The multiplier is the largest one
+/// of 32 bits, for the smallest error; it is larger only at the lowest rates.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "at the lowest rate, 1 bit/s, the multiplier has 37 bits"
@@ -130,8 +133,8 @@ const fn ticks(bytes: u64, rate: u64) -> u64 {
     }
 }
 
-/// An address, or a prefix, that a pod's limits are or are not for. In the trie the pod's 32 bits are before those of
-/// the prefix. 20 bytes.
+/// A subnet that a pod's limits are, or are not, for. In the trie's key the 32 bits of the pod
+/// precede those of the prefix. 20 bytes.
 #[derive(
     Clone,
     Copy,
@@ -148,7 +151,7 @@ const fn ticks(bytes: u64, rate: u64) -> u64 {
 )]
 #[repr(C)]
 pub struct ShapedSubnetKey {
-    /// Row of the pod.
+    /// The pod's slot in the pod table.
     pub pod: u32,
     /// The address, or the prefix with its host bits zero.
     pub address: Address,
@@ -157,24 +160,26 @@ pub struct ShapedSubnetKey {
 const _: () = assert!(size_of::<ShapedSubnetKey>() == 20);
 
 impl ShapedSubnetKey {
-    /// Bits before those of the address.
+    /// Number of key bits before those of the address.
     pub const POD_BITS: u32 = 32;
-    /// Bits of a whole key.
+    /// Number of bits of a whole key.
     pub const BITS: u32 = Self::POD_BITS + 128;
 }
 
-/// What has passed of late; index in the table: `slot * 2 + direction`. Shared by all CPUs. 1,040 bytes.
+/// The token bucket of a limit; the map index is `slot * 2 + direction`. Shared by all CPUs. 1,040
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Bucket {
-    /// When everything will have been paid for, in ticks of `CLOCK_MONOTONIC`. Changed by compare and exchange, or by
-    /// an addition, only.
+    /// Time at which all passed traffic will have been sent at the rate, in ticks of
+    /// `CLOCK_MONOTONIC`. Written only by compare-and-exchange or atomic addition.
     pub paid_at: u64,
-    /// The same for what thin flows have got beyond [`Limit::allowance`].
+    /// The same for the traffic of low-rate flows beyond [`Limit::allowance`].
     pub thin_paid_at: u64,
-    /// The same for each flow, in units of 2^14 ticks, by two hashes: a guess is enough.
+    /// The same per flow, in units of 2^14 ticks, indexed by two hashes: an estimate is sufficient.
     pub flows: [u32; FLOWS_OF_BUCKET],
-    /// Until when a TCP connection that has lost a packet loses all of them, in the same units, by one hash.
+    /// Time until which a TCP connection that has lost a packet loses all packets, in units of 2^14
+    /// ticks, indexed by one hash.
     pub silent_until: [u32; FLOWS_OF_BUCKET],
 }
 
@@ -191,8 +196,8 @@ impl Default for Bucket {
 
 const _: () = assert!(size_of::<Bucket>() == 1_040);
 
-/// What became of a pod's limited traffic in one direction, once per CPU; index in the table: `slot * 2 + direction`.
-/// 64 bytes.
+/// Per-CPU counters of a pod's limited traffic in one direction; the map index is `slot * 2 +
+/// direction`. 64 bytes.
 #[derive(
     Clone,
     Copy,
@@ -211,19 +216,19 @@ const _: () = assert!(size_of::<Bucket>() == 1_040);
 pub struct Shaped {
     /// Packets that passed (a GSO packet counts as one).
     pub passed_packets: u64,
-    /// Bytes that passed, as many as there are on a wire, from the IP header on.
+    /// Bytes that passed, as on the wire after segmentation, from the IP header on.
     pub passed_bytes: u64,
-    /// Those of them that were marked.
+    /// Passed packets that were marked with ECN Congestion Experienced.
     pub marked_packets: u64,
-    /// Bytes of those.
+    /// Bytes of the marked packets.
     pub marked_bytes: u64,
-    /// Those of them that were given a time to depart.
+    /// Passed packets that got a departure time.
     pub delayed_packets: u64,
-    /// Those of them that passed because their flow is thin.
+    /// Passed packets of low-rate flows beyond the burst.
     pub spared_packets: u64,
-    /// Packets that were dropped.
+    /// Packets that the limit dropped.
     pub dropped_packets: u64,
-    /// Bytes of those.
+    /// Bytes of the dropped packets.
     pub dropped_bytes: u64,
 }
 
@@ -235,7 +240,7 @@ mod tests {
 
     /// behaviour K28: 1 kbit/s … 1 Pbit/s.
     #[test]
-    fn a_byte_has_its_price_at_every_rate() {
+    fn cost_per_byte_is_exact_at_every_rate() {
         for exponent in 0..=15 {
             for rate in [10_u64.pow(exponent), 3 * 10_u64.pow(exponent) + 7] {
                 let limit = Limit::new(rate, 1_000, 1);
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_the_time_that_it_takes_at_the_rate() {
+    fn burst_allowance_is_the_time_that_the_burst_takes_at_the_rate() {
         let limit = Limit::new(8_000_000, 250_000, 1);
         assert_eq!(limit.allowance, 250 * MILLISECOND);
         assert_eq!(limit.mark, limit.allowance / 4);
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_costs_nothing() {
+    fn the_default_limit_has_zero_cost() {
         assert_eq!(Limit::default().cost(65_535), 0);
     }
 }

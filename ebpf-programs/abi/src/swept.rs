@@ -1,8 +1,9 @@
-//! What a sweep of the flow table did.
+//! Result of a sweep of the flow table.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The last sweep; written while it runs, so read it after. 32 bytes.
+/// Counters of the last sweep. The sweep updates them while it runs, so they are valid only after
+/// it. 32 bytes.
 #[derive(
     Clone,
     Copy,
@@ -19,13 +20,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct Swept {
-    /// Entries that stay; a flow is two.
+    /// Entries that were kept; a flow has two.
     pub kept: u64,
-    /// Flows forgotten because no packet came for too long.
+    /// Flows that were removed because their idle timeout had expired.
     pub timed_out: u64,
-    /// Flows forgotten because their pod is gone.
+    /// Flows that were removed because their pod no longer exists.
     pub stale: u64,
-    /// Flows forgotten because the node has lost the address, or the uplink, that they were masqueraded with.
+    /// Flows that were removed because the node no longer has their masquerade address or uplink.
     pub address_gone: u64,
 }
 

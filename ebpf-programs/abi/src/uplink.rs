@@ -1,13 +1,13 @@
-//! Uplinks: interfaces by which packets leave the node.
+//! Uplinks: interfaces through which packets leave the node.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Address;
 
-/// How many addresses of an uplink the datapath can choose from.
+/// Maximum number of addresses of an uplink that MASQUERADE can choose from.
 pub const SOURCES: usize = 8;
 
-/// An address of an uplink that MASQUERADE may use. 24 bytes.
+/// A candidate source address of MASQUERADE. 24 bytes.
 #[derive(
     Clone,
     Copy,
@@ -24,15 +24,16 @@ pub const SOURCES: usize = 8;
 )]
 #[repr(C)]
 pub struct Source {
-    /// The address; [`Address::ANY`] in an unused row.
+    /// The address; [`Address::ANY`] in an unused element.
     pub address: Address,
-    /// Prefix length of the address's subnet in bits, counted in its own family (0..=32 or 0..=128).
+    /// Prefix length of the address's subnet in bits, counted in its own family (0..=32 or
+    /// 0..=128).
     pub prefix_len: u32,
     /// Always zero.
     pub reserved: u32,
 }
 
-/// An uplink; keyed by interface index. 208 bytes.
+/// An uplink; the map key is its interface index. 208 bytes.
 #[derive(
     Clone,
     Copy,
@@ -49,15 +50,15 @@ pub struct Source {
 )]
 #[repr(C)]
 pub struct Uplink {
-    /// Bytes in front of the IP header: 14 for Ethernet, 0 for a tunnel without one.
+    /// Length of the link-layer header in bytes: 14 for Ethernet, 0 for a layer-3 tunnel.
     pub l2_len: u32,
-    /// The smallest MTU of the uplink and of all routes by it, in bytes.
+    /// The smallest MTU of the uplink and of all routes through it, in bytes.
     pub mtu: u32,
-    /// [`UplinkFlags`].
+    /// Bits of [`UplinkFlags`].
     pub flags: u32,
     /// Always zero.
     pub reserved: u32,
-    /// Addresses in the kernel's own order (primary ones first), used rows in front.
+    /// Addresses in the kernel's order (primary addresses first); unused elements are at the end.
     pub sources: [Source; SOURCES],
 }
 
@@ -68,6 +69,6 @@ const _: () = assert!(size_of::<Uplink>() == 208);
 pub struct UplinkFlags;
 
 impl UplinkFlags {
-    /// Both programs are attached: what leaves is translated.
+    /// Both programs are attached, so that packets which leave through the uplink are masqueraded.
     pub const OPEN: u32 = 1 << 0;
 }

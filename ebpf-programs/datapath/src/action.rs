@@ -1,4 +1,4 @@
-//! From a verdict to what the traffic control hook returns.
+//! Applies verdicts: helper calls, and the return code of the traffic control hook.
 
 use core::mem;
 use core::ptr;
@@ -9,31 +9,34 @@ use verdict::Verdict;
 
 use crate::maps::{self, Scratch};
 
-/// Go on with whoever is behind us: `TC_ACT_OK` would end the packet's way through the filters of others.
+/// Continue with the next program (`TCX_NEXT`, `TC_ACT_UNSPEC`). `TC_ACT_OK` would skip the filters
+/// of other software.
 pub(crate) const NEXT: i32 = -1;
 const SHOT: i32 = 2;
 const PACKET_HOST: u32 = 0;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 
-/// Whether the kernel makes what is handed to a pod a packet for this host by itself, or 0: the loader tries it and says.
+/// Whether `bpf_redirect_peer` itself sets the packet type to `PACKET_HOST`; 0 if not. The loader
+/// probes the kernel and sets it.
 #[unsafe(no_mangle)]
 static REDIRECT_PEER_SCRUBS: u64 = 0;
 
-/// Carries a verdict out, and says what the hook returns for it.
+/// Applies a verdict, and returns the hook's return code.
 #[inline(always)]
 pub(crate) fn apply(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
     match verdict {
         Verdict::Pass => NEXT,
         Verdict::Drop(_) => SHOT,
         Verdict::RedirectNeigh(interface) => redirect_neigh(interface),
-        // SAFETY: the helper checks what it is given.
+        // SAFETY: the helper checks its arguments.
         Verdict::Redirect(interface) => unsafe { helpers::bpf_redirect(interface, 0) as i32 },
         Verdict::RedirectPeer(interface) => {
-            // SAFETY: the context is valid for as long as the program runs; both helpers check what they are given. A type
-            // that cannot be changed is that of a packet for this host already.
+            // SAFETY: the context is valid for as long as the program runs; both helpers check
+            // their arguments. Where the type cannot be changed, it is that of a packet for this
+            // host already.
             unsafe {
-                if is_for_another(skb) {
+                if is_for_other_host(skb) {
                     helpers::bpf_skb_change_type(skb, PACKET_HOST);
                 }
                 helpers::bpf_redirect_peer(interface, 0) as i32
@@ -42,18 +45,21 @@ pub(crate) fn apply(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
     }
 }
 
-/// Whether whoever is handed the packet would take it for somebody else's.
+/// Returns whether the receiver would drop the packet as one for another host (`PACKET_OTHERHOST`
+/// and others).
 #[inline(always)]
-fn is_for_another(skb: *mut __sk_buff) -> bool {
-    // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because the compiler must not
-    // take the value it sees here for the one it will have. The context is valid for as long as the program runs.
+fn is_for_other_host(skb: *mut __sk_buff) -> bool {
+    // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because
+    // the compiler must not use the initial value. The context is valid for as long as the program
+    // runs.
     unsafe {
         ptr::read_volatile(&raw const REDIRECT_PEER_SCRUBS) == 0
             && ptr::read_volatile(&raw const (*skb).pkt_type) != PACKET_HOST
     }
 }
 
-/// Sends the packet to the next hop that the stages have left; whoever listens on that interface sees it leave.
+/// Sends the packet to the next hop that the stages have left in the scratch memory. Packet sockets
+/// on that interface see it leave.
 #[inline(always)]
 fn redirect_neigh(interface: u32) -> i32 {
     let Some(work) = maps::work(Scratch::Packet) else {

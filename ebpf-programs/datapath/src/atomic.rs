@@ -1,9 +1,9 @@
-//! Additions to numbers that several CPUs share.
+//! Atomic operations on numbers that several CPUs share.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 
-/// Adds to a number that other CPUs add to as well, and returns what it was. Never relaxed: then the compiler leaves
-/// the fetching instruction out and returns the amount (LLVM issue 210280).
+/// Adds to a shared number, and returns the value before. Never relaxed: then LLVM drops the
+/// fetching instruction and returns the amount (LLVM issue 210280).
 ///
 /// # Safety
 /// `counter` must point to a map's value, aligned.
@@ -13,7 +13,8 @@ pub(crate) unsafe fn fetch_add(counter: *mut u64, amount: u64) -> u64 {
     unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(counter, amount) }
 }
 
-/// Replaces a number that other CPUs replace as well, if it still is `old`, and tells whether. Never relaxed, as above.
+/// Replaces a shared number if it still is `old`; returns whether it was. Never relaxed, for the
+/// same reason as [`fetch_add`].
 ///
 /// # Safety
 /// `number` must point to a map's value, aligned.
@@ -25,7 +26,7 @@ pub(crate) unsafe fn replace(number: *mut u64, old: u64, new: u64) -> bool {
     replaced
 }
 
-/// Adds to a number that other CPUs add to as well. The result is not used: then no fetching instruction is needed.
+/// Adds to a shared number. The result is not used, so no fetching instruction is needed.
 ///
 /// # Safety
 /// `counter` must point to a map's value, aligned.

@@ -1,5 +1,6 @@
-//! Sockets of the node that want a port that leads to a pod: refused, as the kernel refuses a port that is taken. So a
-//! hostport stays its pod's while the agent is dead, and its own sockets on the port are gone.
+//! Refuses `bind` of the node's sockets to hostports, with the error of a port that is in use.
+//!
+//! So a hostport stays its pod's while the agent is dead and its own sockets on the port are gone.
 
 use core::ffi::c_void;
 
@@ -13,7 +14,7 @@ use crate::hostport_from_node::tables;
 use crate::maps::LOCALS;
 use crate::socket::Socket;
 
-const GO_ON: i32 = 1;
+const ALLOW: i32 = 1;
 const REFUSE: i32 = 0;
 const ADDRESS_IN_USE: i32 = -98;
 const NEXT: i64 = 0;
@@ -33,33 +34,37 @@ fn bind6(context: SockAddrContext) -> i32 {
 
 #[inline(always)]
 fn bind(socket: Socket, request: SocketRequest) -> i32 {
+    // The agent's own reservation sockets are exempt.
     let exempt = request.port == Port::NONE || socket.mark() == HOLDER_MARK;
     if exempt || !hostport_from_node::is_of_node(&tables(), request.netns) {
-        return GO_ON;
+        return ALLOW;
     }
     let everywhere = hostport_from_node::is_unspecified(&request.address);
-    if hostport_from_node::conflicts_with_hostport(&tables(), &request) || (everywhere && conflicts_somewhere(request)) {
+    if hostport_from_node::conflicts_with_hostport(&tables(), &request)
+        || (everywhere && conflicts_somewhere(request))
+    {
         // SAFETY: the helper takes a number.
         unsafe { bpf_set_retval(ADDRESS_IN_USE) };
         return REFUSE;
     }
-    GO_ON
+    ALLOW
 }
 
-/// What the walk over the node's addresses looks for, and whether it has found it.
-struct Search {
+/// State of the walk over the node's addresses.
+struct AddressSearch {
     request: SocketRequest,
     found: bool,
 }
 
-/// Whether the port of any one of the node's addresses leads to a pod.
+/// Returns whether the requested port of any address of the node is a hostport.
 #[inline(always)]
 fn conflicts_somewhere(request: SocketRequest) -> bool {
-    let mut search = Search {
+    let mut search = AddressSearch {
         request,
         found: false,
     };
-    // SAFETY: the callback has the signature that the helper calls for a hash map, and `search` outlives the call.
+    // SAFETY: the callback has the signature that the helper calls for a hash map, and `search`
+    // outlives the call.
     unsafe {
         bpf_for_each_map_elem(
             (&raw const LOCALS).cast_mut().cast(),
@@ -75,11 +80,14 @@ extern "C" fn visit(
     _: *mut c_void,
     address: *const Address,
     _: *mut c_void,
-    search: *mut Search,
+    search: *mut AddressSearch,
 ) -> i64 {
-    // SAFETY: the kernel calls this with a key of the table and with what `conflicts_somewhere` gave.
+    // SAFETY: the kernel calls this with a key of the table and with what `conflicts_somewhere`
+    // gave.
     let (address, search) = unsafe { (*address, &mut *search) };
-    if hostport_from_node::covers(&search.request, &address) && hostport_from_node::is_hostport_at(&tables(), &address, &search.request) {
+    if hostport_from_node::covers(&search.request, &address)
+        && hostport_from_node::is_hostport_at(&tables(), &address, &search.request)
+    {
         search.found = true;
         return STOP;
     }

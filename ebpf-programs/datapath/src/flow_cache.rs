@@ -1,4 +1,4 @@
-//! Shortcuts as the kernel has them: maps and a clock behind [`verdict::flow_cache`]'s trait.
+//! The per-CPU flow cache: maps and a clock behind [`verdict::flow_cache`]'s trait.
 
 use core::ptr;
 
@@ -11,7 +11,8 @@ use crate::atomic;
 use crate::kernel::Kernel;
 use crate::maps::{EPOCHS, NOTED, SHORTCUTS, TAGS};
 
-/// Whether the uplink's program is the first that is shown what leaves: the loader says.
+/// Whether the uplink's program is the first that sees leaving packets, so that packet tags reach
+/// it. The loader sets it.
 #[unsafe(no_mangle)]
 static UPLINK_HANDOFF: u64 = 1;
 
@@ -26,7 +27,7 @@ impl FlowCache for Kernel {
 
     #[inline(always)]
     fn jiffies(&self) -> u64 {
-        // SAFETY: the helper takes nothing. The verifier puts a load in its place.
+        // SAFETY: the helper takes nothing. The verifier replaces the call by a load.
         unsafe { helpers::bpf_jiffies64() }
     }
 
@@ -98,8 +99,8 @@ impl FlowCache for Kernel {
 
     #[inline(always)]
     fn hands_off_to_uplink(&self) -> bool {
-        // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because the compiler must
-        // not take the value it sees here for the one it will have.
+        // SAFETY: a static that only the loader writes, before the object is loaded; volatile,
+        // because the compiler must not use the initial value.
         unsafe { ptr::read_volatile(&raw const UPLINK_HANDOFF) != 0 }
     }
 
@@ -116,7 +117,8 @@ impl FlowCache for Kernel {
     }
 }
 
-/// The index itself, which is below the number of places: Linux 6.1 sees it here.
+/// Returns the index within the number of entries. It is smaller already; the mask proves it to
+/// Linux 6.1.
 #[inline(always)]
 const fn slot_of(index: u32) -> usize {
     (index & (NOTED_CAPACITY - 1)) as usize
@@ -136,9 +138,9 @@ fn epoch(index: u32) -> u64 {
     }
 }
 
-/// Begins another epoch of a shard for all CPUs.
+/// Starts another epoch of a shard for all CPUs.
 #[inline(always)]
-pub(crate) fn begin_epoch(shard: u32) {
+pub(crate) fn start_epoch(shard: u32) {
     if let Some(epoch) = EPOCHS.get_ptr_mut(of_shard(shard)) {
         // SAFETY: a map's value, aligned.
         unsafe { atomic::add(epoch, 1) }

@@ -1,6 +1,8 @@
-//! What a busy pod sends, in front of [`crate::from_pod`]: packets of connections under way end here, all others go on to there.
+//! TCX ingress of a high-traffic pod's veth, in front of [`crate::from_pod`]: ends packets of
+//! established flows, and passes all others on.
 //!
-//! It decides nothing and makes no shortcut, so nothing is lost where it is missing: see decision 75.
+//! It decides nothing and makes no cache entry, so its absence changes nothing but the cost: see
+//! decision 75.
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;

@@ -1,4 +1,4 @@
-//! What a pod sends, on the host's end of its veth: see [`verdict::hooks::from_pod`].
+//! Ingress of a pod's veth, on the host's end: see [`verdict::hooks::from_pod`].
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;

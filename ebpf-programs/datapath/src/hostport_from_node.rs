@@ -1,16 +1,18 @@
-//! Sockets of the node that dial hostports: see [`verdict::request`]. They are connected to the pod before the kernel looks
-//! for a route, and are told of the address that they have dialled whenever they ask who their peer is.
+//! Redirects the node's own sockets from hostports to pods: see [`verdict::hostport_from_node`].
+//!
+//! Sockets are connected to the pod before the kernel looks up a route. `getpeername` and `recvmsg`
+//! report the address that the socket has requested.
 
 use abi::{Dialled, DialledKey};
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
-use verdict::hostport_from_node::{self, SocketRequest, ConnectTarget};
+use verdict::hostport_from_node::{self, ConnectTarget, SocketRequest};
 
 use crate::kernel::Kernel;
 use crate::maps::DIALLED;
 use crate::socket::Socket;
 
-const GO_ON: i32 = 1;
+const ALLOW: i32 = 1;
 
 #[cgroup_sock_addr(connect4)]
 fn connect4(context: SockAddrContext) -> i32 {
@@ -57,7 +59,7 @@ fn connect_ipv4(socket: Socket) -> i32 {
     if let Some(to) = redirect(socket, &socket.request4()) {
         socket.set_address4(&to.address, to.port);
     }
-    GO_ON
+    ALLOW
 }
 
 #[inline(always)]
@@ -65,35 +67,36 @@ fn connect_ipv6(socket: Socket) -> i32 {
     if let Some(to) = redirect(socket, &socket.request6()) {
         socket.set_address6(&to.address, to.port);
     }
-    GO_ON
+    ALLOW
 }
 
 #[inline(always)]
 fn report_peer_ipv4(socket: Socket) -> i32 {
-    if let Some(dialled) = dialled(socket, &socket.request4()) {
-        socket.set_address4(&dialled.address, dialled.port);
+    if let Some(requested) = requested_address(socket, &socket.request4()) {
+        socket.set_address4(&requested.address, requested.port);
     }
-    GO_ON
+    ALLOW
 }
 
 #[inline(always)]
 fn report_peer_ipv6(socket: Socket) -> i32 {
-    if let Some(dialled) = dialled(socket, &socket.request6()) {
-        socket.set_address6(&dialled.address, dialled.port);
+    if let Some(requested) = requested_address(socket, &socket.request6()) {
+        socket.set_address6(&requested.address, requested.port);
     }
-    GO_ON
+    ALLOW
 }
 
-/// Where the socket is to be connected instead; what it has dialled is remembered.
+/// Returns the pod that the socket is to be connected to, and stores the requested address.
 #[inline(always)]
 fn redirect(socket: Socket, request: &SocketRequest) -> Option<ConnectTarget> {
     let to = hostport_from_node::redirect(&tables(), request)?;
     let key = key(socket, request.protocol, &to);
     // SAFETY: values of this map are plain numbers that stay readable until the program ends.
     let stored = unsafe { DIALLED.get(&key) };
-    if stored != Some(&to.dialled) {
-        // Without it the socket is told the pod's address: better than no connection.
-        let _ = DIALLED.insert(&key, &to.dialled, 0);
+    if stored != Some(&to.requested) {
+        // Without an entry, `getpeername` reports the pod's address, and the connection still
+        // works.
+        let _ = DIALLED.insert(&key, &to.requested, 0);
     }
     Some(to)
 }
@@ -109,9 +112,9 @@ fn key(socket: Socket, protocol: u8, to: &ConnectTarget) -> DialledKey {
     }
 }
 
-/// What the socket has dialled when it talks to `peer`.
+/// Returns the address that the socket has requested, if it is connected to `peer`.
 #[inline(always)]
-fn dialled(socket: Socket, peer: &SocketRequest) -> Option<Dialled> {
+fn requested_address(socket: Socket, peer: &SocketRequest) -> Option<Dialled> {
     if !hostport_from_node::is_of_node(&tables(), peer.netns) {
         return None;
     }
@@ -126,7 +129,7 @@ fn dialled(socket: Socket, peer: &SocketRequest) -> Option<Dialled> {
     unsafe { DIALLED.get(&key) }.copied()
 }
 
-/// The node's tables, without a packet.
+/// Returns the node's tables, without a packet.
 #[inline(always)]
 pub(crate) const fn tables() -> Kernel {
     Kernel::new(core::ptr::null_mut())

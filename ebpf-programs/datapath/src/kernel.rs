@@ -1,4 +1,4 @@
-//! The packet as the kernel shows it to a program: helpers behind `verdict`'s trait. The one file that calls helpers on
+//! The kernel's packet (`__sk_buff`) behind `verdict`'s trait. The only file that calls helpers on
 //! packets.
 
 use core::mem::MaybeUninit;
@@ -13,10 +13,11 @@ use verdict::{ChecksumKind, Decision, Packet};
 
 use crate::memory::{lowest_byte, words_at, write_words_at};
 
-/// Bytes of a packet that are read in place.
+/// Bytes of a packet within which words are read in place.
 const WITHIN_REACH: u32 = 256;
 
-/// `BPF_F_IPV6`, or 0 where the kernel does not know the flag: the loader tries it and says.
+/// `BPF_F_IPV6`, or 0 where the kernel does not have the flag. The loader probes the kernel and
+/// sets it.
 #[unsafe(no_mangle)]
 static CSUM_F_IPV6: u64 = 0x80;
 
@@ -28,7 +29,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The packet that a program was called with.
+    /// Returns the packet that a program was called with.
     #[inline(always)]
     pub(crate) const fn new(skb: *mut __sk_buff) -> Self {
         Self {
@@ -37,9 +38,11 @@ impl Kernel {
         }
     }
 
-    /// As [`Kernel::new`], and what is within reach is written without a helper's help. A program that does so anywhere
-    /// has the kernel make every packet its own first, which costs a call where others hold it as well, as TCP's sender
-    /// does: it is for programs that write to most packets, and more than once.
+    /// As [`Kernel::new`], and words within reach are written in place, without a helper.
+    ///
+    /// If a program has such a write anywhere, the kernel makes every packet writable first. That
+    /// costs a call where the packet is shared, as with TCP's sender. So it is for programs that
+    /// write to most packets, and more than once.
     #[inline(always)]
     pub(crate) const fn in_place(skb: *mut __sk_buff) -> Self {
         Self {
@@ -48,19 +51,19 @@ impl Kernel {
         }
     }
 
-    /// The packet's context.
+    /// Returns the packet's context.
     #[inline(always)]
     pub(crate) const fn context(self) -> *mut __sk_buff {
         self.skb
     }
 
-    /// Uses the context, at the price of one load.
+    /// Uses the context, at the cost of one load.
     #[inline(always)]
     pub(crate) fn touch_context(self) {
         self.hook();
     }
 
-    /// `N` words from `offset` on, wherever the kernel keeps them.
+    /// Copies `N` words from `offset` on, wherever the kernel keeps them.
     #[inline(always)]
     fn copied<const N: usize>(self, offset: u32) -> Option<[u32; N]> {
         let mut words = MaybeUninit::<[u32; N]>::uninit();
@@ -71,7 +74,7 @@ impl Kernel {
         (result == 0).then_some(unsafe { words.assume_init() })
     }
 
-    /// Where the byte at `offset` is, and where ends what may be read in place.
+    /// Returns the address of the byte at `offset`, and the end of what may be read in place.
     #[inline(always)]
     fn reach(self, offset: u32) -> (usize, usize) {
         // SAFETY: the context is valid for as long as the program runs.
@@ -82,7 +85,7 @@ impl Kernel {
         }
     }
 
-    /// Interface index of the hook.
+    /// Returns the interface index of the hook.
     #[inline(always)]
     pub(crate) fn hook(self) -> u32 {
         // SAFETY: the context is valid for as long as the program runs.
@@ -110,7 +113,8 @@ impl Packet for Kernel {
         unsafe { ptr::read_volatile(&raw const (*self.skb).vlan_present) != 0 }
     }
 
-    /// Headers are where the kernel lets programs read without asking; a call costs more than all that is read by it.
+    /// Headers are usually in the linear part, which programs read without a helper; a helper call
+    /// costs more than all that is read by it.
     #[inline(always)]
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         if offset < WITHIN_REACH {
@@ -124,14 +128,14 @@ impl Packet for Kernel {
     }
 
     #[inline(always)]
-    fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+    fn linear_words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         let (at, end) = self.reach(offset);
         // SAFETY: all `N` words lie before the end of what may be read.
         (at + N * 4 <= end).then(|| unsafe { words_at(at) })
     }
 
     #[inline(always)]
-    fn near_both<const A: usize, const B: usize>(
+    fn linear_words_both<const A: usize, const B: usize>(
         &self,
         offset: u32,
     ) -> Option<([u32; A], [u32; B])> {
@@ -140,7 +144,8 @@ impl Packet for Kernel {
         if behind + B * 4 > end {
             return None;
         }
-        // SAFETY: all words lie before the end of what may be read, the first ones before the others.
+        // SAFETY: all words lie before the end of what may be read, the first ones before the
+        // others.
         Some(unsafe { (words_at(start), words_at(behind)) })
     }
 
@@ -148,7 +153,7 @@ impl Packet for Kernel {
     fn store<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
         if self.in_place && offset < WITHIN_REACH {
             let offset = lowest_byte(offset);
-            if self.store_near(offset, words).is_ok() {
+            if self.store_linear(offset, words).is_ok() {
                 return Ok(());
             }
         }
@@ -160,7 +165,7 @@ impl Packet for Kernel {
     }
 
     #[inline(always)]
-    fn store_near<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+    fn store_linear<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
         let (at, end) = self.reach(offset);
         if at + N * 4 > end {
             return Err(DropReason::RewriteFailed);
@@ -171,7 +176,11 @@ impl Packet for Kernel {
     }
 
     #[inline(always)]
-    fn store_alone<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+    fn store_and_update_csum<const N: usize>(
+        &mut self,
+        offset: u32,
+        words: [u32; N],
+    ) -> Decision<()> {
         let (bytes, length) = (words.as_ptr().cast(), (N * 4) as u32);
         let flags = u64::from(BPF_F_RECOMPUTE_CSUM);
         // SAFETY: the helper reads `N` words and checks the offset.
@@ -204,8 +213,8 @@ impl Packet for Kernel {
             flags |= u64::from(BPF_F_MARK_MANGLED_0);
         }
         if kind.v6 {
-            // SAFETY: a static that only the loader writes, before the object is loaded; volatile, because the
-            // compiler must not take the value it sees here for the one it will have.
+            // SAFETY: a static that only the loader writes, before the object is loaded; volatile,
+            // because the compiler must not use the initial value.
             flags |= unsafe { ptr::read_volatile(&raw const CSUM_F_IPV6) };
         }
         // SAFETY: the helper checks the offset.
@@ -215,6 +224,7 @@ impl Packet for Kernel {
     }
 }
 
+/// Converts the result of a helper that changes the packet.
 #[inline(always)]
 fn rewritten(result: i64) -> Decision<()> {
     if result == 0 {

@@ -1,4 +1,4 @@
-//! Sockets of the node, found by the addresses and ports of a packet.
+//! Socket lookups of the node, by the addresses and ports of a packet.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -10,7 +10,7 @@ use verdict::Socket;
 const CURRENT_NETNS: u64 = u64::MAX;
 const TCP_LISTEN: u32 = 10;
 
-/// The socket of a tuple laid out as `struct bpf_sock_tuple`.
+/// Looks up the socket of a tuple that is laid out as `struct bpf_sock_tuple`.
 #[inline(always)]
 pub(crate) fn socket<const N: usize>(
     skb: *mut __sk_buff,
@@ -23,7 +23,7 @@ pub(crate) fn socket<const N: usize>(
         // SAFETY: the helper reads `length` bytes of `tuple`.
         let socket =
             unsafe { helpers::bpf_skc_lookup_tcp(context, tuple, length, CURRENT_NETNS, 0) };
-        // SAFETY: `socket` is what a lookup returned, and the state of a TCP socket of any kind may be read.
+        // SAFETY: `socket` is from a lookup, and the state of a TCP socket of any kind may be read.
         unsafe {
             release(socket, |socket| {
                 ptr::read_volatile(&raw const (*socket).state) != TCP_LISTEN
@@ -33,7 +33,7 @@ pub(crate) fn socket<const N: usize>(
         // SAFETY: the helper reads `length` bytes of `tuple`.
         let socket =
             unsafe { helpers::bpf_sk_lookup_udp(context, tuple, length, CURRENT_NETNS, 0) };
-        // SAFETY: `socket` is what a lookup returned, and its peer's port may be read.
+        // SAFETY: `socket` is from a lookup, and its peer's port may be read.
         unsafe {
             release(socket, |socket| {
                 ptr::read_volatile(&raw const (*socket).dst_port) != 0
@@ -42,10 +42,10 @@ pub(crate) fn socket<const N: usize>(
     }
 }
 
-/// Asks a socket whether it is connected, and gives the reference back.
+/// Returns whether a socket is connected, and releases the reference.
 ///
 /// # Safety
-/// `socket` must be what a socket lookup returned, and null or not released yet.
+/// `socket` must be null, or from a socket lookup and not yet released.
 #[inline(always)]
 unsafe fn release(
     socket: *mut bpf_sock,

@@ -1,14 +1,17 @@
-//! The BPF object: binds the decisions of `verdict` to maps, helpers and hooks, and decides nothing itself.
+//! The BPF object: connects the decisions of `verdict` to maps, helpers and hooks, and decides
+//! nothing itself.
 //!
-//! Built for `bpfel-unknown-none` by `cargo xtask build`. For any other target it is an empty program, so that the
-//! workspace builds without the BPF toolchain.
+//! Built for `bpfel-unknown-none` by `cargo xtask build`. For any other target it is an empty
+//! program, so that the workspace builds without the BPF toolchain.
 //!
 //! - `maps`: every map, by name.
-//! - `kernel`: packet and node as seen through BPF helpers, with `memory`, `route` and `atomic`.
+//! - `kernel`: the packet behind BPF helpers; `node`: the node's tables; with `memory`, `route`,
+//!   `lookup` and `atomic`.
 //! - `stages`: one separately verified function per stage of `verdict`.
-//! - one file per hook of traffic control, `xdp_guard` in front of them, and `sweep`.
-//! - `shape`: limits and buckets behind `verdict`'s traits; `shortcut`: what a CPU remembers, in the same way.
-//! - `socket`: a socket that asks for an address; `dial`, `bind` and `pace` are the programs on the cgroup.
+//! - One file per traffic control program, `xdp_prefilter` in front of them, and `sweep`.
+//! - `shape`: limits and buckets behind `verdict`'s traits; `flow_cache`: the per-CPU flow cache.
+//! - `socket`: the context of cgroup address programs; `hostport_from_node`, `bind` and `pace` are
+//!   the cgroup programs.
 
 #![cfg_attr(
     target_arch = "bpf",
@@ -31,11 +34,13 @@ mod atomic;
 #[cfg(target_arch = "bpf")]
 mod bind;
 #[cfg(target_arch = "bpf")]
-mod hostport_from_node;
+mod flow_cache;
 #[cfg(target_arch = "bpf")]
 mod from_busy_pod;
 #[cfg(target_arch = "bpf")]
 mod from_pod;
+#[cfg(target_arch = "bpf")]
+mod hostport_from_node;
 #[cfg(target_arch = "bpf")]
 mod kernel;
 #[cfg(target_arch = "bpf")]
@@ -53,8 +58,6 @@ mod route;
 #[cfg(target_arch = "bpf")]
 mod shape;
 #[cfg(target_arch = "bpf")]
-mod flow_cache;
-#[cfg(target_arch = "bpf")]
 mod socket;
 #[cfg(target_arch = "bpf")]
 mod stages;
@@ -69,17 +72,17 @@ mod uplink_out;
 #[cfg(target_arch = "bpf")]
 mod xdp_prefilter;
 
-/// Nothing to run: the product is the BPF object.
+/// Nothing to run: the crate's product is the BPF object.
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
 
-/// The kernel lets only GPL-compatible programs call some helpers.
+/// The kernel restricts some helpers to GPL-compatible programs.
 #[cfg(target_arch = "bpf")]
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 4] = *b"GPL\0";
 
-/// Never reached: a path to a panic is an endless loop, which the verifier refuses to load.
+/// Never reached: a panic would be an endless loop, and the verifier rejects the program.
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

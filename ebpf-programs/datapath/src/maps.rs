@@ -1,11 +1,11 @@
-//! Every map of the object, pinned by name. Layouts and capacities are `abi`'s.
+//! All maps of the object, pinned by name. Layouts and capacities are `abi`'s.
 
 use core::ptr;
 
 use abi::{
-    Address, Bucket, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, PendingCounters, ShapedSubnetKey, Pod, Settings,
-    Shaped, Swept, Tuple, ClockEntry, Uplink, maps as names,
+    Address, Bucket, ClockEntry, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow,
+    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, PendingCounters,
+    Pod, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink, maps as names,
 };
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
@@ -95,31 +95,34 @@ pub(crate) static SWEPT: Array<Swept> = Array::pinned(1, 0);
 pub(crate) static EPOCHS: Array<u64> = Array::pinned(names::EPOCHS_OF_FLOWS + names::SHARDS, 0);
 
 #[map]
-pub(crate) static NOTED: PerCpuArray<PendingCounters> = PerCpuArray::pinned(names::NOTED_CAPACITY, 0);
+pub(crate) static NOTED: PerCpuArray<PendingCounters> =
+    PerCpuArray::pinned(names::NOTED_CAPACITY, 0);
 
-/// Notes about the packet under way. Never pinned: it means nothing to another version of the programs.
+/// Scratch memory of the current packet. Never pinned: its layout differs between versions of the
+/// programs.
 #[map]
 static SCRATCH: PerCpuArray<Work> = PerCpuArray::with_max_entries(2, 0);
 
-/// Whose notes: a sweep may be interrupted by a packet on the same CPU.
+/// Which element of [`SCRATCH`]: a packet on the same CPU may interrupt a sweep.
 #[derive(Clone, Copy)]
 pub(crate) enum Scratch {
-    /// A packet at a hook. No hook interrupts another on one CPU: traffic control runs with softirqs off.
+    /// A packet at a hook. No hook interrupts another on one CPU: traffic control runs with
+    /// softirqs disabled.
     Packet = 0,
     /// The sweep.
     Sweep = 1,
 }
 
-/// This CPU's notes.
+/// Returns this CPU's scratch memory.
 #[inline(always)]
-pub(crate) fn work(whose: Scratch) -> Option<&'static mut Work> {
-    let work = SCRATCH.get_ptr_mut(whose as u32)?;
-    // SAFETY: the element is this CPU's own, and `Scratch` says why nobody else uses it meanwhile. Zeros, which it
-    // starts as, are a valid `Work`.
+pub(crate) fn work(element: Scratch) -> Option<&'static mut Work> {
+    let work = SCRATCH.get_ptr_mut(element as u32)?;
+    // SAFETY: the element is this CPU's own, and `Scratch` says why nothing else uses it meanwhile.
+    // Zeros, its initial value, are a valid `Work`.
     Some(unsafe { &mut *work })
 }
 
-/// Copies the turn that has waited longest; false where none waits.
+/// Copies the entry at the head of the clock; returns false where the clock is empty.
 #[inline(always)]
 pub(crate) fn peek_clock(turn: &mut ClockEntry) -> bool {
     let queue = (&raw const TURNS).cast_mut().cast();
@@ -127,7 +130,7 @@ pub(crate) fn peek_clock(turn: &mut ClockEntry) -> bool {
     unsafe { helpers::bpf_map_peek_elem(queue, ptr::from_mut(turn).cast()) == 0 }
 }
 
-/// Takes it.
+/// Removes the entry at the head of the clock; returns false where the clock is empty.
 #[inline(always)]
 pub(crate) fn pop_clock(turn: &mut ClockEntry) -> bool {
     let queue = (&raw const TURNS).cast_mut().cast();
@@ -135,11 +138,11 @@ pub(crate) fn pop_clock(turn: &mut ClockEntry) -> bool {
     unsafe { helpers::bpf_map_pop_elem(queue, ptr::from_mut(turn).cast()) == 0 }
 }
 
-/// Notes of the clock hand, used by packets at hooks only. Never pinned, as [`SCRATCH`].
+/// State of the clock hand, used by packets at hooks only. Never pinned, as [`SCRATCH`].
 #[map]
 static HAND: PerCpuArray<ClockHand> = PerCpuArray::with_max_entries(1, 0);
 
-/// This CPU's notes of the clock hand.
+/// Returns this CPU's clock hand.
 #[inline(always)]
 pub(crate) fn hand() -> Option<&'static mut ClockHand> {
     let hand = HAND.get_ptr_mut(0)?;
@@ -147,12 +150,13 @@ pub(crate) fn hand() -> Option<&'static mut ClockHand> {
     Some(unsafe { &mut *hand })
 }
 
-/// The tags of this CPU's [`SHORTCUTS`], side by side, where few of them are in no cache. Never pinned, as [`SCRATCH`].
+/// Tags of this CPU's [`SHORTCUTS`], side by side, so that most are in a CPU cache. Never pinned,
+/// as [`SCRATCH`].
 #[map]
 pub(crate) static TAGS: PerCpuArray<[u8; names::NOTED_CAPACITY as usize]> =
     PerCpuArray::with_max_entries(1, 0);
 
-/// What this CPU knows of packets under way. Never pinned, as [`SCRATCH`].
+/// The flow cache of this CPU. Never pinned, as [`SCRATCH`].
 #[map]
 pub(crate) static SHORTCUTS: PerCpuArray<CacheEntry> =
     PerCpuArray::with_max_entries(names::NOTED_CAPACITY, 0);

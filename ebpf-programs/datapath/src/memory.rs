@@ -1,13 +1,13 @@
-//! Words of a packet, which lie at any address: the compiler would read and write them byte by byte, the kernel's
-//! machines need not.
+//! Unaligned access to words of a packet: the compiler would access them byte by byte, and the
+//! kernel's CPUs need not.
 
 use core::arch::asm;
 
-/// Most words that are read or written at once.
+/// Most words of one access.
 const MOST: usize = 12;
 
-/// Calls a function for the word of this index. That is a constant wherever it is inlined: an instruction's offset has to
-/// be one.
+/// Calls a function for the word of this index. The index is a constant wherever this is inlined:
+/// an instruction's offset must be one.
 macro_rules! at_word {
     ($index:expr, $access:ident($($argument:expr),*)) => {
         match $index {
@@ -27,7 +27,8 @@ macro_rules! at_word {
     };
 }
 
-/// `N` words from the address on, which the caller has compared with the end of what may be read.
+/// Reads `N` words from the address on. The caller has compared it with the end of what may be
+/// read.
 ///
 /// # Safety
 /// They must lie within the packet.
@@ -42,8 +43,8 @@ pub(crate) unsafe fn words_at<const N: usize>(at: usize) -> [u32; N] {
     words
 }
 
-/// The lowest byte of a number: where that is all of it, the verifier of Linux 6.1 may have lost sight of that, and the compiler,
-/// which has not, would leave the instruction out.
+/// Returns the lowest byte of a number. Written in assembly: where a number has no other bits, the
+/// compiler would leave the instruction out, but the verifier of Linux 6.1 may have lost the bound.
 #[inline(always)]
 pub(crate) fn lowest_byte(number: u32) -> u32 {
     let mut number = u64::from(number);
@@ -74,10 +75,12 @@ unsafe fn load<const OFFSET: i32>(at: usize) -> u32 {
     word
 }
 
-/// Writes words at the address and behind it, which the caller has compared with the end of what may be written.
+/// Writes words from the address on. The caller has compared it with the end of what may be
+/// written.
 ///
 /// # Safety
-/// They must lie within the packet, and the packet must be nobody else's: see [`crate::kernel::Kernel::in_place`].
+/// They must lie within the packet, and the packet must be writable: see
+/// [`crate::kernel::Kernel::in_place`].
 #[inline(always)]
 pub(crate) unsafe fn write_words_at<const N: usize>(at: usize, words: [u32; N]) {
     const { assert!(N <= MOST) };

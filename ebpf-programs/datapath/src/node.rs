@@ -1,13 +1,14 @@
-//! The node as the kernel shows it to a program: maps, and helpers that ask the stack, behind `verdict`'s trait.
+//! The node's tables and kernel queries behind `verdict`'s trait.
 //!
-//! Map values are shared with other CPUs and with the agent: each field is read and written whole, and counters that several
-//! CPUs share are added to atomically.
+//! Map values are shared with other CPUs and with the agent. Each field is read and written whole,
+//! and counters that several CPUs share are added to atomically.
 
 use core::ptr;
 
 use abi::{
-    Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
-    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, ClockEntry, Uplink, protocol,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey,
+    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Uplink,
+    protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers;
@@ -15,11 +16,11 @@ use aya_ebpf::maps::lpm_trie::Key;
 use verdict::{Insertion, Node, Socket, Touch};
 
 use crate::atomic::{add, fetch_add};
+use crate::flow_cache;
 use crate::kernel::Kernel;
 use crate::lookup;
 use crate::maps;
 use crate::route;
-use crate::flow_cache;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 const FILE_EXISTS: i32 = -17;
@@ -105,13 +106,15 @@ impl Node for Kernel {
 
     #[inline(always)]
     fn read(&self, entry: *mut Flow) -> Flow {
-        // SAFETY: an entry stays readable until the program ends, even when it is removed meanwhile.
+        // SAFETY: an entry stays readable until the program ends, even when it is removed
+        // meanwhile.
         unsafe { *entry }
     }
 
     #[inline(always)]
     fn touch(&mut self, entry: *mut Flow, touch: Touch) {
-        // SAFETY: as above; every field is a number, and no reference is made to memory that others write.
+        // SAFETY: as above; every field is a number, and no reference is made to memory that other
+        // CPUs write.
         unsafe {
             let seen = (*entry).seen;
             if seen | touch.seen != seen {
@@ -141,7 +144,7 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn forget_seen(&mut self, entry: *mut Flow) {
+    fn clear_tcp_flags(&mut self, entry: *mut Flow) {
         // SAFETY: as above.
         unsafe { (*entry).seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST) }
     }
@@ -156,8 +159,8 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn begin_epoch(&mut self, shard: u32) {
-        flow_cache::begin_epoch(shard);
+    fn start_epoch(&mut self, shard: u32) {
+        flow_cache::start_epoch(shard);
     }
 
     #[inline(always)]
@@ -167,11 +170,12 @@ impl Node for Kernel {
         };
         // SAFETY: as above.
         let (flags, pod) = unsafe { ((*entry).flags, (*entry).pod) };
-        // Of several CPUs that remove an entry one succeeds.
+        // If several CPUs remove an entry, one succeeds: only that one starts an epoch and releases
+        // the flow.
         if maps::FLOWS.remove(key).is_err() {
             return;
         }
-        self.begin_epoch(verdict::flow_cache::shard(key));
+        self.start_epoch(verdict::flow_cache::shard(key));
         if flags & FlowFlags::ORIGINAL != 0 {
             self.release_flow(pod);
         }
@@ -215,7 +219,7 @@ impl Node for Kernel {
 
     #[inline(always)]
     fn push_clock(&mut self, entry: &ClockEntry) {
-        // A flow that does not find a place is left to the sweep.
+        // A flow that does not fit into the clock is left to the sweep.
         let _ = maps::TURNS.push(entry, 0);
     }
 
@@ -234,8 +238,9 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn keep_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
-        // A fragment that finds no ports is dropped and counted; there is nothing better to do here.
+    fn store_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
+        // Without an entry, later fragments are dropped and counted; there is no better fallback
+        // here.
         let _ = maps::FRAGMENTS.insert(key, ports, 0);
     }
 

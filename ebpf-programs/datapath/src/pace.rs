@@ -1,9 +1,13 @@
-//! TCP connections of pods, and those of the node with pods: told the limits on their way, so that they send no faster,
-//! and that whoever is far away sends them no faster. Enforcing does not depend on it: it spares the packets that a
-//! bucket would drop.
+//! Sets pacing rates and receive windows of TCP sockets of limited pods, and of the node's
+//! connections with pods.
 //!
-//! Asked when a connection is made, and then whenever its round-trip time is measured, or an answer to somebody far away
-//! is about to go: a limit's burst is for whoever comes first, and limits change.
+//! Local senders are paced (`SO_MAX_PACING_RATE`), and the windows that limited pods advertise to
+//! distant senders are clamped. Limits are enforced without it: it avoids the packets that a bucket
+//! would drop.
+//!
+//! Runs when a connection is established, then at each measurement of its round-trip time, and
+//! before each reply to a distant sender: a limit's burst is for the first packets, and limits
+//! change.
 
 use core::ptr;
 
@@ -18,12 +22,12 @@ use aya_ebpf::macros::sock_ops;
 use aya_ebpf::maps::LruHashMap;
 use aya_ebpf::programs::SockOpsContext;
 use verdict::Node as _;
-use verdict::shape::{Pacing, UNPACED, WIDEST, pace_of, pace_with, window_of};
+use verdict::shape::{Pacing, UNPACED, WIDEST, merge_pacing_rate, pacing_rate, window_limit};
 
 use crate::hostport_from_node::tables;
 use crate::maps::{BOUNDED, PACED};
 
-const GO_ON: u32 = 1;
+const ALLOW: u32 = 1;
 const AF_INET: u32 = 2;
 /// `IPPROTO_TCP`.
 const SOL_TCP: u32 = 6;
@@ -43,10 +47,10 @@ fn pace(context: SockOpsContext) -> u32 {
         BPF_SOCK_OPS_HDR_OPT_LEN_CB => connection.clamp_window(),
         _ => {}
     }
-    GO_ON
+    ALLOW
 }
 
-/// Whether the agent wants senders to be told.
+/// Returns whether the agent has enabled pacing.
 #[inline(always)]
 fn is_enabled() -> bool {
     tables()
@@ -54,7 +58,7 @@ fn is_enabled() -> bool {
         .is_some_and(|settings| settings.flags & SettingsFlags::PACE != 0)
 }
 
-/// An option of a socket that is a number.
+/// A socket option with a number as its value.
 #[derive(Clone, Copy)]
 struct SocketOption {
     level: u32,
@@ -71,7 +75,7 @@ const WINDOW: SocketOption = SocketOption {
     option: TCP_WINDOW_CLAMP,
 };
 
-/// A TCP connection, as the kernel shows it to a program on a cgroup.
+/// A TCP connection in the context of a cgroup program.
 #[derive(Clone, Copy)]
 struct Connection {
     context: *mut bpf_sock_ops,
@@ -90,46 +94,47 @@ impl Connection {
         unsafe { helpers::bpf_get_socket_cookie(self.context.cast()) }
     }
 
-    /// Asks to be called again where a limit is on the way.
+    /// Enables the callbacks of a connection where a limit applies to it.
     #[inline(always)]
     fn subscribe(self) {
         if !is_enabled() {
             return;
         }
         let (local, remote) = self.addresses();
-        let mut calls = 0;
-        if pace_of(&mut tables(), &local, &remote, Pacing::ByAll) != UNPACED {
-            calls |= BPF_SOCK_OPS_RTT_CB_FLAG;
+        let mut callbacks = 0;
+        if pacing_rate(&mut tables(), &local, &remote, Pacing::ByAll) != UNPACED {
+            callbacks |= BPF_SOCK_OPS_RTT_CB_FLAG;
         }
         if self.window(&local, &remote).is_some() {
-            calls |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+            callbacks |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
         }
-        if calls != 0 {
-            self.enable_callbacks(calls);
+        if callbacks != 0 {
+            self.enable_callbacks(callbacks);
         }
     }
 
-    /// Lets the socket send no faster than the limits on its way allow.
+    /// Limits the socket's pacing rate to what the limits between its addresses allow.
     #[inline(always)]
     fn pace(self) {
         let cookie = self.cookie();
         // SAFETY: values of the map are plain numbers that stay readable until the program ends.
         let ours = unsafe { PACED.get(cookie) };
-        // One that has been told a pace keeps to its limits, in debt or not.
+        // A socket that is paced already follows its limits, in debt or not.
         let pacing = match ours {
             Some(_) => Pacing::ByAll,
             None => Pacing::ByThoseInDebt,
         };
         let rate = if is_enabled() {
             let (local, remote) = self.addresses();
-            pace_of(&mut tables(), &local, &remote, pacing)
+            pacing_rate(&mut tables(), &local, &remote, pacing)
         } else {
             UNPACED
         };
         self.set_option(PACE, &PACED, cookie, ours, rate);
     }
 
-    /// Lets the socket's other end, if it is far away, send no faster than the pod's limit allows.
+    /// Clamps the receive window that the socket advertises, if its peer is distant and a limit of
+    /// the pod applies.
     #[inline(always)]
     fn clamp_window(self) {
         let cookie = self.cookie();
@@ -144,7 +149,8 @@ impl Connection {
         self.set_option(WINDOW, &BOUNDED, cookie, ours, window.unwrap_or(WIDEST));
     }
 
-    /// How much the other end may have under way, if a limit counts and it is far away.
+    /// Returns how many bytes the peer may have in flight, if a limit applies and the peer is
+    /// distant.
     #[inline(always)]
     fn window(self, local: &Address, remote: &Address) -> Option<u32> {
         // SAFETY: the context is valid for as long as the program runs.
@@ -154,9 +160,9 @@ impl Connection {
                 ptr::read_volatile(&raw const (*self.context).mss_cache),
             )
         };
-        // The kernel keeps eight times of it.
+        // `srtt_us` is eight times the round-trip time.
         let round_trip = round_trip / 8;
-        window_of(
+        window_limit(
             &mut tables(),
             local,
             remote,
@@ -165,12 +171,12 @@ impl Connection {
         )
     }
 
-    /// Both addresses, the socket's own first. Everything is read whatever the family is: from two branches the compiler
-    /// would make one that computes where it reads, which the verifier does not allow.
+    /// Returns both addresses, the socket's own first. Reads the fields of both families: from two
+    /// branches the compiler would make one that computes the offset, which the verifier rejects.
     #[inline(always)]
     fn addresses(self) -> (Address, Address) {
         let context = self.context;
-        // SAFETY: as above. Words are read one by one: the verifier knows no others.
+        // SAFETY: as above. Words are read one by one: the verifier allows nothing else.
         unsafe {
             let family = ptr::read_volatile(&raw const (*context).family);
             let local4 = ptr::read_volatile(&raw const (*context).local_ip4);
@@ -188,19 +194,20 @@ impl Connection {
         }
     }
 
-    /// Asks to be called again for `calls`.
+    /// Enables callbacks.
     #[inline(always)]
-    fn enable_callbacks(self, calls: u32) {
+    fn enable_callbacks(self, callbacks: u32) {
         // SAFETY: as above; the helper takes the context and a number.
         unsafe {
             let enabled = ptr::read_volatile(&raw const (*self.context).bpf_sock_ops_cb_flags);
-            let enabled = enabled | calls;
-            // Without it the connection goes on as it is.
+            let enabled = enabled | callbacks;
+            // If it fails, the connection is not paced.
             helpers::bpf_sock_ops_cb_flags_set(self.context, enabled as i32);
         }
     }
 
-    /// Tells the socket, which was told `ours` by us, no more than `most`, and than whoever owns it wants.
+    /// Sets a socket option to at most `limit`, and to no more than its owner has set. `ours` is
+    /// the value that we have set before.
     #[inline(always)]
     fn set_option(
         self,
@@ -208,21 +215,21 @@ impl Connection {
         applied: &LruHashMap<u64, u32>,
         cookie: u64,
         ours: Option<&u32>,
-        most: u32,
+        limit: u32,
     ) {
         const LENGTH: i32 = size_of::<u32>() as i32;
         let (context, level, option) =
             (self.context.cast(), which.level as i32, which.option as i32);
-        let mut now = UNPACED;
+        let mut current = UNPACED;
         // SAFETY: the helper is given the context, and `LENGTH` bytes that are there.
         let got = unsafe {
-            helpers::bpf_getsockopt(context, level, option, (&raw mut now).cast(), LENGTH)
+            helpers::bpf_getsockopt(context, level, option, (&raw mut current).cast(), LENGTH)
         };
         if got != 0 {
             return;
         }
-        let mut new = pace_with(now, ours.copied(), most);
-        if new == now {
+        let mut new = merge_pacing_rate(current, ours.copied(), limit);
+        if new == current {
             return;
         }
         // SAFETY: as above.
@@ -230,13 +237,14 @@ impl Connection {
             helpers::bpf_setsockopt(context, level, option, (&raw mut new).cast(), LENGTH)
         };
         if set == 0 {
-            // Without it the number is taken for the owner's own wish, and never raised again.
+            // Without an entry, our value would be taken for the owner's, and never be raised
+            // again.
             let _ = applied.insert(cookie, new, 0);
         }
     }
 }
 
-/// Four words of a context, one by one.
+/// Reads four words of a context, one by one.
 ///
 /// # Safety
 /// `words` must be in a context that may be read.

@@ -1,4 +1,4 @@
-//! The route that the kernel took for a packet, looked up once more: a program is not told.
+//! Route lookups (`bpf_fib_lookup`): programs do not get the route that the kernel has taken.
 
 use core::mem;
 use core::ptr;
@@ -15,15 +15,16 @@ const FIB_SKIP_NEIGHBOUR: u32 = 1 << 2;
 const FIB_MARK: u32 = 1 << 5;
 const FIB_SUCCESS: i64 = 0;
 const FIB_NO_NEIGHBOUR: i64 = 7;
-/// A length that every route takes. Where none is given, the kernel looks the route's link up once more to ask it, and
-/// takes for granted that it is there: of a link that is being removed it is not, and the node panics (decision 55).
+/// A packet length that fits every route. With a length of 0, the kernel looks up the route's link
+/// again to read its MTU, and assumes that it exists. While a link is being removed it does not,
+/// and the node panics (decision 55).
 const FITS: u16 = 1;
 
-/// The next hop of an IPv4 packet that came by the bridge `from` and leaves by `interface`; its destination, where none
-/// is known.
+/// Returns the next hop of an IPv4 packet that came by the bridge `from` and leaves by `interface`;
+/// its destination where none is known.
 ///
-/// The packet itself remembers the interface that it was taken from, which is the pod's veth where it went past the
-/// bridge; rules ask for the bridge.
+/// The packet's own ingress interface is the pod's veth where it bypassed the bridge, but routing
+/// rules match the bridge.
 #[inline(always)]
 pub(crate) fn next_hop(skb: *mut __sk_buff, from: u32, interface: u32, tuple: &Tuple) -> Address {
     if from != 0
@@ -37,8 +38,9 @@ pub(crate) fn next_hop(skb: *mut __sk_buff, from: u32, interface: u32, tuple: &T
     }
 }
 
-/// The link that the kernel would send a packet out by that came in by the link `from`, the next hop there, and the MTU of
-/// the way, 0 where the kernel does not say; no link, 0, where it would not.
+/// Returns the link by which the kernel would forward a packet that came in by the link `from`; 0
+/// where it would not. Writes the next hop, and the route's MTU, 0 where the kernel does not report
+/// one.
 #[inline(always)]
 pub(crate) fn egress_route(
     skb: *mut __sk_buff,
@@ -53,12 +55,17 @@ pub(crate) fn egress_route(
     *hop = next(&route);
     // SAFETY: a plain number.
     let reported = unsafe { route.__bindgen_anon_1.mtu_result };
-    // It is in the place of the length that was given, which some kernels leave there while no neighbour is known.
-    *mtu = if reported > FITS { u32::from(reported) } else { 0 };
+    // The field is also the input length, which some kernels leave there while the neighbour is
+    // unresolved.
+    *mtu = if reported > FITS {
+        u32::from(reported)
+    } else {
+        0
+    };
     route.ifindex
 }
 
-/// The next hop of the route that the kernel finds for an IPv4 packet at the interface `at`, if it leads out by
+/// Returns the next hop of an IPv4 packet's route at the interface `at`, if the route leaves by
 /// `interface`.
 #[inline(always)]
 fn hop(skb: *mut __sk_buff, at: u32, interface: u32, tuple: &Tuple, flags: u32) -> Option<Address> {
@@ -66,7 +73,7 @@ fn hop(skb: *mut __sk_buff, at: u32, interface: u32, tuple: &Tuple, flags: u32) 
     (route.family == AF_INET && route.ifindex == interface).then(|| next(&route))
 }
 
-/// The route that the kernel finds for a packet at the interface `at`.
+/// Looks up the route of a packet at the interface `at`.
 #[inline(always)]
 fn look_up(skb: *mut __sk_buff, at: u32, tuple: &Tuple, flags: u32) -> Option<bpf_fib_lookup> {
     // SAFETY: zeros are a valid value of the helper's parameters.
@@ -85,8 +92,8 @@ fn look_up(skb: *mut __sk_buff, at: u32, tuple: &Tuple, flags: u32) -> Option<bp
         route.__bindgen_anon_3.ipv6_src = tuple.source.words();
         route.__bindgen_anon_4.ipv6_dst = tuple.destination.words();
     }
-    // SAFETY: the context is valid for as long as the program runs; where the kernel knows the flag, it reads the
-    // mark at the first word of the Ethernet addresses, which it writes only behind that.
+    // SAFETY: the context is valid for as long as the program runs. Where the kernel has the flag,
+    // it reads the mark at the first word of the MAC addresses, which it writes only afterwards.
     unsafe {
         let mark = ptr::read_volatile(&raw const (*skb).mark);
         (&raw mut route.smac).cast::<u32>().write_unaligned(mark);
@@ -97,7 +104,8 @@ fn look_up(skb: *mut __sk_buff, at: u32, tuple: &Tuple, flags: u32) -> Option<bp
     let mut result =
         unsafe { helpers::bpf_fib_lookup(context, &raw mut route, length, flags | FIB_MARK) };
     if result == INVALID {
-        // Kernels before 6.10 do not know about marks, some not about neighbours, and have not touched `route`.
+        // Kernels before 6.10 reject the mark flag, some the neighbour flag, and have not changed
+        // `route`.
         let flags = flags & FIB_OUTPUT;
         // SAFETY: as above.
         result = unsafe { helpers::bpf_fib_lookup(context, &raw mut route, length, flags) };
@@ -105,7 +113,7 @@ fn look_up(skb: *mut __sk_buff, at: u32, tuple: &Tuple, flags: u32) -> Option<bp
     (result == FIB_SUCCESS || result == FIB_NO_NEIGHBOUR).then_some(route)
 }
 
-/// The next hop in an answer: the family is that of the hop.
+/// Returns the next hop of a route: the family is that of the hop.
 #[inline(always)]
 fn next(route: &bpf_fib_lookup) -> Address {
     // SAFETY: both are plain numbers, and the helper has written the family's.

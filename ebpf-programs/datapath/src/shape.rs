@@ -1,25 +1,25 @@
-//! Limits and buckets as the kernel has them: helpers and maps behind [`verdict::shape`]'s traits.
+//! Limits and buckets: helpers and maps behind [`verdict::shape`]'s traits.
 
 use core::ptr;
 
-use abi::{Address, Direction, Limit, ShapedSubnetKey, SettingsFlags};
+use abi::{Address, Direction, Limit, SettingsFlags, ShapedSubnetKey};
 use aya_ebpf::helpers;
 use aya_ebpf::maps::lpm_trie::Key;
 use verdict::Node as _;
-use verdict::shape::{Bucket, Ending, Shaper, flow_index};
+use verdict::shape::{Bucket, Shaper, ShapingOutcome, flow_index};
 
 use crate::atomic;
 use crate::kernel::Kernel;
 use crate::maps::{BUCKETS, LIMITS, PEERS, SHAPED};
 
-/// `BPF_SKB_TSTAMP_DELIVERY_MONO`: the time is one of departure, by `CLOCK_MONOTONIC`.
+/// `BPF_SKB_TSTAMP_DELIVERY_MONO`: the time is a delivery time, by `CLOCK_MONOTONIC`.
 const DEPARTURE: u32 = 1;
 
-/// A bucket in a map: other CPUs change it meanwhile.
+/// A bucket in a map, which other CPUs change concurrently.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared(*mut abi::Bucket);
+pub(crate) struct SharedBucket(*mut abi::Bucket);
 
-impl Bucket for Shared {
+impl Bucket for SharedBucket {
     #[inline(always)]
     fn paid_at(&self) -> u64 {
         // SAFETY: the element exists for as long as the map; each number is read whole.
@@ -81,7 +81,7 @@ const fn row(pod: u32, direction: Direction) -> u32 {
 }
 
 impl Shaper for Kernel {
-    type Bucket = Shared;
+    type Bucket = SharedBucket;
 
     #[inline(always)]
     fn clock(&self) -> u64 {
@@ -104,8 +104,8 @@ impl Shaper for Kernel {
     }
 
     #[inline(always)]
-    fn bucket(&mut self, pod: u32, direction: Direction) -> Option<Shared> {
-        BUCKETS.get_ptr_mut(row(pod, direction)).map(Shared)
+    fn bucket(&mut self, pod: u32, direction: Direction) -> Option<SharedBucket> {
+        BUCKETS.get_ptr_mut(row(pod, direction)).map(SharedBucket)
     }
 
     #[inline(always)]
@@ -141,16 +141,21 @@ impl Shaper for Kernel {
 
     #[inline(always)]
     fn delay(&mut self, until: u64) {
-        // A packet that cannot be told goes at once, as where nobody heeds the time.
-        // SAFETY: the helper takes the context and numbers.
+        // If it fails, the packet is sent at once, as with a qdisc that ignores delivery times.
         unsafe { helpers::bpf_skb_set_tstamp(self.context(), until, DEPARTURE) };
     }
 
     #[inline(always)]
-    fn count_shaped(&mut self, pod: u32, direction: Direction, bytes: u32, ending: Ending) {
+    fn count_shaped(
+        &mut self,
+        pod: u32,
+        direction: Direction,
+        bytes: u32,
+        outcome: ShapingOutcome,
+    ) {
         if let Some(counts) = SHAPED.get_ptr_mut(row(pod, direction)) {
             // SAFETY: the element is this CPU's own.
-            ending.count(unsafe { &mut *counts }, bytes);
+            outcome.count(unsafe { &mut *counts }, bytes);
         }
     }
 }

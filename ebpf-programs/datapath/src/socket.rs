@@ -1,7 +1,7 @@
-//! A socket that asks for an address, as the kernel shows it to a program on a cgroup.
+//! The context of a cgroup address program: a socket and the address that it requests.
 //!
-//! The one file that reads and writes such a context. Fields are read and written one by one and whole: the verifier
-//! knows no others, and the compiler must not merge them.
+//! The only file that reads and writes such a context. Fields are accessed one by one and whole:
+//! the verifier allows nothing else, and the compiler must not merge the accesses.
 
 use core::ptr;
 
@@ -11,14 +11,14 @@ use aya_ebpf::helpers;
 use aya_ebpf::programs::SockAddrContext;
 use verdict::hostport_from_node::SocketRequest;
 
-/// A socket, and the address that it asks for.
+/// A socket, and the address that it requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Socket {
     context: *mut bpf_sock_addr,
 }
 
 impl Socket {
-    /// The socket that a program was called for.
+    /// Returns the socket that a program was called for.
     #[inline(always)]
     pub(crate) const fn new(context: &SockAddrContext) -> Self {
         Self {
@@ -26,14 +26,14 @@ impl Socket {
         }
     }
 
-    /// Never the same for two sockets.
+    /// Returns the socket's cookie, which is unique on the node.
     #[inline(always)]
     pub(crate) fn cookie(self) -> u64 {
         // SAFETY: the context is valid for as long as the program runs.
         unsafe { helpers::bpf_get_socket_cookie(self.context.cast()) }
     }
 
-    /// `SO_MARK`.
+    /// Returns the socket's `SO_MARK`.
     #[inline(always)]
     pub(crate) fn mark(self) -> u32 {
         // SAFETY: as above; a program of this type always has a socket.
@@ -43,7 +43,7 @@ impl Socket {
         }
     }
 
-    /// What it asks for, by IPv4.
+    /// Returns the request of an IPv4 socket.
     #[inline(always)]
     pub(crate) fn request4(self) -> SocketRequest {
         // SAFETY: as above.
@@ -51,7 +51,7 @@ impl Socket {
         self.request(Address::from_v4_word(word))
     }
 
-    /// What it asks for, by IPv6, which may be an IPv4 address.
+    /// Returns the request of an IPv6 socket, whose address may be IPv4-mapped.
     #[inline(always)]
     pub(crate) fn request6(self) -> SocketRequest {
         // SAFETY: as above.
@@ -82,7 +82,7 @@ impl Socket {
         }
     }
 
-    /// Answers with another IPv4 address and port.
+    /// Replaces the requested IPv4 address and port.
     #[inline(always)]
     pub(crate) fn set_address4(self, address: &Address, port: Port) {
         let [_, _, _, word] = address.words();
@@ -91,7 +91,7 @@ impl Socket {
         self.set_port(port);
     }
 
-    /// Answers with another IPv6 address, which may be an IPv4 one, and port.
+    /// Replaces the requested IPv6 address, which may become an IPv4-mapped one, and port.
     #[inline(always)]
     pub(crate) fn set_address6(self, address: &Address, port: Port) {
         let [a, b, c, d] = address.words();

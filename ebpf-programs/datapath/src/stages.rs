@@ -1,18 +1,20 @@
 //! One global function per stage, and the hook that calls them.
 //!
-//! The kernel verifies a global function once, by itself, with unknown arguments; inlined, the same stages make the
-//! verifier walk the product of their paths, and it gives up. Such a function takes the context and numbers, and
-//! nothing else: pointers would reach maps as memory of unknown origin, which Linux 6.1 refuses as a map's key. What
-//! stages have to tell each other is in the scratch.
+//! The kernel verifies a global function once, by itself, with unknown arguments. Inlined, the same
+//! stages make the verifier walk the product of their paths, and it gives up. Such a function takes
+//! the context and numbers, and nothing else: pointers would reach maps as memory of unknown
+//! origin, which Linux 6.1 refuses as a map key. Stages pass each other everything else in the
+//! scratch memory.
 //!
-//! Only the search for a shortcut, and what a packet by one is told to say, are part of the programs themselves: they are
-//! first, so nothing multiplies, and most packets need no call besides.
+//! Only the cache lookup, and the rewrite of a hit, are part of the programs themselves. They come
+//! first, so they multiply no paths, and most packets need no call at all.
 
 use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;
-use verdict::flow_cache::{ScratchProvider, CacheLookup, CacheHit};
+use verdict::flow_cache::{CacheHit, CacheLookup, ScratchProvider};
 use verdict::{
-    Code, Content, Decision, HookStages, HostportMatch, Origin, Packet as _, Verdict, Hook, Work, stages,
+    Code, Content, Decision, Hook, HookStages, HostportMatch, Origin, Packet as _, Verdict, Work,
+    stages,
 };
 
 use crate::kernel::Kernel;
@@ -24,7 +26,8 @@ macro_rules! stage {
         #[inline(never)]
         extern "C" fn $name(skb: *mut __sk_buff $(, $argument: u64)*) -> u64 {
             let kernel = &mut Kernel::in_place(skb);
-            // A context that the stage does not use would not be passed by the compiler, and the verifier wants one.
+            // The compiler would not pass a context that the stage does not use, and the verifier
+            // requires one.
             kernel.touch_context();
             let Some(work) = maps::work(Scratch::Packet) else {
                 return 0;
@@ -85,8 +88,8 @@ stage!(stage_keep_node_address() -> (), |_kernel, work| {
 stage!(stage_try_port(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
     stages::try_port(kernel, work, attempt)
 });
-stage!(stage_check_outsider() -> Decision<()>, |kernel, work| {
-    stages::check_outsider(kernel, work)
+stage!(stage_check_outside_source() -> Decision<()>, |kernel, work| {
+    stages::check_outside_source(kernel, work)
 });
 stage!(stage_find_hostport() -> Decision<HostportMatch>, |kernel, work| {
     stages::find_hostport(kernel, work)
@@ -135,7 +138,7 @@ stage!(stage_translate() -> Decision<()>, |kernel, work| {
 stage!(stage_translate_quoted(hook: Hook) -> Decision<()>, |kernel, work, hook| {
     stages::translate_quoted(kernel, work, hook)
 });
-/// By hand, because it needs no notes.
+/// Not by the macro: it needs no scratch memory.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn stage_apply_cache_hit(skb: *mut __sk_buff, index: u64, bytes: u64) -> u64 {
@@ -161,7 +164,7 @@ stage!(stage_count(direction: Direction, verdict: Verdict) -> (), |kernel, work,
     stages::count(kernel, work, direction, verdict);
 });
 
-/// Where the notes about a packet are.
+/// Access to this CPU's scratch memory.
 pub(crate) struct PerCpuScratch;
 
 impl ScratchProvider for PerCpuScratch {
@@ -177,7 +180,7 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// The stages of the packet that a program was called with.
+    /// Returns the stages of the packet that a program was called with.
     #[inline(always)]
     pub(crate) const fn new(skb: *mut __sk_buff) -> Self {
         Self { skb }
@@ -266,8 +269,8 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn check_outsider(&mut self) -> Decision<()> {
-        Code::from_code(stage_check_outsider(self.skb))
+    fn check_outside_source(&mut self) -> Decision<()> {
+        Code::from_code(stage_check_outside_source(self.skb))
     }
 
     #[inline(always)]

@@ -1,5 +1,7 @@
-//! Forgetting dead flows, in the kernel: an entry is judged and removed with nothing in between but a few lookups,
-//! so a flow that just woke up is not lost. Not attached anywhere: the agent runs it now and then.
+//! The sweep: removes dead flows in the kernel. Between check and removal of an entry there are
+//! only a few lookups, so a flow that becomes active meanwhile is not lost.
+//!
+//! Not attached anywhere: the agent runs it periodically.
 
 use core::ffi::c_void;
 
@@ -8,14 +10,14 @@ use aya_ebpf::helpers::bpf_for_each_map_elem;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use verdict::flow::FlowState;
-use verdict::{Node, Sweep, forget};
+use verdict::{Node, Sweep, remove_dead};
 
 use crate::kernel::Kernel;
 use crate::maps::{self, FLOWS, SWEPT, Scratch};
 
 const CONTINUE: i64 = 0;
 
-/// Walks the flow table once. Returns how many flows were forgotten; the rest is in `SWEPT`.
+/// Walks the flow table once. Returns how many flows were removed; details are in `SWEPT`.
 #[classifier]
 fn sweep(context: TcContext) -> i32 {
     let kernel = Kernel::new(context.skb.skb);
@@ -37,14 +39,16 @@ fn sweep(context: TcContext) -> i32 {
     }
 }
 
-/// Judges one entry. Counts go to a map's value: on the stack they would make the verifier walk every count.
+/// Checks one entry, and removes it if it is dead. Counters are in a map's value: on the stack they
+/// would make the verifier walk every count.
 extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mut c_void) -> i64 {
     let (Some(work), Some(swept)) = (maps::work(Scratch::Sweep), SWEPT.get_ptr_mut(0)) else {
         return CONTINUE;
     };
     // No packet: stages that need one are not called here.
     let mut kernel = Kernel::new(core::ptr::null_mut());
-    // SAFETY: the kernel calls this with an entry of the table, which stays readable until the program ends.
+    // SAFETY: the kernel calls this with an entry of the table, which stays readable until the
+    // program ends.
     unsafe { work.headers.tuple = *key };
     if !is_in_table(&work.headers.tuple, flow) {
         return CONTINUE;
@@ -52,7 +56,7 @@ extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mu
     // SAFETY: as above.
     let flow = unsafe { *flow };
     let opposite = &mut work.translated;
-    let outcome = forget(&mut kernel, &work.headers.tuple, &flow, opposite, work.now);
+    let outcome = remove_dead(&mut kernel, &work.headers.tuple, &flow, opposite, work.now);
     // SAFETY: as in `sweep`.
     unsafe {
         match outcome {
@@ -65,9 +69,10 @@ extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mu
     CONTINUE
 }
 
-/// Whether an entry that the walk has come to is still the table's. The other direction of a flow that was just removed may
-/// be the next of its bucket: the walk has noted it as such before it was removed, and its memory may be another flow's by
-/// now (`kernel/bpf/hashtab.c`, `bpf_for_each_hash_elem`).
+/// Returns whether an entry that the walk has reached is still in the table. The other direction of
+/// a flow that was just removed may be the next of its bucket: the walk has its pointer from before
+/// the removal, and its memory may be another flow's by now (`kernel/bpf/hashtab.c`,
+/// `bpf_for_each_hash_elem`).
 fn is_in_table(key: &Tuple, flow: *const Flow) -> bool {
     FLOWS
         .get_ptr(key)

@@ -1,4 +1,4 @@
-//! What a pod receives, on the host's end of its veth: see [`verdict::hooks::to_pod`].
+//! Egress of a pod's veth, on the host's end: see [`verdict::hooks::to_pod`].
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;

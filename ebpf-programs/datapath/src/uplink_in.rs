@@ -1,4 +1,4 @@
-//! What enters the node by an uplink: see [`verdict::hooks::uplink_in`].
+//! Ingress of an uplink: see [`verdict::hooks::uplink_in`].
 
 use core::ptr;
 
@@ -15,19 +15,19 @@ use crate::stages::Stages;
 #[inline(always)]
 fn uplink_in(context: TcContext) -> i32 {
     let skb = context.skb.skb;
-    // It is for an interface on top of this one, which has hooks itself.
-    if is_of_vlan(skb) {
+    // The frame is for a VLAN interface on top of this one, which has hooks of its own.
+    if has_vlan_id(skb) {
         return action::NEXT;
     }
     action::apply(skb, hooks::uplink_in(&mut Stages::new(skb)))
 }
 
-/// Whether the frame is one of a VLAN. A tag with the number 0 says how urgent a frame is, and nothing else (IEEE 802.1Q,
-/// "priority-tagged"); some network cards see one on every frame.
+/// Returns whether the frame belongs to a VLAN. A tag with VLAN id 0 only carries a priority (IEEE
+/// 802.1Q, "priority-tagged"); some network cards report one on every frame.
 #[inline(always)]
-fn is_of_vlan(skb: *mut __sk_buff) -> bool {
-    const NUMBER: u32 = 0xfff;
+fn has_vlan_id(skb: *mut __sk_buff) -> bool {
+    const VLAN_ID: u32 = 0xfff;
     // SAFETY: the context is valid for as long as the program runs.
     let tag = unsafe { ptr::read_volatile(&raw const (*skb).vlan_tci) };
-    Kernel::new(skb).is_tagged() && tag & NUMBER != 0
+    Kernel::new(skb).is_tagged() && tag & VLAN_ID != 0
 }

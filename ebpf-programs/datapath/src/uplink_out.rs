@@ -1,4 +1,4 @@
-//! What leaves the node by an uplink: see [`verdict::hooks::uplink_out`].
+//! Egress of an uplink: see [`verdict::hooks::uplink_out`].
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
@@ -11,7 +11,7 @@ use crate::stages::Stages;
 #[classifier]
 #[inline(always)]
 fn uplink_out(context: TcContext) -> i32 {
-    // It comes from an interface on top of this one, which has hooks itself.
+    // The frame comes from a VLAN interface on top of this one, which has hooks of its own.
     if Kernel::new(context.skb.skb).is_tagged() {
         return action::NEXT;
     }

@@ -1,4 +1,4 @@
-//! What a driver has received on an uplink, before it is a packet of the kernel's: see [`verdict::guard`].
+//! XDP on an uplink, before the kernel allocates a packet buffer: see [`verdict::xdp_prefilter`].
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -13,7 +13,7 @@ use verdict::{ChecksumKind, Decision, Packet, xdp_prefilter};
 
 use crate::kernel::Kernel;
 
-/// The word of Ethernet whose second half says what is inside: a frame may end behind it.
+/// Offset of the word whose second half is the `EtherType`: a frame may end behind it.
 const ETHERTYPE: u32 = 10;
 
 #[xdp(frags)]
@@ -21,7 +21,7 @@ fn xdp_guard(context: XdpContext) -> u32 {
     let frame = Frame { md: context.ctx };
     // SAFETY: the context is valid for as long as the program runs.
     let interface = unsafe { ptr::read_volatile(&raw const (*frame.md).ingress_ifindex) };
-    // Only tables are asked, and they need no packet.
+    // The prefilter reads tables only, which need no packet.
     let mut node = Kernel::new(ptr::null_mut());
     match xdp_prefilter::check(&frame, &mut node, interface) {
         Ok(()) => xdp_action::XDP_PASS,
@@ -29,7 +29,7 @@ fn xdp_guard(context: XdpContext) -> u32 {
     }
 }
 
-/// A frame in the driver's memory, which is only read.
+/// A frame in the driver's memory, read only.
 struct Frame {
     md: *mut xdp_md,
 }
@@ -41,7 +41,7 @@ impl Packet for Frame {
         unsafe { helpers::bpf_xdp_get_buff_len(self.md) as u32 }
     }
 
-    /// Not beside its bytes: nobody has taken a tag out yet.
+    /// Always false: at XDP the VLAN tag is still among the bytes.
     #[inline(always)]
     fn is_tagged(&self) -> bool {
         false
@@ -59,12 +59,12 @@ impl Packet for Frame {
         let (to, length) = (words.as_mut_ptr().cast(), (N * 4) as u32);
         // SAFETY: the helper writes no more than `words` holds.
         let result = unsafe { helpers::bpf_xdp_load_bytes(self.md, offset, to, length) };
-        // SAFETY: the helper has written all of `words` where it says so.
+        // SAFETY: the helper has written all of `words` where it returns 0.
         (result == 0).then(|| unsafe { words.assume_init() })
     }
 
     #[inline(always)]
-    fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+    fn linear_words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         self.words(offset)
     }
 
@@ -74,12 +74,16 @@ impl Packet for Frame {
     }
 
     #[inline(always)]
-    fn store_near<const N: usize>(&mut self, _offset: u32, _words: [u32; N]) -> Decision<()> {
+    fn store_linear<const N: usize>(&mut self, _offset: u32, _words: [u32; N]) -> Decision<()> {
         Err(DropReason::RewriteFailed)
     }
 
     #[inline(always)]
-    fn store_alone<const N: usize>(&mut self, _offset: u32, _words: [u32; N]) -> Decision<()> {
+    fn store_and_update_csum<const N: usize>(
+        &mut self,
+        _offset: u32,
+        _words: [u32; N],
+    ) -> Decision<()> {
         Err(DropReason::RewriteFailed)
     }
 

@@ -1,8 +1,8 @@
-//! What an address tells about itself. Knows no table.
+//! Address classes and prefixes, by the address alone.
 
 use abi::{Address, Family};
 
-/// The four words as numbers, most significant first.
+/// Returns the four words in host byte order, most significant first.
 #[inline(always)]
 fn numbers(address: &Address) -> [u32; 4] {
     let [a, b, c, d] = address.words();
@@ -14,7 +14,7 @@ fn numbers(address: &Address) -> [u32; 4] {
     ]
 }
 
-/// `127.0.0.0/8` or `::1`.
+/// Returns whether the address is in `127.0.0.0/8` or `::1`.
 #[inline(always)]
 pub fn is_loopback(address: &Address) -> bool {
     let [a, b, c, d] = numbers(address);
@@ -25,7 +25,7 @@ pub fn is_loopback(address: &Address) -> bool {
     }
 }
 
-/// `224.0.0.0/4` or `ff00::/8`.
+/// Returns whether the address is in `224.0.0.0/4` or `ff00::/8`.
 #[inline(always)]
 pub fn is_multicast(address: &Address) -> bool {
     let [a, _, _, d] = numbers(address);
@@ -36,13 +36,13 @@ pub fn is_multicast(address: &Address) -> bool {
     }
 }
 
-/// `255.255.255.255`.
+/// Returns whether the address is `255.255.255.255`.
 #[inline(always)]
 pub fn is_broadcast(address: &Address) -> bool {
     address.is_v4() && numbers(address)[3] == u32::MAX
 }
 
-/// `169.254.0.0/16` or `fe80::/10`: never leaves its link.
+/// Returns whether the address is in `169.254.0.0/16` or `fe80::/10`, which never leave their link.
 #[inline(always)]
 pub fn is_link_local(address: &Address) -> bool {
     let [a, _, _, d] = numbers(address);
@@ -53,11 +53,11 @@ pub fn is_link_local(address: &Address) -> bool {
     }
 }
 
-/// How many leading bits two addresses share, 0..=128, IPv4 counted from its mapped form.
+/// Returns how many leading bits two addresses share, 0..=128; IPv4 counts from its mapped form.
 #[inline(always)]
 pub fn common_prefix(one: &Address, other: &Address) -> u32 {
     let (one, other) = (numbers(one), numbers(other));
-    // Zeros are counted in one place: each costs the kernel's verifier dozens of instructions.
+    // Leading zeros are counted in one place: each count costs the verifier dozens of instructions.
     let (before, differing) = if one[0] != other[0] {
         (0, one[0] ^ other[0])
     } else if one[1] != other[1] {
@@ -70,7 +70,8 @@ pub fn common_prefix(one: &Address, other: &Address) -> u32 {
     before + differing.leading_zeros()
 }
 
-/// Whether `address` is in the subnet of `prefix_len` bits (counted in the family) around `member`.
+/// Returns whether `address` is in the subnet of `prefix_len` bits (counted in the family) that
+/// `member` is in.
 #[inline(always)]
 pub fn same_subnet(address: &Address, member: &Address, prefix_len: u32) -> bool {
     match member.family() {

@@ -1,32 +1,33 @@
-//! Past bridge and stack: a packet that nobody else on the node has a say in goes straight where it is going.
+//! The bypass: redirects packets past bridge and stack where no other software has rules for them.
 //!
-//! Only while the agent says that no rule of anybody matters ([`SettingsFlags::BYPASS`]): one bit for both directions of
-//! all flows, so a flow never goes one way through the stack and the other way past it. And only what needs nothing of
-//! the stack: whole packets without options that live long enough and fit, from one known place to another. ARP,
-//! neighbour discovery, multicast, errors and everything unknown go on as if there were no bypass.
+//! Only while the agent has found no such rules ([`SettingsFlags::BYPASS`]): one bit for both
+//! directions of all flows, so the two directions of a flow never take different paths. And only
+//! for packets that need nothing from the stack: whole, without options, with TTL left, within the
+//! MTU, from one known place to another. ARP, neighbour discovery, multicast, errors and everything
+//! unknown take the stack.
 
 use abi::{Address, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
 use crate::address::{is_link_local, is_multicast};
 use crate::flow;
-use crate::row_cache;
+use crate::flow_cache::{FlowCache, Steps};
 use crate::hostport_from_pod::set_mac_addresses;
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::parse::{IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, tcp_header};
 use crate::rewrite::{V4_TIME_TO_LIVE, header_word};
+use crate::row_cache;
 use crate::sender::{ETHERNET, has_mac};
 use crate::shape::Shaper;
-use crate::flow_cache::{FlowCache, Steps};
 use crate::work::{Fragment, Headers, Transport, Work};
 
-/// Where the destination's Ethernet address is in a frame.
+/// Offset of the destination MAC address in a frame.
 const DESTINATION_MAC: u32 = 0;
 /// Offset of the word with the hop limit in an IPv6 header.
 const V6_HOP_LIMIT: u32 = 4;
 
-/// What a pod sends, and nothing of ours applies to.
+/// Decides about a pod's packet that no flow or hostport applies to.
 #[inline(always)]
 pub(crate) fn from_pod<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
@@ -36,7 +37,7 @@ pub(crate) fn from_pod<E: Packet + Node + Shaper + FlowCache>(
         return Ok(Verdict::Pass);
     };
     let network = pod.network;
-    if pod.flags & EndpointFlags::BYPASS == 0 || !is_plain(env, &work.headers) {
+    if pod.flags & EndpointFlags::BYPASS == 0 || !headers_allow_bypass(env, &work.headers) {
         return Ok(Verdict::Pass);
     }
     let to = work.headers.tuple.destination;
@@ -47,7 +48,7 @@ pub(crate) fn from_pod<E: Packet + Node + Shaper + FlowCache>(
     }
 }
 
-/// To a pod on the same bridge, as the bridge would: nothing in the frame changes.
+/// Redirects to a pod on the same bridge, as the bridge would: nothing in the frame changes.
 #[inline(always)]
 fn to_local_pod<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work, network: u32) -> Verdict {
     let Some(pod) = env.pod(work.endpoint.pod) else {
@@ -60,14 +61,15 @@ fn to_local_pod<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work, network
     Verdict::RedirectPeer(work.endpoint.interface)
 }
 
-/// Out of the node, as the routing table says; the uplink's own program masquerades.
+/// Redirects out of the node by the kernel's route; the uplink's program masquerades.
 #[inline(always)]
 fn to_uplink<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     work: &mut Work,
     network: u32,
 ) -> Decision<Verdict> {
-    let routed = row_cache::bridge_mac(env, work, network).is_some_and(|mac| has_mac(env, DESTINATION_MAC, mac));
+    let routed = row_cache::bridge_mac(env, work, network)
+        .is_some_and(|mac| has_mac(env, DESTINATION_MAC, mac));
     let to = &work.headers.tuple.destination;
     if !routed || is_multicast(to) || is_link_local(to) {
         return Ok(Verdict::Pass);
@@ -79,17 +81,18 @@ fn to_uplink<E: Packet + Node + Shaper + FlowCache>(
     };
     let may = uplink.is_translating()
         && row_cache::fits(env, &mut work.rows.egress_mtu, link)
-        && is_short(env, work, uplink.mtu);
+        && fits_path_mtu(env, work, uplink.mtu);
     if !may || !decrement_ttl(env, work)? {
         return Ok(Verdict::Pass);
     }
     Ok(Verdict::RedirectNeigh(link))
 }
 
-/// Whether the packet, or each that it will be cut into, is no longer than the way takes. What a link takes is not all: a
-/// route may take less, and of some routes the kernel does not say so here, but to the agent.
+/// Returns whether the packet, or each of its GSO segments, fits the path. The MTU of the link is
+/// not enough: a route may have a smaller one, and the kernel reports that of some routes only to
+/// the agent (`uplink`).
 #[inline(always)]
-fn is_short<E: Packet + Shaper>(env: &E, work: &Work, uplink: u32) -> bool {
+fn fits_path_mtu<E: Packet + Shaper>(env: &E, work: &Work, uplink: u32) -> bool {
     let Some(length) = length(env, &work.headers) else {
         return false;
     };
@@ -97,7 +100,7 @@ fn is_short<E: Packet + Shaper>(env: &E, work: &Work, uplink: u32) -> bool {
     length <= uplink && (mtu == 0 || length <= mtu)
 }
 
-/// Bytes from the IP header on, of the packet or of each that it will be cut into.
+/// Returns the length in bytes from the IP header on, of the packet or of each of its GSO segments.
 #[inline(always)]
 fn length<E: Packet + Shaper>(env: &E, headers: &Headers) -> Option<u32> {
     let size = env.segment_size();
@@ -121,14 +124,18 @@ fn length<E: Packet + Shaper>(env: &E, headers: &Headers) -> Option<u32> {
     Some(headers.l4 - headers.l3 + transport + size)
 }
 
-/// To a pod, from outside, by the address that the packet has now.
+/// Decides about a packet from outside to the pod that has the address `to`, the packet's
+/// destination after translation.
 #[inline(always)]
 pub(crate) fn to_pod<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
     work: &mut Work,
     to: &Address,
 ) -> Decision<Verdict> {
-    if work.headers.l3 != ETHERNET || !is_plain(env, &work.headers) || !passes_reverse_path(env, work) {
+    if work.headers.l3 != ETHERNET
+        || !headers_allow_bypass(env, &work.headers)
+        || !passes_reverse_path(env, work)
+    {
         return Ok(Verdict::Pass);
     }
     if !row_cache::find_endpoint(env, work, to) {
@@ -145,9 +152,10 @@ pub(crate) fn to_pod<E: Packet + Node + Shaper + FlowCache>(
     Ok(Verdict::RedirectPeer(work.endpoint.interface))
 }
 
-/// Whether answers would go out by the link that the packet came by. Where not, its source may be forged, and the stack says
-/// whether it has to be believed: reverse path filters (RFC 3704), and that nobody else has the node's own addresses. Of IPv6
-/// the stack believes all. The kernel is asked once a second for each flow, or less.
+/// Returns whether replies would leave by the link that the packet came in by. Where not, the
+/// source may be forged, and the packet takes the stack, which checks it: reverse path filters (RFC
+/// 3704), and that no other host uses the node's own addresses. The stack accepts all IPv6 sources.
+/// The kernel is queried once a second for each flow, or less.
 #[inline(always)]
 fn passes_reverse_path<E: Node + FlowCache>(env: &mut E, work: &mut Work) -> bool {
     if work.headers.version == 6 || work.reverse_path_ok != 0 {
@@ -163,7 +171,7 @@ fn passes_reverse_path<E: Node + FlowCache>(env: &mut E, work: &mut Work) -> boo
     leads_back
 }
 
-/// Notes what the kernel has said in the flow's entry.
+/// Stores the kernel's answer in the flow's entry.
 #[inline(always)]
 fn record_reverse_path<E: Node>(node: &mut E, key: &Tuple, leads_back: bool) {
     let Some(entry) = node.flow(key) else {
@@ -180,17 +188,17 @@ fn record_reverse_path<E: Node>(node: &mut E, key: &Tuple, leads_back: bool) {
     }
 }
 
-/// Whether the agent says that packets may go past bridge and stack.
+/// Returns whether the agent allows packets to bypass bridge and stack.
 #[inline(always)]
 pub(crate) fn is_allowed<E: Node>(node: &E) -> bool {
     node.settings()
         .is_some_and(|settings| settings.flags & SettingsFlags::BYPASS != 0)
 }
 
-/// Whether a packet may pass by the stack for all that it says itself.
+/// Returns whether the packet's own headers allow a bypass.
 #[inline(always)]
-fn is_plain<E: Node>(node: &E, headers: &Headers) -> bool {
-    let known = match headers.transport {
+fn headers_allow_bypass<E: Node>(node: &E, headers: &Headers) -> bool {
+    let has_transport = match headers.transport {
         Transport::Tcp
         | Transport::Udp
         | Transport::Sctp
@@ -206,12 +214,13 @@ fn is_plain<E: Node>(node: &E, headers: &Headers) -> bool {
         IPV4_HEADER
     };
     is_allowed(node)
-        && known
+        && has_transport
         && headers.fragment == Fragment::Whole
         && headers.l4 == headers.l3 + bare
 }
 
-/// Whether the packet may be handed to the pod: it is still there, nothing but us is on the way, and it fits.
+/// Returns whether the packet may be redirected to [`Work::endpoint`]: the pod exists, only our
+/// programs are attached on its path, and the packet fits its link.
 #[inline(always)]
 fn may_redirect_to_pod<E: Packet + Node + Shaper>(env: &E, work: &mut Work) -> bool {
     let endpoint = &work.endpoint;
@@ -222,17 +231,21 @@ fn may_redirect_to_pod<E: Packet + Node + Shaper>(env: &E, work: &mut Work) -> b
         && row_cache::fits(env, &mut work.rows.pod_mtu, endpoint.interface)
 }
 
-/// Ages the packet, and notes it.
+/// Decrements the TTL or hop limit, and records that. False where the last hop is used up.
 #[inline(always)]
 fn decrement_ttl<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<bool> {
     work.recorder.steps |= Steps::TTL_DECREMENTED;
     decrement_hop_limit(packet, work.headers.version, work.headers.l3)
 }
 
-/// Takes one hop from the packet's life, as every router does. False for its last one: the stack has to tell the
-/// sender.
+/// Decrements the TTL or hop limit, as every router does. Returns false where it is 1 or less: the
+/// stack must send an ICMP error.
 #[inline(always)]
-pub(crate) fn decrement_hop_limit<P: Packet>(packet: &mut P, version: u8, l3: u32) -> Decision<bool> {
+pub(crate) fn decrement_hop_limit<P: Packet>(
+    packet: &mut P,
+    version: u8,
+    l3: u32,
+) -> Decision<bool> {
     if version == 6 {
         return decrement_hop_limit_v6(packet, l3 + V6_HOP_LIMIT);
     }
@@ -257,7 +270,7 @@ fn decrement_hop_limit_v6<P: Packet>(packet: &mut P, at: u32) -> Decision<bool> 
         return Ok(false);
     }
     let new = u32::from_ne_bytes([length, of_payload, next, limit - 1]);
-    packet.store_alone(at, [new])?;
+    packet.store_and_update_csum(at, [new])?;
     Ok(true)
 }
 

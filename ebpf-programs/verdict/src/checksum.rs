@@ -1,4 +1,5 @@
-//! Internet checksum arithmetic (RFC 1071, RFC 1624). Knows sums of words, not where they stand.
+//! Internet checksum arithmetic (RFC 1071, RFC 1624): sums of words, independent of where they lie
+//! in a packet.
 
 /// The difference that a change makes to a ones' complement sum.
 ///
@@ -12,7 +13,7 @@ impl Difference {
     /// No difference.
     pub const NONE: Self = Self { sum: 0 };
 
-    /// This difference and that of one more changed word.
+    /// Adds the difference of one more changed word.
     #[inline(always)]
     #[must_use]
     pub const fn and(self, from: u32, to: u32) -> Self {
@@ -22,7 +23,7 @@ impl Difference {
         }
     }
 
-    /// Both differences.
+    /// Adds two differences.
     #[inline(always)]
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -31,7 +32,7 @@ impl Difference {
         }
     }
 
-    /// This difference and those of four changed words.
+    /// Adds the differences of four changed words.
     #[inline(always)]
     #[must_use]
     pub const fn and_words(self, from: [u32; 4], to: [u32; 4]) -> Self {
@@ -41,13 +42,13 @@ impl Difference {
             .and(from[3], to[3])
     }
 
-    /// The difference that is folded so.
+    /// Returns the difference with this folded form.
     #[inline(always)]
     pub const fn from_folded(folded: u32) -> Self {
         Self { sum: folded as u64 }
     }
 
-    /// Folded to 32 bits, as the kernel's checksum helpers take it.
+    /// Returns the difference folded to 32 bits, as the kernel's checksum helpers take it.
     #[inline(always)]
     pub const fn folded(self) -> u32 {
         let once = (self.sum & 0xffff_ffff) + (self.sum >> 32);
@@ -55,20 +56,21 @@ impl Difference {
         (twice & 0xffff_ffff) as u32
     }
 
-    /// Folded to 16 bits.
+    /// Returns the difference folded to 16 bits.
     #[inline(always)]
     pub const fn halved(self) -> u16 {
         fold(self.sum)
     }
 
-    /// The checksum field after this difference (RFC 1624, equation 3), as it lies in memory.
+    /// Returns the checksum field after this difference (RFC 1624, equation 3), as it lies in
+    /// memory.
     #[inline(always)]
     pub const fn apply(self, checksum: u16) -> u16 {
         !fold(!(checksum as u32) as u64 + self.folded() as u64)
     }
 }
 
-/// The 16-bit ones' complement sum of a wider one.
+/// Folds a wide sum to a 16-bit ones' complement sum.
 #[inline(always)]
 pub const fn fold(sum: u64) -> u16 {
     let a = (sum & 0xffff_ffff) + (sum >> 32);
@@ -77,7 +79,8 @@ pub const fn fold(sum: u64) -> u16 {
     (((c & 0xffff) + (c >> 16)) & 0xffff) as u16
 }
 
-/// The 16-bit ones' complement sum of three halves, in the few instructions that so small a sum takes.
+/// Adds three halves to a 16-bit ones' complement sum, in the few instructions that so small a sum
+/// needs.
 #[inline(always)]
 pub const fn fold_halves(halves: [u16; 3]) -> u16 {
     let sum = halves[0] as u32 + halves[1] as u32 + halves[2] as u32;
@@ -113,7 +116,8 @@ mod tests {
             }
             checksum = difference.apply(checksum);
             let recomputed = full(&words);
-            // Ones' complement has two zeros; no packet's sum is the positive one unless all its words are zero.
+            // Ones' complement has two zeros; no packet's sum is the positive one unless all its
+            // words are zero.
             prop_assert!(checksum == recomputed || words.iter().all(|word| *word == 0));
         }
 

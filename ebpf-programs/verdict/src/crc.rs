@@ -1,21 +1,23 @@
-//! CRC-32C (RFC 9260, appendix A) of a packet of which one word changes. Knows no packet.
+//! CRC-32C (RFC 9260, appendix A) of a message in which one word changes. Contains no packet
+//! format.
 //!
-//! A CRC is linear: the CRCs of two messages of one length differ by the CRC, without its initial value, of the
-//! difference. Where that is one word with nothing but zeros behind it, it is the word times a power of x. Polynomials
-//! are written as the CRC has them: bit 31 is the coefficient of 1.
+//! A CRC is linear: the CRCs of two messages of the same length differ by the CRC, without its
+//! initial value, of the difference. Where the difference is one word followed by zeros only, that
+//! CRC is the word times a power of x. Polynomials are written as in the CRC: bit 31 is the
+//! coefficient of 1.
 
 /// x³², modulo the generator.
 const GENERATOR: u32 = 0x82f6_3b78;
 /// 1.
 const ONE: u32 = 1 << 31;
-/// x⁸: one byte further away.
+/// x⁸: a shift by one byte.
 const BYTE: u32 = 1 << 23;
 /// Digits of a packet's length, of four bits each.
 const DIGITS: usize = 4;
 /// Values of a digit.
 const VALUES: usize = 16;
 
-/// x⁸ to the power of what each digit of a length stands for: by the digit's place, and by its value.
+/// x⁸ to the power of the value of each digit of a length: by the digit's place, and by its value.
 const POWERS: [[u32; VALUES]; DIGITS] = powers();
 
 const fn powers() -> [[u32; VALUES]; DIGITS] {
@@ -33,7 +35,8 @@ const fn powers() -> [[u32; VALUES]; DIGITS] {
     powers
 }
 
-/// The product, modulo the generator. Without branches: the kernel would verify all the ways through them.
+/// Returns the product modulo the generator. Without branches: the verifier would walk all paths
+/// through them.
 #[inline(always)]
 const fn multiply(a: u32, b: u32) -> u32 {
     let (mut product, mut shifted, mut bit) = (0, b, 0);
@@ -45,14 +48,15 @@ const fn multiply(a: u32, b: u32) -> u32 {
     product
 }
 
-/// All ones if the lowest bit is set, else zero.
+/// Returns all ones if the lowest bit is set, else zero.
 #[inline(always)]
 const fn mask(bits: u32) -> u32 {
     (bits & 1).wrapping_neg()
 }
 
-/// What the CRC of a message changes by when its word at the distance of `length` bytes from the end changes by
-/// `difference`. Both are as they lie in a packet's memory. A packet has less than 65536 bytes.
+/// Returns the difference in the CRC of a message when its word at `length` bytes from the end
+/// changes by `difference`. Both are as they lie in packet memory. A packet has less than 65536
+/// bytes.
 #[inline(always)]
 pub(crate) const fn change(difference: u32, length: u32) -> u32 {
     let mut product = u32::from_le(difference);

@@ -1,10 +1,11 @@
 //! The second copy of a packet that a promiscuous bridge delivers twice (behaviours K20, K21).
 //!
-//! A promiscuous bridge hands every frame to the node as well. Where netfilter looks into bridges
-//! (`bridge-nf-call-iptables`), a packet to a virtual address is translated on both ways, and its pod gets it from the
-//! sender by the bridge and again from the node. The node's copy is known by what no other packet has at once: the
-//! bridge's own Ethernet address, and the address of a pod. On a bridge that is not promiscuous a packet that the node
-//! has routed from pod to pod looks the same and is the only copy, so nothing is dropped there.
+//! A promiscuous bridge passes every frame to the node as well. Where netfilter hooks bridges
+//! (`bridge-nf-call-iptables`), a packet to a virtual address is translated on both paths, and its
+//! pod gets it from the sender by the bridge and again from the node. Only the node's copy has the
+//! bridge's own MAC address and the IP address of a pod as its source. On a bridge that is not
+//! promiscuous, a packet that the node has routed from pod to pod has both as well and is the only
+//! copy, so nothing is dropped there.
 
 use abi::{Address, DropReason, SettingsFlags};
 
@@ -23,7 +24,7 @@ const SOURCE_V4: u32 = 12;
 /// Offset of the source address in the IPv6 header.
 const SOURCE_V6: u32 = 8;
 
-/// Refuses duplicates.
+/// Drops duplicates.
 #[inline(always)]
 pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
     let promiscuous = env
@@ -54,7 +55,7 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
     }
 }
 
-/// The source address of an IP packet in an Ethernet frame.
+/// Returns the source address of an IP packet in an Ethernet frame.
 #[inline(always)]
 fn source<E: Packet>(packet: &E) -> Option<Address> {
     match packet.ethertype() {
@@ -70,7 +71,8 @@ fn source<E: Packet>(packet: &E) -> Option<Address> {
     }
 }
 
-/// Whether a pod on this bridge has the address: a bridge may have more subnets than the one that its entry tells.
+/// Returns whether a pod on this bridge has the address: a bridge may have more subnets than its
+/// entry has.
 #[inline(always)]
 fn is_on<E: Node>(node: &E, address: &Address, bridge: u32) -> bool {
     let Some(slot) = node.endpoint(address).map(|endpoint| endpoint.pod) else {

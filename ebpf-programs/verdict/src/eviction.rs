@@ -8,7 +8,7 @@
 //! have at once. The entry of a flow that was idle for a while is in no CPU cache, so the hand
 //! rests until an inspection is worth that.
 
-use abi::{Flow, FlowFlags, Seen, Tuple, ClockEntry, protocol};
+use abi::{ClockEntry, Flow, FlowFlags, Seen, Tuple, protocol};
 
 use crate::flow::{FlowState, discard, flow_state};
 use crate::node::Node;
@@ -69,7 +69,11 @@ enum Inspection {
 #[inline(always)]
 pub(crate) fn advance<E: Node>(node: &mut E, hand: &mut ClockHand, now: u32, needed: bool) {
     hand.now = now;
-    let inspections = if needed { INSPECTIONS_NEAR_QUOTA } else { INSPECTIONS };
+    let inspections = if needed {
+        INSPECTIONS_NEAR_QUOTA
+    } else {
+        INSPECTIONS
+    };
     for _ in 0..inspections {
         if !needed && is_resting(node, hand) {
             return;
@@ -85,8 +89,8 @@ pub(crate) fn advance<E: Node>(node: &mut E, hand: &mut ClockHand, now: u32, nee
     }
 }
 
-/// Returns whether no inspection is due yet. The time is cached until then: entries behind the head
-/// are not due earlier.
+/// Returns whether no inspection is due yet. The head's due time is cached until then: entries
+/// behind the head wait in any case.
 #[inline(always)]
 fn is_resting<E: Node>(node: &E, hand: &mut ClockHand) -> bool {
     if hand.idle_until <= hand.now && node.peek_clock(&mut hand.entry) {
@@ -182,9 +186,10 @@ fn inspect_next<E: Node>(node: &mut E, hand: &mut ClockHand, needed: bool) -> In
 #[inline(always)]
 fn pick_victim<E: Node>(node: &mut E, hand: &mut ClockHand) {
     let live = node.live_flows(hand.flow.pod);
-    let younger =
-        hand.has_victim != 0 && hand.flow.pod == hand.victim_pod && hand.flow.created >= hand.victim_created;
-    let better = hand.flow.pod != 0 && (live > hand.max_live || younger);
+    let is_newer = hand.has_victim != 0
+        && hand.flow.pod == hand.victim_pod
+        && hand.flow.created >= hand.victim_created;
+    let better = hand.flow.pod != 0 && (live > hand.max_live || is_newer);
     if !better || has_reply(node, &hand.opposite) {
         node.push_clock(&hand.entry);
         return;

@@ -1,7 +1,8 @@
-//! By which links a pod's packet may leave.
+//! The exit check: by which links a pod's packet may leave.
 //!
-//! Translation happens at the uplink, so a link that has just appeared would let packets out as they are until the
-//! agent has attached to it. The kernel knows the way of a packet the moment a route is there, and so do we, if we ask.
+//! Packets are translated at the uplink. A link that has just appeared would let packets out with
+//! the pod's own address until the agent has attached programs to it. The kernel's routes lead to
+//! the link at once, so the check looks up the packet's route.
 
 use abi::{DropReason, SettingsFlags, UplinkFlags};
 
@@ -14,13 +15,14 @@ use crate::work::Work;
 
 const DESTINATION_MAC: u32 = 0;
 
-/// Refuses what would leave untranslated. What stays on the bridge is not asked about.
+/// Drops packets that would leave the node untranslated. Packets that stay on the bridge are not
+/// checked.
 #[inline(always)]
 pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
-    let guarded = env
+    let enabled = env
         .settings()
         .is_some_and(|settings| settings.flags & SettingsFlags::EXIT_CHECK != 0);
-    if !guarded {
+    if !enabled {
         return Ok(());
     }
     let Some(bridge) = env.pod(work.pod).map(|pod| pod.network) else {
@@ -32,7 +34,7 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
     if !has_mac(env, DESTINATION_MAC, mac) {
         return Ok(());
     }
-    // A link that appears now is not to be found out about later.
+    // A cache entry would hide a link that appears during its lifetime.
     work.recorder.mark_uncacheable();
     let link = env.egress_route(bridge, &work.headers.tuple, &mut work.hop, &mut 0);
     if link == 0 || is_open(env, link) || !is_translated(env, work) {
@@ -41,7 +43,8 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
     Err(DropReason::UnknownUplink)
 }
 
-/// Whether the link is an uplink that translates, or leads to other pods.
+/// Returns whether the link is an uplink with both programs attached, or the bridge of another
+/// network.
 #[inline(always)]
 fn is_open<E: Node>(node: &E, link: u32) -> bool {
     let uplink = node.uplink(link);
@@ -49,6 +52,7 @@ fn is_open<E: Node>(node: &E, link: u32) -> bool {
         || node.network(link).is_some()
 }
 
+/// Returns whether the packet is from a pod and must be masqueraded.
 #[inline(always)]
 fn is_translated<E: Node>(node: &E, work: &mut Work) -> bool {
     let Some(endpoint) = node.endpoint(&work.headers.tuple.source) else {

@@ -1,31 +1,33 @@
-//! Flows: finding, making, and when one is dead. Knows nothing of why an address is translated.
+//! Flows: lookup, insertion, and when one is dead. Does not know why an address is translated.
 
 use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
 
+use crate::eviction;
+use crate::flow_cache::{FlowCache, Steps, shard};
 use crate::hostport_from_pod;
 use crate::node::{Insertion, Node, Touch};
 use crate::outcome::Decision;
-use crate::eviction;
-use crate::flow_cache::{FlowCache, Steps, shard};
-use crate::work::{Pair, Transport, Hook, Work};
+use crate::work::{Hook, Pair, Transport, Work};
 
-/// Seconds that half a pair may exist: the two entries of a flow are not added at the same instant.
+/// Seconds for which one entry of a pair may exist alone: the two are not inserted at the same
+/// instant.
 const HALF_PAIR: u32 = 2;
-/// Seconds of silence after which nobody goes on with what has hardly begun: those who wait for an answer ask again before.
-const PAUSE: u32 = 5;
-/// A flow that goes on for fewer seconds was one question and its answer.
-const BRIEF: u32 = 2;
+/// Idle seconds after which a flow that has hardly begun counts as finished: clients retry an
+/// unanswered request earlier.
+const MIN_IDLE: u32 = 5;
+/// A flow that lasted fewer seconds was one request and its reply.
+const MAX_DURATION: u32 = 2;
 
-/// What all entries of a new flow have in common.
+/// Properties that both entries of a new flow have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Where the flow applies to packets of the original direction.
+    /// Hook at which the flow applies to packets of the original direction.
     pub hook: Hook,
-    /// [`FlowFlags`] beyond those of the way and the direction.
+    /// [`FlowFlags`] beyond those of the hook and the direction.
     pub flags: u32,
     /// Interface index of the uplink, or of the client's veth.
     pub uplink: u32,
-    /// The pod's slot, 0 for the node's own.
+    /// The pod's slot; 0 for a flow of the node itself.
     pub pod: u32,
     /// The pod's generation.
     pub generation: u32,
@@ -34,7 +36,8 @@ pub struct Terms {
 }
 
 impl Pair {
-    /// Makes both entries of a flow whose first packet has the tuple `from` and gets the tuple `to`.
+    /// Fills both entries of a flow whose first packet has the tuple `from` and gets the tuple
+    /// `to`.
     #[inline(always)]
     pub fn fill(&mut self, from: &Tuple, to: &Tuple, terms: &Terms) {
         let (there, back) = match terms.hook {
@@ -69,20 +72,21 @@ fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
     flow.bytes = 0;
 }
 
-/// Looks the packet up. On a hit the packet is noted in the entry, and [`Work::translated`] says what to write.
+/// Looks up the packet's flow. On a hit, the packet is counted in the entry, and
+/// [`Work::translated`] is the tuple to write.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
     find_below(node, work, hook, u64::MAX)
 }
 
-/// As [`find`], if the flow is too young for shortcuts.
+/// As [`find`], but only if the flow is too new for cache entries.
 #[inline(always)]
 pub(crate) fn find_new<E: Node + FlowCache>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
-    let young = node.cache_threshold();
-    find_below(node, work, hook, young)
+    let threshold = node.cache_threshold();
+    find_below(node, work, hook, threshold)
 }
 
-/// As [`find`], if the flow has had fewer packets this way.
+/// As [`find`], but only if the flow has had fewer packets in this direction.
 #[inline(always)]
 fn find_below<E: Node>(node: &mut E, work: &mut Work, hook: Hook, packets: u64) -> bool {
     work.reverse_path_ok = 0;
@@ -106,10 +110,10 @@ fn find_below<E: Node>(node: &mut E, work: &mut Work, hook: Hook, packets: u64) 
     }
     work.recorder.steps |= Steps::FLOW;
     work.recorder.flow_id = flow.flow_id;
-    let asked = flow.flags & FlowFlags::REVERSE_PATH_OK != 0 && flow.last_seen == work.now;
-    work.reverse_path_ok = u32::from(asked);
+    let is_confirmed = flow.flags & FlowFlags::REVERSE_PATH_OK != 0 && flow.last_seen == work.now;
+    work.reverse_path_ok = u32::from(is_confirmed);
     work.recorder.packets_before = flow.packets;
-    // Of a packet between two pods, the one that sends it is billed here.
+    // A packet between two pods is counted for its sender here.
     if hook != Hook::FromPod {
         work.pod = flow.pod;
     }
@@ -127,28 +131,30 @@ fn find_below<E: Node>(node: &mut E, work: &mut Work, hook: Hook, packets: u64) 
     true
 }
 
-/// Whether the pod that the flow was made for is gone.
+/// Returns whether the pod that the flow was created for is gone.
 #[inline(always)]
 pub(crate) fn is_stale<E: Node>(node: &E, flow: &Flow) -> bool {
     flow.pod != 0 && !is_current(node, flow.pod, flow.generation)
 }
 
-/// Whether the pod of that generation still has the slot.
+/// Returns whether the pod of that generation still has the slot.
 #[inline(always)]
 pub(crate) fn is_current<E: Node>(node: &E, slot: u32, generation: u32) -> bool {
-    // A free row keeps the generation of its last owner until it gets another.
+    // A free slot keeps the generation of its last owner until it gets another.
     node.pod(slot)
         .is_some_and(|pod| pod.interface != 0 && pod.generation == generation)
 }
 
-/// Whether a masqueraded flow now leaves by another uplink: its address is not that uplink's.
+/// Returns whether a masqueraded flow now leaves by another uplink: its address is not that
+/// uplink's.
 #[inline(always)]
 fn has_moved(flow: &Flow, hook: Hook, interface: u32) -> bool {
     hook == Hook::UplinkOut && is_masqueraded(flow) && flow.uplink != interface
 }
 
-/// Whether a masqueraded flow's address is no longer the node's: answers would go to nobody, or to somebody else.
-/// Asked in the first packet of each second, so that the others do not pay for it.
+/// Returns whether a masqueraded flow's address is no longer the node's: replies would be lost, or
+/// reach another host. Checked for the first packet of each second, so that the others do not pay
+/// for it.
 #[inline(always)]
 fn has_lost_address<E: Node>(node: &E, flow: &Flow, hook: Hook, now: u32) -> bool {
     hook == Hook::UplinkOut
@@ -157,60 +163,63 @@ fn has_lost_address<E: Node>(node: &E, flow: &Flow, hook: Hook, now: u32) -> boo
         && !node.is_local(&flow.translated.source)
 }
 
-/// Whether this is the outgoing direction of a pod's masqueraded flow.
+/// Returns whether this is the outgoing direction of a pod's masqueraded flow.
 #[inline(always)]
 fn is_masqueraded(flow: &Flow) -> bool {
     const MASQUERADED: u32 = FlowFlags::ORIGINAL | FlowFlags::SNAT;
     flow.flags & (MASQUERADED | FlowFlags::NODE) == MASQUERADED
 }
 
-/// Removes an entry and, if it is of the same flow, the one of the other direction.
+/// Removes an entry and, if it is of the same flow, the entry of the other direction.
 ///
-/// The reply's goes last: it is what holds the port.
+/// The reply's entry is removed last: it is what reserves the port.
 #[inline(always)]
 pub(crate) fn discard<E: Node>(node: &mut E, key: &Tuple, opposite: &Tuple, original: bool) {
-    let whole = other_direction(node, key, opposite).is_some();
-    if whole && !original {
+    let has_other = other_direction(node, key, opposite).is_some();
+    if has_other && !original {
         node.remove_flow(opposite);
     }
     node.remove_flow(key);
-    if whole && original {
+    if has_other && original {
         node.remove_flow(opposite);
     }
 }
 
-/// The entry of the other direction, unless its place is empty or another flow's.
+/// Returns the entry of the other direction, unless there is none or it is another flow's.
 #[inline(always)]
 fn other_direction<E: Node>(node: &E, key: &Tuple, opposite: &Tuple) -> Option<Flow> {
     let flow = node.read(node.flow(opposite)?);
     (flow.translated.reverse() == *key).then_some(flow)
 }
 
-/// Whether the packet opens a TCP connection.
+/// Returns whether the packet opens a TCP connection.
 #[inline(always)]
 pub(crate) fn opens_tcp(work: &Work) -> bool {
     work.headers.transport == Transport::Tcp
         && work.headers.seen & (Seen::SYN | Seen::ACK) == Seen::SYN
 }
 
-/// A client that uses its port again opens the flow again, and keeps its mapping.
+/// Reopens a flow whose client uses its port again; the flow keeps its mapping.
 #[inline(always)]
 fn reopen<E: Node>(node: &mut E, entry: E::Entry, work: &mut Work) {
-    node.forget_seen(entry);
+    node.clear_tcp_flags(entry);
     work.pair.reply.key = work.translated.reverse();
     if let Some(opposite) = node.flow(&work.pair.reply.key) {
-        node.forget_seen(opposite);
+        node.clear_tcp_flags(opposite);
     }
-    // The next packet of each direction is to be seen.
-    node.begin_epoch(shard(&work.headers.tuple));
-    node.begin_epoch(shard(&work.pair.reply.key));
+    // The next packet of each direction must not hit the cache: its flags are recorded in the
+    // entry.
+    node.start_epoch(shard(&work.headers.tuple));
+    node.start_epoch(shard(&work.pair.reply.key));
 }
 
-/// Adds [`Work::pair`] to the table. `Ok(false)`: the replies' tuple belongs to another flow that is alive.
+/// Inserts [`Work::pair`]. `Ok(false)`: the replies' tuple belongs to another flow that is alive.
 #[inline(always)]
 pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     work.recorder.mark_uncacheable();
     let pod = work.pair.original.flow.pod;
+    // Reserve before the check: two CPUs that insert at once cannot both take the last place of the
+    // quota.
     let live = node.reserve_flow(pod);
     let quota = quota(node, pod);
     work.near_quota = u32::from(live > quota / 2);
@@ -222,14 +231,14 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     if inserted != Ok(Inserted::New) {
         node.release_flow(pod);
     } else if work.pair.original.flow.flags & FlowFlags::FROM_POD != 0 {
-        // Packets with these tuples may have gone where nobody asked for flows.
-        node.begin_epoch(shard(&work.pair.original.key));
-        node.begin_epoch(shard(&work.pair.reply.key));
+        // Packets with these tuples may have cache entries that were made without a flow.
+        node.start_epoch(shard(&work.pair.original.key));
+        node.start_epoch(shard(&work.pair.reply.key));
     }
     Ok(inserted? != Inserted::Not)
 }
 
-/// How many flows a pod may have. The node's own flows are not counted.
+/// Returns how many flows a pod may have. The node's own flows are not counted.
 #[inline(always)]
 fn quota<E: Node>(node: &E, pod: u32) -> i64 {
     let own = node.pod(pod).map_or(0, |pod| pod.flow_quota);
@@ -244,17 +253,18 @@ fn quota<E: Node>(node: &E, pod: u32) -> i64 {
     }
 }
 
-/// What became of a pair of entries.
+/// Result of inserting a pair of entries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inserted {
-    /// They are in the table.
+    /// Both are in the table.
     New,
-    /// Another CPU has added the same flow.
+    /// Another CPU has inserted the same flow.
     Before,
-    /// The replies' tuple is taken.
+    /// The replies' tuple is another flow's.
     Not,
 }
 
+/// Inserts both entries, the reply's first, and appends the flow to the clock.
 #[inline(always)]
 fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
     work.pair.original.flow.seen = work.headers.seen;
@@ -281,7 +291,8 @@ fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
             Err(DropReason::FlowTableFull)
         }
         Insertion::Exists => {
-            // Another CPU was faster with the same flow: its mapping serves this packet as well.
+            // Another CPU has inserted the same flow first: its mapping is used for this packet as
+            // well.
             node.remove_flow(&work.pair.reply.key);
             let Some(entry) = node.flow(&work.pair.original.key) else {
                 return Ok(Inserted::Not);
@@ -292,7 +303,8 @@ fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
     }
 }
 
-/// Adding the reply's entry is what takes the port: it comes first, and it fails where the tuple is taken.
+/// Inserts the reply's entry, which reserves the port: it comes first, and fails where the tuple is
+/// taken.
 #[inline(always)]
 fn insert_reply<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     for last in [false, true] {
@@ -332,21 +344,22 @@ fn reap<E: Node>(node: &mut E, work: &mut Work) -> bool {
     true
 }
 
-/// What is to become of a flow.
+/// State of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowState {
-    /// It stays.
+    /// Alive.
     Alive,
-    /// No packet for longer than its kind of flow is kept.
+    /// Idle for longer than the timeout of its protocol and state, or finished where a place is
+    /// needed.
     TimedOut,
     /// Its pod is gone.
     Stale,
-    /// The node has lost the address or the uplink that it was masqueraded with.
+    /// The node has lost the address or the uplink that the flow was masqueraded with.
     AddressGone,
 }
 
-/// What is to become of the entry `flow` at `key`, whose other direction is at `opposite`. Where room is `needed`, flows that
-/// are over go before their time.
+/// Returns the state of the entry `flow` at `key`, whose other direction is at `opposite`. Where a
+/// place is `needed`, finished flows count as timed out.
 #[inline(always)]
 pub(crate) fn flow_state<E: Node>(
     node: &E,
@@ -379,8 +392,9 @@ pub(crate) fn flow_state<E: Node>(
     }
 }
 
-/// Whether a masqueraded flow's address or uplink is gone, as the kernel's MASQUERADE judges it. That address is asked for
-/// where it is a destination: in a tuple that need not be copied for that.
+/// Returns whether a masqueraded flow's address or uplink is gone, by the rules of the kernel's
+/// MASQUERADE. The address is read where it is a destination: in a tuple that need not be copied
+/// for that.
 #[inline(always)]
 fn has_address_gone<E: Node>(node: &E, key: &Tuple, flow: &Flow, opposite: &Tuple) -> bool {
     if flow.flags & FlowFlags::SNAT == 0 || flow.flags & FlowFlags::FROM_POD != 0 {
@@ -394,25 +408,26 @@ fn has_address_gone<E: Node>(node: &E, key: &Tuple, flow: &Flow, opposite: &Tupl
     !node.is_local(source) || node.uplink(flow.uplink).is_none()
 }
 
-/// Whether a flow has been silent for too long. The two directions may be given in either order.
+/// Returns whether a flow has been idle for longer than its timeout. The two directions may be
+/// given in either order.
 #[inline(always)]
 pub fn is_expired(one: &Flow, other: &Flow, protocol: u8, timeouts: &Timeouts, now: u32) -> bool {
     now.saturating_sub(last_seen(one, other)) >= timeout(one.seen, other.seen, protocol, timeouts)
 }
 
-/// Whether hardly anybody would miss a flow, so that it may make room for another before its time: a TCP connection that was
-/// closed or broken off, or never opened, and what was one question and its answer. Linux's conntrack drops the same early
-/// (`net/netfilter/nf_conntrack_core.c`, `early_drop_list`): what it never calls assured, and connections on their way out.
-/// The two directions may be given in either order.
+/// Returns whether a flow is finished, so that it may be evicted before its timeout: a TCP
+/// connection that was closed or reset, or never established, and a request with its reply. Linux's
+/// conntrack drops the same early (`net/netfilter/nf_conntrack_core.c`, `early_drop_list`): flows
+/// that are not assured, and closing connections. The two directions may be given in either order.
 #[inline(always)]
 pub fn is_finished(one: &Flow, other: &Flow, protocol: u8, now: u32) -> bool {
     let last_seen = last_seen(one, other);
-    let is_silent = now.saturating_sub(last_seen) >= PAUSE;
+    let is_idle = now.saturating_sub(last_seen) >= MIN_IDLE;
     let (both, either) = (one.seen & other.seen, one.seen | other.seen);
     match protocol {
         protocol::TCP if both & Seen::FIN != 0 || either & Seen::RST != 0 => true,
-        protocol::TCP => is_silent && both & Seen::ACK == 0,
-        _ => is_silent && last_seen.saturating_sub(one.created) < BRIEF,
+        protocol::TCP => is_idle && both & Seen::ACK == 0,
+        _ => is_idle && last_seen.saturating_sub(one.created) < MAX_DURATION,
     }
 }
 
@@ -425,7 +440,7 @@ const fn last_seen(one: &Flow, other: &Flow) -> u32 {
     }
 }
 
-/// How many silent seconds a flow may have, by what its two directions have seen.
+/// Returns the idle timeout in seconds, by what the two directions have seen ([`Seen`] bits).
 #[inline(always)]
 pub const fn timeout(one: u32, other: u32, protocol: u8, timeouts: &Timeouts) -> u32 {
     let replied = one & other & Seen::PACKET != 0;
@@ -433,7 +448,8 @@ pub const fn timeout(one: u32, other: u32, protocol: u8, timeouts: &Timeouts) ->
     match protocol {
         protocol::TCP if either & Seen::RST != 0 => timeouts.tcp_reset,
         protocol::TCP if either & Seen::FIN != 0 => timeouts.tcp_closing,
-        // A client that asked and never went on, as in a flood, has not opened a connection.
+        // A client that sends a SYN and never an ACK, as in a SYN flood, has not established a
+        // connection.
         protocol::TCP if one & other & Seen::ACK != 0 => timeouts.tcp_established,
         protocol::TCP => timeouts.tcp_opening,
         protocol::UDP if replied => timeouts.udp_stream,

@@ -22,15 +22,15 @@ use abi::{Address, PendingCounters, Tuple};
 
 use crate::work::Work;
 
-mod rewrite_template;
-mod uplink_handoff;
 mod cache_key;
 mod lookup;
+mod rewrite_template;
+mod uplink_handoff;
 
-pub use rewrite_template::RewriteTemplate;
-pub(crate) use uplink_handoff::{find_uplink_flow, propagate};
 pub use cache_key::CacheKey;
 pub(crate) use lookup::{apply_hit, find, find_redirect, record};
+pub use rewrite_template::RewriteTemplate;
+pub(crate) use uplink_handoff::{find_uplink_flow, propagate};
 
 /// Jiffies for which an entry is valid: 10 to 100 milliseconds.
 pub const MAX_AGE: u64 = 10;

@@ -1,11 +1,11 @@
-//! Ports for fragments that have none: the first one leaves them for those behind it.
+//! Ports of IP fragments: the first fragment stores them for the later ones.
 
 use abi::{FragmentKey, FragmentPorts, Port, protocol};
 
 use crate::node::Node;
 use crate::work::{Content, Fragment, Headers, Transport, Work};
 
-/// Leaves a first fragment's ports, or finds those of a later one.
+/// Stores a first fragment's ports, or fills in those of a later one.
 #[inline(always)]
 pub(crate) fn complete<E: Node>(node: &mut E, work: &mut Work, content: Content) -> Content {
     if content != Content::Ip || work.headers.fragment == Fragment::Whole {
@@ -24,14 +24,14 @@ pub(crate) fn complete<E: Node>(node: &mut E, work: &mut Work, content: Content)
             destination_port: work.headers.tuple.destination_port,
             seen: work.now,
         };
-        node.keep_fragment_ports(&key, &ports);
+        node.store_fragment_ports(&key, &ports);
         return content;
     }
     if work.headers.transport == Transport::Portless {
         return content;
     }
     let Some(ports) = node.fragment_ports(&key) else {
-        // Nobody can say whether it is of a question or of an answer: it is taken for what has an owner.
+        // Unknown whether it belongs to a request or a reply: treated as a packet without ports.
         work.headers.transport = Transport::Portless;
         return Content::LostFragment;
     };
@@ -41,7 +41,8 @@ pub(crate) fn complete<E: Node>(node: &mut E, work: &mut Work, content: Content)
     content
 }
 
-/// The identifier of a request is its source port, that of a reply its destination port: ICMP's type is not there.
+/// Returns the transport of a later fragment. ICMP has no type there: a request has its identifier
+/// as the source port, a reply as the destination port.
 #[inline(always)]
 fn transport(headers: &Headers) -> Transport {
     match headers.tuple.protocol {

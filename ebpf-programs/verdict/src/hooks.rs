@@ -1,14 +1,14 @@
-//! The order of decisions at each hook. Nothing is decided here, and nothing is done: stages do both.
+//! The order of decisions at each hook. Decides and changes nothing itself: the stages do.
 
 use abi::{Direction, DropReason};
 
+use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::hostport_from_pod;
 use crate::masquerade::TRIES;
 use crate::outcome::{Code as _, Decision, Verdict};
-use crate::flow_cache::{CacheLookup, CacheHit};
-use crate::work::{Content, HostportMatch, Origin, Hook};
+use crate::work::{Content, Hook, HostportMatch, Origin};
 
-/// The stages, for one packet at one hook. See [`crate::stages`] for what each of them does.
+/// The stages of one packet at one hook. See [`crate::stages`] for each of them.
 pub trait HookStages {
     /// [`crate::stages::parse_pod`].
     fn parse_pod(&mut self) -> Decision<Content>;
@@ -42,8 +42,8 @@ pub trait HookStages {
     fn keep_node_address(&mut self);
     /// [`crate::stages::try_port`].
     fn try_port(&mut self, attempt: u32) -> Decision<bool>;
-    /// [`crate::stages::check_outsider`].
-    fn check_outsider(&mut self) -> Decision<()>;
+    /// [`crate::stages::check_outside_source`].
+    fn check_outside_source(&mut self) -> Decision<()>;
     /// [`crate::stages::find_hostport`].
     fn find_hostport(&mut self) -> Decision<HostportMatch>;
     /// [`crate::stages::open_hostport`].
@@ -86,7 +86,7 @@ pub trait HookStages {
     fn count(&mut self, direction: Direction, verdict: Verdict);
 }
 
-/// Ends the packet as the one before it that looked the same, if there was one.
+/// Applies the cached verdict of the packet, if there is one.
 #[inline(always)]
 fn cached_verdict(stages: &mut impl HookStages, hook: Hook) -> Option<Verdict> {
     let verdict = match stages.lookup_cache(hook) {
@@ -101,19 +101,22 @@ fn cached_verdict(stages: &mut impl HookStages, hook: Hook) -> Option<Verdict> {
     Some(verdict)
 }
 
-/// What a pod sends.
+/// Ingress of a pod's veth: packets that the pod sends.
 #[inline(always)]
 pub fn from_pod(stages: &mut impl HookStages) -> Verdict {
     if let Some(verdict) = cached_verdict(stages, Hook::FromPod) {
         return verdict;
     }
+    // A redirected packet passes no hook of its receiver: charge it here, before it is counted and
+    // cached with the final verdict.
     let sent = process_from_pod(stages);
     let verdict = charge_redirected(stages, sent);
     stages.count_and_cache(verdict);
     verdict
 }
 
-/// What is handed to a pod meets no other hook: it is charged and counted there now.
+/// Charges and counts a packet at the receiving pod if it is redirected there: it passes no other
+/// hook.
 #[inline(always)]
 fn charge_redirected(stages: &mut impl HookStages, outcome: Decision<Verdict>) -> Verdict {
     match outcome {
@@ -129,14 +132,16 @@ fn charge_redirected(stages: &mut impl HookStages, outcome: Decision<Verdict>) -
 #[inline(always)]
 fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
     let content = stages.parse_pod()?;
+    // Spoofed packets are dropped before they are charged to the pod's limit.
     if stages.check_sender(content)? {
         stages.charge(Direction::Egress)?;
     }
+    // Frames of a VLAN are charged like others, but have no flow and no bypass.
     if stages.is_tagged() {
         return pass_tagged(stages, content);
     }
     match content {
-        // A fragment without ports is nobody's yet: the node's own reassembly has the last word.
+        // Without ports there is no flow to look up: the node's own reassembly decides.
         Content::LostFragment => return pass_after_policy(stages),
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::IcmpError => {
@@ -148,6 +153,8 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
         }
         Content::Ip | Content::FlowFound => {}
     }
+    // Established flows are found before the policy is applied: published ports and their replies
+    // are exempt from it.
     if !stages.find_flow(Hook::FromPod) {
         match stages.find_hostport_from_pod()? {
             HostportMatch::None => return bypass_or_pass(stages),
@@ -157,7 +164,7 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
     }
     stages.translate()?;
     match stages.redirect_to_pod() {
-        // A flow that is only noted: nobody has dialled a hostport.
+        // The flow is tracked without translation: the pod is addressed directly.
         Verdict::Pass => bypass_or_pass(stages),
         verdict @ (Verdict::Drop(_)
         | Verdict::RedirectPeer(_)
@@ -166,7 +173,8 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
     }
 }
 
-/// A frame of some VLAN, whatever is in it, is for the bridge to pass on or to drop: past it, the tag would go along.
+/// Passes a frame with a VLAN tag to the bridge, after policy and exit check. Not redirected: the
+/// tag would go along.
 #[inline(always)]
 fn pass_tagged(stages: &mut impl HookStages, content: Content) -> Decision<Verdict> {
     match content {
@@ -185,21 +193,27 @@ fn pass_after_policy(stages: &mut impl HookStages) -> Decision<Verdict> {
     bypass_or_pass(stages)
 }
 
-/// What none of our own has claimed: past bridge and stack, or through both.
+/// Redirects a packet without a hostport past bridge and stack where that is allowed, and passes it
+/// otherwise.
 #[inline(always)]
 fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
     match stages.bypass_from_pod() {
         Verdict::Pass => {
+            // Only packets that the stack forwards need the check: a redirect leaves by an uplink
+            // with both programs attached.
             stages.check_exit()?;
             Ok(Verdict::Pass)
         }
         verdict @ Verdict::RedirectNeigh(uplink) => {
+            // The lookup has tagged the packet as finished, so `uplink_out` will not translate it.
             if stages.find_uplink_flow(uplink) {
                 stages.translate()?;
             }
             Ok(verdict)
         }
-        verdict @ (Verdict::Drop(_) | Verdict::RedirectPeer(_) | Verdict::Redirect(_)) => Ok(verdict),
+        verdict @ (Verdict::Drop(_) | Verdict::RedirectPeer(_) | Verdict::Redirect(_)) => {
+            Ok(verdict)
+        }
     }
 }
 
@@ -214,7 +228,7 @@ fn open_hostport_from_pod(stages: &mut impl HookStages) -> Decision<()> {
     Err(DropReason::NoPort)
 }
 
-/// What a pod receives.
+/// Egress of a pod's veth: packets that the pod receives.
 #[inline(always)]
 pub fn to_pod(stages: &mut impl HookStages) -> Verdict {
     let is_limited = stages.identify_pod();
@@ -225,6 +239,7 @@ pub fn to_pod(stages: &mut impl HookStages) -> Verdict {
 
 #[inline(always)]
 fn process_to_pod(stages: &mut impl HookStages, is_limited: bool) -> Decision<()> {
+    // Duplicates are dropped before they are charged to the pod's limit.
     stages.check_duplicate()?;
     if is_limited {
         stages.charge(Direction::Ingress)?;
@@ -232,7 +247,7 @@ fn process_to_pod(stages: &mut impl HookStages, is_limited: bool) -> Decision<()
     Ok(())
 }
 
-/// What leaves the node.
+/// Egress of an uplink.
 #[inline(always)]
 pub fn uplink_out(stages: &mut impl HookStages) -> Verdict {
     if let Some(verdict) = cached_verdict(stages, Hook::UplinkOut) {
@@ -269,9 +284,13 @@ fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
     Err(DropReason::NoPort)
 }
 
-/// Makes a flow; where the table is full or the pod has as many as it may, makes room and tries once more.
+/// Inserts a flow. Where the table is full or the pod's quota is used up, removes other flows and
+/// tries once more.
 #[inline(always)]
-fn with_eviction<H: HookStages, T>(stages: &mut H, make: impl Fn(&mut H) -> Decision<T>) -> Decision<T> {
+fn with_eviction<H: HookStages, T>(
+    stages: &mut H,
+    make: impl Fn(&mut H) -> Decision<T>,
+) -> Decision<T> {
     let outcome = make(stages);
     let again = match outcome {
         Err(DropReason::FlowTableFull) => stages.evict(),
@@ -284,7 +303,7 @@ fn with_eviction<H: HookStages, T>(stages: &mut H, make: impl Fn(&mut H) -> Deci
     if again { make(stages) } else { outcome }
 }
 
-/// A fragment without ports must not leave with a pod's address.
+/// Drops a fragment without ports if it would leave with a pod's address.
 #[inline(always)]
 fn drop_lost_fragment(stages: &mut impl HookStages) -> Decision<()> {
     match stages.origin()? {
@@ -299,13 +318,13 @@ fn translate_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
         return stages.translate_quoted(hook);
     }
     match hook {
-        Hook::UplinkIn => stages.check_outsider(),
+        Hook::UplinkIn => stages.check_outside_source(),
         Hook::UplinkOut => stages.origin().map(|_| ()),
         Hook::FromPod => Ok(()),
     }
 }
 
-/// What enters the node.
+/// Ingress of an uplink.
 #[inline(always)]
 pub fn uplink_in(stages: &mut impl HookStages) -> Verdict {
     if let Some(verdict) = cached_verdict(stages, Hook::UplinkIn) {
@@ -322,12 +341,13 @@ fn process_uplink_in<H: HookStages>(stages: &mut H) -> Decision<Verdict> {
     match stages.parse_entering()? {
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::FlowFound => return Ok(stages.forward_to_pod()),
-        // Without ports nothing can be translated: the node's own reassembly has the last word.
-        Content::LostFragment => return Ok(Verdict::from(stages.check_outsider())),
+        // Without ports nothing can be translated: the node's own reassembly decides.
+        Content::LostFragment => return Ok(Verdict::from(stages.check_outside_source())),
         Content::IcmpError => return Ok(Verdict::from(translate_error(stages, Hook::UplinkIn))),
         Content::Ip => {}
     }
-    stages.check_outsider()?;
+    // Packets of established flows have returned above: only new ones pay for the source check.
+    stages.check_outside_source()?;
     match stages.find_hostport()? {
         HostportMatch::Pod => {
             with_eviction(stages, H::open_hostport)?;
@@ -344,7 +364,7 @@ fn process_uplink_in<H: HookStages>(stages: &mut H) -> Decision<Verdict> {
     }
 }
 
-/// Packets that pass are counted once, at the pod's veth; drops are counted where they happen.
+/// Counts dropped packets. Packets that pass are counted once, at the pod's veth.
 #[inline(always)]
 fn count_drop(stages: &mut impl HookStages, direction: Direction, verdict: Verdict) {
     if let Verdict::Drop(_) = verdict {

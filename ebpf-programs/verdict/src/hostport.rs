@@ -5,15 +5,15 @@ use abi::{Address, DropReason, FlowFlags, Hostport, HostportKey, PrefixClass, Se
 
 use crate::address::is_loopback;
 use crate::flow::{self, Terms};
-use crate::row_cache;
 use crate::masquerade::masquerade_flag;
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
-use crate::work::{HostportMatch, Transport, Hook, Work};
+use crate::row_cache;
+use crate::work::{Hook, HostportMatch, Transport, Work};
 
 /// Drops packets from outside with a source address of this node's pods.
 #[inline(always)]
-pub(crate) fn check_outsider<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
+pub(crate) fn check_outside_source<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
     if row_cache::is_pod_address(node, work) {
         return Err(DropReason::SpoofedFromOutside);
     }

@@ -30,7 +30,7 @@ pub struct ConnectTarget {
     /// The pod's port.
     pub port: Port,
     /// The node's address and port, which `getpeername` and `recvmsg` report.
-    pub dialled: Dialled,
+    pub requested: Dialled,
 }
 
 /// Returns whether a socket is in the node's own network namespace. Pods have namespaces of their
@@ -59,7 +59,10 @@ pub fn redirect<E: Node>(node: &E, request: &SocketRequest) -> Option<ConnectTar
     if !is_loopback(&address) && !node.is_local(&address) {
         return None;
     }
-    let hostport = owner(node, &HostportKey::new(address, request.port, request.protocol))?;
+    let hostport = owner(
+        node,
+        &HostportKey::new(address, request.port, request.protocol),
+    )?;
     // For a pod that is gone, the socket connects as if there were no hostport, and gets no answer.
     if !is_alive(node, hostport) {
         return None;
@@ -67,7 +70,7 @@ pub fn redirect<E: Node>(node: &E, request: &SocketRequest) -> Option<ConnectTar
     Some(ConnectTarget {
         address: hostport.address,
         port: hostport.port,
-        dialled: Dialled {
+        requested: Dialled {
             address,
             port: request.port,
             reserved: 0,
@@ -85,15 +88,20 @@ pub fn conflicts_with_hostport<E: Node>(node: &E, request: &SocketRequest) -> bo
     if is_hostport_at(node, address, request) {
         return true;
     }
-    // A socket bound to `::` receives IPv4 packets as well, unless it has `IPV6_V6ONLY`, which a
-    // program does not see here.
-    is_unspecified(address) && !address.is_v4() && is_hostport_at(node, &unspecified(Family::V4), request)
+    // A socket bound to `::` receives IPv4 packets as well, unless it has `IPV6_V6ONLY`, which is
+    // not known here.
+    is_unspecified(address)
+        && !address.is_v4()
+        && is_hostport_at(node, &unspecified(Family::V4), request)
 }
 
 /// Returns whether the requested port of `address` is a live hostport.
 #[inline(always)]
 pub fn is_hostport_at<E: Node>(node: &E, address: &Address, request: &SocketRequest) -> bool {
-    match owner(node, &HostportKey::new(*address, request.port, request.protocol)) {
+    match owner(
+        node,
+        &HostportKey::new(*address, request.port, request.protocol),
+    ) {
         Some(hostport) => is_alive(node, hostport),
         None => false,
     }

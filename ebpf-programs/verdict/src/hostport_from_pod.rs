@@ -11,13 +11,13 @@
 use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac};
 
 use crate::flow::{self, Terms};
+use crate::flow_cache::Steps;
 use crate::hostport;
-use crate::masquerade::{candidate, is_port_taken};
+use crate::masquerade::{is_port_taken, port_candidate};
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
-use crate::flow_cache::Steps;
-use crate::work::{HostportMatch, Transport, Hook, Work};
+use crate::work::{Hook, HostportMatch, Transport, Work};
 
 /// Source ports tried for a flow.
 pub(crate) const TRIES: u32 = 16;
@@ -134,7 +134,7 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     let random = node.random();
     let settings = node.settings().ok_or(DropReason::NoPort)?;
     let original = work.headers.tuple.source_port;
-    let Some(port) = candidate(attempt, original, random, settings) else {
+    let Some(port) = port_candidate(attempt, original, random, settings) else {
         return Err(DropReason::NoPort);
     };
     let to = &mut work.translated;
@@ -217,7 +217,11 @@ pub(crate) fn redirect_to_pod<E: Packet + Node>(env: &mut E, work: &mut Work) ->
 
 /// Writes the MAC addresses of a frame from `bridge` to [`Work::endpoint`], and records them.
 #[inline(always)]
-pub(crate) fn set_mac_addresses<P: Packet>(packet: &mut P, work: &mut Work, bridge: Mac) -> Decision<()> {
+pub(crate) fn set_mac_addresses<P: Packet>(
+    packet: &mut P,
+    work: &mut Work,
+    bridge: Mac,
+) -> Decision<()> {
     work.recorder.mac_addresses = mac_words(work.endpoint.mac, bridge);
     work.recorder.steps |= Steps::MAC_ADDRESSES;
     packet.store(0, work.recorder.mac_addresses)

@@ -1,7 +1,7 @@
-//! ICMP errors: the packet that one quotes is translated back, so that its sender knows it again.
+//! NAT of ICMP errors: translates the quoted packet back, so that its sender recognises it.
 //!
-//! Without this path MTU discovery does not work through NAT. A quote may be as short as 8 bytes behind its IP header
-//! (RFC 792), so its transport checksum is never read or written.
+//! Without this, path MTU discovery does not work through NAT. A quote may be as short as 8 bytes
+//! behind its IP header (RFC 792), so its transport checksum is never read or written.
 
 use crate::address::is_multicast;
 use crate::checksum::Difference;
@@ -12,11 +12,13 @@ use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
 use crate::parse;
 use crate::rewrite::{self, ICMP_CHECKSUM};
-use crate::work::{Transport, Hook, Work};
+use crate::work::{Hook, Transport, Work};
 
-/// Finds the flow that the quoted packet belongs to. [`Work::translated`] is then what the quote has to say.
+/// Looks up the flow that the quoted packet belongs to. On a hit, [`Work::translated`] is the tuple
+/// that the quote must have.
 ///
-/// An error that quotes nothing known is left alone: it is for the node, or about a flow that was never translated.
+/// An error whose quote has no flow is left unchanged: it is for the node, or about a flow that was
+/// never translated.
 #[inline(always)]
 pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, hook: Hook) -> bool {
     let outer = work.headers;
@@ -40,12 +42,13 @@ pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, hook: Hook) -
         return false;
     }
     work.translated = work.translated.reverse();
-    is_about_us(work, hook)
+    matches_outer_address(work, hook)
 }
 
-/// An error about a packet comes back to whoever sent it (in), or from whom it was for (out, and from a pod).
+/// Returns whether the error is addressed to the sender of the quoted packet (in), or comes from
+/// its destination (out, and from a pod).
 #[inline(always)]
-fn is_about_us(work: &Work, hook: Hook) -> bool {
+fn matches_outer_address(work: &Work, hook: Hook) -> bool {
     let quoted = &work.embedded.tuple;
     match hook {
         Hook::UplinkIn => work.headers.tuple.destination == quoted.source,
@@ -55,8 +58,8 @@ fn is_about_us(work: &Work, hook: Hook) -> bool {
     }
 }
 
-/// Rewrites the quoted packet and the error's own address: between pods both, for the source of a pod that dials
-/// itself is translated as well.
+/// Rewrites the quoted packet and the error's own address. Between pods both addresses: the source
+/// of a pod that connects to itself is translated as well.
 #[inline(always)]
 pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, hook: Hook) -> Decision<()> {
     let v6 = work.headers.version == 6;
@@ -73,21 +76,22 @@ pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, hook: Hook) -> D
         }
     }
     let addresses = rewrite::addresses(packet, &work.headers, &outer)?;
-    // The quoted IPv4 header's own checksum makes up for its addresses; IPv6 has none.
+    // The quoted IPv4 header's own checksum compensates for its addresses; IPv6 has none.
     let body = if v6 {
         quoted_ports.plus(quoted_addresses)
     } else {
         quoted_ports
     };
-    fix(packet, checksum, body, false)?;
+    fix_icmp_checksum(packet, checksum, body, false)?;
     if v6 {
-        fix(packet, checksum, addresses, true)?;
+        fix_icmp_checksum(packet, checksum, addresses, true)?;
     }
     Ok(())
 }
 
+/// Adds a difference to the ICMP checksum.
 #[inline(always)]
-fn fix<P: Packet>(
+fn fix_icmp_checksum<P: Packet>(
     packet: &mut P,
     at: u32,
     difference: Difference,

@@ -21,17 +21,17 @@ pub mod address;
 mod bypass;
 pub mod checksum;
 mod crc;
-pub mod hostport_from_node;
 mod duplicate;
+mod eviction;
 mod exit;
 pub mod flow;
+pub mod flow_cache;
 mod fragment;
-pub mod xdp_prefilter;
 pub mod hooks;
 mod hostport;
-mod icmp;
-mod row_cache;
+pub mod hostport_from_node;
 mod hostport_from_pod;
+mod icmp;
 mod masquerade;
 mod node;
 mod outcome;
@@ -39,22 +39,22 @@ mod packet;
 mod parse;
 mod policy;
 mod rewrite;
-mod eviction;
+mod row_cache;
 mod sender;
 pub mod shape;
-pub mod flow_cache;
 #[cfg(any(test, feature = "simulator"))]
 pub mod simulator;
 pub mod stages;
 mod sweep;
 mod work;
+pub mod xdp_prefilter;
 
+pub use eviction::ClockHand;
 pub use hooks::HookStages;
 pub use node::{Insertion, Node, Socket, Touch};
 pub use outcome::{Code, Decision, Verdict};
 pub use packet::{ChecksumKind, Packet};
-pub use eviction::ClockHand;
-pub use sweep::{Sweep, forget};
+pub use sweep::{Sweep, remove_dead};
 pub use work::{
-    Content, Fragment, Headers, HostportMatch, Origin, Pair, Tracked, Transport, Hook, Work,
+    Content, Fragment, Headers, Hook, HostportMatch, Origin, Pair, Tracked, Transport, Work,
 };

@@ -1,4 +1,4 @@
-//! MASQUERADE: which packets get the uplink's address, which address, which port.
+//! MASQUERADE: which packets are translated, to which address and port.
 
 use abi::{
     Address, DropReason, EndpointFlags, Family, FlowFlags, HostportKey, Port, PrefixClass,
@@ -9,20 +9,21 @@ use crate::address::{common_prefix, is_broadcast, is_link_local, is_multicast, s
 use crate::flow::{self, Terms};
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
-use crate::work::{Origin, Transport, Hook, Work};
+use crate::work::{Hook, Origin, Transport, Work};
 
-/// How many ports are tried for a flow: its own, some at random, then others one after the other. Where nine of ten
-/// ports are taken, one flow in a million finds none.
+/// Ports tried for a flow: its own, some at random, then consecutive ones. Where nine of ten ports
+/// are taken, one flow in a million finds none.
 pub(crate) const TRIES: u32 = 128;
-/// How many of them are random. Ports that are taken come in runs, so the first tries jump; the last ones go on from
-/// where the dice left them, so that no port is tried twice and a short range is tried to its end.
-const RANDOM: u32 = 16;
+/// How many of the tries are random. Ports that are taken come in runs, so the first tries jump.
+/// The last ones continue from the last random port, so that no port is tried twice and a short
+/// range is tried to its end.
+const RANDOM_TRIES: u32 = 16;
 
-/// The ports where a settings table says nothing.
+/// Port range where the settings have none.
 const DEFAULT_LOW: u16 = 32_768;
 const DEFAULT_HIGH: u16 = 65_535;
 
-/// Whose a packet is that leaves without a flow.
+/// Returns the origin of a packet that leaves without a flow.
 #[inline(always)]
 pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin> {
     let source = &work.headers.tuple.source;
@@ -35,7 +36,7 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
         if !is_masqueraded(node, work) {
             return Ok(Origin::Elsewhere);
         }
-        // Nobody could answer it, and nobody has asked for it.
+        // A reply or error without a flow cannot be translated: no flow has the port.
         return if work.headers.may_open() {
             Ok(Origin::Pod)
         } else {
@@ -55,7 +56,7 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
     Ok(Origin::Elsewhere)
 }
 
-/// Whether the packet of [`Work::endpoint`] must not leave with the pod's address.
+/// Returns whether the packet of [`Work::endpoint`] must not leave with the pod's address.
 #[inline(always)]
 pub(crate) fn is_masqueraded<E: Node>(node: &E, work: &Work) -> bool {
     let wanted = masquerade_flag(work.headers.family());
@@ -73,7 +74,7 @@ fn is_link_local_v6(address: &Address) -> bool {
     !address.is_v4() && is_link_local(address)
 }
 
-/// The [`EndpointFlags`] bit of a family.
+/// Returns the [`EndpointFlags`] bit of a family.
 #[inline(always)]
 pub(crate) const fn masquerade_flag(family: Family) -> u32 {
     match family {
@@ -82,7 +83,7 @@ pub(crate) const fn masquerade_flag(family: Family) -> u32 {
     }
 }
 
-/// Whether replies to this packet of the node would be taken for a pod's.
+/// Returns whether a pod's flow has the tuple of the replies to this packet of the node.
 #[inline(always)]
 fn collides<E: Node>(node: &mut E, work: &mut Work) -> bool {
     if !work.headers.may_open() {
@@ -96,7 +97,7 @@ fn collides<E: Node>(node: &mut E, work: &mut Work) -> bool {
     flow.flags & FlowFlags::UPLINK_IN != 0 && flow.pod != 0 && !flow::is_stale(node, &flow)
 }
 
-/// Chooses the address to masquerade with: the network's own egress address, else the uplink's.
+/// Chooses the masquerade address: the network's own egress address, else the uplink's.
 #[inline(always)]
 pub(crate) fn choose_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     let fixed = egress(node, work);
@@ -112,7 +113,8 @@ pub(crate) fn choose_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<
             let from = node.pod(work.endpoint.pod).map_or(0, |pod| pod.network);
             node.next_hop(from, work.interface, &work.headers.tuple)
         }
-        // For IPv6 the kernel compares with the destination, not with the next hop (RFC 6724, rule 8).
+        // For IPv6 the kernel compares with the destination, not with the next hop (RFC 6724, rule
+        // 8).
         Family::V6 => work.headers.tuple.destination,
     };
     let uplink = node
@@ -126,7 +128,7 @@ pub(crate) fn choose_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<
     Ok(())
 }
 
-/// The egress address of the pod's network, or [`Address::ANY`].
+/// Returns the egress address of the pod's network, or [`Address::ANY`].
 #[inline(always)]
 fn egress<E: Node>(node: &E, work: &Work) -> Address {
     let network = node.pod(work.endpoint.pod).map_or(0, |pod| pod.network);
@@ -136,7 +138,8 @@ fn egress<E: Node>(node: &E, work: &Work) -> Address {
     }
 }
 
-/// The first IPv4 address whose subnet holds the next hop, else the first: what the kernel's MASQUERADE takes.
+/// Returns the first IPv4 address whose subnet contains the next hop, else the first one: the
+/// kernel's MASQUERADE chooses the same.
 #[inline(always)]
 pub(crate) fn source_v4(uplink: &Uplink, next_hop: &Address) -> Option<Address> {
     let mut first = None;
@@ -154,7 +157,8 @@ pub(crate) fn source_v4(uplink: &Uplink, next_hop: &Address) -> Option<Address> 
     first
 }
 
-/// The IPv6 address that has most leading bits in common with the destination, counted within its own prefix.
+/// Returns the IPv6 address that has most leading bits in common with the destination, counted
+/// within its own prefix.
 #[inline(always)]
 pub(crate) fn source_v6(uplink: &Uplink, destination: &Address) -> Option<Address> {
     let mut best = None;
@@ -178,25 +182,25 @@ pub(crate) fn source_v6(uplink: &Uplink, destination: &Address) -> Option<Addres
     best
 }
 
-/// What the node's own flow keeps when it is moved off a pod's port: its address, and no pod.
+/// Prepares a flow of the node itself for another source port: its own address, and no pod.
 #[inline(always)]
 pub(crate) fn keep_node_address(work: &mut Work) {
     work.source = work.headers.tuple.source;
     work.endpoint = abi::Endpoint::default();
 }
 
-/// Tries one port: `Ok(true)` when the flow is made, `Ok(false)` when another port is worth a try.
+/// Tries one port: `Ok(true)` when the flow is inserted, `Ok(false)` when another port may succeed.
 #[inline(always)]
 pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
     if attempt > 0 && !may_move(work.headers.transport) {
         return Err(DropReason::NatClash);
     }
-    if attempt <= RANDOM {
+    if attempt <= RANDOM_TRIES {
         work.random = node.random();
     }
     let settings = node.settings().ok_or(DropReason::NoPort)?;
     let original = work.headers.tuple.source_port;
-    let Some(port) = candidate(attempt, original, work.random, settings) else {
+    let Some(port) = port_candidate(attempt, original, work.random, settings) else {
         return Err(DropReason::NoPort);
     };
     work.translated = work.headers.tuple;
@@ -223,7 +227,8 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     flow::insert(node, work)
 }
 
-/// Whether the source port may be another one. SCTP's checksum covers ports and is a CRC that is left alone.
+/// Returns whether the source port may be changed. SCTP's CRC covers ports: MASQUERADE keeps both
+/// port and CRC.
 #[inline(always)]
 const fn may_move(transport: Transport) -> bool {
     match transport {
@@ -237,10 +242,10 @@ const fn may_move(transport: Transport) -> bool {
     }
 }
 
-/// The port of an attempt: first the packet's own, then random ones, then those behind the last random one. `None`
-/// when all of the range were tried.
+/// Returns the port of an attempt: first the packet's own, then random ones, then those behind the
+/// last random one. `None` when the whole range was tried.
 #[inline(always)]
-pub(crate) fn candidate(
+pub(crate) fn port_candidate(
     attempt: u32,
     original: Port,
     random: u32,
@@ -255,11 +260,12 @@ pub(crate) fn candidate(
         (settings.port_low, settings.port_high)
     };
     let span = u32::from(high) - u32::from(low) + 1;
-    let behind = attempt.saturating_sub(RANDOM);
+    let behind = attempt.saturating_sub(RANDOM_TRIES);
     if behind >= span {
         return None;
     }
-    // Multiplied into the range, because a remainder would need a proof that the range is not empty.
+    // Scaled into the range by a multiplication: a remainder would need a proof that the range is
+    // not empty.
     let drawn = ((u64::from(random) * u64::from(span)) >> 32) as u32;
     let offset = drawn + behind;
     let offset = if offset >= span {
@@ -270,7 +276,8 @@ pub(crate) fn candidate(
     Some(Port::new(((u32::from(low) + offset) & 0xffff) as u16))
 }
 
-/// Whether packets with the tuple `incoming` have another owner than the flow table knows.
+/// Returns whether packets with the tuple `incoming` belong to a hostport or to a socket of the
+/// node.
 #[inline(always)]
 pub(crate) fn is_port_taken<E: Node>(node: &mut E, incoming: &Tuple) -> bool {
     if incoming.protocol != protocol::TCP && incoming.protocol != protocol::UDP {

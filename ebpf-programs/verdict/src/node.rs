@@ -1,127 +1,134 @@
-//! The node around a packet: its tables, sockets, routes, clock. Decides nothing.
+//! The node's tables, sockets, routes and clock as a trait. Decides nothing.
 
 use abi::{
-    Address, Direction, DropReason, Egress, Endpoint, Flow, FragmentKey, FragmentPorts, Hostport,
-    HostportKey, Interface, Network, Pod, Settings, Tuple, ClockEntry, Uplink,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FragmentKey, FragmentPorts,
+    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
 };
 
-/// What the stages may ask of the node and change in it.
+/// Lookups and changes that the stages use.
 pub trait Node {
-    /// A place in the flow table, good until the packet is done with.
+    /// A reference to a flow table entry, valid until the packet is finished.
     type Entry: Copy;
 
-    /// Seconds of `CLOCK_MONOTONIC`.
+    /// Returns seconds of `CLOCK_MONOTONIC`.
     fn now(&self) -> u32;
 
-    /// A pseudo-random number.
+    /// Returns a pseudo-random number.
     fn random(&mut self) -> u32;
 
-    /// What the agent has set.
+    /// Returns the agent's settings.
     fn settings(&self) -> Option<&Settings>;
 
-    /// The pod in a slot.
+    /// Returns the pod in a slot.
     fn pod(&self, slot: u32) -> Option<&Pod>;
 
-    /// Whose an interface is.
+    /// Returns the pod interface with this interface index.
     fn interface(&self, interface: u32) -> Option<&Interface>;
 
-    /// Who has an address.
+    /// Returns the endpoint that has an address.
     fn endpoint(&self, address: &Address) -> Option<&Endpoint>;
 
-    /// Where a port of the node leads to.
+    /// Returns the hostport with exactly this key.
     fn hostport(&self, key: &HostportKey) -> Option<&Hostport>;
 
-    /// A network, by the interface index of its bridge.
+    /// Returns a network by the interface index of its bridge.
     fn network(&self, bridge: u32) -> Option<&Network>;
 
-    /// The fixed egress addresses of a network, by the interface index of its bridge.
+    /// Returns the fixed egress addresses of a network by the interface index of its bridge.
     fn egress(&self, bridge: u32) -> Option<&Egress>;
 
-    /// An uplink, by interface index.
+    /// Returns an uplink by interface index.
     fn uplink(&self, interface: u32) -> Option<&Uplink>;
 
-    /// Whether the node itself has the address.
+    /// Returns whether the address is one of the node's own.
     fn is_local(&self, address: &Address) -> bool;
 
-    /// [`abi::PrefixClass`] bits of the longest prefix around the address.
+    /// Returns the [`abi::PrefixClass`] bits of the longest matching prefix.
     fn prefix_class(&self, address: &Address) -> u32;
 
-    /// The entry of a tuple.
+    /// Returns the entry of a tuple.
     fn flow(&self, key: &Tuple) -> Option<Self::Entry>;
 
-    /// What an entry says now.
+    /// Returns a copy of an entry.
     fn read(&self, entry: Self::Entry) -> Flow;
 
-    /// Notes a packet in an entry.
+    /// Counts a packet in an entry, and updates what the entry has seen.
     fn touch(&mut self, entry: Self::Entry, touch: Touch);
 
-    /// Adds packets that have passed to an entry.
+    /// Adds packets that were counted elsewhere to an entry.
     fn credit(&mut self, entry: Self::Entry, packets: u64, bytes: u64);
 
     /// Replaces the [`abi::FlowFlags`] of an entry.
     fn set_flags(&mut self, entry: Self::Entry, flags: u32);
 
-    /// Forgets which packets an entry has seen.
-    fn forget_seen(&mut self, entry: Self::Entry);
+    /// Clears the TCP flags that an entry has seen.
+    fn clear_tcp_flags(&mut self, entry: Self::Entry);
 
-    /// Adds an entry unless the key has one.
+    /// Inserts an entry unless the key has one.
     fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion;
 
-    /// Begins another [epoch](crate::shortcut::Shortcuts::epoch) of a shard.
-    fn begin_epoch(&mut self, shard: u32);
+    /// Starts another [epoch](crate::flow_cache::FlowCache::epoch) of a shard.
+    fn start_epoch(&mut self, shard: u32);
 
-    /// Removes an entry, and begins another epoch of its shard; it may be gone already. With an entry of the original direction its pod has a flow less.
+    /// Removes an entry, if it still exists, and starts another epoch of its shard. Removing an
+    /// original direction decrements the pod's flow count.
     fn remove_flow(&mut self, key: &Tuple);
 
-    /// Counts a flow that is about to be made, and returns how many the pod had; a number below zero is none.
+    /// Counts a flow that is about to be inserted, and returns how many the pod had before. A
+    /// negative number counts as zero.
     fn reserve_flow(&mut self, pod: u32) -> i64;
 
-    /// Takes back [`Node::reserve_flow`].
+    /// Undoes [`Node::reserve_flow`].
     fn release_flow(&mut self, pod: u32);
 
-    /// How many flows a pod has.
+    /// Returns how many flows a pod has.
     fn live_flows(&self, pod: u32) -> i64;
 
-    /// The turn that has waited longest, which goes on waiting; false where none waits.
+    /// Copies the entry at the head of the clock, which stays there; returns false where the clock
+    /// is empty.
     fn peek_clock(&self, entry: &mut ClockEntry) -> bool;
 
-    /// Takes the turn that has waited longest; false where none waits.
+    /// Removes the entry at the head of the clock; returns false where the clock is empty.
     fn pop_clock(&mut self, entry: &mut ClockEntry) -> bool;
 
-    /// Lets a flow wait for its turn. Where too many wait, it never comes.
+    /// Appends an entry to the clock. Where the clock is full, the entry is lost, and the flow is
+    /// left to the sweep.
     fn push_clock(&mut self, entry: &ClockEntry);
 
-    /// Counts a flow of a pod that had to make room.
+    /// Counts an evicted flow of a pod.
     fn count_evicted(&mut self, pod: u32);
 
-    /// Ports that the first fragment has left.
+    /// Returns the ports that the first fragment has stored.
     fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts>;
 
-    /// Leaves a first fragment's ports.
-    fn keep_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts);
+    /// Stores the ports of a first fragment.
+    fn store_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts);
 
-    /// The socket of the node that a packet with this tuple would reach if it came in; TCP and UDP only.
+    /// Returns which socket of the node a packet with this tuple would reach if it came in; TCP and
+    /// UDP only.
     fn socket(&mut self, incoming: &Tuple) -> Socket;
 
-    /// The next hop of an IPv4 packet that came by the bridge `from` and leaves by `interface`, by the route that the
-    /// kernel took: its destination, if that is on the link or unknown.
+    /// Returns the next hop, by the kernel's routes, of an IPv4 packet that came by the bridge
+    /// `from` and leaves by `interface`. Returns the destination where that is on the link or no
+    /// route is known.
     fn next_hop(&mut self, from: u32, interface: u32, tuple: &Tuple) -> Address;
 
-    /// The link that the kernel would send a packet out by that came in by the link `from`; 0 where it would not. And the
-    /// next hop there, and how many bytes from the IP header on the kernel says that the way takes, 0 where it does not say.
+    /// Returns the link by which the kernel would forward a packet that came in by the link `from`;
+    /// 0 where it would not. Writes the next hop to `hop`, and the route's MTU in bytes from the IP
+    /// header on to `mtu`, 0 where the kernel does not report one.
     fn egress_route(&mut self, from: u32, tuple: &Tuple, hop: &mut Address, mtu: &mut u32) -> u32;
 
-    /// Counts a flow made for a pod.
+    /// Counts a new flow of a pod.
     fn count_flow(&mut self, pod: u32);
 
-    /// Counts a packet that passed, for a pod; for slot 0 nothing is counted.
+    /// Counts a packet that passed, for a pod; counts nothing for slot 0.
     fn count_passed(&mut self, pod: u32, direction: Direction, bytes: u32);
 
-    /// Counts a packet that was dropped, by reason, and for a pod unless its slot is 0.
+    /// Counts a dropped packet by reason, and for a pod unless its slot is 0.
     fn count_dropped(&mut self, reason: DropReason, pod: u32, direction: Direction, bytes: u32);
 }
 
-/// What a packet leaves in its entry.
+/// The update that a packet makes to its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// [`abi::Seen`] bits to add.
@@ -132,24 +139,24 @@ pub struct Touch {
     pub bytes: u32,
 }
 
-/// What became of an entry to insert.
+/// Result of inserting an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insertion {
-    /// It is in the table.
+    /// The entry is in the table.
     Done,
     /// The key has an entry already.
     Exists,
-    /// The table has no room.
+    /// The table is full.
     Full,
 }
 
-/// A socket of the node.
+/// Which kind of socket of the node has a tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Socket {
-    /// None.
+    /// No socket.
     None,
-    /// One that takes packets from anybody: listening, or not connected.
+    /// A listening or unconnected socket, which accepts packets from any peer.
     Open,
-    /// One that belongs to exactly this peer.
+    /// A socket that is connected to this peer.
     Connected,
 }

@@ -28,16 +28,16 @@ pub trait Packet {
 
     /// As [`Packet::words`], but returns `None` as well where the words are not in the linear part
     /// and would have to be copied.
-    fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
+    fn linear_words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 
-    /// As [`Packet::near`], for `A` words at the beginning and `B` words at `offset`, which is
-    /// behind them.
-    fn near_both<const A: usize, const B: usize>(
+    /// As [`Packet::linear_words`], for `A` words at the beginning and `B` words at `offset`, which
+    /// is behind them.
+    fn linear_words_both<const A: usize, const B: usize>(
         &self,
         offset: u32,
     ) -> Option<([u32; A], [u32; B])> {
-        let behind = self.near(offset)?;
-        Some((self.near(0)?, behind))
+        let behind = self.linear_words(offset)?;
+        Some((self.linear_words(0)?, behind))
     }
 
     /// Writes `N` words at `offset`.
@@ -45,11 +45,15 @@ pub trait Packet {
 
     /// As [`Packet::store`], in the linear part only: fails where the words would have to be
     /// copied.
-    fn store_near<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
+    fn store_linear<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
 
     /// As [`Packet::store`], where no checksum in the packet compensates for the change: updates
     /// `CHECKSUM_COMPLETE`, the sum that a network card has taken of the whole packet.
-    fn store_alone<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()>;
+    fn store_and_update_csum<const N: usize>(
+        &mut self,
+        offset: u32,
+        words: [u32; N],
+    ) -> Decision<()>;
 
     /// Returns whether the packet, or each of its GSO segments, fits the MTU of this interface.
     fn fits(&self, interface: u32) -> bool;

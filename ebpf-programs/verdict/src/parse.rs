@@ -1,7 +1,8 @@
-//! From bytes to [`Headers`]. Knows packet formats, no table and no policy.
+//! The parser: from bytes to [`Headers`]. Uses no table and applies no policy.
 //!
-//! Layouts: IEEE 802.3 / RFC 894, RFC 826 (ARP), RFC 791, RFC 8200 (IPv6 and its extension headers), RFC 4302 (AH),
-//! RFC 9293 (TCP), RFC 768 (UDP), RFC 792 and RFC 4443 (ICMP), RFC 9260 (SCTP).
+//! Layouts: IEEE 802.3 / RFC 894, RFC 826 (ARP), RFC 791, RFC 8200 (IPv6 and its extension
+//! headers), RFC 4302 (AH), RFC 9293 (TCP), RFC 768 (UDP), RFC 792 and RFC 4443 (ICMP), RFC 9260
+//! (SCTP).
 
 use abi::{Address, DropReason, Port, Seen, Tuple, protocol};
 
@@ -9,7 +10,7 @@ use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::work::{Content, Fragment, Headers, Transport};
 
-/// Most IPv6 extension headers that are walked.
+/// Maximum number of IPv6 extension headers that are parsed.
 pub(crate) const MAX_EXTENSIONS: u32 = 5;
 
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -22,7 +23,7 @@ pub(crate) const IPV4_HEADER: u32 = 20;
 pub(crate) const IPV6_HEADER: u32 = 40;
 /// Bytes of a UDP header.
 pub(crate) const UDP_HEADER: u32 = 8;
-/// Where the word with the header's length and the flags is in a TCP header (RFC 9293).
+/// Offset of the word with the header length and the flags in a TCP header (RFC 9293).
 pub(crate) const TCP_FLAGS: u32 = 12;
 
 const HOP_BY_HOP: u8 = 0;
@@ -31,16 +32,17 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// How much of the packet has to be there.
+/// How much of the packet must be present.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// All that its header announces.
+    /// All bytes that its header announces.
     Whole,
     /// Only the IP header and 8 bytes: a packet quoted in an ICMP error (RFC 792).
     Quoted,
 }
 
-/// Reads a frame that starts with `l2_len` bytes of Ethernet, or with an IP header.
+/// Parses a frame that starts with `l2_len` bytes of Ethernet, or with an IP header where that is
+/// 0.
 #[inline(always)]
 pub(crate) fn frame(packet: &impl Packet, l2_len: u32, headers: &mut Headers) -> Decision<Content> {
     *headers = Headers {
@@ -67,7 +69,7 @@ pub(crate) fn frame(packet: &impl Packet, l2_len: u32, headers: &mut Headers) ->
     })
 }
 
-/// Reads the packet that an ICMP error at `outer` quotes.
+/// Parses the packet that an ICMP error at `outer` quotes.
 #[inline(always)]
 pub(crate) fn quoted(packet: &impl Packet, outer: &Headers, headers: &mut Headers) -> Decision<()> {
     *headers = Headers {
@@ -108,14 +110,14 @@ fn version(packet: &impl Packet, l2_len: u32) -> Layer3 {
     }
 }
 
-/// The first two bytes of a word in memory.
+/// Returns the first two bytes of a word in memory.
 #[inline(always)]
 pub(crate) const fn low_half(word: u32) -> u16 {
     let [a, b, _, _] = word.to_ne_bytes();
     u16::from_ne_bytes([a, b])
 }
 
-/// The last two bytes of a word in memory.
+/// Returns the last two bytes of a word in memory.
 #[inline(always)]
 pub(crate) const fn high_half(word: u32) -> u16 {
     let [_, _, c, d] = word.to_ne_bytes();
@@ -159,7 +161,8 @@ fn ipv6(packet: &impl Packet, extent: Extent, headers: &mut Headers) -> Decision
     headers.version = 6;
     headers.tuple.source = Address::from_words([words[2], words[3], words[4], words[5]]);
     headers.tuple.destination = Address::from_words([words[6], words[7], words[8], words[9]]);
-    // On a wire these mean nothing (RFC 4291 2.5.5.2), and in our tables they are IPv4.
+    // IPv4-mapped addresses are not valid on a wire (RFC 4291 2.5.5.2), and mean IPv4 in our
+    // tables.
     if headers.tuple.source.is_v4() || headers.tuple.destination.is_v4() {
         return Err(DropReason::Martian);
     }
@@ -169,7 +172,7 @@ fn ipv6(packet: &impl Packet, extent: Extent, headers: &mut Headers) -> Decision
     transport(packet, extent, end, headers)
 }
 
-/// How long a packet says it is, IP header included.
+/// The length that a packet announces, IP header included.
 #[derive(Clone, Copy)]
 struct Announced {
     total: u32,
@@ -184,7 +187,8 @@ const fn announced(field: u32, total: u32) -> Announced {
     }
 }
 
-/// Where the packet ends. A length of zero may stand for one that 16 bits do not hold (RFC 2675, large GSO packets).
+/// Returns the offset of the packet's end. A length field of zero may stand for a length that 16
+/// bits do not hold (RFC 2675, large GSO packets).
 #[inline(always)]
 fn end(packet: &impl Packet, extent: Extent, l3: u32, announced: Announced) -> Decision<u32> {
     let available = packet.len();
@@ -311,7 +315,8 @@ fn ports(tuple: &mut Tuple, word: u32) {
     tuple.destination_port = Port::from_raw(high_half(word));
 }
 
-/// The transport of a protocol number; all of ICMP is [`Transport::IcmpOther`] as long as its type is not known.
+/// Returns the transport of a protocol number. All of ICMP is [`Transport::IcmpOther`] until its
+/// type is parsed.
 #[inline(always)]
 const fn kind(version: u8, number: u8) -> Transport {
     match (version, number) {
@@ -326,7 +331,8 @@ const fn kind(version: u8, number: u8) -> Transport {
 #[inline(always)]
 const fn icmp_kind(version: u8, icmp_type: u8) -> Transport {
     match (version, icmp_type) {
-        // Timestamp, information and address mask have their identifier where echo has it (RFC 792, RFC 950).
+        // Timestamp, information and address mask messages have their identifier where echo has it
+        // (RFC 792, RFC 950).
         (4, 8 | 13 | 15 | 17) | (6, 128) => Transport::EchoRequest,
         (4, 0 | 14 | 16 | 18) | (6, 129) => Transport::EchoReply,
         (4, 3 | 4 | 11 | 12) | (6, 1..=4) => Transport::IcmpError,
@@ -334,13 +340,13 @@ const fn icmp_kind(version: u8, icmp_type: u8) -> Transport {
     }
 }
 
-/// Bytes of a TCP header, by its word at [`TCP_FLAGS`].
+/// Returns the length of a TCP header in bytes, from its word at [`TCP_FLAGS`].
 #[inline(always)]
 pub(crate) const fn tcp_header(word: u32) -> u32 {
     (word.to_ne_bytes()[0] >> 4) as u32 * 4
 }
 
-/// The [`Seen`] bits of the word that holds the flags.
+/// Returns the [`Seen`] bits of the word at [`TCP_FLAGS`].
 #[inline(always)]
 pub(crate) const fn tcp_flags(word: u32) -> u32 {
     let flags = word.to_ne_bytes()[1];

@@ -1,7 +1,9 @@
-//! Whether one pod may speak to another by that one's own address: what the firewall plugin calls the ingress policy.
+//! The ingress policy of the CNI firewall plugin (`ingressPolicy`): whether one pod may reach
+//! another by that pod's own address.
 //!
-//! Both pods have to be kept apart, as with the chains of that plugin: so no state is needed, and answers are treated as
-//! questions are. What goes to a published port, and its answers, is not asked about: it is a flow, or about to be one.
+//! A packet is dropped only where both pods have the policy, as with the chains of that plugin. So
+//! no state is needed, and replies are treated like requests. Traffic of published ports, and its
+//! replies, has a flow (or opens one) and is not checked.
 
 use abi::{DropReason, EndpointFlags};
 
@@ -10,7 +12,7 @@ use crate::node::Node;
 use crate::outcome::Decision;
 use crate::work::Work;
 
-/// Refuses what goes from pod to pod against the policy of both.
+/// Drops packets between pods where the policies of both forbid them.
 #[inline(always)]
 pub(crate) fn check<E: Node>(node: &E, work: &Work) -> Decision<()> {
     let Some(pod) = node.pod(work.pod) else {

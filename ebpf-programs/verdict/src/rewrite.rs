@@ -1,4 +1,4 @@
-//! Writing another tuple into a packet, checksums included. Knows no table.
+//! Rewriting a packet's tuple, checksums included. Uses no table.
 
 use abi::{DropReason, Tuple, protocol};
 
@@ -9,7 +9,7 @@ use crate::packet::{ChecksumKind, Packet};
 use crate::parse::{high_half, low_half};
 use crate::work::{Fragment, Headers, Transport};
 
-/// Offset of the word with time to live, protocol and checksum in an IPv4 header.
+/// Offset of the word with TTL, protocol and checksum in an IPv4 header.
 pub(crate) const V4_TIME_TO_LIVE: u32 = 8;
 /// Offset of the source in an IPv6 header.
 pub(crate) const V6_SOURCE: u32 = 8;
@@ -24,7 +24,7 @@ const SCTP_CHECKSUM: u32 = 8;
 /// Offset of the checksum in an ICMP header, of either family.
 pub(crate) const ICMP_CHECKSUM: u32 = 2;
 
-/// Makes the packet one of the tuple `to`.
+/// Rewrites the packet's addresses and ports to those of `to`.
 #[inline(always)]
 pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision<()> {
     let checksum = checksum_offset(headers);
@@ -50,11 +50,11 @@ pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -
     Ok(())
 }
 
-/// SCTP's CRC covers the ports and all that follows, but no address. Zero means that it is left to the network card,
-/// or that there is none (RFC 9653).
+/// Updates SCTP's CRC, which covers the ports and all that follows, but no address. A CRC of zero
+/// stays: it is left to the network card, or the packet has none (RFC 9653).
 #[inline(always)]
 fn fix_crc<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision<()> {
-    // What follows is not all in this packet.
+    // The CRC covers bytes that are not in this packet.
     if headers.fragment != Fragment::Whole {
         return Err(DropReason::RewriteFailed);
     }
@@ -78,7 +78,7 @@ fn fix_crc<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision
     packet.store(at, [old ^ crc::change(difference, length)])
 }
 
-/// What the checksum of UDP, or of another protocol, is, and what a difference of it is one of.
+/// Returns the properties of a checksum update, of UDP or another protocol.
 #[inline(always)]
 pub(crate) const fn kind(udp: bool, v6: bool, pseudo_header: bool) -> ChecksumKind {
     ChecksumKind {
@@ -88,7 +88,8 @@ pub(crate) const fn kind(udp: bool, v6: bool, pseudo_header: bool) -> ChecksumKi
     }
 }
 
-/// Writes both addresses, and the IPv4 header checksum. Says what the change means for other sums.
+/// Rewrites both addresses, and the IPv4 header checksum. Returns the difference for other
+/// checksums.
 #[inline(always)]
 pub(crate) fn addresses<P: Packet>(
     packet: &mut P,
@@ -117,7 +118,7 @@ pub(crate) fn addresses<P: Packet>(
     Ok(difference)
 }
 
-/// The checksum stands right before the addresses: one write for all of them.
+/// Rewrites the IPv4 header checksum and the addresses behind it in one write.
 #[inline(always)]
 fn v4_addresses<P: Packet>(
     packet: &mut P,
@@ -131,19 +132,20 @@ fn v4_addresses<P: Packet>(
     packet.store(at, [first, source, destination])
 }
 
-/// The word with time to live, protocol and checksum of an IPv4 header, after so many hops, of which the packet has that many
-/// left, and with addresses whose [`Difference::halved`] is this.
+/// Returns the word with TTL, protocol and checksum of an IPv4 header, with the TTL decremented by
+/// `hops` (the packet has that many left), and with addresses that differ by `addresses`
+/// ([`Difference::halved`]).
 #[inline(always)]
 pub(crate) fn header_word(old: u32, hops: u8, addresses: u16) -> u32 {
     let [ttl, protocol, _, _] = old.to_ne_bytes();
     let aged = u16::from_ne_bytes([ttl.wrapping_sub(hops), protocol]);
-    // What is subtracted from the one is subtracted from the sum.
+    // The sum decreases by what the TTL decreases by.
     let lost = !u16::from_ne_bytes([hops, 0]);
     let sum = fold_halves([!high_half(old), addresses, lost]);
     word(aged, !sum)
 }
 
-/// Writes the ports, or the echo identifier. Says what the change means for the transport's checksum.
+/// Rewrites the ports, or the echo identifier. Returns the difference for the transport's checksum.
 #[inline(always)]
 pub(crate) fn ports<P: Packet>(
     packet: &mut P,
@@ -181,14 +183,14 @@ pub(crate) fn ports<P: Packet>(
     Ok(Difference::NONE.and(old, new))
 }
 
-/// A word of memory from its two halves.
+/// Returns a word of memory from its two halves.
 #[inline(always)]
 pub(crate) const fn word(first: u16, second: u16) -> u32 {
     let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Where the transport's checksum is, if the packet has one that is a sum.
+/// Returns the offset of the transport's checksum, if the packet has one that is a sum.
 #[inline(always)]
 fn checksum_offset(headers: &Headers) -> Option<u32> {
     if headers.fragment == Fragment::Later {
@@ -205,7 +207,7 @@ fn checksum_offset(headers: &Headers) -> Option<u32> {
     }
 }
 
-/// Whether the transport's checksum covers the addresses.
+/// Returns whether the transport's checksum covers the addresses.
 #[inline(always)]
 fn has_pseudo_header(headers: &Headers) -> bool {
     headers.tuple.protocol != protocol::ICMP

@@ -12,12 +12,12 @@ use abi::{
     Address, Endpoint, Hostport, HostportKey, Interface, Mac, SettingsFlags, Tuple, UplinkFlags,
 };
 
+use crate::flow_cache::FlowCache;
 use crate::hostport;
 use crate::node::Node;
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
-use crate::flow_cache::FlowCache;
 use crate::work::Work;
 
 /// An interface index that no link has. Not 0, because 0 is looked up where a packet has no route.

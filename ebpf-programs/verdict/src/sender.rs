@@ -1,4 +1,5 @@
-//! Whether a pod may send a frame: only as itself (spoofing), and nothing that never is on a wire (martians).
+//! The sender check: a pod may send only from its own addresses (spoofing), and nothing that is
+//! never on a wire (martians).
 
 use abi::{Address, DropReason, EndpointFlags, Mac, Pod, Port, protocol};
 
@@ -9,9 +10,9 @@ use crate::packet::Packet;
 use crate::parse::{high_half, low_half};
 use crate::work::{Content, Headers, Work};
 
-/// Bytes of Ethernet in front of what a pod sends.
+/// Bytes of the Ethernet header of a pod's frame.
 pub(crate) const ETHERNET: u32 = 14;
-/// Where Ethernet has the sender.
+/// Offset of the source address in an Ethernet header.
 pub(crate) const SOURCE_MAC: u32 = 6;
 
 const ROUTER_ADVERTISEMENT: u8 = 134;
@@ -19,7 +20,7 @@ const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// Refuses martians from any pod, and what is not the pod's own from pods that are checked.
+/// Drops martians of all pods, and spoofed packets of pods with a spoof check.
 #[inline(always)]
 pub(crate) fn check<E: Packet + Node>(
     env: &mut E,
@@ -47,7 +48,7 @@ pub(crate) fn check<E: Packet + Node>(
         || if headers.version == 6 {
             is_own_v6(env, headers, work.pod, pod)
         } else {
-            has_v4(env, work.pod, pod, source) || asks_for_address(headers)
+            has_v4(env, work.pod, pod, source) || is_dhcp_request(headers)
         };
     if own {
         Ok(())
@@ -56,29 +57,30 @@ pub(crate) fn check<E: Packet + Node>(
     }
 }
 
-/// Whether an IPv4 address is the pod's: its first one, or a further one.
+/// Returns whether an IPv4 address is the pod's first one, or one of its further ones.
 #[inline(always)]
 fn has_v4(node: &impl Node, slot: u32, pod: &Pod, address: &Address) -> bool {
-    *address == pod.v4 || is_further(node, slot, pod, address)
+    *address == pod.v4 || is_additional_address(node, slot, pod, address)
 }
 
-/// As [`has_v4`], of what came in IPv6's clothes. None is nobody's.
+/// As [`has_v4`], for an address of an IPv6 packet. The unspecified address and IPv4-mapped ones
+/// are never a pod's.
 #[inline(always)]
 fn has_v6(node: &impl Node, slot: u32, pod: &Pod, address: &Address) -> bool {
     !address.is_any()
         && !address.is_v4()
-        && (*address == pod.v6 || is_further(node, slot, pod, address))
+        && (*address == pod.v6 || is_additional_address(node, slot, pod, address))
 }
 
-/// Whether it is one of the addresses that a pod has beside the first one of each family: few have any, so only who
-/// sends as somebody else, or seems to, is asked about.
+/// Returns whether an address is one that a pod has beside the first one of each family. Few pods
+/// have any, so this lookup comes last, for packets with an unexpected source only.
 #[inline(always)]
-fn is_further(node: &impl Node, slot: u32, pod: &Pod, address: &Address) -> bool {
+fn is_additional_address(node: &impl Node, slot: u32, pod: &Pod, address: &Address) -> bool {
     let owner = node.endpoint(address);
     owner.is_some_and(|owner| owner.pod == slot && owner.generation == pod.generation)
 }
 
-/// Whether the Ethernet address at an offset is this one.
+/// Returns whether the MAC address at an offset is this one.
 #[inline(always)]
 pub(crate) fn has_mac(packet: &impl Packet, at: u32, own: Mac) -> bool {
     let Some([first, rest]) = packet.words::<2>(at) else {
@@ -89,7 +91,7 @@ pub(crate) fn has_mac(packet: &impl Packet, at: u32, own: Mac) -> bool {
         && low_half(rest) == u16::from_ne_bytes([own[4], own[5]])
 }
 
-/// An ARP sender is the pod, or a probe that has no address yet (RFC 5227).
+/// Checks an ARP packet: the sender must be the pod, or a probe without an address yet (RFC 5227).
 #[inline(always)]
 fn arp<E: Packet + Node>(env: &E, slot: u32, pod: &Pod) -> Decision<()> {
     let words = env.words::<7>(ETHERNET).ok_or(DropReason::Malformed)?;
@@ -111,12 +113,12 @@ fn arp<E: Packet + Node>(env: &E, slot: u32, pod: &Pod) -> Decision<()> {
     }
 }
 
-/// Ports of DHCP: the client's and the server's (RFC 2131).
+/// Ports of DHCP: client and server (RFC 2131).
 const DHCP: [u16; 2] = [68, 67];
 
-/// A pod whose address is lent by DHCP asks, and asks again, from no address.
+/// Returns whether a packet is a DHCP request, which a pod sends from 0.0.0.0.
 #[inline(always)]
-fn asks_for_address(headers: &Headers) -> bool {
+fn is_dhcp_request(headers: &Headers) -> bool {
     let tuple = &headers.tuple;
     let [client, server] = DHCP;
     tuple.source == Address::v4([0; 4])
@@ -125,19 +127,22 @@ fn asks_for_address(headers: &Headers) -> bool {
         && tuple.destination_port == Port::new(server)
 }
 
-/// The pod's own address; an address of the link, which no router carries on; or none yet, for neighbour discovery.
+/// Returns whether an IPv6 packet has a valid source: the pod's own address; a link-local address,
+/// if the destination is link-local or multicast; or the unspecified address, for neighbour
+/// discovery.
 #[inline(always)]
 fn is_own_v6<E: Packet + Node>(env: &E, headers: &Headers, slot: u32, pod: &Pod) -> bool {
     let (source, destination) = (&headers.tuple.source, &headers.tuple.destination);
     let icmp = headers.tuple.protocol == protocol::ICMPV6;
     let from_link =
         is_link_local(source) && (is_link_local(destination) || is_multicast(destination));
-    let from_nobody = source.is_any() && icmp && is_multicast(destination);
-    (from_link || from_nobody || has_v6(env, slot, pod, source))
+    let from_unspecified = source.is_any() && icmp && is_multicast(destination);
+    (from_link || from_unspecified || has_v6(env, slot, pod, source))
         && !(icmp && is_forged_discovery(env, headers, slot, pod))
 }
 
-/// A pod is not a router, and announces or probes no address but its own.
+/// Returns whether neighbour discovery is forged: a pod is not a router, and announces or probes
+/// only its own addresses.
 #[inline(always)]
 fn is_forged_discovery<E: Packet + Node>(env: &E, headers: &Headers, slot: u32, pod: &Pod) -> bool {
     let names_target = match headers.icmp_type {

@@ -1,18 +1,20 @@
-//! Per-pod limits: a token bucket that keeps a debt (GCRA), with headroom for thin flows.
+//! Per-pod bandwidth limits: a token bucket that keeps a debt (GCRA), with headroom for thin flows.
 //!
-//! A packet passes as long as the debt is within the limit's allowance, and then adds what it costs. So a packet of 64
-//! KiB passes a bucket of any size, and is paid for afterwards. In any span of time a pod gets no more than rate × time,
-//! the burst, the headroom, and one packet.
+//! A packet passes while the debt is within the limit's allowance, and then adds its cost. So a
+//! packet of 64 KiB passes a bucket of any size, and is paid for afterwards. In any span of time a
+//! pod gets at most rate × time, the burst, the headroom, and one packet.
 //!
-//! When a bulk flow has used the allowance up, it loses packets until some debt is paid: that is how TCP learns the
-//! rate. Other flows of the pod would lose theirs as well, and a request that is lost waits for a retransmission. So a
-//! flow that asks for little (a quarter of the rate, and all such flows together half of it) may go on into the
-//! headroom, which bulk never touches.
+//! When a bulk flow has used up the allowance, its packets are dropped until some debt is paid:
+//! that is how TCP learns the rate. Other flows of the pod would lose packets as well, and a lost
+//! request waits for a retransmission. So a thin flow may use the headroom, which bulk flows never
+//! touch. A flow is thin while it sends little: a quarter of the rate at most, and all thin flows
+//! together half of it.
 //!
-//! A TCP connection that has lost a packet loses all of them for a moment ([`silence`]): it tries again when there is room.
+//! All packets of a TCP connection that has lost one are dropped for a moment ([`silence`]): the
+//! sender retries when the bucket has room.
 //!
-//! Buckets are shared by all CPUs. Everything that decides about the sum is one compare and exchange; what only guesses
-//! which flows are thin is written without care.
+//! Buckets are shared by all CPUs. Updates of the debt are a compare-and-exchange; the counters
+//! that only estimate which flows are thin are plain writes.
 
 use abi::{Address, Direction, DropReason, FLOWS_OF_BUCKET, Limit, LimitFlags, Shaped, TICKS};
 
@@ -24,99 +26,103 @@ use crate::parse::{
 use crate::sender::ETHERNET;
 use crate::work::Work;
 
-/// How often a bucket is tried before the cost is added without a look: who fails has been overtaken by others, and passes
-/// one packet too many at most. The verifier walks through each try anew.
+/// Number of compare-and-exchange attempts before the cost is added unconditionally. A CPU whose
+/// attempts fail was overtaken by others, and passes one packet too many at most. The verifier
+/// walks each attempt again.
 const TRIES: u32 = 2;
-/// Parts of the rate that one thin flow may have: one in so many.
+/// The share of the rate that one thin flow may use: one in so many.
 const FLOW_SHARE: u64 = 4;
-/// Parts of the rate that all thin flows together may have beyond the allowance: one in so many.
+/// The share of the rate that all thin flows together may use beyond the allowance: one in so many.
 const THIN_SHARE: u64 = 2;
-/// Bytes that a flow may send at once and still be thin.
+/// Bytes that a thin flow may send at once.
 const THIN_BURST: u32 = 4 << 10;
 const MILLISECOND: u64 = 1_000_000 * TICKS;
-/// The same in time, for high rates.
+/// [`THIN_BURST`] in ticks, for high rates.
 const THIN_TIME: u64 = 3 * MILLISECOND;
-/// A flow that was not thin is thin again when it has been silent for so long.
-const MEMORY: u64 = 200 * MILLISECOND;
-/// Debts by flow are kept in units of so many bits.
+/// Ticks without a packet after which a flow is thin again.
+const THIN_AGAIN: u64 = 200 * MILLISECOND;
+/// Unit of the per-flow debts: so many low bits of the ticks are cut off.
 const FLOW_UNIT: u32 = 14;
-/// The largest packets that Linux makes (BIG TCP): more debt than that beyond the limits, nobody can have made.
+/// Largest packet that Linux builds (BIG TCP), in bytes: a debt of more than that beyond the limits
+/// is invalid.
 const MAX_PACKET: u32 = 512 << 10;
-/// Packets that have less to wait than this depart at once: timers are not for that.
-const AT_ONCE: u64 = 5 * MILLISECOND;
+/// Packets with a shorter delay than this are sent at once: timers are too coarse for it.
+const MIN_DELAY: u64 = 5 * MILLISECOND;
 
 const TCP: u8 = 6;
 
-/// What shaping asks of the node beyond its tables.
+/// Buckets, clock and packet metadata that shaping needs beyond [`crate::Node`].
 pub trait Shaper {
     /// One bucket.
     type Bucket: Bucket;
 
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Returns nanoseconds of `CLOCK_MONOTONIC`.
     fn clock(&self) -> u64;
-    /// The limit of a pod.
+    /// Returns the limit of a pod in one direction.
     fn limit(&self, pod: u32, direction: Direction) -> Option<&Limit>;
-    /// Whether the address is one of the pod's [`abi::ShapedSubnetKey`]s.
+    /// Returns whether the address is in one of the pod's shaped subnets
+    /// ([`abi::ShapedSubnetKey`]).
     fn is_shaped_subnet(&self, pod: u32, generation: u32, address: &Address) -> bool;
-    /// The bucket of a pod.
+    /// Returns the bucket of a pod in one direction.
     fn bucket(&mut self, pod: u32, direction: Direction) -> Option<Self::Bucket>;
-    /// How the packet will be cut up: into how many, with how much payload each. `(0, 0)` where it will not be.
+    /// Returns the number of GSO segments of the packet and the payload bytes of each; `(0, 0)`
+    /// where the packet will not be segmented.
     fn segments(&self) -> (u32, u32);
-    /// The latter alone.
+    /// Returns the payload bytes of each GSO segment, 0 where the packet will not be segmented.
     fn segment_size(&self) -> u32;
-    /// A number that is the same for all packets of a flow.
+    /// Returns a hash that is the same for all packets of a flow.
     fn flow_hash(&mut self) -> u32;
-    /// Marks the packet as having met congestion; false where its sender would not heed it.
+    /// Sets ECN CE on the packet; returns false where its sender does not support ECN.
     fn mark_congestion(&mut self) -> bool;
-    /// Whether packets may be told when to depart.
+    /// Returns whether the uplink's qdisc honours delivery times (`fq`).
     fn may_delay(&self) -> bool;
-    /// Tells the packet when to depart, in nanoseconds of the clock.
+    /// Sets the packet's delivery time, in nanoseconds of the clock.
     fn delay(&mut self, until: u64);
-    /// Counts what became of a packet.
-    fn count_shaped(&mut self, pod: u32, direction: Direction, bytes: u32, ending: Ending);
+    /// Counts a packet by its outcome.
+    fn count_shaped(&mut self, pod: u32, direction: Direction, bytes: u32, outcome: ShapingOutcome);
 }
 
-/// One bucket, shared by all CPUs.
+/// A bucket that is shared by all CPUs.
 pub trait Bucket {
-    /// [`abi::Bucket::paid_at`].
+    /// Returns [`abi::Bucket::paid_at`].
     fn paid_at(&self) -> u64;
-    /// Replaces [`abi::Bucket::paid_at`] if it still is `old`, and tells whether.
+    /// Replaces [`abi::Bucket::paid_at`] if it still is `old`; returns whether it was.
     fn replace(&self, old: u64, new: u64) -> bool;
     /// Adds to [`abi::Bucket::paid_at`].
     fn add(&self, cost: u64);
-    /// [`abi::Bucket::thin_paid_at`].
+    /// Returns [`abi::Bucket::thin_paid_at`].
     fn thin_paid_at(&self) -> u64;
     /// Writes [`abi::Bucket::thin_paid_at`].
     fn set_thin_paid_at(&self, at: u64);
-    /// One of [`abi::Bucket::flows`]; the index wraps.
+    /// Returns one of [`abi::Bucket::flows`]; the index wraps.
     fn flow(&self, index: u32) -> u32;
     /// Writes one of [`abi::Bucket::flows`].
     fn set_flow(&self, index: u32, at: u32);
-    /// One of [`abi::Bucket::silent_until`]; the index wraps.
+    /// Returns one of [`abi::Bucket::silent_until`]; the index wraps.
     fn silent_until(&self, index: u32) -> u32;
     /// Writes one of [`abi::Bucket::silent_until`].
     fn set_silent_until(&self, index: u32, at: u32);
 }
 
-/// What became of a packet.
+/// The outcome of shaping a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "several of them are true of one packet"
 )]
-pub struct Ending {
-    /// It was dropped.
+pub struct ShapingOutcome {
+    /// The packet was dropped.
     pub dropped: bool,
-    /// It passed because its flow is thin.
+    /// The packet passed beyond the allowance because its flow is thin.
     pub spared: bool,
-    /// It was marked.
+    /// The packet was marked (ECN CE).
     pub marked: bool,
-    /// It was told when to depart.
+    /// The packet got a delivery time.
     pub delayed: bool,
 }
 
-impl Ending {
-    /// Adds a packet that ended so.
+impl ShapingOutcome {
+    /// Adds a packet with this outcome to the counters.
     #[inline(always)]
     pub fn count(self, counts: &mut Shaped, bytes: u32) {
         let bytes = u64::from(bytes);
@@ -136,7 +142,7 @@ impl Ending {
     }
 }
 
-/// Charges the packet to a pod, or refuses it.
+/// Charges the packet to a pod's limit, or drops it.
 #[inline(always)]
 pub(crate) fn charge<E: Packet + Shaper>(
     env: &mut E,
@@ -168,23 +174,24 @@ pub(crate) fn charge<E: Packet + Shaper>(
         env.count_shaped(pod, direction, bytes, DROPPED);
         return Err(DropReason::RateLimit);
     };
-    let mut ending = Ending {
+    let mut outcome = ShapingOutcome {
         spared,
-        ..Ending::default()
+        ..ShapingOutcome::default()
     };
     if !spared && debt > work.limit.mark {
-        ending.marked = env.mark_congestion();
+        outcome.marked = env.mark_congestion();
     }
-    // A pod's own uplink is where packets can wait; what a pod receives has arrived.
-    if !spared && debt > AT_ONCE && direction == Direction::Egress && env.may_delay() {
-        ending.delayed = true;
-        env.delay(clock.saturating_add((debt - AT_ONCE) / TICKS));
+    // Only egress packets are delayed: they can wait in the uplink's qdisc. An ingress packet has
+    // already arrived.
+    if !spared && debt > MIN_DELAY && direction == Direction::Egress && env.may_delay() {
+        outcome.delayed = true;
+        env.delay(clock.saturating_add((debt - MIN_DELAY) / TICKS));
     }
-    env.count_shaped(pod, direction, bytes, ending);
+    env.count_shaped(pod, direction, bytes, outcome);
     Ok(())
 }
 
-/// Whether the limit is for traffic with this packet's other end.
+/// Returns whether the limit applies to traffic with this packet's remote address.
 #[inline(always)]
 fn applies<E: Packet + Shaper>(env: &E, work: &Work, pod: u32, direction: Direction) -> bool {
     let Limit {
@@ -193,7 +200,7 @@ fn applies<E: Packet + Shaper>(env: &E, work: &Work, pod: u32, direction: Direct
     if flags == 0 {
         return true;
     }
-    // What has no address is with nobody.
+    // A packet without an IP address is in no shaped subnet.
     let listed = match remote_address(env, direction) {
         Some(address) => env.is_shaped_subnet(pod, generation, &address),
         None => false,
@@ -201,7 +208,7 @@ fn applies<E: Packet + Shaper>(env: &E, work: &Work, pod: u32, direction: Direct
     listed == (flags & LimitFlags::ONLY_SUBNETS != 0)
 }
 
-/// The address of the other end.
+/// Returns the remote address of a pod's packet.
 #[inline(always)]
 fn remote_address<P: Packet>(packet: &P, direction: Direction) -> Option<Address> {
     let is_source = direction == Direction::Ingress;
@@ -220,24 +227,24 @@ fn remote_address<P: Packet>(packet: &P, direction: Direction) -> Option<Address
     }
 }
 
-const DROPPED: Ending = Ending {
+const DROPPED: ShapingOutcome = ShapingOutcome {
     dropped: true,
     spared: false,
     marked: false,
     delayed: false,
 };
 
-/// Whether a packet passes.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// It does.
+    /// The packet passes.
     Pass {
-        /// Ticks of debt before it.
+        /// The bucket's debt before this packet, in ticks.
         debt: u64,
-        /// Whether it passed only because its flow is thin.
+        /// Whether the packet passed only because its flow is thin.
         spared: bool,
     },
-    /// It does not.
+    /// The packet is dropped.
     Refused,
 }
 
@@ -260,7 +267,7 @@ pub fn admit(bucket: &impl Bucket, limit: &Limit, now: u64, bytes: u32, hash: u3
             silent && debt > limit.allowance - silence::length(limit)
         };
         if refused {
-            // A debt that nobody can have made would stay out of reach as the clock moves on.
+            // An invalid debt would stay invalid as the clock moves on: write it back clamped.
             if paid_at < seen {
                 bucket.replace(seen, paid_at);
             }
@@ -275,13 +282,14 @@ pub fn admit(bucket: &impl Bucket, limit: &Limit, now: u64, bytes: u32, hash: u3
     passage
 }
 
-/// The largest debt that there can be. More of it is of another limit, or of a clock that went back.
+/// Returns the largest valid debt in ticks. A larger one is from another limit, or from before the
+/// clock went back.
 #[inline(always)]
 const fn max_debt(limit: &Limit) -> u64 {
     limit.allowance + limit.headroom + limit.cost(MAX_PACKET)
 }
 
-/// A time in ticks that is neither past nor farther away than `most`.
+/// Clamps a time in ticks to between `now` and `most` after it.
 #[inline(always)]
 fn clamp_time(at: u64, now: u64, most: u64) -> u64 {
     let latest = now.saturating_add(most);
@@ -294,12 +302,12 @@ fn clamp_time(at: u64, now: u64, most: u64) -> u64 {
     }
 }
 
-/// Whether the flow is one that asks for little; notes that it asks for `cost`. Two counters for each flow: who shares
-/// one of them with a bulk flow is known by the other.
+/// Returns whether the flow is thin, and adds `cost` to its debt. There are two counters for each
+/// flow: a flow that shares one of them with a bulk flow is recognised by the other.
 #[inline(always)]
 fn is_thin(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64, hash: u32) -> bool {
     let burst = thin_burst(limit);
-    let most = (burst + MEMORY) >> FLOW_UNIT;
+    let most = (burst + THIN_AGAIN) >> FLOW_UNIT;
     let now = now >> FLOW_UNIT;
     let cost = (cost.saturating_mul(FLOW_SHARE) >> FLOW_UNIT) + 1;
     let one = add_debt(bucket, hash, now, cost, most);
@@ -308,23 +316,24 @@ fn is_thin(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64, hash: u32) 
     least <= burst >> FLOW_UNIT
 }
 
+/// Returns the ticks of debt up to which a flow is thin.
 #[inline(always)]
 const fn thin_burst(limit: &Limit) -> u64 {
     let packets = limit.cost(THIN_BURST).saturating_mul(FLOW_SHARE);
     if packets > THIN_TIME {
-        // More would not fit into 32 bits of units.
+        // A larger value would not fit into 32 bits of units.
         if packets > 1 << 44 { 1 << 44 } else { packets }
     } else {
         THIN_TIME
     }
 }
 
-/// Adds to a flow's debt, and returns what it was.
+/// Adds to a flow's debt, and returns the debt before. Times are in units of 2^[`FLOW_UNIT`] ticks.
 #[inline(always)]
 fn add_debt(bucket: &impl Bucket, index: u32, now: u64, cost: u64, most: u64) -> u64 {
     let now = (now & 0xffff_ffff) as u32;
     let ahead = bucket.flow(index).wrapping_sub(now);
-    // What is farther ahead than any debt can be is past, or of a limit that was changed.
+    // A time farther ahead than any debt is past, or from another limit.
     let debt = if u64::from(ahead) > most {
         0
     } else {
@@ -339,7 +348,7 @@ fn add_debt(bucket: &impl Bucket, index: u32, now: u64, cost: u64, most: u64) ->
     debt
 }
 
-/// Whether thin flows together have room for `cost` beyond the allowance; takes it.
+/// Takes `cost` from the headroom of all thin flows; returns whether there was enough.
 #[inline(always)]
 fn take_headroom(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64) -> bool {
     let paid_at = clamp_time(bucket.thin_paid_at(), now, max_debt(limit));
@@ -353,14 +362,13 @@ fn take_headroom(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64) -> bo
     has_room
 }
 
-/// The index of a flow's counter.
+/// Returns the index of a flow's counter.
 #[inline(always)]
 pub const fn flow_index(index: u32) -> usize {
     index as usize & (FLOWS_OF_BUCKET - 1)
 }
 
-/// Bytes of the packet from the IP header on, as many as there will be on a wire: each part that it is cut into has
-/// headers of its own.
+/// Returns the bytes on the wire from the IP header on: each GSO segment has headers of its own.
 #[inline(always)]
 fn wire_length<E: Packet + Shaper>(env: &E) -> u32 {
     let length = env.len().saturating_sub(ETHERNET);
@@ -368,7 +376,7 @@ fn wire_length<E: Packet + Shaper>(env: &E) -> u32 {
     if size == 0 {
         return length;
     }
-    // Whoever made the packet may not have counted its parts.
+    // The sender of a GSO packet need not have set the number of segments.
     let segments = if segments == 0 {
         length / size + 1
     } else {
@@ -377,7 +385,7 @@ fn wire_length<E: Packet + Shaper>(env: &E) -> u32 {
     length.saturating_add((segments - 1).saturating_mul(headers(env)))
 }
 
-/// Bytes of IP and transport header.
+/// Returns the bytes of IP and transport header.
 #[inline(always)]
 fn headers<P: Packet>(packet: &P) -> u32 {
     let Some((l4, protocol)) = transport(packet) else {
@@ -397,7 +405,8 @@ fn is_tcp<P: Packet>(packet: &P) -> bool {
     matches!(transport(packet), Some((_, TCP)))
 }
 
-/// Bytes of the IP header, and the protocol behind it. Extension headers are none that a limit looks into.
+/// Returns the bytes of the IP header, and the protocol behind it. Extension headers are not
+/// parsed.
 #[inline(always)]
 fn transport<P: Packet>(packet: &P) -> Option<(u32, u8)> {
     match packet.ethertype() {
@@ -420,8 +429,8 @@ mod pace;
 mod silence;
 mod window;
 
-pub use pace::{Pacing, UNPACED, pace_of, pace_with};
-pub use window::{WIDEST, window_of};
+pub use pace::{Pacing, UNPACED, merge_pacing_rate, pacing_rate};
+pub use window::{WIDEST, window_limit};
 
 #[cfg(test)]
 mod tests;

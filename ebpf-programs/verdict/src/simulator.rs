@@ -1,45 +1,45 @@
-//! A node of ordinary maps: the same stages as in the kernel, run in a test.
+//! Simulator: runs the stages of the datapath in user space, for tests.
 //!
-//! Stands for the maps and helpers that the BPF object has in their place, down to what they return for what is not
-//! there. Judges nothing.
+//! Ordinary Rust maps replace the BPF maps and helpers, including their return values for missing
+//! entries. The simulator makes no decision about packets itself.
 
 pub mod example;
+mod flow_cache;
 pub mod frame;
 mod node;
 mod shape;
-mod flow_cache;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use abi::{
-    Address, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, ShapedSubnetKey, Pod, PrefixKey,
-    Settings, Shaped, Swept, Tuple, ClockEntry, Uplink,
+    Address, ClockEntry, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow,
+    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Pod, PrefixKey,
+    Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
 };
 
+use crate::eviction::ClockHand;
 use crate::flow::FlowState;
-use crate::xdp_prefilter;
+use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
-use crate::eviction::ClockHand;
-use crate::flow_cache::{CacheLookup, CacheHit};
 use crate::stages;
-use crate::sweep::{Sweep, forget};
-use crate::work::{Content, HostportMatch, Origin, Hook, Work};
+use crate::sweep::{Sweep, remove_dead};
+use crate::work::{Content, Hook, HostportMatch, Origin, Work};
+use crate::xdp_prefilter;
 
+pub use flow_cache::{JIFFY, Memory};
 pub use shape::SharedBucket;
-pub use flow_cache::{Memory, JIFFY};
 
-/// The tables and surroundings of a node, and the packet under way.
+/// The tables of a node, its kernel state as far as the datapath reads it, and the current packet.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// The packet under way.
+    /// The current packet, from its first byte on the interface.
     pub packet: Vec<u8>,
-    /// Seconds of the clock.
+    /// The clock in seconds, for flows.
     pub now: u32,
-    /// Where the next random number comes from.
+    /// State of the random number generator.
     pub random: u32,
     /// The settings table.
     pub settings: Settings,
@@ -61,11 +61,11 @@ pub struct World {
     pub prefixes: BTreeMap<PrefixKey, u32>,
     /// The flow table.
     pub flows: BTreeMap<Tuple, Flow>,
-    /// How many entries the flow table holds.
+    /// Capacity of the flow table in entries.
     pub flow_capacity: usize,
-    /// How many flows each pod has.
+    /// Number of flows of each pod.
     pub live: BTreeMap<u32, i64>,
-    /// Flows that wait for their turn.
+    /// The eviction clock.
     pub turns: VecDeque<ClockEntry>,
     /// Egress addresses, by the interface index of the bridge.
     pub egress: BTreeMap<u32, Egress>,
@@ -75,29 +75,30 @@ pub struct World {
     pub sockets: BTreeMap<Tuple, Socket>,
     /// Next hops that are not the destination itself.
     pub next_hops: BTreeMap<Address, Address>,
-    /// The links that packets leave by, by destination.
+    /// Egress routes: interface index by destination.
     pub egress_routes: BTreeMap<Address, u32>,
-    /// What all of those ways take, in bytes, where the kernel says so; else 0.
+    /// MTU of all egress routes in bytes, where the kernel reports it; 0 otherwise.
     pub route_mtu: u32,
     /// MTUs of interfaces in bytes; any packet fits the others.
     pub mtus: BTreeMap<u32, u32>,
-    /// Nanoseconds of the clock that limits go by.
+    /// The clock in nanoseconds, for limits.
     pub clock: u64,
-    /// Whether the packet under way belongs to a VLAN.
+    /// Whether the current packet has a VLAN tag.
     pub tagged: bool,
-    /// What others have marked the packet under way with.
+    /// `skb->mark` of the current packet, set by other software.
     pub mark: u32,
-    /// What the flow of the packet under way hashes to.
+    /// Flow hash of the current packet.
     pub flow_hash: u32,
-    /// How the packet under way will be cut up.
+    /// GSO segmentation of the current packet: number and size of segments.
     pub segments: (u32, u32),
-    /// Whether the packet under way was marked as having met congestion.
+    /// Whether the current packet was marked with ECN Congestion Experienced.
     pub congested: bool,
-    /// When the packet under way is to depart.
+    /// Departure time of the current packet, in nanoseconds.
     pub departure: Option<u64>,
     /// Limits by slot and direction.
     pub limits: BTreeMap<(u32, Direction), Limit>,
-    /// With whom limits count: prefixes and their lengths as in [`abi::maps::PEERS`], with the pods' generations.
+    /// Shaped subnets: prefixes and their lengths as in [`abi::maps::PEERS`], with the pods'
+    /// generations.
     pub peers: BTreeMap<(ShapedSubnetKey, u32), u32>,
     /// Buckets by slot and direction.
     pub buckets: BTreeMap<(u32, Direction), Arc<SharedBucket>>,
@@ -107,7 +108,7 @@ pub struct World {
     pub counters: BTreeMap<(u32, Direction), Counters>,
     /// Drop counters.
     pub drops: BTreeMap<DropReason, DropCount>,
-    /// What the one CPU remembers of packets under way, and what that rests on.
+    /// Flow cache of the one CPU, and the epochs that it depends on.
     pub memory: Memory,
 }
 
@@ -155,7 +156,7 @@ impl Default for World {
     }
 }
 
-/// Where a packet is shown to the datapath.
+/// The hook at which a packet enters the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// [`hooks::from_pod`].
@@ -168,10 +169,10 @@ pub enum Place {
     UplinkOut,
 }
 
-/// A node that packets can be sent through.
+/// A simulated node with one CPU.
 #[derive(Clone, Debug, Default)]
 pub struct Simulator {
-    /// The node.
+    /// Tables and kernel state of the node.
     pub world: World,
     work: Work,
     hand: ClockHand,
@@ -179,7 +180,7 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// A node with these tables.
+    /// Returns a node with these tables.
     pub fn new(world: World) -> Self {
         Self {
             world,
@@ -187,20 +188,21 @@ impl Simulator {
         }
     }
 
-    /// Shows a packet on an interface to the datapath: its verdict, and the packet afterwards.
+    /// Runs a hook on a packet; returns the verdict, and the packet as the hook left it.
     pub fn run(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
         self.world.memory.skb_tag = 0;
-        self.go_on(place, interface, packet)
+        self.run_next(place, interface, packet)
     }
 
-    /// As [`Simulator::run`], for the packet that was shown to it last, with the label that it has.
-    pub fn go_on(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
+    /// Runs the next hook on the packet of the last run: as [`Simulator::run`], but keeps the
+    /// packet's `skb_tag`.
+    pub fn run_next(&mut self, place: Place, interface: u32, packet: &[u8]) -> (Verdict, Vec<u8>) {
         self.interface = interface;
         self.world.packet = packet.to_vec();
         self.world.notice_changes();
         (self.world.congested, self.world.departure) = (false, None);
         let verdict = match place {
-            Place::FromPod => self.sent_by_pod(),
+            Place::FromPod => self.run_from_pod(),
             Place::ToPod => hooks::to_pod(self),
             Place::UplinkIn => hooks::uplink_in(self),
             Place::UplinkOut => hooks::uplink_out(self),
@@ -208,8 +210,8 @@ impl Simulator {
         (verdict, std::mem::take(&mut self.world.packet))
     }
 
-    /// What a pod sends; a busy one has the short way in front of the long one.
-    fn sent_by_pod(&mut self) -> Verdict {
+    /// Runs `from_pod`; for a high-traffic pod, the TCX fast path first.
+    fn run_from_pod(&mut self) -> Verdict {
         if self.world.memory.tcx_fast_path {
             let (world, scratch) = (&mut self.world, &mut &mut self.work);
             if let Some(verdict) = stages::find_cached_redirect(world, scratch, self.interface) {
@@ -220,12 +222,12 @@ impl Simulator {
         hooks::from_pod(self)
     }
 
-    /// Where a packet goes whose verdict is [`Verdict::RedirectNeigh`].
+    /// Returns the next hop of a packet with the verdict [`Verdict::RedirectNeigh`].
     pub const fn next_hop(&self) -> Address {
         self.work.hop
     }
 
-    /// Shows a frame that a driver has received to the guard.
+    /// Runs the XDP prefilter on a received frame.
     pub fn xdp_prefilter(&mut self, interface: u32, frame: &[u8]) -> Verdict {
         let frame = World {
             packet: frame.to_vec(),
@@ -234,7 +236,7 @@ impl Simulator {
         xdp_prefilter::check(&frame, &mut self.world, interface).into()
     }
 
-    /// Forgets dead flows.
+    /// Removes expired flows, as the agent's periodic sweep does.
     pub fn sweep(&mut self) -> Swept {
         let mut swept = Swept::default();
         let keys: Vec<Tuple> = self.world.flows.keys().copied().collect();
@@ -244,7 +246,7 @@ impl Simulator {
             };
             let now = self.world.now();
             let mut opposite = Tuple::default();
-            match forget(&mut self.world, &key, &flow, &mut opposite, now) {
+            match remove_dead(&mut self.world, &key, &flow, &mut opposite, now) {
                 Sweep::Kept | Sweep::Removed(FlowState::Alive) => swept.kept += 1,
                 Sweep::Removed(FlowState::TimedOut) => swept.timed_out += 1,
                 Sweep::Removed(FlowState::Stale) => swept.stale += 1,
@@ -320,8 +322,8 @@ impl hooks::HookStages for Simulator {
         stages::try_port(&mut self.world, &mut self.work, attempt)
     }
 
-    fn check_outsider(&mut self) -> Decision<()> {
-        stages::check_outsider(&mut self.world, &mut self.work)
+    fn check_outside_source(&mut self) -> Decision<()> {
+        stages::check_outside_source(&mut self.world, &mut self.work)
     }
 
     fn find_hostport(&mut self) -> Decision<HostportMatch> {

@@ -1,24 +1,26 @@
-//! The stages of the hooks, one function each: what [`crate::HookStages`] is made of.
+//! The stages of the hooks, one function each: the implementation of [`crate::HookStages`].
 //!
-//! Each takes the packet and the node as one value, the notes about the packet, and numbers, and returns a value that
-//! survives as a number. That is all that fits between two separately verified functions.
+//! Each takes the packet and the node as one value, the packet's scratch memory, and numbers. It
+//! returns a value that can be encoded as a number: nothing else fits between two separately
+//! verified functions.
 
 use abi::{Direction, EndpointFlags};
 
+use crate::eviction::ClockHand;
+use crate::flow_cache::{self, CacheHit, CacheLookup, FlowCache, ScratchProvider};
 use crate::node::Node;
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
-use crate::eviction::ClockHand;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::flow_cache::{self, ScratchProvider, CacheLookup, FlowCache, CacheHit};
-use crate::work::{Content, HostportMatch, Origin, Hook, Work};
+use crate::work::{Content, Hook, HostportMatch, Origin, Work};
 use crate::{
     bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
     masquerade, parse, policy, rewrite, row_cache, sender,
 };
 
-/// Ends the packet as one before it that looked the same, unless another shortcut is to learn from that.
+/// Looks up the packet's cache entry and applies it, unless the pod-side entry must be updated
+/// first.
 #[inline(always)]
 pub fn lookup_cache<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
@@ -29,7 +31,7 @@ pub fn lookup_cache<E: Packet + Node + Shaper + FlowCache>(
     flow_cache::find(env, scratch, interface, hook)
 }
 
-/// Ends what a pod sends as one before it that looked the same, unless that went on to the stack.
+/// Applies the cached verdict of a pod's packet, if it is a redirect. See decision 75.
 #[inline(always)]
 pub fn find_cached_redirect<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
@@ -39,7 +41,8 @@ pub fn find_cached_redirect<E: Packet + Node + Shaper + FlowCache>(
     flow_cache::find_redirect(env, scratch, interface)
 }
 
-/// Ends the packet as the one that was found, when another shortcut has learnt from it, and writes what was written then.
+/// Applies the cached verdict and rewrite of `hit`, after the pod-side entry has been updated from
+/// it.
 #[inline(always)]
 pub fn apply_cache_hit<E: Packet + Node + FlowCache>(
     env: &mut E,
@@ -49,19 +52,19 @@ pub fn apply_cache_hit<E: Packet + Node + FlowCache>(
     flow_cache::apply_hit(env, scratch, hit)
 }
 
-/// Remembers how the packet has ended, by its verdict's number, for those behind it.
+/// Writes the cache entry of a packet with this verdict, given as its code.
 #[inline(always)]
 pub fn cache_verdict<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Hook, number: u64) {
     flow_cache::record(env, work, hook, number);
 }
 
-/// Adds how the packet has ended, by the shortcut of this index, to what the pod's hook remembers of it.
+/// Adds the outcome in the cache entry of this index to the pod-side entry of the same packet.
 #[inline(always)]
 pub fn propagate<E: Node + FlowCache>(env: &mut E, work: &mut Work, index: u32) {
     flow_cache::propagate(env, work, index);
 }
 
-/// Reads a frame on a pod's veth and finds out whose it is.
+/// Parses a frame on a pod's veth, and finds its pod.
 #[inline(always)]
 pub fn parse_pod<E: Packet + Node + FlowCache>(
     env: &mut E,
@@ -75,11 +78,13 @@ pub fn parse_pod<E: Packet + Node + FlowCache>(
     };
     start(env, work, interface, of.pod);
     work.limited = of.flags & EndpointFlags::LIMITED;
+    // The pod is set before parsing: drops of malformed frames are counted for it.
     let content = parse::frame(env, ETHERNET, &mut work.headers)?;
     Ok(fragment::complete(env, work, content))
 }
 
-/// Finds out whose a frame on a pod's veth is, without reading it, and whether traffic of that pod is limited.
+/// Finds the pod of a frame on its veth, without parsing the frame. Returns whether the pod has a
+/// limit.
 #[inline(always)]
 pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32) -> bool {
     let of = env.interface(interface).copied().unwrap_or_default();
@@ -88,13 +93,13 @@ pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u
     of.flags & EndpointFlags::LIMITED != 0
 }
 
-/// Refuses what the pod has got already.
+/// Drops the second copy of a packet that the pod has received already.
 #[inline(always)]
 pub fn check_duplicate<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
     duplicate::check(env, work)
 }
 
-/// Reads a packet on an uplink.
+/// Parses a packet on an uplink.
 #[inline(always)]
 pub fn parse_uplink<E: Packet + Node + FlowCache>(
     env: &mut E,
@@ -110,7 +115,7 @@ pub fn parse_uplink<E: Packet + Node + FlowCache>(
     Ok(fragment::complete(env, work, content))
 }
 
-/// As [`parse_uplink`], of a packet that enters the node, and looks its flow up.
+/// As [`parse_uplink`], at ingress, and looks up the packet's flow.
 #[inline(always)]
 pub fn parse_entering<E: Packet + Node + FlowCache>(
     env: &mut E,
@@ -124,6 +129,7 @@ pub fn parse_entering<E: Packet + Node + FlowCache>(
     Ok(content)
 }
 
+/// Sets interface, pod and length: drops of frames that fail to parse are counted by them.
 #[inline(always)]
 fn start<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32, pod: u32) {
     work.interface = interface;
@@ -131,7 +137,7 @@ fn start<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u32, pod: u3
     work.headers.length = env.len();
 }
 
-/// Refuses what a pod may not send, and says of the rest whether it is limited.
+/// Drops spoofed packets and martians. Returns whether the pod has a limit.
 #[inline(always)]
 pub fn check_sender<E: Packet + Node>(
     env: &mut E,
@@ -142,7 +148,7 @@ pub fn check_sender<E: Packet + Node>(
     Ok(work.limited != 0)
 }
 
-/// Charges the packet to the pod whose veth it is on, or refuses it.
+/// Charges the packet to the pod whose veth it is on, or drops it.
 #[inline(always)]
 pub fn charge<E: Packet + Shaper>(
     env: &mut E,
@@ -153,7 +159,7 @@ pub fn charge<E: Packet + Shaper>(
     shape::charge(env, work, pod, direction)
 }
 
-/// Charges the packet to the pod that it is handed to, and counts it there, or refuses it.
+/// Charges the packet to the receiving pod and counts it there, or drops it.
 #[inline(always)]
 pub fn charge_receiver<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<()> {
     let pod = work.endpoint.pod;
@@ -164,13 +170,13 @@ pub fn charge_receiver<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) 
     Ok(())
 }
 
-/// Refuses what one pod sends to another against the policy of both.
+/// Drops packets between pods where the policies of both forbid them.
 #[inline(always)]
 pub fn check_policy<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     policy::check(node, work)
 }
 
-/// Looks the packet's flow up.
+/// Looks up the packet's flow.
 #[inline(always)]
 pub fn find_flow<E: Node>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
     flow::find(node, work, hook)
@@ -182,7 +188,7 @@ pub fn find_quoted_flow<E: Packet + Node>(env: &mut E, work: &mut Work, hook: Ho
     icmp::find(env, work, hook)
 }
 
-/// Says whose a leaving packet without a flow is.
+/// Returns the origin of a packet that leaves without a flow.
 #[inline(always)]
 pub fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin> {
     masquerade::origin(node, work)
@@ -194,56 +200,58 @@ pub fn choose_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     masquerade::choose_source(node, work)
 }
 
-/// Prepares to move the node's own flow to another port.
+/// Prepares a flow of the node itself for another source port, with the node's own address.
 #[inline(always)]
 pub fn keep_node_address(work: &mut Work) {
     masquerade::keep_node_address(work);
 }
 
-/// Tries to make the flow with one port.
+/// Tries to insert the flow with one source port.
 #[inline(always)]
 pub fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
     masquerade::try_port(node, work, attempt)
 }
 
-/// Refuses packets from outside with a pod's address.
+/// Drops packets from outside with a source address of this node's pods.
 #[inline(always)]
-pub fn check_outsider<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
-    hostport::check_outsider(node, work)
+pub fn check_outside_source<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    hostport::check_outside_source(node, work)
 }
 
-/// Looks for the hostport that an entering packet is for.
+/// Looks up the hostport that a packet from outside is for.
 #[inline(always)]
 pub fn find_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
     hostport::find(node, work)
 }
 
-/// Makes the flow of a hostport.
+/// Inserts the flow of a hostport.
 #[inline(always)]
 pub fn open_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
     hostport::open(node, work)
 }
 
-/// Refuses what one pod sends to another against the policy of both, and looks for the hostport that the rest is for.
+/// Applies the ingress policy, and looks up the hostport that a pod's packet is for.
 #[inline(always)]
 pub fn find_hostport_from_pod<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
+    // The policy comes first: a packet to a published pod's own address must not open a flow
+    // against it.
     policy::check(node, work)?;
     hostport_from_pod::find(node, work)
 }
 
-/// Tries to make the flow of a pod to a hostport with one port.
+/// Tries to insert the flow of a pod to a hostport with one source port.
 #[inline(always)]
 pub fn try_port_from_pod<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
     hostport_from_pod::try_port(node, work, attempt)
 }
 
-/// Addresses a frame to the pod that the packet is for now.
+/// Writes the MAC addresses of a translated packet, and redirects it to its pod.
 #[inline(always)]
 pub fn redirect_to_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
     hostport_from_pod::redirect_to_pod(env, work)
 }
 
-/// Says whether what a pod sends goes past bridge and stack.
+/// Decides whether a pod's packet bypasses bridge and stack.
 #[inline(always)]
 pub fn bypass_from_pod<E: Packet + Node + Shaper + FlowCache>(
     env: &mut E,
@@ -252,21 +260,26 @@ pub fn bypass_from_pod<E: Packet + Node + Shaper + FlowCache>(
     bypass::from_pod(env, work).unwrap_or_else(Verdict::Drop)
 }
 
-/// Looks up the young flow of a packet that leaves past the stack, by this uplink, and tells its program that all is done.
+/// Looks up the flow of a packet that leaves past the stack by this uplink, if it is too new for
+/// cache entries, and tags the packet as finished for the uplink's program.
 #[inline(always)]
 pub fn find_uplink_flow<E: Node + FlowCache>(env: &mut E, work: &mut Work, uplink: u32) -> bool {
     flow_cache::find_uplink_flow(env, work, uplink)
 }
 
-/// Writes [`Work::translated`] into what came in for a pod, and says whether it goes past stack and bridge; if so, it is
-/// charged and counted.
+/// Translates a packet from outside to [`Work::translated`], and redirects it to its pod where it
+/// may bypass stack and bridge. A redirected packet is charged and counted.
 #[inline(always)]
-pub fn forward_to_pod<E: Packet + Node + Shaper + FlowCache>(env: &mut E, work: &mut Work) -> Verdict {
+pub fn forward_to_pod<E: Packet + Node + Shaper + FlowCache>(
+    env: &mut E,
+    work: &mut Work,
+) -> Verdict {
     enter(env, work).unwrap_or_else(Verdict::Drop)
 }
 
 #[inline(always)]
 fn enter<E: Packet + Node + Shaper + FlowCache>(env: &mut E, work: &mut Work) -> Decision<Verdict> {
+    // Rewrite first: the bypass looks up the pod by the translated destination.
     rewrite::packet(env, &work.headers, &work.translated)?;
     let to = work.translated.destination;
     let verdict = bypass::to_pod(env, work, &to)?;
@@ -276,25 +289,25 @@ fn enter<E: Packet + Node + Shaper + FlowCache>(env: &mut E, work: &mut Work) ->
     Ok(verdict)
 }
 
-/// Refuses what would leave by a link on which nothing is translated.
+/// Drops packets that would leave by a link without translation.
 #[inline(always)]
 pub fn check_exit<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
     exit::check(env, work)
 }
 
-/// Makes the flow of a packet to a pod's own address; tells whether one was made.
+/// Inserts the flow of a packet to a pod's own address; returns whether one was inserted.
 #[inline(always)]
 pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     hostport::open_direct(node, work)
 }
 
-/// Turns the clock hand: what every new flow does for the table.
+/// Advances the clock hand, for each new flow.
 #[inline(always)]
 pub fn advance_clock_hand<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) {
     eviction::advance(node, hand, work.now, work.near_quota != 0);
 }
 
-/// Makes room in a full table for [`Work::pair`].
+/// Evicts a flow from a full table for [`Work::pair`].
 #[inline(always)]
 pub fn evict<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) -> bool {
     eviction::evict(node, hand, work.pair.original.flow.pod, work.now)
@@ -312,19 +325,22 @@ pub fn translate_quoted<P: Packet>(packet: &mut P, work: &mut Work, hook: Hook) 
     icmp::translate(packet, work, hook)
 }
 
-/// Counts how a pod's packet ended, by its verdict's number, and remembers it for those behind it.
+/// Counts a pod's packet by its verdict, given as its code, and writes its cache entry.
 #[inline(always)]
 pub fn count_and_cache<E: Node + FlowCache>(env: &mut E, work: &mut Work, number: u64) {
     count(env, work, Direction::Egress, Verdict::from_code(number));
     flow_cache::record(env, work, Hook::FromPod, number);
 }
 
-/// Counts how a packet ended.
+/// Counts a packet by its verdict.
 #[inline(always)]
 pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdict: Verdict) {
     let bytes = work.headers.length;
     match verdict {
-        Verdict::Pass | Verdict::RedirectPeer(_) | Verdict::RedirectNeigh(_) | Verdict::Redirect(_) => {
+        Verdict::Pass
+        | Verdict::RedirectPeer(_)
+        | Verdict::RedirectNeigh(_)
+        | Verdict::Redirect(_) => {
             node.count_passed(work.pod, direction, bytes);
         }
         Verdict::Drop(reason) => node.count_dropped(reason, work.pod, direction, bytes),

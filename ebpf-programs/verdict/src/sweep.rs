@@ -1,22 +1,23 @@
-//! Forgetting flows that are dead. Walks nothing: it is asked about one entry at a time.
+//! The sweep: removal of dead flows. Called for one entry at a time; does not walk the table.
 
 use abi::{Flow, FlowFlags, Tuple};
 
 use crate::flow::{FlowState, discard, flow_state};
 use crate::node::Node;
 
-/// What a sweep was about to do to one entry, and did.
+/// What the sweep did with one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
-    /// It stays.
+    /// The entry stays.
     Kept,
-    /// It was removed, and its opposite with it.
+    /// The entry and its other direction were removed.
     Removed(FlowState),
 }
 
-/// Removes the entry `flow` at `key`, and the other direction, if the flow is dead. `opposite` is room for a key.
+/// Removes the entry `flow` at `key`, and its other direction, if the flow is dead. `opposite` is
+/// scratch space for a key.
 #[inline(always)]
-pub fn forget<E: Node>(
+pub fn remove_dead<E: Node>(
     node: &mut E,
     key: &Tuple,
     flow: &Flow,

@@ -4,11 +4,11 @@
 //! bytes, and every kernel accepts pointers into a map's value as map keys. All-zero bytes are a
 //! valid value of every type in here.
 
-use abi::{Address, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple, ClockEntry};
+use abi::{Address, ClockEntry, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple};
 
-use crate::row_cache::RowCache;
-use crate::outcome::Code;
 use crate::flow_cache::{CacheEntry, CacheRecorder};
+use crate::outcome::Code;
+use crate::row_cache::RowCache;
 
 /// The scratch memory of one packet.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Requests to the agent.
+//! Fuzz target for the bodies of CNI requests to the agent.
 
 #![no_main]
 

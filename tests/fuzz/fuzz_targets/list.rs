@@ -1,4 +1,4 @@
-//! Configurations, delegates and results.
+//! Fuzz target for network configuration lists, delegates and results.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Environment and standard input of every plugin.
+//! Fuzz target for the environment and standard input of all plugins.
 
 #![no_main]
 

@@ -1,25 +1,25 @@
-//! Coming to a node, and leaving it.
+//! Crashes during installation on a node and during uninstall.
 
 use anyhow::{Result, ensure};
 use e2e::residue::{assert_no_residue, await_no_residue, make_qdisc};
-use e2e::{Agent, GATEWAYS, Points, Residue, Sandbox, UPLINK, until};
+use e2e::{Agent, CrashPoints, GATEWAYS, Residue, Sandbox, UPLINK, until};
 
 use crate::table::Table;
 
-/// A node with nothing of ours on it, and an agent that does not run.
+/// A node without Viaduct's state, and an agent that does not run.
 struct Scene {
     sandbox: Sandbox,
     agent: Agent,
-    points: Points,
+    points: CrashPoints,
     bare: Residue,
-    /// With an agent and no pod.
+    /// The state of the node with an agent and no pod.
     installed: Residue,
 }
 
 impl Scene {
     fn new() -> Result<Self> {
         let sandbox = Sandbox::new()?;
-        // Until the kernel has looked for duplicates of its addresses, the node is not as it will be.
+        // The node's state is final only after duplicate address detection.
         until("the node has its addresses", || {
             let tentative = sandbox.node.call("ip -6 address show tentative")?;
             Ok(tentative.trim().is_empty().then_some(()))
@@ -28,9 +28,9 @@ impl Scene {
         let bare = Residue::of(&sandbox.node, &[])?;
         let mut agent = Agent::start(&sandbox.node, &[])?;
         agent.terminate()?;
-        let points = Points::of(&sandbox.node, &mut agent)?;
+        let points = CrashPoints::enable(&sandbox.node, &mut agent)?;
         agent.restart()?;
-        until("the bridge's address is one of the node's", || {
+        until("the bridge's address is in the local routing table", || {
             let own = sandbox.node.call("ip -6 route show table local dev cbr0")?;
             Ok(own.contains(&GATEWAYS[1].to_string()).then_some(()))
         })?;
@@ -47,7 +47,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Takes everything off the node where no agent runs.
+    /// Uninstalls by the agent's program, without a running agent.
     fn remove(&mut self) -> Result<()> {
         self.agent.run(&["--uninstall"])?;
         assert_no_residue(&self.bare, &Residue::of(&self.sandbox.node, &[])?)
@@ -55,10 +55,10 @@ impl Scene {
 
     fn die_in_install(&mut self, point: &str) -> Result<&'static str> {
         self.points.arm(point)?;
-        self.agent.start_and_die()?;
-        ensure!(self.points.has_struck()?, "the agent died elsewhere");
+        self.agent.start_until_exit()?;
+        ensure!(self.points.was_hit()?, "the agent died elsewhere");
         self.agent.restart()?;
-        // The kernel makes the route of an IPv6 address when it has time.
+        // The kernel adds the route of an IPv6 address asynchronously.
         await_no_residue(&self.installed, &self.sandbox.node)?;
         self.agent.terminate()?;
         self.remove()?;
@@ -68,18 +68,21 @@ impl Scene {
     fn die_in_uninstall(&mut self, point: &str) -> Result<&'static str> {
         self.agent.restart()?;
         self.points.arm(point)?;
-        ensure!(self.agent.ctl("uninstall").is_err(), "somebody answered");
+        ensure!(
+            self.agent.ctl("uninstall").is_err(),
+            "uninstall succeeded without an agent"
+        );
         self.agent.wait_for_end()?;
-        ensure!(self.points.has_struck()?, "the agent died elsewhere");
+        ensure!(self.points.was_hit()?, "the agent died elsewhere");
         self.remove()?;
         Ok("uninstalling again finishes")
     }
 }
 
 #[test]
-fn a_crash_while_coming_or_leaving_is_finished_by_the_next_try() -> Result<()> {
+fn a_crash_during_install_or_uninstall_is_completed_by_the_next_attempt() -> Result<()> {
     let mut scene = Scene::new()?;
-    let points = Points::again(&scene.sandbox.node);
+    let points = CrashPoints::enabled_before(&scene.sandbox.node);
     let install = points.reached_in("start", || scene.agent.restart())?;
     let uninstall = points.reached_in("uninstall", || {
         scene.agent.ctl("uninstall")?;

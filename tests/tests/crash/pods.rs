@@ -1,4 +1,4 @@
-//! Verbs that are about pods, and starts of the agent beside them.
+//! Crashes during ADD, DEL, CHECK and GC, and during starts and upgrades of an agent with pods.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -6,28 +6,28 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context as _, Result, ensure};
 use e2e::residue::assert_no_residue;
 use e2e::{
-    Agent, Answer, Call, Config, Drip, Mapping, NODE, Pod, Points, Residue, Sandbox, Verb, WORLD,
-    program,
+    Agent, Answer, Call, Config, CrashPoints, Mapping, NODE, NumberedDatagrams, Pod, Residue,
+    Sandbox, Verb, WORLD, program,
 };
 use serde_json::{Value, json};
 
 use crate::table::Table;
 
-/// The bystander's port, and those of the pod that is tried.
+/// The bystander's port, and those of the pod under test.
 const UNTOUCHED: [Mapping; 1] = [Mapping::udp(5353, 53)];
 const TRIED: [Mapping; 2] = [Mapping::tcp(8080, 80), Mapping::udp(8081, 81)];
 
-/// A node with a pod that nobody touches, and one that is tried.
+/// A node with a bystander pod, which stays attached throughout, and the pod under test.
 struct Scene {
     sandbox: Sandbox,
     agent: Agent,
-    points: Points,
+    points: CrashPoints,
     bystander: Pod,
     pod: Pod,
-    /// Without a path, but not without a namespace: its links stay.
+    /// A pod whose namespace has no path but still exists: its links stay.
     lost: Option<Pod>,
-    drips: Vec<Drip>,
-    /// Everything on the node without the pod that is tried.
+    streams: Vec<NumberedDatagrams>,
+    /// The state of the node without the pod under test.
     without: Residue,
 }
 
@@ -35,7 +35,7 @@ impl Scene {
     fn new() -> Result<Self> {
         let (sandbox, mut agent) = Sandbox::with_agent()?;
         agent.terminate()?;
-        let points = Points::of(&sandbox.node, &mut agent)?;
+        let points = CrashPoints::enable(&sandbox.node, &mut agent)?;
         agent.restart()?;
         let mut bystander = sandbox.pod("bystander")?;
         bystander.add_with(Config::new("1.1.0").publish(&UNTOUCHED))?;
@@ -43,13 +43,13 @@ impl Scene {
         let out = SocketAddr::new(WORLD[0], 7001);
         let inward = SocketAddr::new(NODE[0], 5353);
         let (inside, world) = (&bystander.machine, &sandbox.world);
-        let drips = vec![
-            Drip::start(
+        let streams = vec![
+            NumberedDatagrams::start(
                 "from the bystander to the world",
                 (inside, out),
                 (world, any(7001)),
             )?,
-            Drip::start(
+            NumberedDatagrams::start(
                 "from the world to a port",
                 (world, inward),
                 (inside, any(53)),
@@ -64,7 +64,7 @@ impl Scene {
             bystander,
             pod,
             lost: None,
-            drips,
+            streams,
             without,
         })
     }
@@ -75,17 +75,17 @@ impl Scene {
             .map(drop)
     }
 
-    /// The agent has died where it was to, and another one has come.
-    fn come_back(&mut self) -> Result<()> {
+    /// Waits for the crash at the armed point, and starts another agent.
+    fn recover(&mut self) -> Result<()> {
         self.agent.wait_for_end()?;
-        ensure!(self.points.has_struck()?, "the agent died elsewhere");
+        ensure!(self.points.was_hit()?, "the agent died elsewhere");
         self.agent.restart()
     }
 
-    /// What is true of the node whatever happened, with the agent running.
+    /// Checks the invariants of the node with a running agent.
     fn is_sound(&self) -> Result<()> {
-        for drip in &self.drips {
-            drip.goes_on()?;
+        for stream in &self.streams {
+            stream.await_progress()?;
         }
         self.bystander.check()?.success()?;
         let answer = self.agent.get("/v1/leases")?;
@@ -96,7 +96,7 @@ impl Scene {
             .collect();
         ensure!(
             addresses.len() == leases.len(),
-            "an address twice: {leases:?}"
+            "an address is leased twice: {leases:?}"
         );
         Ok(())
     }
@@ -111,26 +111,26 @@ impl Scene {
         }))
     }
 
-    /// The pod is gone, and nothing of it is left.
+    /// Checks that nothing of the pod is left.
     fn is_gone(&self) -> Result<()> {
         self.is_sound()?;
         let now = Residue::of(&self.sandbox.node, &[])?;
         assert_no_residue(&self.without, &now)
     }
 
-    /// Succeeds behind what the pod was tried with.
+    /// Deletes the pod after a crash; must succeed and leave nothing.
     fn remove(&mut self) -> Result<()> {
         self.pod.del()?;
         self.is_gone()
     }
 
-    /// The agent dies in an ADD; the runtime tries again.
+    /// Crashes the agent in an ADD; the runtime retries.
     fn die_in_add(&mut self, point: &str) -> Result<&'static str> {
         self.points.arm(point)?;
         ensure!(self.add().is_err(), "the ADD was answered with success");
-        self.come_back()?;
+        self.recover()?;
         let outcome = if self.is_known()? {
-            // It was made and recorded, and only the answer was lost.
+            // The attachment was made and recorded; only the response was lost.
             self.pod.del()?;
             "was made; DEL and ADD again work"
         } else {
@@ -147,9 +147,9 @@ impl Scene {
     fn die_in_del(&mut self, point: &str) -> Result<&'static str> {
         self.add()?;
         self.points.arm(point)?;
-        // A plugin may promise that it will be done.
+        // The plugin may succeed by spooling the DEL for a later agent.
         let _answer = self.pod.del();
-        self.come_back()?;
+        self.recover()?;
         self.remove()?;
         Ok("DEL again works, nothing left")
     }
@@ -157,15 +157,18 @@ impl Scene {
     fn die_in_check(&mut self, point: &str) -> Result<&'static str> {
         self.add()?;
         self.points.arm(point)?;
-        ensure!(self.pod.check()?.code != Some(0), "nobody could answer");
-        self.come_back()?;
+        ensure!(
+            self.pod.check()?.code != Some(0),
+            "CHECK succeeded without an agent"
+        );
+        self.recover()?;
         self.pod.check()?.success()?;
         self.is_sound()?;
         self.remove()?;
         Ok("CHECK again works")
     }
 
-    /// The runtime asks for everything to go that it does not know: a pod whose namespace is gone, too.
+    /// GC with the bystander as the only valid attachment; the lost pod has to be removed.
     fn collect(&mut self) -> Result<Answer> {
         let valid = json!([{ "containerID": self.bystander.id(), "ifname": "eth0" }]);
         let config = Config::new("1.1.0").with("cni.dev/valid-attachments", valid);
@@ -173,7 +176,7 @@ impl Scene {
     }
 
     fn lose(&mut self) -> Result<()> {
-        // The one before has the same name.
+        // The previous lost pod has the same name.
         self.lost = None;
         let lost = self.lost.insert(self.sandbox.pod("lost")?);
         lost.add_with(Config::new("1.1.0").publish(&TRIED))?;
@@ -183,16 +186,19 @@ impl Scene {
     fn die_in_gc(&mut self, point: &str) -> Result<&'static str> {
         self.lose()?;
         self.points.arm(point)?;
-        ensure!(self.collect()?.code != Some(0), "nobody could answer");
-        self.come_back()?;
+        ensure!(
+            self.collect()?.code != Some(0),
+            "GC succeeded without an agent"
+        );
+        self.recover()?;
         self.collect()?.success()?;
         self.is_gone()?;
         self.lost = None;
         Ok("GC again works, nothing left")
     }
 
-    /// What an agent finds that was away while others changed the node: the pod lacks programs, bridge and entries, and
-    /// another one is gone without a word.
+    /// Kills the agent and damages the node: the pod lacks its programs, its bridge and an address,
+    /// and another pod vanishes without a DEL.
     fn damage(&mut self) -> Result<()> {
         self.add()?;
         let mut lost = self.sandbox.pod("lost")?;
@@ -207,7 +213,7 @@ impl Scene {
         lost.machine.unbind()
     }
 
-    fn is_mended(&mut self) -> Result<()> {
+    fn is_repaired(&mut self) -> Result<()> {
         self.pod.check()?.success()?;
         self.is_sound()?;
         self.remove()
@@ -216,11 +222,11 @@ impl Scene {
     fn die_in_start(&mut self, point: &str) -> Result<&'static str> {
         self.damage()?;
         self.points.arm(point)?;
-        self.agent.start_and_die()?;
-        ensure!(self.points.has_struck()?, "the agent died elsewhere");
+        self.agent.start_until_exit()?;
+        ensure!(self.points.was_hit()?, "the agent died elsewhere");
         self.agent.restart()?;
-        self.is_mended()?;
-        Ok("the next start mends all")
+        self.is_repaired()?;
+        Ok("the next start repairs all")
     }
 
     fn die_in_upgrade(&mut self, point: &str) -> Result<&'static str> {
@@ -231,18 +237,18 @@ impl Scene {
         self.agent.terminate()?;
         self.agent.replace(&next);
         self.points.arm(point)?;
-        self.agent.start_and_die()?;
-        ensure!(self.points.has_struck()?, "the agent died elsewhere");
+        self.agent.start_until_exit()?;
+        ensure!(self.points.was_hit()?, "the agent died elsewhere");
         self.agent.restart()?;
         self.is_gone()?;
         Ok("the next start takes over")
     }
 }
 
-/// The points of each verb, found by one execution of it in which nobody dies.
-fn found(scene: &mut Scene) -> Result<[Vec<String>; 6]> {
+/// Returns the crash points of each verb, as one execution without a crash reaches them.
+fn crash_points(scene: &mut Scene) -> Result<[Vec<String>; 6]> {
     let node = scene.sandbox.node.clone();
-    let points = Points::again(&node);
+    let points = CrashPoints::enabled_before(&node);
     let add = points.reached_in("add", || scene.add())?;
     let check = points.reached_in("check", || scene.pod.check()?.success())?;
     let del = points.reached_in("del", || scene.remove())?;
@@ -251,33 +257,33 @@ fn found(scene: &mut Scene) -> Result<[Vec<String>; 6]> {
     scene.lost = None;
     scene.damage()?;
     let start = points.reached_in("start", || scene.agent.restart())?;
-    scene.is_mended()?;
+    scene.is_repaired()?;
     scene.agent.terminate()?;
     let upgrade = points.reached_in("start", || scene.agent.restart())?;
     scene.is_gone()?;
     Ok([add, check, del, gc, start, upgrade])
 }
 
-/// behaviours A4, A5, C10.
+/// behaviours A4, A5, C10
 #[test]
 fn a_crash_between_any_two_effects_loses_nothing_and_leaves_nothing() -> Result<()> {
     let mut scene = Scene::new()?;
     let mut table = Table::new();
-    let [add, check, del, gc, start, upgrade] = found(&mut scene)?;
+    let [add, check, del, gc, start, upgrade] = crash_points(&mut scene)?;
     table.verb("ADD", add, |point| scene.die_in_add(point))?;
     table.verb("CHECK", check, |point| scene.die_in_check(point))?;
     table.verb("DEL", del, |point| scene.die_in_del(point))?;
     table.verb("GC", gc, |point| scene.die_in_gc(point))?;
     table.verb("reconcile", start, |point| scene.die_in_start(point))?;
     table.verb("upgrade", upgrade, |point| scene.die_in_upgrade(point))?;
-    for drip in scene.drips {
-        drip.end()?;
+    for stream in scene.streams {
+        stream.end()?;
     }
     let list = scene.agent.get("/v1/attachments")?;
     ensure!(list.as_array().map(Vec::len) == Some(1), "{list}");
     ensure!(
         scene.agent.get("/v1/status")?["degraded"] == Value::Array(Vec::new()),
-        "it is degraded"
+        "the agent is degraded"
     );
     table.show()
 }

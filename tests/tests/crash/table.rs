@@ -1,4 +1,4 @@
-//! Which points are tried, and the table of what came of it.
+//! Selection of the crash points, and the table of their outcomes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// What is behind the last `#` of a point.
+/// Splits a point at its last `#` into its name and the number of the effect.
 fn number(point: &str) -> (&str, u32) {
     let (name, number) = point.rsplit_once('#').unwrap_or((point, "1"));
     (name, number.parse().unwrap_or(1))
 }
 
-/// Of the effects of one step, the first and the last; all of them, or the first alone, where that is asked for.
+/// Selects the first and the last effect of each step; all, or only the first, with
+/// `VIADUCT_CRASH_POINTS`.
 pub(crate) fn chosen(points: Vec<String>) -> Vec<String> {
     let wanted = std::env::var("VIADUCT_CRASH_POINTS").unwrap_or_default();
     let mut last = BTreeMap::new();
@@ -34,7 +35,7 @@ pub(crate) fn chosen(points: Vec<String>) -> Vec<String> {
         .collect()
 }
 
-/// One line for each point.
+/// A table with one line for each crash point.
 pub(crate) struct Table {
     text: String,
     started: Instant,
@@ -50,7 +51,7 @@ impl Table {
         }
     }
 
-    /// Tries every point of a verb; the outcome is what `attempt` tells.
+    /// Crashes at every selected point of a verb; `attempt` returns the outcome.
     pub(crate) fn verb(
         &mut self,
         verb: &str,
@@ -59,14 +60,14 @@ impl Table {
     ) -> Result<()> {
         ensure!(!points.is_empty(), "{verb} has no crash point");
         for point in chosen(points) {
-            let outcome = attempt(&point).with_context(|| format!("{verb}, death at {point}"))?;
+            let outcome = attempt(&point).with_context(|| format!("{verb}, crash at {point}"))?;
             self.count += 1;
             writeln!(self.text, "  {verb:<10} {point:<36} {outcome}")?;
         }
         Ok(())
     }
 
-    /// Not by `print!`: a test that succeeds would show nothing.
+    /// Writes the table to stderr. `print!` would show nothing for a successful test.
     pub(crate) fn show(&self) -> Result<()> {
         let took = self.started.elapsed().as_secs();
         let text = format!("{}{} crashes in {took} s\n", self.text, self.count);

@@ -1,26 +1,26 @@
-//! Packets to send, and what is known to become of them otherwise than through netfilter.
+//! Packet traces, and the documented differences to netfilter.
 
 use std::net::IpAddr;
 
 use abi::Address;
 use verdict::simulator::frame::{Body, Frame, flag};
 
-/// Packets in an order that makes sense.
+/// A named sequence of steps.
 pub(crate) struct Trace {
     pub(crate) name: String,
-    /// Why the outcome differs, as the document says; `None` where it must not.
+    /// The documented reason for a different outcome; `None` where the outcomes must be equal.
     pub(crate) explained: Option<&'static str>,
     pub(crate) steps: Vec<Step>,
 }
 
-/// Packets that one side sends at once.
+/// Packets that one side sends together.
 pub(crate) struct Step {
     pub(crate) way: Way,
     pub(crate) six: bool,
     pub(crate) packets: Vec<Vec<u8>>,
 }
 
-/// Which way packets are sent.
+/// Direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From the pod to the world.
@@ -29,7 +29,7 @@ pub(crate) enum Way {
     In,
 }
 
-/// A packet without anything in front of its IP header.
+/// A packet that starts with its IP header.
 pub(crate) fn frame(source: IpAddr, destination: IpAddr, body: &Body) -> Frame {
     let abi = |address| match address {
         IpAddr::V4(v4) => Address::v4(v4.octets()),
@@ -40,7 +40,7 @@ pub(crate) fn frame(source: IpAddr, destination: IpAddr, body: &Body) -> Frame {
     frame
 }
 
-/// The three addresses of a family, and steps between them.
+/// The addresses of pod, node and world in one family; makes the steps between them.
 #[derive(Clone, Copy)]
 struct Family {
     pod: IpAddr,
@@ -74,14 +74,15 @@ impl Family {
         }
     }
 
-    /// An ICMP error of the world about a packet that it got as `wire`, quoting `quoted` bytes of it.
+    /// An ICMP error of the world that quotes `quoted` bytes of the packet `wire`, as the world
+    /// received it.
     fn error(self, (kind, code): (u8, u8), rest: [u8; 4], wire: &Body, quoted: usize) -> Step {
         let mut packet = frame(self.node, self.world, wire).packet();
         packet.truncate(quoted);
         self.back(&Body::Icmp(kind, code, rest, packet))
     }
 
-    /// The errors of this family: too big, unreachable, out of hops.
+    /// The errors of this family: too big, unreachable, TTL exceeded.
     fn errors(self) -> [((u8, u8), [u8; 4]); 3] {
         if self.world.is_ipv4() {
             [
@@ -111,7 +112,7 @@ fn udp(from: u16, to: u16, text: &str) -> Body {
     Body::Udp(from, to, text.into())
 }
 
-/// An SCTP packet, with the checksum that connection tracking wants to see.
+/// An SCTP packet with the checksum that connection tracking verifies.
 fn sctp(ports: [u16; 2], tag: [u8; 4], chunk: &[u8]) -> Body {
     let mut bytes = ports.map(u16::to_be_bytes).concat();
     bytes.extend(tag);
@@ -125,7 +126,7 @@ fn sctp(ports: [u16; 2], tag: [u8; 4], chunk: &[u8]) -> Body {
 const INIT: [u8; 20] = [1, 0, 0, 20, 0, 0, 0, 9, 0, 0, 9, 9, 0, 1, 0, 1, 0, 0, 0, 1];
 const INIT_ACK: [u8; 20] = [2, 0, 0, 20, 0, 0, 0, 7, 0, 0, 9, 9, 0, 1, 0, 1, 0, 0, 0, 1];
 
-/// RFC 9260, appendix A.
+/// Returns the `CRC32c` of `bytes` (RFC 9260, appendix A).
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -137,7 +138,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// All traces between a pod, its node and the world. Each has ports of its own.
+/// Returns all traces between a pod, its node and the world. Each uses its own ports.
 pub(crate) fn all((pod, node, world): (IpAddr, IpAddr, IpAddr)) -> Vec<Trace> {
     let family = Family { pod, node, world };
     let mut traces = conversations(family);
@@ -210,7 +211,7 @@ fn published(family: Family) -> Vec<Trace> {
     const ACK: u8 = flag::ACK;
     vec![
         family.trace(
-            "a caller of a published TCP port",
+            "a client of a published TCP port",
             vec![
                 family.back(&tcp(43_000, 8080, flag::SYN)),
                 family.out(&tcp(80, 43_000, flag::SYN | ACK)),
@@ -221,14 +222,14 @@ fn published(family: Family) -> Vec<Trace> {
             ],
         ),
         family.trace(
-            "a caller of a published UDP port",
+            "a client of a published UDP port",
             vec![
                 family.back(&udp(43_001, 8080, "who?")),
                 family.out(&udp(80, 43_001, "me!")),
             ],
         ),
         family.trace(
-            "a caller of a port that nobody publishes",
+            "a client of a port that is not published",
             vec![family.back(&udp(43_002, 8081, "?"))],
         ),
     ]
@@ -252,7 +253,7 @@ fn errors(family: Family) -> Vec<Trace> {
             &format!("an error {kind:?} that quotes TCP"),
             vec![family.out(&syn), family.error(kind, rest, &syn, short)],
         ));
-        // A pod's word about what it got by a published port.
+        // An error of the pod about a packet that it received by a published port.
         let asked = frame(
             family.world,
             family.pod,
@@ -260,7 +261,7 @@ fn errors(family: Family) -> Vec<Trace> {
         )
         .packet();
         traces.push(family.trace(
-            &format!("an error {kind:?} of the pod about a caller's packet"),
+            &format!("an error {kind:?} of the pod about a client's packet"),
             vec![
                 family.back(&udp(port + 6, 8080, "are you there?")),
                 family.out(&Body::Icmp(kind.0, kind.1, rest, asked)),
@@ -274,14 +275,14 @@ fn oddities(family: Family) -> Vec<Trace> {
     const ACK: u8 = flag::ACK;
     let mut traces = vec![
         family.trace(
-            "an ACK in the middle of a connection that nobody has seen the start of",
+            "an ACK of a connection without a SYN",
             vec![
                 family.out(&Body::Tcp(45_000, 443, ACK, b"as I said".to_vec())),
                 family.back(&tcp(443, 45_000, ACK)),
             ],
         ),
         family.trace(
-            "an answer to a question that nobody has asked",
+            "a UDP reply without a request",
             vec![family.back(&udp(53, 45_001, "me!"))],
         ),
     ];
@@ -336,7 +337,7 @@ fn explained(family: Family) -> Vec<Trace> {
         vec![family.step(Way::Out, vec![second, first])],
     );
     let reset = family.trace(
-        "a reset of a connection that nobody has seen",
+        "a reset of an unknown connection",
         vec![family.out(&tcp(46_001, 443, flag::RST))],
     );
     let broken = family.trace(
@@ -345,10 +346,7 @@ fn explained(family: Family) -> Vec<Trace> {
     );
     let reply = if family.world.is_ipv4() { 0 } else { 129 };
     let reply = Body::Icmp(reply, 0, [18, 38, 0, 1], vec![9; 24]);
-    let answer = family.trace(
-        "an echo reply that nobody has asked for",
-        vec![family.out(&reply)],
-    );
+    let answer = family.trace("an echo reply without a request", vec![family.out(&reply)]);
     let quoted = frame(family.world, family.pod, &udp(46_010, 46_011, "unheard of"));
     let unreachable = if family.world.is_ipv4() {
         (3, 3)
@@ -357,36 +355,37 @@ fn explained(family: Family) -> Vec<Trace> {
     };
     let complaint = Body::Icmp(unreachable.0, unreachable.1, [0; 4], quoted.packet());
     let complaint = family.trace(
-        "an error about a packet that nobody has seen",
+        "an error about an unknown packet",
         vec![family.out(&complaint)],
     );
     let unanswerable = "for connection tracking it is invalid, and leaves with the pod's address";
     vec![
-        answer.but(unanswerable),
-        complaint.but(unanswerable),
-        // An IPv4 packet that is cut anew keeps its identification.
+        answer.differs(unanswerable),
+        complaint.differs(unanswerable),
+        // Connection tracking refragments an IPv4 packet with its original identification.
         if family.world.is_ipv4() {
             in_order
         } else {
-            in_order.but("connection tracking gives fragments a new identification")
+            in_order.differs("connection tracking gives fragments a new identification")
         },
-        reverse.but("connection tracking puts packets together; we need the first fragment first"),
-        broken.but("for connection tracking it is invalid, and leaves with the pod's address"),
-        reset.but("for connection tracking it is invalid, and leaves with the pod's address"),
+        reverse
+            .differs("connection tracking puts packets together; we need the first fragment first"),
+        broken.differs("for connection tracking it is invalid, and leaves with the pod's address"),
+        reset.differs("for connection tracking it is invalid, and leaves with the pod's address"),
     ]
 }
 
 impl Trace {
-    /// The outcome differs, and this is why.
-    fn but(mut self, why: &'static str) -> Self {
+    /// Sets the documented reason for a different outcome.
+    fn differs(mut self, why: &'static str) -> Self {
         self.explained = Some(why);
         self
     }
 }
 
-/// A packet as text, field by field. Of an ICMP error without what each node chooses by itself (identification and
-/// flow label), of checksums that cover it only whether they are right, and of the packet that it quotes without the
-/// transport's checksum: see the document.
+/// Returns a packet as text, field by field. An ICMP error is shown without the fields that each
+/// node chooses itself (identification, flow label), with the validity of its checksums instead of
+/// their values, and without the transport checksum of the quoted packet: see decision 10.
 pub(crate) fn fields(packet: &[u8]) -> String {
     let four = packet[0] >> 4 == 4;
     let (at, number, hops) = if four {
@@ -443,7 +442,8 @@ fn error(header: &[u8], message: &[u8], quoted_header: usize) -> String {
     format!("{kind} checksum {verdict} {rest} about {}", hex(&quoted))
 }
 
-/// The Internet sum of these bytes; all ones when it includes a right checksum.
+/// Returns the Internet checksum sum (RFC 1071) of `bytes`: all ones if they include a valid
+/// checksum.
 fn sum(bytes: &[u8]) -> u32 {
     bytes
         .chunks(2)

@@ -1,7 +1,8 @@
-//! The real object and the simulator side by side: every packet goes through both, and both must agree.
+//! The compiled object and the simulator side by side: every packet goes through both, and both
+//! must agree.
 //!
-//! The simulator's clock stands still and its random numbers are its own, so times are not compared, and the range
-//! of ports to choose from has one port in it.
+//! The simulator has a fixed clock and its own random numbers. Therefore times are not compared,
+//! and the masquerade port range contains one port.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,10 @@ use verdict::simulator::{Place, Simulator, World, example};
 
 use crate::object::{NEXT, Object, REDIRECT, SHOT};
 
-/// The one port that flows are moved to.
+/// The only port of the masquerade range, to which flows are moved.
 pub(crate) const MOVED: u16 = 50_000;
 
-/// Runs a test on a bench with [`example::world`], in namespaces of its own.
+/// Runs a test on a bench with [`example::world`], in its own namespaces.
 pub(crate) fn on_bench(test: impl FnOnce(&mut Bench) -> Result<()> + Send) -> Result<()> {
     on_machine(|_, bench| test(bench))
 }
@@ -29,13 +30,13 @@ pub(crate) fn on_machine(
     on_machine_with(example::world(), test)
 }
 
-/// As [`on_machine`], with this world.
+/// As [`on_machine`], with the given world.
 pub(crate) fn on_machine_with(
     mut world: World,
     test: impl FnOnce(&Machine, &mut Bench) -> Result<()> + Send,
 ) -> Result<()> {
     let machine = Machine::new("node", &Mounts::new()?)?;
-    // What kind of interface it is makes no difference.
+    // The kind of the interface does not matter.
     let index = example::OTHER_INTERFACE;
     machine.call(&format!("ip link add other index {index} type bridge"))?;
     machine.run(|| {
@@ -45,7 +46,7 @@ pub(crate) fn on_machine_with(
     })
 }
 
-/// Both.
+/// The loaded object and the simulator, with the same tables.
 pub(crate) struct Bench {
     pub(crate) object: Object,
     pub(crate) simulator: Simulator,
@@ -53,7 +54,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A node like this one, with room for as many entries of flows as it has.
+    /// Creates object and simulator with the tables and the flow capacity of `world`.
     pub(crate) fn new(world: World) -> Result<Self> {
         let entries = u32::try_from(world.flow_capacity)?;
         let mut object = Object::load(entries)?;
@@ -66,7 +67,7 @@ impl Bench {
         })
     }
 
-    /// Changes the tables of both.
+    /// Changes the tables of object and simulator.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut World)) -> Result<()> {
         let before = self.simulator.world.clone();
         change(&mut self.simulator.world);
@@ -75,7 +76,7 @@ impl Bench {
         fill(&mut self.object, &self.simulator.world)
     }
 
-    /// Sends a packet through both, and makes sure that they agree.
+    /// Sends a packet through object and simulator, and asserts that verdict and packet agree.
     #[track_caller]
     pub(crate) fn run(&mut self, place: Place, bytes: &[u8]) -> Result<(Verdict, Vec<u8>)> {
         let before = self.drop_counts()?;
@@ -98,7 +99,7 @@ impl Bench {
         Ok((verdict, packet))
     }
 
-    /// What the object makes of a packet; of a busy pod's, first in front of the hook.
+    /// Runs the object on a packet; with the TCX fast path, runs its program before `from_pod`.
     fn object_run(&mut self, place: Place, bytes: &[u8]) -> Result<(i32, Vec<u8>)> {
         let (object, interface) = (&mut self.object, self.interface);
         if place == Place::FromPod && self.simulator.world.memory.tcx_fast_path {
@@ -106,12 +107,15 @@ impl Bench {
             if ended.0 != NEXT {
                 return Ok(ended);
             }
-            ensure!(ended.1 == bytes, "a packet that goes on is as it came");
+            ensure!(
+                ended.1 == bytes,
+                "the TCX fast path changed a packet that it passed on"
+            );
         }
         object.run_on(program_of(place), interface, bytes)
     }
 
-    /// Drops so far, by reason, of all CPUs together.
+    /// Returns the drops so far by reason, summed over all CPUs.
     pub(crate) fn drop_counts(&mut self) -> Result<BTreeMap<DropReason, DropCount>> {
         let mut counts = BTreeMap::new();
         for reason in DropReason::ALL {
@@ -129,11 +133,14 @@ impl Bench {
         Ok(counts)
     }
 
-    /// The object's flow table, with what was noted beside it.
+    /// Returns the object's flow table including the pending counters.
     fn counted_flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
         let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
         for index in 0..maps::NOTED_CAPACITY {
-            for noted in self.object.get_all::<64, PendingCounters>(maps::NOTED, index)? {
+            for noted in self
+                .object
+                .get_all::<64, PendingCounters>(maps::NOTED, index)?
+            {
                 if let Some(flow) = flows.get_mut(&noted.key) {
                     noted.add_to(flow);
                 }
@@ -142,7 +149,7 @@ impl Bench {
         Ok(flows)
     }
 
-    /// The flow table, times and tickets left out; both must agree.
+    /// Returns the flow table without times and flow ids; object and simulator must agree.
     pub(crate) fn flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
         let mut flows = self.counted_flows()?;
         for flow in flows.values_mut() {
@@ -160,7 +167,7 @@ impl Bench {
         Ok(flows)
     }
 
-    /// Sweeps both, and says what happened.
+    /// Runs the sweep of object and simulator, and returns its counts; both must agree.
     pub(crate) fn sweep(&mut self) -> Result<Swept> {
         let frame = [0; 64];
         let (forgotten, _) = self.object.run_on(programs::SWEEP, 1, &frame)?;
@@ -171,13 +178,14 @@ impl Bench {
             "the object swept {swept:?}, the simulator {simulated:?}"
         );
         ensure!(
-            i64::from(forgotten) == i64::try_from(swept.timed_out + swept.stale + swept.address_gone)?
+            i64::from(forgotten)
+                == i64::try_from(swept.timed_out + swept.stale + swept.address_gone)?
         );
         Ok(swept)
     }
 }
 
-/// The program of a place.
+/// Returns the name of the program at a place.
 pub(crate) fn program_of(place: Place) -> &'static str {
     match place {
         Place::FromPod => programs::FROM_POD,
@@ -215,7 +223,7 @@ fn fill(object: &mut Object, world: &World) -> Result<()> {
         object.insert::<4, 208>(maps::UPLINKS, interface, uplink)?;
     }
     for (bridge, egress) in &world.egress {
-        object.insert::<4, 32>(maps::EGRESS, bridge, egress)?;
+        object.insert::<4, { size_of::<abi::Egress>() }>(maps::EGRESS, bridge, egress)?;
     }
     for address in &world.locals {
         object.insert::<16, 4>(maps::LOCALS, address, &1_u32)?;
@@ -226,7 +234,7 @@ fn fill(object: &mut Object, world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Removes from the object's maps what is no longer in a world.
+/// Removes entries from the object's maps that are in `before` but not in `after`.
 fn forget(object: &mut Object, before: &World, after: &World) -> Result<()> {
     for address in before.locals.difference(&after.locals) {
         object.remove::<16, 4>(maps::LOCALS, address)?;

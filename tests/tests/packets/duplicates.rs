@@ -1,4 +1,5 @@
-//! What a promiscuous bridge sends to a pod a second time (behaviours K20, K21), and what only looks like it.
+//! Duplicates that a promiscuous bridge sends to a pod (behaviours K20, K21), and similar frames
+//! that are not duplicates.
 
 use abi::{Address, Direction, DropReason, Mac, Network, SettingsFlags};
 use anyhow::Result;
@@ -44,7 +45,7 @@ fn from(source: Address, family: usize) -> Frame {
 
 /// behaviour K20
 #[test]
-fn what_the_bridge_sends_with_an_address_of_the_pods_is_a_duplicate() -> Result<()> {
+fn a_frame_with_the_bridges_mac_and_a_pods_source_is_a_duplicate() -> Result<()> {
     on_bench(|bench| {
         bench.change(promiscuous)?;
         for family in FAMILIES {
@@ -60,7 +61,7 @@ fn what_the_bridge_sends_with_an_address_of_the_pods_is_a_duplicate() -> Result<
 
 /// behaviour K20: the first copy has the sender's own Ethernet address.
 #[test]
-fn what_pods_send_each_other_is_none() -> Result<()> {
+fn a_frame_with_the_sending_pods_mac_is_no_duplicate() -> Result<()> {
     on_bench(|bench| {
         bench.change(promiscuous)?;
         for family in FAMILIES {
@@ -72,9 +73,9 @@ fn what_pods_send_each_other_is_none() -> Result<()> {
     })
 }
 
-/// behaviour K20: the gateway, and everybody who is no pod.
+/// behaviour K20: frames from the gateway and from addresses outside of the pods' subnets pass.
 #[test]
-fn what_comes_from_the_node_and_from_the_world_is_none() -> Result<()> {
+fn frames_from_the_node_and_the_world_are_no_duplicates() -> Result<()> {
     on_bench(|bench| {
         bench.change(promiscuous)?;
         for family in FAMILIES {
@@ -86,9 +87,10 @@ fn what_comes_from_the_node_and_from_the_world_is_none() -> Result<()> {
     })
 }
 
-/// behaviour K21: what the node routes from pod to pod looks the same, and is the only copy.
+/// behaviour K21: a packet that the node routes from pod to pod looks like a duplicate, but is the
+/// only copy.
 #[test]
-fn on_a_bridge_that_is_not_promiscuous_nothing_is() -> Result<()> {
+fn a_non_promiscuous_bridge_has_no_duplicates() -> Result<()> {
     on_bench(|bench| {
         bench.change(promiscuous)?;
         bench.change(|world| world.settings.flags = 0)?;
@@ -109,7 +111,7 @@ fn on_a_bridge_that_is_not_promiscuous_nothing_is() -> Result<()> {
 
 /// behaviour K22: kubenet's rules were written once, and stale when the bridge got another address.
 #[test]
-fn the_bridges_address_of_today_counts() -> Result<()> {
+fn duplicates_are_recognised_by_the_bridges_current_mac_address() -> Result<()> {
     on_bench(|bench| {
         bench.change(promiscuous)?;
         let other = Mac::new([2, 0, 0, 0xcc, 0xcc, 0xcc]);
@@ -123,9 +125,9 @@ fn the_bridges_address_of_today_counts() -> Result<()> {
     })
 }
 
-/// A bridge may have more subnets than its entry tells, and other bridges' pods are none of its.
+/// A bridge can have more subnets than its map entry holds, and pods of other bridges do not count.
 #[test]
-fn pods_of_another_subnet_count_on_their_own_bridge_only() -> Result<()> {
+fn duplicates_of_another_subnet_are_dropped_on_their_own_bridge_only() -> Result<()> {
     on_bench(|bench| {
         bench.change(promiscuous)?;
         bench.change(|world| {
@@ -140,7 +142,7 @@ fn pods_of_another_subnet_count_on_their_own_bridge_only() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_ip_is_none() -> Result<()> {
+fn an_arp_frame_is_no_duplicate() -> Result<()> {
     on_bench(|bench| {
         bench.change(promiscuous)?;
         let mut bytes = vec![0xff; 6];

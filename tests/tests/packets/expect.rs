@@ -1,4 +1,4 @@
-//! What a test expects of a bench.
+//! Expectations of tests about packets, flows and counters of a bench.
 
 use abi::{Counters, DropReason, maps};
 use anyhow::{Result, ensure};
@@ -9,7 +9,7 @@ use verdict::simulator::frame::Frame;
 
 use crate::bench::{Bench, on_machine_with};
 
-/// Runs a test on a bench with room for this many entries of flows.
+/// Runs a test on a bench with a flow table of `entries` entries.
 pub(crate) fn on_small_bench(
     entries: usize,
     test: impl FnOnce(&mut Bench) -> Result<()> + Send,
@@ -20,7 +20,7 @@ pub(crate) fn on_small_bench(
 }
 
 impl Bench {
-    /// How many flows a pod has; both must agree.
+    /// Returns the number of a pod's flows; object and simulator must agree.
     pub(crate) fn live(&mut self, pod: u32) -> Result<i64> {
         let live: u64 = self.object.get::<8, _>(maps::LIVE, pod)?;
         let simulated = self.simulator.world.live.get(&pod).copied();
@@ -31,18 +31,18 @@ impl Bench {
         Ok(live.cast_signed())
     }
 
-    /// From now on packets pass by this interface, which must exist.
+    /// Sets the interface of the following packets, which must exist.
     pub(crate) fn move_to(&mut self, interface: u32) {
         self.interface = interface;
     }
 
-    /// Expects the packet to pass as it is.
+    /// Expects the packet to pass unchanged.
     #[track_caller]
     pub(crate) fn passes(&mut self, place: Place, frame: &Frame) -> Result<()> {
         self.becomes(place, frame, frame)
     }
 
-    /// Expects the packet to pass, and to be another one then.
+    /// Expects the packet to pass and to be rewritten to `expected`.
     #[track_caller]
     pub(crate) fn becomes(&mut self, place: Place, frame: &Frame, expected: &Frame) -> Result<()> {
         self.turns_into(place, &frame.bytes(), &expected.bytes())
@@ -53,11 +53,12 @@ impl Bench {
     pub(crate) fn turns_into(&mut self, place: Place, bytes: &[u8], expected: &[u8]) -> Result<()> {
         let (verdict, packet) = self.run(place, bytes)?;
         assert_eq!(verdict, Verdict::Pass);
-        assert_eq!(packet, expected, "another packet than was expected");
+        assert_eq!(packet, expected, "the packet differs from the expected one");
         Ok(())
     }
 
-    /// Expects the packet of a pod to be another one then, and to go to the pod behind `interface`.
+    /// Expects the pod's packet to be rewritten to `expected` and redirected to the pod behind
+    /// `interface`.
     #[track_caller]
     pub(crate) fn delivers(
         &mut self,
@@ -67,7 +68,11 @@ impl Bench {
     ) -> Result<()> {
         let (verdict, packet) = self.run(Place::FromPod, &frame.bytes())?;
         assert_eq!(verdict, Verdict::RedirectPeer(interface));
-        assert_eq!(packet, expected.bytes(), "another packet than was expected");
+        assert_eq!(
+            packet,
+            expected.bytes(),
+            "the packet differs from the expected one"
+        );
         Ok(())
     }
 
@@ -90,7 +95,8 @@ impl Bench {
         Ok(())
     }
 
-    /// A pod's counters in one direction, of all CPUs together; both must agree.
+    /// Returns a pod's counters in one direction, summed over all CPUs; object and simulator must
+    /// agree.
     pub(crate) fn counters(&mut self, pod: u32, direction: abi::Direction) -> Result<Counters> {
         let index = pod * 2 + direction as u32;
         let each: Vec<Counters> = self.object.get_all::<64, _>(maps::COUNTERS, index)?;

@@ -1,4 +1,4 @@
-//! What leaves the node: pods get the uplink's address, everything else is left alone.
+//! Masquerade: packets of pods leave with the uplink's address, all other packets unchanged.
 
 use abi::{Address, Direction, DropReason, FlowFlags, HostportKey, Port, Tuple, protocol};
 use anyhow::Result;
@@ -69,7 +69,7 @@ fn a_udp_checksum_of_zero_stays_zero_and_one_that_becomes_zero_is_sent_as_ones()
         let body = Body::UdpUnchecked(40_000, 53, b"x".to_vec());
         let out = Frame::new(pod, remote, body.clone());
         bench.becomes(UplinkOut, &out, &out.becoming(node, remote, body))?;
-        // Some payload makes the sum zero behind the translation.
+        // One payload makes the checksum zero after the translation.
         let with = |word: u16| Body::Udp(40_001, 53, word.to_be_bytes().to_vec());
         let sum = |word| {
             let bytes = Frame::new(node, remote, with(word)).bytes();
@@ -84,7 +84,7 @@ fn a_udp_checksum_of_zero_stays_zero_and_one_that_becomes_zero_is_sent_as_ones()
 }
 
 #[test]
-fn what_is_not_to_be_masqueraded_leaves_as_it_is() -> Result<()> {
+fn packets_excluded_from_masquerade_leave_unchanged() -> Result<()> {
     on_bench(|bench| {
         for family in FAMILIES {
             let pod = example::pod()[family];
@@ -98,8 +98,8 @@ fn what_is_not_to_be_masqueraded_leaves_as_it_is() -> Result<()> {
                 &Frame::new(pod, remote, reply),
                 DropReason::NoFlow,
             )?;
-            let stranger = example::friend()[family];
-            bench.passes(UplinkOut, &Frame::new(stranger, remote, tcp(40_000, 443)))?;
+            let other = example::friend()[family];
+            bench.passes(UplinkOut, &Frame::new(other, remote, tcp(40_000, 443)))?;
             let own = example::node()[family];
             bench.passes(UplinkOut, &Frame::new(own, remote, tcp(40_000, 443)))?;
         }
@@ -114,7 +114,7 @@ fn what_is_not_to_be_masqueraded_leaves_as_it_is() -> Result<()> {
 }
 
 #[test]
-fn a_family_without_the_flag_is_not_masqueraded() -> Result<()> {
+fn a_family_without_the_masquerade_flag_is_not_masqueraded() -> Result<()> {
     on_bench(|bench| {
         bench.change(|world| {
             for endpoint in world.endpoints.values_mut() {
@@ -130,7 +130,7 @@ fn a_family_without_the_flag_is_not_masqueraded() -> Result<()> {
 }
 
 #[test]
-fn two_pods_with_the_same_port_to_the_same_peer_get_different_ones() -> Result<()> {
+fn two_pods_with_the_same_port_to_the_same_peer_get_different_ports() -> Result<()> {
     on_bench(|bench| {
         for family in FAMILIES {
             let (node, remote) = (example::node()[family], example::remote()[family]);
@@ -153,7 +153,7 @@ fn two_pods_with_the_same_port_to_the_same_peer_get_different_ones() -> Result<(
                 &reply,
                 &reply.becoming(remote, other, udp(53, 40_000)),
             )?;
-            // Nothing is left for a third: the range has one port.
+            // No port is left for a third flow: the range has one port.
             let third = Frame::new(other, remote, udp(MOVED, 53));
             bench.drops(UplinkOut, &third, DropReason::NoPort)?;
         }
@@ -187,9 +187,9 @@ fn protocols_without_ports_cannot_be_shared_by_two_pods() -> Result<()> {
     })
 }
 
-/// behaviour E1.
+/// behaviour E1
 #[test]
-fn a_port_that_leads_to_a_hostport_is_not_taken() -> Result<()> {
+fn a_hostport_is_not_used_as_a_masquerade_port() -> Result<()> {
     on_bench(|bench| {
         for family in FAMILIES {
             let (pod, node) = (example::pod()[family], example::node()[family]);
@@ -205,16 +205,16 @@ fn a_port_that_leads_to_a_hostport_is_not_taken() -> Result<()> {
         let remote = example::remote()[0];
         let out = Frame::new(pod, remote, tcp(example::OWN_HOSTPORT, 80));
         bench.becomes(UplinkOut, &out, &out.becoming(node, remote, tcp(MOVED, 80)))?;
-        // A hostport of another protocol is in nobody's way.
+        // A hostport of another protocol does not block the port.
         let out = Frame::new(pod, remote, udp(example::OWN_HOSTPORT, 80));
         let same = udp(example::OWN_HOSTPORT, 80);
         bench.becomes(UplinkOut, &out, &out.becoming(node, remote, same))
     })
 }
 
-/// behaviour E1.
+/// behaviour E1
 #[test]
-fn a_port_of_a_socket_of_the_node_is_not_taken() -> Result<()> {
+fn a_port_of_a_node_socket_is_not_used_as_a_masquerade_port() -> Result<()> {
     on_machine(|_, bench| {
         let udp_socket = std::net::UdpSocket::bind("0.0.0.0:45000")?;
         let tcp_socket = std::net::TcpListener::bind("[::]:46000")?;
@@ -277,14 +277,14 @@ fn the_nodes_own_flow_moves_off_a_pods_port() -> Result<()> {
 }
 
 #[test]
-fn nothing_leaves_with_an_address_that_no_pod_has() -> Result<()> {
+fn packets_with_an_unassigned_pod_address_are_dropped() -> Result<()> {
     on_bench(|bench| {
         for family in FAMILIES {
             let remote = example::remote()[family];
-            let nobody = Frame::new(example::no_pod()[family], remote, tcp(40_000, 443));
-            bench.drops(UplinkOut, &nobody, DropReason::UnknownPod)?;
+            let unassigned = Frame::new(example::no_pod()[family], remote, tcp(40_000, 443));
+            bench.drops(UplinkOut, &unassigned, DropReason::UnknownPod)?;
         }
-        // The slot has a new owner, the address is still in the table: it is nobody's.
+        // The slot has a new owner, and the stale endpoint entry of the address no longer counts.
         bench.change(|world| world.pods[example::POD as usize].generation += 1)?;
         let late = Frame::new(example::pod()[0], example::remote()[0], tcp(40_000, 443));
         bench.drops(UplinkOut, &late, DropReason::UnknownPod)
@@ -292,7 +292,7 @@ fn nothing_leaves_with_an_address_that_no_pod_has() -> Result<()> {
 }
 
 #[test]
-fn an_uplink_without_an_address_of_the_family_sends_nothing_of_it() -> Result<()> {
+fn an_uplink_without_an_address_drops_packets_of_that_family() -> Result<()> {
     on_bench(|bench| {
         bench.change(|world| {
             for uplink in world.uplinks.values_mut() {
@@ -305,7 +305,7 @@ fn an_uplink_without_an_address_of_the_family_sends_nothing_of_it() -> Result<()
 }
 
 #[test]
-fn a_flow_of_a_pod_that_is_gone_starts_anew() -> Result<()> {
+fn a_flow_of_a_deleted_pod_is_recreated_for_its_successor() -> Result<()> {
     on_bench(|bench| {
         let (pod, node, remote) = (example::pod()[0], example::node()[0], example::remote()[0]);
         let out = Frame::new(pod, remote, udp(40_000, 53));
@@ -317,7 +317,7 @@ fn a_flow_of_a_pod_that_is_gone_starts_anew() -> Result<()> {
                 endpoint.generation += u32::from(endpoint.pod == example::POD);
             }
         })?;
-        // The old pod's reply reaches nobody: its flow is dead, and the node has no such port.
+        // A reply to the old pod is not translated: its flow is stale. The node has no such port.
         let reply = Frame::new(remote, node, udp(53, 40_000));
         bench.passes(UplinkIn, &reply)?;
         assert!(bench.flows()?.is_empty());
@@ -328,7 +328,7 @@ fn a_flow_of_a_pod_that_is_gone_starts_anew() -> Result<()> {
 }
 
 #[test]
-fn a_flow_that_leaves_by_another_uplink_gets_that_ones_address() -> Result<()> {
+fn a_flow_that_leaves_by_another_uplink_gets_that_uplinks_address() -> Result<()> {
     on_bench(|bench| {
         let (pod, node, remote) = (example::pod()[0], example::node()[0], example::remote()[0]);
         let out = Frame::new(pod, remote, udp(40_000, 53));
@@ -346,7 +346,7 @@ fn a_flow_that_leaves_by_another_uplink_gets_that_ones_address() -> Result<()> {
 }
 
 #[test]
-fn the_address_on_the_next_hops_subnet_is_chosen() -> Result<()> {
+fn the_source_address_on_the_next_hops_subnet_is_chosen() -> Result<()> {
     on_machine(|machine, bench| {
         machine.call("ip link add up0 type veth peer name far0")?;
         machine.call("ip addr add 172.31.0.9/24 dev up0")?;
@@ -373,7 +373,7 @@ fn the_address_on_the_next_hops_subnet_is_chosen() -> Result<()> {
 }
 
 #[test]
-fn a_full_table_refuses_new_flows_and_keeps_the_old_ones() -> Result<()> {
+fn a_full_flow_table_refuses_new_flows_and_keeps_old_ones() -> Result<()> {
     on_small_bench(2, |bench| {
         let (pod, node, remote) = (example::pod()[0], example::node()[0], example::remote()[0]);
         let old = Frame::new(pod, remote, udp(40_000, 53));
@@ -407,7 +407,7 @@ fn a_hostport_on_one_address_leaves_the_port_free_on_others() -> Result<()> {
     })
 }
 
-/// A packet that was damaged on its way must not be made good.
+/// The checksum of a corrupted packet must stay wrong after the translation.
 #[test]
 fn a_wrong_checksum_stays_wrong() -> Result<()> {
     on_bench(|bench| {

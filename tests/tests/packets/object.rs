@@ -1,7 +1,8 @@
-//! The real BPF object, loaded for one test: its maps, filled by hand, and its programs, run by hand.
+//! The compiled BPF object, loaded for one test: tests fill its maps and run its programs directly.
 //!
-//! Lives in a mount namespace with a bpffs of its own and in a network namespace of its own, so it leaves nothing
-//! behind. Knows layouts and names (`abi`), not what a packet should become.
+//! The test has its own mount namespace with a bpffs, and its own network namespace, so nothing is
+//! left behind. This module uses the layouts and names of `abi`; it does not define expected
+//! results.
 
 use std::path::PathBuf;
 
@@ -12,18 +13,20 @@ use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What the kernel is told when a packet may go on.
+/// Program return value for a packet that passes: `TCX_NEXT`.
 pub(crate) const NEXT: i32 = -1;
-/// What the kernel is told when a packet is dropped.
+/// Program return value for a dropped packet: `TC_ACT_SHOT`.
 pub(crate) const SHOT: i32 = 2;
-/// What the kernel is told when a packet goes to another interface; to which one it remembers by itself.
+/// Program return value for a redirected packet: `TC_ACT_REDIRECT`. The kernel keeps the target
+/// interface in per-CPU state, which a test run does not return.
 pub(crate) const REDIRECT: i32 = 7;
 
-/// Bytes of `struct __sk_buff` that the kernel is given, and where the interface index is in them.
+/// Size of the `struct __sk_buff` prefix that is passed to the kernel, and the offset of the
+/// interface index, in bytes.
 const CONTEXT_LEN: usize = 176;
 const INTERFACE_AT: usize = 40;
 
-/// Where the object is: `VIADUCT_BPF_OBJECT`, or where `cargo xtask build` puts it.
+/// Returns the path of the object: `VIADUCT_BPF_OBJECT`, or the output of `cargo xtask build`.
 pub(crate) fn path() -> PathBuf {
     std::env::var_os("VIADUCT_BPF_OBJECT").map_or_else(
         || {
@@ -34,14 +37,14 @@ pub(crate) fn path() -> PathBuf {
     )
 }
 
-/// The object, loaded.
+/// The loaded object.
 pub(crate) struct Object {
     pub(crate) loaded: Ebpf,
 }
 
 impl Object {
-    /// Loads it, with room for this many entries of flows. The calling thread must be in a mount namespace with a
-    /// bpffs of its own.
+    /// Loads the object with a flow table of `entries` entries. The calling thread must be in a
+    /// mount namespace with its own bpffs.
     pub(crate) fn load(entries: u32) -> Result<Self> {
         let path = path();
         let bytes = std::fs::read(&path).with_context(|| {
@@ -55,7 +58,8 @@ impl Object {
         Ok(Self { loaded })
     }
 
-    /// Runs a program on a packet at an interface: what it returned, and the packet afterwards.
+    /// Runs a program on a packet at an interface. Returns the program's return value and the
+    /// resulting packet.
     pub(crate) fn run_on(
         &mut self,
         name: &str,
@@ -88,7 +92,7 @@ impl Object {
         self.begin_epoch()
     }
 
-    /// What the agent does behind every change of a table.
+    /// Bumps the cache epoch, as the agent does after every change of a map.
     fn begin_epoch(&mut self) -> Result<()> {
         let mut epochs = Array::<&mut MapData, u64>::try_from(self.map(maps::EPOCHS)?)?;
         let last = epochs.get(&maps::EPOCH_OF_TABLES, 0)?;
@@ -176,8 +180,8 @@ impl Object {
     }
 }
 
-/// A program of the loaded object, which the kernel is given when it is first asked for: verifying takes most of a
-/// test's time.
+/// Returns a program of the loaded object. Loads it into the kernel on first use only, because
+/// verifying takes most of a test's time.
 pub(crate) fn program<'a>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier> {
     let program: &mut SchedClassifier = loaded
         .program_mut(name)

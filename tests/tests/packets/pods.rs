@@ -1,4 +1,4 @@
-//! A pod's veth: what a pod may send, and what is counted.
+//! The programs on a pod's veth: spoof checks, ingress policy, counters.
 
 use abi::{Address, Direction, DropReason, EndpointFlags, Mac};
 use anyhow::Result;
@@ -21,7 +21,7 @@ fn v6(text: &str) -> Address {
     Address::v6(address.octets())
 }
 
-/// Neighbour discovery about `target`.
+/// Neighbour discovery for `target`.
 fn discovery(icmp_type: u8, target: Address) -> Body {
     Body::Icmp(icmp_type, 0, [0; 4], target.bytes().to_vec())
 }
@@ -42,7 +42,7 @@ fn arp_passes(bench: &mut Bench, bytes: &[u8]) -> Result<()> {
 }
 
 #[test]
-fn a_pod_sends_as_itself() -> Result<()> {
+fn packets_with_the_pods_own_addresses_pass() -> Result<()> {
     on_bench(|bench| {
         for family in FAMILIES {
             let (pod, remote) = (example::pod()[family], example::remote()[family]);
@@ -56,20 +56,20 @@ fn a_pod_sends_as_itself() -> Result<()> {
 
 /// behaviour R8: a pod may have several addresses of a family.
 #[test]
-fn a_pod_sends_as_itself_by_every_address_that_it_has() -> Result<()> {
-    let further = [Address::v4([10, 88, 1, 2]), v6("fd00:88:1::2")];
-    let (nobody, link, all) = (v6("::"), v6("fe80::2"), v6("ff02::1"));
-    let about = |icmp_type| discovery(icmp_type, further[1]);
+fn packets_with_any_assigned_address_of_the_pod_pass() -> Result<()> {
+    let additional = [Address::v4([10, 88, 1, 2]), v6("fd00:88:1::2")];
+    let (unspecified, link, all) = (v6("::"), v6("fe80::2"), v6("ff02::1"));
+    let about = |icmp_type| discovery(icmp_type, additional[1]);
     let frames = [
-        own(further[0], example::remote()[0], tcp()),
-        own(further[1], example::remote()[1], tcp()),
-        own(nobody, all, about(135)),
+        own(additional[0], example::remote()[0], tcp()),
+        own(additional[1], example::remote()[1], tcp()),
+        own(unspecified, all, about(135)),
         own(link, all, about(136)),
     ];
     let request = arp(example::mac(), [10, 88, 1, 2]);
     on_bench(|bench| {
         bench.change(|world| {
-            for (first, address) in example::pod().into_iter().zip(further) {
+            for (first, address) in example::pod().into_iter().zip(additional) {
                 let endpoint = world.endpoints[&first];
                 world.endpoints.insert(address, endpoint);
             }
@@ -78,7 +78,7 @@ fn a_pod_sends_as_itself_by_every_address_that_it_has() -> Result<()> {
             bench.passes(FromPod, frame)?;
         }
         arp_passes(bench, &request)?;
-        // The next pod in that slot has not got them.
+        // The next pod in that slot does not have these addresses.
         bench.change(|world| world.pods[example::POD as usize].generation += 1)?;
         for frame in &frames {
             bench.drops(FromPod, frame, DropReason::SpoofedAddress)?;
@@ -87,24 +87,30 @@ fn a_pod_sends_as_itself_by_every_address_that_it_has() -> Result<()> {
     })
 }
 
-/// Row 68: an address that is lent by DHCP is asked for, and later again, from no address.
+/// DHCP clients request and renew a lease from the unspecified address.
 #[test]
-fn a_pod_asks_for_its_address_from_none() -> Result<()> {
+fn dhcp_requests_pass_without_a_source_address() -> Result<()> {
     on_bench(|bench| {
-        let (nobody, everybody) = (Address::v4([0; 4]), Address::v4([255; 4]));
-        let asks = |source, to| Body::Udp(source, to, b"discover".to_vec());
-        bench.passes(FromPod, &own(nobody, everybody, asks(68, 67)))?;
-        bench.passes(FromPod, &own(nobody, example::node()[0], asks(68, 67)))?;
-        for body in [asks(67, 68), asks(68, 53), tcp()] {
-            let forged = own(nobody, everybody, body);
+        let (unspecified, broadcast) = (Address::v4([0; 4]), Address::v4([255; 4]));
+        let dhcp = |source, to| Body::Udp(source, to, b"discover".to_vec());
+        bench.passes(FromPod, &own(unspecified, broadcast, dhcp(68, 67)))?;
+        bench.passes(FromPod, &own(unspecified, example::node()[0], dhcp(68, 67)))?;
+        for body in [dhcp(67, 68), dhcp(68, 53), tcp()] {
+            let forged = own(unspecified, broadcast, body);
             bench.drops(FromPod, &forged, DropReason::SpoofedAddress)?;
         }
         Ok(())
     })
 }
 
-/// What one pod sends to the other by its own address, in both families: dropped by the policy of both, or not.
-fn is_apart(bench: &mut Bench, flags: [u32; 2], networks: [u32; 2], apart: bool) -> Result<()> {
+/// Asserts that packets of one pod to the other's own address are dropped by the ingress policy, or
+/// pass, in both families.
+fn assert_isolation(
+    bench: &mut Bench,
+    flags: [u32; 2],
+    networks: [u32; 2],
+    isolated: bool,
+) -> Result<()> {
     bench.change(|world| {
         for (index, slot) in [example::POD, example::OTHER_POD].into_iter().enumerate() {
             let pod = &mut world.pods[slot as usize];
@@ -117,7 +123,7 @@ fn is_apart(bench: &mut Bench, flags: [u32; 2], networks: [u32; 2], apart: bool)
         let (pod, other) = (example::pod()[family], example::other_pod()[family]);
         for body in [tcp(), Body::echo_request(&pod, 1)] {
             let frame = own(pod, other, body);
-            if apart {
+            if isolated {
                 bench.drops(FromPod, &frame, DropReason::IngressPolicy)?;
             } else {
                 bench.passes(FromPod, &frame)?;
@@ -129,7 +135,7 @@ fn is_apart(bench: &mut Bench, flags: [u32; 2], networks: [u32; 2], apart: bool)
 
 /// behaviour R17
 #[test]
-fn pods_are_apart_by_the_policy_of_both() -> Result<()> {
+fn ingress_policy_depends_on_the_flags_of_both_pods() -> Result<()> {
     let same = EndpointFlags::SAME_BRIDGE;
     let alone = same | EndpointFlags::INGRESS_ISOLATED;
     let cases = [
@@ -139,16 +145,16 @@ fn pods_are_apart_by_the_policy_of_both() -> Result<()> {
         ([0, alone], false, false),
         ([alone, 0], false, false),
     ];
-    // Each in tables of its own: a flow that was opened goes on, whatever the policy is by then.
+    // Each case has its own tables: an established flow continues whatever the policy becomes.
     for (flags, of_two_bridges, of_one) in cases {
-        on_bench(|bench| is_apart(bench, flags, [77, 78], of_two_bridges))?;
-        on_bench(|bench| is_apart(bench, flags, [77, 77], of_one))?;
+        on_bench(|bench| assert_isolation(bench, flags, [77, 78], of_two_bridges))?;
+        on_bench(|bench| assert_isolation(bench, flags, [77, 77], of_one))?;
     }
     Ok(())
 }
 
 #[test]
-fn a_pod_does_not_send_as_anybody_else() -> Result<()> {
+fn packets_with_foreign_source_addresses_are_dropped() -> Result<()> {
     on_bench(|bench| {
         let other_mac = Mac::new([2, 0, 0, 0, 0, 3]);
         for family in FAMILIES {
@@ -172,14 +178,14 @@ fn a_pod_does_not_send_as_anybody_else() -> Result<()> {
 fn a_pod_discovers_its_neighbours_but_is_no_router() -> Result<()> {
     on_bench(|bench| {
         let (pod, link) = (example::pod()[1], v6("fe80::2"));
-        let (nobody, all) = (v6("::"), v6("ff02::1"));
+        let (unspecified, all) = (v6("::"), v6("ff02::1"));
         let solicited = v6("ff02::1:ff00:2");
         let allowed = [
-            (nobody, solicited, discovery(135, pod)),
-            (nobody, solicited, discovery(135, link)),
+            (unspecified, solicited, discovery(135, pod)),
+            (unspecified, solicited, discovery(135, link)),
             (pod, solicited, discovery(135, v6("fd00:88::1"))),
             (link, all, discovery(136, pod)),
-            (link, v6("ff02::16"), discovery(143, nobody)),
+            (link, v6("ff02::16"), discovery(143, unspecified)),
             (link, v6("fe80::1"), Body::echo_request(&pod, 1)),
             (
                 link,
@@ -192,13 +198,13 @@ fn a_pod_discovers_its_neighbours_but_is_no_router() -> Result<()> {
         }
         let other = example::other_pod()[1];
         let forged = [
-            (nobody, solicited, discovery(135, other)),
+            (unspecified, solicited, discovery(135, other)),
             (link, all, discovery(136, other)),
-            (pod, all, discovery(134, nobody)),
-            (link, all, discovery(134, nobody)),
+            (pod, all, discovery(134, unspecified)),
+            (link, all, discovery(134, unspecified)),
             (link, v6("fe80::1"), discovery(137, pod)),
             (link, example::remote()[1], tcp()),
-            (nobody, example::remote()[1], tcp()),
+            (unspecified, example::remote()[1], tcp()),
         ];
         for (source, destination, body) in forged {
             let frame = own(source, destination, body);
@@ -209,7 +215,7 @@ fn a_pod_discovers_its_neighbours_but_is_no_router() -> Result<()> {
 }
 
 #[test]
-fn martians_are_dropped_even_from_pods_that_are_not_checked() -> Result<()> {
+fn martians_are_dropped_even_from_pods_without_spoof_check() -> Result<()> {
     on_bench(|bench| {
         bench.change(|world| {
             world.pods[example::POD as usize].flags &= !EndpointFlags::SPOOF_CHECK;
@@ -228,13 +234,13 @@ fn martians_are_dropped_even_from_pods_that_are_not_checked() -> Result<()> {
             let frame = own(source, destination, tcp());
             bench.drops(FromPod, &frame, DropReason::Martian)?;
         }
-        // Anything else is that pod's own affair.
-        let stranger = own(example::other_pod()[0], remote[0], tcp());
-        bench.passes(FromPod, &stranger.sent_by(Mac::new([2, 9, 9, 9, 9, 9])))
+        // Without the spoof check all other sources pass.
+        let foreign = own(example::other_pod()[0], remote[0], tcp());
+        bench.passes(FromPod, &foreign.sent_by(Mac::new([2, 9, 9, 9, 9, 9])))
     })
 }
 
-/// An IPv4 address in the clothes of IPv6.
+/// Conversion to the IPv4-mapped address of the last 32 bits.
 trait Mapped {
     fn mapped(self) -> Self;
 }
@@ -247,7 +253,7 @@ impl Mapped for Address {
 }
 
 #[test]
-fn frames_cut_short_are_dropped() -> Result<()> {
+fn truncated_frames_are_dropped() -> Result<()> {
     on_bench(|bench| {
         for family in FAMILIES {
             let (pod, remote) = (example::pod()[family], example::remote()[family]);
@@ -284,7 +290,7 @@ fn a_pods_traffic_is_counted_from_the_ip_header_on() -> Result<()> {
 }
 
 #[test]
-fn interfaces_that_are_no_pods_are_left_alone() -> Result<()> {
+fn packets_of_unknown_interfaces_pass() -> Result<()> {
     on_bench(|bench| {
         let world = &mut bench.simulator.world;
         world.interfaces.clear();

@@ -1,4 +1,4 @@
-//! Ports: how likely one is found in a crowd, and what happens when there is none.
+//! Masquerade ports: the probability of finding a free one, and exhaustion of the range.
 
 use abi::maps::{self, programs};
 use abi::{Address, DropReason, Flow, Port, Tuple, protocol};
@@ -19,7 +19,7 @@ fn wide(bench: &mut Bench) -> Result<()> {
     })
 }
 
-/// Takes a port for good, as far as a flow to `remote` is concerned.
+/// Occupies a port permanently for flows to `remote`.
 fn take(bench: &mut Bench, remote: Address, port: u16) -> Result<()> {
     let key = Tuple {
         source: remote,
@@ -43,9 +43,9 @@ fn send(bench: &mut Bench, source: Address, remote: Address, port: u16) -> Resul
     Ok(action == NEXT)
 }
 
-/// How many of 2000 flows find no port where this share of them is taken.
+/// Returns how many of 2000 flows find no port when `percent` of the range is taken.
 fn refused(bench: &mut Bench, percent: u32) -> Result<u32> {
-    // A remote of its own for each share: ports are counted by remote.
+    // A separate remote for each percentage, because ports are taken per remote.
     let remote = Address::v4([198, 51, 100, u8::try_from(percent)?]);
     let mut dice = 1_u32;
     let mut taken = Vec::new();
@@ -77,10 +77,10 @@ fn a_port_is_found_where_nine_of_ten_are_taken() -> Result<()> {
 }
 
 #[test]
-fn more_flows_to_one_place_than_ports_are_refused_and_taken_again_later() -> Result<()> {
+fn flows_beyond_the_port_range_are_refused_until_a_port_is_free() -> Result<()> {
     on_bench(|bench| {
         wide(bench)?;
-        // No flow shall end by itself meanwhile, however slow the machine.
+        // No flow may time out meanwhile, however slow the machine.
         bench.change(|world| world.settings.timeouts.udp_single = 86_400)?;
         let remote = example::remote()[0];
         for port in LOW..=u16::MAX {
@@ -91,7 +91,7 @@ fn more_flows_to_one_place_than_ports_are_refused_and_taken_again_later() -> Res
         let drops = bench.drop_counts()?;
         assert_eq!(drops[&DropReason::NoPort].packets, 1);
         assert_eq!(drops.len(), 1);
-        // Another place has ports of its own.
+        // Another remote has the whole range.
         assert!(send(bench, other, example::friend()[0], 40_000)?);
         bench.change(|world| world.settings.timeouts.udp_single = 0)?;
         assert!(send(bench, other, remote, 40_000)?);

@@ -1,6 +1,7 @@
-//! Limits in the loaded object: several CPUs on one bucket, marks, departure times and what a large packet costs.
+//! Limits in the loaded object: concurrent CPUs, ECN marks, departure times, and the cost of GSO
+//! packets.
 //!
-//! The clock is the kernel's, so the simulator, whose clock stands still, is not asked.
+//! The object uses the kernel's clock, so the simulator with its fixed clock is not compared.
 
 use std::thread;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use verdict::simulator::frame::{Body, Frame};
 use crate::bench::{Bench, on_bench};
 use crate::object::{NEXT, SHOT, program};
 
-/// `struct __sk_buff`, and where its fields are.
+/// Size of `struct __sk_buff` and offsets of its fields, in bytes.
 const CONTEXT_LEN: usize = 192;
 const INTERFACE_AT: usize = 40;
 const DEPARTURE_AT: usize = 152;
@@ -25,7 +26,7 @@ const SEGMENTS_AT: usize = 164;
 const SEGMENT_SIZE_AT: usize = 176;
 const BUCKET: usize = size_of::<Bucket>();
 
-/// A limit at which no time that a test takes makes up for a packet.
+/// A rate so low that the tokens of a whole test's duration are less than one packet.
 const SLOW: u64 = 1_000;
 
 type Context = [u8; CONTEXT_LEN];
@@ -68,7 +69,7 @@ fn shaped(bench: &mut Bench, direction: Direction) -> Result<Shaped> {
     }))
 }
 
-/// Runs `from_pod`: the action, the packet and the context afterwards.
+/// Runs `from_pod`. Returns the action, the resulting packet and the resulting context.
 fn run(bench: &mut Bench, context: &Context, packet: &[u8]) -> Result<(i32, Vec<u8>, Context)> {
     let mut out = vec![0; packet.len() + 64];
     let mut after = [0; CONTEXT_LEN];
@@ -84,10 +85,11 @@ fn run(bench: &mut Bench, context: &Context, packet: &[u8]) -> Result<(i32, Vec<
     Ok((result.return_value.cast_signed(), out, after))
 }
 
-fn hammer(from_pod: &SchedClassifier, cpu: usize, packet: &[u8], times: u32) -> Result<()> {
+/// Runs the program `times` times on one CPU.
+fn run_on_cpu(from_pod: &SchedClassifier, cpu: usize, packet: &[u8], times: u32) -> Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(cpu)?;
-    // A machine with one CPU hammers from it twice.
+    // On a machine with one CPU both threads run there.
     let _ = sched_setaffinity(Pid::from_raw(0), &cpus);
     let mut out = vec![0; packet.len() + 64];
     let context = context();
@@ -102,10 +104,10 @@ fn hammer(from_pod: &SchedClassifier, cpu: usize, packet: &[u8], times: u32) -> 
     Ok(())
 }
 
-/// What has passed was charged, to the tick. A compiler that turns an exchange or an addition into something weaker
-/// (DATAPATH P1) loses some of it here.
+/// Every passed packet is charged, exact to the tick. If the compiler turned an atomic exchange or
+/// addition into a weaker operation, charges would be lost here.
 #[test]
-fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() -> Result<()> {
+fn concurrent_cpus_are_charged_exactly_for_passed_packets() -> Result<()> {
     const TIMES: u32 = 200_000;
     on_bench(|bench| {
         let row = row(Direction::Egress);
@@ -119,9 +121,9 @@ fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() -> Result<()> {
         thread::scope(|scope| {
             let packet = &packet;
             [0, 1]
-                .map(|cpu| scope.spawn(move || hammer(from_pod, cpu, packet, TIMES)))
+                .map(|cpu| scope.spawn(move || run_on_cpu(from_pod, cpu, packet, TIMES)))
                 .into_iter()
-                .try_for_each(|it| it.join().expect("it does not panic"))
+                .try_for_each(|it| it.join().expect("the thread does not panic"))
         })?;
         let end: Bucket = bench.object.get::<BUCKET, _>(maps::BUCKETS, row)?;
         let passed = shaped(bench, Direction::Egress)?;
@@ -134,7 +136,7 @@ fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() -> Result<()> {
 }
 
 #[test]
-fn a_bucket_lets_its_burst_pass_in_both_families_and_drops_by_name() -> Result<()> {
+fn a_bucket_passes_its_burst_in_both_families_and_counts_drops() -> Result<()> {
     on_bench(|bench| {
         for family in example::FAMILIES {
             bench.object.set::<BUCKET>(
@@ -147,7 +149,7 @@ fn a_bucket_lets_its_burst_pass_in_both_families_and_drops_by_name() -> Result<(
             let packet = packet(family, 952);
             let weight = packet.len() - 14;
             let mut passed = 0;
-            // As one flow that asks for more than its share: the rest is dropped.
+            // One flow that sends more than the limit: the rest is dropped.
             while run(bench, &context(), &packet)?.0 == NEXT && passed < 100_000 {
                 passed += weight;
             }
@@ -160,9 +162,9 @@ fn a_bucket_lets_its_burst_pass_in_both_families_and_drops_by_name() -> Result<(
     })
 }
 
-/// Each of the packets that the network card makes of one has headers of its own.
+/// Each segment that the network card makes of a GSO packet has its own headers.
 #[test]
-fn a_large_packet_costs_what_its_parts_weigh_on_the_wire() -> Result<()> {
+fn a_gso_packet_is_charged_with_the_headers_of_its_segments() -> Result<()> {
     on_bench(|bench| {
         limit(
             bench,
@@ -183,8 +185,8 @@ fn a_large_packet_costs_what_its_parts_weigh_on_the_wire() -> Result<()> {
     })
 }
 
-/// Uses a quarter of the burst up, so that the next packet is beyond it.
-fn indebt(bench: &mut Bench, limited: &Limit) -> Result<()> {
+/// Uses up a quarter of the burst, so that the next packet is beyond the marking threshold.
+fn use_up(bench: &mut Bench, limited: &Limit) -> Result<()> {
     let packet = packet(0, 1_000);
     let mut sent = 0;
     while sent <= limited.burst / 4 {
@@ -195,11 +197,11 @@ fn indebt(bench: &mut Bench, limited: &Limit) -> Result<()> {
 }
 
 #[test]
-fn a_sender_that_heeds_marks_is_marked_before_anything_is_dropped() -> Result<()> {
+fn ecn_capable_packets_are_marked_before_any_is_dropped() -> Result<()> {
     on_bench(|bench| {
         let limited = Limit::new(SLOW, 40_000, 1);
         limit(bench, Direction::Egress, &limited)?;
-        indebt(bench, &limited)?;
+        use_up(bench, &limited)?;
         let mut capable = packet(0, 1_000);
         capable[15] = 2;
         fix_header(&mut capable);
@@ -226,26 +228,31 @@ fn fix_header(packet: &mut [u8]) {
         .sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = (folded & 0xffff) + (folded >> 16);
-    let checksum = !u16::try_from(folded).expect("it is folded");
+    let checksum = !u16::try_from(folded).expect("the sum is folded to 16 bits");
     packet[24..26].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// The debt of the bucket, less what is not worth a timer, is how long the packet waits where a queue heeds it.
+/// With a qdisc that supports departure times, a packet waits for the debt of the bucket, less a
+/// time that is too short for a timer.
 #[test]
-fn a_packet_in_debt_is_told_when_to_depart() -> Result<()> {
+fn a_packet_beyond_the_burst_gets_a_departure_time() -> Result<()> {
     on_bench(|bench| {
         let limited = Limit::new(SLOW, 40_000, 1);
         limit(bench, Direction::Egress, &limited)?;
-        indebt(bench, &limited)?;
+        use_up(bench, &limited)?;
         let packet = packet(0, 1_000);
         let departure = |after: &Context| -> Result<u64> {
             let bytes = after
                 .get(DEPARTURE_AT..DEPARTURE_AT + 8)
-                .context("it is in there")?;
+                .context("the context has a departure time")?;
             Ok(u64::from_ne_bytes(bytes.try_into()?))
         };
         let (_, _, after) = run(bench, &context(), &packet)?;
-        assert_eq!(departure(&after)?, 0, "nobody has asked for it");
+        assert_eq!(
+            departure(&after)?,
+            0,
+            "a departure time without the flag DELIVERY_TIME"
+        );
         bench.change(|world| world.settings.flags |= SettingsFlags::DELIVERY_TIME)?;
         let bucket: Bucket = bench
             .object
@@ -259,9 +266,10 @@ fn a_packet_in_debt_is_told_when_to_depart() -> Result<()> {
     })
 }
 
-/// The limit of a neighbour is met where the packet is handed over, as it meets no other hook.
+/// A packet that is redirected to another pod passes no other hook, so `from_pod` charges the
+/// receiver's limit.
 #[test]
-fn what_is_handed_to_a_neighbour_is_charged_to_it() -> Result<()> {
+fn packets_redirected_to_another_pod_are_charged_to_its_ingress_limit() -> Result<()> {
     on_bench(|bench| {
         let other = example::OTHER_POD * 2 + Direction::Ingress as u32;
         let limited = Limit::new(SLOW, 5_000, 1);

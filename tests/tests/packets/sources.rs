@@ -1,4 +1,5 @@
-//! The address to leave with: egress addresses, addresses and uplinks that go, marks and rules.
+//! Source addresses of masqueraded flows: egress addresses, removed addresses and uplinks, excluded
+//! prefixes.
 
 use abi::{Address, DropReason, Egress};
 use anyhow::Result;
@@ -21,7 +22,7 @@ fn leaves_with(bench: &mut Bench, family: usize, port: u16, source: Address) -> 
 }
 
 #[test]
-fn a_network_leaves_with_its_egress_address_as_long_as_the_node_has_it() -> Result<()> {
+fn a_networks_packets_use_its_egress_address_while_the_node_has_it() -> Result<()> {
     on_bench(|bench| {
         let fixed = [
             Address::v4([203, 0, 113, 9]),
@@ -29,10 +30,7 @@ fn a_network_leaves_with_its_egress_address_as_long_as_the_node_has_it() -> Resu
         ];
         bench.change(|world| {
             world.pods[example::POD as usize].network = BRIDGE;
-            let egress = Egress {
-                v4: fixed[0],
-                v6: fixed[1],
-            };
+            let egress = Egress::new(fixed[0], fixed[1]);
             world.egress.insert(BRIDGE, egress);
         })?;
         for family in FAMILIES {
@@ -51,7 +49,7 @@ fn a_network_leaves_with_its_egress_address_as_long_as_the_node_has_it() -> Resu
             let inside = reply.becoming(remote, example::pod()[family], reply.body.clone());
             bench.becomes(UplinkIn, &reply, &inside)?;
         }
-        // A family without one leaves with the uplink's.
+        // A family without an egress address uses the uplink's.
         bench.change(|world| {
             let egress = world.egress.get_mut(&BRIDGE).expect("it was there");
             egress.v6 = Address::ANY;
@@ -62,7 +60,7 @@ fn a_network_leaves_with_its_egress_address_as_long_as_the_node_has_it() -> Resu
 }
 
 #[test]
-fn flows_of_an_address_that_is_gone_are_forgotten_and_others_stay() -> Result<()> {
+fn a_sweep_removes_only_the_flows_of_a_removed_address() -> Result<()> {
     on_bench(|bench| {
         for family in FAMILIES {
             leaves_with(bench, family, 40_000, example::node()[family])?;
@@ -83,7 +81,7 @@ fn flows_of_an_address_that_is_gone_are_forgotten_and_others_stay() -> Result<()
 }
 
 #[test]
-fn flows_of_an_uplink_that_is_gone_are_forgotten() -> Result<()> {
+fn a_sweep_removes_the_flows_of_a_removed_uplink() -> Result<()> {
     on_bench(|bench| {
         leaves_with(bench, 0, 40_000, example::node()[0])?;
         bench.change(|world| world.uplinks.clear())?;
@@ -93,7 +91,7 @@ fn flows_of_an_uplink_that_is_gone_are_forgotten() -> Result<()> {
     })
 }
 
-/// The operator says that a place sees pods by their own addresses: what is under way goes on as it is.
+/// A new non-masquerade prefix applies to new flows; established flows keep their mapping.
 #[test]
 fn flows_keep_their_mapping_when_masquerading_is_switched_off() -> Result<()> {
     on_bench(|bench| {
@@ -111,12 +109,12 @@ fn flows_keep_their_mapping_when_masquerading_is_switched_off() -> Result<()> {
         })?;
         leaves_with(bench, 0, 40_000, example::node()[0])?;
         leaves_with(bench, 0, 41_000, example::pod()[0])?;
-        // The other family is not meant.
+        // IPv6 is not covered by the prefix.
         leaves_with(bench, 1, 41_000, example::node()[1])
     })
 }
 
-/// A hostport's flow is not masqueraded: that the uplink it came by is gone does not end it.
+/// A flow to a hostport is not masqueraded, so it outlives the uplink by which it entered.
 #[test]
 fn flows_to_a_hostport_outlive_an_uplink() -> Result<()> {
     on_bench(|bench| {

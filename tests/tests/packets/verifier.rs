@@ -1,4 +1,4 @@
-//! What the verifier thinks of the object.
+//! Verifier cost of the programs.
 
 use abi::maps::programs;
 use anyhow::{Context as _, Result};
@@ -6,7 +6,7 @@ use e2e::{Machine, Mounts};
 
 use crate::object::{self, Object};
 
-/// All programs for packets.
+/// All programs that process packets, and the sweep.
 const PROGRAMS: [&str; 6] = [
     programs::FROM_POD,
     programs::FROM_BUSY_POD,
@@ -16,11 +16,11 @@ const PROGRAMS: [&str; 6] = [
     programs::SWEEP,
 ];
 
-/// Most instructions that the verifier may walk for one program; its own limit is a million.
+/// Maximum number of verified instructions of one program; the verifier's own limit is one million.
 const BUDGET: u32 = 250_000;
 
 #[test]
-fn the_verifier_walks_no_program_for_long() -> Result<()> {
+fn programs_stay_within_the_verifier_instruction_budget() -> Result<()> {
     let machine = Machine::new("node", &Mounts::new()?)?;
     machine.run(|| {
         let mut object = Object::load(abi::maps::FLOWS_CAPACITY)?;
@@ -30,9 +30,12 @@ fn the_verifier_walks_no_program_for_long() -> Result<()> {
             let count = program
                 .info()?
                 .verified_instruction_count()
-                .context("this kernel does not tell how much it verified")?;
+                .context("this kernel does not report the number of verified instructions")?;
             println!("{name}: {count} instructions verified");
-            assert!(count < BUDGET, "{name} is too much for the verifier");
+            assert!(
+                count < BUDGET,
+                "{name}: {count} verified instructions exceed {BUDGET}"
+            );
             sum += count;
         }
         println!("all: {sum} instructions verified");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use cni::{ChainedRequest, Command, Error, PassedResult, Plugin, Wish};
+use cni::{ChainedRequest, Command, Error, Plugin, PluginRequest, PluginResult};
 use engine::{ChainedUpdate, GcScope, Tune};
 use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 
@@ -30,33 +30,36 @@ impl App {
     }
 
     async fn chained_add(&self, request: ChainedRequest) -> Result<String, Failure> {
-        let mut passed = passed(&request)?.clone();
-        match &request.wish {
-            Wish::Ports(mappings) if !mappings.is_empty() => {
+        let mut prev_result = prev_result(&request)?.clone();
+        match &request.requested {
+            PluginRequest::Ports(mappings) if !mappings.is_empty() => {
                 let update = self.update(&request, mappings.clone())?;
                 self.handle.adopt_or_update(update, clock::now()).await?;
             }
-            Wish::Limits(limits) if !limits.bandwidth.is_unlimited() => {
+            PluginRequest::Limits(limits) if !limits.bandwidth.is_unlimited() => {
                 log_placeholder_burst(limits);
                 let mut update = self.update(&request, Vec::new())?;
                 update.bandwidth = Some(limits.bandwidth);
                 self.handle.adopt_or_update(update, clock::now()).await?;
             }
-            Wish::Policy(policy) if *policy != IngressPolicy::Open => {
+            PluginRequest::Policy(policy) if *policy != IngressPolicy::Open => {
                 let mut update = self.update(&request, Vec::new())?;
                 update.ingress = Some(*policy);
                 self.handle.adopt_or_update(update, clock::now()).await?;
             }
-            Wish::Settings(settings) => {
+            PluginRequest::Settings(settings) => {
                 allowlist::admit(settings)?;
                 let tune = self.tune(&request, settings)?;
                 let ifname = tune.ifname.clone();
                 self.handle.tune(tune).await?;
-                passed.change(&ifname, settings.mac, settings.mtu);
+                prev_result.update_interface(&ifname, settings.mac, settings.mtu);
             }
-            Wish::Ports(_) | Wish::Limits(_) | Wish::Policy(_) | Wish::Nothing => {}
+            PluginRequest::Ports(_)
+            | PluginRequest::Limits(_)
+            | PluginRequest::Policy(_)
+            | PluginRequest::Nothing => {}
         }
-        Ok(passed.to_json(request.header.version)?)
+        Ok(prev_result.to_json(request.header.version)?)
     }
 
     fn update(
@@ -100,30 +103,30 @@ impl App {
     }
 
     async fn chained_check(&self, request: &ChainedRequest) -> Result<String, Failure> {
-        match &request.wish {
-            Wish::Ports(mappings) if !mappings.is_empty() => {
+        match &request.requested {
+            PluginRequest::Ports(mappings) if !mappings.is_empty() => {
                 let keys = request.keys(&self.default_name());
                 let wanted: BTreeSet<PortMapping> = mappings.iter().copied().collect();
                 self.handle.check_chained(keys, wanted, None).await?;
             }
-            Wish::Policy(policy) if *policy != IngressPolicy::Open => {
+            PluginRequest::Policy(policy) if *policy != IngressPolicy::Open => {
                 let keys = request.keys(&self.default_name());
                 let none = BTreeSet::new();
                 self.handle.check_chained(keys, none, Some(*policy)).await?;
             }
             // The values may have been changed over the API since: check only that the limits are
             // applied.
-            Wish::Limits(limits) if !limits.bandwidth.is_unlimited() => {
+            PluginRequest::Limits(limits) if !limits.bandwidth.is_unlimited() => {
                 let keys = request.keys(&self.default_name());
                 self.handle
                     .check_chained(keys, BTreeSet::new(), None)
                     .await?;
             }
-            Wish::Settings(settings) => {
+            PluginRequest::Settings(settings) => {
                 let tune = self.tune(request, settings)?;
                 self.handle.check_settings(tune).await?;
             }
-            Wish::Nothing if request.plugin == Plugin::Loopback => {
+            PluginRequest::Nothing if request.plugin == Plugin::Loopback => {
                 let lo = "lo"
                     .parse::<IfName>()
                     .map_err(|e| Error::internal(e.to_string()))?;
@@ -135,7 +138,10 @@ impl App {
                     return Err(Error::check_failed("lo is down").into());
                 }
             }
-            Wish::Ports(_) | Wish::Limits(_) | Wish::Policy(_) | Wish::Nothing => {}
+            PluginRequest::Ports(_)
+            | PluginRequest::Limits(_)
+            | PluginRequest::Policy(_)
+            | PluginRequest::Nothing => {}
         }
         Ok(String::new())
     }
@@ -165,8 +171,8 @@ impl App {
             .unwrap_or_default()
             .into_iter()
             .collect();
-        let own = PassedResult::of_loopback(&netns.to_string(), &addresses);
-        let result = request.passed.unwrap_or(own);
+        let own = PluginResult::of_loopback(&netns.to_string(), &addresses);
+        let result = request.prev_result.unwrap_or(own);
         Ok(result.to_json(request.header.version)?)
     }
 
@@ -188,9 +194,9 @@ impl App {
     }
 }
 
-fn passed(request: &ChainedRequest) -> Result<&PassedResult, Error> {
-    let passed = request.passed.as_ref();
-    passed.ok_or_else(|| Error::invalid_config("required prevResult missing"))
+fn prev_result(request: &ChainedRequest) -> Result<&PluginResult, Error> {
+    let prev_result = request.prev_result.as_ref();
+    prev_result.ok_or_else(|| Error::invalid_config("required prevResult missing"))
 }
 
 fn namespace(request: &ChainedRequest) -> Result<NetnsPath, Error> {

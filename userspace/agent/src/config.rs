@@ -146,7 +146,7 @@ struct Keys {
     /// Maximum egress limit for all pods of the default network, in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     egress_ceiling: Option<String>,
-    /// Object file of the eBPF programs [default: $VIADUCT_DATAPATH_OBJECT, else
+    /// Object file of the eBPF programs [default: `$VIADUCT_DATAPATH_OBJECT`, else
     /// ../lib/viaduct/datapath.o relative to the executable's directory, else
     /// /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]

@@ -35,7 +35,7 @@ impl HostLocalLeases {
     /// as long as it is in use.
     pub(crate) fn read_into(&self, intent: &mut Intent) -> Result<(), Error> {
         let failed = |error| self.failed(&error);
-        let taken = self.folder.taken_by_others().map_err(failed)?;
+        let taken = self.folder.taken_by_host_local().map_err(failed)?;
         let others = taken.into_iter().filter(|(_, owner)| *owner != intent.key);
         intent.requested.taken = others.collect();
         intent.requested.last_reserved = self.folder.last_reserved().map_err(failed)?;
@@ -53,7 +53,7 @@ impl HostLocalLeases {
             locked.release(&owner)?;
             for (set, assigned) in attachment.addresses.iter().enumerate() {
                 let address = assigned.address.address;
-                locked.note(address, &owner)?;
+                locked.mirror(address, &owner)?;
                 locked.put_last_reserved(set, address)?;
             }
             io::Result::Ok(())

@@ -11,7 +11,7 @@ pub(crate) fn rates(kind: &str, ingress: Option<&str>, egress: Option<&str>) -> 
         let Some(text) = text else {
             return Ok(None);
         };
-        let rate = cni::rate(text).map_err(|why| anyhow!("{direction}-{kind}: {why}"))?;
+        let rate = cni::parse_rate(text).map_err(|why| anyhow!("{direction}-{kind}: {why}"))?;
         Ok(NonZeroU64::new(rate))
     };
     Ok(Rates {

@@ -6,7 +6,7 @@ use std::sync::Once;
 use std::time::Instant;
 
 use api::{BandwidthSetting, BandwidthView, LimitView};
-use cni::{Asked, Error};
+use cni::{Error, RequestedLimits};
 use engine::{LimitChange, LimitUpdate};
 use kernel::{Measured, PodCounters};
 use model::{Attachment, AttachmentKey, Bandwidth, Limit, Record, ShapedSubnets};
@@ -23,7 +23,7 @@ const NONE: &str = "none";
 static PLACEHOLDER: Once = Once::new();
 
 /// Logs that the burst in the request is a placeholder of the runtime and is ignored.
-pub(crate) fn log_placeholder_burst(limits: &Asked) {
+pub(crate) fn log_placeholder_burst(limits: &RequestedLimits) {
     if limits.placeholder {
         PLACEHOLDER.call_once(|| {
             tracing::info!(
@@ -110,7 +110,7 @@ fn parse_limit(direction: &str, text: Option<&str>) -> Result<LimitUpdate, Error
         return Ok(LimitUpdate::Lift);
     }
     let invalid = |why: String| Error::invalid_config(format!("{direction}: {why}"));
-    let rate = cni::rate(text).map_err(invalid)?;
+    let rate = cni::parse_rate(text).map_err(invalid)?;
     let limit = |rate| Limit { rate, burst: None };
     Ok(rate
         .try_into()
@@ -212,7 +212,7 @@ mod tests {
         };
         assert_eq!((limit.rate.get(), limit.burst), (50_000_000, None));
         for (text, words) in [
-            ("fast", "egress: \"fast\" is no quantity"),
+            ("fast", "egress: \"fast\" is not a quantity"),
             ("0", "egress: resource is unreasonably small (< 1kbit)"),
             ("-5M", "egress: resource is unreasonably small (< 1kbit)"),
             ("2P", "egress: resource is unreasonably large (> 1Pbit)"),

@@ -1,4 +1,4 @@
-//! Metrics in the OpenMetrics text format. Requests are counted as they end; all other values are
+//! Metrics in the `OpenMetrics` text format. Requests are counted as they end; all other values are
 //! read from status, events and the datapath's counters at each scrape.
 
 use std::time::Duration;
@@ -232,6 +232,30 @@ fn of_pods(registry: &mut Registry, records: &[Record], measured: &Measured) {
     );
 }
 
+/// Names and help texts of the counters of limits.
+const LIMIT_COUNTERS: [(&str, &str); 5] = [
+    (
+        "limit_passed_bytes",
+        "Bytes that passed the limit, from the IP header on, as on the wire",
+    ),
+    (
+        "limit_marked",
+        "Packets that passed the limit, marked with ECN Congestion Experienced",
+    ),
+    (
+        "limit_paced",
+        "Packets that passed the limit, with a departure time",
+    ),
+    (
+        "limit_spared",
+        "Packets of low-rate flows that passed beyond the burst",
+    ),
+    (
+        "limit_dropped",
+        "Packets beyond the limit that were dropped",
+    ),
+];
+
 /// Registers limits and their counters; directions without a limit have no series.
 fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
     let rates: Family<PodDirection, Gauge> = Family::default();
@@ -268,33 +292,10 @@ fn of_limits(registry: &mut Registry, records: &[Record], measured: &Measured) {
     }
     let help = "Bandwidth limit of traffic from (egress) or to (ingress) the pod, in bit/s";
     registry.register("limit_bits_per_second", help, rates);
-    for (name, help, family) in [
-        (
-            "limit_passed_bytes",
-            "Bytes that passed the limit, from the IP header on, as on the wire",
-            bytes,
-        ),
-        (
-            "limit_marked",
-            "Packets that passed the limit, marked with ECN Congestion Experienced",
-            marked,
-        ),
-        (
-            "limit_paced",
-            "Packets that passed the limit, with a departure time",
-            paced,
-        ),
-        (
-            "limit_spared",
-            "Packets of low-rate flows that passed beyond the burst",
-            spared,
-        ),
-        (
-            "limit_dropped",
-            "Packets beyond the limit that were dropped",
-            dropped,
-        ),
-    ] {
+    for ((name, help), family) in LIMIT_COUNTERS
+        .into_iter()
+        .zip([bytes, marked, paced, spared, dropped])
+    {
         registry.register(name, help, family);
     }
 }

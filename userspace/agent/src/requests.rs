@@ -9,7 +9,7 @@ use std::time::Instant;
 use api::{AttachmentView, CniRequest, EventOutcome};
 use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
-    GcRequest, Outcome, PassedResult, Plugin, Request, StatusRequest, Version,
+    GcRequest, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
 use engine::{AttachedPods, Degraded, GcScope, Handle, Uninstalled};
 use kernel::RuleReader;
@@ -248,9 +248,9 @@ impl App {
 
     async fn add(&self, mut request: AddRequest) -> Result<String, Failure> {
         if let Some(key) = self.hostport_annotation() {
-            request.publish_annotated(&key)?;
+            request.add_annotated_ports(&key)?;
         }
-        log_placeholder_burst(&request.wishes.limits);
+        log_placeholder_burst(&request.requested.limits);
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
         let vlan_link = intent
             .network
@@ -285,11 +285,11 @@ impl App {
             implied: &implied(&request),
         };
         let version = request.config.header.version;
-        match &request.passed {
+        match &request.prev_result {
             None => Ok(outcome.to_json(version)),
             Some(earlier) => {
-                let own = PassedResult::parse(&outcome.to_json(Version::NEWEST))?;
-                Ok(own.before(earlier).to_json(version)?)
+                let own = PluginResult::parse(&outcome.to_json(Version::NEWEST))?;
+                Ok(own.with_earlier(earlier).to_json(version)?)
             }
         }
     }

@@ -15,7 +15,7 @@ use api::{
     Status, path,
 };
 use clap::Parser;
-use engine::{Engine, Settings};
+use engine::{Background, Engine, Settings};
 use kernel::RuleReader;
 use kernel::fake::Fake;
 use planner::FlowTable;
@@ -121,7 +121,9 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         xdp_prefilter: planner::XdpPrefilterMode::Off,
         boot_id: "this boot".to_owned(),
     };
-    let (handle, _) = engine::spawn(move || {
+    // A test changes the fake kernel between two requests, and checks how the next one handles
+    // that.
+    let (handle, _) = engine::spawn_with(Background::Never, move || {
         let store = Store::open(&records)?;
         anyhow::Ok(Engine::start(fake, store, settings, 1_700_000_000)?)
     })

@@ -7,6 +7,7 @@
 //! the text that the runtime wrote) and of how the agent stores its state.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod client;
 mod event;
@@ -87,7 +88,7 @@ pub mod path {
     /// `GET`: [`crate::Event`]s, one JSON object per line. `?follow=true` appends events as they
     /// occur; `?last=true` returns only the latest event of each subject.
     pub const EVENTS: &str = "/v1/events";
-    /// `GET`: metrics in the OpenMetrics text format.
+    /// `GET`: metrics in the `OpenMetrics` text format.
     pub const METRICS: &str = "/metrics";
     /// `POST` of [`crate::UninstallRequest`]: [`crate::Uninstalled`]. The agent exits after the
     /// response.

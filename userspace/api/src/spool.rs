@@ -173,9 +173,12 @@ fn name(network: &str, request: &CniRequest) -> String {
 }
 
 fn write(path: &Path, request: &CniRequest) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
     file.write_all(&serde_json::to_vec(request)?)?;
     file.sync_all()
 }

@@ -1,8 +1,9 @@
-//! Ports from an annotation of the pod, for runtimes that tell no `portMappings` (CRI-O, behaviour C5).
+//! Hostports from a pod annotation, for runtimes that pass no `portMappings` (CRI-O, behaviour C5).
 //!
-//! The annotation holds what `portMappings` would: a list of `hostPort`, `containerPort`, `protocol` and `hostIP`. It
-//! is copied from pod specifications, where a port without a host port is usual, so one of 0 or less is skipped as
-//! kubelet does (K30); in `portMappings` it is an error, as with the portmap plugin (R12).
+//! The annotation has the form of `portMappings`: a list of `hostPort`, `containerPort`, `protocol`
+//! and `hostIP`. It is copied from pod specifications, where ports without a host port are usual,
+//! so a `hostPort` of 0 or less is skipped as kubelet does (behaviour K30). In `portMappings` it is
+//! an error, as with the portmap plugin (behaviour R12).
 
 use std::collections::BTreeSet;
 
@@ -12,26 +13,28 @@ use crate::json::{Node, Object, parse_text};
 use crate::runtime::port_mapping;
 use crate::{AddRequest, Error};
 
-/// The capability by which runtimes hand annotations on.
+/// The capability with which runtimes pass pod annotations.
 pub(crate) const CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
 impl AddRequest {
-    /// Adds the ports that the pod's annotation `key` asks for to those of the runtime; without one, none.
-    pub fn publish_annotated(&mut self, key: &str) -> Result<(), Error> {
-        let annotations = &self.wishes.annotations;
+    /// Adds the ports of the pod annotation `key` to those of the runtime. Without the annotation
+    /// it adds none.
+    pub fn add_annotated_ports(&mut self, key: &str) -> Result<(), Error> {
+        let annotations = &self.requested.annotations;
         let Some(text) = annotations.get(&key.to_ascii_lowercase()) else {
             return Ok(());
         };
         let path = format!("runtimeConfig.{CAPABILITY}.{key}");
         let wrong = |why| Error::invalid_config(format!("{path}: {why}"));
         let list = parse_text(text).map_err(wrong)?;
-        let mut known: BTreeSet<PortMapping> = self.wishes.port_mappings.iter().copied().collect();
+        let mut known: BTreeSet<PortMapping> =
+            self.requested.port_mappings.iter().copied().collect();
         for node in Node::new(path.clone(), &list).list()? {
             let mapping = node.object()?;
             if is_published(&mapping)? {
                 let mapping = port_mapping(&mapping)?;
                 if known.insert(mapping) {
-                    self.wishes.port_mappings.push(mapping);
+                    self.requested.port_mappings.push(mapping);
                 }
             }
         }
@@ -62,9 +65,9 @@ mod tests {
             },
         });
         let mut request = add_with(&config.to_string(), "").unwrap();
-        request.publish_annotated("no.such/key").unwrap();
-        request.publish_annotated(KEY)?;
-        let mappings = request.wishes.port_mappings.iter();
+        request.add_annotated_ports("no.such/key").unwrap();
+        request.add_annotated_ports(KEY)?;
+        let mappings = request.requested.port_mappings.iter();
         Ok(mappings.map(ToString::to_string).collect())
     }
 
@@ -86,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_by_the_annotations_key() {
+    fn an_invalid_port_annotation_is_refused_by_its_key() {
         for (annotation, words) in [
             ("8080", "hostPorts: expected a list"),
             ("[{", "hostPorts: "),
@@ -101,9 +104,9 @@ mod tests {
             ),
         ] {
             let error = published(annotation).unwrap_err();
-            let told = format!("{} {}", error.msg, error.details);
-            assert!(told.contains(words), "{told}");
-            assert!(matches!(error.code, 6 | 7), "{told}");
+            let message = format!("{} {}", error.msg, error.details);
+            assert!(message.contains(words), "{message}");
+            assert!(matches!(error.code, 6 | 7), "{message}");
         }
     }
 }

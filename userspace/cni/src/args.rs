@@ -1,27 +1,31 @@
-//! `CNI_ARGS`: `K=V;K=V`. The oldest way to ask for something; what the configuration says beats it.
+//! Parser of `CNI_ARGS` (`K=V;K=V`).
+//!
+//! This is the oldest way to pass per-attachment settings; `args.cni` and `runtimeConfig` of the
+//! configuration override it.
 
 use std::net::IpAddr;
 
 use model::{Mac, PodName};
 
 use crate::Error;
-use crate::runtime::{AddressWish, parse_address, parse_mac, parse_wish};
+use crate::runtime::{RequestedAddress, parse_address, parse_mac, parse_requested_address};
 
-/// What `CNI_ARGS` says that matters to us.
+/// The arguments that Viaduct evaluates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Args {
-    /// `IP`, which Multus writes as a comma list.
-    pub(crate) addresses: Vec<AddressWish>,
-    /// `GATEWAY`, of static addresses.
+    /// `IP`: requested addresses; Multus separates them by commas.
+    pub(crate) addresses: Vec<RequestedAddress>,
+    /// `GATEWAY`: gateways of static addresses.
     pub(crate) gateways: Vec<IpAddr>,
-    /// `MAC`.
+    /// `MAC`: MAC address of the pod's end.
     pub(crate) mac: Option<Mac>,
-    /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME`.
+    /// `K8S_POD_NAMESPACE` and `K8S_POD_NAME`; `None` unless both are set.
     pub(crate) pod: Option<PodName>,
 }
 
 impl Args {
-    /// Reads the variable. A key that nobody knows is an error unless `IgnoreUnknown` is set (behaviour S16).
+    /// Parses the variable. An unknown key is an error unless `IgnoreUnknown` is set (behaviour
+    /// S16).
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         let mut args = Self::default();
         let mut pod = (None, None);
@@ -34,7 +38,7 @@ impl Args {
             };
             match key {
                 "IgnoreUnknown" => ignore_unknown = flag(value)?,
-                "IP" => args.addresses = list(value, parse_wish)?,
+                "IP" => args.addresses = list(value, parse_requested_address)?,
                 "GATEWAY" => args.gateways = list(value, parse_address)?,
                 "MAC" if value.is_empty() => {}
                 "MAC" => args.mac = Some(parse_mac(value).map_err(error)?),
@@ -52,7 +56,8 @@ impl Args {
     }
 }
 
-/// Keys that say nothing to us and are no mistake.
+/// Returns whether a key is valid although it has no effect here: keys of Kubernetes, Nomad,
+/// nerdctl.
 fn is_known(key: &str) -> bool {
     matches!(key, "K8S_POD_INFRA_CONTAINER_ID" | "K8S_POD_UID")
         || key.starts_with("NOMAD_")
@@ -80,7 +85,7 @@ fn flag(value: &str) -> Result<bool, Error> {
     match value {
         "1" | "true" | "True" | "TRUE" => Ok(true),
         "0" | "false" | "False" | "FALSE" => Ok(false),
-        _ => Err(error(format!("IgnoreUnknown is no boolean: {value:?}"))),
+        _ => Err(error(format!("IgnoreUnknown is not a boolean: {value:?}"))),
     }
 }
 
@@ -96,7 +101,7 @@ mod tests {
 
     /// behaviours S16, C1
     #[test]
-    fn what_containerd_sends_names_the_pod() {
+    fn cni_args_of_containerd_name_the_pod() {
         let args = Args::parse(
             "K8S_POD_INFRA_CONTAINER_ID=0f;K8S_POD_UID=u;IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0",
         );
@@ -106,7 +111,7 @@ mod tests {
 
     /// behaviour S16
     #[test]
-    fn an_unknown_key_is_an_error_unless_told_otherwise() {
+    fn an_unknown_cni_args_key_is_an_error_without_ignore_unknown() {
         let error = Args::parse("FOO=bar;BAR=").unwrap_err();
         assert_eq!(error.code, 4);
         assert_eq!(error.msg, r#"CNI_ARGS: unknown args ["FOO=bar", "BAR="]"#);
@@ -121,7 +126,7 @@ mod tests {
 
     /// behaviours S16, C14
     #[test]
-    fn a_list_of_addresses_and_a_mac_are_wishes() {
+    fn cni_args_request_addresses_and_a_mac() {
         let args = Args::parse("IP=10.1.0.9,fd00::9;MAC=02:00:00:00:00:01").unwrap();
         assert_eq!(args.addresses.len(), 2);
         assert_eq!(args.mac, "02:00:00:00:00:01".parse().ok());
@@ -130,7 +135,7 @@ mod tests {
 
     /// behaviours S16, C9
     #[test]
-    fn a_value_may_hold_an_equals_sign_and_orchestrators_have_keys_of_their_own() {
+    fn a_cni_args_value_may_contain_an_equals_sign_and_keys_of_orchestrators_are_known() {
         assert!(Args::parse("NOMAD_GROUP_NAME=a=b;NERDCTL_X=;K8S_POD_NAME=a=b").is_ok());
         assert!(Args::parse("nonsense").is_err());
     }

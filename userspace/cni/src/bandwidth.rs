@@ -1,17 +1,21 @@
-//! Limits of a pod's traffic: the keys of the bandwidth plugin (behaviour R16), and the pod annotations
-//! `kubernetes.io/{ingress,egress}-bandwidth` with Kubernetes' Quantity grammar and kubenet's bounds and words (K28).
+//! Parser of a pod's bandwidth limits: keys of the bandwidth plugin, and pod annotations.
+//!
+//! Behaviour R16 covers the plugin's keys. The annotations
+//! `kubernetes.io/{ingress,egress}-bandwidth` have Kubernetes' Quantity grammar, and kubenet's
+//! bounds and error texts (behaviour K28).
 //!
 //! ```text
 //! quantity ::= sign? number suffix        number ::= digits | digits "." digits? | "." digits
 //! suffix   ::= "Ki" … "Ei" | "n" "u" "m" "" "k" "M" "G" "T" "P" "E" | ("e" | "E") sign? digits
 //! ```
 //!
-//! Rates are bits per second, bursts bits; quantities are rounded up. The configuration's own keys beat those of
-//! `runtimeConfig`, and those the annotations. Knows no limiter: whoever reads a limit decides what becomes of it.
+//! Rates are in bits per second, bursts in bits; quantities are rounded up. The configuration's own
+//! keys take precedence over `runtimeConfig`, and `runtimeConfig` over the annotations. How a limit
+//! is enforced is not decided here.
 
 use std::num::NonZeroU64;
 
-use model::{Bandwidth, Cidr, Limit, LimitPolicy, ShapedSubnets, Prefixes, Rates};
+use model::{Bandwidth, Cidr, Limit, LimitPolicy, Prefixes, Rates, ShapedSubnets};
 
 use crate::Error;
 use crate::annotation::CAPABILITY;
@@ -20,52 +24,54 @@ use crate::json::Object;
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
+/// Bits per second: kubenet's lower bound, 1k.
 const LEAST: u64 = 1_000;
+/// Bits per second: kubenet's upper bound, 1P.
 const MOST: u64 = 1_000_000_000_000_000;
-/// The largest burst in bytes that the bandwidth plugin accepts, and one more.
+/// Bytes: bursts from this on are refused, as by the bandwidth plugin.
 const TOO_LARGE: u64 = u32::MAX as u64;
-/// Bits: containerd's burst where nobody asked for one. This and anything above it (CRI-O's 2^35 - 9, go-cni's 4 GB)
-/// would let a pod send for minutes as if it had no limit.
+/// Bits: containerd's burst for limits without a configured one. With this or a larger one (CRI-O's
+/// 2^35 - 9, go-cni's 4 GB) a pod could send for minutes as if it had no limit.
 const PLACEHOLDER: u64 = u32::MAX as u64;
 
-/// What a configuration asks for.
+/// The limits that a configuration requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
-    /// The limits.
+pub struct RequestedLimits {
+    /// Limits of both directions, and the subnets that they are for.
     pub bandwidth: Bandwidth,
-    /// Whether a burst was left out because nobody can have meant it.
+    /// Whether a burst was ignored because it is a runtime's placeholder (2^32 - 1 bits or more).
     pub placeholder: bool,
 }
 
-/// The limits that a configuration asks for.
-pub(crate) fn read(config: &Object<'_>) -> Result<Asked, Error> {
-    let peers = peers(config)?;
-    let mut asked = rates(config)?;
-    // The lists of a network are for the limits of its pods, wherever these come from.
-    if asked.bandwidth.shaped_subnets == ShapedSubnets::All && !asked.bandwidth.is_unlimited() {
-        asked.bandwidth.shaped_subnets = peers;
+/// Parses the limits of a configuration.
+pub(crate) fn read(config: &Object<'_>) -> Result<RequestedLimits, Error> {
+    let shaped_subnets = shaped_subnets(config)?;
+    let mut limits = rates(config)?;
+    // The subnet lists of the network apply to the limits of its pods, from whichever source.
+    if limits.bandwidth.shaped_subnets == ShapedSubnets::All && !limits.bandwidth.is_unlimited() {
+        limits.bandwidth.shaped_subnets = shaped_subnets;
     }
-    Ok(asked)
+    Ok(limits)
 }
 
-fn rates(config: &Object<'_>) -> Result<Asked, Error> {
+fn rates(config: &Object<'_>) -> Result<RequestedLimits, Error> {
     if let Some(own) = entry(config)? {
         return Ok(own);
     }
     let Some(runtime) = config.object("runtimeConfig")? else {
-        return Ok(Asked::default());
+        return Ok(RequestedLimits::default());
     };
     let by_runtime = match runtime.object("bandwidth")? {
         Some(bandwidth) => entry(&bandwidth)?,
         None => None,
     };
     match by_runtime {
-        Some(asked) if !asked.bandwidth.is_unlimited() => Ok(asked),
+        Some(limits) if !limits.bandwidth.is_unlimited() => Ok(limits),
         _ => annotated(&runtime),
     }
 }
 
-/// What a network makes of its pods' limits: two keys of our own, with quantities.
+/// Parses a network's default limits and upper bounds: two keys of Viaduct, with quantities.
 pub(crate) fn policy(config: &Object<'_>) -> Result<LimitPolicy, Error> {
     Ok(LimitPolicy {
         default: quantities(config, "bandwidthDefaults")?,
@@ -83,7 +89,7 @@ fn quantities(config: &Object<'_>, key: &str) -> Result<Rates, Error> {
         };
         let path = source.path_of(direction);
         let invalid = |why| Error::invalid_config(format!("{path}: {why}"));
-        rate(text).map(NonZeroU64::new).map_err(invalid)
+        parse_rate(text).map(NonZeroU64::new).map_err(invalid)
     };
     Ok(Rates {
         ingress: of("ingress")?,
@@ -91,8 +97,9 @@ fn quantities(config: &Object<'_>, key: &str) -> Result<Rates, Error> {
     })
 }
 
-/// With whom limits count. The words are the bandwidth plugin's, as far as it has any.
-fn peers(source: &Object<'_>) -> Result<ShapedSubnets, Error> {
+/// Parses the subnets that limits are for. Error texts are the bandwidth plugin's, where it has
+/// any.
+fn shaped_subnets(source: &Object<'_>) -> Result<ShapedSubnets, Error> {
     let unshaped = prefixes(source, "unshapedSubnets")?;
     let shaped = prefixes(source, "shapedSubnets")?;
     match (unshaped, shaped) {
@@ -105,7 +112,7 @@ fn peers(source: &Object<'_>) -> Result<ShapedSubnets, Error> {
     }
 }
 
-/// The prefixes of a list; `None` where it is empty.
+/// Parses a list of subnets; `None` if it is empty.
 fn prefixes(source: &Object<'_>, key: &str) -> Result<Option<Prefixes>, Error> {
     let texts = source.texts(key)?;
     let parse = |text: &String| {
@@ -123,31 +130,32 @@ fn prefixes(source: &Object<'_>, key: &str) -> Result<Option<Prefixes>, Error> {
     Prefixes::new(parsed).map(Some).ok_or_else(too_many)
 }
 
-/// The keys of the bandwidth plugin; `None` where there are none.
-fn entry(source: &Object<'_>) -> Result<Option<Asked>, Error> {
-    let peers = peers(source)?;
+/// Parses the keys of the bandwidth plugin; `None` if there are none.
+fn entry(source: &Object<'_>) -> Result<Option<RequestedLimits>, Error> {
+    let shaped_subnets = shaped_subnets(source)?;
     let keys = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
     if keys.iter().all(|key| source.get(key).is_none()) {
         return Ok(None);
     }
     let (ingress, one) = limit(source, "ingressRate", "ingressBurst")?;
     let (egress, other) = limit(source, "egressRate", "egressBurst")?;
-    Ok(Some(Asked {
+    Ok(Some(RequestedLimits {
         bandwidth: Bandwidth {
             ingress,
             egress,
-            shaped_subnets: peers,
+            shaped_subnets,
         },
         placeholder: one || other,
     }))
 }
 
-/// One direction, and whether its burst is a placeholder. The words are the bandwidth plugin's.
+/// Parses one direction; the boolean is true if its burst is a placeholder. Error texts are the
+/// bandwidth plugin's.
 fn limit(source: &Object<'_>, rate: &str, burst: &str) -> Result<(Option<Limit>, bool), Error> {
     let path = source.path_of(rate);
     let invalid = |why: &str| Error::invalid_config(format!("{path}: {why}"));
-    let rate = natural(source, rate)?;
-    let burst = natural(source, burst)?;
+    let rate = non_negative(source, rate)?;
+    let burst = non_negative(source, burst)?;
     let rate = match (NonZeroU64::new(rate), burst) {
         (None, 0) => return Ok((None, false)),
         (None, _) => return Err(invalid("if burst is set, rate must also be set")),
@@ -158,12 +166,12 @@ fn limit(source: &Object<'_>, rate: &str, burst: &str) -> Result<(Option<Limit>,
         return Err(invalid("burst cannot be more than 4GB"));
     }
     within_bounds(rate.get()).map_err(|why| invalid(&why))?;
-    let meant = burst < PLACEHOLDER;
-    let burst = NonZeroU64::new(burst).filter(|_| meant);
-    Ok((Some(Limit { rate, burst }), !meant))
+    let is_placeholder = burst >= PLACEHOLDER;
+    let burst = NonZeroU64::new(burst).filter(|_| !is_placeholder);
+    Ok((Some(Limit { rate, burst }), is_placeholder))
 }
 
-fn natural(source: &Object<'_>, key: &str) -> Result<u64, Error> {
+fn non_negative(source: &Object<'_>, key: &str) -> Result<u64, Error> {
     let Some(node) = source.get(key) else {
         return Ok(0);
     };
@@ -171,17 +179,17 @@ fn natural(source: &Object<'_>, key: &str) -> Result<u64, Error> {
     u64::try_from(number).map_err(|_| node.invalid(format_args!("{number} is negative")))
 }
 
-/// The limits that the pod's annotations tell.
-fn annotated(runtime: &Object<'_>) -> Result<Asked, Error> {
+/// Parses the limits of the pod's annotations.
+fn annotated(runtime: &Object<'_>) -> Result<RequestedLimits, Error> {
     let Some(annotations) = runtime.object(CAPABILITY)? else {
-        return Ok(Asked::default());
+        return Ok(RequestedLimits::default());
     };
     let limit = |key| -> Result<Option<Limit>, Error> {
         let Some(text) = annotations.text(key)? else {
             return Ok(None);
         };
         let invalid = |why| Error::invalid_config(format!("{key}: {why}"));
-        let rate = rate(text).map_err(invalid)?;
+        let rate = parse_rate(text).map_err(invalid)?;
         let burst = None;
         Ok(NonZeroU64::new(rate).map(|rate| Limit { rate, burst }))
     };
@@ -190,16 +198,16 @@ fn annotated(runtime: &Object<'_>) -> Result<Asked, Error> {
         egress: limit(EGRESS)?,
         shaped_subnets: ShapedSubnets::All,
     };
-    Ok(Asked {
+    Ok(RequestedLimits {
         bandwidth,
         placeholder: false,
     })
 }
 
-/// A rate in bits per second that kubenet would accept. The words are its own.
-pub fn rate(text: &str) -> Result<u64, String> {
+/// Parses a rate in bits per second, with kubenet's bounds and error texts.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
     let value = quantity(text)
-        .ok_or_else(|| format!("{text:?} is no quantity, such as 10M, 512Ki or 1.5e6"))?;
+        .ok_or_else(|| format!("{text:?} is not a quantity, such as 10M, 512Ki or 1.5e6"))?;
     within_bounds(value).map(|()| value)
 }
 
@@ -213,7 +221,7 @@ fn within_bounds(rate: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// What a quantity is worth, rounded up; negative ones are 0, and what no number holds is the largest one.
+/// Returns the value of a quantity, rounded up: 0 for negative ones, [`u64::MAX`] for larger ones.
 fn quantity(text: &str) -> Option<u64> {
     let (negative, unsigned) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -230,11 +238,11 @@ fn quantity(text: &str) -> Option<u64> {
     }
     let scale = i32::try_from(fraction.len()).ok()?;
     let (factor, exponent) = unit(suffix)?;
-    let value = worth(&digits, factor, exponent.saturating_sub(scale));
+    let value = scaled(&digits, factor, exponent.saturating_sub(scale));
     Some(if negative { 0 } else { value })
 }
 
-/// A suffix as a factor and a power of ten.
+/// Returns a suffix as a factor and a power of ten; `None` if it is not a suffix.
 fn unit(suffix: &str) -> Option<(u64, i32)> {
     const DECIMAL: [(&str, i32); 10] = [
         ("n", -9),
@@ -258,7 +266,7 @@ fn unit(suffix: &str) -> Option<(u64, i32)> {
     let exponent = suffix.strip_prefix(['e', 'E'])?;
     let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // Ten thousand zeros are as good as any more.
+    // Beyond ten thousand zeros the result is the same: saturated, or rounded up to 1.
     let value = digits.parse::<i32>().unwrap_or(10_000).min(10_000);
     let value = if exponent.starts_with('-') {
         -value
@@ -268,13 +276,13 @@ fn unit(suffix: &str) -> Option<(u64, i32)> {
     plain.then_some((1, value))
 }
 
-/// `digits * factor * 10^exponent`, rounded up, at most [`u64::MAX`].
-fn worth(digits: &str, factor: u64, exponent: i32) -> u64 {
+/// Returns `digits * factor * 10^exponent`, rounded up, at most [`u64::MAX`].
+fn scaled(digits: &str, factor: u64, exponent: i32) -> u64 {
     let digits = digits.trim_start_matches('0');
     if digits.is_empty() {
         return 0;
     }
-    // Digits that are far behind the point tell no more than that something is there.
+    // Digits beyond the 19th only decide whether the value is rounded up.
     let (digits, exponent, rest) = match digits.split_at_checked(19) {
         Some((head, tail)) => {
             let moved = i32::try_from(tail.len()).unwrap_or(i32::MAX);

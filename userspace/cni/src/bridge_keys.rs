@@ -1,5 +1,6 @@
-//! The bridge plugin's keys about the bridge and its ports. Where that plugin has words for a mistake, these are its
-//! words.
+//! Keys of the bridge plugin about the bridge and its ports.
+//!
+//! Error texts are the bridge plugin's, where it has any.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +11,27 @@ use crate::bandwidth;
 use crate::chain::ingress_policy;
 use crate::json::{Node, Object};
 
-/// What a configuration says about its bridge and the ports of its pods.
+/// Settings of the bridge and of its pods' ports; `None` where the key is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BridgeKeys {
-    /// `isGateway`.
+    /// `isGateway`: the bridge has the gateway addresses.
     pub is_gateway: Option<bool>,
-    /// `forceAddress`.
+    /// `forceAddress`: other addresses of the bridge are replaced.
     pub force_address: Option<bool>,
-    /// `enabledad`.
+    /// `enabledad`: duplicate address detection of the pod's IPv6 addresses.
     pub enable_dad: Option<bool>,
-    /// `macspoofchk`. Pods are checked unless it says no.
+    /// `macspoofchk`: source addresses of the pod are checked. The default is true.
     pub mac_spoof_check: Option<bool>,
-    /// `portIsolation`.
+    /// `portIsolation`: isolated bridge ports.
     pub port_isolation: Option<bool>,
-    /// firewall's `ingressPolicy`.
+    /// `ingressPolicy` of the firewall plugin.
     pub ingress: Option<IngressPolicy>,
-    /// `disableContainerInterface`.
+    /// `disableContainerInterface`: the pod's interface stays down.
     pub leaves_down: Option<bool>,
-    /// `bandwidthDefaults` and `bandwidthCeilings`.
+    /// `bandwidthDefaults` and `bandwidthCeilings`: limits of pods without their own, and upper
+    /// bounds.
     pub limits: LimitPolicy,
-    /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`.
+    /// `vlan`, `vlanTrunk` and `preserveDefaultVlan`: VLANs of the port.
     pub vlans: PortVlans,
 }
 
@@ -58,7 +60,7 @@ impl BridgeKeys {
         })
     }
 
-    /// For a network of the configuration's own; what is not said is as with the bridge plugin.
+    /// Returns the options of a declared network; missing keys have the bridge plugin's defaults.
     pub(crate) fn options(&self, is_default_gateway: bool) -> BridgeOptions {
         let on = |key: Option<bool>| key.unwrap_or(false);
         BridgeOptions {
@@ -68,7 +70,7 @@ impl BridgeKeys {
             limits: self.limits,
             port: PortOptions {
                 isolated: on(self.port_isolation),
-                // Whoever speaks in several VLANs has addresses there that we do not know.
+                // A pod on a trunk has addresses in its VLANs that are not on record here.
                 trusted: self.mac_spoof_check == Some(false) || !self.vlans.trunk.is_empty(),
                 vlans: self.vlans.clone(),
                 ingress: self.ingress.unwrap_or_default(),
@@ -99,7 +101,7 @@ fn trunk(config: &Object<'_>) -> Result<BTreeSet<VlanId>, Error> {
     Ok(vlans)
 }
 
-/// `{"id": 5}`, `{"minID": 10, "maxID": 20}`, or both in one.
+/// Parses `{"id": 5}`, `{"minID": 10, "maxID": 20}`, or an entry with both.
 fn trunk_entry(node: &Node<'_>) -> Result<BTreeSet<VlanId>, Error> {
     let entry = node.object()?;
     let ends = [member(&entry, "minID")?, member(&entry, "maxID")?];
@@ -188,9 +190,10 @@ mod tests {
         }
     }
 
-    /// behaviour F10: pods are checked unless the configuration says no, or a trunk makes that impossible.
+    /// behaviour F10: source addresses are checked, except with `macspoofchk: false` or a VLAN
+    /// trunk.
     #[test]
-    fn pods_are_checked_unless_they_cannot_be() {
+    fn spoof_check_is_on_unless_disabled_or_on_a_trunk() {
         let trusted = |keys: &str| read(keys).unwrap().options(false).port.trusted;
         assert!(!trusted("{}"));
         assert!(!trusted(r#"{"macspoofchk":true,"vlan":7}"#));
@@ -200,7 +203,7 @@ mod tests {
 
     /// behaviour R3
     #[test]
-    fn a_default_gateway_is_a_gateway() {
+    fn is_default_gateway_implies_is_gateway() {
         let options = read(r#"{"isGateway":false}"#).unwrap();
         assert!(options.options(true).gateway);
         assert!(!options.options(false).gateway);

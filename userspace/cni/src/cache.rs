@@ -1,41 +1,43 @@
-//! What a runtime remembers of an attachment, in libcni's form, so that one runtime's DEL finds what another's ADD got.
+//! Entries of the result cache that runtimes keep, in libcni's format.
+//!
+//! With one format, the DEL of one runtime finds the result of another runtime's ADD.
 
 use model::{ContainerId, IfName};
 use serde_json::{Map, Value, json};
 
-use crate::{Error, PassedResult};
+use crate::{Error, PluginResult};
 
-/// The word by which libcni knows its own files.
+/// Value of `kind` in libcni's cache files.
 const KIND: &str = "cniCacheV1";
 
-/// One remembered ADD.
+/// The cached ADD of one attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cached {
-    /// The container.
+    /// The container's ID.
     pub container_id: ContainerId,
-    /// The interface.
+    /// The interface's name in the container.
     pub ifname: IfName,
     /// The network's name.
     pub network: String,
-    /// The network namespace.
+    /// Path of the network namespace, as ADD received it.
     pub netns: String,
-    /// The configuration as it was.
+    /// The network configuration of the ADD.
     pub config: String,
-    /// Arguments.
+    /// The pairs of `CNI_ARGS`.
     pub args: Vec<(String, String)>,
-    /// Capability arguments.
+    /// Capability arguments: the members of `runtimeConfig`, for plugins that declare them.
     pub capabilities: Map<String, Value>,
-    /// The last result.
+    /// The result of the list's last plugin.
     pub result: Value,
 }
 
 impl Cached {
-    /// The name of its file below `results`.
+    /// Returns the name of the file in the directory `results`.
     pub fn file_name(network: &str, container_id: &ContainerId, ifname: &IfName) -> String {
         format!("{network}-{container_id}-{ifname}")
     }
 
-    /// The text of its file.
+    /// Returns the text of the file.
     pub fn to_json(&self) -> String {
         json!({
             "kind": KIND,
@@ -51,12 +53,12 @@ impl Cached {
         .to_string()
     }
 
-    /// The interface as an entry of `k8s.v1.cni.cncf.io/network-status`.
+    /// Returns the interface as an entry of the annotation `k8s.v1.cni.cncf.io/network-status`.
     pub fn network_status(&self) -> Value {
-        let passed = PassedResult::parse(&self.result.to_string());
-        let addresses = passed
+        let prev_result = PluginResult::parse(&self.result.to_string());
+        let addresses = prev_result
             .as_ref()
-            .map(|passed| passed.addresses_of(&self.ifname))
+            .map(|prev_result| prev_result.addresses_of(&self.ifname))
             .ok()
             .and_then(Result::ok)
             .unwrap_or_default();
@@ -82,12 +84,12 @@ impl Cached {
         })
     }
 
-    /// Reads a file's text.
+    /// Parses the text of a file.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let file: Value = serde_json::from_str(text)
             .map_err(|error| Error::decode(format!("cached result: {error}")))?;
         if file["kind"] != KIND {
-            return Err(Error::decode("cached result: it is of another kind"));
+            return Err(Error::decode("cached result: kind is not cniCacheV1"));
         }
         let string = |key: &str| file[key].as_str().unwrap_or_default().to_owned();
         let wrong = |what: &str| Error::decode(format!("cached result: no {what}"));
@@ -117,7 +119,7 @@ impl Cached {
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Base64 (RFC 4648), as Go writes bytes.
+/// Encodes as base64 with padding (RFC 4648), as Go does for bytes in JSON.
 fn encode(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
@@ -135,6 +137,7 @@ fn encode(bytes: &[u8]) -> String {
     text
 }
 
+/// Decodes base64; `None` if there is another character.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let (mut bits, mut count) = (0_u32, 0);
@@ -157,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cached_is_read_again_and_base64_is_that_of_everybody() {
+    fn a_cached_result_round_trips_and_base64_matches_rfc_4648() {
         let cached = Cached {
             container_id: "c1".parse().unwrap(),
             ifname: "eth0".parse().unwrap(),

@@ -1,7 +1,9 @@
-//! Requests to plugins that serve what others have made: portmap, bandwidth, firewall, tuning and loopback.
+//! Requests to chained plugins: portmap, bandwidth, firewall, tuning and loopback.
 //!
-//! Each reads its own settings and passes the result on. A DEL reads nothing but names: it must work when all else is
-//! gone, and with a configuration whose ADD was refused (behaviour S10).
+//! They apply to an interface that another plugin has created; loopback alone configures `lo`
+//! itself. Each plugin parses its own settings and returns the previous result. A DEL reads only
+//! names: it must succeed without any other state, and with a configuration whose ADD was refused
+//! (behaviour S10).
 
 use std::collections::BTreeSet;
 
@@ -11,60 +13,60 @@ use model::{
 };
 
 use crate::args::Args;
-use crate::bandwidth::{self, Asked};
+use crate::bandwidth::{self, RequestedLimits};
 use crate::config::Header;
 use crate::environment::{Command, Environment, variable};
 use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
 use crate::request::check_version;
-use crate::{Error, PassedResult, Plugin, Wishes, refused, tuning};
+use crate::{Error, Plugin, PluginResult, RuntimeArgs, tuning, unsupported};
 
 /// A request to a chained plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainedRequest {
-    /// The plugin.
+    /// The plugin that the runtime called.
     pub plugin: Plugin,
-    /// The command.
+    /// The CNI command.
     pub command: Command,
-    /// What every command needs.
+    /// Keys that every command needs.
     pub header: Header,
-    /// The container; `None` for commands that are of none.
+    /// The container; `None` for GC and STATUS.
     pub container: Option<Container>,
-    /// The result of the plugins before.
-    pub passed: Option<PassedResult>,
-    /// What is to be done; nothing for commands that need not know.
-    pub wish: Wish,
-    /// Attachments that are still wanted, for GC.
+    /// `prevResult`: the result of the previous plugins of the list.
+    pub prev_result: Option<PluginResult>,
+    /// The requested change; [`PluginRequest::Nothing`] except for ADD and CHECK.
+    pub requested: PluginRequest,
+    /// The runtime's valid attachments, for GC; `None` without a list.
     pub valid: Option<BTreeSet<ValidAttachment>>,
-    /// Whether GC removes what lives.
+    /// `forceGC`: GC removes attachments even if their network namespaces still exist.
     pub forced: bool,
 }
 
-/// Whose interface it is.
+/// The container and interface that a request is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// The container.
+    /// The container's ID.
     pub id: ContainerId,
     /// The interface's name in the container.
     pub ifname: IfName,
-    /// The container's network namespace, if the runtime still knows.
+    /// The container's network namespace, if the runtime passes it.
     pub netns: Option<NetnsPath>,
-    /// The pod, when the runtime tells.
+    /// The pod's namespace and name, if the runtime passes them in `CNI_ARGS`.
     pub pod: Option<PodName>,
 }
 
-/// What a chained plugin is to do.
+/// The change that a chained plugin's configuration requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Nothing besides passing the result on.
+pub enum PluginRequest {
+    /// No change: the previous result is returned.
     Nothing,
-    /// Publish ports.
+    /// portmap: hostports to publish.
     Ports(Vec<PortMapping>),
-    /// Limit the traffic.
-    Limits(Box<Asked>),
-    /// Keep other pods away.
+    /// bandwidth: limits of the pod's traffic.
+    Limits(Box<RequestedLimits>),
+    /// firewall: which other pods may connect to the pod.
     Policy(IngressPolicy),
-    /// Change settings.
+    /// tuning: sysctls and link settings of the interface.
     Settings(Box<InterfaceSettings>),
 }
 
@@ -85,13 +87,13 @@ impl ChainedRequest {
             command,
             header,
             container: None,
-            passed: None,
-            wish: Wish::Nothing,
+            prev_result: None,
+            requested: PluginRequest::Nothing,
             valid: None,
             forced: false,
         };
         match command {
-            Command::Add | Command::Check => request.read_more(environment, &config, text)?,
+            Command::Add | Command::Check => request.read_settings(environment, &config, text)?,
             Command::Del => request.container = Some(container(environment, None)?),
             Command::Gc => {
                 request.valid = valid_attachments(&config)?;
@@ -102,28 +104,30 @@ impl ChainedRequest {
         Ok(request)
     }
 
-    fn read_more(
+    fn read_settings(
         &mut self,
         environment: &Environment,
         config: &Object<'_>,
         text: &str,
     ) -> Result<(), Error> {
-        let _known: NetnsPath = variable("CNI_NETNS", &environment.netns)?;
+        // An ADD or CHECK without a valid path fails before its settings are read.
+        let _: NetnsPath = variable("CNI_NETNS", &environment.netns)?;
         let args = Args::parse(&environment.args)?;
         let container = container(environment, args.pod.clone())?;
-        self.passed = PassedResult::of(text, self.header.version)?;
-        if self.passed.is_none() && self.plugin != Plugin::Loopback {
-            // The words are those of the reference plugins (behaviour R12).
+        self.prev_result = PluginResult::from_config(text, self.header.version)?;
+        if self.prev_result.is_none() && self.plugin != Plugin::Loopback {
+            // The text is that of the reference plugins (behaviour R12).
             return Err(Error::invalid_config("must be called as chained plugin")
                 .with_details("the configuration has no prevResult"));
         }
-        self.wish = wish(self.plugin, config, args, text, &container.ifname)?;
+        self.requested = plugin_request(self.plugin, config, args, text, &container.ifname)?;
         self.container = Some(container);
         Ok(())
     }
 
-    /// Keys under which the interface may be on record, when `default` is the name of the agent's default network: the
-    /// plugin that made it may have been told an `ipam`, which this one is not.
+    /// Returns the keys under which the interface may be on record; `default` is the name of the
+    /// agent's default network. Both are possible, because only the configuration of the plugin
+    /// that created the interface has the `ipam`.
     pub fn keys(&self, default: &NetworkName) -> Vec<AttachmentKey> {
         let Some(container) = &self.container else {
             return Vec::new();
@@ -138,15 +142,15 @@ impl ChainedRequest {
         names.into_iter().map(key).collect()
     }
 
-    /// The interface as the result of the plugins before tells of it.
+    /// Returns the interface as `prevResult` describes it.
     pub fn adoption(&self) -> Result<Adoption, Error> {
-        let parts = self.container.as_ref().zip(self.passed.as_ref());
-        let Some((container, passed)) = parts else {
+        let parts = self.container.as_ref().zip(self.prev_result.as_ref());
+        let Some((container, prev_result)) = parts else {
             return Err(Error::invalid_config("required prevResult missing"));
         };
         let netns = container.netns.clone();
-        let addresses = passed.addresses_of(&container.ifname)?.into_iter();
-        let links = passed
+        let addresses = prev_result.addresses_of(&container.ifname)?.into_iter();
+        let links = prev_result
             .interfaces()
             .into_iter()
             .filter(|link| link.sandbox.is_empty());
@@ -156,7 +160,7 @@ impl ChainedRequest {
                 container_id: container.id.clone(),
                 ifname: container.ifname.clone(),
             },
-            netns: netns.ok_or_else(|| Error::environment("CNI_NETNS is no path"))?,
+            netns: netns.ok_or_else(|| Error::environment("CNI_NETNS is not a path"))?,
             addresses: addresses
                 .map(|own| Assigned {
                     address: own.address,
@@ -178,32 +182,38 @@ fn container(environment: &Environment, pod: Option<PodName>) -> Result<Containe
     })
 }
 
-fn wish(
+fn plugin_request(
     plugin: Plugin,
     config: &Object<'_>,
     args: Args,
     text: &str,
     ifname: &IfName,
-) -> Result<Wish, Error> {
+) -> Result<PluginRequest, Error> {
     match plugin {
         Plugin::Portmap => {
-            refused::check_portmap(config)?;
-            Ok(Wish::Ports(Wishes::read(config, args)?.port_mappings))
+            unsupported::check_portmap(config)?;
+            Ok(PluginRequest::Ports(
+                RuntimeArgs::read(config, args)?.port_mappings,
+            ))
         }
-        Plugin::Bandwidth => bandwidth::read(config).map(|asked| Wish::Limits(Box::new(asked))),
-        Plugin::Firewall => Ok(Wish::Policy(ingress_policy(config)?.unwrap_or_default())),
+        Plugin::Bandwidth => {
+            bandwidth::read(config).map(|limits| PluginRequest::Limits(Box::new(limits)))
+        }
+        Plugin::Firewall => Ok(PluginRequest::Policy(
+            ingress_policy(config)?.unwrap_or_default(),
+        )),
         Plugin::Tuning => {
             let settings = tuning::settings(config, &args, text, ifname)?;
-            Ok(Wish::Settings(Box::new(settings)))
+            Ok(PluginRequest::Settings(Box::new(settings)))
         }
         Plugin::Viaduct | Plugin::Bridge | Plugin::HostLocal | Plugin::Loopback => {
-            Ok(Wish::Nothing)
+            Ok(PluginRequest::Nothing)
         }
     }
 }
 
-/// firewall's `ingressPolicy`. The chains and zones that the reference plugin makes so that others let pods' packets
-/// through are not made (see docs/cni.md).
+/// Parses `ingressPolicy` of the firewall plugin. The iptables chains and firewalld zones with
+/// which the reference plugin accepts pods' packets are not created (see docs/cni.md).
 pub(crate) fn ingress_policy(config: &Object<'_>) -> Result<Option<IngressPolicy>, Error> {
     let Some(node) = config.get("ingressPolicy") else {
         return Ok(None);

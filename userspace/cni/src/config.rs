@@ -1,5 +1,6 @@
-//! The network configuration, decoded. Refuses to know what the agent's default network is: [`crate::network`] puts
-//! the two together.
+//! The network configuration, decoded.
+//!
+//! It is independent of the agent's default network: [`crate::network`] combines the two.
 
 use std::path::PathBuf;
 
@@ -7,39 +8,39 @@ use model::{IfName, NetworkName};
 use serde_json::{Map, Value};
 
 use crate::json::{self, Object};
-use crate::refused;
+use crate::unsupported;
 use crate::{BridgeKeys, Error, Ipam, Version};
 
-/// Types of `ipam` that need no other plugin.
+/// Types of `ipam` that Viaduct implements itself.
 const OURS: [&str; 2] = ["host-local", "static"];
 
-/// What every command needs of a configuration, however wrong the rest may be: a DEL must work with a configuration
-/// whose ADD was refused (behaviour S10).
+/// The keys that every command needs, independent of errors in the rest: a DEL must succeed with a
+/// configuration whose ADD was refused (behaviour S10).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// `cniVersion`.
+    /// `cniVersion`; 0.1.0 if the key is missing.
     pub version: Version,
-    /// `name`.
+    /// `name`: the network's name.
     pub name: NetworkName,
-    /// `socket`: where the agent listens, if not at the usual place.
+    /// `socket`: path of the agent's socket, if not the default.
     pub socket: Option<PathBuf>,
-    /// Whether the configuration declares a network of its own, named `name`: by an `ipam`, or as a mere switch. Otherwise
-    /// the agent's default network serves.
+    /// Whether the configuration declares a network of its own, called `name`: with an `ipam`, or
+    /// as a layer-2 bridge without addresses. Otherwise the pod joins the agent's default network.
     pub declares_network: bool,
-    /// `ipam.type`, where that is a plugin of somebody else's, which is to be executed for the addresses.
+    /// `ipam.type`, where it is an external IPAM plugin that must be executed for the addresses.
     pub ipam_plugin: Option<String>,
-    /// `ipam.dataDir`: where host-local keeps leases as files.
+    /// `ipam.dataDir`: the directory of host-local's lease files.
     pub data_dir: Option<PathBuf>,
 }
 
 impl Header {
-    /// Reads the header of a configuration.
+    /// Parses the header of a configuration.
     pub fn parse(config: &str) -> Result<Self, Error> {
         Self::read(&Object::root(&json::parse(config)?))
     }
 
-    /// The configuration's `cniVersion` if it has one that is a text, however wrong the rest: an error is reported in
-    /// the version of the question.
+    /// Returns the configuration's `cniVersion`, even if the rest is invalid: an error is reported
+    /// in the version of its request. `None` if the text is not a JSON object.
     pub fn version_of(config: &str) -> Option<String> {
         let map = json::parse(config).ok()?;
         let version = map.get("cniversion").and_then(Value::as_str);
@@ -60,43 +61,46 @@ impl Header {
             name: config.required("name")?,
             socket: config.text("socket")?.map(PathBuf::from),
             declares_network: has_ipam || is_left_down == Some(true),
-            ipam_plugin: ipam.flatten().and_then(executed).map(str::to_owned),
+            ipam_plugin: ipam
+                .flatten()
+                .and_then(external_ipam_type)
+                .map(str::to_owned),
         })
     }
 }
 
 /// A network configuration.
 ///
-/// What is `None` was not said: the default of the network that serves holds. `ipMasqBackend`, `backend` and
-/// `ipam.dataDir` are accepted and mean nothing here: they choose among means of other
-/// plugins for ends that we reach in one way.
+/// `None` means that the key is missing: the network's default applies. `ipMasqBackend`, `backend`
+/// and `ipam.dataDir` are accepted and have no effect here: they select an implementation in the
+/// reference plugins, and Viaduct has only one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What every command needs.
+    /// Keys that every command needs.
     pub header: Header,
-    /// `bridge`.
+    /// `bridge`: name of the bridge.
     pub bridge: Option<IfName>,
-    /// `mtu` in bytes; 0 is the same as not said.
+    /// `mtu` in bytes; 0 is the same as a missing key.
     pub mtu: Option<u32>,
-    /// `ipMasq`.
+    /// `ipMasq`: traffic to other networks is masqueraded.
     pub ip_masq: Option<bool>,
-    /// `isDefaultGateway`.
+    /// `isDefaultGateway`: pods get a default route through the bridge.
     pub is_default_gateway: Option<bool>,
-    /// `hairpinMode`.
+    /// `hairpinMode`: hairpin on the bridge ports of pods.
     pub hairpin_mode: Option<bool>,
-    /// `promiscMode`.
+    /// `promiscMode`: promiscuous mode of the bridge.
     pub promisc_mode: Option<bool>,
-    /// `isGateway`, `vlan` and the like.
+    /// Further keys about the bridge and its ports: `isGateway`, `vlan` and others.
     pub bridge_keys: BridgeKeys,
     /// `ipam`; `None` for the agent's default network and for networks without addresses.
     pub ipam: Option<Ipam>,
-    /// `dns`, which results repeat.
+    /// `dns`: resolver settings that results repeat.
     pub dns: Dns,
 }
 
 impl Config {
     pub(crate) fn read(config: &Object<'_>, header: Header) -> Result<Self, Error> {
-        refused::check(config)?;
+        unsupported::check(config)?;
         let ipam = match config.object("ipam")? {
             Some(ipam) if !ipam.is_empty() => Some(Ipam::read(&ipam, &header)?),
             _ => None,
@@ -122,16 +126,17 @@ impl Config {
     }
 }
 
-/// The plugin that an `ipam` wants executed: any that is not ours, and of ours where `external` says so.
-fn executed(ipam: &Map<String, Value>) -> Option<&str> {
+/// Returns the IPAM plugin to execute: any type that Viaduct does not implement, and the others if
+/// `external` is true.
+fn external_ipam_type(ipam: &Map<String, Value>) -> Option<&str> {
     let kind = ipam.get("type")?.as_str()?;
     let external = ipam.get("external").and_then(Value::as_bool);
     let is_ours = OURS.contains(&kind) && external != Some(true);
-    // It becomes a file's name in folders of programs.
+    // The type becomes a file name in the directories of CNI_PATH: no path separators.
     (!is_ours && !kind.is_empty() && !kind.contains('/')).then_some(kind)
 }
 
-/// What the configuration says replaces what its `ipam` says (behaviour R6).
+/// Returns `dns` of the configuration, or else that of its `ipam` (behaviour R6).
 fn dns(config: &Object<'_>, ipam: Option<&Ipam>) -> Result<Dns, Error> {
     let own = Dns::read(config)?;
     let of_ipam = ipam.map(|ipam| ipam.dns.clone());
@@ -141,7 +146,8 @@ fn dns(config: &Object<'_>, ipam: Option<&Ipam>) -> Result<Dns, Error> {
     })
 }
 
-/// The least that IPv4 allows (RFC 791), and the most that Linux gives a veth (`ETH_MAX_MTU`).
+/// Valid MTUs in bytes: the minimum of IPv4 (RFC 791) to the maximum of a veth in Linux
+/// (`ETH_MAX_MTU`).
 const MTU: std::ops::RangeInclusive<u32> = 68..=65535;
 
 fn mtu(config: &Object<'_>) -> Result<Option<u32>, Error> {
@@ -157,21 +163,21 @@ fn mtu(config: &Object<'_>) -> Result<Option<u32>, Error> {
     mtu.map(Some).ok_or_else(invalid)
 }
 
-/// Name servers and what belongs to them. Nobody here resolves a name: results repeat what the configuration says.
+/// Resolver settings. Viaduct resolves no names: results repeat the settings of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
-    /// Addresses of name servers.
+    /// Addresses of name servers, as the configuration spells them.
     pub nameservers: Vec<String>,
-    /// The local domain.
+    /// The local domain name.
     pub domain: Option<String>,
-    /// Domains to search.
+    /// Search list.
     pub search: Vec<String>,
-    /// Options of the resolver.
+    /// Resolver options, such as `ndots:5`.
     pub options: Vec<String>,
 }
 
 impl Dns {
-    /// What a file in the form of `resolv.conf(5)` says.
+    /// Parses a file in the format of `resolv.conf(5)`; unknown keywords are skipped.
     pub fn of_resolv_conf(text: &str) -> Self {
         let mut dns = Self::default();
         for line in text.lines() {
@@ -189,7 +195,7 @@ impl Dns {
         dns
     }
 
-    /// The configuration's own, or else those of the `ipam` (behaviour R6).
+    /// Returns these settings, or those of the `ipam` if these are empty (behaviour R6).
     #[must_use]
     pub fn or(self, ipam: Self) -> Self {
         if self == Self::default() { ipam } else { self }
@@ -214,7 +220,7 @@ mod tests {
 
     /// behaviour R6
     #[test]
-    fn a_resolver_file_is_read_and_beaten_by_the_configuration() {
+    fn resolv_conf_is_parsed_and_dns_of_the_configuration_takes_precedence() {
         let text = "# comment\nnameserver 10.0.0.10\nnameserver fd00::10\ndomain a\nsearch a b\noptions ndots:5\n;x";
         let file = Dns::of_resolv_conf(text);
         assert_eq!(file.nameservers, ["10.0.0.10", "fd00::10"]);

@@ -1,8 +1,8 @@
-//! Further networks of a pod, by any plugin: what Multus does (behaviour C14).
+//! Delegates: further networks of a pod, of any plugin, as with Multus (behaviour C14).
 //!
-//! The configuration has them as `delegates`, each a plugin's configuration or a list; or the pod's annotation names them,
-//! and they are looked up in a folder. The pod's first interface is ours, the others are `net1`, `net2`, … unless a name is
-//! asked for.
+//! The configuration holds them as `delegates`, each a plugin's configuration or a list; or the
+//! pod's annotation names them, and their files are in one directory. The pod's first interface is
+//! ours; the others are `net1`, `net2`, …, unless a name is requested.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,91 +15,91 @@ use crate::json::{self as text, Object};
 use crate::selection::{ANNOTATION, Selection, selections};
 use crate::{Error, FileKind, NetworkList};
 
-/// Where networks that an annotation names are looked up, unless `delegateDir` says otherwise.
+/// Default of `delegateDir`: the directory of networks that an annotation names.
 pub const DEFAULT_DELEGATES: &str = "/etc/cni/multus/net.d";
 
-/// One more network of the pod.
+/// One further network of the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delegate {
-    /// The network.
+    /// The network, or the place of its file.
     pub network: DelegateNetwork,
-    /// The interface in the pod.
+    /// The interface's name in the pod.
     pub ifname: IfName,
-    /// What the annotation asks for, as capability arguments: `ips`, `mac`, `bandwidth`, …
+    /// Settings of the annotation as capability arguments: `ips`, `mac`, `bandwidth`, …
     pub capabilities: Map<String, Value>,
-    /// The same as `CNI_ARGS`, beside those of the runtime.
+    /// The same settings as `CNI_ARGS`, in addition to those of the runtime.
     pub args: Vec<(String, String)>,
-    /// What every plugin of the network gets as `args.cni`.
+    /// Members of `args.cni` for every plugin of the network.
     pub cni_args: Map<String, Value>,
-    /// Gateways by which the pod's default routes go, instead of ours.
+    /// Gateways of the pod's default routes, which replace ours.
     pub gateways: Vec<IpAddr>,
 }
 
 impl Delegate {
-    /// Its network as the pod wants it.
+    /// Returns the network's list with the pod's `args.cni` and default routes.
     pub fn adapt(&self, list: NetworkList) -> Result<NetworkList, Error> {
         list.with_args(&self.cni_args)
             .with_default_routes(&self.gateways)
     }
 }
 
-/// Where a delegate's configuration is.
+/// Place of a delegate's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DelegateNetwork {
-    /// In our own.
+    /// In our own configuration.
     Inline(Box<NetworkList>),
-    /// In a file of this folder, by the network's name.
+    /// In a file of a directory, found by the network's name.
     Named {
-        /// The folder.
+        /// Path of the directory.
         folder: String,
-        /// The name.
+        /// The network's name.
         name: String,
     },
 }
 
-/// The delegates of a configuration, in the order of their ADDs; `own` is the interface that is ours.
+/// Returns the delegates of a configuration, in the order of their ADDs. `own` is the name of the
+/// pod's first interface, which Viaduct creates.
 pub fn delegates(config: &str, own: &IfName) -> Result<Vec<Delegate>, Error> {
-    // Most configurations have none, and need not be read once more.
+    // Most configurations have none: this avoids parsing them twice.
     if !config.contains("elegate") && !config.contains(ANNOTATION) {
         return Ok(Vec::new());
     }
     let parsed: Value = serde_json::from_str(config)
         .map_err(|error| Error::decode(format!("network configuration: {error}")))?;
-    let mut wishes = inline(&parsed)?;
-    wishes.extend(annotated(config)?);
+    let mut requested = inline(&parsed)?;
+    requested.extend(annotated(config)?);
     let mut taken = BTreeSet::from([own.clone()]);
     let mut delegates = Vec::new();
-    for (index, Asked { network, wish }) in wishes.into_iter().enumerate() {
-        let ifname = match wish.ifname {
-            Some(name) => name,
-            None => format!("net{}", index + 1),
-        };
-        let ifname: IfName = ifname
+    for (index, RequestedDelegate { network, selection }) in requested.into_iter().enumerate() {
+        let ifname: IfName = selection
+            .ifname
+            .unwrap_or_else(|| format!("net{}", index + 1))
             .parse()
             .map_err(|error| Error::invalid_config(format!("delegates: {error}")))?;
         if !taken.insert(ifname.clone()) {
             return Err(Error::invalid_config(format!(
-                "delegates: {ifname} is the name of two interfaces"
+                "delegates: two interfaces have the name {ifname}"
             )));
         }
         delegates.push(Delegate {
             network,
             ifname,
-            capabilities: wish.capabilities,
-            args: wish.args,
-            cni_args: wish.cni_args,
-            gateways: wish.gateways,
+            capabilities: selection.capabilities,
+            args: selection.args,
+            cni_args: selection.cni_args,
+            gateways: selection.gateways,
         });
     }
     Ok(delegates)
 }
 
-struct Asked {
+/// A delegate before its interface has a name.
+struct RequestedDelegate {
     network: DelegateNetwork,
-    wish: Selection,
+    selection: Selection,
 }
 
-fn inline(config: &Value) -> Result<Vec<Asked>, Error> {
+fn inline(config: &Value) -> Result<Vec<RequestedDelegate>, Error> {
     let list = config.get("delegates").and_then(Value::as_array);
     list.into_iter()
         .flatten()
@@ -113,19 +113,19 @@ fn inline(config: &Value) -> Result<Vec<Asked>, Error> {
                 msg: format!("delegates: {}", error.msg),
                 ..error
             })?;
-            let wish = Selection {
+            let selection = Selection {
                 ifname: delegate["ifnameRequest"].as_str().map(str::to_owned),
                 ..Selection::default()
             };
-            Ok(Asked {
+            Ok(RequestedDelegate {
                 network: DelegateNetwork::Inline(Box::new(list)),
-                wish,
+                selection,
             })
         })
         .collect()
 }
 
-fn annotated(config: &str) -> Result<Vec<Asked>, Error> {
+fn annotated(config: &str) -> Result<Vec<RequestedDelegate>, Error> {
     let map = text::parse(config)?;
     let config = Object::root(&map);
     let folder = config.text("delegateDir")?.unwrap_or(DEFAULT_DELEGATES);
@@ -136,14 +136,14 @@ fn annotated(config: &str) -> Result<Vec<Asked>, Error> {
         .flatten();
     let value = annotations.map(|annotations| annotations.text(ANNOTATION));
     let selected = selections(value.transpose()?.flatten().unwrap_or_default())?;
-    let asked = selected.into_iter().map(|wish| Asked {
+    let delegates = selected.into_iter().map(|selection| RequestedDelegate {
         network: DelegateNetwork::Named {
             folder: folder.to_owned(),
-            name: wish.name.clone(),
+            name: selection.name.clone(),
         },
-        wish,
+        selection,
     });
-    Ok(asked.collect())
+    Ok(delegates.collect())
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
 
     fn read(config: &Value) -> Result<Vec<(String, String)>, String> {
         let found = delegates(&config.to_string(), &"eth0".parse().unwrap());
-        let told = |delegate: Delegate| {
+        let network_and_ifname = |delegate: Delegate| {
             let network = match delegate.network {
                 DelegateNetwork::Inline(list) => list.name,
                 DelegateNetwork::Named { folder, name } => format!("{folder}:{name}"),
@@ -163,7 +163,7 @@ mod tests {
             (network, delegate.ifname.to_string())
         };
         found
-            .map(|found| found.into_iter().map(told).collect())
+            .map(|found| found.into_iter().map(network_and_ifname).collect())
             .map_err(|error| error.msg)
     }
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_names_networks_in_either_form() {
+    fn a_networks_annotation_is_a_list_of_names_or_json() {
         let config = |networks: &str| {
             json!({
                 "name": "n", "delegateDir": "/nets",

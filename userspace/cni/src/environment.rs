@@ -1,5 +1,6 @@
-//! The `CNI_*` environment variables. Refuses to know where they come from: a process's environment, or a request of
-//! the API that carries them.
+//! The `CNI_*` environment variables.
+//!
+//! The values may come from a process's environment, or from a request of the agent's API.
 
 use std::ffi::OsString;
 use std::str::FromStr;
@@ -8,25 +9,25 @@ use model::{ContainerId, IfName};
 
 use crate::Error;
 
-/// What a runtime wants.
+/// `CNI_COMMAND`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Command {
-    /// Make an attachment.
+    /// Creates an attachment.
     Add,
-    /// Remove an attachment.
+    /// Removes an attachment.
     Del,
-    /// Compare an attachment with what ADD returned.
+    /// Compares an attachment with the result of its ADD.
     Check,
-    /// Remove attachments that the runtime does not know.
+    /// Removes attachments that are not in the runtime's list.
     Gc,
-    /// Tell whether an ADD would work.
+    /// Reports whether an ADD would succeed.
     Status,
-    /// Tell the supported versions.
+    /// Reports the supported protocol versions.
     Version,
 }
 
 impl Command {
-    /// As in `CNI_COMMAND`.
+    /// Returns the value of `CNI_COMMAND`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Add => "ADD",
@@ -55,25 +56,26 @@ impl FromStr for Command {
     }
 }
 
-/// The parameters of a command; one that was not given is empty.
+/// The parameters of a command; a variable that is not set is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// `CNI_COMMAND`.
+    /// `CNI_COMMAND`: the command.
     pub command: Command,
-    /// `CNI_CONTAINERID`.
+    /// `CNI_CONTAINERID`: the container's ID.
     pub container_id: String,
-    /// `CNI_NETNS`.
+    /// `CNI_NETNS`: path of the container's network namespace.
     pub netns: String,
-    /// `CNI_IFNAME`.
+    /// `CNI_IFNAME`: the interface's name in the container.
     pub ifname: String,
-    /// `CNI_ARGS`.
+    /// `CNI_ARGS`: `key=value` pairs, separated by semicolons.
     pub args: String,
-    /// `CNI_PATH`.
+    /// `CNI_PATH`: directories of plugins, separated by colons.
     pub path: String,
 }
 
 impl Environment {
-    /// Reads the variables by `var`; `None` when there is no `CNI_COMMAND`, which is a person looking around.
+    /// Reads the variables with `var`. Returns `None` without `CNI_COMMAND`: the program was
+    /// started by hand, not by a runtime.
     pub fn read(var: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, Error> {
         let text = |name: &str| match var(name).unwrap_or_default().into_string() {
             Ok(text) => Ok(text),
@@ -95,7 +97,7 @@ impl Environment {
         Ok(Some(environment))
     }
 
-    /// Whether everything that the command needs is there and well-formed (behaviours S2, S3).
+    /// Fails if a variable that the command requires is missing or malformed (behaviours S2, S3).
     pub fn check(&self) -> Result<(), Error> {
         let attachment = matches!(self.command, Command::Add | Command::Del | Command::Check);
         let netns = matches!(self.command, Command::Add | Command::Check);
@@ -132,7 +134,7 @@ impl Environment {
     }
 }
 
-/// A variable as a type of its own.
+/// Parses a variable's value; the error has code 4 and names the variable.
 pub(crate) fn variable<T>(name: &str, value: &str) -> Result<T, Error>
 where
     T: FromStr<Err = model::InvalidName>,
@@ -162,7 +164,7 @@ mod tests {
 
     /// behaviour S1
     #[test]
-    fn no_command_is_a_person_looking_around() {
+    fn without_cni_command_there_is_no_request() {
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&[("CNI_COMMAND", "")]), Ok(None));
     }
@@ -178,7 +180,7 @@ mod tests {
 
     /// behaviour S2
     #[test]
-    fn each_command_names_the_variables_that_it_misses() {
+    fn each_command_names_its_missing_variables() {
         for (command, missing) in [
             ("ADD", "CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME,CNI_PATH"),
             ("CHECK", "CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME,CNI_PATH"),
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_no_text_is_named() {
+    fn a_variable_that_is_not_utf_8_is_named() {
         let error = Environment::read(|_| Some(OsString::from_vec(vec![0xff]))).unwrap_err();
         assert_eq!(
             (error.code, error.msg.as_str()),

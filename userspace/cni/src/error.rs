@@ -1,23 +1,23 @@
-//! CNI errors: a code that a runtime acts upon, a message and its details. Refuses to know what led to them.
+//! CNI errors: code, message and details.
 
 use serde::Serialize;
 
 use crate::json;
 
-/// An error as the CNI protocol has it ("Error" of the specification).
+/// An error of the CNI protocol ("Error" of the specification).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{msg}")]
 pub struct Error {
-    /// What a runtime may act upon.
+    /// The error code, which runtimes evaluate: those below 100 are the specification's.
     pub code: u32,
-    /// What went wrong, in one line.
+    /// The message, one line.
     pub msg: String,
-    /// Causes, and what to do.
+    /// Causes and advice; may be empty.
     pub details: String,
 }
 
 impl Error {
-    /// An error of any code.
+    /// Returns an error with this code and no details.
     pub fn new(code: u32, msg: impl Into<String>) -> Self {
         Self {
             code,
@@ -26,19 +26,19 @@ impl Error {
         }
     }
 
-    /// With details.
+    /// Sets the details.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<String>) -> Self {
         self.details = details.into();
         self
     }
 
-    /// Code 1: a version of the protocol that we, or the command, do not support.
+    /// Code 1: a protocol version that the plugin or the command does not support.
     pub fn incompatible_version(msg: impl Into<String>) -> Self {
         Self::new(1, msg)
     }
 
-    /// Code 2: a setting that we do not honour, with its key and value.
+    /// Code 2: a setting that is not supported, with its key and value.
     pub fn unsupported_field(key: &str, value: &str) -> Self {
         Self::new(2, format!("unsupported field {key}: {value}"))
     }
@@ -48,17 +48,17 @@ impl Error {
         Self::new(4, msg)
     }
 
-    /// Code 5: something could not be read or written.
+    /// Code 5: an I/O error.
     pub fn io(msg: impl Into<String>) -> Self {
         Self::new(5, msg)
     }
 
-    /// Code 6: the configuration is not what its keys promise.
+    /// Code 6: the configuration cannot be decoded: no JSON, or a value of the wrong type.
     pub fn decode(msg: impl Into<String>) -> Self {
         Self::new(6, msg)
     }
 
-    /// Code 7: the configuration makes no sense.
+    /// Code 7: the configuration has an invalid value or combination.
     pub fn invalid_config(msg: impl Into<String>) -> Self {
         Self::new(7, msg)
     }
@@ -78,27 +78,29 @@ impl Error {
         Self::new(50, msg)
     }
 
-    /// Code 51: an ADD would fail now, and containers that exist may have lost connectivity (STATUS only).
+    /// Code 51: an ADD would fail now, and containers that exist may have lost connectivity (STATUS
+    /// only).
     pub fn not_available_and_degraded(msg: impl Into<String>) -> Self {
         Self::new(51, msg)
     }
 
-    /// Code 100: a resource of the node that the request needs is taken (an address, a port, a name).
+    /// Code 100: a resource of the node is already in use (an address, a port, a name).
     pub fn taken(msg: impl Into<String>) -> Self {
         Self::new(100, msg)
     }
 
-    /// Code 101: CHECK found something that is not as ADD left it.
+    /// Code 101: CHECK found a difference from the state that ADD created.
     pub fn check_failed(msg: impl Into<String>) -> Self {
         Self::new(101, msg)
     }
 
-    /// Code 999: our own fault, or a failure that no other code describes.
+    /// Code 999: an internal error, or a failure without a code of its own.
     pub fn internal(msg: impl Into<String>) -> Self {
         Self::new(999, msg)
     }
 
-    /// The JSON for standard output; `version` is the configuration's, as the runtime wrote it.
+    /// Returns the JSON for standard output; `version` is the configuration's `cniVersion` as a
+    /// string.
     pub fn to_json(&self, version: &str) -> String {
         let object = ErrorJson {
             cni_version: version,

@@ -1,35 +1,36 @@
-//! What an IPAM plugin of somebody else's answers: addresses, routes and name servers, in any version of the protocol.
+//! Parser of an external IPAM plugin's result: addresses, routes and resolver settings, in any
+//! version of the protocol.
 //!
-//! The rules are those of the bridge plugin, and its words where it has any. Refuses to know how the plugin was executed.
+//! Rules and error texts are the bridge plugin's, where it has any.
 
 use model::Route;
 
 use crate::ipam::route;
 use crate::json::{self, Object};
-use crate::{Dns, Error, PassedResult, StaticAddress, Version};
+use crate::{Dns, Error, PluginResult, StaticAddress, Version};
 
-/// Addresses that are another plugin's to give and to take back.
+/// Addresses that an external IPAM plugin has allocated, and that it must release.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignLease {
-    /// The addresses, in the plugin's order.
+    /// The addresses, in the order of the result; at least one.
     pub addresses: Vec<StaticAddress>,
-    /// Routes of the pod; one without a gateway goes by that of its family.
+    /// Routes of the pod. A route without a gateway goes through the gateway of its family.
     pub routes: Vec<Route>,
-    /// Name servers.
+    /// Resolver settings of the result.
     pub dns: Dns,
 }
 
 impl ForeignLease {
-    /// Reads an answer.
+    /// Parses a result. Fails if it has no address.
     pub fn parse(answer: &str) -> Result<Self, Error> {
         Self::read(answer).map_err(|error| Error {
-            msg: format!("the answer of the IPAM plugin: {}", error.msg),
+            msg: format!("result of the IPAM plugin: {}", error.msg),
             ..error
         })
     }
 
     fn read(answer: &str) -> Result<Self, Error> {
-        let result = PassedResult::parse(answer)?;
+        let result = PluginResult::parse(answer)?;
         let addresses: Vec<StaticAddress> = result
             .addresses()?
             .into_iter()
@@ -76,15 +77,15 @@ mod tests {
 
     /// behaviours R3, S14
     #[test]
-    fn every_version_of_an_answer_is_understood() {
+    fn an_ipam_result_of_every_version_is_parsed() {
         let newest = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.254"},
             {"address":"fd00::9/64"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"fd01::/16","gw":"fd00::1"}],
             "dns":{"nameservers":["10.1.0.53"]}}"#;
         let lease = ForeignLease::parse(newest).unwrap();
         assert_eq!(lease.dns.nameservers, ["10.1.0.53"]);
-        let told = texts(&lease);
+        let expected = texts(&lease);
         assert_eq!(
-            told,
+            expected,
             [
                 "10.1.0.9/24 by 10.1.0.254",
                 "fd00::9/64 by none",
@@ -95,14 +96,17 @@ mod tests {
         let middle = newest
             .replace("1.1.0", "0.3.1")
             .replace("\"address\":\"10", "\"version\":\"4\",\"address\":\"10");
-        assert_eq!(texts(&ForeignLease::parse(&middle).unwrap()), told);
+        assert_eq!(texts(&ForeignLease::parse(&middle).unwrap()), expected);
         let oldest = r#"{"cniVersion":"0.2.0","ip4":{"ip":"10.1.0.9/24","gateway":"10.1.0.254","routes":[{"dst":"0.0.0.0/0"}]}}"#;
-        let told = texts(&ForeignLease::parse(oldest).unwrap());
-        assert_eq!(told, ["10.1.0.9/24 by 10.1.0.254", "to 0.0.0.0/0 by None"]);
+        let legacy = texts(&ForeignLease::parse(oldest).unwrap());
+        assert_eq!(
+            legacy,
+            ["10.1.0.9/24 by 10.1.0.254", "to 0.0.0.0/0 by None"]
+        );
     }
 
     #[test]
-    fn an_answer_without_an_address_is_refused_in_the_bridge_plugins_words() {
+    fn an_ipam_result_without_an_address_is_refused_in_the_bridge_plugins_words() {
         for answer in [
             r#"{"cniVersion":"1.0.0"}"#,
             r#"{"cniVersion":"1.0.0","ips":null}"#,
@@ -128,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_the_reader_panic(answer: String) {
+        fn no_ipam_result_makes_the_parser_panic(answer: String) {
             let _ = ForeignLease::parse(&answer);
         }
     }

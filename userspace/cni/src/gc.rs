@@ -1,5 +1,7 @@
-//! The runtime's list of attachments that are still wanted. A list that is not there is another thing than an empty
-//! one: the first says nothing, the second says that nothing is wanted (behaviour S12).
+//! The runtime's list of valid attachments, for GC.
+//!
+//! A missing list differs from an empty one: without a list GC removes nothing, with an empty list
+//! it removes everything (behaviour S12).
 
 use std::collections::BTreeSet;
 
@@ -8,22 +10,23 @@ use model::{ContainerId, IfName};
 use crate::Error;
 use crate::json::{Node, Object};
 
-/// A key of ours: what the runtime does not know goes even while its network namespace lives.
+/// Viaduct's own key: GC also removes attachments whose network namespaces still exist.
 const FORCE: &str = "forceGC";
 
-/// An attachment that the runtime knows.
+/// An attachment of the runtime's list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ValidAttachment {
-    /// The container.
+    /// The container's ID.
     pub container_id: ContainerId,
     /// The interface's name in the container.
     pub ifname: IfName,
 }
 
-/// Where the specification puts the list, and where libcni put it before there was one; it sends both.
+/// Keys of the list: the specification's, and libcni's from before that was defined; libcni sends
+/// both.
 const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
-/// The attachments that are still wanted; `None` when the runtime does not say.
+/// Parses the list of valid attachments; `None` if the configuration has none.
 pub(crate) fn valid_attachments(
     config: &Object<'_>,
 ) -> Result<Option<BTreeSet<ValidAttachment>>, Error> {
@@ -40,12 +43,13 @@ pub(crate) fn valid_attachments(
     Ok(Some(valid))
 }
 
-/// Whether attachments go even while their network namespaces live.
+/// Returns whether GC also removes attachments whose network namespaces still exist.
 pub(crate) fn is_forced(config: &Object<'_>) -> Result<bool, Error> {
     Ok(config.flag(FORCE)?.unwrap_or(false))
 }
 
-/// An entry whose names nothing can have is of no attachment of ours, and keeps none.
+/// Parses an entry. One with an invalid container ID or interface name cannot be an attachment of
+/// ours: it is skipped.
 fn attachment(entry: &Object<'_>) -> Result<Option<ValidAttachment>, Error> {
     let container_id = entry.text("containerID")?.and_then(|id| id.parse().ok());
     let ifname = entry.text("ifname")?.and_then(|name| name.parse().ok());

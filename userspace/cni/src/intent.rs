@@ -1,5 +1,8 @@
-//! From a request to an intent: the configuration and the agent's default network put together. After this nothing
-//! about the request is "maybe invalid". Refuses to know what the kernel and other attachments look like.
+//! Conversion of an ADD request to an intent: combines configuration and the agent's default
+//! network.
+//!
+//! All checks of the request alone are done here. Conflicts with the kernel's state or with other
+//! attachments are found later, by the planner.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +14,28 @@ use model::{
 use crate::static_ipam::{self, StaticAddress};
 use crate::{AddRequest, AddressSource, BridgeKeys, Config, Error, StatusRequest, Version};
 
-/// The bridge plugin's default for a network of one's own.
+/// Default of `bridge` for a network that the configuration declares, as in the bridge plugin.
 const DEFAULT_BRIDGE: &str = "cni0";
 
-/// What an ADD asks for. `default` is the agent's own network; one without ranges is as none.
+/// Returns the intent of an ADD. `default` is the agent's default network; one without ranges
+/// counts as missing.
 pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent, Error> {
     let mut network = network(&request.config, default)?;
     set_ranges(&mut network, request)?;
     let from_ranges = matches!(source(&request.config), Source::Ranges);
     let awaits_addresses = awaits_addresses(request);
-    let wished = request.wishes.addresses.iter().map(|wish| wish.address);
-    // Other addresses have become ranges, and each has one to give.
-    let wished = wished.filter(|_| from_ranges);
+    // Static addresses and those of an external IPAM plugin have become ranges of one address each:
+    // only with configured ranges is there anything to choose.
+    let addresses = request
+        .requested
+        .addresses
+        .iter()
+        .filter(|_| from_ranges)
+        .map(|requested| requested.address);
     let mappings = if awaits_addresses {
         Vec::new()
     } else {
-        request.wishes.port_mappings.clone()
+        request.requested.port_mappings.clone()
     };
     Ok(Intent {
         key: AttachmentKey {
@@ -37,32 +46,32 @@ pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent,
         netns: request.netns.clone(),
         network,
         port_mappings: mappings,
-        bandwidth: request.wishes.limits.bandwidth,
+        bandwidth: request.requested.limits.bandwidth,
         requested: Requested {
-            addresses: wished.collect(),
-            mac: request.wishes.mac,
+            addresses: addresses.collect(),
+            mac: request.requested.mac,
             taken: BTreeMap::new(),
             last_reserved: BTreeMap::new(),
             default_gateways: request.default_gateways.clone(),
             awaits_addresses,
         },
-        pod: request.wishes.pod.clone(),
+        pod: request.requested.pod.clone(),
     })
 }
 
-/// Where the addresses of a configuration's pods come from.
+/// Source of the addresses of a configuration's pods.
 enum Source<'a> {
     Ranges,
     Fixed(&'a [StaticAddress]),
     Plugin,
-    Nowhere,
+    None,
 }
 
 fn source(config: &Config) -> Source<'_> {
     match config.ipam.as_ref().map(|ipam| &ipam.source) {
         Some(AddressSource::Fixed(fixed)) => Source::Fixed(fixed),
         Some(AddressSource::Plugin) => Source::Plugin,
-        None if config.header.declares_network => Source::Nowhere,
+        None if config.header.declares_network => Source::None,
         Some(AddressSource::Ranges) | None => Source::Ranges,
     }
 }
@@ -77,7 +86,7 @@ fn set_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> 
     match source(&request.config) {
         Source::Ranges => prepend_ranges(network, request)?,
         Source::Fixed(fixed) => {
-            network.ranges = static_ipam::ranges(fixed, &request.wishes, is_gateway)?;
+            network.ranges = static_ipam::ranges(fixed, &request.requested, is_gateway)?;
         }
         Source::Plugin => {
             let Some(lease) = &request.lease else {
@@ -87,12 +96,12 @@ fn set_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> 
             network.ranges = static_ipam::single_ranges(addresses, &[], is_gateway)?;
             network.routes.clone_from(&lease.routes);
         }
-        Source::Nowhere => return check_switch(request),
+        Source::None => return check_switch(request),
     }
     check_ranges(&network.ranges, version)
 }
 
-/// What a network without addresses cannot do.
+/// Fails for requests that need an address, on a network that has none.
 fn check_switch(request: &AddRequest) -> Result<(), Error> {
     let version = request.config.header.version;
     if version < Version::V0_3_0 {
@@ -100,16 +109,16 @@ fn check_switch(request: &AddRequest) -> Result<(), Error> {
             "CNI version {version} has no result without an address"
         )));
     }
-    if request.wishes.port_mappings.is_empty() {
+    if request.requested.port_mappings.is_empty() {
         return Ok(());
     }
     Err(Error::invalid_config(
-        "runtimeConfig.portMappings: without an ipam there is no address that ports could lead to",
+        "runtimeConfig.portMappings: without an ipam the pod has no address to publish ports on",
     ))
 }
 
 impl StatusRequest {
-    /// The network that an ADD would be for; code 50 when there is none yet.
+    /// Returns the network that an ADD would use. Fails with code 50 if there is none yet.
     pub fn network(&self, default: Option<&Network>) -> Result<Network, Error> {
         let network = network(&self.config, default).map_err(|error| match error.code {
             11 => Error { code: 50, ..error },
@@ -122,7 +131,8 @@ impl StatusRequest {
     }
 }
 
-/// The network that a configuration is for: one of its own, or the agent's default one.
+/// Returns the network of a configuration: the one that it declares, or the agent's default
+/// network.
 pub fn network(config: &Config, default: Option<&Network>) -> Result<Network, Error> {
     if !config.header.declares_network {
         return default_network(config, default);
@@ -133,7 +143,7 @@ pub fn network(config: &Config, default: Option<&Network>) -> Result<Network, Er
             config.header.name.as_str()
         ))
         .with_details(
-            "a configuration with an ipam, or of a mere switch, declares a network of its own: give it another name",
+            "a configuration with an ipam, or of a bridge without addresses, declares a network of its own: give it another name",
         ));
     }
     Ok(own_network(config))
@@ -171,7 +181,8 @@ pub(crate) fn default_bridge() -> IfName {
         .expect("four letters and digits are an interface name")
 }
 
-/// The agent's network as it is. The configuration may repeat what it says, not contradict it: the network is shared.
+/// Returns the agent's default network. The configuration may repeat its settings, but not
+/// contradict them, because all configurations share this network.
 fn default_network(config: &Config, default: Option<&Network>) -> Result<Network, Error> {
     let Some(network) = default.filter(|network| !network.ranges.is_empty()) else {
         // The words are kubenet's (behaviour K27).
@@ -182,27 +193,27 @@ fn default_network(config: &Config, default: Option<&Network>) -> Result<Network
     };
     let hairpin = |mode| network.hairpin == mode;
     let checks = [
-        says("bridge", config.bridge.as_ref(), Some(&network.bridge)),
-        says("mtu", config.mtu, network.mtu),
-        says("ipMasq", config.ip_masq, Some(network.masquerade)),
-        says(
+        check_matches("bridge", config.bridge.as_ref(), Some(&network.bridge)),
+        check_matches("mtu", config.mtu, network.mtu),
+        check_matches("ipMasq", config.ip_masq, Some(network.masquerade)),
+        check_matches(
             "isDefaultGateway",
             config.is_default_gateway,
             Some(network.default_route),
         ),
-        says(
+        check_matches(
             "hairpinMode",
             config.hairpin_mode,
             Some(hairpin(HairpinMode::HairpinVeth)),
         ),
-        says(
+        check_matches(
             "promiscMode",
             config.promisc_mode,
             Some(hairpin(HairpinMode::PromiscuousBridge)),
         ),
     ];
     checks.into_iter().collect::<Result<Vec<()>, _>>()?;
-    says_of_ports(&config.bridge_keys)?;
+    check_port_keys(&config.bridge_keys)?;
     let limits = config.bridge_keys.limits;
     if limits != LimitPolicy::default() && limits != network.options.limits {
         return Err(Error::invalid_config(
@@ -212,34 +223,35 @@ fn default_network(config: &Config, default: Option<&Network>) -> Result<Network
     Ok(network.clone())
 }
 
-/// The ports of the agent's own network are all alike.
-fn says_of_ports(keys: &BridgeKeys) -> Result<(), Error> {
+/// Fails if a bridge port key differs from the default network's setting, which all its ports
+/// share.
+fn check_port_keys(keys: &BridgeKeys) -> Result<(), Error> {
     let vlan = |vlan: Option<model::VlanId>| vlan.map(model::VlanId::get);
     let trunk = keys.vlans.trunk.first().copied();
     let checks = [
-        says("isGateway", keys.is_gateway, Some(true)),
-        says("forceAddress", keys.force_address, Some(false)),
-        says("enabledad", keys.enable_dad, Some(false)),
-        says("macspoofchk", keys.mac_spoof_check, Some(true)),
-        says("portIsolation", keys.port_isolation, Some(false)),
-        says("ingressPolicy", keys.ingress, Some(IngressPolicy::Open)),
-        says("vlan", vlan(keys.vlans.access), Some(0)),
-        says("vlanTrunk", vlan(trunk), Some(0)),
+        check_matches("isGateway", keys.is_gateway, Some(true)),
+        check_matches("forceAddress", keys.force_address, Some(false)),
+        check_matches("enabledad", keys.enable_dad, Some(false)),
+        check_matches("macspoofchk", keys.mac_spoof_check, Some(true)),
+        check_matches("portIsolation", keys.port_isolation, Some(false)),
+        check_matches("ingressPolicy", keys.ingress, Some(IngressPolicy::Open)),
+        check_matches("vlan", vlan(keys.vlans.access), Some(0)),
+        check_matches("vlanTrunk", vlan(trunk), Some(0)),
     ];
     checks.into_iter().collect()
 }
 
-/// Whether what the configuration says of `key`, if anything, is what holds for the default network.
-fn says<T: PartialEq + std::fmt::Display>(
+/// Fails if the configuration sets `key` to another value than the default network has.
+fn check_matches<T: PartialEq + std::fmt::Display>(
     key: &str,
-    said: Option<T>,
-    holds: Option<T>,
+    configured: Option<T>,
+    current: Option<T>,
 ) -> Result<(), Error> {
-    match said {
-        Some(said) if Some(&said) != holds.as_ref() => {
-            let holds = holds.map_or_else(|| "automatic".to_owned(), |value| value.to_string());
+    match configured {
+        Some(configured) if Some(&configured) != current.as_ref() => {
+            let current = current.map_or_else(|| "automatic".to_owned(), |value| value.to_string());
             Err(Error::invalid_config(format!(
-                "{key} is {said} in the configuration and {holds} in the agent's default network"
+                "{key} is {configured} in the configuration and {current} in the agent's default network"
             ))
             .with_details(
                 "remove the key, change the agent's setting, or declare a network with its own bridge and ipam",
@@ -250,7 +262,7 @@ fn says<T: PartialEq + std::fmt::Display>(
 }
 
 fn prepend_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> {
-    if request.wishes.ranges.is_empty() {
+    if request.requested.ranges.is_empty() {
         return Ok(());
     }
     if request.config.ipam.is_none() {
@@ -258,13 +270,14 @@ fn prepend_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Err
             "runtimeConfig.ipRanges: the agent's default network has its ranges from the pod CIDRs",
         ));
     }
-    let mut ranges = request.wishes.ranges.clone();
+    let mut ranges = request.requested.ranges.clone();
     ranges.append(&mut network.ranges);
     network.ranges = ranges;
     Ok(())
 }
 
-/// What holds for all sets together (behaviour R8).
+/// Checks all range sets together: at least one, no overlap, and one per family before version
+/// 0.3.0 (behaviour R8).
 pub(crate) fn check_ranges(sets: &[RangeSet], version: Version) -> Result<(), Error> {
     if sets.is_empty() {
         return Err(Error::invalid_config("no IP ranges specified"));

@@ -1,4 +1,6 @@
-//! `ipam`: where addresses and routes come from. Refuses to know which addresses are free.
+//! Parser of `ipam`: source of addresses, ranges and routes.
+//!
+//! Which addresses are free is not decided here.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,29 +11,29 @@ use crate::json::{Node, Object};
 use crate::static_ipam::{self, StaticAddress};
 use crate::{Dns, Error, Header};
 
-/// Where a network's addresses come from.
+/// The `ipam` of a network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipam {
-    /// Whose decision the addresses are.
+    /// Which component selects the addresses.
     pub source: AddressSource,
-    /// A pod gets one address of each set; of type `host-local`.
+    /// Range sets of type `host-local`: a pod gets one address of each set.
     pub ranges: Vec<RangeSet>,
     /// Routes that pods get.
     pub routes: Vec<Route>,
-    /// Name servers, of type `static`.
+    /// Resolver settings of type `static`.
     pub dns: Dns,
-    /// `resolvConf`: the file whose name servers results repeat.
+    /// `resolvConf`: path of the file whose resolver settings results repeat.
     pub resolv_conf: Option<PathBuf>,
 }
 
-/// Whose decision the addresses are.
+/// Which component selects a pod's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressSource {
-    /// Ours, out of the ranges: type `host-local`.
+    /// Viaduct, from the ranges: type `host-local`.
     Ranges,
-    /// The configuration's: type `static`.
+    /// The configuration, which lists them: type `static`.
     Fixed(Vec<StaticAddress>),
-    /// That of another plugin, whose answer comes with the request.
+    /// An external IPAM plugin, whose result comes with the request.
     Plugin,
 }
 
@@ -66,10 +68,10 @@ impl Ipam {
                 ..empty
             }),
             Some(other) => Err(Error::invalid_config(format!(
-                "ipam.type: {other:?} is no name of a plugin"
+                "ipam.type: {other:?} is not a plugin name"
             ))),
             None => Err(Error::invalid_config(
-                "missing ipam.type: \"host-local\" and \"static\" are known, and plugins in CNI_PATH",
+                "missing ipam.type: use \"host-local\", \"static\" or a plugin in CNI_PATH",
             )),
         }
     }
@@ -77,7 +79,7 @@ impl Ipam {
 
 fn ranges(ipam: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
     let mut ranges = Vec::new();
-    // The form of old: one range without a list becomes the first set.
+    // Legacy form: a range as members of `ipam` itself becomes the first set.
     if ipam.get("subnet").is_some() {
         ranges.push(set(vec![range(ipam)?]).map_err(Error::invalid_config)?);
     }
@@ -87,14 +89,14 @@ fn ranges(ipam: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
     Ok(ranges)
 }
 
-/// A list of ranges that are alternatives.
+/// Parses a list of ranges that are alternatives for one address.
 pub(crate) fn range_set(node: &Node<'_>) -> Result<RangeSet, Error> {
     let nodes = node.list()?;
     let ranges = nodes.iter().map(|node| range(&node.object()?));
     set(ranges.collect::<Result<_, _>>()?).map_err(|why| node.invalid(why))
 }
 
-/// One range as a set of its own.
+/// Parses one range, as a set of its own.
 pub(crate) fn single_range(node: &Node<'_>) -> Result<RangeSet, Error> {
     set(vec![range(&node.object()?)?]).map_err(|why| node.invalid(why))
 }
@@ -128,7 +130,7 @@ pub(crate) fn route(node: &Node<'_>) -> Result<Route, Error> {
     };
     let is_near = (options.scope).is_some_and(|scope| scope >= RouteOptions::SCOPE_LINK);
     if is_near && gateway.is_some() && destination.is_ipv4() {
-        return Err(node.invalid("what is of scope link or host has no gateway"));
+        return Err(node.invalid("a route of scope link or host cannot have a gateway"));
     }
     Ok(Route {
         destination,

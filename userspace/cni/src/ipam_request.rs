@@ -1,5 +1,7 @@
-//! Requests to host-local, which a plugin that makes interfaces delegates to: it gets that one's whole configuration,
-//! of which the `ipam` is meant for it (behaviour S14).
+//! Requests to host-local as an IPAM plugin of other plugins.
+//!
+//! The calling plugin passes its whole configuration; only `ipam` is meant for host-local
+//! (behaviour S14).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,45 +16,45 @@ use crate::gc::{ValidAttachment, valid_attachments};
 use crate::intent::{check_ranges, default_bridge};
 use crate::json::{self, Object};
 use crate::request::check_version;
-use crate::{Dns, Error, Ipam, PassedResult, Wishes};
+use crate::{Dns, Error, Ipam, PluginResult, RuntimeArgs};
 
-/// A request to host-local.
+/// A request to host-local, for any command but VERSION.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpamRequest {
-    /// What every command needs.
+    /// Keys that every command needs.
     pub header: Header,
-    /// What to do.
+    /// The command, with its parameters.
     pub verb: IpamVerb,
 }
 
-/// What host-local is to do.
+/// The command of a request to host-local.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IpamVerb {
-    /// Give addresses.
+    /// Allocates addresses.
     Add(Box<Pool>, AttachmentKey),
-    /// Take them back.
+    /// Releases the attachment's addresses.
     Del(AttachmentKey),
-    /// Tell whether they are given.
+    /// Reports whether the attachment has addresses.
     Check(AttachmentKey),
-    /// Take back what is of none of these.
+    /// Releases addresses of all attachments that are not in the list; without a list, none.
     Gc(Option<BTreeSet<ValidAttachment>>),
-    /// Tell whether there is an address to give.
+    /// Reports whether an address is free.
     Status(Box<Pool>),
 }
 
-/// Where addresses come from, and what goes with them.
+/// The ranges that addresses are allocated from, and the settings that go with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// The ranges, as those of a network.
+    /// The ranges, as a network without a bridge of its own.
     pub network: Network,
-    /// Addresses asked for.
+    /// Requested addresses.
     pub requested: Vec<IpAddr>,
-    /// What the configuration says.
+    /// The `ipam` of the configuration.
     pub ipam: Ipam,
 }
 
 impl IpamRequest {
-    /// Reads a request.
+    /// Parses a request.
     pub fn read(environment: &Environment, text: &str) -> Result<Self, Error> {
         environment.check()?;
         let map = json::parse(text)?;
@@ -76,22 +78,22 @@ impl IpamRequest {
     }
 }
 
-impl PassedResult {
-    /// What host-local answers: addresses without an interface.
+impl PluginResult {
+    /// Returns the result of host-local: addresses that refer to no interface.
     pub fn of_addresses(addresses: &[Assigned], routes: &[Route], dns: &Dns) -> Self {
         let ips = addresses.iter().map(|own| {
-            let mut told = json!({ "address": own.address.to_string() });
+            let mut entry = json!({ "address": own.address.to_string() });
             if let Some(gateway) = own.gateway {
-                told["gateway"] = json!(gateway.to_string());
+                entry["gateway"] = json!(gateway.to_string());
             }
-            told
+            entry
         });
         let routes = routes.iter().map(|route| {
-            let mut told = json!({ "dst": route.destination.to_string() });
+            let mut entry = json!({ "dst": route.destination.to_string() });
             if let Some(gateway) = route.gateway {
-                told["gw"] = json!(gateway.to_string());
+                entry["gw"] = json!(gateway.to_string());
             }
-            told
+            entry
         });
         let ips: Vec<_> = ips.collect();
         let routes: Vec<_> = routes.collect();
@@ -111,14 +113,15 @@ fn pool(header: &Header, config: &Object<'_>, args: Args) -> Result<Pool, Error>
     let Some(ipam) = config.object("ipam")? else {
         return Err(Error::invalid_config("missing ipam"));
     };
-    // Whoever executes host-local means it.
+    // The caller has executed host-local by its name, so `ipam` must not be treated as another
+    // plugin's.
     let own = Header {
         ipam_plugin: None,
         ..header.clone()
     };
     let ipam = Ipam::read(&ipam, &own)?;
-    let wishes = Wishes::read(config, args)?;
-    let mut ranges = wishes.ranges;
+    let requested = RuntimeArgs::read(config, args)?;
+    let mut ranges = requested.ranges;
     ranges.extend(ipam.ranges.iter().cloned());
     check_ranges(&ranges, header.version)?;
     Ok(Pool {
@@ -133,7 +136,7 @@ fn pool(header: &Header, config: &Object<'_>, args: Args) -> Result<Pool, Error>
             masquerade: false,
             options: model::BridgeOptions::default(),
         },
-        requested: wishes.addresses.iter().map(|wish| wish.address).collect(),
+        requested: requested.addresses.iter().map(|own| own.address).collect(),
         ipam,
     })
 }

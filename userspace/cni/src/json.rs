@@ -1,8 +1,10 @@
-//! JSON as Go reads it: keys in any case, null and "" as if the key were not there, the last of several equal keys.
+//! JSON parser with Go's rules: keys in any case, null and "" like a missing key, the last of
+//! several equal keys.
 //!
-//! Runtimes are written in Go, whose decoder ignores the case of keys, and some send what their structs are called
-//! (`HostPort`) where the specification says `hostPort` (behaviour B0.1). So keys are folded before anything looks
-//! at them, and readers ask by the name of the specification. Every error names the key by its path.
+//! Runtimes are written in Go, whose decoder ignores the case of keys. Some send the names of their
+//! struct fields (`HostPort`) where the specification has `hostPort` (behaviour B0.1). Keys are
+//! therefore folded to lower case on parsing, and looked up by the specification's name. Every
+//! error has the path of its key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +15,9 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 
-/// A JSON object with folded keys and without unset values.
+/// Parses a JSON object; keys become lower case, unset values are removed.
 ///
-/// Keys that begin with `cni.dev/` keep a null, which means "an empty list" there (behaviour S12).
+/// Keys that begin with `cni.dev/` keep a null, which means an empty list there (behaviour S12).
 pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Error> {
     let folded = serde_json::from_str::<Folded>(text).map_err(|error| {
         Error::decode(format!("network configuration is not valid JSON: {error}"))
@@ -26,25 +28,26 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Error> {
     }
 }
 
-/// A JSON value that is written in a text of its own, with folded keys; an unset one is an empty list.
+/// Parses a JSON value inside a string, such as an annotation's; an unset value becomes an empty
+/// list.
 pub(crate) fn parse_text(text: &str) -> Result<Value, String> {
     let folded = serde_json::from_str::<Folded>(text).map_err(|error| error.to_string())?;
     Ok(folded.0.unwrap_or_else(|| Value::Array(Vec::new())))
 }
 
-/// The JSON of one of our own types, which hold nothing but texts, numbers and lists.
+/// Prints one of our own types, which hold only strings, numbers, lists and objects.
 pub(crate) fn print(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("texts, numbers and lists are JSON")
 }
 
-/// A value with the path that leads to it.
+/// A value, with its path for error messages.
 #[derive(Clone)]
 pub(crate) struct Node<'a> {
     path: String,
     value: &'a Value,
 }
 
-/// An object with the path that leads to it; empty for the whole configuration.
+/// An object, with its path for error messages; the path of the whole configuration is empty.
 #[derive(Clone)]
 pub(crate) struct Object<'a> {
     path: String,
@@ -63,7 +66,7 @@ impl<'a> Object<'a> {
         self.map.is_empty()
     }
 
-    /// The value of a key, given as the specification writes it.
+    /// Returns the value of a key, which is given in the specification's spelling.
     pub(crate) fn get(&self, key: &str) -> Option<Node<'a>> {
         let value = self.map.get(&key.to_ascii_lowercase())?;
         Some(Node {
@@ -72,14 +75,14 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// The keys, folded, whose values are texts.
+    /// Returns all members whose values are strings; keys are in lower case.
     pub(crate) fn all_texts(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.map
             .iter()
             .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
     }
 
-    /// The path of a key, whether it is there or not.
+    /// Returns the path of a key, which need not exist.
     pub(crate) fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() {
             key.to_owned()
@@ -104,13 +107,13 @@ impl<'a> Object<'a> {
         self.get(key).map(|node| node.object()).transpose()
     }
 
-    /// The elements of a list; none when the key is not there.
+    /// Returns the elements of a list; none if the key is missing.
     pub(crate) fn list(&self, key: &str) -> Result<Vec<Node<'a>>, Error> {
         self.get(key)
             .map_or_else(|| Ok(Vec::new()), |node| node.list())
     }
 
-    /// The texts of a list.
+    /// Returns the strings of a list.
     pub(crate) fn texts(&self, key: &str) -> Result<Vec<String>, Error> {
         self.list(key)?
             .into_iter()
@@ -118,7 +121,7 @@ impl<'a> Object<'a> {
             .collect()
     }
 
-    /// A text as a type of its own; one that the type refuses is an invalid configuration.
+    /// Parses a string as `T`; an unparsable one is an invalid configuration (code 7).
     pub(crate) fn parsed<T>(&self, key: &str) -> Result<Option<T>, Error>
     where
         T: FromStr<Err: fmt::Display>,
@@ -126,7 +129,7 @@ impl<'a> Object<'a> {
         self.get(key).map(|node| node.parsed()).transpose()
     }
 
-    /// A text as a type of its own that must be there.
+    /// Parses a string as `T`; a missing key is an invalid configuration (code 7).
     pub(crate) fn required<T>(&self, key: &str) -> Result<T, Error>
     where
         T: FromStr<Err: fmt::Display>,
@@ -187,11 +190,12 @@ impl<'a> Node<'a> {
         parsed.map_err(|error| self.invalid(error))
     }
 
-    /// The error for a value of the right type that makes no sense.
+    /// Returns the error (code 7) for an invalid value of the right type.
     pub(crate) fn invalid(&self, why: impl fmt::Display) -> Error {
         Error::invalid_config(format!("{}: {why}", self.path))
     }
 
+    /// Returns the error (code 6) for a value of the wrong type.
     fn wrong(&self, wanted: &str) -> Error {
         let found = match self.value {
             Value::Null => "null",
@@ -292,14 +296,14 @@ mod tests {
 
     /// behaviour B0.2
     #[test]
-    fn null_and_the_empty_text_are_not_there_and_never_hide_a_value() {
+    fn null_and_the_empty_string_are_missing_and_never_hide_a_value() {
         let text = r#"{"a":null,"b":"","c":[null,"",1],"d":"x","D":null}"#;
         assert_eq!(folded(text), json!({"c": [1], "d": "x"}));
     }
 
     /// behaviour S12
     #[test]
-    fn a_null_list_of_valid_attachments_is_there() {
+    fn a_null_list_of_valid_attachments_is_an_empty_list() {
         let text = r#"{"cni.dev/valid-attachments":null}"#;
         assert_eq!(folded(text), json!({"cni.dev/valid-attachments": null}));
     }
@@ -320,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_a_decode_error() {
+    fn a_configuration_that_is_not_an_object_is_a_decode_error() {
         for text in ["", "[]", "null", "7", "{", "{\"a\":}"] {
             assert_eq!(parse(text).unwrap_err().code, 6, "{text:?}");
         }

@@ -1,16 +1,20 @@
-//! The CNI protocol as values, in every version: environment and standard input become a [`Request`], a request
-//! becomes a [`model::Intent`], an attachment becomes the JSON that the runtime expects, an error likewise.
+//! Parser and printer of the CNI protocol, versions 0.1.0 to 1.1.0.
 //!
-//! The one way of an ADD through this crate:
+//! Environment and standard input become a [`Request`], a request becomes a [`model::Intent`], an
+//! attachment becomes the JSON that the runtime expects, an error likewise. An ADD takes these
+//! steps:
 //!
 //! ```text
-//! CNI_* + stdin ─ Request::read ─► AddRequest ─ intent ─► model::Intent … model::Attachment ─ Outcome::to_json ─► stdout
+//! CNI_* + stdin ─ Request::read ─► AddRequest ─ intent ─► model::Intent
+//! model::Attachment ─ Outcome::to_json ─► stdout
 //! ```
 //!
-//! Refuses to know sockets, processes, the kernel and the agent: no I/O at all. What it cannot honour it refuses with
-//! the key's name; it never ignores a setting that would change what the network does.
+//! The crate does no I/O: it depends on no socket, process, kernel interface or agent. A setting
+//! that Viaduct does not implement and that would change the network is an error with the key's
+//! name; it is never ignored.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod annotation;
 mod args;
@@ -30,22 +34,22 @@ mod ipam_request;
 mod json;
 mod list;
 mod outcome;
-mod passed;
 mod plugin;
+mod plugin_result;
 mod prev_result;
-mod refused;
 mod request;
 mod runtime;
 mod selection;
 mod static_ipam;
 pub mod testing;
 mod tuning;
+mod unsupported;
 mod version;
 
-pub use bandwidth::{Asked, rate};
+pub use bandwidth::{RequestedLimits, parse_rate};
 pub use bridge_keys::BridgeKeys;
 pub use cache::Cached;
-pub use chain::{ChainedRequest, Container, Wish};
+pub use chain::{ChainedRequest, Container, PluginRequest};
 pub use config::{Config, Dns, Header};
 pub use delegates::{DEFAULT_DELEGATES, Delegate, DelegateNetwork, delegates};
 pub use environment::{Command, Environment};
@@ -57,12 +61,12 @@ pub use ipam::{AddressSource, Ipam};
 pub use ipam_request::{IpamRequest, IpamVerb, Pool};
 pub use list::{FileKind, NetworkList, PluginConfig};
 pub use outcome::Outcome;
-pub use passed::{PassedAddress, PassedInterface, PassedResult};
 pub use plugin::Plugin;
+pub use plugin_result::{PluginResult, ResultAddress, ResultInterface};
 pub use prev_result::PrevResult;
 pub use request::{
     AddRequest, CheckRequest, DelRequest, GcRequest, Request, StatusRequest, Target,
 };
-pub use runtime::{AddressWish, Wishes};
+pub use runtime::{RequestedAddress, RuntimeArgs};
 pub use static_ipam::StaticAddress;
 pub use version::{Version, version_report};

@@ -1,7 +1,7 @@
-//! Network configurations as a runtime has them: lists of plugins in files, and what each plugin is handed.
+//! Network configuration lists, and the configuration that each plugin of a list receives.
 //!
-//! The other side of the protocol, for delegates and for people: the rules are libcni's. Refuses to know where files are
-//! and how a plugin is executed.
+//! This is the runtime's side of the protocol, for delegates and for operators; the rules are
+//! libcni's. Reading files and executing plugins is left to the caller.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,21 +10,21 @@ use serde_json::{Map, Value, json};
 
 use crate::{Error, Version, json as text};
 
-/// Types of `ipam` whose results have the routes of their configuration.
+/// Types of `ipam` whose results repeat the routes of their configuration.
 const GIVES_ROUTES: [&str; 3] = ["host-local", "static", "whereabouts"];
 
-/// A network configuration.
+/// A network configuration list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkList {
-    /// `name`.
+    /// `name`: the network's name.
     pub name: String,
-    /// The version that every plugin is spoken to in.
+    /// The protocol version of all requests to the list's plugins.
     pub version: Version,
-    /// Whether CHECK is not to be asked for.
+    /// `disableCheck`: CHECK is not executed for this list.
     pub disable_check: bool,
-    /// Whether GC is not to be asked for.
+    /// `disableGC`: GC is not executed for this list.
     pub disable_gc: bool,
-    /// The plugins, in the order of an ADD.
+    /// The plugins, in the order of an ADD; DEL runs them in reverse.
     pub plugins: Vec<PluginConfig>,
 }
 
@@ -33,7 +33,7 @@ pub struct NetworkList {
 pub struct PluginConfig {
     /// `type`: the name of its program.
     pub kind: String,
-    /// The capabilities that it declares.
+    /// Capabilities that the plugin declares: it receives these members of `runtimeConfig`.
     capabilities: BTreeSet<String>,
     config: Map<String, Value>,
 }
@@ -41,14 +41,14 @@ pub struct PluginConfig {
 /// Whether a file is a list or the configuration of one plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// `.conflist`.
+    /// `.conflist`: a list of plugins.
     List,
-    /// `.conf` and `.json`.
+    /// `.conf` or `.json`: one plugin.
     Single,
 }
 
 impl FileKind {
-    /// By the end of a file's name; `None` for files that are no configuration.
+    /// Returns the kind for a file name's extension; `None` if the file is not a configuration.
     pub fn of_name(name: &str) -> Option<Self> {
         let (_, end) = name.rsplit_once('.')?;
         match end {
@@ -60,15 +60,17 @@ impl FileKind {
 }
 
 impl NetworkList {
-    /// Reads a configuration that stands alone. A single plugin is a list of one.
+    /// Parses a configuration without fragments. A single plugin becomes a list of one.
     pub fn parse(kind: FileKind, config: &str) -> Result<Self, Error> {
-        Self::parse_beside(kind, config, |_| Ok(Vec::new()))
+        Self::parse_with_fragments(kind, config, |_| Ok(Vec::new()))
     }
 
-    /// Reads a configuration that may have plugins beside it: `fragments` gives their configurations by the network's name,
-    /// and they come behind those of the list. It is asked for a list alone, and not where `loadOnlyInlinedPlugins` says
-    /// so (behaviour S17).
-    pub fn parse_beside(
+    /// Parses a configuration that may have plugin files in a directory of the network's name.
+    ///
+    /// `fragments` returns the contents of these files for a network's name; their plugins are
+    /// appended to those of the list. It is called only for a list, and not with
+    /// `loadOnlyInlinedPlugins` (behaviour S17).
+    pub fn parse_with_fragments(
         kind: FileKind,
         config: &str,
         fragments: impl FnOnce(&str) -> Result<Vec<String>, Error>,
@@ -83,10 +85,10 @@ impl NetworkList {
         let fragments = if alone { Vec::new() } else { fragments(&name)? };
         let plugins = match (kind, map.get("plugins")) {
             (FileKind::Single, None) => vec![PluginConfig::read(map.clone())?],
-            (FileKind::List, None) if !fragments.is_empty() => beside(&fragments)?,
+            (FileKind::List, None) if !fragments.is_empty() => parse_fragments(&fragments)?,
             (FileKind::Single, Some(_)) | (FileKind::List, _) => {
                 let mut plugins = plugins(&map)?;
-                plugins.extend(beside(&fragments)?);
+                plugins.extend(parse_fragments(&fragments)?);
                 plugins
             }
         };
@@ -99,7 +101,7 @@ impl NetworkList {
         })
     }
 
-    /// With these in `args.cni` of every plugin.
+    /// Adds these members to `args.cni` of every plugin.
     #[must_use]
     pub fn with_args(mut self, args: &Map<String, Value>) -> Self {
         if args.is_empty() {
@@ -117,13 +119,15 @@ impl NetworkList {
         self
     }
 
-    /// With default routes by these gateways, one for each family at most, instead of what the list itself says of them.
-    /// An `ipam` gives them: it must be one that gives the routes that its configuration has.
+    /// Replaces the list's default routes by routes through these gateways, at most one per family.
+    ///
+    /// The routes go into `ipam.routes`, so the list needs an `ipam` whose results repeat its
+    /// configured routes; otherwise the error has code 2.
     pub fn with_default_routes(mut self, gateways: &[IpAddr]) -> Result<Self, Error> {
         if gateways.is_empty() {
             return Ok(self);
         }
-        let refused = || Error::unsupported_field("default-route", &self.name);
+        let unsupported = || Error::unsupported_field("default-route", &self.name);
         let mut giving = self
             .plugins
             .iter_mut()
@@ -134,7 +138,7 @@ impl NetworkList {
             });
         let Some(Value::Object(ipam)) = giving.next() else {
             return Err(
-                refused().with_details("no ipam of the network gives routes that it is told")
+                unsupported().with_details("no ipam of the network returns configured routes")
             );
         };
         let routes = ipam.get("routes").and_then(Value::as_array);
@@ -156,8 +160,9 @@ impl NetworkList {
         Ok(self)
     }
 
-    /// What a plugin of the list is handed: its own configuration with the list's name and version, the result of the one
-    /// before, and of `capabilities` those that it declares (behaviour S17).
+    /// Returns the configuration that a plugin of the list receives: its own, with the list's name
+    /// and version, the previous plugin's result, and those of `capabilities` that it declares
+    /// (behaviour S17).
     pub fn config_for(
         &self,
         plugin: &PluginConfig,
@@ -170,18 +175,19 @@ impl NetworkList {
         if let Some(result) = prev_result {
             config.insert("prevResult".to_owned(), result.clone());
         }
-        let handed: Map<String, Value> = capabilities
+        let declared: Map<String, Value> = capabilities
             .iter()
             .filter(|(name, _)| plugin.capabilities.contains(*name))
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
-        if !handed.is_empty() {
-            config.insert("runtimeConfig".to_owned(), Value::Object(handed));
+        if !declared.is_empty() {
+            config.insert("runtimeConfig".to_owned(), Value::Object(declared));
         }
         text::print(&config)
     }
 
-    /// What a plugin is handed for GC: the attachments that are still wanted, by both keys that there have been.
+    /// Returns the configuration that a plugin receives for GC: with the valid attachments under
+    /// both keys, the specification's and libcni's earlier one.
     pub fn config_for_gc(&self, plugin: &PluginConfig, valid: &[Value], force: bool) -> String {
         let mut plugin = plugin.clone();
         for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
@@ -193,7 +199,7 @@ impl NetworkList {
         self.config_for(&plugin, None, &Map::new())
     }
 
-    /// The list in its own text, as the cache keeps it.
+    /// Returns the list as JSON, as the result cache stores it.
     pub fn to_json(&self) -> String {
         let plugins: Vec<&Map<String, Value>> =
             self.plugins.iter().map(|plugin| &plugin.config).collect();
@@ -210,7 +216,7 @@ impl NetworkList {
 impl PluginConfig {
     fn read(config: Map<String, Value>) -> Result<Self, Error> {
         let kind = string(&config, "type")?;
-        // It becomes a file's name in folders of programs.
+        // The type becomes a file name in the directories of CNI_PATH: no path separators.
         if kind.contains('/') {
             return Err(Error::invalid_config(format!(
                 "invalid plugin type {kind:?}"
@@ -241,7 +247,8 @@ fn plugins(map: &Map<String, Value>) -> Result<Vec<PluginConfig>, Error> {
         .collect()
 }
 
-fn beside(fragments: &[String]) -> Result<Vec<PluginConfig>, Error> {
+/// Parses the contents of plugin files.
+fn parse_fragments(fragments: &[String]) -> Result<Vec<PluginConfig>, Error> {
     fragments
         .iter()
         .map(|fragment| {
@@ -252,7 +259,7 @@ fn beside(fragments: &[String]) -> Result<Vec<PluginConfig>, Error> {
         .collect()
 }
 
-/// The highest of `cniVersions` that we speak, or else `cniVersion`.
+/// Returns the highest supported version of `cniVersions`, or else `cniVersion`, or else 0.1.0.
 fn version(map: &Map<String, Value>) -> Result<Version, Error> {
     let list = map.get("cniVersions").and_then(Value::as_array);
     let known: Option<Version> = list
@@ -275,7 +282,7 @@ fn string(map: &Map<String, Value>, key: &str) -> Result<String, Error> {
         .ok_or_else(|| Error::invalid_config(format!("missing {key}")))
 }
 
-/// A boolean, or a text that says one (behaviour B0.2).
+/// Returns a boolean, also if it is written as a string (behaviour B0.2).
 fn flag(map: &Map<String, Value>, key: &str) -> Result<bool, Error> {
     match map.get(key) {
         None | Some(Value::Null) => Ok(false),
@@ -284,7 +291,7 @@ fn flag(map: &Map<String, Value>, key: &str) -> Result<bool, Error> {
             "true" | "1" | "t" => Ok(true),
             "false" | "0" | "f" | "" => Ok(false),
             other => Err(Error::invalid_config(format!(
-                "{key}: {other:?} is no boolean"
+                "{key}: {other:?} is not a boolean"
             ))),
         },
         Some(_) => Err(Error::decode(format!("{key}: expected a boolean"))),
@@ -307,7 +314,7 @@ mod tests {
 
     /// behaviour S17
     #[test]
-    fn a_list_is_read_with_what_is_meant_for_the_runtime() {
+    fn a_network_list_is_parsed_with_its_runtime_settings() {
         let list = NetworkList::parse(FileKind::List, LIST).unwrap();
         assert_eq!((list.name.as_str(), list.version), ("net", Version::V1_0_0));
         assert!(list.disable_check && !list.disable_gc);
@@ -316,18 +323,18 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_handed_its_own_settings_and_the_capabilities_that_it_declares() {
+    fn a_plugin_receives_its_own_settings_and_its_declared_capabilities() {
         let list = NetworkList::parse(FileKind::List, LIST).unwrap();
         let result = json!({ "cniVersion": "1.0.0" });
-        let capabilities = json!({ "portMappings": [1], "bandwidth": {}, "mac": "x" });
-        let capabilities = capabilities.as_object().unwrap();
-        let handed = |index: usize, result| -> Value {
+        let given = json!({ "portMappings": [1], "bandwidth": {}, "mac": "x" });
+        let capabilities = given.as_object().unwrap();
+        let config_of = |index: usize, result| -> Value {
             let config = list.config_for(&list.plugins[index], result, capabilities);
             serde_json::from_str(&config).unwrap()
         };
         let first = json!({ "cniVersion": "1.0.0", "name": "net", "type": "bridge", "ipam": { "type": "host-local" } });
-        assert_eq!(handed(0, None), first);
-        let second = handed(1, Some(&result));
+        assert_eq!(config_of(0, None), first);
+        let second = config_of(1, Some(&result));
         assert_eq!(second["runtimeConfig"], json!({ "portMappings": [1] }));
         assert_eq!(second["prevResult"], result);
         assert!(second["x"].is_null() && second.get("capabilities").is_some());
@@ -335,7 +342,7 @@ mod tests {
 
     /// behaviour C14
     #[test]
-    fn a_pods_wishes_become_arguments_and_routes_of_the_list() {
+    fn cni_args_and_default_routes_of_a_pod_are_added_to_the_network_list() {
         let list = NetworkList::parse(FileKind::List, LIST).unwrap();
         let args = json!({ "a": 1 });
         let adapted = list.clone().with_args(args.as_object().unwrap());
@@ -355,7 +362,7 @@ mod tests {
 
     /// behaviour S12
     #[test]
-    fn gc_hands_the_list_of_attachments_by_both_keys() {
+    fn gc_passes_the_valid_attachments_under_both_keys() {
         let list = NetworkList::parse(FileKind::List, LIST).unwrap();
         let valid = [json!({ "containerID": "a", "ifname": "eth0" })];
         let config = list.config_for_gc(&list.plugins[0], &valid, true);
@@ -366,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_plugin_is_a_list_of_one_and_nonsense_is_refused() {
+    fn a_single_plugin_is_a_list_of_one_and_nonsense_is_unsupported() {
         let single = r#"{"name":"n","type":"macvlan","cniVersion":"0.3.1"}"#;
         let list = NetworkList::parse(FileKind::Single, single).unwrap();
         assert_eq!(list.plugins[0].kind, "macvlan");
@@ -389,8 +396,8 @@ mod tests {
 
     /// behaviour S17: as libcni appends them.
     #[test]
-    fn plugins_beside_a_list_come_behind_its_own_unless_it_says_no() {
-        let beside = |list: &str| {
+    fn plugin_files_are_appended_to_the_network_list_unless_only_inlined_plugins_are_loaded() {
+        let plugin_types = |list: &str| {
             let fragments = |name: &str| {
                 assert_eq!(name, "n");
                 Ok(vec![
@@ -398,7 +405,7 @@ mod tests {
                     r#"{"type": "y"}"#.to_owned(),
                 ])
             };
-            let list = NetworkList::parse_beside(FileKind::List, list, fragments);
+            let list = NetworkList::parse_with_fragments(FileKind::List, list, fragments);
             list.map(|list| {
                 list.plugins
                     .into_iter()
@@ -407,22 +414,24 @@ mod tests {
             })
         };
         let own = r#"{"name": "n", "plugins": [{"type": "a"}]}"#;
-        assert_eq!(beside(own).unwrap(), "axy");
-        assert_eq!(beside(r#"{"name": "n"}"#).unwrap(), "xy");
+        assert_eq!(plugin_types(own).unwrap(), "axy");
+        assert_eq!(plugin_types(r#"{"name": "n"}"#).unwrap(), "xy");
         let alone = own.replace("\"n\"", "\"n\", \"loadOnlyInlinedPlugins\": \"true\"");
-        assert_eq!(beside(&alone).unwrap(), "a");
+        assert_eq!(plugin_types(&alone).unwrap(), "a");
         for wrong in [
             r#"{"name": "n", "plugins": []}"#,
             r#"{"name": "n", "loadOnlyInlinedPlugins": true}"#,
         ] {
-            assert_eq!(beside(wrong).unwrap_err().code, 7, "{wrong}");
+            assert_eq!(plugin_types(wrong).unwrap_err().code, 7, "{wrong}");
         }
-        let broken = NetworkList::parse_beside(FileKind::List, own, |_| Ok(vec!["{}".to_owned()]));
+        let broken =
+            NetworkList::parse_with_fragments(FileKind::List, own, |_| Ok(vec!["{}".to_owned()]));
         assert_eq!(broken.unwrap_err().code, 7);
-        let single =
-            NetworkList::parse_beside(FileKind::Single, r#"{"name":"n","type":"a"}"#, |_| {
-                Err(Error::io("a single plugin has none beside it"))
-            });
+        let single = NetworkList::parse_with_fragments(
+            FileKind::Single,
+            r#"{"name":"n","type":"a"}"#,
+            |_| Err(Error::io("a single plugin has none beside it")),
+        );
         assert_eq!(single.unwrap().plugins.len(), 1);
     }
 

@@ -1,4 +1,6 @@
-//! What ADD returns, in the shape of each version (behaviour S8). Refuses to know more than an attachment tells.
+//! Prints the result of an ADD, in the shape of each version (behaviour S8).
+//!
+//! The result is a function of the attachment and the configuration alone.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,23 +10,24 @@ use serde::Serialize;
 
 use crate::{Dns, Version, json};
 
-/// The result of an ADD.
+/// The result of an ADD, before it is printed.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<'a> {
-    /// The attachment.
+    /// The attachment that ADD created.
     pub attachment: &'a Attachment,
-    /// Ethernet address of the bridge, if known.
+    /// MAC address of the bridge; `None` leaves it out of the result.
     pub bridge_mac: Option<Mac>,
-    /// The link that has the gateways, where that is not the bridge.
+    /// The VLAN link that has the gateway addresses, where that is not the bridge.
     pub vlan_link: Option<&'a IfName>,
-    /// Name servers, from the configuration.
+    /// Resolver settings of the configuration.
     pub dns: &'a Dns,
-    /// Destinations for which the configuration left the gateway to us: like host-local, the result names none.
+    /// Destinations of routes without a gateway in the configuration: like host-local, the result
+    /// names no gateway for them.
     pub implied: &'a BTreeSet<Cidr>,
 }
 
 impl Outcome<'_> {
-    /// The JSON for standard output, in the configuration's version.
+    /// Returns the JSON for standard output, in the configuration's version.
     pub fn to_json(&self, version: Version) -> String {
         if version < Version::V0_3_0 {
             json::print(&self.oldest(version))
@@ -42,7 +45,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Only the first address of a family has a place.
+    /// Returns the first address of a family; the shape has no room for more.
     fn oldest_ip(&self, ipv4: bool, version: Version) -> Option<OldestIpJson> {
         let mut addresses = self.attachment.addresses.iter();
         let assigned = addresses.find(|a| a.address.address.is_ipv4() == ipv4)?;
@@ -88,8 +91,8 @@ impl Outcome<'_> {
         }
     }
 
-    /// The bridge, the host's end, the pod's end, the bridge's VLAN: addresses refer to the third by its place
-    /// (behaviour R2).
+    /// Returns bridge, host end, pod end and VLAN link, in this order: addresses refer to the pod
+    /// end by its index (behaviour R2).
     fn interfaces(&self, version: Version) -> Vec<InterfaceJson> {
         let attachment = self.attachment;
         let mtu = (version >= Version::V1_1_0).then_some(attachment.mtu);
@@ -121,10 +124,10 @@ impl Outcome<'_> {
     }
 }
 
-/// Place of the pod's end among the interfaces.
+/// Index of the pod's end in `interfaces`.
 const POD_INTERFACE: usize = 2;
 
-/// 0.1.0 and 0.2.0.
+/// Result of versions 0.1.0 and 0.2.0.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct OldestJson {
@@ -145,7 +148,7 @@ struct OldestIpJson {
     routes: Vec<RouteJson>,
 }
 
-/// 0.3.0 and later.
+/// Result of version 0.3.0 and later.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NewerJson {
@@ -171,7 +174,7 @@ struct InterfaceJson {
 
 #[derive(Serialize)]
 struct IpJson {
-    /// Until 0.4.0: the family.
+    /// Address family, "4" or "6"; up to version 0.4.0.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<&'static str>,
     interface: usize,
@@ -201,7 +204,7 @@ struct RouteJson {
     dst: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     gw: Option<IpAddr>,
-    /// From here on since 1.1.0.
+    /// This key and the following ones: since version 1.1.0.
     #[serde(skip_serializing_if = "Option::is_none")]
     mtu: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,8 +219,9 @@ struct RouteJson {
 
 impl RouteJson {
     fn new(route: &Route, version: Version) -> Self {
-        let told = (version >= Version::V1_1_0).then_some(route.options);
-        let options = told.unwrap_or_default();
+        let options = (version >= Version::V1_1_0)
+            .then_some(route.options)
+            .unwrap_or_default();
         Self {
             dst: route.destination.to_string(),
             gw: route.gateway,
@@ -231,7 +235,7 @@ impl RouteJson {
 }
 
 impl Dns {
-    /// As results have it.
+    /// Returns the JSON object `dns` of a result.
     pub(crate) fn to_value(&self) -> serde_json::Value {
         serde_json::to_value(DnsJson::from(self)).unwrap_or_default()
     }

@@ -1,35 +1,35 @@
-//! The names under which one program stands in for several plugins, and what each says of itself.
+//! The plugin names of the one program, which replaces several reference plugins.
 
 use crate::Version;
 
-/// A plugin that runtimes know by name.
+/// A plugin, by the name of its program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Plugin {
-    /// `viaduct`: a bridge, addresses, ports and all, in one entry of a list.
+    /// `viaduct`: bridge, addresses, hostports and limits in one entry of a list.
     #[default]
     Viaduct,
-    /// `bridge`.
+    /// `bridge`: attaches the pod to a bridge.
     Bridge,
-    /// `host-local`.
+    /// `host-local`: allocates addresses from ranges, for other plugins.
     HostLocal,
-    /// `portmap`.
+    /// `portmap`: publishes hostports.
     Portmap,
-    /// `bandwidth`.
+    /// `bandwidth`: limits the pod's traffic.
     Bandwidth,
-    /// `firewall`.
+    /// `firewall`: sets the pod's ingress policy.
     Firewall,
-    /// `tuning`.
+    /// `tuning`: sets sysctls and link settings.
     Tuning,
-    /// `loopback`.
+    /// `loopback`: brings `lo` up.
     Loopback,
 }
 
-/// The release of the reference plugins whose settings ours know under their names. Nomad and nerdctl read it from the
-/// words that a plugin says without a command, and refuse to work with an old one (behaviour C8).
+/// The release of the reference plugins whose settings are supported under their names. Nomad and
+/// nerdctl parse it from the version text of a plugin, and refuse an old one (behaviour C8).
 const REFERENCE: &str = "1.7.1";
 
 impl Plugin {
-    /// All, `viaduct` first.
+    /// All plugins, `viaduct` first.
     pub const ALL: [Self; 8] = [
         Self::Viaduct,
         Self::Bridge,
@@ -41,7 +41,7 @@ impl Plugin {
         Self::Loopback,
     ];
 
-    /// The name of its program, and its `type` in configurations.
+    /// Returns the name of the plugin's program, which is also its `type` in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::Viaduct => "viaduct",
@@ -55,15 +55,16 @@ impl Plugin {
         }
     }
 
-    /// The plugin of a program's name, with or without folders. A name that is none of these is `viaduct` under a name
-    /// that its operator chose.
+    /// Returns the plugin of a program's name or path. Any other name is `viaduct`, renamed by its
+    /// operator.
     pub fn of_program(path: &str) -> Self {
         let name = path.rsplit('/').next().unwrap_or_default();
         let found = Self::ALL.into_iter().find(|plugin| plugin.name() == name);
         found.unwrap_or_default()
     }
 
-    /// What it says to people, and to Nomad, which takes the first thing that looks like a version; `version` is ours.
+    /// Returns the version text that the program prints without `CNI_COMMAND`; `version` is
+    /// Viaduct's. Nomad takes the first substring that looks like a version.
     pub fn about(self, version: &str) -> String {
         let name = self.name();
         let release = match self {
@@ -89,7 +90,7 @@ mod tests {
 
     /// behaviour R18
     #[test]
-    fn a_program_is_the_plugin_that_it_is_called_by() {
+    fn a_program_is_the_plugin_of_its_file_name() {
         for plugin in Plugin::ALL {
             let path = format!("/opt/cni/bin/{}", plugin.name());
             assert_eq!(Plugin::of_program(&path), plugin);
@@ -101,7 +102,7 @@ mod tests {
 
     /// behaviours S1, C8
     #[test]
-    fn the_first_version_that_a_reader_finds_is_the_one_it_wants() {
+    fn the_version_text_begins_with_the_reference_release() {
         let words = Plugin::Bridge.about("0.1.0");
         assert!(words.starts_with("CNI bridge plugin v1.7.1 (viaduct v0.1.0)\nCNI protocol"));
         let words = Plugin::Viaduct.about("0.1.0");

@@ -1,8 +1,8 @@
-//! `prevResult`, as CHECK gets it: what ADD returned, perhaps changed by plugins and runtimes behind us.
+//! `prevResult` of CHECK: the result of ADD, possibly modified by later plugins and by the runtime.
 //!
-//! Multus may replace our default route and edit the cached result, other plugins add addresses and routes or change
-//! a MAC (behaviours S11, C15). So the only question asked is whether our addresses are still in it; and a route of ours
-//! that it does not have any more was taken away on purpose.
+//! Multus may replace our default route and edit the cached result; other plugins add addresses and
+//! routes or change a MAC address (behaviours S11, C15). CHECK therefore only requires that our
+//! addresses are still in it. A route of ours that is missing from it was removed on purpose.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ use crate::Error;
 use crate::json::{Node, Object};
 use crate::runtime::parse_address;
 
-/// What a runtime says that ADD returned.
+/// The parts of CHECK's `prevResult` that are compared with the attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrevResult {
-    /// The addresses.
+    /// Addresses of `ips`, without prefix length.
     pub addresses: BTreeSet<IpAddr>,
-    /// Where its routes lead.
+    /// Destinations of `routes`.
     pub destinations: BTreeSet<Cidr>,
 }
 
@@ -34,7 +34,7 @@ impl PrevResult {
         })
     }
 
-    /// Fails when the runtime has another idea of the pod's addresses than we.
+    /// Fails with code 101 if an address of the attachment is not in `prevResult`.
     pub fn check(&self, attachment: &Attachment) -> Result<(), Error> {
         let missing: Vec<String> = attachment
             .addresses
@@ -59,7 +59,7 @@ fn destinations(result: &Object<'_>) -> Result<BTreeSet<Cidr>, Error> {
         .list("routes")?
         .into_iter()
         .map(|route| Ok(route.object()?.text("dst")?.map(str::parse)));
-    // Another plugin's route may be to what we would not call a subnet: then it is none of ours.
+    // A destination that does not parse as a subnet belongs to another plugin's route: skip it.
     let destinations: Vec<_> = destinations.collect::<Result<_, Error>>()?;
     Ok(destinations.into_iter().flatten().flatten().collect())
 }

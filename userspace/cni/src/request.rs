@@ -1,5 +1,7 @@
-//! A request: environment and configuration together, one type for each command, with what that command needs and
-//! nothing else. Refuses to know what is attached.
+//! Requests: environment and configuration of one CNI command, parsed and checked.
+//!
+//! There is one type per command, with the fields that this command needs. Whether the attachment
+//! exists is the agent's knowledge, not this module's.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,28 +14,29 @@ use crate::environment::{Command, Environment, variable};
 use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
 use crate::{
-    ChainedRequest, Error, ForeignLease, PassedResult, Plugin, PrevResult, Version, Wishes,
+    ChainedRequest, Error, ForeignLease, Plugin, PluginResult, PrevResult, RuntimeArgs, Version,
     selection,
 };
 
-/// A request that is well-formed. VERSION is none: it reads no configuration, see [`crate::version_report`].
+/// A well-formed request. VERSION has no variant: it reads no configuration, see
+/// [`crate::version_report`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Make an attachment.
+    /// Creates an attachment.
     Add(Box<AddRequest>),
-    /// Remove an attachment.
+    /// Removes an attachment.
     Del(DelRequest),
-    /// Compare an attachment with what ADD returned.
+    /// Compares an attachment with the result of its ADD.
     Check(CheckRequest),
-    /// Remove attachments that the runtime does not know.
+    /// Removes attachments that are not in the runtime's list.
     Gc(GcRequest),
-    /// Tell whether an ADD would work.
+    /// Reports whether an ADD would succeed.
     Status(Box<StatusRequest>),
-    /// Any command of a plugin that serves what others have made.
+    /// Any command of a chained plugin: it applies to an interface that another plugin has created.
     Chained(Box<ChainedRequest>),
 }
 
-/// ADD.
+/// An ADD of `viaduct` or `bridge`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddRequest {
     /// The container.
@@ -42,19 +45,22 @@ pub struct AddRequest {
     pub ifname: IfName,
     /// The container's network namespace, as the runtime wrote it.
     pub netns: NetnsPath,
-    /// The configuration.
+    /// The network configuration.
     pub config: Config,
-    /// Wishes for this attachment.
-    pub wishes: Wishes,
-    /// What plugins before us made.
-    pub passed: Option<PassedResult>,
-    /// Gateways of further networks of the pod by which its default routes go: those of their families are not ours.
+    /// Per-attachment settings of the runtime.
+    pub requested: RuntimeArgs,
+    /// `prevResult`: the result of the previous plugins of the list.
+    pub prev_result: Option<PluginResult>,
+    /// Gateways of the pod's further networks that take over its default routes: in their address
+    /// families the pod gets no default route through our bridge.
     pub default_gateways: Vec<IpAddr>,
-    /// What the `ipam` plugin of somebody else's gave. An ADD without makes the link that it may need for that.
+    /// The result of the external IPAM plugin. `None` in the first of two ADDs, which creates the
+    /// link that the IPAM plugin may need.
     pub lease: Option<ForeignLease>,
 }
 
-/// Which attachment, as far as the runtime's words tell: the network depends on the agent's default one.
+/// The attachment that a request names. Its network is not final: a configuration without a network
+/// of its own means the agent's default network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     header: Header,
@@ -63,12 +69,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// What every command needs of the configuration.
+    /// Returns the keys of the configuration that every command needs.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The key, when `default` is the name of the agent's default network.
+    /// Returns the attachment's key; `default` is the name of the agent's default network.
     pub fn key(&self, default: &NetworkName) -> AttachmentKey {
         AttachmentKey {
             network: self.header.network(default).clone(),
@@ -78,53 +84,55 @@ impl Target {
     }
 }
 
-/// DEL. There is little that it needs, because it must work when all else is gone (behaviour S10).
+/// A DEL. It requires little, because it must succeed without namespace, result or valid settings
+/// (behaviour S10).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelRequest {
-    /// The attachment.
+    /// The attachment to remove.
     pub target: Target,
-    /// The container's network namespace, if the runtime still knows.
+    /// The container's network namespace, if the runtime passes it.
     pub netns: Option<NetnsPath>,
 }
 
-/// CHECK.
+/// A CHECK of `viaduct` or `bridge`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckRequest {
-    /// The attachment.
+    /// The attachment to check.
     pub target: Target,
     /// The container's network namespace.
     pub netns: NetnsPath,
-    /// What ADD returned, by the runtime's word.
+    /// The result of ADD, as the runtime passes it.
     pub prev_result: PrevResult,
 }
 
-/// GC.
+/// A GC of `viaduct` or `bridge`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GcRequest {
-    /// What every configuration says.
+    /// Keys that every command needs.
     pub header: Header,
-    /// Attachments that are still wanted; `None` when the runtime does not say, which is no reason to remove any.
+    /// The runtime's valid attachments; `None` without a list, and then GC removes nothing.
     pub valid: Option<BTreeSet<ValidAttachment>>,
-    /// Whether attachments go even while their network namespaces live.
+    /// `forceGC`: attachments are removed even if their network namespaces still exist.
     pub forced: bool,
 }
 
 impl GcRequest {
-    /// The network whose attachments the list is of, when `default` is the name of the agent's default network.
+    /// Returns the network whose attachments are collected; `default` is the name of the agent's
+    /// default network.
     pub fn network(&self, default: &NetworkName) -> NetworkName {
         self.header.network(default).clone()
     }
 }
 
-/// STATUS.
+/// A STATUS of `viaduct` or `bridge`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusRequest {
-    /// The configuration that an ADD would bring.
+    /// The configuration of the ADD that would follow.
     pub config: Config,
 }
 
 impl Header {
-    /// The name under which the configuration's attachments are kept.
+    /// Returns the network's name in attachment keys: the configuration's own, or `default`.
     pub fn network<'a>(&'a self, default: &'a NetworkName) -> &'a NetworkName {
         if self.declares_network {
             &self.name
@@ -135,8 +143,8 @@ impl Header {
 }
 
 impl Request {
-    /// Reads a request. Nothing about it is trusted: the plugin may have read it before, but whoever may connect to
-    /// the agent can send anything.
+    /// Parses a request. All input is untrusted: every client of the agent's socket can send any
+    /// request, also one that our plugin would have refused.
     pub fn read(plugin: Plugin, environment: &Environment, config: &str) -> Result<Self, Error> {
         match plugin {
             Plugin::Viaduct | Plugin::Bridge => Self::of_bridge(plugin, environment, config),
@@ -157,15 +165,16 @@ impl Request {
         let map = json::parse(text)?;
         let config = Object::root(&map);
         let mut header = Header::read(&config)?;
-        // Without an `ipam`, the bridge plugin makes a mere switch.
+        // Without an `ipam`, the bridge plugin creates a layer-2 bridge without addresses.
         header.declares_network |= plugin == Plugin::Bridge;
         check_version(environment.command, header.version)?;
         match environment.command {
             Command::Add => {
                 let mut request = add(environment, &config, header)?;
-                request.passed = PassedResult::of(text, request.config.header.version)?;
+                request.prev_result =
+                    PluginResult::from_config(text, request.config.header.version)?;
                 if plugin == Plugin::Viaduct {
-                    let annotations = &request.wishes.annotations;
+                    let annotations = &request.requested.annotations;
                     request.default_gateways = selection::default_gateways(annotations)?;
                 }
                 Ok(Self::Add(Box::new(request)))
@@ -202,8 +211,8 @@ fn add(
         ifname: environment.ifname()?,
         netns: variable("CNI_NETNS", &environment.netns)?,
         config: Config::read(config, header)?,
-        wishes: Wishes::read(config, Args::parse(&environment.args)?)?,
-        passed: None,
+        requested: RuntimeArgs::read(config, Args::parse(&environment.args)?)?,
+        prev_result: None,
         default_gateways: Vec::new(),
         lease: None,
     })
@@ -217,7 +226,7 @@ fn target(environment: &Environment, header: Header) -> Result<Target, Error> {
     })
 }
 
-/// Commands came with versions (behaviour S5).
+/// Fails if the configuration's version does not have the command (behaviour S5).
 pub(crate) fn check_version(command: Command, version: Version) -> Result<(), Error> {
     let (name, since) = match command {
         Command::Check => ("CHECK", Version::V0_4_0),

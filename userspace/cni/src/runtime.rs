@@ -1,7 +1,8 @@
-//! Wishes for one attachment, from `CNI_ARGS`, `args.cni` and `runtimeConfig`.
+//! Per-attachment settings of the runtime, from `CNI_ARGS`, `args.cni` and `runtimeConfig`.
 //!
-//! `runtimeConfig` beats `args.cni`, which beats `CNI_ARGS` (behaviours R1, S16). For addresses that holds per family:
-//! nerdctl asks for the IPv4 address by `CNI_ARGS` and for the IPv6 one by `runtimeConfig`.
+//! `runtimeConfig` takes precedence over `args.cni`, and that over `CNI_ARGS` (behaviours R1, S16).
+//! For addresses this applies per family: nerdctl requests the IPv4 address in `CNI_ARGS` and the
+//! IPv6 one in `runtimeConfig`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,63 +13,65 @@ use model::{InterfaceAddress, Mac, PodName, PortMapping, Protocol, RangeSet};
 use crate::Error;
 use crate::annotation::CAPABILITY;
 use crate::args::Args;
-use crate::bandwidth::{self, Asked};
+use crate::bandwidth::{self, RequestedLimits};
 use crate::ipam::{range_set, single_range};
 use crate::json::Object;
 
-/// What a runtime wishes for one attachment.
+/// The settings that a runtime passes for one attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// Ports to publish.
+pub struct RuntimeArgs {
+    /// Hostports to publish, without duplicates.
     pub port_mappings: Vec<PortMapping>,
-    /// Addresses.
-    pub addresses: Vec<AddressWish>,
-    /// Whether a source later than `CNI_ARGS` asks for addresses: they take the place of static ones.
+    /// Requested addresses.
+    pub addresses: Vec<RequestedAddress>,
+    /// Whether `args.cni` or `runtimeConfig` requests addresses, which then replace static ones.
     pub replaces_addresses: bool,
     /// Gateways of static addresses.
     pub gateways: Vec<IpAddr>,
-    /// Ethernet address of the pod's end.
+    /// MAC address of the pod's end.
     pub mac: Option<Mac>,
-    /// Ranges to serve before those of the configuration.
+    /// Range sets that are inserted before those of the configuration.
     pub ranges: Vec<RangeSet>,
-    /// The pod's name.
+    /// The pod's namespace and name.
     pub pod: Option<PodName>,
-    /// Limits of its traffic.
-    pub limits: Asked,
-    /// The pod's annotations, where the runtime hands them on; keys in lower case.
+    /// Limits of the pod's traffic.
+    pub limits: RequestedLimits,
+    /// The pod's annotations, if the runtime passes them; keys are in lower case.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// An address that is asked for.
+/// A requested address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AddressWish {
+pub struct RequestedAddress {
     /// The address.
     pub address: IpAddr,
-    /// The length of its subnet, where that is said: ranges decide by themselves.
+    /// The prefix length of its subnet, if given. Static addresses need it; for ranges it is
+    /// ignored.
     pub prefix_len: Option<u8>,
 }
 
-impl Wishes {
-    /// The addresses with the lengths of their subnets, which nobody else knows of static ones.
+impl RuntimeArgs {
+    /// Returns the addresses with prefix lengths, which static addresses need. Fails if one has
+    /// none.
     pub(crate) fn interface_addresses(&self) -> Result<Vec<InterfaceAddress>, Error> {
-        let whole = |wish: &AddressWish| {
-            let prefix_len = wish.prefix_len.ok_or_else(|| {
+        let whole = |requested: &RequestedAddress| {
+            let prefix_len = requested.prefix_len.ok_or_else(|| {
                 Error::invalid_config(format!(
                     "an entry in the 'ips' field is NOT in CIDR notation, got: '{}'",
-                    wish.address
+                    requested.address
                 ))
             })?;
             Ok(InterfaceAddress {
-                address: wish.address,
+                address: requested.address,
                 prefix_len,
             })
         };
         self.addresses.iter().map(whole).collect()
     }
 
-    /// Reads the wishes of a configuration and of `CNI_ARGS`.
+    /// Parses the settings of a configuration, and merges them with those of `CNI_ARGS`.
     pub(crate) fn read(config: &Object<'_>, args: Args) -> Result<Self, Error> {
-        let mut wishes = Self {
+        let mut requested = Self {
             limits: bandwidth::read(config)?,
             addresses: args.addresses,
             gateways: args.gateways,
@@ -79,21 +82,21 @@ impl Wishes {
         if let Some(args) = config.object("args")?
             && let Some(cni) = args.object("cni")?
         {
-            wishes.override_with(&cni)?;
+            requested.override_with(&cni)?;
         }
         if let Some(runtime) = config.object("runtimeConfig")? {
-            wishes.override_with(&runtime)?;
-            wishes.ranges = ranges(&runtime)?;
-            wishes.port_mappings = port_mappings(&runtime)?;
-            wishes.annotations = annotations(&runtime)?;
+            requested.override_with(&runtime)?;
+            requested.ranges = ranges(&runtime)?;
+            requested.port_mappings = port_mappings(&runtime)?;
+            requested.annotations = annotations(&runtime)?;
         }
-        Ok(wishes)
+        Ok(requested)
     }
 
     fn override_with(&mut self, source: &Object<'_>) -> Result<(), Error> {
         let addresses = addresses(source)?;
         self.addresses.retain(|own| {
-            let mut families = addresses.iter().map(|wish| wish.address.is_ipv4());
+            let mut families = addresses.iter().map(|own| own.address.is_ipv4());
             !families.any(|ipv4| ipv4 == own.address.is_ipv4())
         });
         self.replaces_addresses |= !addresses.is_empty();
@@ -105,15 +108,16 @@ impl Wishes {
     }
 }
 
-fn addresses(source: &Object<'_>) -> Result<Vec<AddressWish>, Error> {
+fn addresses(source: &Object<'_>) -> Result<Vec<RequestedAddress>, Error> {
     source
         .list("ips")?
         .into_iter()
-        .map(|node| parse_wish(node.text()?).map_err(|why| node.invalid(why)))
+        .map(|node| parse_requested_address(node.text()?).map_err(|why| node.invalid(why)))
         .collect()
 }
 
-/// `ipRanges`: a list of lists, as the specification has it, or a flat list, as go-cni sends it (behaviour B0.1).
+/// Parses `ipRanges`: a list of lists, as in the specification, or a flat list, as go-cni sends it
+/// (behaviour B0.1).
 fn ranges(runtime: &Object<'_>) -> Result<Vec<RangeSet>, Error> {
     runtime
         .list("ipRanges")?
@@ -154,13 +158,13 @@ pub(crate) fn port_mapping(mapping: &Object<'_>) -> Result<PortMapping, Error> {
     Ok(PortMapping {
         host_port: port(mapping, "hostPort", "host")?,
         container_port: port(mapping, "containerPort", "container")?,
-        // Kubernetes' default.
+        // TCP is Kubernetes' default.
         protocol: mapping.parsed("protocol")?.unwrap_or(Protocol::Tcp),
         host_address: mapping.parsed("hostIP")?,
     })
 }
 
-/// The words are portmap's (behaviour R12).
+/// Parses a port; error texts are portmap's (behaviour R12).
 fn port(mapping: &Object<'_>, key: &str, which: &str) -> Result<NonZeroU16, Error> {
     let number = mapping.number(key)?.unwrap_or_default();
     let port = u16::try_from(number).ok().and_then(NonZeroU16::new);
@@ -170,15 +174,15 @@ fn port(mapping: &Object<'_>, key: &str, which: &str) -> Result<NonZeroU16, Erro
     })
 }
 
-/// An address, with or without the length of its subnet.
-pub(crate) fn parse_wish(text: &str) -> Result<AddressWish, String> {
-    let alone = text.parse().ok().map(|address| AddressWish {
+/// Parses an address, with or without prefix length.
+pub(crate) fn parse_requested_address(text: &str) -> Result<RequestedAddress, String> {
+    let alone = text.parse().ok().map(|address| RequestedAddress {
         address,
         prefix_len: None,
     });
     let with_length = || {
         let own = text.parse::<InterfaceAddress>().ok()?;
-        Some(AddressWish {
+        Some(RequestedAddress {
             address: own.address,
             prefix_len: Some(own.prefix_len),
         })
@@ -188,12 +192,12 @@ pub(crate) fn parse_wish(text: &str) -> Result<AddressWish, String> {
         .ok_or_else(|| format!("invalid IP address {text:?}"))
 }
 
-/// As [`parse_wish`], for whom the length says nothing.
+/// Parses an address as [`parse_requested_address`] does, and drops the prefix length.
 pub(crate) fn parse_address(text: &str) -> Result<IpAddr, String> {
-    parse_wish(text).map(|wish| wish.address)
+    parse_requested_address(text).map(|own| own.address)
 }
 
-/// An Ethernet address with colons or, as Go also reads it, with hyphens.
+/// Parses a MAC address with colons or, as in Go, with hyphens.
 pub(crate) fn parse_mac(text: &str) -> Result<Mac, String> {
     let parsed = text.replace('-', ":").parse();
     parsed.map_err(|_| format!("invalid MAC address {text:?}"))

@@ -1,7 +1,9 @@
-//! The annotation by which a pod asks for further networks, in the forms that Multus reads (behaviour C14): names with
-//! commas between them, `namespace/name@interface`, or a JSON list with more wishes in each element.
+//! Parser of the annotation `k8s.v1.cni.cncf.io/networks`, which selects further networks of a pod.
 //!
-//! Networks are files of one folder here, so a namespace is read and says nothing. What a network is, others know.
+//! The forms are those of Multus (behaviour C14): names separated by commas, each
+//! `namespace/name@interface`, or a JSON list with further settings in each element. Networks are
+//! files of one directory here, so the namespace is parsed and ignored. Finding a network's file is
+//! the caller's work.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,31 +11,32 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use crate::Error;
-use crate::runtime::{parse_mac, parse_wish};
+use crate::runtime::{parse_mac, parse_requested_address};
 
-/// The pod's annotation.
+/// Key of the pod annotation.
 pub(crate) const ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 
-/// One network that the annotation asks for.
+/// One network that the annotation selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     pub(crate) name: String,
-    /// The interface's name, where one is asked for.
+    /// The interface's name in the pod, if one is requested.
     pub(crate) ifname: Option<String>,
-    /// Capability arguments.
+    /// Capability arguments of the network's plugins.
     pub(crate) capabilities: Map<String, Value>,
-    /// The same once more for plugins that declare no capability: `IP` and `MAC`.
+    /// Addresses and MAC address again as `CNI_ARGS` (`IP`, `MAC`), for plugins without these
+    /// capabilities.
     pub(crate) args: Vec<(String, String)>,
-    /// `cni-args`: what becomes `args.cni` of each plugin.
+    /// `cni-args`: members of `args.cni` of each plugin.
     pub(crate) cni_args: Map<String, Value>,
-    /// `default-route`: the gateways by which the pod's default routes go.
+    /// `default-route`: gateways of the pod's default routes.
     pub(crate) gateways: Vec<IpAddr>,
 }
 
-/// Everything that an annotation asks for, in its order.
+/// Parses an annotation's value; the order is the annotation's.
 pub(crate) fn selections(annotation: &str) -> Result<Vec<Selection>, Error> {
     let wrong = |why: String| Error::invalid_config(format!("{ANNOTATION}: {why}"));
-    // A word with one of these is no name, so it was meant to be JSON.
+    // None of these characters is valid in a name, so the value is JSON.
     if annotation.contains(['[', '{', '"']) {
         let list: Vec<Value> =
             serde_json::from_str(annotation).map_err(|error| wrong(error.to_string()))?;
@@ -52,7 +55,8 @@ pub(crate) fn selections(annotation: &str) -> Result<Vec<Selection>, Error> {
         .map_err(wrong)
 }
 
-/// The gateways of the networks by which a pod's default routes go, where its annotations say so.
+/// Returns the gateways that `default-route` of the pod's annotation names; none without
+/// annotation.
 pub(crate) fn default_gateways(
     annotations: &BTreeMap<String, String>,
 ) -> Result<Vec<IpAddr>, Error> {
@@ -79,7 +83,7 @@ fn word(word: &str) -> Result<Selection, String> {
     })
 }
 
-/// A key of an element, and the capability by which plugins know it.
+/// Keys of an element, each with the capability that it becomes.
 const CAPABILITIES: [(&str, &str); 5] = [
     ("ips", "ips"),
     ("mac", "mac"),
@@ -93,7 +97,7 @@ fn element(element: &Value) -> Result<Selection, String> {
     let name = text("name").ok_or("an element has no name")?;
     let mut selection = Selection {
         name: name.to_owned(),
-        // The second one is of Multus before 3.2.
+        // `interfaceRequest` is the name of the key in Multus before 3.2.
         ifname: text("interface")
             .or(text("interfaceRequest"))
             .map(str::to_owned),
@@ -102,11 +106,13 @@ fn element(element: &Value) -> Result<Selection, String> {
         ..Selection::default()
     };
     for (key, capability) in CAPABILITIES {
-        let asked = element.get(key);
-        if let Some(asked) = asked.filter(|it| !it.is_null() && **it != json!("")) {
+        let value = element
+            .get(key)
+            .filter(|value| !value.is_null() && **value != json!(""));
+        if let Some(value) = value {
             selection
                 .capabilities
-                .insert(capability.to_owned(), asked.clone());
+                .insert(capability.to_owned(), value.clone());
         }
     }
     match element.get("cni-args") {
@@ -125,7 +131,7 @@ fn args(element: &Value) -> Result<Vec<(String, String)>, String> {
     }
     let addresses = texts(element, "ips")?;
     for address in &addresses {
-        parse_wish(address)?;
+        parse_requested_address(address)?;
     }
     if !addresses.is_empty() {
         args.push(("IP".to_owned(), addresses.join(",")));
@@ -138,7 +144,7 @@ fn gateways(element: &Value) -> Result<Vec<IpAddr>, String> {
         .into_iter()
         .map(|text| {
             text.parse()
-                .map_err(|_| format!("default-route: {text:?} is no address"))
+                .map_err(|_| format!("default-route: {text:?} is not an address"))
         })
         .collect()
 }
@@ -164,7 +170,7 @@ mod tests {
 
     /// behaviour C14
     #[test]
-    fn names_are_read_with_and_without_namespaces_and_interfaces() {
+    fn networks_annotation_names_may_have_a_namespace_and_an_interface() {
         let read = |annotation: &str| {
             let selections = selections(annotation)?.into_iter();
             Ok::<_, Error>(
@@ -173,8 +179,8 @@ mod tests {
                     .collect::<Vec<_>>(),
             )
         };
-        let told = read(" a, kube-system/b@lan0 ,c @ lan1,,").unwrap();
-        assert_eq!(told, ["a:", "b:lan0", "c:lan1"]);
+        let selected = read(" a, kube-system/b@lan0 ,c @ lan1,,").unwrap();
+        assert_eq!(selected, ["a:", "b:lan0", "c:lan1"]);
         assert_eq!(read("").unwrap(), [""; 0]);
         for wrong in ["a/b/c", "a@b@c", "[{", "{}", "\"a\"", "[{}]", "[7]"] {
             assert_eq!(read(wrong).unwrap_err().code, 7, "{wrong}");
@@ -183,7 +189,7 @@ mod tests {
 
     /// behaviour C14
     #[test]
-    fn an_element_may_ask_for_all_that_multus_knows() {
+    fn a_networks_annotation_element_accepts_all_keys_of_multus() {
         let list = json!([{
             "name": "a", "namespace": "default", "interface": "lan0", "ips": ["10.1.0.9/24", "fd00::9"],
             "mac": "02:00:00:00:00:09", "infiniband-guid": "", "portMappings": [{ "hostPort": 80, "containerPort": 80 }],

@@ -1,19 +1,21 @@
-//! `ipam` of type `static`: the addresses of the configuration itself, those of `CNI_ARGS` beside them, or those of
-//! `args.cni` or `runtimeConfig` in their place. Where the static plugin has words for a mistake, these are its words.
+//! `ipam` of type `static`: addresses that the configuration lists.
+//!
+//! Addresses of `CNI_ARGS` are added to them; those of `args.cni` or `runtimeConfig` replace them.
+//! Error texts are the static plugin's, where it has any.
 
 use std::net::IpAddr;
 
 use model::{InterfaceAddress, Range, RangeSet};
 
 use crate::json::{Node, Object};
-use crate::{Error, Wishes};
+use crate::{Error, RuntimeArgs};
 
-/// An address of the configuration's own.
+/// A static address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticAddress {
-    /// The address with the length of its subnet.
+    /// The address with the prefix length of its subnet.
     pub address: InterfaceAddress,
-    /// Its gateway.
+    /// Its gateway, if one is configured.
     pub gateway: Option<IpAddr>,
 }
 
@@ -38,30 +40,31 @@ fn address(node: &Node<'_>) -> Result<StaticAddress, Error> {
     })
 }
 
-/// The addresses as ranges of one address each. With `is_gateway`, one without a gateway gets the first of its subnet, as
-/// with the bridge plugin (behaviour R3).
+/// Returns the addresses as ranges of one address each. With `is_gateway`, an address without a
+/// gateway gets the first one of its subnet, as with the bridge plugin (behaviour R3).
 pub(crate) fn ranges(
     configured: &[StaticAddress],
-    wishes: &Wishes,
+    requested: &RuntimeArgs,
     is_gateway: bool,
 ) -> Result<Vec<RangeSet>, Error> {
-    let kept = if wishes.replaces_addresses {
+    let kept = if requested.replaces_addresses {
         &[]
     } else {
         configured
     };
-    let asked = wishes
+    let added = requested
         .interface_addresses()?
         .into_iter()
         .map(|address| StaticAddress {
             address,
             gateway: None,
         });
-    let all = kept.iter().copied().chain(asked);
-    single_ranges(all, &wishes.gateways, is_gateway)
+    let all = kept.iter().copied().chain(added);
+    single_ranges(all, &requested.gateways, is_gateway)
 }
 
-/// Each address as a range of its own, by the first of `gateways` in its subnet, its own, or the usual one.
+/// Returns each address as a range of its own. Its gateway is the first of `gateways` in its
+/// subnet, or its own, or with `is_gateway` the subnet's first address.
 pub(crate) fn single_ranges(
     addresses: impl Iterator<Item = StaticAddress>,
     gateways: &[IpAddr],
@@ -77,11 +80,13 @@ pub(crate) fn single_ranges(
 
 fn with_gateway(own: StaticAddress, gateways: &[IpAddr], is_gateway: bool) -> StaticAddress {
     let subnet = own.address.subnet();
-    let mut asked = gateways.iter().copied();
-    let asked = asked.find(|gateway| subnet.is_some_and(|subnet| subnet.contains(*gateway)));
+    let requested = gateways
+        .iter()
+        .copied()
+        .find(|gateway| subnet.is_some_and(|subnet| subnet.contains(*gateway)));
     let usual = subnet.filter(|_| is_gateway).map(Range::default_gateway);
     StaticAddress {
-        gateway: asked.or(own.gateway).or(usual),
+        gateway: requested.or(own.gateway).or(usual),
         ..own
     }
 }
@@ -134,7 +139,7 @@ mod tests {
 
     /// behaviours F11; R3
     #[test]
-    fn the_configurations_addresses_are_given_as_they_are_written() {
+    fn static_addresses_are_assigned_as_configured() {
         let plain = planned(&two(), &json!({}), "").unwrap();
         assert_eq!(
             plain,
@@ -178,8 +183,8 @@ mod tests {
                 .contains("expected to be in CIDR notation, got: '10.10.0.1'"),
             "{error:?}"
         );
-        let wish = json!({"runtimeConfig": {"ips": ["10.10.0.1"]}});
-        let error = planned(&two(), &wish, "").unwrap_err();
+        let bare = json!({"runtimeConfig": {"ips": ["10.10.0.1"]}});
+        let error = planned(&two(), &bare, "").unwrap_err();
         assert!(error.msg.contains("CIDR notation"), "{error:?}");
         assert!(
             planned(&json!({"type": "static"}), &json!({}), "").is_err(),
@@ -189,7 +194,7 @@ mod tests {
 
     /// behaviour R6
     #[test]
-    fn name_servers_of_the_ipam_are_told_unless_the_configuration_names_others() {
+    fn name_servers_of_the_ipam_are_reported_unless_the_configuration_has_its_own() {
         let mut ipam = two();
         ipam["dns"] = json!({"nameservers": ["10.1.0.1"]});
         let servers = |more: &Value| {

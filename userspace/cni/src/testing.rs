@@ -1,12 +1,15 @@
-//! Every reader of this crate behind one function, for fuzzing and for replaying what fuzzing began with. Nothing is
-//! promised but that they return.
+//! Fuzzing entry points: every parser of this crate, for the fuzz targets and for replaying their
+//! corpus.
+//!
+//! The only guarantee is that they return.
 
 use crate::{
-    Cached, Command, Environment, FileKind, ForeignLease, IpamRequest, NetworkList, PassedResult,
-    Plugin, Request, Version,
+    Cached, Command, Environment, FileKind, ForeignLease, IpamRequest, NetworkList, Plugin,
+    PluginResult, Request, Version,
 };
 
-/// A request: the plugin's name, the command and `CNI_ARGS` in the first line, the configuration behind it.
+/// Parses a request: plugin name, command and `CNI_ARGS` in the first line, the configuration after
+/// it.
 pub fn request(text: &str) {
     let (line, config) = text.split_once('\n').unwrap_or((text, ""));
     let mut words = line.splitn(3, ' ');
@@ -24,32 +27,32 @@ pub fn request(text: &str) {
     };
     match Request::read(plugin, &environment, config) {
         Ok(Request::Add(mut add)) => {
-            let _ = add.publish_annotated("ports");
+            let _ = add.add_annotated_ports("ports");
             let _ = crate::intent(&add, None);
             add.lease = ForeignLease::parse(config).ok();
             let _ = crate::intent(&add, None);
-            add.passed.iter().for_each(every_version);
+            add.prev_result.iter().for_each(every_version);
         }
         Ok(Request::Chained(chained)) => {
             let _ = chained.adoption();
-            chained.passed.iter().for_each(every_version);
+            chained.prev_result.iter().for_each(every_version);
         }
         Ok(Request::Del(_) | Request::Check(_) | Request::Gc(_) | Request::Status(_)) | Err(_) => {}
     }
     let _ = IpamRequest::read(&environment, config);
 }
 
-/// Any other text.
+/// Parses any other text: lists, delegates, cached results, IPAM results and plugin results.
 ///
 /// # Panics
-/// Where a reader breaks one of them: that is what it is for.
+/// If a list or a result is not parsed back as it was printed.
 pub fn texts(text: &str) {
     for kind in [FileKind::List, FileKind::Single] {
         if let Ok(list) = NetworkList::parse(kind, text) {
             let again = NetworkList::parse(FileKind::List, &list.to_json());
             assert!(
                 again.is_ok_and(|again| again == list),
-                "a list is written as it is read"
+                "a printed list parses as the same list"
             );
         }
     }
@@ -60,20 +63,20 @@ pub fn texts(text: &str) {
         let _ = cached.network_status();
     }
     let _ = ForeignLease::parse(text);
-    if let Ok(passed) = PassedResult::parse(text) {
-        every_version(&passed);
-        every_version(&passed.clone().before(&passed));
+    if let Ok(prev_result) = PluginResult::parse(text) {
+        every_version(&prev_result);
+        every_version(&prev_result.clone().with_earlier(&prev_result));
     }
 }
 
-fn every_version(passed: &PassedResult) {
+fn every_version(prev_result: &PluginResult) {
     for version in Version::ALL {
-        let Ok(text) = passed.to_json(version) else {
+        let Ok(text) = prev_result.to_json(version) else {
             continue;
         };
         assert!(
-            PassedResult::parse(&text).is_ok(),
-            "a result is written as it is read"
+            PluginResult::parse(&text).is_ok(),
+            "a printed result parses"
         );
     }
 }

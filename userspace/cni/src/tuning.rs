@@ -1,4 +1,6 @@
-//! Settings of the tuning plugin. Refuses to know which sysctls an operator allows.
+//! Parser of the tuning plugin's settings.
+//!
+//! Which sysctls the operator allows is checked by the agent, not here.
 
 use std::fmt;
 
@@ -11,10 +13,11 @@ use crate::args::Args;
 use crate::json::Object;
 use crate::runtime::parse_mac;
 
-/// Stands for the interface's name in a sysctl.
+/// Placeholder for the interface's name in a sysctl key.
 const INTERFACE: &str = "IFNAME";
 
-/// The settings that a configuration asks for. Sysctls are read from the text itself: their names keep their case.
+/// Parses the settings of a configuration. Sysctls are parsed from `text`, where their keys keep
+/// their case; `config` has all keys in lower case.
 pub(crate) fn settings(
     config: &Object<'_>,
     args: &Args,
@@ -34,7 +37,7 @@ pub(crate) fn settings(
         .map(|args| args.object("cni"))
         .transpose()?
         .flatten();
-    // The later ones win (behaviour R1).
+    // Later sources take precedence (behaviour R1).
     for source in [Some(config.clone()), cni, config.object("runtimeConfig")?] {
         let Some(node) = source.as_ref().and_then(|source| source.get("mac")) else {
             continue;
@@ -45,7 +48,7 @@ pub(crate) fn settings(
         let path = path(&key, ifname)?;
         if settings.sysctls.insert(path, value).is_some() {
             return Err(Error::invalid_config(format!(
-                "sysctl: {key} is there twice"
+                "sysctl: duplicate key {key}"
             )));
         }
     }
@@ -59,17 +62,18 @@ fn number(config: &Object<'_>, key: &str) -> Result<Option<u32>, Error> {
     let number = node.number()?;
     let fits = u32::try_from(number);
     fits.map(Some)
-        .map_err(|_| node.invalid(format_args!("{number} is no length")))
+        .map_err(|_| node.invalid(format_args!("{number} is out of range")))
 }
 
-/// A sysctl as a path below `/proc/sys`: only the network's, which the pod's namespace has for itself.
+/// Returns the path of a sysctl below `/proc/sys`. Only `net/` is valid: these sysctls are per
+/// network namespace.
 fn path(key: &str, ifname: &IfName) -> Result<String, Error> {
     let path = if key.contains('/') {
         key.to_owned()
     } else {
         key.replace('.', "/")
     };
-    // Behind the dots: a name may have some.
+    // Only after the dots are replaced, because an interface name may contain dots.
     let path = path.replace(INTERFACE, ifname.as_str());
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     if path.starts_with("net/") && path.split('/').all(plain) {
@@ -86,7 +90,7 @@ fn sysctls(text: &str) -> Result<Vec<(String, String)>, Error> {
     Ok(found.0)
 }
 
-/// The member `sysctl` of an object, with all its members.
+/// The member `sysctl` of an object, with all its pairs.
 struct Sysctls(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Sysctls {
@@ -118,7 +122,7 @@ impl<'de> Visitor<'de> for Find {
     }
 }
 
-/// All members of an object, those that are there twice too.
+/// All members of an object, including duplicate keys.
 struct Pairs(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Pairs {

@@ -1,4 +1,4 @@
-//! The versions of the protocol, and what each of them can do.
+//! The versions of the CNI protocol, and the report of VERSION.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,27 +7,27 @@ use serde::Serialize;
 
 use crate::{Error, json};
 
-/// A version of the CNI protocol that we speak.
+/// A supported version of the CNI protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// 0.1.0: one address per family, no interfaces.
+    /// 0.1.0: results have one address per family and no interfaces.
     V0_1_0,
-    /// 0.2.0: as 0.1.0.
+    /// 0.2.0: results as in 0.1.0.
     V0_2_0,
-    /// 0.3.0: interfaces, many addresses.
+    /// 0.3.0: results have interfaces and any number of addresses.
     V0_3_0,
-    /// 0.3.1: as 0.3.0.
+    /// 0.3.1: results as in 0.3.0.
     V0_3_1,
-    /// 0.4.0: CHECK.
+    /// 0.4.0: adds CHECK.
     V0_4_0,
-    /// 1.0.0: no families in results.
+    /// 1.0.0: removes the address family from results.
     V1_0_0,
-    /// 1.1.0: GC and STATUS; more about interfaces and routes.
+    /// 1.1.0: adds GC, STATUS, and further keys of interfaces and routes.
     V1_1_0,
 }
 
 impl Version {
-    /// All, oldest first.
+    /// All supported versions, oldest first.
     pub const ALL: [Self; 7] = [
         Self::V0_1_0,
         Self::V0_2_0,
@@ -38,10 +38,10 @@ impl Version {
         Self::V1_1_0,
     ];
 
-    /// The newest.
+    /// The newest supported version.
     pub const NEWEST: Self = Self::V1_1_0;
 
-    /// The version as text.
+    /// Returns the version as in `cniVersion`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V0_1_0 => "0.1.0",
@@ -77,7 +77,7 @@ impl FromStr for Version {
     }
 }
 
-/// The answer to VERSION (behaviour S4).
+/// Returns the JSON that VERSION prints (behaviour S4).
 pub fn version_report() -> String {
     let report = VersionReport {
         cni_version: Version::NEWEST.as_str(),

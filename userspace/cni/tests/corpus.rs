@@ -1,11 +1,12 @@
-//! What fuzzing begins with, replayed: requests and configurations as runtimes write them, and whatever broke a reader once.
+//! Replay of the fuzz corpus: requests and configurations of runtimes, and inputs that once broke a
+//! parser.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::Path;
 
-/// The files of a target's corpus.
+/// Returns path and text of the files of a fuzz target's corpus.
 fn corpus(target: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus");
     let mut files: Vec<_> = fs::read_dir(folder.join(target))
@@ -22,7 +23,7 @@ fn corpus(target: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_request_of_the_corpus_is_read_or_refused() {
+fn every_request_of_the_corpus_is_parsed_or_refused() {
     for (_, text) in corpus("request") {
         cni::testing::request(&text);
     }
@@ -31,7 +32,8 @@ fn every_request_of_the_corpus_is_read_or_refused() {
     }
 }
 
-/// Whose requests there are: recorded where they could be asked, and written after their sources where not.
+/// Prefixes of corpus files with runtimes' requests: recorded, or written according to their
+/// sources.
 const CLIENTS: [&str; 6] = [
     "containerd-",
     "podman-",
@@ -41,9 +43,9 @@ const CLIENTS: [&str; 6] = [
     "nerdctl-",
 ];
 
-/// What real runtimes send is not only survived but understood.
+/// Requests of real runtimes must parse, not only not panic.
 #[test]
-fn every_request_of_a_runtime_is_granted() {
+fn every_request_of_a_runtime_parses() {
     let recorded: Vec<_> = corpus("request")
         .into_iter()
         .filter(|(path, _)| CLIENTS.iter().any(|client| path.contains(client)))

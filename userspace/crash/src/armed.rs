@@ -1,4 +1,4 @@
-//! Points that do something.
+//! Implementation of crash points, compiled with the feature `armed`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,35 +10,35 @@ use std::sync::OnceLock;
 
 const VARIABLE: &str = "VIADUCT_CRASH_POINTS";
 
-/// What a thread is at.
+/// Current position of a thread.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct Position {
     verb: Option<&'static str>,
     step: Option<String>,
-    /// Effects so far, by name.
+    /// Number of effects of this execution of the verb, by name.
     counts: BTreeMap<String, u32>,
 }
 
 thread_local! {
-    static PLACE: RefCell<Place> = RefCell::default();
+    static POSITION: RefCell<Position> = RefCell::default();
 }
 
-/// What is to be forgotten at the end of a scope.
+/// State to restore at the end of a scope.
 #[derive(Debug)]
 pub(crate) enum Scope {
     Verb,
     Step(Option<String>),
-    /// Inside of another verb.
+    /// Scope of a nested verb, which keeps the outer one.
     Nothing,
 }
 
 impl Scope {
     pub(crate) fn verb(name: &'static str) -> Self {
-        let begun = PLACE.with_borrow_mut(|place| {
-            let begins = place.verb.is_none();
+        let begun = POSITION.with_borrow_mut(|position| {
+            let begins = position.verb.is_none();
             if begins {
-                place.verb = Some(name);
-                place.counts.clear();
+                position.verb = Some(name);
+                position.counts.clear();
             }
             begins
         });
@@ -51,21 +51,22 @@ impl Scope {
 
     pub(crate) fn step(step: &dyn Debug) -> Self {
         let name = kebab(&format!("{step:?}"));
-        Self::Step(PLACE.with_borrow_mut(|place| place.step.replace(name)))
+        Self::Step(POSITION.with_borrow_mut(|position| position.step.replace(name)))
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        PLACE.with_borrow_mut(|place| match self {
-            Self::Verb => place.verb = None,
-            Self::Step(before) => place.step = before.take(),
+        POSITION.with_borrow_mut(|position| match self {
+            Self::Verb => position.verb = None,
+            Self::Step(before) => position.step = before.take(),
             Self::Nothing => {}
         });
     }
 }
 
-/// `CreateVeth(VethSpec { … })` is `create-veth`.
+/// Returns the variant name of a `Debug` text in kebab case: `create-veth` for `CreateVeth(VethSpec
+/// { … })`.
 fn kebab(text: &str) -> String {
     let mut name = String::new();
     for letter in text.chars().take_while(char::is_ascii_alphanumeric) {
@@ -81,10 +82,10 @@ pub(crate) fn reach(effect: Option<&'static str>) {
     let Some(directory) = directory() else {
         return;
     };
-    let name = PLACE.with_borrow_mut(|place| {
-        let step = effect.or(place.step.as_deref()).unwrap_or("effect");
-        let name = format!("{}/{step}", place.verb.unwrap_or("agent"));
-        let count = place.counts.entry(name.clone()).or_default();
+    let name = POSITION.with_borrow_mut(|position| {
+        let step = effect.or(position.step.as_deref()).unwrap_or("effect");
+        let name = format!("{}/{step}", position.verb.unwrap_or("agent"));
+        let count = position.counts.entry(name.clone()).or_default();
         *count += 1;
         format!("{name}#{count}")
     });
@@ -92,11 +93,11 @@ pub(crate) fn reach(effect: Option<&'static str>) {
         .create(true)
         .append(true)
         .open(directory.join("reached"));
-    // A test that finds no name misses it by itself.
+    // A test notices a missing name by itself.
     let _unwritten = log.and_then(|mut log| writeln!(log, "{name}"));
     let armed = directory.join("armed");
     if fs::read_to_string(&armed).is_ok_and(|wanted| wanted.trim() == name) {
-        // The next process is not to die at the same place.
+        // Removed first, so that the restarted process does not crash at the same point.
         let _gone = fs::remove_file(armed);
         std::process::abort();
     }
@@ -120,12 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_inside_of_another_is_still_that_one() {
+    fn a_nested_verb_keeps_the_outer_name() {
         let _add = Scope::verb("add");
         {
             let _del = Scope::verb("del");
-            assert_eq!(PLACE.with_borrow(|place| place.verb), Some("add"));
+            assert_eq!(POSITION.with_borrow(|position| position.verb), Some("add"));
         }
-        assert_eq!(PLACE.with_borrow(|place| place.verb), Some("add"));
+        assert_eq!(POSITION.with_borrow(|position| position.verb), Some("add"));
     }
 }

@@ -1,20 +1,23 @@
-//! Crash points: every place between two effects, where a test may end the agent as `kill -9` would.
+//! Crash points: places between two lasting effects at which a test can end the agent as `kill -9`
+//! does.
 //!
-//! Whoever has done something that lasts says so by [`point`]. A point's name is `verb/step#n`: what the agent was
-//! asked for, the step that it was at, and how many effects that step had before in this execution of the verb.
-//! Without the feature `armed` all of this is nothing. With it, and with `VIADUCT_CRASH_POINTS` naming a directory, a
-//! point that is reached is written to the file `reached` there, and one whose name is in the file `armed` removes
-//! that file and aborts the process. So the names are found by a dry run, and a process that was started again does
-//! not die again.
+//! Code calls [`point`] after each lasting effect. The name of a point is `verb/step#n`: the
+//! request, the step, and the number of the effect of this step in this execution of the verb,
+//! starting with 1.
 //!
-//! Knows nothing of what the verbs and steps are.
+//! Without the feature `armed`, all functions are empty. With it, `VIADUCT_CRASH_POINTS` names a
+//! directory:
+//!
+//! * Each reached point is appended to the file `reached`. So a dry run lists the names.
+//! * The point whose name is in the file `armed` removes that file and aborts the process. So the
+//!   restarted process does not crash again.
 
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "armed")]
 mod armed;
 
-/// A verb or a step, for as long as this lives.
+/// Guard of a verb or step, which ends when this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Scope {
@@ -22,7 +25,7 @@ pub struct Scope {
     _inner: armed::Scope,
 }
 
-/// Says what the agent was asked for; inside of another verb it is still that one.
+/// Starts a verb, such as `add`. A nested verb keeps the outer name.
 pub fn verb(name: &'static str) -> Scope {
     #[cfg(not(feature = "armed"))]
     let _ = name;
@@ -32,7 +35,7 @@ pub fn verb(name: &'static str) -> Scope {
     }
 }
 
-/// Says which step is about to be executed, by a value whose `Debug` begins with the step's name.
+/// Starts a step. Its name is the beginning of the `Debug` text of `step`, in kebab case.
 pub fn step(step: &dyn std::fmt::Debug) -> Scope {
     #[cfg(not(feature = "armed"))]
     let _ = step;
@@ -42,13 +45,13 @@ pub fn step(step: &dyn std::fmt::Debug) -> Scope {
     }
 }
 
-/// An effect of the current step is done.
+/// Marks a lasting effect of the current step.
 pub fn point() {
     #[cfg(feature = "armed")]
     armed::reach(None);
 }
 
-/// An effect is done that is no step of a plan.
+/// Marks a lasting effect that is not part of a plan step.
 pub fn point_at(effect: &'static str) {
     #[cfg(not(feature = "armed"))]
     let _ = effect;

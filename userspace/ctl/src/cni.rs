@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use ::cni::{Error, NetworkList};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use invoke::{Attachment, Invoker, Patience, find_network};
+use invoke::{Invoker, RuntimeConf, Timeouts, find_network};
 use serde_json::{Map, Value, json};
 
 /// Subcommands of `viaductctl cni`, one for each CNI command.
@@ -34,7 +34,7 @@ pub(crate) enum Verb {
         /// Container ID
         container: String,
         /// Directory of cached results
-        #[arg(long, value_name = "FOLDER", default_value = invoke::DEFAULT_CACHE)]
+        #[arg(long, value_name = "DIR", default_value = invoke::DEFAULT_CACHE)]
         results: PathBuf,
     },
     /// Check whether the network's plugins are ready for an ADD (CNI STATUS)
@@ -50,13 +50,13 @@ pub(crate) struct Place {
     /// Name of the network
     network: String,
     /// Directory of network configurations
-    #[arg(long, value_name = "FOLDER", env = "NETCONFPATH", default_value = invoke::DEFAULT_CONFIGURATIONS)]
+    #[arg(long, value_name = "DIR", env = "NETCONFPATH", default_value = invoke::DEFAULT_CONFIGURATIONS)]
     configurations: PathBuf,
     /// Directories of CNI plugins, separated by colons
-    #[arg(long, value_name = "FOLDERS", env = "CNI_PATH", default_value = invoke::DEFAULT_PATH)]
+    #[arg(long, value_name = "DIRS", env = "CNI_PATH", default_value = invoke::DEFAULT_PATH)]
     path: String,
     /// Directory of cached results
-    #[arg(long, value_name = "FOLDER", default_value = invoke::DEFAULT_CACHE)]
+    #[arg(long, value_name = "DIR", default_value = invoke::DEFAULT_CACHE)]
     results: PathBuf,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Target {
     /// Limit of traffic from the namespace in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
     egress_rate: Option<u64>,
-    /// Argument for CNI_ARGS as KEY=VALUE; repeatable [default: none]
+    /// Argument for `CNI_ARGS` as KEY=VALUE; repeatable [default: none]
     #[arg(long = "arg", value_name = "PAIR")]
     args: Vec<String>,
     /// Further capability arguments as a JSON object [default: none]
@@ -122,10 +122,10 @@ pub(crate) fn run(verb: Verb) -> Result<String> {
             let invoker = Invoker {
                 path: Vec::new(),
                 cache: results,
-                patience: Patience::default(),
+                timeouts: Timeouts::default(),
             };
             let status: Vec<Value> = invoker
-                .all_remembered()
+                .all_cached()
                 .map_err(cni_error)?
                 .into_iter()
                 .filter(|cached| cached.container_id.as_str() == container)
@@ -158,18 +158,18 @@ impl Place {
         Invoker {
             path: std::env::split_paths(&self.path).collect(),
             cache: self.results.clone(),
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
         }
     }
 }
 
 impl Target {
-    fn prepare(&self) -> Result<(Invoker, NetworkList, Attachment)> {
+    fn prepare(&self) -> Result<(Invoker, NetworkList, RuntimeConf)> {
         let id = self
             .container_id
             .clone()
             .unwrap_or_else(|| derived_container_id(&self.netns));
-        let attachment = Attachment {
+        let attachment = RuntimeConf {
             container_id: id.parse().context("--container-id")?,
             ifname: self.ifname.parse().context("--ifname")?,
             netns: self.netns.clone(),

@@ -1,8 +1,8 @@
 //! Background tasks: work that the engine does while no request waits in its queue.
 //!
-//! * Verify attachments after their ADD. Every step of an ADD is acknowledged by the kernel before the next, so an ADD
-//!   answers without comparing the result. The comparison afterwards finds what an acknowledgement cannot show
-//!   (decision 68).
+//! * Verify attachments after their ADD. Every step of an ADD is acknowledged by the kernel before
+//!   the next, so an ADD answers without comparing the result. The comparison afterwards finds what
+//!   an acknowledgement cannot show (decision 68).
 //! * Compact the journal of the records.
 //! * Attach the TCX fast path for pods with high traffic.
 
@@ -11,6 +11,16 @@ use model::{AttachmentKey, State};
 
 use crate::error::chain;
 use crate::{Engine, EngineError};
+
+/// When the engine's thread runs background tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// After 10 ms without a request.
+    WhenIdle,
+    /// Never. For tests of the engine's callers, which change a fake kernel between two requests. A
+    /// background task would repair or remove the change if the test thread has to wait for a CPU.
+    Never,
+}
 
 /// A background task that has run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +43,9 @@ impl<K: Kernel> Engine<K> {
 
     /// Returns whether a background task waits.
     pub(crate) fn has_background_tasks(&self) -> bool {
-        !self.pending_verification.is_empty() || self.should_compact() || self.tcx_queue.has_waiting()
+        !self.pending_verification.is_empty()
+            || self.should_compact()
+            || self.tcx_queue.has_waiting()
     }
 
     /// Runs one background task; `None` if there is none.
@@ -79,8 +91,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Compacts the journal. After a failure the journal still holds all records, and compaction is not tried again
-    /// before the next reconciliation.
+    /// Compacts the journal. After a failure the journal still holds all records, and compaction is
+    /// not tried again before the next reconciliation.
     fn compact_records(&mut self) -> BackgroundTask {
         if let Err(error) = self.store.compact_journal() {
             tracing::warn!(

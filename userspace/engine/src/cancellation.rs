@@ -1,8 +1,9 @@
-//! Cancels requests that wait in the queue and that no caller needs any more.
+//! Cancels requests that wait in the queue and that no caller needs any longer.
 //!
-//! A runtime may give up on an ADD, or send the DEL, while the ADD still waits (behaviours A3, A4). Executing it would
-//! make an attachment without an owner. A request that has started is never interrupted. This module does not know the
-//! queue: the worker calls [`RequestState::start`] before it executes a request.
+//! A runtime may give up on an ADD, or send the DEL, while the ADD still waits (behaviours A3, A4).
+//! Executing it would make an attachment without an owner. A request that has started is never
+//! interrupted. This module does not depend on the queue: the worker calls [`RequestState::start`]
+//! before it executes a request.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -95,7 +96,7 @@ mod tests {
 
     /// behaviour A3
     #[test]
-    fn a_del_cancels_the_adds_of_its_own_attachment_that_came_before_it() {
+    fn a_del_cancels_earlier_adds_of_the_same_attachment() {
         let pending = PendingAdds::default();
         let before = [pending.register(&key("a")), pending.register(&key("a"))];
         let other = pending.register(&key("b"));
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_cannot_be_withdrawn() {
+    fn a_started_request_cannot_be_cancelled() {
         let state = RequestState::default();
         assert!(state.start());
         assert!(!state.cancel());
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn adds_that_wait_no_more_are_forgotten() {
+    fn answered_adds_are_removed_from_the_pending_adds() {
         let pending = PendingAdds::default();
         for container in ["a", "b", "c"] {
             drop(pending.register(&key(container)));

@@ -1,8 +1,8 @@
-//! Requests of chained plugins (portmap, bandwidth, firewall): ports, limits and ingress policy of an interface that an
-//! earlier plugin of the chain made.
+//! Requests of chained plugins (portmap, bandwidth, firewall): ports, limits and ingress policy of
+//! an interface that an earlier plugin of the chain made.
 //!
-//! An interface of Viaduct's is updated; an interface of a foreign plugin is adopted first. In both cases the record is
-//! written before the first step, and a failed request is undone.
+//! An interface of Viaduct's is updated; an interface of a foreign plugin is adopted first. In both
+//! cases the record is written before the first step, and a failed request is undone.
 
 use std::collections::BTreeSet;
 
@@ -39,8 +39,13 @@ struct InterfaceServices<'a> {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Updates an interface that is recorded, or adopts it first if a foreign plugin made it. `now` is in seconds since 1970.
-    pub fn adopt_or_update(&mut self, update: &ChainedUpdate, now: u64) -> Result<Attachment, EngineError> {
+    /// Updates an interface that is recorded, or adopts it first if a foreign plugin made it. `now`
+    /// is in seconds since 1970.
+    pub fn adopt_or_update(
+        &mut self,
+        update: &ChainedUpdate,
+        now: u64,
+    ) -> Result<Attachment, EngineError> {
         let adoption = &update.adoption;
         let observed = self.kernel.observe(&Scope::Netns {
             path: adoption.netns.clone(),
@@ -73,7 +78,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Returns the record of the interface, if one is of the same network namespace (device and inode).
+    /// Returns the record of the interface, if one is of the same network namespace (device and
+    /// inode).
     fn recorded(&self, update: &ChainedUpdate, observed: &Observed) -> Option<Record> {
         let netns = observed.netns.get(&update.adoption.netns)?;
         let mut live = update
@@ -113,7 +119,8 @@ impl<K: Kernel> Engine<K> {
             created_at: now,
         };
         let network_before = self.store.networks().get(&key.network).cloned();
-        // Recorded before the first step, so that an agent that dies in between can remove the rest.
+        // Recorded before the first step, so that an agent that dies in between can remove the
+        // rest.
         self.store.put(&record)?;
         let mut transaction = Transaction::default();
         let made = transaction.apply(&mut self.kernel, &plan);
@@ -123,7 +130,11 @@ impl<K: Kernel> Engine<K> {
         }
         record.state = State::Attached;
         self.store.put(&record)?;
-        tracing::info!(%key, link = %record.attachment.host_link(), "adopted interface of another plugin");
+        tracing::info!(
+            %key,
+            link = %record.attachment.host_link(),
+            "adopted interface of another plugin"
+        );
         Ok(record)
     }
 
@@ -148,8 +159,13 @@ impl<K: Kernel> Engine<K> {
         Ok(planned)
     }
 
-    /// Replaces the ports of an attachment, and its limits and ingress policy where `services` has new ones.
-    fn publish(&mut self, before: &Record, services: &InterfaceServices<'_>) -> Result<Attachment, EngineError> {
+    /// Replaces the ports of an attachment, and its limits and ingress policy where `services` has
+    /// new ones.
+    fn publish(
+        &mut self,
+        before: &Record,
+        services: &InterfaceServices<'_>,
+    ) -> Result<Attachment, EngineError> {
         let old = &before.attachment;
         let mut new = planner::with_ports(old, services.ports, self.store.records())?;
         if let Some(requested) = services.bandwidth {
@@ -159,7 +175,8 @@ impl<K: Kernel> Engine<K> {
         self.change(before, new)
     }
 
-    /// Changes an attachment into `new`, which has the same link, slot and addresses. On a failure the old one is restored.
+    /// Changes an attachment into `new`, which has the same link, slot and addresses. On a failure
+    /// the old one is restored.
     pub(crate) fn change(
         &mut self,
         before: &Record,
@@ -205,8 +222,8 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// Unpublishes all ports and removes the limits. An adopted interface without an ingress policy is released: it loses
-    /// all programs and table entries.
+    /// Unpublishes all ports and removes the limits. An adopted interface without an ingress policy
+    /// is released: it loses all programs and table entries.
     pub fn unpublish_ports(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
         for key in keys {
             let Some(record) = self.store.get(key).cloned() else {
@@ -247,8 +264,8 @@ impl<K: Kernel> Engine<K> {
         Ok(())
     }
 
-    /// Returns an error if an interface does not publish these ports, does not have this ingress policy (`None` accepts any),
-    /// or does not match its record.
+    /// Returns an error if an interface does not publish these ports, does not have this ingress
+    /// policy (`None` accepts any), or does not match its record.
     pub fn check_chained(
         &mut self,
         keys: &[AttachmentKey],

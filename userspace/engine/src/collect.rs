@@ -1,9 +1,11 @@
-//! CNI GC: removes attachments that the runtime's list does not contain and that cannot be in use (behaviour S12).
+//! CNI GC: removes attachments that the runtime's list does not contain and that cannot be in use
+//! (behaviour S12).
 //!
-//! The list may be outdated, of another runtime that uses a network of the same name, or empty because the runtime has lost
-//! its cache. So the namespace decides: while its path leads to the namespace in which the attachment was made, a pod may
-//! use it, and the attachment stays unless the request is forced. A process may keep a namespace alive without a path,
-//! but no runtime can use such a namespace again.
+//! The list may be outdated, of another runtime that uses a network of the same name, or empty
+//! because the runtime has lost its cache. So the namespace decides: while its path leads to the
+//! namespace in which the attachment was made, a pod may use it, and the attachment stays unless
+//! the request is forced. A process may keep a namespace alive without a path, but no runtime can
+//! use such a namespace again.
 
 use std::collections::BTreeSet;
 

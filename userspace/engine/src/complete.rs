@@ -1,9 +1,9 @@
-//! Two-phase ADDs for networks with a foreign IPAM plugin: the first phase makes the link, the second one assigns the
-//! addresses that the plugin allocated.
+//! Two-phase ADDs for networks with a foreign IPAM plugin: the first phase makes the link, the
+//! second one assigns the addresses that the plugin allocated.
 //!
-//! Between the phases the record is in state [`State::Linked`], so a restarted agent can go on. A runtime that gives up
-//! sends a DEL; a repeated ADD makes a new link. The agent allocates no address itself, but it refuses an address that
-//! another pod of the node has.
+//! Between the phases the record is in state [`State::Linked`], so a restarted agent can go on. A
+//! runtime that gives up sends a DEL; a repeated ADD makes a new link. The agent allocates no
+//! address itself, but it refuses an address that another pod of the node has.
 
 use kernel::Kernel;
 use model::{Attachment, Intent, Network, Record, State};
@@ -14,8 +14,9 @@ use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
 
 impl<K: Kernel> Engine<K> {
-    /// Returns the intent with the recorded ranges and routes of its network. The first phase has none of its own, and
-    /// without them the bridge would lose the gateway addresses of the other pods.
+    /// Returns the intent with the recorded ranges and routes of its network. The first phase has
+    /// none of its own, and without them the bridge would lose the gateway addresses of the other
+    /// pods.
     pub(crate) fn with_recorded_ranges(&self, intent: &Intent) -> Intent {
         let recorded = self.store.networks().get(&intent.network.name);
         let mut intent = intent.clone();
@@ -26,7 +27,8 @@ impl<K: Kernel> Engine<K> {
         intent
     }
 
-    /// Executes the second phase: assigns the addresses and attaches the programs. On a failure the link is removed, too.
+    /// Executes the second phase: assigns the addresses and attaches the programs. On a failure the
+    /// link is removed, too.
     pub fn complete(&mut self, intent: &Intent) -> Result<Attachment, EngineError> {
         let key = &intent.key;
         let Some(linked) = self
@@ -81,11 +83,20 @@ impl<K: Kernel> Engine<K> {
             .iter()
             .map(|assigned| assigned.address.to_string())
             .collect();
-        tracing::info!(key = %intent.key, ?addresses, "assigned the addresses of the foreign IPAM plugin");
+        tracing::info!(
+            key = %intent.key,
+            ?addresses,
+            "assigned the addresses of the foreign IPAM plugin"
+        );
         Ok(record.attachment)
     }
 
-    fn remove_link(&mut self, intent: &Intent, network_before: Option<Network>, transaction: Transaction) {
+    fn remove_link(
+        &mut self,
+        intent: &Intent,
+        network_before: Option<Network>,
+        transaction: Transaction,
+    ) {
         let key = &intent.key;
         for failure in transaction.roll_back(&mut self.kernel) {
             tracing::warn!(%key, failure, "cannot undo a step of a failed ADD");
@@ -96,7 +107,11 @@ impl<K: Kernel> Engine<K> {
             .map_err(EngineError::from)
             .and_then(|()| self.del(key));
         if let Err(error) = gone {
-            tracing::warn!(%key, error = chain(&error), "cannot remove the link of a failed ADD; the DEL removes it");
+            tracing::warn!(
+                %key,
+                error = chain(&error),
+                "cannot remove the link of a failed ADD; the DEL removes it"
+            );
         }
     }
 }

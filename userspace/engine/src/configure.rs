@@ -49,12 +49,13 @@ impl ConfigChange {
 struct ConfiguredValues([String; 3]);
 
 impl<K: Kernel> Engine<K> {
-    /// Applies the changed values of the configuration, all or none. A changed value replaces an override that was made at
-    /// run time. `now` is in seconds since 1970.
+    /// Applies the changed values of the configuration, all or none. A changed value replaces an
+    /// override that was made at run time. `now` is in seconds since 1970.
     pub fn configure(&mut self, mut change: ConfigChange, now: u64) -> Result<(), EngineError> {
         let back = change.reverse(&self.settings);
         let configured = self.replace_configured(&change);
-        // Pod CIDRs first: they are the most likely to be refused, and `set_pod_cidrs` undoes itself.
+        // Pod CIDRs first: they are the most likely to be refused, and `set_pod_cidrs` undoes
+        // itself.
         if let Some(ranges) = change.pod_cidrs.take()
             && let Err(error) = self.set_pod_cidrs(ranges)
         {
@@ -67,7 +68,10 @@ impl<K: Kernel> Engine<K> {
         self.restore_configured(configured);
         if let Err(failed) = self.apply_config(back, now) {
             let error = crate::error::chain(&failed);
-            tracing::error!(error, "cannot restore the previous configuration; restart the agent to apply its configuration file");
+            tracing::error!(
+                error,
+                "cannot restore the previous configuration; restart the agent to apply its configuration file"
+            );
         }
         Err(error)
     }

@@ -6,19 +6,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use kernel::{Kernel, Measured};
-use model::{
-    Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State,
-};
+use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
 use planner::{
-    AttachContext, BypassMode, XdpPrefilterMode, PortReservations, Leases, Observed, Plan, PodSide,
-    Refusal, Scope, ShaperMode,
+    AttachContext, BypassMode, Leases, Observed, Plan, PodSide, PortReservations, Refusal, Scope,
+    ShaperMode, XdpPrefilterMode,
 };
 use store::{Store, StoreError};
 
-use crate::tcx_fast_path::TcxQueue;
 use crate::node::{NodeReconciler, NodeState};
+use crate::tcx_fast_path::TcxQueue;
 use crate::transaction::Transaction;
-use crate::{EngineError, Report, overrides, network, slot};
+use crate::{EngineError, Report, network, overrides, slot};
 
 /// Configuration with which the engine starts.
 #[derive(Clone, Debug)]
@@ -29,8 +27,8 @@ pub struct Settings {
     pub uplinks: BTreeSet<IfName>,
     /// Destinations to which pods keep their source address.
     pub non_masquerade: BTreeSet<Cidr>,
-    /// SNAT source addresses of the default network's pods in place of the uplink's address; at most one of each
-    /// family.
+    /// SNAT source addresses of the default network's pods in place of the uplink's address; at
+    /// most one of each family.
     pub egress: BTreeSet<IpAddr>,
     /// Capacity of the flow table in entries. A pinned table keeps its capacity.
     pub flow_entries: u32,
@@ -80,7 +78,8 @@ pub struct Engine<K> {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Returns an engine that has reconciled all records with the kernel (behaviour A5); `now` is in seconds since 1970.
+    /// Returns an engine that has reconciled all records with the kernel (behaviour A5); `now` is
+    /// in seconds since 1970.
     ///
     /// Repairs that failed are in its status. Fails if the node cannot be observed.
     pub fn start(
@@ -99,9 +98,10 @@ impl<K: Kernel> Engine<K> {
 
     pub(crate) fn new(kernel: K, store: Store, mut settings: Settings) -> Self {
         let configured = settings.default_network;
-        settings.default_network = overrides::recall(&configured, &store);
+        settings.default_network = overrides::configured_or_override(&configured, &store);
         let configured_non_masquerade = overrides::prefixes(&settings.non_masquerade);
-        settings.non_masquerade = overrides::recall_non_masquerade(&settings.non_masquerade, &store);
+        settings.non_masquerade =
+            overrides::non_masquerade_or_override(&settings.non_masquerade, &store);
         let youngest = store
             .records()
             .values()
@@ -149,8 +149,9 @@ impl<K: Kernel> Engine<K> {
         added
     }
 
-    /// Returns the intent with the current definition of its network. The pod CIDRs of the default network may have
-    /// changed while the request waited in the queue. A network of a foreign IPAM plugin keeps its recorded ranges.
+    /// Returns the intent with the current definition of its network. The pod CIDRs of the default
+    /// network may have changed while the request waited in the queue. A network of a foreign IPAM
+    /// plugin keeps its recorded ranges.
     fn with_current_network<'a>(&self, intent: &'a Intent) -> Cow<'a, Intent> {
         let default = &self.settings.default_network;
         if intent.network.name == default.name {
@@ -179,7 +180,8 @@ impl<K: Kernel> Engine<K> {
             boot_id: self.settings.boot_id.clone(),
             created_at: now,
         };
-        // Recorded before the first step, so that an agent that dies in between can remove the rest.
+        // Recorded before the first step, so that an agent that dies in between can remove the
+        // rest.
         self.put_reserving(&record)?;
         self.attach_socket_hooks(&record.attachment);
         transaction.apply(&mut self.kernel, &plan)?;
@@ -195,8 +197,8 @@ impl<K: Kernel> Engine<K> {
         Ok(record.attachment)
     }
 
-    /// Prepares the network and plans the attachment. If the bridge was deleted since the last observation, makes it again
-    /// and plans once more.
+    /// Prepares the network and plans the attachment. If the bridge was deleted since the last
+    /// observation, makes it again and plans once more.
     fn prepare_and_plan(
         &mut self,
         intent: &Intent,
@@ -270,7 +272,8 @@ impl<K: Kernel> Engine<K> {
         Ok(self.kernel.observe(&scope)?)
     }
 
-    /// Observes an attachment as [`Engine::observe`] does, but without entering the pod's namespace.
+    /// Observes an attachment as [`Engine::observe`] does, but without entering the pod's
+    /// namespace.
     pub(crate) fn observe_outside(
         &mut self,
         attachment: &Attachment,
@@ -279,8 +282,8 @@ impl<K: Kernel> Engine<K> {
         Ok(self.kernel.observe(&scope)?)
     }
 
-    /// Undoes an ADD. If a step cannot be undone, the record stays in state [`State::Removing`], so that the next ADD, DEL
-    /// or reconciliation removes the rest.
+    /// Undoes an ADD. If a step cannot be undone, the record stays in state [`State::Removing`], so
+    /// that the next ADD, DEL or reconciliation removes the rest.
     pub(crate) fn undo_add(
         &mut self,
         key: &AttachmentKey,
@@ -289,13 +292,25 @@ impl<K: Kernel> Engine<K> {
     ) {
         let left = transaction.roll_back(&mut self.kernel);
         for failure in &left {
-            tracing::warn!(%key, failure, "cannot undo a step of a failed ADD; the next reconciliation removes the rest");
+            tracing::warn!(
+                %key,
+                failure,
+                "cannot undo a step of a failed ADD; the next reconciliation removes the rest"
+            );
         }
         if let Err(error) = self.clear_record(key, network_before, left.is_empty()) {
-            tracing::error!(%key, error = crate::error::chain(&error), "cannot clear the record of a failed ADD");
+            tracing::error!(
+                %key,
+                error = crate::error::chain(&error),
+                "cannot clear the record of a failed ADD"
+            );
         }
         if let Err(error) = self.reserve_ports() {
-            tracing::warn!(%key, error = crate::error::chain(&error), "cannot release port reservations of a failed ADD; the next reconciliation tries again");
+            tracing::warn!(
+                %key,
+                error = crate::error::chain(&error),
+                "cannot release port reservations of a failed ADD; the next reconciliation tries again"
+            );
         }
     }
 
@@ -330,8 +345,8 @@ impl<K: Kernel> Engine<K> {
         self.check_wanted(key, None)
     }
 
-    /// Compares as [`Engine::check`] does. With `wanted`, only the routes to these destinations are compared: a runtime may
-    /// have removed the others on purpose (behaviour C15).
+    /// Compares as [`Engine::check`] does. With `wanted`, only the routes to these destinations are
+    /// compared: a runtime may have removed the others on purpose (behaviour C15).
     pub fn check_wanted(
         &mut self,
         key: &AttachmentKey,
@@ -360,7 +375,8 @@ impl<K: Kernel> Engine<K> {
         self.store.records().values().cloned().collect()
     }
 
-    /// Returns the state of any interface in a namespace, ours or foreign; `None` if there is none of this name.
+    /// Returns the state of any interface in a namespace, ours or foreign; `None` if there is none
+    /// of this name.
     pub fn inspect_interface(
         &mut self,
         path: NetnsPath,
@@ -392,7 +408,10 @@ impl<K: Kernel> Engine<K> {
     pub fn sweep(&mut self) {
         let _sweep = crash::verb("sweep");
         if let Err(error) = self.kernel.execute(&planner::Step::Sweep) {
-            tracing::warn!(error = crate::error::chain(&error), "cannot sweep expired flows; trying again at the next sweep");
+            tracing::warn!(
+                error = crate::error::chain(&error),
+                "cannot sweep expired flows; trying again at the next sweep"
+            );
         }
     }
 }

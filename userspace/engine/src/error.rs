@@ -1,4 +1,4 @@
-//! Errors of the engine. Knows no error codes of CNI or HTTP.
+//! Errors of the engine. The agent maps them to error codes of CNI and HTTP.
 
 use std::error::Error;
 use std::time::Duration;
@@ -50,7 +50,8 @@ pub enum EngineError {
         /// Differences between record and kernel.
         differences: Vec<Difference>,
     },
-    /// Pod CIDRs do not change while pods have addresses of them. The text begins as kubenet's does (behaviour K11).
+    /// Pod CIDRs do not change while pods have addresses of them. The text begins as kubenet's does
+    /// (behaviour K11).
     #[error("Ignoring subsequent pod CIDR update to {refused}: pods have addresses of {kept}")]
     PodCidrsInUse {
         /// Current pod CIDRs, separated by commas.
@@ -80,8 +81,11 @@ pub enum EngineError {
         /// Current values of the requested settings.
         present: Box<InterfaceSettings>,
     },
-    /// The requested limit is above the ceiling of the network. No limit counts as above every ceiling.
-    #[error("{direction} limit of attachment {key} is above the ceiling of its network: {ceiling} bit/s")]
+    /// The requested limit is above the ceiling of the network. No limit counts as above every
+    /// ceiling.
+    #[error(
+        "{direction} limit of attachment {key} is above the ceiling of its network: {ceiling} bit/s"
+    )]
     AboveCeiling {
         /// The attachment.
         key: AttachmentKey,
@@ -113,7 +117,8 @@ pub enum EngineError {
     Stopped,
 }
 
-/// Number of differences or failures that a message lists; an attachment may have thousands of ports.
+/// Number of differences or failures that a message lists; an attachment may have thousands of
+/// ports.
 pub(crate) const MAX_LISTED: usize = 8;
 
 /// Returns differences in one line.
@@ -130,7 +135,11 @@ pub(crate) fn words(differences: &[Difference]) -> String {
 }
 
 fn names(keys: &[AttachmentKey]) -> String {
-    let names: Vec<String> = keys.iter().take(MAX_LISTED).map(ToString::to_string).collect();
+    let names: Vec<String> = keys
+        .iter()
+        .take(MAX_LISTED)
+        .map(ToString::to_string)
+        .collect();
     let more = if keys.len() > MAX_LISTED { ", …" } else { "" };
     format!("{}{more}", names.join(", "))
 }

@@ -2,9 +2,11 @@
 //!
 //! All requests go through one queue of bounded length, so there is one writer and no lock.
 //!
-//! * A request that has started is finished or rolled back even if its caller goes away (behaviour A4).
+//! * A request that has started is finished or rolled back even if its caller goes away (behaviour
+//!   A4).
 //! * An ADD or a query whose caller goes away before the start is not executed.
-//! * A request that does not start in time, or finds the queue full, fails with an error that means "try again".
+//! * A request that does not start in time, or finds the queue full, fails with an error that means
+//!   "try again".
 //!
 //! This module reads no clock: callers pass the time.
 
@@ -27,27 +29,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, wat
 use tokio::time::sleep;
 use tracing::Span;
 
-use crate::operations::{Operation, Operations};
+use crate::background::Background;
 use crate::cancellation::{CancelOnDrop, PendingAdds, RequestState};
-use crate::worker::{Chained, Command, Message, Queued, Reply, QueuedOnce, Worker};
+use crate::operations::{Operation, Operations};
+use crate::worker::{Chained, Command, Message, Queued, QueuedOnce, Reply, Worker};
 use crate::{
-    AttachedPods, ConfigChange, GcScope, GcResult, Engine, EngineError, LimitChange, Ports, Report, ChainedUpdate,
-    Status, Tune, Uninstalled, UpdateOutcome,
+    AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, GcResult, GcScope, LimitChange,
+    Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
 };
 
-/// ADDs that may wait in the queue. A node starts at most some hundreds of pods at once; further ADDs are refused with
-/// [`EngineError::QueueFull`].
+/// ADDs that may wait in the queue. A node starts at most some hundreds of pods at once; further
+/// ADDs are refused with [`EngineError::QueueFull`].
 const MAX_QUEUED_ADDS: usize = 256;
-/// Requests that may wait in the queue. Twice the ADDs, so that DELs, which free addresses and ports for ADDs, always find
-/// room.
+/// Requests that may wait in the queue. Twice the ADDs, so that DELs, which free addresses and
+/// ports for ADDs, always find room.
 const QUEUE_LENGTH: usize = 2 * MAX_QUEUED_ADDS;
 /// Reports that a subscriber may fall behind before it loses some.
 const REPORT_BUFFER: usize = 64;
-/// Time that a request may wait in the queue. Shorter than the minute after which a plugin gives up, so that the plugin gets
-/// the error.
+/// Time that a request may wait in the queue. Shorter than the minute after which a plugin gives
+/// up, so that the plugin gets the error.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// Client of the engine. The engine's thread ends when the last handle is dropped and the queue is empty.
+/// Client of the engine. The engine's thread ends when the last handle is dropped and the queue is
+/// empty.
 #[derive(Clone, Debug)]
 pub struct Handle {
     commands: mpsc::Sender<Queued>,
@@ -59,9 +63,19 @@ pub struct Handle {
     operations: Operations,
 }
 
-/// Starts the engine's thread and waits until `start` has made the engine there. A kernel belongs to the thread that opened
-/// it.
+/// Starts the engine's thread and waits until `start` has made the engine there. A kernel belongs
+/// to the thread that opened it.
 pub fn spawn<K, E, F>(start: F) -> Result<(Handle, JoinHandle<()>), E>
+where
+    K: Kernel + 'static,
+    E: From<io::Error> + Send + 'static,
+    F: FnOnce() -> Result<Engine<K>, E> + Send + 'static,
+{
+    spawn_with(Background::WhenIdle, start)
+}
+
+/// Starts the engine's thread as [`spawn`] does; `background` states when it runs background tasks.
+pub fn spawn_with<K, E, F>(background: Background, start: F) -> Result<(Handle, JoinHandle<()>), E>
 where
     K: Kernel + 'static,
     E: From<io::Error> + Send + 'static,
@@ -87,6 +101,7 @@ where
         Ok(engine) => {
             let mut worker = Worker {
                 engine,
+                background,
                 queue,
                 clock,
                 publish,
@@ -117,7 +132,8 @@ impl Handle {
         self.enqueue(&state, Some(permit), add).await
     }
 
-    /// Executes the second phase of an ADD: assigns the addresses that a foreign IPAM plugin allocated.
+    /// Executes the second phase of an ADD: assigns the addresses that a foreign IPAM plugin
+    /// allocated.
     pub async fn complete(&self, intent: Intent) -> Result<Attachment, EngineError> {
         self.execute(|reply| Command::Complete(Box::new(intent), reply))
             .await
@@ -149,12 +165,18 @@ impl Handle {
         self.execute(|reply| Command::Gc(scope, reply)).await
     }
 
-    /// Executes a request of a chained plugin: adopts or updates an interface. `now` is in seconds since 1970.
-    pub async fn adopt_or_update(&self, update: ChainedUpdate, now: u64) -> Result<Attachment, EngineError> {
+    /// Executes a request of a chained plugin: adopts or updates an interface. `now` is in seconds
+    /// since 1970.
+    pub async fn adopt_or_update(
+        &self,
+        update: ChainedUpdate,
+        now: u64,
+    ) -> Result<Attachment, EngineError> {
         let permit = self.add_permit()?;
         let state = Arc::default();
         let _cancel = CancelOnDrop(&state);
-        let command = |reply| Command::Chained(Chained::AdoptOrUpdate(Box::new(update), now, reply));
+        let command =
+            |reply| Command::Chained(Chained::AdoptOrUpdate(Box::new(update), now, reply));
         let message = |reply| Message::Command(command(reply));
         self.enqueue(&state, Some(permit), message).await
     }
@@ -171,14 +193,15 @@ impl Handle {
             .await
     }
 
-    /// Returns an error unless an attachment with one of these keys publishes these ports and has this ingress policy.
+    /// Returns an error unless an attachment with one of these keys publishes these ports and has
+    /// this ingress policy.
     pub async fn check_chained(
         &self,
         keys: Vec<AttachmentKey>,
         ports: BTreeSet<PortMapping>,
         ingress: Option<IngressPolicy>,
     ) -> Result<(), EngineError> {
-        self.query(|reply| Command::Chained(Chained::CheckChained(keys, ports, ingress, reply)))
+        self.query(|reply| Command::Chained(Chained::CheckAttachment(keys, ports, ingress, reply)))
             .await
     }
 
@@ -211,7 +234,8 @@ impl Handle {
         self.query(Command::Attachments).await
     }
 
-    /// Returns the state of any interface in a namespace, ours or foreign; `None` if there is none of this name.
+    /// Returns the state of any interface in a namespace, ours or foreign; `None` if there is none
+    /// of this name.
     pub async fn inspect_interface(
         &self,
         netns: NetnsPath,
@@ -223,7 +247,8 @@ impl Handle {
 
     /// Replaces the pod CIDRs of the default network.
     pub async fn set_pod_cidrs(&self, ranges: Vec<RangeSet>) -> Result<UpdateOutcome, EngineError> {
-        self.execute(|reply| Command::SetPodCidrs(ranges, reply)).await
+        self.execute(|reply| Command::SetPodCidrs(ranges, reply))
+            .await
     }
 
     /// Sets the hairpin mode of the default network; `now` is in seconds since 1970.
@@ -288,7 +313,8 @@ impl Handle {
         self.enqueue_once(&self.queued_once.sweep, Command::Sweep);
     }
 
-    /// Uninstalls Viaduct from the node. Afterwards `cleanup` removes the pins and records that the engine had open.
+    /// Uninstalls Viaduct from the node. Afterwards `cleanup` removes the pins and records that the
+    /// engine had open.
     ///
     /// The engine ends, unless the uninstall was refused or failed before `cleanup`.
     pub async fn uninstall(
@@ -326,14 +352,17 @@ impl Handle {
     }
 
     /// Sends a request that is executed even if its caller goes away.
-    async fn execute<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+    async fn execute<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, EngineError> {
         let state = Arc::default();
         self.enqueue(&state, None, |reply| Message::Command(command(reply)))
             .await
     }
 
-    /// Queues a request and waits for its answer. Gives up if the request has not started within [`QUEUE_TIMEOUT`]; the
-    /// request is then executed only if `state` is not cancelled.
+    /// Queues a request and waits for its answer. Gives up if the request has not started within
+    /// [`QUEUE_TIMEOUT`]; the request is then executed only if `state` is not cancelled.
     async fn enqueue<T>(
         &self,
         state: &Arc<RequestState>,

@@ -1,11 +1,12 @@
 //! Engine: executes CNI and API requests one at a time and keeps the node as recorded.
 //!
-//! [`Engine`] observes the kernel, lets the planner make a plan, and writes the decision to the store before the kernel
-//! sees the first step. It executes the plan, and undoes the executed steps if one fails. While no request waits, it
-//! compares the result with the record. The same code finishes or removes what a crash left behind.
+//! [`Engine`] observes the kernel, lets the planner make a plan, and writes the decision to the
+//! store before the kernel sees the first step. It executes the plan, and undoes the executed steps
+//! if one fails. While no request waits, it compares the result with the record. The same code
+//! finishes or removes what a crash left behind.
 //!
-//! The engine does not know CNI, HTTP, command lines or clocks: time is an argument, and every kernel is a
-//! [`kernel::Kernel`].
+//! The engine does not depend on CNI, HTTP, command lines or clocks: time is an argument, and every
+//! kernel is a [`kernel::Kernel`].
 
 #![forbid(unsafe_code)]
 
@@ -36,16 +37,17 @@ mod tune;
 mod uninstall;
 mod worker;
 
+pub use crate::background::Background;
 pub use crate::chain::ChainedUpdate;
-pub use crate::overrides::UpdateOutcome;
-pub use crate::collect::{GcScope, GcResult};
+pub use crate::collect::{GcResult, GcScope};
 pub use crate::configure::ConfigChange;
 pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
-pub use crate::handle::{Handle, spawn};
+pub use crate::handle::{Handle, spawn, spawn_with};
 pub use crate::limits::{LimitChange, LimitUpdate};
 pub use crate::network::NetworkClash;
 pub use crate::operations::Operation;
+pub use crate::overrides::UpdateOutcome;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
 pub use crate::status::{
     BypassStatus, Degraded, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,

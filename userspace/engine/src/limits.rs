@@ -1,5 +1,5 @@
-//! Changes the bandwidth limits of attached pods. The new limits are recorded first, then written to the tables; no
-//! connection is lost.
+//! Changes the bandwidth limits of attached pods. The new limits are recorded first, then written
+//! to the tables; no connection is lost.
 
 use kernel::Kernel;
 use model::{Attachment, AttachmentKey, Bandwidth, Limit, LimitPolicy, State};
@@ -58,12 +58,19 @@ pub(crate) fn log_clamped(key: &AttachmentKey, requested: &Bandwidth, allowed: &
             && requested.rate > allowed.rate
         {
             let (requested, ceiling) = (requested.rate, allowed.rate);
-            tracing::warn!(%key, direction, %requested, %ceiling, "requested rate is above the ceiling of the network; using the ceiling");
+            tracing::warn!(
+                %key,
+                direction,
+                %requested,
+                %ceiling,
+                "requested rate is above the ceiling of the network; using the ceiling"
+            );
         }
     }
 }
 
-/// Returns an error if a limit is above the ceiling of the network. No limit counts as above every ceiling.
+/// Returns an error if a limit is above the ceiling of the network. No limit counts as above every
+/// ceiling.
 fn refuse_above_ceiling(
     policy: &LimitPolicy,
     key: &AttachmentKey,
@@ -88,8 +95,8 @@ fn refuse_above_ceiling(
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Returns the limit policy of the network of an attachment. Adopted interfaces have no network of the agent, and so no
-    /// policy.
+    /// Returns the limit policy of the network of an attachment. Adopted interfaces have no network
+    /// of the agent, and so no policy.
     fn policy(&self, attachment: &Attachment) -> LimitPolicy {
         let default = &self.settings.default_network;
         let name = &attachment.key.network;
@@ -101,15 +108,16 @@ impl<K: Kernel> Engine<K> {
         network.map_or_else(LimitPolicy::default, |network| network.options.limits)
     }
 
-    /// Returns the limits that an attachment gets when a chained plugin requests `requested`: defaults and ceilings of its
-    /// network applied.
+    /// Returns the limits that an attachment gets when a chained plugin requests `requested`:
+    /// defaults and ceilings of its network applied.
     pub(crate) fn admit_limits(&self, attachment: &Attachment, requested: &Bandwidth) -> Bandwidth {
         let allowed = self.policy(attachment).apply(requested);
         log_clamped(&attachment.key, requested, &allowed);
         allowed
     }
 
-    /// Changes the limits of an attachment and returns the new ones. On a failure the old ones stay.
+    /// Changes the limits of an attachment and returns the new ones. On a failure the old ones
+    /// stay.
     pub fn set_limits(
         &mut self,
         key: &AttachmentKey,
@@ -125,7 +133,8 @@ impl<K: Kernel> Engine<K> {
         };
         let mut after = before.attachment.clone();
         after.bandwidth = change.apply_to(&after.bandwidth);
-        // An explicit request above the ceiling is an error; only requests of plugins are reduced to the ceiling.
+        // An explicit request above the ceiling is an error; only requests of plugins are reduced
+        // to the ceiling.
         refuse_above_ceiling(&self.policy(&after), key, &after.bandwidth)?;
         let bandwidth = self.change(&before, after)?.bandwidth;
         tracing::info!(%key, ?bandwidth, "bandwidth limits changed");

@@ -1,4 +1,4 @@
-//! Decides which networks may be on a node together. Knows neither kernel nor store.
+//! Decides which networks may be on a node together. Depends on neither kernel nor store.
 
 use std::net::IpAddr;
 
@@ -25,8 +25,8 @@ pub enum NetworkClash {
     },
 }
 
-/// Returns an error if `network` conflicts with the default network or with `others`. Two networks may share a bridge, but
-/// not an address.
+/// Returns an error if `network` conflicts with the default network or with `others`. Two networks
+/// may share a bridge, but not an address.
 pub(crate) fn admit<'a>(
     network: &Network,
     default: &'a Network,

@@ -1,4 +1,5 @@
-//! The set of networks on the node: derives the intent for the node from it, prepares bridges, and drops unused networks.
+//! The set of networks on the node: derives the intent for the node from it, prepares bridges, and
+//! drops unused networks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,8 @@ use crate::transaction::Transaction;
 use crate::{Engine, EngineError, network};
 
 impl<K: Kernel> Engine<K> {
-    /// Reconciles the node until the bridge of `network` is ready, and returns the MTU of the network in bytes.
+    /// Reconciles the node until the bridge of `network` is ready, and returns the MTU of the
+    /// network in bytes.
     ///
     /// Returns at once if the bridge was ready for the same definition at the last observation.
     pub(crate) fn prepare_network(
@@ -32,14 +34,17 @@ impl<K: Kernel> Engine<K> {
         {
             return Ok(ready.mtu);
         }
-        // Recorded before the bridge is made, so that an agent that dies in between knows the bridge at its next start.
+        // Recorded before the bridge is made, so that a restart after a crash in between finds the
+        // bridge.
         if self.store.networks().get(name) != Some(network) {
             self.store.put_network(network)?;
         }
         let intent = self.node_intent();
         let (kernel, store) = (&mut self.kernel, &mut self.store);
         let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, plan);
-        let reconciled = self.node_reconciler.reconcile(kernel, &intent, store, apply)?;
+        let reconciled = self
+            .node_reconciler
+            .reconcile(kernel, &intent, store, apply)?;
         self.node = NodeState::of(&intent, reconciled);
         if let Some(refusal) = self.node.refused.get(name) {
             return Err(refusal.clone().into());
@@ -54,7 +59,8 @@ impl<K: Kernel> Engine<K> {
             })
     }
 
-    /// Returns the intent for the node: all networks (the default network first) and the settings of the datapath.
+    /// Returns the intent for the node: all networks (the default network first) and the settings
+    /// of the datapath.
     pub(crate) fn node_intent(&self) -> NodeIntent {
         let default = &self.settings.default_network.name;
         // Without a pod CIDR the default network needs no bridge yet.
@@ -86,8 +92,8 @@ impl<K: Kernel> Engine<K> {
         [default].into_iter().chain(others)
     }
 
-    /// Removes networks without attachments from the records. Their bridges stay, because other software may have
-    /// attached links to them.
+    /// Removes networks without attachments from the records. Their bridges stay, because other
+    /// software may have attached links to them.
     pub(crate) fn release_networks(&mut self) -> Result<(), StoreError> {
         let used: BTreeSet<&NetworkName> = self
             .store

@@ -1,5 +1,7 @@
-//! Reconciles the node (bridges, uplinks, sysctls, table entries) with what the networks need, and keeps the state that was
-//! observed last. Does not know attachments.
+//! Reconciles the node with the requirements of its networks.
+//!
+//! The node is its bridges, uplinks, sysctls and their table entries. [`NodeState`] is the state at
+//! the last observation. This module does not handle attachments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,8 +17,9 @@ use store::Store;
 use crate::uninstall::record_sysctls;
 use crate::{EngineError, ShaperStatus, UplinkStatus};
 
-/// Rounds of planning after which reconciliation stops. Two rounds are usual: settings of a bridge can be planned only
-/// when the bridge exists, and an uplink entry is written only when its programs are attached.
+/// Rounds of planning after which reconciliation stops. Two rounds are usual: settings of a bridge
+/// can be planned only when the bridge exists, and an uplink entry is written only when its
+/// programs are attached.
 const MAX_ROUNDS: usize = 5;
 
 /// State of the node at the last observation.
@@ -64,25 +67,26 @@ pub(crate) struct ReconciledNode {
 }
 
 impl ReconciledNode {
-    /// Returns whether TCP sockets are paced by the limits of their pods, or will be from the first limit on.
+    /// Returns whether TCP sockets are paced by the limits of their pods, or will be from the first
+    /// limit on.
     fn paces(&self) -> bool {
         let pace = SocketHook::Pace;
-        let lacks =
-            |step: &Step| matches!(step, Step::AttachSocketHooks { hooks } if hooks.contains(&pace));
+        let lacks = |step: &Step| matches!(step, Step::AttachSocketHooks { hooks } if hooks.contains(&pace));
         self.observed.socket_hooks.contains_key(&pace) && !self.left.plan.steps().iter().any(lacks)
     }
 }
 
-/// Reconciles the node with what the networks need.
+/// Reconciles the node with the requirements of its networks.
 #[derive(Debug, Default)]
 pub(crate) struct NodeReconciler {
-    /// Sysctls that the last plan needed. The set depends on the observed links. It seldom changes, so one observation
-    /// is usually enough.
+    /// Sysctls that the last plan needed. The set depends on the observed links. It seldom changes,
+    /// so one observation is usually enough.
     sysctls: BTreeSet<SysctlKey>,
 }
 
 impl NodeReconciler {
-    /// Observes, plans and executes until the plan is empty, repeats itself, or after [`MAX_ROUNDS`] rounds.
+    /// Observes, plans and executes until the plan is empty, repeats itself, or after
+    /// [`MAX_ROUNDS`] rounds.
     pub(crate) fn reconcile<K: Kernel>(
         &mut self,
         kernel: &mut K,

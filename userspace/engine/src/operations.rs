@@ -1,6 +1,7 @@
 //! Lists the requests that the engine has not answered yet, for `viaductctl status`.
 //!
-//! Shows an operator which request runs and which ones wait behind it. Does not know the queue and decides nothing.
+//! Shows an operator which request runs and which ones wait behind it. Depends on no queue and
+//! decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -108,9 +109,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_listed_until_it_is_answered() {
+    fn operations_are_listed_until_they_are_answered() {
         let operations = Operations::default();
-        let (add, del) = (operations.register("ADD", None), operations.register("DEL", None));
+        let (add, del) = (
+            operations.register("ADD", None),
+            operations.register("DEL", None),
+        );
         add.set_running();
         let listed = |operations: &Operations| {
             operations

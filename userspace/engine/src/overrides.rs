@@ -1,8 +1,9 @@
-//! Overrides of the configuration at run time: pod CIDRs and hairpin mode of the default network, and non-masquerade CIDRs.
+//! Overrides of the configuration at run time: pod CIDRs and hairpin mode of the default network,
+//! and non-masquerade CIDRs.
 //!
-//! An override is stored together with the configured value that it replaces, as `configured>override`. A restarted agent
-//! uses the override while its configuration has the same value. A configuration with another value is newer and replaces
-//! the override.
+//! An override is stored together with the configured value that it replaces, as
+//! `configured>override`. A restarted agent uses the override while its configuration has the same
+//! value. A configuration with another value is newer and replaces the override.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +33,7 @@ pub enum UpdateOutcome {
 }
 
 /// Returns the default network: the configuration with its overrides.
-pub(crate) fn recall(configured: &Network, store: &Store) -> Network {
+pub(crate) fn configured_or_override(configured: &Network, store: &Store) -> Network {
     let mut network = configured.clone();
     if let Some(chosen) = chosen(store, POD_CIDRS, &cidrs(&configured.ranges)) {
         network.ranges = ranges(chosen).unwrap_or(network.ranges);
@@ -44,12 +45,17 @@ pub(crate) fn recall(configured: &Network, store: &Store) -> Network {
     network
 }
 
-/// Returns the non-masquerade CIDRs: the override if there is one, and otherwise the configured ones.
-pub(crate) fn recall_non_masquerade(configured: &BTreeSet<Cidr>, store: &Store) -> BTreeSet<Cidr> {
+/// Returns the non-masquerade CIDRs: the override if there is one, and otherwise the configured
+/// ones.
+pub(crate) fn non_masquerade_or_override(
+    configured: &BTreeSet<Cidr>,
+    store: &Store,
+) -> BTreeSet<Cidr> {
     let text = prefixes(configured);
     let before = store.choice(NON_MASQUERADE);
     let chosen = before.and_then(|choice| choice.split_once(SEPARATOR));
-    // Unlike the other overrides, an empty configured list is a value: it means that everything is masqueraded.
+    // Unlike the other overrides, an empty configured list is a value: it means that everything is
+    // masqueraded.
     let items = chosen
         .filter(|(over, _)| *over == text)
         .map(|(_, chosen)| chosen.split(',').filter(|item| !item.is_empty()));
@@ -70,7 +76,7 @@ fn chosen<'a>(store: &'a Store, name: &str, configured: &str) -> Option<&'a str>
     (over == configured || configured.is_empty()).then_some(chosen)
 }
 
-fn remember(
+fn store_override(
     store: &mut Store,
     name: &str,
     configured: &str,
@@ -102,8 +108,8 @@ fn ranges(cidrs: &str) -> Option<Vec<RangeSet>> {
 impl<K: Kernel> Engine<K> {
     /// Replaces the pod CIDRs of the default network. On a failure the old ones stay.
     ///
-    /// The first pod CIDRs are always accepted. Later ones are refused while a pod has an address of the current ones
-    /// (behaviours K11, K15).
+    /// The first pod CIDRs are always accepted. Later ones are refused while a pod has an address
+    /// of the current ones (behaviours K11, K15).
     pub fn set_pod_cidrs(&mut self, ranges: Vec<RangeSet>) -> Result<UpdateOutcome, EngineError> {
         let before = self.settings.default_network.clone();
         if before.ranges == ranges {
@@ -117,7 +123,7 @@ impl<K: Kernel> Engine<K> {
         };
         let others = self.store.networks().values();
         network::admit(&wanted, &wanted, others)?;
-        remember(&mut self.store, POD_CIDRS, &self.configured_cidrs, &text)?;
+        store_override(&mut self.store, POD_CIDRS, &self.configured_cidrs, &text)?;
         self.settings.default_network = wanted.clone();
         let mut transaction = Transaction::default();
         let prepared = self.prepare_network(&wanted, &mut transaction);
@@ -150,12 +156,15 @@ impl<K: Kernel> Engine<K> {
 
     fn restore_pod_cidrs(&mut self, before: Network, transaction: Transaction) {
         for failure in transaction.roll_back(&mut self.kernel) {
-            tracing::warn!(failure, "cannot undo a step of a failed change of the pod CIDRs");
+            tracing::warn!(
+                failure,
+                "cannot undo a step of a failed change of the pod CIDRs"
+            );
         }
         let text = cidrs(&before.ranges);
         self.node.ready.remove(&before.name);
         self.settings.default_network = before;
-        let restored = remember(&mut self.store, POD_CIDRS, &self.configured_cidrs, &text)
+        let restored = store_override(&mut self.store, POD_CIDRS, &self.configured_cidrs, &text)
             .and_then(|()| self.release_networks());
         if let Err(error) = restored {
             tracing::error!(
@@ -165,16 +174,20 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Replaces the non-masquerade CIDRs. On a failure the old ones stay. Established flows keep their translation.
+    /// Replaces the non-masquerade CIDRs. On a failure the old ones stay. Established flows keep
+    /// their translation.
     pub fn set_non_masquerade(&mut self, prefixes: BTreeSet<Cidr>) -> Result<(), EngineError> {
         let before = self.settings.non_masquerade.clone();
-        self.remember_non_masquerade(&prefixes)?;
+        self.store_non_masquerade(&prefixes)?;
         self.settings.non_masquerade = prefixes;
         let intent = self.node_intent();
         let mut transaction = Transaction::default();
         let apply = |kernel: &mut K, plan: &Plan| transaction.apply(kernel, plan);
         let (kernel, store) = (&mut self.kernel, &mut self.store);
-        match self.node_reconciler.reconcile(kernel, &intent, store, apply) {
+        match self
+            .node_reconciler
+            .reconcile(kernel, &intent, store, apply)
+        {
             Ok(reconciled) => {
                 self.node = NodeState::of(&intent, reconciled);
                 Ok(())
@@ -186,26 +199,30 @@ impl<K: Kernel> Engine<K> {
                         "cannot undo a step of a failed change of the non-masquerade CIDRs"
                     );
                 }
-                self.remember_non_masquerade(&before)?;
+                self.store_non_masquerade(&before)?;
                 self.settings.non_masquerade = before;
                 Err(error)
             }
         }
     }
 
-    fn remember_non_masquerade(&mut self, prefixes: &BTreeSet<Cidr>) -> Result<(), StoreError> {
+    fn store_non_masquerade(&mut self, prefixes: &BTreeSet<Cidr>) -> Result<(), StoreError> {
         let text = self::prefixes(prefixes);
         let configured = &self.configured_non_masquerade;
-        remember(&mut self.store, NON_MASQUERADE, configured, &text)
+        store_override(&mut self.store, NON_MASQUERADE, configured, &text)
     }
 
     /// Sets the hairpin mode of the default network, on its bridge and on the ports of its pods.
-    pub fn set_hairpin_mode(&mut self, mode: HairpinMode, now: u64) -> Result<UpdateOutcome, EngineError> {
+    pub fn set_hairpin_mode(
+        &mut self,
+        mode: HairpinMode,
+        now: u64,
+    ) -> Result<UpdateOutcome, EngineError> {
         if self.settings.default_network.hairpin == mode {
             return Ok(UpdateOutcome::Unchanged);
         }
         let chosen = mode.to_string();
-        remember(
+        store_override(
             &mut self.store,
             HAIRPIN_MODE,
             &self.configured_hairpin,
@@ -219,8 +236,8 @@ impl<K: Kernel> Engine<K> {
         Ok(UpdateOutcome::Updated)
     }
 
-    /// Records the port setting of the hairpin mode in the attachments of the default network. The next reconciliation
-    /// applies it.
+    /// Records the port setting of the hairpin mode in the attachments of the default network. The
+    /// next reconciliation applies it.
     pub(crate) fn apply_hairpin_mode(&mut self) -> Result<(), StoreError> {
         let network = &self.settings.default_network;
         let wanted = network.hairpin == HairpinMode::HairpinVeth;

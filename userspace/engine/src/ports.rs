@@ -1,5 +1,5 @@
-//! Keeps `net.ipv4.ip_local_reserved_ports` in step with the published hostports, so that the kernel never picks one of them
-//! as an ephemeral port.
+//! Keeps `net.ipv4.ip_local_reserved_ports` in step with the published hostports, so that the
+//! kernel never picks one of them as an ephemeral port.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,8 @@ struct PortReservationPlan {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Reserves the published ports and releases all others. Does not observe the sysctl if the record is up to date.
+    /// Reserves the published ports and releases all others. Does not observe the sysctl if the
+    /// record is up to date.
     pub(crate) fn reserve_ports(&mut self) -> Result<(), EngineError> {
         match self.plan_ports(&self.published_ports(None))? {
             Some(plan) => self.reserve(&plan),
@@ -28,7 +29,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Does the same as [`Engine::reserve_ports`], but always observes the sysctl, which other software may have changed.
+    /// Does the same as [`Engine::reserve_ports`], but always observes the sysctl, which other
+    /// software may have changed.
     pub(crate) fn check_ports(&mut self) -> Result<(), EngineError> {
         let plan = self.observe_ports(&self.published_ports(None))?;
         self.reserve(&plan)
@@ -83,7 +85,10 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Returns the change for `claimed`; `None` if exactly these ports are recorded as reserved.
-    fn plan_ports(&mut self, claimed: &PortSet) -> Result<Option<PortReservationPlan>, EngineError> {
+    fn plan_ports(
+        &mut self,
+        claimed: &PortSet,
+    ) -> Result<Option<PortReservationPlan>, EngineError> {
         if *claimed == self.store.contents().reserved_ports {
             return Ok(None);
         }

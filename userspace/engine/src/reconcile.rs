@@ -1,18 +1,20 @@
-//! Reconciles all records with the kernel: at the start, after changes by other software, and periodically.
+//! Reconciles all records with the kernel: at the start, after changes by other software, and
+//! periodically.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kernel::Kernel;
 use model::{AttachmentKey, Network};
-use planner::{Difference, Finding, Observed, Plan, Reason, Repair, MtuChange};
+use planner::{Difference, Finding, MtuChange, Observed, Plan, Reason, Repair};
 
 use crate::error::{MAX_LISTED, chain, words};
 use crate::node::{NodeState, ReconciledNode, highest_generation};
 use crate::transaction::{StepResult, execute_all};
 use crate::{Engine, EngineError};
 
-/// Subject of report items about the node itself: bridges, uplinks, sysctls and their table entries.
+/// Subject of report items about the node itself: bridges, uplinks, sysctls and their table
+/// entries.
 pub const NODE: &str = "node";
 
 /// Result of one reconciliation.
@@ -66,8 +68,8 @@ impl Report {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Reconciles the node and every attachment with the records, removes unfinished attachments, and returns a report.
-    /// `now` is in seconds since 1970.
+    /// Reconciles the node and every attachment with the records, removes unfinished attachments,
+    /// and returns a report. `now` is in seconds since 1970.
     pub fn reconcile(&mut self, now: u64) -> Arc<Report> {
         let _reconcile = crash::verb("reconcile");
         let started = Instant::now();
@@ -78,14 +80,18 @@ impl<K: Kernel> Engine<K> {
         self.finish_reconcile(now, started, items)
     }
 
-    /// Returns whether the host link of this attachment is gone. Then its container is gone too, but no DEL and no
-    /// reconciliation has removed the record yet. Runtimes that have lost their store reuse container IDs.
+    /// Returns whether the host link of this attachment is gone. Then its container is gone too,
+    /// but no DEL and no reconciliation has removed the record yet. Runtimes that have lost their
+    /// store reuse container IDs.
     pub(crate) fn is_abandoned(&mut self, key: &AttachmentKey) -> Result<bool, EngineError> {
         let Some(record) = self.store.get(key).cloned() else {
             return Ok(false);
         };
         let observed = self.observe(&record.attachment)?;
-        Ok(!planner::is_host_link_present(&record.attachment, &observed))
+        Ok(!planner::is_host_link_present(
+            &record.attachment,
+            &observed,
+        ))
     }
 
     /// Reconciles at the start of the agent. Fails if the node cannot be observed.
@@ -110,8 +116,8 @@ impl<K: Kernel> Engine<K> {
         report
     }
 
-    /// Logs repairs and removals, and of the failures those that the last report did not have: a lasting failure is
-    /// logged once.
+    /// Logs repairs and removals, and of the failures those that the last report did not have: a
+    /// lasting failure is logged once.
     fn log_items(&self, report: &Report) {
         let before = self.last_reconcile.as_deref();
         let is_new = |item: &&Item| {
@@ -133,7 +139,8 @@ impl<K: Kernel> Engine<K> {
         self.repair(repair, items);
         self.release_networks()?;
         if items.len() > before {
-            // Repairs may have removed the last attachment of a network: the node no longer needs it.
+            // Repairs may have removed the last attachment of a network: the node no longer needs
+            // it.
             reconciled = self.reconcile_node(items)?;
         }
         self.update_mtus(&reconciled.observed, items)?;
@@ -145,8 +152,8 @@ impl<K: Kernel> Engine<K> {
         self.check_ports()
     }
 
-    /// Replaces attached programs of an earlier agent. Runs last, when the tables have the entries that the new programs
-    /// read.
+    /// Replaces attached programs of an earlier agent. Runs last, when the tables have the entries
+    /// that the new programs read.
     fn upgrade_programs(&mut self, observed: &Observed, items: &mut Vec<Item>) {
         let plan = planner::plan_program_upgrade(observed);
         if plan.is_empty() {
@@ -161,7 +168,8 @@ impl<K: Kernel> Engine<K> {
     fn reconcile_node(&mut self, items: &mut Vec<Item>) -> Result<ReconciledNode, EngineError> {
         let intent = self.node_intent();
         let (kernel, store) = (&mut self.kernel, &mut self.store);
-        self.node_reconciler.reconcile(kernel, &intent, store, |kernel, plan| {
+        self.node_reconciler
+            .reconcile(kernel, &intent, store, |kernel, plan| {
                 items.extend(steps(NODE, execute_all(kernel, plan)));
                 Ok(())
             })
@@ -169,14 +177,19 @@ impl<K: Kernel> Engine<K> {
 
     /// Attaches and detaches XDP prefilters. Returns whether one was attached or detached.
     fn apply_xdp_prefilters(&mut self, observed: &Observed, items: &mut Vec<Item>) -> bool {
-        let plan = planner::plan_xdp_prefilters(&self.node_intent(), observed, self.store.records());
+        let plan =
+            planner::plan_xdp_prefilters(&self.node_intent(), observed, self.store.records());
         let before = items.len();
         items.extend(steps(NODE, execute_all(&mut self.kernel, &plan)));
         items.iter().skip(before).any(|item| !item.has_failed())
     }
 
     /// Sets the MTU of attachments to the current MTU of their network (behaviour K1).
-    fn update_mtus(&mut self, observed: &Observed, items: &mut Vec<Item>) -> Result<(), EngineError> {
+    fn update_mtus(
+        &mut self,
+        observed: &Observed,
+        items: &mut Vec<Item>,
+    ) -> Result<(), EngineError> {
         let networks: Vec<Network> = self.networks().cloned().collect();
         for MtuChange { key, mtu, plan } in
             planner::plan_mtu(&networks, observed, self.store.records())
@@ -201,10 +214,10 @@ impl<K: Kernel> Engine<K> {
                 Finding::Repair { differences, plan } => {
                     let results = execute_all(&mut self.kernel, &plan);
                     let item = Item::repaired(key.to_string(), words(&differences), results);
-                    // Port reservations are sockets of the agent. They end with it, so making them at the start is not a
-                    // repair.
-                    let is_start =
-                        self.last_reconcile.is_none() && differences.iter().all(is_port_reservation);
+                    // Port reservations are sockets of the agent. They end with it, so making them
+                    // at the start is not a repair.
+                    let is_start = self.last_reconcile.is_none()
+                        && differences.iter().all(is_port_reservation);
                     if !is_start || item.outcome == Outcome::Failed {
                         items.push(item);
                     }

@@ -17,7 +17,7 @@ impl<K: Kernel> Engine<K> {
         let observed = self.observe_outside(&attachment)?;
         let plan = planner::plan_detach(&attachment, &observed);
         self.finish_removal(&attachment, &plan)?;
-        self.forget_settings(key)?;
+        self.delete_settings_record(key)?;
         self.release_networks()?;
         tracing::info!(%key, link = %attachment.host_link(), "detached pod interface");
         Ok(())
@@ -25,8 +25,8 @@ impl<K: Kernel> Engine<K> {
 
     /// Records the attachment as [`State::Removing`] and returns it; `None` if there is no record.
     ///
-    /// The state is written before the first step, so that an agent that dies in between finishes the removal at its
-    /// next start.
+    /// The state is written before the first step, so that an agent that dies in between finishes
+    /// the removal at its next start.
     pub(crate) fn begin_removal(
         &mut self,
         key: &AttachmentKey,

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 /// So a released slot is reused as late as possible. Slot 0 is never used for a pod.
 pub(crate) fn next(taken: &BTreeSet<u32>, last: u32) -> Option<u32> {
     let capacity = abi::maps::PODS_CAPACITY;
-    let behind = last.saturating_add(1).min(capacity);
-    (behind..capacity)
-        .chain(1..behind)
+    let start = last.saturating_add(1).min(capacity);
+    (start..capacity)
+        .chain(1..start)
         .into_iter()
         .find(|slot| !taken.contains(slot))
 }

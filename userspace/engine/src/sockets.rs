@@ -1,7 +1,7 @@
 //! Attaches cgroup socket programs when the first attachment that needs them appears.
 //!
-//! Every socket of the node runs these programs, so they are not attached before a hostport or a limit needs them
-//! (decision 79).
+//! Every socket of the node runs these programs, so they are not attached before a hostport or a
+//! limit needs them (decision 79).
 
 use kernel::Kernel;
 use model::Attachment;
@@ -11,9 +11,9 @@ use crate::Engine;
 use crate::transaction::{execute_all, failures};
 
 impl<K: Kernel> Engine<K> {
-    /// Attaches the programs that `attachment` needs and that were missing at the last observation. A failure is logged
-    /// and the ADD goes on: the pod is served as on a node without a cgroup, and the next reconciliation tries again
-    /// and reports it.
+    /// Attaches the programs that `attachment` needs and that were missing at the last observation.
+    /// A failure is logged and the ADD goes on: the pod is served as on a node without a cgroup,
+    /// and the next reconciliation tries again and reports it.
     pub(crate) fn attach_socket_hooks(&mut self, attachment: &Attachment) {
         let needed = planner::required_socket_hooks([attachment], self.settings.shaper);
         let plan = planner::plan_attach_socket_hooks(&needed, &self.node.sockets);

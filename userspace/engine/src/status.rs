@@ -20,7 +20,8 @@ pub struct Status {
     pub uplinks: Vec<UplinkStatus>,
     /// Number of attachments, in any state.
     pub attachments: usize,
-    /// Capacity of the flow table in entries: actual and configured. A pinned table keeps its capacity.
+    /// Capacity of the flow table in entries: actual and configured. A pinned table keeps its
+    /// capacity.
     pub flow_entries: (u32, u32),
     /// State of the netfilter bypass.
     pub bypass: BypassStatus,
@@ -39,7 +40,8 @@ pub struct BypassStatus {
     pub mode: BypassMode,
     /// Whether packets bypass the bridge and netfilter.
     pub active: bool,
-    /// Reasons against the bypass: foreign rules that packets would miss, and connections that netfilter tracks.
+    /// Reasons against the bypass: foreign rules that packets would miss, and connections that
+    /// netfilter tracks.
     pub rules: BTreeSet<String>,
 }
 
@@ -165,11 +167,11 @@ impl fmt::Display for Degraded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPodCidr => {
-                f.write_str("the default network has no address range: set pod-cidr in the agent's configuration")
+                f.write_str("the default network has no address range: give the agent a pod CIDR")
             }
-            Self::NoUplink => f.write_str(
-                "the node has no uplink: pods reach only each other and the node",
-            ),
+            Self::NoUplink => {
+                f.write_str("the node has no uplink: pods reach only each other and the node")
+            }
             Self::ProgramsMissing(link) => write!(
                 f,
                 "BPF programs are missing on uplink {link}: no masquerading and no hostports there"

@@ -1,9 +1,9 @@
 //! Attaches the TCX fast path to pods with high traffic.
 //!
-//! The TCX program runs in front of a pod's `from_pod` hook and handles packets of flows that are already cached.
-//! Attaching it holds the RTNL lock for an RCU grace period. So it is a background task, and no ADD waits for it.
-//! The fast path is optional: a link on which it cannot be attached keeps its hook, and is not tried again until the
-//! agent restarts.
+//! The TCX program runs in front of a pod's `from_pod` hook and handles packets of flows that are
+//! already cached. Attaching it holds the RTNL lock for an RCU grace period. So it is a background
+//! task, and no ADD waits for it. The fast path is optional: a link on which it cannot be attached
+//! keeps its hook, and is not tried again until the agent restarts.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use planner::{Hook, Step};
 use crate::Engine;
 use crate::error::chain;
 
-/// Links that one search may queue. With one search every five seconds, RTNL is held for at most one hundredth of the
-/// time.
+/// Links that one search may queue. With one search every five seconds, RTNL is held for at most
+/// one hundredth of the time.
 const MAX_PER_SEARCH: usize = 4;
 
 /// Links that wait for the fast path, and links that cannot have it.

@@ -1,19 +1,19 @@
-//! Promises of the engine, on a kernel in memory.
+//! Tests of the engine on an in-memory kernel.
 
-mod tcx_fast_path;
-mod chain;
-mod overrides;
 mod background;
+mod chain;
 mod complete;
 mod configure;
 mod every_step;
-mod missed_dels;
 mod failing_kernel;
-mod limits;
-mod model;
-mod ports;
 mod lifecycle;
+mod limits;
+mod missed_dels;
+mod model;
+mod overrides;
+mod ports;
 mod sockets;
+mod tcx_fast_path;
 mod threads;
 mod uninstall;
 
@@ -34,7 +34,7 @@ use failing_kernel::FailingKernel;
 
 const NOW: u64 = 1_700_000_000;
 
-/// A node: a kernel, a directory, and an agent that may die and come back.
+/// Node with an in-memory kernel, a directory of records, and an agent that may crash and restart.
 struct Node {
     fake: Fake,
     kernel: FailingKernel,
@@ -46,7 +46,7 @@ struct Node {
 }
 
 impl Node {
-    /// A node whose default network has 13 IPv4 addresses to give, with an agent that has started.
+    /// Returns a node with a started agent, whose default network has 13 free IPv4 addresses.
     fn start() -> Self {
         Self::with(network("default", "cbr0", &["10.1.0.0/28", "fd00:1::/64"]))
     }
@@ -55,7 +55,7 @@ impl Node {
         Self::made(Fake::new(), default_network)
     }
 
-    /// As [`Node::start`], on a kernel that is there already.
+    /// Returns a node as [`Node::start`] does, on an existing kernel.
     fn on(fake: Fake) -> Self {
         let subnets = ["10.1.0.0/28", "fd00:1::/64"];
         Self::made(fake, network("default", "cbr0", &subnets))
@@ -75,22 +75,26 @@ impl Node {
         node
     }
 
-    /// Ends the agent as `kill -9` does, and starts another one.
+    /// Ends the agent as `kill -9` does, starts another one, and returns the report of its
+    /// reconciliation.
     fn restart(&mut self) -> std::sync::Arc<Report> {
         let (store, settings) = self.prepare();
         let engine = Engine::start(self.kernel.clone(), store, settings, NOW).unwrap();
         let engine = self.engine.insert(engine);
-        engine.status().last_reconcile.expect("it has just looked")
+        engine
+            .status()
+            .last_reconcile
+            .expect("the start reconciles")
     }
 
-    /// As [`Node::restart`], with an agent that only takes away.
+    /// Restarts the agent as [`Node::restart`] does, for an uninstall only.
     fn for_uninstall(&mut self) -> &mut Engine<FailingKernel> {
         let (store, settings) = self.prepare();
         let engine = Engine::for_uninstall(self.kernel.clone(), store, settings).unwrap();
         self.engine.insert(engine)
     }
 
-    /// Another kernel, with nothing on it; no agent runs.
+    /// Replaces the kernel by an empty one with another boot id; no agent runs.
     fn reboot(&mut self) {
         self.engine = None;
         self.fake.reboot();
@@ -132,7 +136,8 @@ impl Node {
         self.engine().add(intent, NOW)
     }
 
-    /// An intent for a container on the default network, whose namespace is made if it is not there.
+    /// Returns an intent for a container on the default network, and makes its namespace if it is
+    /// missing.
     fn intent(&self, container: &str) -> Intent {
         self.intent_on(&self.default_network, container)
     }
@@ -154,7 +159,8 @@ impl Node {
         }
     }
 
-    /// Everything that others could see of an attachment, and what is remembered of it.
+    /// Returns the state of the kernel and the records, as far as an attachment could leave traces
+    /// in them.
     fn traces(&mut self) -> (Observed, Contents) {
         (
             without_leftovers(self.fake.snapshot()),
@@ -163,14 +169,15 @@ impl Node {
     }
 }
 
-/// Where records are kept: on a tmpfs, if there is one, as in life.
+/// Returns a directory for the records, on a tmpfs if there is one, as on a node.
 fn directory() -> TempDir {
     let memory = tempfile::tempdir_in("/dev/shm");
     memory.or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Free rows of the pod table remember the generation of an owner that is gone: on purpose, so it is no trace. What
-/// speaks of a bridge that somebody has deleted may be removed at any time, and never comes back.
+/// Removes entries that are no trace of an attachment: free rows of the pod table, which keep the
+/// generation of their last owner on purpose, and entries of a deleted bridge, which may be removed
+/// at any time.
 fn without_leftovers(mut observed: Observed) -> Observed {
     observed.entries.retain(|key, entry| {
         let of_gone_bridge = matches!(key, EntryKey::Network(_)) && key.refers_to_gone_link();
@@ -179,7 +186,7 @@ fn without_leftovers(mut observed: Observed) -> Observed {
     observed
 }
 
-/// The generation is spent for good.
+/// Resets the generation, which never decreases.
 fn traces_in(contents: Contents) -> Contents {
     Contents {
         generation: 0,
@@ -226,7 +233,7 @@ fn limit(rate: u64) -> Limit {
     }
 }
 
-/// What pods leave in the kernel: the links of their hosts' ends and their entries.
+/// Returns the state of pods in the kernel: their host links and their table entries.
 fn of_pods(observed: &Observed) -> (Vec<String>, BTreeMap<EntryKey, Entry>) {
     let veths = observed
         .links

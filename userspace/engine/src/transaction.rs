@@ -1,7 +1,7 @@
 //! Executes plans, either up to the first failure with a rollback, or through to the end.
 //!
-//! A [`Transaction`] stops at the first failed step and can undo those before it. [`execute_all`] goes on after failures
-//! and returns all of them. Neither knows records or networks.
+//! A [`Transaction`] stops at the first failed step and can undo those before it. [`execute_all`]
+//! goes on after failures and returns all of them. Neither depends on records or networks.
 
 use kernel::{Kernel, StepError};
 use planner::{Plan, Step};
@@ -31,7 +31,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Undoes everything that was executed and returns what could not be undone, one line for each step.
+    /// Undoes everything that was executed and returns what could not be undone, one line for each
+    /// step.
     pub(crate) fn roll_back(self, kernel: &mut impl Kernel) -> Vec<String> {
         // In reverse order: a later step may depend on an earlier one.
         self.undo
@@ -61,7 +62,8 @@ pub(crate) struct StepResult {
     pub(crate) failure: Option<String>,
 }
 
-/// Executes every step of `plan`, also after failures. A removal whose object is already gone succeeds.
+/// Executes every step of `plan`, also after failures. A removal whose object is already gone
+/// succeeds.
 pub(crate) fn execute_all(kernel: &mut impl Kernel, plan: &Plan) -> Vec<StepResult> {
     plan.steps()
         .iter()

@@ -1,8 +1,8 @@
 //! Settings of a pod's interface and sysctls of its namespace, as the tuning plugin sets them.
 //!
-//! The previous settings of the interface are recorded before they are changed, and DEL restores them. This matters for an
-//! interface that survives the pod, such as a device that was moved from the host into the namespace. Sysctls need no
-//! record: they end with the namespace.
+//! The previous settings of the interface are recorded before they are changed, and DEL restores
+//! them. This matters for an interface that survives the pod, such as a device that was moved from
+//! the host into the namespace. Sysctls need no record: they end with the namespace.
 
 use kernel::Kernel;
 use model::{AttachmentKey, IfName, InterfaceSettings, Mac, Netns, NetnsPath, State};
@@ -21,12 +21,14 @@ pub struct Tune {
     pub ifname: IfName,
     /// Settings to change; those that are `None` stay.
     pub settings: InterfaceSettings,
-    /// Keys under which the interface may be recorded. The previous settings are stored under the first.
+    /// Keys under which the interface may be recorded. The previous settings are stored under the
+    /// first.
     pub keys: Vec<AttachmentKey>,
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Sets the loopback interface of a pod up or down. For a namespace that is gone, down is success and up is refused.
+    /// Sets the loopback interface of a pod up or down. For a namespace that is gone, down is
+    /// success and up is refused.
     pub fn set_loopback(&mut self, path: &NetnsPath, up: bool) -> Result<(), EngineError> {
         let observed = self.settings_of(path, &loopback(), &InterfaceSettings::default())?;
         match observed.0 {
@@ -36,7 +38,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Changes settings of a pod's interface and sysctls of its namespace. A failed change is undone.
+    /// Changes settings of a pod's interface and sysctls of its namespace. A failed change is
+    /// undone.
     pub fn tune(&mut self, tune: &Tune) -> Result<(), EngineError> {
         let (netns, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
         let path = tune.netns.clone();
@@ -80,8 +83,8 @@ impl<K: Kernel> Engine<K> {
         Ok(())
     }
 
-    /// Records a new MAC address of an attached interface and updates the table entries: `from_pod` drops frames whose
-    /// source address is not the recorded one.
+    /// Records a new MAC address of an attached interface and updates the table entries: `from_pod`
+    /// drops frames whose source address is not the recorded one.
     fn update_recorded_mac(&mut self, tune: &Tune) -> Result<(), EngineError> {
         let Some(mac) = tune.settings.mac else {
             return Ok(());
@@ -99,8 +102,8 @@ impl<K: Kernel> Engine<K> {
         self.change(&record, attachment).map(drop)
     }
 
-    /// Compares the settings of a pod's interface with the requested ones. The MAC address is not compared, because a later
-    /// plugin of the chain may have changed it.
+    /// Compares the settings of a pod's interface with the requested ones. The MAC address is not
+    /// compared, because a later plugin of the chain may have changed it.
     pub fn check_settings(&mut self, tune: &Tune) -> Result<(), EngineError> {
         let (_, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
         let present = present.ok_or_else(|| Refusal::NoInterface {
@@ -120,7 +123,8 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// Restores the recorded settings of an interface, if it still exists, and deletes the record of them.
+    /// Restores the recorded settings of an interface, if it still exists, and deletes the record
+    /// of them.
     pub fn restore_settings(&mut self, tune: &Tune) -> Result<(), EngineError> {
         for key in &tune.keys {
             let Some(previous) = self.store.choice(&store_name(key)).map(from_text) else {
@@ -159,7 +163,8 @@ impl<K: Kernel> Engine<K> {
         Transaction::default().apply(&mut self.kernel, &plan)
     }
 
-    /// Records the previous settings, unless there is a record: a second ADD would record what the first one set.
+    /// Records the previous settings, unless there is a record: a second ADD would record what the
+    /// first one set.
     fn record_settings(
         &mut self,
         key: &AttachmentKey,
@@ -173,7 +178,7 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Deletes the recorded settings of an interface that is gone.
-    pub(crate) fn forget_settings(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
+    pub(crate) fn delete_settings_record(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
         self.store.remove_choice(&store_name(key))
     }
 }

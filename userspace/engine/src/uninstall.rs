@@ -1,7 +1,9 @@
-//! Uninstalls Viaduct from the node: detaches pods if requested, then removes what was made for them and restores sysctls.
+//! Uninstalls Viaduct from the node: detaches pods if requested, then removes what was made for
+//! them and restores sysctls.
 //!
-//! The value of a sysctl is recorded before it is written for the first time. The record is valid for one boot, because a
-//! reboot resets sysctls. Pins and files are removed by the agent, which opened them.
+//! The value of a sysctl is recorded before it is written for the first time. The record is valid
+//! for one boot, because a reboot resets sysctls. Pins and files are removed by the agent, which
+//! opened them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +18,7 @@ use crate::{Engine, EngineError, Settings};
 /// Name in the store of the boot id for which the recorded sysctls and reserved ports are valid.
 const BOOT_ID: &str = "boot-id";
 
-/// What an uninstall does with attached pods.
+/// Policy of an uninstall for attached pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachedPods {
     /// Fail while pods are attached.
@@ -44,7 +46,8 @@ impl<K: Kernel> Engine<K> {
         Ok(engine)
     }
 
-    /// Removes everything from the node that is provably Viaduct's. After a failure the rest stays for the next try.
+    /// Removes everything from the node that is provably Viaduct's. After a failure the rest stays
+    /// for the next try.
     pub fn uninstall(&mut self, attached: AttachedPods) -> Result<Uninstalled, EngineError> {
         let _uninstall = crash::verb("uninstall");
         let keys: Vec<AttachmentKey> = self.store.records().keys().cloned().collect();
@@ -85,8 +88,8 @@ impl<K: Kernel> Engine<K> {
     }
 }
 
-/// Records the current values of the sysctls that `plan` writes; call it before executing the plan. Deletes the records of
-/// links that are gone, because another link may get the same name.
+/// Records the current values of the sysctls that `plan` writes; call it before executing the plan.
+/// Deletes the records of links that are gone, because another link may get the same name.
 pub(crate) fn record_sysctls(
     store: &mut Store,
     observed: &Observed,

@@ -16,12 +16,12 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tracing::Span;
 
-use crate::background::BackgroundTask;
-use crate::operations::OperationGuard;
+use crate::background::{Background, BackgroundTask};
 use crate::cancellation::RequestState;
+use crate::operations::OperationGuard;
 use crate::{
-    AttachedPods, ConfigChange, GcScope, GcResult, Engine, EngineError, LimitChange, Ports, Report, ChainedUpdate,
-    Status, Tune, Uninstalled, UpdateOutcome,
+    AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, GcResult, GcScope, LimitChange,
+    Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
 };
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
@@ -65,7 +65,7 @@ pub(crate) enum Chained {
     AdoptOrUpdate(Box<ChainedUpdate>, u64, Reply<Attachment>),
     UnpublishPorts(Vec<AttachmentKey>, Reply<()>),
     ClearIngressPolicy(Vec<AttachmentKey>, Reply<()>),
-    CheckChained(
+    CheckAttachment(
         Vec<AttachmentKey>,
         BTreeSet<PortMapping>,
         Option<IngressPolicy>,
@@ -126,8 +126,10 @@ impl Chained {
     fn title(&self) -> Title<'_> {
         match self {
             Self::AdoptOrUpdate(update, ..) => ("ADD", Some(&update.adoption.key)),
-            Self::UnpublishPorts(keys, _) | Self::ClearIngressPolicy(keys, _) => ("DEL", keys.first()),
-            Self::CheckChained(keys, ..) => ("CHECK", keys.first()),
+            Self::UnpublishPorts(keys, _) | Self::ClearIngressPolicy(keys, _) => {
+                ("DEL", keys.first())
+            }
+            Self::CheckAttachment(keys, ..) => ("CHECK", keys.first()),
             Self::SetLoopback(..) => ("loopback", None),
             Self::Tune(tune, _) | Self::RestoreSettings(tune, _) | Self::CheckSettings(tune, _) => {
                 ("tuning", tune.keys.first())
@@ -146,13 +148,14 @@ pub(crate) struct QueuedOnce {
     pub(crate) sweep: AtomicBool,
 }
 
-/// Time without requests after which background tasks run. A runtime that sends its next request at once does not wait for
-/// them.
+/// Time without requests after which background tasks run. A runtime that sends its next request at
+/// once does not wait for them.
 const IDLE_TIME: Duration = Duration::from_millis(10);
 
 /// Engine with its queue of requests.
 pub(crate) struct Worker<K> {
     pub(crate) engine: Engine<K>,
+    pub(crate) background: Background,
     pub(crate) queue: mpsc::Receiver<Queued>,
     /// Runtime for waiting on the queue with a timeout.
     pub(crate) clock: Runtime,
@@ -198,7 +201,7 @@ impl<K: Kernel> Worker<K> {
 
     /// Returns the next request. Runs background tasks after [`IDLE_TIME`] without one.
     fn next_request(&mut self) -> Option<Queued> {
-        while self.engine.has_background_tasks() {
+        while self.background == Background::WhenIdle && self.engine.has_background_tasks() {
             let waited = self.clock.block_on(async {
                 let next = self.queue.recv();
                 timeout(IDLE_TIME, next).await
@@ -216,14 +219,18 @@ impl<K: Kernel> Worker<K> {
         while self.queue.is_empty() {
             match self.engine.run_background_task() {
                 Some(BackgroundTask::Reconciled) => self.publish(),
-                Some(BackgroundTask::Verified | BackgroundTask::Compacted | BackgroundTask::TcxAttached) => {}
+                Some(
+                    BackgroundTask::Verified
+                    | BackgroundTask::Compacted
+                    | BackgroundTask::TcxAttached,
+                ) => {}
                 None => return,
             }
         }
     }
 
-    /// Closes kernel and records, and then runs `cleanup`, which removes them. Requests that still wait get
-    /// [`EngineError::Stopped`].
+    /// Closes kernel and records, and then runs `cleanup`, which removes them. Requests that still
+    /// wait get [`EngineError::Stopped`].
     fn finish_uninstall(self, done: Uninstalled, cleanup: Cleanup, reply: Reply<Uninstalled>) {
         let _uninstall = crash::verb("uninstall");
         let Self { engine, queue, .. } = self;
@@ -290,9 +297,13 @@ impl<K: Kernel> Worker<K> {
             Chained::AdoptOrUpdate(update, now, reply) => {
                 self.change(reply, |engine| engine.adopt_or_update(&update, now));
             }
-            Chained::UnpublishPorts(keys, reply) => self.change(reply, |engine| engine.unpublish_ports(&keys)),
-            Chained::ClearIngressPolicy(keys, reply) => self.change(reply, |engine| engine.clear_ingress_policy(&keys)),
-            Chained::CheckChained(keys, ports, ingress, reply) => {
+            Chained::UnpublishPorts(keys, reply) => {
+                self.change(reply, |engine| engine.unpublish_ports(&keys));
+            }
+            Chained::ClearIngressPolicy(keys, reply) => {
+                self.change(reply, |engine| engine.clear_ingress_policy(&keys));
+            }
+            Chained::CheckAttachment(keys, ports, ingress, reply) => {
                 answer(reply, self.engine.check_chained(&keys, &ports, ingress));
             }
             Chained::SetLoopback(netns, up, reply) => {
@@ -300,7 +311,9 @@ impl<K: Kernel> Worker<K> {
             }
             Chained::Tune(tune, reply) => answer(reply, self.engine.tune(&tune)),
             Chained::CheckSettings(tune, reply) => answer(reply, self.engine.check_settings(&tune)),
-            Chained::RestoreSettings(tune, reply) => answer(reply, self.engine.restore_settings(&tune)),
+            Chained::RestoreSettings(tune, reply) => {
+                answer(reply, self.engine.restore_settings(&tune));
+            }
         }
     }
 
@@ -317,7 +330,8 @@ impl<K: Kernel> Worker<K> {
         }
     }
 
-    /// Publishes the status before it answers: a caller with an answer sees its change in the status.
+    /// Publishes the status before it answers: a caller with an answer sees its change in the
+    /// status.
     fn change<T>(
         &mut self,
         reply: Reply<T>,
@@ -328,7 +342,8 @@ impl<K: Kernel> Worker<K> {
         answer(reply, result);
     }
 
-    /// Publishes the status, and sends a new report to its subscribers. Unlike the status, no report replaces another.
+    /// Publishes the status, and sends a new report to its subscribers. Unlike the status, no
+    /// report replaces another.
     pub(crate) fn publish(&mut self) {
         let status = self.engine.status();
         let report = status.last_reconcile.clone();
@@ -352,7 +367,13 @@ fn log_attached(attached: &Attachment) {
         .iter()
         .map(|own| own.address.to_string())
         .collect();
-    tracing::info!(%key, link = %attached.host_link(), ?addresses, slot = attached.slot, "attached pod interface");
+    tracing::info!(
+        %key,
+        link = %attached.host_link(),
+        ?addresses,
+        slot = attached.slot,
+        "attached pod interface"
+    );
 }
 
 /// Answers a cancelled request. Only an ADD that a DEL has cancelled may still have a caller.

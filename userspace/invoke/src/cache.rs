@@ -1,4 +1,4 @@
-//! Remembered results, one file for each attachment.
+//! Cache of results, one JSON file for each attachment.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -10,8 +10,8 @@ use model::{ContainerId, IfName};
 use crate::Invoker;
 
 impl Invoker {
-    /// Writes an attachment down.
-    pub(crate) fn remember(&self, cached: &Cached) -> Result<(), Error> {
+    /// Writes a cache file: a draft first, which is then renamed.
+    pub(crate) fn cache_result(&self, cached: &Cached) -> Result<(), Error> {
         let name = Cached::file_name(&cached.network, &cached.container_id, &cached.ifname);
         let path = self.cache.join(name);
         let draft = path.with_extension(format!("draft-{}", std::process::id()));
@@ -20,9 +20,11 @@ impl Invoker {
                 .recursive(true)
                 .mode(0o700)
                 .create(&self.cache)?;
-            let mut options = OpenOptions::new();
-            let options = options.write(true).create(true).truncate(true).mode(0o600);
-            options
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
                 .open(&draft)?
                 .write_all(cached.to_json().as_bytes())?;
             fs::rename(&draft, &path)
@@ -30,21 +32,27 @@ impl Invoker {
         write().map_err(|error| Error::io(format!("{}: {}", path.display(), error.kind())))
     }
 
-    /// What is remembered of one attachment.
-    pub fn recall(&self, network: &str, id: &ContainerId, ifname: &IfName) -> Option<Cached> {
+    /// Returns the cached result of an attachment; `None` if there is none or it cannot be parsed.
+    pub fn cached_result(
+        &self,
+        network: &str,
+        id: &ContainerId,
+        ifname: &IfName,
+    ) -> Option<Cached> {
         let path = self.cache.join(Cached::file_name(network, id, ifname));
         Cached::parse(&small_files::read(path).ok()?).ok()
     }
 
-    /// Everything that is remembered of a network, by container and interface.
-    pub fn remembered(&self, network: &str) -> Result<Vec<Cached>, Error> {
-        let mut all = self.all_remembered()?;
+    /// Returns the cached results of a network, sorted by container and interface.
+    pub fn cached_of_network(&self, network: &str) -> Result<Vec<Cached>, Error> {
+        let mut all = self.all_cached()?;
         all.retain(|cached| cached.network == network);
         Ok(all)
     }
 
-    /// Everything that is remembered, by container and interface.
-    pub fn all_remembered(&self) -> Result<Vec<Cached>, Error> {
+    /// Returns all cached results, sorted by container and interface. Files that cannot be parsed
+    /// are left out.
+    pub fn all_cached(&self) -> Result<Vec<Cached>, Error> {
         let entries = match fs::read_dir(&self.cache) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(Error::io(format!("{}: {error}", self.cache.display()))),
@@ -58,8 +66,8 @@ impl Invoker {
         Ok(all)
     }
 
-    /// Forgets an attachment.
-    pub(crate) fn forget(
+    /// Removes the cache file of an attachment. A missing file is success.
+    pub(crate) fn remove_cached(
         &self,
         network: &str,
         id: &ContainerId,

@@ -1,4 +1,4 @@
-//! One execution of one plugin.
+//! Executes one plugin: environment, standard input and output, timeout.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -11,42 +11,45 @@ use std::time::{Duration, Instant};
 use cni::{Command, Error};
 use serde_json::Value;
 
-use crate::Attachment;
+use crate::RuntimeConf;
 
-/// More than any plugin says, and less than what would hurt.
-const MAX_ANSWER: u64 = 4 << 20;
+/// Bytes of standard output that are read. No plugin prints as much, and it bounds the memory.
+const MAX_OUTPUT: u64 = 4 << 20;
 
-/// A plugin that is just being replaced in place cannot be executed for a moment (behaviour S18).
-const TRIES: u32 = 5;
-const BETWEEN: Duration = Duration::from_secs(1);
+/// Retries if the executable is busy (`ETXTBSY`), because it is being replaced in place (behaviour
+/// S18).
+const RETRIES: u32 = 5;
+/// Pause between retries.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs a plugin to its end, or until patience ends, and returns what it says on standard output; what it says on standard
-/// error goes where ours does.
+/// Executes a plugin and returns its standard output. Kills it after `timeout`. Its standard error
+/// is inherited.
 pub(crate) fn run(
     program: &Path,
     environment: &Environment,
     config: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<String, Error> {
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     let mut child = start(program, environment)
         .map_err(|error| Error::io(format!("cannot execute {}: {error}", program.display())))?;
-    let broken = |error: io::Error| Error::io(format!("{}: {error}", program.display()));
-    let answer = converse(&mut child, config, end).transpose();
+    let io_error = |error: io::Error| Error::io(format!("{}: {error}", program.display()));
+    let answer = exchange(&mut child, config, end).transpose();
     let ended = answer.and_then(|answer| Ok(answer.zip(wait(&mut child, end)?)));
-    let Some((answer, status)) = ended.map_err(broken)? else {
-        // Whoever else has its end of the pipe may live on; nobody listens any more.
-        child.kill().and_then(|()| child.wait()).map_err(broken)?;
+    let Some((answer, status)) = ended.map_err(io_error)? else {
+        // Processes that the plugin has started may keep the pipe open; nothing reads it any
+        // longer.
+        child.kill().and_then(|()| child.wait()).map_err(io_error)?;
         return Err(Error::try_again_later(format!(
-            "did not answer within {patience:?} and was killed"
+            "did not answer within {timeout:?} and was killed"
         )));
     };
     let answer = String::from_utf8(answer)
-        .map_err(|_| Error::decode("what the plugin says is not UTF-8"))?;
+        .map_err(|_| Error::decode("standard output of the plugin is not UTF-8"))?;
     if status.success() {
         return Ok(answer);
     }
-    Err(refusal(&answer).unwrap_or_else(|| {
+    Err(plugin_error(&answer).unwrap_or_else(|| {
         Error::internal(format!("failed with no error message ({status})"))
             .with_details(answer.trim().to_owned())
     }))
@@ -56,11 +59,11 @@ pub(crate) type Environment = Vec<(&'static str, OsString)>;
 
 pub(crate) fn environment(
     command: Command,
-    attachment: Option<&Attachment>,
+    attachment: Option<&RuntimeConf>,
     path: &[PathBuf],
 ) -> Result<Environment, Error> {
     let path = std::env::join_paths(path)
-        .map_err(|_| Error::environment("a folder of plugins has a colon in its name"))?;
+        .map_err(|_| Error::environment("a directory of CNI_PATH has a colon in its name"))?;
     let mut environment = vec![("CNI_COMMAND", command.name().into()), ("CNI_PATH", path)];
     let (id, netns, ifname, args) = attachment.map_or_else(Default::default, |attachment| {
         let args: Vec<String> = attachment
@@ -92,37 +95,39 @@ fn start(program: &Path, environment: &Environment) -> io::Result<Child> {
         .envs(environment.iter().map(|(key, value)| (key, value)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let mut left = TRIES;
+    let mut retries = RETRIES;
     loop {
         match process.spawn() {
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && left > 0 => {
-                left -= 1;
-                thread::sleep(BETWEEN);
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && retries > 0 => {
+                retries -= 1;
+                thread::sleep(RETRY_INTERVAL);
             }
             started => return started,
         }
     }
 }
 
-/// Speaks and listens at once: a plugin may say something before it has heard everything. `None` when it is not done in
-/// time; the threads that speak and listen end when it does.
-fn converse(child: &mut Child, config: &str, end: Instant) -> Option<io::Result<Vec<u8>>> {
+/// Writes the configuration to standard input and reads standard output at the same time, because a
+/// plugin may print before it has read everything. Returns `None` after the deadline `end`; the
+/// threads end with the plugin.
+fn exchange(child: &mut Child, config: &str, end: Instant) -> Option<io::Result<Vec<u8>>> {
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let config = config.to_owned();
-    // A plugin that refuses without listening closes its end; what it says tells.
+    // A plugin that fails without reading closes its end of the pipe; its output has the error.
     thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(config.as_bytes())));
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut answer = Vec::new();
-        let read = stdout.map(|stdout| stdout.take(MAX_ANSWER).read_to_end(&mut answer));
-        // Nobody to tell is nobody who waits any more.
-        let _late = tell.send(read.transpose().map(|_| answer));
+        let read = stdout.map(|stdout| stdout.take(MAX_OUTPUT).read_to_end(&mut answer));
+        // An error means that the receiver has given up after the deadline.
+        let _late = sender.send(read.transpose().map(|_| answer));
     });
     let left = end.saturating_duration_since(Instant::now());
-    told.recv_timeout(left).ok()
+    receiver.recv_timeout(left).ok()
 }
 
-/// Waits for a plugin that has said everything: it ends at once, or does not mean to.
+/// Waits until a plugin exits after it has closed its standard output; `None` after the deadline
+/// `end`.
 fn wait(child: &mut Child, end: Instant) -> io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_micros(50);
     loop {
@@ -137,7 +142,7 @@ fn wait(child: &mut Child, end: Instant) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-fn refusal(answer: &str) -> Option<Error> {
+fn plugin_error(answer: &str) -> Option<Error> {
     let error: Value = serde_json::from_str(answer).ok()?;
     let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
     let code = u32::try_from(error["code"].as_u64()?).ok()?;

@@ -1,8 +1,11 @@
-//! CNI from the runtime's side: finds configurations in a folder and plugins on a path, executes a list forward for ADD and
-//! in reverse for DEL, and remembers results where libcni does.
+//! The runtime's side of CNI, as libcni implements it.
 //!
-//! What plugins are handed is decided in `cni`; here are files and processes only. The one place of the product that
-//! executes anything, and that is what it is for: a delegate is somebody else's program.
+//! Finds network configurations in a directory and plugins in `CNI_PATH`, executes the plugins of a
+//! list (in order for ADD, in reverse order for DEL), and caches results where libcni does.
+//!
+//! The crate `cni` decides which configuration a plugin gets; this crate handles only files and
+//! processes. It is the only crate of the product that executes programs, because delegates are
+//! foreign plugins.
 
 #![forbid(unsafe_code)]
 
@@ -19,37 +22,38 @@ use serde_json::{Map, Value};
 
 pub use networks::find_network;
 
-/// Where runtimes keep results unless they are told otherwise.
+/// Default directory of cached results, as in libcni.
 pub const DEFAULT_CACHE: &str = "/var/lib/cni/results";
 
-/// Where runtimes keep configurations.
+/// Default directory of network configurations.
 pub const DEFAULT_CONFIGURATIONS: &str = "/etc/cni/net.d";
 
-/// Where runtimes find plugins.
+/// Default directory of plugins.
 pub const DEFAULT_PATH: &str = "/opt/cni/bin";
 
-/// Executes lists of plugins.
+/// Executes the plugins of network lists.
 #[derive(Clone, Debug)]
 pub struct Invoker {
-    /// Folders to find plugins in.
+    /// Directories with plugins, in the order of the search (`CNI_PATH`).
     pub path: Vec<PathBuf>,
-    /// Folder of remembered results.
+    /// Directory of cached results.
     pub cache: PathBuf,
-    /// How long a plugin may take.
-    pub patience: Patience,
+    /// Time limits of plugins.
+    pub timeouts: Timeouts,
 }
 
-/// How long a plugin may take before it is killed, which is a failure like any other.
+/// Time after which a plugin is killed. The command then fails with code 11 (try again later).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// For ADD and CHECK.
+pub struct Timeouts {
+    /// Limit for ADD and CHECK.
     pub attach: Duration,
-    /// For all else.
+    /// Limit for all other commands.
     pub detach: Duration,
 }
 
-impl Default for Patience {
-    /// Less than what runtimes wait for us: kubelet two minutes for a pod, CRI-O one for a DEL (behaviour C6).
+impl Default for Timeouts {
+    /// Returns limits shorter than those of runtimes: kubelet waits two minutes for a pod, CRI-O
+    /// one minute for a DEL (behaviour C6).
     fn default() -> Self {
         Self {
             attach: Duration::from_secs(100),
@@ -58,8 +62,8 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
-    fn with(self, command: Command) -> Duration {
+impl Timeouts {
+    fn of(self, command: Command) -> Duration {
         match command {
             Command::Add | Command::Check => self.attach,
             Command::Del | Command::Gc | Command::Status | Command::Version => self.detach,
@@ -67,48 +71,50 @@ impl Patience {
     }
 }
 
-/// What a list is executed for.
+/// Arguments of an execution, as libcni's `RuntimeConf`.
 #[derive(Clone, Debug)]
-pub struct Attachment {
-    /// The container.
+pub struct RuntimeConf {
+    /// Container ID (`CNI_CONTAINERID`).
     pub container_id: ContainerId,
-    /// The interface.
+    /// Name of the interface in the container (`CNI_IFNAME`).
     pub ifname: IfName,
-    /// Path of the network namespace; empty when it is gone.
+    /// Path of the network namespace (`CNI_NETNS`); empty if it is gone.
     pub netns: String,
-    /// `CNI_ARGS`.
+    /// Key-value pairs of `CNI_ARGS`.
     pub args: Vec<(String, String)>,
-    /// Capability arguments.
+    /// Capability arguments, by capability; plugins get those that they declare.
     pub capabilities: Map<String, Value>,
 }
 
 impl Invoker {
-    /// ADD: each plugin gets the result of the one before; returns the last result. After a failure everything is taken
-    /// back, the failed plugin included.
-    pub fn add(&self, list: &NetworkList, attachment: &Attachment) -> Result<Value, Error> {
+    /// Executes ADD and returns the last result; each plugin gets the result of the previous one.
+    /// After a failure, executes DEL of all plugins, the failed one included.
+    pub fn add(&self, list: &NetworkList, attachment: &RuntimeConf) -> Result<Value, Error> {
         let mut result = None;
         for plugin in &list.plugins {
             let config = list.config_for(plugin, result.as_ref(), &attachment.capabilities);
             match self.run(plugin, Command::Add, &config, Some(attachment)) {
                 Ok(answer) => result = Some(parse(plugin, &answer)?),
                 Err(error) => {
-                    // Its own failure is what counts; DEL goes through to the end anyway.
+                    // The ADD's error is returned, not the DEL's.
                     let _undone = self.del(list, attachment);
                     return Err(error);
                 }
             }
         }
         let result = result.unwrap_or(Value::Null);
-        self.remember(&cached(list, attachment, &result))?;
+        self.cache_result(&cache_entry(list, attachment, &result))?;
         Ok(result)
     }
 
-    /// DEL, in reverse and through to the end; every failure is told. What was remembered is forgotten when all is gone.
-    pub fn del(&self, list: &NetworkList, attachment: &Attachment) -> Result<(), Error> {
-        let remembered = self.recall(&list.name, &attachment.container_id, &attachment.ifname);
-        let result = remembered.map(|cached| cached.result);
-        // Older plugins do not know it in a DEL.
-        let result = result.filter(|_| list.version >= Version::V0_4_0);
+    /// Executes DEL in reverse order. Goes on after failures and returns all of them. The cached
+    /// result is removed only if none failed.
+    pub fn del(&self, list: &NetworkList, attachment: &RuntimeConf) -> Result<(), Error> {
+        // Before CNI 0.4.0, a DEL has no `prevResult`.
+        let result = self
+            .cached_result(&list.name, &attachment.container_id, &attachment.ifname)
+            .map(|cached| cached.result)
+            .filter(|_| list.version >= Version::V0_4_0);
         let mut failures = Vec::new();
         for plugin in list.plugins.iter().rev() {
             let config = list.config_for(plugin, result.as_ref(), &attachment.capabilities);
@@ -118,16 +124,17 @@ impl Invoker {
             );
         }
         match failures.len() {
-            0 => self.forget(&list.name, &attachment.container_id, &attachment.ifname),
+            0 => self.remove_cached(&list.name, &attachment.container_id, &attachment.ifname),
             1 => Err(failures.remove(0)),
-            _ => Err(all(&failures)),
+            _ => Err(combined(&failures)),
         }
     }
 
-    /// DEL of what is remembered, by the configuration of its ADD: that may be gone from the folder by now.
-    pub fn del_remembered(&self, cached: &Cached, netns: &str) -> Result<(), Error> {
+    /// Executes DEL of a cached attachment with the configuration of its ADD, which may be gone
+    /// from the directory.
+    pub fn del_cached(&self, cached: &Cached, netns: &str) -> Result<(), Error> {
         let list = NetworkList::parse(cni::FileKind::List, &cached.config)?;
-        let attachment = Attachment {
+        let attachment = RuntimeConf {
             container_id: cached.container_id.clone(),
             ifname: cached.ifname.clone(),
             netns: netns.to_owned(),
@@ -137,8 +144,8 @@ impl Invoker {
         self.del(&list, &attachment)
     }
 
-    /// CHECK with the remembered result.
-    pub fn check(&self, list: &NetworkList, attachment: &Attachment) -> Result<(), Error> {
+    /// Executes CHECK with the cached result.
+    pub fn check(&self, list: &NetworkList, attachment: &RuntimeConf) -> Result<(), Error> {
         if list.disable_check {
             return Ok(());
         }
@@ -148,10 +155,10 @@ impl Invoker {
                 list.version
             )));
         }
-        let remembered = self.recall(&list.name, &attachment.container_id, &attachment.ifname);
-        let Some(cached) = remembered else {
+        let cached = self.cached_result(&list.name, &attachment.container_id, &attachment.ifname);
+        let Some(cached) = cached else {
             return Err(Error::check_failed(format!(
-                "there is no remembered result of {} on network {}",
+                "no cached result of container {} on network {}",
                 attachment.container_id, list.name
             )));
         };
@@ -162,19 +169,19 @@ impl Invoker {
         Ok(())
     }
 
-    /// Removes what is remembered and of no namespace that is there, and then lets each plugin remove what is not
-    /// remembered (behaviour S12).
+    /// Executes DEL of cached attachments whose namespace is gone, and then GC with the other
+    /// cached attachments as valid ones (behaviour S12).
     pub fn gc(&self, list: &NetworkList, force: bool) -> Result<(), Error> {
         if list.disable_gc {
             return Ok(());
         }
         let (live, stale): (Vec<_>, Vec<_>) = self
-            .remembered(&list.name)?
+            .cached_of_network(&list.name)?
             .into_iter()
             .partition(|cached| std::path::Path::new(&cached.netns).exists());
         let mut failures: Vec<Error> = stale
             .iter()
-            .map(|cached| self.del_remembered(cached, ""))
+            .map(|cached| self.del_cached(cached, ""))
             .filter_map(Result::err)
             .collect();
         if list.version >= Version::V1_1_0 {
@@ -189,11 +196,12 @@ impl Invoker {
         if failures.is_empty() {
             Ok(())
         } else {
-            Err(all(&failures))
+            Err(combined(&failures))
         }
     }
 
-    /// STATUS of each plugin; plugins of older versions are not asked.
+    /// Executes STATUS of each plugin. Before CNI 1.1.0, which has no STATUS, only looks for the
+    /// executables.
     pub fn status(&self, list: &NetworkList) -> Result<(), Error> {
         for plugin in &list.plugins {
             if list.version >= Version::V1_1_0 {
@@ -206,14 +214,14 @@ impl Invoker {
         Ok(())
     }
 
-    /// One plugin with another's environment and whole configuration, as delegated plugins are executed (behaviour S14):
-    /// `CNI_*` are those that we were executed with ourselves, but for the command. Returns what it says on standard
-    /// output.
+    /// Executes a delegated plugin with the complete configuration of the caller (behaviour S14).
+    /// The `CNI_*` variables are those of this process, except the command. Returns the plugin's
+    /// standard output.
     pub fn delegate(&self, kind: &str, command: Command, config: &str) -> Result<String, Error> {
         let program = self.find(kind)?;
         let environment = vec![("CNI_COMMAND", command.name().into())];
-        let patience = self.patience.with(command);
-        execute::run(&program, &environment, config, patience).map_err(|error| named(kind, error))
+        let timeout = self.timeouts.of(command);
+        execute::run(&program, &environment, config, timeout).map_err(|error| named(kind, error))
     }
 
     fn find(&self, kind: &str) -> Result<PathBuf, Error> {
@@ -227,17 +235,17 @@ impl Invoker {
         plugin: &PluginConfig,
         command: Command,
         config: &str,
-        attachment: Option<&Attachment>,
+        attachment: Option<&RuntimeConf>,
     ) -> Result<String, Error> {
         let program = self.find(&plugin.kind)?;
         let environment = execute::environment(command, attachment, &self.path)?;
-        let patience = self.patience.with(command);
-        execute::run(&program, &environment, config, patience)
+        let timeout = self.timeouts.of(command);
+        execute::run(&program, &environment, config, timeout)
             .map_err(|error| named(&plugin.kind, error))
     }
 }
 
-fn cached(list: &NetworkList, attachment: &Attachment, result: &Value) -> Cached {
+fn cache_entry(list: &NetworkList, attachment: &RuntimeConf, result: &Value) -> Cached {
     Cached {
         container_id: attachment.container_id.clone(),
         ifname: attachment.ifname.clone(),
@@ -251,8 +259,12 @@ fn cached(list: &NetworkList, attachment: &Attachment, result: &Value) -> Cached
 }
 
 fn parse(plugin: &PluginConfig, answer: &str) -> Result<Value, Error> {
-    serde_json::from_str(answer)
-        .map_err(|error| named(&plugin.kind, Error::decode(format!("the result: {error}"))))
+    serde_json::from_str(answer).map_err(|error| {
+        named(
+            &plugin.kind,
+            Error::decode(format!("the result is not JSON: {error}")),
+        )
+    })
 }
 
 fn named(kind: &str, error: Error) -> Error {
@@ -262,10 +274,10 @@ fn named(kind: &str, error: Error) -> Error {
     }
 }
 
-fn all(failures: &[Error]) -> Error {
+fn combined(failures: &[Error]) -> Error {
     let code = failures.first().map_or(999, |error| error.code);
-    let told: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    Error::new(code, told.join("; "))
+    let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    Error::new(code, messages.join("; "))
 }
 
 #[cfg(test)]

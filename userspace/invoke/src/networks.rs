@@ -1,5 +1,7 @@
-//! Configurations in a folder: by the order of the files' names, as every runtime reads them. Plugins may be dropped beside
-//! a list, into the folder of its name: that is how others add to a network whose file is not theirs.
+//! Finds network configurations in a directory, in the order of file names as every runtime does.
+//!
+//! A subdirectory with the name of a network may have further plugins of it, so that other software
+//! can extend a network without editing its file.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,40 +10,42 @@ use std::{fs, io};
 use cni::{Error, FileKind, NetworkList};
 use model::NetworkName;
 
-/// The network of that name in a folder. Files that cannot be read as configurations are other people's mistakes, and
-/// told only when the network is not found.
+/// Returns the network of this name in a directory. Files that cannot be parsed are skipped; if the
+/// network is not found, the details of the error list them.
 pub fn find_network(folder: &Path, name: &str) -> Result<NetworkList, Error> {
-    let mut wrong = Vec::new();
+    let mut invalid = Vec::new();
     let files =
         files(folder).map_err(|error| Error::io(format!("{}: {error}", folder.display())))?;
     for (path, kind) in files {
         let text = small_files::read(&path).map_err(|error| Error::io(error.to_string()));
         let list = text.and_then(|text| {
-            NetworkList::parse_beside(kind, &text, |name| fragments(folder, name))
+            NetworkList::parse_with_fragments(kind, &text, |name| fragments(folder, name))
         });
         match list {
             Ok(list) if list.name == name => return Ok(list),
             Ok(_) => {}
-            Err(error) => wrong.push(format!("{}: {error}", path.display())),
+            Err(error) => invalid.push(format!("{}: {error}", path.display())),
         }
     }
     let error = Error::invalid_config(format!("no network {name:?} in {}", folder.display()));
-    Err(error.with_details(wrong.join("; ")))
+    Err(error.with_details(invalid.join("; ")))
 }
 
-/// The plugins beside a list, in the order of the files' names; only `.conf` counts there (behaviour S17).
+/// Returns the plugins in the subdirectory of a network, in the order of file names; only `.conf`
+/// files count (behaviour S17).
 fn fragments(folder: &Path, network: &str) -> Result<Vec<String>, Error> {
     let name: NetworkName = network
         .parse()
         .map_err(|error| Error::invalid_config(format!("{error}")))?;
     let folder = folder.join(name.as_str());
-    let told = |path: &Path, error: io::Error| Error::io(format!("{}: {error}", path.display()));
+    let io_error =
+        |path: &Path, error: io::Error| Error::io(format!("{}: {error}", path.display()));
     files(&folder)
-        .map_err(|error| told(&folder, error))?
+        .map_err(|error| io_error(&folder, error))?
         .into_iter()
         .map(|(path, _)| path)
         .filter(|path| path.extension().is_some_and(|end| end == "conf"))
-        .map(|path| small_files::read(&path).map_err(|error| told(&path, error)))
+        .map(|path| small_files::read(&path).map_err(|error| io_error(&path, error)))
         .collect()
 }
 

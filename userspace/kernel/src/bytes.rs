@@ -30,10 +30,7 @@ pub(crate) fn address_or_any(given: Option<IpAddr>) -> Address {
 }
 
 pub(crate) fn egress(v4: Option<IpAddr>, v6: Option<IpAddr>) -> Egress {
-    Egress {
-        v4: address_or_any(v4),
-        v6: address_or_any(v6),
-    }
+    Egress::new(address_or_any(v4), address_or_any(v6))
 }
 
 pub(crate) fn ip(address: Address) -> IpAddr {

@@ -173,11 +173,11 @@ pub(crate) fn foreign_after_ours(
     let mut query = TcMessage::default();
     query.header.index = index.cast_signed();
     query.header.parent = parent(Hook::UplinkIn);
-    let filters = match netlink.dump(&Message::GetTrafficFilter(query)) {
+    let messages = match netlink.dump(&Message::GetTrafficFilter(query)) {
         Err(error) if is_absence(&error) => Vec::new(),
         other => other?,
     };
-    let filters = filters.iter().filter_map(|message| match message {
+    let filters = messages.iter().filter_map(|message| match message {
         Message::NewTrafficFilter(filter) => Some(filter),
         _ => None,
     });

@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn pins_of_an_older_version_are_moved_and_existing_pins_are_kept() {
-        let bpffs = tempfile::tempdir().unwrap();
-        let bpffs = bpffs.path();
+        let folder = tempfile::tempdir().unwrap();
+        let bpffs = folder.path();
         pin(bpffs, "v0/links/7-in", "old");
         pin(bpffs, "v0/links/8-in", "old");
         pin(bpffs, "v0/maps/FLOWS", "old");

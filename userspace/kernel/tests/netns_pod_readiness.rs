@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use support::hostports::*;
+use support::skip::patient;
 use support::traffic::*;
 use support::*;
 
@@ -23,7 +24,7 @@ fn packets_to_a_new_address_are_received_at_once() {
                 let own = SocketAddr::new(address_of(&pod, family), 0);
                 let received = in_pod(&pod.netns, || {
                     let socket = UdpSocket::bind(own)?;
-                    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+                    socket.set_read_timeout(Some(patient(Duration::from_secs(1))))?;
                     socket.send_to(b"mine", socket.local_addr()?)?;
                     socket.recv(&mut [0; 8])
                 });
@@ -41,8 +42,8 @@ fn the_first_packet_of_a_pod_is_received() {
     on_a_node(|node| {
         let mut planned = Planned::new(node, None);
         let node_side = UdpSocket::bind("0.0.0.0:0").unwrap();
-        let patience = Some(Duration::from_secs(1));
-        node_side.set_read_timeout(patience).unwrap();
+        let timeout = patient(Duration::from_secs(1));
+        node_side.set_read_timeout(Some(timeout)).unwrap();
         let broadcast = (Ipv4Addr::BROADCAST, node_side.local_addr().unwrap().port());
         for number in 2..2 + PODS {
             let netns = node.add_netns(&format!("pod-{number}"));
@@ -72,7 +73,7 @@ fn the_first_ipv6_packet_does_not_wait_for_duplicate_detection() {
         let output = run_in(&netns, "ip -6 addr show dev eth0 scope link");
         assert_eq!(output.matches("fe80::").count(), 1, "{output}");
         assert!(!output.contains("tentative"), "{output}");
-        run_in(&netns, "ping -6 -c 1 -W 1 fd88::1");
+        run_in(&netns, "ping -6 -c 1 -W 10 fd88::1");
         // The kernel generates the same link-local address from the same MAC.
         let shown = run_in(&netns, "ip -o link show dev eth0");
         let mut words = shown
@@ -106,6 +107,6 @@ fn a_namespace_with_addr_gen_mode_none_gets_no_link_local_address() {
         execute(&mut host, &pod_steps(&attachment(&netns, 2)));
         let output = run_in(&netns, "ip -6 addr show dev eth0 scope link");
         assert!(!output.contains("fe80::"), "{output}");
-        run_in(&netns, "ping -6 -c 1 -W 1 fd88::1");
+        run_in(&netns, "ping -6 -c 1 -W 10 fd88::1");
     });
 }

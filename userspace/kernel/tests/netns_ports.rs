@@ -184,8 +184,8 @@ fn a_port_in_use_is_refused_with_the_name_of_the_process() {
              time.sleep(60)";
         let mut server = Server::start(script);
         let pid = server.0.id();
-        let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
-        let command = command.trim_end();
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+        let command = comm.trim_end();
         let message =
             |port, socket| format!("host port {port} is in use by {command} (pid {pid}, {socket})");
         for (text, port, socket) in [

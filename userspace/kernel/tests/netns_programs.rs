@@ -208,7 +208,7 @@ fn no_packet_is_lost_while_programs_are_replaced() {
         let pings = [(&netns, "10.88.0.1"), (&world, "192.0.2.10")];
         let flood = |(netns, to): (&model::Netns, &str)| {
             start(&format!(
-                "nsenter --net={} ping -q -i 0.001 -c 1500 -W 1 {to}",
+                "nsenter --net={} ping -q -i 0.001 -c 1500 -W 10 {to}",
                 netns.path
             ))
         };

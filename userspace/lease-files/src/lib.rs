@@ -1,10 +1,17 @@
-//! host-local's leases as that plugin keeps them on disk: `<dataDir>/<network>/<address>` holds `container\r\nifname`,
-//! `last_reserved_ip.<set>` the address given last, and `lock` is locked by whoever changes something (behaviour R11).
+//! Lease files in the format of the reference plugin host-local (behaviour R11).
 //!
-//! So a node can go from the reference plugin to ours and back without two pods having one address. Chooses no address.
+//! | File below `<dataDir>/<network>/` | Content |
+//! |---|---|
+//! | `<address>` | `container\r\nifname` |
+//! | `last_reserved_ip.<set>` | address that the range set allocated last |
+//! | `lock` | empty; locked by a process that changes leases |
 //!
-//! Whoever has records of its own writes here for others only: such a file ends with a line end, which the reference plugin
-//! trims. It means nothing to its writer, so what a lost DEL or a reboot leaves of it keeps no address from being given.
+//! With these files a node can migrate from the reference plugin to Viaduct and back without a
+//! duplicate address. This crate does not choose addresses.
+//!
+//! The agent has its own records, and mirrors its leases here only for host-local. A mirrored file
+//! ends with `\r\n`, which host-local trims. The agent ignores mirrored files, so one that a lost
+//! DEL or a reboot left behind reserves no address.
 
 #![forbid(unsafe_code)]
 
@@ -17,41 +24,41 @@ use std::path::{Path, PathBuf};
 
 use model::{AttachmentKey, ContainerId, IfName, NetworkName};
 
-/// Where host-local keeps its networks unless it is told otherwise.
+/// Default of host-local's `dataDir`.
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
 const LOCK: &str = "lock";
-const LAST: &str = "last_reserved_ip.";
+const LAST_RESERVED: &str = "last_reserved_ip.";
 
-/// Behind a lease that somebody has on record, too.
-const ON_RECORD: &str = "\r\n";
+/// Ends a lease file that mirrors a record of the agent.
+const MIRROR_SUFFIX: &str = "\r\n";
 
-/// The leases of one network.
+/// Lease files of one network.
 #[derive(Clone, Debug)]
 pub struct LeaseFolder {
     path: PathBuf,
     network: NetworkName,
 }
 
-/// Nobody else changes the leases while this lives.
+/// Exclusive lock on the leases of a network, released on drop.
 #[derive(Debug)]
 pub struct Locked<'a> {
     folder: &'a LeaseFolder,
-    /// Held for its lock.
+    /// Open file that holds the lock.
     _lock: File,
 }
 
-/// Whose an address is.
+/// Owner of an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
-    /// The container.
+    /// Container ID.
     pub container_id: String,
-    /// The interface; old files do not tell.
+    /// Name of the interface; `None` in files of old versions of host-local.
     pub ifname: Option<String>,
 }
 
 impl LeaseFolder {
-    /// The folder of `network` below `data_dir`, or below the usual one.
+    /// Returns the directory of `network` below `data_dir`, or below [`DEFAULT_DATA_DIR`].
     pub fn new(data_dir: Option<&Path>, network: &NetworkName) -> Self {
         let parent = data_dir.unwrap_or(Path::new(DEFAULT_DATA_DIR));
         Self {
@@ -60,10 +67,13 @@ impl LeaseFolder {
         }
     }
 
-    /// The leases; none when there is no folder.
+    /// Returns all leases; none if the directory does not exist.
     pub fn leases(&self) -> io::Result<BTreeMap<IpAddr, Owner>> {
-        let leases = self.texts()?.into_iter();
-        Ok(leases.map(|(it, text)| (it, owner(&text))).collect())
+        Ok(self
+            .texts()?
+            .into_iter()
+            .map(|(address, text)| (address, owner(&text)))
+            .collect())
     }
 
     fn texts(&self) -> io::Result<BTreeMap<IpAddr, String>> {
@@ -78,7 +88,7 @@ impl LeaseFolder {
             let Some(address) = address else { continue };
             match small_files::read(entry.path()) {
                 Ok(text) => leases.insert(address, text),
-                // Released since it was listed.
+                // Released since the directory was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             };
@@ -86,27 +96,28 @@ impl LeaseFolder {
         Ok(leases)
     }
 
-    /// The leases as addresses that attachments of this network have. An owner that no attachment can have is one that
-    /// nobody will ask for.
+    /// Returns all leases with their attachments. An invalid owner becomes the attachment
+    /// `unknown`, so that its address stays taken.
     pub fn taken(&self) -> io::Result<BTreeMap<IpAddr, AttachmentKey>> {
-        let leases = self.leases()?.into_iter();
-        Ok(leases
+        Ok(self
+            .leases()?
+            .into_iter()
             .map(|(address, owner)| (address, self.key(&owner)))
             .collect())
     }
 
-    /// Those of them that nobody has on record.
-    pub fn taken_by_others(&self) -> io::Result<BTreeMap<IpAddr, AttachmentKey>> {
+    /// Returns the leases of host-local, without those that the agent mirrored.
+    pub fn taken_by_host_local(&self) -> io::Result<BTreeMap<IpAddr, AttachmentKey>> {
         let others = self
             .texts()?
             .into_iter()
-            .filter(|(_, text)| !text.ends_with(ON_RECORD));
+            .filter(|(_, text)| !text.ends_with(MIRROR_SUFFIX));
         Ok(others
             .map(|(address, text)| (address, self.key(&owner(&text))))
             .collect())
     }
 
-    /// The address given last, by the index of the range set.
+    /// Returns the address that each range set allocated last, by the index of the set.
     pub fn last_reserved(&self) -> io::Result<BTreeMap<usize, IpAddr>> {
         let mut last = BTreeMap::new();
         let entries = match fs::read_dir(&self.path) {
@@ -116,7 +127,9 @@ impl LeaseFolder {
         for entry in entries {
             let entry = entry?;
             let name = entry.file_name();
-            let set = name.to_str().and_then(|name| name.strip_prefix(LAST));
+            let set = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(LAST_RESERVED));
             let Some(set) = set.and_then(|set| set.parse::<usize>().ok()) else {
                 continue;
             };
@@ -150,13 +163,15 @@ impl LeaseFolder {
         }
     }
 
-    /// Makes the folder if it is missing, and waits until nobody else changes it.
+    /// Makes the directory if it is missing, and waits for the exclusive lock.
     pub fn lock(&self) -> io::Result<Locked<'_>> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o755).create(&self.path)?;
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false);
-        let lock = options.open(self.path.join(LOCK))?;
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.path.join(LOCK))?;
         lock.lock()?;
         Ok(Locked {
             folder: self,
@@ -164,29 +179,29 @@ impl LeaseFolder {
         })
     }
 
-    /// Whether there is a folder: without one there is nothing to release.
+    /// Returns whether the directory exists; without it there is nothing to release.
     pub fn exists(&self) -> bool {
         self.path.is_dir()
     }
 }
 
 impl Locked<'_> {
-    /// Writes down that `owner` has `address`; fails when somebody has it.
+    /// Writes a lease of host-local. Fails if the address has a lease.
     pub fn reserve(&self, address: IpAddr, owner: &Owner) -> io::Result<()> {
         self.write(address, owner, "")
     }
 
-    /// Writes down for others that `owner` has `address` by the record of whoever calls; fails when somebody has it who is
-    /// on no record.
-    pub fn note(&self, address: IpAddr, owner: &Owner) -> io::Result<()> {
+    /// Writes a lease that mirrors a record of the agent. Replaces a mirrored lease; fails if
+    /// host-local has leased the address.
+    pub fn mirror(&self, address: IpAddr, owner: &Owner) -> io::Result<()> {
         let path = self.file(&address.to_string());
         match small_files::read(&path) {
-            // The record says whose it is: this one is of the past.
-            Ok(text) if text.ends_with(ON_RECORD) => fs::remove_file(&path)?,
+            // The agent's record is authoritative: this mirrored lease is outdated.
+            Ok(text) if text.ends_with(MIRROR_SUFFIX) => fs::remove_file(&path)?,
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             Ok(_) | Err(_) => {}
         }
-        self.write(address, owner, ON_RECORD)
+        self.write(address, owner, MIRROR_SUFFIX)
     }
 
     fn write(&self, address: IpAddr, owner: &Owner, end: &str) -> io::Result<()> {
@@ -198,12 +213,16 @@ impl Locked<'_> {
         written.inspect_err(|_| drop(fs::remove_file(&path)))
     }
 
-    /// Writes down which address the range set gave last.
+    /// Writes the address that a range set allocated last.
     pub fn put_last_reserved(&self, set: usize, address: IpAddr) -> io::Result<()> {
-        fs::write(self.file(&format!("{LAST}{set}")), address.to_string())
+        fs::write(
+            self.file(&format!("{LAST_RESERVED}{set}")),
+            address.to_string(),
+        )
     }
 
-    /// Releases what `owner` has; a file that does not tell the interface is its container's. Tells the addresses.
+    /// Releases the leases of `owner` and returns their addresses. A lease without an interface
+    /// belongs to every interface of its container.
     pub fn release(&self, owner: &Owner) -> io::Result<Vec<IpAddr>> {
         let own = self.folder.leases()?.into_iter().filter(|(_, other)| {
             other.container_id == owner.container_id
@@ -251,7 +270,7 @@ mod tests {
 
     /// behaviour R11
     #[test]
-    fn what_the_reference_plugin_wrote_is_read_and_what_we_write_is_the_same() {
+    fn lease_files_have_the_format_of_the_reference_plugin() {
         let directory = tempfile::tempdir().unwrap();
         let folder = folder(directory.path());
         assert!(folder.leases().unwrap().is_empty() && !folder.exists());
@@ -280,30 +299,30 @@ mod tests {
 
     /// behaviour R11
     #[test]
-    fn what_is_written_for_others_binds_them_and_not_its_writer() {
+    fn a_mirrored_lease_blocks_host_local_and_not_the_agent() {
         let directory = tempfile::tempdir().unwrap();
         let folder = folder(directory.path());
         let locked = folder.lock().unwrap();
-        let [noted, reserved] = [IpAddr::from([10, 1, 0, 2]), IpAddr::from([10, 1, 0, 3])];
-        locked.note(noted, &owner_of("c1", "eth0")).unwrap();
+        let [mirrored, reserved] = [IpAddr::from([10, 1, 0, 2]), IpAddr::from([10, 1, 0, 3])];
+        locked.mirror(mirrored, &owner_of("c1", "eth0")).unwrap();
         locked.reserve(reserved, &owner_of("c2", "eth0")).unwrap();
         let text = fs::read_to_string(directory.path().join("net/10.1.0.2")).unwrap();
         assert_eq!(text.trim(), "c1\r\neth0", "the reference plugin trims");
-        assert_eq!(folder.leases().unwrap()[&noted], owner_of("c1", "eth0"));
-        let others = folder.taken_by_others().unwrap();
+        assert_eq!(folder.leases().unwrap()[&mirrored], owner_of("c1", "eth0"));
+        let others = folder.taken_by_host_local().unwrap();
         assert_eq!(others.into_keys().collect::<Vec<_>>(), [reserved]);
         assert_eq!(folder.taken().unwrap().len(), 2);
 
-        locked.note(noted, &owner_of("c3", "eth0")).unwrap();
-        assert_eq!(folder.leases().unwrap()[&noted], owner_of("c3", "eth0"));
-        assert!(locked.note(reserved, &owner_of("c3", "eth0")).is_err());
-        assert!(locked.reserve(noted, &owner_of("c4", "eth0")).is_err());
-        assert_eq!(locked.release(&owner_of("c3", "eth0")).unwrap(), [noted]);
+        locked.mirror(mirrored, &owner_of("c3", "eth0")).unwrap();
+        assert_eq!(folder.leases().unwrap()[&mirrored], owner_of("c3", "eth0"));
+        assert!(locked.mirror(reserved, &owner_of("c3", "eth0")).is_err());
+        assert!(locked.reserve(mirrored, &owner_of("c4", "eth0")).is_err());
+        assert_eq!(locked.release(&owner_of("c3", "eth0")).unwrap(), [mirrored]);
     }
 
     /// behaviour S10
     #[test]
-    fn a_release_is_of_one_interface_and_may_come_again() {
+    fn a_lease_release_concerns_one_interface_and_can_be_repeated() {
         let directory = tempfile::tempdir().unwrap();
         let folder = folder(directory.path());
         let locked = folder.lock().unwrap();
@@ -318,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_whose_owner_is_nonsense_is_taken_all_the_same() {
+    fn an_address_with_an_invalid_owner_is_taken() {
         let directory = tempfile::tempdir().unwrap();
         let inside = directory.path().join("net");
         fs::create_dir(&inside).unwrap();

@@ -1,4 +1,4 @@
-//! Addresses, prefixes and Ethernet addresses.
+//! Interface addresses, prefixes (CIDR) and Ethernet addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,17 +9,17 @@ use ipnetwork::IpNetwork;
 /// Why a text is not a [`Cidr`] or an [`InterfaceAddress`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CidrError {
-    /// Not `address/length`.
+    /// The text is not `address/length`.
     #[error("invalid CIDR address: {0}")]
     Syntax(String),
-    /// Bits behind the prefix are set. The words are host-local's (behaviour K14).
+    /// Bits after the prefix are set. The text is host-local's (behaviour K14).
     #[error(
         "Network has host bits set. For a subnet mask of length {prefix_len} the network address is {network}"
     )]
     HostBits {
-        /// Length of the mask.
+        /// Prefix length in bits.
         prefix_len: u8,
-        /// What the address would have to be.
+        /// Network address without the host bits.
         network: IpAddr,
     },
 }
@@ -40,7 +40,8 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// The prefix of `prefix_len` bits that holds `address`; `None` when the family has fewer bits.
+    /// Returns the prefix of `prefix_len` bits that contains `address`; `None` when the family has
+    /// fewer bits.
     pub fn containing(address: IpAddr, prefix_len: u8) -> Option<Self> {
         let parsed = IpNetwork::new(address, prefix_len).ok()?;
         Some(Self {
@@ -49,7 +50,8 @@ impl Cidr {
         })
     }
 
-    /// From text whose host bits may be set, as kubenet reads a pod CIDR: they are ignored, not kept.
+    /// Parses a text whose host bits may be set, as kubenet reads a pod CIDR; the host bits are
+    /// cleared.
     pub fn masked(text: &str) -> Result<Self, CidrError> {
         let parsed = parse(text)?;
         Ok(Self {
@@ -58,17 +60,17 @@ impl Cidr {
         })
     }
 
-    /// The first address: the network itself.
+    /// Returns the network address, the first of the prefix.
     pub fn network(&self) -> IpAddr {
         self.network
     }
 
-    /// Significant bits.
+    /// Returns the prefix length in bits.
     pub fn prefix_len(&self) -> u8 {
         self.prefix_len
     }
 
-    /// The last address of the prefix (IPv4: the broadcast address).
+    /// Returns the last address of the prefix (IPv4: the broadcast address).
     pub fn last(&self) -> IpAddr {
         match self.network {
             IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(
@@ -80,17 +82,17 @@ impl Cidr {
         }
     }
 
-    /// Whether `address` is of this prefix.
+    /// Returns whether the prefix contains `address`.
     pub fn contains(&self, address: IpAddr) -> bool {
         Self::containing(address, self.prefix_len).is_some_and(|other| other == *self)
     }
 
-    /// Whether the two share an address.
+    /// Returns whether the two prefixes share an address.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.contains(other.network) || other.contains(self.network)
     }
 
-    /// Whether this is IPv4.
+    /// Returns whether the prefix is IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.network.is_ipv4()
     }
@@ -129,17 +131,17 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// An address of an interface with the length of its subnet.
+/// An address of an interface with the prefix length of its subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceAddress {
-    /// The address.
+    /// IPv4 or IPv6 address.
     pub address: IpAddr,
     /// Prefix length of its subnet in bits.
     pub prefix_len: u8,
 }
 
 impl InterfaceAddress {
-    /// The subnet; `None` when the length is more than the family has.
+    /// Returns the subnet; `None` when the prefix length exceeds the bits of the family.
     pub fn subnet(&self) -> Option<Cidr> {
         Cidr::containing(self.address, self.prefix_len)
     }
@@ -163,17 +165,17 @@ impl fmt::Display for InterfaceAddress {
     }
 }
 
-/// A text that is no Ethernet address.
+/// Error of a text that is no Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid MAC address {0:?}")]
 pub struct MacError(pub String);
 
-/// An Ethernet address.
+/// An Ethernet (MAC) address, in the order of transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// A locally administered unicast address (IEEE 802, first byte `02`) made of five bytes.
+    /// Returns a locally administered unicast address (IEEE 802): first byte `02`, then `bytes`.
     pub fn local(bytes: [u8; 5]) -> Self {
         let mut address = [0x02; 6];
         address[1..].copy_from_slice(&bytes);

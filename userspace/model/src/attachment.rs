@@ -1,4 +1,4 @@
-//! Attachments: what a runtime asks for, what it got, and what is remembered of it.
+//! Attachments: the runtime's request (intent), the decided attachment, and its stored record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,14 +9,14 @@ use crate::{
     Network, NetworkName, PortMapping, PortOptions,
 };
 
-/// What makes an attachment unique: one container may be on several networks, or twice on one.
+/// Unique key of an attachment: one container may be on several networks, or twice on one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttachmentKey {
-    /// The network.
+    /// Name of the CNI network.
     pub network: NetworkName,
-    /// The container.
+    /// `CNI_CONTAINERID`.
     pub container_id: ContainerId,
-    /// The interface's name in the container.
+    /// `CNI_IFNAME`: interface name in the container.
     pub ifname: IfName,
 }
 
@@ -26,23 +26,23 @@ impl fmt::Display for AttachmentKey {
     }
 }
 
-/// A network namespace: where it can be opened, and which one it is.
+/// A network namespace: its path, and the inode that identifies it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Netns {
-    /// The path that the runtime gave.
+    /// `CNI_NETNS`: path given by the runtime.
     pub path: NetnsPath,
     /// Device number of the namespace's inode.
     pub device: u64,
-    /// Inode number: another one at the same path is another namespace.
+    /// Inode number. A different inode at the same path is a different namespace.
     pub inode: u64,
 }
 
-/// The pod's name in Kubernetes, from `K8S_POD_NAMESPACE` and `K8S_POD_NAME`.
+/// Kubernetes name of a pod, from `K8S_POD_NAMESPACE` and `K8S_POD_NAME` in `CNI_ARGS`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodName {
-    /// Kubernetes namespace.
+    /// Kubernetes namespace, for example `default`.
     pub namespace: String,
-    /// Name.
+    /// Name of the pod in its namespace.
     pub name: String,
 }
 
@@ -52,39 +52,40 @@ impl fmt::Display for PodName {
     }
 }
 
-/// A route in a pod.
+/// A route in a pod's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
-    /// Where to.
+    /// Destination prefix.
     pub destination: Cidr,
-    /// By which gateway; `None` in a network's configuration means the gateway of the family.
+    /// Next hop; in a network's configuration `None` means the gateway of the family.
     pub gateway: Option<IpAddr>,
-    /// What is particular about it.
+    /// Metric, table, scope and path attributes.
     pub options: RouteOptions,
 }
 
-/// What is particular about a route; what is `None` is as the kernel has it by itself.
+/// Optional attributes of a route; `None` is the kernel's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteOptions {
-    /// Metric: the lower one wins.
+    /// Metric (`RTA_PRIORITY`): the lowest one wins.
     pub priority: Option<u32>,
-    /// Routing table.
+    /// Number of the routing table.
     pub table: Option<u32>,
-    /// Scope, by the kernel's number. IPv4 only.
+    /// Scope, as in `rtm_scope` (253 is link). IPv4 only.
     pub scope: Option<u8>,
     /// MTU of the path in bytes.
     pub mtu: Option<u32>,
-    /// Maximum segment size that TCP announces.
+    /// Maximum segment size that TCP advertises, in bytes.
     pub advmss: Option<u32>,
 }
 
 impl RouteOptions {
-    /// The main routing table.
+    /// Number of the main routing table (`RT_TABLE_MAIN`).
     pub const MAIN: u32 = 254;
-    /// The scope of what is reached without a router.
+    /// Scope of destinations that are reached without a router (`RT_SCOPE_LINK`).
     pub const SCOPE_LINK: u8 = 253;
 
-    /// With `None` for what the kernel does by itself, so that what was asked for can be compared with what is there.
+    /// Returns the options with `None` for the kernel's defaults, so that requested and observed
+    /// routes compare equal.
     #[must_use]
     pub fn normal(self, is_ipv4: bool, has_gateway: bool) -> Self {
         let (priority, scope) = match (is_ipv4, has_gateway) {
@@ -105,77 +106,81 @@ impl RouteOptions {
     }
 }
 
-/// What a runtime may ask for besides the network's defaults.
+/// Parameters of an ADD that the runtime requests besides the network's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requested {
-    /// Addresses, at most one of each range set.
+    /// Requested addresses, at most one of each range set.
     pub addresses: Vec<IpAddr>,
-    /// Ethernet address of the pod's end.
+    /// Requested Ethernet address of the pod's end.
     pub mac: Option<Mac>,
-    /// Addresses of the network that others have, by their word: they are not given.
+    /// Addresses of the network that other IPAM state lists as taken, with their owners: they are
+    /// not given.
     pub taken: BTreeMap<IpAddr, AttachmentKey>,
-    /// The address that others gave last from each range set, by its index: the search goes on behind it where nothing is
-    /// on record.
+    /// Addresses that other IPAM state lists as given last, by index of the range set. Allocation
+    /// continues after them where the store has none.
     pub last_reserved: BTreeMap<usize, IpAddr>,
-    /// Gateways of other networks of the pod by which its default routes go: those of their families are not ours.
+    /// Gateways of the pod's default routes on other networks. This network adds no default route
+    /// of their families.
     pub default_gateways: Vec<IpAddr>,
-    /// Whether another plugin gives the addresses, later: the interface is made without.
+    /// Whether a delegated IPAM plugin provides the addresses later: the interface is created
+    /// without any.
     pub awaits_addresses: bool,
 }
 
-/// An ADD, after everything about it that can be checked without the kernel has been.
+/// A validated ADD: everything that can be checked without the kernel has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// What makes it unique.
+    /// Unique key of the attachment.
     pub key: AttachmentKey,
-    /// The pod's network namespace.
+    /// Path of the pod's network namespace.
     pub netns: NetnsPath,
-    /// The network, as the configuration and the agent's defaults say.
+    /// Network from the CNI configuration and the agent's defaults.
     pub network: Network,
-    /// Ports to publish.
+    /// Host ports to publish.
     pub port_mappings: Vec<PortMapping>,
-    /// Limits of its traffic.
+    /// Rate limits of its traffic.
     pub bandwidth: Bandwidth,
-    /// Particular wishes.
+    /// Requested addresses, MAC address and other parameters.
     pub requested: Requested,
-    /// The pod's name, when the runtime tells.
+    /// Kubernetes name of the pod; `None` where the runtime gives none.
     pub pod: Option<PodName>,
 }
 
-/// A wish to serve an interface that other plugins of a chain have made: by programs on its host's end, and by ports.
+/// A request to adopt an interface that another plugin of a chain has created: with our programs on
+/// its host's end, and with hostports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adoption {
-    /// What makes it unique.
+    /// Unique key of the attachment.
     pub key: AttachmentKey,
-    /// The pod's network namespace.
+    /// Path of the pod's network namespace.
     pub netns: NetnsPath,
-    /// The interface's addresses, in the order of the chain's result.
+    /// Addresses of the interface, in the order of `prevResult`.
     pub addresses: Vec<Assigned>,
-    /// Links of the host that the chain's result names: one of them is the other end, one may be its bridge.
+    /// Host links in `prevResult`: one of them is the veth's host end, one may be its bridge.
     pub links: BTreeSet<IfName>,
-    /// The pod's name, when the runtime tells.
+    /// Kubernetes name of the pod; `None` where the runtime gives none.
     pub pod: Option<PodName>,
 }
 
-/// An address given to a pod.
+/// An address of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Assigned {
-    /// The address with the length of its subnet.
+    /// Address with the prefix length of its subnet.
     pub address: InterfaceAddress,
-    /// The gateway, where there is one.
+    /// Gateway of the subnet; `None` without one.
     pub gateway: Option<IpAddr>,
 }
 
-/// One pod interface, as decided: all that is needed to make it, check it and remove it.
+/// One pod interface as decided: everything needed to create, check and remove it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// What makes it unique.
+    /// Unique key of the attachment.
     pub key: AttachmentKey,
-    /// The pod's network namespace.
+    /// Pod's network namespace.
     pub netns: Netns,
-    /// The pod's name, when the runtime told.
+    /// Kubernetes name of the pod; `None` where the runtime gave none.
     pub pod: Option<PodName>,
-    /// The bridge.
+    /// Interface name of the bridge.
     pub bridge: IfName,
     /// Ethernet address of the pod's end.
     pub mac: Mac,
@@ -185,26 +190,27 @@ pub struct Attachment {
     pub addresses: Vec<Assigned>,
     /// Routes, each with its gateway.
     pub routes: Vec<Route>,
-    /// Published ports.
+    /// Published host ports.
     pub port_mappings: Vec<PortMapping>,
-    /// Limits of its traffic.
+    /// Rate limits of its traffic.
     pub bandwidth: Bandwidth,
-    /// Whether flows to the outside get the uplink's address.
+    /// Whether flows to the outside are masqueraded with the uplink's address.
     pub masquerade: bool,
-    /// Whether the bridge port sends frames back where they came from.
+    /// Whether the bridge port is in hairpin mode.
     pub hairpin: bool,
-    /// What else holds for the bridge port.
+    /// Isolation, VLANs and the other options of the bridge port.
     pub port: PortOptions,
-    /// The host's end, where another plugin made the interface: we serve it and remove nothing but what we added.
+    /// Host's end of an interface that another plugin created; only what this agent added to it is
+    /// ever removed. `None` for a veth of ours.
     pub adopted: Option<IfName>,
-    /// Row in the datapath's pod table; never 0.
+    /// Row of the datapath's pod table; never 0.
     pub slot: u32,
-    /// Distinguishes this owner of the slot, of the addresses and of the ports from those before it.
+    /// Distinguishes this owner of the slot, the addresses and the ports from earlier owners.
     pub generation: u32,
 }
 
 impl Attachment {
-    /// The host's end of the veth.
+    /// Returns the host's end of the veth.
     pub fn host_link(&self) -> HostLink {
         match &self.adopted {
             None => HostLink::Managed(ManagedLink::of(&self.key)),
@@ -212,14 +218,15 @@ impl Attachment {
         }
     }
 
-    /// The alias that proves the host's end to be ours: `network namespace/pod ifname`, or with the container ID
-    /// where the runtime tells no pod. At most 255 bytes (`IFALIASZ`).
+    /// Returns the alias that proves the host's end to be ours: `network namespace/pod ifname`,
+    /// with the container ID in place of the pod where the runtime gave no pod name. At most 255
+    /// bytes (`IFALIASZ`).
     pub fn alias(&self) -> String {
-        let who = match &self.pod {
+        let owner = match &self.pod {
             Some(pod) => pod.to_string(),
             None => self.key.container_id.to_string(),
         };
-        let mut alias = format!("{} {who} {}", self.key.network, self.key.ifname);
+        let mut alias = format!("{} {owner} {}", self.key.network, self.key.ifname);
         alias.truncate(
             (0..=255)
                 .rev()
@@ -229,7 +236,7 @@ impl Attachment {
         alias
     }
 
-    /// The first address of a family.
+    /// Returns the first address of a family.
     pub fn address(&self, ipv4: bool) -> Option<IpAddr> {
         self.addresses
             .iter()
@@ -238,28 +245,29 @@ impl Attachment {
     }
 }
 
-/// How far an attachment has come.
+/// State of an attachment's ADD or DEL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Decided and recorded; the kernel may have none, some or all of it.
+    /// Decided and recorded; the kernel may have none, some or all of its parts.
     Pending,
-    /// Made and verified, without the addresses that another plugin is about to give.
+    /// Created and verified, without the addresses that a delegated IPAM plugin is about to
+    /// provide.
     Linked,
-    /// Made and verified.
+    /// Created and verified.
     Attached,
-    /// Being removed.
+    /// DEL started; the kernel may have some of its parts.
     Removing,
 }
 
-/// What is remembered of an attachment: what was decided, not what is true.
+/// Stored record of an attachment: the decision, not the observed state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The decision.
+    /// Attachment as decided.
     pub attachment: Attachment,
-    /// How far it has come.
+    /// State of its ADD or DEL.
     pub state: State,
-    /// The kernel's boot id when it was decided: no attachment survives a reboot.
+    /// Kernel's boot ID at the time of the decision: no attachment survives a reboot.
     pub boot_id: String,
-    /// When it was decided, in seconds since 1970 (UTC).
+    /// Time of the decision in seconds since the Unix epoch.
     pub created_at: u64,
 }

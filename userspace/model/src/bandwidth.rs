@@ -1,4 +1,4 @@
-//! Limits of a pod's traffic, as they were asked for. Refuses to know how they are enforced.
+//! Rate limits of a pod's traffic as requested, and a network's policy for them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,65 +6,66 @@ use std::num::NonZeroU64;
 
 use crate::Cidr;
 
-/// The limit of one direction.
+/// Rate limit of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Limit {
-    /// Bits per second.
+    /// Rate in bit/s.
     pub rate: NonZeroU64,
-    /// Bits that may pass at once; `None` for as many as suit the rate.
+    /// Burst in bits; `None` for one that suits the rate.
     pub burst: Option<NonZeroU64>,
 }
 
-/// The limits of a pod, seen from the pod; `None` for no limit.
+/// Rate limits of a pod, in directions as seen from the pod; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bandwidth {
-    /// To the pod.
+    /// Limit of traffic to the pod.
     pub ingress: Option<Limit>,
-    /// From the pod.
+    /// Limit of traffic from the pod.
     pub egress: Option<Limit>,
-    /// With whom both count.
+    /// Remote subnets whose traffic both limits apply to.
     pub shaped_subnets: ShapedSubnets,
 }
 
 impl Bandwidth {
-    /// Whether nothing is limited.
+    /// Returns whether neither direction is limited.
     pub const fn is_unlimited(&self) -> bool {
         self.ingress.is_none() && self.egress.is_none()
     }
 }
 
-/// Bits per second in each direction, seen from the pod; `None` for nothing said.
+/// Rates in bit/s, in directions as seen from the pod; `None` for unspecified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rates {
-    /// To the pod.
+    /// Rate of traffic to the pod.
     pub ingress: Option<NonZeroU64>,
-    /// From the pod.
+    /// Rate of traffic from the pod.
     pub egress: Option<NonZeroU64>,
 }
 
-/// What a network makes of the limits of its pods.
+/// A network's policy for the limits of its pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitPolicy {
-    /// For pods that nobody limits.
+    /// Limits of pods that request none.
     pub default: Rates,
-    /// No pod gets more, whatever it asks for.
+    /// Maximum rates of every pod, whatever it requests.
     pub ceiling: Rates,
 }
 
 impl LimitPolicy {
-    /// What a pod gets that asks for this.
+    /// Returns the limits of a pod that requests `requested`: with defaults filled in, and clamped
+    /// to the ceiling.
     #[must_use]
-    pub fn apply(&self, asked: &Bandwidth) -> Bandwidth {
+    pub fn apply(&self, requested: &Bandwidth) -> Bandwidth {
         let limit = |rate| Limit { rate, burst: None };
         let by_default = Bandwidth {
-            ingress: asked.ingress.or(self.default.ingress.map(limit)),
-            egress: asked.egress.or(self.default.egress.map(limit)),
-            ..*asked
+            ingress: requested.ingress.or(self.default.ingress.map(limit)),
+            egress: requested.egress.or(self.default.egress.map(limit)),
+            ..*requested
         };
         self.clamp_to_ceiling(&by_default)
     }
 
-    /// The same without what is above the ceiling; no limit is above each.
+    /// Returns the limits clamped to the ceiling; no limit counts as above it.
     #[must_use]
     pub fn clamp_to_ceiling(&self, wanted: &Bandwidth) -> Bandwidth {
         Bandwidth {
@@ -83,15 +84,15 @@ fn at_most(wanted: Option<Limit>, ceiling: Option<NonZeroU64>) -> Option<Limit> 
     Some(within.unwrap_or(Limit { rate, burst: None }))
 }
 
-/// Prefixes, each once.
+/// A set of at most [`Prefixes::MAX`] prefixes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefixes([Option<Cidr>; Self::MAX]);
 
 impl Prefixes {
-    /// As many as there may be.
+    /// Maximum number of prefixes.
     pub const MAX: usize = 16;
 
-    /// In an order of their own; `None` where there are too many.
+    /// Returns the set of `prefixes` in ascending order; `None` where there are too many.
     pub fn new(prefixes: impl IntoIterator<Item = Cidr>) -> Option<Self> {
         let distinct: BTreeSet<Cidr> = prefixes.into_iter().collect();
         let mut kept = Self::default();
@@ -104,7 +105,7 @@ impl Prefixes {
         Some(kept)
     }
 
-    /// All of them.
+    /// Returns the prefixes in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.0.iter().flatten().copied()
     }
@@ -116,20 +117,20 @@ impl fmt::Debug for Prefixes {
     }
 }
 
-/// With whom a pod's traffic counts.
+/// Remote subnets whose traffic a pod's limits apply to (`shapedSubnets`, `unshapedSubnets`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShapedSubnets {
-    /// With everybody.
+    /// Traffic with every address.
     #[default]
     All,
-    /// With these alone.
+    /// Traffic with these subnets only.
     Only(Prefixes),
-    /// With all but these.
+    /// Traffic with all but these subnets.
     Except(Prefixes),
 }
 
 impl ShapedSubnets {
-    /// The prefixes that are named.
+    /// Returns the named prefixes; empty for [`ShapedSubnets::All`].
     pub fn prefixes(&self) -> Prefixes {
         match self {
             Self::All => Prefixes::default(),
@@ -154,7 +155,7 @@ mod tests {
                 burst: NonZeroU64::new(burst),
             })
         };
-        let asked = |ingress, egress| Bandwidth {
+        let requested = |ingress, egress| Bandwidth {
             ingress,
             egress,
             ..Bandwidth::default()
@@ -164,23 +165,23 @@ mod tests {
             ceiling: rates(100, 50),
         };
         for (wanted, gets) in [
-            (asked(None, None), asked(limit(10, 0), limit(50, 0))),
+            (requested(None, None), requested(limit(10, 0), limit(50, 0))),
             (
-                asked(limit(70, 7), limit(50, 5)),
-                asked(limit(70, 7), limit(50, 5)),
+                requested(limit(70, 7), limit(50, 5)),
+                requested(limit(70, 7), limit(50, 5)),
             ),
             (
-                asked(limit(101, 7), limit(51, 5)),
-                asked(limit(100, 0), limit(50, 0)),
+                requested(limit(101, 7), limit(51, 5)),
+                requested(limit(100, 0), limit(50, 0)),
             ),
         ] {
             assert_eq!(policy.apply(&wanted), gets);
         }
-        let free = asked(None, limit(9, 0));
+        let free = requested(None, limit(9, 0));
         assert_eq!(LimitPolicy::default().apply(&free), free);
-        // What somebody has lifted by hand does not come back as the default.
+        // A limit that was removed by hand does not come back as the default.
         assert_eq!(
-            policy.clamp_to_ceiling(&asked(None, None)).ingress,
+            policy.clamp_to_ceiling(&requested(None, None)).ingress,
             limit(100, 0)
         );
     }

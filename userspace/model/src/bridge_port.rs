@@ -1,4 +1,4 @@
-//! What a network demands of the ports of its bridge, besides their addresses.
+//! Options of a network's bridge and its ports: VLANs, isolation, ingress policy.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,12 +12,12 @@ pub struct VlanId(u16);
 impl VlanId {
     const RANGE: std::ops::RangeInclusive<u16> = 1..=4094;
 
-    /// The identifier, if it is one.
+    /// Returns the identifier; `None` outside of 1 to 4094.
     pub fn new(number: u16) -> Option<Self> {
         Self::RANGE.contains(&number).then_some(Self(number))
     }
 
-    /// The number.
+    /// Returns the number, 1 to 4094.
     pub fn get(self) -> u16 {
         self.0
     }
@@ -29,37 +29,39 @@ impl fmt::Display for VlanId {
     }
 }
 
-/// The VLANs of a pod's bridge port. Without any, the port has those that the bridge gives to every port.
+/// VLANs of a pod's bridge port. Without any, the port has the VLANs that the bridge gives to every
+/// port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortVlans {
-    /// The VLAN of what the pod sends and gets without a tag.
+    /// VLAN of the pod's untagged frames (access VLAN, PVID).
     pub access: Option<VlanId>,
-    /// VLANs that the pod sends and gets with their tags.
+    /// VLANs of the pod's tagged frames (trunk).
     pub trunk: BTreeSet<VlanId>,
     /// Whether the port stays in the bridge's default VLAN as well.
     pub keeps_default: bool,
 }
 
 impl PortVlans {
-    /// Whether the port's VLANs are ours to decide.
+    /// Returns whether this agent configures the port's VLANs.
     pub fn is_managed(&self) -> bool {
         self.access.is_some() || !self.trunk.is_empty()
     }
 }
 
-/// Which other pods a pod is kept apart from, by its own address. Published ports lead there all the same.
+/// Ingress policy of a pod: the pods whose packets to the pod's own address are dropped. Hostports
+/// stay reachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IngressPolicy {
-    /// None.
+    /// No pod's packets are dropped.
     #[default]
     Open,
-    /// Those of other bridges that have a policy, too.
+    /// Packets of pods on other bridges that have a policy, too, are dropped.
     SameBridge,
-    /// And those of the same bridge that are isolated, too.
+    /// As `SameBridge`, and packets of isolated pods on the same bridge are dropped.
     Isolated,
 }
 
-/// A text that names no policy.
+/// Error of a text that names no ingress policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is none of open, same-bridge and isolated")]
 pub struct UnknownIngressPolicy(pub String);
@@ -87,40 +89,41 @@ impl fmt::Display for IngressPolicy {
     }
 }
 
-/// What holds for the bridge port of a pod.
+/// Options of a pod's bridge port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortOptions {
-    /// Whether the bridge keeps it apart from other isolated ports.
+    /// Whether the port is isolated from other isolated ports.
     pub isolated: bool,
-    /// Its VLANs.
+    /// VLANs of the port.
     pub vlans: PortVlans,
-    /// Whether the pod may send with addresses that are not its own. Who speaks in several VLANs must.
+    /// Whether the source address check is off. A pod with trunk VLANs needs that.
     pub trusted: bool,
-    /// Which other pods are kept from it.
+    /// Ingress policy of the pod.
     pub ingress: IngressPolicy,
-    /// Whether the pod's end is left down, for whoever gets it to set it up.
+    /// Whether the pod's end is left down, so that the container itself sets it up.
     pub left_down: bool,
 }
 
 impl PortOptions {
-    /// Whether all that the bridge does for the port is to forward.
+    /// Returns whether the bridge only forwards for the port: no isolation, no managed VLANs.
     pub fn is_plain(&self) -> bool {
         !self.isolated && !self.vlans.is_managed()
     }
 }
 
-/// What holds for a network's bridge and its ports, besides its name and its addresses.
+/// Options of a network's bridge and its ports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BridgeOptions {
-    /// Whether the node is the pods' gateway: the bridge, or its VLAN's interface, gets the gateways' addresses.
+    /// Whether the node is the pods' gateway: the bridge, or its VLAN interface, gets the gateway
+    /// addresses.
     pub gateway: bool,
-    /// Whether addresses of others on a bridge of others that contradict the gateways are removed.
+    /// Whether conflicting addresses on a foreign bridge are removed (`forceAddress`).
     pub force_address: bool,
-    /// Whether pods make sure that nobody else has their IPv6 addresses.
+    /// Whether pods perform IPv6 duplicate address detection.
     pub detects_duplicates: bool,
-    /// The pods' ports.
+    /// Options of the pods' bridge ports.
     pub port: PortOptions,
-    /// What becomes of the limits of pods.
+    /// Default and maximum rate limits of pods.
     pub limits: LimitPolicy,
 }
 

@@ -1,21 +1,21 @@
-//! The host's end of an attachment's link: one that we made, or one of another plugin's that we serve.
+//! Host's end of an attachment's veth: created by this agent, or adopted from another plugin.
 
 use std::fmt;
 
 use crate::{IfName, ManagedLink};
 
-/// The host's end of the veth of one attachment. Only one that we made can be deleted: only that holds a
-/// [`ManagedLink`].
+/// Host's end of the veth of one attachment. Only a managed one can be deleted, because deletion
+/// takes a [`ManagedLink`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostLink {
-    /// We made it.
+    /// Created by this agent.
     Managed(ManagedLink),
-    /// Another plugin made it: programs of ours are on it, and nothing else of it is ours to change.
+    /// Created by another plugin: it has programs of ours, and nothing else of it is changed.
     Adopted(IfName),
 }
 
 impl HostLink {
-    /// The interface name.
+    /// Returns the interface name.
     pub fn name(&self) -> &IfName {
         match self {
             Self::Managed(link) => link.name(),
@@ -23,7 +23,7 @@ impl HostLink {
         }
     }
 
-    /// The link as one that we may change and delete, if it is.
+    /// Returns the link as one that may be changed and deleted; `None` for an adopted one.
     pub fn managed(&self) -> Option<&ManagedLink> {
         match self {
             Self::Managed(link) => Some(link),

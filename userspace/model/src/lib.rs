@@ -1,9 +1,10 @@
-//! The nouns of Viaduct: validated names, addresses, networks, intents, attachments.
+//! Domain types of Viaduct: validated names, addresses, networks, intents, attachments.
 //!
-//! A value of any type here is a proof: it was parsed, and nothing about it is "maybe invalid". Knows no I/O, no
-//! serialisation format, no kernel.
+//! Values are validated when they are constructed, so a value of any type here is valid. No I/O, no
+//! serialisation format, no kernel interface.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod address;
 mod attachment;

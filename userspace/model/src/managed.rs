@@ -1,16 +1,16 @@
-//! The only way to name a link as ours.
+//! Links created by this agent, and the names and Ethernet addresses that derive from their keys.
 //!
-//! A node is full of links that belong to others: docker's, libvirt's, another CNI plugin's, the operator's own.
-//! To leave one of ours behind is a leak and a bug; to delete a stranger's is an outage. So deletion takes a
-//! [`ManagedLink`], which can be made only from an attachment's key, and the kernel's link must besides carry the
-//! alias that we gave it; or, where whoever made it was killed before it set the alias, the Ethernet address that the
-//! same key derives.
+//! A node is full of links of other software: Docker's, libvirt's, another CNI plugin's, the
+//! operator's. To leave one of ours behind is a leak; to delete a foreign one is an outage. So
+//! deletion takes a [`ManagedLink`], which can be constructed only from an attachment's key.
+//! Besides, the kernel's link must have the alias that the agent set. Where the agent was killed
+//! before it set the alias, the link must have the Ethernet address that derives from the same key.
 
 use std::fmt;
 
 use crate::{AttachmentKey, IfName, Mac, Network};
 
-/// The host's end of the veth of one attachment.
+/// Host's end of the veth of one attachment, created by this agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManagedLink {
     name: IfName,
@@ -18,7 +18,8 @@ pub struct ManagedLink {
 }
 
 impl ManagedLink {
-    /// The link of `key`: `veth` and eight hexadecimal digits, the same each time.
+    /// Returns the link of `key`. Its name is `veth` and eight hexadecimal digits of a hash of the
+    /// key.
     pub fn of(key: &AttachmentKey) -> Self {
         Self {
             name: IfName::derived(format!("veth{:08x}", of_key(key, 0) >> 32)),
@@ -26,12 +27,12 @@ impl ManagedLink {
         }
     }
 
-    /// The interface name.
+    /// Returns the interface name.
     pub fn name(&self) -> &IfName {
         &self.name
     }
 
-    /// The Ethernet address, set by the message that makes the link.
+    /// Returns the Ethernet address, which is set by the message that creates the link.
     pub fn mac(&self) -> Mac {
         self.mac
     }
@@ -44,20 +45,22 @@ impl fmt::Display for ManagedLink {
 }
 
 impl AttachmentKey {
-    /// The Ethernet address of the host's end of the veth.
+    /// Returns the Ethernet address of the host's end of the veth.
     pub fn host_mac(&self) -> Mac {
         mac(of_key(self, 1))
     }
 
-    /// The Ethernet address of the pod's end of the veth, unless the runtime asks for another.
+    /// Returns the Ethernet address of the pod's end of the veth, unless the runtime requests
+    /// another.
     pub fn pod_mac(&self) -> Mac {
         mac(of_key(self, 2))
     }
 }
 
 impl Network {
-    /// The Ethernet address of the network's bridge. It derives from the network's name, not from its gateway: pods
-    /// keep their neighbour entry when the bridge is made anew, and when the addresses on it change.
+    /// Returns the Ethernet address of the network's bridge. It derives from the network's name,
+    /// not from its gateway: the pods' neighbour entries stay right when the bridge is created
+    /// again, and when its addresses change.
     pub fn bridge_mac(&self) -> Mac {
         mac(digest(&[self.name.as_str()], 3))
     }
@@ -77,7 +80,8 @@ fn of_key(key: &AttachmentKey, salt: u8) -> u64 {
     digest(&parts, salt)
 }
 
-/// FNV-1a of 64 bits with a final mix (the one of `MurmurHash3`): stable for ever, because names derive from it.
+/// Hashes `parts` and `salt`: 64-bit FNV-1a with the finaliser of `MurmurHash3`. It must never
+/// change, because interface names derive from it.
 fn digest(parts: &[&str], salt: u8) -> u64 {
     let hash = parts
         .iter()

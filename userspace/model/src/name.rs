@@ -1,19 +1,19 @@
-//! Names that come from outside, each checked once.
+//! Names from CNI configurations and environment variables, each validated when it is parsed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A name that its type does not allow.
+/// Error of a text that is not valid for a name type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid {what} {value:?}: {why}")]
 pub struct InvalidName {
-    /// What the name was to be.
+    /// Kind of the name, for example `network name`.
     pub what: &'static str,
-    /// The refused text.
+    /// Rejected text.
     pub value: String,
-    /// The rule that it breaks.
+    /// Violated rule.
     pub why: &'static str,
 }
 
@@ -25,7 +25,8 @@ fn invalid(what: &'static str, value: &str, why: &'static str) -> InvalidName {
     }
 }
 
-/// `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$` (CNI spec 1.1.0, "Section 2", for container IDs and network names).
+/// `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$` (CNI spec 1.1.0, "Section 2", for container IDs and network
+/// names).
 fn check_identifier(what: &'static str, value: &str) -> Result<(), InvalidName> {
     let mut bytes = value.bytes();
     match bytes.next() {
@@ -55,7 +56,7 @@ macro_rules! text_type {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -83,16 +84,17 @@ text_type!(
     NetworkName, "network name", check_identifier
 );
 text_type!(
-    /// A container ID, unique on the node by the runtime's word.
+    /// A container ID; the runtime guarantees that it is unique on the node.
     ContainerId, "container ID", check_identifier
 );
 text_type!(
-    /// An interface name: 1 to 15 bytes, as `dev_valid_name` of the kernel's net/core/dev.c demands.
+    /// An interface name: 1 to 15 bytes, by the rules of `dev_valid_name` in the kernel's
+    /// net/core/dev.c.
     IfName, "interface name", check_interface
 );
 
 impl IfName {
-    /// A name that this crate derives itself, valid by its making.
+    /// Wraps a name that this crate derives, which is valid by construction.
     pub(crate) fn derived(name: String) -> Self {
         debug_assert_eq!(check_interface("interface name", &name), Ok(()));
         Self(name.into())
@@ -120,12 +122,12 @@ fn check_interface(what: &'static str, value: &str) -> Result<(), InvalidName> {
     }
 }
 
-/// Where a network namespace can be opened: an absolute path.
+/// Path of a network namespace; always absolute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetnsPath(PathBuf);
 
 impl NetnsPath {
-    /// The path.
+    /// Returns the path.
     pub fn as_path(&self) -> &Path {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! A network: a bridge, its addresses and what holds for its pods.
+//! Networks: a bridge, its address ranges, and the options of its pods.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,16 +9,16 @@ use crate::{BridgeOptions, Cidr, IfName, InterfaceAddress, NetworkName, RangeSet
 /// How a pod reaches itself through the bridge (kubelet's `--hairpin-mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HairpinMode {
-    /// The hairpin flag of each bridge port.
+    /// Hairpin flag of each bridge port.
     #[default]
     HairpinVeth,
     /// A promiscuous bridge.
     PromiscuousBridge,
-    /// Not at all.
+    /// No hairpin: a pod cannot reach itself through the bridge.
     None,
 }
 
-/// A text that names no hairpin mode.
+/// Error of a text that names no hairpin mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is none of hairpin-veth, promiscuous-bridge and none")]
 pub struct UnknownHairpinMode(pub String);
@@ -50,31 +50,31 @@ impl fmt::Display for HairpinMode {
     }
 }
 
-/// A network as configured.
+/// A CNI network as configured.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Network {
-    /// The configuration's name.
+    /// `name` of the CNI configuration.
     pub name: NetworkName,
-    /// The bridge's interface name.
+    /// Interface name of the bridge.
     pub bridge: IfName,
-    /// A pod gets one address of each set.
+    /// Range sets: a pod gets one address of each.
     pub ranges: Vec<RangeSet>,
-    /// Routes that pods get; one without a gateway goes by the gateway of its family.
+    /// Routes of pods; a route without a gateway uses the gateway of its family.
     pub routes: Vec<Route>,
-    /// Whether pods get a default route by the gateway of each family, where `routes` has none.
+    /// Whether pods get a default route via the gateway of each family, where `routes` has none.
     pub default_route: bool,
     /// MTU in bytes; `None` for kubenet's rule (behaviour K1).
     pub mtu: Option<u32>,
-    /// How a pod reaches itself.
+    /// How a pod reaches itself through the bridge.
     pub hairpin: HairpinMode,
-    /// Whether flows to the outside get the uplink's address.
+    /// Whether flows to the outside are masqueraded with the uplink's address.
     pub masquerade: bool,
-    /// What else holds for the bridge and its ports.
+    /// Options of the bridge and its ports.
     pub options: BridgeOptions,
 }
 
 impl Network {
-    /// The gateway of every range, whoever has its address.
+    /// Returns the gateway of every range, whether the node or another host has the address.
     pub fn gateways(&self) -> BTreeSet<InterfaceAddress> {
         let ranges = self.ranges.iter().flat_map(RangeSet::ranges);
         let address = |range: &crate::Range| {
@@ -86,14 +86,14 @@ impl Network {
         ranges.filter_map(address).collect()
     }
 
-    /// The VLAN that pods are in without knowing it, and the node with them as their gateway.
+    /// Returns the access VLAN of the pods, where the node is their gateway in it.
     pub fn gateway_vlan(&self) -> Option<VlanId> {
         let access = self.options.port.vlans.access;
         access.filter(|_| self.options.gateway)
     }
 
-    /// The link that has the gateways' addresses: the bridge, or `<bridge>.<vlan>`; `None` when that is no name for a
-    /// link.
+    /// Returns the link that has the gateway addresses: the bridge, or `<bridge>.<vlan>`; `None`
+    /// where that is no valid interface name.
     pub fn gateway_link(&self) -> Option<IfName> {
         match self.gateway_vlan() {
             Some(vlan) => format!("{}.{vlan}", self.bridge).parse().ok(),
@@ -101,7 +101,7 @@ impl Network {
         }
     }
 
-    /// The subnets that pods of this network have addresses of.
+    /// Returns the subnets of all ranges.
     pub fn subnets(&self) -> BTreeSet<Cidr> {
         self.ranges
             .iter()
@@ -110,7 +110,7 @@ impl Network {
             .collect()
     }
 
-    /// Ranges that both networks would give addresses of.
+    /// Returns the subnets of the first pair of ranges that share addresses.
     pub fn overlap(&self, other: &Self) -> Option<(Cidr, Cidr)> {
         let mut pairs = self
             .ranges

@@ -1,4 +1,4 @@
-//! Hostports as a runtime asks for them.
+//! Port mappings (hostports) of a runtime's request.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,16 +8,16 @@ use std::str::FromStr;
 /// A protocol whose ports can be published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// TCP.
+    /// Transmission Control Protocol.
     Tcp,
-    /// UDP.
+    /// User Datagram Protocol.
     Udp,
-    /// SCTP.
+    /// Stream Control Transmission Protocol.
     Sctp,
 }
 
 impl Protocol {
-    /// IP protocol number.
+    /// Returns the IP protocol number.
     pub fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,
@@ -26,7 +26,7 @@ impl Protocol {
         }
     }
 
-    /// Lower-case name.
+    /// Returns the lower-case name, for example `tcp`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -58,16 +58,16 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// One published port.
+/// One published host port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortMapping {
-    /// Port of the node.
+    /// Port of the node (`hostPort`).
     pub host_port: NonZeroU16,
-    /// Port of the pod.
+    /// Port of the pod (`containerPort`).
     pub container_port: NonZeroU16,
-    /// Protocol.
+    /// Transport protocol.
     pub protocol: Protocol,
-    /// Only this address of the node; `None` for all.
+    /// The only address of the node that is published (`hostIP`); `None` for all.
     pub host_address: Option<IpAddr>,
 }
 

@@ -1,22 +1,23 @@
-//! Sets of ports, of which a node may have ten thousand. Knows no protocol.
+//! Sets of port numbers, of which a node may have ten thousand. The protocol is not part of the
+//! set.
 
 use fixedbitset::FixedBitSet;
 
-/// All numbers of 16 bits.
-const ALL: usize = 1 << 16;
+/// Number of 16-bit port numbers.
+const PORTS: usize = 1 << 16;
 
-/// A set of ports: one bit for each, so that what it costs to compare and to join does not depend on how many there
-/// are.
+/// A set of ports with one bit per port number, so that the cost of comparison and union does not
+/// depend on its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSet(FixedBitSet);
 
 impl PortSet {
-    /// Whether there is no port in it.
+    /// Returns whether the set has no port.
     pub fn is_empty(&self) -> bool {
         self.0.is_clear()
     }
 
-    /// Ports of either.
+    /// Returns the ports that are in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut both = self.clone();
@@ -24,7 +25,7 @@ impl PortSet {
         both
     }
 
-    /// Its ports that are not in `other`.
+    /// Returns the ports that are not in `other`.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let mut rest = self.clone();
@@ -32,17 +33,17 @@ impl PortSet {
         rest
     }
 
-    /// Adds some ports and takes others away.
+    /// Adds the ports `added` and removes the ports `removed`.
     pub fn change(&mut self, added: &[u16], removed: &[u16]) {
-        for (ports, are_in) in [(added, true), (removed, false)] {
+        for (ports, contained) in [(added, true), (removed, false)] {
             ports
                 .iter()
                 .map(|port| usize::from(*port))
-                .for_each(|port| self.0.set(port, are_in));
+                .for_each(|port| self.0.set(port, contained));
         }
     }
 
-    /// Its ports in ascending order.
+    /// Returns the ports in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.0.ones().filter_map(|port| u16::try_from(port).ok())
     }
@@ -50,7 +51,7 @@ impl PortSet {
 
 impl Default for PortSet {
     fn default() -> Self {
-        Self(FixedBitSet::with_capacity(ALL))
+        Self(FixedBitSet::with_capacity(PORTS))
     }
 }
 

@@ -1,10 +1,10 @@
-//! Address ranges as host-local's configuration describes them.
+//! Address ranges and range sets, by the rules of host-local's configuration.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{Cidr, InterfaceAddress};
 
-/// Why ranges cannot be used.
+/// Why a range or a range set is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// The prefix has no address to give (behaviour R8).
@@ -13,19 +13,19 @@ pub enum RangeError {
     /// An end of the range or the gateway lies outside of the subnet.
     #[error("{what} {address} not in network {subnet}")]
     Outside {
-        /// Which address.
+        /// Configuration key of the address.
         what: &'static str,
-        /// The address.
+        /// Address outside of the subnet.
         address: IpAddr,
-        /// The subnet.
+        /// Subnet of the range.
         subnet: Cidr,
     },
     /// The range ends before it starts.
     #[error("RangeStart {first} is after RangeEnd {last}")]
     Backwards {
-        /// Start.
+        /// `rangeStart`.
         first: IpAddr,
-        /// End.
+        /// `rangeEnd`.
         last: IpAddr,
     },
     /// A set without ranges.
@@ -34,7 +34,7 @@ pub enum RangeError {
     /// IPv4 and IPv6 in one set.
     #[error("mixed address families in one range set")]
     MixedFamilies,
-    /// An address that no interface can have beside its gateway.
+    /// The address is invalid for a pod: it is its own gateway, or its prefix length is invalid.
     #[error("{0} is no address for a pod")]
     NoAddress(InterfaceAddress),
     /// Two ranges share addresses.
@@ -42,7 +42,7 @@ pub enum RangeError {
     Overlap(Cidr, Cidr),
 }
 
-/// A pool of addresses: `first..=last` of `subnet`, without the gateway.
+/// A range of addresses: `first..=last` of `subnet`, without the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Range {
     subnet: Cidr,
@@ -52,8 +52,8 @@ pub struct Range {
 }
 
 impl Range {
-    /// A range of `subnet`; what is `None` gets host-local's default: first address `.1`, last one before the
-    /// broadcast address (IPv4) or the last of all (IPv6), gateway `.1`.
+    /// Returns a range of `subnet`. `None` means host-local's default: first address `.1`, last
+    /// address before the broadcast address (IPv4) or the last of the subnet (IPv6), gateway `.1`.
     pub fn new(
         subnet: Cidr,
         first: Option<IpAddr>,
@@ -79,8 +79,8 @@ impl Range {
         range.check()
     }
 
-    /// The range of one address alone, as the static plugin gives one. It may be of a subnet without room for others,
-    /// and its gateway, if it has any, on another one.
+    /// Returns the range of one address, as the static IPAM plugin configures it. Its subnet may
+    /// have no room for others, and its gateway may be outside of the subnet.
     pub fn single(own: InterfaceAddress, gateway: Option<IpAddr>) -> Result<Self, RangeError> {
         let subnet = own.subnet().filter(|_| gateway != Some(own.address));
         let Some(subnet) = subnet else {
@@ -97,7 +97,7 @@ impl Range {
         })
     }
 
-    /// The first address of the subnet: the gateway where none is named.
+    /// Returns the first address of the subnet, the gateway where none is configured.
     pub fn default_gateway(subnet: Cidr) -> IpAddr {
         offset(subnet.network(), 1)
     }
@@ -127,27 +127,27 @@ impl Range {
         Ok(self)
     }
 
-    /// The subnet, whose prefix length the pod's address gets.
+    /// Returns the subnet, whose prefix length the pod's address gets.
     pub fn subnet(&self) -> Cidr {
         self.subnet
     }
 
-    /// First address that may be given.
+    /// Returns the first address that may be given.
     pub fn first(&self) -> IpAddr {
         self.first
     }
 
-    /// Last address that may be given.
+    /// Returns the last address that may be given.
     pub fn last(&self) -> IpAddr {
         self.last
     }
 
-    /// The bridge's address, never given to a pod.
+    /// Returns the gateway, which is never given to a pod; `None` without one.
     pub fn gateway(&self) -> Option<IpAddr> {
         self.gateway
     }
 
-    /// Whether `address` may be given to a pod.
+    /// Returns whether `address` may be given to a pod.
     pub fn offers(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.subnet.is_ipv4()
             && address >= self.first
@@ -156,12 +156,12 @@ impl Range {
     }
 }
 
-/// Alternatives of which a pod gets one address.
+/// Alternative ranges, from which a pod gets one address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RangeSet(Vec<Range>);
 
 impl RangeSet {
-    /// A set of at least one range, all of one family, none overlapping.
+    /// Returns a set of at least one range, all of one address family, none overlapping.
     pub fn new(ranges: Vec<Range>) -> Result<Self, RangeError> {
         let Some(head) = ranges.first() else {
             return Err(RangeError::Empty);
@@ -181,22 +181,23 @@ impl RangeSet {
         Ok(Self(ranges))
     }
 
-    /// The one range of a whole pod CIDR.
+    /// Returns a set of one range, a whole pod CIDR.
     pub fn of_cidr(subnet: Cidr) -> Result<Self, RangeError> {
         Self::new(vec![Range::new(subnet, None, None, None)?])
     }
 
-    /// The ranges, in the order of the configuration.
+    /// Returns the ranges in the order of the configuration.
     pub fn ranges(&self) -> &[Range] {
         &self.0
     }
 
-    /// Whether the set is IPv4.
+    /// Returns whether the set is IPv4.
     pub fn is_ipv4(&self) -> bool {
         self.0.iter().all(|range| range.subnet.is_ipv4())
     }
 
-    /// The first range of this set that shares addresses with one of `other`.
+    /// Returns the subnets of the first range that shares addresses with a range of `other`, and of
+    /// that range.
     pub fn overlap(&self, other: &Self) -> Option<(Cidr, Cidr)> {
         self.0
             .iter()

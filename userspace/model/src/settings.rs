@@ -1,28 +1,29 @@
-//! Settings of a pod's interface and of the network stack around it, as the tuning plugin makes them.
+//! Settings of a pod's interface and sysctls of its namespace, those of the reference tuning
+//! plugin.
 
 use std::collections::BTreeMap;
 
 use crate::Mac;
 
-/// Settings; what is `None` or not in the map is not spoken of.
+/// Settings of an interface. `None`, or a sysctl that is not in the map, means unspecified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceSettings {
     /// Ethernet address.
     pub mac: Option<Mac>,
     /// MTU in bytes.
     pub mtu: Option<u32>,
-    /// Whether the interface takes frames for others.
+    /// Whether promiscuous mode is on (`IFF_PROMISC`).
     pub promiscuous: Option<bool>,
-    /// Whether the interface takes all multicast frames.
+    /// Whether all multicast frames are received (`IFF_ALLMULTI`).
     pub all_multicast: Option<bool>,
-    /// Length of the transmit queue.
+    /// Length of the transmit queue in packets (`txqueuelen`).
     pub tx_queue_length: Option<u32>,
     /// Sysctls of the pod's namespace, by path below `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
 }
 
 impl InterfaceSettings {
-    /// Those of the settings that `other` speaks of.
+    /// Returns the settings that `other` specifies too.
     #[must_use]
     pub fn restricted_to(&self, other: &Self) -> Self {
         let sysctls = self
@@ -41,7 +42,7 @@ impl InterfaceSettings {
         }
     }
 
-    /// Whether nothing is spoken of.
+    /// Returns whether no setting is specified.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

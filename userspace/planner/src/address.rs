@@ -1,9 +1,10 @@
 //! Address allocation by host-local's rules, without its files (behaviours R8 to R10).
 //!
-//! A pod gets one address of each range set. Allocation is round robin from the address after the last one given, so
-//! a released address is the last to be given again. Gateways, the network address and IPv4's broadcast address are
-//! never given. The cost is linear in consecutive taken addresses, not in the size of the range: a /64 with three
-//! leases is as fast as a /29. Leases come in as an argument.
+//! A pod gets one address of each range set. Allocation is round robin from the address after the
+//! last one given, so a released address is the last to be given again. Gateways, the network
+//! address and IPv4's broadcast address are never given. The cost is linear in consecutive taken
+//! addresses, not in the size of the range: a /64 with three leases is as fast as a /29. Leases
+//! come in as an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,14 +16,15 @@ use crate::Refusal;
 /// Addresses that are taken, and the state of the round robin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leases {
-    /// Taken addresses and their owners, of every network: an address belongs to only one pod of the node.
+    /// Taken addresses and their owners, of every network: an address belongs to only one pod of
+    /// the node.
     pub taken: BTreeMap<IpAddr, AttachmentKey>,
     /// Last address given from each range set of this network, by the set's index.
     pub last_reserved: BTreeMap<usize, IpAddr>,
 }
 
-/// Chooses addresses for `owner`, one of each range set of `network`, in the order of the sets. A requested address is
-/// used where a set contains it, at most one per set; the rest are refused.
+/// Chooses addresses for `owner`, one of each range set of `network`, in the order of the sets. A
+/// requested address is used where a set contains it, at most one per set; the rest are refused.
 pub fn choose(
     network: &Network,
     leases: &Leases,
@@ -122,8 +124,8 @@ impl Pool<'_> {
         Ok(())
     }
 
-    /// Splits the set into spans in search order: the part after `last`, the other ranges in their order, then the part
-    /// up to and including `last`.
+    /// Splits the set into spans in search order: the part after `last`, the other ranges in their
+    /// order, then the part up to and including `last`.
     fn spans(&self, last: Option<IpAddr>) -> Vec<Span<'_>> {
         let ranges = self.set.ranges();
         let whole = |range| Span::new(range, range.first(), range.last());
@@ -186,8 +188,8 @@ impl<'a> Span<'a> {
     }
 }
 
-/// Returns whether this is the network address or IPv4's broadcast address, which a configured range may end at. A
-/// subnet of one or two addresses has neither (RFC 3021).
+/// Returns whether this is the network address or IPv4's broadcast address, which a configured
+/// range may end at. A subnet of one or two addresses has neither (RFC 3021).
 fn is_edge(range: &Range, address: IpAddr) -> bool {
     let subnet = range.subnet();
     let bits = if subnet.is_ipv4() { 32 } else { 128 };

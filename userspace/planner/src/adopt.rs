@@ -1,8 +1,9 @@
-//! Adopts interfaces that other CNI plugins have created: a pod of the reference bridge plugin gets our hostports.
+//! Adopts interfaces that other CNI plugins have created: a pod of the reference bridge plugin gets
+//! our hostports.
 //!
-//! Only the host's end of a veth whose peer is in the pod can be adopted, because programs on it process this pod's
-//! packets alone. It gets programs and table entries as an attachment of ours does. Link, addresses, routes and
-//! masquerading stay with the plugin that created them.
+//! Only the host's end of a veth whose peer is in the pod can be adopted, because programs on it
+//! process this pod's packets alone. It gets programs and table entries as an attachment of ours
+//! does. Link, addresses, routes and masquerading stay with the plugin that created them.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +14,8 @@ use crate::check::POD_HOOKS;
 use crate::tables::attachment_entries;
 use crate::{Link, LinkKind, Observed, Plan, PodSide, Refusal, Step};
 
-/// Decides on an adoption and plans it, without hostports: [`crate::plan_publish`] adds them. `observed` is of
-/// [`crate::Scope::Netns`] with the links that the adoption names.
+/// Decides on an adoption and plans it, without hostports: [`crate::plan_publish`] adds them.
+/// `observed` is of [`crate::Scope::Netns`] with the links that the adoption names.
 pub fn plan_adopt(
     adoption: &Adoption,
     observed: &Observed,
@@ -88,8 +89,8 @@ fn bridge_of<'a>(link: &Link, observed: &'a Observed) -> Option<&'a IfName> {
     found.map(|(name, _)| name)
 }
 
-/// Returns the addresses of the adoption, unless another attachment has one: an address belongs to one pod of the node,
-/// whichever IPAM gave it.
+/// Returns the addresses of the adoption, unless another attachment has one: an address belongs to
+/// one pod of the node, whichever IPAM gave it.
 fn free_addresses(
     adoption: &Adoption,
     context: &AttachContext<'_>,

@@ -2,7 +2,8 @@
 //!
 //! The order of the steps is a promise:
 //!
-//! 1. host ports are reserved, because another process may have bound one, and then nothing has to be undone;
+//! 1. host ports are reserved, because another process may have bound one, and then nothing has to
+//!    be undone;
 //! 2. the link is created, because entries refer to its index;
 //! 3. tables and programs are complete before the pod can send its first packet;
 //! 4. hostport entries are written last, when the pod is reachable.
@@ -42,7 +43,8 @@ pub struct AttachContext<'a> {
     pub mtu: u32,
 }
 
-/// Decides on an attachment and plans it. `observed` is of [`crate::Scope::Netns`] or wider, and has the bridge.
+/// Decides on an attachment and plans it. `observed` is of [`crate::Scope::Netns`] or wider, and
+/// has the bridge.
 pub fn plan_attach(
     intent: &Intent,
     observed: &Observed,
@@ -65,8 +67,8 @@ pub fn plan_attach(
                 link: host.name().clone(),
             });
         }
-        // Name and alias both derive from this key, and the pod has no such interface: an earlier ADD left the veth
-        // with its peer in a namespace that is no longer the pod's.
+        // Name and alias both derive from this key, and the pod has no such interface: an earlier
+        // ADD left the veth with its peer in a namespace that is no longer the pod's.
         plan.push(Step::DeleteVeth {
             link: host,
             alias: attachment.alias(),
@@ -101,7 +103,8 @@ fn check_bridge(intent: &Intent, observed: &Observed) -> Result<(), Refusal> {
     }
 }
 
-/// Decides on the attachment. It has no addresses where the network has no ranges, or where they come later.
+/// Decides on the attachment. It has no addresses where the network has no ranges, or where they
+/// come later.
 pub(crate) fn decide(
     intent: &Intent,
     netns: Netns,
@@ -119,7 +122,7 @@ pub(crate) fn decide(
     let mut wanted = wanted_routes(intent, &netns, &addresses, context.records);
     wanted.retain(|route| !is_other_networks_default(intent, route));
     let mut port = network.options.port.clone();
-    // Without an address of ours, the source address check cannot know the pod's addresses.
+    // Without an address of ours, the source address check does not have the pod's addresses.
     port.trusted |= addresses.is_empty();
     let port_mappings = ports(&intent.port_mappings, &addresses, context.records)?;
     Ok(Attachment {
@@ -151,8 +154,9 @@ fn usable(mac: Mac) -> Result<Mac, Refusal> {
     }
 }
 
-/// Returns the routes, each with its gateway. Routes of a family without an address of the pod are left out, because no
-/// next hop is reachable. Of two routes that are the same to the kernel the first wins, as with the bridge plugin.
+/// Returns the routes, each with its gateway. Routes of a family without an address of the pod are
+/// left out, because no next hop is reachable. Of two routes that are the same to the kernel the
+/// first wins, as with the bridge plugin.
 fn routes(wanted: &[Route], addresses: &[Assigned]) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for route in wanted {
@@ -190,8 +194,9 @@ fn resolved(route: &Route, addresses: &[Assigned]) -> Route {
     }
 }
 
-/// Returns the configured routes of the network, then its default routes (behaviour K13). In a namespace with another
-/// attachment the default routes are left out: they are that attachment's, and a pod has one of each family.
+/// Returns the configured routes of the network, then its default routes (behaviour K13). In a
+/// namespace with another attachment the default routes are left out: they are that attachment's,
+/// and a pod has one of each family.
 fn wanted_routes(
     intent: &Intent,
     netns: &Netns,
@@ -231,7 +236,8 @@ fn wanted_routes(
         .collect()
 }
 
-/// Returns whether this is a default route of a family for which another network of the pod is the default.
+/// Returns whether this is a default route of a family for which another network of the pod is the
+/// default.
 fn is_other_networks_default(intent: &Intent, route: &Route) -> bool {
     let destination = route.destination;
     let mut elsewhere = intent.requested.default_gateways.iter();
@@ -240,8 +246,9 @@ fn is_other_networks_default(intent: &Intent, route: &Route) -> bool {
         && elsewhere.any(|gateway| gateway.is_ipv4() == destination.is_ipv4())
 }
 
-/// Returns the mappings without duplicates, or a refusal where another pod has published one of the ports. A wildcard
-/// and a specific address of one port are two ports: the datapath looks up the specific one first.
+/// Returns the mappings without duplicates, or a refusal where another pod has published one of the
+/// ports. A wildcard and a specific address of one port are two ports: the datapath looks up the
+/// specific one first.
 pub(crate) fn ports(
     wanted: &[PortMapping],
     addresses: &[Assigned],
@@ -286,8 +293,9 @@ pub(crate) fn ports(
     Ok(accepted)
 }
 
-/// Checks that the hostport table has room for `wanted` more entries. Existing ones are counted only where an upper
-/// bound exceeds the capacity, so that an ADD does not take longer because of other pods' ports.
+/// Checks that the hostport table has room for `wanted` more entries. Existing ones are counted
+/// only where an upper bound exceeds the capacity, so that an ADD does not take longer because of
+/// other pods' ports.
 fn check_room(wanted: usize, records: &Records) -> Result<(), Refusal> {
     let capacity = abi::maps::HOSTPORTS_CAPACITY;
     let fits = |used: usize| u32::try_from(wanted + used).is_ok_and(|all| all <= capacity);
@@ -311,8 +319,8 @@ fn check_room(wanted: usize, records: &Records) -> Result<(), Refusal> {
     })
 }
 
-/// Returns the owners of hostports with these numbers. Mappings with other numbers are skipped cheaply: there may be
-/// many.
+/// Returns the owners of hostports with these numbers. Mappings with other numbers are skipped
+/// cheaply: there may be many.
 fn owners<'a>(
     records: &'a Records,
     numbers: &BTreeSet<NonZeroU16>,
@@ -330,7 +338,8 @@ fn owners<'a>(
     owners
 }
 
-/// Returns the steps that write the entries of an attachment: hostport entries first, then all others.
+/// Returns the steps that write the entries of an attachment: hostport entries first, then all
+/// others.
 pub(crate) fn put_entries(attachment: &Attachment, observed: &Observed) -> (Vec<Step>, Vec<Step>) {
     attachment_entries(attachment)
         .into_iter()

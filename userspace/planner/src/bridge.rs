@@ -1,8 +1,10 @@
-//! Plan of a network's bridge: created when missing, repaired when ours, used as it is when foreign.
+//! Plan of a network's bridge: created when missing, repaired when ours, used as it is when
+//! foreign.
 //!
-//! A bridge with our alias is ours: it gets the MAC address, MTU and addresses of the network. A foreign bridge gets at
-//! most the gateway addresses, where they do not conflict with its own; nothing else of it is changed or removed. Only
-//! an uninstall deletes a bridge, because other software may have added ports to it.
+//! A bridge with our alias is ours: it gets the MAC address, MTU and addresses of the network. A
+//! foreign bridge gets at most the gateway addresses, where they do not conflict with its own;
+//! nothing else of it is changed or removed. Only an uninstall deletes a bridge, because other
+//! software may have added ports to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -53,7 +55,8 @@ pub(crate) fn families(network: &Network) -> Families {
     }
 }
 
-/// Links of a network, as observed or as changed by the steps planned before, and the other networks on them.
+/// Links of a network, as observed or as changed by the steps planned before, and the other
+/// networks on them.
 pub(crate) struct BridgeContext<'a> {
     /// Observation of the node.
     pub(crate) observed: &'a Observed,
@@ -66,8 +69,8 @@ pub(crate) struct BridgeContext<'a> {
 }
 
 impl BridgeContext<'_> {
-    /// Returns the gateways of all networks on a link. They never conflict with each other, so that the order in which
-    /// networks are planned does not matter.
+    /// Returns the gateways of all networks on a link. They never conflict with each other, so that
+    /// the order in which networks are planned does not matter.
     fn gateways(&self, link: &IfName) -> BTreeSet<InterfaceAddress> {
         self.networks
             .iter()
@@ -109,8 +112,8 @@ pub(crate) fn bridge_steps(
     Ok(plan)
 }
 
-/// Plans VLAN filtering where the network needs it. A foreign bridge is refused instead: it would forward other frames
-/// than before.
+/// Plans VLAN filtering where the network needs it. A foreign bridge is refused instead: it would
+/// forward other frames than before.
 fn filter_vlans(network: &Network, present: &Link) -> Result<Plan, Refusal> {
     if !network.options.port.vlans.is_managed() || present.switching.filters_vlans {
         return Ok(Plan::default());
@@ -131,7 +134,8 @@ pub(crate) fn is_of(link: &Link, network: &Network) -> bool {
     link.is_signed(&bridge_alias(&network.name), network.bridge_mac())
 }
 
-/// Returns the addresses that the bridge itself is to have: none where a VLAN interface has the gateways.
+/// Returns the addresses that the bridge itself is to have: none where a VLAN interface has the
+/// gateways.
 fn bridge_gateways(network: &Network) -> Vec<InterfaceAddress> {
     match network.gateway_vlan() {
         Some(_) => Vec::new(),
@@ -139,8 +143,8 @@ fn bridge_gateways(network: &Network) -> Vec<InterfaceAddress> {
     }
 }
 
-/// Returns the addresses that the node is to have as the gateway. Ranges with the same gateway share one address, with
-/// the shortest of their prefix lengths.
+/// Returns the addresses that the node is to have as the gateway. Ranges with the same gateway
+/// share one address, with the shortest of their prefix lengths.
 pub(crate) fn gateways(network: &Network) -> Vec<InterfaceAddress> {
     let mut widest: BTreeMap<IpAddr, u8> = BTreeMap::new();
     let own = network.gateways();
@@ -184,7 +188,8 @@ fn repair(network: &Network, present: &Link, observed: &Observed) -> Plan {
     let link = || network.bridge.clone();
     let mut plan = Plan::default();
     if present.alias.is_none() {
-        // Created by an agent that was killed before it set the alias: the step completes the bridge.
+        // Created by an agent that was killed before it set the alias: the step completes the
+        // bridge.
         plan.push(create_step(network, observed));
     }
     let mac = network.bridge_mac();
@@ -207,7 +212,8 @@ fn repair(network: &Network, present: &Link, observed: &Observed) -> Plan {
     plan
 }
 
-/// Plans the missing addresses of a link of ours; an address with another prefix length is removed first.
+/// Plans the missing addresses of a link of ours; an address with another prefix length is removed
+/// first.
 fn add_missing(name: &IfName, present: &Link, wanted: &[InterfaceAddress]) -> Plan {
     let mut plan = Plan::default();
     let missing = wanted.iter().filter(|own| !present.addresses.contains(own));
@@ -247,8 +253,8 @@ fn use_foreign(
     Ok(plan)
 }
 
-/// Plans the missing addresses of a foreign link. Conflicting addresses are refused, or removed with `force_address`
-/// (behaviour R3).
+/// Plans the missing addresses of a foreign link. Conflicting addresses are refused, or removed
+/// with `force_address` (behaviour R3).
 fn add_to_foreign(
     network: &Network,
     name: &IfName,
@@ -284,8 +290,8 @@ fn add_to_foreign(
     Ok(plan)
 }
 
-/// Returns whether an address of a foreign bridge conflicts with a gateway, by the bridge plugin's rule (behaviour R3):
-/// any other IPv4 address does, but only an overlapping IPv6 one.
+/// Returns whether an address of a foreign bridge conflicts with a gateway, by the bridge plugin's
+/// rule (behaviour R3): any other IPv4 address does, but only an overlapping IPv6 one.
 fn conflicts(other: &InterfaceAddress, wanted: &InterfaceAddress) -> bool {
     if other.address.is_ipv4() != wanted.address.is_ipv4() || is_link_local(other.address) {
         return false;

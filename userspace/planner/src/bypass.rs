@@ -1,4 +1,5 @@
-//! Netfilter bypass: whether packets may bypass the bridge and netfilter, which depends on other software's rules.
+//! Netfilter bypass: whether packets may bypass the bridge and netfilter, which depends on other
+//! software's rules.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -40,9 +41,10 @@ impl BypassMode {
 
 /// Returns the obstacles to [`BypassMode::Auto`], as texts for people.
 ///
-/// Rules of other software are obstacles. Where packets have traversed the stack so far, connections in netfilter's
-/// conntrack table are obstacles too: once they bypass it, their TCP windows move on unseen, and later rules would
-/// classify them as invalid. Conntrack picks up a connection that it has never seen in the middle.
+/// Rules of other software are obstacles. Where packets have traversed the stack so far,
+/// connections in netfilter's conntrack table are obstacles too: once they bypass it, their TCP
+/// windows move on unseen, and later rules would classify them as invalid. Conntrack picks up a
+/// connection that it has never seen in the middle.
 pub fn obstacles(observed: &Observed) -> BTreeSet<String> {
     let mut obstacles = observed.foreign_rules.clone();
     if observed.conntrack_entries > 0 && has_pods(observed) && !is_active_now(observed) {

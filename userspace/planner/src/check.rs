@@ -1,8 +1,10 @@
-//! Compares an attachment with its record: for CNI CHECK, and to verify an ADD before it is answered.
+//! Compares an attachment with its record: for CNI CHECK, and to verify an ADD before it is
+//! answered.
 //!
-//! Later plugins in a chain may change the interface (behaviour S11): more addresses, more routes, another MAC address
-//! or MTU are no difference. A runtime that removes our default route on purpose (Multus, behaviour C15) says so in
-//! `prevResult` of CHECK; the caller leaves that route out of the attachment. Repairs are planned elsewhere.
+//! Later plugins in a chain may change the interface (behaviour S11): more addresses, more routes,
+//! another MAC address or MTU are no difference. A runtime that removes our default route on
+//! purpose (Multus, behaviour C15) says so in `prevResult` of CHECK; the caller leaves that route
+//! out of the attachment. Repairs are planned elsewhere.
 
 use std::fmt;
 
@@ -76,15 +78,16 @@ pub enum Difference {
     PortNotReserved(PortReservation),
 }
 
-/// Returns every difference between the record and the observation; empty when there is none. `observed` is of
-/// [`crate::Scope::Attachment`].
+/// Returns every difference between the record and the observation; empty when there is none.
+/// `observed` is of [`crate::Scope::Attachment`].
 pub fn check(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     let mut differences = check_host(attachment, observed);
     differences.extend(pod_differences(attachment, observed));
     differences
 }
 
-/// Returns the differences outside of the pod's namespace. Changes of later plugins inside the pod do not matter to it.
+/// Returns the differences outside of the pod's namespace. Changes of later plugins inside the pod
+/// do not matter to it.
 pub fn check_host(attachment: &Attachment, observed: &Observed) -> Vec<Difference> {
     let name = attachment.host_link().name().clone();
     let mut differences = match observed.links.get(&name) {
@@ -193,7 +196,8 @@ fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Differen
     differences
 }
 
-/// Returns the difference where the ends are no peers; `None` where the host's end is gone, which is reported already.
+/// Returns the difference where the ends are no peers; `None` where the host's end is gone, which
+/// is reported already.
 fn not_peers(attachment: &Attachment, pod: &PodSide, observed: &Observed) -> Option<Difference> {
     let host = attachment.host_link().name().clone();
     let index = observed.links.get(&host)?.index;

@@ -1,6 +1,7 @@
 //! Second phase of an ADD with a delegated IPAM plugin: adds the addresses to the link that exists.
 //!
-//! The first phase is an ADD without addresses, because some IPAM plugins lease them over the link itself (DHCP).
+//! The first phase is an ADD without addresses, because some IPAM plugins lease them over the link
+//! itself (DHCP).
 
 use model::{Attachment, Intent};
 
@@ -8,7 +9,8 @@ use crate::attach::{AttachContext, await_addresses, decide, pod_spec, put_entrie
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::{Observed, Plan, Refusal, Step};
 
-/// Returns the attachment with the addresses, routes and ports of `intent`. Its link, slot and generation stay.
+/// Returns the attachment with the addresses, routes and ports of `intent`. Its link, slot and
+/// generation stay.
 pub fn with_addresses(
     linked: &Attachment,
     intent: &Intent,
@@ -23,7 +25,8 @@ pub fn with_addresses(
     })
 }
 
-/// Plans the second phase in the order of an ADD. `observed` is of the attachment with its addresses.
+/// Plans the second phase in the order of an ADD. `observed` is of the attachment with its
+/// addresses.
 pub fn plan_complete(
     attachment: &Attachment,
     detects_duplicates: bool,

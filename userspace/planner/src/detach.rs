@@ -1,8 +1,8 @@
 //! Plans the removal of an attachment: its table entries, its link, its port reservations.
 //!
-//! State that is already gone is not a step. An entry belongs to the attachment only if it carries its slot and
-//! generation: the slot, the addresses and the ports may have another owner by now. Leases and records are the
-//! engine's.
+//! State that is already gone is not a step. An entry belongs to the attachment only if it carries
+//! its slot and generation: the slot, the addresses and the ports may have another owner by now.
+//! Leases and records are the engine's.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,10 @@ use model::{Attachment, HostLink};
 use crate::port_reservation::release;
 use crate::{Entries, Entry, EntryKey, Hook, Link, LinkRef, Observed, Plan, Step};
 
-/// Plans the removal of `attachment`. Hostport entries go first, so that no new flow is accepted; then the link; the
-/// port reservations last, when no entry leads to the pod. `observed` is of [`crate::Scope::Outside`] or wider. An
-/// attachment that has left nothing behind gets an empty plan.
+/// Plans the removal of `attachment`. Hostport entries go first, so that no new flow is accepted;
+/// then the link; the port reservations last, when no entry leads to the pod. `observed` is of
+/// [`crate::Scope::Outside`] or wider. An attachment that has left nothing behind gets an empty
+/// plan.
 pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
     let mut removals: Entries = observed
         .entries
@@ -22,7 +23,8 @@ pub fn plan_detach(attachment: &Attachment, observed: &Observed) -> Plan {
         .map(|(key, entry)| (key.clone(), entry.clone()))
         .collect();
     removals.extend(gone_interface(attachment, observed));
-    // Ports, addresses, interface, pod row: the reverse of the order in which `EntryKey` declares them.
+    // Ports, addresses, interface, pod row: the reverse of the order in which `EntryKey` declares
+    // them.
     let mut plan = Plan::of(removals.iter().rev().map(|(key, entry)| remove(key, entry)));
     let host = attachment.host_link();
     let link = observed.links.get(host.name());
@@ -54,8 +56,8 @@ fn remove_link(attachment: &Attachment, host: &HostLink, link: &Link) -> Option<
     }
 }
 
-/// Returns the interface entry of a link that is gone. Its key is the link's index, which only the pod's row still
-/// contains, so an observation of the attachment alone does not find it.
+/// Returns the interface entry of a link that is gone. Its key is the link's index, which only the
+/// pod's row still contains, so an observation of the attachment alone does not find it.
 fn gone_interface(attachment: &Attachment, observed: &Observed) -> Option<(EntryKey, Entry)> {
     let row = observed.entries.get(&EntryKey::Pod(attachment.slot))?;
     let Entry::Pod {
@@ -73,8 +75,8 @@ fn gone_interface(attachment: &Attachment, observed: &Observed) -> Option<(Entry
     (*generation == attachment.generation).then(|| (EntryKey::Interface(link.clone()), entry))
 }
 
-/// Returns whether an observed entry belongs to this attachment, not to another owner of the same slot, address or
-/// port.
+/// Returns whether an observed entry belongs to this attachment, not to another owner of the same
+/// slot, address or port.
 fn belongs(attachment: &Attachment, observed: &Observed, key: &EntryKey, entry: &Entry) -> bool {
     let mine = (attachment.slot, attachment.generation);
     match (key, entry) {

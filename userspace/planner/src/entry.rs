@@ -1,5 +1,6 @@
-//! Entries of the datapath's tables in the planner's form. Links are named, because an interface index is known only
-//! once the link exists. The kernel crate converts entries to and from the byte layout of `abi`.
+//! Entries of the datapath's tables in the planner's form. Links are named, because an interface
+//! index is known only once the link exists. The kernel crate converts entries to and from the byte
+//! layout of `abi`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -150,8 +151,9 @@ pub enum Entry {
         v6: Option<IpAddr>,
         /// Ethernet address of the bridge.
         mac: Mac,
-        /// Set where this agent has made the bridge promiscuous: prefix lengths of the gateways' subnets, IPv4 first, 0
-        /// without a subnet. Addresses of these subnets identify duplicate frames.
+        /// Set where this agent has made the bridge promiscuous: prefix lengths of the gateways'
+        /// subnets, IPv4 first, 0 without a subnet. Addresses of these subnets identify duplicate
+        /// frames.
         duplicates: Option<[u8; 2]>,
     },
     /// SNAT source addresses for pods of a bridge's networks, whichever uplink they use.
@@ -169,7 +171,8 @@ pub enum Entry {
         mtu: u32,
         /// Source addresses for MASQUERADE, in the kernel's order, at most [`abi::SOURCES`].
         sources: Vec<InterfaceAddress>,
-        /// Whether both programs are attached. Until then no packet of a pod may leave by the uplink.
+        /// Whether both programs are attached. Until then no packet of a pod may leave by the
+        /// uplink.
         open: bool,
     },
     /// An address of the node itself.
@@ -195,7 +198,8 @@ impl LinkRef {
 }
 
 impl EntryKey {
-    /// Returns whether the key refers to a link that is gone: such an entry can be removed, never written.
+    /// Returns whether the key refers to a link that is gone: such an entry can be removed, never
+    /// written.
     pub fn refers_to_gone_link(&self) -> bool {
         match self {
             Self::Interface(link)

@@ -68,7 +68,8 @@ pub enum FlowKind {
     Published,
     /// A connection to a pod's own address, not translated.
     Direct,
-    /// A connection of the node itself, translated to another source port because a pod's flow uses its own.
+    /// A connection of the node itself, translated to another source port because a pod's flow uses
+    /// its own.
     Node,
 }
 
@@ -157,7 +158,8 @@ impl FlowTable {
             .filter_map(|(key, flow)| self.live(key, flow))
     }
 
-    /// Returns the flow of an entry of the original direction. A flow with one entry is being created or removed.
+    /// Returns the flow of an entry of the original direction. A flow with one entry is being
+    /// created or removed.
     fn live(&self, key: &Tuple, flow: &Flow) -> Option<LiveFlow> {
         if flow.flags & FlowFlags::ORIGINAL == 0 {
             return None;
@@ -246,19 +248,19 @@ impl LiveFlow {
 /// Least number of concurrent flows of a pod, however small the flow table is.
 const MIN_QUOTA: u32 = 1_024;
 
-/// Memory of one flow table entry in bytes: the entry, its share of the eviction clock's queue, and the kernel's
-/// overhead for both.
+/// Memory of one flow table entry in bytes: the entry, its share of the eviction clock's queue, and
+/// the kernel's overhead for both.
 const BYTES_PER_ENTRY: u64 = 256;
 
-/// Returns the number of flow table entries for a machine with `memory` bytes: a 400th of the memory, between
-/// 32,768 and 2,097,152 entries.
+/// Returns the number of flow table entries for a machine with `memory` bytes: a 400th of the
+/// memory, between 32,768 and 2,097,152 entries.
 pub fn flow_entries(memory: u64) -> u32 {
     let entries = (memory / 400 / BYTES_PER_ENTRY).clamp(32_768, 2_097_152);
     u32::try_from(entries).unwrap_or(abi::maps::FLOWS_CAPACITY)
 }
 
-/// Returns the number of concurrent flows that a pod may have: a quarter of the flow table, in which each flow has
-/// two entries.
+/// Returns the number of concurrent flows that a pod may have: a quarter of the flow table, in
+/// which each flow has two entries.
 pub fn flow_quota(entries: u32) -> u32 {
     MIN_QUOTA.max(entries / 2 / 4)
 }

@@ -1,7 +1,8 @@
-//! Pure planning: computes a [`Plan`] from an intent, an observation of the kernel and the stored records.
+//! Pure planning: computes a [`Plan`] from an intent, an observation of the kernel and the stored
+//! records.
 //!
-//! No async, no I/O, no clock, no randomness: all of these come in as arguments. A [`Plan`] is fully
-//! decided; the engine executes it step by step. Terms:
+//! No async, no I/O, no clock, no randomness: all of these come in as arguments. A [`Plan`] is
+//! fully decided; the engine executes it step by step. Terms:
 //!
 //! * [`Observed`]: state of the kernel now, as plain data;
 //! * [`model::Record`]: stored outcome of an earlier decision;

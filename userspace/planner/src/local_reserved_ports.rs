@@ -1,7 +1,8 @@
 //! Excludes published host ports from the kernel's ephemeral ports (`ip_local_reserved_ports`).
 //!
-//! A connection of the node from a published port would lose its replies to the pod behind that port. Ports
-//! that other software has reserved stay reserved: only ports that this agent added are removed again.
+//! A connection of the node from a published port would lose its replies to the pod behind that
+//! port. Ports that other software has reserved stay reserved: only ports that this agent added are
+//! removed again.
 
 use model::{Attachment, PortSet};
 
@@ -15,8 +16,9 @@ pub fn local_reserved_ports_key() -> SysctlKey {
 /// Planned value of `ip_local_reserved_ports`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalReservedPorts {
-    /// Ports that this agent has reserved after the step. The caller stores them together with the ports of
-    /// before until the step is done: a surplus port does no harm, a forgotten one would stay reserved for good.
+    /// Ports that this agent has reserved after the step. The caller stores them together with the
+    /// ports of before until the step is done: a surplus port does no harm, a forgotten one would
+    /// stay reserved for good.
     pub ours: PortSet,
     /// Step that writes the sysctl; `None` when the value is right already.
     pub step: Option<Step>,
@@ -32,8 +34,8 @@ pub fn published_ports<'a>(attachments: impl IntoIterator<Item = &'a Attachment>
 }
 
 /// Plans the sysctl for the `published` ports. `ours` are the ports reserved by this agent before;
-/// `observed` contains [`local_reserved_ports_key`]. Without the sysctl, or with a value that does not parse,
-/// nothing is planned.
+/// `observed` contains [`local_reserved_ports_key`]. Without the sysctl, or with a value that does
+/// not parse, nothing is planned.
 pub fn plan_local_reserved_ports(
     published: &PortSet,
     ours: &PortSet,
@@ -68,7 +70,8 @@ fn parse(text: &str) -> Option<PortSet> {
     Some(ports)
 }
 
-/// Formats ports as the kernel prints the sysctl: ascending ranges. Writing the empty line clears the set.
+/// Formats ports as the kernel prints the sysctl: ascending ranges. Writing the empty line clears
+/// the set.
 fn write(ports: &PortSet) -> String {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for port in ports.iter() {

@@ -19,13 +19,13 @@ const MIN_MTU: u32 = 576;
 /// kubenet's "no link found yet".
 const NO_LINK: u32 = 999_999;
 
-/// Returns the MTU of `network` in bytes: the configured one, or the smallest among the links that are up and neither
-/// loopback nor point-to-point; 1460 where there is none or it is out of range.
+/// Returns the MTU of `network` in bytes: the configured one, or the smallest among the links that
+/// are up and neither loopback nor point-to-point; 1460 where there is none or it is out of range.
 ///
-/// kubenet counts its own bridge and the veths on it too. This rule does not: they have the MTU that it gave them
-/// earlier, so counting them would keep the smallest value ever seen, even after the uplink's MTU has grown. Other
-/// bridges count even when they are down: an ADD sets a foreign bridge up, and the MTU of the other networks must not
-/// change with it.
+/// kubenet counts its own bridge and the veths on it too. This rule does not: they have the MTU
+/// that it gave them earlier, so counting them would keep the smallest value ever seen, even after
+/// the uplink's MTU has grown. Other bridges count even when they are down: an ADD sets a foreign
+/// bridge up, and the MTU of the other networks must not change with it.
 pub fn network_mtu(network: &Network, observed: &Observed) -> u32 {
     if let Some(mtu) = network.mtu {
         return mtu;
@@ -61,13 +61,13 @@ pub struct MtuChange {
     pub key: AttachmentKey,
     /// MTU of both ends in bytes.
     pub mtu: u32,
-    /// Steps that set the MTU. The pod's end is set only where the network's MTU has changed, so that an MTU which the
-    /// pod has set itself stays.
+    /// Steps that set the MTU. The pod's end is set only where the network's MTU has changed, so
+    /// that an MTU which the pod has set itself stays.
     pub plan: Plan,
 }
 
-/// Plans the MTU of attachments of `networks` whose MTU differs from their network's. `observed` is of
-/// [`crate::Scope::Node`]. Routes without an MTU of their own follow their links.
+/// Plans the MTU of attachments of `networks` whose MTU differs from their network's. `observed` is
+/// of [`crate::Scope::Node`]. Routes without an MTU of their own follow their links.
 pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) -> Vec<MtuChange> {
     let attached = records
         .values()
@@ -94,7 +94,8 @@ pub fn plan_mtu(networks: &[Network], observed: &Observed, records: &Records) ->
     attached.filter_map(resize).collect()
 }
 
-/// Returns whether a pod is behind the link, by the programs on it: the pod may be on a bridge that is not ours.
+/// Returns whether a pod is behind the link, by the programs on it: the pod may be on a bridge that
+/// is not ours.
 fn is_of_pod(link: &Link) -> bool {
     POD_HOOKS.iter().any(|hook| link.hooks.contains(hook))
 }

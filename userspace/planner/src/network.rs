@@ -1,7 +1,8 @@
-//! Network table entries, one per bridge, and the promiscuous mode of bridges (behaviours K19 to K22).
+//! Network table entries, one per bridge, and the promiscuous mode of bridges (behaviours K19 to
+//! K22).
 //!
-//! An entry with `duplicates` records that this agent has made the bridge promiscuous. Only then is promiscuous mode
-//! turned off when no network wants it.
+//! An entry with `duplicates` records that this agent has made the bridge promiscuous. Only then is
+//! promiscuous mode turned off when no network wants it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,8 +12,8 @@ use model::{HairpinMode, IfName, InterfaceAddress, Network};
 use crate::bridge::{gateways, is_of};
 use crate::{Entries, Entry, EntryKey, Link, LinkRef, Observed, Plan, Step};
 
-/// Returns the entries of all bridges. Where several networks share a bridge, the entry has the first gateway of each
-/// family: any of them will do.
+/// Returns the entries of all bridges. Where several networks share a bridge, the entry has the
+/// first gateway of each family: any of them will do.
 pub(crate) fn network_entries(networks: &[&Network], bridges: &BTreeMap<IfName, Link>) -> Entries {
     let promiscuous = promiscuous(networks);
     let mut entries = Entries::new();
@@ -58,7 +59,8 @@ fn promiscuous(networks: &[&Network]) -> BTreeSet<IfName> {
         .collect()
 }
 
-/// Plans promiscuous mode: on for bridges that need it, off where this agent turned it on and no network wants it.
+/// Plans promiscuous mode: on for bridges that need it, off where this agent turned it on and no
+/// network wants it.
 pub(crate) fn set_promiscuous(
     networks: &[&Network],
     bridges: &BTreeMap<IfName, Link>,

@@ -1,8 +1,9 @@
 //! Plan of the node: bridges, sysctls, uplinks, and the table entries that belong to no pod.
 //!
-//! The same plan serves the first start, a changed configuration and every change of the node's links, addresses
-//! and routes. It has steps only for differences, so a second plan is empty. New state is added before stale
-//! state is removed. Of attachments it uses only the gateways and subnets that they need.
+//! The same plan serves the first start, a changed configuration and every change of the node's
+//! links, addresses and routes. It has steps only for differences, so a second plan is empty. New
+//! state is added before stale state is removed. Of attachments it uses only the gateways and
+//! subnets that they need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,8 +21,8 @@ use crate::{
     Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep, XdpPrefilterMode, flow_quota,
 };
 
-/// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's MASQUERADE. The
-/// datapath detects other users of these ports.
+/// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's
+/// MASQUERADE. The datapath detects other users of these ports.
 const PORTS: std::ops::RangeInclusive<u16> = 1_024..=65_535;
 
 /// Desired state of the node.
@@ -33,7 +34,8 @@ pub struct NodeIntent {
     pub uplinks: BTreeSet<IfName>,
     /// Destination prefixes that are not masqueraded.
     pub non_masquerade: BTreeSet<Cidr>,
-    /// Egress addresses by bridge, at most one per family: SNAT uses them in place of the uplink's addresses.
+    /// Egress addresses by bridge, at most one per family: SNAT uses them in place of the uplink's
+    /// addresses.
     pub egress: BTreeMap<IfName, BTreeSet<IpAddr>>,
     /// When packets bypass the bridge and netfilter.
     pub bypass: BypassMode,
@@ -48,7 +50,8 @@ pub struct NodeIntent {
 pub struct NodePlan {
     /// Steps for the node and all accepted networks.
     pub plan: Plan,
-    /// Networks whose bridge is refused, with the reason; the other networks are planned regardless.
+    /// Networks whose bridge is refused, with the reason; the other networks are planned
+    /// regardless.
     pub refused: BTreeMap<NetworkName, Refusal>,
 }
 
@@ -68,9 +71,11 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
         refused,
         ..
     } = bridges;
-    // Before the network entries, which record that this agent set promiscuous mode: after a crash in between,
-    // the old entry still permits to turn it off.
+    // Before the network entries, which record that this agent set promiscuous mode: if the entry
+    // changed first, a crash in between would leave the mode on for good.
     plan.append(set_promiscuous(&accepted, &planned, observed));
+    // Forwarding for the families of all accepted networks. Our bridges, planned above, ignore
+    // router advertisements by then.
     let all = accepted.iter().map(|network| families(network));
     let needed = all.fold(Families::default(), |all, one| Families {
         v4: all.v4 || one.v4,
@@ -87,7 +92,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     wanted.extend(egress(intent, &accepted));
     wanted.extend(network_entries(&accepted, &planned));
     plan.append(put_missing(&wanted, &observed.entries));
-    // After the local entries: the datapath drops flows whose source address is not local.
+    // After the local entries: flows whose source address is not local are removed.
     plan.append(put_missing(&of_uplinks, &observed.entries));
     // After the uplink entries: uplinks are open before the settings make the datapath check them.
     let flags = flags(intent, &accepted, &of_uplinks, observed);
@@ -104,6 +109,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(uplink::attach_missing(&uplinks, observed));
     // After the new uplinks have their programs.
     plan.append(uplink::detach_others(&uplinks, observed));
+    // After the tables as well, which the cgroup programs read.
     plan.append(plan_socket_hooks(records, intent.shaper, observed));
     // Last: nothing refers to stale entries now, and the sweep removes the flows that used them.
     plan.append(remove_stale(&wanted, &observed.entries));
@@ -164,8 +170,8 @@ impl<'a> Bridges<'a> {
         }
     }
 
-    /// Removes gateways of former pod CIDRs from our own bridges (behaviour K15). Keeps the gateways of live pods
-    /// and the addresses that other software has added.
+    /// Removes gateways of former pod CIDRs from our own bridges (behaviour K15). Keeps the
+    /// gateways of live pods and the addresses that other software has added.
     fn remove_stale_addresses(&mut self, records: &Records) {
         let attachments = || records.values().map(|record| &record.attachment);
         let mut steps = Vec::new();
@@ -202,8 +208,8 @@ impl<'a> Bridges<'a> {
         self.plan.append(Plan::of(steps));
     }
 
-    /// Returns whether this agent added the address: the observed tables still contain the last plan's prefixes
-    /// and gateways.
+    /// Returns whether this agent added the address: the observed tables still contain the last
+    /// plan's prefixes and gateways.
     fn was_ours(&self, bridge: &IfName, own: &InterfaceAddress) -> bool {
         let Some(subnet) = own.subnet() else {
             return false;
@@ -287,8 +293,8 @@ fn created(name: &IfName, step: &Step) -> Option<Link> {
     None
 }
 
-/// Returns the subnets that contain pods only. Networks whose gateway is not the node are left out: their subnet
-/// is shared with other hosts on the wire.
+/// Returns the subnets that contain pods only. Networks whose gateway is not the node are left out:
+/// their subnet is shared with other hosts on the wire.
 fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
     let shared: BTreeSet<&NetworkName> = networks
         .iter()
@@ -308,9 +314,9 @@ fn pod_subnets(networks: &[&Network], records: &Records) -> BTreeSet<Cidr> {
     configured.chain(live).collect()
 }
 
-/// Returns entries for the node's own addresses after `plan`. Left out are IPv6 link-local addresses, which no
-/// translated packet is sent to and which come and go with every veth, and the addresses of bridge and bond
-/// ports, which have only such addresses.
+/// Returns entries for the node's own addresses after `plan`. Left out are IPv6 link-local
+/// addresses, which no translated packet is sent to and which come and go with every veth, and the
+/// addresses of bridge and bond ports, which have only such addresses.
 fn local_entries(observed: &Observed, plan: &Plan) -> Entries {
     let mut all: BTreeSet<(&IfName, InterfaceAddress)> = observed
         .links
@@ -358,7 +364,8 @@ fn sources_of(uplinks: &Entries) -> Entries {
     sources.flatten().map(local).collect()
 }
 
-/// Returns the egress entries, one per bridge: networks that share a bridge share its egress addresses.
+/// Returns the egress entries, one per bridge: networks that share a bridge share its egress
+/// addresses.
 fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
     let of = |network: &&Network| {
         let addresses = intent.egress.get(&network.bridge)?;
@@ -373,8 +380,8 @@ fn egress(intent: &NodeIntent, networks: &[&Network]) -> Entries {
     networks.iter().filter_map(of).collect()
 }
 
-/// Returns the [`abi::SettingsFlags`]. `EXIT_CHECK` confines pods' packets to uplinks once all uplinks are open,
-/// and stays set from then on: a new uplink is closed at first.
+/// Returns the [`abi::SettingsFlags`]. `EXIT_CHECK` confines pods' packets to uplinks once all
+/// uplinks are open, and stays set from then on: a new uplink is closed at first.
 fn flags(
     intent: &NodeIntent,
     networks: &[&Network],
@@ -430,9 +437,9 @@ fn put_missing(wanted: &Entries, present: &Entries) -> Plan {
     }))
 }
 
-/// Removes entries of the node's tables that are not wanted; the pods' tables are not touched. Where a local
-/// address or an uplink is removed, a sweep removes its flows at once: their packets would leave with an address
-/// that the node no longer has.
+/// Removes entries of the node's tables that are not wanted; the pods' tables are not touched.
+/// Where a local address or an uplink is removed, a sweep removes its flows at once: their packets
+/// would leave with an address that the node no longer has.
 fn remove_stale(wanted: &Entries, present: &Entries) -> Plan {
     let of_node = |key: &EntryKey| match key {
         EntryKey::Egress(_)

@@ -14,8 +14,8 @@ use crate::{AttachedPrefilter, Hook, PortReservations, SocketHook, SocketHookSta
 /// Extent of an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All links, routes and addresses of the node, the given sysctls, every table entry but the flows, and the port
-    /// reservations.
+    /// All links, routes and addresses of the node, the given sysctls, every table entry but the
+    /// flows, and the port reservations.
     Node {
         /// Sysctls to read.
         sysctls: BTreeSet<SysctlKey>,
@@ -31,9 +31,10 @@ pub enum Scope {
         /// Links of the host to observe (host's end, bridge), as in [`Scope::Attachment`].
         links: BTreeSet<IfName>,
     },
-    /// One attachment: its two links, the inside of its namespace, its table entries, its port reservations. Addresses
-    /// of the links and programs other than those on pods' links are left out: each would cost one more request in every
-    /// ADD and DEL, and no plan of an attachment needs them.
+    /// One attachment: its two links, the inside of its namespace, its table entries, its port
+    /// reservations. Addresses of the links and programs other than those on pods' links are left
+    /// out: each would cost one more request in every ADD and DEL, and no plan of an attachment
+    /// needs them.
     Attachment(Box<Attachment>),
     /// As [`Scope::Attachment`], without the inside of the namespace.
     Outside(Box<Attachment>),
@@ -61,8 +62,8 @@ pub struct Observed {
     pub sysctls: BTreeMap<SysctlKey, String>,
     /// Entries of the datapath's tables.
     pub entries: Entries,
-    /// State of our programs on the node's cgroup. Programs that this kernel does not support are absent, and so are
-    /// all of them without a cgroup.
+    /// State of our programs on the node's cgroup. Programs that this kernel does not support are
+    /// absent, and so are all of them without a cgroup.
     pub socket_hooks: BTreeMap<SocketHook, SocketHookState>,
     /// XDP prefilters of ours, by link.
     pub xdp_prefilters: BTreeMap<IfName, AttachedPrefilter>,
@@ -80,9 +81,11 @@ pub struct Observed {
     pub conntrack_entries: u64,
     /// Namespaces that could be opened, by the requested path.
     pub netns: BTreeMap<NetnsPath, Netns>,
-    /// Pod's interface inside its namespace; `None` where the namespace or the interface is missing.
+    /// Pod's interface inside its namespace; `None` where the namespace or the interface is
+    /// missing.
     pub pod: Option<PodSide>,
-    /// Settings of the interface; `None` where it is missing. Sysctls that the kernel does not have are absent.
+    /// Settings of the interface; `None` where it is missing. Sysctls that the kernel does not have
+    /// are absent.
     pub settings: Option<InterfaceSettings>,
 }
 
@@ -132,13 +135,13 @@ pub struct Link {
     pub alias: Option<String>,
     /// Addresses, in the kernel's order (primary ones before their secondaries).
     pub addresses: Vec<InterfaceAddress>,
-    /// Addresses that the kernel uses as a source only where it has no other: deprecated and tentative ones, and
-    /// detected duplicates. IPv6 only; filled in [`Scope::Node`] only.
+    /// Addresses that the kernel uses as a source only where it has no other: deprecated and
+    /// tentative ones, and detected duplicates. IPv6 only; filled in [`Scope::Node`] only.
     pub avoided: BTreeSet<IpAddr>,
     /// Programs of ours that are attached to it.
     pub hooks: BTreeSet<Hook>,
-    /// Attached programs of a previous agent that differ from this agent's: they keep running until they are replaced.
-    /// Filled in [`Scope::Node`] only.
+    /// Attached programs of a previous agent that differ from this agent's: they keep running until
+    /// they are replaced. Filled in [`Scope::Node`] only.
     pub outdated: BTreeSet<Hook>,
 }
 
@@ -149,7 +152,8 @@ pub struct Switching {
     pub filters_vlans: bool,
     /// Whether a bridge port is isolated from other isolated ports.
     pub isolated: bool,
-    /// VLAN memberships of a bridge port, or of the bridge device itself, where VLAN filtering is on.
+    /// VLAN memberships of a bridge port, or of the bridge device itself, where VLAN filtering is
+    /// on.
     pub vlans: BTreeMap<VlanId, VlanMember>,
     /// For a VLAN interface: interface index of the link below it, and the VLAN.
     pub vlan_of: Option<(u32, VlanId)>,
@@ -179,7 +183,8 @@ pub fn wanted_vlans(vlans: &PortVlans) -> BTreeMap<VlanId, VlanMember> {
 }
 
 impl Switching {
-    /// Returns whether a port has the wanted VLANs, and no others besides the default VLAN where that is kept.
+    /// Returns whether a port has the wanted VLANs, and no others besides the default VLAN where
+    /// that is kept.
     pub(crate) fn has(&self, wanted: &PortVlans) -> bool {
         if !wanted.is_managed() {
             return true;
@@ -195,9 +200,10 @@ impl Switching {
 }
 
 impl Link {
-    /// Returns whether this agent created the link with this alias and Ethernet address. The kernel accepts the address
-    /// in the message that creates a link, and the alias only in a later one. After a crash between the two there is no
-    /// alias, and the address, which derives from the same key as the name, identifies the link.
+    /// Returns whether this agent created the link with this alias and Ethernet address. The kernel
+    /// accepts the address in the message that creates a link, and the alias only in a later one.
+    /// After a crash between the two there is no alias, and the address, which derives from the
+    /// same key as the name, identifies the link.
     pub fn is_signed(&self, alias: &str, mac: Mac) -> bool {
         match &self.alias {
             Some(found) => found == alias,
@@ -209,7 +215,8 @@ impl Link {
     pub fn is_host_end_of(&self, attachment: &Attachment) -> bool {
         match attachment.host_link() {
             HostLink::Managed(link) => self.is_signed(&attachment.alias(), link.mac()),
-            // Its name is random and it has no mark of ours. Only attaching our programs depends on this.
+            // Its name is random and it has no mark of ours. Only attaching our programs depends on
+            // this.
             HostLink::Adopted(_) => self.kind == LinkKind::Veth,
         }
     }

@@ -1,7 +1,7 @@
 //! Plans: steps in the order of their execution.
 //!
-//! A plan is complete when it leaves this crate: no other crate can add a step, so the engine executes only
-//! what the planner has decided.
+//! A plan is complete when it leaves this crate: no other crate can add a step, so the engine
+//! executes only what the planner has decided.
 
 use std::fmt;
 
@@ -24,7 +24,8 @@ impl Plan {
         self.steps.is_empty()
     }
 
-    /// Returns a plan of one step that needs no planning, because it depends on no observation and no other step.
+    /// Returns a plan of one step that needs no planning, because it depends on no observation and
+    /// no other step.
     pub fn single(step: Step) -> Self {
         Self::of([step])
     }

@@ -1,8 +1,8 @@
 //! Reservations of host ports: a socket of the agent binds each published port.
 //!
-//! The hostport entry of the datapath redirects packets; the reservation keeps other processes from binding
-//! the port, and makes it visible as in use in `ss` and to port allocators (behaviour K31). This module plans
-//! reservations; the kernel crate opens the sockets.
+//! The hostport entry of the datapath redirects packets; the reservation keeps other processes from
+//! binding the port, and makes it visible as in use in `ss` and to port allocators (behaviour K31).
+//! This module plans reservations; the kernel crate opens the sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +17,8 @@ use crate::{EntryKey, Step};
 /// A host port to reserve, in one address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortReservation {
-    /// Address of the node; the unspecified address (`0.0.0.0`, `::`) means every address of its family.
+    /// Address of the node; the unspecified address (`0.0.0.0`, `::`) means every address of its
+    /// family.
     pub address: IpAddr,
     /// Port number in host byte order.
     pub port: u16,
@@ -30,7 +31,8 @@ pub struct PortReservation {
 pub enum ReservedBy {
     /// A bound socket of the agent.
     Socket,
-    /// The hostport entry alone: this kernel has no sockets of the protocol, so no process can bind the port.
+    /// The hostport entry alone: this kernel has no sockets of the protocol, so no process can bind
+    /// the port.
     Table,
 }
 
@@ -75,8 +77,8 @@ impl PortReservation {
         SocketAddr::new(self.address, self.port)
     }
 
-    /// Returns whether a socket bound to `other` prevents binding this one: same port and protocol, and the
-    /// same address or a wildcard of the same family.
+    /// Returns whether a socket bound to `other` prevents binding this one: same port and protocol,
+    /// and the same address or a wildcard of the same family.
     pub fn overlaps(&self, other: &Self) -> bool {
         let addresses = self.address == other.address
             || (self.address.is_ipv4() == other.address.is_ipv4()
@@ -91,8 +93,8 @@ impl fmt::Display for PortReservation {
     }
 }
 
-/// Returns the reservations of `attachment`. IPv6 link-local addresses are left out: binding them needs a
-/// link, which a mapping cannot name.
+/// Returns the reservations of `attachment`. IPv6 link-local addresses are left out: binding them
+/// needs a link, which a mapping cannot name.
 pub fn attachment_reservations(attachment: &Attachment) -> BTreeSet<PortReservation> {
     hostport_keys(attachment)
         .filter_map(|key| PortReservation::of(&key))

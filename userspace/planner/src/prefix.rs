@@ -1,6 +1,7 @@
 //! Prefix table: destinations to which pods keep their own address (no masquerade).
 //!
-//! The datapath looks up the longest match only, so each prefix carries the union of all prefixes that cover it.
+//! The datapath looks up the longest match only, so each prefix carries the union of all prefixes
+//! that cover it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -27,7 +28,8 @@ pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) ->
     for cidr in no_masquerade {
         own.entry(*cidr).or_default().no_masquerade = true;
     }
-    // The trie stores IPv4 as mapped addresses below `::/0`: an entry for `0.0.0.0/0` keeps `::/0` from applying to it.
+    // The trie stores IPv4 as mapped addresses below `::/0`: an entry for `0.0.0.0/0` keeps `::/0`
+    // from applying to it.
     let around = own.keys().any(|cidr| cidr.contains(MAPPED.into()));
     let everything = Cidr::containing(Ipv4Addr::UNSPECIFIED.into(), 0).filter(|_| around);
     if let Some(cidr) = everything {

@@ -1,9 +1,11 @@
-//! Replaces the programs of a previous agent, which keep running until then, with this agent's programs.
+//! Replaces the programs of a previous agent, which keep running until then, with this agent's
+//! programs.
 
 use crate::{Observed, Plan, Step};
 
-/// Plans to replace outdated programs in place, link by link. Execute it only after the tables are complete:
-/// the new programs read this agent's tables alone. `observed` is of [`crate::Scope::Node`].
+/// Plans to replace outdated programs in place, link by link. Execute it only after the tables are
+/// complete: the new programs read this agent's tables alone. `observed` is of
+/// [`crate::Scope::Node`].
 pub fn plan_program_upgrade(observed: &Observed) -> Plan {
     let outdated = observed
         .links

@@ -1,6 +1,8 @@
-//! Changes hostports and limits of an existing attachment: the work of portmap and bandwidth in a plugin chain.
+//! Changes hostports and limits of an existing attachment: the work of portmap and bandwidth in a
+//! plugin chain.
 //!
-//! Ports are reserved before entries redirect them, and released after the entries are removed, as in an ADD and a DEL.
+//! Ports are reserved before entries redirect them, and released after the entries are removed, as
+//! in an ADD and a DEL.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +14,8 @@ use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::attachment_entries;
 use crate::{Entries, Observed, Plan, PortReservation, Refusal, Step};
 
-/// Returns the attachment with `mappings` in place of its ports, or a refusal where another attachment owns one.
+/// Returns the attachment with `mappings` in place of its ports, or a refusal where another
+/// attachment owns one.
 pub fn with_ports(
     attachment: &Attachment,
     mappings: &[PortMapping],
@@ -26,7 +29,8 @@ pub fn with_ports(
     })
 }
 
-/// Returns an attachment whose observation covers both the old and the new ports, and limits where either has any.
+/// Returns an attachment whose observation covers both the old and the new ports, and limits where
+/// either has any.
 pub fn with_both_ports(before: &Attachment, after: &Attachment) -> Attachment {
     let mut both = before.clone();
     let seen: BTreeSet<PortMapping> = before.port_mappings.iter().copied().collect();
@@ -41,7 +45,8 @@ pub fn with_both_ports(before: &Attachment, after: &Attachment) -> Attachment {
     both
 }
 
-/// Plans the change from `before` to `after`, which differ in ports or limits. `observed` is of [`with_both_ports`].
+/// Plans the change from `before` to `after`, which differ in ports or limits. `observed` is of
+/// [`with_both_ports`].
 pub fn plan_publish(before: &Attachment, after: &Attachment, observed: &Observed) -> Plan {
     let (old, new) = (attachment_entries(before), attachment_entries(after));
     let (old_reservations, new_reservations) = (
@@ -50,7 +55,8 @@ pub fn plan_publish(before: &Attachment, after: &Attachment, observed: &Observed
     );
     let added = new_reservations.difference(&old_reservations).copied();
     let mut plan = Plan::of(reserve(after, added));
-    // Old hostports are removed before new ones appear; the new entries replace the shared ones in place.
+    // Old hostports are removed before new ones appear; the new entries replace the shared ones in
+    // place.
     plan.append(Plan::of(unpublish(&old, &new, observed)));
     plan.append(Plan::of(put(&new, observed)));
     let gone = old_reservations.difference(&new_reservations);

@@ -1,7 +1,8 @@
 //! Refusals: why a request cannot be granted.
 //!
-//! No CNI error codes and no HTTP status here: the API layer derives them from the [`Category`]. Where host-local or
-//! the bridge plugin have a text for the same error, it is used verbatim: people search for it.
+//! No CNI error codes and no HTTP status here: the API layer derives them from the [`Category`].
+//! Where host-local or the bridge plugin have a text for the same error, it is used verbatim:
+//! people search for it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -52,7 +53,8 @@ pub enum Refusal {
         /// Requested or conflicting address.
         address: IpAddr,
     },
-    /// Requested addresses that no range set offers, or a second one of the same set (behaviour R9).
+    /// Requested addresses that no range set offers, or a second one of the same set (behaviour
+    /// R9).
     #[error("failed to allocate all requested IPs: {}", words(addresses))]
     RequestsLeft {
         /// Addresses that no range set could give.
@@ -98,7 +100,8 @@ pub enum Refusal {
         /// Path of the namespace.
         path: NetnsPath,
     },
-    /// The interface of a plugin chain cannot be adopted: it is not a veth with its peer in the host's namespace.
+    /// The interface of a plugin chain cannot be adopted: it is not a veth with its peer in the
+    /// host's namespace.
     #[error(
         "{ifname} in network namespace {path} is not one end of a veth whose other end the chain's result names"
     )]
@@ -221,7 +224,8 @@ pub enum Refusal {
 pub enum Category {
     /// The configuration or the request can never be granted as it is.
     InvalidConfig,
-    /// The runtime's description of the container is wrong: its namespace or interface does not exist.
+    /// The runtime's description of the container is wrong: its namespace or interface does not
+    /// exist.
     InvalidEnvironment,
     /// The requested resource belongs to another owner; it may become free.
     Conflict,

@@ -2,20 +2,26 @@
 //!
 //! The record decides. The policy, with reasons:
 //!
-//! * **A record of another boot** is released without a step: no link and no table survives a reboot.
-//! * **An unfinished ADD or DEL** is removed. The engine is the only writer and runs one operation at a time, so a
-//!   record that is neither attached nor gone was left by an agent that died. The runtime got no answer and retries.
-//! * **An attachment whose host link is gone**, or now belongs to other software, is released. A veth disappears only
-//!   with its peer: the pod's namespace is gone or the interface was deleted. The runtime may never send a DEL.
-//! * **A live attachment** gets its missing parts back. The inside of the pod is not inspected: it belongs to the pod.
-//! * **A table entry without a record** is removed. The tables are ours alone, and its address or port may be given to
-//!   another pod at any time: a leftover entry would misdeliver packets later.
-//! * **A port reservation without a record** is released. A missing one is made again, unless another process has bound
-//!   the port meanwhile: then the hostport entry stays in force, and the next reconciliation retries.
-//! * **A link that looks like ours but is in no record** is reported and left alone. Any software can choose such names
-//!   and aliases, and a live pod may be behind the link.
+//! * **A record of another boot** is released without a step: no link and no table survives a
+//!   reboot.
+//! * **An unfinished ADD or DEL** is removed. The engine is the only writer and runs one operation
+//!   at a time, so a record that is neither attached nor gone was left by an agent that died. The
+//!   runtime got no answer and retries.
+//! * **An attachment whose host link is gone**, or now belongs to other software, is released. A
+//!   veth disappears only with its peer: the pod's namespace is gone or the interface was deleted.
+//!   The runtime may never send a DEL.
+//! * **A live attachment** gets its missing parts back. The inside of the pod is not inspected: it
+//!   belongs to the pod.
+//! * **A table entry without a record** is removed. The tables are ours alone, and its address or
+//!   port may be given to another pod at any time: a leftover entry would misdeliver packets later.
+//! * **A port reservation without a record** is released. A missing one is made again, unless
+//!   another process has bound the port meanwhile: then the hostport entry stays in force, and the
+//!   next reconciliation retries.
+//! * **A link that looks like ours but is in no record** is reported and left alone. Any software
+//!   can choose such names and aliases, and a live pod may be behind the link.
 //!
-//! The node's own tables are [`crate::plan_node`]'s. That plan is executed first, so that bridges exist.
+//! The node's own tables are [`crate::plan_node`]'s. That plan is executed first, so that bridges
+//! exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -85,7 +91,8 @@ pub struct OrphanedLink {
     pub alias: String,
 }
 
-/// Result of reconciling all attachments. Execute the plans in this order: detach plans, repair plans, `stale`.
+/// Result of reconciling all attachments. Execute the plans in this order: detach plans, repair
+/// plans, `stale`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repair {
     /// Finding of each recorded attachment.
@@ -104,8 +111,8 @@ impl Repair {
     }
 }
 
-/// Compares all records with the node. `observed` is of [`crate::Scope::Node`], taken after [`crate::plan_node`] was
-/// executed; `boot_id` is the running kernel's.
+/// Compares all records with the node. `observed` is of [`crate::Scope::Node`], taken after
+/// [`crate::plan_node`] was executed; `boot_id` is the running kernel's.
 pub fn plan_repair(records: &Records, observed: &Observed, boot_id: &str) -> Repair {
     let attachments: BTreeMap<AttachmentKey, Finding> = records
         .iter()
@@ -152,14 +159,16 @@ fn find(record: &Record, observed: &Observed, boot_id: &str) -> Finding {
     }
 }
 
-/// Returns whether the host's end of an attachment still exists. Without it the pod's end, or the whole pod, is gone.
+/// Returns whether the host's end of an attachment still exists. Without it the pod's end, or the
+/// whole pod, is gone.
 pub fn is_host_link_present(attachment: &Attachment, observed: &Observed) -> bool {
     let link = observed.links.get(attachment.host_link().name());
     link.is_some_and(|link| link.is_host_end_of(attachment))
 }
 
-/// Plans the repair in the order of an ADD: port reservations, tables, programs, bridge port, hostport entries last.
-/// Steps that need a bridge that is missing wait for the next reconciliation.
+/// Plans the repair in the order of an ADD: port reservations, tables, programs, bridge port,
+/// hostport entries last. Steps that need a bridge that is missing wait for the next
+/// reconciliation.
 fn repair(attachment: &Attachment, differences: &[Difference], observed: &Observed) -> Plan {
     let bridge = observed.links.get(&attachment.bridge);
     let bridged = bridge.is_some_and(|bridge| bridge.kind == LinkKind::Bridge);
@@ -251,8 +260,8 @@ fn stale(owned: &BTreeSet<EntryKey>, observed: &Observed) -> Plan {
         .rev()
         .filter(|(key, entry)| of_pod(entry) && !owned.contains(*key));
     let mut plan = Plan::of(stale.map(|(key, entry)| remove(key, entry)));
-    // By key alone, as with entries: neither the reservations of live attachments nor those that a detach plan
-    // releases are stale.
+    // By key alone, as with entries: neither the reservations of live attachments nor those that a
+    // detach plan releases are stale.
     let owned: BTreeSet<PortReservation> = owned.iter().filter_map(PortReservation::of).collect();
     let unowned = observed
         .port_reservations
@@ -284,14 +293,14 @@ fn orphaned_links(records: &Records, observed: &Observed) -> BTreeSet<OrphanedLi
     unknown.map(orphan).collect()
 }
 
-/// Returns all links that look like those of our pods, regardless of records. Where there is one, an agent without
-/// records would give the pod's addresses to other pods.
+/// Returns all links that look like those of our pods, regardless of records. Where there is one,
+/// an agent without records would give the pod's addresses to other pods.
 pub fn live_pod_links(observed: &Observed) -> BTreeSet<OrphanedLink> {
     orphaned_links(&Records::new(), observed)
 }
 
-/// Returns whether a veth has a name and an alias as we give them: `veth` and eight hexadecimal digits, and
-/// `network pod-or-container ifname`.
+/// Returns whether a veth has a name and an alias as we give them: `veth` and eight hexadecimal
+/// digits, and `network pod-or-container ifname`.
 fn looks_like_ours(name: &IfName, link: &Link) -> bool {
     let digits = name.as_str().strip_prefix("veth").unwrap_or_default();
     let named = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,4 +1,5 @@
-//! Rate limits of pods: the datapath's limit entry for a requested limit, and the shaping mode of the node.
+//! Rate limits of pods: the datapath's limit entry for a requested limit, and the shaping mode of
+//! the node.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -21,9 +22,10 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the token bucket that enforces `limit`. The burst is at least a quarter of a second at the rate: a TCP
-    /// sender that loses a burst to the bucket waits for its 200 ms retransmission timeout and must be able to make up
-    /// for that time. With a smaller burst TCP would stay below the rate.
+    /// Returns the token bucket that enforces `limit`. The burst is at least a quarter of a second
+    /// at the rate: a TCP sender that loses a burst to the bucket waits for its 200 ms
+    /// retransmission timeout and must be able to make up for that time. With a smaller burst TCP
+    /// would stay below the rate.
     pub fn of(limit: Limit) -> Self {
         let rate = limit.rate.get();
         let requested = limit.burst.map_or(0, NonZeroU64::get) / 8;
@@ -67,7 +69,8 @@ pub enum ShaperMode {
     Police,
     /// Policing, and the pacing rate of TCP sockets is set to the pod's limit.
     Pace,
-    /// As `Pace`, and packets get an earliest departure time, whether or not the uplink's qdisc honours it.
+    /// As `Pace`, and packets get an earliest departure time, whether or not the uplink's qdisc
+    /// honours it.
     Edt,
 }
 

@@ -1,4 +1,5 @@
-//! Cgroup socket hooks: which cgroup programs the attachments require, and the plans that attach and detach them.
+//! Cgroup socket hooks: which cgroup programs the attachments require, and the plans that attach
+//! and detach them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,8 +10,9 @@ use model::{Attachment, Protocol};
 use crate::attach::Records;
 use crate::{Observed, Plan, ShaperMode, Step};
 
-/// A cgroup program for sockets of the node. They translate hostport addresses on `connect`, `sendmsg`,
-/// `recvmsg` and `getpeername`, protect reserved ports on `bind`, and set the pacing rate of TCP senders.
+/// A cgroup program for sockets of the node. They translate hostport addresses on `connect`,
+/// `sendmsg`, `recvmsg` and `getpeername`, protect reserved ports on `bind`, and set the pacing
+/// rate of TCP senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SocketHook {
     /// `connect4`: IPv4 `connect(2)`.
@@ -106,9 +108,9 @@ impl fmt::Display for SocketHook {
     }
 }
 
-/// Returns the cgroup programs that these attachments require: the hostport hooks where a port is published,
-/// the datagram hooks where one of the ports is UDP, and `pace` where a limit is shaped. Every socket of the
-/// node pays for each of them.
+/// Returns the cgroup programs that these attachments require: the hostport hooks where a port is
+/// published, the datagram hooks where one of the ports is UDP, and `pace` where a limit is shaped.
+/// Every socket of the node pays for each of them.
 pub fn required_socket_hooks<'a>(
     attachments: impl IntoIterator<Item = &'a Attachment>,
     shaper: ShaperMode,
@@ -159,8 +161,9 @@ fn selected(
     (!hooks.is_empty()).then_some(hooks)
 }
 
-/// Plans the cgroup hooks for all attachments. A hook of this agent that is no longer required stays attached:
-/// a node that had one hostport will have another. A previous agent's hook that is not required is detached.
+/// Plans the cgroup hooks for all attachments. A hook of this agent that is no longer required
+/// stays attached: a node that had one hostport will have another. A previous agent's hook that is
+/// not required is detached.
 pub(crate) fn plan_socket_hooks(
     records: &Records,
     shaper: ShaperMode,

@@ -27,8 +27,8 @@ impl fmt::Display for SysctlKey {
     }
 }
 
-/// One effect on the kernel. Every step is idempotent: where the effect is already there, it succeeds and
-/// changes nothing.
+/// One effect on the kernel. Every step is idempotent: where the effect is already there, it
+/// succeeds and changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Writes a sysctl of the host's namespace.
@@ -40,7 +40,8 @@ pub enum Step {
         /// Value before the step, for undo.
         previous: String,
     },
-    /// Creates a bridge. A bridge with this Ethernet address and no alias was left half-made, and is completed.
+    /// Creates a bridge. A bridge with this Ethernet address and no alias was left half-made, and
+    /// is completed.
     CreateBridge(BridgeSpec),
     /// Deletes a bridge of ours that has no ports.
     DeleteBridge {
@@ -120,7 +121,8 @@ pub enum Step {
     },
     /// Creates a veth pair; fails when either name is taken.
     CreateVeth(VethSpec),
-    /// Deletes the host's end of a veth, and with it the pod's end; fails for a link with another alias.
+    /// Deletes the host's end of a veth, and with it the pod's end; fails for a link with another
+    /// alias.
     DeleteVeth {
         /// Host's end of the veth.
         link: ManagedLink,
@@ -140,8 +142,8 @@ pub enum Step {
     },
     /// Configures the interface inside the pod: addresses, link up, routes.
     SetUpPod(PodSpec),
-    /// Waits until duplicate address detection of the pod's IPv6 addresses is finished; fails when it finds a
-    /// duplicate.
+    /// Waits until duplicate address detection of the pod's IPv6 addresses is finished; fails when
+    /// it finds a duplicate.
     AwaitAddresses {
         /// Pod's network namespace.
         netns: Netns,
@@ -162,7 +164,8 @@ pub enum Step {
         /// Programs to detach.
         hooks: BTreeSet<Hook>,
     },
-    /// Attaches programs to the node's cgroup, or replaces attached ones of ours without missing a socket.
+    /// Attaches programs to the node's cgroup, or replaces attached ones of ours without missing a
+    /// socket.
     AttachSocketHooks {
         /// Programs to attach.
         hooks: BTreeSet<SocketHook>,
@@ -172,7 +175,8 @@ pub enum Step {
         /// Programs to detach.
         hooks: BTreeSet<SocketHook>,
     },
-    /// Reserves a host port, so that no other process can bind it; fails when another process has bound it.
+    /// Reserves a host port, so that no other process can bind it; fails when another process has
+    /// bound it.
     ReservePort {
         /// Address, port and protocol.
         reservation: PortReservation,
@@ -209,11 +213,15 @@ pub enum Step {
 }
 
 impl Step {
-    /// Returns the step that restores the state before this one; `None` where nothing needs to be or can be
-    /// restored.
+    /// Returns the step that restores the state before this one; `None` where nothing needs to be
+    /// or can be restored.
     ///
-    /// Exception: a row of the pod table is not removed again. Flows may still carry its generation, so the row
-    /// becomes a free row that keeps the generation.
+    /// Exception: a row of the pod table is not removed again. Flows may still carry its
+    /// generation, so the row becomes a free row that keeps the generation.
+    #[expect(
+        clippy::match_same_arms,
+        reason = "each group of steps without undo has its own reason"
+    )]
     pub fn undo(&self) -> Option<Self> {
         match self {
             Self::SetSysctl {
@@ -240,14 +248,8 @@ impl Step {
                 link: spec.host.clone(),
                 alias: spec.alias.clone(),
             }),
-            Self::Attach { link, hooks } => Some(Self::Detach {
-                link: link.clone(),
-                hooks: hooks.clone(),
-            }),
-            Self::Detach { link, hooks } => Some(Self::Attach {
-                link: link.clone(),
-                hooks: hooks.clone(),
-            }),
+            Self::Attach { link, hooks } => Some(detach(link, hooks)),
+            Self::Detach { link, hooks } => Some(attach(link, hooks)),
             &Self::ReservePort {
                 reservation,
                 generation,
@@ -470,6 +472,16 @@ impl Step {
         }
         Ok(())
     }
+}
+
+fn attach(link: &IfName, hooks: &BTreeSet<Hook>) -> Step {
+    let (link, hooks) = (link.clone(), hooks.clone());
+    Step::Attach { link, hooks }
+}
+
+fn detach(link: &IfName, hooks: &BTreeSet<Hook>) -> Step {
+    let (link, hooks) = (link.clone(), hooks.clone());
+    Step::Detach { link, hooks }
 }
 
 fn promiscuous(link: &IfName, on: bool) -> Step {

@@ -1,7 +1,8 @@
-//! Sysctls of the node: forwarding, router advertisements on uplinks, and autoconfiguration on bridges.
+//! Sysctls of the node: forwarding, router advertisements on uplinks, and autoconfiguration on
+//! bridges.
 //!
-//! A sysctl is written only where it differs. One that the kernel does not have (no IPv6) is left out. `br_netfilter`
-//! and `rp_filter` belong to the operator and kube-proxy, and are not touched.
+//! A sysctl is written only where it differs. One that the kernel does not have (no IPv6) is left
+//! out. `br_netfilter` and `rp_filter` belong to the operator and kube-proxy, and are not touched.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +11,8 @@ use model::IfName;
 use crate::uplink::{OwnLinks, detected_uplinks};
 use crate::{NodeIntent, Observed, Step, SysctlKey};
 
-/// Returns the sysctls that [`crate::plan_node`] and [`crate::plan_bridge`] read. They depend on the links of the node:
-/// observe it without sysctls first, then with these.
+/// Returns the sysctls that [`crate::plan_node`] and [`crate::plan_bridge`] read. They depend on
+/// the links of the node: observe it without sysctls first, then with these.
 pub fn node_sysctls(intent: &NodeIntent, observed: &Observed) -> BTreeSet<SysctlKey> {
     let ours = OwnLinks::of_networks(&intent.networks, observed);
     let mut keys = BTreeSet::from([v4_forwarding(), v6_forwarding()]);
@@ -46,8 +47,9 @@ pub(crate) struct Families {
     pub(crate) v6: bool,
 }
 
-/// Plans to turn forwarding on. A forwarding node ignores router advertisements unless `accept_ra` is 2, and purges
-/// the routes learnt from them at the moment when forwarding is turned on: so `accept_ra` of the uplinks comes first.
+/// Plans to turn forwarding on. A forwarding node ignores router advertisements unless `accept_ra`
+/// is 2, and purges the routes learnt from them at the moment when forwarding is turned on: so
+/// `accept_ra` of the uplinks comes first.
 pub(crate) fn forward(families: Families, observed: &Observed, ours: &OwnLinks) -> Vec<Step> {
     let mut steps = Vec::new();
     if families.v6 {
@@ -64,9 +66,9 @@ pub(crate) fn forward(families: Families, observed: &Observed, ours: &OwnLinks) 
     steps
 }
 
-/// Plans to turn duplicate address detection and router advertisements off on a bridge of ours: its link-local address
-/// is usable at once, and pods' advertisements are ignored. A bridge that does not exist yet gets the values of
-/// `default`.
+/// Plans to turn duplicate address detection and router advertisements off on a bridge of ours: its
+/// link-local address is usable at once, and pods' advertisements are ignored. A bridge that does
+/// not exist yet gets the values of `default`.
 pub(crate) fn disable_autoconf(bridge: &IfName, observed: &Observed) -> Vec<Step> {
     let made = observed.links.contains_key(bridge);
     let keys = autoconf_keys(bridge).into_iter();

@@ -1,7 +1,7 @@
 //! Table entries of an attachment.
 //!
-//! The only place that derives them: attach writes these entries, detach removes them, check and repair compare the
-//! tables with them.
+//! The only place that derives them: attach writes these entries, detach removes them, check and
+//! repair compare the tables with them.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use model::{Attachment, PortMapping};
 use crate::shaping::limit_entry;
 use crate::{Entries, Entry, EntryKey, LinkRef};
 
-/// Returns whether packets of a pod may bypass bridge and netfilter, where the node permits the bypass. Adopted pods may
-/// not: the configuration of another plugin's bridge is unknown.
+/// Returns whether packets of a pod may bypass bridge and netfilter, where the node permits the
+/// bypass. Adopted pods may not: the configuration of another plugin's bridge is unknown.
 pub(crate) fn may_bypass(attachment: &Attachment) -> bool {
     attachment.adopted.is_none() && attachment.port.is_plain() && !attachment.addresses.is_empty()
 }
@@ -107,8 +107,9 @@ fn pod_addresses(attachment: &Attachment) -> impl Iterator<Item = IpAddr> {
         .filter_map(|ipv4| attachment.address(ipv4))
 }
 
-/// Returns the hostport key of `mapping` in one family; `None` where `hostIP` is of the other family, which is skipped
-/// silently (behaviour R13). The unspecified address means every address of its family.
+/// Returns the hostport key of `mapping` in one family; `None` where `hostIP` is of the other
+/// family, which is skipped silently (behaviour R13). The unspecified address means every address
+/// of its family.
 pub(crate) fn hostport_key(mapping: &PortMapping, ipv4: bool) -> Option<EntryKey> {
     let address = mapping.host_address.map(|address| address.to_canonical());
     if address.is_some_and(|address| address.is_ipv4() != ipv4) {

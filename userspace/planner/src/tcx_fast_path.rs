@@ -1,9 +1,10 @@
 //! TCX fast path: selects the high-traffic pods for which `from_busy_pod` is attached.
 //!
-//! A TCX program, which the kernel calls without a TC filter around it, saves a tenth of a microsecond per packet.
-//! Attaching it, and removing a link that has it, each holds the RTNL lock for an RCU grace period, some ten
-//! milliseconds. So a pod gets it once it has sent as many packets as pay for both. This costs at most twice as much
-//! as the best choice in hindsight, whatever the pod sends next. Packet counters come in as arguments.
+//! A TCX program, which the kernel calls without a TC filter around it, saves a tenth of a
+//! microsecond per packet. Attaching it, and removing a link that has it, each holds the RTNL lock
+//! for an RCU grace period, some ten milliseconds. So a pod gets it once it has sent as many
+//! packets as pay for both. This costs at most twice as much as the best choice in hindsight,
+//! whatever the pod sends next. Packet counters come in as arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +16,12 @@ use crate::tables::may_bypass;
 
 /// Number of packets that pays for both grace periods.
 pub(crate) const BREAK_EVEN_PACKETS: u64 = 250_000;
-/// Packets of each flow that do not use the flow cache: the first ones, and those that open and close it.
+/// Packets of each flow that do not use the flow cache: the first ones, and those that open and
+/// close it.
 const UNCACHED_PER_FLOW: u64 = 16;
 
-/// Returns the links, by slot, of pods that may get the fast path: attached, able to bypass the stack, without a rate
-/// limit, and not among `already`.
+/// Returns the links, by slot, of pods that may get the fast path: attached, able to bypass the
+/// stack, without a rate limit, and not among `already`.
 pub fn tcx_fast_path_candidates(
     records: &Records,
     already: &BTreeSet<IfName>,
@@ -34,8 +36,8 @@ pub fn tcx_fast_path_candidates(
         .collect()
 }
 
-/// Returns the `links` (by slot) of high-traffic pods, highest traffic first. `sent` has the counters since attach, by
-/// slot.
+/// Returns the `links` (by slot) of high-traffic pods, highest traffic first. `sent` has the
+/// counters since attach, by slot.
 pub fn high_traffic_links(
     links: &BTreeMap<u32, IfName>,
     sent: &BTreeMap<u32, Counters>,

@@ -216,7 +216,8 @@ pub(crate) fn reserved(attachment: &Attachment) -> PortReservations {
         .collect()
 }
 
-/// The observation after `attachment` is created, of [`crate::Scope::Attachment`] and [`crate::Scope::Node`] at once.
+/// The observation after `attachment` is created, of [`crate::Scope::Attachment`] and
+/// [`crate::Scope::Node`] at once.
 pub(crate) fn seen(attachment: &Attachment) -> Observed {
     let mut node = node();
     let mut host = link(9, LinkKind::Veth, &[]);

@@ -1,8 +1,8 @@
 //! Plans the uninstall of Viaduct from a node without attached pods.
 //!
-//! Removes what is provably ours: programs on uplinks and the cgroup, bridges with our alias and without ports, VLAN
-//! interfaces with our alias, and values of sysctls that are unchanged since this agent wrote them. The tables go with
-//! their pins. State that stays is reported.
+//! Removes what is provably ours: programs on uplinks and the cgroup, bridges with our alias and
+//! without ports, VLAN interfaces with our alias, and values of sysctls that are unchanged since
+//! this agent wrote them. The tables go with their pins. State that stays is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -47,8 +47,8 @@ pub enum Leftover {
     },
 }
 
-/// Plans the uninstall after the last attachment is gone. `observed` is of [`crate::Scope::Node`] with the sysctls of
-/// `written`.
+/// Plans the uninstall after the last attachment is gone. `observed` is of [`crate::Scope::Node`]
+/// with the sysctls of `written`.
 pub fn plan_uninstall(
     observed: &Observed,
     written: &BTreeMap<SysctlKey, WrittenSysctl>,
@@ -91,7 +91,8 @@ pub fn plan_uninstall(
     uninstall
 }
 
-/// Returns the sysctls that `plan` writes and that outlast our links. Sysctls of our own links are removed with them.
+/// Returns the sysctls that `plan` writes and that outlast our links. Sysctls of our own links are
+/// removed with them.
 pub fn persistent_sysctls(plan: &Plan, observed: &Observed) -> BTreeMap<SysctlKey, WrittenSysctl> {
     plan.steps()
         .iter()

@@ -1,4 +1,4 @@
-//! Uplinks: the links by which packets enter and leave the node, and their table entries.
+//! Uplinks: the links through which packets enter and leave the node, and their table entries.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,14 +14,16 @@ const LOCAL_TABLE: u32 = 255;
 /// The programs of an uplink.
 pub(crate) const UPLINK_HOOKS: [Hook; 2] = [Hook::UplinkIn, Hook::UplinkOut];
 
-/// Links that lead to pods: our bridges, VLAN interfaces and the links of attachments. They are never uplinks.
+/// Links that lead to pods: our bridges, VLAN interfaces and the links of attachments. They are
+/// never uplinks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnLinks(BTreeSet<IfName>);
 
 impl OwnLinks {
     /// Collects the bridges of `networks`, their VLAN interfaces, and every link with our alias.
     pub(crate) fn of_networks(networks: &[Network], observed: &Observed) -> Self {
-        // A network that names a link of another kind as its bridge is refused; that link stays an uplink.
+        // A network that names a link of another kind as its bridge is refused; that link stays an
+        // uplink.
         let bridge = |network: &Network| {
             let link = observed.links.get(&network.bridge);
             let wrong = link.is_some_and(|link| link.kind != LinkKind::Bridge);
@@ -54,7 +56,8 @@ impl OwnLinks {
     }
 }
 
-/// Returns the uplinks: the configured ones that exist, or else those detected from routes and addresses.
+/// Returns the uplinks: the configured ones that exist, or else those detected from routes and
+/// addresses.
 pub(crate) fn uplinks(
     explicit: &BTreeSet<IfName>,
     observed: &Observed,
@@ -70,9 +73,10 @@ pub(crate) fn uplinks(
     explicit.iter().filter(may).cloned().collect()
 }
 
-/// Returns the links that are up and have an address or a route. The loopback, our own links and ports of bridges
-/// and bonds are left out: packets enter and leave by the link that has the address, not by the ports below it.
-/// Bridges of other software count, so that their containers reach hostports too.
+/// Returns the links that are up and have an address or a route. The loopback, our own links and
+/// ports of bridges and bonds are left out: packets enter and leave by the link that has the
+/// address, not by the ports below it. Bridges of other software count, so that their containers
+/// reach hostports too.
 pub(crate) fn detected_uplinks(observed: &Observed, ours: &OwnLinks) -> BTreeSet<IfName> {
     let routed: BTreeSet<u32> = observed
         .routes
@@ -100,8 +104,8 @@ fn leads_somewhere(route: &RouteEntry) -> bool {
     route.table != LOCAL_TABLE && !destination.is_multicast() && !is_link_local(destination)
 }
 
-/// Returns the table entry of an uplink: closed until both programs are observed on it. `fallback` are addresses of
-/// other links, from [`fallback_sources`].
+/// Returns the table entry of an uplink: closed until both programs are observed on it. `fallback`
+/// are addresses of other links, from [`fallback_sources`].
 pub(crate) fn entry(link: &Link, routes: &[RouteEntry], fallback: &[InterfaceAddress]) -> Entry {
     let least = routes
         .iter()
@@ -116,12 +120,13 @@ pub(crate) fn entry(link: &Link, routes: &[RouteEntry], fallback: &[InterfaceAdd
     }
 }
 
-/// Returns the source addresses for MASQUERADE in the kernel's order, at most [`abi::SOURCES`]. Addresses that the
-/// kernel avoids are included only where there is no other.
+/// Returns the source addresses for MASQUERADE in the kernel's order, at most [`abi::SOURCES`].
+/// Addresses that the kernel avoids are included only where there is no other.
 ///
-/// Of several addresses on one subnet only the first is ever chosen, so the others are left out. Where more than
-/// [`abi::SOURCES`] remain, each family keeps its first half of the places, and may use places that the other family
-/// does not need. A link without an address of a family uses the first of `fallback`, as the kernel does.
+/// Of several addresses on one subnet only the first is ever chosen, so the others are left out.
+/// Where more than [`abi::SOURCES`] remain, each family keeps its first half of the places, and may
+/// use places that the other family does not need. A link without an address of a family uses the
+/// first of `fallback`, as the kernel does.
 fn masquerade_sources(link: &Link, fallback: &[InterfaceAddress]) -> Vec<InterfaceAddress> {
     let mut seen = BTreeSet::new();
     let is_good = |own: &InterfaceAddress| !link.avoided.contains(&own.address);
@@ -155,8 +160,8 @@ fn masquerade_sources(link: &Link, fallback: &[InterfaceAddress]) -> Vec<Interfa
     choices
 }
 
-/// Returns the addresses of all links that are up and not ours, by interface index: the source addresses for an
-/// uplink without an address of a family.
+/// Returns the addresses of all links that are up and not ours, by interface index: the source
+/// addresses for an uplink without an address of a family.
 pub(crate) fn fallback_sources(observed: &Observed, ours: &OwnLinks) -> Vec<InterfaceAddress> {
     let mut links: Vec<&Link> = observed
         .links
@@ -216,7 +221,8 @@ pub(crate) fn detach_others(uplinks: &BTreeSet<IfName>, observed: &Observed) -> 
     Plan::of(others.filter_map(step))
 }
 
-/// Returns whether this is an IPv6 link-local address. IPv4's 169.254.0.0/16 is not counted: some clouds route it.
+/// Returns whether this is an IPv6 link-local address. IPv4's 169.254.0.0/16 is not counted: some
+/// clouds route it.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

@@ -1,4 +1,5 @@
-//! XDP prefilter on uplinks: an optional program that drops malformed and spoofed frames in the driver.
+//! XDP prefilter on uplinks: an optional program that drops malformed and spoofed frames in the
+//! driver.
 
 use std::collections::BTreeSet;
 use std::fmt;

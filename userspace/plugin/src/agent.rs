@@ -1,4 +1,5 @@
-//! Asking the agent, and what to say when it does not answer. Refuses to interpret the configuration or the result.
+//! Sends a CNI command to the agent, and spools a DEL if the agent does not answer. Does not
+//! interpret configuration or result.
 
 use std::error::Error as _;
 use std::path::Path;
@@ -8,26 +9,27 @@ use api::{Client, ClientError, CniRequest, CniVerb, Spool};
 use cni::{Command, Environment, Error, Header, Plugin};
 use serde_json::value::RawValue;
 
-use crate::ipam::Answer;
+use crate::ipam::IpamResult;
 
-/// A DEL that takes longer is written down: the agent is stuck, and runtimes give a DEL a minute (behaviour C6).
+/// Time after which a DEL is spooled: the agent is stuck, and runtimes wait one minute for a DEL
+/// (behaviour C6).
 const DEL_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How HTTP says that. No CNI command is answered with it otherwise.
-const NO_SUCH_PATH: u16 = 404;
+/// HTTP status of an unknown path. The agent uses it for no error of a CNI command.
+const HTTP_NOT_FOUND: u16 = 404;
 
-/// Executes a command by the agent and returns what belongs on standard output. A DEL that the agent is not there for
-/// is written down for it, which is as good (behaviour A1).
-pub(crate) fn ask(
+/// Sends a command to the agent and returns the text for standard output. If the agent does not
+/// answer a DEL, spools it and returns success; the agent executes it later (behaviour A1).
+pub(crate) fn execute(
     plugin: Plugin,
     environment: &Environment,
     header: &Header,
     config: &str,
-    answer: Answer,
+    ipam: IpamResult,
 ) -> Result<String, Error> {
     let verb = verb(environment.command)?;
     let request = CniRequest {
-        ipam: answer,
+        ipam,
         ..request(plugin, environment, config)?
     };
     let socket = header
@@ -40,19 +42,19 @@ pub(crate) fn ask(
     }
     let reply = match client.post(verb.path(), &request) {
         Ok(reply) => reply,
-        Err(error) if verb == CniVerb::Del && is_absent(&error) => {
-            return spool(socket, header, &request, &no_answer(verb, &error));
+        Err(error) if verb == CniVerb::Del && may_be_unexecuted(&error) => {
+            return spool(socket, header, &request, &client_error(verb, &error));
         }
-        Err(error) => return Err(no_answer(verb, &error)),
+        Err(error) => return Err(client_error(verb, &error)),
     };
     if reply.is_success() {
         return String::from_utf8(reply.body)
-            .map_err(|_| Error::internal("the agent's answer is not UTF-8"));
+            .map_err(|_| Error::internal("the agent's response is not UTF-8"));
     }
     let body = reply.error();
-    if reply.status == NO_SUCH_PATH && body.code != api::TRY_AGAIN_LATER {
+    if reply.status == HTTP_NOT_FOUND && body.code != api::TRY_AGAIN_LATER {
         return Err(Error::try_again_later(format!(
-            "the agent on {} is of another release than the plugin, {}, and has no {}",
+            "the agent on {} is of another release than this plugin ({}) and has no {}",
             socket.display(),
             env!("CARGO_PKG_VERSION"),
             verb.path()
@@ -78,8 +80,8 @@ fn request(plugin: Plugin, environment: &Environment, config: &str) -> Result<Cn
     })
 }
 
-/// Whether the agent has not executed the request, or may not have.
-fn is_absent(error: &ClientError) -> bool {
+/// Returns whether the agent may not have executed the request.
+fn may_be_unexecuted(error: &ClientError) -> bool {
     match error {
         ClientError::Unreachable { .. }
         | ClientError::Timeout { .. }
@@ -88,7 +90,7 @@ fn is_absent(error: &ClientError) -> bool {
     }
 }
 
-/// Where that fails too, the DEL fails: to say otherwise would be to forget it.
+/// Spools a DEL for the agent. If that fails, the DEL fails, so that the runtime repeats it.
 fn spool(
     socket: &Path,
     header: &Header,
@@ -97,28 +99,27 @@ fn spool(
 ) -> Result<String, Error> {
     let spooled = Spool::for_socket(socket).put(header.name.as_str(), request);
     spooled.map_err(|error| {
-        Error::try_again_later(format!(
-            "{absent}, and the DEL cannot be kept for it: {error}"
-        ))
-        .with_details(absent.details.clone())
+        Error::try_again_later(format!("{absent}, and the DEL cannot be spooled: {error}"))
+            .with_details(absent.details.clone())
     })?;
     Ok(String::new())
 }
 
-/// Whether the agent sees the interface in the namespace.
+/// Returns whether the agent finds the interface in the namespace; `false` if it does not answer.
 pub(crate) fn has_interface(header: &Header, netns: &str, ifname: &str) -> bool {
     let socket = header.socket.as_deref();
     let client = Client::new(socket.unwrap_or(Path::new(api::DEFAULT_SOCKET)));
-    let asked = client.post(api::path::INSIDE, &api::InterfaceQuery { netns, ifname });
-    let found = asked.and_then(|reply| reply.decode::<api::InterfacePresence>());
-    found.is_ok_and(|found| found.exists)
+    let reply = client.post(api::path::INSIDE, &api::InterfaceQuery { netns, ifname });
+    let presence = reply.and_then(|reply| reply.decode::<api::InterfacePresence>());
+    presence.is_ok_and(|presence| presence.exists)
 }
 
-/// The runtime's span (libcni hands it on), so that the agent's log can be found by it; nothing that is not one.
+/// Returns the W3C trace context of the runtime from `TRACEPARENT`, which libcni sets, so that the
+/// agent's log lines can be found by it; empty if it is missing or malformed.
 fn traceparent() -> String {
     let text = std::env::var("TRACEPARENT").unwrap_or_default();
-    let is_one = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
-    if text.len() <= 64 && text.bytes().all(is_one) {
+    let is_valid = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    if text.len() <= 64 && text.bytes().all(is_valid) {
         text
     } else {
         String::new()
@@ -132,32 +133,34 @@ fn verb(command: Command) -> Result<CniVerb, Error> {
         Command::Check => Ok(CniVerb::Check),
         Command::Gc => Ok(CniVerb::Gc),
         Command::Status => Ok(CniVerb::Status),
-        Command::Version => Err(Error::environment("VERSION is not for the agent")),
+        Command::Version => Err(Error::environment("VERSION is not sent to the agent")),
     }
 }
 
-/// An agent that is down comes back, so a runtime should try again (behaviour A1). The words "not found" and "no such
-/// file or directory" must not appear: containerd takes them for "already removed" (behaviour C3).
+/// Returns the CNI error of a client error. It is code 11 for an agent that is down, so that the
+/// runtime tries again (behaviour A1). The words "not found" and "no such file or directory" must
+/// not appear: containerd takes them for "already removed" (behaviour C3).
 ///
-/// To STATUS the answer is that an ADD would fail (S13): what is attached goes on working without an agent.
-fn no_answer(verb: CniVerb, error: &ClientError) -> Error {
-    let told = told(error);
+/// STATUS gets code 50, because an ADD would fail (behaviour S13); attached pods work without an
+/// agent.
+fn client_error(verb: CniVerb, error: &ClientError) -> Error {
+    let error = error_of(error);
     let code = if verb == CniVerb::Status {
         50
     } else {
-        told.code
+        error.code
     };
-    Error { code, ..told }
+    Error { code, ..error }
 }
 
-fn told(error: &ClientError) -> Error {
+fn error_of(error: &ClientError) -> Error {
     let cause = error.source().map(ToString::to_string).unwrap_or_default();
     match error {
         ClientError::Unreachable { .. } => Error::try_again_later(error.to_string()).with_details(
             "start the agent (systemctl start viaductd), or set \"socket\" in the network configuration to where it listens",
         ),
         ClientError::Timeout { .. } => Error::try_again_later(error.to_string()).with_details(
-            "the request may still be executed; the agent's log (journalctl -u viaductd) tells what it waits for",
+            "the agent may still execute the request; its log (journalctl -u viaductd) and viaductctl status show why it waits",
         ),
         ClientError::Broken { .. } => Error::try_again_later(error.to_string()).with_details(cause),
         ClientError::Response { .. } | ClientError::Body(_) | ClientError::Refused(_) => {
@@ -174,23 +177,23 @@ mod tests {
 
     /// behaviours A1, C3
     #[test]
-    fn an_agent_that_is_down_means_try_again_and_never_already_gone() {
+    fn an_unreachable_agent_is_code_11_and_never_reads_as_already_removed() {
         let absent = ClientError::Unreachable {
             socket: "/run/viaduct/viaduct.sock".into(),
             source: io::Error::from_raw_os_error(2),
         };
-        assert_eq!(no_answer(CniVerb::Status, &absent).code, 50);
-        let error = no_answer(CniVerb::Add, &absent);
+        assert_eq!(client_error(CniVerb::Status, &absent).code, 50);
+        let error = client_error(CniVerb::Add, &absent);
         assert_eq!(error.code, 11);
         assert!(error.msg.contains("/run/viaduct/viaduct.sock"), "{error:?}");
         assert!(
             error.details.contains("systemctl start viaductd"),
             "{error:?}"
         );
-        let said = format!("{error:?}").to_lowercase();
+        let text = format!("{error:?}").to_lowercase();
         assert!(
-            !said.contains("no such file") && !said.contains("not found"),
-            "{said}"
+            !text.contains("no such file") && !text.contains("not found"),
+            "{text}"
         );
     }
 }

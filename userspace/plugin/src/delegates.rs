@@ -1,7 +1,9 @@
-//! Further networks of a pod, behind our own: attached after it and detached before it.
+//! Delegates: further networks of a pod, attached after the pod's own network and detached before
+//! it.
 //!
-//! Which they are is written down before the first is attached, so that a DEL finds them when the configuration has
-//! changed or the namespace is gone. Decides nothing about a delegate's network: that is its plugins' business.
+//! The list of delegates is saved to a file before the first one is attached. So a DEL finds them
+//! after the configuration has changed or the namespace is gone. The delegates' plugins are
+//! executed with libcni's rules by the crate `invoke`.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -9,17 +11,17 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use cni::{Command, Delegate, DelegateNetwork, Environment, Error, FileKind, Header, NetworkList};
-use invoke::{Attachment, Invoker, Patience, find_network};
+use invoke::{Invoker, RuntimeConf, Timeouts, find_network};
 use model::IfName;
 use serde_json::{Map, Value, json};
 
 use crate::agent;
 
-/// Plugins that do not know an argument fail without it.
+/// Key of `CNI_ARGS` without which plugins fail on unknown arguments.
 const IGNORE: &str = "IgnoreUnknown";
 
-/// Executes the command for what is ours by `own`, and for the delegates around it.
-pub(crate) fn around(
+/// Executes a command for the pod's own network by `own`, and for its delegates.
+pub(crate) fn execute_with_delegates(
     environment: &Environment,
     header: &Header,
     config: &str,
@@ -28,10 +30,11 @@ pub(crate) fn around(
     let found = Delegates::of(environment, header, config)?;
     match environment.command {
         Command::Add if !found.networks.is_empty() => {
-            found.refuse_taken_names(environment, header)?;
+            found.refuse_existing_interfaces(environment, header)?;
             let result = own(Command::Add)?;
             if let Err(error) = found.add() {
-                // What is ours goes last, as it came first; the delegate's failure is what counts.
+                // The delegates are undone already, in reverse order of attachment; our own network
+                // is the last. The delegate's error is returned, not the DEL's.
                 let _undone = own(Command::Del);
                 return Err(error);
             }
@@ -58,43 +61,45 @@ pub(crate) fn around(
 }
 
 struct Delegates {
-    networks: Vec<(NetworkList, Attachment)>,
+    networks: Vec<(NetworkList, RuntimeConf)>,
     invoker: Invoker,
-    /// Where it is written down which they are.
+    /// File with the list of delegates.
     saved: PathBuf,
 }
 
 impl Delegates {
     fn of(environment: &Environment, header: &Header, config: &str) -> Result<Self, Error> {
-        let saved = saved(environment, header);
+        let saved = saved_path(environment, header);
         let mut found = Self {
             networks: Vec::new(),
             invoker: Invoker {
                 path: std::env::split_paths(&environment.path).collect(),
                 cache: invoke::DEFAULT_CACHE.into(),
-                patience: Patience::default(),
+                timeouts: Timeouts::default(),
             },
             saved,
         };
         match environment.command {
-            Command::Del if found.saved.exists() => found.networks = found.recall(environment)?,
+            Command::Del if found.saved.exists() => found.networks = found.load(environment)?,
             Command::Del | Command::Gc | Command::Version => {}
             Command::Status => {
-                let own: IfName = "eth0".parse().map_err(|_| Error::internal("a name"))?;
+                let own: IfName = "eth0"
+                    .parse()
+                    .map_err(|_| Error::internal("eth0 is not an interface name"))?;
                 for delegate in cni::delegates(config, &own)? {
                     found
                         .networks
-                        .push(with_names(environment, &delegate, "status")?);
+                        .push(resolve(environment, &delegate, "status")?);
                 }
             }
             Command::Add | Command::Check => {
                 let own: IfName = environment
                     .ifname
                     .parse()
-                    .map_err(|_| Error::environment("CNI_IFNAME is no name"))?;
+                    .map_err(|_| Error::environment("CNI_IFNAME is not an interface name"))?;
                 for delegate in cni::delegates(config, &own)? {
                     let id = environment.container_id.as_str();
-                    found.networks.push(with_names(environment, &delegate, id)?);
+                    found.networks.push(resolve(environment, &delegate, id)?);
                 }
             }
         }
@@ -109,9 +114,9 @@ impl Delegates {
                     .iter()
                     .rev()
                     .map(|(list, attachment)| self.invoker.del(list, attachment));
-                // What could not be taken back is still written down, for the DEL that follows.
+                // If a delegate could not be undone, the file stays for the DEL that follows.
                 if undone.filter(Result::is_err).count() == 0 {
-                    self.forget()?;
+                    self.remove_saved()?;
                 }
                 return Err(Error {
                     msg: format!(
@@ -125,7 +130,8 @@ impl Delegates {
         Ok(())
     }
 
-    /// All of them, whatever becomes of the others; what failed is still written down.
+    /// Deletes all delegates in reverse order, also after failures. The file is removed only if
+    /// none failed.
     fn del(&self) -> Result<(), Error> {
         let deleted = self
             .networks
@@ -136,14 +142,19 @@ impl Delegates {
             .filter_map(|deleted| deleted.err().map(|error| error.to_string()))
             .collect();
         if failures.is_empty() {
-            return self.forget();
+            return self.remove_saved();
         }
         Err(Error::internal(failures.join("; ")))
     }
 
-    /// Not every plugin notices that its interface is there already. An agent that cannot say, or is not there, is no
-    /// reason to refuse: the ADD that follows tells.
-    fn refuse_taken_names(&self, environment: &Environment, header: &Header) -> Result<(), Error> {
+    /// Returns an error if an interface of a delegate already exists in the namespace, because not
+    /// every plugin checks it. An agent that is down or fails is no reason to refuse: the ADD that
+    /// follows reports it.
+    fn refuse_existing_interfaces(
+        &self,
+        environment: &Environment,
+        header: &Header,
+    ) -> Result<(), Error> {
         for (list, attachment) in &self.networks {
             let ifname = attachment.ifname.as_str();
             if agent::has_interface(header, &environment.netns, ifname) {
@@ -174,25 +185,27 @@ impl Delegates {
         let draft = self.saved.with_extension("draft");
         make.and_then(|()| fs::write(&draft, Value::Array(entries).to_string()))
             .and_then(|()| fs::rename(&draft, &self.saved))
-            .map_err(|error| self.failed("written", error.kind()))
+            .map_err(|error| self.failed("write", error.kind()))
     }
 
-    fn recall(&self, environment: &Environment) -> Result<Vec<(NetworkList, Attachment)>, Error> {
+    fn load(&self, environment: &Environment) -> Result<Vec<(NetworkList, RuntimeConf)>, Error> {
         let text =
             small_files::read(&self.saved).map_err(|error| self.failed("read", error.kind()))?;
         let entries: Vec<Value> = serde_json::from_str(&text)
             .map_err(|error| Error::decode(format!("{}: {error}", self.saved.display())))?;
-        let recalled = entries.iter().map(|entry| {
+        let loaded = entries.iter().map(|entry| {
             let config = entry["config"].as_str().unwrap_or_default();
             let list = NetworkList::parse(FileKind::List, config)?;
             let ifname: IfName = entry["ifname"]
                 .as_str()
                 .unwrap_or_default()
                 .parse()
-                .map_err(|_| Error::decode("a saved delegate"))?;
-            let wishes = entry["capabilities"].as_object().cloned();
+                .map_err(|_| {
+                    Error::decode(format!("{}: invalid interface name", self.saved.display()))
+                })?;
+            let capabilities = entry["capabilities"].as_object().cloned();
             let id = environment.container_id.as_str();
-            let attachment = attachment(environment, ifname, wishes.unwrap_or_default(), id)?;
+            let attachment = attachment(environment, ifname, capabilities.unwrap_or_default(), id)?;
             let args = entry["args"]
                 .as_array()
                 .into_iter()
@@ -201,29 +214,30 @@ impl Delegates {
                     let text = |at: usize| pair[at].as_str().map(str::to_owned);
                     Some((text(0)?, text(1)?))
                 });
-            // A DEL may come without those of its ADD.
+            // From the file, because a DEL may come without the arguments of its ADD.
             let args = args.collect();
-            Ok((list, Attachment { args, ..attachment }))
+            Ok((list, RuntimeConf { args, ..attachment }))
         });
-        recalled.collect()
+        loaded.collect()
     }
 
-    fn forget(&self) -> Result<(), Error> {
+    fn remove_saved(&self) -> Result<(), Error> {
         match fs::remove_file(&self.saved) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(self.failed("removed", error.kind()))
+                Err(self.failed("remove", error.kind()))
             }
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
-    fn failed(&self, what: &str, kind: ErrorKind) -> Error {
-        Error::io(format!("{} cannot be {what}: {kind}", self.saved.display()))
+    fn failed(&self, action: &str, kind: ErrorKind) -> Error {
+        Error::io(format!("cannot {action} {}: {kind}", self.saved.display()))
     }
 }
 
-/// Beside the agent's socket: what a reboot ends is forgotten by it.
-fn saved(environment: &Environment, header: &Header) -> PathBuf {
+/// Returns the file with the list of delegates, in the directory of the agent's socket, which a
+/// reboot clears.
+fn saved_path(environment: &Environment, header: &Header) -> PathBuf {
     let socket = header
         .socket
         .as_deref()
@@ -237,17 +251,17 @@ fn saved(environment: &Environment, header: &Header) -> PathBuf {
     folder.join(format!("{}-{container_id}-{ifname}.json", header.name))
 }
 
-fn with_names(
+fn resolve(
     environment: &Environment,
     delegate: &Delegate,
     id: &str,
-) -> Result<(NetworkList, Attachment), Error> {
+) -> Result<(NetworkList, RuntimeConf), Error> {
     let list = match &delegate.network {
         DelegateNetwork::Inline(list) => (**list).clone(),
         DelegateNetwork::Named { folder, name } => find_network(Path::new(folder), name)?,
     };
-    let wishes = delegate.capabilities.clone();
-    let mut attachment = attachment(environment, delegate.ifname.clone(), wishes, id)?;
+    let capabilities = delegate.capabilities.clone();
+    let mut attachment = attachment(environment, delegate.ifname.clone(), capabilities, id)?;
     let own = &delegate.args;
     attachment
         .args
@@ -264,15 +278,15 @@ fn attachment(
     ifname: IfName,
     capabilities: Map<String, Value>,
     id: &str,
-) -> Result<Attachment, Error> {
+) -> Result<RuntimeConf, Error> {
     let pairs = environment
         .args
         .split(';')
         .filter_map(|pair| pair.split_once('='));
-    Ok(Attachment {
+    Ok(RuntimeConf {
         container_id: id
             .parse()
-            .map_err(|_| Error::environment("CNI_CONTAINERID"))?,
+            .map_err(|_| Error::environment("CNI_CONTAINERID is not a container ID"))?,
         ifname,
         netns: environment.netns.clone(),
         args: pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),

@@ -1,14 +1,16 @@
-//! host-local: addresses from ranges, with leases in files. Needs no agent: the files are the state, as with the reference
-//! plugin, which may use the same ones before, after and beside us.
+//! IPAM plugin host-local: allocates addresses from ranges and keeps leases in files.
+//!
+//! Needs no agent: the files are the state, as in the reference plugin, which may use the same
+//! files before, after and at the same time.
 
 use std::io::{self, ErrorKind};
 
-use cni::{Dns, Environment, Error, Header, IpamRequest, IpamVerb, PassedResult, Pool};
+use cni::{Dns, Environment, Error, Header, IpamRequest, IpamVerb, PluginResult, Pool};
 use lease_files::{LeaseFolder, Locked, Owner};
 use model::{Assigned, AttachmentKey};
 use planner::{Category, Leases, Refusal};
 
-/// Executes a command and returns what belongs on standard output.
+/// Executes a command and returns the text for standard output.
 pub(crate) fn execute(environment: &Environment, config: &str) -> Result<String, Error> {
     let request = IpamRequest::read(environment, config)?;
     let header = &request.header;
@@ -19,14 +21,14 @@ pub(crate) fn execute(environment: &Environment, config: &str) -> Result<String,
         IpamVerb::Check(key) => check(&folder, key),
         IpamVerb::Gc(None) => Ok(String::new()),
         IpamVerb::Gc(Some(valid)) => {
-            let known = |owner: &Owner| {
-                valid.iter().any(|known| {
-                    known.container_id.as_str() == owner.container_id
+            let is_valid = |owner: &Owner| {
+                valid.iter().any(|key| {
+                    key.container_id.as_str() == owner.container_id
                         && (owner.ifname.is_none()
-                            || owner.ifname.as_deref() == Some(known.ifname.as_str()))
+                            || owner.ifname.as_deref() == Some(key.ifname.as_str()))
                 })
             };
-            collect(&folder, known)
+            collect(&folder, is_valid)
         }
         IpamVerb::Status(pool) => status(&folder, pool),
     }
@@ -38,7 +40,7 @@ fn add(
     pool: &Pool,
     key: &AttachmentKey,
 ) -> Result<String, Error> {
-    // Whatever else may fail comes before the first file.
+    // First, because a failure after the first lease would have to be undone.
     let dns = dns(pool)?;
     let locked = folder.lock().map_err(|error| failed(&error))?;
     let leases = leases(folder).map_err(|error| failed(&error))?;
@@ -47,7 +49,7 @@ fn add(
     if let Err(error) = reserve(&locked, &chosen, key) {
         return Err(failed(&error));
     }
-    let result = PassedResult::of_addresses(&chosen, &pool.ipam.routes, &dns);
+    let result = PluginResult::of_addresses(&chosen, &pool.ipam.routes, &dns);
     result.to_json(header.version)
 }
 
@@ -58,7 +60,7 @@ fn leases(folder: &LeaseFolder) -> io::Result<Leases> {
     })
 }
 
-/// All of them or none. Those that the owner has by other means (an address that was asked for) stay.
+/// Writes the leases of all chosen addresses. After a failure, releases all leases of the owner.
 fn reserve(locked: &Locked<'_>, chosen: &[Assigned], key: &AttachmentKey) -> io::Result<()> {
     let owner = owner(key);
     for (set, assigned) in chosen.iter().enumerate() {
@@ -98,14 +100,14 @@ fn check(folder: &LeaseFolder, key: &AttachmentKey) -> Result<String, Error> {
     )))
 }
 
-fn collect(folder: &LeaseFolder, known: impl Fn(&Owner) -> bool) -> Result<String, Error> {
+fn collect(folder: &LeaseFolder, is_valid: impl Fn(&Owner) -> bool) -> Result<String, Error> {
     if !folder.exists() {
         return Ok(String::new());
     }
     let locked = folder.lock().map_err(|error| failed(&error))?;
     let leases = folder.leases().map_err(|error| failed(&error))?;
     let mut failures = Vec::new();
-    for owner in leases.values().filter(|owner| !known(owner)) {
+    for owner in leases.values().filter(|owner| !is_valid(owner)) {
         let released = locked.release(owner);
         failures.extend(released.err().map(|error| error.to_string()));
     }
@@ -121,12 +123,16 @@ fn status(folder: &LeaseFolder, pool: &Pool) -> Result<String, Error> {
         taken,
         ..Leases::default()
     };
-    let nobody = AttachmentKey {
+    let probe = AttachmentKey {
         network: pool.network.name.clone(),
-        container_id: "status".parse().map_err(|_| Error::internal("a name"))?,
-        ifname: "status".parse().map_err(|_| Error::internal("a name"))?,
+        container_id: "status"
+            .parse()
+            .map_err(|_| Error::internal("status is not a valid name"))?,
+        ifname: "status"
+            .parse()
+            .map_err(|_| Error::internal("status is not a valid name"))?,
     };
-    let chosen = planner::choose(&pool.network, &leases, &[], &nobody);
+    let chosen = planner::choose(&pool.network, &leases, &[], &probe);
     chosen.map_err(|refusal| Error::not_available(refusal.to_string()))?;
     Ok(String::new())
 }
@@ -157,12 +163,13 @@ fn refused(refusal: &Refusal) -> Error {
     }
 }
 
-/// Not with the kernel's words: containerd takes some of them for "already gone" (behaviour C3).
+/// Returns the CNI error of an I/O error, without the kernel's text: containerd takes some texts
+/// for "already removed" (behaviour C3).
 fn failed(error: &io::Error) -> Error {
     let why = if error.kind() == ErrorKind::AlreadyExists {
-        "an address was taken meanwhile".to_owned()
+        "another process has leased an address in the meantime".to_owned()
     } else {
         error.kind().to_string()
     };
-    Error::io(format!("the leases cannot be changed: {why}"))
+    Error::io(format!("cannot change lease files: {why}"))
 }

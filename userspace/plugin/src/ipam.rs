@@ -1,24 +1,25 @@
-//! Addresses by an IPAM plugin of somebody else's: executed here, in the runtime's own environment, around what the agent
-//! does (behaviour S14).
+//! Executes foreign IPAM plugins, in the environment of the runtime (behaviour S14).
 //!
-//! An ADD asks the agent twice: for the link, over which some plugins get their addresses (DHCP), and then with the answer.
-//! Whatever fails takes both sides back, the link first, so that no address is given again while a pod has it. Decides
-//! nothing about addresses.
+//! An ADD sends two requests to the agent: the first makes the link, over which plugins such as
+//! DHCP get their addresses; the second has the plugin's result. After a failure the link is
+//! removed first and the address released afterwards, so that no address is allocated again while a
+//! pod has it. This module does not choose addresses.
 
 use cni::{Command, Environment, Error, Header};
-use invoke::{Invoker, Patience};
+use invoke::{Invoker, Timeouts};
 use serde_json::value::RawValue;
 
-/// What an IPAM plugin has answered to an ADD.
-pub(crate) type Answer = Option<Box<RawValue>>;
+/// Result of an IPAM plugin's ADD; `None` in all other requests.
+pub(crate) type IpamResult = Option<Box<RawValue>>;
 
-/// Executes the command for what is ours by `own`, and for the addresses by the plugin that the configuration names.
-pub(crate) fn around(
+/// Executes a command for the interface by `own`, and for its addresses by the IPAM plugin of the
+/// configuration.
+pub(crate) fn execute_with_ipam(
     environment: &Environment,
     header: &Header,
     config: &str,
     command: Command,
-    own: impl Fn(Command, Answer) -> Result<String, Error>,
+    own: impl Fn(Command, IpamResult) -> Result<String, Error>,
 ) -> Result<String, Error> {
     let Some(kind) = &header.ipam_plugin else {
         return own(command, None);
@@ -26,7 +27,7 @@ pub(crate) fn around(
     let invoker = Invoker {
         path: std::env::split_paths(&environment.path).collect(),
         cache: invoke::DEFAULT_CACHE.into(),
-        patience: Patience::default(),
+        timeouts: Timeouts::default(),
     };
     let execute = |command| invoker.delegate(kind, command, config);
     match command {
@@ -51,19 +52,22 @@ pub(crate) fn around(
 
 fn add(
     execute: impl Fn(Command) -> Result<String, Error>,
-    own: impl Fn(Command, Answer) -> Result<String, Error>,
+    own: impl Fn(Command, IpamResult) -> Result<String, Error>,
 ) -> Result<String, Error> {
     own(Command::Add, None)?;
-    let answered = execute(Command::Add).and_then(|answer| parsed(&answer));
-    let added = answered.and_then(|answer| own(Command::Add, Some(answer)));
+    let allocated = execute(Command::Add).and_then(|answer| parse(&answer));
+    let added = allocated.and_then(|answer| own(Command::Add, Some(answer)));
     added.inspect_err(|_| {
-        // The first failure is what counts. Where the link cannot be taken back, its address is not given back either:
+        // The ADD's error is returned. If the link cannot be removed, its address is not released:
         // the runtime's DEL does both.
         let _undone = own(Command::Del, None).and_then(|_| execute(Command::Del));
     })
 }
 
-fn parsed(answer: &str) -> Result<Box<RawValue>, Error> {
-    RawValue::from_string(answer.trim().to_owned())
-        .map_err(|error| Error::decode(format!("the answer of the IPAM plugin: {error}")))
+fn parse(answer: &str) -> Result<Box<RawValue>, Error> {
+    RawValue::from_string(answer.trim().to_owned()).map_err(|error| {
+        Error::decode(format!(
+            "the result of the IPAM plugin is not JSON: {error}"
+        ))
+    })
 }

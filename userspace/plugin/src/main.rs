@@ -1,12 +1,17 @@
-//! `viaduct`, the CNI plugin: what a container runtime executes for every ADD, DEL, CHECK, GC and STATUS.
+//! `viaduct`, the CNI plugin that container runtimes execute.
 //!
-//! The name that it is executed by tells which plugin it is (`bridge`, `portmap`, …): it is the same program.
+//! One executable is several plugins (`viaduct`, `bridge`, `portmap`, …): the name in `argv[0]`
+//! chooses.
 //!
-//! host-local it executes by itself, and the delegates of a configuration and IPAM that is not ours by their own plugins.
-//! Otherwise it passes the request on to the agent as it is and prints what comes back. It answers by itself only what needs no
-//! agent: VERSION, and requests that are not well-formed. It refuses to know what a configuration asks for, so that a
-//! newer agent can honour what this plugin has never heard of. Standard output carries the result or the error and
-//! nothing else (behaviour B0.3).
+//! The plugin sends the request to the agent unchanged and prints the response. The exceptions:
+//!
+//! * VERSION and malformed requests are answered without the agent.
+//! * host-local works on lease files without the agent.
+//! * Delegates and foreign IPAM are executed by their own plugins.
+//!
+//! The plugin parses no more of a configuration than it needs, so that a newer agent can support
+//! keys that this plugin does not have. Standard output has only the result or the error (behaviour
+//! B0.3).
 
 #![forbid(unsafe_code)]
 
@@ -23,12 +28,13 @@ use std::process::ExitCode;
 
 use cni::{Command, Environment, Error, Header, Plugin, Version};
 
-/// Takes memory from the kernel in few large pieces and keeps it: the C library's allocator asks for a page at a time, and gives
-/// each back.
+/// Allocator that requests memory from the kernel in few large pieces and keeps it. The C library's
+/// allocator makes a system call for nearly every page, and returns each page.
 #[global_allocator]
 static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-/// More than any runtime sends, and less than what would hurt the node.
+/// Bytes of a network configuration that are accepted. No runtime sends as much, and it bounds the
+/// memory.
 const MAX_CONFIG: u64 = 1 << 20;
 
 fn main() -> ExitCode {
@@ -36,15 +42,15 @@ fn main() -> ExitCode {
     let plugin = Plugin::of_program(&name);
     let environment = match Environment::read(|name| std::env::var_os(name)) {
         Ok(Some(environment)) => environment,
-        Ok(None) => return about(plugin),
+        Ok(None) => return print_about(plugin),
         Err(error) => return report(&error, Version::NEWEST.as_str()),
     };
     if environment.command == Command::Version {
         return print(&cni::version_report());
     }
     let mut config = String::new();
-    let answer = read_config(&mut config).and_then(|()| answer(plugin, &environment, &config));
-    match answer {
+    let result = read_config(&mut config).and_then(|()| execute(plugin, &environment, &config));
+    match result {
         Ok(result) => print(&result),
         Err(error) => {
             let version = Header::version_of(&config);
@@ -70,54 +76,60 @@ fn read_config(config: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// The agent's answer; empty for commands without a result.
-fn answer(plugin: Plugin, environment: &Environment, config: &str) -> Result<String, Error> {
+/// Executes a command and returns the text for standard output; empty for commands without a
+/// result.
+fn execute(plugin: Plugin, environment: &Environment, config: &str) -> Result<String, Error> {
     let header = Header::parse(config)?;
     if plugin == Plugin::HostLocal {
         return host_local::execute(environment, config);
     }
     if matches!(environment.command, Command::Add | Command::Del) {
-        netns::refuse_own(&environment.netns)?;
+        netns::refuse_host(&environment.netns)?;
     }
-    let ask = |command, answer| {
+    let in_agent = |command, ipam| {
         let environment = Environment {
             command,
             ..environment.clone()
         };
-        agent::ask(plugin, &environment, &header, config, answer)
+        agent::execute(plugin, &environment, &header, config, ipam)
     };
-    let with_addresses = |command| ipam::around(environment, &header, config, command, ask);
+    let with_addresses =
+        |command| ipam::execute_with_ipam(environment, &header, config, command, in_agent);
     match plugin {
-        Plugin::Viaduct => delegates::around(environment, &header, config, with_addresses),
+        Plugin::Viaduct => {
+            delegates::execute_with_delegates(environment, &header, config, with_addresses)
+        }
         Plugin::Bridge => with_addresses(environment.command),
         Plugin::HostLocal
         | Plugin::Portmap
         | Plugin::Bandwidth
         | Plugin::Firewall
         | Plugin::Tuning
-        | Plugin::Loopback => ask(environment.command, None),
+        | Plugin::Loopback => in_agent(environment.command, None),
     }
 }
 
-/// For people and for Nomad, which runs every plugin without an environment (behaviours S1, C8).
+/// Prints name and versions on standard error: for people, and for Nomad, which executes every
+/// plugin without an environment (behaviours S1, C8).
 #[expect(
     clippy::print_stderr,
     reason = "the protocol wants this text on standard error"
 )]
-fn about(plugin: Plugin) -> ExitCode {
+fn print_about(plugin: Plugin) -> ExitCode {
     eprintln!("{}", plugin.about(env!("CARGO_PKG_VERSION")));
     ExitCode::SUCCESS
 }
 
-/// An error goes where the result would be.
+/// Prints an error on standard output, in place of the result.
 fn report(error: &Error, version: &str) -> ExitCode {
     print(&error.to_json(version));
     ExitCode::FAILURE
 }
 
-/// The only writer to standard output. A runtime that has gone away does not read, and needs no word about that.
+/// Prints a text on standard output. Fails without a message if the runtime has closed the pipe.
 ///
-/// In one call, past the buffer of the library, which would send the last line in another: each wakes up the runtime.
+/// Writes in one system call and bypasses the line buffer of the standard library, which would
+/// write the last line separately: each write wakes up the runtime.
 fn print(text: &str) -> ExitCode {
     if text.is_empty() {
         return ExitCode::SUCCESS;

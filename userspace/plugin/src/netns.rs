@@ -1,27 +1,34 @@
-//! Whether the container's network namespace is the one that this process runs in: to plumb the host's own namespace
-//! as if it were a pod's would cut the node off. Refuses to know more about namespaces than their inodes.
+//! Refuses to attach the host's own network namespace: configuring it as a pod's would disconnect
+//! the node.
+//!
+//! Compares namespaces by device and inode only.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use cni::Error;
 
-/// Set to `1` or `true` by whoever means it.
+/// Environment variable that allows the host namespace with `1` or `true`.
 const OVERRIDE: &str = "CNI_NETNS_OVERRIDE";
 
-/// Refuses the namespace of this process (behaviour S7). One that cannot be looked at is not it.
-pub(crate) fn refuse_own(path: &str) -> Result<(), Error> {
-    let intended = std::env::var(OVERRIDE).unwrap_or_default();
-    if !same(path, "/proc/self/ns/net") || matches!(intended.as_str(), "1" | "true" | "True") {
+/// Returns an error for the namespace of this process (behaviour S7). A path without a namespace is
+/// not refused here.
+pub(crate) fn refuse_host(path: &str) -> Result<(), Error> {
+    let override_value = std::env::var(OVERRIDE).unwrap_or_default();
+    if !is_same_file(path, "/proc/self/ns/net")
+        || matches!(override_value.as_str(), "1" | "true" | "True")
+    {
         return Ok(());
     }
     Err(Error::host_netns(format!(
         "plugin's netns and netns from CNI_NETNS should not be the same: {path}"
     ))
-    .with_details(format!("set {OVERRIDE}=1 if this is meant")))
+    .with_details(format!(
+        "set {OVERRIDE}=1 to attach the host's namespace nevertheless"
+    )))
 }
 
-fn same(a: &str, b: &str) -> bool {
+fn is_same_file(a: &str, b: &str) -> bool {
     let inode = |path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
     matches!((inode(a), inode(b)), (Ok(a), Ok(b)) if a == b)
 }
@@ -32,16 +39,16 @@ mod tests {
 
     /// behaviour S7
     #[test]
-    fn the_hosts_own_namespace_is_code_8() {
-        let error = refuse_own("/proc/self/ns/net").unwrap_err();
+    fn the_host_namespace_is_refused_with_code_8() {
+        let error = refuse_host("/proc/self/ns/net").unwrap_err();
         assert_eq!(error.code, 8);
         assert!(error.msg.contains("/proc/self/ns/net"));
     }
 
     /// behaviour S10
     #[test]
-    fn a_namespace_that_is_gone_or_not_given_is_not_the_hosts() {
-        assert_eq!(refuse_own(""), Ok(()));
-        assert_eq!(refuse_own("/run/netns/gone"), Ok(()));
+    fn a_missing_or_empty_namespace_is_not_the_host_namespace() {
+        assert_eq!(refuse_host(""), Ok(()));
+        assert_eq!(refuse_host("/run/netns/gone"), Ok(()));
     }
 }

@@ -1,5 +1,5 @@
-//! Reads text files that others write or name: of a path in a configuration nobody knows how long it is, and some have no
-//! end. Knows no format.
+//! Reads small text files of other software, with a size limit: a configured path may name a file
+//! of any length, or one without an end such as `/dev/zero`.
 
 #![forbid(unsafe_code)]
 
@@ -7,10 +7,11 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
-/// The most bytes of a file: more than the longest result that a runtime remembers, and less than what would hurt.
+/// Maximum file size in bytes: more than the longest CNI result that a runtime caches, and little
+/// memory.
 pub const MAX_BYTES: u64 = 4 << 20;
 
-/// The text of a file of at most [`MAX_BYTES`] bytes.
+/// Reads a UTF-8 file of at most [`MAX_BYTES`] bytes; a longer one is [`ErrorKind::FileTooLarge`].
 pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut text = String::new();
     let file = File::open(path)?;

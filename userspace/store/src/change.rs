@@ -1,4 +1,4 @@
-//! One change of what is remembered of attachments: what the journal has a line for. Knows no file.
+//! Changes of the stored attachments: each is one line of the journal.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,26 +7,26 @@ use model::{AttachmentKey, PortSet, Record};
 
 use crate::Contents;
 
-/// Everything that changes together. Each part says what is, not what became of what was: a change that is made twice
-/// is made once.
+/// Parts of the contents that change atomically. Each part is the new value, not a difference:
+/// applying a change twice is the same as once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// The attachment, if it is about one.
+    /// Attachment that is stored or removed, if any.
     pub(crate) subject: Option<Subject>,
-    /// The addresses last given in the network of the attachment, by index of the range set.
+    /// Addresses last given in the network of the attachment, by index of the range set.
     pub(crate) last_reserved: BTreeMap<usize, IpAddr>,
-    /// Ports of the node that are reserved from now on.
+    /// Host ports that become reserved.
     pub(crate) reserved: Vec<u16>,
-    /// Ports of the node that are reserved no longer.
+    /// Host ports that stop being reserved.
     pub(crate) released: Vec<u16>,
 }
 
-/// What becomes of an attachment.
+/// New state of an attachment's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// It is remembered so, whatever was remembered under its key.
+    /// The record is stored, in place of the one with its key.
     Put(Box<Record>),
-    /// It is forgotten; one that is unknown is forgotten already.
+    /// The record is removed; an unknown key changes nothing.
     Removed(AttachmentKey),
 }
 
@@ -40,12 +40,13 @@ impl Subject {
 }
 
 impl Change {
-    /// An attachment is remembered. Its generation is spent for good: flows may carry it.
+    /// Returns the change that stores a record. Its generation is used up for good: flows may carry
+    /// it.
     pub(crate) fn put(record: &Record) -> Self {
         Self::of(Subject::Put(Box::new(record.clone())))
     }
 
-    /// An attachment is forgotten.
+    /// Returns the change that removes a record.
     pub(crate) fn remove(key: &AttachmentKey) -> Self {
         Self::of(Subject::Removed(key.clone()))
     }
@@ -57,7 +58,7 @@ impl Change {
         }
     }
 
-    /// And other ports are reserved than before.
+    /// Adds the difference between two sets of reserved ports to the change.
     pub(crate) fn with_ports(self, before: &PortSet, after: &PortSet) -> Self {
         Self {
             reserved: after.difference(before).iter().collect(),
@@ -66,7 +67,7 @@ impl Change {
         }
     }
 
-    /// Makes it.
+    /// Applies the change to the contents in memory.
     pub(crate) fn apply(self, contents: &mut Contents) {
         if let Some(subject) = &self.subject {
             let network = &subject.key().network;

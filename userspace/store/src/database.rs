@@ -1,5 +1,5 @@
-//! The file: tables, transactions, and what is done about a file that cannot be trusted. Knows no meaning of a
-//! record, only its key and its bytes.
+//! Database file: tables, transactions, and the checks of a file that may be damaged. Records are
+//! opaque bytes by key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
@@ -17,11 +17,11 @@ use redb::{
 use crate::journal_overlay::JournalOverlay;
 use crate::{Contents, StoreError, format, journal};
 
-/// Changes when the tables or what is in them do, or what is beside them.
+/// Format number. Changes with the tables, their values, or the files beside the database.
 pub(crate) const FORMAT: u32 = 2;
-/// The format of those who knew no journal. Whoever knows only this one must not read a file that has one.
+/// Format of versions without a journal. They must not read a file that has one.
 pub(crate) const WITHOUT_JOURNAL: u32 = 1;
-/// The whole file fits many times over; the default of 1 GiB is for other uses.
+/// Cache size in bytes: many times the size of the file. The library's default is 1 GiB.
 const CACHE: usize = 1 << 20;
 
 const NUMBERS: TableDefinition<'static, &str, u32> = TableDefinition::new("numbers");
@@ -29,11 +29,11 @@ const RECORDS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("rec
 const NETWORKS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("networks");
 const LAST_RESERVED: TableDefinition<'static, (&str, u32), &str> =
     TableDefinition::new("last_reserved");
-/// Younger than the format: a file without this table holds no choice.
+/// Run-time settings by name. Added without a new format number: the table may be absent.
 const CHOICES: TableDefinition<'static, &str, &str> = TableDefinition::new("choices");
-/// One row for each port. Made when the first one is reserved.
+/// One row per reserved port. Created when the first port is reserved.
 const RESERVED_PORTS: TableDefinition<'static, u16, ()> = TableDefinition::new("reserved_ports");
-/// By key, what it was before us and what we wrote last. Made when the first one is written.
+/// By key: value before the first write, value of the last write. Created with the first row.
 const SYSCTLS: TableDefinition<'static, &str, (&str, &str)> = TableDefinition::new("sysctls");
 
 #[derive(Debug)]
@@ -65,7 +65,8 @@ impl File {
         Ok(Self { path, database })
     }
 
-    /// A new file gets its name only when it is whole, so that a crash while it is made leaves nothing to mistrust.
+    /// Creates a new file. It gets its name only when it is complete, so that a crash leaves no
+    /// partial file there.
     fn create(path: &Path) -> Result<Self, StoreError> {
         let draft = draft(path);
         absent(&draft)?;
@@ -83,7 +84,7 @@ impl File {
             Ok(())
         })?;
         crash::point_at("draft-store");
-        // That of a file that somebody has removed.
+        // A leftover journal of a removed database must not be replayed onto this one.
         absent(&journal::path_beside(&file.path))?;
         fs::hard_link(&draft, &file.path).map_err(|error| io("create", &file.path, error))?;
         crash::point_at("name-store");
@@ -91,7 +92,7 @@ impl File {
         Ok(file)
     }
 
-    /// Everything in the file.
+    /// Reads all tables.
     pub(crate) fn read(&self) -> Result<Contents, StoreError> {
         self.check_format()?;
         Ok(Contents {
@@ -280,7 +281,7 @@ impl File {
         })
     }
 
-    /// Writes what the journal has and the tables have not.
+    /// Writes the parts of `contents` that only the journal has, in one transaction.
     pub(crate) fn write_overlay(
         &self,
         contents: &Contents,
@@ -315,13 +316,13 @@ impl File {
         self.put_number("generation", generation)
     }
 
-    /// Pretends that another version wrote the file.
+    /// Writes a format number, as another version does.
     #[cfg(test)]
     pub(crate) fn put_format(&self, format: u32) -> Result<(), StoreError> {
         self.put_number("format", format)
     }
 
-    /// What the file says its format is.
+    /// Returns the format number of the file.
     #[cfg(test)]
     pub(crate) fn format(&self) -> u32 {
         self.read_number("format").unwrap().unwrap()
@@ -334,7 +335,7 @@ impl File {
         })
     }
 
-    /// One transaction: all of `change` or nothing of it.
+    /// Runs `change` in one transaction: all of it is committed, or nothing.
     fn write(
         &self,
         action: &'static str,
@@ -386,7 +387,7 @@ fn put_last_reserved(
     Ok(())
 }
 
-/// Writes the rows in which the two differ, and no other: a node may have ten thousand.
+/// Writes only the rows in which the two sets differ: a node may have ten thousand reserved ports.
 fn change_reserved_ports(
     transaction: &WriteTransaction,
     before: &PortSet,
@@ -405,7 +406,8 @@ fn change_reserved_ports(
     Ok(())
 }
 
-/// A configuration has far fewer than 2^32 range sets; the last index stands for those that cannot be.
+/// Converts the index of a range set. A configuration has far fewer than 2^32 of them; larger ones
+/// saturate.
 fn index(set: usize) -> u32 {
     u32::try_from(set).unwrap_or(u32::MAX)
 }
@@ -419,7 +421,7 @@ fn refused(action: &'static str, path: &Path, error: DatabaseError) -> StoreErro
         return StoreError::Damaged { path, what };
     }
     if let DatabaseError::Storage(StorageError::Io(source)) = &error
-        && is_nonsense(source)
+        && is_invalid_contents(source)
     {
         return damaged(&path, &source.to_string());
     }
@@ -430,8 +432,8 @@ fn refused(action: &'static str, path: &Path, error: DatabaseError) -> StoreErro
     }
 }
 
-/// Whether the file could be read and what it holds makes no sense.
-fn is_nonsense(error: &std::io::Error) -> bool {
+/// Returns whether the file was readable but its contents are invalid.
+fn is_invalid_contents(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::InvalidData | ErrorKind::UnexpectedEof
@@ -445,12 +447,12 @@ fn damaged(path: &Path, what: &str) -> StoreError {
     }
 }
 
-/// Where a new file is until it is whole.
+/// Returns the path of a new file until it is complete.
 pub(crate) fn draft(path: &Path) -> PathBuf {
     path.with_extension("draft")
 }
 
-/// Removes a file if it is there.
+/// Removes a file if it exists.
 fn absent(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(io("remove", path, error)),

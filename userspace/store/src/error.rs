@@ -1,57 +1,57 @@
-//! Errors of the store, each naming the file.
+//! Errors of the store, each with the path of the file.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why records cannot be read or written.
+/// Why the store cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The file is open elsewhere.
+    /// Another process has the file open.
     #[error("another agent is running: it has {} open", path.display())]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// What is in the file is not what was written.
+    /// The contents of the file are not what was written.
     #[error(
-        "{} is damaged ({what}); remove it only when no pod of this node is attached any more",
+        "{} is damaged ({what}); remove it only when no pod of this node is attached",
         path.display()
     )]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with the contents.
         what: String,
     },
-    /// The file was written by another version.
+    /// The file was written by an unknown version.
     #[error("{} has format {found}, this agent reads format {known}", path.display())]
     Format {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its format.
+        /// Format number of the file.
         found: u32,
-        /// Ours.
+        /// Format number that this agent reads.
         known: u32,
     },
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was attempted.
+        /// Failed operation, as a verb.
         action: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The database refused.
+    /// A database operation failed.
     #[error("cannot {action} {}", path.display())]
     Database {
-        /// What was attempted.
+        /// Failed operation, as a verb.
         action: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the database said.
+        /// Error of the database.
         #[source]
         source: Box<redb::Error>,
     },

@@ -1,5 +1,5 @@
-//! Records as JSON. These types are the file's, not the model's: the model may change its shape, and what was written
-//! can still be read, or else the format's number changes.
+//! JSON form of records and networks. These types belong to the file, not to the model: the model
+//! may change as long as existing files stay readable; otherwise the format number changes.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ fn write(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("structs of texts and numbers are JSON")
 }
 
-/// Anything that is written as it is printed and read as it is parsed.
+/// A value stored as text: written with `Display`, read with `FromStr`.
 #[derive(Clone)]
 struct Text<T>(T);
 
@@ -86,14 +86,14 @@ struct StoredAttachment {
     addresses: Vec<StoredAddress>,
     routes: Vec<StoredRoute>,
     port_mappings: Vec<StoredPort>,
-    /// Missing in records of agents that knew no limits.
+    /// Absent in records of versions without limits.
     #[serde(default, skip_serializing_if = "StoredBandwidth::is_unlimited")]
     bandwidth: StoredBandwidth,
     masquerade: bool,
     hairpin: bool,
     #[serde(default, skip_serializing_if = "StoredPortOptions::is_usual")]
     port: StoredPortOptions,
-    /// Younger than the format: without it the link is one that we made.
+    /// Absent in older records, and for links that this agent created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     adopted: Option<Text<model::IfName>>,
     slot: u32,
@@ -449,7 +449,8 @@ fn range_set(stored: Vec<StoredRange>) -> Result<RangeSet, String> {
         .map_err(|error| error.to_string())
 }
 
-/// A range of one address may have been made as such, without room for others in its subnet.
+/// Restores a range. A range of one address may be a [`Range::single`], whose subnet has no room
+/// for others.
 fn range(stored: StoredRange) -> Result<Range, RangeError> {
     let StoredRange {
         subnet,

@@ -1,8 +1,10 @@
-//! The journal: a file of lines beside the database, one for each change that the database does not have yet.
+//! Journal: a file beside the database with one line per change that the database does not have
+//! yet.
 //!
-//! A commit of the database costs a hundred times what a line does, and an attachment is put twice before its ADD is
-//! answered. So changes are written here, and into the database when nobody waits. A line is whole or it is not there:
-//! one without its end was being written when the agent was killed, and nothing was done that relied on it.
+//! A database commit costs a hundred times as much as a line, and an attachment is stored twice
+//! before its ADD is answered. So changes are appended here, and written to the database when the
+//! agent is idle. An incomplete last line is ignored: the agent was killed while writing it, and
+//! has done nothing that relies on it.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
@@ -12,24 +14,24 @@ use std::path::{Path, PathBuf};
 use crate::change::Change;
 use crate::{StoreError, format};
 
-/// Digits of a checksum.
+/// Hexadecimal digits of a checksum.
 const DIGITS: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
     file: fs::File,
-    /// Bytes that are good: the next line is written behind them.
+    /// Length of the complete lines in bytes; the next line is written there.
     length: u64,
 }
 
-/// Where the journal of the database at `path` is.
+/// Returns the path of the journal of the database at `path`.
 pub(crate) fn path_beside(path: &Path) -> PathBuf {
     path.with_extension("journal")
 }
 
 impl Journal {
-    /// Opens the journal beside the database at `path`, or makes one; with the changes that it has.
+    /// Opens or creates the journal of the database at `path`; returns it with its changes.
     pub(crate) fn open(path: &Path) -> Result<(Self, Vec<Change>), StoreError> {
         let path = path_beside(path);
         let mut options = OpenOptions::new();
@@ -46,12 +48,12 @@ impl Journal {
         Ok((journal, changes))
     }
 
-    /// Bytes of all lines.
+    /// Returns the length of all lines in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Writes a change behind the others. After a failure it is as if nothing had been tried.
+    /// Appends a change. After a failure the journal is as before.
     pub(crate) fn append(&mut self, change: &Change) -> Result<(), StoreError> {
         let line = line(change);
         if let Err(error) = self.file.write_all_at(&line, self.length) {
@@ -62,7 +64,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets all changes: the database has them.
+    /// Removes all changes, after the database has them.
     pub(crate) fn clear(&mut self) -> Result<(), StoreError> {
         let cleared = self.file.set_len(0);
         cleared.map_err(|error| failed("empty", &self.path, error))?;
@@ -71,7 +73,8 @@ impl Journal {
     }
 }
 
-/// The checksum of the rest in hexadecimal digits, a space, the change and a line feed.
+/// Returns a line: CRC-32 of the change in eight hexadecimal digits, a space, the change as JSON, a
+/// line feed.
 fn line(change: &Change) -> Vec<u8> {
     let change = format::write_change(change);
     let mut line = format!("{:08x} ", crc32fast::hash(&change)).into_bytes();
@@ -80,7 +83,8 @@ fn line(change: &Change) -> Vec<u8> {
     line
 }
 
-/// The changes in the order in which they were made, and how many bytes they have; what is behind them is half a line.
+/// Parses the complete lines: returns the changes in order, and the length of the lines in bytes. A
+/// rest without a line feed is ignored.
 fn read(bytes: &[u8]) -> Result<(Vec<Change>, u64), String> {
     let whole = bytes
         .iter()

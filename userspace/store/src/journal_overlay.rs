@@ -1,4 +1,4 @@
-//! What the journal has and the database has not. Knows no file.
+//! Journal overlay: the parts of the contents that only the journal has, and the database lacks.
 
 use std::collections::BTreeSet;
 
@@ -7,19 +7,20 @@ use model::{AttachmentKey, NetworkName, PortSet};
 use crate::Contents;
 use crate::change::Change;
 
-/// Where the two differ: what it is now is in the contents.
+/// Keys of the contents that differ between journal and database. Their current values are in the
+/// contents.
 #[derive(Debug)]
 pub(crate) struct JournalOverlay {
-    /// Attachments that were put or removed.
+    /// Attachments that were stored or removed.
     pub(crate) records: BTreeSet<AttachmentKey>,
-    /// Range sets of which an address was given, by network and index.
+    /// Range sets that an address was given from, by network and index.
     pub(crate) last_reserved: BTreeSet<(NetworkName, usize)>,
-    /// The reserved ports that the database knows.
+    /// Reserved ports in the database.
     pub(crate) ports_before: PortSet,
 }
 
 impl JournalOverlay {
-    /// Nothing yet, when these contents are those of the database.
+    /// Returns an empty overlay for `contents` that equal the database.
     pub(crate) fn of(contents: &Contents) -> Self {
         Self {
             records: BTreeSet::new(),
@@ -28,8 +29,8 @@ impl JournalOverlay {
         }
     }
 
-    /// Another change.
-    pub(crate) fn note(&mut self, change: &Change) {
+    /// Adds the keys of another change.
+    pub(crate) fn add(&mut self, change: &Change) {
         let Some(subject) = &change.subject else {
             return;
         };

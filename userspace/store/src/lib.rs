@@ -1,9 +1,9 @@
-//! Durable records of what was decided: attachments, the networks they are on, the addresses last given, and the
-//! counter that tells one owner of a slot from the next.
+//! Durable store of the agent: attachments, their networks, the addresses last given, and the
+//! generation counter that distinguishes successive owners of a slot.
 //!
-//! Everything is read when the store is opened and written through afterwards, so that reading never fails and a
-//! damaged file is found before anybody relies on it. Knows nothing of the kernel and decides nothing: what a record
-//! means is the engine's business.
+//! The whole file is read when the store is opened, and every change is written through. So reads
+//! never fail, and a damaged file is detected before the agent relies on it. The engine interprets
+//! the records.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ use crate::journal_overlay::JournalOverlay;
 pub use crate::error::StoreError;
 pub use crate::panic_guard::is_catching_panics;
 
-/// The records of one agent, in one file that it alone has open.
+/// Store of one agent: a database and a journal, opened by this process alone.
 #[derive(Debug)]
 pub struct Store {
     file: File,
@@ -40,35 +40,36 @@ pub struct Store {
     overlay: JournalOverlay,
 }
 
-/// Bytes of a journal that is worth settling: those of some forty attachments that came and stayed.
-const MANY: u64 = 64 << 10;
+/// Journal length in bytes from which an idle agent compacts it: some forty attachments.
+const COMPACT_WHEN_IDLE: u64 = 64 << 10;
 
-/// Bytes of a journal that is settled whether or not somebody waits.
-const MOST: u64 = 1 << 20;
+/// Journal length in bytes at which the next change compacts it first, even while requests wait.
+const COMPACT_AT_ONCE: u64 = 1 << 20;
 
-/// What the file holds, in memory.
+/// Contents of the store, in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Attachments by key.
     pub records: BTreeMap<AttachmentKey, Record>,
-    /// Networks by name: those that records are on, so that a restarted agent knows their bridges.
+    /// Networks by name: those of the records, so that a restarted agent has their bridges.
     pub networks: BTreeMap<NetworkName, Network>,
-    /// The address last given, by network and index of the range set.
+    /// Address last given, by network and index of the range set.
     pub last_reserved: BTreeMap<(NetworkName, usize), IpAddr>,
-    /// The highest generation ever given to an attachment.
+    /// Highest generation ever given to an attachment.
     pub generation: u32,
-    /// What was decided while the agent ran, by name: it holds for the next agent too.
+    /// Settings changed at run time, by name: they survive a restart of the agent.
     pub choices: BTreeMap<String, String>,
-    /// The ports of the node that we have reserved, and nobody before us.
+    /// Host ports that this agent has added to `ip_local_reserved_ports`.
     pub reserved_ports: PortSet,
-    /// Sysctls that we have written, by key: what they were before us, and what we wrote last.
+    /// Sysctls that this agent has written, by key: value before the first write, value of the last
+    /// write.
     pub sysctls: BTreeMap<String, (String, String)>,
 }
 
 impl Store {
-    /// Opens the file at `path`, or makes one when there is none. A file that another agent has open, that is
-    /// damaged or that another version wrote is refused: to start empty beside live pods would give their addresses
-    /// away.
+    /// Opens the store at `path`, or creates one when there is none. Fails for a file that another
+    /// agent has open, that is damaged, or that an unknown version wrote: an empty store beside
+    /// live pods would give their addresses to other pods.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let open = || {
             let file = File::open(path)?;
@@ -76,7 +77,7 @@ impl Store {
             let mut overlay = JournalOverlay::of(&contents);
             let (journal, changes) = Journal::open(path)?;
             for change in changes {
-                overlay.note(&change);
+                overlay.add(&change);
                 change.apply(&mut contents);
             }
             Ok(Self {
@@ -94,10 +95,10 @@ impl Store {
         })
     }
 
-    /// Opens a new file at `path`; the damaged one that is there gets another name, which is returned, and its journal
-    /// too. To be done only where no attachment is alive.
+    /// Opens a new store at `path` and renames the damaged one and its journal; returns the new
+    /// name of the database. Permitted only where no attachment is alive.
     pub fn replace(path: &Path) -> Result<(Self, PathBuf), StoreError> {
-        // The journal first: it must never be read beside a database that it does not belong to.
+        // The journal first: it must never be replayed onto a database that it does not belong to.
         put_aside(
             &journal::path_beside(path),
             &path.with_extension("journal.damaged"),
@@ -109,33 +110,33 @@ impl Store {
         Ok((Self::open(path)?, aside))
     }
 
-    /// The files that a store at `path` has, in the order in which they are to be removed.
+    /// Returns the files of a store at `path`, in the order in which they are to be removed.
     pub fn files(path: &Path) -> [PathBuf; 3] {
         let journal = journal::path_beside(path);
         [database::draft(path), journal, path.to_owned()]
     }
 
-    /// All that is remembered.
+    /// Returns all contents.
     pub fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// What is remembered of one attachment.
+    /// Returns the record of one attachment.
     pub fn get(&self, key: &AttachmentKey) -> Option<&Record> {
         self.contents.records.get(key)
     }
 
-    /// Attachments by key.
+    /// Returns all records by key.
     pub fn records(&self) -> &BTreeMap<AttachmentKey, Record> {
         &self.contents.records
     }
 
-    /// Networks by name.
+    /// Returns all networks by name.
     pub fn networks(&self) -> &BTreeMap<NetworkName, Network> {
         &self.contents.networks
     }
 
-    /// Addresses that attachments have, whatever their state and network.
+    /// Returns the addresses of all attachments, in any state and network.
     pub fn leases(&self) -> BTreeMap<IpAddr, AttachmentKey> {
         self.contents
             .records
@@ -151,7 +152,7 @@ impl Store {
             .collect()
     }
 
-    /// The address last given, by index of the range set of `network`.
+    /// Returns the addresses last given, by index of the range set of `network`.
     pub fn last_reserved(&self, network: &NetworkName) -> BTreeMap<usize, IpAddr> {
         self.contents
             .last_reserved
@@ -161,18 +162,20 @@ impl Store {
             .collect()
     }
 
-    /// The highest generation that any attachment ever had: the next one gets a higher one.
+    /// Returns the highest generation that any attachment has had; the next attachment gets a
+    /// higher one.
     pub fn generation(&self) -> u32 {
         self.contents.generation
     }
 
-    /// Remembers an attachment, in place of what was remembered under its key. Its generation is spent for good, even
-    /// if the attachment comes to nothing: flows may carry it.
+    /// Stores a record in place of the one with its key. Its generation is used up for good, even
+    /// if the attachment fails: flows may carry it.
     pub fn put(&mut self, record: &Record) -> Result<(), StoreError> {
-        self.make(Change::put(record), "put-record")
+        self.commit(Change::put(record), "put-record")
     }
 
-    /// As [`Store::put`], and with it the addresses of its network that were given last, by index of the range set.
+    /// Stores a record as [`Store::put`] does, together with the addresses last given in its
+    /// network, by index of the range set.
     pub fn put_with_last_reserved(
         &mut self,
         record: &Record,
@@ -182,62 +185,67 @@ impl Store {
             last_reserved: addresses.clone(),
             ..Change::put(record)
         };
-        self.make(change, "put-record")
+        self.commit(change, "put-record")
     }
 
-    /// As [`Store::put`], and with it the ports of the node that we have reserved, or are about to.
+    /// Stores a record as [`Store::put`] does, together with the ports that the agent has reserved
+    /// or is about to reserve.
     pub fn put_reserving(&mut self, record: &Record, ports: &PortSet) -> Result<(), StoreError> {
         let change = Change::put(record).with_ports(&self.contents.reserved_ports, ports);
-        self.make(change, "put-record")
+        self.commit(change, "put-record")
     }
 
-    /// Forgets an attachment; one that is unknown is forgotten already.
+    /// Removes a record; an unknown key is success.
     pub fn remove(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
-        self.make(Change::remove(key), "remove-record")
+        self.commit(Change::remove(key), "remove-record")
     }
 
-    /// As [`Store::remove`], and with it remembers the ports of the node that are still reserved.
+    /// Removes a record as [`Store::remove`] does, and stores the ports that stay reserved.
     pub fn remove_reserving(
         &mut self,
         key: &AttachmentKey,
         ports: &PortSet,
     ) -> Result<(), StoreError> {
         let change = Change::remove(key).with_ports(&self.contents.reserved_ports, ports);
-        self.make(change, "remove-record")
+        self.commit(change, "remove-record")
     }
 
-    /// Remembers the ports of the node that we have reserved.
+    /// Stores the host ports that the agent has reserved.
     pub fn put_reserved_ports(&mut self, ports: &PortSet) -> Result<(), StoreError> {
         let before = &self.contents.reserved_ports;
         if ports == before {
             return Ok(());
         }
         let change = Change::default().with_ports(before, ports);
-        self.make(change, "put-reserved-ports")
+        self.commit(change, "put-reserved-ports")
     }
 
-    fn make(&mut self, change: Change, effect: &'static str) -> Result<(), StoreError> {
-        if self.journal.length() > MOST {
+    fn commit(&mut self, change: Change, effect: &'static str) -> Result<(), StoreError> {
+        if self.journal.length() > COMPACT_AT_ONCE {
             self.compact_journal()?;
         }
+        // On disk first: after a failure the contents in memory are unchanged.
         self.journal.append(&change)?;
         crash::point_at(effect);
-        self.overlay.note(&change);
+        self.overlay.add(&change);
         change.apply(&mut self.contents);
         Ok(())
     }
 
-    /// Whether it is time to [compact_journal](Store::compact_journal), for whoever has time.
+    /// Returns whether an idle agent should [compact the journal](Store::compact_journal).
     pub fn is_compaction_due(&self) -> bool {
-        self.journal.length() > MANY
+        self.journal.length() > COMPACT_WHEN_IDLE
     }
 
-    /// Writes into the database what only the journal has. Nothing depends on when: it takes as long as a few changes,
-    /// however many there were.
+    /// Writes the journal's changes into the database in one transaction, then empties the journal.
+    /// It may be called at any time, and takes as long as a few changes, however many the journal
+    /// has.
     pub fn compact_journal(&mut self) -> Result<(), StoreError> {
         if self.journal.length() == 0 {
             return Ok(());
         }
+        // The database first: a crash in between replays changes that it already has, which is
+        // harmless.
         self.file.write_overlay(&self.contents, &self.overlay)?;
         crash::point_at("catch-up");
         self.journal.clear()?;
@@ -246,7 +254,7 @@ impl Store {
         Ok(())
     }
 
-    /// Remembers a network.
+    /// Stores a network.
     pub fn put_network(&mut self, network: &Network) -> Result<(), StoreError> {
         self.file.put_network(network)?;
         crash::point_at("put-network");
@@ -255,7 +263,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets a network, but not the addresses last given in it: it may come back.
+    /// Removes a network. The addresses last given in it stay, because the network may come back.
     pub fn remove_network(&mut self, name: &NetworkName) -> Result<(), StoreError> {
         self.file.remove_network(name)?;
         crash::point_at("remove-network");
@@ -263,12 +271,12 @@ impl Store {
         Ok(())
     }
 
-    /// What was decided under `name`.
+    /// Returns the run-time setting `name`.
     pub fn choice(&self, name: &str) -> Option<&str> {
         self.contents.choices.get(name).map(String::as_str)
     }
 
-    /// Remembers what was decided under `name`.
+    /// Stores the run-time setting `name`.
     pub fn put_choice(&mut self, name: &str, value: &str) -> Result<(), StoreError> {
         self.file.put_choice(name, value)?;
         crash::point_at("put-choice");
@@ -277,7 +285,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what was decided under `name`.
+    /// Removes the run-time setting `name`.
     pub fn remove_choice(&mut self, name: &str) -> Result<(), StoreError> {
         if self.contents.choices.contains_key(name) {
             self.file.remove_choice(name)?;
@@ -287,7 +295,8 @@ impl Store {
         Ok(())
     }
 
-    /// Remembers what a sysctl is made; and what it was, unless that is remembered already.
+    /// Stores the value that a sysctl is set to, and its previous value unless one is stored
+    /// already.
     pub fn put_sysctl(&mut self, key: &str, was: &str, ours: &str) -> Result<(), StoreError> {
         let known = self.contents.sysctls.get(key);
         let before = known.map_or(was, |(before, _)| before).to_owned();
@@ -300,7 +309,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what a sysctl was.
+    /// Removes the stored values of a sysctl.
     pub fn forget_sysctl(&mut self, key: &str) -> Result<(), StoreError> {
         self.file.forget_sysctl(key)?;
         crash::point_at("forget-sysctl");
@@ -308,7 +317,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what sysctls were.
+    /// Removes the stored values of all sysctls.
     pub fn forget_sysctls(&mut self) -> Result<(), StoreError> {
         self.file.forget_sysctls()?;
         crash::point_at("forget-sysctls");
@@ -316,7 +325,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes sure that generations up to `seen` are not given again.
+    /// Raises the generation counter to at least `seen`, so that those generations are not given
+    /// again.
     pub fn raise_generation(&mut self, seen: u32) -> Result<(), StoreError> {
         if seen > self.contents.generation {
             self.file.put_generation(seen)?;
@@ -327,7 +337,7 @@ impl Store {
     }
 }
 
-/// Gives a file another name, if it is there.
+/// Renames a file, if it exists.
 fn put_aside(path: &Path, aside: &Path) -> Result<(), StoreError> {
     match fs::rename(path, aside) {
         Err(source) if source.kind() != ErrorKind::NotFound => Err(StoreError::Io {

@@ -1,7 +1,8 @@
-//! Reading a file that may be anything.
+//! Catches panics of the database library while it reads a file that may be damaged.
 //!
-//! The database trusts its file further than its checksums go: on pages that are overwritten as a whole it panics. Who
-//! ends the process on a panic, as an agent should, asks [`is_catching_panics`] first: such a panic is an answer.
+//! The library relies on its file beyond its checksums: it panics on pages that are overwritten as
+//! a whole. A panic hook that ends the process calls [`is_catching_panics`] first: such a panic is
+//! reported as a damaged file instead.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,15 +11,15 @@ thread_local! {
     static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is reading a file that may be damaged, and a panic of it is survived.
+/// Returns whether this thread reads a possibly damaged file, so that a panic of it is caught.
 pub fn is_catching_panics() -> bool {
     CATCHING.get()
 }
 
-/// Runs `read`; the words of its panic if it does not survive.
+/// Runs `read`; returns the panic message if it panics.
 pub(crate) fn catch_panics<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     let before = CATCHING.replace(true);
-    // Nothing that `read` had is used again.
+    // Nothing that `read` borrowed is used after a panic.
     let result = catch_unwind(AssertUnwindSafe(read));
     CATCHING.set(before);
     result.map_err(|panic| {

@@ -1,4 +1,4 @@
-//! Promises of the store: what was put is there after a restart, and a file that cannot be trusted is refused.
+//! Tests of the store: contents survive a restart, and a damaged file is refused.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,7 +14,7 @@ use super::*;
 
 mod journal_and_database;
 
-/// On a tmpfs, if there is one, as in life.
+/// On a tmpfs where there is one, as in production.
 fn directory() -> TempDir {
     let memory = tempfile::tempdir_in("/dev/shm");
     memory.or_else(|_| tempfile::tempdir()).unwrap()
@@ -180,7 +180,7 @@ fn an_empty_truncated_or_overwritten_store_is_refused_by_name() {
     }
 }
 
-/// The database does not notice by itself that all of its pages are gone.
+/// The database library does not detect by itself that all of its pages are gone.
 #[test]
 fn a_store_with_only_its_first_page_intact_is_refused() {
     let directory = directory();
@@ -234,7 +234,7 @@ fn a_store_of_another_format_is_refused_and_unchanged() {
     );
 }
 
-/// Of those who knew no journal, and would not have read it.
+/// Versions of the previous format have no journal and would ignore it.
 #[test]
 fn a_store_of_the_previous_format_is_read_and_upgraded() {
     let directory = directory();
@@ -270,7 +270,7 @@ fn leases_are_the_addresses_of_records_in_any_state() {
     assert_eq!(leases, BTreeMap::from(expected));
 }
 
-/// What was written by format 1 must be readable as long as it and its successor are.
+/// Records of format 1 must stay readable in both formats.
 #[test]
 fn the_stored_json_of_a_record_does_not_change_by_accident() {
     let written = format::write_record(&record(5, State::Attached));
@@ -297,15 +297,15 @@ enum Operation {
     Remove(u8),
     PutNetwork(u8),
     RemoveNetwork(u8),
-    PutGiven(u8, usize, u32),
+    PutWithLastReserved(u8, usize, u32),
     RaiseGeneration(u32),
-    /// Ports of the node: a range of them.
+    /// A range of host ports.
     ReservePorts(u16, u16),
-    /// The same, with a record that comes.
+    /// The same, together with a stored record.
     PutReserving(u8, u16),
-    /// The same, with one that goes.
+    /// The same, together with a removed record.
     RemoveReserving(u8, u16),
-    Settle,
+    Compact,
     Reopen,
 }
 
@@ -321,12 +321,13 @@ fn operation() -> impl Strategy<Value = Operation> {
         (2u8..8).prop_map(Operation::Remove),
         (0u8..3).prop_map(Operation::PutNetwork),
         (0u8..3).prop_map(Operation::RemoveNetwork),
-        (2u8..8, 0usize..2, any::<u32>()).prop_map(|(c, set, a)| Operation::PutGiven(c, set, a)),
+        (2u8..8, 0usize..2, any::<u32>())
+            .prop_map(|(c, set, a)| Operation::PutWithLastReserved(c, set, a)),
         (0u32..150).prop_map(Operation::RaiseGeneration),
         (1u16..30, 1u16..30).prop_map(|(first, last)| Operation::ReservePorts(first, last)),
         (2u8..8, 1u16..30).prop_map(|(c, last)| Operation::PutReserving(c, last)),
         (2u8..8, 1u16..30).prop_map(|(c, last)| Operation::RemoveReserving(c, last)),
-        Just(Operation::Settle),
+        Just(Operation::Compact),
         Just(Operation::Reopen),
     ]
 }
@@ -357,7 +358,7 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
             store.remove_network(&name(n)).unwrap();
             model.networks.remove(&name(n));
         }
-        Operation::PutGiven(container, set, bits) => {
+        Operation::PutWithLastReserved(container, set, bits) => {
             let address = IpAddr::V4(Ipv4Addr::from_bits(bits));
             let addresses = BTreeMap::from([(set, address)]);
             let record = record(container, State::Attached);
@@ -387,7 +388,7 @@ fn apply(operation: Operation, mut store: Store, model: &mut Contents, path: &Pa
             store.remove_reserving(&key(container), ports).unwrap();
             model.records.remove(&key(container));
         }
-        Operation::Settle => store.compact_journal().unwrap(),
+        Operation::Compact => store.compact_journal().unwrap(),
         Operation::Reopen => {
             drop(store);
             store = Store::open(path).unwrap();

@@ -10,6 +10,8 @@ use crate::project;
 
 /// Names with at least this many words are names of tests, not of settings.
 const WORDS: usize = 5;
+/// How names of metrics start.
+const METRIC: &str = "viaduct_";
 
 pub(super) fn offences() -> Result<Vec<String>> {
     let files = source::files()?;
@@ -52,7 +54,7 @@ fn of_document(path: &Path, text: &str, functions: &BTreeSet<String>) -> Vec<Str
 fn tests(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2).filter(|name| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-        name.bytes().all(plain) && name.split('_').count() >= WORDS
+        name.bytes().all(plain) && !name.starts_with(METRIC) && name.split('_').count() >= WORDS
     })
 }
 

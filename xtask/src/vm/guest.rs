@@ -1,5 +1,8 @@
 //! Guests: virtual machines that boot a kernel, run one script and power off.
 //!
+//! A guest with a disk may also reset itself: its next boot runs the same script again, with the
+//! files on the disk.
+//!
 //! The root file system is the host's, shared read-only by virtiofs, with an overlay in memory for
 //! writes. Programs and tests lie at the same paths as on the host, and nothing is copied. A guest
 //! has no network but what its script creates.
@@ -104,6 +107,9 @@ pub(crate) struct Guest<'a> {
     pub(crate) limit: Duration,
     /// Network cards.
     pub(crate) cards: Vec<Card>,
+    /// Image of a disk, `/dev/vda`. A guest with a disk reboots where others end, also after a
+    /// crash.
+    pub(crate) disk: Option<PathBuf>,
 }
 
 /// A network card of a guest.
@@ -124,6 +130,7 @@ impl<'a> Guest<'a> {
             memory: super::MEMORY,
             limit,
             cards: Vec::new(),
+            disk: None,
         }
     }
 
@@ -189,7 +196,7 @@ impl<'a> Guest<'a> {
             .arg(format!(
                 "memory-backend-memfd,id=memory,size={memory}M,share=on"
             ))
-            .args(["-numa", "node,memdev=memory", "-nic", "none", "-no-reboot"])
+            .args(["-numa", "node,memdev=memory", "-nic", "none"])
             .args(["-display", "none", "-monitor", "none"])
             .arg("-serial")
             .arg(format!("file:{}", folder.join("console.log").display()))
@@ -209,6 +216,13 @@ impl<'a> Guest<'a> {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(folder.join("qemu.log"))?);
+        match &self.disk {
+            Some(disk) => {
+                let disk = disk.display();
+                qemu.args(["-drive", &format!("file={disk},format=raw,if=virtio")])
+            }
+            None => qemu.arg("-no-reboot"),
+        };
         for (number, card) in self.cards.iter().enumerate() {
             let (switch, mac) = (card.switch.display(), &card.mac);
             let wire =

@@ -36,7 +36,11 @@ impl Stage {
             link(&test.program, &folder.join(&test.name))?;
         }
         link(&project::bpf_object(), &folder.join("datapath.o"))?;
-        for dist in [project::dist(), project::target().join("dist-next")] {
+        for dist in [
+            project::dist(),
+            project::next_dist(),
+            project::layout_dist(),
+        ] {
             command::output(Command::new("cp").arg("-al").arg(dist).arg(&folder))?;
         }
         let lines = built

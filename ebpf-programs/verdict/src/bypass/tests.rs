@@ -1,4 +1,5 @@
-//! Who goes past the stack, and what is left to it.
+//! Tests of the bypass: which packets are redirected past bridge and netfilter, and which take the
+//! stack.
 
 use abi::{Direction, DropReason, EndpointFlags, Mac, SettingsFlags, UplinkFlags};
 
@@ -10,7 +11,7 @@ use crate::simulator::example::{
 use crate::simulator::frame::{Body, Frame, flag};
 use crate::simulator::{Place, Simulator, World};
 
-/// Interface index of an uplink that is not a pod's veth as well.
+/// Interface index of an uplink that is not also a pod's veth, unlike [`INTERFACE`].
 pub(crate) const UPLINK: u32 = 30;
 
 pub(crate) fn open_node() -> World {
@@ -63,7 +64,7 @@ fn set_time_to_live(frame: &mut [u8], ttl: u8) {
     frame[if frame[12] == 8 { 22 } else { 21 }] = ttl;
 }
 
-/// IPv6 has none, which is right as well.
+/// Returns whether the IPv4 header checksum is correct; IPv6 has none, so it is always true.
 fn has_right_header_checksum(frame: &[u8]) -> bool {
     let halves = frame[14..34].chunks_exact(2);
     let sum: u32 = halves
@@ -73,7 +74,7 @@ fn has_right_header_checksum(frame: &[u8]) -> bool {
 }
 
 #[test]
-fn a_neighbour_gets_the_frame_as_it_is_and_it_is_counted_there() {
+fn bypass_to_a_local_pod_keeps_the_frame_and_counts_its_ingress() {
     for family in FAMILIES {
         let bytes = to_neighbour(family);
         let (verdict, after, simulator) = sent(open_node(), &bytes);
@@ -86,7 +87,7 @@ fn a_neighbour_gets_the_frame_as_it_is_and_it_is_counted_there() {
 }
 
 #[test]
-fn the_world_is_left_for_by_the_routes_interface_and_one_hop_older() {
+fn bypass_to_the_world_takes_the_routes_interface_and_decrements_ttl() {
     for family in FAMILIES {
         let bytes = to_world(family);
         let (verdict, after, _) = sent(open_node(), &bytes);
@@ -97,7 +98,7 @@ fn the_world_is_left_for_by_the_routes_interface_and_one_hop_older() {
 }
 
 #[test]
-fn nothing_goes_past_the_stack_while_the_agent_does_not_say_so() {
+fn without_the_bypass_flag_all_packets_take_the_stack() {
     for family in FAMILIES {
         for bytes in [to_neighbour(family), to_world(family)] {
             let mut closed = open_node();
@@ -111,7 +112,7 @@ fn nothing_goes_past_the_stack_while_the_agent_does_not_say_so() {
 }
 
 #[test]
-fn what_needs_the_stack_goes_to_the_stack() {
+fn packets_that_need_the_stack_are_not_redirected() {
     for family in FAMILIES {
         let mut dying = to_world(family);
         set_time_to_live(&mut dying, 1);
@@ -163,7 +164,7 @@ fn what_needs_the_stack_goes_to_the_stack() {
 }
 
 #[test]
-fn a_neighbour_on_another_bridge_or_one_that_has_gone_is_left_to_the_stack() {
+fn packets_to_a_pod_on_another_bridge_or_a_removed_pod_take_the_stack() {
     for family in FAMILIES {
         let bytes = to_neighbour(family);
         let mut elsewhere = open_node();
@@ -176,7 +177,7 @@ fn a_neighbour_on_another_bridge_or_one_that_has_gone_is_left_to_the_stack() {
 }
 
 #[test]
-fn a_spoofed_packet_is_dropped_and_takes_no_short_cut() {
+fn a_spoofed_packet_is_dropped_and_not_redirected() {
     for family in FAMILIES {
         let bytes = frame(remote()[family], other_pod()[family], other_mac());
         assert!(matches!(sent(open_node(), &bytes).0, Verdict::Drop(_)));
@@ -184,7 +185,7 @@ fn a_spoofed_packet_is_dropped_and_takes_no_short_cut() {
 }
 
 #[test]
-fn a_hostports_packet_and_a_reply_reach_the_pod_from_the_uplink() {
+fn hostport_packets_and_replies_are_redirected_from_uplink_to_pod() {
     for family in FAMILIES {
         let mut simulator = Simulator::new(open_node());
         let body = Body::Udp(7_000, HOSTPORT, b"question".to_vec());
@@ -208,9 +209,10 @@ fn a_hostports_packet_and_a_reply_reach_the_pod_from_the_uplink() {
     }
 }
 
-/// The stack knows whether a source that answers would not go back to by the same link has to be believed.
+/// Without a matching reverse path only the stack can decide, by its `rp_filter`, whether the
+/// source is valid.
 #[test]
-fn what_may_have_a_forged_source_goes_by_the_stack() {
+fn packets_that_fail_the_reverse_path_check_take_the_stack() {
     let asked = |source| {
         let body = Body::Udp(7_000, HOSTPORT, b"question".to_vec());
         Frame::new(source, node()[0], body).bytes()
@@ -232,7 +234,7 @@ fn what_may_have_a_forged_source_goes_by_the_stack() {
 }
 
 #[test]
-fn the_way_back_is_asked_for_once_a_second_for_each_flow() {
+fn the_reverse_path_is_looked_up_once_a_second_for_each_flow() {
     let mut simulator = Simulator::new(open_node());
     simulator.world.memory.disabled = true;
     let enter = |simulator: &mut Simulator, port| {
@@ -242,7 +244,10 @@ fn the_way_back_is_asked_for_once_a_second_for_each_flow() {
     };
     let past = Verdict::RedirectPeer(INTERFACE);
     assert_eq!(enter(&mut simulator, 7_000), past);
-    simulator.world.egress_routes.insert(remote()[0], UPLINK + 1);
+    simulator
+        .world
+        .egress_routes
+        .insert(remote()[0], UPLINK + 1);
     assert_eq!(enter(&mut simulator, 7_000), past, "in the same second");
     assert_eq!(enter(&mut simulator, 7_001), Verdict::Pass, "a new one");
     simulator.world.now += 1;
@@ -250,11 +255,15 @@ fn the_way_back_is_asked_for_once_a_second_for_each_flow() {
         assert_eq!(enter(&mut simulator, 7_000), Verdict::Pass);
     }
     simulator.world.egress_routes.insert(remote()[0], UPLINK);
-    assert_eq!(enter(&mut simulator, 7_000), past, "asked again at once");
+    assert_eq!(
+        enter(&mut simulator, 7_000),
+        past,
+        "the reverse path is looked up again at once"
+    );
 }
 
 #[test]
-fn what_one_flow_has_heard_of_the_way_back_holds_for_the_other_as_well() {
+fn flows_share_one_reverse_path_lookup() {
     let mut simulator = Simulator::new(open_node());
     simulator.world.memory.disabled = true;
     simulator.world.settings.flags |= SettingsFlags::ROUTES_BY_ADDRESS;
@@ -264,9 +273,15 @@ fn what_one_flow_has_heard_of_the_way_back_holds_for_the_other_as_well() {
         simulator.run(Place::UplinkIn, UPLINK, &bytes).0
     };
     for port in [7_000, 7_001] {
-        assert_eq!(enter(&mut simulator, port), Verdict::RedirectPeer(INTERFACE));
+        assert_eq!(
+            enter(&mut simulator, port),
+            Verdict::RedirectPeer(INTERFACE)
+        );
     }
-    simulator.world.egress_routes.insert(remote()[0], UPLINK + 1);
+    simulator
+        .world
+        .egress_routes
+        .insert(remote()[0], UPLINK + 1);
     simulator.world.now += 1;
     for port in [7_001, 7_000, 7_000] {
         assert_eq!(enter(&mut simulator, port), Verdict::Pass, "{port}");
@@ -274,7 +289,7 @@ fn what_one_flow_has_heard_of_the_way_back_holds_for_the_other_as_well() {
 }
 
 #[test]
-fn frames_of_a_vlan_go_by_the_bridge_whatever_went_before_them() {
+fn frames_of_a_vlan_take_the_bridge() {
     for family in FAMILIES {
         for bytes in [to_neighbour(family), to_world(family)] {
             let mut simulator = Simulator::new(open_node());
@@ -293,7 +308,7 @@ fn frames_of_a_vlan_go_by_the_bridge_whatever_went_before_them() {
 }
 
 #[test]
-fn what_is_longer_than_a_route_takes_goes_by_the_stack() {
+fn packets_longer_than_the_route_mtu_take_the_stack() {
     for family in FAMILIES {
         let bytes = to_world(family);
         let length = u32::try_from(bytes.len()).unwrap() - 14;
@@ -314,7 +329,7 @@ fn what_is_longer_than_a_route_takes_goes_by_the_stack() {
 }
 
 #[test]
-fn of_a_packet_that_will_be_cut_up_each_part_counts() {
+fn each_segment_of_a_gso_packet_is_checked_against_the_mtu() {
     for (size, body, header) in [
         (1_000, Body::Udp(1, 2, vec![0; 3_000]), 28),
         (1_000, Body::Tcp(1, 2, flag::ACK, vec![0; 3_000]), 40),

@@ -1,4 +1,4 @@
-//! Promises of the clock hand, of quotas and of eviction, on the simulated node.
+//! Tests of the clock hand, of flow quotas and of eviction, on the simulated node.
 
 use abi::{Direction, DropReason, FlowFlags, Timeouts};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn small(entries: usize) -> Simulator {
     Simulator::new(world)
 }
 
-/// Where no pod may have more flows.
+/// Returns a node with this flow quota for every pod.
 fn with_quota(flows: u32) -> Simulator {
     let mut simulator = Simulator::new(world());
     simulator.world.settings.flow_quota = flows;
@@ -45,7 +45,7 @@ fn flows_of(simulator: &Simulator, pod: u32) -> i64 {
 }
 
 #[test]
-fn a_quota_stops_one_pod_and_not_the_other() {
+fn the_flow_quota_limits_one_pod_and_not_the_other() {
     let mut simulator = with_quota(3);
     for port in 1..=3 {
         assert_eq!(send(&mut simulator, POD, port), Verdict::Pass);
@@ -60,7 +60,7 @@ fn a_quota_stops_one_pod_and_not_the_other() {
 }
 
 #[test]
-fn the_hand_forgets_dead_flows_without_a_sweep() {
+fn the_clock_hand_removes_dead_flows_without_a_sweep() {
     let mut simulator = small(200);
     for round in 0..20_u16 {
         for port in 0..50 {
@@ -74,7 +74,7 @@ fn the_hand_forgets_dead_flows_without_a_sweep() {
 }
 
 #[test]
-fn the_hand_rests_until_the_flow_that_has_waited_longest_is_worth_a_look() {
+fn the_clock_hand_rests_until_the_oldest_clock_entry_is_due() {
     let mut simulator = Simulator::new(world());
     let waiting = |simulator: &Simulator| {
         simulator
@@ -88,15 +88,15 @@ fn the_hand_rests_until_the_flow_that_has_waited_longest_is_worth_a_look() {
         send(&mut simulator, POD, port);
     }
     let in_order: Vec<u16> = (1_000..1_020).collect();
-    assert_eq!(waiting(&simulator), in_order, "nobody was looked at");
+    assert_eq!(waiting(&simulator), in_order, "no clock entry was checked");
     simulator.world.now += Timeouts::default().udp_single;
     send(&mut simulator, POD, 1_020);
     assert_eq!(waiting(&simulator), (1_002..=1_020).collect::<Vec<_>>());
 }
 
-/// It might have to be refused one although some of them are dead.
+/// Otherwise a new flow of the pod could be refused although some of its flows are dead.
 #[test]
-fn the_hand_does_not_rest_where_a_pod_has_half_the_flows_that_it_may_have() {
+fn the_clock_hand_does_not_rest_for_a_pod_at_half_its_flow_quota() {
     let mut simulator = with_quota(20);
     for port in 1_000..1_010 {
         send(&mut simulator, POD, port);
@@ -111,7 +111,8 @@ fn the_hand_does_not_rest_where_a_pod_has_half_the_flows_that_it_may_have() {
     }
 }
 
-/// A packet of a connection of the pod's to the world, with these flags; `back`: of the world's.
+/// Sends a TCP packet of a pod's connection to the world, with these flags; with `back`, in the
+/// reply direction.
 fn tcp(simulator: &mut Simulator, port: u16, flags: u8, back: bool) -> Verdict {
     let (place, frame) = if back {
         let body = Body::Tcp(443, port, flags, vec![]);
@@ -124,7 +125,7 @@ fn tcp(simulator: &mut Simulator, port: u16, flags: u8, back: bool) -> Verdict {
     simulator.run(place, INTERFACE, &frame.bytes()).0
 }
 
-/// A connection that the pod does not go on with.
+/// Opens a connection with SYN and SYN-ACK, and without the pod's ACK.
 fn half_open(simulator: &mut Simulator, port: u16) -> Verdict {
     let verdict = tcp(simulator, port, flag::SYN, false);
     tcp(simulator, port, flag::SYN | flag::ACK, true);
@@ -145,7 +146,7 @@ fn close(simulator: &mut Simulator, port: u16) {
 }
 
 #[test]
-fn a_pod_opens_and_closes_more_connections_than_it_may_have() {
+fn closed_connections_are_evicted_for_new_ones_of_a_pod_at_its_quota() {
     let mut simulator = with_quota(20);
     for port in 1_000..1_015 {
         assert_eq!(connect(&mut simulator, port), Verdict::Pass);
@@ -158,12 +159,12 @@ fn a_pod_opens_and_closes_more_connections_than_it_may_have() {
         simulator.world.now += 1;
         let known = simulator.world.flows.len();
         assert_eq!(tcp(&mut simulator, port, flag::ACK, false), Verdict::Pass);
-        assert_eq!(simulator.world.flows.len(), known, "it was kept");
+        assert_eq!(simulator.world.flows.len(), known, "the flow was kept");
     }
 }
 
 #[test]
-fn a_connection_that_is_open_makes_no_room() {
+fn an_open_connection_is_not_evicted_for_new_ones() {
     let mut simulator = with_quota(20);
     for port in 1_000..1_020 {
         assert_eq!(connect(&mut simulator, port), Verdict::Pass);
@@ -178,12 +179,12 @@ fn a_connection_that_is_open_makes_no_room() {
     let mut tries = 0..4;
     assert!(
         tries.any(|_| connect(&mut simulator, 3_000) == Verdict::Pass),
-        "who is refused asks again, and the hand goes on"
+        "every refused attempt advances the clock hand"
     );
 }
 
 #[test]
-fn connections_that_nobody_goes_on_with_are_not_kept_for_a_day() {
+fn half_open_connections_are_not_kept_for_a_day() {
     let mut simulator = with_quota(20);
     for port in 1_000..1_020 {
         assert_eq!(half_open(&mut simulator, port), Verdict::Pass);
@@ -192,7 +193,7 @@ fn connections_that_nobody_goes_on_with_are_not_kept_for_a_day() {
     assert_eq!(
         half_open(&mut simulator, 2_000),
         refused,
-        "it may still go on"
+        "the connection may still be completed"
     );
     simulator.world.now += 5;
     assert_eq!(connect(&mut simulator, 2_000), Verdict::Pass);
@@ -202,7 +203,7 @@ fn connections_that_nobody_goes_on_with_are_not_kept_for_a_day() {
 }
 
 #[test]
-fn a_pod_asks_more_questions_than_it_may_have_flows() {
+fn answered_udp_flows_are_evicted_for_new_ones_of_a_pod_at_its_quota() {
     let mut simulator = with_quota(20);
     for port in 1_000..1_400 {
         assert_eq!(send(&mut simulator, POD, port), Verdict::Pass, "{port}");
@@ -212,7 +213,7 @@ fn a_pod_asks_more_questions_than_it_may_have_flows() {
 }
 
 #[test]
-fn a_full_table_takes_from_the_greediest_pod_what_has_no_reply() {
+fn a_full_flow_table_evicts_unreplied_flows_of_the_largest_pod() {
     let mut simulator = small(40);
     for port in 0..19 {
         assert_eq!(send(&mut simulator, POD, 1_000 + port), Verdict::Pass);
@@ -220,7 +221,11 @@ fn a_full_table_takes_from_the_greediest_pod_what_has_no_reply() {
     answer(&mut simulator, 1_018);
     assert_eq!(send(&mut simulator, OTHER_POD, 2_000), Verdict::Pass);
     let full = Verdict::Drop(DropReason::FlowTableFull);
-    assert_eq!(send(&mut simulator, POD, 3_000), full, "nobody is greedier");
+    assert_eq!(
+        send(&mut simulator, POD, 3_000),
+        full,
+        "no pod has more flows"
+    );
     for port in 1..=9 {
         assert_eq!(send(&mut simulator, OTHER_POD, 2_000 + port), Verdict::Pass);
     }
@@ -254,9 +259,9 @@ fn a_flow_whose_address_or_uplink_is_gone_is_forgotten() {
 }
 
 proptest! {
-    /// Whatever comes and goes: a pod's count is the number of its flows.
+    /// After any sequence of events, the live flow counter of a pod is the number of its flows.
     #[test]
-    fn the_count_of_a_pods_flows_is_exact(
+    fn the_live_flow_counter_of_a_pod_is_exact(
         steps in prop::collection::vec((0..8_u8, 0..40_u16), 1..200),
         entries in 4..60_usize,
         quota in 0..20_u32,

@@ -1,10 +1,10 @@
-//! When a flow is made, found, opened again and dead.
+//! Tests of the flow table's entries: creation, lookup, reopening and expiry.
 
 use abi::{Address, Flow, FlowFlags, Port, Seen, Timeouts, Tuple, protocol};
 use proptest::prelude::*;
 
 use super::{Terms, is_expired, is_finished, timeout};
-use crate::work::{Pair, Hook};
+use crate::work::{Hook, Pair};
 
 pub(crate) fn tuple() -> impl Strategy<Value = Tuple> {
     let address = prop_oneof![
@@ -63,7 +63,7 @@ proptest! {
 }
 
 #[test]
-fn a_clock_that_went_back_ends_no_flow() {
+fn a_clock_that_went_back_expires_no_flow() {
     let flow = Flow {
         last_seen: 100,
         ..Flow::default()
@@ -73,7 +73,7 @@ fn a_clock_that_went_back_ends_no_flow() {
 }
 
 #[test]
-fn the_kind_of_flow_decides_how_long_it_may_be_silent() {
+fn each_kind_of_flow_has_its_own_idle_timeout() {
     let t = Timeouts::default();
     let (packet, none) = (Seen::PACKET, 0);
     let (asks, agrees) = (packet | Seen::SYN, packet | Seen::SYN | Seen::ACK);
@@ -102,7 +102,7 @@ fn the_kind_of_flow_decides_how_long_it_may_be_silent() {
 }
 
 #[test]
-fn what_hardly_anybody_would_miss_is_over() {
+fn finished_flows_are_recognised_by_protocol_and_idle_time() {
     let packet = Seen::PACKET;
     let (asks, agrees) = (packet | Seen::SYN, packet | Seen::SYN | Seen::ACK);
     let done = agrees | Seen::FIN;

@@ -161,8 +161,12 @@ impl ParsedHeaders {
 /// Parses an IPv4 packet. Returns `None` unless it is whole, without options, complete, has a TTL
 /// above 1, and, for TCP, no flag but ACK of those that change a flow's state.
 #[inline(always)]
-pub(super) fn parse_v4<E: Packet + FlowCache>(env: &E, interface: u32, hook: Hook) -> Option<ParsedHeaders> {
-    let (mac_addresses, words) = env.near_both::<3, 7>(ETHERNET)?;
+pub(super) fn parse_v4<E: Packet + FlowCache>(
+    env: &E,
+    interface: u32,
+    hook: Hook,
+) -> Option<ParsedHeaders> {
+    let (mac_addresses, words) = env.linear_words_both::<3, 7>(ETHERNET)?;
     let [ttl, protocol, _, _] = words[2].to_ne_bytes();
     let whole = u16::from_be(high_half(words[1])) & FRAGMENTED == 0;
     if words[0].to_ne_bytes()[0] != PLAIN_V4 || !whole || ttl <= 1 {
@@ -183,8 +187,12 @@ pub(super) fn parse_v4<E: Packet + FlowCache>(env: &E, interface: u32, hook: Hoo
 
 /// As [`parse_v4`], for IPv6 without extension headers.
 #[inline(always)]
-pub(super) fn parse_v6<E: Packet + FlowCache>(env: &E, interface: u32, hook: Hook) -> Option<ParsedHeaders> {
-    let (mac_addresses, words) = env.near_both::<3, 12>(ETHERNET)?;
+pub(super) fn parse_v6<E: Packet + FlowCache>(
+    env: &E,
+    interface: u32,
+    hook: Hook,
+) -> Option<ParsedHeaders> {
+    let (mac_addresses, words) = env.linear_words_both::<3, 12>(ETHERNET)?;
     let [_, _, next, limit] = words[1].to_ne_bytes();
     if words[0].to_ne_bytes()[0] >> 4 != 6 || limit <= 1 {
         return None;
@@ -210,11 +218,15 @@ fn kind(hook: Hook, version: u32, protocol: u8) -> u32 {
 /// Parses the transport header behind an IP header of `header` bytes, in a packet that announces
 /// `total` bytes. TCP and UDP only.
 #[inline(always)]
-fn parse_transport<E: Packet>(env: &E, key: CacheKey, [header, total]: [u32; 2]) -> Option<ParsedHeaders> {
+fn parse_transport<E: Packet>(
+    env: &E,
+    key: CacheKey,
+    [header, total]: [u32; 2],
+) -> Option<ParsedHeaders> {
     let bytes = env.len().saturating_sub(ETHERNET);
     let (least, transport) = match CacheKey::protocol_of(key.kind) {
         protocol::TCP => {
-            let [word] = env.near::<1>(ETHERNET + header + TCP_FLAGS)?;
+            let [word] = env.linear_words::<1>(ETHERNET + header + TCP_FLAGS)?;
             if tcp_flags(word) != Seen::ACK {
                 return None;
             }

@@ -2,9 +2,12 @@
 
 use abi::{Direction, DropReason, EndpointFlags};
 
-use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate};
 use super::cache_key::{ParsedHeaders, parse_v4, parse_v6};
-use super::{RewriteTemplate, ScratchProvider, CacheLookup, MAX_AGE, CacheEntry, FlowCache, Steps, CacheHit, shard};
+use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate};
+use super::{
+    CacheEntry, CacheHit, CacheLookup, FlowCache, MAX_AGE, RewriteTemplate, ScratchProvider, Steps,
+    shard,
+};
 use crate::bypass::{self, decrement_hop_limit};
 use crate::node::Node;
 use crate::outcome::{Code as _, Verdict};
@@ -139,7 +142,10 @@ type ValidEntry<K> = (u32, K);
 
 /// Returns the packet's entry, if this CPU has a valid one.
 #[inline(always)]
-fn valid_entry<E: Shaper + FlowCache>(env: &E, parsed: &ParsedHeaders) -> Option<ValidEntry<E::EntryRef>> {
+fn valid_entry<E: Shaper + FlowCache>(
+    env: &E,
+    parsed: &ParsedHeaders,
+) -> Option<ValidEntry<E::EntryRef>> {
     let ((index, tag), now) = (parsed.key.slot(), env.jiffies());
     if env.tag(index) != tag {
         return None;
@@ -176,7 +182,12 @@ fn apply_entry<E: Packet + Node + FlowCache>(
 }
 
 #[inline(always)]
-fn is_valid<E: Shaper + FlowCache>(env: &E, entry: &CacheEntry, parsed: &ParsedHeaders, now: u64) -> bool {
+fn is_valid<E: Shaper + FlowCache>(
+    env: &E,
+    entry: &CacheEntry,
+    parsed: &ParsedHeaders,
+    now: u64,
+) -> bool {
     parsed.key.matches(&entry.key)
         && entry.epoch == env.epoch(entry.shard)
         && now.wrapping_sub(entry.recorded_at) < MAX_AGE
@@ -185,7 +196,12 @@ fn is_valid<E: Shaper + FlowCache>(env: &E, entry: &CacheEntry, parsed: &ParsedH
 
 /// Starts recording a packet on the slow path, for a cache entry.
 #[inline(always)]
-fn start_recording<E: Shaper + FlowCache>(env: &E, work: &mut Work, parsed: &ParsedHeaders, propagate: bool) {
+fn start_recording<E: Shaper + FlowCache>(
+    env: &E,
+    work: &mut Work,
+    parsed: &ParsedHeaders,
+    propagate: bool,
+) {
     work.limited = 0;
     work.recorder.cacheable = 1;
     work.recorder.steps = 0;
@@ -252,9 +268,7 @@ fn rewrite<E: Packet + Node + FlowCache>(
     if let Verdict::Redirect(_) = verdict {
         env.set_skb_tag(SkbTag::DONE);
     }
-    let written = entry
-        .rewrite
-        .apply(env, entry.key.kind, entry.steps);
+    let written = entry.rewrite.apply(env, entry.key.kind, entry.steps);
     if let Err(reason) = written {
         return drop_packet(scratch, &entry, bytes, reason);
     }
@@ -265,7 +279,12 @@ fn rewrite<E: Packet + Node + FlowCache>(
 /// Drops a packet whose rewrite failed; leaves pod and length in the scratch memory for the drop
 /// counters.
 #[inline(always)]
-fn drop_packet(scratch: &mut impl ScratchProvider, entry: &CacheEntry, bytes: u32, reason: DropReason) -> Verdict {
+fn drop_packet(
+    scratch: &mut impl ScratchProvider,
+    entry: &CacheEntry,
+    bytes: u32,
+    reason: DropReason,
+) -> Verdict {
     if let Some(work) = scratch.work() {
         work.pod = entry.pod;
         work.headers.length = bytes;
@@ -322,7 +341,11 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
         work.recorder.steps |= RewriteTemplate::steps(&work.headers.tuple, &work.translated);
         // Flush before reset: the counters at this index may still hold packets of another flow.
         flush_counters(env, work.recorder.index);
-        env.reset_pending(work.recorder.index, &work.headers.tuple, work.recorder.flow_id);
+        env.reset_pending(
+            work.recorder.index,
+            &work.headers.tuple,
+            work.recorder.flow_id,
+        );
     }
     fill_entry(work, hook, number, to);
     let (index, steps) = (work.recorder.index, work.recorder.steps);
@@ -356,7 +379,9 @@ fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32) {
     } else {
         original
     };
-    entry.rewrite.fill(original, rewritten, recorder.mac_addresses);
+    entry
+        .rewrite
+        .fill(original, rewritten, recorder.mac_addresses);
     entry.flow_id = recorder.flow_id;
     entry.shard = recorder.shard;
     entry.pod = work.pod;

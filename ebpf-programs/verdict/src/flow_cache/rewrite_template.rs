@@ -67,7 +67,10 @@ impl RewriteTemplate {
     /// addresses and ports in one go where they lie side by side.
     #[inline(always)]
     pub(super) fn apply<P: Packet>(&self, packet: &mut P, of: u32, steps: u32) -> Decision<()> {
-        let (v6, udp) = (CacheKey::is_of_v6(of), CacheKey::protocol_of(of) == protocol::UDP);
+        let (v6, udp) = (
+            CacheKey::is_of_v6(of),
+            CacheKey::protocol_of(of) == protocol::UDP,
+        );
         let header = if v6 { IPV6_HEADER } else { IPV4_HEADER };
         let at = ETHERNET + header + if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
         if steps & Steps::ADDRESSES != 0 {
@@ -84,7 +87,7 @@ impl RewriteTemplate {
             self.write_v4(packet, steps)?;
         }
         if steps & Steps::MAC_ADDRESSES != 0 {
-            packet.store_near(0, self.mac_addresses)?;
+            packet.store_linear(0, self.mac_addresses)?;
         }
         Ok(())
     }
@@ -93,19 +96,21 @@ impl RewriteTemplate {
     #[inline(always)]
     fn write_v4<P: Packet>(&self, packet: &mut P, steps: u32) -> Decision<()> {
         let at = ETHERNET + V4_TIME_TO_LIVE;
-        let [old] = packet.near::<1>(at).ok_or(DropReason::RewriteFailed)?;
+        let [old] = packet
+            .linear_words::<1>(at)
+            .ok_or(DropReason::RewriteFailed)?;
         // The parser has refused packets with a TTL of 1.
         let aged = u8::from(steps & Steps::TTL_DECREMENTED != 0);
         let first = header_word(old, aged, self.addresses);
         let [source, destination, ports, ..] = self.words;
-        packet.store_near(at, [first, source, destination, ports])
+        packet.store_linear(at, [first, source, destination, ports])
     }
 
     /// Rewrites addresses and ports of an IPv6 packet, and its hop limit, which no checksum in the
     /// packet covers.
     #[inline(always)]
     fn write_v6<P: Packet>(&self, packet: &mut P, steps: u32) -> Decision<()> {
-        packet.store_near(ETHERNET + V6_SOURCE, self.words)?;
+        packet.store_linear(ETHERNET + V6_SOURCE, self.words)?;
         if steps & Steps::TTL_DECREMENTED != 0 {
             decrement_hop_limit(packet, 6, ETHERNET)?;
         }

@@ -1,4 +1,4 @@
-//! A node with shortcuts does what one without does.
+//! Tests of the flow cache: a node with it behaves as one without.
 
 use std::fmt::Debug;
 
@@ -17,14 +17,14 @@ use crate::simulator::example::{
     other_mac, other_pod, pod, remote,
 };
 use crate::simulator::frame::{Body, Frame, answer, flag};
-use crate::simulator::{Place, Simulator, JIFFY, World};
+use crate::simulator::{JIFFY, Place, Simulator, World};
 
-mod high_traffic;
-mod uplink_handoff;
 mod cache_keys;
+mod high_traffic;
 mod new_flows;
+mod uplink_handoff;
 
-/// Two nodes that get the same packets.
+/// Two nodes that receive the same packets, one with and one without flow cache.
 struct Twins {
     with: Simulator,
     without: Simulator,
@@ -40,13 +40,13 @@ impl Twins {
         }
     }
 
-    /// What both make of a packet.
+    /// Returns verdict and frame of a packet; fails if the two nodes differ.
     fn run(&mut self, place: Place, interface: u32, bytes: &[u8]) -> (Verdict, Vec<u8>) {
         let run = |node: &mut Simulator| node.run(place, interface, bytes);
         self.both(run, &format!("{place:?} at {interface}: {bytes:02x?}"))
     }
 
-    /// What both do, which has to be the same.
+    /// Runs `act` on both nodes and returns its result; fails if results, flows or counters differ.
     fn both<T: PartialEq + Debug>(&mut self, act: impl Fn(&mut Simulator) -> T, what: &str) -> T {
         let (one, other) = (act(&mut self.with), act(&mut self.without));
         assert_eq!(one, other, "{what}");
@@ -60,7 +60,7 @@ impl Twins {
         one
     }
 
-    /// From a pod to wherever it goes; what leaves the node is given back.
+    /// Sends a pod's packet through all hooks; returns the frame if it leaves the node.
     fn send(&mut self, from: u32, bytes: &[u8]) -> Option<Vec<u8>> {
         let what = format!("from {from}: {bytes:02x?}");
         let (left, _, bytes) = self.both(|node| go(node, from, bytes), &what);
@@ -84,7 +84,7 @@ impl Twins {
     }
 }
 
-/// The flows, but for the second in which they were last seen: a shortcut rounds it.
+/// Returns the flows without the time of their last packet, which the flow cache rounds.
 fn flows(simulator: &Simulator) -> Vec<(Tuple, Flow)> {
     simulator
         .world
@@ -102,7 +102,7 @@ fn blurred((key, flow): (Tuple, Flow)) -> (Tuple, Flow) {
     (key, flow)
 }
 
-/// A pod's packet, as far as it goes on a node: whether it leaves, the last verdict, and the frame then.
+/// Sends a pod's packet through the hooks; returns whether it leaves, last verdict and frame.
 fn go(node: &mut Simulator, from: u32, bytes: &[u8]) -> (bool, Verdict, Vec<u8>) {
     let (verdict, mut bytes) = node.run(Place::FromPod, from, bytes);
     let (verdict, bytes) = match verdict {
@@ -111,19 +111,21 @@ fn go(node: &mut Simulator, from: u32, bytes: &[u8]) -> (bool, Verdict, Vec<u8>)
         }
         Verdict::RedirectNeigh(uplink) => {
             address(&mut bytes, node);
-            node.go_on(Place::UplinkOut, uplink, &bytes)
+            node.run_next(Place::UplinkOut, uplink, &bytes)
         }
         Verdict::Redirect(uplink) => {
-            let after = node.go_on(Place::UplinkOut, uplink, &bytes);
+            let after = node.run_next(Place::UplinkOut, uplink, &bytes);
             assert_eq!(after, (Verdict::Pass, bytes), "all is done");
             after
         }
-        Verdict::Pass | Verdict::Drop(_) | Verdict::RedirectPeer(_) => return (false, verdict, bytes),
+        Verdict::Pass | Verdict::Drop(_) | Verdict::RedirectPeer(_) => {
+            return (false, verdict, bytes);
+        }
     };
     (verdict == Verdict::Pass, verdict, bytes)
 }
 
-/// What the kernel writes into a frame that goes past the stack; marked ones have another neighbour.
+/// Writes the MAC addresses as the kernel's redirect does; marked packets have another neighbour.
 fn address(frame: &mut [u8], node: &Simulator) {
     let [.., last] = node.next_hop().words();
     let last = last ^ node.world.mark;
@@ -141,7 +143,7 @@ fn to_world(family: usize, body: Body) -> Vec<u8> {
     frame.from_to(mac(), bridge_mac()).bytes()
 }
 
-/// What the pod sends back by its gateway.
+/// Returns the pod's reply, sent through its gateway.
 fn pods_answer(delivered: &[u8]) -> Vec<u8> {
     let mut back = answer(delivered);
     back[..6].copy_from_slice(&bridge_mac().bytes());
@@ -162,7 +164,7 @@ fn tcp(source: u16, destination: u16, flags: u8) -> Body {
 }
 
 #[test]
-fn the_second_packet_of_each_kind_takes_a_shortcut() {
+fn the_second_packet_of_each_kind_hits_the_flow_cache() {
     for family in FAMILIES {
         for body in [udp, |from, to| tcp(from, to, flag::ACK)] {
             let mut twins = Twins::new(open_node());
@@ -184,7 +186,7 @@ fn the_second_packet_of_each_kind_takes_a_shortcut() {
 }
 
 #[test]
-fn what_opens_or_closes_a_connection_takes_none() {
+fn packets_with_syn_fin_or_rst_do_not_hit_the_flow_cache() {
     for family in FAMILIES {
         let mut twins = Twins::new(open_node());
         let packet = |flags| to_world(family, tcp(40_000, 80, flags));
@@ -201,7 +203,7 @@ fn what_opens_or_closes_a_connection_takes_none() {
 }
 
 #[test]
-fn a_shortcut_ends_with_its_time_and_with_every_change_of_a_table() {
+fn a_flow_cache_entry_expires_with_its_time_and_with_every_table_change() {
     let mut twins = Twins::new(open_node());
     let packet = to_neighbour(0, udp(1, 2));
     let takes = |twins: &mut Twins| {
@@ -221,7 +223,7 @@ fn a_shortcut_ends_with_its_time_and_with_every_change_of_a_table() {
 }
 
 #[test]
-fn a_packet_with_another_mark_may_have_another_route() {
+fn a_packet_with_another_mark_misses_the_flow_cache() {
     let mut twins = Twins::new(open_node());
     for (mark, taken) in [(0, 0), (0, 1), (7, 1), (7, 2)] {
         twins.change(|world| world.mark = mark);
@@ -231,7 +233,7 @@ fn a_packet_with_another_mark_may_have_another_route() {
 }
 
 #[test]
-fn a_larger_packet_and_a_forged_one_are_asked_about() {
+fn a_larger_packet_and_a_spoofed_one_miss_the_flow_cache() {
     let mut twins = Twins::new(open_node());
     twins.change(|world| {
         world.mtus.insert(OTHER_INTERFACE, 100);
@@ -241,7 +243,11 @@ fn a_larger_packet_and_a_forged_one_are_asked_about() {
     }
     let large = Body::Udp(1, 2, vec![0; 200]);
     let (verdict, _) = twins.run(Place::FromPod, INTERFACE, &to_neighbour(0, large));
-    assert_eq!(verdict, Verdict::Pass, "the stack tells the sender");
+    assert_eq!(
+        verdict,
+        Verdict::Pass,
+        "the stack reports the MTU to the sender"
+    );
     let mut forged = to_neighbour(0, udp(1, 2));
     forged[6] ^= 2;
     let (verdict, _) = twins.run(Place::FromPod, INTERFACE, &forged);
@@ -250,7 +256,7 @@ fn a_larger_packet_and_a_forged_one_are_asked_about() {
 }
 
 #[test]
-fn by_bridge_and_stack_there_are_shortcuts_as_well_but_not_past_the_guard_of_links() {
+fn the_flow_cache_serves_packets_that_take_the_stack_except_with_exit_check() {
     for guarded in [false, true] {
         let mut world = open_node();
         world.settings.flags &= !SettingsFlags::BYPASS;
@@ -270,8 +276,8 @@ fn by_bridge_and_stack_there_are_shortcuts_as_well_but_not_past_the_guard_of_lin
 }
 
 #[test]
-fn a_flow_that_is_gone_or_another_by_now_has_no_shortcut() {
-    // At the pod's hook and at the uplink's; the latter needs to see a flow first.
+fn a_removed_or_replaced_flow_misses_the_flow_cache() {
+    // The pod's hook hits from the second packet on, the uplink's from the third.
     let taken = |twins: &mut Twins| {
         let before = twins.taken();
         let packet = to_world(0, udp(40_000, 53));
@@ -291,7 +297,7 @@ fn a_flow_that_is_gone_or_another_by_now_has_no_shortcut() {
 }
 
 #[test]
-fn what_a_socket_of_the_node_got_is_asked_about_again() {
+fn packets_for_a_socket_of_the_node_are_not_cached() {
     let mut world = open_node();
     world.settings.flags &= !SettingsFlags::BYPASS;
     let asked = Frame::new(other_pod()[0], node()[0], udp(40_000, HOSTPORT));
@@ -315,9 +321,9 @@ fn what_a_socket_of_the_node_got_is_asked_about_again() {
     assert_eq!(verdict, Verdict::RedirectPeer(INTERFACE));
 }
 
-/// What lies fourteen bytes behind the beginning of this packet looks like an IP header as well.
+/// Fourteen bytes after the start of this packet the bytes look like a second IP header.
 #[test]
-fn on_links_without_ethernet_nothing_is_mistaken_for_a_frame() {
+fn on_links_without_ethernet_no_ip_packet_is_parsed_as_a_frame() {
     const PORT: u16 = 0x1f11;
     let mut world = open_node();
     let published = HostportKey::wildcard(Family::V4, Port::new(HOSTPORT), protocol::UDP);
@@ -337,7 +343,7 @@ fn on_links_without_ethernet_nothing_is_mistaken_for_a_frame() {
 }
 
 #[test]
-fn what_is_limited_takes_none() {
+fn packets_of_a_limited_pod_do_not_hit_the_flow_cache() {
     for limited in [POD, OTHER_POD] {
         let mut world = open_node();
         let of = |pod| {
@@ -361,9 +367,9 @@ fn what_is_limited_takes_none() {
     }
 }
 
-/// Something that happens to a node.
+/// An event on a node.
 #[derive(Clone, Debug)]
-enum Happening {
+enum Event {
     Out(usize, u16, u8),
     Back(usize),
     Neighbour(usize, u16, u8),
@@ -372,25 +378,25 @@ enum Happening {
     DialHostport(usize, u16, u8),
     Wait(u64),
     Sweep,
-    RewriteTemplate(u8),
+    TableChange(u8),
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn event() -> impl Strategy<Value = Event> {
     let family = || 0..2_usize;
     let port = || 40_000..40_003_u16;
-    // 0 stands for UDP.
+    // Flags 0 stand for UDP.
     let body = || prop_oneof![4 => Just(0_u8), 6 => Just(flag::ACK), 2 => Just(flag::SYN), 1 => Just(flag::FIN | flag::ACK), 1 => Just(flag::RST)];
     prop_oneof![
-        6 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::Out(family, port, body)),
-        6 => (0..8_usize).prop_map(Happening::Back),
-        4 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::Neighbour(family, port, body)),
-        4 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::FromNeighbour(family, port, body)),
-        6 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::Hostport(family, port, body)),
-        3 => (family(), port(), body()).prop_map(|(family, port, body)| Happening::DialHostport(family, port, body)),
-        2 => (0..100_000_000_u64).prop_map(Happening::Wait),
-        1 => Just(Happening::Wait(70_000_000_000)),
-        1 => Just(Happening::Sweep),
-        1 => any::<u8>().prop_map(Happening::RewriteTemplate),
+        6 => (family(), port(), body()).prop_map(|(family, port, body)| Event::Out(family, port, body)),
+        6 => (0..8_usize).prop_map(Event::Back),
+        4 => (family(), port(), body()).prop_map(|(family, port, body)| Event::Neighbour(family, port, body)),
+        4 => (family(), port(), body()).prop_map(|(family, port, body)| Event::FromNeighbour(family, port, body)),
+        6 => (family(), port(), body()).prop_map(|(family, port, body)| Event::Hostport(family, port, body)),
+        3 => (family(), port(), body()).prop_map(|(family, port, body)| Event::DialHostport(family, port, body)),
+        2 => (0..100_000_000_u64).prop_map(Event::Wait),
+        1 => Just(Event::Wait(70_000_000_000)),
+        1 => Just(Event::Sweep),
+        1 => any::<u8>().prop_map(Event::TableChange),
     ]
 }
 
@@ -401,7 +407,7 @@ fn body(source: u16, destination: u16, kind: u8) -> Body {
     }
 }
 
-/// Changes one table; twice the same change takes it back.
+/// Changes one table; the same change applied twice restores it.
 fn change(world: &mut World, which: u8) {
     let pod = world.pods.get_mut(OTHER_POD as usize).expect("a pod");
     match which % 8 {
@@ -436,50 +442,50 @@ fn change(world: &mut World, which: u8) {
     }
 }
 
-/// Lets it happen to both; frames that have left the node wait for their answers.
-fn happen(twins: &mut Twins, left: &mut Vec<Vec<u8>>, happening: &Happening) {
-    match *happening {
-        Happening::Out(family, port, kind) => {
+/// Applies the event to both nodes; `left` holds frames that wait for their replies.
+fn apply_event(twins: &mut Twins, left: &mut Vec<Vec<u8>>, event: &Event) {
+    match *event {
+        Event::Out(family, port, kind) => {
             left.extend(twins.send(INTERFACE, &to_world(family, body(port, 53, kind))));
         }
-        Happening::Back(which) => {
+        Event::Back(which) => {
             if let Some(frame) = left.iter().rev().nth(which).cloned() {
                 twins.run(Place::UplinkIn, UPLINK, &answer(&frame));
             }
         }
-        Happening::Neighbour(family, port, kind) => {
+        Event::Neighbour(family, port, kind) => {
             twins.send(INTERFACE, &to_neighbour(family, body(port, 80, kind)));
         }
-        Happening::FromNeighbour(family, port, kind) => {
+        Event::FromNeighbour(family, port, kind) => {
             let to = Frame::new(other_pod()[family], pod()[family], body(80, port, kind))
                 .from_to(other_mac(), mac());
             twins.send(OTHER_INTERFACE, &to.bytes());
         }
-        Happening::Hostport(family, port, kind) => {
+        Event::Hostport(family, port, kind) => {
             let frame = to_hostport(family, body(port, HOSTPORT, kind));
             let (verdict, bytes) = twins.run(Place::UplinkIn, UPLINK, &frame);
             if !matches!(verdict, Verdict::Drop(_)) {
                 twins.send(INTERFACE, &pods_answer(&bytes));
             }
         }
-        Happening::DialHostport(family, port, kind) => {
+        Event::DialHostport(family, port, kind) => {
             let body = body(port, HOSTPORT, kind);
             let frame = Frame::new(other_pod()[family], node()[family], body)
                 .from_to(other_mac(), bridge_mac());
             twins.send(OTHER_INTERFACE, &frame.bytes());
         }
-        Happening::Wait(nanoseconds) => twins.wait(nanoseconds),
-        Happening::Sweep => {
+        Event::Wait(nanoseconds) => twins.wait(nanoseconds),
+        Event::Sweep => {
             assert_eq!(twins.with.sweep(), twins.without.sweep());
         }
-        Happening::RewriteTemplate(which) => twins.change(|world| change(world, which)),
+        Event::TableChange(which) => twins.change(|world| change(world, which)),
     }
 }
 
 proptest! {
     #[test]
-    fn a_node_with_shortcuts_does_what_one_without_does(
-        happenings in prop::collection::vec(happening(), 1..120),
+    fn a_node_with_flow_cache_behaves_as_one_without(
+        happenings in prop::collection::vec(event(), 1..120),
         young in prop_oneof![Just(0), Just(3), Just(u64::MAX)],
         busy in any::<bool>(),
     ) {
@@ -487,8 +493,8 @@ proptest! {
         (world.memory.cache_threshold, world.memory.tcx_fast_path) = (young, busy);
         let mut twins = Twins::new(world);
         let mut left = Vec::new();
-        for happening in &happenings {
-            happen(&mut twins, &mut left, happening);
+        for event in &happenings {
+            apply_event(&mut twins, &mut left, event);
         }
     }
 }

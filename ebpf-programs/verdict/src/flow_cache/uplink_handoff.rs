@@ -48,7 +48,11 @@ pub(super) fn clear_skb_tag<E: FlowCache>(env: &mut E) -> u32 {
 /// for cache entries. On a hit, the caller must translate the packet, and `uplink_out` does not
 /// parse it again.
 #[inline(always)]
-pub(crate) fn find_uplink_flow<E: Node + FlowCache>(env: &mut E, work: &mut Work, uplink: u32) -> bool {
+pub(crate) fn find_uplink_flow<E: Node + FlowCache>(
+    env: &mut E,
+    work: &mut Work,
+    uplink: u32,
+) -> bool {
     if !env.hands_off_to_uplink() {
         return false;
     }
@@ -68,7 +72,8 @@ pub(crate) fn find_uplink_flow<E: Node + FlowCache>(env: &mut E, work: &mut Work
 #[inline(always)]
 pub(crate) fn propagate<E: Node + FlowCache>(env: &mut E, work: &mut Work, index: u32) {
     let at = work.recorder.pod_entry;
-    let (Some(pod_entry), Some(uplink_entry)) = (env.cache_entry(at), env.cache_entry(index)) else {
+    let (Some(pod_entry), Some(uplink_entry)) = (env.cache_entry(at), env.cache_entry(index))
+    else {
         return;
     };
     if !are_of_one_packet(&pod_entry, &uplink_entry) {

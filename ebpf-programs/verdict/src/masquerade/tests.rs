@@ -1,9 +1,9 @@
-//! Which address and which port a pod's flow gets.
+//! Tests of MASQUERADE: source address and port of a pod's flow.
 
 use abi::{Address, Port, Settings, Source, Uplink};
 use proptest::prelude::*;
 
-use super::{TRIES, candidate, source_v4, source_v6};
+use super::{TRIES, port_candidate, source_v4, source_v6};
 
 fn address(text: &str) -> Address {
     match text.parse().unwrap() {
@@ -25,7 +25,7 @@ fn uplink(sources: &[(&str, u32)]) -> Uplink {
 }
 
 #[test]
-fn ipv4_takes_the_first_address_on_the_next_hops_subnet_or_else_the_first() {
+fn ipv4_source_is_the_first_address_on_the_next_hops_subnet_or_else_the_first() {
     let uplink = uplink(&[
         ("2001:db8::1", 64),
         ("192.0.2.1", 24),
@@ -47,7 +47,7 @@ fn ipv4_takes_the_first_address_on_the_next_hops_subnet_or_else_the_first() {
 }
 
 #[test]
-fn ipv6_takes_the_address_that_is_most_like_the_destination() {
+fn ipv6_source_has_the_longest_common_prefix_with_the_destination() {
     let uplink = uplink(&[
         ("fe80::9", 64),
         ("192.0.2.1", 24),
@@ -58,7 +58,7 @@ fn ipv6_takes_the_address_that_is_most_like_the_destination() {
     ]);
     for (destination, expected) in [
         ("2001:db8:2:3::9", "2001:db8:2::1"),
-        // Bits behind the prefix do not count: the first of the two stays.
+        // Bits after the prefix do not count: the first of the two is chosen.
         ("2001:db8:2::2", "2001:db8:2::1"),
         ("2001:db8:1:ffff::9", "2001:db8:1::1"),
         ("fd00:99::1", "fd00::1"),
@@ -82,41 +82,41 @@ fn an_uplink_without_addresses_of_a_family_has_no_source() {
 
 proptest! {
     #[test]
-    fn candidates_are_the_packets_own_port_and_then_ports_of_the_range(
+    fn port_candidates_are_the_packets_own_port_and_then_ports_of_the_range(
         attempt in 1..TRIES, own: u16, random: u32, a in 1..=u16::MAX, b in 1..=u16::MAX,
     ) {
         let settings = Settings { port_low: a.min(b), port_high: a.max(b), ..Settings::default() };
         let own = Port::new(own);
-        prop_assert_eq!(candidate(0, own, random, &settings), Some(own));
-        if let Some(port) = candidate(attempt, own, random, &settings) {
+        prop_assert_eq!(port_candidate(0, own, random, &settings), Some(own));
+        if let Some(port) = port_candidate(attempt, own, random, &settings) {
             prop_assert!((settings.port_low..=settings.port_high).contains(&port.number()));
         }
     }
 
     #[test]
-    fn a_range_that_was_never_set_is_the_usual_one(random: u32) {
-        let port = candidate(1, Port::NONE, random, &Settings::default()).unwrap().number();
+    fn an_unset_port_range_is_the_default_one(random: u32) {
+        let port = port_candidate(1, Port::NONE, random, &Settings::default()).unwrap().number();
         prop_assert!(port >= 32_768);
     }
 }
 
 #[test]
-fn both_ends_of_the_range_are_reached() {
+fn both_ends_of_the_port_range_are_reached() {
     let settings = Settings {
         port_low: 100,
         port_high: 101,
         ..Settings::default()
     };
     let ports = [0, u32::MAX].map(|random| {
-        let port = candidate(1, Port::NONE, random, &settings);
+        let port = port_candidate(1, Port::NONE, random, &settings);
         port.unwrap().number()
     });
     assert_eq!(ports, [100, 101]);
 }
 
-/// Behind the random tries no port comes twice, and a range that is short enough is tried to its end.
+/// After the random candidates no port repeats, and a short range is tried completely.
 #[test]
-fn the_last_tries_cover_a_short_range() {
+fn the_last_port_candidates_cover_a_short_range() {
     for (low, high) in [(40_000, 40_000), (40_000, 40_009), (1_024, u16::MAX)] {
         let settings = Settings {
             port_low: low,
@@ -125,7 +125,7 @@ fn the_last_tries_cover_a_short_range() {
         };
         for random in [0, 0x8123_4567, u32::MAX] {
             let mut ports: Vec<u16> = (16..TRIES)
-                .map_while(|n| candidate(n, Port::NONE, random, &settings))
+                .map_while(|n| port_candidate(n, Port::NONE, random, &settings))
                 .map(Port::number)
                 .collect();
             let all = ports.len();

@@ -1,4 +1,4 @@
-//! What is read from frames, whole, cut short and hostile.
+//! Tests of the parser: valid, truncated and malicious frames.
 
 use abi::{Address, DropReason, Port, Seen, protocol};
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ fn every_protocol_gives_its_tuple() {
 }
 
 #[test]
-fn tcp_flags_are_told_apart() {
+fn tcp_flags_are_parsed() {
     for (flags, seen) in [
         (flag::SYN, Seen::SYN),
         (flag::SYN | flag::ACK, Seen::SYN | Seen::ACK),
@@ -85,14 +85,14 @@ fn a_packet_cut_anywhere_is_malformed_or_foreign() {
 }
 
 #[test]
-fn what_an_ethernet_frame_has_behind_the_packet_is_not_part_of_it() {
+fn padding_of_an_ethernet_frame_is_not_part_of_the_packet() {
     for family in FAMILIES {
         let frame = Frame::new(pod()[family], remote()[family], Body::Udp(1, 2, vec![]));
         let mut bytes = frame.bytes();
         bytes.extend([0; 20]);
         assert_eq!(parse(14, &bytes).0, Ok(Content::Ip));
     }
-    // A transport header that lies behind the packet's end is not there.
+    // A transport header beyond the packet's end does not count.
     let mut bytes = Frame::new(pod()[0], remote()[0], Body::Other(6, vec![0; 4])).bytes();
     bytes.extend([0; 40]);
     assert_eq!(parse(14, &bytes).0, Err(DropReason::Malformed));
@@ -109,7 +109,7 @@ fn a_header_that_contradicts_itself_is_malformed() {
 }
 
 #[test]
-fn a_large_packet_of_a_segmenting_sender_has_no_length() {
+fn a_big_tcp_packet_has_no_ip_length() {
     for family in FAMILIES {
         let body = Body::Tcp(1, 2, flag::ACK, vec![0; 100]);
         let mut bytes = Frame::new(pod()[family], remote()[family], body).bytes();
@@ -122,7 +122,7 @@ fn a_large_packet_of_a_segmenting_sender_has_no_length() {
 }
 
 #[test]
-fn fragments_are_told_apart() {
+fn first_and_later_fragments_are_distinguished() {
     for family in FAMILIES {
         let frame = Frame::new(
             pod()[family],
@@ -144,7 +144,7 @@ fn fragments_are_told_apart() {
 }
 
 #[test]
-fn ipv4_in_the_clothes_of_ipv6_is_a_martian() {
+fn an_ipv4_mapped_ipv6_address_is_a_martian() {
     let [_, _, _, last] = pod()[0].words();
     let mut bytes = Frame::new(pod()[1], remote()[1], Body::Udp(1, 2, vec![])).bytes();
     bytes[22..38].copy_from_slice(&Address::from_v4_word(last).bytes());
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_with_any_bytes_changed_does_not_make_it_panic(
+    fn a_frame_with_any_bytes_changed_does_not_make_the_parser_panic(
         family in 0..2_usize,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {

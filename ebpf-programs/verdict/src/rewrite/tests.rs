@@ -1,4 +1,4 @@
-//! Translating and translating back, and checksums against full recomputation.
+//! Tests of translation: there and back, with checksums compared to a full recomputation.
 
 use abi::{Address, Port, Tuple};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use crate::work::Headers;
 
 fn addresses(v6: bool) -> BoxedStrategy<[Address; 4]> {
     if v6 {
-        // The first byte keeps clear of IPv4 in the clothes of IPv6.
+        // The first byte excludes IPv4-mapped IPv6 addresses.
         any::<[[u8; 15]; 4]>()
             .prop_map(|all| {
                 all.map(|rest| {

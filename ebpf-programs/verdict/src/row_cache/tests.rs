@@ -1,4 +1,5 @@
-//! What a CPU knows is what it was told in this tick, of the very thing that is asked for.
+//! Tests of the per-CPU row cache: a cached row is valid within one jiffy and epoch, for its own
+//! key only.
 
 use abi::{Port, PrefixClass, PrefixKey, protocol};
 
@@ -10,7 +11,7 @@ use crate::simulator::example::{
 use crate::simulator::{JIFFY, World};
 
 #[test]
-fn a_row_is_asked_for_once_in_a_tick_and_again_after_a_change() {
+fn a_cached_row_is_read_once_per_jiffy_and_again_after_a_change() {
     let (mut world, mut work) = (open_node(), Work::default());
     refresh(&world, &mut work);
     assert!(uplink(&world, &mut work, UPLINK).is_some());
@@ -18,7 +19,7 @@ fn a_row_is_asked_for_once_in_a_tick_and_again_after_a_change() {
     refresh(&world, &mut work);
     assert!(
         uplink(&world, &mut work, UPLINK).is_some(),
-        "nobody said that it is gone"
+        "without a new epoch the cached row is valid"
     );
     world.flows_were_changed();
     refresh(&world, &mut work);
@@ -26,7 +27,7 @@ fn a_row_is_asked_for_once_in_a_tick_and_again_after_a_change() {
 }
 
 #[test]
-fn what_is_known_is_forgotten_with_the_next_tick() {
+fn cached_rows_expire_with_the_next_jiffy() {
     let (mut world, mut work) = (open_node(), Work::default());
     refresh(&world, &mut work);
     let bridge = *world.networks.keys().next().expect("a network");
@@ -39,7 +40,7 @@ fn what_is_known_is_forgotten_with_the_next_tick() {
 }
 
 #[test]
-fn what_nobody_has_is_not_mistaken_for_what_is_not_known_yet() {
+fn zero_keys_miss_in_a_fresh_row_cache() {
     let (world, mut work) = (open_node(), Work::default());
     refresh(&world, &mut work);
     assert!(uplink(&world, &mut work, 0).is_none());
@@ -49,7 +50,7 @@ fn what_nobody_has_is_not_mistaken_for_what_is_not_known_yet() {
 }
 
 #[test]
-fn one_row_takes_the_place_of_another() {
+fn a_cached_row_is_replaced_by_another_of_the_same_slot() {
     let (world, mut work) = (open_node(), Work::default());
     refresh(&world, &mut work);
     for (address, endpoint) in world.endpoints.iter().chain(&world.endpoints) {
@@ -61,7 +62,7 @@ fn one_row_takes_the_place_of_another() {
     }
 }
 
-/// A node, and where packets from a pod go that come to it by its bridge.
+/// Returns a node, and the route cache of a pod's packets that arrive through the bridge.
 fn leaving(by_address: bool) -> (World, Work, Route) {
     let mut world = open_node();
     if by_address {
@@ -83,18 +84,24 @@ fn tuple(port: u16) -> Tuple {
 }
 
 #[test]
-fn a_way_holds_for_all_ports_unless_routes_ask_for_them() {
+fn route_cache_ignores_ports_unless_policy_routing_uses_them() {
     for by_address in [true, false] {
         let (mut world, _, mut route) = leaving(by_address);
-        assert_eq!(egress_route(&mut world, &mut route, BRIDGE, &tuple(1)), UPLINK);
+        assert_eq!(
+            egress_route(&mut world, &mut route, BRIDGE, &tuple(1)),
+            UPLINK
+        );
         world.egress_routes.clear();
         let expected = if by_address { UPLINK } else { 0 };
-        assert_eq!(egress_route(&mut world, &mut route, BRIDGE, &tuple(2)), expected);
+        assert_eq!(
+            egress_route(&mut world, &mut route, BRIDGE, &tuple(2)),
+            expected
+        );
     }
 }
 
 #[test]
-fn a_way_is_of_one_link_one_mark_and_two_addresses() {
+fn route_cache_key_is_interface_mark_and_addresses() {
     let differently: [fn(&mut World, &mut u32, &mut Tuple); 4] = [
         |_, from, _| *from += 1,
         |world, _, _| world.mark = 7,
@@ -103,7 +110,10 @@ fn a_way_is_of_one_link_one_mark_and_two_addresses() {
     ];
     for differ in differently {
         let (mut world, _, mut route) = leaving(true);
-        assert_eq!(egress_route(&mut world, &mut route, BRIDGE, &tuple(1)), UPLINK);
+        assert_eq!(
+            egress_route(&mut world, &mut route, BRIDGE, &tuple(1)),
+            UPLINK
+        );
         world.egress_routes.clear();
         let (mut from, mut asked) = (BRIDGE, tuple(1));
         differ(&mut world, &mut from, &mut asked);
@@ -112,16 +122,19 @@ fn a_way_is_of_one_link_one_mark_and_two_addresses() {
 }
 
 #[test]
-fn where_there_is_no_way_the_next_packet_asks_again() {
+fn a_missing_route_is_not_cached() {
     let (mut world, _, mut route) = leaving(true);
     let ways = std::mem::take(&mut world.egress_routes);
     assert_eq!(egress_route(&mut world, &mut route, BRIDGE, &tuple(1)), 0);
     world.egress_routes = ways;
-    assert_eq!(egress_route(&mut world, &mut route, BRIDGE, &tuple(1)), UPLINK);
+    assert_eq!(
+        egress_route(&mut world, &mut route, BRIDGE, &tuple(1)),
+        UPLINK
+    );
 }
 
 #[test]
-fn what_is_no_longer_than_what_has_fitted_fits() {
+fn packets_no_longer_than_one_that_fitted_fit_the_mtu() {
     let (mut world, work, _) = leaving(true);
     let mut fit = work.rows.pod_mtu;
     let mut of_length = |length, segment, mtu| {
@@ -130,16 +143,16 @@ fn what_is_no_longer_than_what_has_fitted_fits() {
         world.mtus.insert(INTERFACE, mtu);
         fits(&world, &mut fit, INTERFACE)
     };
-    assert!(!of_length(100, 0, 50), "nothing is known yet");
+    assert!(!of_length(100, 0, 50), "no length is cached yet");
     assert!(of_length(100, 0, 86), "with its Ethernet header");
-    assert!(of_length(100, 0, 50), "asked about in this tick");
+    assert!(of_length(100, 0, 50), "cached in this jiffy");
     assert!(!of_length(101, 0, 50));
-    assert!(!of_length(100, 90, 50), "will be cut up");
-    assert!(of_length(99, 0, 50), "no longer");
+    assert!(!of_length(100, 90, 50), "will be segmented");
+    assert!(of_length(99, 0, 50), "not longer than the cached length");
 }
 
-/// A packet from outside to this port of an address.
-fn asks(work: &mut Work, to: Address, port: u16) {
+/// Sets the parsed tuple to a UDP packet from outside to this port.
+fn set_tuple(work: &mut Work, to: Address, port: u16) {
     work.headers.tuple = Tuple {
         source: remote()[0],
         destination: to,
@@ -150,27 +163,30 @@ fn asks(work: &mut Work, to: Address, port: u16) {
 }
 
 #[test]
-fn whose_a_port_is_holds_for_that_port_of_that_address_and_protocol() {
+fn a_cached_hostport_applies_to_its_port_address_and_protocol_only() {
     let (mut world, mut work, _) = leaving(true);
-    asks(&mut work, node()[0], HOSTPORT);
+    set_tuple(&mut work, node()[0], HOSTPORT);
     assert!(find_hostport(&world, &mut work));
     let leads = work.hostport;
     world.hostports.clear();
     work.hostport = Hostport::default();
-    assert!(find_hostport(&world, &mut work), "it was told in this tick");
+    assert!(
+        find_hostport(&world, &mut work),
+        "the row was read in this jiffy"
+    );
     assert_eq!(work.hostport, leads);
     work.headers.tuple.protocol = protocol::TCP;
     assert!(!find_hostport(&world, &mut work));
     for (to, port) in [(node()[0], OWN_HOSTPORT), (remote()[0], HOSTPORT)] {
-        asks(&mut work, to, port);
+        set_tuple(&mut work, to, port);
         assert!(!find_hostport(&world, &mut work));
     }
 }
 
 #[test]
-fn what_the_node_does_not_have_and_who_is_no_pod_is_known_as_well() {
+fn absent_local_and_pod_addresses_are_cached() {
     let (mut world, mut work, _) = leaving(true);
-    asks(&mut work, remote()[0], HOSTPORT);
+    set_tuple(&mut work, remote()[0], HOSTPORT);
     assert!(!find_hostport(&world, &mut work) && !is_pod_address(&world, &mut work));
     world.locals.insert(remote()[0]);
     let key = PrefixKey {
@@ -185,7 +201,7 @@ fn what_the_node_does_not_have_and_who_is_no_pod_is_known_as_well() {
 }
 
 #[test]
-fn a_pods_address_is_asked_for_each_time() {
+fn the_address_of_a_pod_is_looked_up_each_time() {
     let (world, mut work, _) = leaving(true);
     for _ in 0..2 {
         work.headers.tuple.source = pod()[0];

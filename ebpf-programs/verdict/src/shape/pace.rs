@@ -1,51 +1,52 @@
-//! How fast senders are told to send, so that the bucket has nothing to drop.
+//! Pacing rates of local TCP senders, so that the bucket has nothing to drop.
 
 use abi::{Address, Direction, Limit, LimitFlags, TICKS};
 
-use super::{Bucket as _, Shaper, max_debt, clamp_time};
+use super::{Bucket as _, Shaper, clamp_time, max_debt};
 use crate::node::Node;
 
-/// What a socket is told that nobody paces.
+/// The pacing rate of a socket that is not paced (`SO_MAX_PACING_RATE`).
 pub const UNPACED: u32 = u32::MAX;
 
-/// The least that a sender's part of a limit is, in bits per second: a large packet in each twentieth of a second. Slower
-/// ones would not be there to hear that the debt has changed.
+/// Lowest pacing rate of one sender, in bits per second: a large packet every twentieth of a
+/// second. Slower senders would not measure a round trip in time to follow a change of the debt.
 const SLOWEST: u64 = (64 << 10) * 8 * 20;
 
 /// Which limits a sender is paced by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// All on its way.
+    /// All limits on its path.
     ByAll,
-    /// Those that have lent some of their burst already. Until then a sender may use it: a short answer goes at once, and
-    /// the congestion window grows large enough for large packets, which it does not on a sender that is paced.
+    /// Limits that are in debt. Until then a sender may use the burst: a short reply leaves at
+    /// once, and the congestion window grows large enough for large packets, which it does not
+    /// while a sender is paced.
     ByThoseInDebt,
 }
 
-/// How many bytes of payload per second the limits on the way between two addresses allow a sender; [`UNPACED`] where
-/// there are none.
+/// Returns the payload bytes per second that the limits between two addresses allow a sender;
+/// [`UNPACED`] where there are none.
 #[inline(always)]
-pub fn pace_of<E: Node + Shaper>(
+pub fn pacing_rate<E: Node + Shaper>(
     node: &mut E,
     local: &Address,
     remote: &Address,
     pacing: Pacing,
 ) -> u32 {
-    let own = pace_by(node, local, Direction::Egress, remote, pacing);
-    let other = pace_by(node, remote, Direction::Ingress, local, pacing);
+    let own = limit_rate(node, local, Direction::Egress, remote, pacing);
+    let other = limit_rate(node, remote, Direction::Ingress, local, pacing);
     if own < other { own } else { other }
 }
 
-/// What the limit of whoever has the address allows, with that peer.
+/// Returns what the limit of the pod with this address allows, towards that peer.
 #[inline(always)]
-fn pace_by<E: Node + Shaper>(
+fn limit_rate<E: Node + Shaper>(
     node: &mut E,
     address: &Address,
     direction: Direction,
     peer: &Address,
     pacing: Pacing,
 ) -> u32 {
-    let Some(limit) = LimitDebt::of(node, address, direction, peer) else {
+    let Some(limit) = LimitDebt::lookup(node, address, direction, peer) else {
         return UNPACED;
     };
     if pacing == Pacing::ByThoseInDebt && limit.debt <= limit.tolerated {
@@ -58,7 +59,8 @@ fn pace_by<E: Node + Shaper>(
         SLOWEST
     };
     let rate = if share < slowest { slowest } else { share };
-    // Headers are counted, and a socket does not know them: of 1500 bytes 1448 are payload, or 1428.
+    // The bucket counts headers, and a socket's rate does not: of 1500 bytes 1448 are payload, or
+    // 1428.
     let percent = if address.is_v4() { 96 } else { 95 };
     let bytes = rate / 800 * percent;
     if bytes >= u64::from(UNPACED) {
@@ -70,23 +72,23 @@ fn pace_by<E: Node + Shaper>(
     }
 }
 
-/// Parts that [`LimitDebt::share`] is counted in, of the debt.
+/// Steps of [`LimitDebt::share`], in parts of the debt.
 pub(super) const STEPS: u64 = 32;
 
-/// A limit that counts between a pod and a peer, and what it has lent.
+/// A limit that applies between a pod and a peer, and its bucket's debt.
 pub(super) struct LimitDebt {
-    /// Bits per second.
+    /// Rate in bits per second.
     pub(super) rate: u64,
-    /// Ticks that the bucket is in debt.
+    /// The bucket's debt in ticks.
     debt: u64,
-    /// Ticks of debt that nobody minds.
+    /// Debt in ticks that needs no reaction.
     tolerated: u64,
 }
 
 impl LimitDebt {
-    /// Of whoever has the address, with that peer.
+    /// Returns the limit of the pod with this address, if it applies to that peer.
     #[inline(always)]
-    pub(super) fn of<E: Node + Shaper>(
+    pub(super) fn lookup<E: Node + Shaper>(
         node: &mut E,
         address: &Address,
         direction: Direction,
@@ -108,16 +110,17 @@ impl LimitDebt {
         })
     }
 
-    /// Whether so little is owed that nobody can be said to use the limit up.
+    /// Returns whether the debt is so small that the limit is not in use.
     #[inline(always)]
     pub(super) const fn is_idle(&self) -> bool {
         self.debt <= self.tolerated / 8
     }
 
-    /// What each of several senders is to have of `whole`. Nobody counts them: all while as much is owed as nobody minds,
-    /// and less the more is owed beyond, so the debt comes to rest where all together send at the rate: with four of
-    /// them before packets are marked, with sixteen before one is dropped. While less is owed, up to the square of
-    /// `most` steps more. In steps, so that sockets are seldom told.
+    /// Returns the share of `whole` for each of several senders, whose number is unknown. All of
+    /// `whole` at the tolerated debt, and less the larger the debt is beyond it. So the debt
+    /// settles where all together send at the rate: with four senders before packets are marked,
+    /// with sixteen before one is dropped. At a smaller debt, up to the square of `most` steps
+    /// more. In steps, so that socket options are seldom set.
     #[inline(always)]
     pub(super) const fn share(&self, whole: u64, most: u64) -> u64 {
         const LEAST: u64 = STEPS / 4;
@@ -130,7 +133,7 @@ impl LimitDebt {
     }
 }
 
-/// Ticks that the bucket is in debt.
+/// Returns the bucket's debt in ticks.
 #[inline(always)]
 fn debt<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) -> u64 {
     let now = node.clock().saturating_mul(TICKS);
@@ -140,10 +143,11 @@ fn debt<E: Shaper>(node: &mut E, pod: u32, direction: Direction, limit: &Limit) 
     }
 }
 
-/// The pace of a socket that has `now`, was told `ours` by us, and is to send no faster than `limit`. A pace that is not
-/// ours is its owner's wish.
+/// Returns the new pacing rate of a socket that has the rate `now`, was set to `ours` by us, and is
+/// to send no faster than `limit`. A rate that is not ours was set by the socket's owner, and is an
+/// upper bound.
 #[inline(always)]
-pub const fn pace_with(now: u32, ours: Option<u32>, limit: u32) -> u32 {
+pub const fn merge_pacing_rate(now: u32, ours: Option<u32>, limit: u32) -> u32 {
     let requested = match ours {
         Some(ours) if ours == now => UNPACED,
         _ => now,

@@ -1,40 +1,42 @@
-//! A TCP connection that has lost a packet to a limit loses all that follow for a moment.
+//! The silence after a loss: a TCP connection that has lost a packet to a limit loses all that
+//! follow for a moment.
 //!
-//! A sender that is near and that nobody paces has sent its lost packets again before a millisecond is over, and learns
-//! from each that gets through by chance that it may go on: thousands of small packets in each second, one in ten of them
-//! lost. Without any answer it waits for its timer, 200 ms with Linux, and comes back to a bucket with room for packets as
-//! large as it likes. It gets the same rate, since what it does not take meanwhile is there for it afterwards.
+//! A nearby sender that is not paced retransmits lost packets within a millisecond. Each one that
+//! gets through by chance tells it to go on: thousands of small packets per second, one in ten of
+//! them lost. Without any answer it waits for its retransmission timer (200 ms with Linux), and
+//! returns to a bucket with room for packets of full size. It gets the same rate: what it does not
+//! use meanwhile is available afterwards.
 //!
-//! Datagrams are left alone: nobody says that who sends them would wait.
+//! Datagrams are not silenced: their senders need not wait after a loss.
 
 use abi::{Limit, TICKS};
 
 use super::{Bucket, FLOW_UNIT};
 
-/// Longest silence: more than two round trips to those who are near and the wait before TCP's probe for a lost tail, much
-/// less than its timer.
+/// Longest silence in ticks: more than two round trips of nearby senders plus the wait before TCP's
+/// tail loss probe, and much less than TCP's timer.
 const LONGEST: u64 = 32_000_000 * TICKS;
-/// Parts of the burst that a silence may take: one in so many. In a whole one the bucket would be full before its end, and
-/// rate be lost.
+/// The share of the burst that a silence may last: one in so many. In a whole burst's time the
+/// bucket would be full before the end, and rate be lost.
 const SHARE: u64 = 8;
 
-/// Ticks that a silence lasts.
+/// Returns the length of a silence in ticks.
 #[inline(always)]
 pub(super) const fn length(limit: &Limit) -> u64 {
     let share = limit.allowance / SHARE;
     if share < LONGEST { share } else { LONGEST }
 }
 
-/// Whether a flow is to lose whatever it sends. Of use only while the bucket is nearly exhausted: the times are short
-/// numbers, which come round after an hour.
+/// Returns whether all packets of a flow are to be dropped. Use only while the bucket is nearly
+/// exhausted: the times have 32 bits, which wrap after an hour.
 #[inline(always)]
 pub(super) fn is_active(bucket: &impl Bucket, limit: &Limit, now: u64, hash: u32) -> bool {
     let ahead = bucket.silent_until(hash).wrapping_sub(units(now));
     ahead != 0 && ahead <= units(length(limit))
 }
 
-/// A connection has lost a packet. One that is silent already is not silenced for longer: whoever never stops sending
-/// would never be heard again.
+/// Starts the silence of a connection that has lost a packet. An active silence is not prolonged: a
+/// sender that never stops would be silenced forever.
 #[inline(always)]
 pub(super) fn start(bucket: &impl Bucket, limit: &Limit, now: u64, hash: u32) {
     if !is_active(bucket, limit, now, hash) {
@@ -43,6 +45,7 @@ pub(super) fn start(bucket: &impl Bucket, limit: &Limit, now: u64, hash: u32) {
     }
 }
 
+/// Returns a time in units of 2^[`FLOW_UNIT`] ticks.
 #[inline(always)]
 const fn units(ticks: u64) -> u32 {
     ((ticks >> FLOW_UNIT) & 0xffff_ffff) as u32

@@ -1,4 +1,4 @@
-//! Laws of the bucket, whatever the traffic, and what a packet costs.
+//! Tests of the token bucket: properties for any traffic, and the cost of packets.
 
 mod silence;
 
@@ -8,7 +8,9 @@ use std::thread;
 use abi::{Address, Direction, DropReason, Limit, LimitFlags, ShapedSubnetKey, TICKS};
 use proptest::prelude::*;
 
-use super::{Bucket as _, MAX_PACKET, Pacing, Passage, UNPACED, admit, pace_of, pace_with};
+use super::{
+    Bucket as _, MAX_PACKET, Pacing, Passage, UNPACED, admit, merge_pacing_rate, pacing_rate,
+};
 use crate::outcome::Verdict;
 use crate::simulator::example::{INTERFACE, POD, mac, pod, remote, world};
 use crate::simulator::frame::{Body, Frame};
@@ -16,7 +18,7 @@ use crate::simulator::{Place, SharedBucket, Simulator, World};
 
 const SECOND: u64 = 1_000_000_000 * TICKS;
 const START: u64 = 1_000 * SECOND;
-/// A flow that hashes like no other here.
+/// Hash of a flow that shares no counter with the other flows of the tests.
 const BULK: u32 = 0x0001_0002;
 const THIN: u32 = 0x0005_0006;
 
@@ -39,7 +41,7 @@ fn rates() -> impl Strategy<Value = u64> {
 
 #[derive(Clone, Debug)]
 struct Offer {
-    /// Part of the time that the packet takes at the rate, in thousandths.
+    /// Time to the next packet, in thousandths of the packet's duration at the rate.
     pause: u64,
     bytes: u32,
     hash: u32,
@@ -52,9 +54,9 @@ fn offers() -> impl Strategy<Value = Vec<Offer>> {
 }
 
 proptest! {
-    /// In any window: rate × time, the burst, the headroom, and one packet.
+    /// Bound for any window: rate × time, the burst, the headroom, and one packet.
     #[test]
-    fn never_above_rate_and_burst_in_any_window(rate in rates(), offers in offers()) {
+    fn a_bucket_never_exceeds_rate_and_burst_in_any_window(rate in rates(), offers in offers()) {
         let (bucket, limit) = (SharedBucket::default(), limit(rate));
         let mut now = START;
         let mut passed: Vec<(u64, u128)> = Vec::new();
@@ -74,9 +76,9 @@ proptest! {
         }
     }
 
-    /// A packet of any size passes after the time that the debt before it takes to be paid.
+    /// A packet of any size passes once the debt before it is paid.
     #[test]
-    fn nobody_starves(rate in rates(), offers in offers()) {
+    fn every_packet_passes_once_the_debt_is_paid(rate in rates(), offers in offers()) {
         let (bucket, limit) = (SharedBucket::default(), limit(rate));
         let mut now = START;
         for Offer { pause, bytes, hash } in offers {
@@ -87,9 +89,9 @@ proptest! {
         prop_assert!(passes(&bucket, &limit, now, 65_535, BULK));
     }
 
-    /// Whatever a bucket holds: garbage, another limit's debt, a clock that went back.
+    /// For any content: garbage, the debt of another limit, times after a clock that went back.
     #[test]
-    fn any_bucket_recovers(rate in rates(), held: u64, now in 0..u64::MAX / 2, hash: u32) {
+    fn a_bucket_recovers_from_any_content(rate in rates(), held: u64, now in 0..u64::MAX / 2, hash: u32) {
         let (bucket, limit) = (SharedBucket::default(), limit(rate));
         bucket.add(held);
         bucket.set_thin_paid_at(held);
@@ -98,9 +100,9 @@ proptest! {
         prop_assert!(passes(&bucket, &limit, later, 1_500, hash));
     }
 
-    /// No number is too large or too small: nothing overflows.
+    /// No rate, burst, time or length makes the arithmetic overflow.
     #[test]
-    fn every_limit_is_sound(rate: u64, burst: u64, now: u64, bytes in 0..=1_u32 << 24, hash: u32) {
+    fn no_limit_overflows(rate: u64, burst: u64, now: u64, bytes in 0..=1_u32 << 24, hash: u32) {
         let bucket = SharedBucket::default();
         let limit = Limit::new(rate, burst, 1);
         prop_assert!(passes(&bucket, &limit, now, bytes, hash));
@@ -108,7 +110,7 @@ proptest! {
     }
 }
 
-/// Sends packets of `bytes` all the time for so long, and says how many bytes passed.
+/// Sends packets of `bytes` continuously for `ticks`, and returns how many bytes passed.
 fn flood(bucket: &SharedBucket, limit: &Limit, from: u64, ticks: u64, bytes: u32) -> u64 {
     let step = (limit.cost(bytes) / 7).max(1);
     let mut sum = 0;
@@ -123,7 +125,7 @@ fn flood(bucket: &SharedBucket, limit: &Limit, from: u64, ticks: u64, bytes: u32
 }
 
 #[test]
-fn the_rate_is_met_to_the_packet_once_the_burst_is_spent() {
+fn a_bucket_meets_the_rate_to_the_packet_after_the_burst() {
     for rate in [100_000, 1_000_000, 100_000_000, 10_000_000_000] {
         for bytes in [1_500, 65_535] {
             let (bucket, limit) = (SharedBucket::default(), limit(rate));
@@ -147,7 +149,7 @@ fn the_rate_is_met_to_the_packet_once_the_burst_is_spent() {
 }
 
 #[test]
-fn a_clock_that_stands_still_lets_the_burst_pass_and_no_more() {
+fn with_a_stopped_clock_only_the_burst_passes() {
     let (bucket, limit) = (SharedBucket::default(), limit(10_000_000));
     let bytes = (0..10_000)
         .filter(|_| passes(&bucket, &limit, START, 1_500, BULK))
@@ -170,7 +172,7 @@ fn large_packets_pass_slow_limits_on_average() {
 
 /// A request every 5 ms beside as much bulk as there can be: none of them is lost.
 #[test]
-fn a_thin_flow_loses_nothing_beside_a_bulk_flow() {
+fn a_low_rate_flow_loses_nothing_beside_a_bulk_flow() {
     for rate in [1_000_000, 10_000_000, 1_000_000_000] {
         let (bucket, limit) = (SharedBucket::default(), limit(rate));
         let mut refused = 0;
@@ -191,9 +193,10 @@ fn a_thin_flow_loses_nothing_beside_a_bulk_flow() {
     }
 }
 
-/// Headroom is for few and small: who floods with small packets of many flows does not get above the rate.
+/// Headroom is for few small packets: a flood of small packets of many flows does not exceed the
+/// rate.
 #[test]
-fn many_thin_flows_get_no_more_than_the_rate_and_leave_half_of_it() {
+fn many_low_rate_flows_get_no_more_than_the_rate_and_leave_half_of_it() {
     let (bucket, limit) = (SharedBucket::default(), limit(1_000_000));
     let (mut bulk, mut all) = (0_u64, 0_u64);
     for tenth in 0..600_000_u32 {
@@ -214,7 +217,7 @@ fn many_thin_flows_get_no_more_than_the_rate_and_leave_half_of_it() {
 }
 
 #[test]
-fn a_flow_that_shares_one_counter_with_bulk_is_known_by_the_other() {
+fn a_flow_that_shares_one_counter_with_bulk_is_recognised_by_the_other() {
     let (bucket, limit) = (SharedBucket::default(), limit(10_000_000));
     flood(&bucket, &limit, START, SECOND, 1_500);
     let now = START + SECOND;
@@ -231,7 +234,7 @@ fn a_flow_that_shares_one_counter_with_bulk_is_known_by_the_other() {
 
 /// Four threads on one bucket: what has passed is what was charged, to the tick.
 #[test]
-fn cpus_that_hammer_one_bucket_pay_for_exactly_what_passed() {
+fn concurrent_cpus_are_charged_exactly_for_passed_packets() {
     let bucket = Arc::new(SharedBucket::default());
     let limit = Limit::new(1_000, 1 << 30, 1);
     let hammer = |seed: u32| {
@@ -296,7 +299,7 @@ fn both_directions_and_both_families_are_limited_and_counted() {
 
 /// Each of the packets that a large one is cut into has headers of its own.
 #[test]
-fn a_large_packet_costs_what_its_parts_weigh_on_the_wire() {
+fn a_gso_packet_is_charged_with_the_headers_of_its_segments() {
     let mut node = limited(Direction::Egress, 1_000_000_000);
     let packet = frame(0);
     node.world.segments = (10, 1_000);
@@ -306,12 +309,12 @@ fn a_large_packet_costs_what_its_parts_weigh_on_the_wire() {
 }
 
 #[test]
-fn packets_beyond_a_quarter_of_the_burst_are_marked_and_told_when_to_depart() {
+fn packets_beyond_a_quarter_of_the_burst_get_an_ecn_mark_and_a_departure_time() {
     let mut node = limited(Direction::Egress, 8_000);
     node.world.settings.flags |= abi::SettingsFlags::DELIVERY_TIME;
     let mut packet = frame(0);
     packet[15] = 2;
-    // The checksum of the IPv4 header is nobody's concern on the way out of a pod.
+    // The simulator does not update the IPv4 header checksum when it marks a packet.
     let mut marked_after = None;
     for sent in 1..=10_000_u64 {
         if node.run(Place::FromPod, INTERFACE, &packet).0 != Verdict::Pass {
@@ -332,16 +335,17 @@ fn packets_beyond_a_quarter_of_the_burst_are_marked_and_told_when_to_depart() {
 }
 
 fn pace_between(world: &mut World, from: &Address, to: &Address) -> u32 {
-    pace_of(world, from, to, Pacing::ByAll)
+    pacing_rate(world, from, to, Pacing::ByAll)
 }
 
-/// A short answer goes at once; what would be dropped later, if nobody said anything, is paced.
+/// A short reply is not paced; traffic that the limit would drop later is.
 #[test]
 fn a_sender_may_use_the_burst_before_it_is_paced() {
     let eighth = limit(8_000_000).burst / 8;
     let mut node = limited(Direction::Egress, 8_000_000);
-    let pace =
-        |node: &mut Simulator, pacing| pace_of(&mut node.world, &pod()[0], &remote()[0], pacing);
+    let pace = |node: &mut Simulator, pacing| {
+        pacing_rate(&mut node.world, &pod()[0], &remote()[0], pacing)
+    };
     let mut sent = 0;
     while pace(&mut node, Pacing::ByThoseInDebt) == UNPACED {
         let packet = frame(0);
@@ -360,7 +364,7 @@ fn a_sender_may_use_the_burst_before_it_is_paced() {
 }
 
 #[test]
-fn several_senders_find_the_pace_at_which_none_of_them_loses_anything() {
+fn several_paced_senders_converge_without_loss() {
     const RATE: u64 = 400_000_000;
     for senders in [1, 2, 8, 16] {
         let mut node = limited(Direction::Egress, RATE);
@@ -409,7 +413,7 @@ fn a_sender_is_paced_by_the_tighter_limit_on_its_way() {
 
 /// behaviour R16: the other end's address decides, in both families and directions.
 #[test]
-fn a_limit_is_for_the_peers_it_names_and_for_nobody_else() {
+fn a_limit_applies_to_its_shaped_subnets_only() {
     let length_of = |family: usize| if family == 0 { 96 + 24 } else { 64 };
     for (flags, family) in [
         (LimitFlags::ONLY_SUBNETS, 0),
@@ -437,7 +441,7 @@ fn a_limit_is_for_the_peers_it_names_and_for_nobody_else() {
             assert_eq!(charged(&node), is_limited(false), "nothing is named");
             node.world.shaped.clear();
 
-            // A prefix of another pod of before in the same row is nobody's.
+            // A subnet of an earlier pod of the same slot applies to no pod.
             let peer = |pod| ShapedSubnetKey {
                 pod,
                 address: remote()[family],
@@ -456,7 +460,7 @@ fn a_limit_is_for_the_peers_it_names_and_for_nobody_else() {
 }
 
 #[test]
-fn a_sender_is_paced_only_for_peers_that_its_limit_is_for() {
+fn a_sender_is_paced_only_towards_shaped_subnets() {
     let mut world = world();
     let only = Limit {
         flags: LimitFlags::ONLY_SUBNETS,
@@ -472,12 +476,13 @@ fn a_sender_is_paced_only_for_peers_that_its_limit_is_for() {
     assert_eq!(pace_between(&mut world, &pod()[0], &remote()[0]), 960_000);
 }
 
-/// What an application wants for itself is kept, and what we told it changes with the limit.
+/// A pacing rate that the application has set is kept; one that the program has set follows the
+/// limit.
 #[test]
-fn a_pace_is_raised_and_lifted_only_where_it_is_ours() {
-    assert_eq!(pace_with(UNPACED, None, 1_000), 1_000);
-    assert_eq!(pace_with(1_000, Some(1_000), 2_000), 2_000);
-    assert_eq!(pace_with(1_000, Some(1_000), UNPACED), UNPACED);
-    assert_eq!(pace_with(500, None, 1_000), 500);
-    assert_eq!(pace_with(500, Some(1_000), 2_000), 500);
+fn a_pacing_rate_is_raised_and_lifted_only_if_it_is_ours() {
+    assert_eq!(merge_pacing_rate(UNPACED, None, 1_000), 1_000);
+    assert_eq!(merge_pacing_rate(1_000, Some(1_000), 2_000), 2_000);
+    assert_eq!(merge_pacing_rate(1_000, Some(1_000), UNPACED), UNPACED);
+    assert_eq!(merge_pacing_rate(500, None, 1_000), 500);
+    assert_eq!(merge_pacing_rate(500, Some(1_000), 2_000), 500);
 }

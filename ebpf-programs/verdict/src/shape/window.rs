@@ -1,5 +1,7 @@
-//! How much senders that are far away, and that nobody on this node can pace, may have under way to a pod: as much as its
-//! limit lets through in a round trip. The pod's own sockets tell them, by the windows that they advertise.
+//! Receive windows of rate-limited pods, for distant senders that this node cannot pace.
+//!
+//! A distant sender may have as much data in flight to a pod as the pod's limit lets through in a
+//! round trip. The pod's own sockets announce it, by the windows that they advertise.
 
 use abi::{Address, Direction};
 
@@ -7,25 +9,26 @@ use super::Shaper;
 use super::pace::{LimitDebt, STEPS};
 use crate::node::Node;
 
-/// The widest window that there is, in bytes: 65,535 by the largest scale (RFC 7323, 2.3), rounded.
+/// The largest window in bytes: 65,535 with the largest scale (RFC 7323, 2.3), rounded.
 pub const WIDEST: u32 = 1 << 30;
 
-/// Round trips shorter than this, in microseconds, are no measure: the window of one would be smaller than a packet, and
-/// who waits for a processor takes longer.
+/// Shorter round trips, in microseconds, are not used: the window of one would be smaller than a
+/// packet, and scheduling delays exceed it.
 const NEAR: u32 = 2_000;
-/// Longer ones are taken for this.
+/// Longest round trip in microseconds; longer ones are clamped.
 const FARTHEST: u32 = 2_000_000;
-/// Bits per second: no window is wide enough for more.
+/// Highest rate in bits per second: no window is large enough for more.
 const FASTEST: u64 = 1_000_000_000_000;
 
-/// How many bytes `remote` may have under way to the socket of `local`, if a limit of the pod counts between them.
-/// `round_trip` is in microseconds. No less than `least`: four of its packets, since what is left of a window goes as a small
-/// packet of its own.
+/// Returns how many bytes `remote` may have in flight to the socket of `local`, if a limit of the
+/// pod applies between them. `round_trip` is in microseconds. Never less than `least`, four of the
+/// sender's packets: the rest of a window is sent as a small packet of its own.
 ///
-/// As many as it likes while hardly anything is owed: then it is not the limit that matters. Where little is, four times
-/// of what is under way at the rate: round trips become longer than they were when the connection was made.
+/// [`WIDEST`] at hardly any debt: then the limit is not the bottleneck. At a small debt, four times
+/// the data in flight at the rate: round trips become longer than they were when the connection was
+/// established.
 #[inline(always)]
-pub fn window_of<E: Node + Shaper>(
+pub fn window_limit<E: Node + Shaper>(
     node: &mut E,
     local: &Address,
     remote: &Address,
@@ -35,7 +38,7 @@ pub fn window_of<E: Node + Shaper>(
     if round_trip < NEAR {
         return None;
     }
-    let limit = LimitDebt::of(node, local, Direction::Ingress, remote)?;
+    let limit = LimitDebt::lookup(node, local, Direction::Ingress, remote)?;
     if limit.is_idle() {
         return Some(WIDEST);
     }
@@ -49,8 +52,8 @@ pub fn window_of<E: Node + Shaper>(
     } else {
         limit.rate
     };
-    let under_way = rate / 8 * u64::from(round_trip) / 1_000_000;
-    let window = limit.share(under_way, 2 * STEPS);
+    let in_flight = rate / 8 * u64::from(round_trip) / 1_000_000;
+    let window = limit.share(in_flight, 2 * STEPS);
     Some(if window < u64::from(least) {
         least
     } else if window > u64::from(WIDEST) {

@@ -1,4 +1,4 @@
-//! A node that tests start from: two pods, one uplink, some hostports, both families.
+//! Example node of the tests: two pods, one uplink, some hostports, both address families.
 
 use abi::{
     Address, Endpoint, EndpointFlags, Hostport, HostportKey, Interface, Mac, Network, Pod, Port,
@@ -7,8 +7,8 @@ use abi::{
 
 use super::World;
 
-/// Interface index of the uplink, and of the first pod's veth: whoever runs the real programs by hand runs them on
-/// the loopback device, which is always 1.
+/// Interface index of the uplink, and of the first pod's veth. It is 1, the index of the loopback
+/// device, because `BPF_PROG_TEST_RUN` runs the real programs there.
 pub const INTERFACE: u32 = 1;
 /// Interface index of the second pod's veth.
 pub const OTHER_INTERFACE: u32 = 12;
@@ -21,11 +21,11 @@ pub const POD: u32 = 1;
 /// Slot of the second pod.
 pub const OTHER_POD: u32 = 2;
 
-/// The node's port that leads to the first pod, by TCP and UDP, on every address.
+/// Hostport of the first pod, for TCP and UDP, on every address.
 pub const HOSTPORT: u16 = 8080;
-/// The node's port that leads to the second pod, by TCP, on [`node`] of IPv4 only.
+/// Hostport of the second pod, for TCP, on [`node`] of IPv4 only.
 pub const OWN_HOSTPORT: u16 = 9090;
-/// The node's SCTP port that leads to the same port of the first pod.
+/// Hostport of the first pod for SCTP; the pod's port is the same.
 pub const SCTP_HOSTPORT: u16 = 3868;
 /// The first pod's port behind [`HOSTPORT`].
 pub const POD_PORT: u16 = 80;
@@ -53,7 +53,7 @@ pub fn other_pod() -> Both {
     both([10, 88, 0, 3], [0xfd00, 0x88, 0, 0, 0, 0, 0, 3])
 }
 
-/// Addresses for pods that no pod has.
+/// Addresses of the pod subnets that no pod has.
 pub fn no_pod() -> Both {
     both([10, 88, 0, 99], [0xfd00, 0x88, 0, 0, 0, 0, 0, 0x99])
 }
@@ -68,32 +68,32 @@ pub fn gateway() -> Both {
     both([10, 88, 0, 1], [0xfd00, 0x88, 0, 0, 0, 0, 0, 1])
 }
 
-/// A machine far away.
+/// Addresses of a remote machine.
 pub fn remote() -> Both {
     both([198, 51, 100, 7], [0x2001, 0xdb8, 0xf, 0, 0, 0, 0, 7])
 }
 
-/// A machine that sees pods by their own addresses.
+/// Addresses of a machine to which pods are not masqueraded.
 pub fn friend() -> Both {
     both([10, 99, 0, 7], [0xfd00, 0x99, 0, 0, 0, 0, 0, 7])
 }
 
-/// The first pod's MAC.
+/// MAC address of the first pod.
 pub fn mac() -> Mac {
     Mac::new([2, 0, 0, 0, 0, 2])
 }
 
-/// The second pod's MAC.
+/// MAC address of the second pod.
 pub fn other_mac() -> Mac {
     Mac::new([2, 0, 0, 0, 0, 3])
 }
 
-/// The MAC of the pods' bridge.
+/// MAC address of the pods' bridge.
 pub fn bridge_mac() -> Mac {
     Mac::new([2, 0, 0, 0, 0, 1])
 }
 
-/// That node.
+/// Returns the tables of the example node.
 pub fn world() -> World {
     let mut world = World::default();
     add_pod(&mut world, POD, &pod(), mac(), INTERFACE);

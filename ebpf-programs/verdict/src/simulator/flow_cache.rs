@@ -1,4 +1,6 @@
-//! Shortcuts, in ordinary Rust. The agent's part, to begin another epoch behind every change, is played by a comparison.
+//! [`FlowCache`] for the simulator, in ordinary Rust.
+//!
+//! The agent advances the epoch after every change of a map; here a comparison of the tables does.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -8,36 +10,37 @@ use abi::{Flow, PendingCounters, Tuple};
 use super::World;
 use crate::flow_cache::{CacheEntry, FlowCache};
 
-/// Nanoseconds of a tick.
+/// Nanoseconds per jiffy.
 pub const JIFFY: u64 = 4_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// What the one CPU remembers of packets under way, and what that rests on.
+/// The flow cache of the one CPU, and the epochs that it depends on.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    /// Whether nothing is remembered.
+    /// Whether the flow cache is off.
     pub disabled: bool,
-    /// Whether pods are busy: [`crate::stages::find_cached_redirect`] is in front of their hook.
+    /// Whether the TCX fast path ([`crate::stages::find_cached_redirect`]) is attached before
+    /// `from_pod`.
     pub tcx_fast_path: bool,
-    /// How many packets were spared the way through all tables.
+    /// Number of packets with a cache hit.
     pub hits: u64,
-    /// How many packets a flow has before shortcuts are made for it.
+    /// Number of packets that a flow must have before it is cached.
     pub cache_threshold: u64,
     tags: BTreeMap<u32, u8>,
     entries: BTreeMap<u32, CacheEntry>,
     pending: BTreeMap<u32, PendingCounters>,
     shards: BTreeMap<u32, u64>,
     epoch: u64,
-    /// What the packet under way is labelled with.
+    /// `skb_tag` of the current packet.
     pub skb_tag: u32,
-    /// Whether programs of others are shown what leaves before ours is.
+    /// Whether foreign TC programs run before ours on the uplink's egress.
     pub preceded: bool,
-    /// The node when a change was last noticed.
+    /// The tables at the last detected change.
     before: Option<Box<World>>,
 }
 
 impl World {
-    /// Begins another epoch if a table was changed.
+    /// Starts a new epoch if a table was changed.
     pub(super) fn notice_changes(&mut self) {
         let before = self.memory.before.take();
         let unchanged = before.filter(|before| before.tables() == self.tables());
@@ -47,26 +50,31 @@ impl World {
         self.memory.before = unchanged.or_else(|| Some(Box::new(self.clone())));
     }
 
-    /// What the agent writes, and what the kernel alone knows.
+    /// Returns the tables that the agent writes, and the state that only the kernel has.
     fn tables(&self) -> impl PartialEq {
         (
             (&self.settings, &self.pods, &self.interfaces),
             (&self.endpoints, &self.hostports, &self.networks),
             (&self.uplinks, &self.locals, &self.prefixes, &self.egress),
-            (&self.next_hops, &self.egress_routes, self.route_mtu, &self.mtus),
+            (
+                &self.next_hops,
+                &self.egress_routes,
+                self.route_mtu,
+                &self.mtus,
+            ),
         )
     }
 
-    pub(super) fn begin_epoch_of(&mut self, shard: u32) {
+    pub(super) fn start_epoch_of(&mut self, shard: u32) {
         *self.memory.shards.entry(shard).or_default() += 1;
     }
 
-    /// What whoever changes flows by hand has to do.
+    /// Starts a new epoch; tests call it after they have changed flows directly.
     pub fn flows_were_changed(&mut self) {
         self.memory.epoch += 1;
     }
 
-    /// The flow table with what was noted beside it.
+    /// Returns the flow table with the pending counters added.
     pub fn counted_flows(&self) -> BTreeMap<Tuple, Flow> {
         let mut flows = self.flows.clone();
         for pending in self.memory.pending.values() {
@@ -78,7 +86,7 @@ impl World {
     }
 }
 
-/// A copy of a shortcut, as it was when it was asked for.
+/// A copy of a cache entry at the time of its lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryCopy(CacheEntry);
 
@@ -98,7 +106,7 @@ impl FlowCache for World {
     }
 
     fn jiffies(&self) -> u64 {
-        // Two clocks of the kernel, which tests turn by themselves.
+        // Tests advance both clocks independently; jiffies must follow either.
         self.clock / JIFFY + u64::from(self.now) * SECOND / JIFFY
     }
 

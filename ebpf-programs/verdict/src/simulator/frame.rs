@@ -1,9 +1,11 @@
-//! Frames written as values. Checksums are computed in full, byte by byte, so that what the datapath updates by
-//! difference can be compared with what a sender would have written.
+//! Frame builder of the tests.
+//!
+//! Checksums are computed in full, byte by byte, so that the datapath's incremental updates can be
+//! compared with a sender's result.
 
 use abi::{Address, Mac, protocol};
 
-/// A frame: give it addresses and a body, take its bytes.
+/// A frame: addresses and a body, from which it computes the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Destination and source of the Ethernet header, if there is one.
@@ -12,13 +14,14 @@ pub struct Frame {
     pub source: Address,
     /// Destination address.
     pub destination: Address,
-    /// IPv4 options, or IPv6 extension headers as pairs of protocol number and bytes behind the first two.
+    /// IPv4 options, or IPv6 extension headers as pairs of protocol number and bytes after the
+    /// first two.
     pub options: Vec<(u8, Vec<u8>)>,
-    /// What the packet carries.
+    /// The payload of the IP packet.
     pub body: Body,
 }
 
-/// What a packet carries.
+/// The payload of an IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A TCP segment: ports, flags, payload.
@@ -27,9 +30,10 @@ pub enum Body {
     Udp(u16, u16, Vec<u8>),
     /// A UDP datagram without a checksum.
     UdpUnchecked(u16, u16, Vec<u8>),
-    /// An SCTP packet: ports, and whatever follows the verification tag.
+    /// An SCTP packet: ports, and the bytes after the verification tag.
     Sctp(u16, u16, Vec<u8>),
-    /// An ICMP message of the packet's family: type, code, the four bytes behind the checksum, the rest.
+    /// An ICMP message of the packet's family: type, code, the four bytes after the checksum, the
+    /// rest.
     Icmp(u8, u8, [u8; 4], Vec<u8>),
     /// Any other protocol.
     Other(u8, Vec<u8>),
@@ -48,12 +52,12 @@ pub mod flag {
 }
 
 impl Body {
-    /// An echo request of the family of `address`.
+    /// Returns an echo request of the family of `address`.
     pub fn echo_request(address: &Address, identifier: u16) -> Self {
         Self::echo(if address.is_v4() { 8 } else { 128 }, identifier)
     }
 
-    /// An echo reply of the family of `address`.
+    /// Returns an echo reply of the family of `address`.
     pub fn echo_reply(address: &Address, identifier: u16) -> Self {
         Self::echo(if address.is_v4() { 0 } else { 129 }, identifier)
     }
@@ -63,7 +67,7 @@ impl Body {
         Self::Icmp(icmp_type, 0, [a, b, 0, 7], b"echo".to_vec())
     }
 
-    /// The protocol number, in a packet of the family of `address`.
+    /// Returns the protocol number, in a packet of the family of `address`.
     pub fn protocol(&self, address: &Address) -> u8 {
         match self {
             Self::Tcp(..) => protocol::TCP,
@@ -77,7 +81,7 @@ impl Body {
 }
 
 impl Frame {
-    /// An Ethernet frame from `source` to `destination`, between two fixed stations.
+    /// Returns an Ethernet frame from `source` to `destination`, with two fixed MAC addresses.
     pub fn new(source: Address, destination: Address, body: Body) -> Self {
         Self {
             ethernet: Some([
@@ -91,7 +95,7 @@ impl Frame {
         }
     }
 
-    /// The same frame between other addresses and with another body: what it should become on its way.
+    /// Returns the frame with other addresses and another body, such as its expected translation.
     #[must_use]
     pub fn becoming(&self, source: Address, destination: Address, body: Body) -> Self {
         Self {
@@ -102,14 +106,14 @@ impl Frame {
         }
     }
 
-    /// The same frame between other stations.
+    /// Returns the frame with other MAC addresses.
     #[must_use]
     pub fn from_to(mut self, from: Mac, to: Mac) -> Self {
         self.ethernet = self.ethernet.map(|_| [to, from]);
         self
     }
 
-    /// The same frame from another station.
+    /// Returns the frame with another source MAC address.
     #[must_use]
     pub fn sent_by(mut self, mac: Mac) -> Self {
         if let Some([_, source]) = &mut self.ethernet {
@@ -118,23 +122,23 @@ impl Frame {
         self
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.link_layer();
         bytes.extend(self.packet());
         bytes
     }
 
-    /// The bytes from the IP header on.
+    /// Returns the bytes from the IP header on.
     pub fn packet(&self) -> Vec<u8> {
         self.with_payload(&self.transport(), None)
     }
 
-    /// The bytes of two fragments of this frame, the first with `at` bytes behind the IP header; `at` is a multiple
-    /// of eight.
+    /// Returns the bytes of two fragments of this frame, the first with `at` bytes after the IP
+    /// header; `at` is a multiple of eight.
     ///
     /// # Panics
-    /// When there are fewer bytes than that.
+    /// If the payload has fewer bytes.
     pub fn fragments(&self, identification: u32, at: usize) -> [Vec<u8>; 2] {
         let transport = self.transport();
         let (first, later) = transport.split_at(at);
@@ -229,7 +233,7 @@ impl Frame {
         bytes
     }
 
-    /// The transport header and payload, with its checksum.
+    /// Returns transport header and payload, with checksum.
     fn transport(&self) -> Vec<u8> {
         let protocol = self.body.protocol(&self.source);
         match &self.body {
@@ -284,7 +288,7 @@ impl Frame {
     }
 }
 
-/// CRC-32C, bit by bit (RFC 9260, appendix A).
+/// Returns the CRC-32C, computed bit by bit (RFC 9260, appendix A).
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -316,7 +320,7 @@ fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The Internet checksum of these bytes (RFC 1071), two bytes in network order.
+/// Returns the Internet checksum of these bytes (RFC 1071), in network byte order.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
@@ -327,10 +331,11 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!u16::try_from(sum).expect("it was folded")).to_be_bytes()
 }
 
-/// The answer to a frame of TCP or UDP without options: the same payload, the other way.
+/// Returns the reply to a TCP or UDP frame without options: the same payload with swapped
+/// addresses.
 ///
 /// # Panics
-/// When the frame is shorter than its headers.
+/// If the frame is shorter than its headers.
 #[must_use]
 pub fn answer(frame: &[u8]) -> Vec<u8> {
     let (source, length, ports) = if frame[12] == 8 {

@@ -1,18 +1,18 @@
-//! Helpers and maps, in ordinary Rust.
+//! [`Node`] for the simulator: BPF helpers and maps in ordinary Rust.
 
 use abi::{
-    Address, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey, FragmentPorts,
-    Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, ClockEntry, Uplink,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey,
+    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Uplink,
 };
 
 use super::World;
 use crate::address::common_prefix;
 use crate::checksum::Difference;
+use crate::flow_cache::shard;
 use crate::node::{Insertion, Node, Socket, Touch};
 use crate::outcome::Decision;
 use crate::packet::{ChecksumKind, Packet};
 use crate::sender::ETHERNET;
-use crate::flow_cache::shard;
 
 impl World {
     fn bytes_mut(&mut self, offset: u32, length: usize) -> Decision<&mut [u8]> {
@@ -52,7 +52,7 @@ impl Packet for World {
         Some(words)
     }
 
-    fn near<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
+    fn linear_words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         self.words(offset)
     }
 
@@ -64,11 +64,15 @@ impl Packet for World {
         Ok(())
     }
 
-    fn store_near<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+    fn store_linear<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
         self.store(offset, words)
     }
 
-    fn store_alone<const N: usize>(&mut self, offset: u32, words: [u32; N]) -> Decision<()> {
+    fn store_and_update_csum<const N: usize>(
+        &mut self,
+        offset: u32,
+        words: [u32; N],
+    ) -> Decision<()> {
         self.store(offset, words)
     }
 
@@ -183,7 +187,7 @@ impl Node for World {
         }
     }
 
-    fn forget_seen(&mut self, entry: Tuple) {
+    fn clear_tcp_flags(&mut self, entry: Tuple) {
         if let Some(flow) = self.flows.get_mut(&entry) {
             flow.seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST);
         }
@@ -200,15 +204,15 @@ impl Node for World {
         }
     }
 
-    fn begin_epoch(&mut self, shard: u32) {
-        self.begin_epoch_of(shard);
+    fn start_epoch(&mut self, shard: u32) {
+        self.start_epoch_of(shard);
     }
 
     fn remove_flow(&mut self, key: &Tuple) {
         let Some(flow) = self.flows.remove(key) else {
             return;
         };
-        self.begin_epoch(shard(key));
+        self.start_epoch(shard(key));
         if flow.flags & FlowFlags::ORIGINAL != 0 {
             self.release_flow(flow.pod);
         }
@@ -255,7 +259,7 @@ impl Node for World {
         self.fragments.get(key).copied()
     }
 
-    fn keep_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
+    fn store_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
         self.fragments.insert(*key, *ports);
     }
 
@@ -274,7 +278,10 @@ impl Node for World {
         *mtu = self.route_mtu;
         let next = self.next_hops.get(&tuple.destination);
         *hop = *next.unwrap_or(&tuple.destination);
-        self.egress_routes.get(&tuple.destination).copied().unwrap_or(0)
+        self.egress_routes
+            .get(&tuple.destination)
+            .copied()
+            .unwrap_or(0)
     }
 
     fn count_flow(&mut self, pod: u32) {

@@ -1,14 +1,18 @@
-//! Limits and buckets, in ordinary Rust: the clock is a number, and buckets are shared by threads as by CPUs.
+//! Limits and token buckets for the simulator: the clock is a number, and threads share buckets as
+//! CPUs do.
 
 use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use abi::{Address, Direction, EndpointFlags, FLOWS_OF_BUCKET, Limit, ShapedSubnetKey, SettingsFlags, Shaped};
+use abi::{
+    Address, Direction, EndpointFlags, FLOWS_OF_BUCKET, Limit, SettingsFlags, Shaped,
+    ShapedSubnetKey,
+};
 
 use super::World;
 use crate::packet::Packet as _;
-use crate::shape::{Bucket, Ending, Shaper, flow_index};
+use crate::shape::{Bucket, Shaper, ShapingOutcome, flow_index};
 
 /// A bucket that threads share.
 #[derive(Debug)]
@@ -109,7 +113,7 @@ impl Bucket for Arc<SharedBucket> {
 }
 
 impl World {
-    /// Limits a pod.
+    /// Sets the limit of a pod in one direction.
     pub fn limit(&mut self, pod: u32, direction: Direction, limit: Limit) {
         self.limits.insert((pod, direction), limit);
         let interfaces = self.interfaces.values_mut();
@@ -141,7 +145,7 @@ impl Shaper for World {
             peer.pod == pod && differ.checked_shr(shift).unwrap_or(0) == 0
         };
         let peers = self.peers.iter().filter(|(key, _)| contains(key));
-        // The longest match alone is looked at.
+        // Only the longest match counts, as in the trie.
         let longest = peers.max_by_key(|((_, length), _)| *length);
         longest.is_some_and(|(_, owner)| *owner == generation)
     }
@@ -164,7 +168,8 @@ impl Shaper for World {
         self.flow_hash
     }
 
-    /// Only IPv4 is looked at, and its checksum is left: tests ask whether, not how.
+    /// Marks IPv4 only and leaves the header checksum: tests check whether a packet is marked, not
+    /// how.
     fn mark_congestion(&mut self) -> bool {
         let capable = self.ethertype() == 0x0800 && self.packet[15] & 3 != 0;
         self.congested |= capable;
@@ -179,8 +184,14 @@ impl Shaper for World {
         self.departure = Some(until);
     }
 
-    fn count_shaped(&mut self, pod: u32, direction: Direction, bytes: u32, ending: Ending) {
+    fn count_shaped(
+        &mut self,
+        pod: u32,
+        direction: Direction,
+        bytes: u32,
+        outcome: ShapingOutcome,
+    ) {
         let counts: &mut Shaped = self.shaped.entry((pod, direction)).or_default();
-        ending.count(counts, bytes);
+        outcome.count(counts, bytes);
     }
 }

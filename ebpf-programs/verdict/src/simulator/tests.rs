@@ -1,4 +1,4 @@
-//! Promises about whole flows, whatever the packets.
+//! Tests of whole flows on the simulated node, with arbitrary packets.
 
 use abi::{Address, DropReason, Flow, FlowFlags, Mac, Port, SettingsFlags, Timeouts, UplinkFlags};
 use proptest::prelude::*;
@@ -55,13 +55,13 @@ impl Sent {
     }
 }
 
-/// Addresses that the node may get instead of its own.
+/// Returns addresses that replace the node's own.
 fn other_node() -> [Address; 2] {
     let v6 = std::net::Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0x77);
     [Address::v4([192, 0, 2, 77]), Address::v6(v6.octets())]
 }
 
-/// The port that a frame left with.
+/// Returns the source port of a frame that has left the node.
 fn source_port(bytes: &[u8], family: usize) -> u16 {
     let at = [34, 54][family];
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -69,7 +69,7 @@ fn source_port(bytes: &[u8], family: usize) -> u16 {
 
 proptest! {
     #[test]
-    fn every_reply_finds_the_pod_and_port_it_is_for(all in prop::collection::vec(sent(), 1..60)) {
+    fn every_reply_reaches_its_pod_and_port(all in prop::collection::vec(sent(), 1..60)) {
         let mut simulator = Simulator::new(world());
         for sent in &all {
             let (family, out) = (sent.family, sent.frame());
@@ -144,7 +144,7 @@ proptest! {
 }
 
 #[test]
-fn half_a_flow_is_forgotten_when_it_stays_half() {
+fn a_flow_with_a_missing_entry_is_swept() {
     let mut simulator = Simulator::new(world());
     let frame = Frame::new(pod()[0], remote()[0], Body::Udp(1, 2, vec![]));
     simulator.run(Place::UplinkOut, INTERFACE, &frame.bytes());
@@ -156,7 +156,7 @@ fn half_a_flow_is_forgotten_when_it_stays_half() {
 }
 
 #[test]
-fn an_entry_that_another_flow_has_left_behind_does_not_take_that_flow_with_it() {
+fn a_stale_entry_of_another_flow_does_not_remove_that_flow() {
     let mut simulator = Simulator::new(world());
     let frame = Frame::new(pod()[0], remote()[0], Body::Udp(1, 2, vec![]));
     simulator.run(Place::UplinkOut, INTERFACE, &frame.bytes());
@@ -196,7 +196,7 @@ fn a_syn_on_a_closed_flow_opens_it_again_for_both_directions() {
 }
 
 #[test]
-fn a_flow_that_goes_on_when_its_address_is_gone_gets_the_uplinks_new_one() {
+fn a_flow_whose_source_address_is_gone_gets_the_uplinks_new_address() {
     let mut simulator = Simulator::new(world());
     let new = other_node();
     for (family, new) in FAMILIES.into_iter().zip(new) {
@@ -228,7 +228,7 @@ fn a_flow_that_goes_on_when_its_address_is_gone_gets_the_uplinks_new_one() {
 }
 
 #[test]
-fn every_question_by_icmp_leaves_as_the_nodes_and_its_answer_finds_the_pod() {
+fn every_icmp_query_is_masqueraded_and_its_reply_reaches_the_pod() {
     let mut simulator = Simulator::new(world());
     let (own, us, them) = (pod()[0], node()[0], remote()[0]);
     for (question, answer) in [(8, 0), (13, 14), (15, 16), (17, 18)] {
@@ -243,7 +243,7 @@ fn every_question_by_icmp_leaves_as_the_nodes_and_its_answer_finds_the_pod() {
 }
 
 #[test]
-fn a_later_fragment_of_anything_never_leaves_as_the_pods_when_it_comes_first() {
+fn a_later_fragment_that_arrives_first_never_leaves_unmasqueraded() {
     let mut simulator = Simulator::new(world());
     for family in FAMILIES {
         let (own, them) = (pod()[family], remote()[family]);
@@ -259,7 +259,7 @@ fn a_later_fragment_of_anything_never_leaves_as_the_pods_when_it_comes_first() {
 }
 
 #[test]
-fn a_pod_on_a_strange_interface_is_not_judged() {
+fn packets_of_an_unknown_interface_are_passed() {
     let mut simulator = Simulator::new(world());
     let body = Body::Udp(1, 2, vec![]);
     let frame = Frame::new(remote()[0], pod()[0], body).sent_by(Mac::default());
@@ -268,9 +268,10 @@ fn a_pod_on_a_strange_interface_is_not_judged() {
     assert!(simulator.world.counters.is_empty());
 }
 
-/// A pod's packets leave by links that translate, and by others only where they need no translation.
+/// A pod's packets leave through open uplinks, and through other links only if they need no
+/// masquerading.
 #[test]
-fn what_must_be_translated_leaves_by_open_uplinks_only() {
+fn packets_that_need_masquerading_leave_only_through_open_uplinks() {
     const NEW: u32 = 77;
     let mut world = world();
     world.settings.flags |= SettingsFlags::EXIT_CHECK;

@@ -1,4 +1,4 @@
-//! What never can be right is refused on the doorstep, and nothing else.
+//! Tests of the XDP prefilter: it drops frames that can never be valid on an uplink, and no others.
 
 use abi::{Address, DropReason, Mac, protocol};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use crate::simulator::example::{
 use crate::simulator::frame::{Body, Frame, flag};
 use crate::simulator::{Place, Simulator, World};
 
-fn guarded() -> Simulator {
+fn node_with_bridge_mac() -> Simulator {
     let mut world = example::world();
     world.settings.bridge_mac = bridge_mac();
     Simulator::new(world)
@@ -30,7 +30,7 @@ fn datagram() -> Body {
 }
 
 #[track_caller]
-fn refused(simulator: &mut Simulator, frame: &[u8], reason: DropReason) {
+fn assert_dropped(simulator: &mut Simulator, frame: &[u8], reason: DropReason) {
     let before = simulator.world.drops.get(&reason).copied();
     let verdict = simulator.xdp_prefilter(INTERFACE, frame);
     assert_eq!(verdict, Verdict::Drop(reason));
@@ -40,12 +40,15 @@ fn refused(simulator: &mut Simulator, frame: &[u8], reason: DropReason) {
 }
 
 #[test]
-fn what_could_be_right_passes_and_leaves_no_trace() {
-    let mut simulator = guarded();
+fn the_xdp_prefilter_passes_valid_frames_without_side_effects() {
+    let mut simulator = node_with_bridge_mac();
     for family in FAMILIES {
         for body in bodies() {
             let frame = Frame::new(remote()[family], node()[family], body);
-            assert_eq!(simulator.xdp_prefilter(INTERFACE, &frame.bytes()), Verdict::Pass);
+            assert_eq!(
+                simulator.xdp_prefilter(INTERFACE, &frame.bytes()),
+                Verdict::Pass
+            );
         }
     }
     let mut arp = vec![0xff; 60];
@@ -55,21 +58,21 @@ fn what_could_be_right_passes_and_leaves_no_trace() {
 }
 
 #[test]
-fn nobody_outside_has_an_address_of_our_pods() {
-    let mut simulator = guarded();
+fn the_xdp_prefilter_drops_frames_with_a_pods_source_address() {
+    let mut simulator = node_with_bridge_mac();
     for family in FAMILIES {
         for body in bodies() {
             let frame = Frame::new(pod()[family], node()[family], body).bytes();
-            refused(&mut simulator, &frame, DropReason::SpoofedFromOutside);
+            assert_dropped(&mut simulator, &frame, DropReason::SpoofedFromOutside);
         }
     }
 }
 
 #[test]
-fn nobody_outside_is_our_bridge_whatever_it_sends() {
-    let mut simulator = guarded();
+fn the_xdp_prefilter_drops_frames_with_our_bridges_mac() {
+    let mut simulator = node_with_bridge_mac();
     let frame = Frame::new(remote()[0], node()[0], datagram()).sent_by(bridge_mac());
-    refused(
+    assert_dropped(
         &mut simulator,
         &frame.bytes(),
         DropReason::SpoofedFromOutside,
@@ -81,18 +84,21 @@ fn nobody_outside_is_our_bridge_whatever_it_sends() {
         &[0; 46],
     ]
     .concat();
-    refused(&mut simulator, &arp, DropReason::SpoofedFromOutside);
+    assert_dropped(&mut simulator, &arp, DropReason::SpoofedFromOutside);
     arp[11] ^= 1;
     assert_eq!(simulator.xdp_prefilter(INTERFACE, &arp), Verdict::Pass);
-    // Where we have no bridge, zeros are no claim.
+    // Without a bridge the setting is zero, and a zero source MAC address is not its.
     simulator.world.settings.bridge_mac = Mac::default();
     let frame = frame.sent_by(Mac::default());
-    assert_eq!(simulator.xdp_prefilter(INTERFACE, &frame.bytes()), Verdict::Pass);
+    assert_eq!(
+        simulator.xdp_prefilter(INTERFACE, &frame.bytes()),
+        Verdict::Pass
+    );
 }
 
 #[test]
-fn loopback_and_multicast_send_nothing_over_a_wire() {
-    let mut simulator = guarded();
+fn the_xdp_prefilter_drops_loopback_and_multicast_sources() {
+    let mut simulator = node_with_bridge_mac();
     let loopback = Address::v4([127, 0, 0, 1]);
     for (source, destination) in [
         (loopback, node()[0]),
@@ -100,30 +106,30 @@ fn loopback_and_multicast_send_nothing_over_a_wire() {
         (Address::v4([224, 0, 0, 1]), node()[0]),
     ] {
         let frame = Frame::new(source, destination, datagram()).bytes();
-        refused(&mut simulator, &frame, DropReason::Martian);
+        assert_dropped(&mut simulator, &frame, DropReason::Martian);
     }
 }
 
 #[test]
-fn a_link_that_is_no_uplink_is_not_guarded() {
-    let mut simulator = guarded();
+fn the_xdp_prefilter_ignores_links_that_are_not_uplinks() {
+    let mut simulator = node_with_bridge_mac();
     simulator.world.uplinks.clear();
     let frame = Frame::new(pod()[0], node()[0], datagram()).bytes();
     assert_eq!(simulator.xdp_prefilter(INTERFACE, &frame), Verdict::Pass);
 }
 
 #[test]
-fn more_extension_headers_than_we_walk_are_only_long() {
-    let mut simulator = guarded();
+fn too_many_extension_headers_are_not_malformed() {
+    let mut simulator = node_with_bridge_mac();
     let mut frame = Frame::new(remote()[1], node()[1], Body::Other(0, vec![0; 56])).bytes();
-    // Each says that another one of its kind follows.
+    // Each extension header announces another one of its kind.
     assert_eq!(frame[20], 0);
     assert_eq!(simulator.xdp_prefilter(INTERFACE, &frame), Verdict::Pass);
     frame.truncate(60);
-    refused(&mut simulator, &frame, DropReason::Malformed);
+    assert_dropped(&mut simulator, &frame, DropReason::Malformed);
 }
 
-/// A frame of somebody outside in which some bytes were changed, and that was cut somewhere.
+/// Frames from outside with some bytes changed, possibly truncated.
 fn mangled() -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<prop::sample::Index>(), any::<u8>());
     let changes = prop::collection::vec(change, 0..4);
@@ -149,8 +155,8 @@ fn mangled() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn whatever_is_malformed_here_is_malformed_for_traffic_control_as_well(frame in mangled()) {
-        let mut simulator = guarded();
+    fn frames_malformed_for_xdp_are_malformed_for_tc(frame in mangled()) {
+        let mut simulator = node_with_bridge_mac();
         let verdict = simulator.xdp_prefilter(INTERFACE, &frame);
         let (behind, _) = simulator.run(Place::UplinkIn, INTERFACE, &frame);
         match verdict {
@@ -165,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn an_empty_frame_is_no_packet_of_ours() {
+fn the_xdp_prefilter_passes_an_empty_frame() {
     let mut simulator = Simulator::new(World::default());
     assert_eq!(simulator.xdp_prefilter(INTERFACE, &[]), Verdict::Pass);
 }

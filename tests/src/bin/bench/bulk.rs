@@ -1,21 +1,21 @@
-//! Bulk TCP by iperf3, one and four streams: what comes through, and what it costs on all CPUs together.
+//! Bulk TCP with iperf3, one and four streams: throughput, and CPU time of all CPUs.
 
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
 use e2e::{Iperf, Machine, measure as transfer};
 
-use crate::accounted;
+use crate::cpu_time;
+use crate::goals::Goal;
 use crate::plan::Plan;
-use crate::promise::Promise;
 use crate::row::{Row, Rows, system};
 use crate::topology::{self, PORTS, Topology, Way};
 
-/// How long one sample takes: the least that iperf3 does.
+/// Duration of one sample in seconds: the minimum of iperf3.
 const SECONDS: u32 = 1;
 
-/// As the table of ratios in `docs/benchmarks.md`.
-pub(crate) const PROMISES: &[Promise] = &[Promise {
+/// Goals of the table of ratios in `docs/benchmarks.md`.
+pub(crate) const GOALS: &[Goal] = &[Goal {
     subject: "pod → pod, 1 stream, CPU",
     other: system::NFT,
     bound: 0.9,
@@ -24,7 +24,7 @@ pub(crate) const PROMISES: &[Promise] = &[Promise {
 struct Pair {
     system: &'static str,
     client: Machine,
-    dial: IpAddr,
+    target: IpAddr,
     _server: Iperf,
 }
 
@@ -62,17 +62,17 @@ fn serve(topology: &Topology, way: Way) -> Result<Pair> {
     Ok(Pair {
         system: topology.system,
         client: path.from.clone(),
-        dial: path.dial,
+        target: path.target,
         _server: Iperf::serve(&path.to, PORTS[2])?,
     })
 }
 
 impl Pair {
-    /// Gbit/s, and nanoseconds per KB of all CPUs together, whatever they did.
+    /// Takes one sample: Gbit/s, and CPU nanoseconds per KB of all CPUs, with everything they did.
     fn send(&self, streams: u32) -> Result<(f64, f64)> {
         let options = format!("-t {SECONDS} -P {streams}");
         let (throughput, spent) =
-            accounted::during(|| transfer(&self.client, self.dial, PORTS[2], &options))?;
+            cpu_time::during(|| transfer(&self.client, self.target, PORTS[2], &options))?;
         let kilobytes = throughput.bits_per_second * f64::from(SECONDS) / 8e3;
         Ok((
             throughput.bits_per_second / 1e9,

@@ -1,7 +1,7 @@
-//! Connections opened and closed again, everything on one CPU, as a function of how many hostports there are.
+//! TCP connections opened and closed per second on one CPU, by the number of hostports.
 //!
-//! One thread connects, accepts and closes: the kernel finishes a handshake within the system call that begins it. The
-//! port that is dialled is the one that was published last.
+//! One thread connects, accepts and closes: the kernel completes the handshake within the connect
+//! call. Clients connect to the hostport that was published last.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -11,23 +11,23 @@ use anyhow::{Context as _, Result};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
+use crate::goals::Goal;
 use crate::pinned;
 use crate::plan::Plan;
-use crate::promise::Promise;
 use crate::row::{Row, Rows, system};
 use crate::topology::{self, PORTS, Topology, Way};
 
-/// Connections of one sample: few enough that no table of the kernel fills up over all rounds.
+/// Connections of one sample: few enough that no kernel table fills up over all rounds.
 const CONNECTIONS: u32 = 100;
 
-/// As the table of ratios in `docs/benchmarks.md`.
-pub(crate) const PROMISES: &[Promise] = &[
-    Promise {
+/// Goals of the table of ratios in `docs/benchmarks.md`.
+pub(crate) const GOALS: &[Goal] = &[
+    Goal {
         subject: "world → hostport, 1000 hostports",
         other: system::LEGACY,
         bound: 2.5,
     },
-    Promise {
+    Goal {
         subject: "world → hostport, 1000 hostports",
         other: system::NFT,
         bound: 4.0,
@@ -38,9 +38,9 @@ struct Server {
     system: &'static str,
     hostports: u16,
     listener: TcpListener,
-    dial: SocketAddr,
+    target: SocketAddr,
     client: e2e::Machine,
-    /// Which of the world's clients dials next.
+    /// Number of the next client address in the world.
     next: AtomicU16,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
         &servers,
         |server| {
             let rate =
-                pinned::alone_on(pinned::the_one(), || server.rate()).with_context(|| {
+                pinned::run_realtime(pinned::last_cpu(), || server.rate()).with_context(|| {
                     format!("{} with {} hostports", server.system, server.hostports)
                 })?;
             let row = Row::new(
@@ -84,7 +84,7 @@ fn serve(topology: &Topology, hostports: u16) -> Result<Server> {
         system: topology.system,
         hostports,
         listener,
-        dial: path.dials(PORTS[1]),
+        target: path.target(PORTS[1]),
         client: path.from.clone(),
         next: AtomicU16::default(),
     })
@@ -94,14 +94,15 @@ impl Server {
     fn rate(&self) -> Result<f64> {
         let client = topology::client(self.next.fetch_add(1, Ordering::Relaxed));
         let client = SocketAddr::new(client, 0).into();
-        // Sockets belong to the world, whatever thread uses them; making them is no part of the way.
+        // The sockets stay in the world's namespace, whichever thread uses them. Their creation is
+        // not part of the measurement.
         let sockets = self.client.run(|| {
             let open = |_| {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-                // As one that binds to nothing, it gets its port when it connects.
+                // With the client's address bound, the port is still chosen at connect.
                 setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
                 socket.bind(&client)?;
-                // One that bounds `connect` as well, without calls of its own for each.
+                // On Linux the send timeout also applies to connect, without another system call.
                 socket.set_write_timeout(Some(Duration::from_secs(3)))?;
                 Ok(socket)
             };
@@ -109,10 +110,10 @@ impl Server {
                 .map(open)
                 .collect::<std::io::Result<Vec<_>>>()
         })?;
-        let dial = self.dial.into();
+        let target = self.target.into();
         let start = Instant::now();
         for socket in sockets {
-            socket.connect(&dial)?;
+            socket.connect(&target)?;
             let (accepted, _) = self.listener.accept()?;
             drop::<TcpStream>(socket.into());
             drop(accepted);

@@ -1,4 +1,4 @@
-//! Small UDP packets, as many as one CPU can send while the other receives: how many arrive.
+//! Rate of small UDP packets that arrive, with one CPU sending at full speed and one receiving.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use e2e::on_cpu;
 
-use crate::path;
+use crate::goals::Goal;
+use crate::packet_cost;
 use crate::pinned;
 use crate::plan::Plan;
-use crate::promise::Promise;
 use crate::row::{Row, Rows, system};
 use crate::topology::{self, PORTS, Way};
 
 const SAMPLE: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_millis(20);
 
-/// As the table of ratios in `docs/benchmarks.md`.
-pub(crate) const PROMISES: &[Promise] = &[Promise {
+/// Goals of the table of ratios in `docs/benchmarks.md`.
+pub(crate) const GOALS: &[Goal] = &[Goal {
     subject: "world → hostport",
     other: system::NFT,
     bound: 1.5,
@@ -30,7 +30,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
     for way in Way::ALL {
         plan.interleave(way.name(), plan.pick(9, 45), &systems, |topology| {
-            let (sender, receiver) = path::sockets(topology.path(way), PORTS[0])?;
+            let (sender, receiver) = packet_cost::sockets(topology.path(way), PORTS[0])?;
             receiver.set_read_timeout(Some(QUIET))?;
             let rate = delivered(&sender, &receiver)
                 .with_context(|| format!("{} through {}", way.name(), topology.system))?;
@@ -42,12 +42,12 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     Ok(rows.0)
 }
 
-/// Packets per second that the receiver has got.
+/// Returns the received packets per second.
 fn delivered(sender: &UdpSocket, receiver: &UdpSocket) -> Result<f64> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let count = scope.spawn(|| on_cpu(0, || count(receiver, &stop)));
-        let sent = on_cpu(pinned::the_one(), || Ok(flood(sender)));
+        let sent = on_cpu(pinned::last_cpu(), || Ok(flood(sender)));
         stop.store(true, Ordering::Relaxed);
         let count = count
             .join()
@@ -61,14 +61,14 @@ fn flood(sender: &UdpSocket) -> Duration {
     let start = Instant::now();
     while start.elapsed() < SAMPLE {
         for _ in 0..64 {
-            // A queue that is full is what this is about.
-            let _ = sender.send(&path::PAYLOAD);
+            // A full queue is expected: the sender runs at full speed.
+            let _ = sender.send(&packet_cost::PAYLOAD);
         }
     }
     start.elapsed()
 }
 
-/// Counts until it is told to stop and nothing comes any more.
+/// Counts received packets until `stop` is set and the read times out.
 fn count(receiver: &UdpSocket, stop: &AtomicBool) -> Result<u32> {
     let mut buffer = [0; 64];
     let mut count = 0;

@@ -1,93 +1,96 @@
-//! The families of measurements, in the order in which they run.
+//! The families of measurements, in the order of execution.
 
 use anyhow::Result;
 
+use crate::goals::Goal;
 use crate::plan::Plan;
-use crate::promise::Promise;
 use crate::row::Row;
-use crate::{add, bulk, connect, datagrams, flows, memory, pair, path, shaping, start, turns};
+use crate::{
+    add_latency, bulk, connect, datagrams, flows, memory, packet_cost, pair, plugin_start,
+    request_response, shaping,
+};
 
-/// Measurements that belong together.
+/// A group of measurements with one name on the command line.
 pub(crate) struct Family {
-    /// How it is asked for.
+    /// Its name on the command line and in reports.
     pub(crate) name: &'static str,
-    /// What tables of several families put before the subject of a row.
+    /// Its title before the subject of a row, in tables of several families.
     pub(crate) title: &'static str,
-    /// What it measures.
+    /// Description for `list` and for the report.
     pub(crate) about: &'static str,
     /// Whether it runs when no family is named.
     pub(crate) usual: bool,
-    /// Measures all systems, round by round.
+    /// Measures all systems in interleaved rounds.
     pub(crate) measure: fn(&Plan) -> Result<Vec<Row>>,
-    /// What we hold ourselves to.
-    pub(crate) promises: &'static [Promise],
+    /// Goals for its rows.
+    pub(crate) goals: &'static [Goal],
 }
 
-/// All of them. A new one is a module and an entry here.
+/// All families. A new one is a module and an entry here.
 pub(crate) const FAMILIES: &[Family] = &[
     Family {
         name: "path",
         title: "CPU per small UDP packet",
-        about: "CPU time that one small UDP packet costs, everything on one CPU",
+        about: "CPU time per small UDP packet, on one CPU",
         usual: true,
-        measure: path::measure,
-        promises: path::PROMISES,
+        measure: packet_cost::measure,
+        goals: packet_cost::GOALS,
     },
     Family {
         name: "turns",
         title: "TCP request and response",
-        about: "request and response by TCP, by one thread and by two, on one CPU",
+        about: "TCP request and response on one CPU, with one thread and with two",
         usual: true,
-        measure: turns::measure,
-        promises: turns::PROMISES,
+        measure: request_response::measure,
+        goals: request_response::GOALS,
     },
     Family {
         name: "flows",
         title: "CPU per small UDP packet, many flows",
-        about: "CPU time of one small UDP packet to the world, by the number of flows",
+        about: "CPU time per small UDP packet to the world, by the number of flows",
         usual: true,
         measure: flows::measure,
-        promises: &[],
+        goals: &[],
     },
     Family {
         name: "datagrams",
         title: "small UDP packets",
-        about: "small UDP packets delivered, one CPU sending and one receiving",
+        about: "small UDP packets received per second, one CPU sending and one receiving",
         usual: true,
         measure: datagrams::measure,
-        promises: datagrams::PROMISES,
+        goals: datagrams::GOALS,
     },
     Family {
         name: "bulk",
         title: "bulk TCP",
-        about: "bulk TCP by iperf3, and the CPU time of all CPUs that it costs",
+        about: "bulk TCP with iperf3: throughput, and CPU time of all CPUs",
         usual: true,
         measure: bulk::measure,
-        promises: bulk::PROMISES,
+        goals: bulk::GOALS,
     },
     Family {
         name: "connect",
         title: "TCP connections",
-        about: "connections opened and closed per second on one CPU, by the number of hostports",
+        about: "TCP connections opened and closed per second on one CPU, by the number of hostports",
         usual: true,
         measure: connect::measure,
-        promises: connect::PROMISES,
+        goals: connect::GOALS,
     },
     Family {
         name: "add",
         title: "CNI",
-        about: "how long a runtime waits for ADD and DEL of a pod with a hostport",
+        about: "latency of ADD and DEL of a pod with a hostport",
         usual: true,
-        measure: add::measure,
-        promises: add::PROMISES,
+        measure: add_latency::measure,
+        goals: add_latency::GOALS,
     },
     Family {
         name: "start",
         title: "plugin start",
-        about: "how long the plugin itself takes, without an agent",
+        about: "run time of the plugin itself, without an agent",
         usual: true,
-        measure: start::measure,
-        promises: &[],
+        measure: plugin_start::measure,
+        goals: &[],
     },
     Family {
         name: "memory",
@@ -95,22 +98,22 @@ pub(crate) const FAMILIES: &[Family] = &[
         about: "resident memory of the agent",
         usual: true,
         measure: memory::measure,
-        promises: &[],
+        goals: &[],
     },
     Family {
         name: "shaping",
         title: "bandwidth limits",
-        about: "limits of pods beside the reference's bandwidth plugin: rates, delays, CPU",
+        about: "bandwidth limits, Viaduct and the reference's bandwidth plugin: rates, latency, CPU",
         usual: false,
         measure: shaping::measure,
-        promises: shaping::PROMISES,
+        goals: shaping::GOALS,
     },
     Family {
         name: "pair",
         title: "two nodes",
-        about: "two nodes and a client on machines of their own",
+        about: "two nodes and a client, each on its own machine",
         usual: false,
         measure: pair::measure,
-        promises: &[],
+        goals: &[],
     },
 ];

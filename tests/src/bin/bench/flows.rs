@@ -1,11 +1,11 @@
-//! What a small packet of a pod to the world costs when there are many flows, each of them with traffic in turn.
+//! Cost of a small UDP packet from a pod to the world with many flows, which send in turns.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::path::{self, BURST, PAYLOAD};
+use crate::packet_cost::{self, BURST, PAYLOAD};
 use crate::pinned;
 use crate::plan::Plan;
 use crate::row::{Row, Rows};
@@ -31,7 +31,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
             .collect::<Result<_>>()?;
         let what = format!("{flows} flows");
         plan.interleave(&what, plan.rounds(), &crowds, |crowd| {
-            let cost = pinned::alone_on(pinned::the_one(), || crowd.cost())
+            let cost = pinned::run_realtime(pinned::last_cpu(), || crowd.cost())
                 .with_context(|| format!("{what} through {}", crowd.system))?;
             let row = Row::new(Way::PodToWorld.name(), crowd.system, "ns per packet");
             rows.push(row.at("flows", crowd.flows.into()), cost);
@@ -43,11 +43,11 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
 
 fn open(topology: &Topology, flows: u32) -> Result<Crowd> {
     let path = topology.path(Way::PodToWorld);
-    let (first, receiver) = path::sockets(path, PORTS[0])?;
+    let (first, receiver) = packet_cost::sockets(path, PORTS[0])?;
     let senders = path.from.run(|| {
         let open = |_| {
             let sender = UdpSocket::bind("0.0.0.0:0")?;
-            sender.connect(path.dials(PORTS[0]))?;
+            sender.connect(path.target(PORTS[0]))?;
             Ok(sender)
         };
         (1..flows).map(open).collect::<std::io::Result<Vec<_>>>()
@@ -61,7 +61,7 @@ fn open(topology: &Topology, flows: u32) -> Result<Crowd> {
 }
 
 impl Crowd {
-    /// Nanoseconds per packet, after every flow has had its first.
+    /// Returns the nanoseconds per packet, after each flow has sent its first.
     fn cost(&self) -> Result<f64> {
         let mut turns = self.senders.iter().cycle();
         for _ in 0..self.senders.len().div_ceil(BURST as usize) {

@@ -1,32 +1,35 @@
-//! What `cargo xtask bench` runs: Viaduct beside the reference plugins, plain forwarding and a bare wire, in namespaces
-//! of one machine, in interleaved rounds. Families of measurements give rows; the report shows medians, quartiles and
-//! the ratio of each round. `docs/benchmarks.md` has the method and what it cannot show.
+//! The benchmark behind `cargo xtask bench`.
+//!
+//! Measures Viaduct, the reference plugins, plain forwarding and a bare veth pair in namespaces of
+//! one machine, in interleaved rounds. Families of measurements return rows; the report has
+//! medians, quartiles and ratios of the same round. `docs/benchmarks.md` documents the method and
+//! its limits.
 
 #![forbid(unsafe_code)]
 
-mod accounted;
-mod add;
-mod beside;
+mod add_latency;
+mod background_load;
 mod bulk;
-mod calls;
-mod calm;
 mod connect;
+mod cpu_time;
 mod datagrams;
 mod families;
 mod flows;
+mod goals;
 mod memory;
+mod netlink_baseline;
+mod packet_cost;
 mod pair;
-mod path;
 mod pinned;
 mod plan;
-mod promise;
+mod plugin_start;
 mod report;
+mod request_response;
 mod row;
 mod shaping;
-mod start;
 mod statistics;
+mod steal_retry;
 mod topology;
-mod turns;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,28 +43,28 @@ use crate::families::{FAMILIES, Family};
 use crate::plan::Plan;
 use crate::report::{Chapter, Report};
 
-/// The picture of the README, beside it.
+/// Path of the README's chart, relative to the README's folder.
 const PICTURE: &str = "docs/speed.svg";
 
-/// Measures Viaduct beside what it replaces.
+/// Measures Viaduct, the reference plugins and plain kernel forwarding.
 #[derive(Parser)]
 struct Args {
-    /// Families to measure; all of them if none is named, `list` says which there are
+    /// Families of measurements to run [default: all]; `list` prints them
     families: Vec<String>,
-    /// Fewer rounds and sizes: minutes instead of half an hour, and wider quartiles
+    /// Fewer rounds and sizes: minutes in place of half an hour, and wider quartiles
     #[arg(long)]
     quick: bool,
-    /// Measure so many rounds, whatever the family thinks
-    #[arg(long)]
+    /// Rounds of each measurement [default: as each family needs]
+    #[arg(long, value_name = "N")]
     rounds: Option<usize>,
-    /// Be a node of a pair, and do what the client asks for until it has gone
+    /// Act as a node of the `pair` family: measure on request of the client, until it disconnects
     #[arg(long, conflicts_with = "families")]
     serve: bool,
-    /// Write the table of what Viaduct is held to into this README, and a picture to `docs/speed.svg` beside it
+    /// README that gets the table of results; docs/speed.svg beside it gets the picture
     #[arg(long, value_name = "README")]
     publish: Option<PathBuf>,
-    /// Where the report goes
-    #[arg(long, default_value = "target/bench")]
+    /// Folder of the report
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
     output: PathBuf,
 }
 
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
     match measure(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            plan::say(&format!("error: {error:#}"));
+            plan::print_line(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -78,14 +81,14 @@ fn main() -> ExitCode {
 fn measure(args: &Args) -> Result<()> {
     if args.families.iter().any(|name| name == "list") {
         for family in FAMILIES {
-            plan::say(&format!("{:<10} {}", family.name, family.about));
+            plan::print_line(&format!("{:<10} {}", family.name, family.about));
         }
         return Ok(());
     }
     if args.serve {
         return pair::serve();
     }
-    // As many sockets as there may be: a flow takes one in each system.
+    // Raise the limit of open files: each flow needs a socket in each system.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     let started = Instant::now();
@@ -93,7 +96,7 @@ fn measure(args: &Args) -> Result<()> {
     let mut report = Report::new(args.quick)?;
     for (number, family) in (1..).zip(&chosen) {
         let plan = Plan::new(args.quick, args.rounds, family.name);
-        plan::say(&format!(
+        plan::print_line(&format!(
             "── {} ({number} of {}): {}",
             family.name,
             chosen.len(),
@@ -101,9 +104,9 @@ fn measure(args: &Args) -> Result<()> {
         ));
         let rows = (family.measure)(&plan).with_context(|| format!("family {}", family.name))?;
         let chapter = Chapter { family, rows };
-        plan::say(&report::markdown::chapter(&chapter));
+        plan::print_line(&report::markdown::chapter(&chapter));
         report.chapters.push(chapter);
-        // Written after each, so that an end before the last one loses nothing.
+        // The report is written after each family, so that an abort loses no results.
         report.took = started.elapsed();
         report.write(&args.output)?;
     }
@@ -112,7 +115,7 @@ fn measure(args: &Args) -> Result<()> {
     }
     let page = args.output.join("report.html");
     let seconds = started.elapsed().as_secs();
-    plan::say(&format!("{} after {seconds} s", page.display()));
+    plan::print_line(&format!("report: {}, after {seconds} s", page.display()));
     Ok(())
 }
 
@@ -126,7 +129,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Family>> {
             let found = FAMILIES.iter().find(|family| family.name == name);
             match found {
                 Some(family) => Ok(family),
-                None => bail!("there is no family {name}; `list` names them all"),
+                None => bail!("unknown family: {name}; `list` prints all"),
             }
         })
         .collect()

@@ -1,5 +1,5 @@
-//! What the agent keeps in memory: with nothing to do, with pods, and with flows. The kernel's tables are not in it;
-//! `docs/benchmarks.md` lists them.
+//! Resident memory of the agent: idle, with pods, and with flows. It excludes the BPF maps, which
+//! `docs/benchmarks.md` lists.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -19,7 +19,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     plan.interleave("resident memory", plan.pick(1, 3), &[()], |()| {
         let viaduct = Viaduct::start(0)?;
         rows.push(
-            Row::new("agent, nothing to do", system::VIADUCT, "MiB"),
+            Row::new("agent, idle", system::VIADUCT, "MiB"),
             resident(&viaduct)?,
         );
         let attached: Vec<_> = (0..pods)
@@ -32,18 +32,18 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
         open(&attached, flows)?;
         let name = format!("agent, {pods} pods, {flows} flows");
         rows.push(Row::new(name, system::VIADUCT, "MiB"), resident(&viaduct)?);
-        // Asked afterwards: the answer takes memory itself.
+        // Queried after the measurement, because the response takes memory itself.
         let seen = viaduct.agent.get("/v1/flows?limit=1")?["matching"].as_u64();
         ensure!(
             seen >= Some(flows.into()),
-            "{seen:?} flows instead of {flows}"
+            "the agent reports {seen:?} flows, expected {flows}"
         );
         Ok(())
     })?;
     Ok(rows.0)
 }
 
-/// Opens that many flows from the pods to the world, by one datagram each.
+/// Opens `flows` flows from the pods to the world, with one datagram each.
 fn open(pods: &[Pod], flows: u32) -> Result<()> {
     let mut left = flows;
     for round in 0.. {
@@ -54,7 +54,7 @@ fn open(pods: &[Pod], flows: u32) -> Result<()> {
             let socket = pod.machine.run(|| UdpSocket::bind("0.0.0.0:0"))?;
             let first = 1024 + round * FLOWS_EACH;
             for port in first..first + FLOWS_EACH.min(u16::try_from(left).unwrap_or(FLOWS_EACH)) {
-                // That nobody listens there comes back as an error of a later call.
+                // No socket listens there: an ICMP error fails a later call.
                 let _ = socket.send_to(b"flow", SocketAddr::new(WORLD[0], port));
                 left -= 1;
             }

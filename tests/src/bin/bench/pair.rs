@@ -1,11 +1,12 @@
-//! Two nodes and a client, on machines of their own: from the client to a hostport, from a pod of one node to a pod of the
-//! other, from a pod to the client; and from and to a pod with a limit.
+//! Measures two nodes and a client, each on its own machine: client to hostport, pod to pod of the
+//! other node, pod to client, and both directions of a pod with a bandwidth limit.
 //!
-//! `cargo xtask vm --topology pair` boots three guests and runs this on the client; `vagrant/` does the same with machines
-//! that stay. Every machine has one network card for each system, on a switch of its own, so that all systems stand side
-//! by side and are measured in turns; and one more, by which the client tells the nodes what to measure.
+//! `cargo xtask vm --topology pair` boots three guests and runs this on the client; `vagrant/` does
+//! the same with persistent machines. Each machine has one network card for each system, on a
+//! switch of its own, so that all systems run at the same time and are measured in turns. Card 0
+//! carries the client's measurement requests to the nodes.
 
-mod order;
+mod remote;
 mod role;
 mod site;
 
@@ -15,11 +16,11 @@ use anyhow::{Context as _, Result};
 
 use crate::plan::Plan;
 use crate::row::{Row, Rows};
-use order::{Node, Order, What};
+use remote::{Measurement, Node, Request};
 use role::Role;
 use site::{LIMIT, SYSTEMS, Site};
 
-/// Who sends to whom.
+/// Sender and receiver of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     ClientToHostport,
@@ -52,58 +53,69 @@ impl Way {
         matches!(self, Self::LimitedToOtherNode | Self::OtherNodeToLimited)
     }
 
-    fn whats(self) -> &'static [What] {
+    /// Returns the measurements that are made in this direction.
+    fn measurements(self) -> &'static [Measurement] {
         if self.is_limited() {
-            return &[What::Limited, What::Beside];
+            return &[Measurement::Limited, Measurement::UnderLoad];
         }
-        &[What::Turns, What::Tcp, What::Udp]
+        &[
+            Measurement::RequestResponse,
+            Measurement::Tcp,
+            Measurement::Udp,
+        ]
     }
 }
 
-/// The three machines, seen from the client.
+/// The three machines, as the client uses them.
 struct Pair {
     client: Vec<Site>,
     nodes: [Node; 2],
 }
 
-/// Builds a node's systems and does what the client orders, until it has gone.
+/// Sets up a node's systems, and measures on request of the client until it disconnects.
 pub(crate) fn serve() -> Result<()> {
     let role = Role::own()?;
     let sites = site::all(role)?;
-    order::serve(role, &sites)
+    remote::serve(role, &sites)
 }
 
-/// Measures as the client.
+/// Measures all systems, as the client.
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let client = site::all(Role::own()?)?;
     let nodes = [Node::find(Role::NodeA)?, Node::find(Role::NodeB)?];
     let mut pair = Pair { client, nodes };
     let mut rows = Rows::default();
     for way in Way::ALL {
-        let has_limits = |it: &&str| !way.is_limited() || site::serves_pods(it);
+        let has_limits = |it: &&str| !way.is_limited() || site::has_pod_features(it);
         let systems: Vec<&str> = SYSTEMS.into_iter().filter(has_limits).collect();
         plan.interleave(way.name(), plan.pick(5, 15), &systems, |system| {
-            let mut measure = |what: &What| pair.measure(system, way, *what, &mut rows);
-            way.whats().iter().try_for_each(&mut measure)
+            let mut measure = |what: &Measurement| pair.measure(system, way, *what, &mut rows);
+            way.measurements().iter().try_for_each(&mut measure)
         })?;
     }
     Ok(rows.0)
 }
 
-/// A row of what one thing measured has given.
-fn row(what: What, name: String, system: &str) -> Row {
+/// Returns the row, without samples, of a measurement.
+fn row(what: Measurement, name: String, system: &str) -> Row {
     let limit = f64::from(LIMIT);
     let rate = |name| Row::new(name, system, "Mbit/s").higher();
     match what {
-        What::Turns | What::Beside => Row::new(name, system, "µs"),
-        What::Tcp | What::Udp => rate(name),
-        What::Limited => rate(name).within(0.95 * limit, 1.02 * limit),
+        Measurement::RequestResponse | Measurement::UnderLoad => Row::new(name, system, "µs"),
+        Measurement::Tcp | Measurement::Udp => rate(name),
+        Measurement::Limited => rate(name).within(0.95 * limit, 1.02 * limit),
     }
 }
 
 impl Pair {
     /// Takes one sample.
-    fn measure(&mut self, system: &str, way: Way, what: What, rows: &mut Rows) -> Result<()> {
+    fn measure(
+        &mut self,
+        system: &str,
+        way: Way,
+        what: Measurement,
+        rows: &mut Rows,
+    ) -> Result<()> {
         let name = way.name();
         let numbers = self
             .send(system, way, what)
@@ -114,31 +126,31 @@ impl Pair {
         Ok(())
     }
 
-    /// Has it measured where the way begins.
-    fn send(&mut self, system: &str, way: Way, what: What) -> Result<Vec<f64>> {
-        let order = Order {
+    /// Measures on the machine of the sender.
+    fn send(&mut self, system: &str, way: Way, what: Measurement) -> Result<Vec<f64>> {
+        let request = Request {
             what,
             limited: way == Way::LimitedToOtherNode,
-            dial: self.dial(system, way)?,
+            target: self.target(system, way)?,
         };
         let [a, b] = &mut self.nodes;
         match way {
             Way::ClientToHostport => {
                 let site = self.client.iter().find(|it| it.system == system);
-                order.obey(site.context("every machine has every system")?)
+                request.run(site.context("the client lacks the system")?)
             }
-            Way::OtherNodeToLimited => b.order(system, order),
+            Way::OtherNodeToLimited => b.measure(system, request),
             Way::PodToOtherNode | Way::PodToClient | Way::LimitedToOtherNode => {
-                a.order(system, order)
+                a.measure(system, request)
             }
         }
     }
 
-    fn dial(&self, system: &str, way: Way) -> Result<IpAddr> {
+    fn target(&self, system: &str, way: Way) -> Result<IpAddr> {
         let [a, b] = &self.nodes;
         match way {
-            // Nothing is published by a router: its pods are dialled themselves.
-            Way::ClientToHostport if !site::serves_pods(system) => a.pod(system),
+            // Plain forwarding has no hostports, so the client connects to the pod itself.
+            Way::ClientToHostport if !site::has_pod_features(system) => a.pod(system),
             Way::ClientToHostport => Ok(Role::NodeA.address()),
             Way::PodToOtherNode | Way::LimitedToOtherNode => b.pod(system),
             Way::OtherNodeToLimited => a.limited(system),

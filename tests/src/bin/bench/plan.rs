@@ -1,4 +1,4 @@
-//! How much is measured, and how the measuring is shown.
+//! Number of rounds and sizes, their interleaving, and the progress bar.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How much of a family is measured.
+/// Number of rounds and sizes for one family.
 pub(crate) struct Plan {
     /// Fewer rounds, smaller sizes.
     pub(crate) quick: bool,
@@ -15,7 +15,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// As many `rounds` of everything, where somebody has asked for a number.
+    /// Creates a plan; `rounds` overrides the number of rounds of each measurement.
     pub(crate) fn new(quick: bool, rounds: Option<usize>, family: &'static str) -> Self {
         Self {
             quick,
@@ -24,24 +24,25 @@ impl Plan {
         }
     }
 
-    /// One of two, by how much time there is.
+    /// Returns `quick` in a quick run, and else `full`.
     pub(crate) fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// Rounds of what takes less than a second.
+    /// Returns the number of rounds for samples of up to a second.
     pub(crate) fn rounds(&self) -> usize {
         self.pick(5, 15)
     }
 
-    /// Rounds of what takes a fraction of that. The shorter a sample, the less becomes of the host between two systems of a
-    /// round; and of many ratios the median cares little about those that were disturbed.
+    /// Returns the number of rounds for samples of tens of milliseconds. The host changes less
+    /// between two systems of a round with short samples, and the median of many ratios tolerates
+    /// disturbed ones.
     pub(crate) fn short_rounds(&self) -> usize {
         self.pick(30, 90)
     }
 
-    /// Measures each of `systems` once in each of `rounds`. Each round begins with another system, so that none of
-    /// them always follows the same one, and none profits from an hour that was quiet.
+    /// Measures each of `systems` once in each of `rounds`. Each round starts with another system,
+    /// so that none always runs after the same one, and a quiet hour favours none.
     pub(crate) fn interleave<S>(
         &self,
         what: &str,
@@ -61,11 +62,11 @@ impl Plan {
         Ok(())
     }
 
-    /// A bar with `steps`, on a terminal; elsewhere one line.
+    /// Returns a progress bar with `steps` on a terminal. Elsewhere prints one line.
     pub(crate) fn bar(&self, what: &str, steps: usize) -> ProgressBar {
         let label = format!("{}: {what}", self.family);
         if !std::io::stderr().is_terminal() {
-            say(&format!("   {label}, {steps} measurements"));
+            print_line(&format!("   {label}, {steps} measurements"));
             return ProgressBar::hidden();
         }
         let style = ProgressStyle::with_template("   {msg:<48} {bar:30} {pos}/{len} {eta}");
@@ -77,9 +78,9 @@ impl Plan {
     }
 }
 
-/// Tells whoever watches.
-pub(crate) fn say(line: &str) {
-    // Nobody watching is no reason to stop measuring.
+/// Prints a line to standard output.
+pub(crate) fn print_line(line: &str) {
+    // A closed output must not stop the measurement.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_round_begins_with_another_system() -> Result<()> {
+    fn each_round_starts_with_another_system() -> Result<()> {
         let mut order = Vec::new();
         let plan = Plan::new(true, None, "test");
         plan.interleave("letters", 2, &['a', 'b', 'c'], |letter| {

@@ -1,4 +1,4 @@
-//! The report: one page to look at, one table to quote, and the raw samples.
+//! The report: an HTML page, a Markdown document, and the raw samples in JSON.
 
 pub(crate) mod html;
 pub(crate) mod markdown;
@@ -13,45 +13,45 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::families::Family;
-use crate::promise::Kept;
+use crate::goals::GoalResult;
 use crate::row::{Row, system};
 
-/// What one family gave.
+/// The results of one family.
 pub(crate) struct Chapter {
-    /// The family.
+    /// The family that was measured.
     pub(crate) family: &'static Family,
-    /// Its rows.
+    /// Its rows, in order of measurement.
     pub(crate) rows: Vec<Row>,
 }
 
 impl Chapter {
-    /// The subjects, in the order in which they were met.
+    /// Returns the distinct subjects, in order of measurement.
     pub(crate) fn subjects(&self) -> Vec<String> {
         distinct(self.rows.iter().map(Row::subject))
     }
 
-    /// The systems, in the order in which they were met.
+    /// Returns the distinct systems, in order of measurement.
     pub(crate) fn systems(&self) -> Vec<String> {
         distinct(self.rows.iter().map(|row| row.system.clone()))
     }
 
-    /// The row of a subject and a system.
+    /// Returns the row of a subject and a system.
     pub(crate) fn row(&self, subject: &str, system: &str) -> Option<&Row> {
         let mut rows = self.rows.iter();
         rows.find(|row| row.system == system && row.subject() == subject)
     }
 
-    /// What came of the family's promises.
-    pub(crate) fn kept(&self) -> Vec<Kept> {
+    /// Returns the results of the family's goals that were measured.
+    pub(crate) fn goal_results(&self) -> Vec<GoalResult> {
         self.family
-            .promises
+            .goals
             .iter()
-            .filter_map(|it| it.judge(&self.rows))
+            .filter_map(|it| it.evaluate(&self.rows))
             .collect()
     }
 }
 
-/// The machine that measured.
+/// The machine of the measurement.
 pub(crate) struct Machine {
     /// Kernel release.
     pub(crate) kernel: String,
@@ -61,20 +61,20 @@ pub(crate) struct Machine {
     pub(crate) cpus: usize,
 }
 
-/// Everything that was measured in one run.
+/// The results of one run.
 pub(crate) struct Report {
-    /// Where.
+    /// The machine of the measurement.
     pub(crate) machine: Machine,
-    /// Whether it was a quick run.
+    /// Whether the run was `--quick`.
     pub(crate) quick: bool,
-    /// How long it took.
+    /// Duration of the run.
     pub(crate) took: Duration,
-    /// What it gave.
+    /// The results of each family.
     pub(crate) chapters: Vec<Chapter>,
 }
 
 impl Report {
-    /// An empty one.
+    /// Creates a report without results.
     pub(crate) fn new(quick: bool) -> Result<Self> {
         Ok(Self {
             machine: this_machine()?,
@@ -84,7 +84,7 @@ impl Report {
         })
     }
 
-    /// Writes page, table and samples.
+    /// Writes `report.html`, `report.md` and `report.json` into `folder`.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder)?;
         let files = [
@@ -99,7 +99,7 @@ impl Report {
         Ok(())
     }
 
-    /// One sentence about the run.
+    /// Describes kind and duration of the run and the machine, for a sentence.
     pub(crate) fn circumstances(&self) -> String {
         let Machine { kernel, cpu, cpus } = &self.machine;
         let kind = if self.quick {
@@ -128,14 +128,16 @@ impl Report {
     }
 }
 
-/// The system that the others are compared with: the reference plugins, in tables that were measured.
-pub(crate) fn yardstick(systems: &[String]) -> Option<&str> {
+/// Returns the system that Viaduct is compared with: the reference plugins, with nftables if that
+/// was measured.
+pub(crate) fn comparison_system(systems: &[String]) -> Option<&str> {
     [system::NFT, system::LEGACY]
         .into_iter()
         .find(|name| systems.iter().any(|it| it == name))
 }
 
-/// A number with as many digits as are worth reading.
+/// Formats a number with three significant digits or all digits before the point, grouped by
+/// commas.
 pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         large if large >= 100.0 => 0,

@@ -1,64 +1,66 @@
-//! What every family gives back: rows. One row is one system under one measurement, with one sample for each round.
+//! Rows, the results of families. A row holds the samples of one system in one measurement, one
+//! sample for each round.
 
 use serde_json::{Value, json};
 
-/// A system that is measured, as reports call it.
+/// Names of the measured systems in reports.
 pub(crate) mod system {
-    /// Two namespaces and a wire: what the kernel takes in any case.
+    /// Two namespaces and a veth pair: the minimum cost in the kernel.
     pub(crate) const BARE: &str = "bare veth";
-    /// A bridge and routing, with no address translated and no rule.
+    /// A bridge and routing, without NAT and without netfilter rules.
     pub(crate) const FORWARDING: &str = "forwarding";
-    /// Of ADD, a process that starts and ends, and the calls by which the kernel makes a pod's link: what it takes in any case.
-    pub(crate) const CALLS: &str = "process and kernel";
-    /// The reference plugins, whose rules are in the old tables.
+    /// One process start and the netlink requests that create a pod's link: the minimum of an ADD.
+    pub(crate) const BASELINE: &str = "process and kernel";
+    /// The reference plugins, with their rules in the kernel's old tables (iptables-legacy).
     pub(crate) const LEGACY: &str = "reference, legacy";
-    /// The reference plugins, whose rules are in nftables.
+    /// The reference plugins, with their rules in nftables (iptables-nft).
     pub(crate) const NFT: &str = "reference, nft";
-    /// Viaduct.
+    /// Viaduct, with its default arguments.
     pub(crate) const VIADUCT: &str = "viaduct";
-    /// The kernel where it does nothing of what the others do: at most one of them is in a family.
-    pub(crate) const PLAIN: [&str; 2] = [FORWARDING, CALLS];
+    /// The plain kernel, without the functions of a CNI plugin. A family has at most one of them.
+    pub(crate) const PLAIN: [&str; 2] = [FORWARDING, BASELINE];
 }
 
-/// Which way is better.
+/// The direction in which a value is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
-    /// Costs and delays.
+    /// For costs and latencies.
     Lower,
-    /// Rates.
+    /// For rates.
     Higher,
 }
 
-/// Where on an axis a row lies, when the same thing is measured at several sizes.
+/// The size of a row whose measurement is made at several sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
-    /// What grows, in the plural: `hostports`, `pods`.
+    /// The counted objects, in the plural: `hostports`, `pods`.
     pub(crate) axis: &'static str,
-    /// How many there are.
+    /// Their number.
     pub(crate) at: u64,
 }
 
-/// One system under one measurement.
+/// The samples of one system in one measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
-    /// What is measured: rows of one name are compared with each other.
+    /// Name of the measurement. Rows with the same name are compared.
     pub(crate) name: String,
-    /// Which system: one of [`system`], or one that the family itself explains.
+    /// Name of the system: one of [`system`], or one that the family defines.
     pub(crate) system: String,
-    /// The unit of the samples, as it is printed.
+    /// Unit of the samples, as printed.
     pub(crate) unit: &'static str,
-    /// Which way is better.
+    /// The direction in which a sample is better.
     pub(crate) better: Better,
-    /// The size it was measured at, where there are several.
+    /// The size, if the measurement is made at several sizes.
     pub(crate) point: Option<Point>,
-    /// What Viaduct's median has to be at the least and at the most, where that is not about another system.
+    /// Lower and upper bound of Viaduct's median, for goals that do not compare with another
+    /// system.
     pub(crate) bounds: Option<(f64, f64)>,
-    /// One sample for each round, in the order of rounds: sample `n` of every system was taken in round `n`.
+    /// One sample for each round: sample `n` of each system was taken in round `n`.
     pub(crate) samples: Vec<f64>,
 }
 
 impl Row {
-    /// A row without samples, of which less is better.
+    /// Creates a row without samples, for which lower is better.
     pub(crate) fn new(
         name: impl Into<String>,
         system: impl Into<String>,
@@ -75,25 +77,26 @@ impl Row {
         }
     }
 
-    /// Viaduct's median has to be between these.
+    /// Sets the bounds of Viaduct's median.
     pub(crate) fn within(mut self, least: f64, most: f64) -> Self {
         self.bounds = Some((least, most));
         self
     }
 
-    /// More of it is better.
+    /// Declares that higher is better.
     pub(crate) fn higher(mut self) -> Self {
         self.better = Better::Higher;
         self
     }
 
-    /// Measured at this size.
+    /// Sets the size.
     pub(crate) fn at(mut self, axis: &'static str, at: u64) -> Self {
         self.point = Some(Point { axis, at });
         self
     }
 
-    /// The key under which it is compared with other systems.
+    /// Returns the key of the comparison with other systems: the name, and the size if there is
+    /// one.
     pub(crate) fn subject(&self) -> String {
         match self.point {
             Some(Point { axis, at }) => format!("{}, {at} {axis}", self.name),
@@ -101,7 +104,7 @@ impl Row {
         }
     }
 
-    /// As raw data.
+    /// Converts the row to JSON, for `report.json`.
     pub(crate) fn json(&self) -> Value {
         json!({
             "name": self.name,
@@ -115,12 +118,13 @@ impl Row {
     }
 }
 
-/// Rows as they fill up, round by round.
+/// Rows under construction, which get samples round by round.
 #[derive(Debug, Default)]
 pub(crate) struct Rows(pub(crate) Vec<Row>);
 
 impl Rows {
-    /// Adds a sample to the row like `row`, which begins here if it is new.
+    /// Adds a sample to the row with the name, system and size of `row`, and creates it if it is
+    /// new.
     pub(crate) fn push(&mut self, row: Row, sample: f64) {
         let same = |known: &&mut Row| {
             known.name == row.name && known.system == row.system && known.point == row.point
@@ -140,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_of_one_thing_gather_in_one_row() {
+    fn samples_with_the_same_name_system_and_size_are_collected_in_one_row() {
         let mut rows = Rows::default();
         for (system, sample) in [("a", 1.0), ("b", 5.0), ("a", 2.0)] {
             rows.push(Row::new("cost", system, "ns"), sample);

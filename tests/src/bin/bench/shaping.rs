@@ -1,59 +1,61 @@
-//! Limits of pods, beside the reference's bandwidth plugin: what TCP and UDP get of their rate, how long questions wait
-//! beside the pod's own bulk flow, what it costs, what a burst that nobody asked for lets through, and how soon another
-//! limit holds.
+//! Bandwidth limits of pods, compared with the reference's bandwidth plugin.
+//!
+//! Measures the share of the rate that TCP and UDP get, the latency of request and response under
+//! the pod's own bulk load, CPU time, the first second with containerd's default burst, and the
+//! time until a changed limit takes effect.
 
 mod bulk;
-mod change;
-mod crowd;
-mod questions;
+mod latency_under_load;
+mod limit_change;
+mod many_pods;
 mod site;
 
 use std::fmt;
 
 use anyhow::Result;
 
+use crate::goals::Goal;
 use crate::plan::Plan;
-use crate::promise::Promise;
 use crate::row::{Row, Rows, system};
 
-/// As issue and table of ratios in `docs/benchmarks.md` have it.
-pub(crate) const PROMISES: &[Promise] = &[
-    p50("1 Mbit/s from the pod, questions beside it, p50"),
-    p99("1 Mbit/s from the pod, questions beside it, p99"),
-    p50("1 Mbit/s to the pod, questions beside it, p50"),
-    p99("1 Mbit/s to the pod, questions beside it, p99"),
-    p50("10 Mbit/s from the pod, questions beside it, p50"),
-    p99("10 Mbit/s from the pod, questions beside it, p99"),
-    p50("10 Mbit/s to the pod, questions beside it, p50"),
-    p99("10 Mbit/s to the pod, questions beside it, p99"),
-    p50("100 Mbit/s from the pod, questions beside it, p50"),
-    p99("100 Mbit/s from the pod, questions beside it, p99"),
-    p50("100 Mbit/s to the pod, questions beside it, p50"),
-    p99("100 Mbit/s to the pod, questions beside it, p99"),
-    p50("1 Gbit/s from the pod, questions beside it, p50"),
-    p99("1 Gbit/s from the pod, questions beside it, p99"),
-    p50("1 Gbit/s to the pod, questions beside it, p50"),
-    p99("1 Gbit/s to the pod, questions beside it, p99"),
+/// Goals of the table of ratios in `docs/benchmarks.md`.
+pub(crate) const GOALS: &[Goal] = &[
+    p50("1 Mbit/s from the pod, request/response under bulk load, p50"),
+    p99("1 Mbit/s from the pod, request/response under bulk load, p99"),
+    p50("1 Mbit/s to the pod, request/response under bulk load, p50"),
+    p99("1 Mbit/s to the pod, request/response under bulk load, p99"),
+    p50("10 Mbit/s from the pod, request/response under bulk load, p50"),
+    p99("10 Mbit/s from the pod, request/response under bulk load, p99"),
+    p50("10 Mbit/s to the pod, request/response under bulk load, p50"),
+    p99("10 Mbit/s to the pod, request/response under bulk load, p99"),
+    p50("100 Mbit/s from the pod, request/response under bulk load, p50"),
+    p99("100 Mbit/s from the pod, request/response under bulk load, p99"),
+    p50("100 Mbit/s to the pod, request/response under bulk load, p50"),
+    p99("100 Mbit/s to the pod, request/response under bulk load, p99"),
+    p50("1 Gbit/s from the pod, request/response under bulk load, p50"),
+    p99("1 Gbit/s from the pod, request/response under bulk load, p99"),
+    p50("1 Gbit/s to the pod, request/response under bulk load, p50"),
+    p99("1 Gbit/s to the pod, request/response under bulk load, p99"),
     cost("100 Mbit/s from the pod, 1 flow, CPU"),
     cost("100 Mbit/s to the pod, 1 flow, CPU"),
     cost("1 Gbit/s from the pod, 1 flow, CPU"),
     cost("1 Gbit/s to the pod, 1 flow, CPU"),
 ];
 
-const fn p50(subject: &'static str) -> Promise {
+const fn p50(subject: &'static str) -> Goal {
     at_most(subject, 0.1)
 }
 
-const fn p99(subject: &'static str) -> Promise {
+const fn p99(subject: &'static str) -> Goal {
     at_most(subject, 0.5)
 }
 
-const fn cost(subject: &'static str) -> Promise {
+const fn cost(subject: &'static str) -> Goal {
     at_most(subject, 1.0)
 }
 
-const fn at_most(subject: &'static str, bound: f64) -> Promise {
-    Promise {
+const fn at_most(subject: &'static str, bound: f64) -> Goal {
+    Goal {
         subject,
         other: system::NFT,
         bound,
@@ -62,7 +64,7 @@ const fn at_most(subject: &'static str, bound: f64) -> Promise {
 
 const MBIT: u64 = 1_000_000;
 
-/// Which direction a limit is for, seen from the pod.
+/// Direction of a limit, as seen from the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     From,
@@ -72,7 +74,7 @@ enum Direction {
 impl Direction {
     const BOTH: [Self; 2] = [Self::From, Self::To];
 
-    /// What lets iperf3, whose client is the pod, send this way.
+    /// Returns the option with which iperf3, whose client is in the pod, sends in this direction.
     fn option(self) -> &'static str {
         match self {
             Self::From => "",
@@ -81,7 +83,7 @@ impl Direction {
     }
 }
 
-/// A rate in one direction, as rows call it.
+/// A rate in one direction. Its display form is a part of row names.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     rate: u64,
@@ -102,7 +104,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// All rates that are measured, in both directions.
+/// Returns all measured rates in both directions.
 fn ways(plan: &Plan) -> Vec<Way> {
     rates(plan)
         .iter()
@@ -119,13 +121,17 @@ fn rates(plan: &Plan) -> &'static [u64] {
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
-    let near = site::pair(rates(plan), site::Wire::Near)?;
-    questions::measure(plan, &near, &mut rows)?;
+    let near = site::pair(rates(plan), site::Distance::Near)?;
+    latency_under_load::measure(plan, &near, &mut rows)?;
     bulk::near(plan, &near, &mut rows)?;
     bulk::first_second(plan, &near, &mut rows)?;
-    change::measure(plan, &near, &mut rows)?;
+    limit_change::measure(plan, &near, &mut rows)?;
     drop(near);
-    bulk::far(plan, &site::pair(rates(plan), site::Wire::Far)?, &mut rows)?;
-    crowd::measure(plan, &mut rows)?;
+    bulk::far(
+        plan,
+        &site::pair(rates(plan), site::Distance::Far)?,
+        &mut rows,
+    )?;
+    many_pods::measure(plan, &mut rows)?;
     Ok(rows.0)
 }

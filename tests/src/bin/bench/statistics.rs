@@ -1,20 +1,20 @@
-//! Medians and quartiles, and the ratio of two systems round by round.
+//! Medians, quartiles, and the ratios of two systems in each round.
 
 use crate::row::Row;
 
-/// A sample's middle and spread.
+/// Median and quartiles of a set of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
-    /// A quarter lies below.
+    /// First quartile.
     pub(crate) low: f64,
-    /// Half lies below.
+    /// Second quartile.
     pub(crate) median: f64,
-    /// A quarter lies above.
+    /// Third quartile.
     pub(crate) high: f64,
 }
 
 impl Summary {
-    /// Of at least one sample.
+    /// Summarises samples. Returns `None` without any.
     pub(crate) fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -26,7 +26,7 @@ impl Summary {
     }
 }
 
-/// The value below which that part of a sorted sample lies, between neighbours in proportion.
+/// Returns a quantile of sorted samples, with linear interpolation; `part` is from 0 to 1.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -40,7 +40,7 @@ pub(crate) fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     Some(below + (above - below) * position.fract())
 }
 
-/// Ours divided by theirs, for each round that both have.
+/// Returns the ratio of `ours` to `theirs` for each round that both have.
 pub(crate) fn ratios(ours: &Row, theirs: &Row) -> Vec<f64> {
     ours.samples
         .iter()
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quartiles_lie_between_samples() {
+    fn quartiles_are_interpolated_between_samples() {
         let summary = Summary::of(&[4.0, 1.0, 3.0, 2.0, 5.0]);
         let expected = Summary {
             low: 2.0,

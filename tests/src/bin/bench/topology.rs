@@ -1,10 +1,10 @@
-//! The same three machines under every system: a node with pods on it and a world beside it.
+//! The same topology under each system: a node with two pods, and a world.
 
-mod crowd;
+mod bare_veth;
 mod forwarding;
+mod other_hostports;
 mod reference;
 mod viaduct;
-mod wire;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,32 +16,32 @@ pub(crate) use forwarding::Forwarding;
 pub(crate) use reference::{Attached, Reference, Tables};
 pub(crate) use viaduct::{Viaduct, mappings, usual_flags};
 
-/// Addresses of all pods that translating systems attach: as many as any measurement needs.
+/// Pod CIDR of the systems with NAT: large enough for all measurements.
 pub(crate) const POD_CIDR: &str = "10.244.0.0/20";
 
-/// Ports of the second pod that the node publishes, if it does: the same number on both sides.
+/// Ports of the second pod, and hostports with the same numbers where the system has hostports.
 pub(crate) const PORTS: [u16; 3] = [7001, 7002, 5201];
 
-/// Bits that may pass at once: what a large packet needs at least, and a hundredth of a second of the rate. The
-/// reference keeps its queue as short as that allows.
+/// Smallest burst in bits, enough for a large packet; else it is a hundredth of a second at the
+/// rate. The reference keeps its queue as short as the burst allows.
 const LEAST_BURST: u64 = 1 << 20;
 
-/// Who sends to whom.
+/// Sender and receiver of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Between two pods of the node.
     PodToPod,
-    /// From the world to a port of the node that leads to a pod.
+    /// From the world to a hostport of the second pod.
     WorldToHostport,
-    /// From a pod to the world, with the node's address.
+    /// From a pod to the world, masqueraded as the node.
     PodToWorld,
 }
 
 impl Way {
-    /// All of them.
+    /// All variants.
     pub(crate) const ALL: [Self; 3] = [Self::PodToPod, Self::WorldToHostport, Self::PodToWorld];
 
-    /// In reports.
+    /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::PodToPod => "pod → pod",
@@ -51,53 +51,54 @@ impl Way {
     }
 }
 
-/// One way through one system.
+/// The endpoints of one [`Way`] in one system.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
-    /// Who sends.
+    /// The sender.
     pub(crate) from: Machine,
-    /// Who receives.
+    /// The receiver.
     pub(crate) to: Machine,
-    /// The address that is dialled.
-    pub(crate) dial: IpAddr,
-    /// The address that is dialled at.
+    /// The address that the client connects to.
+    pub(crate) target: IpAddr,
+    /// The receiver's own address, on which the server listens.
     pub(crate) at: IpAddr,
 }
 
 impl Path {
-    /// Where a client connects to.
-    pub(crate) fn dials(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.dial, port)
+    /// Returns the address and port that a client connects to.
+    pub(crate) fn target(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.target, port)
     }
 
-    /// Where a server listens.
+    /// Returns the address and port that a server listens on.
     pub(crate) fn serves(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.at, port)
     }
 }
 
-/// A system with its two pods and its world. What holds it together is kept for as long as it is measured.
+/// A system with its two pods and its world. Dropping it removes its namespaces and processes.
 pub(crate) struct Topology {
-    /// Its name in reports.
+    /// Name of the system in reports.
     pub(crate) system: &'static str,
     paths: [Path; 3],
     _parts: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl Topology {
-    /// The way through it.
+    /// Returns the endpoints of this way.
     pub(crate) fn path(&self, way: Way) -> &Path {
         &self.paths[way as usize]
     }
 }
 
-/// Where clients of the world have their addresses, one for each number.
+/// Returns the address of a client in the world, from 198.18.0.0/16.
 pub(crate) fn client(number: u16) -> IpAddr {
     let [high, low] = number.to_be_bytes();
     [198, 18, high, low].into()
 }
 
-/// Gives a machine the addresses of all clients. The machine next to it reaches them at `at`.
+/// Makes all client addresses local on `machine`, and adds a route by `at` on the machine next to
+/// it.
 fn serve_clients(machine: &Machine, next: &Machine, at: IpAddr) -> Result<()> {
     let all = "198.18.0.0/16";
     machine.call(&format!("ip route add local {all} dev lo"))?;
@@ -105,19 +106,20 @@ fn serve_clients(machine: &Machine, next: &Machine, at: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// One of each system.
+/// Creates one topology for each system.
 pub(crate) fn all() -> Result<Vec<Topology>> {
     let mut all = plain()?;
     all.extend(translating(0)?);
     Ok(all)
 }
 
-/// Those that translate nothing: what the kernel takes in any case.
+/// Creates the topologies of the systems without NAT.
 pub(crate) fn plain() -> Result<Vec<Topology>> {
-    Ok(vec![wire::build()?, forwarding::build()?])
+    Ok(vec![bare_veth::build()?, forwarding::build()?])
 }
 
-/// Those that publish ports, with this many others already published when the measured pod is attached.
+/// Creates the topologies of the systems with hostports, with `others` hostports before the
+/// measured pod is attached.
 pub(crate) fn translating(others: u16) -> Result<Vec<Topology>> {
     Ok(vec![
         reference::build(Tables::Legacy, others)?,
@@ -126,12 +128,14 @@ pub(crate) fn translating(others: u16) -> Result<Vec<Topology>> {
     ])
 }
 
-/// The same limit in both directions, in bits per second, with as short a burst as it allows.
+/// Returns the CNI bandwidth object for the same rate in both directions, in bits per second, with
+/// a short burst.
 pub(crate) fn limits(rate: u64) -> Value {
     limits_with(rate, LEAST_BURST.max(rate / 100))
 }
 
-/// The same with a burst of so many bits, in the words of a runtime.
+/// Returns the CNI bandwidth object for the same rate and burst in both directions, in bits per
+/// second and bits.
 pub(crate) fn limits_with(rate: u64, burst: u64) -> Value {
     json!({ "ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst })
 }

@@ -1,23 +1,23 @@
-//! Bulk throughput.
+//! Bulk TCP throughput.
 
 use std::net::IpAddr;
 
 use anyhow::Result;
 use e2e::{Iperf, Machine, NODE, Throughput, WORLD};
 
-use crate::cast::Cast;
+use crate::scenario::Scenario;
 use crate::screen::Screen;
 
 const SECONDS: u32 = 2;
 
-pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
-    screen.section("Bulk TCP, one connection, two seconds each");
-    let (client, server) = (cast.caller(), cast.callee());
-    let world = &cast.sandbox.world;
+pub(crate) fn show(screen: &mut Screen, scenario: &Scenario) -> Result<()> {
+    screen.section("Bulk TCP throughput, one connection, two seconds each");
+    let (client, server) = (scenario.client_pod(), scenario.server_pod());
+    let world = &scenario.sandbox.world;
     let in_pod = Iperf::serve(&server.machine, 5201)?;
     let in_world = Iperf::serve(world, 5201)?;
-    let published = Iperf::serve(&cast.publisher().machine, 5201)?;
-    let node = &cast.sandbox.node;
+    let published = Iperf::serve(&scenario.hostport_pod().machine, 5201)?;
+    let node = &scenario.sandbox.node;
     run(
         screen,
         "node → world, for comparison",
@@ -60,7 +60,7 @@ fn run(screen: &mut Screen, label: &str, server: &Iperf, from: &Machine, to: IpA
             ..
         } = throughput;
         format!(
-            "{:5.2} Gbit/s, {retransmits} segments sent again",
+            "{:5.2} Gbit/s, {retransmits} retransmits",
             bits_per_second / 1e9
         )
     });

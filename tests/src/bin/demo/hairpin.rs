@@ -1,60 +1,56 @@
-//! Datagrams to a service by a bridge that netfilter looks into: how many are sent, how many arrive, in every hairpin
-//! mode, with nobody dropping duplicates and with Viaduct dropping them.
+//! Datagrams to a service through a bridge with `bridge-nf-call-iptables`: sent and received
+//! numbers in each hairpin mode, with and without Viaduct's duplicate suppression.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, ensure};
-use e2e::{Agent, Pod, Sandbox, delivered, filter_bridges, ping, publish_service};
+use e2e::{Agent, Pod, Sandbox, add_service_rule, count_delivered, ping, set_bridge_netfilter};
 
 use crate::screen::Screen;
 
 const VIPS: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 const PORT: u16 = 53;
-/// Twice as many still fit into a socket that nobody reads for a while.
+/// Number of datagrams: twice as many still fit into a socket buffer.
 const SENT: usize = 100;
 
-struct Stage {
+struct HairpinSetup {
     sandbox: Sandbox,
     agent: Agent,
     client: Pod,
     server: Pod,
 }
 
-/// The section, in a sandbox of its own.
+/// Shows the section, in a sandbox of its own.
 pub(crate) fn show(screen: &mut Screen) -> Result<()> {
-    let stage = Stage::set()?;
-    screen.section("Datagrams to a service on the same node, netfilter looking into bridges");
+    let setup = HairpinSetup::start()?;
+    screen.section("Datagrams to a service on the same node, with bridge-nf-call-iptables");
     let rows = [
         ("hairpin-veth", false, 1),
         ("none", false, 1),
-        (
-            "none, and the bridge promiscuous by hand: no dedup",
-            true,
-            2,
-        ),
+        ("none, bridge promiscuous by hand: no dedup", true, 2),
         ("promiscuous-bridge: dedup", false, 1),
     ];
     for (row, promiscuous, copies) in rows {
         let mode = row.split([',', ':']).next().unwrap_or(row);
-        stage.choose(mode, promiscuous)?;
+        setup.choose(mode, promiscuous)?;
         for (family, name) in ["IPv4", "IPv6"].into_iter().enumerate() {
-            screen.line(format!("{row}, {name}"), stage.count(family, copies));
+            screen.line(format!("{row}, {name}"), setup.count(family, copies));
         }
     }
     Ok(())
 }
 
-impl Stage {
-    fn set() -> Result<Self> {
+impl HairpinSetup {
+    fn start() -> Result<Self> {
         let (sandbox, agent) = Sandbox::with_agent()?;
         let (mut client, mut server) = (sandbox.pod("pod-a")?, sandbox.pod("pod-b")?);
         client.add()?;
         server.add()?;
         for (vip, address) in VIPS.into_iter().zip(&server.addresses) {
-            publish_service(&sandbox.node, vip.parse()?, *address)?;
+            add_service_rule(&sandbox.node, vip.parse()?, *address)?;
             ping(&client.machine, *address, 1)?;
         }
-        filter_bridges(&sandbox.node, true)?;
+        set_bridge_netfilter(&sandbox.node, true)?;
         Ok(Self {
             sandbox,
             agent,
@@ -76,9 +72,13 @@ impl Stage {
         let vip: IpAddr = VIPS[family].parse()?;
         let to = SocketAddr::new(vip, PORT);
         let (from, at) = (&self.client.machine, &self.server.machine);
-        let arrived = delivered(from, to, at, self.server.addresses[family], SENT)?;
+        let arrived = count_delivered(from, to, at, self.server.addresses[family], SENT)?;
         let before = format!("{SENT} sent, {arrived} received");
-        ensure!(arrived == SENT * copies, "{before}, not {}", SENT * copies);
+        ensure!(
+            arrived == SENT * copies,
+            "{before}, expected {}",
+            SENT * copies
+        );
         let counters = self.agent.get("/v1/counters")?;
         let dropped = counters["drops"]["duplicate"].as_u64().unwrap_or(0);
         Ok(format!("{before}; duplicates dropped so far: {dropped}"))

@@ -1,58 +1,58 @@
-//! Hostports from everywhere: what the server saw and what the client saw, for every way there is.
+//! Hostports from each client location: the addresses that server and client see, and the cost of
+//! an ADD with many hostports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use e2e::matrix::{Cell, Matrix, Origin};
+use e2e::hostport_matrix::{Cell, HostportMatrix, Origin};
 use e2e::{Config, Sandbox};
 use serde_json::{Value, json};
 
 use crate::latency::summary;
 use crate::screen::Screen;
 
-/// The ports that others publish start here.
+/// The first hostport of the other pods.
 const FIRST: u16 = 20_000;
-/// The port of the pods whose ADD is measured.
+/// The hostport of the pods whose ADD is measured.
 const OWN: u16 = 8_080;
 const ADDS: u16 = 20;
 
-/// The sections, in a sandbox of their own.
+/// Shows the sections, in sandboxes of their own.
 pub(crate) fn show(screen: &mut Screen) -> Result<()> {
-    let matrix = Matrix::start()?;
+    let matrix = HostportMatrix::start()?;
     for origin in Origin::ALL {
         screen.section(&format!("Hostports from {}", origin.name()));
-        let mut cells = matrix.dial(origin)?;
+        let mut cells = matrix.connect(origin)?;
         if origin.is_on_node() {
-            screen.note(
-                "no SCTP: the kernel has no hooks for such sockets, and pods' packets are above",
-            );
+            screen.note("without SCTP: the kernel has no cgroup hooks for its sockets");
         } else {
             cells.extend(matrix.send_sctp(origin)?);
         }
-        for (dialled, row) in rows(cells) {
-            screen.line(label(dialled, &row), outcome(row));
+        for (target, row) in rows(cells) {
+            screen.line(label(target, &row), outcome(row));
         }
     }
     many(screen)
 }
 
-/// One row for each address and port that was dialled, with a cell for each protocol.
+/// Groups the cells by target: one row for each address and port, with a cell for each protocol.
 fn rows(cells: Vec<Cell>) -> BTreeMap<SocketAddr, Vec<Cell>> {
     let mut rows = BTreeMap::<SocketAddr, Vec<Cell>>::new();
     for cell in cells {
-        rows.entry(cell.dialled).or_default().push(cell);
+        rows.entry(cell.target).or_default().push(cell);
     }
     rows
 }
 
-fn label(dialled: SocketAddr, row: &[Cell]) -> String {
+fn label(target: SocketAddr, row: &[Cell]) -> String {
     let host_ip = row.first().map_or("", |cell| cell.host_ip.name());
-    format!("{dialled}, {host_ip}")
+    format!("{target}, {host_ip}")
 }
 
-/// The protocols that went as promised, and who saw whom by all of them; an error that names those that did not.
+/// Formats the protocols that succeeded, and the addresses seen. If any has failed, the error lists
+/// the failures.
 fn outcome(row: Vec<Cell>) -> Result<String> {
     let (mut good, mut seen, mut bad) = (Vec::new(), BTreeSet::new(), Vec::new());
     for Cell {
@@ -60,9 +60,9 @@ fn outcome(row: Vec<Cell>) -> Result<String> {
     } in row
     {
         match outcome {
-            Ok(told) => {
+            Ok(description) => {
                 good.push(protocol);
-                seen.insert(told);
+                seen.insert(description);
             }
             Err(error) => bad.push(format!("{protocol}: {error:#}")),
         }
@@ -72,9 +72,9 @@ fn outcome(row: Vec<Cell>) -> Result<String> {
     Ok(format!("{:<38}{}", good.join(" · "), seen.join("; ")))
 }
 
-/// How long the ADD of a pod with one port takes beside others with few ports and with many.
+/// Measures ADD of a pod with one hostport, on a node with few and with many hostports.
 fn many(screen: &mut Screen) -> Result<()> {
-    screen.section("ADD of a pod with a published port, beside other pods' ports");
+    screen.section("ADD of a pod with a hostport, by the number of hostports of other pods");
     let (sandbox, agent) = Sandbox::with_agent()?;
     let mut next = FIRST;
     for (others, each) in [(1, 10), (9, 1_110)] {
@@ -96,15 +96,16 @@ fn many(screen: &mut Screen) -> Result<()> {
             .collect();
         let report = agent.get("/v1/status")?["last_reconcile"]["duration_ms"].to_string();
         screen.line(
-            format!("{} ports", next - FIRST),
+            format!("{} hostports", next - FIRST),
             took.and_then(summary)
-                .map(|took| format!("{took}; records and tables were compared in {report} ms")),
+                .map(|took| format!("{took}; last reconciliation {report} ms")),
         );
     }
     Ok(())
 }
 
-/// One descriptor of the agent for each port: not every machine allows two for each of ten thousand.
+/// Returns a mapping of IPv4 only, which needs one file descriptor of the agent: not every machine
+/// allows two for each of ten thousand ports.
 fn of_one_family(port: u16) -> Value {
     json!({ "hostPort": port, "containerPort": 80, "protocol": "tcp", "hostIP": "0.0.0.0" })
 }

@@ -1,16 +1,16 @@
-//! `--keep`: leaving everything standing until the audience has seen enough.
+//! `--keep`: prints how to inspect the running topology, and waits for Return.
 
 use anyhow::Result;
 use e2e::{GATEWAYS, Machine, NODE, SOCKET, WORLD, program};
 
-use crate::cast::Cast;
+use crate::scenario::Scenario;
 use crate::screen::Screen;
 
-pub(crate) fn hold(screen: &mut Screen, cast: &Cast) -> Result<()> {
-    screen.section("It is yours: from another terminal, as root");
-    let sandbox = &cast.sandbox;
+pub(crate) fn hold(screen: &mut Screen, scenario: &Scenario) -> Result<()> {
+    screen.section("Inspect it from another terminal, as root");
+    let sandbox = &scenario.sandbox;
     let mut places = vec![&sandbox.node, &sandbox.world];
-    places.extend(cast.pods.iter().map(|pod| &pod.machine));
+    places.extend(scenario.pods.iter().map(|pod| &pod.machine));
     for machine in places {
         screen.note(shell(machine));
     }
@@ -28,10 +28,12 @@ pub(crate) fn hold(screen: &mut Screen, cast: &Cast) -> Result<()> {
         "in the world: curl --max-time 1 telnet://{}:8080",
         NODE[0]
     ));
-    screen.note("\nReturn ends it and takes everything down; so does killing this process.");
+    screen
+        .note("\nPress Return to remove everything. Killing this process removes everything too.");
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line)? == 0 {
-        // Nobody can press a key: then only a signal ends it, and the kernel takes everything down with us.
+        // Standard input is closed: wait for a signal. The kernel then removes everything with the
+        // process.
         loop {
             std::thread::park();
         }

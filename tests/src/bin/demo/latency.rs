@@ -1,21 +1,21 @@
-//! How long ADD and DEL take, from the start of the plugin to its end.
+//! Latency of ADD and DEL, from the start of the plugin to its exit.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e::{Config, Mapping};
 
-use crate::cast::Cast;
+use crate::scenario::Scenario;
 use crate::screen::Screen;
 
 const PODS: u16 = 20;
 
-pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
-    screen.section("ADD and DEL of twenty pods with a published port each, one after the other");
+pub(crate) fn show(screen: &mut Screen, scenario: &Scenario) -> Result<()> {
+    screen.section("ADD and DEL of twenty pods with one hostport each, one after the other");
     let (mut adds, mut dels) = (Vec::new(), Vec::new());
     let mut pods = Vec::new();
     for number in 0..PODS {
-        let mut pod = cast.sandbox.pod(&format!("extra-{number}"))?;
+        let mut pod = scenario.sandbox.pod(&format!("extra-{number}"))?;
         let port = Mapping::tcp(20_000 + number, 80);
         adds.push(pod.add_with(Config::new("1.1.0").publish(&[port]))?.took);
         pods.push(pod);
@@ -29,10 +29,10 @@ pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
     Ok(())
 }
 
-/// The middle and the worst of some times.
+/// Formats median and maximum.
 pub(crate) fn summary(mut times: Vec<Duration>) -> Result<String> {
     times.sort_unstable();
-    ensure!(!times.is_empty(), "nothing was measured");
+    ensure!(!times.is_empty(), "there are no samples");
     let (half, last) = (times[times.len() / 2], times[times.len() - 1]);
-    Ok(format!("p50 {half:.1?}, worst {last:.1?}"))
+    Ok(format!("p50 {half:.1?}, max {last:.1?}"))
 }

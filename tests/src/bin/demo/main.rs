@@ -1,18 +1,21 @@
-//! What `cargo xtask demo` runs: a node and its world in namespaces, the real agent and the real plugin, and every
-//! promise shown with its number. It ends with the proof that nothing is left, and fails if any line has failed.
+//! The demo behind `cargo xtask demo`: a node and an external machine in namespaces, with the real
+//! agent and the real plugin.
+//!
+//! Shows each feature with a measured value. At the end it removes everything and shows that
+//! nothing is left. It fails if any line has failed.
 
 #![forbid(unsafe_code)]
 
 mod bulk;
-mod cast;
-mod ending;
+mod connectivity;
 mod hairpin;
+mod host_state;
 mod hostports;
 mod keep;
 mod latency;
-mod quiet;
-mod reach;
+mod scenario;
 mod screen;
+mod teardown;
 mod traffic;
 
 use std::process::ExitCode;
@@ -21,19 +24,20 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Parser;
 
-use crate::cast::Cast;
+use crate::scenario::Scenario;
 use crate::screen::Screen;
 
-/// Shows Viaduct at work: a node, a world and pods in network namespaces of their own.
+/// Shows all features of Viaduct on a node, an external machine and pods in network namespaces.
 #[derive(Parser)]
 struct Args {
-    /// Leave everything standing at the end, and say how to look around
+    /// Keep everything running at the end, and print how to inspect it
     #[arg(long)]
     keep: bool,
-    /// Show the hairpin modes alone: how many datagrams are sent and received in each
+    /// Show only the hairpin modes: datagrams sent and received in each
     #[arg(long)]
     hairpin: bool,
-    /// Show hostports alone: from everywhere, by every protocol and family, with every kind of mapping
+    /// Show only hostports: from each client location, with each protocol, family and kind of
+    /// mapping
     #[arg(long)]
     hostports: bool,
 }
@@ -42,27 +46,27 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let started = Instant::now();
     let mut screen = Screen::new();
-    if let Err(error) = play(&mut screen, &args) {
+    if let Err(error) = run(&mut screen, &args) {
         screen.failure("the demo", &error);
     }
     screen.close(started.elapsed())
 }
 
-fn play(screen: &mut Screen, args: &Args) -> Result<()> {
+fn run(screen: &mut Screen, args: &Args) -> Result<()> {
     if args.hairpin {
         return hairpin::show(screen);
     }
     if args.hostports {
         return hostports::show(screen);
     }
-    let mut cast = Cast::assemble(screen)?;
-    reach::show(screen, &cast);
-    bulk::show(screen, &cast)?;
-    latency::show(screen, &cast)?;
-    traffic::show(screen, &cast)?;
-    quiet::show(screen, &cast);
+    let mut scenario = Scenario::start(screen)?;
+    connectivity::show(screen, &scenario);
+    bulk::show(screen, &scenario)?;
+    latency::show(screen, &scenario)?;
+    traffic::show(screen, &scenario)?;
+    host_state::show(screen, &scenario);
     if args.keep {
-        keep::hold(screen, &cast)?;
+        keep::hold(screen, &scenario)?;
     }
-    ending::show(screen, &mut cast)
+    teardown::show(screen, &mut scenario)
 }

@@ -1,4 +1,4 @@
-//! What the audience sees: sections of aligned lines, each with its mark.
+//! Output of the demo: sections of aligned lines, each marked as good or failed.
 
 use std::fmt::Display;
 use std::io::{IsTerminal as _, Write as _};
@@ -11,7 +11,7 @@ use anyhow::{Error, Result};
 /// Width of the column of labels.
 const LABEL: usize = 46;
 
-/// The terminal, or whatever standard output is.
+/// Standard output, with or without colours, and the number of good and failed lines.
 pub(crate) struct Screen {
     colour: bool,
     good: u32,
@@ -28,13 +28,13 @@ impl Screen {
         }
     }
 
-    /// Begins a section.
+    /// Prints the title of a section.
     pub(crate) fn section(&self, title: &str) {
         let bold = self.style(Style::new().bold());
         print(&format!("\n{bold}{title}{bold:#}"));
     }
 
-    /// A line that proves something: good if there is a value, bad if there is an error.
+    /// Prints a checked line: good with a value, failed with an error.
     pub(crate) fn line(&mut self, label: impl Display, value: Result<impl Display>) {
         match value {
             Ok(value) => {
@@ -46,7 +46,7 @@ impl Screen {
         }
     }
 
-    /// A line that failed.
+    /// Prints a failed line.
     pub(crate) fn failure(&mut self, label: impl Display, error: &Error) {
         self.bad += 1;
         let red = self.style(AnsiColor::Red.on_default().bold());
@@ -57,7 +57,7 @@ impl Screen {
         );
     }
 
-    /// A line that only tells.
+    /// Prints a line without a check.
     pub(crate) fn note(&self, text: impl Display) {
         let dim = self.style(Style::new().dimmed());
         for line in text.to_string().lines() {
@@ -65,20 +65,20 @@ impl Screen {
         }
     }
 
-    /// The last line, and what the shell is told.
+    /// Prints the summary, and returns the exit code.
     pub(crate) fn close(&self, took: Duration) -> ExitCode {
         let (good, bad, seconds) = (self.good, self.bad, took.as_secs_f32());
         if bad == 0 {
             let green = self.style(AnsiColor::Green.on_default().bold());
             print(&format!(
-                "\n{green}{good} of {good} lines good{green:#} in {seconds:.1} s"
+                "\n{green}{good} of {good} checks passed{green:#} in {seconds:.1} s"
             ));
             ExitCode::SUCCESS
         } else {
             let red = self.style(AnsiColor::Red.on_default().bold());
             let all = good + bad;
             print(&format!(
-                "\n{red}{bad} of {all} lines failed{red:#} in {seconds:.1} s"
+                "\n{red}{bad} of {all} checks failed{red:#} in {seconds:.1} s"
             ));
             ExitCode::FAILURE
         }
@@ -97,6 +97,6 @@ fn marked(mark: &str, label: impl Display, value: impl Display) {
 }
 
 fn print(line: &str) {
-    // An audience that has left is no reason to stop before everything is put away.
+    // A closed output must not prevent the clean-up.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,29 +1,29 @@
-//! What the agent has counted.
+//! The agent's counters.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::cast::Cast;
+use crate::scenario::Scenario;
 use crate::screen::Screen;
 
-pub(crate) fn show(screen: &mut Screen, cast: &Cast) -> Result<()> {
-    screen.section("What was counted");
-    let attachments = cast.agent.get("/v1/attachments")?;
+pub(crate) fn show(screen: &mut Screen, scenario: &Scenario) -> Result<()> {
+    screen.section("Counters");
+    let attachments = scenario.agent.get("/v1/attachments")?;
     for attachment in attachments.as_array().into_iter().flatten() {
         let name = attachment["containerID"].as_str().unwrap_or_default();
         screen.line(name, counted(&attachment["counters"]));
     }
-    let node = cast.agent.get("/v1/counters")?;
+    let node = scenario.agent.get("/v1/counters")?;
     screen.line("packets dropped, by reason", drops(&node));
-    screen.line("viaductctl status", health(&cast.agent.ctl("status")?));
-    screen.note(cast.agent.ctl("list")?);
+    screen.line("viaductctl status", health(&scenario.agent.ctl("status")?));
+    screen.note(scenario.agent.ctl("list")?);
     Ok(())
 }
 
 fn health(status: &str) -> Result<String> {
     let line = status.lines().find(|line| line.starts_with("Health"));
     let health = line
-        .context("no word of health")?
+        .context("no line `Health`")?
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");

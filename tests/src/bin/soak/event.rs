@@ -1,58 +1,58 @@
-//! What may happen, and how often.
+//! Random events of the soak test, and their frequencies.
 
-/// One thing that happens to the node.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// A pod comes.
+    /// ADD of one pod.
     Add,
-    /// Many come at once.
-    Crowd,
-    /// A pod goes.
+    /// ADD of many pods at the same time.
+    AddMany,
+    /// DEL of one pod.
     Del,
-    /// A pod is compared with what it should be.
+    /// CHECK of one pod.
     Check,
-    /// The runtime lists what it knows; one pod that it does not know any more is gone.
+    /// GC without one pod, whose namespace is gone.
     Gc,
-    /// A pod gets another limit.
+    /// Change of a pod's bandwidth limit.
     Limit,
-    /// The agent is killed and started again.
+    /// SIGKILL and restart of the agent.
     Kill,
-    /// The agent is killed in the middle of an ADD.
-    DeathInAdd,
-    /// The agent is killed in the middle of a DEL.
-    DeathInDel,
-    /// A DEL finds no agent.
+    /// SIGKILL of the agent during an ADD.
+    KillDuringAdd,
+    /// SIGKILL of the agent during a DEL.
+    KillDuringDel,
+    /// DEL while no agent runs.
     DelWithoutAgent,
-    /// The agent is ended, and another version takes over.
+    /// Replacement of the agent by another version.
     Upgrade,
-    /// Somebody takes away or changes what is ours.
-    Harm,
-    /// A pod's link is deleted.
+    /// Change or removal of a pod's kernel objects by other software.
+    Damage,
+    /// Deletion of a pod's link.
     LinkGone,
-    /// A pod's namespace ends, and nobody says a word.
+    /// End of a pod's namespace without a DEL.
     NamespaceGone,
 }
 
-/// Each with its share of a hundred.
+/// Frequency of each event in percent.
 const SHARES: [(Event, u32); 14] = [
     (Event::Add, 24),
-    (Event::Crowd, 3),
+    (Event::AddMany, 3),
     (Event::Del, 22),
     (Event::Check, 14),
     (Event::Gc, 3),
     (Event::Limit, 5),
     (Event::Kill, 5),
-    (Event::DeathInAdd, 5),
-    (Event::DeathInDel, 4),
+    (Event::KillDuringAdd, 5),
+    (Event::KillDuringDel, 4),
     (Event::DelWithoutAgent, 3),
     (Event::Upgrade, 2),
-    (Event::Harm, 4),
+    (Event::Damage, 4),
     (Event::LinkGone, 3),
     (Event::NamespaceGone, 3),
 ];
 
 impl Event {
-    /// Any, by its share.
+    /// Chooses an event at random, by frequency.
     pub(crate) fn any(random: &mut fastrand::Rng) -> Self {
         let all: u32 = SHARES.iter().map(|(_, share)| share).sum();
         let mut left = random.u32(..all);

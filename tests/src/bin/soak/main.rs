@@ -1,19 +1,18 @@
-//! A node lives through everything at random, for as long as is asked for, under traffic that nothing may break, while a
-//! model says what must be true.
+//! Soak test: random events on a node under traffic that must not break, checked against a model.
 //!
-//! The seed is printed first: the same seed makes the same choices. What depends on time (which moment a death comes at)
-//! does not repeat.
+//! The seed is printed first: the same seed gives the same choices. Effects of timing, such as the
+//! moment of a kill, do not repeat.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command for people speaks to the terminal"
+    reason = "an interactive command prints to the terminal"
 )]
 
 mod event;
-mod life;
+mod foreign;
 mod memory;
 mod model;
-mod strangers;
+mod simulation;
 mod traffic;
 
 use std::process::ExitCode;
@@ -22,27 +21,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Parser;
 
-use crate::life::Life;
+use crate::simulation::Simulation;
 
-/// Random life of a node, with a model that checks it.
+/// Runs random operations on a node under traffic, and checks it against a model.
 #[derive(Parser)]
 struct Args {
-    /// How long
+    /// Duration in minutes
     #[arg(long, default_value_t = 1)]
     minutes: u64,
-    /// Repeats the choices of an earlier run
+    /// Seed of an earlier run, to repeat its choices [default: random]
     #[arg(long)]
     seed: Option<u64>,
-    /// Pods that are there at most
+    /// The most pods at a time
     #[arg(long, default_value_t = 40)]
     pods: usize,
-    /// Flows that a pod keeps open besides
+    /// Flows that a pod keeps open meanwhile
     #[arg(long, default_value_t = 10_000)]
     flows: u16,
 }
 
-/// Between two lines.
-const TELL: Duration = Duration::from_secs(10);
+/// Interval of the progress lines.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -58,18 +57,19 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args, seed: u64) -> Result<()> {
-    let mut life = Life::start(seed, args.pods, args.flows)?;
+    let mut simulation = Simulation::start(seed, args.pods, args.flows)?;
     let end = Instant::now() + Duration::from_secs(args.minutes * 60);
-    let mut tell = Instant::now();
+    let mut next_report = Instant::now();
     while Instant::now() < end {
-        life.step()
-            .with_context(|| format!("behind {}", life.counts()))?;
-        if Instant::now() >= tell {
-            println!("{}", life.line()?);
-            tell = Instant::now() + TELL;
+        simulation
+            .step()
+            .with_context(|| format!("after {}", simulation.counts()))?;
+        if Instant::now() >= next_report {
+            println!("{}", simulation.line()?);
+            next_report = Instant::now() + REPORT_EVERY;
         }
     }
-    let text = life.end()?;
+    let text = simulation.end()?;
     println!("clean: {text}, seed {seed}");
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! How much memory the agent has, over its lives.
+//! Resident memory of the agent over the run, across restarts.
 
 use anyhow::{Context as _, Result};
 use e2e::Agent;
 
-/// Resident memory in KiB, whenever it was looked at.
+/// First, last and highest sample of the resident memory, in KiB.
 #[derive(Default)]
 pub(crate) struct Memory(Option<Figures>);
 
@@ -15,8 +15,8 @@ struct Figures {
 }
 
 impl Memory {
-    /// Looks at it.
-    pub(crate) fn weigh(&mut self, agent: &Agent) -> Result<()> {
+    /// Takes a sample from `/proc/<pid>/status`.
+    pub(crate) fn sample(&mut self, agent: &Agent) -> Result<()> {
         let pid = agent.pid().context("the agent runs")?;
         let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -35,7 +35,7 @@ impl Memory {
 impl std::fmt::Display for Memory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Some(Figures { first, last, most }) = self.0 else {
-            return f.write_str("not yet weighed");
+            return f.write_str("memory not sampled yet");
         };
         write!(f, "{last} KiB (first {first}, most {most})")
     }

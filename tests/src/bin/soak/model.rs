@@ -1,4 +1,4 @@
-//! What must be true of the node, whatever has happened to it.
+//! The model: invariants of the node after any sequence of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -7,32 +7,33 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::{Agent, Echo, NODE, Pod, Sandbox, until};
 use serde_json::Value;
 
-/// A pod whose ADD was answered with success and that nobody has removed since.
+/// A pod whose ADD has succeeded and that has not been removed since.
 pub(crate) struct Resident {
     pub(crate) pod: Pod,
-    /// The node's port that leads to its port 80.
+    /// The hostport of its port 80.
     pub(crate) port: Option<u16>,
-    /// What it may send, in bits per second.
+    /// Its egress limit, in bits per second.
     pub(crate) limit: Option<u64>,
 }
 
-/// All of them, by container ID.
+/// All such pods, by container ID.
 pub(crate) type Residents = BTreeMap<String, Resident>;
 
-/// A look at the node from outside and at what its agent says, to be compared with the residents.
-pub(crate) struct Look<'a> {
+/// Compares the kernel's state and the agent's API with the model.
+pub(crate) struct NodeCheck<'a> {
     pub(crate) sandbox: &'a Sandbox,
     pub(crate) agent: &'a Agent,
     pub(crate) residents: &'a Residents,
-    /// Pods that nobody touches.
+    /// Pods that no event affects.
     pub(crate) bystanders: [&'a Pod; 2],
-    /// How many ports they publish.
+    /// The number of hostports of the bystanders.
     pub(crate) ports: usize,
 }
 
-impl Look<'_> {
-    /// Nothing is lost, doubled or left behind.
-    pub(crate) fn agrees(&self) -> Result<()> {
+impl NodeCheck<'_> {
+    /// Checks that no attachment, address, port, link or map entry is missing, duplicated or left
+    /// over.
+    pub(crate) fn matches_model(&self) -> Result<()> {
         self.attachments()?;
         self.addresses()?;
         self.ports()?;
@@ -40,8 +41,8 @@ impl Look<'_> {
         self.tables()
     }
 
-    /// A published port leads to its pod, and a pod reaches the world.
-    pub(crate) fn serves(&self, resident: &Resident) -> Result<()> {
+    /// Checks that the pod's hostport is reachable from the world.
+    pub(crate) fn check_hostport(&self, resident: &Resident) -> Result<()> {
         let Some(port) = resident.port else {
             return Ok(());
         };
@@ -50,7 +51,7 @@ impl Look<'_> {
             let server = SocketAddr::new(node, port);
             let (_, stream) = e2e::tcp_source(&self.sandbox.world, 0, server)
                 .with_context(|| format!("{} at {server}", resident.pod.id()))?;
-            e2e::tcp_ask(&stream)?;
+            e2e::tcp_echo(&stream)?;
         }
         Ok(())
     }
@@ -73,13 +74,17 @@ impl Look<'_> {
         let expected: BTreeSet<_> = residents.chain(self.bystanders.map(Pod::id)).collect();
         ensure!(
             known == expected,
-            "the agent knows {known:?}, not {expected:?}"
+            "the agent lists {known:?}, expected {expected:?}"
         );
         for one in &list {
-            ensure!(one["state"] == "attached", "{one} is not whole");
+            ensure!(one["state"] == "attached", "{one} is not attached");
             if let Some(resident) = self.residents.get(text(&one["containerID"])) {
                 let rate = one["bandwidth"]["egress"]["rate"].as_u64();
-                ensure!(rate == resident.limit, "{one}, not {:?}", resident.limit);
+                ensure!(
+                    rate == resident.limit,
+                    "{one}, expected the limit {:?}",
+                    resident.limit
+                );
             }
         }
         Ok(())
@@ -88,7 +93,7 @@ impl Look<'_> {
     fn addresses(&self) -> Result<()> {
         let leases = self.list("/v1/leases")?;
         let given: BTreeSet<_> = leases.iter().map(|one| text(&one["address"])).collect();
-        ensure!(given.len() == leases.len(), "an address is given twice");
+        ensure!(given.len() == leases.len(), "an address has two leases");
         ensure!(leases.len() == 2 * self.count(), "{} leases", leases.len());
         Ok(())
     }
@@ -100,24 +105,31 @@ impl Look<'_> {
             .filter_map(|one| one["host_port"].as_u64())
             .collect();
         held.sort_unstable();
-        let published = self.residents.values().filter_map(|one| one.port);
-        let published: BTreeSet<_> = published.map(u64::from).collect();
+        let published: BTreeSet<_> = self
+            .residents
+            .values()
+            .filter_map(|one| one.port)
+            .map(u64::from)
+            .collect();
         let ours: Vec<_> = held
             .iter()
             .filter(|port| published.contains(port))
             .collect();
         ensure!(
             ours.len() == published.len(),
-            "{ours:?} are held, not {published:?}"
+            "hostports {ours:?}, expected {published:?}"
         );
         let expected = published.len() + self.ports;
-        ensure!(held.len() == expected, "{held:?} are held, not {expected}");
+        ensure!(
+            held.len() == expected,
+            "hostports {held:?}, expected {expected}"
+        );
         Ok(())
     }
 
     fn links(&self) -> Result<()> {
-        let links = self.sandbox.node.call_json("ip -j link show type veth")?;
-        let links = links.as_array().context("a list")?;
+        let shown = self.sandbox.node.call_json("ip -j link show type veth")?;
+        let links = shown.as_array().context("a list")?;
         let ours = links.iter().filter(|link| link["master"] == "cbr0").count();
         ensure!(
             ours == self.count(),
@@ -127,8 +139,8 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Entries of the datapath: one for each address and each port of each family. What an agent that was killed had
-    /// begun is put right when the next one has started, or soon after.
+    /// Checks the number of map entries: one for each address, and one for each port and family. It
+    /// waits, because an agent repairs the unfinished work of a killed one soon after its start.
     fn tables(&self) -> Result<()> {
         let ports = self.residents.values().filter(|one| one.port.is_some());
         let ports = ports.count() + self.ports;

@@ -1,4 +1,5 @@
-//! What goes on all the time beside the random life: traffic of pods that nobody touches, of which nothing may be lost.
+//! Continuous traffic of pods that no event affects. No connection may break, and no datagram may
+//! be lost.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,33 +8,34 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use e2e::{
-    Config, Conversation, Drip, ENDLESS, Echo, Machine, Mapping, NODE, Pod, Sandbox, Sends, Stream,
-    WORLD,
+    Config, Connection, ENDLESS, Echo, Machine, Mapping, NODE, NumberedDatagrams, Pod, Sandbox,
+    Sends, Stream, WORLD,
 };
 use serde_json::json;
 
-/// What the bystander publishes.
+/// Hostports of the bystander.
 pub(crate) const PORTS: [Mapping; 2] = [Mapping::udp(5353, 53), Mapping::tcp(8080, 80)];
 
-/// Bits per second of the bulk flow: enough to be always there, little enough to leave the CPUs to everything else.
+/// Rate of the bulk flow in bits per second: continuous traffic that leaves CPU time to the events.
 const BULK: u64 = 50_000_000;
-/// Before a flow that hears no answer is forgotten.
+/// Interval in which flows are refreshed: shorter than the idle timeout of a flow without an
+/// answer.
 const REFRESH: Duration = Duration::from_secs(15);
-/// Flows that are refreshed at a time, so that they are no burst.
+/// Flows that are refreshed without a pause, to avoid a burst.
 const AT_A_TIME: u16 = 256;
-/// Ports of the world that flows lead to.
+/// The first port of the world that flows use.
 const FIRST_PORT: u16 = 10_000;
 
 /// The traffic of the bystanders.
 pub(crate) struct Traffic {
-    /// Publishes [`PORTS`]; talks, and keeps flows open.
+    /// The pod with [`PORTS`], connections, datagrams and many flows.
     pub(crate) bystander: Pod,
-    /// Sends as much as its limit lets it.
-    pub(crate) hauler: Pod,
-    talks: Vec<Conversation>,
+    /// The pod with the bulk flow, which is limited.
+    pub(crate) bulk_sender: Pod,
+    connections: Vec<Connection>,
     rounds: u64,
     stream: Stream,
-    drips: [Drip; 2],
+    datagrams: [NumberedDatagrams; 2],
     flows: Flows,
     _echoes: [Echo; 2],
 }
@@ -45,79 +47,81 @@ impl Traffic {
         bystander.add_with(Config::new("1.1.0").publish(&PORTS))?;
         let inside = &bystander.machine;
         let echoes = [Echo::start(inside, 80)?, Echo::start(world, 7000)?];
-        let mut talks = Vec::new();
+        let mut connections = Vec::new();
         for (node, far) in NODE.into_iter().zip(WORLD) {
-            talks.push(Conversation::tcp(inside, SocketAddr::new(far, 7000))?);
-            talks.push(Conversation::udp(inside, SocketAddr::new(far, 7000))?);
-            talks.push(Conversation::tcp(world, SocketAddr::new(node, 8080))?);
+            connections.push(Connection::tcp(inside, SocketAddr::new(far, 7000))?);
+            connections.push(Connection::udp(inside, SocketAddr::new(far, 7000))?);
+            connections.push(Connection::tcp(world, SocketAddr::new(node, 8080))?);
         }
         let any = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
         let out = SocketAddr::new(WORLD[0], 7001);
         let inward = SocketAddr::new(NODE[0], 5353);
-        let drips = [
-            Drip::start("out", (inside, out), (world, any(7001)))?,
-            Drip::start("in", (world, inward), (inside, any(53)))?,
+        let datagrams = [
+            NumberedDatagrams::start("out", (inside, out), (world, any(7001)))?,
+            NumberedDatagrams::start("in", (world, inward), (inside, any(53)))?,
         ];
-        let (hauler, stream) = haul(sandbox)?;
+        let (bulk_sender, stream) = start_bulk(sandbox)?;
         Ok(Self {
             flows: Flows::keep(inside, flows)?,
             bystander,
-            hauler,
-            talks,
+            bulk_sender,
+            connections,
             rounds: 0,
             stream,
-            drips,
+            datagrams,
             _echoes: echoes,
         })
     }
 
-    /// Every connection of the beginning is still there, and everything goes on.
-    pub(crate) fn goes_on(&mut self) -> Result<()> {
+    /// Checks that all connections still work and all streams make progress.
+    pub(crate) fn await_progress(&mut self) -> Result<()> {
         self.rounds += 1;
-        self.talks.iter().try_for_each(Conversation::go_on)?;
-        self.stream.goes_on(1 << 16)?;
-        self.drips.iter().try_for_each(Drip::goes_on)?;
+        self.connections.iter().try_for_each(Connection::exchange)?;
+        self.stream.await_progress(1 << 16)?;
+        self.datagrams
+            .iter()
+            .try_for_each(NumberedDatagrams::await_progress)?;
         self.bystander.check()?.success()?;
-        self.hauler.check()?.success()
+        self.bulk_sender.check()?.success()
     }
 
-    /// How much has passed without a loss.
+    /// Stops all traffic; returns a summary. A loss is an error.
     pub(crate) fn end(self) -> Result<String> {
         self.flows.end()?;
         self.stream.stop()?;
         let mut datagrams = 0;
-        for drip in self.drips {
+        for drip in self.datagrams {
             datagrams += drip.end()?;
         }
         Ok(format!(
-            "{datagrams} datagrams, {} rounds of talk and a stream without a loss",
+            "{datagrams} datagrams, {} rounds on all connections and a bulk stream without a loss",
             self.rounds
         ))
     }
 }
 
-fn haul(sandbox: &Sandbox) -> Result<(Pod, Stream)> {
-    let mut hauler = sandbox.pod("hauler")?;
+fn start_bulk(sandbox: &Sandbox) -> Result<(Pod, Stream)> {
+    let mut bulk_sender = sandbox.pod("bulk_sender")?;
     let limit = json!({ "bandwidth": { "egressRate": BULK, "egressBurst": BULK } });
-    hauler.add_with(Config::new("1.1.0").with("runtimeConfig", limit))?;
+    bulk_sender.add_with(Config::new("1.1.0").with("runtimeConfig", limit))?;
     let stream = Stream::start(
-        (&hauler.machine, SocketAddr::new(WORLD[1], 7002)),
+        (&bulk_sender.machine, SocketAddr::new(WORLD[1], 7002)),
         (&sandbox.world, 7002),
         Sends::Client,
         ENDLESS,
     )?;
-    Ok((hauler, stream))
+    Ok((bulk_sender, stream))
 }
 
-/// Flows of a machine that are kept open.
+/// Flows of a machine that are refreshed periodically.
 struct Flows {
-    /// They end when this is gone.
+    /// The thread exits when this end of the channel is closed.
     stop: Sender<()>,
     keeper: JoinHandle<Result<()>>,
 }
 
 impl Flows {
-    /// As many flows as `count` says, each to a port of its own.
+    /// Keeps `count` flows open, each to another port of the world.
     fn keep(machine: &Machine, count: u16) -> Result<Self> {
         let socket = machine.run(|| UdpSocket::bind("0.0.0.0:0"))?;
         let (stop, stopped) = mpsc::channel();
@@ -126,7 +130,7 @@ impl Flows {
             while wait(REFRESH) {
                 for number in 0..count {
                     let to = SocketAddr::new(WORLD[0], FIRST_PORT + number);
-                    // The world refuses them, and says so; that is no matter here.
+                    // The ICMP errors of the world's closed ports are ignored.
                     let _refused = socket.send_to(b"x", to);
                     if number % AT_A_TIME == 0 && !wait(Duration::from_millis(1)) {
                         return Ok(());

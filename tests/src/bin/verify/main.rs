@@ -1,17 +1,19 @@
-//! Loads every program of the BPF object and compares what the verifier says with the committed table.
+//! Loads all programs of the BPF object, and compares the verifier's instruction counts with the
+//! committed table.
 //!
-//! `cargo xtask verify` calls it, as root, here and on other kernels. The verifier's work is a budget of a million
-//! instructions per program, and it runs out suddenly: growth is looked at while it is small. Numbers of a kernel
-//! series that is not in the table are shown, but not judged; nor is the time for a packet, which is this machine's and
-//! this hour's.
+//! `cargo xtask verify` runs it as root, on this kernel and on others. The verifier rejects a
+//! program beyond a million instructions over all paths, and small changes can multiply the count,
+//! so growth is reported early. Counts of a kernel series that is not in the table are printed, not
+//! compared. The time per packet is not compared either, because it depends on the machine and its
+//! load.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "the table is what this program is for"
+    reason = "the program prints the table"
 )]
 
-mod claims;
-mod pace;
+mod hostport_lookup;
+mod packet_time;
 mod table;
 
 use std::collections::BTreeMap;
@@ -28,17 +30,17 @@ use tempfile::TempDir;
 
 use crate::table::{Cost, Table, Tables};
 
-/// Loads a BPF object and says what the verifier makes of it.
+/// Loads a BPF object and prints the verifier's cost of each program.
 #[derive(Parser)]
 struct Args {
-    /// The BPF object
+    /// Path of the BPF object
     object: PathBuf,
-    /// The committed table to compare with; without it instructions are counted and printed, and that is all
+    /// Committed table to compare with [default: only print the counts]
     table: Option<PathBuf>,
-    /// Accept the numbers of today
+    /// Write the new counts into the table
     #[arg(long, requires = "table")]
     bless: bool,
-    /// Numbers that were printed on another kernel, judged as well
+    /// Output of this command on another kernel, to compare as well
     #[arg(long, value_name = "FILE")]
     given: Vec<PathBuf>,
 }
@@ -75,27 +77,27 @@ fn verify(args: &Args) -> Result<()> {
         println!("accepted");
         return Ok(());
     }
-    judge(&committed, &today)
+    compare(&committed, &today)
 }
 
-fn judge(committed: &Tables, today: &[Table]) -> Result<()> {
+fn compare(committed: &Tables, today: &[Table]) -> Result<()> {
     let mut changes = Vec::new();
     for table in today {
         match committed.compare(table) {
             Some(of_kernel) => changes.extend(of_kernel),
-            None => println!("kernel {} is not in the table: not compared", table.kernel),
+            None => println!("kernel {} not compared: not in the table", table.kernel),
         }
     }
     if !changes.is_empty() {
         bail!(
-            "{}\nmake it cheaper, or accept it with --bless",
+            "{}\nreduce the cost, or accept it with --bless",
             changes.join("\n")
         );
     }
     Ok(())
 }
 
-/// `timed` says whether packets shall be timed as well.
+/// Loads all programs; measures the time per packet too if `timed`.
 fn measure(object: &Path, timed: bool) -> Result<Table> {
     let bytes =
         std::fs::read(object).with_context(|| format!("cannot read {}", object.display()))?;
@@ -123,18 +125,22 @@ fn measure(object: &Path, timed: bool) -> Result<Table> {
 }
 
 fn time(loaded: &mut Ebpf, costs: &mut BTreeMap<String, Cost>) -> Result<()> {
-    for (name, pace) in pace::measure(loaded).context("cannot measure the programs' pace")? {
+    for (name, nanoseconds) in
+        packet_time::measure(loaded).context("cannot measure the time per packet")?
+    {
         if let Some(cost) = costs.get_mut(&name) {
-            cost.pace = Some(pace);
+            cost.nanoseconds = Some(nanoseconds);
         }
     }
-    for (claims, pace) in claims::measure(loaded).context("cannot measure hostports")? {
-        println!("a packet to one of {claims} hostports: {pace} ns");
+    for (hostports, nanoseconds) in
+        hostport_lookup::measure(loaded).context("cannot measure the hostport lookup")?
+    {
+        println!("packet to one of {hostports} hostports: {nanoseconds} ns");
     }
     Ok(())
 }
 
-/// A BPF file system of our own, for maps that want to be pinned. Its mount namespace ends with us.
+/// Mounts a private bpffs for pinned maps, in a mount namespace that ends with the process.
 #[expect(
     clippy::disallowed_methods,
     reason = "a single-threaded program that leaves its mount namespace for good"
@@ -160,17 +166,17 @@ fn load(program: &mut Program) -> Result<Cost> {
     let info = program.info()?;
     let verified = info
         .verified_instruction_count()
-        .context("the kernel does not count instructions")?;
+        .context("the kernel does not report verified instructions")?;
     Ok(Cost {
         verified: verified.into(),
         machine_code: info.size_jitted().into(),
-        pace: None,
+        nanoseconds: None,
     })
 }
 
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "a new kind of program is an error here until it is added"
+    reason = "a new program type is an error until it is added here"
 )]
 fn into_kernel(program: &mut Program) -> Result<(), ProgramError> {
     match program {

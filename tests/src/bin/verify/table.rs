@@ -1,44 +1,45 @@
-//! The committed table: what the verifier of each kernel makes of each program.
+//! The committed table: the verifier's cost of each program on each kernel.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Growth beyond this asks for a decision: make it cheaper, or bless it.
+/// Growth in percent beyond which the check fails.
 const GROWTH_PERCENT: u64 = 10;
 
 const HEAD: &str =
-    "# What the verifier makes of the BPF object; `cargo xtask verify --bless` writes it.\n";
+    "# Verifier cost of the BPF object's programs; written by `cargo xtask verify --bless`.\n";
 const KERNEL: &str = "# kernel ";
 
-/// In the table, what was not measured.
+/// Mark of a value that was not measured.
 const NONE: &str = "-";
 
-/// What the kernel says of one program.
+/// The cost of one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// Instructions that the verifier walked, over all paths.
+    /// Instructions that the verifier processed, over all paths.
     pub(crate) verified: u64,
-    /// Bytes of machine code.
+    /// Size of the JIT-compiled code in bytes.
     pub(crate) machine_code: u64,
-    /// Nanoseconds for a packet of a known flow; not of every program, and not in a guest.
-    pub(crate) pace: Option<u64>,
+    /// Nanoseconds for a packet of an established flow; `None` for programs without this
+    /// measurement, and in a guest.
+    pub(crate) nanoseconds: Option<u64>,
 }
 
-/// The costs of all programs, on one kernel.
+/// The costs of all programs on one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) kernel: String,
     pub(crate) costs: BTreeMap<String, Cost>,
 }
 
-/// Kernels by series: within one the verifier stays the same.
+/// Tables by kernel series, within which the verifier is the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tables(BTreeMap<(u32, u32), Table>);
 
 impl Tables {
-    /// Reads a file's text.
+    /// Parses the content of the file.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut tables = Self::default();
         let sections = text.match_indices(KERNEL).map(|(at, _)| &text[at..]);
@@ -50,18 +51,19 @@ impl Tables {
         Ok(tables)
     }
 
-    /// The text of the file.
+    /// Formats the content of the file, newest kernel first.
     pub(crate) fn text(&self) -> String {
         let sections = self.0.values().rev().map(Table::text);
         format!("{HEAD}{}", sections.collect::<Vec<_>>().join("\n"))
     }
 
-    /// Takes a kernel's table in, in the place of an older one of its series.
+    /// Inserts a kernel's table, and replaces the one of the same series.
     pub(crate) fn put(&mut self, table: Table) {
         self.0.insert(series(&table.kernel), table);
     }
 
-    /// What has grown, come or gone since the table of the same series; `None` if there is no such table.
+    /// Lists programs that have grown, are new or are gone, compared with the table of the same
+    /// series. Returns `None` if there is no such table.
     pub(crate) fn compare(&self, today: &Table) -> Option<Vec<String>> {
         let before = self.0.get(&series(&today.kernel))?;
         let changes = grown(before, today).into_iter();
@@ -74,7 +76,7 @@ impl Tables {
 }
 
 impl Table {
-    /// As it is printed, and as a section of the file.
+    /// Formats the table, for printing and as a section of the file.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("{KERNEL}{}\n", self.kernel);
         let _ = writeln!(
@@ -83,19 +85,19 @@ impl Table {
             "# program", "instructions", "machine code", "ns a packet"
         );
         for (name, cost) in &self.costs {
-            let pace = cost
-                .pace
-                .map_or_else(|| NONE.to_owned(), |pace| pace.to_string());
+            let nanoseconds = cost
+                .nanoseconds
+                .map_or_else(|| NONE.to_owned(), |nanoseconds| nanoseconds.to_string());
             let _ = writeln!(
                 text,
-                "{name:<24} {:>12} {:>12} {pace:>12}",
+                "{name:<24} {:>12} {:>12} {nanoseconds:>12}",
                 cost.verified, cost.machine_code
             );
         }
         text
     }
 
-    /// Reads one section.
+    /// Parses one section of the file.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let kernel = text.lines().find_map(|line| line.strip_prefix(KERNEL));
         let kernel = kernel
@@ -111,7 +113,8 @@ impl Table {
 }
 
 fn row(line: &str) -> Result<(String, Cost)> {
-    let [name, verified, machine_code, pace] = line.split_whitespace().collect::<Vec<_>>()[..]
+    let [name, verified, machine_code, nanoseconds] =
+        line.split_whitespace().collect::<Vec<_>>()[..]
     else {
         bail!("not a row of the table: {line}");
     };
@@ -120,7 +123,7 @@ fn row(line: &str) -> Result<(String, Cost)> {
         Cost {
             verified: verified.parse()?,
             machine_code: machine_code.parse()?,
-            pace: match pace {
+            nanoseconds: match nanoseconds {
                 NONE => None,
                 number => Some(number.parse()?),
             },
@@ -134,22 +137,22 @@ fn grown(before: &Table, after: &Table) -> Vec<String> {
         match before.costs.get(name) {
             Some(old) if cost.verified * 100 > old.verified * (100 + GROWTH_PERCENT) => changes
                 .push(format!(
-                    "{name}: {} instructions, and they were {}",
+                    "{name}: {} instructions, before {}",
                     cost.verified, old.verified
                 )),
             Some(_) => {}
-            None => changes.push(format!("{name}: is new")),
+            None => changes.push(format!("{name}: new program")),
         }
     }
     let gone = before
         .costs
         .keys()
         .filter(|name| !after.costs.contains_key(*name));
-    changes.extend(gone.map(|name| format!("{name}: is gone")));
+    changes.extend(gone.map(|name| format!("{name}: program is gone")));
     changes
 }
 
-/// The part of a kernel's release within which the verifier stays the same.
+/// Returns the major and minor version of a kernel's release.
 fn series(kernel: &str) -> (u32, u32) {
     let mut numbers = kernel
         .split(|c: char| !c.is_ascii_digit())
@@ -165,7 +168,7 @@ mod tests {
         let cost = Cost {
             verified,
             machine_code: 900,
-            pace: Some(150),
+            nanoseconds: Some(150),
         };
         Table {
             kernel: kernel.to_owned(),
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_read_as_they_were_written_newest_kernel_first() {
+    fn tables_round_trip_through_text_newest_kernel_first() {
         let mut tables = Tables::default();
         for kernel in ["6.1.192", "6.18.44", "6.12.117+deb12"] {
             tables.put(table(kernel, 1200));
@@ -191,23 +194,26 @@ mod tests {
     }
 
     #[test]
-    fn growth_within_a_tenth_passes_and_beyond_it_is_named() {
+    fn growth_of_instructions_beyond_a_tenth_is_reported() {
         let mut tables = Tables::default();
         tables.put(table("6.12.3", 1000));
         assert_eq!(tables.compare(&table("6.12.40", 1100)), Some(Vec::new()));
         let changes = tables.compare(&table("6.12.40", 1101));
-        let told = "kernel 6.12.40: from_pod: 1101 instructions, and they were 1000";
-        assert_eq!(changes, Some(vec![told.to_owned()]));
+        let change = "kernel 6.12.40: from_pod: 1101 instructions, before 1000";
+        assert_eq!(changes, Some(vec![change.to_owned()]));
         assert_eq!(tables.compare(&table("6.1.3", 9999)), None);
     }
 
     #[test]
-    fn programs_that_come_and_go_are_named() {
+    fn new_and_removed_programs_are_reported() {
         let none = Table {
             kernel: "6.12.3".to_owned(),
             costs: BTreeMap::new(),
         };
-        assert_eq!(grown(&none, &table("6.12.3", 1)), ["from_pod: is new"]);
-        assert_eq!(grown(&table("6.12.3", 1), &none), ["from_pod: is gone"]);
+        assert_eq!(grown(&none, &table("6.12.3", 1)), ["from_pod: new program"]);
+        assert_eq!(
+            grown(&table("6.12.3", 1), &none),
+            ["from_pod: program is gone"]
+        );
     }
 }

@@ -168,9 +168,16 @@ fn status_returns_code_51_where_an_uplink_has_lost_its_programs() {
     agent.fake.add_address("eth1", "198.51.100.10/24");
     let gateway = Some("198.51.100.1");
     agent.fake.add_route("203.0.113.0/24", gateway, "eth1");
-    let on_eth1 =
-        |step: &Step| matches!(step, Step::Attach { link, .. } if link.as_str() == "eth1");
-    agent.fake.fail_next(on_eth1, Errno::EPERM);
+    let broken = Arc::new(AtomicBool::new(true));
+    // More attempts than a reconciliation makes.
+    for _ in 0..8 {
+        let broken = Arc::clone(&broken);
+        let fails = move |step: &Step| {
+            let on_eth1 = matches!(step, Step::Attach { link, .. } if link.as_str() == "eth1");
+            on_eth1 && broken.load(Ordering::Relaxed)
+        };
+        agent.fake.fail_next(fails, Errno::EPERM);
+    }
     let reconcile = |mode: &str| {
         let mode = mode.to_owned();
         put(&agent, path::HAIRPIN_MODE, &HairpinModeSetting { mode })
@@ -208,8 +215,8 @@ fn status_code_is_51_for_lost_connectivity_50_for_a_failing_add_and_success_othe
         readiness(&status, &pods).err().map(|error| error.code)
     };
     let link = || "eth0".parse().unwrap();
-    let range = model::RangeSet::of_cidr("10.1.2.0/24".parse().unwrap()).unwrap();
-    let range = range.ranges()[0];
+    let ranges = model::RangeSet::of_cidr("10.1.2.0/24".parse().unwrap()).unwrap();
+    let range = ranges.ranges()[0];
     let failed = |subject: &str| Degraded::RepairFailed {
         subject: subject.to_owned(),
         why: "EPERM".to_owned(),

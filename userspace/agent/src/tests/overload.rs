@@ -39,8 +39,10 @@ async fn add(socket: PathBuf, number: usize) -> Option<u32> {
 
 /// Sends ADDs for these pods concurrently, and returns the result of each.
 fn add_all(agent: &Agent, numbers: impl Iterator<Item = usize>) -> Vec<Option<u32>> {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_io().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let socket = agent.client.socket();
         let requests: Vec<_> = numbers

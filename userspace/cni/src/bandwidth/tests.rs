@@ -1,4 +1,4 @@
-//! Quantities as Kubernetes reads them, and limits wherever they are written down.
+//! Tests of quantities in Kubernetes' grammar, and of limits from every source.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -26,16 +26,16 @@ fn quantities_are_read_as_kubernetes_reads_them() {
         ("1.0000000000000000000000001k", 1_001),
         ("1P", MOST),
     ] {
-        assert_eq!(rate(text), Ok(value), "{text}");
+        assert_eq!(parse_rate(text), Ok(value), "{text}");
     }
 }
 
-/// behaviour K28: 1k and 1P are within.
+/// behaviour K28: 1k and 1P are within the bounds.
 #[test]
-fn bounds_are_kubenets_and_so_are_the_words() {
+fn bandwidth_bounds_and_error_texts_are_kubenets() {
     for text in ["999", "0", "-1M", "999.9n", "1e-400", "0.0001"] {
         assert_eq!(
-            rate(text).unwrap_err(),
+            parse_rate(text).unwrap_err(),
             "resource is unreasonably small (< 1kbit)",
             "{text}"
         );
@@ -48,7 +48,7 @@ fn bounds_are_kubenets_and_so_are_the_words() {
         "9999999999999999999999Ei",
     ] {
         assert_eq!(
-            rate(text).unwrap_err(),
+            parse_rate(text).unwrap_err(),
             "resource is unreasonably large (> 1Pbit)",
             "{text}"
         );
@@ -56,38 +56,38 @@ fn bounds_are_kubenets_and_so_are_the_words() {
 }
 
 #[test]
-fn what_is_no_quantity_is_refused() {
+fn an_invalid_quantity_is_refused() {
     for text in [
         "", "fast", "1Kb", "1 M", "1.2.3", ".", "-", "1e", "1e+", "k", "0x10", "1K",
     ] {
-        let error = rate(text).unwrap_err();
-        assert!(error.contains("is no quantity"), "{text}: {error}");
+        let error = parse_rate(text).unwrap_err();
+        assert!(error.contains("is not a quantity"), "{text}: {error}");
     }
 }
 
 proptest! {
     #[test]
     fn no_text_is_too_strange(text: String) {
-        let _either = rate(&text);
+        let _either = parse_rate(&text);
     }
 
     #[test]
     fn whole_numbers_are_worth_themselves(value in LEAST..=MOST) {
-        prop_assert_eq!(rate(&value.to_string()), Ok(value));
-        prop_assert_eq!(rate(&format!("{value}000m")), Ok(value));
-        prop_assert_eq!(rate(&format!("{value}e0")), Ok(value));
+        prop_assert_eq!(parse_rate(&value.to_string()), Ok(value));
+        prop_assert_eq!(parse_rate(&format!("{value}000m")), Ok(value));
+        prop_assert_eq!(parse_rate(&format!("{value}e0")), Ok(value));
     }
 
-    /// Rounded up, whatever the last digits are.
+    /// Values are rounded up, for any last digits.
     #[test]
     fn thousandths_round_up(value in LEAST * 1_000..MOST) {
-        prop_assert_eq!(rate(&format!("{value}m")), Ok(value.div_ceil(1_000)));
+        prop_assert_eq!(parse_rate(&format!("{value}m")), Ok(value.div_ceil(1_000)));
     }
 
     #[test]
     fn binary_suffixes_are_powers_of_1024(value in 1_u64..1_000, power in 1_u32..=3) {
         let suffix = ["Ki", "Mi", "Gi"][power as usize - 1];
-        prop_assert_eq!(rate(&format!("{value}{suffix}")), Ok(value << (10 * power)));
+        prop_assert_eq!(parse_rate(&format!("{value}{suffix}")), Ok(value << (10 * power)));
     }
 }
 
@@ -101,16 +101,20 @@ fn refusal(config: &Value) -> Error {
     add_with(&config.to_string(), "").unwrap_err()
 }
 
-/// A rate, and the burst if there is one.
+/// Formats a limit: the rate, and the burst if there is one.
 type RateAndBurst = (u64, Option<u64>);
 
 fn limits_of(config: &Value) -> Result<[Option<RateAndBurst>; 2], Error> {
-    let bandwidth = add_with(&config.to_string(), "")?.wishes.limits.bandwidth;
+    let bandwidth = add_with(&config.to_string(), "")?
+        .requested
+        .limits
+        .bandwidth;
     let both = [bandwidth.ingress, bandwidth.egress];
     Ok(both.map(|limit| limit.map(|limit| (limit.rate.get(), limit.burst.map(Into::into)))))
 }
 
-/// behaviour R16: the configuration's own keys beat the runtime's, and those beat the annotations.
+/// behaviour R16: the configuration's own keys take precedence over `runtimeConfig`, and that over
+/// the annotations.
 #[test]
 fn limits_are_read_from_the_configuration_the_runtime_and_the_annotations() {
     let annotations = json!({"kubernetes.io/egress-bandwidth": "1.5M", "other": "x"});
@@ -134,9 +138,10 @@ fn limits_are_read_from_the_configuration_the_runtime_and_the_annotations() {
     );
 }
 
-/// behaviours C1, C5: what containerd and CRI-O send where nobody asked for a burst is no burst.
+/// behaviours C1, C5: the bursts that containerd and CRI-O send for limits without a burst are
+/// ignored.
 #[test]
-fn a_burst_that_nobody_can_have_meant_is_left_out() {
+fn placeholder_bursts_of_runtimes_are_ignored() {
     for burst in [4_294_967_295_u64, (1 << 35) - 9, 32_000_000_000] {
         let limits = json!({"bandwidth": {"egressRate": 1_000_000, "egressBurst": burst}});
         let config = with("runtimeConfig", limits);
@@ -148,20 +153,21 @@ fn a_burst_that_nobody_can_have_meant_is_left_out() {
         assert!(
             add_with(&config.to_string(), "")
                 .unwrap()
-                .wishes
+                .requested
                 .limits
                 .placeholder
         );
     }
 }
 
-/// behaviour R16: lists of subnets, the network's own also for what the runtime or the annotations limit.
+/// behaviour R16: subnet lists; the network's also apply to limits of the runtime and the
+/// annotations.
 #[test]
-fn limits_count_with_the_subnets_of_the_lists() {
+fn limits_apply_to_the_shaped_subnets_of_the_configuration() {
     let peers = |config: &Value| {
         add_with(&config.to_string(), "")
             .unwrap()
-            .wishes
+            .requested
             .limits
             .bandwidth
             .shaped_subnets
@@ -198,7 +204,7 @@ fn limits_count_with_the_subnets_of_the_lists() {
 }
 
 #[test]
-fn a_network_has_defaults_and_ceilings_in_quantities() {
+fn bandwidth_defaults_and_ceilings_are_parsed_as_quantities() {
     let config = json!({
         "name": "n", "cniVersion": "1.1.0", "type": "viaduct",
         "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"},
@@ -214,7 +220,7 @@ fn a_network_has_defaults_and_ceilings_in_quantities() {
     for (value, words) in [
         (
             json!({"egress": "fast"}),
-            "bandwidthCeilings.egress: \"fast\" is no quantity",
+            "bandwidthCeilings.egress: \"fast\" is not a quantity",
         ),
         (
             json!({"ingress": "1"}),
@@ -236,7 +242,7 @@ fn a_network_has_defaults_and_ceilings_in_quantities() {
     assert!(error.msg.contains("bandwidthCeilings"), "{error:?}");
 }
 
-/// The agent's own network.
+/// Returns the agent's default network.
 fn config_network() -> model::Network {
     let range = model::RangeSet::of_cidr("10.1.0.0/24".parse().unwrap()).unwrap();
     model::Network {
@@ -252,9 +258,9 @@ fn config_network() -> model::Network {
     }
 }
 
-/// behaviours R16, K28: the words are the bandwidth plugin's and kubenet's.
+/// behaviours R16, K28: the error texts are the bandwidth plugin's and kubenet's.
 #[test]
-fn limits_that_are_none_are_refused_by_their_key() {
+fn invalid_bandwidth_limits_are_refused_by_key() {
     for (limits, words) in [
         (
             json!({"ingressRate": 1_000_000}),

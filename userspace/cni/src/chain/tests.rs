@@ -1,4 +1,4 @@
-//! What chained plugins are asked for, as runtimes write it.
+//! Tests of requests to chained plugins, as runtimes write them.
 
 use model::{Bandwidth, IngressPolicy};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn add(plugin: Plugin, settings: &Value) -> Result<ChainedRequest, Error> {
     read_with(plugin, Command::Add, "", &chained(settings))
 }
 
-/// The settings in a configuration behind a bridge plugin.
+/// Returns the configuration of a plugin behind a bridge plugin, with these settings.
 fn chained(settings: &Value) -> Value {
     let mut config = json!({
         "cniVersion": "1.0.0",
@@ -52,7 +52,7 @@ fn refused(plugin: Plugin, settings: &Value) -> (u32, String) {
 
 /// behaviours R12, R13, R16
 #[test]
-fn a_plugin_that_serves_needs_a_result_to_serve() {
+fn a_chained_plugin_requires_prev_result() {
     for plugin in [
         Plugin::Portmap,
         Plugin::Bandwidth,
@@ -75,7 +75,7 @@ fn a_plugin_that_serves_needs_a_result_to_serve() {
 
 /// behaviour R13
 #[test]
-fn what_is_served_is_the_interface_that_the_runtime_means() {
+fn a_chained_plugin_adopts_the_interface_that_cni_ifname_names() {
     let request = add(Plugin::Portmap, &json!({})).unwrap();
     let adoption = request.adoption().unwrap();
     let addresses: Vec<String> = adoption
@@ -95,7 +95,7 @@ fn what_is_served_is_the_interface_that_the_runtime_means() {
     assert_eq!(keys, ["net/c1/eth0", "default/c1/eth0"]);
 }
 
-/// behaviours R12, C9: what Nomad writes of its ports.
+/// behaviours R12, C9: Nomad's form of `portMappings`.
 #[test]
 fn ports_are_read_as_every_runtime_writes_them() {
     let ports = |list: Value| {
@@ -103,8 +103,8 @@ fn ports_are_read_as_every_runtime_writes_them() {
             Plugin::Portmap,
             &json!({ "snat": true, "runtimeConfig": { "portMappings": list } }),
         );
-        match request.map(|request| request.wish) {
-            Ok(Wish::Ports(ports)) => Ok(ports.len()),
+        match request.map(|request| request.requested) {
+            Ok(PluginRequest::Ports(ports)) => Ok(ports.len()),
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(error.msg),
         }
@@ -129,11 +129,11 @@ fn ports_are_read_as_every_runtime_writes_them() {
 /// behaviour R16
 #[test]
 fn rates_come_from_the_configuration_or_else_from_the_runtime() {
-    let rates = |settings: Value| match add(Plugin::Bandwidth, &settings).map(|it| it.wish) {
-        Ok(Wish::Limits(asked)) => {
+    let rates = |settings: Value| match add(Plugin::Bandwidth, &settings).map(|it| it.requested) {
+        Ok(PluginRequest::Limits(limits)) => {
             let Bandwidth {
                 ingress, egress, ..
-            } = asked.bandwidth;
+            } = limits.bandwidth;
             Ok([ingress, egress].map(|limit| limit.map_or(0, |limit| limit.rate.get())))
         }
         Ok(other) => panic!("{other:?}"),
@@ -168,7 +168,7 @@ fn rates_come_from_the_configuration_or_else_from_the_runtime() {
 
 /// behaviour R17
 #[test]
-fn a_policy_is_one_of_the_references_three() {
+fn ingress_policy_has_the_reference_plugins_three_values() {
     for (policy, read) in [
         ("", IngressPolicy::Open),
         ("open", IngressPolicy::Open),
@@ -176,8 +176,8 @@ fn a_policy_is_one_of_the_references_three() {
         ("isolated", IngressPolicy::Isolated),
     ] {
         let settings = json!({ "backend": "iptables", "ingressPolicy": policy });
-        let wish = add(Plugin::Firewall, &settings).unwrap().wish;
-        assert_eq!(wish, Wish::Policy(read));
+        let requested = add(Plugin::Firewall, &settings).unwrap().requested;
+        assert_eq!(requested, PluginRequest::Policy(read));
     }
     let (code, words) = refused(Plugin::Firewall, &json!({ "ingressPolicy": "x" }));
     assert!(
@@ -188,14 +188,14 @@ fn a_policy_is_one_of_the_references_three() {
 
 fn tuned(settings: &Value, args: &str) -> Result<InterfaceSettings, Error> {
     let request = read_with(Plugin::Tuning, Command::Add, args, &chained(settings))?;
-    let Wish::Settings(settings) = request.wish else {
-        panic!("{:?}", request.wish);
+    let PluginRequest::Settings(settings) = request.requested else {
+        panic!("{:?}", request.requested);
     };
     Ok(*settings)
 }
 
 #[test]
-fn sysctls_keep_their_case_and_know_the_interface() {
+fn sysctl_keys_keep_their_case_and_ifname_is_replaced() {
     let settings = json!({
         "sysctl": {
             "net.ipv4.conf.IFNAME.arp_filter": "1",
@@ -225,7 +225,7 @@ fn sysctls_keep_their_case_and_know_the_interface() {
 }
 
 #[test]
-fn only_the_networks_sysctls_and_each_once() {
+fn only_net_sysctls_are_accepted_and_no_duplicates() {
     for key in [
         "kernel.core_pattern",
         "net/../kernel/x",
@@ -243,7 +243,7 @@ fn only_the_networks_sysctls_and_each_once() {
     );
     let environment = environment(Command::Add, "");
     let error = ChainedRequest::read(Plugin::Tuning, &environment, &twice).unwrap_err();
-    assert!(error.msg.contains("twice"), "{error}");
+    assert!(error.msg.contains("duplicate key"), "{error}");
 }
 
 /// behaviour R1
@@ -263,17 +263,17 @@ fn of_several_ethernet_addresses_the_runtimes_wins() {
 
 /// behaviour S9
 #[test]
-fn an_add_behind_another_plugin_knows_what_that_made() {
+fn an_add_behind_another_plugin_parses_its_prev_result() {
     let config = json!({
         "cniVersion": "1.1.0",
         "name": "n",
         "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "lo"}]},
     });
     let add = add_with(&config.to_string(), "").unwrap();
-    assert_eq!(add.passed.unwrap().interfaces()[0].name, "lo");
+    assert_eq!(add.prev_result.unwrap().interfaces()[0].name, "lo");
 }
 
-/// behaviour R18: the reference's name comes with the reference's meaning.
+/// behaviour R18: under the reference plugin's name the configuration has the reference's meaning.
 #[test]
 fn a_bridge_without_addresses_is_a_switch_under_the_reference_name_only() {
     let add = |plugin| {

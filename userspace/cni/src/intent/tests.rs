@@ -1,4 +1,4 @@
-//! What an ADD means, with and without a network of its own.
+//! Tests of intents: ADD requests with and without a network of their own.
 
 use model::{Cidr, NetworkName};
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ fn own(ipam: Value) -> Value {
 }
 
 #[test]
-fn without_an_ipam_the_agents_network_serves() {
+fn without_an_ipam_the_pod_joins_the_agents_default_network() {
     let intent = intent_of(r#"{"name":"k8s","cniVersion":"1.0.0","type":"viaduct"}"#).unwrap();
     assert_eq!(intent.network, default_network());
     assert_eq!(intent.key.to_string(), "default/c1/eth0");
@@ -161,7 +161,7 @@ fn pods_of_a_default_gateway_get_a_default_route() {
     );
 }
 
-/// behaviours K14, R8: people search for host-local's words.
+/// behaviours K14, R8: operators search for host-local's messages.
 #[test]
 fn ranges_that_make_no_sense_are_refused_in_host_locals_words() {
     for (ipam, words) in [
@@ -228,9 +228,10 @@ fn foreign() -> Value {
     })
 }
 
-/// behaviours S14, F68: another plugin gives the addresses, and may need the link for that.
+/// behaviours S14, F68: an external IPAM plugin allocates the addresses, and may need the link for
+/// that.
 #[test]
-fn the_first_half_has_neither_addresses_nor_ports_and_the_second_what_was_given() {
+fn with_external_ipam_the_first_add_has_no_addresses_or_ports_and_the_second_has_the_lease() {
     let first = leased(&foreign(), None).unwrap();
     assert!(first.requested.awaits_addresses);
     assert!(first.network.ranges.is_empty() && first.port_mappings.is_empty());
@@ -251,7 +252,7 @@ fn the_first_half_has_neither_addresses_nor_ports_and_the_second_what_was_given(
             )
         })
         .collect();
-    let told: Vec<_> = ranges
+    let addresses_and_gateways: Vec<_> = ranges
         .iter()
         .map(|(own, by)| (own.as_str(), by.as_deref()))
         .collect();
@@ -259,12 +260,12 @@ fn the_first_half_has_neither_addresses_nor_ports_and_the_second_what_was_given(
         ("10.1.0.9", Some("10.1.0.1")),
         ("10.2.0.9", Some("169.254.1.1")),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(addresses_and_gateways, expected);
     assert_eq!(second.network.routes.len(), 1);
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_refused() {
+fn an_invalid_ipam_result_is_refused() {
     let own_gateway =
         r#"{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.9"}]}"#;
     let twice =
@@ -283,9 +284,9 @@ fn an_answer_that_makes_no_sense_is_refused() {
     assert_eq!(leased(&oldest, Some(two)).unwrap_err().code, 1);
 }
 
-/// The types that are ours are executed only where the configuration says so.
+/// IPAM types that Viaduct implements are executed only with `external`.
 #[test]
-fn our_own_types_are_executed_on_demand() {
+fn own_ipam_types_are_executed_only_with_external() {
     let plugin = |ipam: Value| {
         let config = own(ipam).to_string();
         crate::Header::parse(&config).unwrap().ipam_plugin
@@ -315,9 +316,9 @@ fn an_interface_that_is_left_down_is_on_a_switch_of_its_own() {
     assert_eq!(refusal(&oldest).code, 1);
 }
 
-/// behaviour F16: also what the bridge plugin reads and ignores.
+/// behaviour F16: also the options that the bridge plugin reads and ignores.
 #[test]
-fn a_routes_particulars_are_kept() {
+fn options_of_a_route_are_kept() {
     let route = |route: Value| {
         let config = own(json!({"subnet": "10.1.0.0/24", "routes": [route]}));
         intent_of(&config.to_string()).map(|intent| intent.network.routes[0].options)
@@ -344,7 +345,7 @@ fn a_routes_particulars_are_kept() {
         ),
         (
             json!({"dst": "10.7.0.0/16", "gw": "10.1.0.9", "scope": 253}),
-            "scope link or host has no gateway",
+            "scope link or host cannot have a gateway",
         ),
     ] {
         let error = route(wrong).unwrap_err();
@@ -352,9 +353,9 @@ fn a_routes_particulars_are_kept() {
     }
 }
 
-/// behaviours F8 to F12; R3: for a network of one's own what is not said is as with the bridge plugin.
+/// behaviours F8 to F12, R3: missing keys of a declared network have the bridge plugin's defaults.
 #[test]
-fn a_network_of_ones_own_has_the_ports_that_it_asks_for() {
+fn a_declared_network_has_the_configured_port_options() {
     let options = |more: Value| {
         let mut config = own(json!({"subnet": "10.1.0.0/24"}));
         config

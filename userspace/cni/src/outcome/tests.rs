@@ -1,4 +1,4 @@
-//! The JSON of every version, as a runtime reads it.
+//! Tests of ADD results and errors: the JSON of every version, as a runtime parses it.
 
 use model::{AttachmentKey, Netns};
 
@@ -76,7 +76,7 @@ fn every_version_has_its_own_shape() {
 
 /// behaviour S8
 #[test]
-fn a_result_says_the_version_of_its_configuration() {
+fn a_result_has_the_cni_version_of_its_configuration() {
     for version in Version::ALL {
         let text = json(&dual_stack(), &Dns::default(), version);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -93,9 +93,9 @@ fn name_servers_of_the_configuration_are_repeated() {
     }
 }
 
-/// behaviour S8: of several addresses of one family, the oldest versions tell the first.
+/// behaviour S8: of several addresses of one family, versions before 0.3.0 report the first.
 #[test]
-fn the_oldest_versions_tell_one_address_per_family() {
+fn results_before_0_3_0_have_one_address_per_family() {
     let mut attachment = dual_stack();
     let [v4, _] = attachment.addresses[..] else {
         panic!("two addresses");
@@ -113,9 +113,9 @@ fn the_oldest_versions_tell_one_address_per_family() {
     assert!(!text.contains("ip6"), "{text}");
 }
 
-/// behaviour R2: an unknown address is left out, not made up.
+/// behaviour R2: an unknown MAC address is left out, not made up.
 #[test]
-fn a_bridge_whose_address_is_unknown_has_none() {
+fn a_bridge_with_an_unknown_mac_has_no_mac_in_the_result() {
     let attachment = dual_stack();
     let outcome = Outcome {
         attachment: &attachment,
@@ -137,7 +137,7 @@ fn the_version_report_lists_all_seven() {
 
 /// behaviour S6
 #[test]
-fn an_error_is_told_in_the_version_of_the_question() {
+fn an_error_has_the_cni_version_of_its_request() {
     let error = crate::Error::unsupported_field("vlan", "100").with_details("remove it");
     insta::assert_snapshot!(error.to_json("0.4.0"));
     assert!(

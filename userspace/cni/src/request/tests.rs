@@ -1,4 +1,4 @@
-//! Requests as runtimes make them, and as nobody should.
+//! Tests of requests: as runtimes send them, and malformed ones.
 
 use model::Protocol;
 use proptest::prelude::*;
@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
-/// containerd by go-cni: keys as its structs are called, nulls, a flat list of ranges (behaviours B0.1, C1).
+/// containerd by go-cni: keys as its structs are called, nulls, a flat list of ranges (behaviours
+/// B0.1, C1).
 pub(crate) const CONTAINERD: &str = r#"{
   "bridge": "cni0", "cniVersion": "1.0.0", "ipMasq": true, "isGateway": true, "name": "containerd-net", "type": "viaduct",
   "capabilities": {"portMappings": true, "ipRanges": true},
@@ -29,7 +30,7 @@ pub(crate) const CRIO: &str = r#"{
   "runtimeConfig": {"ips": ["10.85.0.9/16"], "mac": "02:00:00:00:00:09", "ipRanges": [[{"subnet": "10.86.0.0/24"}]]}
 }"#;
 
-/// Multus: what it adds for its own purposes, and wishes in `args.cni` (behaviours B0.2, C14).
+/// Multus: what it adds for its own purposes, and settings in `args.cni` (behaviours B0.2, C14).
 pub(crate) const MULTUS: &str = r#"{
   "cniVersion": "0.3.1", "name": "mynet", "type": "viaduct", "bridge": "mynet0", "deviceID": "0000:00:1f.6",
   "pciBusID": "", "ipam": {"type": "host-local", "subnet": "10.56.217.0/24", "gateway": ""},
@@ -67,31 +68,31 @@ fn default_name() -> NetworkName {
 
 /// behaviours B0.1, B0.2, C1
 #[test]
-fn what_containerd_sends_is_understood() {
+fn a_request_of_containerd_is_parsed() {
     let add = add_with(
         CONTAINERD,
         "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;IgnoreUnknown=1;X=y",
     )
     .unwrap();
-    let [mapping] = add.wishes.port_mappings[..] else {
-        panic!("one mapping, not {:?}", add.wishes.port_mappings);
+    let [mapping] = add.requested.port_mappings[..] else {
+        panic!("one mapping, not {:?}", add.requested.port_mappings);
     };
     assert_eq!(mapping.to_string(), "8080->80/tcp");
-    assert_eq!(add.wishes.ranges.len(), 1);
+    assert_eq!(add.requested.ranges.len(), 1);
     assert_eq!(
-        add.wishes.ranges[0].ranges()[0].first().to_string(),
+        add.requested.ranges[0].ranges()[0].first().to_string(),
         "10.88.1.0"
     );
-    assert_eq!(add.wishes.pod.unwrap().to_string(), "ns/p");
+    assert_eq!(add.requested.pod.unwrap().to_string(), "ns/p");
     assert!(add.config.ipam.unwrap().ranges.is_empty());
 }
 
 /// behaviours B0.1, C5
 #[test]
-fn what_crio_sends_is_understood() {
+fn a_request_of_crio_is_parsed() {
     let add = add_with(CRIO, "").unwrap();
-    assert_eq!(add.wishes.ranges.len(), 1);
-    assert_eq!(add.wishes.mac.unwrap().to_string(), "02:00:00:00:00:09");
+    assert_eq!(add.requested.ranges.len(), 1);
+    assert_eq!(add.requested.mac.unwrap().to_string(), "02:00:00:00:00:09");
     let ipam = add.config.ipam.unwrap();
     assert_eq!(ipam.ranges.len(), 2);
     assert_eq!(ipam.routes[1].gateway.unwrap().to_string(), "fd00::1");
@@ -99,40 +100,40 @@ fn what_crio_sends_is_understood() {
 
 /// behaviours B0.2, R1, S16, C14
 #[test]
-fn what_multus_sends_is_understood_and_the_configuration_beats_the_arguments() {
+fn a_request_of_multus_is_parsed_and_args_cni_overrides_cni_args() {
     let add = add_with(
         MULTUS,
         "IgnoreUnknown=true;IP=10.56.217.7;MAC=02:00:00:00:00:01",
     )
     .unwrap();
     assert_eq!(
-        add.wishes
+        add.requested
             .addresses
             .iter()
-            .map(|wish| wish.address)
+            .map(|own| own.address)
             .collect::<Vec<_>>(),
         [IpAddr::from([10, 56, 217, 8])]
     );
-    assert_eq!(add.wishes.mac.unwrap().to_string(), "02:00:00:00:00:08");
+    assert_eq!(add.requested.mac.unwrap().to_string(), "02:00:00:00:00:08");
 }
 
-/// behaviour S16: nerdctl asks for one family by each way.
+/// behaviour S16: nerdctl requests IPv4 in `CNI_ARGS` and IPv6 in `runtimeConfig`.
 #[test]
-fn wishes_for_different_families_add_up() {
+fn requested_addresses_of_different_families_add_up() {
     let config = r#"{"name":"n","cniVersion":"1.0.0","runtimeConfig":{"ips":["fd00::9"]}}"#;
     let add = add_with(config, "IP=10.4.0.9").unwrap();
-    assert_eq!(add.wishes.addresses.len(), 2);
+    assert_eq!(add.requested.addresses.len(), 2);
 }
 
 /// behaviour C9: Nomad sends each port for tcp and udp; twice the same is once.
 #[test]
-fn the_same_mapping_twice_is_one() {
+fn duplicate_port_mappings_are_merged() {
     let tcp = json!({"hostPort": 1, "containerPort": 2});
     let udp = json!({"hostPort": 1, "containerPort": 2, "protocol": "UDP", "hostIP": "::"});
     let config = json!({"name": "n", "runtimeConfig": {"portMappings": [tcp, tcp, udp]}});
     let mappings = add_with(&config.to_string(), "")
         .unwrap()
-        .wishes
+        .requested
         .port_mappings;
     assert_eq!(mappings.len(), 2);
     assert_eq!(mappings[0].protocol, Protocol::Tcp);
@@ -150,9 +151,9 @@ fn with(key: &str, value: Value) -> Value {
     config
 }
 
-/// behaviours S6, B3, F42: what is not honoured is refused by name, not ignored.
+/// behaviours S6, B3, F42: a setting that is not supported is refused by name, not ignored.
 #[test]
-fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
+fn an_unsupported_setting_is_refused_with_its_key_and_value() {
     for (key, value) in [
         ("snat", json!(false)),
         ("masqAll", json!(true)),
@@ -166,7 +167,7 @@ fn a_setting_that_is_not_honoured_is_refused_with_its_key_and_value() {
     }
 }
 
-/// behaviours B0.2, B3: what says what is so anyway, or nothing to us, is accepted.
+/// behaviours B0.2, B3: a setting that requests Viaduct's default, or is not ours, is accepted.
 #[test]
 fn settings_at_their_defaults_and_keys_of_others_are_accepted() {
     let config = json!({
@@ -182,7 +183,7 @@ fn settings_at_their_defaults_and_keys_of_others_are_accepted() {
 
 /// behaviour R12
 #[test]
-fn a_port_that_is_none_is_refused_by_its_key() {
+fn an_invalid_port_is_refused_by_its_key() {
     for (key, port) in [
         ("hostPort", json!(0)),
         ("containerPort", json!(-1)),
@@ -225,7 +226,7 @@ fn the_name_and_the_version_are_checked_for_every_command() {
 
 /// behaviour S5
 #[test]
-fn a_missing_version_is_the_oldest_and_commands_came_with_versions() {
+fn a_missing_cni_version_is_0_1_0_and_commands_require_their_version() {
     let add = add_with(r#"{"name":"n"}"#, "").unwrap();
     assert_eq!(add.config.header.version, Version::V0_1_0);
     for (command, newest_without) in [
@@ -258,7 +259,7 @@ fn a_del_needs_no_namespace_no_arguments_and_no_sensible_settings() {
     );
 }
 
-/// behaviour S10: an ADD and its DEL speak of the same attachment.
+/// behaviour S10: an ADD and its DEL name the same attachment.
 #[test]
 fn a_configuration_with_an_ipam_is_a_network_of_its_own() {
     let key = |ipam: Value| {
@@ -275,7 +276,7 @@ fn a_configuration_with_an_ipam_is_a_network_of_its_own() {
 
 /// behaviour S11
 #[test]
-fn a_check_without_a_previous_result_is_refused_and_one_with_it_knows_the_addresses() {
+fn a_check_requires_prev_result_and_parses_its_addresses() {
     let mut config = with("prevResult", Value::Null);
     let error = read(Command::Check, &config.to_string()).unwrap_err();
     assert_eq!(
@@ -312,7 +313,7 @@ fn an_absent_list_of_valid_attachments_is_not_an_empty_one() {
     assert_eq!(valid(&both), Some(2));
 }
 
-/// Every key that is read anywhere, so that random configurations reach every reader.
+/// Every key that any parser of the crate reads, so that random configurations reach all of them.
 const KEYS: [&str; 49] = [
     "sysctl",
     "interfaces",
@@ -365,7 +366,7 @@ const KEYS: [&str; 49] = [
     "vlan",
 ];
 
-/// Values that get past the first check of some reader.
+/// Values that pass the first check of some parser.
 const TEXTS: [&str; 9] = [
     "host-local",
     "10.1.0.0/16",

@@ -1,26 +1,32 @@
-//! What is done when nobody waits.
+//! Background tasks: verification after ADD and compaction of the journal.
 
 use super::*;
 use crate::Outcome;
 use crate::background::BackgroundTask;
 
 #[test]
-fn what_an_add_has_made_is_looked_at_once_when_nobody_waits() {
+fn an_attachment_is_verified_once_in_the_background() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
-    assert_eq!(node.engine().run_background_task(), Some(BackgroundTask::Verified));
+    assert_eq!(
+        node.engine().run_background_task(),
+        Some(BackgroundTask::Verified)
+    );
     assert_eq!(node.engine().run_background_task(), None);
 }
 
 #[test]
-fn what_is_not_as_an_add_has_made_it_is_put_right_and_told() {
+fn an_attachment_that_fails_verification_is_reconciled_and_reported() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
     node.fake
         .clear_entries(|key, _| matches!(key, EntryKey::Endpoint(_)));
-    assert_eq!(node.engine().run_background_task(), Some(BackgroundTask::Reconciled));
+    assert_eq!(
+        node.engine().run_background_task(),
+        Some(BackgroundTask::Reconciled)
+    );
     node.engine().check(&intent.key).unwrap();
     let report = node.engine().status().last_reconcile.unwrap();
     let outcomes: Vec<_> = report.items.iter().map(|item| item.outcome).collect();
@@ -29,32 +35,37 @@ fn what_is_not_as_an_add_has_made_it_is_put_right_and_told() {
 }
 
 #[test]
-fn an_attachment_that_is_gone_again_is_not_missed() {
+fn verification_ignores_an_attachment_that_was_removed() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
     node.engine().del(&intent.key).unwrap();
-    assert_eq!(node.engine().run_background_task(), Some(BackgroundTask::Verified));
+    assert_eq!(
+        node.engine().run_background_task(),
+        Some(BackgroundTask::Verified)
+    );
     assert_eq!(node.engine().run_background_task(), None);
 }
 
 #[test]
-fn records_are_settled_when_there_are_many() {
+fn the_journal_of_many_records_is_compacted_in_the_background() {
     let mut node = Node::start();
     let intent = node.intent("c1");
-    let mut chores = Vec::new();
+    let mut tasks = Vec::new();
     for _ in 0..100 {
         node.add(&intent).unwrap();
         node.engine().del(&intent.key).unwrap();
-        chores.extend(std::iter::from_fn(|| node.engine().run_background_task()));
+        tasks.extend(std::iter::from_fn(|| node.engine().run_background_task()));
     }
-    let reconciled = chores.iter().filter(|chore| **chore == BackgroundTask::Compacted);
-    assert!((1..10).contains(&reconciled.count()));
+    let compactions = tasks
+        .iter()
+        .filter(|task| **task == BackgroundTask::Compacted);
+    assert!((1..10).contains(&compactions.count()));
     assert!(!node.engine().store.is_compaction_due());
 }
 
 #[test]
-fn records_that_cannot_be_settled_are_tried_again_behind_the_next_comparison() {
+fn a_failed_compaction_is_tried_again_after_the_next_reconciliation() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     while !node.engine().store.is_compaction_due() {
@@ -68,8 +79,17 @@ fn records_that_cannot_be_settled_are_tried_again_behind_the_next_comparison() {
         node.engine().del(&intent.key).unwrap();
         node.add(&intent).unwrap();
     }
-    assert_eq!(node.engine().run_background_task(), Some(BackgroundTask::Verified));
-    assert!(!node.engine().has_background_tasks(), "it is not tried all the time");
+    assert_eq!(
+        node.engine().run_background_task(),
+        Some(BackgroundTask::Verified)
+    );
+    assert!(
+        !node.engine().has_background_tasks(),
+        "a failed compaction is not repeated at once"
+    );
     node.engine().reconcile(NOW);
-    assert_eq!(node.engine().run_background_task(), Some(BackgroundTask::Compacted));
+    assert_eq!(
+        node.engine().run_background_task(),
+        Some(BackgroundTask::Compacted)
+    );
 }

@@ -1,4 +1,4 @@
-//! Promises to plugins that come later in a chain.
+//! Requests of chained plugins.
 
 use ::model::{Adoption, Assigned};
 use kernel::fake::Errno;
@@ -6,7 +6,7 @@ use kernel::fake::Errno;
 use super::*;
 use crate::ChainedUpdate;
 
-/// The pod of another plugin's bridge.
+/// Makes a pod on the bridge of a foreign plugin and returns its adoption.
 fn foreign(node: &Node) -> Adoption {
     let path = "/run/netns/foreign";
     node.fake.add_netns(path);
@@ -33,7 +33,7 @@ fn foreign(node: &Node) -> Adoption {
     }
 }
 
-fn serve(adoption: &Adoption, ports: &[u16]) -> ChainedUpdate {
+fn update(adoption: &Adoption, ports: &[u16]) -> ChainedUpdate {
     ChainedUpdate {
         adoption: adoption.clone(),
         port_mappings: ports.iter().map(|port| publish(*port)).collect(),
@@ -43,35 +43,40 @@ fn serve(adoption: &Adoption, ports: &[u16]) -> ChainedUpdate {
     }
 }
 
-/// behaviour C10: also when the failure comes in the middle.
+/// behaviour C10: also for failures in the middle.
 #[test]
-fn serving_that_fails_at_any_step_leaves_no_trace_and_succeeds_when_tried_again() {
+fn an_adoption_that_fails_at_any_step_leaves_no_trace_and_succeeds_when_repeated() {
     for step in 1.. {
         let mut node = Node::start();
         let adoption = foreign(&node);
         let before = node.traces();
         node.fake.fail_at(step, Errno::EIO);
-        let served = node.engine().adopt_or_update(&serve(&adoption, &[8080]), NOW);
-        if served.is_ok() {
-            assert!(step > 5, "there are that many steps");
+        let updated = node
+            .engine()
+            .adopt_or_update(&update(&adoption, &[8080]), NOW);
+        if updated.is_ok() {
+            assert!(step > 5, "the request has more than 5 steps");
             break;
         }
         assert_eq!(node.traces(), before, "step {step}");
-        node.engine().adopt_or_update(&serve(&adoption, &[8080]), NOW)
+        node.engine()
+            .adopt_or_update(&update(&adoption, &[8080]), NOW)
             .unwrap();
     }
 }
 
 /// behaviours R12, A5
 #[test]
-fn what_is_served_survives_the_agent_and_goes_by_name() {
+fn hostports_of_an_adopted_pod_survive_a_restart_and_are_unpublished_by_key() {
     let mut node = Node::start();
     let adoption = foreign(&node);
     let before = node.traces();
-    node.engine().adopt_or_update(&serve(&adoption, &[8080]), NOW)
+    node.engine()
+        .adopt_or_update(&update(&adoption, &[8080]), NOW)
         .unwrap();
     let more = node
-        .engine().adopt_or_update(&serve(&adoption, &[8081]), NOW)
+        .engine()
+        .adopt_or_update(&update(&adoption, &[8081]), NOW)
         .unwrap();
     assert_eq!(more.port_mappings.len(), 2);
     let repaired = node.restart();
@@ -83,18 +88,21 @@ fn what_is_served_survives_the_agent_and_goes_by_name() {
     assert!(node.engine().check_chained(&keys, &missing, None).is_err());
     node.engine().unpublish_ports(&keys).unwrap();
     node.engine().unpublish_ports(&keys).unwrap();
-    // The restarted agent knew the pod's subnet; the next look forgets it.
+    // The restarted agent added the pod's subnet to the node's tables; the next reconciliation
+    // removes it.
     node.engine().reconcile(NOW);
     assert_eq!(node.traces(), before);
 }
 
 #[test]
-fn ports_of_our_own_pod_come_and_go_and_a_taken_one_changes_nothing() {
+fn hostports_of_an_attached_pod_are_added_and_removed_and_a_taken_one_changes_nothing() {
     let mut node = Node::start();
     let intent = node.intent("ours");
     let attachment = node.add(&intent).unwrap();
     let other = foreign(&node);
-    node.engine().adopt_or_update(&serve(&other, &[8080]), NOW).unwrap();
+    node.engine()
+        .adopt_or_update(&update(&other, &[8080]), NOW)
+        .unwrap();
     let plain = node.traces();
     let own = Adoption {
         key: intent.key.clone(),
@@ -103,12 +111,15 @@ fn ports_of_our_own_pod_come_and_go_and_a_taken_one_changes_nothing() {
         links: BTreeSet::new(),
         pod: None,
     };
-    let taken = node.engine().adopt_or_update(&serve(&own, &[8080]), NOW);
+    let taken = node.engine().adopt_or_update(&update(&own, &[8080]), NOW);
     assert!(matches!(taken, Err(EngineError::Refused(_))), "{taken:?}");
     assert_eq!(node.traces(), plain);
-    node.engine().adopt_or_update(&serve(&own, &[8081]), NOW).unwrap();
+    node.engine()
+        .adopt_or_update(&update(&own, &[8081]), NOW)
+        .unwrap();
     assert_ne!(node.traces(), plain);
-    node.engine().unpublish_ports(std::slice::from_ref(&intent.key))
+    node.engine()
+        .unpublish_ports(std::slice::from_ref(&intent.key))
         .unwrap();
     assert_eq!(node.traces(), plain);
     node.engine().check(&intent.key).unwrap();
@@ -116,13 +127,18 @@ fn ports_of_our_own_pod_come_and_go_and_a_taken_one_changes_nothing() {
 
 /// behaviour S10: a container of the same name in another namespace.
 #[test]
-fn what_was_adopted_in_a_namespace_that_is_gone_gives_way() {
+fn an_adopted_interface_of_a_deleted_namespace_is_replaced() {
     let mut node = Node::start();
     let old = foreign(&node);
-    node.engine().adopt_or_update(&serve(&old, &[8080]), NOW).unwrap();
+    node.engine()
+        .adopt_or_update(&update(&old, &[8080]), NOW)
+        .unwrap();
     node.fake.remove_netns("/run/netns/foreign");
     let new = foreign(&node);
-    let served = node.engine().adopt_or_update(&serve(&new, &[8080]), NOW).unwrap();
-    assert_eq!(served.port_mappings, [publish(8080)]);
+    let updated = node
+        .engine()
+        .adopt_or_update(&update(&new, &[8080]), NOW)
+        .unwrap();
+    assert_eq!(updated.port_mappings, [publish(8080)]);
     assert_eq!(node.engine().attachments().len(), 1);
 }

@@ -1,17 +1,17 @@
-//! ADDs in two halves: what is promised in between, and behind a failure of the second.
+//! Two-phase ADDs: state between the phases, and failures of the second phase.
 
 use ::model::State;
 
 use super::failing_kernel::{Fate, survive};
 use super::*;
 
-/// More than the calls of a second half.
+/// More kernel calls than a second phase has.
 const MAX_CALLS: usize = 200;
 
-/// A network whose addresses another plugin gives: both halves of an ADD to it.
-fn halves(node: &Node, container: &str, address: &str) -> [Intent; 2] {
+/// Returns the intents of both phases of an ADD to a network with a foreign IPAM plugin.
+fn phases(node: &Node, container: &str, address: &str) -> [Intent; 2] {
     let second = Network {
-        ranges: vec![lent(address)],
+        ranges: vec![foreign_range(address)],
         ..network("lent", "br1", &["10.2.0.0/24"])
     };
     let first = Network {
@@ -25,7 +25,7 @@ fn halves(node: &Node, container: &str, address: &str) -> [Intent; 2] {
     [first, second]
 }
 
-fn lent(address: &str) -> RangeSet {
+fn foreign_range(address: &str) -> RangeSet {
     let gateway = Some("10.2.0.1".parse().unwrap());
     let range = ::model::Range::single(address.parse().unwrap(), gateway).unwrap();
     RangeSet::new(vec![range]).unwrap()
@@ -37,16 +37,16 @@ fn state(node: &mut Node, intent: &Intent) -> Option<State> {
 }
 
 #[test]
-fn a_link_waits_over_a_restart_and_gets_its_addresses() {
+fn a_linked_attachment_survives_a_restart_and_gets_its_addresses() {
     let mut node = Node::start();
-    let [first, second] = halves(&node, "c1", "10.2.0.9/24");
+    let [first, second] = phases(&node, "c1", "10.2.0.9/24");
     let linked = node.add(&first).unwrap();
     assert!(linked.addresses.is_empty() && linked.port.trusted);
     assert!(node.restart().items.is_empty());
     assert_eq!(state(&mut node, &first), Some(State::Linked));
     assert!(
         node.engine().check(&first.key).is_err(),
-        "not before it is done"
+        "the ADD is not finished"
     );
     let whole = node.engine().complete(&second).unwrap();
     assert!(!whole.port.trusted);
@@ -63,11 +63,11 @@ fn a_link_waits_over_a_restart_and_gets_its_addresses() {
 }
 
 #[test]
-fn a_second_half_that_fails_at_any_call_leaves_no_trace() {
+fn a_second_add_phase_that_fails_at_any_call_leaves_no_trace() {
     let mut failures = 0;
     for call in 0..MAX_CALLS {
         let mut node = Node::start();
-        let [other, its] = halves(&node, "c0", "10.2.0.8/24");
+        let [other, its] = phases(&node, "c0", "10.2.0.8/24");
         let its = Intent {
             port_mappings: Vec::new(),
             ..its
@@ -75,7 +75,7 @@ fn a_second_half_that_fails_at_any_call_leaves_no_trace() {
         node.add(&other).unwrap();
         node.engine().complete(&its).unwrap();
         let before = node.traces();
-        let [first, second] = halves(&node, "c1", "10.2.0.9/24");
+        let [first, second] = phases(&node, "c1", "10.2.0.9/24");
         node.add(&first).unwrap();
         node.kernel.meet(Fate::Fail(call));
         let result = node.engine().complete(&second);
@@ -96,11 +96,11 @@ fn a_second_half_that_fails_at_any_call_leaves_no_trace() {
 }
 
 #[test]
-fn a_second_half_that_dies_at_any_call_is_removed_by_a_del() {
+fn a_second_add_phase_that_crashes_at_any_call_is_removed_by_a_del() {
     for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let before = node.traces();
-        let [first, second] = halves(&node, "c1", "10.2.0.9/24");
+        let [first, second] = phases(&node, "c1", "10.2.0.9/24");
         node.add(&first).unwrap();
         node.kernel.meet(Fate::Die(call));
         if survive(|| node.engine().complete(&second)).is_some() {
@@ -115,10 +115,10 @@ fn a_second_half_that_dies_at_any_call_is_removed_by_a_del() {
 }
 
 #[test]
-fn an_address_that_another_pod_has_is_refused_whoever_gave_it() {
+fn a_foreign_ipam_address_of_another_pod_is_refused() {
     let mut node = Node::start();
     for (container, address) in [("c1", "10.2.0.9/24"), ("c2", "10.2.0.9/24")] {
-        let [first, second] = halves(&node, container, address);
+        let [first, second] = phases(&node, container, address);
         let second = Intent {
             port_mappings: Vec::new(),
             ..second
@@ -128,5 +128,5 @@ fn an_address_that_another_pod_has_is_refused_whoever_gave_it() {
         assert_eq!(done.is_ok(), container == "c1", "{done:?}");
     }
     let records = node.contents().records;
-    assert_eq!(records.len(), 1, "the link of the second is gone, too");
+    assert_eq!(records.len(), 1, "the link of the refused pod is removed");
 }

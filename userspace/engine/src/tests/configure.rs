@@ -1,4 +1,4 @@
-//! Another configuration while the engine runs.
+//! Reload of the configuration.
 
 use kernel::fake::Errno;
 use planner::Step;
@@ -14,7 +14,7 @@ fn ranges(cidr: &str) -> Vec<RangeSet> {
     vec![RangeSet::of_cidr(cidr.parse().unwrap()).unwrap()]
 }
 
-fn whole() -> ConfigChange {
+fn full_change() -> ConfigChange {
     ConfigChange {
         pod_cidrs: Some(ranges("10.7.0.0/24")),
         hairpin: Some(HairpinMode::PromiscuousBridge),
@@ -26,16 +26,16 @@ fn whole() -> ConfigChange {
     }
 }
 
-/// Everything that a configuration says, as the engine goes by it.
-fn goes_by(node: &mut Node) -> String {
+/// Returns the settings in effect.
+fn settings(node: &mut Node) -> String {
     let settings = &node.engine().settings;
     format!("{settings:?}")
 }
 
 #[test]
-fn another_configuration_is_taken_as_a_whole_and_holds_over_a_restart_with_it() {
+fn a_reloaded_configuration_is_applied_completely_and_survives_a_restart() {
     let mut node = Node::start();
-    node.engine().configure(whole(), NOW).unwrap();
+    node.engine().configure(full_change(), NOW).unwrap();
     let status = node.engine().status();
     let network = status.networks[0].network.clone();
     assert_eq!(network.ranges, ranges("10.7.0.0/24"));
@@ -43,7 +43,7 @@ fn another_configuration_is_taken_as_a_whole_and_holds_over_a_restart_with_it() 
     let prefix = EntryKey::Prefix("192.0.2.0/24".parse().unwrap());
     assert!(node.fake.snapshot().entries.contains_key(&prefix));
 
-    // What is chosen behind it is chosen over it.
+    // An override after the reload replaces the reloaded value.
     node.engine().set_pod_cidrs(ranges("10.8.0.0/24")).unwrap();
     node.default_network = network;
     node.non_masquerade = prefixes(&["192.0.2.0/24"]);
@@ -53,28 +53,28 @@ fn another_configuration_is_taken_as_a_whole_and_holds_over_a_restart_with_it() 
 }
 
 #[test]
-fn a_configuration_that_is_refused_in_part_changes_nothing() {
+fn a_configuration_with_a_refused_value_changes_nothing() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
-    let (before, traces) = (goes_by(&mut node), node.traces());
-    let refused = node.engine().configure(whole(), NOW).unwrap_err();
+    let (before, traces) = (settings(&mut node), node.traces());
+    let refused = node.engine().configure(full_change(), NOW).unwrap_err();
     assert!(
         matches!(refused, EngineError::PodCidrsInUse { .. }),
         "{refused:?}"
     );
-    assert_eq!(goes_by(&mut node), before);
+    assert_eq!(settings(&mut node), before);
     assert_eq!(node.traces(), traces);
 }
 
 #[test]
-fn a_configuration_that_the_kernel_refuses_is_taken_back() {
+fn a_configuration_that_fails_in_the_kernel_is_rolled_back() {
     let mut node = Node::start();
-    let (before, entries) = (goes_by(&mut node), node.fake.snapshot().entries);
+    let (before, entries) = (settings(&mut node), node.fake.snapshot().entries);
     let is_prefix = |step: &Step| matches!(step, Step::PutEntry { entry, .. } if entry.to_string().contains("not masqueraded"));
     node.fake.fail_next(is_prefix, Errno::EIO);
-    let refused = node.engine().configure(whole(), NOW);
+    let refused = node.engine().configure(full_change(), NOW);
     assert!(refused.is_err());
-    assert_eq!(goes_by(&mut node), before);
+    assert_eq!(settings(&mut node), before);
     assert_eq!(node.fake.snapshot().entries, entries);
 }

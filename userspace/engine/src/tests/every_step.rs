@@ -1,19 +1,19 @@
-//! A failure and a death at every single call of an ADD and of a DEL.
+//! A failure and a crash at every kernel call of an ADD and of a DEL.
 
 use super::failing_kernel::{Fate, survive};
 use super::*;
 
-/// Calls of the longest operation here, and some more.
+/// More kernel calls than the longest operation has.
 const MAX_CALLS: usize = 200;
 
-fn wish(node: &Node, network: &Network) -> Intent {
+fn intent_with_port(node: &Node, network: &Network) -> Intent {
     let mut intent = node.intent_on(network, "c1");
     intent.port_mappings = vec![publish(8080)];
     intent.bandwidth.egress = Some(limit(1_000_000));
     intent
 }
 
-/// The default network, whose bridge is there, and one whose bridge an ADD has to make first.
+/// Returns the default network, whose bridge exists, and a network whose bridge an ADD has to make.
 fn networks(node: &Node) -> [Network; 2] {
     let own = network("own", "br1", &["10.2.0.0/24"]);
     [node.default_network.clone(), own]
@@ -26,7 +26,7 @@ fn an_add_that_fails_at_any_call_leaves_no_trace_and_succeeds_when_tried_again()
         let mut failures = 0;
         for call in 0..MAX_CALLS {
             let mut node = Node::start();
-            let intent = wish(&node, &networks(&node)[which]);
+            let intent = intent_with_port(&node, &networks(&node)[which]);
             let before = node.traces();
             node.kernel.meet(Fate::Fail(call));
             let result = node.add(&intent);
@@ -45,7 +45,7 @@ fn an_add_that_fails_at_any_call_leaves_no_trace_and_succeeds_when_tried_again()
 }
 
 #[test]
-fn an_add_that_dies_at_any_call_leaves_no_trace_behind_the_next_start() {
+fn an_add_that_crashes_at_any_call_leaves_no_trace_after_the_next_start() {
     let mut deaths = 0;
     for call in 0..MAX_CALLS {
         let mut node = Node::start();
@@ -66,13 +66,13 @@ fn an_add_that_dies_at_any_call_leaves_no_trace_behind_the_next_start() {
     assert!((9..MAX_CALLS).contains(&deaths), "{deaths}");
 }
 
-/// A bridge that was made for nobody stays, as ours, until someone uses it; nothing of the pod does.
+/// The bridge stays for a later ADD; nothing of the pod stays.
 #[test]
-fn an_add_that_dies_while_it_makes_a_network_can_be_made_again() {
+fn an_add_that_crashes_while_making_its_bridge_can_be_repeated() {
     for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let own = network("own", "br1", &["10.2.0.0/24"]);
-        let intent = wish(&node, &own);
+        let intent = intent_with_port(&node, &own);
         let (_, records) = node.traces();
         node.kernel.meet(Fate::Die(call));
         if survive(|| node.add(&intent)).is_some() {
@@ -88,10 +88,10 @@ fn an_add_that_dies_while_it_makes_a_network_can_be_made_again() {
 }
 
 #[test]
-fn an_add_may_follow_one_that_died_before_anybody_cleaned_up() {
+fn a_crashed_add_can_be_repeated_without_a_restart_in_between() {
     for call in 0..MAX_CALLS {
         let mut node = Node::start();
-        let intent = wish(&node, &node.default_network);
+        let intent = intent_with_port(&node, &node.default_network);
         node.kernel.meet(Fate::Die(call));
         if survive(|| node.add(&intent)).is_some() {
             break;
@@ -103,11 +103,11 @@ fn an_add_may_follow_one_that_died_before_anybody_cleaned_up() {
 }
 
 #[test]
-fn a_del_that_fails_at_any_call_tells_and_the_next_one_finishes_it() {
+fn a_del_that_fails_at_any_call_is_an_error_and_the_next_del_finishes_it() {
     for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let before = node.traces();
-        let intent = wish(&node, &node.default_network);
+        let intent = intent_with_port(&node, &node.default_network);
         node.add(&intent).unwrap();
         node.kernel.meet(Fate::Fail(call));
         let result = node.engine().del(&intent.key);
@@ -124,11 +124,11 @@ fn a_del_that_fails_at_any_call_tells_and_the_next_one_finishes_it() {
 }
 
 #[test]
-fn a_del_that_dies_at_any_call_is_finished_by_the_next_start() {
+fn a_del_that_crashes_at_any_call_is_finished_by_the_next_start() {
     for call in 0..MAX_CALLS {
         let mut node = Node::start();
         let before = node.traces();
-        let intent = wish(&node, &node.default_network);
+        let intent = intent_with_port(&node, &node.default_network);
         node.add(&intent).unwrap();
         node.kernel.meet(Fate::Die(call));
         if survive(|| node.engine().del(&intent.key)).is_some() {

@@ -1,6 +1,7 @@
-//! A kernel that fails at a chosen call, or takes the agent with it.
+//! Kernel that fails or crashes the agent at a chosen call.
 //!
-//! Death is a panic through the engine: nothing is undone and nothing is written behind it, as with `kill -9`.
+//! A crash is a panic through the engine: nothing is undone and nothing is written after it, as
+//! with `kill -9`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,14 +13,14 @@ use kernel::fake::{Errno, Fake};
 use kernel::{Kernel, Measured, ObserveError, StepError};
 use planner::{Observed, Scope, Step};
 
-/// What happens at a call to come.
+/// Injected failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// All goes well.
+    /// No failure.
     Live,
-    /// The call behind so many others fails, having done nothing.
+    /// The call after this number of calls fails without an effect.
     Fail(usize),
-    /// The agent dies before the call behind so many others.
+    /// The agent crashes before the call after this number of calls.
     Die(usize),
 }
 
@@ -43,7 +44,7 @@ impl FailingKernel {
         *self.fate.lock().unwrap() = fate;
     }
 
-    /// All goes well from now on; tells whether the fate had not come yet.
+    /// Cancels the injected failure; returns whether it had not happened yet.
     pub(super) fn live(&self) -> bool {
         let mut fate = self.fate.lock().unwrap();
         let was_waiting = *fate != Fate::Live;
@@ -51,7 +52,7 @@ impl FailingKernel {
         was_waiting
     }
 
-    /// How often it was looked at or changed.
+    /// Returns the number of observations and executed steps.
     pub(super) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
@@ -77,14 +78,14 @@ impl FailingKernel {
     }
 }
 
-/// Runs a part of the agent's life; `None` when it dies in it.
+/// Runs a part of the agent; `None` if it crashes.
 pub(super) fn survive<T>(part: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(part)).ok()
 }
 
 impl Kernel for FailingKernel {
     fn observe(&mut self, scope: &Scope) -> Result<Observed, ObserveError> {
-        let call = "look".to_owned();
+        let call = "observe".to_owned();
         self.call()
             .map_err(|source| ObserveError { call, source })?;
         self.fake.observe(scope)

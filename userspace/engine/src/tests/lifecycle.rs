@@ -1,4 +1,4 @@
-//! One promise each.
+//! ADD, DEL, CHECK, restart and reconciliation, one behaviour for each test.
 
 use super::*;
 use crate::{Degraded, NetworkClash, Outcome};
@@ -6,7 +6,7 @@ use planner::Refusal;
 
 /// behaviour S10.
 #[test]
-fn a_second_add_is_refused_and_harms_nothing() {
+fn a_second_add_is_refused_and_changes_nothing() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
@@ -22,7 +22,7 @@ fn a_second_add_is_refused_and_harms_nothing() {
 
 /// behaviour S10.
 #[test]
-fn a_del_succeeds_for_what_is_unknown_and_for_what_is_gone() {
+fn a_del_succeeds_for_an_unknown_attachment_and_for_a_deleted_namespace() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.engine().del(&intent.key).unwrap();
@@ -62,7 +62,7 @@ fn a_check_passes_after_add_and_fails_when_a_link_or_an_entry_is_gone() {
 }
 
 #[test]
-fn a_pool_is_given_out_to_its_last_address_and_says_when_it_is_empty() {
+fn a_pool_is_allocated_to_its_last_address_and_reports_exhaustion() {
     let mut node = Node::start();
     for container in 0..13 {
         let intent = node.intent(&format!("c{container}"));
@@ -89,7 +89,7 @@ fn a_pool_is_given_out_to_its_last_address_and_says_when_it_is_empty() {
 }
 
 #[test]
-fn an_address_a_slot_and_a_generation_rest_before_they_are_given_again() {
+fn addresses_slots_and_generations_are_not_reused_at_once() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     let first = node.add(&intent).unwrap();
@@ -104,9 +104,9 @@ fn an_address_a_slot_and_a_generation_rest_before_they_are_given_again() {
     assert!(third.generation > second.generation);
 }
 
-/// Records that were lost must not let a generation come back: flows execute_step it.
+/// Flows carry generations, so a generation must not be reused after records were lost.
 #[test]
-fn generations_grow_beyond_those_that_the_tables_remember() {
+fn generations_grow_beyond_those_in_the_tables() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     let first = node.add(&intent).unwrap();
@@ -118,7 +118,7 @@ fn generations_grow_beyond_those_that_the_tables_remember() {
 }
 
 #[test]
-fn a_network_of_ones_own_lives_as_long_as_its_attachments() {
+fn a_declared_network_is_recorded_until_its_last_attachment_is_removed() {
     let mut node = Node::start();
     let own = network("own", "br1", &["10.2.0.0/24"]);
     let intent = node.intent_on(&own, "c1");
@@ -128,7 +128,7 @@ fn a_network_of_ones_own_lives_as_long_as_its_attachments() {
     node.restart();
     assert!(
         node.fake.snapshot().links.contains_key(&own.bridge),
-        "a restarted agent knows the bridges of its attachments"
+        "a restarted agent makes the bridges of its attachments again"
     );
     node.engine().check(&intent.key).unwrap();
     node.engine().del(&intent.key).unwrap();
@@ -137,7 +137,7 @@ fn a_network_of_ones_own_lives_as_long_as_its_attachments() {
 }
 
 #[test]
-fn networks_that_would_give_the_same_addresses_are_refused() {
+fn a_network_that_overlaps_with_the_default_network_is_refused() {
     let mut node = Node::start();
     let overlapping = network("own", "br1", &["10.1.0.0/24"]);
     let intent = node.intent_on(&overlapping, "c1");
@@ -151,7 +151,7 @@ fn networks_that_would_give_the_same_addresses_are_refused() {
 }
 
 #[test]
-fn a_bridge_that_someone_deleted_is_made_again_by_the_next_add() {
+fn a_deleted_bridge_is_made_again_by_the_next_add() {
     let mut node = Node::start();
     node.fake.delete_link("cbr0");
     let intent = node.intent("c1");
@@ -160,7 +160,7 @@ fn a_bridge_that_someone_deleted_is_made_again_by_the_next_add() {
 }
 
 #[test]
-fn links_of_others_are_never_touched() {
+fn foreign_links_are_never_changed() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     let name = ::model::ManagedLink::of(&intent.key).to_string();
@@ -179,7 +179,7 @@ fn links_of_others_are_never_touched() {
 }
 
 #[test]
-fn an_attachment_whose_link_is_gone_gives_its_addresses_back() {
+fn an_attachment_whose_link_is_gone_releases_its_addresses() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
@@ -208,9 +208,9 @@ fn after_a_reboot_every_lease_is_free_again() {
     node.add(&intent).unwrap();
 }
 
-/// behaviour A5: no new ADD before the agent knows what is there.
+/// behaviour A5: no ADD before the node was observed.
 #[test]
-fn an_agent_that_cannot_look_at_the_node_does_not_start() {
+fn an_agent_that_cannot_observe_the_node_does_not_start() {
     let mut node = Node::start();
     let store = node.engine.take().unwrap().store;
     let settings = Settings {
@@ -230,7 +230,7 @@ fn an_agent_that_cannot_look_at_the_node_does_not_start() {
 }
 
 #[test]
-fn a_restart_changes_nothing_for_the_pods_that_live() {
+fn a_restart_changes_nothing_for_attached_pods() {
     let mut node = Node::start();
     let mut intent = node.intent("c1");
     intent.port_mappings = vec![publish(8080)];
@@ -242,9 +242,9 @@ fn a_restart_changes_nothing_for_the_pods_that_live() {
     assert_eq!(node.engine().check(&intent.key).unwrap(), attachment);
 }
 
-/// behaviours K27 (F23): before the pool is empty, and when it is.
+/// behaviours K27, F23: before the pool is exhausted, and when it is.
 #[test]
-fn a_pool_is_told_to_be_nearly_empty_before_it_is() {
+fn a_pool_is_reported_as_nearly_exhausted_before_it_is_exhausted() {
     let mut node = Node::with(network("default", "cbr0", &["10.1.0.0/27"]));
     let mut reasons = Vec::new();
     for number in 0..29 {
@@ -258,9 +258,9 @@ fn a_pool_is_told_to_be_nearly_empty_before_it_is() {
     assert_eq!(reasons[28], Some("pool-exhausted"));
 }
 
-/// behaviours K1 (F5): bridge, both ends of the veth and what is remembered, together.
+/// behaviours K1, F5: bridge, both ends of the veth, and record.
 #[test]
-fn a_nodes_new_mtu_reaches_the_pods_that_live() {
+fn a_new_mtu_of_the_node_reaches_attached_pods() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     let attachment = node.add(&intent).unwrap();
@@ -277,9 +277,9 @@ fn a_nodes_new_mtu_reaches_the_pods_that_live() {
     }
 }
 
-/// behaviour S11: a plugin behind us may have set another MTU inside.
+/// behaviour S11: a later plugin of the chain may have set another MTU in the pod.
 #[test]
-fn an_mtu_that_was_set_inside_of_a_pod_stays() {
+fn an_mtu_that_was_set_inside_a_pod_stays() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
@@ -289,7 +289,7 @@ fn an_mtu_that_was_set_inside_of_a_pod_stays() {
     assert_eq!(node.fake.pod("/run/netns/c1", "eth0").unwrap().mtu, 1300);
 }
 
-/// behaviour K15: the old gateway stays for the pods that go by it.
+/// behaviour K15: the old gateway stays for the pods that use it.
 #[test]
 fn a_changed_pod_cidr_serves_new_pods_and_keeps_the_old_ones() {
     let mut node = Node::start();
@@ -311,7 +311,7 @@ fn a_changed_pod_cidr_serves_new_pods_and_keeps_the_old_ones() {
 }
 
 #[test]
-fn without_a_pod_cidr_the_agent_serves_other_networks_and_says_what_is_missing() {
+fn without_a_pod_cidr_other_networks_work_and_the_status_reports_it() {
     let mut node = Node::with(network("default", "cbr0", &[]));
     let degraded = node.engine().status().degraded;
     assert!(degraded.contains(&Degraded::NoPodCidr), "{degraded:?}");
@@ -327,9 +327,9 @@ fn without_a_pod_cidr_the_agent_serves_other_networks_and_says_what_is_missing()
     node.add(&intent).unwrap();
 }
 
-/// No socket that takes any port gets one that leads to a pod.
+/// The kernel does not pick a published port as an ephemeral port.
 #[test]
-fn published_ports_are_reserved_and_given_back() {
+fn published_ports_are_in_the_reserved_ports_sysctl_until_unpublished() {
     const KEY: &str = "net/ipv4/ip_local_reserved_ports";
     let mut node = Node::start();
     node.fake.set_sysctl(KEY, "7000");
@@ -349,7 +349,7 @@ fn published_ports_are_reserved_and_given_back() {
     assert_eq!(value(&node), "7000,8080-8081");
     node.engine().del(&intents[0].key).unwrap();
     assert_eq!(value(&node), "7000,8081");
-    // Somebody writes it without asking us.
+    // Other software overwrites the sysctl.
     node.fake.set_sysctl(KEY, "");
     node.engine().reconcile(NOW);
     assert_eq!(value(&node), "8081");

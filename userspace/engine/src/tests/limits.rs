@@ -1,4 +1,4 @@
-//! Other limits for a pod that is attached.
+//! Changes of the bandwidth limits of attached pods.
 
 use std::num::NonZeroU64;
 
@@ -17,7 +17,10 @@ impl Node {
 
     fn recorded(&mut self, key: &AttachmentKey) -> Bandwidth {
         let record = self.engine().store.get(key).cloned();
-        record.expect("it is on record").attachment.bandwidth
+        record
+            .expect("the attachment is recorded")
+            .attachment
+            .bandwidth
     }
 }
 
@@ -30,7 +33,7 @@ fn egress(rate: u64) -> LimitChange {
 
 /// behaviour U4, calico #9145: limits change while the pod runs.
 #[test]
-fn a_limit_is_set_changed_and_lifted_and_survives_the_agent() {
+fn a_limit_is_set_changed_and_removed_and_survives_a_restart() {
     let mut node = Node::start();
     let attachment = node.add(&node.intent("c1")).unwrap();
     let (key, slot) = (attachment.key.clone(), attachment.slot);
@@ -55,7 +58,7 @@ fn a_limit_is_set_changed_and_lifted_and_survives_the_agent() {
     };
     assert_eq!(node.table(slot), Some(expected.clone()));
 
-    // An agent that comes back finds all well, and whoever clears the table is made up for.
+    // A restarted agent finds no difference, and a cleared table is repaired.
     assert!(node.restart().items.is_empty());
     node.fake
         .clear_entries(|key, _| matches!(key, EntryKey::Limit(_)));
@@ -72,9 +75,9 @@ fn a_limit_is_set_changed_and_lifted_and_survives_the_agent() {
     node.engine().check(&key).unwrap();
 }
 
-/// A limit of the pod before is no limit of the pod after.
+/// A reused slot does not inherit the limit of its last pod.
 #[test]
-fn a_limit_goes_with_its_pod() {
+fn a_limit_is_removed_with_its_pod() {
     let mut node = Node::start();
     let mut intent = node.intent("c1");
     intent.bandwidth.ingress = Some(limit(1_000));
@@ -85,7 +88,7 @@ fn a_limit_goes_with_its_pod() {
 }
 
 #[test]
-fn a_limit_that_the_kernel_refuses_is_not_half_set() {
+fn a_limit_that_fails_in_the_kernel_changes_nothing() {
     let mut node = Node::start();
     let attachment = node.add(&node.intent("c1")).unwrap();
     let key = attachment.key.clone();
@@ -101,16 +104,17 @@ fn a_limit_that_the_kernel_refuses_is_not_half_set() {
 }
 
 #[test]
-fn nobody_is_limited_who_is_not_attached() {
+fn limits_of_an_unknown_attachment_are_refused() {
     let mut node = Node::start();
     let key = node.intent("c1").key;
     let error = node.engine().set_limits(&key, egress(1_000)).unwrap_err();
     assert!(matches!(error, EngineError::NotAttached(_)), "{error}");
 }
 
-/// Whoever asks with the pod gets what is allowed; whoever asks by name is told.
+/// A request with the ADD is reduced to the ceiling; a request of the API above the ceiling is an
+/// error.
 #[test]
-fn a_pod_gets_no_more_than_its_network_allows() {
+fn limits_above_the_ceiling_of_the_network_are_clamped_in_add_and_refused_in_the_api() {
     let mut node = Node::start();
     let mut intent = node.intent("c1");
     intent.key.network = "other".parse().unwrap();
@@ -126,9 +130,9 @@ fn a_pod_gets_no_more_than_its_network_allows() {
     assert_eq!(attachment.bandwidth.ingress, Some(limit(7_000_000)));
 
     let key = &attachment.key;
-    for wish in [LimitUpdate::Limit(limit(1_000_001)), LimitUpdate::Lift] {
+    for update in [LimitUpdate::Limit(limit(1_000_001)), LimitUpdate::Lift] {
         let change = LimitChange {
-            egress: wish,
+            egress: update,
             ingress: LimitUpdate::Lift,
         };
         let refused = node.engine().set_limits(key, change).unwrap_err();
@@ -142,7 +146,11 @@ fn a_pod_gets_no_more_than_its_network_allows() {
             ),
             "{refused}"
         );
-        assert_eq!(node.recorded(key), attachment.bandwidth, "nothing half set");
+        assert_eq!(
+            node.recorded(key),
+            attachment.bandwidth,
+            "the limits are unchanged"
+        );
     }
     let now = node.engine().set_limits(key, egress(1_000_000)).unwrap();
     assert_eq!(now, attachment.bandwidth);

@@ -1,13 +1,13 @@
-//! What runtimes forget: containers that are gone without a DEL, again and again.
+//! Containers that end without a DEL.
 
 use super::*;
 
-/// Addresses of the pool: those of a /24 without the network's, the gateway's and the broadcast address, and some.
+/// Number of addresses of the pool: a part of a /24.
 const POOL: usize = 250;
-/// Containers that come, of which one in three goes without a DEL: more than the pool has addresses. `VIADUCT_COMERS`
-/// says another number.
-const COMERS: usize = 1_000;
-/// Containers that are alive at a time.
+/// Number of containers, of which one in three ends without a DEL: more than the pool has
+/// addresses. `VIADUCT_COMERS` overrides it.
+const CONTAINERS: usize = 1_000;
+/// Number of containers that are alive at a time.
 const ALIVE: usize = 40;
 
 fn pool() -> Network {
@@ -24,17 +24,17 @@ fn pool() -> Network {
 
 /// behaviour U1.
 #[test]
-fn a_pool_is_never_exhausted_by_containers_that_go_without_a_word() {
+fn containers_that_end_without_a_del_never_exhaust_the_pool() {
     let mut node = Node::with(pool());
     let mut alive = std::collections::VecDeque::new();
-    let mut forgotten = 0;
-    let comers = std::env::var("VIADUCT_COMERS").ok();
-    let comers = comers.map_or(COMERS, |comers| comers.parse().unwrap());
-    for number in 0..comers {
+    let mut without_del = 0;
+    let containers = std::env::var("VIADUCT_COMERS").ok();
+    let containers = containers.map_or(CONTAINERS, |containers| containers.parse().unwrap());
+    for number in 0..containers {
         let name = format!("c{number}");
         let intent = node.intent(&name);
         let attachment = node.add(&intent).unwrap_or_else(|error| {
-            panic!("container {number}, {forgotten} were forgotten: {error}")
+            panic!("container {number}, {without_del} were without_del: {error}")
         });
         alive.push_back((name, attachment));
         if alive.len() < ALIVE {
@@ -42,17 +42,17 @@ fn a_pool_is_never_exhausted_by_containers_that_go_without_a_word() {
         }
         let (name, attachment) = alive.pop_front().unwrap();
         if number % 3 == 0 {
-            forgotten += 1;
+            without_del += 1;
         } else {
             node.engine().del(&attachment.key).unwrap();
         }
         node.fake.remove_netns(&format!("/run/netns/{name}"));
         if number % 100 == 0 {
-            // As often as the kernel tells of links that are gone; here far less often.
+            // The agent reconciles after each deleted link; here it does so far less often.
             node.engine().reconcile(NOW);
         }
     }
-    assert!(forgotten > POOL, "{forgotten}");
+    assert!(without_del > POOL, "{without_del}");
     node.engine().reconcile(NOW);
     assert_eq!(node.contents().records.len(), alive.len());
     assert_eq!(node.engine().store.leases().len(), alive.len());
@@ -60,24 +60,24 @@ fn a_pool_is_never_exhausted_by_containers_that_go_without_a_word() {
 }
 
 #[test]
-fn an_address_that_was_given_back_is_the_last_to_be_given_again() {
+fn a_released_address_is_the_last_to_be_reused() {
     let mut node = Node::with(pool());
     let first = node.intent("first");
-    let given = node.add(&first).unwrap().addresses[0].address;
+    let allocated = node.add(&first).unwrap().addresses[0].address;
     node.engine().del(&first.key).unwrap();
     for number in 1..POOL {
         let next = node.intent(&format!("c{number}"));
-        assert_ne!(node.add(&next).unwrap().addresses[0].address, given);
+        assert_ne!(node.add(&next).unwrap().addresses[0].address, allocated);
         node.engine().del(&next.key).unwrap();
     }
     let last = node.intent("last");
-    assert_eq!(node.add(&last).unwrap().addresses[0].address, given);
+    assert_eq!(node.add(&last).unwrap().addresses[0].address, allocated);
 }
 
-/// A runtime that has lost its store gives the ID to another container, and nobody has noticed yet that the first is gone.
+/// A runtime that has lost its store reuses the ID of a container whose end no reconciliation has
+/// observed yet.
 #[test]
-fn an_id_that_comes_again_is_attached_when_its_first_container_is_gone_and_refused_while_it_lives()
-{
+fn a_reused_container_id_is_refused_while_the_first_container_lives_and_attached_afterwards() {
     let mut node = Node::with(pool());
     let first = node.intent("first");
     node.add(&first).unwrap();

@@ -1,5 +1,5 @@
-//! Random lives of a node against a model of it: ADD, DEL and CHECK, failures and deaths at any call, restarts, and
-//! everything that others may do behind our back.
+//! Model-based test: random sequences of ADD, DEL and CHECK, failures and crashes at any kernel
+//! call, restarts, and changes of the node by other software.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ enum Event {
     Unbind(u16),
 }
 
-/// A container and whether it is on the default network.
+/// Container, and whether it is on the default network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Pod {
     container: u8,
@@ -61,19 +61,19 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The node and what must be true of it.
+/// Node, and the state that the model expects.
 struct World {
     node: Node,
     own: Network,
-    /// Attachments that were answered with success and that nobody has touched since.
+    /// Attachments whose ADD succeeded and that no event has changed since.
     healthy: BTreeSet<AttachmentKey>,
-    /// Ports that a process of the node has.
+    /// Ports that a process of the node has bound.
     bound: BTreeSet<u16>,
 }
 
 impl World {
     fn new() -> Self {
-        // A container may be on both networks: one default route is enough.
+        // A container may be on both networks, and only one of them has a default route.
         let mut own = network("own", "br1", &["10.2.0.0/28"]);
         own.routes = vec![::model::Route {
             destination: "10.99.0.0/16".parse().unwrap(),
@@ -141,7 +141,7 @@ impl World {
 
     fn add(&mut self, pod: Pod, fate: Fate) {
         let intent = self.intent(pod);
-        let was_known = self.node.contents().records.contains_key(&intent.key);
+        let was_recorded = self.node.contents().records.contains_key(&intent.key);
         let before = self.node.traces();
         self.node.kernel.meet(fate);
         let added = survive(|| self.node.add(&intent));
@@ -150,11 +150,12 @@ impl World {
             Some(Ok(_)) => {
                 self.healthy.insert(intent.key);
             }
-            Some(Err(error)) if !was_known => {
+            Some(Err(error)) if !was_recorded => {
                 let is_taken = matches!(error, EngineError::PortInUse(_));
                 assert!(!is_undisturbed || is_taken, "{error}");
                 assert!(!is_taken || self.bound.contains(&port(pod)), "{error}");
-                // A refused port and a failure besides: that one can only have met the undoing, which is done once.
+                // After a refused port, an injected failure can only have hit the undo, which is
+                // not repeated.
                 if is_undisturbed || !is_taken {
                     assert_eq!(self.node.traces(), before, "{error}");
                 }
@@ -268,14 +269,15 @@ impl World {
         self.bound.remove(&port);
     }
 
-    /// A port that was taken while its holder was away may be taken still: then its pod is not as it was made.
+    /// Unbinds all ports of processes. A port that a process bound while the agent was down may
+    /// still be bound, and then its pod does not match its record.
     fn release_all(&mut self) {
         for port in std::mem::take(&mut self.bound) {
             self.unbind(port);
         }
     }
 
-    /// Holds at any time.
+    /// Checks the invariants that hold at any time.
     fn check_records(&mut self) {
         let contents = self.node.contents();
         let attachments = || contents.records.values().map(|record| &record.attachment);
@@ -283,19 +285,30 @@ impl World {
             .flat_map(|attachment| attachment.addresses.iter().map(|a| a.address.address))
             .collect();
         let distinct: BTreeSet<_> = addresses.iter().collect();
-        assert_eq!(distinct.len(), addresses.len(), "an address given twice");
+        assert_eq!(
+            distinct.len(),
+            addresses.len(),
+            "an address was allocated twice"
+        );
         let slots: BTreeSet<u32> = attachments().map(|attachment| attachment.slot).collect();
-        assert_eq!(slots.len(), contents.records.len(), "a slot given twice");
+        assert_eq!(
+            slots.len(),
+            contents.records.len(),
+            "a slot was allocated twice"
+        );
         let oldest = attachments().map(|attachment| attachment.generation).max();
         assert!(oldest.unwrap_or(0) <= contents.generation);
     }
 
-    /// Holds when others leave the node alone.
+    /// Checks the invariants that hold after a reconciliation without changes by other software.
     fn check_end(mut self, first: &Observed) {
         self.release_all();
         self.node.restart();
         let again = self.node.engine().reconcile(NOW);
-        assert!(again.items.is_empty(), "the second look found {again:?}");
+        assert!(
+            again.items.is_empty(),
+            "the second reconciliation found {again:?}"
+        );
         let keys: Vec<_> = self.node.contents().records.into_keys().collect();
         let kept: BTreeSet<_> = keys.iter().cloned().collect();
         assert!(kept.is_superset(&self.healthy), "a healthy pod was lost");
@@ -331,7 +344,7 @@ fn held_ports(node: &Node) -> BTreeSet<u16> {
         .collect()
 }
 
-/// A container that is on both networks has an interface for each.
+/// Returns the interface name; a container on both networks has one interface for each.
 fn ifname(pod: Pod) -> ::model::IfName {
     let name = if pod.is_default { "eth0" } else { "eth1" };
     name.parse().unwrap()
@@ -345,7 +358,7 @@ proptest! {
     })]
 
     #[test]
-    fn whatever_happens_nothing_leaks_and_the_node_converges(
+    fn after_any_sequence_of_events_nothing_leaks_and_the_node_converges(
         events in prop::collection::vec(event(), 1..40)
     ) {
         let mut world = World::new();

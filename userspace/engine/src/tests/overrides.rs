@@ -1,4 +1,4 @@
-//! Pod CIDRs and hairpin modes that are chosen while the agent runs.
+//! Overrides at run time: pod CIDRs, hairpin mode and non-masquerade CIDRs.
 
 use kernel::fake::Errno;
 use planner::Step;
@@ -12,13 +12,13 @@ fn ranges(cidrs: &[&str]) -> Vec<RangeSet> {
 }
 
 impl Node {
-    fn choose(&mut self, cidrs: &[&str]) -> Result<UpdateOutcome, EngineError> {
+    fn set_cidrs(&mut self, cidrs: &[&str]) -> Result<UpdateOutcome, EngineError> {
         let chosen = self.engine().set_pod_cidrs(ranges(cidrs));
         self.default_network_now();
         chosen
     }
 
-    /// The default network as the engine has it: what intents are made for.
+    /// Returns the current default network of the engine.
     fn default_network_now(&mut self) -> Network {
         self.engine().status().networks[0].network.clone()
     }
@@ -49,19 +49,19 @@ fn without_cidrs() -> Node {
 
 /// behaviour K11: the first event wins.
 #[test]
-fn the_first_pod_cidrs_are_taken_and_later_ones_are_refused_while_pods_use_them() {
+fn the_first_pod_cidrs_are_accepted_and_later_ones_refused_while_pods_use_them() {
     let mut node = without_cidrs();
     assert_eq!(
-        node.choose(&["10.1.0.0/24", "fd00:1::/64"]).unwrap(),
+        node.set_cidrs(&["10.1.0.0/24", "fd00:1::/64"]).unwrap(),
         UpdateOutcome::Updated
     );
     assert_eq!(node.bridge_addresses(), ["10.1.0.1/24", "fd00:1::1/64"]);
     node.add_now("c1");
     assert_eq!(
-        node.choose(&["10.1.0.0/24", "fd00:1::/64"]).unwrap(),
+        node.set_cidrs(&["10.1.0.0/24", "fd00:1::/64"]).unwrap(),
         UpdateOutcome::Unchanged
     );
-    let error = node.choose(&["10.9.0.0/24"]).unwrap_err().to_string();
+    let error = node.set_cidrs(&["10.9.0.0/24"]).unwrap_err().to_string();
     assert_eq!(
         error,
         "Ignoring subsequent pod CIDR update to 10.9.0.0/24: pods have addresses of 10.1.0.0/24,fd00:1::/64"
@@ -69,27 +69,30 @@ fn the_first_pod_cidrs_are_taken_and_later_ones_are_refused_while_pods_use_them(
     assert_eq!(node.bridge_addresses(), ["10.1.0.1/24", "fd00:1::1/64"]);
 }
 
-/// behaviour K15: the old gateways go, what others have added stays.
+/// behaviour K15: the old gateway addresses are removed, foreign addresses stay.
 #[test]
-fn pod_cidrs_that_nobody_uses_are_replaced_with_their_gateways() {
+fn unused_pod_cidrs_are_replaced_with_their_gateways() {
     let mut node = without_cidrs();
-    node.choose(&["10.1.0.0/24", "fd00:1::/64"]).unwrap();
+    node.set_cidrs(&["10.1.0.0/24", "fd00:1::/64"]).unwrap();
     node.fake.add_address("cbr0", "172.30.0.1/24");
-    assert_eq!(node.choose(&["10.9.0.0/24"]).unwrap(), UpdateOutcome::Updated);
+    assert_eq!(
+        node.set_cidrs(&["10.9.0.0/24"]).unwrap(),
+        UpdateOutcome::Updated
+    );
     assert_eq!(node.bridge_addresses(), ["10.9.0.1/24", "172.30.0.1/24"]);
     let pod = node.add_now("c1");
     assert_eq!(pod.addresses[0].address, "10.9.0.2/24".parse().unwrap());
 }
 
-/// What an ADD is made of was read before it had its turn.
+/// The intent of a queued ADD has the network of the time of its request.
 #[test]
-fn an_add_that_waited_while_the_pod_cidrs_changed_gets_an_address_of_the_new_ones() {
+fn an_add_queued_before_a_pod_cidr_change_gets_an_address_of_the_new_cidr() {
     let mut node = without_cidrs();
-    node.choose(&["10.1.0.0/24"]).unwrap();
+    node.set_cidrs(&["10.1.0.0/24"]).unwrap();
     let before = node.default_network_now();
-    let waits = node.intent_on(&before, "c1");
-    node.choose(&["10.9.0.0/24"]).unwrap();
-    let pod = node.add(&waits).unwrap();
+    let queued = node.intent_on(&before, "c1");
+    node.set_cidrs(&["10.9.0.0/24"]).unwrap();
+    let pod = node.add(&queued).unwrap();
     assert_eq!(pod.addresses[0].address, "10.9.0.2/24".parse().unwrap());
     assert_eq!(node.default_network_now().ranges, ranges(&["10.9.0.0/24"]));
 }
@@ -97,13 +100,13 @@ fn an_add_that_waited_while_the_pod_cidrs_changed_gets_an_address_of_the_new_one
 #[test]
 fn pod_cidrs_that_cannot_be_set_up_change_nothing() {
     let mut node = without_cidrs();
-    node.choose(&["10.1.0.0/24"]).unwrap();
+    node.set_cidrs(&["10.1.0.0/24"]).unwrap();
     let before = (node.default_network_now(), node.traces());
     node.fake.fail_next(
         |step| matches!(step, Step::RemoveAddress { .. }),
         Errno::EIO,
     );
-    node.choose(&["10.9.0.0/24"]).unwrap_err();
+    node.set_cidrs(&["10.9.0.0/24"]).unwrap_err();
     assert_eq!((node.default_network_now(), node.traces()), before);
 }
 
@@ -113,14 +116,14 @@ fn pod_cidrs_of_another_network_are_refused() {
     let own = network("own", "br1", &["10.2.0.0/24"]);
     let intent = node.intent_on(&own, "c1");
     node.add(&intent).unwrap();
-    let error = node.choose(&["10.2.0.0/16"]).unwrap_err();
+    let error = node.set_cidrs(&["10.2.0.0/16"]).unwrap_err();
     assert!(matches!(error, EngineError::Clash(_)), "{error}");
 }
 
 #[test]
-fn what_was_chosen_holds_for_the_next_agent_unless_its_configuration_says_something_new() {
+fn overrides_survive_a_restart_until_the_configuration_changes() {
     let mut node = without_cidrs();
-    node.choose(&["10.1.0.0/24"]).unwrap();
+    node.set_cidrs(&["10.1.0.0/24"]).unwrap();
     node.engine()
         .set_hairpin_mode(HairpinMode::None, NOW)
         .unwrap();
@@ -161,7 +164,7 @@ fn ports_and_bridge_follow_the_hairpin_mode() {
 }
 
 #[test]
-fn prefixes_chosen_at_run_time_outlive_the_agent_until_its_configuration_says_something_new() {
+fn non_masquerade_overrides_survive_a_restart_until_the_configuration_changes() {
     let set = |prefixes: &[&str]| -> BTreeSet<Cidr> {
         prefixes
             .iter()
@@ -187,12 +190,12 @@ fn prefixes_chosen_at_run_time_outlive_the_agent_until_its_configuration_says_so
 }
 
 #[test]
-fn prefixes_that_cannot_be_set_are_not_remembered() {
+fn non_masquerade_cidrs_that_fail_in_the_kernel_are_not_stored() {
     let mut node = Node::start();
     node.fake
         .fail_next(|step| matches!(step, Step::PutEntry { .. }), Errno::EIO);
-    let wish = BTreeSet::from(["10.0.0.0/8".parse().unwrap()]);
-    node.engine().set_non_masquerade(wish).unwrap_err();
+    let prefixes = BTreeSet::from(["10.0.0.0/8".parse().unwrap()]);
+    node.engine().set_non_masquerade(prefixes).unwrap_err();
     node.restart();
     assert!(node.engine().settings.non_masquerade.is_empty());
 }

@@ -1,19 +1,21 @@
-//! Ports of the node belong to one owner: an attachment, or a process of the node.
+//! Hostports: each belongs to one attachment or to one process of the node.
+
+use std::time::Duration;
 
 use kernel::Process;
 use planner::{PortReservation, PortReservations, Refusal, Step};
 
 use super::*;
 
-fn wish(node: &Node, container: &str, ports: &[u16]) -> Intent {
+fn intent_with_ports(node: &Node, container: &str, ports: &[u16]) -> Intent {
     let mut intent = node.intent(container);
     intent.port_mappings = ports.iter().map(|port| publish(*port)).collect();
     intent
 }
 
-/// How many steps the ADD of a container with one port takes, and how often it turns to the kernel in all.
-fn effort(node: &mut Node, container: &str, port: u16) -> (usize, usize) {
-    let intent = wish(node, container, &[port]);
+/// Returns the number of steps and of all kernel calls of an ADD with one hostport.
+fn count_calls(node: &mut Node, container: &str, port: u16) -> (usize, usize) {
+    let intent = intent_with_ports(node, container, &[port]);
     node.fake.take_log();
     let before = node.kernel.calls();
     node.add(&intent).unwrap();
@@ -33,10 +35,10 @@ fn held(node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn a_port_of_a_process_is_refused_with_its_name_and_nothing_is_half_claimed() {
+fn a_hostport_in_use_is_refused_with_the_process_name_and_reserves_nothing() {
     let mut node = Node::start();
     assert!(node.fake.bind("0.0.0.0:8081/tcp", nginx()));
-    let intent = wish(&node, "c1", &[8080, 8081, 8082]);
+    let intent = intent_with_ports(&node, "c1", &[8080, 8081, 8082]);
     let before = node.traces();
     let error = node.add(&intent).unwrap_err();
     assert_eq!(
@@ -44,16 +46,16 @@ fn a_port_of_a_process_is_refused_with_its_name_and_nothing_is_half_claimed() {
         "host port 8081/tcp is in use by nginx (pid 1234, 0.0.0.0:8081)"
     );
     assert_eq!(node.traces(), before);
-    assert!(node.fake.bind("0.0.0.0:8080/tcp", nginx()), "let go of");
+    assert!(node.fake.bind("0.0.0.0:8080/tcp", nginx()), "released");
     node.fake.unbind("0.0.0.0:8080/tcp");
     node.fake.unbind("0.0.0.0:8081/tcp");
     node.add(&intent).unwrap();
 }
 
 #[test]
-fn ports_are_held_first_and_let_go_of_last() {
+fn hostports_are_reserved_first_and_released_last() {
     let mut node = Node::start();
-    let intent = wish(&node, "c1", &[8080]);
+    let intent = intent_with_ports(&node, "c1", &[8080]);
     node.fake.take_log();
     node.add(&intent).unwrap();
     let log = node.fake.take_log();
@@ -66,23 +68,23 @@ fn ports_are_held_first_and_let_go_of_last() {
     assert!(held(&node).is_empty());
 }
 
-/// What an ADD does to the kernel does not grow with what others have.
+/// The steps of an ADD do not grow with the ports of other pods.
 #[test]
-fn an_add_takes_the_same_steps_beside_ten_ports_and_beside_ten_thousand() {
+fn an_add_takes_as_many_steps_beside_ten_hostports_as_beside_ten_thousand() {
     let mut node = Node::start();
-    let few = wish(&node, "few", &(9_000..9_010).collect::<Vec<_>>());
+    let few = intent_with_ports(&node, "few", &(9_000..9_010).collect::<Vec<_>>());
     node.add(&few).unwrap();
-    let beside_few = effort(&mut node, "c1", 8080);
-    let many = wish(&node, "many", &(10_000..20_000).collect::<Vec<_>>());
+    let beside_few = count_calls(&mut node, "c1", 8080);
+    let many = intent_with_ports(&node, "many", &(10_000..20_000).collect::<Vec<_>>());
     node.add(&many).unwrap();
-    assert_eq!(effort(&mut node, "c2", 8081), beside_few);
+    assert_eq!(count_calls(&mut node, "c2", 8081), beside_few);
 }
 
 /// behaviours F33 and F34: two runtimes with networks of their own, one agent.
 #[test]
-fn two_networks_do_not_get_the_same_port() {
+fn two_networks_cannot_publish_the_same_hostport() {
     let mut node = Node::start();
-    let first = wish(&node, "c1", &[8080]);
+    let first = intent_with_ports(&node, "c1", &[8080]);
     node.add(&first).unwrap();
     let own = network("own", "br1", &["10.2.0.0/24"]);
     let mut second = node.intent_on(&own, "c2");
@@ -103,26 +105,26 @@ fn two_networks_do_not_get_the_same_port() {
 }
 
 #[test]
-fn what_was_taken_while_the_agent_was_away_is_told_and_taken_back_when_it_is_free() {
+fn a_hostport_taken_while_the_agent_was_down_is_reported_and_reserved_again_when_free() {
     let mut node = Node::start();
-    let intent = wish(&node, "c1", &[8080]);
+    let intent = intent_with_ports(&node, "c1", &[8080]);
     node.add(&intent).unwrap();
     node.fake.end_agent();
     assert!(node.fake.bind("0.0.0.0:8080/tcp", nginx()));
     node.restart();
     let degraded = node.engine().status().degraded;
-    let told: Vec<String> = degraded.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = degraded.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        messages,
         [
-            "default/c1/eth0 could not be put right: host port 0.0.0.0:8080/tcp is not reserved; host port \
+            "repair of default/c1/eth0 failed: host port 0.0.0.0:8080/tcp is not reserved; host port \
              [::]:8080/tcp is not reserved: host port 8080/tcp is in use by nginx (pid 1234, 0.0.0.0:8080)"
         ]
     );
     assert_eq!(held(&node), ["[::]:8080/tcp"]);
     let entries = node.fake.snapshot().entries;
     let ports = entries.keys().filter_map(PortReservation::of);
-    assert_eq!(ports.count(), 2, "packets go where they did");
+    assert_eq!(ports.count(), 2, "table entries stay");
     assert!(node.engine().check(&intent.key).is_err());
 
     node.fake.unbind("0.0.0.0:8080/tcp");
@@ -132,30 +134,39 @@ fn what_was_taken_while_the_agent_was_away_is_told_and_taken_back_when_it_is_fre
     assert_eq!(held(&node).len(), 2);
 }
 
-/// Runtimes send ranges of ports one by one.
+/// Runtimes send ranges of ports one by one. The time is CPU time.
 #[test]
-fn ten_thousand_ports_are_published_in_reasonable_time() {
+fn ten_thousand_hostports_are_published_within_30_seconds() {
     let mut node = Node::start();
     let ports: Vec<u16> = (10_000..20_000).collect();
-    let intent = wish(&node, "c1", &ports);
-    let started = std::time::Instant::now();
+    let intent = intent_with_ports(&node, "c1", &ports);
+    let started = cpu_time();
     node.add(&intent).unwrap();
     assert_eq!(held(&node).len(), 20_000);
     node.restart();
     node.engine().del(&intent.key).unwrap();
     assert!(held(&node).is_empty());
-    let took = started.elapsed();
+    let took = cpu_time().saturating_sub(started);
     assert!(took.as_secs() < 30, "{took:?}");
 }
 
-/// What an ADD of one pod does to kernel and store, while another has that many ports.
+/// Returns the CPU time of this thread, which other programs on the machine do not change: the
+/// first number of `schedstat`, in nanoseconds.
+fn cpu_time() -> Duration {
+    let counted = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let spent = counted.split(' ').next().unwrap();
+    Duration::from_nanos(spent.parse().unwrap())
+}
+
+/// Returns the steps and the number of port reservations of an ADD while another pod has `claimed`
+/// ports.
 fn effects_beside(claimed: u16) -> (Vec<String>, usize) {
     let mut node = Node::start();
     let ports: Vec<u16> = (10_000..10_000 + claimed).collect();
-    let crowd = wish(&node, "crowd", &ports);
+    let crowd = intent_with_ports(&node, "crowd", &ports);
     node.add(&crowd).unwrap();
     node.fake.take_log();
-    let intent = wish(&node, "c1", &[8080, 8081]);
+    let intent = intent_with_ports(&node, "c1", &[8080, 8081]);
     node.add(&intent).unwrap();
     let steps: Vec<String> = node
         .fake
@@ -167,18 +178,19 @@ fn effects_beside(claimed: u16) -> (Vec<String>, usize) {
     (steps, held)
 }
 
-/// The time of an ADD is that of its effects: the same, one for one, beside one port and beside ten thousand.
+/// The duration of an ADD follows from its steps. They are the same beside 1 port and beside 10,000
+/// ports of another pod.
 #[test]
-fn an_add_has_the_same_effects_beside_ten_thousand_ports_as_beside_one() {
+fn an_add_executes_the_same_steps_beside_ten_thousand_hostports_as_beside_one() {
     let (few, many) = (effects_beside(1), effects_beside(10_000));
     assert!(few.0.len() > 8, "{few:?}");
     assert_eq!(few, many);
 }
 
 #[test]
-fn the_ports_of_the_node_are_listed_with_what_holds_them() {
+fn hostports_are_listed_with_their_reservations() {
     let mut node = Node::start();
-    let intent = wish(&node, "c1", &[8080]);
+    let intent = intent_with_ports(&node, "c1", &[8080]);
     node.add(&intent).unwrap();
     let ports = node.engine().ports().unwrap();
     assert_eq!(ports.records.len(), 1);

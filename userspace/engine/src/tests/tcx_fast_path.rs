@@ -1,4 +1,4 @@
-//! Pods that send much get the short way, a few at a time, when nobody waits; and programs of an agent before are replaced.
+//! TCX fast path of high-traffic pods, and upgrade of attached programs.
 
 use abi::Counters;
 use kernel::fake::Errno;
@@ -9,7 +9,8 @@ use super::*;
 use crate::Outcome;
 use crate::background::BackgroundTask;
 
-/// A node with pods, of whom each has sent so many packets.
+/// Returns a node with one pod for each element of `sent`, which is the number of packets that the
+/// pod has sent.
 fn node_of_pods(sent: &[u64]) -> Node {
     let mut node = Node::start();
     let mut measured = Measured::default();
@@ -27,21 +28,24 @@ fn node_of_pods(sent: &[u64]) -> Node {
         measured.pods.insert(slot, counters);
     }
     node.fake.set_measured(measured);
-    let chores = std::iter::from_fn(|| node.engine().run_background_task()).count();
-    assert!(chores >= sent.len(), "what ADDs leave to do is done");
+    let tasks = std::iter::from_fn(|| node.engine().run_background_task()).count();
+    assert!(tasks >= sent.len(), "verifications of the ADDs have run");
     node.fake.take_log();
     node
 }
 
-/// How many links get the short way behind a look.
-fn hastened(node: &mut Node) -> usize {
+/// Searches for high-traffic pods, runs all background tasks, and returns the number of links that
+/// got the TCX fast path.
+fn attach_fast_paths(node: &mut Node) -> usize {
     node.engine().find_high_traffic_pods();
-    let chores = std::iter::from_fn(|| node.engine().run_background_task());
-    let hastened = chores.filter(|chore| *chore == BackgroundTask::TcxAttached).count();
+    let tasks = std::iter::from_fn(|| node.engine().run_background_task());
+    let attempts = tasks
+        .filter(|task| *task == BackgroundTask::TcxAttached)
+        .count();
     let log = node.fake.take_log();
     let attached = log.iter().filter(|step| is_attach(step)).count();
-    assert_eq!(hastened, attached);
-    hastened
+    assert_eq!(attempts, attached);
+    attempts
 }
 
 fn is_attach(step: &Step) -> bool {
@@ -49,40 +53,50 @@ fn is_attach(step: &Step) -> bool {
 }
 
 #[test]
-fn a_busy_pod_gets_the_short_way_once_and_a_quiet_one_never() {
+fn a_high_traffic_pod_gets_the_tcx_fast_path_once_and_a_quiet_pod_never() {
     let mut node = node_of_pods(&[1_000_000, 1_000]);
-    assert_eq!(hastened(&mut node), 1);
-    assert_eq!(hastened(&mut node), 0);
+    assert_eq!(attach_fast_paths(&mut node), 1);
+    assert_eq!(attach_fast_paths(&mut node), 0);
     node.engine().reconcile(NOW);
-    assert_eq!(hastened(&mut node), 0, "a comparison sees it");
+    assert_eq!(
+        attach_fast_paths(&mut node),
+        0,
+        "reconciliation observes it"
+    );
     let report = node.engine().status().last_reconcile.unwrap();
-    assert_eq!(report.items, [], "and does not mind it");
+    assert_eq!(report.items, [], "and reports no difference");
 }
 
 #[test]
-fn many_busy_pods_get_it_a_few_at_a_time() {
+fn the_tcx_fast_path_is_attached_to_at_most_four_pods_per_search() {
     let mut node = node_of_pods(&[1_000_000; 6]);
-    assert_eq!([hastened(&mut node), hastened(&mut node)], [4, 2]);
+    assert_eq!(
+        [attach_fast_paths(&mut node), attach_fast_paths(&mut node)],
+        [4, 2]
+    );
 }
 
 #[test]
-fn where_packets_go_by_the_stack_nobody_gets_it() {
+fn no_pod_gets_the_tcx_fast_path_without_the_netfilter_bypass() {
     let mut node = node_of_pods(&[1_000_000]);
     node.engine().node.bypass = false;
-    assert_eq!(hastened(&mut node), 0);
+    assert_eq!(attach_fast_paths(&mut node), 0);
 }
 
 #[test]
-fn what_fails_is_not_tried_again_and_again() {
+fn a_failed_tcx_fast_path_is_not_tried_again() {
     let mut node = node_of_pods(&[1_000_000]);
     node.fake.fail_next(is_attach, Errno::ENOMEM);
     node.engine().find_high_traffic_pods();
-    assert_eq!(node.engine().run_background_task(), Some(BackgroundTask::TcxAttached));
-    assert_eq!(hastened(&mut node), 0);
+    assert_eq!(
+        node.engine().run_background_task(),
+        Some(BackgroundTask::TcxAttached)
+    );
+    assert_eq!(attach_fast_paths(&mut node), 0);
 }
 
 #[test]
-fn programs_of_an_agent_before_are_replaced_and_told_of_once() {
+fn outdated_programs_are_replaced_and_reported_once() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     let link = node.add(&intent).unwrap().host_link().name().to_string();

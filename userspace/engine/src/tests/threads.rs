@@ -1,4 +1,4 @@
-//! The engine on its thread: one writer, bounded waiting, published state.
+//! Engine thread: one writer, bounded queue, published status.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 use super::*;
 use crate::{Handle, spawn};
 
-/// A kernel that says when it comes to some steps, and waits for a permit before it does them.
+/// Kernel that reports certain steps and waits for a permit before it executes them.
 struct Gate {
     fake: Fake,
     is_held: fn(&Step) -> bool,
@@ -50,12 +50,12 @@ struct Running {
     node: Node,
 }
 
-/// The agent of a node, on a thread; it waits before it sweeps.
+/// Runs the engine of a node on a thread; it waits for a permit before each sweep.
 fn run() -> Running {
     run_held(|step| *step == Step::Sweep)
 }
 
-/// The agent of a node, on a thread; it waits before these steps.
+/// Runs the engine of a node on a thread; it waits for a permit before the steps of `is_held`.
 fn run_held(is_held: fn(&Step) -> bool) -> Running {
     let mut node = Node::start();
     node.engine = None;
@@ -102,7 +102,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn who_has_been_answered_sees_the_change_in_the_published_state() {
+fn the_status_shows_a_change_before_its_caller_gets_the_answer() {
     let running = run();
     let intent = running.node.intent("c1");
     let key = intent.key.clone();
@@ -120,7 +120,7 @@ fn who_has_been_answered_sees_the_change_in_the_published_state() {
 
 /// behaviour A4.
 #[test]
-fn what_has_begun_is_finished_although_its_client_went_away() {
+fn a_started_add_is_finished_although_its_client_went_away() {
     let running = run_held(|step| matches!(step, Step::CreateVeth(_)));
     let intent = running.node.intent("c1");
     let handle = running.handle;
@@ -134,9 +134,9 @@ fn what_has_begun_is_finished_although_its_client_went_away() {
     });
 }
 
-/// behaviour A4: nobody would ever know of what it made.
+/// behaviour A4: the attachment would have no owner.
 #[test]
-fn an_add_whose_client_went_away_before_its_turn_is_not_begun() {
+fn a_queued_add_whose_client_went_away_is_not_executed() {
     let running = run();
     let [gone, stays] = ["gone", "stays"].map(|name| running.node.intent(name));
     let handle = running.handle;
@@ -159,9 +159,9 @@ fn an_add_whose_client_went_away_before_its_turn_is_not_begun() {
     });
 }
 
-/// behaviour A4: a DEL converges, whoever waits for it.
+/// behaviour A4: a DEL does not depend on its caller.
 #[test]
-fn a_del_is_done_although_its_client_went_away_before_its_turn() {
+fn a_queued_del_is_executed_although_its_client_went_away() {
     let running = run();
     let intent = running.node.intent("c1");
     let key = intent.key.clone();
@@ -179,7 +179,7 @@ fn a_del_is_done_although_its_client_went_away_before_its_turn() {
 }
 
 #[test]
-fn as_many_adds_as_may_wait_leave_room_for_dels() {
+fn a_queue_full_of_adds_has_room_for_dels() {
     let running = run();
     let handle = running.handle;
     let there = running.node.intent("there");
@@ -202,10 +202,10 @@ fn as_many_adds_as_may_wait_leave_room_for_dels() {
         assert_eq!(waiting.len() + refused, 1000);
         assert!(!waiting.is_empty() && refused > 0);
         let mut del = Box::pin(handle.del(there.key));
-        assert!(futures_poll(&mut del).await.is_none(), "it has found room");
+        assert!(futures_poll(&mut del).await.is_none(), "the DEL is queued");
         running.permits.send(()).unwrap();
         del.await.unwrap();
-        // The pool is for thirteen: each of the others has an answer, and none of them has left anything.
+        // The pool has 13 addresses. Every other ADD got an error and left no record.
         let mut added = 0;
         for add in waiting {
             added += usize::from(add.await.is_ok());
@@ -214,9 +214,9 @@ fn as_many_adds_as_may_wait_leave_room_for_dels() {
     });
 }
 
-/// behaviour A1: the clock of this test goes on by itself when nothing else can happen.
+/// behaviour A1: the paused clock of this test advances by itself when no future can proceed.
 #[test]
-fn a_request_that_does_not_get_its_turn_is_told_to_come_again() {
+fn a_request_that_waits_too_long_fails_with_queue_timeout() {
     let running = run();
     let intent = running.node.intent("c1");
     let handle = running.handle;
@@ -231,12 +231,15 @@ fn a_request_that_does_not_get_its_turn_is_told_to_come_again() {
     assert!(matches!(refused, Err(EngineError::QueueTimeout(_))));
     running.permits.send(()).unwrap();
     let records = block_on(handle.attachments()).unwrap();
-    assert!(records.is_empty(), "it was told that nothing was made");
+    assert!(
+        records.is_empty(),
+        "the error means that no attachment was made"
+    );
 }
 
 /// behaviour A3
 #[test]
-fn a_del_wins_over_an_add_that_still_waits() {
+fn a_del_cancels_a_queued_add_and_a_later_add_succeeds() {
     let running = run();
     let intent = running.node.intent("c1");
     let key = intent.key.clone();
@@ -259,24 +262,24 @@ fn a_del_wins_over_an_add_that_still_waits() {
 
 /// behaviour A1: a bounded time, never a hang.
 #[test]
-fn a_full_queue_is_told_at_once_and_stopping_finishes_what_waits() {
+fn a_full_queue_refuses_at_once_and_stopping_finishes_queued_requests() {
     let running = run();
     let handle = running.handle;
     handle.sweep();
     block_on(async {
         let mut waiting = Vec::new();
         let refused = loop {
-            let mut asked = Box::pin(handle.attachments());
-            match futures_poll(&mut asked).await {
+            let mut query = Box::pin(handle.attachments());
+            match futures_poll(&mut query).await {
                 Some(answer) => break answer,
-                None => waiting.push(asked),
+                None => waiting.push(query),
             }
-            assert!(waiting.len() < 10_000, "the queue has an end");
+            assert!(waiting.len() < 10_000, "the queue is bounded");
         };
         assert!(matches!(refused, Err(EngineError::QueueFull)));
         running.permits.send(()).unwrap();
-        for asked in waiting {
-            asked.await.unwrap();
+        for query in waiting {
+            query.await.unwrap();
         }
     });
     drop(handle);
@@ -284,7 +287,7 @@ fn a_full_queue_is_told_at_once_and_stopping_finishes_what_waits() {
 }
 
 #[test]
-fn an_engine_that_cannot_start_says_why() {
+fn spawn_returns_the_error_of_an_engine_that_cannot_start() {
     let failed = spawn::<Gate, _, _>(|| Err(std::io::Error::other("no kernel")));
     assert_eq!(failed.map(drop).unwrap_err().to_string(), "no kernel");
 }
@@ -302,7 +305,7 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 #[test]
-fn what_runs_and_what_waits_is_told_in_its_order() {
+fn operations_list_running_and_queued_requests_in_order() {
     let running = run();
     let intent = running.node.intent("c1");
     let handle = running.handle;
@@ -311,13 +314,13 @@ fn what_runs_and_what_waits_is_told_in_its_order() {
     block_on(async {
         let mut add = Box::pin(handle.add(intent.clone(), NOW));
         assert!(futures_poll(&mut add).await.is_none());
-        let told: Vec<_> = handle
+        let listed: Vec<_> = handle
             .operations()
             .into_iter()
             .map(|one| (one.verb, one.key, one.runs))
             .collect();
         let waits = ("ADD", Some(intent.key.clone()), false);
-        assert_eq!(told, [("sweep", None, true), waits]);
+        assert_eq!(listed, [("sweep", None, true), waits]);
         running.permits.send(()).unwrap();
         add.await.unwrap();
     });

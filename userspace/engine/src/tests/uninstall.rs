@@ -1,4 +1,4 @@
-//! Viaduct is taken off a node, and what a reboot takes off by itself.
+//! Uninstall, and the state after a reboot.
 
 use planner::SysctlKey;
 
@@ -10,17 +10,17 @@ fn forwarding(node: &Node) -> String {
     node.fake.snapshot().sysctls[&key].clone()
 }
 
-/// Links, programs, sysctls and ports: what an uninstall has to put back.
+/// Returns links, programs, sysctls and ports: the state that an uninstall restores.
 fn bare(node: &Node) -> Observed {
     let mut observed = node.fake.snapshot();
-    // The tables go with their pins, which are not the engine's.
+    // The agent removes the tables with their pins.
     observed.entries.clear();
     observed.netns.clear();
     observed
 }
 
 #[test]
-fn pods_are_in_the_way_unless_they_are_to_go() {
+fn uninstall_is_refused_while_pods_are_attached_unless_they_are_to_be_detached() {
     let mut node = Node::start();
     let intent = node.intent("c1");
     node.add(&intent).unwrap();
@@ -35,7 +35,7 @@ fn pods_are_in_the_way_unless_they_are_to_go() {
 }
 
 #[test]
-fn an_uninstalled_node_is_as_it_was() {
+fn uninstall_restores_links_sysctls_and_ports() {
     let fake = Fake::new();
     fake.add_cgroup();
     let before = fake.snapshot();
@@ -54,9 +54,9 @@ fn an_uninstalled_node_is_as_it_was() {
     assert_eq!(after.socket_hooks, before.socket_hooks);
 }
 
-/// An uninstall that dies anywhere is finished by the next one, also without the agent's first look.
+/// The next uninstall finishes a crashed one, also without a reconciliation before it.
 #[test]
-fn an_uninstall_that_dies_at_any_call_can_be_tried_again() {
+fn an_uninstall_that_crashes_at_any_call_can_be_repeated() {
     use super::failing_kernel::{Fate, survive};
     let mut deaths = 0;
     for call in 0..200 {
@@ -70,7 +70,9 @@ fn an_uninstall_that_dies_at_any_call_can_be_tried_again() {
             break;
         }
         deaths += 1;
-        node.for_uninstall().uninstall(AttachedPods::Detach).unwrap();
+        node.for_uninstall()
+            .uninstall(AttachedPods::Detach)
+            .unwrap();
         let after = bare(&node);
         assert_eq!(after.links, before.links, "call {call}");
         assert_eq!(after.sysctls, before.sysctls, "call {call}");
@@ -79,7 +81,7 @@ fn an_uninstall_that_dies_at_any_call_can_be_tried_again() {
 }
 
 #[test]
-fn a_sysctl_that_somebody_has_changed_since_stays_as_he_wants_it() {
+fn uninstall_leaves_a_sysctl_that_other_software_has_changed() {
     let mut node = Node::start();
     node.fake.set_sysctl("net/ipv4/ip_forward", "2");
     let done = node.engine().uninstall(AttachedPods::Refuse).unwrap();
@@ -90,15 +92,15 @@ fn a_sysctl_that_somebody_has_changed_since_stays_as_he_wants_it() {
     );
 }
 
-/// behaviour U1: the records are on a disk, and the machine was rebooted.
+/// behaviour U1: the records survived the reboot on disk.
 #[test]
-fn behind_a_reboot_everything_is_released_and_nothing_of_the_new_kernel_is_touched() {
+fn after_a_reboot_attachments_are_released_and_sysctls_of_the_new_boot_stay() {
     let mut node = Node::start();
     let mut intent = node.intent("c1");
     intent.port_mappings = vec![publish(8080)];
     let first = node.add(&intent).unwrap();
     node.reboot();
-    // Somebody else reserves the port, and turns forwarding on, before the agent starts.
+    // Other software reserves the port and enables forwarding before the agent starts.
     node.fake
         .set_sysctl("net/ipv4/ip_local_reserved_ports", "8080");
     node.fake.set_sysctl("net/ipv4/ip_forward", "1");
@@ -113,8 +115,12 @@ fn behind_a_reboot_everything_is_released_and_nothing_of_the_new_kernel_is_touch
     let second = node.add(&intent).unwrap();
     assert!(
         second.generation > first.generation,
-        "flows may be told apart"
+        "flows of both pods can be distinguished"
     );
     node.engine().uninstall(AttachedPods::Detach).unwrap();
-    assert_eq!(forwarding(&node), "1", "it was so before us, in this boot");
+    assert_eq!(
+        forwarding(&node),
+        "1",
+        "it was 1 before the agent wrote it in this boot"
+    );
 }

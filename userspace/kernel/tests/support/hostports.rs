@@ -190,12 +190,14 @@ pub(crate) struct InCgroup {
 
 impl InCgroup {
     pub(crate) fn enter() -> Self {
-        let lock = ONE_AT_A_TIME.lock();
-        let lock = lock.unwrap_or_else(PoisonError::into_inner);
-        let root = kernel::cgroup_root().expect("a list of mounts");
-        let root = root.expect("cgroup2 is mounted");
-        let own = std::fs::read_to_string("/proc/self/cgroup").expect("a list of cgroups");
-        let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+        let lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = kernel::cgroup_root()
+            .expect("a list of mounts")
+            .expect("cgroup2 is mounted");
+        let memberships = std::fs::read_to_string("/proc/self/cgroup").expect("a list of cgroups");
+        let own = memberships
+            .lines()
+            .find_map(|line| line.strip_prefix("0::/"));
         let home = root.join(own.expect("a cgroup of version 2"));
         let path = home.join(format!("viaduct-{}", std::process::id()));
         std::fs::create_dir(&path).expect("a cgroup");

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use aya::{Ebpf, EbpfLoader};
 use kernel::{Host, HostOptions, Kernel, StepError};
@@ -459,9 +460,9 @@ pub(crate) fn attach_uplink() -> Step {
 
 /// Waits until an asynchronous change of the kernel is done.
 pub(crate) fn wait_until(condition: impl Fn() -> bool) {
-    let pause = || {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        false
-    };
-    assert!((0..100 * skip::patience()).any(|_| condition() || pause()));
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < skip::patient(Duration::from_secs(10)));
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -1,6 +1,7 @@
 //! Skips tests that need a feature that this kernel lacks: they print which one, and are counted.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 
@@ -32,8 +33,22 @@ fn is_there(there: bool, otherwise: &str) -> bool {
     there
 }
 
-/// Factor for timeouts on this machine.
+/// Factor by which this machine is slower than usual.
 pub(crate) fn patience() -> u32 {
     let value = std::env::var("VIADUCT_TEST_PATIENCE").unwrap_or_default();
     value.parse().unwrap_or(1).max(1)
+}
+
+/// Scales a timeout of an idle machine of normal speed to this machine and its present load: by the
+/// number of threads that share a CPU, from `/proc/loadavg`.
+pub(crate) fn patient(usual: Duration) -> Duration {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let mut fields = load.split(' ');
+    let mean = fields.next().and_then(|mean| mean.split('.').next());
+    let now = fields.nth(2).and_then(|tasks| tasks.split('/').next());
+    let runnable = [mean, now].map(|count| count.and_then(|count| count.parse::<usize>().ok()));
+    let runnable = runnable.into_iter().flatten().max().unwrap_or(0);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let factor = u32::try_from(1 + runnable / cpus).unwrap_or(u32::MAX);
+    usual * factor.max(patience())
 }

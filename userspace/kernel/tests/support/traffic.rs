@@ -11,6 +11,8 @@ use std::time::Duration;
 use model::Netns;
 use nix::sched::CloneFlags;
 
+use super::skip::patient;
+
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -115,8 +117,8 @@ pub(crate) struct Seen {
 
 /// Connects by TCP and reads the client's address.
 pub(crate) fn request_tcp(server: SocketAddr) -> io::Result<Seen> {
-    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&server, patient(PATIENCE))?;
+    stream.set_read_timeout(Some(patient(PATIENCE)))?;
     let server = stream.peer_addr()?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -142,14 +144,16 @@ pub(crate) fn stream(
     let listener = in_pod(server, || {
         TcpListener::bind(("::", port)).expect("a free port")
     });
-    let mut sending =
-        in_pod(client, || TcpStream::connect_timeout(&to, PATIENCE)).expect("a server");
+    let mut sending = in_pod(client, || {
+        TcpStream::connect_timeout(&to, patient(PATIENCE))
+    })
+    .expect("a server");
     let (mut receiving, _) = listener.accept().expect("a client");
     receiving
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(patient(PATIENCE)))
         .expect("an option");
     sending
-        .set_write_timeout(Some(PATIENCE))
+        .set_write_timeout(Some(patient(PATIENCE)))
         .expect("an option");
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -181,7 +185,7 @@ impl Datagrams {
     /// Opens a socket of the address family of `server`.
     pub(crate) fn new(server: SocketAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind((if server.is_ipv4() { "0.0.0.0" } else { "::" }, 0))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(patient(PATIENCE)))?;
         Ok(Self { socket })
     }
 

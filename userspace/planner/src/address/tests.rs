@@ -1,4 +1,4 @@
-//! host-local's rules, one promise each, and the laws that hold for any pool.
+//! Tests of address allocation: host-local's rules, and properties of any pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -82,7 +82,7 @@ fn a_last_reserved_address_outside_of_all_ranges_is_ignored() {
     );
 }
 
-/// behaviour R10: users search for these words.
+/// behaviour R10: users search for this text.
 #[test]
 fn an_exhausted_range_set_is_named_by_its_first_and_last_address() {
     let leases = taken(&["10.1.0.2", "10.1.0.3"]);
@@ -132,11 +132,11 @@ fn the_gateway_cannot_be_requested() {
     assert_eq!(error, "requested ip 10.1.0.1 is subnet's gateway");
 }
 
-/// behaviour R9: one of each set at most, and none of elsewhere.
+/// behaviour R9: at most one of each set, and none outside of the sets.
 #[test]
 fn a_requested_address_outside_of_all_range_sets_refuses_the_add() {
-    let wishes = ["10.1.0.7", "10.1.0.8", "172.16.0.1"];
-    let error = pick(&network(), &Leases::default(), &wishes).unwrap_err();
+    let requested = ["10.1.0.7", "10.1.0.8", "172.16.0.1"];
+    let error = pick(&network(), &Leases::default(), &requested).unwrap_err();
     assert_eq!(
         error,
         "failed to allocate all requested IPs: 10.1.0.8 172.16.0.1"
@@ -229,28 +229,29 @@ fn pools() -> impl Strategy<Value = (Network, Leases)> {
     })
 }
 
-/// Every address that may be given, in the order of host-local's walk.
+/// Returns every free address in the order of host-local's search.
 fn walk(network: &Network, leases: &Leases) -> Vec<IpAddr> {
     let range = network.ranges[0].ranges()[0];
     let all = (0x0a01_0000..=0x0a01_00ff_u32).map(v4);
     let edges = [v4(0x0a01_0000), v4(0x0a01_00ff)];
-    let (mut behind, mut before) = (Vec::new(), Vec::new());
+    let (mut after, mut before) = (Vec::new(), Vec::new());
     let last = leases.last_reserved.get(&0).copied();
     let last = last.filter(|last| *last >= range.first() && *last <= range.last());
     for address in all.filter(|address| range.offers(*address) && !edges.contains(address)) {
         if last.is_some_and(|last| address > last) {
-            behind.push(address);
+            after.push(address);
         } else {
             before.push(address);
         }
     }
-    behind.extend(before);
-    behind.retain(|address| !leases.taken.contains_key(address));
-    behind
+    after.extend(before);
+    after.retain(|address| !leases.taken.contains_key(address));
+    after
 }
 
 proptest! {
-    /// Never a taken address, a gateway, an edge or one outside; exhausted exactly when the walk is.
+    /// Never a taken address, a gateway, an edge or one outside of the range; exhausted exactly
+    /// when no address is free.
     #[test]
     fn the_choice_is_the_first_free_address_of_the_walk((network, leases) in pools()) {
         let free = walk(&network, &leases);
@@ -261,7 +262,8 @@ proptest! {
         }
     }
 
-    /// behaviour K14: the configured network is the same afterwards, however often an address is chosen.
+    /// behaviour K14: the configured network is the same afterwards, however often an address is
+    /// chosen.
     #[test]
     fn a_pool_is_given_out_once_each_and_never_changes((network, leases) in pools()) {
         let before = network.clone();
@@ -277,11 +279,11 @@ proptest! {
         prop_assert_eq!(network, before);
     }
 
-    /// What can be requested is what can be given.
+    /// Exactly the free addresses can be requested.
     #[test]
     fn a_request_is_granted_exactly_when_the_address_is_free((network, leases) in pools(), low: u8) {
-        let wish = v4(0x0a01_0000 + u32::from(low));
-        let granted = choose(&network, &leases, &[wish], &key("new")).is_ok();
-        prop_assert_eq!(granted, walk(&network, &leases).contains(&wish));
+        let request = v4(0x0a01_0000 + u32::from(low));
+        let granted = choose(&network, &leases, &[request], &key("new")).is_ok();
+        prop_assert_eq!(granted, walk(&network, &leases).contains(&request));
     }
 }

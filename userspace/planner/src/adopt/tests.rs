@@ -1,4 +1,5 @@
-//! What is adopted of another plugin's pod, and what is left to that plugin.
+//! Tests of adopted attachments: what gets programs and entries, and what stays with the other
+//! plugin.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What an ADD does, line by line, and what it refuses.
+//! Tests of ADD plans and refusals.
 
 use insta::assert_snapshot;
 use model::{HairpinMode, Mac, PodName, Route, RouteOptions, State};
@@ -11,17 +11,17 @@ fn refusal(intent: &model::Intent, observed: &crate::Observed, world: &World) ->
     plan_attach(intent, observed, &world.context()).unwrap_err()
 }
 
-/// DATAPATH §2 and §4: ports are held before anything else, tables before programs, programs
-/// before the pod's first packet, ports published last.
+/// Ports are reserved before anything else, tables are written before programs, programs are
+/// attached before the pod's first packet, and ports are published last.
 #[test]
 fn attach_reserves_ports_first_and_publishes_them_last() {
-    let mut wish = intent("c1");
-    wish.port_mappings = vec![port("8080->80/tcp"), port("192.0.2.10@53->5353/udp")];
-    wish.pod = Some(PodName {
+    let mut request = intent("c1");
+    request.port_mappings = vec![port("8080->80/tcp"), port("192.0.2.10@53->5353/udp")];
+    request.pod = Some(PodName {
         namespace: "default".to_owned(),
         name: "web".to_owned(),
     });
-    let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
+    let (_, plan) = plan_attach(&request, &node(), &World::empty().context()).unwrap();
     assert_snapshot!(plan, @r#"
      1. reserve port 0.0.0.0:8080/tcp
      2. reserve port 192.0.2.10:53/udp
@@ -43,9 +43,9 @@ fn attach_reserves_ports_first_and_publishes_them_last() {
 /// behaviour K24.
 #[test]
 fn addresses_are_ordered_ipv4_first_regardless_of_the_range_sets() {
-    let mut wish = intent("c1");
-    wish.network.ranges.reverse();
-    let addresses = attachment(&wish).addresses;
+    let mut request = intent("c1");
+    request.network.ranges.reverse();
+    let addresses = attachment(&request).addresses;
     let families: Vec<bool> = addresses
         .iter()
         .map(|a| a.address.address.is_ipv4())
@@ -56,23 +56,23 @@ fn addresses_are_ordered_ipv4_first_regardless_of_the_range_sets() {
 /// behaviour K13.
 #[test]
 fn a_pod_gets_a_default_route_per_family_where_the_network_configures_it() {
-    let mut wish = intent("c1");
-    let routes = |wish: &model::Intent| -> Vec<String> {
-        let routes = attachment(wish).routes;
+    let mut request = intent("c1");
+    let routes = |request: &model::Intent| -> Vec<String> {
+        let routes = attachment(request).routes;
         routes
             .iter()
             .map(|r| format!("{} {}", r.destination, r.gateway.unwrap()))
             .collect()
     };
-    assert_eq!(routes(&wish), ["0.0.0.0/0 10.1.0.1", "::/0 fd00:1::1"]);
-    // Another network of the pod has the one of its family (behaviour C14).
-    wish.requested.default_gateways = vec![parse("10.8.0.1")];
-    assert_eq!(routes(&wish), ["::/0 fd00:1::1"]);
-    wish.requested.default_gateways.clear();
-    wish.network.ranges.remove(0);
-    assert_eq!(routes(&wish), ["::/0 fd00:1::1"]);
-    wish.network.default_route = false;
-    assert!(routes(&wish).is_empty());
+    assert_eq!(routes(&request), ["0.0.0.0/0 10.1.0.1", "::/0 fd00:1::1"]);
+    // Another network of the pod is the default of its family (behaviour C14).
+    request.requested.default_gateways = vec![parse("10.8.0.1")];
+    assert_eq!(routes(&request), ["::/0 fd00:1::1"]);
+    request.requested.default_gateways.clear();
+    request.network.ranges.remove(0);
+    assert_eq!(routes(&request), ["::/0 fd00:1::1"]);
+    request.network.default_route = false;
+    assert!(routes(&request).is_empty());
 }
 
 #[test]
@@ -82,10 +82,10 @@ fn a_configured_route_uses_its_own_gateway_or_that_of_its_family() {
         gateway: gateway.map(parse),
         options: RouteOptions::default(),
     };
-    let mut wish = intent("c1");
-    wish.network.ranges.truncate(1);
-    wish.network.default_route = false;
-    wish.network.routes = vec![
+    let mut request = intent("c1");
+    request.network.ranges.truncate(1);
+    request.network.default_route = false;
+    request.network.routes = vec![
         route("172.16.0.0/12", None),
         route("172.31.0.0/16", Some("10.1.0.9")),
         route("::/0", None),
@@ -95,14 +95,14 @@ fn a_configured_route_uses_its_own_gateway_or_that_of_its_family() {
         route("172.31.0.0/16", Some("10.1.0.9")),
     ];
     assert_eq!(
-        attachment(&wish).routes,
+        attachment(&request).routes,
         expected,
         "no IPv6 address, so no IPv6 route"
     );
 }
 
-/// behaviour F16: two routes to one destination are two where metric or table differ; what the kernel does by
-/// itself is not worth a word.
+/// behaviour F16: routes to one destination are different where metric or table differ; the
+/// kernel's defaults are left out.
 #[test]
 fn routes_differ_by_metric_and_table_and_link_scope_routes_have_no_gateway() {
     let route = |destination: &str, options: RouteOptions| Route {
@@ -129,9 +129,9 @@ fn routes_differ_by_metric_and_table_and_link_scope_routes_have_no_gateway() {
         scope: Some(0),
         ..usual
     };
-    let mut wish = intent("c1");
-    wish.network.default_route = false;
-    wish.network.routes = vec![
+    let mut request = intent("c1");
+    request.network.default_route = false;
+    request.network.routes = vec![
         route("10.7.0.0/16", usual),
         route("10.7.0.0/16", far),
         route("10.7.0.0/16", other),
@@ -139,15 +139,15 @@ fn routes_differ_by_metric_and_table_and_link_scope_routes_have_no_gateway() {
         route("10.8.0.0/16", direct),
         route("fd07::/16", by_itself),
     ];
-    let routes = attachment(&wish).routes;
-    let told: Vec<_> = routes
+    let routes = attachment(&request).routes;
+    let found: Vec<_> = routes
         .iter()
         .map(|route| (route.gateway.map(|own| own.to_string()), route.options))
         .collect();
     let v4 = || Some("10.1.0.1".to_owned());
     let v6 = Some("fd00:1::1".to_owned());
     assert_eq!(
-        told,
+        found,
         [
             (v4(), usual),
             (v4(), far),
@@ -158,7 +158,7 @@ fn routes_differ_by_metric_and_table_and_link_scope_routes_have_no_gateway() {
     );
 }
 
-/// As the bridge plugin has it: a default route that names its gateway is the default route, one without is not.
+/// As with the bridge plugin: a configured default route counts only with a gateway.
 #[test]
 fn is_default_gateway_adds_a_default_route_unless_one_with_a_gateway_is_configured() {
     let default = |gateway: Option<&str>, priority| Route {
@@ -169,11 +169,11 @@ fn is_default_gateway_adds_a_default_route_unless_one_with_a_gateway_is_configur
             ..RouteOptions::default()
         },
     };
-    let mut wish = intent("c1");
-    wish.network.ranges.truncate(1);
+    let mut request = intent("c1");
+    request.network.ranges.truncate(1);
     let mut routes_with = |route: Route| {
-        wish.network.routes = vec![route];
-        attachment(&wish).routes
+        request.network.routes = vec![route];
+        attachment(&request).routes
     };
     let by_bridge = default(Some("10.1.0.1"), None);
     assert_eq!(routes_with(default(None, None)), [by_bridge]);
@@ -189,8 +189,8 @@ fn a_second_attachment_in_a_namespace_gets_no_implicit_default_route() {
     let world = World::with(&attachment(&intent("c1")));
     let mut second = intent("c1");
     second.key.ifname = parse("net1");
-    let routes = |wish: &model::Intent| {
-        let (attachment, _) = plan_attach(wish, &node(), &world.context()).unwrap();
+    let routes = |request: &model::Intent| {
+        let (attachment, _) = plan_attach(request, &node(), &world.context()).unwrap();
         attachment.routes.len()
     };
     assert_eq!(routes(&second), 0);
@@ -209,34 +209,34 @@ fn of_two_equal_routes_the_first_wins() {
         gateway: gateway.map(parse),
         options: RouteOptions::default(),
     };
-    let mut wish = intent("c1");
-    wish.network.default_route = false;
-    wish.network.routes = vec![route(Some("10.1.0.9")), route(None)];
-    assert_eq!(attachment(&wish).routes, [route(Some("10.1.0.9"))]);
+    let mut request = intent("c1");
+    request.network.default_route = false;
+    request.network.routes = vec![route(Some("10.1.0.9")), route(None)];
+    assert_eq!(attachment(&request).routes, [route(Some("10.1.0.9"))]);
 }
 
 #[test]
 fn only_hairpin_mode_hairpin_veth_sets_the_hairpin_flag_of_the_port() {
-    let mut wish = intent("c1");
-    assert!(attachment(&wish).hairpin);
+    let mut request = intent("c1");
+    assert!(attachment(&request).hairpin);
     for mode in [HairpinMode::PromiscuousBridge, HairpinMode::None] {
-        wish.network.hairpin = mode;
-        assert!(!attachment(&wish).hairpin);
+        request.network.hairpin = mode;
+        assert!(!attachment(&request).hairpin);
     }
 }
 
 #[test]
 fn a_pod_with_an_egress_limit_may_send_large_segments() {
-    let large = |wish: &model::Intent| pod_spec(&attachment(wish), false).large_packets;
+    let large = |request: &model::Intent| pod_spec(&attachment(request), false).large_packets;
     let limit = model::Limit {
         rate: parse("1000000"),
         burst: None,
     };
-    let mut wish = intent("c1");
-    wish.bandwidth.ingress = Some(limit);
-    assert!(!large(&wish));
-    wish.bandwidth.egress = Some(limit);
-    assert!(large(&wish));
+    let mut request = intent("c1");
+    request.bandwidth.ingress = Some(limit);
+    assert!(!large(&request));
+    request.bandwidth.egress = Some(limit);
+    assert!(large(&request));
 }
 
 /// behaviour S10.
@@ -332,7 +332,7 @@ fn a_host_port_belongs_to_one_pod() {
     assert!(plan_attach(&second, &node(), &world.context()).is_ok());
 }
 
-/// DATAPATH §4: exact address first, then wildcard.
+/// The datapath looks up the exact address first, then the wildcard.
 #[test]
 fn a_wildcard_and_a_specific_address_of_one_hostport_may_have_different_owners() {
     let mut first = intent("c1");
@@ -351,11 +351,11 @@ fn a_wildcard_and_a_specific_address_of_one_hostport_may_have_different_owners()
 /// behaviour R12.
 #[test]
 fn a_repeated_port_mapping_counts_once_and_a_conflicting_one_is_refused() {
-    let mut wish = intent("c1");
-    wish.port_mappings = vec![port("8080->80/tcp"), port("8080->80/tcp")];
-    assert_eq!(attachment(&wish).port_mappings.len(), 1);
-    wish.port_mappings = vec![port("8080->80/tcp"), port("8080->81/tcp")];
-    let refusal = refusal(&wish, &node(), &World::empty());
+    let mut request = intent("c1");
+    request.port_mappings = vec![port("8080->80/tcp"), port("8080->80/tcp")];
+    assert_eq!(attachment(&request).port_mappings.len(), 1);
+    request.port_mappings = vec![port("8080->80/tcp"), port("8080->81/tcp")];
+    let refusal = refusal(&request, &node(), &World::empty());
     assert_eq!(
         refusal.to_string(),
         "host port 8080->81/tcp conflicts with 8080->80/tcp of the same request"
@@ -363,24 +363,24 @@ fn a_repeated_port_mapping_counts_once_and_a_conflicting_one_is_refused() {
     assert_eq!(refusal.category(), Category::InvalidConfig);
 }
 
-/// behaviour R13: skipped without a word.
+/// behaviour R13: skipped silently.
 #[test]
 fn a_port_mapping_of_a_family_that_the_pod_lacks_is_skipped() {
-    let mut wish = intent("c1");
-    wish.network.ranges.truncate(1);
-    wish.port_mappings = vec![port("2001:db8::10@8080->80/tcp")];
-    let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
+    let mut request = intent("c1");
+    request.network.ranges.truncate(1);
+    request.port_mappings = vec![port("2001:db8::10@8080->80/tcp")];
+    let (_, plan) = plan_attach(&request, &node(), &World::empty().context()).unwrap();
     assert!(!plan.steps().iter().any(crate::Step::publishes));
 }
 
 #[test]
 fn a_requested_mac_address_is_used_unless_it_is_multicast_or_zero() {
-    let mut wish = intent("c1");
-    wish.requested.mac = Some(parse("0a:00:00:00:00:01"));
-    assert_eq!(attachment(&wish).mac, Mac([0x0a, 0, 0, 0, 0, 1]));
+    let mut request = intent("c1");
+    request.requested.mac = Some(parse("0a:00:00:00:00:01"));
+    assert_eq!(attachment(&request).mac, Mac([0x0a, 0, 0, 0, 0, 1]));
     for bad in ["01:00:5e:00:00:01", "00:00:00:00:00:00"] {
-        wish.requested.mac = Some(parse(bad));
-        let refusal = refusal(&wish, &node(), &World::empty());
+        request.requested.mac = Some(parse(bad));
+        let refusal = refusal(&request, &node(), &World::empty());
         assert_eq!(refusal, Refusal::UnusableMac { mac: parse(bad) });
     }
 }

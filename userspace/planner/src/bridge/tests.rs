@@ -1,4 +1,4 @@
-//! A bridge made, mended, borrowed and refused.
+//! Tests of bridge plans: created, repaired, foreign and refused bridges.
 
 use insta::assert_snapshot;
 
@@ -15,7 +15,7 @@ fn forwarding(observed: &mut Observed) {
         .retain(|key, _| !key.0.contains("accept_ra"));
 }
 
-fn settled() -> Observed {
+fn configured_node() -> Observed {
     let mut observed = node();
     forwarding(&mut observed);
     observed
@@ -25,8 +25,8 @@ fn bridge(observed: &mut Observed) -> &mut Link {
     observed.links.get_mut(&parse("cbr0")).unwrap()
 }
 
-/// The MAC address is set when the bridge is made; router advertisements are kept before forwarding is turned on
-/// (DATAPATH §3.9).
+/// The MAC address is set when the bridge is created; `accept_ra` of uplinks is set before
+/// forwarding is turned on.
 #[test]
 fn a_missing_bridge_is_created_and_forwarding_turned_on() {
     let plan = plan_bridge(&network(), &bare_node()).unwrap();
@@ -45,7 +45,11 @@ fn a_missing_bridge_is_created_and_forwarding_turned_on() {
 
 #[test]
 fn a_bridge_that_matches_its_network_gets_an_empty_plan() {
-    assert!(plan_bridge(&network(), &settled()).unwrap().is_empty());
+    assert!(
+        plan_bridge(&network(), &configured_node())
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -57,7 +61,7 @@ fn an_ipv4_network_leaves_ipv6_alone() {
 
 #[test]
 fn our_bridge_is_repaired_where_it_differs() {
-    let mut observed = settled();
+    let mut observed = configured_node();
     let present = bridge(&mut observed);
     present.mac = Some(parse("02:00:00:00:00:01"));
     present.mtu = 1400;
@@ -77,7 +81,7 @@ fn our_bridge_is_repaired_where_it_differs() {
 /// behaviour R4.
 #[test]
 fn a_link_of_another_kind_with_the_bridges_name_is_refused() {
-    let mut observed = settled();
+    let mut observed = configured_node();
     observed
         .links
         .insert(parse("cbr0"), link(3, LinkKind::Ethernet, &[]));
@@ -90,7 +94,7 @@ fn a_link_of_another_kind_with_the_bridges_name_is_refused() {
 
 #[test]
 fn a_foreign_bridge_is_used_without_changes() {
-    let mut observed = settled();
+    let mut observed = configured_node();
     let present = bridge(&mut observed);
     present.alias = None;
     present.mac = Some(parse("02:00:00:00:00:01"));
@@ -105,7 +109,7 @@ fn a_foreign_bridge_is_used_without_changes() {
 #[test]
 fn a_foreign_bridge_with_another_address_is_refused() {
     let refused = |address: &str| {
-        let mut observed = settled();
+        let mut observed = configured_node();
         let present = bridge(&mut observed);
         present.alias = None;
         present.mac = Some(parse("02:00:00:00:00:01"));
@@ -143,17 +147,17 @@ fn a_network_without_ranges_is_a_switch_without_an_address() {
     assert!(steps.all(|step| step.added_address().is_none()), "{plan}");
 }
 
-/// Whoever makes a bridge signs it in a second message, and may be killed before.
+/// The alias is set by a second message, and the agent may be killed before it.
 #[test]
 fn a_bridge_without_its_alias_is_completed() {
-    let mut observed = settled();
+    let mut observed = configured_node();
     bridge(&mut observed).alias = None;
     let plan = plan_bridge(&network(), &observed).unwrap();
     assert_snapshot!(plan, @r#" 1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, alias "viaduct net""#);
 }
 
-/// Without sysctls that are to be set.
-fn calm(mut observed: Observed) -> Observed {
+/// Returns the observation without the sysctls that a plan would set.
+fn without_sysctls(mut observed: Observed) -> Observed {
     forwarding(&mut observed);
     let quiet = |key: &crate::SysctlKey| !key.0.contains("accept_dad");
     observed.sysctls.retain(|key, _| quiet(key));
@@ -173,7 +177,7 @@ fn in_vlan(number: u16) -> model::Network {
 /// behaviours F8; R2: the gateway of pods in a VLAN is on the VLAN's interface, not on the bridge.
 #[test]
 fn a_vlans_gateway_is_on_its_vlan_interface() {
-    let observed = calm(bare_node());
+    let observed = without_sysctls(bare_node());
     let plan = plan_bridge(&in_vlan(100), &observed).unwrap();
     assert_snapshot!(plan, @r#"
     1. make bridge cbr0: MAC 02:f3:86:03:b8:c3, MTU 1500, filters VLANs, alias "viaduct net"
@@ -185,10 +189,10 @@ fn a_vlans_gateway_is_on_its_vlan_interface() {
     "#);
 }
 
-/// behaviour F8: without a gateway the node has no part in the VLAN.
+/// behaviour F8: without a gateway the node is no member of the VLAN.
 #[test]
 fn without_a_gateway_the_bridge_has_no_address() {
-    let observed = calm(bare_node());
+    let observed = without_sysctls(bare_node());
     let mut network = in_vlan(100);
     network.options.gateway = false;
     let plan = plan_bridge(&network, &observed).unwrap();
@@ -200,7 +204,7 @@ fn without_a_gateway_the_bridge_has_no_address() {
 
 #[test]
 fn vlan_filtering_is_turned_on_for_our_bridge_and_refused_for_a_foreign_one() {
-    let mut observed = calm(settled());
+    let mut observed = without_sysctls(configured_node());
     bridge(&mut observed).addresses.clear();
     let plan = plan_bridge(&in_vlan(7), &observed).unwrap();
     assert_snapshot!(plan, @r#"
@@ -219,10 +223,10 @@ fn vlan_filtering_is_turned_on_for_our_bridge_and_refused_for_a_foreign_one() {
     );
 }
 
-/// behaviour R4: a name is not enough.
+/// behaviour R4: the name alone does not identify a VLAN interface.
 #[test]
 fn a_vlan_interface_name_of_another_link_is_refused() {
-    let mut observed = calm(settled());
+    let mut observed = without_sysctls(configured_node());
     let other = link(8, LinkKind::Ethernet, &[]);
     observed.links.insert(parse("cbr0.7"), other);
     let refusal = plan_bridge(&in_vlan(7), &observed).unwrap_err();
@@ -243,7 +247,7 @@ fn a_vlan_interface_name_of_another_link_is_refused() {
 
     let mut long = in_vlan(4000);
     long.bridge = parse("a-long-bridge");
-    let refusal = plan_bridge(&long, &calm(settled())).unwrap_err();
+    let refusal = plan_bridge(&long, &without_sysctls(configured_node())).unwrap_err();
     assert!(
         refusal.to_string().contains("a-long-bridge.4000"),
         "{refusal}"
@@ -253,7 +257,7 @@ fn a_vlan_interface_name_of_another_link_is_refused() {
 /// behaviour R3
 #[test]
 fn force_address_removes_only_conflicting_addresses() {
-    let mut observed = calm(settled());
+    let mut observed = without_sysctls(configured_node());
     let present = bridge(&mut observed);
     present.alias = Some("operator".to_owned());
     present.addresses = ["10.9.0.1/24", "10.1.0.1/16", "fd00:2::1/64", "fd00:1::9/64"]

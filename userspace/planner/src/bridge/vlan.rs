@@ -1,7 +1,9 @@
-//! VLAN interface of a network: `<bridge>.<vlan>`, which has the gateway addresses where pods are in a VLAN.
+//! VLAN interface of a network: `<bridge>.<vlan>`, which has the gateway addresses where pods are
+//! in a VLAN.
 //!
-//! The bridge plugin creates a veth pair for this. A VLAN interface on the bridge does the same with one link, and has
-//! the bridge's Ethernet address ([decision 25](../../../../docs/decisions/0025-use-the-kernel-bridge-for-vlans-and-port-isolation.md)).
+//! The bridge plugin creates a veth pair for this. A VLAN interface on the bridge does the same
+//! with one link, and has the bridge's Ethernet address ([decision
+//! 25](../../../../docs/decisions/0025-use-the-kernel-bridge-for-vlans-and-port-isolation.md)).
 
 use model::{IfName, Network, VlanId};
 
@@ -10,7 +12,8 @@ use crate::mtu::network_mtu;
 use crate::sysctl::disable_autoconf;
 use crate::{Link, Plan, Refusal, Step, VlanLinkSpec, VlanStep};
 
-/// Plans the VLAN interface: created, repaired or used as it is; empty where the gateways are on the bridge.
+/// Plans the VLAN interface: created, repaired or used as it is; empty where the gateways are on
+/// the bridge.
 pub(super) fn steps(network: &Network, context: &BridgeContext<'_>) -> Result<Plan, Refusal> {
     let Some(vlan) = network.gateway_vlan() else {
         return Ok(Plan::default());
@@ -32,7 +35,8 @@ pub(super) fn steps(network: &Network, context: &BridgeContext<'_>) -> Result<Pl
     Ok(plan)
 }
 
-/// Plans to add the bridge device to the VLAN: without that, no frame of the VLAN reaches the interface.
+/// Plans to add the bridge device to the VLAN: without that, no frame of the VLAN reaches the
+/// interface.
 fn join(network: &Network, context: &BridgeContext<'_>, vlan: VlanId) -> Plan {
     let bridge = context.bridge.map(|bridge| &bridge.switching);
     if bridge.is_some_and(|bridge| bridge.vlans.contains_key(&vlan)) {
@@ -45,7 +49,8 @@ fn join(network: &Network, context: &BridgeContext<'_>, vlan: VlanId) -> Plan {
     })])
 }
 
-/// Returns whether `link` is the VLAN interface of `vlan` on `bridge`. A bridge that does not exist yet has none.
+/// Returns whether `link` is the VLAN interface of `vlan` on `bridge`. A bridge that does not exist
+/// yet has none.
 fn is_end_of(link: &Link, bridge: Option<&Link>, vlan: VlanId) -> bool {
     let of = bridge.map(|bridge| (bridge.index, vlan));
     of.is_some() && link.switching.vlan_of == of

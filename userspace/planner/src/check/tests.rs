@@ -1,4 +1,4 @@
-//! What CHECK finds, one difference at a time.
+//! Tests of CHECK: one difference at a time.
 
 use model::Route;
 
@@ -6,9 +6,9 @@ use crate::testing::{attachment, intent, parse, port, seen};
 use crate::{Observed, PodSide, check};
 
 fn differences(spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
-    let mut wish = intent("c1");
-    wish.port_mappings = vec![port("8080->80/tcp")];
-    let attachment = attachment(&wish);
+    let mut request = intent("c1");
+    request.port_mappings = vec![port("8080->80/tcp")];
+    let attachment = attachment(&request);
     let mut observed = seen(&attachment);
     spoil(&mut observed);
     let differences = check(&attachment, &observed);
@@ -24,13 +24,13 @@ fn host(observed: &mut Observed) -> &mut crate::Link {
     observed.links.get_mut(&name).unwrap()
 }
 
-/// behaviour S11: must pass immediately after ADD.
+/// behaviour S11: CHECK must pass immediately after ADD.
 #[test]
 fn a_new_attachment_has_no_differences() {
     assert!(differences(|_| {}).is_empty());
 }
 
-/// behaviour S11: plugins behind us may add and change.
+/// behaviour S11: later plugins of a chain may add and change.
 #[test]
 fn added_addresses_and_routes_and_a_changed_mac_or_mtu_are_no_difference() {
     let found = differences(|observed| {
@@ -104,7 +104,7 @@ fn the_hosts_end_must_be_up_in_the_bridge_with_both_programs() {
     assert_eq!(found, [format!("hairpin of {name} is off")]);
 }
 
-/// DATAPATH §8: the tables are part of the attachment.
+/// Table entries are part of the attachment.
 #[test]
 fn a_missing_or_changed_entry_is_a_difference() {
     let found = differences(|observed| {

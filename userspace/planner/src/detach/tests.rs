@@ -1,4 +1,4 @@
-//! What a DEL removes, and what it leaves alone.
+//! Tests of DEL plans: what is removed and what is kept.
 
 use insta::assert_snapshot;
 
@@ -6,9 +6,9 @@ use crate::testing::{attachment, intent, node, parse, port, seen};
 use crate::{Entry, EntryKey, LinkRef, Step, plan_detach};
 
 fn published() -> model::Attachment {
-    let mut wish = intent("c1");
-    wish.port_mappings = vec![port("8080->80/tcp")];
-    attachment(&wish)
+    let mut request = intent("c1");
+    request.port_mappings = vec![port("8080->80/tcp")];
+    attachment(&request)
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn detach_removes_hostports_first_and_releases_ports_last() {
     "#);
 }
 
-/// Whoever makes a link signs it in a second message, and may be killed before.
+/// The alias is set by a second message, and the agent may be killed before it.
 #[test]
 fn a_link_without_its_alias_is_identified_by_its_mac_address() {
     let attachment = published();
@@ -45,13 +45,13 @@ fn a_link_without_its_alias_is_identified_by_its_mac_address() {
     assert!(!deletes(parse("02:00:00:00:00:01")), "a stranger's");
 }
 
-/// behaviour S10: a DEL of what is gone succeeds.
+/// behaviour S10: DEL of an attachment that is gone succeeds.
 #[test]
 fn detach_of_a_removed_attachment_is_an_empty_plan() {
     assert!(plan_detach(&published(), &node()).is_empty());
 }
 
-/// An earlier DEL freed the row and failed to remove the interface's entry.
+/// An earlier DEL freed the row and failed to remove the interface entry.
 #[test]
 fn an_interface_entry_of_a_gone_link_is_ours_until_its_pod_row_has_a_new_owner() {
     let attachment = published();
@@ -74,7 +74,7 @@ fn an_interface_entry_of_a_gone_link_is_ours_until_its_pod_row_has_a_new_owner()
     assert_eq!(steps(attachment.generation + 1), 0);
 }
 
-/// The runtime deleted the namespace first: the link is gone, the entries speak of an index.
+/// The runtime deleted the namespace first: the link is gone, and the entries refer to its index.
 #[test]
 fn entries_of_a_link_that_is_gone_are_removed() {
     let attachment = published();
@@ -114,7 +114,7 @@ fn a_link_with_another_alias_is_left_alone() {
     assert!(!plan.contains("delete veth"), "{plan}");
 }
 
-/// Slot, addresses and ports have a new owner by now: its generation is another.
+/// Slot, addresses and ports have a new owner, with another generation.
 #[test]
 fn entries_of_a_later_generation_are_left_alone() {
     let old = published();

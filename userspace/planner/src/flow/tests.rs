@@ -1,4 +1,4 @@
-//! Entries as the datapath writes them, and the flows that they are.
+//! Tests of flows from flow table entries as the datapath writes them.
 
 use abi::Port;
 
@@ -98,7 +98,7 @@ fn a_flow_entry_without_its_reply_entry_is_no_flow() {
         table.entries.extend([outward()[half]]);
         assert_eq!(table.flows().count(), 0);
     }
-    // The place of its other direction is another flow's.
+    // The entry in its reply direction belongs to another flow.
     let mut torn = table([outward()]);
     let [_, (key, _)] = outward();
     torn.entries.get_mut(&key).unwrap().translated = key;

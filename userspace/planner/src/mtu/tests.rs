@@ -1,4 +1,4 @@
-//! kubenet's rule, line by line (behaviour K1).
+//! Tests of kubenet's MTU rule (behaviour K1).
 
 use crate::testing::{bare_node, link, network, node, parse};
 use crate::{LinkKind, network_mtu};
@@ -45,7 +45,8 @@ fn the_mtu_is_1460_without_a_link_or_with_one_out_of_range() {
     );
 }
 
-/// A deviation from kubenet, on purpose: otherwise the smallest value ever seen would stay for ever.
+/// A deviation from kubenet, on purpose: otherwise the smallest value ever seen would stay for
+/// ever.
 #[test]
 fn our_bridges_and_their_ports_do_not_count_for_the_mtu() {
     let mut observed = node();

@@ -1,4 +1,4 @@
-//! The node's plan, first as a whole, then promise by promise.
+//! Tests of the node's plan: the whole plan, then its parts.
 
 mod gateways;
 mod sizes;
@@ -55,12 +55,12 @@ fn the_first_plan_configures_a_bare_node() {
      8. set sysctl net/ipv6/conf/all/forwarding to 1 (now 0)
      9. set sysctl net/ipv4/ip_forward to 1 (now 0)
     10. write network of cbr0: 02:f3:86:03:b8:c3, gateways 10.1.0.1 fd00:1::1
-    11. write local address 10.1.0.1: ours
-    12. write local address 127.0.0.1: ours
-    13. write local address 192.0.2.10: ours
-    14. write local address ::1: ours
-    15. write local address 2001:db8::10: ours
-    16. write local address fd00:1::1: ours
+    11. write local address 10.1.0.1: local
+    12. write local address 127.0.0.1: local
+    13. write local address 192.0.2.10: local
+    14. write local address ::1: local
+    15. write local address 2001:db8::10: local
+    16. write local address fd00:1::1: local
     17. write prefix 10.0.0.0/8: not masqueraded
     18. write prefix 10.1.0.0/24: pods, not masqueraded
     19. write prefix fd00:1::/64: pods
@@ -70,7 +70,7 @@ fn the_first_plan_configures_a_bare_node() {
     "#);
 }
 
-/// DATAPATH §2, "Uplink set".
+/// Links with addresses or routes are uplinks; the loopback, ports and our own links are not.
 #[test]
 fn uplinks_follow_addresses_and_routes() {
     let mut observed = node();
@@ -164,7 +164,8 @@ fn an_uplink_with_too_many_subnets_keeps_the_first_of_each_family() {
     assert_eq!(sources(&v4.collect::<Vec<_>>(), &[]), expected);
 }
 
-/// As `inet_select_addr` and `ipv6_dev_get_saddr`: an unnumbered link leaves with an address of another.
+/// As `inet_select_addr` and `ipv6_dev_get_saddr`: an unnumbered link uses an address of another
+/// link.
 #[test]
 fn an_uplink_without_an_address_of_a_family_uses_one_of_another_link() {
     let lent = ["192.0.2.10/24", "192.0.2.11/24", "2001:db8::10/64"];
@@ -176,7 +177,7 @@ fn an_uplink_without_an_address_of_a_family_uses_one_of_another_link() {
 #[test]
 fn flows_are_swept_only_when_a_local_address_or_an_uplink_is_removed() {
     let ends_with_a_sweep = |change: &dyn Fn(&mut Observed)| {
-        let mut observed = settled_node();
+        let mut observed = planned_node();
         change(&mut observed);
         let plan = plan(&node_intent(), &observed).plan;
         plan.steps().last() == Some(&Step::Sweep)
@@ -199,7 +200,7 @@ fn flows_are_swept_only_when_a_local_address_or_an_uplink_is_removed() {
 }
 
 /// A node whose tables are as planned.
-fn settled_node() -> Observed {
+fn planned_node() -> Observed {
     let mut observed = node();
     for step in plan(&node_intent(), &observed).plan.steps() {
         if let Step::PutEntry { key, entry, .. } = step {
@@ -214,7 +215,7 @@ fn masquerade_sources_are_local_entries_before_the_uplink_entry() {
     let mut intent = node_intent();
     intent.uplinks = [parse("eth0")].into();
     let mut observed = bare_node();
-    // A port's addresses are not the node's otherwise.
+    // Addresses of bridge ports are no local entries otherwise.
     observed.links.get_mut(&parse("eth0")).unwrap().controller = Some(7);
     let planned = plan(&intent, &observed).plan;
     let at = |wanted: &EntryKey| planned.keys().position(|key| key == wanted);
@@ -228,7 +229,7 @@ fn a_bridge_gets_the_configured_egress_addresses() {
     let mut intent = node_intent();
     let addresses = [parse("192.0.2.77"), parse("2001:db8::77")];
     intent.egress.insert(parse("cbr0"), addresses.into());
-    let mut observed = settled_node();
+    let mut observed = planned_node();
     let planned = plan(&intent, &observed).plan;
     let line = "write egress of cbr0: from 192.0.2.77 2001:db8::77";
     assert!(planned.to_string().contains(line), "{planned}");
@@ -241,7 +242,7 @@ fn a_bridge_gets_the_configured_egress_addresses() {
     assert!(planned.to_string().contains("remove egress of cbr0"));
 }
 
-/// The trie keeps IPv4 below `::/0`.
+/// The trie stores IPv4 as mapped addresses below `::/0`.
 #[test]
 fn a_prefix_of_all_ipv6_does_not_apply_to_ipv4() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
@@ -327,7 +328,7 @@ fn a_former_uplink_loses_its_programs() {
     );
 }
 
-/// The entry that a step leaves behind.
+/// The entry that a step writes.
 fn written(step: &Step) -> Option<(EntryKey, Entry)> {
     let Step::PutEntry { key, entry, .. } = step else {
         return None;
@@ -335,7 +336,7 @@ fn written(step: &Step) -> Option<(EntryKey, Entry)> {
     Some((key.clone(), entry.clone()))
 }
 
-/// behaviour K15, but only where no pod still goes by the old gateway.
+/// behaviour K15, but only where no pod still uses the old gateway.
 #[test]
 fn gateways_of_old_pod_cidrs_leave_the_bridge_with_their_last_pod() {
     let attachment = attachment(&intent("c1"));
@@ -372,7 +373,8 @@ fn gateways_of_old_pod_cidrs_leave_the_bridge_with_their_last_pod() {
     );
 }
 
-/// behaviours K19, K21: the bridge, its entry and the settings go together, and nothing of another's is taken back.
+/// behaviours K19, K21: bridge, network entry and settings change together, and a foreign setting
+/// is never undone.
 #[test]
 fn a_bridge_is_promiscuous_as_long_as_a_network_needs_it() {
     let mut intent = node_intent();

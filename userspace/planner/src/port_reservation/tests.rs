@@ -1,14 +1,17 @@
-//! Which ports an attachment reservations, and what becomes of reservations that are not as they should be.
+//! Tests of port reservations: which ports an attachment reserves, and how missing and stale ones
+//! are repaired.
 
-use crate::testing::{BOOT, World, attachment, intent, network_of, node, parse, port, reserved, seen};
+use crate::testing::{
+    BOOT, World, attachment, intent, network_of, node, parse, port, reserved, seen,
+};
 use crate::{
     Finding, PortReservation, Refusal, Step, attachment_reservations, plan_attach, plan_repair,
 };
 
 fn published(ports: &[&str]) -> model::Attachment {
-    let mut wish = intent("c1");
-    wish.port_mappings = ports.iter().map(|text| port(text)).collect();
-    attachment(&wish)
+    let mut request = intent("c1");
+    request.port_mappings = ports.iter().map(|text| port(text)).collect();
+    attachment(&request)
 }
 
 fn reservation(text: &str) -> PortReservation {
@@ -62,7 +65,8 @@ fn repair(attachment: &model::Attachment, observed: &crate::Observed) -> crate::
     plan_repair(&World::with(attachment).records, observed, BOOT)
 }
 
-/// behaviours K31, K35: what is wanted is compared with what is there, not only with what has changed.
+/// behaviours K31, K35: the wanted reservations are compared with the existing ones, not only with
+/// changes.
 #[test]
 fn a_missing_port_reservation_is_repaired_first() {
     let attachment = published(&["8080->80/tcp"]);
@@ -76,14 +80,14 @@ fn a_missing_port_reservation_is_repaired_first() {
     let Finding::Repair { differences, plan } = &repair.attachments[&attachment.key] else {
         panic!("{repair:?}");
     };
-    let told: Vec<String> = differences.iter().map(ToString::to_string).collect();
-    assert!(told.contains(&"host port [::]:8080/tcp is not reserved".to_owned()));
+    let texts: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    assert!(texts.contains(&"host port [::]:8080/tcp is not reserved".to_owned()));
     let first = &plan.steps()[0];
     assert_eq!(first.to_string(), "reserve port [::]:8080/tcp");
-    assert!(!plan.steps()[1..].iter().any(is_about_claims));
+    assert!(!plan.steps()[1..].iter().any(changes_reservations));
 }
 
-fn is_about_claims(step: &Step) -> bool {
+fn changes_reservations(step: &Step) -> bool {
     matches!(step, Step::ReservePort { .. } | Step::ReleasePort { .. })
 }
 
@@ -128,7 +132,7 @@ fn a_hostport_of_another_network_is_refused_with_its_pods_name() {
     second.network = network_of("other", "cbr0", &["10.2.0.0/24"]);
     second.key.network = parse("other");
     second.port_mappings = vec![port("8080->90/tcp")];
-    let refused = |wish| plan_attach(wish, &node(), &world.context()).unwrap_err();
+    let refused = |request| plan_attach(request, &node(), &world.context()).unwrap_err();
     assert_eq!(
         refused(&second).to_string(),
         "host port 8080/tcp is in use by pod shop/web (net/c1/eth0)"
@@ -139,14 +143,14 @@ fn a_hostport_of_another_network_is_refused_with_its_pods_name() {
 #[test]
 fn more_hostports_than_the_table_holds_are_refused() {
     let world = World::with(&published(&["1->1/udp"]));
-    let mut wish = intent("c2");
+    let mut request = intent("c2");
     let all = |count: u16| (1..=count).map(|number| port(&format!("{number}->1/tcp")));
     // Two families: half as many mappings as the table has room for.
-    wish.port_mappings = all(16_383).collect();
-    let planned = plan_attach(&wish, &node(), &world.context());
+    request.port_mappings = all(16_383).collect();
+    let planned = plan_attach(&request, &node(), &world.context());
     assert_eq!(attachment_reservations(&planned.unwrap().0).len(), 32_766);
-    wish.port_mappings = all(16_384).collect();
-    let refusal = plan_attach(&wish, &node(), &world.context()).unwrap_err();
+    request.port_mappings = all(16_384).collect();
+    let refusal = plan_attach(&request, &node(), &world.context()).unwrap_err();
     assert!(matches!(refusal, Refusal::NoRoomForPorts { .. }));
     assert_eq!(
         refusal.to_string(),

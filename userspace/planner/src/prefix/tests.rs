@@ -1,4 +1,4 @@
-//! The law of the prefix table: the longest match tells all.
+//! Property of the prefix table: the longest match has the flags of every match.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};

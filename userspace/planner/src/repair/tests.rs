@@ -1,4 +1,4 @@
-//! The policy of repairs, one line each.
+//! Tests of the reconciliation policy.
 
 use insta::assert_snapshot;
 use model::{Attachment, State};
@@ -7,9 +7,9 @@ use crate::testing::{BOOT, World, attachment, intent, link, node, parse, port, s
 use crate::{Entry, EntryKey, Finding, LinkKind, LinkRef, Observed, Reason, Repair, plan_repair};
 
 fn published() -> Attachment {
-    let mut wish = intent("c1");
-    wish.port_mappings = vec![port("8080->80/tcp")];
-    attachment(&wish)
+    let mut request = intent("c1");
+    request.port_mappings = vec![port("8080->80/tcp")];
+    attachment(&request)
 }
 
 fn repair(state: State, spoil: impl FnOnce(&mut Observed)) -> Repair {
@@ -25,14 +25,14 @@ fn finding(repair: &Repair) -> &Finding {
     repair.attachments.values().next().unwrap()
 }
 
-fn mending(repair: &Repair) -> String {
+fn repair_plan(repair: &Repair) -> String {
     let Finding::Repair { plan, .. } = finding(repair) else {
         panic!("{repair:?}");
     };
     plan.to_string()
 }
 
-fn detaching(repair: &Repair) -> (Reason, String) {
+fn detach_plan(repair: &Repair) -> (Reason, String) {
     let Finding::Detach { reason, plan } = finding(repair) else {
         panic!("{repair:?}");
     };
@@ -46,7 +46,8 @@ fn a_healthy_attachment_is_left_alone() {
     assert!(repair.orphaned_links.is_empty());
 }
 
-/// Tables emptied, programs detached, taken out of the bridge: everything comes back, ports last.
+/// Tables emptied, programs detached, link removed from the bridge: everything is restored,
+/// hostports last.
 #[test]
 fn a_live_attachment_gets_its_missing_parts_back() {
     let repair = repair(State::Attached, |observed| {
@@ -56,7 +57,7 @@ fn a_live_attachment_gets_its_missing_parts_back() {
         host.hooks.clear();
         host.controller = None;
     });
-    assert_snapshot!(mending(&repair), @r"
+    assert_snapshot!(repair_plan(&repair), @r"
     1. write pod 7: 10.1.0.2, fd00:1::2, 02:5a:e2:fa:81:8a behind vethb2b0ff9d on cbr0, generation 40, masqueraded
     2. write interface vethb2b0ff9d: pod 7
     3. write endpoint 10.1.0.2: pod 7 generation 40, 02:5a:e2:fa:81:8a behind vethb2b0ff9d, masqueraded, published
@@ -75,16 +76,16 @@ fn repair_without_the_bridge_leaves_out_steps_that_need_it() {
         observed.entries.pop_last();
         observed.entries.remove(&EntryKey::Pod(7));
     });
-    assert_snapshot!(mending(&repair), @" 1. write hostport 0.0.0.0:8080/tcp: 10.1.0.2:80 of pod 7 generation 40");
+    assert_snapshot!(repair_plan(&repair), @" 1. write hostport 0.0.0.0:8080/tcp: 10.1.0.2:80 of pod 7 generation 40");
 }
 
-/// behaviour U1: nobody needs to tell us that the pod is gone.
+/// behaviour U1: the agent notices by itself that the pod is gone.
 #[test]
 fn an_attachment_whose_link_is_gone_is_released() {
     let repair = repair(State::Attached, |observed| {
         observed.links.remove(published().host_link().name());
     });
-    let (reason, plan) = detaching(&repair);
+    let (reason, plan) = detach_plan(&repair);
     assert_eq!(reason, Reason::LinkGone);
     assert!(plan.contains("remove hostport 0.0.0.0:8080/tcp"), "{plan}");
     assert!(!plan.contains("delete veth"), "{plan}");
@@ -96,7 +97,7 @@ fn an_unfinished_add_or_del_is_removed() {
         (State::Pending, Reason::Unfinished),
         (State::Removing, Reason::HalfRemoved),
     ] {
-        let (reason, plan) = detaching(&repair(state, |_| {}));
+        let (reason, plan) = detach_plan(&repair(state, |_| {}));
         assert_eq!(reason, expected);
         assert!(plan.contains("delete veth"), "{plan}");
     }
@@ -109,7 +110,7 @@ fn a_record_of_another_boot_is_released_without_a_step() {
     world.remember(&attachment, State::Attached);
     let repair = plan_repair(&world.records, &node(), "boot-2");
     assert_eq!(
-        detaching(&repair),
+        detach_plan(&repair),
         (Reason::OtherBoot, "nothing to do".to_owned())
     );
     assert!(repair.stale.is_empty());
@@ -150,7 +151,7 @@ fn entries_of_a_detach_plan_are_not_removed_twice() {
     assert!(repair.stale.is_empty(), "{}", repair.stale);
 }
 
-/// Names and aliases can be chosen by anyone.
+/// Any software can choose such names and aliases.
 #[test]
 fn a_link_that_looks_like_ours_is_reported_and_left_alone() {
     let attachment = published();
@@ -161,11 +162,11 @@ fn a_link_that_looks_like_ours_is_reported_and_left_alone() {
     docker.alias = Some("docker".to_owned());
     observed.links.insert(parse("veth12345678"), docker);
     let repair = plan_repair(&World::empty().records, &observed, BOOT);
-    let strays: Vec<String> = repair
+    let orphans: Vec<String> = repair
         .orphaned_links
         .iter()
         .map(|s| s.link.to_string())
         .collect();
-    assert_eq!(strays, [attachment.host_link().to_string()]);
+    assert_eq!(orphans, [attachment.host_link().to_string()]);
     assert!(repair.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What sockets are asked by, for which attachments.
+//! Tests of the cgroup socket hooks that attachments require.
 
 use model::{Limit, State};
 
@@ -35,9 +35,9 @@ fn only_required_socket_hooks_are_attached() {
     assert_eq!(needed(&[with_ports(&[])], auto), []);
     let tcp = needed(&[with_ports(&[TCP])], auto);
     assert_eq!(tcp, {
-        let mut of_ports = HOSTPORT_HOOKS;
-        of_ports.sort();
-        of_ports
+        let mut hooks = HOSTPORT_HOOKS;
+        hooks.sort();
+        hooks
     });
     let both = needed(&[with_ports(&[TCP, UDP])], auto);
     assert_eq!(both, SocketHook::ALL[..10]);
@@ -74,7 +74,7 @@ fn required_socket_hooks_are_attached_and_unneeded_ones_of_a_previous_agent_deta
     let detach = "detach sendmsg4 from the cgroup";
     let tcp = [with_ports(&[TCP])];
     assert_eq!(plan(&tcp, &links), [attach, detach]);
-    // Of ours nothing is taken away: who had a port will have another.
+    // Hooks of this agent stay attached: a node that had one hostport will have another.
     let ours = [(SocketHook::Connect4, SocketHookState::Attached)];
     assert_eq!(plan(&[], &ours), [""; 0]);
 }

@@ -5,11 +5,14 @@ use std::fmt;
 /// A TC program and the place where it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
-    /// `from_pod`: ingress of the host's end of a pod's veth, where packets of the pod enter the host.
+    /// `from_pod`: ingress of the host's end of a pod's veth, where packets of the pod enter the
+    /// host.
     FromPod,
-    /// `from_busy_pod`: TCX fast path in front of `from_pod`, optional and only for high-traffic pods.
+    /// `from_busy_pod`: TCX fast path in front of `from_pod`, optional and only for high-traffic
+    /// pods.
     FromBusyPod,
-    /// `to_pod`: egress of the host's end of a pod's veth, where packets leave the host for the pod.
+    /// `to_pod`: egress of the host's end of a pod's veth, where packets leave the host for the
+    /// pod.
     ToPod,
     /// `uplink_in`: ingress of an uplink, where packets enter the node.
     UplinkIn,

@@ -11,7 +11,8 @@ use super::list;
 pub struct BridgeSpec {
     /// Interface name.
     pub name: IfName,
-    /// Ethernet address, set in the same netlink message that creates the bridge: udev never sees another.
+    /// Ethernet address, set in the same netlink message that creates the bridge: udev never sees
+    /// another.
     pub mac: Mac,
     /// MTU in bytes.
     pub mtu: u32,
@@ -53,7 +54,8 @@ pub struct VethSpec {
     pub netns: Netns,
 }
 
-/// Configuration inside of a pod's namespace, applied in this order: loopback up, addresses, link up, routes.
+/// Configuration inside of a pod's namespace, applied in this order: loopback up, addresses, link
+/// up, routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSpec {
     /// Pod's network namespace.
@@ -62,7 +64,8 @@ pub struct PodSpec {
     pub ifname: IfName,
     /// Addresses with the prefix lengths of their subnets.
     pub addresses: Vec<InterfaceAddress>,
-    /// Whether IPv6 performs duplicate address detection for them; otherwise they are set with `IFA_F_NODAD`.
+    /// Whether IPv6 performs duplicate address detection for them; otherwise they are set with
+    /// `IFA_F_NODAD`.
     pub detects_duplicates: bool,
     /// Routes, in the order in which they are added.
     pub routes: Vec<Route>,

@@ -1,4 +1,4 @@
-//! What undoes what.
+//! Tests of undo steps.
 
 use std::collections::BTreeSet;
 
@@ -15,9 +15,9 @@ fn free(generation: u32) -> Entry {
 
 #[test]
 fn undo_of_an_attach_plan_leaves_only_the_used_generation() {
-    let mut wish = intent("c1");
-    wish.port_mappings = vec![port("8080->80/tcp")];
-    let (_, plan) = plan_attach(&wish, &node(), &World::empty().context()).unwrap();
+    let mut request = intent("c1");
+    request.port_mappings = vec![port("8080->80/tcp")];
+    let (_, plan) = plan_attach(&request, &node(), &World::empty().context()).unwrap();
     let steps = plan.undo(plan.steps().len());
     let lines: Vec<String> = steps.iter().map(ToString::to_string).collect();
     insta::assert_snapshot!(lines.join("\n"), @r#"

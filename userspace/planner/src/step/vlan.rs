@@ -9,7 +9,8 @@ use super::VlanLinkSpec;
 /// One effect on a bridge's VLANs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VlanStep {
-    /// Turns a bridge's VLAN filtering on or off; fails on a kernel without `CONFIG_BRIDGE_VLAN_FILTERING`.
+    /// Turns a bridge's VLAN filtering on or off; fails on a kernel without
+    /// `CONFIG_BRIDGE_VLAN_FILTERING`.
     Filter {
         /// Interface name of the bridge.
         bridge: IfName,

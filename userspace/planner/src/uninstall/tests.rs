@@ -1,4 +1,4 @@
-//! Nodes in memory from which Viaduct is taken.
+//! Tests of uninstall plans on nodes in memory.
 
 use model::VlanId;
 
@@ -37,8 +37,8 @@ fn written(before: &str, ours: &str) -> WrittenSysctl {
     }
 }
 
-/// A node with a bridge of ours, one of ours that others use, one of others with a VLAN of ours and one of theirs, and an
-/// uplink.
+/// A node with an unused bridge of ours, one of ours with foreign ports, a foreign bridge with a
+/// VLAN interface of ours and a foreign one, and an uplink.
 fn node() -> Observed {
     let mut uplink = link(1, LinkKind::Ethernet, None, None);
     uplink.hooks = BTreeSet::from([Hook::UplinkIn, Hook::UplinkOut]);

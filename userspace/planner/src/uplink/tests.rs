@@ -1,4 +1,4 @@
-//! When an uplink is open, and when pods are kept from links that are not.
+//! Tests of open uplinks and of the exit check, which confines pods to uplinks.
 
 use crate::testing::{link, network, node, parse};
 use crate::{Entry, LinkKind, NodeIntent, Observed, Records, Step, plan_node};
@@ -10,15 +10,15 @@ fn intent() -> NodeIntent {
     }
 }
 
-/// Does what is planned, as far as it is seen in tables and on links, and tells whether tables have changed.
+/// Applies the plan to the observed tables and links; returns whether tables have changed.
 fn round(intent: &NodeIntent, observed: &mut Observed) -> bool {
     let plan = plan_node(intent, observed, &Records::new()).plan;
-    plan.steps().iter().for_each(|step| take(observed, step));
+    plan.steps().iter().for_each(|step| apply(observed, step));
     let is_write = |step: &Step| matches!(step, Step::PutEntry { .. });
     plan.steps().iter().any(is_write)
 }
 
-fn take(observed: &mut Observed, step: &Step) {
+fn apply(observed: &mut Observed, step: &Step) {
     if let Step::PutEntry { key, entry, .. } = step {
         observed.entries.insert(key.clone(), entry.clone());
     } else if let Step::Attach { link, hooks } = step {
@@ -27,34 +27,34 @@ fn take(observed: &mut Observed, step: &Step) {
     }
 }
 
-/// Which uplinks are open, and whether pods are kept from all other links.
-fn guard(observed: &Observed) -> (Vec<bool>, bool) {
+/// Returns which uplinks are open, and whether the exit check is on.
+fn exit_state(observed: &Observed) -> (Vec<bool>, bool) {
     let mut open = Vec::new();
-    let mut guarded = false;
+    let mut exit_check = false;
     for entry in observed.entries.values() {
         if let Entry::Uplink { open: is_open, .. } = entry {
             open.push(*is_open);
         } else if let Entry::Settings(settings) = entry {
-            guarded = settings.flags & abi::SettingsFlags::EXIT_CHECK != 0;
+            exit_check = settings.flags & abi::SettingsFlags::EXIT_CHECK != 0;
         }
     }
-    (open, guarded)
+    (open, exit_check)
 }
 
 #[test]
 fn an_uplink_opens_with_its_programs_and_the_exit_check_follows() {
     let mut observed = node();
     assert!(round(&intent(), &mut observed));
-    assert_eq!(guard(&observed), (vec![false], false));
+    assert_eq!(exit_state(&observed), (vec![false], false));
     assert!(round(&intent(), &mut observed));
-    assert_eq!(guard(&observed), (vec![true], true));
+    assert_eq!(exit_state(&observed), (vec![true], true));
     assert!(!round(&intent(), &mut observed));
     let late = link(10, LinkKind::Ethernet, &["198.51.100.1/24"]);
     observed.links.insert(parse("late0"), late);
     assert!(round(&intent(), &mut observed));
-    assert_eq!(guard(&observed), (vec![true, false], true));
+    assert_eq!(exit_state(&observed), (vec![true, false], true));
     assert!(round(&intent(), &mut observed));
-    assert_eq!(guard(&observed), (vec![true, true], true));
+    assert_eq!(exit_state(&observed), (vec![true, true], true));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn configured_uplinks_turn_the_exit_check_off() {
     intent.uplinks = [parse("eth0")].into();
     let mut observed = node();
     while round(&intent, &mut observed) {}
-    assert_eq!(guard(&observed), (vec![true], false));
+    assert_eq!(exit_state(&observed), (vec![true], false));
 }
 
 /// RFC 6724, rule 3: a deprecated address is used where there is no other.

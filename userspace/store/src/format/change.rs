@@ -1,4 +1,4 @@
-//! Changes as JSON, one of the journal's lines each.
+//! JSON form of changes, one per line of the journal.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! What is particular about routes, bridges and their ports, as JSON. What was written before there were such particulars
-//! is read as without any.
+//! JSON form of the options of routes, bridges, bridge ports and limits. Options that are absent in
+//! older files get their defaults.
 
 use std::num::NonZeroU64;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Text;
 
-/// With whom limits count: at most one of the lists is there.
+/// Subnets whose traffic is limited: at most one of the lists is present.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct StoredPeers {
@@ -41,7 +41,7 @@ impl From<ShapedSubnets> for StoredPeers {
 
 impl From<StoredPeers> for ShapedSubnets {
     fn from(stored: StoredPeers) -> Self {
-        // No agent has written more of them than there may be.
+        // Written lists never exceed `Prefixes::MAX`.
         let prefixes = |list: Vec<Text<Cidr>>| {
             let list = list.into_iter().map(|text| text.0);
             Prefixes::new(list.take(Prefixes::MAX)).unwrap_or_default()
@@ -79,7 +79,7 @@ pub(super) struct StoredOptions {
     limits: StoredLimitPolicy,
 }
 
-/// Bits per second.
+/// Rates in bit/s.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct StoredRates {
@@ -132,7 +132,7 @@ pub(super) struct StoredPortOptions {
 }
 
 impl StoredPortOptions {
-    /// Most ports are: records of them say nothing about it.
+    /// Returns whether all options are defaults, so that records leave them out.
     pub(super) fn is_usual(&self) -> bool {
         *self == Self::default()
     }
@@ -236,7 +236,7 @@ impl From<StoredPortOptions> for PortOptions {
             isolated: stored.isolated,
             trusted: stored.trusted,
             left_down: stored.left_down,
-            // What no agent has written is as what was never said.
+            // An unknown text, which no version has written, is the default.
             ingress: stored
                 .ingress
                 .and_then(|text| text.parse().ok())

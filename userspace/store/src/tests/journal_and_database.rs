@@ -1,4 +1,4 @@
-//! Promises of the journal: a change is in it as soon as it is made, and half of one never.
+//! Tests of the journal: complete changes are replayed, incomplete and damaged ones are not.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn a_new_store_discards_the_journal_of_a_removed_one() {
     assert!(Store::open(&path).unwrap().records().is_empty());
 }
 
-/// A crash between the two: the journal says again what the database has.
+/// A crash between commit and truncation: the journal repeats changes that the database has.
 #[test]
 fn replaying_a_compacted_journal_changes_nothing() {
     let directory = directory();
@@ -90,8 +90,11 @@ fn a_journal_that_is_never_compacted_when_idle_has_a_bounded_size() {
         store.put(&record(5, State::Attached)).unwrap();
         longest = longest.max(store.journal.length());
     }
-    assert!(store.is_compaction_due() || store.journal.length() <= MANY);
-    assert!((MOST..MOST + 4096).contains(&longest), "{longest}");
+    assert!(store.is_compaction_due() || store.journal.length() <= COMPACT_WHEN_IDLE);
+    assert!(
+        (COMPACT_AT_ONCE..COMPACT_AT_ONCE + 4096).contains(&longest),
+        "{longest}"
+    );
     let expected = store.contents().clone();
     drop(store);
     assert_eq!(Store::open(&path).unwrap().contents(), &expected);

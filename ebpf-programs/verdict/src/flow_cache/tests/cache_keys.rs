@@ -1,4 +1,4 @@
-//! Where shortcuts are kept.
+//! Tests of the flow cache's slots.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use abi::maps::NOTED_CAPACITY;
 use crate::flow_cache::CacheKey;
 
 #[test]
-fn sights_are_spread_over_all_places() {
+fn cache_keys_are_spread_over_all_slots() {
     let key = |port: u16| {
         let ports = u32::from(port.to_be());
         CacheKey {

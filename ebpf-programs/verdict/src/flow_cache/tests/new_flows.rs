@@ -1,4 +1,4 @@
-//! Shortcuts are for flows that go on.
+//! Tests of the cache threshold: new flows are not cached.
 
 use super::*;
 
@@ -11,14 +11,14 @@ fn young_node() -> World {
 }
 
 #[test]
-fn a_flow_takes_shortcuts_behind_its_first_packets() {
+fn a_flow_is_cached_after_its_first_packets() {
     for family in FAMILIES {
         for body in [udp, |from, to| tcp(from, to, flag::ACK)] {
             let mut twins = Twins::new(young_node());
             let packet = to_hostport(family, body(40_000, HOSTPORT));
             for sent in 1..=2 * FIRST {
                 twins.run(Place::UplinkIn, UPLINK, &packet);
-                // The one behind the first ones makes the shortcut.
+                // The first packet after the threshold creates the cache entry.
                 let taken = sent.saturating_sub(FIRST + 1);
                 assert_eq!(twins.taken(), taken, "packet {sent}");
             }
@@ -26,18 +26,18 @@ fn a_flow_takes_shortcuts_behind_its_first_packets() {
     }
 }
 
-/// Whether all was done to a packet at the pod's hook, and what leaves in the end.
+/// Returns whether the pod's hook has done the uplink's work, and the frame that leaves the node.
 fn leave(node: &mut Simulator, bytes: &[u8]) -> (bool, Vec<u8>) {
     let (verdict, mut bytes) = node.run(Place::FromPod, INTERFACE, bytes);
     assert_eq!(verdict, Verdict::RedirectNeigh(UPLINK));
     address(&mut bytes, node);
-    let (passed, after) = node.go_on(Place::UplinkOut, UPLINK, &bytes);
+    let (passed, after) = node.run_next(Place::UplinkOut, UPLINK, &bytes);
     assert_eq!(passed, Verdict::Pass);
     (after == bytes, after)
 }
 
 #[test]
-fn what_a_young_flow_sends_leaves_translated_by_the_pods_hook() {
+fn packets_of_a_new_flow_are_translated_at_the_pods_hook() {
     for family in FAMILIES {
         for flags in [flag::ACK, flag::FIN | flag::ACK, flag::SYN | flag::ACK] {
             let mut node = Simulator::new(young_node());
@@ -59,7 +59,7 @@ fn what_a_young_flow_sends_leaves_translated_by_the_pods_hook() {
 }
 
 #[test]
-fn a_new_flow_is_the_uplinks_to_make() {
+fn the_uplink_hook_creates_a_new_flow() {
     let mut node = Simulator::new(young_node());
     let (done, _) = leave(&mut node, &to_world(0, tcp(40_000, 80, flag::SYN)));
     assert!(!done);

@@ -1,9 +1,9 @@
-//! What a pod's hook does of the uplink's work, and when it does not.
+//! Tests of the uplink hand-off: the pod's hook does the uplink's work for cached flows.
 
 use super::*;
 use crate::flow_cache::uplink_handoff::SkbTag;
 
-/// What the node says at the pod's hook, and what leaves it in the end.
+/// Returns the verdict of the pod's hook, and the frame that leaves the node.
 fn leave(node: &mut Simulator, bytes: &[u8]) -> (Verdict, Vec<u8>) {
     let (at_pod, _) = node.clone().run(Place::FromPod, INTERFACE, bytes);
     let (left, _, bytes) = go(node, INTERFACE, bytes);
@@ -11,12 +11,12 @@ fn leave(node: &mut Simulator, bytes: &[u8]) -> (Verdict, Vec<u8>) {
     (at_pod, bytes)
 }
 
-fn knows_the_way(node: &mut Simulator, bytes: &[u8]) -> bool {
+fn leaves_handed_off(node: &mut Simulator, bytes: &[u8]) -> bool {
     leave(node, bytes).0 == Verdict::Redirect(UPLINK)
 }
 
 #[test]
-fn from_the_third_packet_on_all_is_done_at_the_pods_hook() {
+fn from_the_third_packet_on_the_pods_hook_does_the_uplinks_work() {
     for family in FAMILIES {
         for body in [udp, |from, to| tcp(from, to, flag::ACK)] {
             let mut node = Simulator::new(open_node());
@@ -32,19 +32,19 @@ fn from_the_third_packet_on_all_is_done_at_the_pods_hook() {
 }
 
 #[test]
-fn replies_from_a_hostport_are_translated_at_the_pods_hook_as_well() {
+fn hostport_replies_are_translated_at_the_pods_hook() {
     for family in FAMILIES {
         let mut node = Simulator::new(open_node());
         let asked = to_hostport(family, udp(40_000, HOSTPORT));
         let (_, delivered) = node.run(Place::UplinkIn, UPLINK, &asked);
         let reply = pods_answer(&delivered);
-        let ways = [0; 3].map(|_| knows_the_way(&mut node, &reply));
+        let ways = [0; 3].map(|_| leaves_handed_off(&mut node, &reply));
         assert_eq!(ways, [false, true, true], "the flow was there before");
     }
 }
 
 #[test]
-fn what_was_learnt_ends_with_its_time_with_every_change_and_with_the_flow() {
+fn a_propagated_entry_expires_with_its_time_with_every_change_and_with_the_flow() {
     let packet = to_world(0, udp(40_000, 53));
     let changes: [fn(&mut World); 3] = [
         |world| world.clock += MAX_AGE * JIFFY,
@@ -59,21 +59,21 @@ fn what_was_learnt_ends_with_its_time_with_every_change_and_with_the_flow() {
     for change in changes {
         let mut node = Simulator::new(open_node());
         assert_eq!(
-            [0; 3].map(|_| knows_the_way(&mut node, &packet)),
+            [0; 3].map(|_| leaves_handed_off(&mut node, &packet)),
             [false, false, true]
         );
         change(&mut node.world);
-        assert!(!knows_the_way(&mut node, &packet));
+        assert!(!leaves_handed_off(&mut node, &packet));
     }
 }
 
 #[test]
-fn what_was_learnt_is_as_old_as_the_older_half_of_it() {
+fn a_propagated_entry_has_the_age_of_its_older_half() {
     let mut node = Simulator::new(open_node());
     let packet = to_world(0, udp(40_000, 53));
     let mut after = |ticks| {
         node.world.clock += ticks * JIFFY;
-        knows_the_way(&mut node, &packet)
+        leaves_handed_off(&mut node, &packet)
     };
     assert!(!after(0), "at the pod's hook");
     assert!(!after(6), "at the uplink's");
@@ -84,12 +84,12 @@ fn what_was_learnt_is_as_old_as_the_older_half_of_it() {
 }
 
 #[test]
-fn a_pods_own_tag_counts_for_nothing() {
+fn an_skb_tag_that_the_pod_set_is_ignored() {
     for skb_tag in [SkbTag::DONE, SkbTag::PROPAGATE, 1] {
         let mut node = Simulator::new(open_node());
         node.world.memory.skb_tag = skb_tag;
         let packet = to_world(0, tcp(40_000, 80, flag::SYN));
-        let (verdict, _) = node.go_on(Place::FromPod, INTERFACE, &packet);
+        let (verdict, _) = node.run_next(Place::FromPod, INTERFACE, &packet);
         assert_eq!(
             (verdict, node.world.memory.skb_tag),
             (Verdict::RedirectNeigh(UPLINK), 0)
@@ -98,7 +98,7 @@ fn a_pods_own_tag_counts_for_nothing() {
 }
 
 #[test]
-fn a_tag_goes_no_further_than_the_uplink() {
+fn the_skb_tag_is_cleared_at_the_uplink() {
     let mut node = Simulator::new(open_node());
     let packet = to_world(0, udp(40_000, 53));
     for _ in 0..3 {
@@ -107,10 +107,10 @@ fn a_tag_goes_no_further_than_the_uplink() {
     }
 }
 
-/// A packet, the interface that it comes by, and its mark.
+/// A packet, its input interface, and its mark.
 type Sent = (Vec<u8>, u32, u32);
 
-/// Pairs of packets that differ in one thing.
+/// Pairs of packets that differ in one property.
 fn pairs() -> Vec<[Sent; 2]> {
     let sent = |bytes| (bytes, INTERFACE, 0);
     let one = || sent(to_world(0, udp(40_000, 53)));
@@ -128,7 +128,7 @@ fn pairs() -> Vec<[Sent; 2]> {
 }
 
 #[test]
-fn a_packet_that_was_held_up_teaches_no_shortcut_but_its_own() {
+fn a_delayed_packet_propagates_only_to_its_own_cache_entry() {
     for [one, other] in pairs() {
         let mut world = open_node();
         world
@@ -142,16 +142,23 @@ fn a_packet_that_was_held_up_teaches_no_shortcut_but_its_own() {
         for sent in [&one, &other] {
             send(&mut twins, sent);
         }
-        let held = twins.both(|node| hold_up(node, &one, &other), "the first is held up");
-        twins.both(|node| let_go(node, &held), "it goes on behind the other");
+        let held = twins.both(
+            |node| delay_first(node, &one, &other),
+            "the first packet is delayed",
+        );
+        twins.both(
+            |node| release(node, &held),
+            "the first packet leaves after the second",
+        );
         for sent in [&other, &one, &other, &one] {
             send(&mut twins, sent);
         }
     }
 }
 
-/// Shows both packets to the pod's hook, and gives the first back as it waits for its neighbour.
-fn hold_up(node: &mut Simulator, one: &Sent, other: &Sent) -> Vec<u8> {
+/// Sends both packets through the pod's hook, and returns the first, which waits for neighbour
+/// resolution.
+fn delay_first(node: &mut Simulator, one: &Sent, other: &Sent) -> Vec<u8> {
     let mut held = Vec::new();
     for (bytes, interface, mark) in [one, other] {
         node.world.mark = *mark;
@@ -168,24 +175,24 @@ fn hold_up(node: &mut Simulator, one: &Sent, other: &Sent) -> Vec<u8> {
     held
 }
 
-fn let_go(node: &mut Simulator, held: &[u8]) -> Vec<u8> {
+fn release(node: &mut Simulator, held: &[u8]) -> Vec<u8> {
     (node.world.mark, node.world.memory.skb_tag) = (0, SkbTag::PROPAGATE);
-    node.go_on(Place::UplinkOut, UPLINK, held).1
+    node.run_next(Place::UplinkOut, UPLINK, held).1
 }
 
 #[test]
-fn where_programs_of_others_come_first_the_uplinks_own_does_its_work() {
+fn behind_foreign_tc_programs_the_uplink_hook_does_its_own_work() {
     let mut node = Simulator::new(open_node());
     node.world.memory.preceded = true;
     let packet = to_world(0, udp(40_000, 53));
     assert_eq!(
-        [0; 4].map(|_| knows_the_way(&mut node, &packet)),
+        [0; 4].map(|_| leaves_handed_off(&mut node, &packet)),
         [false; 4]
     );
 }
 
 #[test]
-fn a_packet_that_leaves_by_another_uplink_has_nothing_to_teach() {
+fn a_packet_that_leaves_by_another_uplink_is_not_propagated() {
     const OTHER_UPLINK: u32 = UPLINK + 100;
     let mut world = open_node();
     let uplink = world.uplinks[&UPLINK];
@@ -195,6 +202,6 @@ fn a_packet_that_leaves_by_another_uplink_has_nothing_to_teach() {
     for _ in 0..3 {
         let (verdict, bytes) = node.run(Place::FromPod, INTERFACE, &packet);
         assert_eq!(verdict, Verdict::RedirectNeigh(UPLINK));
-        node.go_on(Place::UplinkOut, OTHER_UPLINK, &bytes);
+        node.run_next(Place::UplinkOut, OTHER_UPLINK, &bytes);
     }
 }

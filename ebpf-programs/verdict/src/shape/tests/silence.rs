@@ -1,4 +1,5 @@
-//! What a connection that has lost a packet loses, and what nobody else does.
+//! Tests of silence: a TCP connection that has lost a packet loses all of them for a while, and no
+//! other flow does.
 
 use proptest::prelude::*;
 
@@ -9,7 +10,7 @@ use crate::simulator::frame::flag;
 const MILLISECOND: u64 = SECOND / 1_000;
 const RATE: u64 = 10_000_000;
 
-/// A bucket without room, at the time at which a connection has lost a packet to it.
+/// Returns an exhausted bucket that has just dropped a packet of a connection.
 fn exhausted() -> (SharedBucket, Limit) {
     let (bucket, limit) = (SharedBucket::default(), limit(RATE));
     while passes(&bucket, &limit, START, 1_500, BULK) {}
@@ -29,7 +30,7 @@ fn a_connection_that_has_lost_a_packet_loses_all_until_an_eighth_of_the_burst_is
 }
 
 #[test]
-fn nobody_else_of_the_pod_is_silent_with_it() {
+fn other_connections_of_the_pod_are_not_silenced() {
     let (bucket, limit) = exhausted();
     let now = START + 10 * MILLISECOND;
     let other = 0x0003_0004;
@@ -44,9 +45,9 @@ fn nobody_else_of_the_pod_is_silent_with_it() {
     assert!(passes(&bucket, &limit, now, 60, THIN));
 }
 
-/// Another limit, or other packets that were not sent: what is free may be had.
+/// The limit was raised, or other traffic stopped: free capacity may be used at once.
 #[test]
-fn nobody_is_silent_while_there_is_room() {
+fn no_connection_is_silenced_while_the_bucket_has_room() {
     let (bucket, limit) = exhausted();
     let faster = super::limit(10 * RATE);
     let now = START + 10 * MILLISECOND;
@@ -62,7 +63,8 @@ fn a_silence_is_short_however_long_a_burst_is() {
     assert_eq!(silence::length(&Limit::new(RATE, 0, 1)), 0);
 }
 
-/// In how many runs, and with how many bytes, packets get through once the burst is spent, of somebody who never waits.
+/// Returns the number of runs and of bytes that pass after the burst, for a sender that never
+/// waits.
 fn passed_in_a_second(body: &Body) -> (u64, u64) {
     let mut node = limited(Direction::Egress, RATE);
     let packet = Frame::new(pod()[0], remote()[0], body.clone())
@@ -96,7 +98,7 @@ fn connections_get_their_rate_in_few_runs_and_datagrams_get_theirs_one_by_one() 
 }
 
 proptest! {
-    /// Whatever was noted, and wherever the clock is: no connection is silent for longer than it may be.
+    /// For any stored time and any clock: no connection is silenced for longer than the maximum.
     #[test]
     fn every_silence_ends(until: u32, now in 0..u64::MAX / 2, hash: u32, rate in rates()) {
         let (bucket, limit) = (SharedBucket::default(), limit(rate));

@@ -1,10 +1,11 @@
-//! Senders that have as much under way as the windows of a limited pod let them.
+//! Tests of the TCP window clamp, with senders that always fill the receive window of a limited
+//! pod.
 
 use std::collections::VecDeque;
 
 use abi::{Direction, Limit, LimitFlags, TICKS};
 
-use super::{WIDEST, window_of};
+use super::{WIDEST, window_limit};
 use crate::outcome::Verdict;
 use crate::shape::Bucket as _;
 use crate::simulator::example::{INTERFACE, POD, pod, remote, world};
@@ -13,9 +14,9 @@ use crate::simulator::{Place, Simulator};
 
 const RATE: u64 = 400_000_000;
 const MILLISECOND: u64 = 1_000_000;
-/// Four large packets.
+/// Bytes of four large packets.
 const LEAST: u32 = 5_792;
-/// A sender is held up by its own window where less than this is left of it.
+/// Bytes below which a sender's own congestion window delays it.
 const LARGE: u64 = 16_000;
 
 fn limited(rate: u64, flags: u32) -> Simulator {
@@ -30,11 +31,11 @@ fn limited(rate: u64, flags: u32) -> Simulator {
 
 fn window(node: &mut Simulator, family: usize, round_trip: u32) -> Option<u32> {
     let (local, remote) = (pod()[family], remote()[family]);
-    window_of(&mut node.world, &local, &remote, round_trip, LEAST)
+    window_limit(&mut node.world, &local, &remote, round_trip, LEAST)
 }
 
-/// So many milliseconds at the rate are owed from now on.
-fn owe(node: &mut Simulator, milliseconds: u64) {
+/// Sets the debt to this many milliseconds at the rate.
+fn set_debt(node: &mut Simulator, milliseconds: u64) {
     let bucket = crate::shape::Shaper::bucket(&mut node.world, POD, Direction::Ingress).unwrap();
     let now = node.world.clock * TICKS;
     let at = now + milliseconds * MILLISECOND * TICKS;
@@ -51,46 +52,50 @@ fn a_window_is_what_the_limit_lets_through_in_a_round_trip_and_less_the_more_is_
         (125, 62_500),
         (250, 62_500),
     ] {
-        owe(&mut node, owed);
+        set_debt(&mut node, owed);
         for family in [0, 1] {
             assert_eq!(window(&mut node, family, 20_000), Some(window_of_20_ms));
-            assert_eq!(window(&mut node, family, 1_999), None, "too near to tell");
+            assert_eq!(
+                window(&mut node, family, 1_999),
+                None,
+                "the round trip is too short to clamp the window"
+            );
         }
     }
-    owe(&mut node, 10);
+    set_debt(&mut node, 10);
     assert_eq!(window(&mut node, 0, 100_000), Some(20_000_000));
     assert_eq!(window(&mut node, 0, u32::MAX), Some(400_000_000));
 }
 
 #[test]
-fn a_window_is_neither_less_than_four_packets_nor_more_than_tcp_can_tell() {
+fn a_window_is_at_least_four_packets_and_at_most_the_tcp_maximum() {
     let mut slow = limited(1_000_000, 0);
-    owe(&mut slow, 200);
+    set_debt(&mut slow, 200);
     assert_eq!(window(&mut slow, 0, 20_000), Some(LEAST));
     let mut fast = limited(1_000_000_000_000_000, 0);
-    owe(&mut fast, 10);
+    set_debt(&mut fast, 10);
     assert_eq!(window(&mut fast, 0, u32::MAX), Some(WIDEST));
 }
 
 #[test]
 fn only_a_limit_that_counts_between_the_two_bounds_a_window() {
     let mut others = limited(RATE, LimitFlags::ONLY_SUBNETS);
-    owe(&mut others, 100);
+    set_debt(&mut others, 100);
     assert_eq!(window(&mut others, 0, 20_000), None);
     let mut unlimited = Simulator::new(world());
     assert_eq!(window(&mut unlimited, 0, 20_000), None);
 }
 
-/// Somebody far away who sends whatever the windows allow: the receiver's, whose buffer grows with what arrives, as
-/// Linux' does, and the sender's own, which grows as in slow start.
+/// A remote sender that sends as much as both windows allow: the receiver's, whose buffer grows
+/// with the received bytes as in Linux, and its congestion window, which grows as in slow start.
 struct Sender {
-    /// What was sent in each of the last milliseconds, the latest at the end.
+    /// Bytes sent in each of the last milliseconds, the latest at the end.
     under_way: VecDeque<u64>,
-    /// How far the window has been opened. It never closes over what it was open for.
+    /// Right edge of the advertised window, which never moves back.
     edge: u64,
-    /// What the receiver has room for.
+    /// Bytes that the receiver's buffer can hold.
     buffer: u64,
-    /// What may be under way as far as the sender knows.
+    /// The sender's congestion window in bytes.
     congestion: u64,
     sent: u64,
 }
@@ -106,8 +111,8 @@ impl Sender {
         }
     }
 
-    /// Hears of a window, and says how many bytes it may send now.
-    fn hear(&mut self, window: u32) -> u64 {
+    /// Processes a window update, and returns how many bytes the sender may send now.
+    fn receive_window(&mut self, window: u32) -> u64 {
         let before: u64 = self.under_way.iter().sum();
         let arrived = self.under_way.pop_front().unwrap();
         if before + LARGE > self.congestion {
@@ -126,7 +131,7 @@ impl Sender {
     }
 }
 
-/// In their second and third second, bits per second of all senders.
+/// Returns the bits per second of all senders together, in their second and third second.
 fn goodput(senders: usize, told: u32, round_trip: usize) -> u64 {
     let mut node = limited(RATE, 0);
     let packet = Frame::new(remote()[0], pod()[0], Body::Udp(2, 1, vec![7; 8_000])).bytes();
@@ -136,7 +141,7 @@ fn goodput(senders: usize, told: u32, round_trip: usize) -> u64 {
     for millisecond in 0..3_000 {
         node.world.clock += MILLISECOND;
         for sender in &mut crowd {
-            let packets = sender.hear(window(&mut node, 0, told).unwrap()) / weight;
+            let packets = sender.receive_window(window(&mut node, 0, told).unwrap()) / weight;
             for _ in 0..packets {
                 let (verdict, _) = node.run(Place::ToPod, INTERFACE, &packet);
                 assert_eq!(verdict, Verdict::Pass, "{senders} senders, {round_trip} ms");
@@ -153,14 +158,14 @@ fn goodput(senders: usize, told: u32, round_trip: usize) -> u64 {
 }
 
 #[test]
-fn senders_far_away_get_the_rate_and_lose_nothing() {
+fn remote_senders_reach_the_rate_without_loss() {
     for (senders, told, round_trip) in [
         (1, 20_000, 20),
         (2, 20_000, 20),
         (8, 20_000, 20),
         (1, 2_000, 2),
         (1, 50_000, 50),
-        // Longer than when the connection was made.
+        // The round trip is longer than at connection setup.
         (1, 20_000, 70),
         (4, 20_000, 30),
     ] {

@@ -1,11 +1,12 @@
-//! Which of the three machines this is, and how they find each other: all of it is in the addresses of their cards.
+//! Role of this machine, from the MAC addresses of its network cards, and the addresses of all
+//! roles.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context as _, Result};
 
-/// What the hardware addresses of all cards begin with; then come the card's number and the machine's.
+/// Prefix of the cards' MAC addresses. The card's number and the machine's number follow.
 const OURS: &str = "52:54:00:56:";
 
 /// One of the three machines.
@@ -19,15 +20,15 @@ pub(super) enum Role {
 impl Role {
     const ALL: [Self; 3] = [Self::NodeA, Self::NodeB, Self::Client];
 
-    /// Of this machine.
+    /// Returns the role of this machine.
     pub(super) fn own() -> Result<Self> {
         let found = Self::ALL.into_iter().find(|role| role.card(0).is_ok());
         found.context(
-            "this machine is none of a pair; `cargo xtask vm --topology pair` boots three that are",
+            "this machine has no card of the pair topology; `cargo xtask vm --topology pair` boots three machines that have",
         )
     }
 
-    /// The interface of its card of that number; 0 is the one by which orders come.
+    /// Returns the name of the interface of a card; card 0 carries measurement requests.
     pub(super) fn card(self, number: usize) -> Result<String> {
         let wanted = format!("{OURS}{number:02x}:{:02x}", self as u8);
         let mut links = fs::read_dir("/sys/class/net")?.flatten();
@@ -36,32 +37,32 @@ impl Role {
                 let mac = fs::read_to_string(link.path().join("address"));
                 mac.is_ok_and(|mac| mac.trim() == wanted)
             })
-            .with_context(|| format!("no card has the address {wanted}"))?;
+            .with_context(|| format!("no card has the MAC address {wanted}"))?;
         Ok(link.file_name().to_string_lossy().into_owned())
     }
 
-    /// Its address in each system's network.
+    /// Returns its address in the network of each system.
     pub(super) fn address(self) -> IpAddr {
         Ipv4Addr::new(192, 0, 2, self as u8).into()
     }
 
-    /// Its address where orders come.
-    pub(super) fn desk(self) -> IpAddr {
+    /// Returns its address on card 0.
+    pub(super) fn control_address(self) -> IpAddr {
         Ipv4Addr::new(198, 51, 100, self as u8).into()
     }
 
-    /// The network of its pods, but for the last number.
+    /// Returns the first three bytes of its pods' /24.
     pub(super) fn pods(self) -> [u8; 3] {
         [10, 244, self as u8]
     }
 
-    /// The same as a prefix.
+    /// Returns its pod CIDR.
     pub(super) fn pod_cidr(self) -> String {
         let [a, b, c] = self.pods();
         format!("{a}.{b}.{c}.0/24")
     }
 
-    /// The other node, of a node.
+    /// Returns the other node; `None` for the client.
     pub(super) fn peer(self) -> Option<Self> {
         match self {
             Self::NodeA => Some(Self::NodeB),

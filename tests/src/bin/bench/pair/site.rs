@@ -1,4 +1,4 @@
-//! One system on one machine: a node with a pod, or the client.
+//! One system on one machine: a node with pods, or the client.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::role::Role;
 use crate::row::system;
 use crate::topology::{Attached, Forwarding, PORTS, Reference, Tables, Viaduct, limits, mappings};
 
-/// The systems, in the order of their cards, of which the first is number 1.
+/// The systems, in the order of their cards, from card 1.
 pub(super) const SYSTEMS: [&str; 4] = [
     system::FORWARDING,
     system::LEGACY,
@@ -19,30 +19,30 @@ pub(super) const SYSTEMS: [&str; 4] = [
     system::VIADUCT,
 ];
 
-/// A pod's name on each node, and that of its neighbour, whose bandwidth is limited.
+/// Names of the two pods on each node, without and with a bandwidth limit.
 const POD: &str = "pod";
 const LIMITED: &str = "limited";
 
-/// The limit of that neighbour in both directions, in Mbit/s: far below what translated machines carry.
+/// The limit in both directions, in Mbit/s: far below the throughput of emulated machines.
 pub(super) const LIMIT: u32 = 10;
 
-/// All prefixes of pods of the cluster, which both nodes reach without translation.
+/// Pod CIDR of the cluster, to which nodes do not masquerade.
 const CLUSTER: &str = "10.244.0.0/16";
 
-/// One system on this machine. What holds it together is kept for as long as it is measured.
+/// One system on this machine. Dropping it removes its namespaces and processes.
 pub(super) struct Site {
-    /// Its name in reports.
+    /// Name of the system in reports.
     pub(super) system: &'static str,
-    /// The node's pod, or the client.
+    /// The node's pod without a limit, or the client.
     pub(super) usual: Place,
-    /// The node's pod with a limit, if the system has such a thing.
+    /// The node's pod with a limit, if the system has limits.
     pub(super) limited: Option<Place>,
-    /// The cgroup of the node's containers, where the system cares.
+    /// The cgroup of the node's containers, if the system uses it.
     pub(super) cgroup: Option<PathBuf>,
     _parts: Box<dyn std::any::Any + Send + Sync>,
 }
 
-/// Where is sent from and to.
+/// A sender and receiver with its servers.
 pub(super) struct Place {
     pub(super) machine: Machine,
     pub(super) address: Option<IpAddr>,
@@ -68,16 +68,17 @@ impl Place {
     }
 }
 
-/// Whether its pods can have limits, and ports of the node that lead to them.
-pub(super) fn serves_pods(system: &str) -> bool {
+/// Returns whether the system has hostports and bandwidth limits.
+pub(super) fn has_pod_features(system: &str) -> bool {
     system != system::FORWARDING
 }
 
-/// Every system on this machine.
+/// Sets up all systems on this machine.
 pub(super) fn all(role: Role) -> Result<Vec<Site>> {
-    let desk = role.card(0)?;
-    call(&format!("ip address replace {}/24 dev {desk}", role.desk()))?;
-    call(&format!("ip link set {desk} up"))?;
+    let control = role.card(0)?;
+    let address = role.control_address();
+    call(&format!("ip address replace {address}/24 dev {control}"))?;
+    call(&format!("ip link set {control} up"))?;
     (1..)
         .zip(SYSTEMS)
         .map(|(card, system)| {
@@ -139,14 +140,14 @@ fn viaduct(sandbox: Sandbox, role: Role) -> Result<Site> {
     })
 }
 
-/// What a pod with a limit has.
+/// Returns the CNI bandwidth object of the pod with a limit.
 fn limit() -> Value {
     limits(u64::from(LIMIT) * 1_000_000)
 }
 
-/// The client, which knows the way to pods only where nobody translates.
+/// Sets up the client, with routes to pods only for the system without NAT.
 fn client(sandbox: Sandbox, system: &'static str) -> Result<Site> {
-    if !serves_pods(system) {
+    if !has_pod_features(system) {
         for node in [Role::NodeA, Role::NodeB] {
             let (pods, via) = (node.pod_cidr(), node.address());
             let route = format!("ip route add {pods} via {via}");
@@ -162,7 +163,8 @@ fn client(sandbox: Sandbox, system: &'static str) -> Result<Site> {
     })
 }
 
-/// A node whose uplink is a card of this machine, with routes as of a cluster that routes pods.
+/// Creates a node whose uplink is a card of this machine, with routes to the other node's pods, as
+/// in a cluster with routed pods.
 fn plugged(role: Role, card: usize) -> Result<Sandbox> {
     let sandbox = Sandbox::new()?;
     let node = &sandbox.node;
@@ -171,7 +173,7 @@ fn plugged(role: Role, card: usize) -> Result<Sandbox> {
     let enter = format!("ip link set {card} netns {}", node.path());
     node.mounts().run(|| call(&enter))?;
     node.call(&format!("ip link set {card} name {UPLINK}"))?;
-    sandbox.dress(node, UPLINK, &[role.address()])?;
+    sandbox.configure_link(node, UPLINK, &[role.address()])?;
     if let Some(peer) = role.peer() {
         let (pods, via) = (peer.pod_cidr(), peer.address());
         node.call(&format!("ip route add {pods} via {via}"))?;
@@ -181,16 +183,16 @@ fn plugged(role: Role, card: usize) -> Result<Sandbox> {
     Ok(sandbox)
 }
 
-/// Runs a tool on the machine itself, outside of all namespaces of ours.
+/// Runs a tool on the machine itself, outside of the benchmark's namespaces.
 #[expect(
     clippy::disallowed_methods,
-    reason = "cards are where the machine was started, and tools move them"
+    reason = "the cards are in the initial namespace, and tools move them"
 )]
 fn call(line: &str) -> Result<()> {
     let mut words = line.split(' ');
     let program = words.next().context("there is no command")?;
     let output = std::process::Command::new(program).args(words).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`{line}` failed: {said}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{line}` failed: {error}");
     Ok(())
 }

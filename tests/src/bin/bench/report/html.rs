@@ -1,9 +1,9 @@
-//! The page: a picture for each thing that was measured, and the tables below it. It needs nothing from elsewhere.
+//! The HTML page: a chart for each measurement, and the tables. It loads no external resource.
 
 use std::fmt::Write as _;
 
 use super::{Chapter, Report, markdown, plot};
-use crate::promise::Kept;
+use crate::goals::GoalResult;
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1b1f24; --dim: #68707a; --line: #d5dae0; --back: #fff }
@@ -14,16 +14,16 @@ p.dim, caption { color: var(--dim) } figure { margin: 1rem 0 }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
 td, th { border: 1px solid var(--line); padding: .2rem .6rem; text-align: left }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif } svg .dim { fill: var(--dim) }
-svg line.grid { stroke: var(--line) } .kept { color: #1a7f37 } .missed { color: #cf222e; font-weight: bold }
+svg line.grid { stroke: var(--line) } .met { color: #1a7f37 } .missed { color: #cf222e; font-weight: bold }
 ";
 
-/// The whole page.
+/// Renders the page.
 pub(crate) fn page(report: &Report) -> String {
     let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Viaduct: measurements</title>\
-         <style>{STYLE}</style></head><body>\n<h1>Viaduct beside what it replaces</h1>\n\
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Viaduct benchmark</title>\
+         <style>{STYLE}</style></head><body>\n<h1>Viaduct compared with the reference plugins</h1>\n\
          <p>Measured in {}. Bars and points are medians, lines over them quartiles. \
-         docs/benchmarks.md has the method.</p>\n",
+         docs/benchmarks.md documents the method.</p>\n",
         escaped(&report.circumstances())
     );
     for chapter in &report.chapters {
@@ -39,7 +39,7 @@ fn chapter(page: &mut String, chapter: &Chapter) {
         page,
         "<h2 id=\"{name}\">{name}</h2>\n<p class=\"dim\">{about}.</p>"
     );
-    promises(page, &chapter.kept());
+    goals(page, &chapter.goal_results());
     for picture in plot::pictures(chapter) {
         let _ = writeln!(page, "<figure>{picture}</figure>");
     }
@@ -48,30 +48,26 @@ fn chapter(page: &mut String, chapter: &Chapter) {
     page.push_str("</details>\n");
 }
 
-fn promises(page: &mut String, kept: &[Kept]) {
-    if kept.is_empty() {
+fn goals(page: &mut String, results: &[GoalResult]) {
+    if results.is_empty() {
         return;
     }
     page.push_str("<ul>\n");
-    for it in kept {
-        let (class, word) = if it.is_kept() {
-            ("kept", "kept")
-        } else {
-            ("missed", "missed")
-        };
+    for it in results {
+        let class = if it.is_met() { "met" } else { "missed" };
         let _ = writeln!(
             page,
-            "<li>{}: {} of {}, held to {}: <span class=\"{class}\">{word}</span></li>",
-            escaped(it.promise.subject),
+            "<li>{}: {} of {}, goal {}: <span class=\"{class}\">{class}</span></li>",
+            escaped(it.goal.subject),
             markdown::two(it.ratio.median),
-            escaped(it.promise.other),
+            escaped(it.goal.other),
             escaped(&markdown::bound(it)),
         );
     }
     page.push_str("</ul>\n");
 }
 
-/// The tables of a Markdown text, whose cells hold no more than words and numbers.
+/// Converts the tables of a Markdown text, whose cells contain only words, numbers and `**`.
 fn tables(page: &mut String, text: &str) {
     for block in text.split("\n\n").filter(|block| block.contains('|')) {
         page.push_str("<table>\n");
@@ -92,7 +88,7 @@ fn tables(page: &mut String, text: &str) {
     }
 }
 
-/// Text, as a page takes it.
+/// Escapes text for HTML.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,13 +1,13 @@
-//! The tables, in Markdown.
+//! The report and its tables in Markdown.
 
 use std::fmt::Write as _;
 
-use super::{Chapter, Report, number, yardstick};
-use crate::promise::Kept;
+use super::{Chapter, Report, comparison_system, number};
+use crate::goals::GoalResult;
 use crate::row::{Better, Row, system};
 use crate::statistics::{Summary, ratios};
 
-/// The whole report.
+/// Renders the whole report.
 pub(crate) fn document(report: &Report) -> String {
     let mut text = format!(
         "Measured in {}. Medians, quartiles in brackets.\n",
@@ -24,7 +24,7 @@ pub(crate) fn document(report: &Report) -> String {
     text
 }
 
-/// The tables of one family: one for each unit, and one of promises.
+/// Renders the tables of one family: one for each unit, and those of goals and bounds.
 pub(crate) fn chapter(chapter: &Chapter) -> String {
     let mut text = String::new();
     let mut units: Vec<&str> = Vec::new();
@@ -36,7 +36,7 @@ pub(crate) fn chapter(chapter: &Chapter) -> String {
     for unit in units {
         table(&mut text, chapter, unit);
     }
-    promises(&mut text, &chapter.kept());
+    goals(&mut text, &chapter.goal_results());
     bounds(&mut text, chapter);
     text
 }
@@ -61,7 +61,7 @@ fn table(text: &mut String, chapter: &Chapter, unit: &str) {
         .filter(|system| subjects.iter().any(|subject| has(subject, system)))
         .collect();
     let names: Vec<_> = systems.iter().map(|it| it.as_str()).collect();
-    let against = yardstick(&chapter.systems()).map(str::to_owned);
+    let against = comparison_system(&chapter.systems()).map(str::to_owned);
     let ratio = against.as_ref().map(|name| format!(" viaduct / {name} |"));
     let _ = writeln!(
         text,
@@ -94,14 +94,14 @@ fn cell(row: Option<&Row>) -> String {
 
 fn ratio_cell(pair: Option<(&Row, &Row)>) -> String {
     pair.and_then(|(ours, theirs)| Summary::of(&ratios(ours, theirs)))
-        // Nothing is not a part of nothing.
+        // A ratio with a zero is not shown.
         .filter(|it| it.median.is_finite())
         .map_or("–".to_owned(), |it| {
             format!("**{}** ({}–{})", two(it.median), two(it.low), two(it.high))
         })
 }
 
-/// Median and quartiles.
+/// Formats median and quartiles.
 pub(super) fn spread(summary: &Summary) -> String {
     let Summary { low, median, high } = summary;
     if low.to_bits() == high.to_bits() {
@@ -110,7 +110,7 @@ pub(super) fn spread(summary: &Summary) -> String {
     format!("{} ({}–{})", number(*median), number(*low), number(*high))
 }
 
-/// Ratios are all about the same size, but small ones are worth another digit.
+/// Formats a ratio with two digits after the point, or three below 0.1.
 pub(super) fn two(ratio: f64) -> String {
     if ratio.abs() < 0.1 {
         format!("{ratio:.3}")
@@ -119,33 +119,33 @@ pub(super) fn two(ratio: f64) -> String {
     }
 }
 
-fn promises(text: &mut String, kept: &[Kept]) {
-    if kept.is_empty() {
+fn goals(text: &mut String, results: &[GoalResult]) {
+    if results.is_empty() {
         return;
     }
     text.push_str(
         "\n| goal for | compared with | bound | measured | result | plain kernel |\n|---|---|---|---|---|---|\n",
     );
-    for it in kept {
+    for it in results {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} |",
-            it.promise.subject,
-            it.promise.other,
+            it.goal.subject,
+            it.goal.other,
             bound(it),
             two(it.ratio.median),
-            if it.is_kept() { "kept" } else { "**missed**" },
+            if it.is_met() { "met" } else { "**missed**" },
             plain(it),
         );
     }
 }
 
-/// What the plain kernel reaches of it.
-pub(super) fn plain(kept: &Kept) -> String {
-    kept.plain.map_or("–".to_owned(), |it| two(it.median))
+/// Formats the ratio that the plain kernel reaches.
+pub(super) fn plain(result: &GoalResult) -> String {
+    result.plain.map_or("–".to_owned(), |it| two(it.median))
 }
 
-/// What Viaduct's rows have to be by themselves.
+/// Renders the table of the bounds of Viaduct's rows.
 fn bounds(text: &mut String, chapter: &Chapter) {
     let mut lines = chapter
         .rows
@@ -164,7 +164,7 @@ fn bound_line(row: &Row) -> Option<String> {
     let (least, most) = row.bounds?;
     let median = Summary::of(&row.samples)?.median;
     let verdict = if (least..=most).contains(&median) {
-        "kept"
+        "met"
     } else {
         "**missed**"
     };
@@ -178,11 +178,11 @@ fn bound_line(row: &Row) -> Option<String> {
     ))
 }
 
-/// A bound with its direction.
-pub(super) fn bound(kept: &Kept) -> String {
-    let sign = match kept.better {
+/// Formats a bound with its direction.
+pub(super) fn bound(result: &GoalResult) -> String {
+    let sign = match result.better {
         Better::Lower => "≤",
         Better::Higher => "≥",
     };
-    format!("{sign} {}", two(kept.promise.bound))
+    format!("{sign} {}", two(result.goal.bound))
 }

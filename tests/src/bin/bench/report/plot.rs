@@ -1,4 +1,4 @@
-//! Pictures: bars where systems are compared at one size, lines where something grows.
+//! SVG charts: bars where systems are compared at one size, lines where there are several sizes.
 
 use std::fmt::Write as _;
 
@@ -9,15 +9,15 @@ use crate::row::{Point, Row, system};
 use crate::statistics::Summary;
 
 const WIDTH: f64 = 900.0;
-/// Where the labels of bars end.
+/// X coordinate of the end of the bars' labels.
 const LEFT: f64 = 150.0;
-/// Where the numbers beside bars begin at the latest.
+/// Width reserved for the numbers beside the bars.
 const RIGHT: f64 = 200.0;
 const BAR: f64 = 24.0;
 const HEIGHT: f64 = 300.0;
 const TOP: f64 = 34.0;
 
-/// Every picture of a family.
+/// Draws all charts of a family.
 pub(super) fn pictures(chapter: &Chapter) -> Vec<String> {
     let names = distinct(chapter.rows.iter().map(|row| row.name.clone()));
     let of = |name: &str| {
@@ -95,8 +95,8 @@ fn lines(name: &str, rows: &[&Row]) -> String {
         let path: Vec<_> = points
             .iter()
             .map(|(at, it)| frame.place(*at, it.median))
+            .map(|(x, y)| format!("{x:.1},{y:.1}"))
             .collect();
-        let path: Vec<_> = path.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let colour = colour(system);
         let _ = write!(
             picture,
@@ -158,7 +158,7 @@ impl Frame {
             so_far.low = (so_far.low.0.min(x), so_far.low.1.min(low));
             so_far.high = (so_far.high.0.max(x), so_far.high.1.max(high));
         }
-        // A line along the middle needs room above and below.
+        // A margin above and below, also for a constant line.
         frame.map(|it| Self {
             smallest,
             low: (it.low.0 - 0.1, it.low.1 - 0.3),
@@ -239,8 +239,8 @@ impl Frame {
     }
 }
 
-/// Returns the place of a size on a logarithmic axis; 0 stands one decade below the `smallest` other
-/// size.
+/// Returns the place of a size on a logarithmic axis; 0 stands one decade below the `smallest`
+/// other size.
 fn position(at: u64, smallest: u64) -> f64 {
     let logarithm = |at: u64| f64::from(u32::try_from(at).unwrap_or(u32::MAX)).ln();
     match at {
@@ -249,7 +249,7 @@ fn position(at: u64, smallest: u64) -> f64 {
     }
 }
 
-/// 1, 2 and 5 of each power of ten within the range.
+/// Returns 1, 2 and 5 times each power of ten within the range.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let powers = (-6..12).map(|power| 10_f64.powi(power));
     powers
@@ -267,7 +267,7 @@ fn framed(name: &str, rows: &[&Row], height: f64, picture: &str) -> String {
     )
 }
 
-/// Systems keep their colours from picture to picture.
+/// Returns the colour of a system, the same in all charts.
 fn colour(name: &str) -> &'static str {
     match name {
         system::BARE => "#8c959f",

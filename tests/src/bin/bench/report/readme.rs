@@ -1,4 +1,5 @@
-//! Publishes a report in the README: the table of goals, between two marks, and a picture beside it.
+//! Publishes a report in the README: the table of goals, between two marks, and a picture beside
+//! it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,13 +8,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use super::{Chapter, Report, markdown, plot};
-use crate::promise::Kept;
+use crate::goals::GoalResult;
 use crate::row::system;
 use crate::statistics::Summary;
 
 const START: &str = "<!-- bench -->\n";
 const END: &str = "<!-- /bench -->\n";
-/// The family whose picture is shown: connections per second by the number of hostports.
+/// The family whose chart is shown: connections per second by the number of hostports.
 const SHOWN: &str = "connect";
 
 const HEADER: &str = "
@@ -21,7 +22,7 @@ const HEADER: &str = "
 |---|---|---|---|---|---|
 ";
 
-/// What the columns mean, below the name of the reference.
+/// Explanation of the columns, below the name of the reference.
 const LEGEND: &str = "\
 * **Ratio:** Viaduct / reference, both measured in the same round.
 * **Goal:** what Viaduct holds itself to for the ratio.
@@ -46,7 +47,7 @@ line.grid { stroke: #d5dae0 }
 }
 </style>";
 
-/// Writes the table into the README at `readme`, and the picture to `picture`.
+/// Writes the table into the README at `readme`, and the chart to `picture`.
 pub(crate) fn publish(report: &Report, readme: &Path, picture: &Path) -> Result<()> {
     let text = fs::read_to_string(readme).with_context(|| format!("{}", readme.display()))?;
     let packages = fs::read_to_string(DPKG_STATUS).unwrap_or_default();
@@ -61,14 +62,14 @@ pub(crate) fn publish(report: &Report, readme: &Path, picture: &Path) -> Result<
     Ok(())
 }
 
-/// The text with something else between the marks.
+/// Returns the text with `new` between the marks; `None` without marks.
 fn between(text: &str, new: &str) -> Option<String> {
     let (before, rest) = text.split_once(START)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{START}{new}{END}{after}"))
 }
 
-/// A picture that needs no page around it.
+/// Returns a chart as an SVG file of its own, with namespace and styles.
 fn alone(picture: &str) -> String {
     let namespace = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
     let picture = picture.replacen("<svg ", namespace, 1);
@@ -90,12 +91,12 @@ fn upstream_version<'a>(packages: &'a str, name: &str) -> Option<&'a str> {
     version.split(['+', '-', '~']).next()
 }
 
-/// The table of goals, with a legend. `version` is that of the reference plugins, if it is known.
+/// Renders the table of goals, with a legend. `version` is that of the reference plugins, if known.
 fn table(report: &Report, version: Option<&str>) -> String {
     let mut text = String::from(HEADER);
     for chapter in &report.chapters {
-        for kept in chapter.kept() {
-            text.push_str(&line(chapter, &kept).unwrap_or_default());
+        for result in chapter.goal_results() {
+            text.push_str(&line(chapter, &result).unwrap_or_default());
         }
     }
     let version = version
@@ -111,8 +112,8 @@ fn table(report: &Report, version: Option<&str>) -> String {
     text
 }
 
-fn line(chapter: &Chapter, kept: &Kept) -> Option<String> {
-    let (subject, other) = (kept.promise.subject, kept.promise.other);
+fn line(chapter: &Chapter, result: &GoalResult) -> Option<String> {
+    let (subject, other) = (result.goal.subject, result.goal.other);
     let median = |system| {
         let row = chapter.row(subject, system)?;
         let number = super::number(Summary::of(&row.samples)?.median);
@@ -122,7 +123,7 @@ fn line(chapter: &Chapter, kept: &Kept) -> Option<String> {
         low,
         median: middle,
         high,
-    } = kept.ratio;
+    } = result.ratio;
     let [low, middle, high] = [low, middle, high].map(markdown::two);
     let rules = other.strip_prefix("reference, ").unwrap_or(other);
     Some(format!(
@@ -130,15 +131,15 @@ fn line(chapter: &Chapter, kept: &Kept) -> Option<String> {
         chapter.family.title,
         median(other)?,
         median(system::VIADUCT)?,
-        goal(kept),
-        markdown::plain(kept)
+        goal(result),
+        markdown::plain(result)
     ))
 }
 
-/// The bound, marked where it was missed.
-fn goal(kept: &Kept) -> String {
-    let bound = markdown::bound(kept);
-    if kept.is_kept() {
+/// Formats the bound, marked if it was missed.
+fn goal(result: &GoalResult) -> String {
+    let bound = markdown::bound(result);
+    if result.is_met() {
         bound
     } else {
         format!("**missed**, {bound}")
@@ -152,7 +153,7 @@ mod tests {
     use crate::row::Row;
 
     #[test]
-    fn only_what_is_between_the_marks_is_written() {
+    fn only_the_text_between_the_marks_is_replaced() {
         let text = format!("before\n{START}old\n{END}after\n");
         let new = format!("before\n{START}new\n{END}after\n");
         assert_eq!(between(&text, "new\n"), Some(new));
@@ -179,8 +180,8 @@ mod tests {
             family: &FAMILIES[0],
             rows: vec![row(system::VIADUCT, 292.0), row(system::NFT, 2363.0)],
         };
-        let kept = chapter.kept();
-        let line = kept.first().and_then(|kept| line(&chapter, kept));
+        let results = chapter.goal_results();
+        let line = results.first().and_then(|result| line(&chapter, result));
         let goal = "| **missed**, ≤ 0.12 | – |\n";
         assert_eq!(
             line.as_deref(),

@@ -1,28 +1,29 @@
-//! iperf3 at a limit: what comes through, as a part of the rate, and the CPU time that it costs.
+//! iperf3 at a bandwidth limit: throughput as a share of the rate, retransmits, and CPU time.
 
 use anyhow::{Context as _, Result};
 use e2e::{Iperf, Machine, Throughput, WORLD, measure_in};
 
 use super::site::{PLACEHOLDER_RATE, Site};
 use super::{Direction, MBIT, Way, ways};
-use crate::accounted;
-use crate::beside::{self, WARM};
-use crate::calm;
+use crate::background_load::{self, WARM};
+use crate::cpu_time;
 use crate::plan::Plan;
 use crate::row::{Row, Rows};
 use crate::statistics::Summary;
+use crate::steal_retry;
 
 const PORT: u16 = 5201;
-/// The unit of shares.
+/// Unit of shares.
 const OF_THE_RATE: &str = "of the rate";
-/// Payload of datagrams: with headers as large as most links allow.
+/// Payload of datagrams in bytes: with headers, the MTU of most links.
 const DATAGRAM: u32 = 1_472;
-/// The lowest rate at which a transfer costs enough to be told from everything else.
+/// Lowest rate whose CPU time is large enough to be distinguished from that of the idle machine.
 const LEAST_COST: u64 = 100 * MBIT;
-/// Rounds where that is a hundredth of two processors: one transfer costs half as much again as the next.
+/// Rounds at [`LEAST_COST`], where the CPU time is a hundredth of two processors and varies by half
+/// between transfers.
 const ROUNDS_OF_LITTLE: usize = 5;
 
-/// A transfer between a pod and the world of a site.
+/// A transfer between a pod and the world of a node.
 struct Transfer<'a> {
     site: &'a Site,
     pod: &'a Machine,
@@ -37,14 +38,14 @@ impl Transfer<'_> {
         measure_in(cgroup.as_deref(), self.pod, WORLD[0], PORT, &options)
     }
 
-    /// As [`Transfer::run`], with what it cost.
+    /// Does the same as [`Transfer::run`], and returns the CPU time too.
     fn cost(&self, options: &str, seconds: u32) -> Result<(Throughput, Cost)> {
-        let before = self.site.wire_busy();
-        let (got, spent) = accounted::during(|| self.run(options))?;
-        let wire = self.site.wire_busy().saturating_sub(before);
+        let before = self.site.delay_cpu_time();
+        let (got, spent) = cpu_time::during(|| self.run(options))?;
+        let delay = self.site.delay_cpu_time().saturating_sub(before);
         let cost = Cost {
             system: self.site.system(),
-            busy: spent.busy.saturating_sub(wire).as_secs_f64(),
+            busy: spent.busy.saturating_sub(delay).as_secs_f64(),
             span: seconds.into(),
             bits_per_second: got.bits_per_second,
         };
@@ -60,7 +61,7 @@ fn transfer(site: &Site, way: Way) -> Result<Transfer<'_>> {
     })
 }
 
-/// Everything by a wire without delay.
+/// Measures TCP and UDP on a link without delay.
 pub(super) fn near(plan: &Plan, sites: &[Site], rows: &mut Rows) -> Result<()> {
     for way in ways(plan) {
         for flows in plan.pick(&[1][..], &[1, 8]) {
@@ -71,7 +72,7 @@ pub(super) fn near(plan: &Plan, sites: &[Site], rows: &mut Rows) -> Result<()> {
     Ok(())
 }
 
-/// TCP with a world that is far away.
+/// Measures TCP on a link with delay.
 pub(super) fn far(plan: &Plan, sites: &[Site], rows: &mut Rows) -> Result<()> {
     for way in ways(plan) {
         for flows in plan.pick(&[1][..], &[1, 8]) {
@@ -99,43 +100,43 @@ fn tcp(
     plan.interleave(&name, plan.pick(1, rounds), sites, |site| {
         let transfer = transfer(site, way)?;
         let got = costs
-            .watch(&transfer, way, &options, seconds + WARM)
+            .run(&transfer, way, &options, seconds + WARM)
             .with_context(|| format!("{name} through {}", site.system()))?;
         let share = Row::new(&name, site.system(), OF_THE_RATE).higher();
         rows.push(share.within(0.95, 1.02), part(got, way.rate));
         #[expect(clippy::cast_precision_loss, reason = "counts are small")]
         let again = got.retransmits as f64;
         rows.push(
-            Row::new(format!("{name}, sent again"), site.system(), "segments"),
+            Row::new(format!("{name}, retransmits"), site.system(), "segments"),
             again,
         );
         Ok(())
     })?;
-    costs.tell(&name, rows);
+    costs.add_rows(&name, rows);
     Ok(())
 }
 
-/// How much CPU transfers took, beyond what the machine takes when nothing is asked of it. That is looked at before each of
-/// them, and its median counts: one look may meet a moment in which something else ran.
+/// CPU time of transfers, beyond that of the idle machine. Idle CPU time is measured before each
+/// transfer, and its median counts, because one measurement may be disturbed.
 #[derive(Default)]
 struct Costs {
-    /// Seconds in each second.
+    /// CPU seconds per second of the idle machine.
     idle: Vec<f64>,
     samples: Vec<Cost>,
 }
 
 struct Cost {
     system: &'static str,
-    /// Seconds of all CPUs.
+    /// CPU time of all CPUs in seconds.
     busy: f64,
-    /// Seconds on the clock.
+    /// Elapsed time in seconds.
     span: f64,
     bits_per_second: f64,
 }
 
 impl Costs {
-    /// Runs a transfer of so many seconds, and notes its cost where that can be told from everything else.
-    fn watch(
+    /// Runs a transfer of `seconds`, and records its CPU time from [`LEAST_COST`] on.
+    fn run(
         &mut self,
         transfer: &Transfer<'_>,
         way: Way,
@@ -143,17 +144,18 @@ impl Costs {
         seconds: u32,
     ) -> Result<Throughput> {
         if way.rate < LEAST_COST {
-            return calm::measure(|| transfer.run(options));
+            return steal_retry::measure(|| transfer.run(options));
         }
-        let (got, cost) = calm::measure(|| {
-            self.idle.push(accounted::idle()?);
+        let (got, cost) = steal_retry::measure(|| {
+            self.idle.push(cpu_time::idle()?);
             transfer.cost(options, seconds)
         })?;
         self.samples.push(cost);
         Ok(got)
     }
 
-    fn tell(self, name: &str, rows: &mut Rows) {
+    /// Adds a row with the CPU time per Gbit of each transfer.
+    fn add_rows(self, name: &str, rows: &mut Rows) {
         let idle = Summary::of(&self.idle).map_or(0.0, |idle| idle.median);
         for cost in self.samples {
             let own = cost.busy - idle * cost.span;
@@ -163,7 +165,7 @@ impl Costs {
     }
 }
 
-/// Datagrams at twice the rate.
+/// Measures the share of UDP that passes at twice the rate.
 fn datagrams(plan: &Plan, sites: &[Site], rows: &mut Rows, way: Way) -> Result<()> {
     let name = format!("{way}, datagrams at twice the rate");
     let seconds: u32 = plan.pick(4, 10);
@@ -171,7 +173,7 @@ fn datagrams(plan: &Plan, sites: &[Site], rows: &mut Rows, way: Way) -> Result<(
     let options = format!("-u -b {offered} -l {DATAGRAM} -O {WARM} -t {seconds}");
     plan.interleave(&name, plan.pick(1, 3), sites, |site| {
         let transfer = transfer(site, way)?;
-        let got = calm::measure(|| transfer.run(&options))
+        let got = steal_retry::measure(|| transfer.run(&options))
             .with_context(|| format!("{name} through {}", site.system()))?;
         let row = Row::new(&name, site.system(), OF_THE_RATE).higher();
         rows.push(row.within(0.97, 1.01), part(got, way.rate));
@@ -179,7 +181,7 @@ fn datagrams(plan: &Plan, sites: &[Site], rows: &mut Rows, way: Way) -> Result<(
     })
 }
 
-/// What a pod whose runtime has made up a burst sends in its first second.
+/// Measures the first second of a pod with containerd's default burst.
 pub(super) fn first_second(plan: &Plan, sites: &[Site], rows: &mut Rows) -> Result<()> {
     let way = Way {
         rate: PLACEHOLDER_RATE,
@@ -204,8 +206,8 @@ fn part(got: Throughput, rate: u64) -> f64 {
     got.bits_per_second / rate as f64
 }
 
-/// Measures by `body` for some seconds while a bulk flow runs.
-pub(super) fn beside<T>(
+/// Runs `body`, which takes `seconds`, while a bulk flow runs.
+pub(super) fn under_load<T>(
     site: &Site,
     way: Way,
     seconds: u32,
@@ -213,5 +215,5 @@ pub(super) fn beside<T>(
 ) -> Result<T> {
     let options = format!("-C cubic -t {}", WARM + seconds + 1);
     let transfer = transfer(site, way)?;
-    beside::beside(|| transfer.run(&options), body)
+    background_load::under_load(|| transfer.run(&options), body)
 }

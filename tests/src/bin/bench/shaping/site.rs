@@ -1,4 +1,4 @@
-//! Two nodes with limited pods, one under each system, alike in everything else.
+//! Two nodes with limited pods, one under each system, otherwise equal.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use serde_json::Value;
 use crate::row::system;
 use crate::topology::{POD_CIDR, Reference, Tables, Viaduct, limits, limits_with, usual_flags};
 
-/// How long a packet is under way to a world that is far away; half of a round trip.
+/// One-way delay of [`Distance::Far`], half of the round-trip time.
 const FAR: Duration = Duration::from_millis(10);
-/// containerd's burst, where nobody has asked for one.
+/// The burst in bits that containerd sets where the pod specifies none.
 const PLACEHOLDER: u64 = (1 << 32) - 1;
-/// The rate of the pod with that burst.
+/// The rate of the pod with that burst, in bits per second.
 pub(super) const PLACEHOLDER_RATE: u64 = 100_000_000;
 
-/// How far away the world is.
+/// Distance of the world: without delay, or with [`FAR`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(super) enum Distance {
     Near,
     Far,
 }
@@ -37,25 +37,25 @@ enum Node {
     Viaduct(Viaduct),
 }
 
-/// The reference and Viaduct, each with a pod for every rate.
-pub(super) fn pair(rates: &[u64], wire: Wire) -> Result<[Site; 2]> {
-    Ok([reference(rates, wire)?, viaduct(rates, wire)?])
+/// Sets up the reference and Viaduct, each with one pod for each rate.
+pub(super) fn pair(rates: &[u64], distance: Distance) -> Result<[Site; 2]> {
+    Ok([reference(rates, distance)?, viaduct(rates, distance)?])
 }
 
-fn reference(rates: &[u64], wire: Wire) -> Result<Site> {
-    let reference = Reference::on(sandbox(wire)?, Tables::Nft, POD_CIDR)?;
+fn reference(rates: &[u64], distance: Distance) -> Result<Site> {
+    let reference = Reference::on(sandbox(distance)?, Tables::Nft, POD_CIDR)?;
     Site::with_pods(Node::Reference(reference), rates)
 }
 
-fn viaduct(rates: &[u64], wire: Wire) -> Result<Site> {
-    let viaduct = Viaduct::on(sandbox(wire)?, usual_flags())?;
+fn viaduct(rates: &[u64], distance: Distance) -> Result<Site> {
+    let viaduct = Viaduct::on(sandbox(distance)?, usual_flags())?;
     Site::with_pods(Node::Viaduct(viaduct), rates)
 }
 
-fn sandbox(wire: Wire) -> Result<Sandbox> {
-    match wire {
-        Wire::Near => Sandbox::new(),
-        Wire::Far => Sandbox::distant(FAR),
+fn sandbox(distance: Distance) -> Result<Sandbox> {
+    match distance {
+        Distance::Near => Sandbox::new(),
+        Distance::Far => Sandbox::with_delay(FAR),
     }
 }
 
@@ -74,7 +74,7 @@ impl Site {
         })
     }
 
-    /// In reports.
+    /// Returns the name of the system in reports.
     pub(super) fn system(&self) -> &'static str {
         match self.node {
             Node::Reference(_) => system::NFT,
@@ -82,7 +82,7 @@ impl Site {
         }
     }
 
-    /// Viaduct's node, if it is that.
+    /// Returns the node, if its system is Viaduct.
     pub(super) fn viaduct(&self) -> Option<&Viaduct> {
         match &self.node {
             Node::Reference(_) => None,
@@ -101,36 +101,37 @@ impl Site {
         &self.sandbox().world
     }
 
-    /// How long threads have been busy with making the wire long, so far.
-    pub(super) fn wire_busy(&self) -> Duration {
-        self.sandbox().wire_busy()
+    /// Returns the CPU time that the delay of the link has cost so far.
+    pub(super) fn delay_cpu_time(&self) -> Duration {
+        self.sandbox().delay_cpu_time()
     }
 
-    /// The pod of that rate.
+    /// Returns the pod with this rate.
     pub(super) fn pod(&self, rate: u64) -> Result<&Machine> {
-        self.pods.get(&rate).context("no pod has that rate")
+        self.pods.get(&rate).context("no pod has this rate")
     }
 
-    /// A pod whose runtime has made up a burst.
+    /// Returns the pod with containerd's default burst.
     pub(super) fn placeholder(&self) -> &Machine {
         &self.placeholder
     }
 
-    /// Attaches another pod.
+    /// Attaches another pod with this rate in both directions.
     pub(super) fn attach(&self, name: &str, rate: u64) -> Result<Machine> {
         self.node.attach(name, rate)
     }
 
-    /// The cgroup of the node's containers, where the system cares.
+    /// Returns the cgroup of the node's containers, if the system uses it.
     pub(super) fn cgroup(&self) -> Option<PathBuf> {
         let cgroup = self.viaduct()?.agent.cgroup();
         cgroup.map(Path::to_owned)
     }
 
-    /// Opens sockets as a program in a container of this node.
+    /// Runs `body` in the cgroup of the node's containers; sockets that it opens stay members of
+    /// it.
     pub(super) fn in_container<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
         match self.cgroup() {
-            Some(cgroup) => e2e::within(&cgroup, body),
+            Some(cgroup) => e2e::in_cgroup(&cgroup, body),
             None => Ok(body()),
         }
     }

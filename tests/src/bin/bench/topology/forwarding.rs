@@ -1,4 +1,5 @@
-//! A bridge and a router, as plain as the kernel has them: no rule, no translation, and a world that knows the way.
+//! Plain kernel forwarding: a bridge and a router without rules and NAT. The world has a route to
+//! the pods.
 
 use std::net::IpAddr;
 
@@ -8,16 +9,16 @@ use e2e::{Machine, NODE, Sandbox, WORLD};
 use super::{Path, Topology, serve_clients};
 use crate::row::system;
 
-/// A node with a bridge for pods.
+/// A node with a bridge for pods, which forwards.
 pub(crate) struct Forwarding {
     /// The node and its world.
     pub(crate) sandbox: Sandbox,
-    /// The pods' network, but for its last number.
+    /// The first three bytes of the pods' /24.
     net: [u8; 3],
 }
 
 impl Forwarding {
-    /// Makes a router of the node; its pods are `net` and a number.
+    /// Makes a router of the node, with pods in `net`, a /24.
     pub(crate) fn on(sandbox: Sandbox, net: [u8; 3]) -> Result<Self> {
         let it = Self { sandbox, net };
         let (node, gateway) = (&it.sandbox.node, it.address(1));
@@ -25,17 +26,17 @@ impl Forwarding {
         node.call(&format!("ip address add {gateway}/24 dev br0"))?;
         node.call("ip link set br0 up")?;
         node.sysctl("ipv4/ip_forward", "1")?;
-        e2e::filter_bridges(node, false)?;
+        e2e::set_bridge_netfilter(node, false)?;
         Ok(it)
     }
 
-    /// The address of that number.
+    /// Returns the address with this last byte.
     pub(crate) fn address(&self, number: u8) -> IpAddr {
         let [a, b, c] = self.net;
         IpAddr::from([a, b, c, number])
     }
 
-    /// A pod with the address of that number.
+    /// Creates a pod with the address of this last byte.
     pub(crate) fn plug(&self, name: &str, number: u8) -> Result<Machine> {
         let pod = self.sandbox.machine(name)?;
         let (path, address) = (pod.path(), self.address(number));
@@ -63,19 +64,19 @@ pub(super) fn build() -> Result<Topology> {
         Path {
             from: a.clone(),
             to: b.clone(),
-            dial: at,
+            target: at,
             at,
         },
         Path {
             from: sandbox.world.clone(),
             to: b,
-            dial: at,
+            target: at,
             at,
         },
         Path {
             from: a,
             to: sandbox.world.clone(),
-            dial: world,
+            target: world,
             at: world,
         },
     ];

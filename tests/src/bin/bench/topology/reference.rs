@@ -1,5 +1,5 @@
-//! The reference plugins, chained as a runtime chains them: bridge with host-local, then portmap or bandwidth. Their rules go to
-//! the tables of the `iptables` that they find on their PATH, which is the one that is asked for.
+//! The reference plugins, chained as by a runtime: `bridge` with `host-local`, then `portmap` or
+//! `bandwidth`. The `iptables` on their PATH decides whether their rules are legacy or nftables.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result};
 use e2e::{Call, Config, Machine, Mapping, NODE, Sandbox, Verb, WORLD, addresses};
 use serde_json::{Value, json};
 
-use super::{POD_CIDR, Path, Topology, crowd, serve_clients, viaduct};
+use super::{POD_CIDR, Path, Topology, other_hostports, serve_clients, viaduct};
 use crate::row::system;
 
-/// Where Debian's package has the plugins, and where everybody else has them.
+/// Folders in which Debian and other distributions install the plugins.
 const FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
 /// The programs that `portmap` and `bridge` look for.
@@ -24,20 +24,20 @@ const TOOLS: [&str; 6] = [
     "ip6tables-restore",
 ];
 
-/// What the first pod publishes, so that all chains are there.
+/// Hostport of the first pod, whose ADD creates the base chains.
 const FIRST: Mapping = Mapping::tcp(7999, 80);
 
-/// Which tables the rules go to.
+/// Kind of tables with the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tables {
-    /// The kernel's old tables.
+    /// The kernel's old tables, with `iptables-legacy`.
     Legacy,
-    /// nftables, by the `iptables` that writes them.
+    /// nftables, with `iptables-nft`.
     Nft,
 }
 
 impl Tables {
-    /// The system in reports.
+    /// Returns the name of the system in reports.
     pub(crate) fn system(self) -> &'static str {
         match self {
             Self::Legacy => system::LEGACY,
@@ -64,26 +64,26 @@ pub(crate) struct Reference {
     first: Option<Attached>,
 }
 
-/// A pod that they have attached.
+/// A pod that the reference plugins have attached.
 pub(crate) struct Attached {
-    /// Its namespace.
+    /// Network namespace of the pod.
     pub(crate) machine: Machine,
-    /// What the last plugin answered.
+    /// Result of the last plugin.
     pub(crate) result: Value,
-    /// What all of them took together.
+    /// Total run time of all plugins.
     pub(crate) took: Duration,
-    behind: Behind,
+    chained: ChainedPlugin,
 }
 
-/// The plugin behind `bridge`.
-enum Behind {
+/// The plugin after `bridge`.
+enum ChainedPlugin {
     /// `portmap`, with these ports.
     Ports(Vec<Mapping>),
     /// `bandwidth`, with these limits.
     Limits(Value),
 }
 
-impl Behind {
+impl ChainedPlugin {
     fn plugin(&self) -> &'static str {
         match self {
             Self::Ports(_) => "portmap",
@@ -100,20 +100,21 @@ impl Behind {
 }
 
 impl Reference {
-    /// A node with one pod, which publishes a port, and with rules for `others` more.
+    /// Creates a node with one pod, which has a hostport, and with the rules of `others` more
+    /// hostports.
     pub(crate) fn start(tables: Tables, others: u16) -> Result<Self> {
         let mut reference = Self::on(Sandbox::new()?, tables, POD_CIDR)?;
         let machine = reference.sandbox.machine("pod-a")?;
         reference.first = Some(reference.add(machine, &[FIRST])?);
-        crowd::reference(&reference, others)?;
+        other_hostports::reference(&reference, others)?;
         Ok(reference)
     }
 
-    /// A node without pods, which will come out of `cidr`.
+    /// Prepares a node without pods; `cidr` is its pod CIDR.
     pub(crate) fn on(sandbox: Sandbox, tables: Tables, cidr: &str) -> Result<Self> {
         sandbox.node.sysctl("ipv4/ip_forward", "1")?;
-        // As Kubernetes asks for where these plugins are used.
-        e2e::filter_bridges(&sandbox.node, true)?;
+        // Kubernetes requires it with these plugins.
+        e2e::set_bridge_netfilter(&sandbox.node, true)?;
         Ok(Self {
             sandbox,
             tables,
@@ -124,29 +125,29 @@ impl Reference {
         })
     }
 
-    /// Its name in reports.
+    /// Returns the name of the system in reports.
     pub(crate) fn system(&self) -> &'static str {
         self.tables.system()
     }
 
-    /// ADD, one plugin after the other.
+    /// Executes ADD of a pod with hostports.
     pub(crate) fn add(&self, machine: Machine, ports: &[Mapping]) -> Result<Attached> {
-        self.attach(machine, Behind::Ports(ports.to_vec()))
+        self.attach(machine, ChainedPlugin::Ports(ports.to_vec()))
     }
 
-    /// ADD of a pod with limits, in the words of the runtime.
+    /// Executes ADD of a pod with limits, given as CNI bandwidth object.
     pub(crate) fn add_limited(&self, machine: Machine, limits: &Value) -> Result<Attached> {
-        self.attach(machine, Behind::Limits(limits.clone()))
+        self.attach(machine, ChainedPlugin::Limits(limits.clone()))
     }
 
-    fn attach(&self, machine: Machine, behind: Behind) -> Result<Attached> {
+    fn attach(&self, machine: Machine, chained: ChainedPlugin) -> Result<Attached> {
         let mut attached = Attached {
             machine,
             result: Value::Null,
             took: Duration::ZERO,
-            behind,
+            chained,
         };
-        for plugin in ["bridge", attached.behind.plugin()] {
+        for plugin in ["bridge", attached.chained.plugin()] {
             let answer = self.call(Verb::Add, plugin, &attached)?;
             attached.took += answer.took;
             attached.result = answer
@@ -156,10 +157,10 @@ impl Reference {
         Ok(attached)
     }
 
-    /// DEL, in the other order; what it took.
+    /// Executes DEL in reverse order; returns the total run time.
     pub(crate) fn del(&self, attached: &Attached) -> Result<Duration> {
         let mut took = Duration::ZERO;
-        for plugin in [attached.behind.plugin(), "bridge"] {
+        for plugin in [attached.chained.plugin(), "bridge"] {
             let answer = self.call(Verb::Del, plugin, attached)?;
             answer
                 .success()
@@ -169,7 +170,7 @@ impl Reference {
         Ok(took)
     }
 
-    /// Where a tool is that writes rules into these tables.
+    /// Returns the path of an iptables tool for these tables.
     pub(super) fn tool(&self, name: &str) -> String {
         self.tools.path().join(name).display().to_string()
     }
@@ -177,7 +178,7 @@ impl Reference {
     fn call(&self, verb: Verb, plugin: &str, pod: &Attached) -> Result<e2e::Answer> {
         let mut config = match plugin {
             "bridge" => bridge(&self.cidr),
-            _ => pod.behind.config(),
+            _ => pod.chained.config(),
         };
         if !pod.result.is_null() {
             config["prevResult"] = pod.result.clone();
@@ -195,7 +196,10 @@ impl Reference {
 pub(super) fn build(tables: Tables, others: u16) -> Result<Topology> {
     let reference = Reference::start(tables, others)?;
     let sandbox = &reference.sandbox;
-    let a = reference.first.as_ref().context("the first pod is there")?;
+    let a = reference
+        .first
+        .as_ref()
+        .context("the first pod is attached")?;
     let b = reference.add(sandbox.machine("pod-b")?, &viaduct::mappings())?;
     let at = *addresses(&b.result)?
         .first()
@@ -206,19 +210,19 @@ pub(super) fn build(tables: Tables, others: u16) -> Result<Topology> {
         Path {
             from: a.machine.clone(),
             to: b.machine.clone(),
-            dial: at,
+            target: at,
             at,
         },
         Path {
             from: world.clone(),
             to: b.machine,
-            dial: NODE[0],
+            target: NODE[0],
             at,
         },
         Path {
             from: a.machine.clone(),
             to: world.clone(),
-            dial: WORLD[0],
+            target: WORLD[0],
             at: WORLD[0],
         },
     ];
@@ -274,7 +278,7 @@ fn plugins() -> Result<PathBuf> {
         .context("the reference plugins are missing; `cargo xtask setup` installs them")
 }
 
-/// A folder in which `iptables` and its like are those of `tables`.
+/// Creates a folder with links to the iptables tools of this kind.
 fn tools(tables: Tables) -> Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
     for tool in TOOLS {

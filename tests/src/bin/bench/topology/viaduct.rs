@@ -1,26 +1,28 @@
-//! Viaduct: the real agent, the real plugin.
+//! Viaduct, with the real agent and the real plugin.
 
 use anyhow::{Context as _, Result};
 use e2e::{Agent, Config, Mapping, NODE, Pod, Sandbox, WORLD};
 use serde_json::{Value, json};
 
-use super::{POD_CIDR, PORTS, Path, Topology, crowd, serve_clients};
+use super::{POD_CIDR, PORTS, Path, Topology, other_hostports, serve_clients};
 use crate::row::system;
 
-/// A node with an agent, for families that attach pods themselves. Fields are dropped in this order.
+/// A node with an agent, for families that attach pods themselves. Fields are dropped in this
+/// order.
 pub(crate) struct Viaduct {
-    /// The agent.
+    /// The agent under test.
     pub(crate) agent: Agent,
     /// The node and its world.
     pub(crate) sandbox: Sandbox,
-    crowd: Vec<Pod>,
+    others: Vec<Pod>,
 }
 
 impl Viaduct {
-    /// Starts an agent with room for every pod of a measurement, and publishes `others` ports that nobody uses.
+    /// Starts an agent with the benchmark's pod CIDR, and creates `others` hostports without
+    /// traffic.
     pub(crate) fn start(others: u16) -> Result<Self> {
         let mut viaduct = Self::on(Sandbox::new()?, usual_flags())?;
-        viaduct.crowd = crowd::viaduct(&viaduct, others)?;
+        viaduct.others = other_hostports::viaduct(&viaduct, others)?;
         Ok(viaduct)
     }
 
@@ -29,18 +31,18 @@ impl Viaduct {
         Ok(Self {
             agent: Agent::start_with(&sandbox.node, flags)?,
             sandbox,
-            crowd: Vec::new(),
+            others: Vec::new(),
         })
     }
 
-    /// A pod that publishes `ports`.
+    /// Attaches a pod with hostports.
     pub(crate) fn attach(&self, name: &str, ports: &[Mapping]) -> Result<Pod> {
         let mut pod = self.sandbox.pod(name)?;
         pod.add_with(Config::new("1.1.0").publish(ports))?;
         Ok(pod)
     }
 
-    /// A pod with limits, in the words of the runtime.
+    /// Attaches a pod with limits, given as CNI bandwidth object.
     pub(crate) fn attach_limited(&self, name: &str, limits: &Value) -> Result<Pod> {
         let mut pod = self.sandbox.pod(name)?;
         let runtime = json!({ "bandwidth": limits });
@@ -49,12 +51,12 @@ impl Viaduct {
     }
 }
 
-/// The address range of a node whose pods nobody publishes, as a flag of the agent.
+/// Returns the agent's flags: the pod CIDR of the benchmark.
 pub(crate) fn usual_flags() -> Vec<String> {
     vec![format!("--pod-cidr={POD_CIDR}")]
 }
 
-/// [`PORTS`], by TCP and by UDP.
+/// Returns mappings of [`PORTS`], with TCP and UDP.
 pub(crate) fn mappings() -> Vec<Mapping> {
     PORTS
         .into_iter()
@@ -73,19 +75,19 @@ pub(super) fn build(others: u16) -> Result<Topology> {
         Path {
             from: a.machine.clone(),
             to: b.machine.clone(),
-            dial: at,
+            target: at,
             at,
         },
         Path {
             from: world.clone(),
             to: b.machine.clone(),
-            dial: NODE[0],
+            target: NODE[0],
             at,
         },
         Path {
             from: a.machine,
             to: world.clone(),
-            dial: WORLD[0],
+            target: WORLD[0],
             at: WORLD[0],
         },
     ];

@@ -1,8 +1,9 @@
-//! Gateways of several networks on one bridge, and of its VLANs.
+//! Tests of the gateways of several networks on one bridge, and of its VLANs.
 
 use super::*;
 
-/// Several networks on one bridge: which is planned first must not matter, and their gateways contradict nobody.
+/// Several networks on one bridge: the order of planning must not matter, and their gateways do not
+/// conflict.
 #[test]
 fn gateways_of_several_networks_share_a_bridge() {
     let networks = [

@@ -1,4 +1,4 @@
-//! How large the flow table is, and each pod's part of it.
+//! Tests of the flow table's size and of the flow quota per pod.
 
 use super::*;
 

@@ -1,0 +1,178 @@
+//! CPU time of one small UDP packet, from the sender's system call to the receiver's, on one CPU.
+//!
+//! One thread sends a few packets and then receives them. Over veth pairs the kernel forwards a
+//! packet on the CPU of the sending thread, and no other thread may run there. So the elapsed time,
+//! divided by the number of packets, is the CPU time per packet.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::goals::Goal;
+use crate::pinned;
+use crate::plan::Plan;
+use crate::row::{Row, Rows, system};
+use crate::topology::{self, PORTS, Path, Topology, Way};
+
+/// Bytes of a packet's payload.
+pub(crate) const PAYLOAD: [u8; 18] = [0x55; 18];
+/// Packets that are sent before they are received: no more than any socket buffer holds.
+pub(crate) const BURST: u32 = 32;
+/// Duration of one sample: thousands of packets.
+const SAMPLE: Duration = Duration::from_millis(25);
+/// Duration of the warm-up of all systems before the first sample, after which optimisations for
+/// high-traffic pods are active. The pod that sends to the other pod also sends to the world.
+const BEFORE: Duration = Duration::from_secs(15);
+
+/// Goals of the table of ratios in `docs/benchmarks.md`.
+pub(crate) const GOALS: &[Goal] = &[
+    Goal {
+        subject: "pod → pod, above a bare veth pair",
+        other: system::NFT,
+        bound: 0.12,
+    },
+    Goal {
+        subject: "world → hostport, above a bare veth pair",
+        other: system::NFT,
+        bound: 0.16,
+    },
+    Goal {
+        subject: "pod → world, above a bare veth pair",
+        other: system::NFT,
+        bound: 0.30,
+    },
+];
+
+pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
+    let systems = topology::all()?;
+    let mut rows = Rows::default();
+    for way in Way::ALL {
+        let pairs: Vec<_> = systems
+            .iter()
+            .map(|it| open(it, way))
+            .collect::<Result<_>>()?;
+        if way == Way::ALL[0] {
+            warm_up(&pairs)?;
+        }
+        plan.interleave(way.name(), plan.short_rounds(), &pairs, |pair| {
+            let cost = pinned::run_realtime(pinned::last_cpu(), || pair.cost())
+                .with_context(|| format!("{} through {}", way.name(), pair.system))?;
+            rows.push(Row::new(way.name(), pair.system, "ns per packet"), cost);
+            Ok(())
+        })?;
+    }
+    let above = above_bare(&rows.0);
+    rows.0.extend(above);
+    Ok(rows.0)
+}
+
+/// Sends the same number of packets through all systems, in turns.
+fn warm_up(pairs: &[Pair]) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < BEFORE {
+        for pair in pairs {
+            pinned::run_realtime(pinned::last_cpu(), || pair.cost())?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the rows with the cost of a bare veth pair in the same round subtracted.
+fn above_bare(rows: &[Row]) -> Vec<Row> {
+    let bare = |name: &str| {
+        rows.iter()
+            .find(|it| it.system == system::BARE && it.name == name)
+    };
+    rows.iter()
+        .filter(|row| row.system != system::BARE)
+        .filter_map(|row| {
+            let pairs = row.samples.iter().zip(&bare(&row.name)?.samples);
+            Some(Row {
+                name: format!("{}, above a bare veth pair", row.name),
+                samples: pairs.map(|(whole, bare)| whole - bare).collect(),
+                ..row.clone()
+            })
+        })
+        .collect()
+}
+
+struct Pair {
+    system: &'static str,
+    sender: UdpSocket,
+    receiver: UdpSocket,
+}
+
+/// Opens a sender and a receiver, and exchanges packets, so that neighbours are resolved and the
+/// flow is established.
+fn open(topology: &Topology, way: Way) -> Result<Pair> {
+    let path = topology.path(way);
+    let (sender, receiver) = sockets(path, PORTS[0])?;
+    let pair = Pair {
+        system: topology.system,
+        sender,
+        receiver,
+    };
+    pair.burst()
+        .with_context(|| format!("no packet arrives: {} through {}", way.name(), pair.system))?;
+    Ok(pair)
+}
+
+/// Opens a sender that is connected through the path, and a receiver at its end.
+pub(crate) fn sockets(path: &Path, port: u16) -> Result<(UdpSocket, UdpSocket)> {
+    let receiver = path.to.run(|| UdpSocket::bind(path.serves(port)))?;
+    receiver.set_read_timeout(Some(Duration::from_secs(3)))?;
+    let sender = path.from.run(|| UdpSocket::bind("0.0.0.0:0"))?;
+    sender.connect(path.target(port))?;
+    Ok((sender, receiver))
+}
+
+impl Pair {
+    /// Returns the nanoseconds per packet.
+    fn cost(&self) -> Result<f64> {
+        // One burst first, because the first packet after a pause is not to be measured.
+        self.burst()?;
+        let (start, mut bursts) = (Instant::now(), 0);
+        while start.elapsed() < SAMPLE {
+            self.burst()?;
+            bursts += 1;
+        }
+        let packets = f64::from(bursts) * f64::from(BURST);
+        Ok(start.elapsed().as_secs_f64() * 1e9 / packets)
+    }
+
+    /// Sends and receives one burst; a lost packet is an error.
+    fn burst(&self) -> Result<()> {
+        let mut buffer = [0; 64];
+        for _ in 0..BURST {
+            self.sender.send(&PAYLOAD)?;
+        }
+        for _ in 0..BURST {
+            self.receiver
+                .recv(&mut buffer)
+                .context("a packet was lost")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cost_of_a_bare_veth_pair_is_subtracted_round_by_round() {
+        let row = |system: &str, samples: &[f64]| Row {
+            samples: samples.to_vec(),
+            ..Row::new("pod → pod", system, "ns")
+        };
+        let rows = [
+            row(system::BARE, &[800.0, 900.0]),
+            row(system::NFT, &[1300.0, 1500.0]),
+        ];
+        let above = above_bare(&rows);
+        assert_eq!(above.len(), 1);
+        assert_eq!(above[0].name, "pod → pod, above a bare veth pair");
+        assert_eq!(above[0].samples, [500.0, 600.0]);
+    }
+}

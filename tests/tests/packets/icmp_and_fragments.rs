@@ -1,0 +1,248 @@
+//! ICMP errors, fragments, and IP headers of unusual length: packets without ports at the usual
+//! place.
+
+use abi::{Address, DropReason};
+use anyhow::Result;
+use verdict::simulator::Place::{UplinkIn, UplinkOut};
+use verdict::simulator::example::{self, FAMILIES, HOSTPORT, POD_PORT};
+use verdict::simulator::frame::{Body, Frame, flag};
+
+use crate::bench::{MOVED, on_bench};
+
+fn udp(source: u16, destination: u16) -> Body {
+    Body::Udp(source, destination, vec![7; 41])
+}
+
+fn tcp(source: u16, destination: u16) -> Body {
+    Body::Tcp(source, destination, flag::SYN, vec![7; 40])
+}
+
+/// A "too big" error ("fragmentation needed" for IPv4) that quotes the IP header and `behind` bytes
+/// after it.
+fn error(quoted: &Frame, behind: usize) -> Body {
+    let header = if quoted.source.is_v4() { 20 } else { 40 };
+    let quote = quoted.packet()[..header + behind].to_vec();
+    if quoted.source.is_v4() {
+        Body::Icmp(3, 4, [0, 0, 5, 0xdc], quote)
+    } else {
+        Body::Icmp(2, 0, [0, 0, 5, 0xdc], quote)
+    }
+}
+
+/// The error about `becoming`, with the transport checksum of `seen`: the datapath does not correct
+/// the checksum inside a quote.
+fn quote_of(seen: &Frame, becoming: &Frame, behind: usize) -> Body {
+    let (Body::Icmp(icmp_type, code, rest, quote), Body::Icmp(_, _, _, old)) =
+        (error(becoming, behind), error(seen, behind))
+    else {
+        unreachable!("errors are ICMP");
+    };
+    let header = if seen.source.is_v4() { 20 } else { 40 };
+    let mut quote = quote;
+    let kept = header + 4..quote.len();
+    if !matches!(seen.body, Body::Icmp(..)) {
+        quote[kept.clone()].copy_from_slice(&old[kept]);
+    }
+    Body::Icmp(icmp_type, code, rest, quote)
+}
+
+fn router(family: usize) -> Address {
+    let mut address = example::remote();
+    address.swap(0, family);
+    let [a, b, c, d] = address[0].words();
+    Address::from_words([a, b, c, d ^ 0x0100_0000])
+}
+
+#[test]
+fn an_error_about_a_masqueraded_flow_reaches_the_pod_with_its_own_packet_inside() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let remote = example::remote()[family];
+            let taken = Frame::new(example::other_pod()[family], remote, tcp(40_000, 443));
+            bench.run(UplinkOut, &taken.bytes())?;
+            for behind in [8, 20] {
+                let sent = Frame::new(pod, remote, tcp(40_000, 443));
+                let wire = sent.becoming(node, remote, tcp(MOVED, 443));
+                bench.becomes(UplinkOut, &sent, &wire)?;
+                let from = router(family);
+                let complaint = Frame::new(from, node, error(&wire, behind));
+                let translated = complaint.becoming(from, pod, quote_of(&wire, &sent, behind));
+                bench.becomes(UplinkIn, &complaint, &translated)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_icmp_error_from_a_pod_about_a_hostport_comes_from_the_node() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let client = example::remote()[family];
+            let probe = Frame::new(client, node, udp(50_123, HOSTPORT));
+            let inside = probe.becoming(client, pod, udp(50_123, POD_PORT));
+            bench.becomes(UplinkIn, &probe, &inside)?;
+            let complaint = Frame::new(pod, client, error(&inside, 49));
+            let translated = complaint.becoming(node, client, quote_of(&inside, &probe, 49));
+            bench.becomes(UplinkOut, &complaint, &translated)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn icmp_errors_about_unknown_flows_pass_unchanged() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (node, remote) = (example::node()[family], example::remote()[family]);
+            let own = Frame::new(node, remote, tcp(40_000, 443));
+            let complaint = Frame::new(router(family), node, error(&own, 8));
+            bench.passes(UplinkIn, &complaint)?;
+            let pod = example::pod()[family];
+            let spoofed = Frame::new(pod, node, error(&own, 8));
+            bench.drops(UplinkIn, &spoofed, DropReason::SpoofedFromOutside)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_error_about_an_echo_request_is_translated_back() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let remote = example::remote()[family];
+            let ping = Frame::new(pod, remote, Body::echo_request(&pod, 77));
+            let wire = ping.becoming(node, remote, ping.body.clone());
+            bench.becomes(UplinkOut, &ping, &wire)?;
+            let complaint = Frame::new(router(family), node, error(&wire, 8));
+            let (Body::Icmp(t, c, rest, mut quote), Body::Icmp(_, _, _, seen)) =
+                (error(&ping, 8), error(&wire, 8))
+            else {
+                unreachable!("errors are ICMP");
+            };
+            let header = quote.len() - 8;
+            quote[header..].copy_from_slice(&seen[header..]);
+            let translated =
+                complaint.becoming(complaint.source, pod, Body::Icmp(t, c, rest, quote));
+            bench.becomes(UplinkIn, &complaint, &translated)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn later_fragments_are_translated_like_the_first() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let remote = example::remote()[family];
+            // Another pod has the port, so that the first fragment's source port changes as well.
+            let taken = Frame::new(example::other_pod()[family], remote, udp(40_000, 53));
+            bench.run(UplinkOut, &taken.bytes())?;
+            let bodies = [
+                (udp(40_000, 53), udp(MOVED, 53)),
+                (Body::echo_request(&pod, 9), Body::echo_request(&pod, 9)),
+            ];
+            for (body, moved) in bodies {
+                let out = Frame::new(pod, remote, body);
+                let wire = out.becoming(node, remote, moved);
+                let expected = wire.fragments(0x77, 8);
+                for (fragment, expected) in out.fragments(0x77, 8).iter().zip(&expected) {
+                    bench.turns_into(UplinkOut, fragment, expected)?;
+                }
+            }
+            let back = Frame::new(remote, node, udp(53, MOVED));
+            let to_pod = back.becoming(remote, pod, udp(53, 40_000));
+            let expected = to_pod.fragments(0x78, 16);
+            for (fragment, expected) in back.fragments(0x78, 16).iter().zip(&expected) {
+                bench.turns_into(UplinkIn, fragment, expected)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_fragment_before_its_first_does_not_leave_with_a_pods_address() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let remote = example::remote()[family];
+            let [_, later] = Frame::new(pod, remote, udp(40_000, 53)).fragments(0x99, 8);
+            bench.drops_bytes(UplinkOut, &later, DropReason::FragmentWithoutFirst)?;
+            let [_, own] = Frame::new(node, remote, udp(40_000, 53)).fragments(0x99, 8);
+            bench.turns_into(UplinkOut, &own, &own)?;
+            let [_, entering] = Frame::new(remote, node, udp(40_000, 53)).fragments(0x99, 8);
+            bench.turns_into(UplinkIn, &entering, &entering)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn extension_headers_are_walked_up_to_a_limit() -> Result<()> {
+    on_bench(|bench| {
+        let (pod, node) = (example::pod()[1], example::node()[1]);
+        let remote = example::remote()[1];
+        let header = |number: u8| (number, vec![0; 6]);
+        let mut out = Frame::new(pod, remote, udp(40_000, 53));
+        out.options = vec![
+            header(0),
+            header(60),
+            header(43),
+            header(60),
+            (51, vec![0; 14]),
+        ];
+        let wire = out.becoming(node, remote, udp(40_000, 53));
+        bench.becomes(UplinkOut, &out, &wire)?;
+        let [first, later] = {
+            let mut cut = out.clone();
+            cut.options.truncate(3);
+            let wire = cut.becoming(node, remote, udp(40_000, 53));
+            let pairs: Vec<_> = cut
+                .fragments(0x55, 8)
+                .into_iter()
+                .zip(wire.fragments(0x55, 8))
+                .collect();
+            [pairs[0].clone(), pairs[1].clone()]
+        };
+        bench.turns_into(UplinkOut, &first.0, &first.1)?;
+        bench.turns_into(UplinkOut, &later.0, &later.1)?;
+        out.options.push(header(60));
+        bench.drops(UplinkOut, &out, DropReason::TooManyHeaders)
+    })
+}
+
+#[test]
+fn ipv4_options_are_skipped() -> Result<()> {
+    on_bench(|bench| {
+        let (pod, node, remote) = (example::pod()[0], example::node()[0], example::remote()[0]);
+        let mut out = Frame::new(pod, remote, tcp(40_000, 443));
+        out.options = vec![(0, vec![1; 8])];
+        let wire = out.becoming(node, remote, tcp(40_000, 443));
+        bench.becomes(UplinkOut, &out, &wire)
+    })
+}
+
+#[test]
+fn an_uplink_without_ethernet_headers_is_masqueraded() -> Result<()> {
+    on_bench(|bench| {
+        bench.change(|world| {
+            for uplink in world.uplinks.values_mut() {
+                uplink.l2_len = 0;
+            }
+        })?;
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let remote = example::remote()[family];
+            let mut out = Frame::new(pod, remote, tcp(40_000, 443));
+            out.ethernet = None;
+            let wire = out.becoming(node, remote, tcp(40_000, 443));
+            bench.becomes(UplinkOut, &out, &wire)?;
+        }
+        Ok(())
+    })
+}
