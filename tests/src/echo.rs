@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use crate::{Machine, patient};
+use crate::{Machine, enlarge_receive_buffer, patient};
 
 /// Timeout of connects and reads: longer than a lost SYN or a slow neighbour resolution delays.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -46,6 +46,7 @@ impl Echo {
             })
             .with_context(|| format!("cannot listen on {address} of {}", machine.name()))?;
         datagrams.set_read_timeout(Some(Duration::from_millis(100)))?;
+        enlarge_receive_buffer(&datagrams)?;
         let listener = Arc::new(listener);
         let stop = Arc::new(AtomicBool::new(false));
         let (accepting, stopped) = (Arc::clone(&listener), Arc::clone(&stop));

@@ -28,8 +28,12 @@ fn load_factor(loadavg: &str, cpus: usize) -> u32 {
     let mut fields = loadavg.split(' ');
     let mean = fields.next().and_then(|mean| mean.split('.').next());
     let now = fields.nth(2).and_then(|tasks| tasks.split('/').next());
-    let runnable = [mean, now].map(|count| count.and_then(|count| count.parse::<usize>().ok()));
-    let runnable = runnable.into_iter().flatten().max().unwrap_or(0);
+    let runnable = [mean, now]
+        .into_iter()
+        .flatten()
+        .filter_map(|count| count.parse::<usize>().ok())
+        .max()
+        .unwrap_or(0);
     u32::try_from(1 + runnable / cpus).unwrap_or(u32::MAX)
 }
 

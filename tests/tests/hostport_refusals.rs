@@ -101,8 +101,16 @@ fn limited(sandbox: &Sandbox, descriptors: u32) -> Result<Agent> {
         "#!/bin/sh\nulimit -n {descriptors}\nexec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource {} \"$@\"\n",
         agent_program.display()
     );
-    sandbox.node.mounts().run(|| std::fs::write(path, script))?;
-    sandbox.node.call(&format!("chmod 755 {path}"))?;
+    // Another process writes the program: a child that a parallel test starts would inherit an open
+    // file of this one, and a file that is open for writing is not executed (ETXTBSY).
+    let draft = "/run/limited.draft";
+    sandbox
+        .node
+        .mounts()
+        .run(|| std::fs::write(draft, script))?;
+    sandbox
+        .node
+        .call(&format!("install -m 755 {draft} {path}"))?;
     agent.kill()?;
     agent.replace(path.as_ref());
     agent.restart()?;

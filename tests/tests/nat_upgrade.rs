@@ -145,10 +145,10 @@ fn upgrades_and_downgrades_of_the_agent_break_no_flow() -> Result<()> {
 }
 
 /// Number of pods that are attached and deleted, and how many at the same time.
-const COMERS: usize = 1_000;
+const CHURNED_PODS: usize = 1_000;
 const AT_A_TIME: usize = 4;
 /// How many ADDs may time out on a slow machine while connecting to the agent (700 ms).
-const MOST_RETRIES: usize = COMERS / 100;
+const MOST_RETRIES: usize = CHURNED_PODS / 100;
 
 #[test]
 fn a_thousand_pods_that_come_and_go_break_no_flow_of_others() -> Result<()> {
@@ -157,8 +157,8 @@ fn a_thousand_pods_that_come_and_go_break_no_flow_of_others() -> Result<()> {
     let (next, retries) = (AtomicUsize::new(0), AtomicUsize::new(0));
     // The namespaces are reused; each ADD is for a new container ID.
     let churn = |worker: usize| -> Result<()> {
-        let mut pod = sandbox.pod(&format!("comer-{worker}"))?;
-        while next.fetch_add(1, Ordering::Relaxed) < COMERS {
+        let mut pod = sandbox.pod(&format!("churn-{worker}"))?;
+        while next.fetch_add(1, Ordering::Relaxed) < CHURNED_PODS {
             retries.fetch_add(pod.add()?.retries, Ordering::Relaxed);
             pod.del()?;
         }

@@ -106,7 +106,7 @@ echo "$boot_id" >> $disk/boot
 test -s $disk/viaduct/records.redb || fail "no records on the disk: $(ls -R $disk)"
 test ! -e $bpffs || fail "pins before the agent: $(find $bpffs)"
 start_agent
-count "$(ctl status --json)" 'it was made before the last reboot'
+count "$(ctl events --json)" 'it was made before the last reboot'
 echo 'the records of all three pods are released as those of another boot'
 is_empty attachments "$(ctl list --json)"
 is_empty leases "$(get leases)"

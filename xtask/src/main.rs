@@ -53,13 +53,14 @@ enum Verb {
     Setup(setup::Args),
     /// Build the BPF object and the three programs
     Build(build::Args),
-    /// Run the tests: one rung of the ladder, or all of it
+    /// Run one rung of the tests (unit, netns, e2e), or all of them
     Test(test::Args),
     /// Show every feature live, in temporary network namespaces
     Demo(demo::Args),
     /// Measure Viaduct beside the reference plugins, and write target/bench/report.html
     Bench(bench::Args),
-    /// Load every BPF program and compare the verifier's figures with the committed table
+    /// Load every BPF program and compare the verifier's instruction counts with the committed
+    /// table
     Verify(verify::Args),
     /// Run the tests that need root on other kernels, in virtual machines
     Vm(vm::Args),

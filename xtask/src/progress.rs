@@ -16,7 +16,7 @@ const SPEAK_EVERY: Duration = Duration::from_secs(30);
 /// Lines of a failed step's output that are shown.
 const TAIL: u64 = 6 * 1024;
 
-/// Whether steps without work are mentioned.
+/// Whether steps without work are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Voice {
     /// Print all steps.
@@ -49,7 +49,7 @@ impl Steps {
     /// Prints a remark.
     #[expect(
         clippy::unused_self,
-        reason = "all that a verb says while it works goes through its steps"
+        reason = "all progress output of a verb is printed by its `Steps`"
     )]
     pub(crate) fn note(&self, what: &str) {
         eprintln!("  · {what}");

@@ -188,10 +188,16 @@ mod tests {
     use super::*;
 
     fn shell(name: &str, script: &str, folder: &std::path::Path) -> TestBinary {
-        let program = folder.join(name);
-        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&program, mode).unwrap();
+        let (draft, program) = (folder.join("draft"), folder.join(name));
+        fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
+        // Another process writes the program: a child that a parallel test starts would inherit an
+        // open file of this one, and a file that is open for writing is not executed (ETXTBSY).
+        let mut install = Command::new("install");
+        let installed = install
+            .args(["-m", "755"])
+            .args([&draft, &program])
+            .status();
+        assert!(installed.unwrap().success());
         TestBinary {
             package: "p".to_owned(),
             name: name.to_owned(),

@@ -13,7 +13,7 @@ use crate::setup::{self, Scope};
 pub(crate) struct Args {
     #[arg(value_enum, default_value_t = Which::All)]
     rung: Which,
-    /// Run only tests whose names contain this
+    /// Part of test names: only matching tests run
     part: Option<String>,
     /// Run only the tests that the difference from BASE can reach, uncommitted changes included
     #[arg(
@@ -36,7 +36,7 @@ enum Which {
     Netns,
     /// The real binaries in network namespaces; needs root
     E2e,
-    /// Formatting, tidiness and every rung
+    /// Formatting, `cargo xtask tidy` and every rung
     All,
 }
 

@@ -31,8 +31,8 @@ pub struct Pod {
     pub reserved: u16,
     /// Interface index of the host's end of the veth; 0 in a free slot.
     pub interface: u32,
-    /// Incremented each time the slot gets a new pod, and kept when the pod is removed. Flows store
-    /// it, so that those of an earlier pod of the slot are stale.
+    /// Number that no other attachment has had; kept when the pod is removed. Flows store it, so
+    /// that those of an earlier pod of the slot are stale.
     pub generation: u32,
     /// Bits of [`EndpointFlags`].
     pub flags: u32,

@@ -52,7 +52,7 @@ macro_rules! drop_reasons {
                 }
             }
 
-            /// Returns what an operator should look at or do.
+            /// Returns the advice to the operator.
             pub const fn advice(self) -> &'static str {
                 match self {
                     $( Self::$variant => $advice, )+
@@ -80,12 +80,12 @@ drop_reasons! {
         at "from_pod",
         do "Find out which address the pod added or forges. Routers, VPN gateways and virtual \
             machines in a pod need `macspoofchk: false` or static addresses.";
-    /// The source or destination can never be on a wire, for example 127.0.0.0/8 or a multicast
-    /// source.
+    /// The source or destination can never be on a wire: a loopback address, a multicast source or
+    /// an IPv4-mapped IPv6 address. `uplink_in` and `uplink_out` check for the last only.
     Martian = 4, "martian",
         at "from_pod, uplink_in, uplink_out, xdp_guard",
-        do "Look for a pod or a neighbour that sends with a loopback or multicast address. \
-            Nothing is lost that a host would accept.";
+        do "Find the pod or the machine on the uplink that sends with such an address. No host \
+            would accept the packet.";
     /// No free source port was found for a new NAT flow within the bounded number of tries.
     NoPort = 5, "no-port",
         at "from_pod, uplink_out",
@@ -94,17 +94,17 @@ drop_reasons! {
     /// The flow table is full and no entry could be evicted.
     FlowTableFull = 6, "flow-table-full",
         at "from_pod, uplink_in, uplink_out",
-        do "Look at `viaductctl flows --usage` for the pods with most flows. Raise `--flow- \
-            table-size`.";
+        do "Find the pods with most flows: `viaductctl flows --usage`. Raise \
+            `--flow-table-size`.";
     /// An IP fragment without ports arrived before the first fragment of its packet, so it cannot
     /// be translated.
     FragmentWithoutFirst = 7, "fragment-without-first",
         at "uplink_out",
         do "Fragments are reordered or lost before this hook. Avoid fragmentation: check the MTU \
             and path MTU discovery.";
-    /// A second flow would have the same addresses, and its protocol has no ports that could tell
-    /// the replies apart; or the client has this port open to the same pod already, by another
-    /// address.
+    /// A second flow would have the same addresses, and its protocol has no ports that distinguish
+    /// the replies; or the client already has a flow from this port to the same pod port, by
+    /// another address of the node.
     NatClash = 8, "nat-clash",
         at "uplink_in, uplink_out",
         do "Use one pod per peer for protocols without ports (GRE, ESP), or let the client use \
@@ -113,14 +113,14 @@ drop_reasons! {
     UnknownPod = 9, "unknown-pod",
         at "uplink_out",
         do "Expected for a moment after a DEL. If it lasts, something sends with an address of \
-            the pod CIDR that Viaduct did not give: look for pods of another plugin in the same \
-            CIDR.";
+            the pod CIDR that Viaduct did not assign: look for pods of another plugin in the \
+            same CIDR.";
     /// No address of the packet's family to translate to: neither the uplink nor the gateway of the
     /// pod's network has one.
     NoSourceAddress = 10, "no-source-address",
         at "from_pod, uplink_out",
-        do "Give the uplink an address of that family, or exempt the destination with `--non- \
-            masquerade-cidr`.";
+        do "Give the uplink an address of that family, or exempt the destination with \
+            `--non-masquerade-cidr`.";
     /// The packet has more IPv6 extension headers than the parser walks.
     TooManyHeaders = 11, "too-many-headers",
         at "from_pod, uplink_in, uplink_out",
@@ -130,8 +130,8 @@ drop_reasons! {
         at "from_pod, uplink_in, uplink_out",
         do "Lack of memory for a packet buffer, or a frame shorter than its headers say. If it \
             lasts, report it as a bug with a capture.";
-    /// A packet came in by an uplink with a source address of this node's pods, or with the MAC
-    /// address of its bridge.
+    /// A packet came in by an uplink with a source address in a pod CIDR of this node, or (checked
+    /// by `xdp_guard` only) with the MAC address of its bridge.
     SpoofedFromOutside = 13, "spoofed-from-outside",
         at "uplink_in, xdp_guard",
         do "Look for another network that uses the same pod CIDR, for pods of another plugin on \
@@ -149,31 +149,32 @@ drop_reasons! {
     /// The pod has as many flows as its quota allows, and none of them could be evicted.
     FlowQuota = 16, "flow-quota",
         at "from_pod, uplink_in, uplink_out",
-        do "Look at `viaductctl flows --usage`: a scan, a connection leak, or a flood against \
-            the pod's hostport. The quota is a quarter of the flow table; raise `--flow-table- \
-            size` if the pod needs more.";
+        do "See `viaductctl flows --usage`: a scan, a connection leak, or a flood against the \
+            pod's hostport. The quota is a quarter of the flow table, at least 1,024 flows; \
+            raise `--flow-table-size` if the pod needs more.";
     /// The node does not have the egress address that the pod's network is configured to use.
     NoEgressAddress = 17, "no-egress-address",
         at "uplink_out",
         do "Add the address to an interface of the node, or correct the network's egress \
             address.";
-    /// A reply or an error from a pod belongs to no flow, so it would leave the node with the pod's
-    /// own address.
+    /// An ICMP reply, error or redirect from a pod belongs to no flow, so it would leave the node
+    /// with the pod's own address.
     NoFlow = 18, "no-flow",
         at "uplink_out",
-        do "Expected after flows were evicted or expired. If it lasts, the idle timeout is \
-            shorter than the application's keepalive.";
+        do "Expected after flows were evicted or expired (ICMP: 30 s idle). If it lasts, capture \
+            at the pod: it sends ICMP replies or errors without a request.";
     /// The packet would leave with the pod's own address by a link that has no translation attached
     /// yet.
     UnknownUplink = 19, "unknown-uplink",
         at "from_pod",
-        do "Expected for a moment when a link appears. If it lasts, `viaductctl status` lists \
-            the uplinks; `doctor` says why one is missing.";
+        do "Expected for a moment when a link appears. If it lasts, compare the route with the \
+            uplinks in `viaductctl status`; `doctor` lists uplinks without programs. A port of \
+            a bond or VRF is no uplink.";
     /// The pod exceeded its bandwidth limit.
     RateLimit = 20, "rate-limit",
         at "from_pod, to_pod, uplink_in",
         do "Expected for senders that do not back off. Change the limit with `viaductctl limit`.";
-    /// A packet from one pod to another is forbidden by the `ingressPolicy` of either network.
+    /// The packet is from one pod to another, and the `ingressPolicy` of both pods forbids it.
     IngressPolicy = 21, "ingress-policy",
         at "from_pod",
         do "Use `ingressPolicy: open`, or reach the pod by its published port.";

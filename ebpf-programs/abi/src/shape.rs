@@ -175,7 +175,7 @@ pub struct Bucket {
     /// `CLOCK_MONOTONIC`. Written only by compare-and-exchange or atomic addition.
     pub paid_at: u64,
     /// The same for the traffic of low-rate flows beyond [`Limit::allowance`].
-    pub thin_paid_at: u64,
+    pub low_rate_paid_at: u64,
     /// The same per flow, in units of 2^14 ticks, indexed by two hashes: an estimate is sufficient.
     pub flows: [u32; FLOWS_OF_BUCKET],
     /// Time until which a TCP connection that has lost a packet loses all packets, in units of 2^14
@@ -187,7 +187,7 @@ impl Default for Bucket {
     fn default() -> Self {
         Self {
             paid_at: 0,
-            thin_paid_at: 0,
+            low_rate_paid_at: 0,
             flows: [0; FLOWS_OF_BUCKET],
             silent_until: [0; FLOWS_OF_BUCKET],
         }

@@ -39,15 +39,15 @@ impl Bucket for SharedBucket {
     }
 
     #[inline(always)]
-    fn thin_paid_at(&self) -> u64 {
+    fn low_rate_paid_at(&self) -> u64 {
         // SAFETY: as above.
-        unsafe { ptr::read_volatile(&raw const (*self.0).thin_paid_at) }
+        unsafe { ptr::read_volatile(&raw const (*self.0).low_rate_paid_at) }
     }
 
     #[inline(always)]
-    fn set_thin_paid_at(&self, at: u64) {
+    fn set_low_rate_paid_at(&self, at: u64) {
         // SAFETY: as above.
-        unsafe { ptr::write_volatile(&raw mut (*self.0).thin_paid_at, at) }
+        unsafe { ptr::write_volatile(&raw mut (*self.0).low_rate_paid_at, at) }
     }
 
     #[inline(always)]

@@ -62,7 +62,7 @@ pub trait HookStages {
     fn find_uplink_flow(&mut self, uplink: u32) -> bool;
     /// [`crate::stages::check_exit`].
     fn check_exit(&mut self) -> Decision<()>;
-    /// [`crate::stages::turn`].
+    /// [`crate::stages::advance_clock_hand`].
     fn advance_clock_hand(&mut self);
     /// [`crate::stages::evict`].
     fn evict(&mut self) -> bool;

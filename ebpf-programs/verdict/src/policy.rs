@@ -31,12 +31,12 @@ pub(crate) fn check<E: Node>(node: &E, work: &Work) -> Decision<()> {
     let Some(other) = node.pod(endpoint.pod) else {
         return Ok(());
     };
-    let apart = if other.network == network {
+    let forbidding = if other.network == network {
         EndpointFlags::INGRESS_ISOLATED
     } else {
         EndpointFlags::SAME_BRIDGE
     };
-    if flags & other.flags & apart == 0 {
+    if flags & other.flags & forbidding == 0 {
         Ok(())
     } else {
         Err(DropReason::IngressPolicy)

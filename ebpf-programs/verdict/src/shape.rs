@@ -1,4 +1,5 @@
-//! Per-pod bandwidth limits: a token bucket that keeps a debt (GCRA), with headroom for thin flows.
+//! Per-pod bandwidth limits: a token bucket that keeps a debt (GCRA), with headroom for low-rate
+//! flows.
 //!
 //! A packet passes while the debt is within the limit's allowance, and then adds its cost. So a
 //! packet of 64 KiB passes a bucket of any size, and is paid for afterwards. In any span of time a
@@ -6,15 +7,15 @@
 //!
 //! When a bulk flow has used up the allowance, its packets are dropped until some debt is paid:
 //! that is how TCP learns the rate. Other flows of the pod would lose packets as well, and a lost
-//! request waits for a retransmission. So a thin flow may use the headroom, which bulk flows never
-//! touch. A flow is thin while it sends little: a quarter of the rate at most, and all thin flows
-//! together half of it.
+//! request waits for a retransmission. So a low-rate flow may use the headroom, which bulk flows
+//! never touch. A flow is low-rate while it sends a quarter of the rate at most; all low-rate flows
+//! together get half of the rate at most.
 //!
 //! All packets of a TCP connection that has lost one are dropped for a moment ([`silence`]): the
 //! sender retries when the bucket has room.
 //!
 //! Buckets are shared by all CPUs. Updates of the debt are a compare-and-exchange; the counters
-//! that only estimate which flows are thin are plain writes.
+//! that only estimate which flows are low-rate are plain writes.
 
 use abi::{Address, Direction, DropReason, FLOWS_OF_BUCKET, Limit, LimitFlags, Shaped, TICKS};
 
@@ -30,18 +31,18 @@ use crate::work::Work;
 /// attempts fail was overtaken by others, and passes one packet too many at most. The verifier
 /// walks each attempt again.
 const TRIES: u32 = 2;
-/// The share of the rate that one thin flow may use: one in so many.
+/// Divisor of the rate: the share that one low-rate flow may use.
 const FLOW_SHARE: u64 = 4;
-/// The share of the rate that all thin flows together may use beyond the allowance: one in so many.
-const THIN_SHARE: u64 = 2;
-/// Bytes that a thin flow may send at once.
-const THIN_BURST: u32 = 4 << 10;
+/// Divisor of the rate: the share that all low-rate flows may use beyond the allowance.
+const LOW_RATE_SHARE: u64 = 2;
+/// Bytes that a low-rate flow may send at once.
+const LOW_RATE_BURST: u32 = 4 << 10;
 const MILLISECOND: u64 = 1_000_000 * TICKS;
-/// [`THIN_BURST`] in ticks, for high rates.
-const THIN_TIME: u64 = 3 * MILLISECOND;
-/// Ticks without a packet after which a flow is thin again.
-const THIN_AGAIN: u64 = 200 * MILLISECOND;
-/// Unit of the per-flow debts: so many low bits of the ticks are cut off.
+/// [`LOW_RATE_BURST`] in ticks, for high rates.
+const LOW_RATE_TIME: u64 = 3 * MILLISECOND;
+/// Ticks without a packet after which a flow is low-rate again.
+const LOW_RATE_AGAIN: u64 = 200 * MILLISECOND;
+/// Unit of the per-flow debts: the number of low bits of the ticks that are cut off.
 const FLOW_UNIT: u32 = 14;
 /// Largest packet that Linux builds (BIG TCP), in bytes: a debt of more than that beyond the limits
 /// is invalid.
@@ -90,10 +91,10 @@ pub trait Bucket {
     fn replace(&self, old: u64, new: u64) -> bool;
     /// Adds to [`abi::Bucket::paid_at`].
     fn add(&self, cost: u64);
-    /// Returns [`abi::Bucket::thin_paid_at`].
-    fn thin_paid_at(&self) -> u64;
-    /// Writes [`abi::Bucket::thin_paid_at`].
-    fn set_thin_paid_at(&self, at: u64);
+    /// Returns [`abi::Bucket::low_rate_paid_at`].
+    fn low_rate_paid_at(&self) -> u64;
+    /// Writes [`abi::Bucket::low_rate_paid_at`].
+    fn set_low_rate_paid_at(&self, at: u64);
     /// Returns one of [`abi::Bucket::flows`]; the index wraps.
     fn flow(&self, index: u32) -> u32;
     /// Writes one of [`abi::Bucket::flows`].
@@ -113,7 +114,7 @@ pub trait Bucket {
 pub struct ShapingOutcome {
     /// The packet was dropped.
     pub dropped: bool,
-    /// The packet passed beyond the allowance because its flow is thin.
+    /// The packet passed beyond the allowance because its flow is low-rate.
     pub spared: bool,
     /// The packet was marked (ECN CE).
     pub marked: bool,
@@ -241,7 +242,7 @@ pub enum Passage {
     Pass {
         /// The bucket's debt before this packet, in ticks.
         debt: u64,
-        /// Whether the packet passed only because its flow is thin.
+        /// Whether the packet passed only because its flow is low-rate.
         spared: bool,
     },
     /// The packet is dropped.
@@ -252,8 +253,8 @@ pub enum Passage {
 #[inline(always)]
 pub fn admit(bucket: &impl Bucket, limit: &Limit, now: u64, bytes: u32, hash: u32) -> Passage {
     let cost = limit.cost(bytes);
-    let thin = is_thin(bucket, limit, now, cost, hash);
-    let silent = !thin && silence::is_active(bucket, limit, now, hash);
+    let low_rate = is_low_rate(bucket, limit, now, cost, hash);
+    let silent = !low_rate && silence::is_active(bucket, limit, now, hash);
     let mut passage = Passage::Refused;
     for _ in 0..TRIES {
         let seen = bucket.paid_at();
@@ -262,7 +263,7 @@ pub fn admit(bucket: &impl Bucket, limit: &Limit, now: u64, bytes: u32, hash: u3
         let spared = debt > limit.allowance;
         let room = limit.allowance + limit.headroom;
         let refused = if spared {
-            !(thin && debt <= room && take_headroom(bucket, limit, now, cost))
+            !(low_rate && debt <= room && take_headroom(bucket, limit, now, cost))
         } else {
             silent && debt > limit.allowance - silence::length(limit)
         };
@@ -302,12 +303,12 @@ fn clamp_time(at: u64, now: u64, most: u64) -> u64 {
     }
 }
 
-/// Returns whether the flow is thin, and adds `cost` to its debt. There are two counters for each
-/// flow: a flow that shares one of them with a bulk flow is recognised by the other.
+/// Returns whether the flow is low-rate, and adds `cost` to its debt. There are two counters for
+/// each flow: a flow that shares one of them with a bulk flow is recognised by the other.
 #[inline(always)]
-fn is_thin(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64, hash: u32) -> bool {
-    let burst = thin_burst(limit);
-    let most = (burst + THIN_AGAIN) >> FLOW_UNIT;
+fn is_low_rate(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64, hash: u32) -> bool {
+    let burst = low_rate_burst(limit);
+    let most = (burst + LOW_RATE_AGAIN) >> FLOW_UNIT;
     let now = now >> FLOW_UNIT;
     let cost = (cost.saturating_mul(FLOW_SHARE) >> FLOW_UNIT) + 1;
     let one = add_debt(bucket, hash, now, cost, most);
@@ -316,15 +317,15 @@ fn is_thin(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64, hash: u32) 
     least <= burst >> FLOW_UNIT
 }
 
-/// Returns the ticks of debt up to which a flow is thin.
+/// Returns the ticks of debt up to which a flow is low-rate.
 #[inline(always)]
-const fn thin_burst(limit: &Limit) -> u64 {
-    let packets = limit.cost(THIN_BURST).saturating_mul(FLOW_SHARE);
-    if packets > THIN_TIME {
+const fn low_rate_burst(limit: &Limit) -> u64 {
+    let packets = limit.cost(LOW_RATE_BURST).saturating_mul(FLOW_SHARE);
+    if packets > LOW_RATE_TIME {
         // A larger value would not fit into 32 bits of units.
         if packets > 1 << 44 { 1 << 44 } else { packets }
     } else {
-        THIN_TIME
+        LOW_RATE_TIME
     }
 }
 
@@ -348,17 +349,17 @@ fn add_debt(bucket: &impl Bucket, index: u32, now: u64, cost: u64, most: u64) ->
     debt
 }
 
-/// Takes `cost` from the headroom of all thin flows; returns whether there was enough.
+/// Takes `cost` from the headroom of all low-rate flows; returns whether there was enough.
 #[inline(always)]
 fn take_headroom(bucket: &impl Bucket, limit: &Limit, now: u64, cost: u64) -> bool {
-    let paid_at = clamp_time(bucket.thin_paid_at(), now, max_debt(limit));
+    let paid_at = clamp_time(bucket.low_rate_paid_at(), now, max_debt(limit));
     let has_room = paid_at - now <= limit.headroom;
     let added = if has_room {
-        cost.saturating_mul(THIN_SHARE)
+        cost.saturating_mul(LOW_RATE_SHARE)
     } else {
         0
     };
-    bucket.set_thin_paid_at(paid_at.saturating_add(added));
+    bucket.set_low_rate_paid_at(paid_at.saturating_add(added));
     has_room
 }
 

@@ -42,7 +42,7 @@ impl Scene {
     fn new() -> Result<Self> {
         let (sandbox, agent) = Sandbox::with_agent()?;
         let neighbour = sandbox.limited("neighbour", 0, 0)?;
-        let sly = sandbox.limited("sly", 0, SLOW.try_into()?)?;
+        let sly = sandbox.limited("sly", 0, SLOW)?;
         let mut scene = Self {
             sandbox,
             agent,

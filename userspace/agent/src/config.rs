@@ -68,7 +68,8 @@ struct Keys {
     /// /sys/fs/bpf/viaduct]
     #[arg(long, value_name = "DIR")]
     bpffs: Option<PathBuf>,
-    /// Cgroup v2 directory above the node's processes [default: root of the mounted cgroup2]
+    /// Cgroup v2 directory that contains the node's processes [default: root of the mounted
+    /// cgroup2]
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
     /// Bridge of the default network [default: cbr0]
@@ -124,8 +125,8 @@ struct Keys {
     /// never, or auto (as long as no such rule could apply to it) [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
-    /// XDP prefilter on uplinks, drops malformed and spoofed packets: off, or native (driver mode)
-    /// [default: off]
+    /// XDP prefilter on uplinks, which drops malformed and spoofed frames: off, or native (driver
+    /// mode) [default: off]
     #[arg(long, value_name = "MODE")]
     xdp_guard: Option<String>,
     /// Mechanism of bandwidth limits: police (drop and mark), pace (police, and pace TCP sockets of

@@ -172,7 +172,8 @@ async fn attachment(
     let outcome = found
         .as_ref()
         .map_or(EventOutcome::Failed, |_| EventOutcome::Done);
-    // Kubelet queried a pod's status by this: it has count and latency as well (behaviour K36).
+    // Counted with its latency like a CNI verb: kubelet queries the status of pods this way
+    // (behaviour K36).
     let metrics = &app.metrics;
     metrics.count("inspect", outcome.word(), started.elapsed());
     found.map(Json)

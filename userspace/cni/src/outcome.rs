@@ -219,9 +219,11 @@ struct RouteJson {
 
 impl RouteJson {
     fn new(route: &Route, version: Version) -> Self {
-        let options = (version >= Version::V1_1_0)
-            .then_some(route.options)
-            .unwrap_or_default();
+        let options = if version >= Version::V1_1_0 {
+            route.options
+        } else {
+            model::RouteOptions::default()
+        };
         Self {
             dst: route.destination.to_string(),
             gw: route.gateway,

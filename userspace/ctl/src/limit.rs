@@ -6,7 +6,7 @@ use api::{AttachmentView, BandwidthSetting, Client, path};
 
 /// Options of `viaductctl limit`.
 #[derive(Clone, Debug, clap::Args)]
-#[group(id = "limits", required = true, multiple = true, args = ["ingress", "egress"])]
+#[group(skip)]
 pub(crate) struct Limit {
     /// Pod: name, namespace/name, or prefix of its container ID
     pod: String,

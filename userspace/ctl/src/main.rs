@@ -30,7 +30,13 @@ use serde_json::Value;
 #[command(name = "viaductctl", version)]
 struct Options {
     /// Unix socket of the agent
-    #[arg(long, global = true, value_name = "FILE", default_value = api::DEFAULT_SOCKET)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        default_value = api::DEFAULT_SOCKET,
+        display_order = 100
+    )]
     socket: PathBuf,
     #[command(subcommand)]
     verb: Verb,

@@ -128,6 +128,9 @@ mod tests {
         assert!(active(&observed(0, 0, true)), "all have ended");
         assert!(active(&observed(0, 1, false)), "no pod has any");
         let bypassing = abi::SettingsFlags::BYPASS;
-        assert!(active(&observed(bypassing, 1, true)), "they are others");
+        assert!(
+            active(&observed(bypassing, 1, true)),
+            "the entries are of other traffic"
+        );
     }
 }

@@ -16,7 +16,7 @@ use super::{Bucket, FLOW_UNIT};
 /// Longest silence in ticks: more than two round trips of nearby senders plus the wait before TCP's
 /// tail loss probe, and much less than TCP's timer.
 const LONGEST: u64 = 32_000_000 * TICKS;
-/// The share of the burst that a silence may last: one in so many. In a whole burst's time the
+/// Divisor of the burst: the share that a silence may last. In a whole burst's time the
 /// bucket would be full before the end, and rate be lost.
 const SHARE: u64 = 8;
 

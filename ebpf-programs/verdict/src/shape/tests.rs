@@ -20,7 +20,7 @@ const SECOND: u64 = 1_000_000_000 * TICKS;
 const START: u64 = 1_000 * SECOND;
 /// Hash of a flow that shares no counter with the other flows of the tests.
 const BULK: u32 = 0x0001_0002;
-const THIN: u32 = 0x0005_0006;
+const LOW_RATE: u32 = 0x0005_0006;
 
 fn limit(rate: u64) -> Limit {
     let quarter = rate / 8 / 4;
@@ -94,7 +94,7 @@ proptest! {
     fn a_bucket_recovers_from_any_content(rate in rates(), held: u64, now in 0..u64::MAX / 2, hash: u32) {
         let (bucket, limit) = (SharedBucket::default(), limit(rate));
         bucket.add(held);
-        bucket.set_thin_paid_at(held);
+        bucket.set_low_rate_paid_at(held);
         let _either = admit(&bucket, &limit, now, 1_500, hash);
         let later = now + limit.headroom + limit.cost(MAX_PACKET) + limit.cost(1_500);
         prop_assert!(passes(&bucket, &limit, later, 1_500, hash));
@@ -184,7 +184,7 @@ fn a_low_rate_flow_loses_nothing_beside_a_bulk_flow() {
             }
             if millisecond % 5 == 0 {
                 assert!(
-                    passes(&bucket, &limit, now, 60, THIN),
+                    passes(&bucket, &limit, now, 60, LOW_RATE),
                     "{rate} at {millisecond} ms"
                 );
             }

@@ -18,7 +18,7 @@ use crate::shape::{Bucket, Shaper, ShapingOutcome, flow_index};
 #[derive(Debug)]
 pub struct SharedBucket {
     paid_at: AtomicU64,
-    thin_paid_at: AtomicU64,
+    low_rate_paid_at: AtomicU64,
     flows: [AtomicU32; FLOWS_OF_BUCKET],
     silent_until: [AtomicU32; FLOWS_OF_BUCKET],
 }
@@ -27,7 +27,7 @@ impl Default for SharedBucket {
     fn default() -> Self {
         Self {
             paid_at: AtomicU64::new(0),
-            thin_paid_at: AtomicU64::new(0),
+            low_rate_paid_at: AtomicU64::new(0),
             flows: array::from_fn(|_| AtomicU32::new(0)),
             silent_until: array::from_fn(|_| AtomicU32::new(0)),
         }
@@ -49,12 +49,12 @@ impl Bucket for SharedBucket {
         self.paid_at.fetch_add(cost, Ordering::SeqCst);
     }
 
-    fn thin_paid_at(&self) -> u64 {
-        self.thin_paid_at.load(Ordering::Relaxed)
+    fn low_rate_paid_at(&self) -> u64 {
+        self.low_rate_paid_at.load(Ordering::Relaxed)
     }
 
-    fn set_thin_paid_at(&self, at: u64) {
-        self.thin_paid_at.store(at, Ordering::Relaxed);
+    fn set_low_rate_paid_at(&self, at: u64) {
+        self.low_rate_paid_at.store(at, Ordering::Relaxed);
     }
 
     fn flow(&self, index: u32) -> u32 {
@@ -87,12 +87,12 @@ impl Bucket for Arc<SharedBucket> {
         (**self).add(cost);
     }
 
-    fn thin_paid_at(&self) -> u64 {
-        (**self).thin_paid_at()
+    fn low_rate_paid_at(&self) -> u64 {
+        (**self).low_rate_paid_at()
     }
 
-    fn set_thin_paid_at(&self, at: u64) {
-        (**self).set_thin_paid_at(at);
+    fn set_low_rate_paid_at(&self, at: u64) {
+        (**self).set_low_rate_paid_at(at);
     }
 
     fn flow(&self, index: u32) -> u32 {

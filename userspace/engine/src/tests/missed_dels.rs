@@ -34,7 +34,7 @@ fn containers_that_end_without_a_del_never_exhaust_the_pool() {
         let name = format!("c{number}");
         let intent = node.intent(&name);
         let attachment = node.add(&intent).unwrap_or_else(|error| {
-            panic!("container {number}, {without_del} were without_del: {error}")
+            panic!("container {number}, after {without_del} without a DEL: {error}")
         });
         alive.push_back((name, attachment));
         if alive.len() < ALIVE {

@@ -46,8 +46,12 @@ pub(crate) fn patient(usual: Duration) -> Duration {
     let mut fields = load.split(' ');
     let mean = fields.next().and_then(|mean| mean.split('.').next());
     let now = fields.nth(2).and_then(|tasks| tasks.split('/').next());
-    let runnable = [mean, now].map(|count| count.and_then(|count| count.parse::<usize>().ok()));
-    let runnable = runnable.into_iter().flatten().max().unwrap_or(0);
+    let runnable = [mean, now]
+        .into_iter()
+        .flatten()
+        .filter_map(|count| count.parse::<usize>().ok())
+        .max()
+        .unwrap_or(0);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let factor = u32::try_from(1 + runnable / cpus).unwrap_or(u32::MAX);
     usual * factor.max(patience())

@@ -42,7 +42,7 @@ fn other_connections_of_the_pod_are_not_silenced() {
         other
     )));
     assert!(!passes(&bucket, &limit, now, 1_500, BULK));
-    assert!(passes(&bucket, &limit, now, 60, THIN));
+    assert!(passes(&bucket, &limit, now, 60, LOW_RATE));
 }
 
 /// The limit was raised, or other traffic stopped: free capacity may be used at once.

@@ -29,7 +29,7 @@ struct Pods {
     senders: Vec<UdpSocket>,
     receivers: Vec<UdpSocket>,
     // Keeps the namespaces of the senders.
-    _pods: Vec<Machine>,
+    _machines: Vec<Machine>,
 }
 
 pub(super) fn measure(plan: &Plan, rows: &mut Rows) -> Result<()> {
@@ -78,7 +78,7 @@ impl Pods {
             site,
             senders,
             receivers,
-            _pods: pods,
+            _machines: pods,
         })
     }
 
