@@ -58,7 +58,7 @@ fn default_and_ceiling_limits_of_a_network_apply_to_pods() -> Result<()> {
             .put(&path, body)
             .err()
             .context("a rate above the ceiling was accepted")?;
-        ensure!(format!("{refused:#}").contains("no more than 50000000"));
+        ensure!(format!("{refused:#}").contains("ceiling of its network: 50000000"));
     }
     ensure!(shown(&agent, &above_ceiling)?["rate"] == 50_000_000);
     agent.put(&path, r#"{"egress": "20M"}"#)?;
