@@ -131,8 +131,8 @@ pub struct CacheEntry {
 pub enum CacheLookup {
     /// No valid entry.
     Miss,
-    /// A hit, and the packet is counted in its flow. The caller must call [`propagate`] and then
-    /// [`apply_hit`].
+    /// A hit, and the packet is counted in its flow. The caller must call `propagate` and then
+    /// `apply_hit`.
     Propagate(CacheHit),
     /// The packet is done; the verdict as its [`crate::Code`].
     Done(u64),

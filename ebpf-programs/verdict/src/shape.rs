@@ -11,7 +11,7 @@
 //! never touch. A flow is low-rate while it sends a quarter of the rate at most; all low-rate flows
 //! together get half of the rate at most.
 //!
-//! All packets of a TCP connection that has lost one are dropped for a moment ([`silence`]): the
+//! All packets of a TCP connection that has lost one are dropped for a moment (`silence.rs`): the
 //! sender retries when the bucket has room.
 //!
 //! Buckets are shared by all CPUs. Updates of the debt are a compare-and-exchange; the counters

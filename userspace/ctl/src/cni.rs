@@ -73,8 +73,12 @@ pub(crate) struct Target {
     /// Container ID [default: derived from the namespace's path]
     #[arg(long, value_name = "ID")]
     container_id: Option<String>,
-    /// Published host port: [ADDRESS:]HOST:CONTAINER[/tcp|/udp|/sctp]; repeatable [default: none]
-    #[arg(long, value_name = "PORTS")]
+    /// Published host ports, unparsed.
+    #[arg(
+        help = "Published host port: [ADDRESS:]HOST:CONTAINER[/tcp|/udp|/sctp]; repeatable [default: none]",
+        long,
+        value_name = "PORTS"
+    )]
     publish: Vec<String>,
     /// Limit of traffic to the namespace in bit/s [default: none]
     #[arg(long, value_name = "RATE")]
