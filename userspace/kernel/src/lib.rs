@@ -44,6 +44,7 @@ mod port_reservations;
 mod port_user;
 mod probe_redirect_peer;
 mod program_cache;
+mod program_load;
 mod programs;
 mod raw;
 mod removal;

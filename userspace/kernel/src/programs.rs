@@ -24,6 +24,7 @@ use crate::features::Probed;
 use crate::pinned;
 use crate::pins::{MAPS, Pins};
 use crate::program_cache::{CachedPrograms, ProgramCache};
+use crate::program_load::retry_interrupted;
 use crate::raw::ProgramLink;
 
 /// Classifier programs that the BPF object must contain.
@@ -257,7 +258,8 @@ fn verify(object: &mut Ebpf) -> Result<(), OpenError> {
             name,
         };
         let program = object.program_mut(name).ok_or(missing)?;
-        let loaded = <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load);
+        let loaded = <&mut SchedClassifier>::try_from(program)
+            .and_then(|program| retry_interrupted(|| program.load()));
         loaded.map_err(|error| OpenError::Load {
             what: format!("BPF program {name}"),
             source: error.into(),

@@ -17,6 +17,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::{LinkAddr, SockaddrLike as _};
 
+use crate::program_load::{is_interruption, retry};
+
 /// Commands of `bpf(2)` (`enum bpf_cmd`).
 const PROG_LOAD: libc::c_int = 5;
 const OBJ_GET: libc::c_int = 7;
@@ -247,7 +249,7 @@ pub(crate) fn load_classifier(instructions: &[u64]) -> io::Result<OwnedFd> {
         version: 0,
         flags: 0,
     };
-    let descriptor = bpf(PROG_LOAD, &mut load)?;
+    let descriptor = retry(|| bpf(PROG_LOAD, &mut load), is_interruption)?;
     // SAFETY: the kernel has just made the descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

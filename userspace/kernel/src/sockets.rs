@@ -19,6 +19,7 @@ use planner::{SocketHook, SocketHookState};
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
 use crate::pinned;
 use crate::pins::Pins;
+use crate::program_load::retry_interrupted;
 use crate::raw::{Linked, ProgramLink};
 
 /// Returns the root of the cgroup v2 hierarchy, wherever it is mounted. All sockets of the node are
@@ -169,8 +170,12 @@ impl OnCgroup<'_> {
 
     fn load(&mut self) -> Result<u32, ProgramError> {
         let info = match self {
-            Self::Address(program) => program.load().and_then(|()| program.info()),
-            Self::Connection(program) => program.load().and_then(|()| program.info()),
+            Self::Address(program) => {
+                retry_interrupted(|| program.load()).and_then(|()| program.info())
+            }
+            Self::Connection(program) => {
+                retry_interrupted(|| program.load()).and_then(|()| program.info())
+            }
         };
         Ok(info?.id())
     }

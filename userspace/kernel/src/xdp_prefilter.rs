@@ -21,6 +21,7 @@ use planner::{AttachedPrefilter, Link};
 use crate::error::io_error;
 use crate::pinned;
 use crate::pins::Pins;
+use crate::program_load::retry_interrupted;
 use crate::raw::ProgramLink;
 
 /// The prefilter's program and the directory of its pins. The id is known once the program is
@@ -82,7 +83,7 @@ impl XdpPrefilters {
             .try_into()
             .map_err(|error| io_error(&error))?;
         if self.program.is_none() {
-            let info = program.load().and_then(|()| program.info());
+            let info = retry_interrupted(|| program.load()).and_then(|()| program.info());
             self.program = Some(info.map_err(|error| io_error(&error))?.id());
         }
         Ok(program)
