@@ -154,7 +154,8 @@ fn unit(selection: &Selection) -> Result<Count> {
 
 fn netns(selection: &Selection) -> Result<Count> {
     let metadata = metadata::load()?;
-    let names = reached(&selection.reach, binaries::netns_names(&metadata), |name| {
+    let mut names = binaries::netns_names(&metadata);
+    names.retain(|name| {
         let package = if name.starts_with("netns") {
             "kernel"
         } else {
@@ -171,24 +172,14 @@ fn netns(selection: &Selection) -> Result<Count> {
 
 fn e2e(selection: &Selection) -> Result<Count> {
     let metadata = metadata::load()?;
-    let names = reached(&selection.reach, binaries::e2e_names(&metadata), |name| {
-        selection.reach.has_root_test("e2e", name, false)
-    });
+    let mut names = binaries::e2e_names(&metadata);
+    names.retain(|name| selection.reach.has_root_test("e2e", name, false));
     if names.is_empty() {
         return Ok(Count::of_nothing());
     }
     setup::ensure(Scope::Runtimes)?;
     dist::run(dist::Args { next: true })?;
     as_root(binaries::rooted(&metadata, &names)?, selection)
-}
-
-fn reached(
-    reach: &Reach,
-    mut names: Vec<String>,
-    is_reached: impl Fn(&str) -> bool,
-) -> Vec<String> {
-    names.retain(|name| *reach == Reach::Everything || is_reached(name));
-    names
 }
 
 fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {

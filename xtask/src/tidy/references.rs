@@ -34,7 +34,10 @@ pub(super) fn offences() -> Result<Vec<String>> {
         {
             continue;
         }
-        let text = source::read(path)?;
+        let text = match documents.get(path) {
+            Some(text) => text.clone(),
+            None => source::read(path)?,
+        };
         let place = project::short(path);
         found.extend(unknown_behaviours(&place, &text, &behaviours));
         found.extend(unknown_decisions(&place, &text, &decisions));
