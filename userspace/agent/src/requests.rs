@@ -11,7 +11,7 @@ use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
     GcRequest, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AttachedPods, Degraded, GcScope, Handle, Uninstalled};
+use engine::{AddEffect, AttachedPods, Degraded, GcScope, Handle, Uninstalled};
 use kernel::RuleReader;
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
@@ -433,33 +433,19 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
 /// Returns an error if an ADD to `network` would fail: code 51 if running pods may have lost
 /// connectivity as well, else code 50 (behaviour S13). The message lists all such degradations.
 pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
-    let (mut lost, mut reasons) = (false, Vec::new());
-    for degraded in &status.degraded {
-        let broken = match degraded {
-            Degraded::ProgramsMissing(_) => true,
-            Degraded::RepairFailed { subject, .. } if subject == engine::NODE => true,
-            Degraded::NetworkRefused { network: name, .. }
-            | Degraded::PoolExhausted { network: name, .. }
-                if name == network =>
-            {
-                false
-            }
-            Degraded::NetworkRefused { .. }
-            | Degraded::PoolExhausted { .. }
-            | Degraded::RepairFailed { .. }
-            | Degraded::NoPodCidr
-            | Degraded::NoUplink
-            | Degraded::UplinkMissing(_)
-            | Degraded::NoEgressAddress(_)
-            | Degraded::PoolNearlyExhausted { .. } => continue,
-        };
-        lost |= broken;
-        reasons.push(degraded.to_string());
-    }
-    match (reasons.is_empty(), lost) {
-        (true, _) => Ok(()),
-        (false, true) => Err(Error::not_available_and_degraded(reasons.join("; "))),
-        (false, false) => Err(Error::not_available(reasons.join("; "))),
+    let effect = |one: &&Degraded| one.effect_on_add(network);
+    let failing = status.degraded.iter();
+    let failing: Vec<&Degraded> = failing
+        .filter(|one| effect(one) != AddEffect::Works)
+        .collect();
+    let reasons = || {
+        let texts: Vec<String> = failing.iter().map(ToString::to_string).collect();
+        texts.join("; ")
+    };
+    match failing.iter().map(effect).max() {
+        None | Some(AddEffect::Works) => Ok(()),
+        Some(AddEffect::Fails) => Err(Error::not_available(reasons())),
+        Some(AddEffect::FailsAndPodsSuffer) => Err(Error::not_available_and_degraded(reasons())),
     }
 }
 

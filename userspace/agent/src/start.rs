@@ -53,7 +53,10 @@ pub(crate) fn engine(config: &Config, features: &Features) -> Result<Engine<Host
         );
     }
     for degraded in status.degraded {
-        tracing::warn!(reason = degraded.reason(), "agent degraded: {degraded}");
+        tracing::warn!(
+            reason = degraded.reason().word(),
+            "agent degraded: {degraded}"
+        );
     }
     Ok(engine)
 }

@@ -27,6 +27,9 @@ pub(crate) fn status(status: &Status) -> String {
     line(&mut text, "Health", health(&status.degraded));
     for reason in &status.degraded {
         line(&mut text, "", degraded(reason));
+        if !reason.advice.is_empty() {
+            line(&mut text, "", format!("  {}", reason.advice));
+        }
     }
     line(&mut text, "Attachments", status.attachments);
     bypass(&mut text, &status.bypass);

@@ -212,6 +212,7 @@ fn status_shows_every_degradation_before_anything_else() {
     let degraded = |reason: &str, message: &str| Degraded {
         reason: reason.into(),
         message: message.into(),
+        advice: "Read the manual.".into(),
     };
     let degraded = Status {
         degraded: vec![

@@ -251,7 +251,7 @@ fn a_pool_is_reported_as_nearly_exhausted_before_it_is_exhausted() {
         let intent = node.intent(&format!("c{number}"));
         node.add(&intent).unwrap();
         let degraded = node.engine().status().degraded;
-        reasons.push(degraded.first().map(Degraded::reason));
+        reasons.push(degraded.first().map(|one| one.reason().word()));
     }
     assert_eq!(reasons[..26], [None; 26]);
     assert_eq!(reasons[26..28], [Some("pool-nearly-exhausted"); 2]);
