@@ -434,10 +434,8 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
 /// connectivity as well, else code 50 (behaviour S13). The message lists all such degradations.
 pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
     let effect = |one: &&Degraded| one.effect_on_add(network);
-    let failing = status.degraded.iter();
-    let failing: Vec<&Degraded> = failing
-        .filter(|one| effect(one) != AddEffect::Works)
-        .collect();
+    let is_failing = |one: &&Degraded| effect(one) != AddEffect::Works;
+    let failing: Vec<&Degraded> = status.degraded.iter().filter(is_failing).collect();
     let reasons = || {
         let texts: Vec<String> = failing.iter().map(ToString::to_string).collect();
         texts.join("; ")

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 
 use kernel::Kernel;
 use model::{DegradedReason, IfName, NetworkName, Range};
+use planner::Condition;
 
 use crate::{Engine, NODE, NetworkStatus, Report};
 
@@ -44,6 +46,8 @@ pub enum Degraded {
     },
     /// No link of the node has a configured egress address.
     NoEgressAddress(IpAddr),
+    /// Other software or the operator has configured the node so that packets of pods die.
+    Node(Condition),
     /// A repair of the last reconciliation failed.
     RepairFailed {
         /// Attachment key, link name, `tables` or `node`.
@@ -76,6 +80,7 @@ impl Degraded {
             Self::PoolNearlyExhausted { .. } => DegradedReason::PoolNearlyExhausted,
             Self::PoolExhausted { .. } => DegradedReason::PoolExhausted,
             Self::NoEgressAddress(_) => DegradedReason::NoEgressAddress,
+            Self::Node(condition) => condition.reason(),
             Self::RepairFailed { .. } => DegradedReason::RepairFailed,
         }
     }
@@ -91,7 +96,9 @@ impl Degraded {
             {
                 AddEffect::Fails
             }
-            Self::NetworkRefused { .. }
+            Self::Node(condition) if condition.prevents_add(network) => AddEffect::Fails,
+            Self::Node(_)
+            | Self::NetworkRefused { .. }
             | Self::PoolExhausted { .. }
             | Self::RepairFailed { .. }
             | Self::NoPodCidr
@@ -143,6 +150,7 @@ impl fmt::Display for Degraded {
                 f,
                 "no link of the node has the egress address {address}: pods of the default network cannot send outside the node"
             ),
+            Self::Node(condition) => condition.fmt(f),
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")
             }
@@ -154,7 +162,10 @@ impl<K: Kernel> Engine<K> {
     /// Returns the active degradations.
     pub(crate) fn degraded(&self, networks: &[NetworkStatus]) -> Vec<Degraded> {
         let mut degraded = Vec::new();
-        if self.settings.default_network.ranges.is_empty() {
+        // An agent that serves only networks with their own IPAM needs no pod CIDR.
+        if self.settings.default_network.ranges.is_empty()
+            && self.is_default_wanted.load(Ordering::Acquire)
+        {
             degraded.push(Degraded::NoPodCidr);
         }
         if self.node.uplinks.is_empty() {
@@ -173,6 +184,7 @@ impl<K: Kernel> Engine<K> {
         }));
         let missing = self.node.missing_egress.iter().copied();
         degraded.extend(missing.map(Degraded::NoEgressAddress));
+        degraded.extend(self.conditions.all().map(Degraded::Node));
         degraded.extend(networks.iter().flat_map(exhausted));
         degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
         degraded

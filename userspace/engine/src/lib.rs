@@ -15,6 +15,7 @@ mod cancellation;
 mod chain;
 mod collect;
 mod complete;
+mod conditions;
 mod configure;
 mod degraded;
 mod engine;

@@ -76,6 +76,47 @@ degraded_reasons! {
     /// The node does not have an address that pods should leave with.
     NoEgressAddress = "no-egress-address", status "",
         do "Add the address to a link, or correct `--egress-address`.";
+    /// Another link or route has addresses of a network's subnet.
+    SubnetOverlap = "subnet-overlap", status "50 if it has all addresses of the network",
+        do "Give the network another subnet, or remove the other address or route.";
+    /// A strict reverse path filter drops packets of pods, answers to them, or requests to their
+    /// published ports.
+    ReversePathFilter = "rp-filter", status "50 for the network",
+        do "Set `net.ipv4.conf.LINK.rp_filter` and `net.ipv4.conf.all.rp_filter` to 2 (loose) or 0.";
+    /// A link that pods' packets pass does not forward.
+    ForwardingOff = "forwarding-off", status "50 for the network",
+        do "Set `net.ipv4.conf.LINK.forwarding` to 1.";
+    /// Other software changes a sysctl back whenever the agent has set it.
+    SysctlContested = "sysctl-contested", status "",
+        do "Find the software that sets it (`/etc/sysctl.d`, a firewall, a security baseline), and \
+            correct its configuration.";
+    /// An IPsec policy drops packets of pods, or encrypts them before they are masqueraded.
+    IpsecPolicy = "ipsec-policy", status "50 for the network",
+        do "Exempt the pods' subnet from the policy (`ip xfrm policy`), or list the destination as \
+            `--non-masquerade-cidr`.";
+    /// A network has a larger MTU than the default route, or a bridge a smaller one than its pods.
+    MtuMismatch = "mtu-mismatch", status "",
+        do "Set the network's `mtu` to that of the default route, and that of the bridge to that \
+            of its pods.";
+    /// The agent's cgroup does not contain all processes of the node.
+    CgroupUncovered = "cgroup-uncovered", status "",
+        do "Give the agent the root of the node's cgroup2 with `--cgroup`; in a container, mount \
+            it from the host.";
+    /// Few file descriptors are left for port reservations.
+    FileLimit = "file-limit", status "",
+        do "Raise `LimitNOFILE=` of the agent's unit.";
+    /// Netfilter's conntrack table is full, or nearly.
+    ConntrackFull = "conntrack-full", status "50 while it is full",
+        do "Raise `net.netfilter.nf_conntrack_max`, or find what opens so many connections.";
+    /// A neighbour table has overflowed in the last minute.
+    NeighboursFull = "neighbour-table-full", status "",
+        do "Raise `net.ipv4.neigh.default.gc_thresh3` or `net.ipv6.neigh.default.gc_thresh3`.";
+    /// Another CNI configuration comes before the one for the default network.
+    ConflistShadowed = "conflist-shadowed", status "",
+        do "Rename one of the files: runtimes use the first in the order of names.";
+    /// A CNI configuration that names Viaduct needs a plugin that is not installed.
+    PluginMissing = "plugin-missing", status "50 for the network",
+        do "Install the plugin in the runtime's CNI directory, or correct `--cni-bin-dir`.";
     /// The last reconciliation could not repair something.
     RepairFailed = "repair-failed", status "51 if it concerns the node",
         do "Find the error in the agent's log; the next reconciliation tries again.";

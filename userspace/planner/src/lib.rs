@@ -26,6 +26,7 @@ mod local_reserved_ports;
 mod mtu;
 mod network;
 mod node;
+mod node_check;
 mod observed;
 mod plan;
 mod port_reservation;
@@ -64,6 +65,11 @@ pub use local_reserved_ports::{
 };
 pub use mtu::{MtuChange, network_mtu, plan_mtu};
 pub use node::{NodeIntent, NodePlan, plan_node};
+pub use node_check::{
+    CgroupCoverage, CheckFacts, CheckQuery, Condition, FilteredTraffic, Ipsec, IpsecDirection,
+    IpsecPolicy, OverlapEffect, PolicyEffect, RouteAnswer, RouteQuery, Usage, check_query,
+    conditions,
+};
 pub use observed::{
     Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Switching, VlanMember, wanted_vlans,
 };
