@@ -28,12 +28,11 @@ impl NodeConditions {
         self.installation = conditions;
     }
 
-    /// Notes that reconciliation wrote sysctls; `now` is in seconds since 1970.
-    pub(crate) fn note_writes<'a>(&mut self, now: u64, steps: impl Iterator<Item = &'a Step>) {
-        self.writes.forget_before(now.saturating_sub(WINDOW));
+    /// Records that reconciliation wrote sysctls; `now` is in seconds since 1970.
+    pub(crate) fn record_writes<'a>(&mut self, now: u64, steps: impl Iterator<Item = &'a Step>) {
         for step in steps {
             if let Step::SetSysctl { key, value, .. } = step {
-                self.writes.note(now, key, value);
+                self.writes.record(now, key, value);
             }
         }
     }
@@ -50,7 +49,7 @@ impl NodeConditions {
 struct SysctlWrites(BTreeMap<SysctlKey, (String, VecDeque<u64>)>);
 
 impl SysctlWrites {
-    fn note(&mut self, now: u64, key: &SysctlKey, value: &str) {
+    fn record(&mut self, now: u64, key: &SysctlKey, value: &str) {
         let (last, times) = self.0.entry(key.clone()).or_default();
         value.clone_into(last);
         times.push_back(now);
@@ -76,8 +75,11 @@ impl SysctlWrites {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Observes the conditions of the node; `observed` is what reconciliation has left.
-    pub(crate) fn check_node(&mut self, observed: &Observed) -> Result<(), ObserveError> {
+    /// Observes the conditions of the node; `observed` is what reconciliation has left, and `now` is
+    /// in seconds since 1970.
+    pub(crate) fn check_node(&mut self, now: u64, observed: &Observed) -> Result<(), ObserveError> {
+        let writes = &mut self.conditions.writes;
+        writes.forget_before(now.saturating_sub(WINDOW));
         let intent = self.node_intent();
         let records = self.store.records();
         let query = planner::check_query(&intent, observed, records);

@@ -85,8 +85,9 @@ impl Degraded {
         }
     }
 
-    /// Returns what the degradation means for an ADD to `network` (behaviour S13).
-    pub fn effect_on_add(&self, network: &NetworkName) -> AddEffect {
+    /// Returns what the degradation means for an ADD to `network` (behaviour S13). `has_pods` states
+    /// whether the network has attachments.
+    pub fn effect_on_add(&self, network: &NetworkName, has_pods: bool) -> AddEffect {
         match self {
             Self::ProgramsMissing(_) => AddEffect::FailsAndPodsSuffer,
             Self::RepairFailed { subject, .. } if subject == NODE => AddEffect::FailsAndPodsSuffer,
@@ -96,7 +97,13 @@ impl Degraded {
             {
                 AddEffect::Fails
             }
-            Self::Node(condition) if condition.prevents_add(network) => AddEffect::Fails,
+            Self::Node(condition) if condition.prevents_add(network) => {
+                if has_pods && condition.affects_pods() {
+                    AddEffect::FailsAndPodsSuffer
+                } else {
+                    AddEffect::Fails
+                }
+            }
             Self::Node(_)
             | Self::NetworkRefused { .. }
             | Self::PoolExhausted { .. }

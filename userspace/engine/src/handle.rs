@@ -317,11 +317,13 @@ impl Handle {
         self.enqueue_once(&self.queued_once.sweep, Command::Sweep);
     }
 
-    /// Notes that something needs the default network: without a pod CIDR the agent is degraded
-    /// from now on. `now` is in seconds since 1970.
-    pub fn want_default_network(&self, now: u64) {
+    /// Records that something needs the default network: without a pod CIDR the agent is degraded
+    /// from now on. Returns once the status says so. `now` is in seconds since 1970.
+    pub async fn want_default_network(&self, now: u64) {
         if !self.is_default_wanted.swap(true, Ordering::AcqRel) {
             self.reconcile(now);
+            // An engine that has stopped has no status.
+            let _stopped = self.pulse().await;
         }
     }
 

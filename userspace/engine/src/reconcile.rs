@@ -148,7 +148,7 @@ impl<K: Kernel> Engine<K> {
             reconciled = self.reconcile_node(now, items)?;
         }
         self.upgrade_programs(&reconciled.observed, items);
-        if let Err(error) = self.check_node(&reconciled.observed) {
+        if let Err(error) = self.check_node(now, &reconciled.observed) {
             items.push(Item::failed("node checks", chain(&error)));
         }
         self.node = NodeState::of(&self.node_intent(), reconciled);
@@ -181,7 +181,7 @@ impl<K: Kernel> Engine<K> {
             .reconcile(kernel, &intent, store, |kernel, plan| {
                 items.extend(steps(NODE, execute_all(kernel, plan)));
                 if !is_start {
-                    conditions.note_writes(now, plan.steps().iter());
+                    conditions.record_writes(now, plan.steps().iter());
                 }
                 Ok(())
             })

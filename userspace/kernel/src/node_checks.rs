@@ -16,8 +16,8 @@ use crate::{ipsec_policies, observe, route_answers, sysctl};
 const OVERFLOW_TIME: Duration = Duration::from_secs(60);
 
 pub(crate) fn facts(host: &mut Host, query: &CheckQuery) -> Result<CheckFacts, Failed> {
-    let routes = route_answers::ask(&mut host.netlink, &host.tables.names, &query.routes)
-        .attempt(|| "ask for the routes of sample packets".to_owned())?;
+    let routes = route_answers::all(&mut host.netlink, &host.tables.names, &query.routes)
+        .attempt(|| "query the routes of sample packets".to_owned())?;
     Ok(CheckFacts {
         routes,
         sysctls: observe::sysctls(&query.sysctls)?,

@@ -1,4 +1,4 @@
-//! Asks the kernel for the routes of sample packets (`ip route get … from … iif …`).
+//! Queries the kernel for the routes of sample packets (`ip route get … from … iif …`).
 //!
 //! For a packet that a link receives, the kernel makes the same lookup as for a real one, with its
 //! policy rules and the reverse path filter.
@@ -22,26 +22,25 @@ use crate::names::Names;
 use crate::netlink::{Netlink, Request};
 
 /// Returns the answers; a query about a link that is gone has none.
-pub(crate) fn ask(
+pub(crate) fn all(
     netlink: &mut Netlink,
     names: &Names,
     queries: &BTreeSet<RouteQuery>,
 ) -> io::Result<BTreeMap<RouteQuery, RouteAnswer>> {
-    let mut asked = Vec::new();
+    let mut sent = Vec::new();
     let mut requests = Vec::new();
     for query in queries {
         if let Some(message) = message(query, names)? {
-            asked.push(query);
+            sent.push(query);
             requests.push(Request::get(Message::GetRoute(message)));
         }
     }
     let answers = netlink.request_all(requests)?;
     let mut found = BTreeMap::new();
-    for (query, answer) in asked.into_iter().zip(answers) {
+    for (query, answer) in sent.into_iter().zip(answers) {
         let answer = match answer {
             Ok(Some(Message::NewRoute(route))) => answered(&route),
             Ok(_) => None,
-            Err(error) if is(&error, Errno::EXDEV) => Some(RouteAnswer::Filtered),
             Err(error) if is_unreachable(&error) => Some(RouteAnswer::Unreachable),
             Err(error) if is(&error, Errno::ENODEV) => None,
             Err(error) => return Err(error),
@@ -98,10 +97,12 @@ fn answered(route: &RouteMessage) -> Option<RouteAnswer> {
     }
 }
 
-/// Whether the error is that of a missing, dropping or rejecting route: `EINVAL` is a blackhole's,
-/// `EACCES` that of `prohibit`, `EAGAIN` that of `throw` in the last table.
+/// Whether the error is that of a missing, dropping or rejecting route, or of the reverse path
+/// filter (`EXDEV` before Linux 6.13). `EINVAL` is a blackhole's, `EACCES` that of `prohibit`,
+/// `EAGAIN` that of `throw` in the last table.
 fn is_unreachable(error: &io::Error) -> bool {
     let errors = [
+        Errno::EXDEV,
         Errno::ENETUNREACH,
         Errno::EHOSTUNREACH,
         Errno::EINVAL,

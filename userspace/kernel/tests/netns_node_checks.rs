@@ -42,7 +42,7 @@ fn received(from: &str, by: &str, to: &str) -> RouteQuery {
     }
 }
 
-/// The packets that are asked about: to a pod, of a pod, answers by either link, to the node.
+/// The sample packets: to a pod, of a pod, answers by either link, to the node.
 fn queries() -> BTreeSet<RouteQuery> {
     [
         sent(POD),
@@ -123,7 +123,9 @@ fn connect_node() -> Fake {
         if kind == LinkKind::Bridge {
             run(&format!("ip link add {name} type bridge"));
         } else {
-            run(&format!("ip link add {name} type veth peer name peer-{name}"));
+            run(&format!(
+                "ip link add {name} type veth peer name peer-{name}"
+            ));
             run(&format!("ip link set peer-{name} up"));
         }
         run(&format!("ip addr add {address} dev {name}"));
@@ -155,7 +157,7 @@ fn routes_of_sample_packets_agree_with_the_in_memory_kernel() {
 }
 
 #[test]
-fn a_reverse_path_filter_and_a_dropping_route_have_their_own_answers() {
+fn packets_that_a_filter_or_a_route_drops_are_unreachable() {
     on_a_node(|node| {
         let mut host = node.host();
         connect_node();
@@ -184,7 +186,10 @@ fn a_reverse_path_filter_and_a_dropping_route_have_their_own_answers() {
         }
         let cbr0 = observe(&mut host).links[&link("cbr0")].index;
         assert_eq!(answers[&sent(six)], RouteAnswer::Leaves(cbr0));
-        assert_eq!(answers[&received(WORLD, "up1", POD)], RouteAnswer::Filtered);
+        assert_eq!(
+            answers[&received(WORLD, "up1", POD)],
+            RouteAnswer::Unreachable
+        );
         assert!(!answers.contains_key(&received(WORLD, "none", POD)));
     });
 }

@@ -77,21 +77,21 @@ degraded_reasons! {
     NoEgressAddress = "no-egress-address", status "",
         do "Add the address to a link, or correct `--egress-address`.";
     /// Another link or route has addresses of a network's subnet.
-    SubnetOverlap = "subnet-overlap", status "50 if it has all addresses of the network",
+    SubnetOverlap = "subnet-overlap", status "50 if it has all addresses of the network (51 with pods)",
         do "Give the network another subnet, or remove the other address or route.";
     /// A strict reverse path filter drops packets of pods, answers to them, or requests to their
     /// published ports.
-    ReversePathFilter = "rp-filter", status "50 for the network",
+    ReversePathFilter = "rp-filter", status "50 for the network (51 with pods)",
         do "Set `net.ipv4.conf.LINK.rp_filter` and `net.ipv4.conf.all.rp_filter` to 2 (loose) or 0.";
     /// A link that pods' packets pass does not forward.
-    ForwardingOff = "forwarding-off", status "50 for the network",
+    ForwardingOff = "forwarding-off", status "50 for the network (51 with pods)",
         do "Set `net.ipv4.conf.LINK.forwarding` to 1.";
     /// Other software changes a sysctl back whenever the agent has set it.
     SysctlContested = "sysctl-contested", status "",
         do "Find the software that sets it (`/etc/sysctl.d`, a firewall, a security baseline), and \
             correct its configuration.";
     /// An IPsec policy drops packets of pods, or encrypts them before they are masqueraded.
-    IpsecPolicy = "ipsec-policy", status "50 for the network",
+    IpsecPolicy = "ipsec-policy", status "50 for the network (51 with pods)",
         do "Exempt the pods' subnet from the policy (`ip xfrm policy`), or list the destination as \
             `--non-masquerade-cidr`.";
     /// A network has a larger MTU than the default route, or a bridge a smaller one than its pods.
@@ -106,7 +106,7 @@ degraded_reasons! {
     FileLimit = "file-limit", status "",
         do "Raise `LimitNOFILE=` of the agent's unit.";
     /// Netfilter's conntrack table is full, or nearly.
-    ConntrackFull = "conntrack-full", status "50 while it is full",
+    ConntrackFull = "conntrack-full", status "50 while it is full (51 with pods)",
         do "Raise `net.netfilter.nf_conntrack_max`, or find what opens so many connections.";
     /// A neighbour table has overflowed in the last minute.
     NeighboursFull = "neighbour-table-full", status "",
@@ -114,6 +114,9 @@ degraded_reasons! {
     /// Another CNI configuration comes before the one for the default network.
     ConflistShadowed = "conflist-shadowed", status "",
         do "Rename one of the files: runtimes use the first in the order of names.";
+    /// No valid CNI configuration names Viaduct.
+    ConflistUnusable = "conflist-unusable", status "",
+        do "Correct the file, or copy Viaduct's configuration to the runtime's directory.";
     /// A CNI configuration that names Viaduct needs a plugin that is not installed.
     PluginMissing = "plugin-missing", status "50 for the network",
         do "Install the plugin in the runtime's CNI directory, or correct `--cni-bin-dir`.";

@@ -3,7 +3,8 @@
 //!
 //! [`check_query`] says what to observe beyond [`Scope::Node`](crate::Scope::Node), and
 //! [`conditions`] decides from the answers. Routing is not simulated: policy rules, metrics and
-//! reverse path filters decide together, so the kernel is asked for the routes of sample packets.
+//! reverse path filters decide together, so the kernel is queried for the routes of sample
+//! packets.
 
 mod condition;
 mod ipsec;
@@ -36,7 +37,7 @@ pub struct CheckQuery {
     pub sysctls: BTreeSet<SysctlKey>,
 }
 
-/// A packet whose route the kernel is asked for.
+/// A sample packet whose route is queried.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouteQuery {
     /// Destination address.
@@ -53,9 +54,8 @@ pub enum RouteAnswer {
     Leaves(u32),
     /// The packet is delivered to the node itself.
     Local,
-    /// The reverse path filter drops the packet (`rp_filter`, `EXDEV`).
-    Filtered,
-    /// There is no route, or the receiving link does not forward.
+    /// There is no route, the receiving link does not forward, or its reverse path filter drops the
+    /// packet. Linux 6.13 and later do not say which.
     Unreachable,
 }
 
@@ -108,7 +108,9 @@ pub fn conditions(
         let cut_off = overlaps.iter().any(Condition::cuts_off);
         found.extend(overlaps);
         if !cut_off {
-            found.extend(routing::conditions(&network, observed, records, facts));
+            let dropped = routing::conditions(&network, observed, records, facts);
+            let drops = |condition: &Condition| !bypass || is_met_on_bypass(condition, &network);
+            found.extend(dropped.into_iter().filter(drops));
         }
         found.extend(ipsec::conditions(&network, intent, facts));
         found.extend(mtu::of_uplinks(&network, observed));
@@ -118,6 +120,13 @@ pub fn conditions(
     let mut seen = BTreeSet::new();
     found.retain(|condition| seen.insert(condition.clone()));
     found
+}
+
+/// Whether packets that bypass the stack meet the condition: their routes are looked up for the
+/// bridge, so it must forward. Answers are delivered without the stack, and no filter
+/// applies.
+fn is_met_on_bypass(condition: &Condition, network: &RoutedNetwork<'_>) -> bool {
+    matches!(condition, Condition::ForwardingOff { link, .. } if *link == network.link)
 }
 
 /// A network for whose pods the node routes.

@@ -10,9 +10,9 @@ use super::world::{MAIN, World};
 
 impl World {
     pub(super) fn check_facts(&self, query: &CheckQuery) -> CheckFacts {
-        let answers = query.routes.iter().filter_map(|asked| {
-            let answer = self.route_answer(asked)?;
-            Some((asked.clone(), answer))
+        let answers = query.routes.iter().filter_map(|queried| {
+            let answer = self.route_answer(queried)?;
+            Some((queried.clone(), answer))
         });
         CheckFacts {
             routes: answers.collect(),
@@ -35,7 +35,7 @@ impl World {
         }
         let is_filtered = way != RouteAnswer::Unreachable && self.is_filtered(*source, link, index);
         Some(if is_filtered {
-            RouteAnswer::Filtered
+            RouteAnswer::Unreachable
         } else {
             way
         })

@@ -94,19 +94,20 @@ pub enum Condition {
     },
     /// Runtimes choose another network configuration before one of Viaduct's.
     ConflistShadowed {
-        /// File name of Viaduct's configuration.
-        ours: String,
-        /// File name of the configuration that comes first.
-        first: String,
+        /// The sentence.
+        why: String,
+    },
+    /// Runtimes find no valid configuration of Viaduct's.
+    ConflistUnusable {
+        /// The sentence.
+        why: String,
     },
     /// A plugin of a network configuration is not installed.
     PluginMissing {
         /// Name of the network.
         network: String,
-        /// File name of the configuration.
-        file: String,
-        /// Type of the plugin.
-        plugin: String,
+        /// The sentence.
+        why: String,
     },
 }
 
@@ -156,6 +157,7 @@ impl Condition {
             Self::ConntrackFull(_) => DegradedReason::ConntrackFull,
             Self::NeighboursFull { .. } => DegradedReason::NeighboursFull,
             Self::ConflistShadowed { .. } => DegradedReason::ConflistShadowed,
+            Self::ConflistUnusable { .. } => DegradedReason::ConflistUnusable,
             Self::PluginMissing { .. } => DegradedReason::PluginMissing,
         }
     }
@@ -178,8 +180,14 @@ impl Condition {
             | Self::CgroupUncovered { .. }
             | Self::FileLimit(_)
             | Self::NeighboursFull { .. }
-            | Self::ConflistShadowed { .. } => false,
+            | Self::ConflistShadowed { .. }
+            | Self::ConflistUnusable { .. } => false,
         }
+    }
+
+    /// Returns whether running pods are affected as well, not only the next ADD.
+    pub fn affects_pods(&self) -> bool {
+        !matches!(self, Self::PluginMissing { .. })
     }
 
     /// Returns whether no packet reaches any pod of the network.
@@ -191,6 +199,35 @@ impl Condition {
                 ..
             }
         )
+    }
+}
+
+impl Condition {
+    /// Formats the conditions of limited resources.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the caller matches all others"
+    )]
+    fn fmt_limit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CgroupUncovered { outside } => cgroup(f, outside),
+            Self::FileLimit(usage) => write!(
+                f,
+                "the agent may open {} files and has opened {}: ports cannot be published beyond that",
+                usage.limit, usage.used
+            ),
+            Self::ConntrackFull(usage) => write!(
+                f,
+                "netfilter tracks {} of at most {} connections: packets of further ones are dropped",
+                usage.used, usage.limit
+            ),
+            Self::NeighboursFull { ipv4 } => write!(
+                f,
+                "the {} neighbour table is full: packets to new neighbours are dropped",
+                if *ipv4 { "IPv4" } else { "IPv6" }
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -248,34 +285,13 @@ impl fmt::Display for Condition {
                 "bridge {bridge} has MTU {mtu}, but its pods have {pods}: larger packets to the pods depend on path MTU \
                  discovery"
             ),
-            Self::CgroupUncovered { outside } => cgroup(f, outside),
-            Self::FileLimit(usage) => write!(
-                f,
-                "the agent may open {} files and has opened {}: ports cannot be published beyond that",
-                usage.limit, usage.used
-            ),
-            Self::ConntrackFull(usage) => write!(
-                f,
-                "netfilter tracks {} of at most {} connections: packets of further ones are dropped",
-                usage.used, usage.limit
-            ),
-            Self::NeighboursFull { ipv4 } => write!(
-                f,
-                "the {} neighbour table is full: packets to new neighbours are dropped",
-                if *ipv4 { "IPv4" } else { "IPv6" }
-            ),
-            Self::ConflistShadowed { ours, first } => write!(
-                f,
-                "{first} comes before {ours}: runtimes that use the first configuration do not use Viaduct"
-            ),
-            Self::PluginMissing {
-                network,
-                file,
-                plugin,
-            } => write!(
-                f,
-                "network {network} of {file} needs the plugin {plugin}, which is not installed: its ADDs fail"
-            ),
+            Self::CgroupUncovered { .. }
+            | Self::FileLimit(_)
+            | Self::ConntrackFull(_)
+            | Self::NeighboursFull { .. } => self.fmt_limit(f),
+            Self::ConflistShadowed { why }
+            | Self::ConflistUnusable { why }
+            | Self::PluginMissing { why, .. } => f.write_str(why),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Overlaps of a network's subnets with subnets and routes of other links.
 //!
 //! Two connected routes to one prefix are possible: the kernel uses the first that was added. So
-//! for each overlap, the kernel is asked where a packet to a pod leaves.
+//! for each overlap, the kernel is queried for the way of a packet to a pod.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ use crate::{Link, LinkKind, Observed, Records};
 /// Conditions that are reported for one network at most: a VPN or a router may add a thousand
 /// routes.
 const MAX_REPORTED: usize = 8;
-/// Prefixes that the kernel is asked about, for one network.
-const MAX_ASKED: usize = 64;
+/// Prefixes that are queried for one network at most.
+const MAX_QUERIED: usize = 64;
 
 /// A prefix of another link that shares addresses with a network's subnet.
 struct Foreign<'a> {
@@ -82,9 +82,7 @@ fn overlap(
     let answer = sample(network, one).and_then(|address| facts.routes.get(&sent_to(address)));
     let leads_here = match answer {
         Some(RouteAnswer::Leaves(index)) => *index == network.index,
-        // The gateway of the subnet is an address of the node, and no pod has it.
-        Some(RouteAnswer::Local) => false,
-        Some(RouteAnswer::Filtered | RouteAnswer::Unreachable) => false,
+        Some(RouteAnswer::Local | RouteAnswer::Unreachable) => false,
         None => true,
     };
     if leads_here && !one.is_in_use {
@@ -116,7 +114,7 @@ fn by_rule(
             RouteAnswer::Leaves(index) if *index == network.index => return None,
             RouteAnswer::Leaves(index) => Some(name_of(*index, observed)?.clone()),
             RouteAnswer::Unreachable => None,
-            RouteAnswer::Local | RouteAnswer::Filtered => return None,
+            RouteAnswer::Local => return None,
         };
         let subnets = network.network.subnets();
         Some(Condition::SubnetOverlap {
@@ -191,7 +189,7 @@ fn foreign<'a>(
             }
         }
     }
-    found.truncate(MAX_ASKED);
+    found.truncate(MAX_QUERIED);
     found
 }
 

@@ -1,6 +1,6 @@
 //! Reverse path filters and links that do not forward, where packets of pods meet them.
 //!
-//! For sample destinations of the ways out of the node, the kernel is asked for the routes of three
+//! For sample destinations of the ways out of the node, the kernel is queried for the routes of three
 //! packets: a pod's request, its answer as the uplink receives it (translated back already), and a
 //! request to the node's own address. IPv6 has neither a reverse path filter nor forwarding of
 //! single links.
@@ -20,7 +20,7 @@ use crate::{Link, LinkKind, Observed, Records, SysctlKey};
 /// Ways out of the node that are checked at most; those with the widest prefixes first.
 const MAX_WAYS: usize = 16;
 
-/// Destinations in the default route that the kernel is asked about. None of them is contacted.
+/// Destinations in the default route whose routes are queried. None of them is contacted.
 const WORLD: [Ipv4Addr; 5] = [
     Ipv4Addr::new(198, 18, 0, 1),
     Ipv4Addr::new(203, 0, 113, 1),
@@ -39,7 +39,7 @@ struct WayOut {
     own: Option<IpAddr>,
 }
 
-/// Returns the routes to ask for and the sysctls to read.
+/// Returns the routes to query and the sysctls to read.
 pub(super) fn queries(
     network: &RoutedNetwork<'_>,
     observed: &Observed,
@@ -48,12 +48,13 @@ pub(super) fn queries(
         return Default::default();
     };
     let mut routes = BTreeSet::new();
-    let mut sysctls = BTreeSet::from([forwarding(&network.link)]);
+    let read = |link: &IfName| rp_filter(link).into_iter().chain([forwarding(link)]);
+    let mut sysctls: BTreeSet<SysctlKey> = read(&network.link).collect();
     for way in ways_out(network, observed) {
         routes.insert(request(network, pod, &way));
         routes.insert(answer(pod, &way));
         routes.extend(own_request(&way));
-        sysctls.insert(forwarding(&way.link));
+        sysctls.extend(read(&way.link));
     }
     (routes, sysctls)
 }
@@ -74,30 +75,25 @@ pub(super) fn conditions(
     let ways = ways_out(network, observed);
     let mut found = Vec::new();
     for way in &ways {
-        let ask = |query: &RouteQuery| facts.routes.get(query).copied();
-        let answered = ask(&answer(pod, way));
-        match ask(&request(network, pod, way)) {
-            Some(RouteAnswer::Filtered) => {
-                found.push(filtered(network, &network.link, FilteredTraffic::FromPods));
+        let look_up = |query: &RouteQuery| facts.routes.get(query).copied();
+        let answered = look_up(&answer(pod, way));
+        match look_up(&request(network, pod, way)) {
+            Some(RouteAnswer::Unreachable) => {
+                let traffic = FilteredTraffic::FromPods;
+                found.extend(drops(network, &network.link, traffic, facts));
             }
-            Some(RouteAnswer::Unreachable) if is_off(&network.link, facts) => {
-                found.push(not_forwarding(network, &network.link));
+            Some(RouteAnswer::Leaves(index)) if index == way.index => {
+                if answered == Some(RouteAnswer::Unreachable) {
+                    let traffic = FilteredTraffic::Answers;
+                    found.extend(drops(network, &way.link, traffic, facts));
+                }
             }
-            Some(RouteAnswer::Leaves(index)) if index == way.index => match answered {
-                Some(RouteAnswer::Filtered) => {
-                    found.push(filtered(network, &way.link, FilteredTraffic::Answers));
-                }
-                Some(RouteAnswer::Unreachable) if is_off(&way.link, facts) => {
-                    found.push(not_forwarding(network, &way.link));
-                }
-                _other => {}
-            },
             _elsewhere => {
-                let reaches_node = own_request(way).and_then(|query| ask(&query));
-                let is_filtered = answered == Some(RouteAnswer::Filtered);
-                if has_ports && is_filtered && reaches_node == Some(RouteAnswer::Local) {
+                let reaches_node = own_request(way).and_then(|query| look_up(&query));
+                let is_dropped = answered == Some(RouteAnswer::Unreachable);
+                if has_ports && is_dropped && reaches_node == Some(RouteAnswer::Local) {
                     let traffic = FilteredTraffic::Requests(way.destination);
-                    found.push(filtered(network, &way.link, traffic));
+                    found.extend(drops(network, &way.link, traffic, facts));
                 }
             }
         }
@@ -105,24 +101,39 @@ pub(super) fn conditions(
     found
 }
 
-fn filtered(network: &RoutedNetwork<'_>, link: &IfName, traffic: FilteredTraffic) -> Condition {
-    Condition::ReversePathFilter {
-        network: network.network.name.clone(),
-        link: link.clone(),
+/// Returns why the link drops packets that it receives; `None` where neither its forwarding nor its
+/// filter explains it.
+fn drops(
+    network: &RoutedNetwork<'_>,
+    link: &IfName,
+    traffic: FilteredTraffic,
+    facts: &CheckFacts,
+) -> Option<Condition> {
+    let network = network.network.name.clone();
+    let link = link.clone();
+    if number(&forwarding(&link), facts) == Some(0) {
+        return Some(Condition::ForwardingOff { network, link });
+    }
+    filters(&link, facts).then_some(Condition::ReversePathFilter {
+        network,
+        link,
         traffic,
-    }
+    })
 }
 
-fn not_forwarding(network: &RoutedNetwork<'_>, link: &IfName) -> Condition {
-    Condition::ForwardingOff {
-        network: network.network.name.clone(),
-        link: link.clone(),
-    }
+/// Whether the link has a reverse path filter: the larger of the values of `all` and the link
+/// applies, and 2 (loose) drops packets from sources without any route.
+fn filters(link: &IfName, facts: &CheckFacts) -> bool {
+    let values = rp_filter(link).map(|key| number(&key, facts).unwrap_or(0));
+    values.into_iter().any(|value| value > 0)
 }
 
-fn is_off(link: &IfName, facts: &CheckFacts) -> bool {
-    let value = facts.sysctls.get(&forwarding(link));
-    value.is_some_and(|value| value == "0")
+fn number(key: &SysctlKey, facts: &CheckFacts) -> Option<u8> {
+    facts.sysctls.get(key)?.parse().ok()
+}
+
+fn rp_filter(link: &IfName) -> [SysctlKey; 2] {
+    ["all", link.as_str()].map(|of| SysctlKey(format!("net/ipv4/conf/{of}/rp_filter")))
 }
 
 fn forwarding(link: &IfName) -> SysctlKey {
