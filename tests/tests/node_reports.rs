@@ -1,5 +1,5 @@
-//! What the node does to packets of pods is reported: the reason while it lasts, CNI STATUS where an
-//! ADD would not give a working pod, and `viaductctl doctor` also without an agent.
+//! What the node does to packets of pods is reported: the reason while it lasts, CNI STATUS where
+//! an ADD would not give a working pod, and `viaductctl doctor` also without an agent.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -27,6 +27,16 @@ fn become_reasons(agent: &Agent, expected: &[&str]) -> Result<()> {
     until(&what, || Ok((reasons(agent)? == expected).then_some(()))).map_err(|error| {
         let status = agent.get("/v1/status").unwrap_or_default();
         error.context(status["degraded"].to_string())
+    })
+}
+
+/// Waits for a reconciliation that began after this call. One takes less than a second.
+fn reconcile(agent: &Agent, node: &Machine) -> Result<()> {
+    let now: u64 = node.call("date +%s")?.trim().parse()?;
+    until("the next reconciliation", || {
+        let status = agent.get("/v1/status")?;
+        let finished = status["last_reconcile"]["finished_at"].as_u64();
+        Ok(finished.is_some_and(|at| at > now + 1).then_some(()))
     })
 }
 
@@ -98,46 +108,71 @@ fn a_subnet_that_another_bridge_or_route_has_is_reported_while_it_is_there() -> 
     Ok(())
 }
 
-/// Pods leave through a second uplink by a rule for packets of the bridge; to the node itself, the
-/// world is behind the first one.
-fn asymmetric(sandbox: &Sandbox) -> Result<()> {
-    let node = &sandbox.node;
+/// A node with a second uplink and a default route for each, chosen by the source address, as on
+/// cloud machines with two interfaces. Clients in the world have the address [`FAR`].
+fn with_two_uplinks() -> Result<Sandbox> {
+    let sandbox = Sandbox::new()?;
+    let (node, world) = (&sandbox.node, &sandbox.world);
     sandbox.connect("up1", "eth1")?;
     sandbox.configure_link(node, "up1", &["198.51.100.1".parse()?])?;
-    sandbox.configure_link(&sandbox.world, "eth1", &["198.51.100.2".parse()?])?;
-    sandbox.world.call("ip link set lo up")?;
-    sandbox
-        .world
-        .call(&format!("ip address add {FAR}/32 dev lo"))?;
-    for filter in ["all", "default", UPLINK, "up1"] {
-        node.sysctl(&format!("ipv4/conf/{filter}/rp_filter"), "0")?;
+    sandbox.configure_link(world, "eth1", &["198.51.100.2".parse()?])?;
+    world.call(&format!("ip address add {FAR}/32 dev lo"))?;
+    world.call(&format!(
+        "ip route replace 198.51.100.0/24 dev eth1 src {FAR}"
+    ))?;
+    for (machine, link) in [
+        (world, "eth0"),
+        (world, "eth1"),
+        (node, UPLINK),
+        (node, "up1"),
+    ] {
+        machine.sysctl(&format!("ipv4/conf/{link}/rp_filter"), "0")?;
+    }
+    for machine in [node, world] {
+        machine.sysctl("ipv4/conf/all/rp_filter", "0")?;
     }
     node.call("ip route add default via 198.51.100.2 dev up1 table 100")?;
-    node.call("ip rule add iif cbr0 lookup 100").map(drop)
+    node.call("ip rule add from 198.51.100.1 lookup 100")?;
+    Ok(sandbox)
 }
 
+/// Attaches a pod that publishes port 8080.
+fn publishing(sandbox: &Sandbox) -> Result<Pod> {
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(
+        Config::new("1.0.0").publish(&[Mapping::tcp(8080, 7000), Mapping::udp(8080, 7000)]),
+    )?;
+    Ok(pod)
+}
+
+/// Whether the world reaches the published port by the second uplink.
+fn is_published(sandbox: &Sandbox) -> Result<bool> {
+    Ok(udp_source(&sandbox.world, 0, "198.51.100.1:8080".parse()?).is_ok())
+}
+
+/// The node itself is reachable by both uplinks; behind the translation, the kernel validates the
+/// client's address with the pod's address in place of the node's, which has no rule.
 #[test]
-fn a_reverse_path_filter_is_reported_exactly_where_it_drops_answers() -> Result<()> {
-    let sandbox = Sandbox::new()?;
+fn a_reverse_path_filter_is_reported_exactly_where_it_drops_packets_of_pods() -> Result<()> {
+    let sandbox = with_two_uplinks()?;
     let node = &sandbox.node;
-    asymmetric(&sandbox)?;
     let agent = through_the_stack(&sandbox)?;
-    let pod = attached(&sandbox)?;
-    let _echo = Echo::start(&sandbox.world, 7000)?;
-    until("the pod reaches the world by the rule", || {
-        Ok(reaches(&pod, FAR)?.then_some(()))
-    })?;
-    become_reasons(&agent, &[])?;
-    // Strict on the link that is symmetric: nothing is dropped.
+    let pod = publishing(&sandbox)?;
+    let _echo = Echo::start(&pod.machine, 7000)?;
+    assert!(is_published(&sandbox)?);
+    // Strict where routes are symmetric: nothing is dropped.
     node.sysctl(&format!("ipv4/conf/{UPLINK}/rp_filter"), "1")?;
     node.sysctl("ipv4/conf/cbr0/rp_filter", "1")?;
+    reconcile(&agent, node)?;
+    assert_eq!(reasons(&agent)?, [""; 0]);
+    assert!(is_published(&sandbox)?);
     node.sysctl("ipv4/conf/up1/rp_filter", "1")?;
     become_reasons(&agent, &["rp-filter"])?;
-    assert!(!reaches(&pod, FAR)?, "the answers are dropped");
-    assert_eq!(status_code(node)?, Some(51));
+    assert!(!is_published(&sandbox)?, "the requests are dropped");
+    assert_eq!(status_code(node)?, None, "pods without ports work");
     node.sysctl("ipv4/conf/up1/rp_filter", "2")?;
     become_reasons(&agent, &[])?;
-    assert!(reaches(&pod, FAR)?, "loose filters pass them");
+    assert!(is_published(&sandbox)?, "a loose filter passes them");
     // The larger of both values applies.
     node.sysctl("ipv4/conf/up1/rp_filter", "0")?;
     node.sysctl("ipv4/conf/all/rp_filter", "1")?;
@@ -146,21 +181,34 @@ fn a_reverse_path_filter_is_reported_exactly_where_it_drops_answers() -> Result<
     become_reasons(&agent, &[])
 }
 
-/// Answers that bypass the stack meet no filter.
+/// Packets that bypass the stack meet no filter.
 #[test]
 fn a_reverse_path_filter_that_the_fast_path_bypasses_is_not_reported() -> Result<()> {
-    let sandbox = Sandbox::new()?;
+    let sandbox = with_two_uplinks()?;
+    sandbox.node.sysctl("ipv4/conf/up1/rp_filter", "1")?;
+    let agent = Agent::start(&sandbox.node, &["--bypass-netfilter=always"])?;
+    let pod = publishing(&sandbox)?;
+    let _echo = Echo::start(&pod.machine, 7000)?;
+    assert!(is_published(&sandbox)?);
+    reconcile(&agent, &sandbox.node)?;
+    assert_eq!(reasons(&agent)?, [""; 0]);
+    Ok(())
+}
+
+/// Answers to pods take another table than packets of the node, as with a VRF or a VPN.
+#[test]
+fn a_rule_that_leads_answers_of_pods_elsewhere_is_reported() -> Result<()> {
+    let sandbox = with_two_uplinks()?;
     let node = &sandbox.node;
-    asymmetric(&sandbox)?;
-    for filter in ["all", "up1"] {
-        node.sysctl(&format!("ipv4/conf/{filter}/rp_filter"), "1")?;
-    }
-    let agent = Agent::start(node, &["--bypass-netfilter=always"])?;
+    let agent = through_the_stack(&sandbox)?;
     let pod = attached(&sandbox)?;
     let _echo = Echo::start(&sandbox.world, 7000)?;
-    until("the pod reaches the world by the rule", || {
-        Ok(reaches(&pod, FAR)?.then_some(()))
-    })?;
+    assert!(reaches(&pod, "192.0.2.2")?);
+    node.call(&format!("ip rule add iif {UPLINK} lookup 100"))?;
+    become_reasons(&agent, &["subnet-overlap"])?;
+    assert!(!reaches(&pod, "192.0.2.2")?);
+    assert_eq!(status_code(node)?, Some(51));
+    node.call(&format!("ip rule del iif {UPLINK} lookup 100"))?;
     become_reasons(&agent, &[])
 }
 
@@ -321,6 +369,7 @@ fn an_agent_that_serves_only_networks_with_their_own_ipam_is_well_without_a_pod_
         );
     let mut pod = sandbox.pod("pod")?;
     pod.add_with(own)?;
+    reconcile(&agent, &sandbox.node)?;
     assert_eq!(reasons(&agent)?, [""; 0]);
     assert_eq!(
         status_code(&sandbox.node)?,
@@ -415,8 +464,7 @@ fn the_order_of_conflists_and_a_missing_plugin_are_reported_by_the_agent() -> Re
         format!("--cni-conf-dir={}/net.d", directory.path().display()),
         format!("--cni-bin-dir={}/bin", directory.path().display()),
     ];
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let agent = Agent::start(&sandbox.node, &flags)?;
+    let agent = Agent::start(&sandbox.node, &flags.each_ref().map(String::as_str))?;
     become_reasons(&agent, &[])?;
     let other = directory.path().join("net.d/05-other.conflist");
     conflist(&other, "other", "bridge")?;

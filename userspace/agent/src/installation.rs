@@ -32,11 +32,11 @@ pub(crate) struct Directories {
 impl Directories {
     /// Reads the files. A directory that cannot be read has none.
     fn read(&self) -> Installation {
-        let directory = self.configurations.as_deref();
-        let directory = directory.unwrap_or(Path::new(CONFIGURATIONS));
+        let configured = self.configurations.as_deref();
+        let directory = configured.unwrap_or(Path::new(CONFIGURATIONS));
         let is_wanted = |name: &str| FileKind::of_name(name).is_some();
-        let files = small_files::read_directory(directory, is_wanted).unwrap_or_default();
-        let files = files
+        let files = small_files::read_directory(directory, is_wanted)
+            .unwrap_or_default()
             .into_iter()
             .map(|(name, text)| ConfigurationFile { name, text });
         let plugins = match &self.plugins {

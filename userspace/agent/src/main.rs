@@ -120,11 +120,7 @@ fn run(options: Options) -> Result<()> {
     };
     let gone = Arc::clone(&app.uninstalled);
     let socket = config.socket.clone();
-    let files = WatchedFiles {
-        pod_cidr_file: config.pod_cidr_file.clone(),
-        installation: config.installation.clone(),
-        expects_pod_cidr: config.kubenet,
-    };
+    let files = WatchedFiles::of(&config);
     let reload = Reload::new(options, config, log_level);
     let served = runtime.block_on(server::serve(place, files, reload, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and

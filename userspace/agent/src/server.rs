@@ -9,6 +9,7 @@ use api::EventOutcome;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::config::Config;
 use crate::events::{self, NewEvent};
 use crate::installation::Directories;
 use crate::reload::Reload;
@@ -25,6 +26,16 @@ pub(crate) struct WatchedFiles {
     pub(crate) installation: Directories,
     /// Whether the default network is in use before any request needs it.
     pub(crate) expects_pod_cidr: bool,
+}
+
+impl WatchedFiles {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            pod_cidr_file: config.pod_cidr_file.clone(),
+            installation: config.installation.clone(),
+            expects_pod_cidr: config.kubenet,
+        }
+    }
 }
 
 /// Serves at `place` until SIGTERM or SIGINT, then finishes running requests.

@@ -155,11 +155,12 @@ impl Flows {
 fn main() -> ExitCode {
     let options = Options::parse();
     let client = Client::new(options.socket);
-    let done = match options.verb {
-        Verb::Doctor(doctor) => diagnose(&doctor, &client),
-        verb => run(verb, &client)
+    let done = if let Verb::Doctor(doctor) = &options.verb {
+        diagnose(doctor, &client)
+    } else {
+        run(options.verb, &client)
             .and_then(|text| print(&text))
-            .map(|()| ExitCode::SUCCESS),
+            .map(|()| ExitCode::SUCCESS)
     };
     match done {
         Ok(code) => code,

@@ -374,8 +374,8 @@ fn attachment(view: &AttachmentView) -> Row {
     ])
 }
 
-/// Returns the first 12 characters of a container ID. IDs of `viaductctl cni` differ behind a common
-/// prefix, so they are whole.
+/// Returns the first 12 characters of a container ID. IDs of `viaductctl cni` differ behind a
+/// common prefix, so they are whole.
 pub(crate) fn short_id(container_id: &str) -> String {
     if container_id.starts_with(crate::cni::ID_PREFIX) {
         return container_id.to_owned();

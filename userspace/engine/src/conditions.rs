@@ -75,8 +75,8 @@ impl SysctlWrites {
 }
 
 impl<K: Kernel> Engine<K> {
-    /// Observes the conditions of the node; `observed` is what reconciliation has left, and `now` is
-    /// in seconds since 1970.
+    /// Observes the conditions of the node; `observed` is what reconciliation has left, and `now`
+    /// is in seconds since 1970.
     pub(crate) fn check_node(&mut self, now: u64, observed: &Observed) -> Result<(), ObserveError> {
         let writes = &mut self.conditions.writes;
         writes.forget_before(now.saturating_sub(WINDOW));

@@ -85,8 +85,8 @@ impl Degraded {
         }
     }
 
-    /// Returns what the degradation means for an ADD to `network` (behaviour S13). `has_pods` states
-    /// whether the network has attachments.
+    /// Returns what the degradation means for an ADD to `network` (behaviour S13). `has_pods`
+    /// states whether the network has attachments.
     pub fn effect_on_add(&self, network: &NetworkName, has_pods: bool) -> AddEffect {
         match self {
             Self::ProgramsMissing(_) => AddEffect::FailsAndPodsSuffer,

@@ -79,8 +79,8 @@ fn uptime() -> io::Result<u64> {
     let seconds = text
         .split('.')
         .next()
-        .and_then(|text| text.parse::<u64>().ok());
-    let seconds = seconds.ok_or_else(|| io::Error::other("/proc/uptime has no number"))?;
+        .and_then(|text| text.parse::<u64>().ok())
+        .ok_or_else(|| io::Error::other("/proc/uptime has no number"))?;
     Ok(seconds.saturating_mul(100))
 }
 

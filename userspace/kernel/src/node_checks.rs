@@ -1,5 +1,5 @@
-//! Observes what [`planner::conditions`] decides from: routes of sample packets, IPsec policies, the
-//! coverage of the cgroup, and limits of the node and of this process.
+//! Observes what [`planner::conditions`] decides from: routes of sample packets, IPsec policies,
+//! the coverage of the cgroup, and limits of the node and of this process.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::{ipsec_policies, observe, route_answers, sysctl};
 
 /// Time for which an overflow of a neighbour table is reported.
-const OVERFLOW_TIME: Duration = Duration::from_secs(60);
+const OVERFLOW_TIME: Duration = Duration::from_mins(1);
 
 pub(crate) fn facts(host: &mut Host, query: &CheckQuery) -> Result<CheckFacts, Failed> {
     let routes = route_answers::all(&mut host.netlink, &host.tables.names, &query.routes)

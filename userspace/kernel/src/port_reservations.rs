@@ -4,11 +4,13 @@
 //! sees them. Connections that it does not see, such as those of processes outside of the agent's
 //! cgroup, are refused: the sockets listen, so that no other socket can bind the port, and an eBPF
 //! program (`BPF_PROG_TYPE_SK_REUSEPORT`) finds no socket for any packet. The kernel then answers
-//! as if the port was closed. A wildcard address and a particular address with one port may belong to two pods, and
-//! two such sockets conflict unless they share the port by `SO_REUSEPORT`. The kernel lets sockets
-//! share only if they have the same user id, and a socket's user id can be set (`fchown`). So all
-//! of ours have an unused user id, drawn at the start. Another process that sets `SO_REUSEPORT`,
-//! even as root, still gets `EADDRINUSE`.
+//! as if the port was closed.
+//!
+//! A wildcard address and a particular address with one port may belong to two pods, and two such
+//! sockets conflict unless they share the port by `SO_REUSEPORT`. The kernel lets sockets share
+//! only if they have the same user id, and a socket's user id can be set (`fchown`). So all of ours
+//! have an unused user id, drawn at the start. Another process that sets `SO_REUSEPORT`, even as
+//! root, still gets `EADDRINUSE`.
 //!
 //! TCP sockets also have `SO_REUSEADDR`. Without it, connections in `TIME_WAIT` of the process that
 //! served the port before would conflict; a listening socket does not share its port by this

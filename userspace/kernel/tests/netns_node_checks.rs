@@ -66,7 +66,8 @@ fn named(kernel: &mut impl Kernel) -> BTreeMap<RouteQuery, String> {
             let found = links.iter().find(|(_, link)| link.index == *index);
             found.map_or("gone", |(name, _)| name.as_str()).to_owned()
         }
-        other => format!("{other:?}"),
+        RouteAnswer::Local => "local".to_owned(),
+        RouteAnswer::Unreachable => "unreachable".to_owned(),
     };
     let query = CheckQuery {
         routes: queries(),

@@ -43,7 +43,7 @@ const CAUSES: [Cause; 6] = [
     ),
     (
         "file-limit",
-        |fake| fake.edit_facts(|facts| facts.open_files = usage(1000, 1024)),
+        |fake| fake.edit_facts(|facts| facts.open_files = Some(FEW_FILES)),
         |fake| fake.edit_facts(|facts| facts.open_files = None),
     ),
     (
@@ -53,9 +53,10 @@ const CAUSES: [Cause; 6] = [
     ),
 ];
 
-fn usage(used: u64, limit: u64) -> Option<Usage> {
-    Some(Usage { used, limit })
-}
+const FEW_FILES: Usage = Usage {
+    used: 1000,
+    limit: 1024,
+};
 
 #[test]
 fn each_condition_of_the_node_is_reported_and_ends_with_its_cause() {

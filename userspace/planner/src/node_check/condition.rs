@@ -125,8 +125,8 @@ pub enum OverlapEffect {
 /// What a reverse path filter drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FilteredTraffic {
-    /// Packets that pods send.
-    FromPods,
+    /// Packets that pods send to this address and others of its route.
+    FromPods(IpAddr),
     /// Answers to pods.
     Answers,
     /// Requests to published ports, from this address and others of its route.
@@ -320,7 +320,12 @@ fn filtered(
     traffic: FilteredTraffic,
 ) -> fmt::Result {
     match traffic {
-        FilteredTraffic::FromPods => write!(f, "all packets that pods of network {network} send"),
+        FilteredTraffic::FromPods(to) => {
+            write!(
+                f,
+                "packets of pods of network {network}, for example to {to}"
+            )
+        }
         FilteredTraffic::Answers => write!(f, "answers to pods of network {network}"),
         FilteredTraffic::Requests(source) => write!(
             f,

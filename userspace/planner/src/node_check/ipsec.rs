@@ -53,6 +53,24 @@ enum Flow {
     ToPods,
 }
 
+/// What drops packets of a flow.
+#[derive(Clone, Copy)]
+enum Dropping {
+    /// The policy with this source and destination.
+    Policy(Cidr, Cidr),
+    /// The default for packets without a policy.
+    Default,
+}
+
+impl Dropping {
+    fn selector(self) -> Option<(Cidr, Cidr)> {
+        match self {
+            Self::Policy(source, destination) => Some((source, destination)),
+            Self::Default => None,
+        }
+    }
+}
+
 pub(super) fn conditions(
     network: &RoutedNetwork<'_>,
     intent: &NodeIntent,
@@ -67,10 +85,10 @@ pub(super) fn conditions(
         for direction in [IpsecDirection::Forward, IpsecDirection::Out] {
             for flow in [Flow::FromPods, Flow::ToPods] {
                 let dropped = dropped(&facts.ipsec, direction, flow, subnet);
-                found.extend(dropped.map(|selector| Condition::Ipsec {
+                found.extend(dropped.map(|dropping| Condition::Ipsec {
                     network: network.network.name.clone(),
                     direction,
-                    selector,
+                    selector: dropping.selector(),
                     effect: PolicyEffect::Blocks,
                 }));
             }
@@ -88,15 +106,9 @@ pub(super) fn conditions(
     found
 }
 
-/// Returns the selector of the policy that drops packets of the flow, `Some(None)` where the
-/// default does. Policies apply in the order of their priorities, until one applies to all packets
-/// of the flow.
-fn dropped(
-    ipsec: &Ipsec,
-    direction: IpsecDirection,
-    flow: Flow,
-    subnet: Cidr,
-) -> Option<Option<(Cidr, Cidr)>> {
+/// Returns what drops packets of the flow. Policies apply in the order of their priorities, until
+/// one applies to all packets of the flow.
+fn dropped(ipsec: &Ipsec, direction: IpsecDirection, flow: Flow, subnet: Cidr) -> Option<Dropping> {
     let mut policies: Vec<&IpsecPolicy> = ipsec
         .policies
         .iter()
@@ -109,14 +121,15 @@ fn dropped(
     policies.sort_by_key(|policy| policy.priority);
     for policy in policies.into_iter().filter(|policy| !policy.is_narrowed) {
         if policy.blocks {
-            return Some(Some((policy.source, policy.destination)));
+            return Some(Dropping::Policy(policy.source, policy.destination));
         }
         let own = own_side(policy, flow);
         if is_within(subnet, own) {
             return None;
         }
     }
-    ipsec.blocked.contains(&direction).then_some(None)
+    let is_blocked = ipsec.blocked.contains(&direction);
+    is_blocked.then_some(Dropping::Default)
 }
 
 /// Whether the policy encrypts packets of pods with their own addresses although they should be

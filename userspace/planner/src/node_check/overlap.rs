@@ -146,11 +146,11 @@ fn sample(network: &RoutedNetwork<'_>, one: &Foreign<'_>) -> Option<IpAddr> {
         let first = prefix.network().max(range.first());
         let last = prefix.last().min(range.last());
         let beside = [next(first, 1), next(first, 2), next(last, -1)];
-        let choices = [Some(first), Some(last)].into_iter().chain(beside);
-        let mut choices = choices
+        [Some(first), Some(last)]
+            .into_iter()
+            .chain(beside)
             .flatten()
-            .filter(|address| prefix.contains(*address));
-        choices.find(|address| range.offers(*address))
+            .find(|address| prefix.contains(*address) && range.offers(*address))
     });
     shared.next()
 }

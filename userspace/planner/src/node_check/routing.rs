@@ -1,9 +1,9 @@
 //! Reverse path filters and links that do not forward, where packets of pods meet them.
 //!
-//! For sample destinations of the ways out of the node, the kernel is queried for the routes of three
-//! packets: a pod's request, its answer as the uplink receives it (translated back already), and a
-//! request to the node's own address. IPv6 has neither a reverse path filter nor forwarding of
-//! single links.
+//! For sample destinations of the ways out of the node, the kernel is queried for the routes of
+//! three packets: a pod's request, its answer as the uplink receives it (translated back already),
+//! and a request to the node's own address. IPv6 has neither a reverse path filter nor forwarding
+//! of single links.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use model::{Cidr, IfName};
 
 use super::{
-    CheckFacts, Condition, FilteredTraffic, RouteAnswer, RouteQuery, RoutedNetwork, link_of, next,
-    sample_pods,
+    CheckFacts, Condition, FilteredTraffic, OverlapEffect, RouteAnswer, RouteQuery, RoutedNetwork,
+    link_of, name_of, next, sample_pods,
 };
 use crate::uplink::{LOCAL_TABLE, is_link_local};
 use crate::{Link, LinkKind, Observed, Records, SysctlKey};
@@ -79,14 +79,11 @@ pub(super) fn conditions(
         let answered = look_up(&answer(pod, way));
         match look_up(&request(network, pod, way)) {
             Some(RouteAnswer::Unreachable) => {
-                let traffic = FilteredTraffic::FromPods;
+                let traffic = FilteredTraffic::FromPods(way.destination);
                 found.extend(drops(network, &network.link, traffic, facts));
             }
             Some(RouteAnswer::Leaves(index)) if index == way.index => {
-                if answered == Some(RouteAnswer::Unreachable) {
-                    let traffic = FilteredTraffic::Answers;
-                    found.extend(drops(network, &way.link, traffic, facts));
-                }
+                found.extend(lost_answers(network, (pod, way), answered, observed, facts));
             }
             _elsewhere => {
                 let reaches_node = own_request(way).and_then(|query| look_up(&query));
@@ -99,6 +96,37 @@ pub(super) fn conditions(
         }
     }
     found
+}
+
+/// Returns why answers to the pod do not reach it: the uplink drops them, or policy rules for
+/// packets that it receives lead them elsewhere.
+fn lost_answers(
+    network: &RoutedNetwork<'_>,
+    (pod, way): (IpAddr, &WayOut),
+    answered: Option<RouteAnswer>,
+    observed: &Observed,
+    facts: &CheckFacts,
+) -> Option<Condition> {
+    let link = match answered? {
+        RouteAnswer::Unreachable => {
+            let drops = drops(network, &way.link, FilteredTraffic::Answers, facts);
+            if drops.is_some() {
+                return drops;
+            }
+            None
+        }
+        RouteAnswer::Leaves(index) if index == network.index => return None,
+        RouteAnswer::Leaves(index) => Some(name_of(index, observed)?.clone()),
+        RouteAnswer::Local => return None,
+    };
+    let subnets = network.network.subnets();
+    Some(Condition::SubnetOverlap {
+        network: network.network.name.clone(),
+        subnet: subnets.into_iter().find(|subnet| subnet.contains(pod))?,
+        other: None,
+        link,
+        effect: OverlapEffect::AllPods,
+    })
 }
 
 /// Returns why the link drops packets that it receives; `None` where neither its forwarding nor its
@@ -218,8 +246,15 @@ fn sample(prefix: Cidr, observed: &Observed) -> Option<IpAddr> {
                 && route.destination.prefix_len() > prefix.prefix_len()
         })
     };
+    let is_own = |address: IpAddr| {
+        let mut own = observed.links.values().flat_map(|link| &link.addresses);
+        own.any(|own| own.address == address)
+    };
     choices.find(|address| {
-        prefix.contains(*address) && !is_never_remote(*address) && !narrower(*address)
+        prefix.contains(*address)
+            && !is_never_remote(*address)
+            && !narrower(*address)
+            && !is_own(*address)
     })
 }
 

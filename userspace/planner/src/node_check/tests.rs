@@ -371,7 +371,8 @@ fn a_link_that_does_not_forward_is_reported_with_its_network() {
         assert_eq!(found(&facts)[0].reason(), DegradedReason::ForwardingOff);
         assert!(prevents(&found(&facts)));
         facts.sysctls.insert(key, "1".to_owned());
-        assert_eq!(found(&facts), [], "there is no route");
+        let is_off = |one: &Condition| matches!(one, Condition::ForwardingOff { .. });
+        assert!(!found(&facts).iter().any(is_off), "there is no route");
     }
 }
 
