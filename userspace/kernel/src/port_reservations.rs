@@ -157,10 +157,6 @@ fn open(
     };
     fchown(&socket, Some(user_id), None)?;
     setsockopt(&socket, sockopt::ReusePort, &true)?;
-    // Before the bind, so that no connection is accepted meanwhile. Not for SCTP.
-    if let Some(refusal) = refusal.filter(|_| reservation.protocol != Protocol::Sctp) {
-        raw::attach_socket_selector(&socket, refusal)?;
-    }
     if reservation.protocol != Protocol::Udp {
         setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     }
@@ -179,6 +175,11 @@ fn open(
     setsockopt(&socket, sockopt::Mark, &0)?;
     if reservation.protocol != Protocol::Udp {
         listen(&socket, Backlog::new(BACKLOG)?)?;
+    }
+    // After the bind: a socket with a program does not share its port with one that is bound
+    // already. The kernel has no such programs for SCTP.
+    if let Some(refusal) = refusal.filter(|_| reservation.protocol != Protocol::Sctp) {
+        raw::attach_socket_selector(&socket, refusal)?;
     }
     Ok(Some(socket))
 }
