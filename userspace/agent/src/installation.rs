@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cni::{ConfigurationFile, FileKind, Installation, InstallationFault};
 use engine::Handle;
-use planner::Condition;
+use planner::NodeCondition;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -52,7 +52,7 @@ impl Directories {
 
     /// Returns what the agent reports. Without a configuration of Viaduct's there is nothing to
     /// report, unless the directory is configured: runtimes may read another one.
-    fn conditions(&self, found: &Installation) -> Vec<Condition> {
+    fn conditions(&self, found: &Installation) -> Vec<NodeCondition> {
         let is_reported = |fault: &&InstallationFault| {
             **fault != InstallationFault::NotConfigured || self.configurations.is_some()
         };
@@ -61,14 +61,14 @@ impl Directories {
     }
 }
 
-fn condition(fault: &InstallationFault) -> Condition {
+fn condition(fault: &InstallationFault) -> NodeCondition {
     let why = fault.to_string();
     match fault {
-        InstallationFault::Shadowed { .. } => Condition::ConflistShadowed { why },
+        InstallationFault::Shadowed { .. } => NodeCondition::ConflistShadowed { why },
         InstallationFault::NotConfigured | InstallationFault::Invalid { .. } => {
-            Condition::ConflistUnusable { why }
+            NodeCondition::ConflistUnusable { why }
         }
-        InstallationFault::PluginMissing { network, .. } => Condition::PluginMissing {
+        InstallationFault::PluginMissing { network, .. } => NodeCondition::PluginMissing {
             network: network.clone(),
             why,
         },
@@ -130,7 +130,7 @@ mod tests {
             plugins: Some(directory.path().to_owned()),
         };
         let found = directories.read();
-        let words = |found: &[Condition]| -> Vec<&str> {
+        let words = |found: &[NodeCondition]| -> Vec<&str> {
             found.iter().map(|one| one.reason().word()).collect()
         };
         assert_eq!(

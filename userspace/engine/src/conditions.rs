@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use kernel::{Kernel, ObserveError};
-use planner::{Condition, Observed, Scope, Step, SysctlKey};
+use planner::{NodeCondition, Observed, Scope, Step, SysctlKey};
 
 use crate::Engine;
 
@@ -16,15 +16,15 @@ const WINDOW: u64 = 300;
 #[derive(Debug, Default)]
 pub(crate) struct NodeConditions {
     /// From the kernel.
-    observed: Vec<Condition>,
+    observed: Vec<NodeCondition>,
     /// From the files of the CNI installation.
-    installation: Vec<Condition>,
+    installation: Vec<NodeCondition>,
     writes: SysctlWrites,
 }
 
 impl NodeConditions {
     /// Replaces the conditions of the CNI installation.
-    pub(crate) fn set_installation(&mut self, conditions: Vec<Condition>) {
+    pub(crate) fn set_installation(&mut self, conditions: Vec<NodeCondition>) {
         self.installation = conditions;
     }
 
@@ -38,7 +38,7 @@ impl NodeConditions {
     }
 
     /// Returns all conditions.
-    pub(crate) fn all(&self) -> impl Iterator<Item = Condition> + '_ {
+    pub(crate) fn all(&self) -> impl Iterator<Item = NodeCondition> + '_ {
         let found = self.observed.iter().chain(&self.installation).cloned();
         found.chain(self.writes.contested())
     }
@@ -62,12 +62,12 @@ impl SysctlWrites {
         });
     }
 
-    fn contested(&self) -> impl Iterator<Item = Condition> + '_ {
+    fn contested(&self) -> impl Iterator<Item = NodeCondition> + '_ {
         let often = self
             .0
             .iter()
             .filter(|(_, (_, times))| times.len() >= CONTESTED);
-        often.map(|(key, (value, _))| Condition::SysctlContested {
+        often.map(|(key, (value, _))| NodeCondition::SysctlContested {
             sysctl: key.0.clone(),
             value: value.clone(),
         })

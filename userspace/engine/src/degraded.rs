@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use kernel::Kernel;
 use model::{DegradedReason, IfName, NetworkName, Range};
-use planner::Condition;
+use planner::NodeCondition;
 
 use crate::{Engine, NODE, NetworkStatus, Report};
 
@@ -47,7 +47,7 @@ pub enum Degraded {
     /// No link of the node has a configured egress address.
     NoEgressAddress(IpAddr),
     /// Other software or the operator has configured the node so that packets of pods die.
-    Node(Condition),
+    Node(NodeCondition),
     /// A repair of the last reconciliation failed.
     RepairFailed {
         /// Attachment key, link name, `tables` or `node`.

@@ -22,7 +22,7 @@ use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
     NetnsPath, PortMapping, RangeSet, Record,
 };
-use planner::{Condition, PodSide};
+use planner::{NodeCondition, PodSide};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
@@ -328,7 +328,10 @@ impl Handle {
     }
 
     /// Replaces the conditions of the CNI installation, which are part of the status.
-    pub async fn set_installation(&self, conditions: Vec<Condition>) -> Result<(), EngineError> {
+    pub async fn set_installation(
+        &self,
+        conditions: Vec<NodeCondition>,
+    ) -> Result<(), EngineError> {
         self.execute(|reply| Command::SetInstallation(conditions, reply))
             .await
     }

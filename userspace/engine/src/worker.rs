@@ -10,7 +10,7 @@ use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
     NetnsPath, PortMapping, RangeSet, Record,
 };
-use planner::{Condition, PodSide};
+use planner::{NodeCondition, PodSide};
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -55,7 +55,7 @@ pub(crate) enum Command {
     NonMasquerade(Reply<BTreeSet<Cidr>>),
     SetNonMasquerade(BTreeSet<Cidr>, Reply<()>),
     Configure(Box<ConfigChange>, u64, Reply<()>),
-    SetInstallation(Vec<Condition>, Reply<()>),
+    SetInstallation(Vec<NodeCondition>, Reply<()>),
     Pulse(Reply<()>),
     Reconcile(u64),
     Sweep,

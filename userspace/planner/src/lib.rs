@@ -66,8 +66,8 @@ pub use local_reserved_ports::{
 pub use mtu::{MtuChange, network_mtu, plan_mtu};
 pub use node::{NodeIntent, NodePlan, plan_node};
 pub use node_check::{
-    CgroupCoverage, CheckFacts, CheckQuery, Condition, FilteredTraffic, Ipsec, IpsecDirection,
-    IpsecPolicy, OverlapEffect, PolicyEffect, RouteAnswer, RouteQuery, Usage, check_query,
+    CgroupCoverage, CheckFacts, CheckQuery, FilteredTraffic, Ipsec, IpsecDirection, IpsecPolicy,
+    NodeCondition, OverlapEffect, PolicyEffect, RouteAnswer, RouteQuery, Usage, check_query,
     conditions,
 };
 pub use observed::{

@@ -21,7 +21,7 @@ use model::{IfName, Network};
 use crate::bridge::families;
 use crate::{Link, NodeIntent, Observed, Records, RouteEntry, SysctlKey};
 
-pub use condition::{Condition, FilteredTraffic, OverlapEffect, PolicyEffect};
+pub use condition::{FilteredTraffic, NodeCondition, OverlapEffect, PolicyEffect};
 pub use ipsec::{Ipsec, IpsecDirection, IpsecPolicy};
 pub use limits::{CgroupCoverage, Usage};
 
@@ -99,17 +99,18 @@ pub fn conditions(
     observed: &Observed,
     records: &Records,
     facts: &CheckFacts,
-) -> Vec<Condition> {
+) -> Vec<NodeCondition> {
     let bypass = intent.bypass.is_active(observed);
     let mut found = Vec::new();
     for network in routed(intent, observed) {
         let overlaps = overlap::conditions(&network, observed, records, facts);
         // Packets of pods whose addresses lead elsewhere are filtered for this reason.
-        let cut_off = overlaps.iter().any(Condition::cuts_off);
+        let cut_off = overlaps.iter().any(NodeCondition::cuts_off);
         found.extend(overlaps);
         if !cut_off {
             let dropped = routing::conditions(&network, observed, records, facts);
-            let drops = |condition: &Condition| !bypass || is_met_on_bypass(condition, &network);
+            let drops =
+                |condition: &NodeCondition| !bypass || is_met_on_bypass(condition, &network);
             found.extend(dropped.into_iter().filter(drops));
         }
         found.extend(ipsec::conditions(&network, intent, facts));
@@ -125,8 +126,8 @@ pub fn conditions(
 /// Whether packets that bypass the stack meet the condition: their routes are looked up for the
 /// bridge, so it must forward. Answers are delivered without the stack, and no filter
 /// applies.
-fn is_met_on_bypass(condition: &Condition, network: &RoutedNetwork<'_>) -> bool {
-    matches!(condition, Condition::ForwardingOff { link, .. } if *link == network.link)
+fn is_met_on_bypass(condition: &NodeCondition, network: &RoutedNetwork<'_>) -> bool {
+    matches!(condition, NodeCondition::ForwardingOff { link, .. } if *link == network.link)
 }
 
 /// A network for whose pods the node routes.

@@ -1,7 +1,7 @@
 //! Conditions of the node that make packets of pods die: reported, and gone when the cause is.
 
 use kernel::fake::Fake;
-use planner::{CgroupCoverage, Condition, LinkKind, Usage};
+use planner::{CgroupCoverage, LinkKind, NodeCondition, Usage};
 
 use super::*;
 use crate::{AddEffect, Degraded};
@@ -79,7 +79,11 @@ fn a_condition_that_prevents_an_add_affects_running_pods_as_well() {
         .edit_facts(|facts| facts.ipsec.blocked = vec![planner::IpsecDirection::Forward]);
     node.engine().reconcile(NOW);
     let degraded = node.engine().status().degraded;
-    let [found @ Degraded::Node(Condition::Ipsec { network, .. }), ..] = &degraded[..] else {
+    let [
+        found @ Degraded::Node(NodeCondition::Ipsec { network, .. }),
+        ..,
+    ] = &degraded[..]
+    else {
         panic!("{degraded:?}");
     };
     assert_eq!(found.effect_on_add(network, false), AddEffect::Fails);

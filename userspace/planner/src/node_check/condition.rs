@@ -10,7 +10,7 @@ use super::{IpsecDirection, Usage};
 
 /// A condition of the node that makes packets of pods die, or will.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Condition {
+pub enum NodeCondition {
     /// Addresses of a network belong to another link or route as well.
     SubnetOverlap {
         /// The network.
@@ -142,7 +142,7 @@ pub enum PolicyEffect {
     BypassesMasquerade,
 }
 
-impl Condition {
+impl NodeCondition {
     /// Returns the reason, with its word and advice.
     pub fn reason(&self) -> DegradedReason {
         match self {
@@ -202,7 +202,7 @@ impl Condition {
     }
 }
 
-impl Condition {
+impl NodeCondition {
     /// Formats the conditions of limited resources.
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -231,7 +231,7 @@ impl Condition {
     }
 }
 
-impl fmt::Display for Condition {
+impl fmt::Display for NodeCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SubnetOverlap {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use model::Cidr;
 
-use super::{CheckFacts, Condition, PolicyEffect, RoutedNetwork};
+use super::{CheckFacts, NodeCondition, PolicyEffect, RoutedNetwork};
 use crate::NodeIntent;
 
 /// IPsec policies of the node.
@@ -75,7 +75,7 @@ pub(super) fn conditions(
     network: &RoutedNetwork<'_>,
     intent: &NodeIntent,
     facts: &CheckFacts,
-) -> Vec<Condition> {
+) -> Vec<NodeCondition> {
     let Ipsec { blocked, policies } = &facts.ipsec;
     if blocked.is_empty() && policies.is_empty() {
         return Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn conditions(
         for direction in [IpsecDirection::Forward, IpsecDirection::Out] {
             for flow in [Flow::FromPods, Flow::ToPods] {
                 let dropped = dropped(&facts.ipsec, direction, flow, subnet);
-                found.extend(dropped.map(|dropping| Condition::Ipsec {
+                found.extend(dropped.map(|dropping| NodeCondition::Ipsec {
                     network: network.network.name.clone(),
                     direction,
                     selector: dropping.selector(),
@@ -96,7 +96,7 @@ pub(super) fn conditions(
         let bypassing = policies.iter().filter(|policy| {
             network.network.masquerade && bypasses_masquerade(policy, subnet, intent)
         });
-        found.extend(bypassing.map(|policy| Condition::Ipsec {
+        found.extend(bypassing.map(|policy| NodeCondition::Ipsec {
             network: network.network.name.clone(),
             direction: policy.direction,
             selector: Some((policy.source, policy.destination)),

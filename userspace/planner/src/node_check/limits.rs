@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{CheckFacts, Condition};
+use super::{CheckFacts, NodeCondition};
 use crate::Records;
 
 /// File descriptors that the agent needs beside those of port reservations.
@@ -41,14 +41,18 @@ pub struct CgroupCoverage {
     pub outside: BTreeSet<String>,
 }
 
-pub(super) fn conditions(records: &Records, facts: &CheckFacts, bypass: bool) -> Vec<Condition> {
+pub(super) fn conditions(
+    records: &Records,
+    facts: &CheckFacts,
+    bypass: bool,
+) -> Vec<NodeCondition> {
     let mut found = Vec::new();
     let mut attachments = records.values().map(|record| &record.attachment);
     let has_ports = attachments.any(|attachment| !attachment.port_mappings.is_empty());
     if let Some(cgroup) = &facts.cgroup
         && is_uncovered(cgroup, has_ports)
     {
-        found.push(Condition::CgroupUncovered {
+        found.push(NodeCondition::CgroupUncovered {
             outside: cgroup.outside.clone(),
         });
     }
@@ -56,13 +60,17 @@ pub(super) fn conditions(records: &Records, facts: &CheckFacts, bypass: bool) ->
         let left = files.limit.saturating_sub(files.used);
         left < NEEDED_FILES.max(files.limit / 10)
     });
-    found.extend(files.map(Condition::FileLimit));
+    found.extend(files.map(NodeCondition::FileLimit));
     // Packets that bypass netfilter are not tracked.
     let conntrack = facts.conntrack.filter(|usage| usage.is_nearly_full());
-    found.extend(conntrack.filter(|_| !bypass).map(Condition::ConntrackFull));
+    found.extend(
+        conntrack
+            .filter(|_| !bypass)
+            .map(NodeCondition::ConntrackFull),
+    );
     let tables = facts.neighbours_overflow.into_iter().zip([true, false]);
     let full = tables.filter(|(overflows, _)| *overflows);
-    found.extend(full.map(|(_, ipv4)| Condition::NeighboursFull { ipv4 }));
+    found.extend(full.map(|(_, ipv4)| NodeCondition::NeighboursFull { ipv4 }));
     found
 }
 

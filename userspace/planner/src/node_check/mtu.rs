@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 
 use model::IfName;
 
-use super::{Condition, RoutedNetwork, link_of};
+use super::{NodeCondition, RoutedNetwork, link_of};
 use crate::uplink::LOCAL_TABLE;
 use crate::{Observed, Records, network_mtu};
 
 /// Returns the condition that the default route has a smaller MTU than the network: of its link, or
 /// of the route itself. Routes to single prefixes (VPNs) are left out: path MTU discovery is the
 /// usual way there.
-pub(super) fn of_uplinks(network: &RoutedNetwork<'_>, observed: &Observed) -> Option<Condition> {
+pub(super) fn of_uplinks(
+    network: &RoutedNetwork<'_>,
+    observed: &Observed,
+) -> Option<NodeCondition> {
     let mtu = network_mtu(network.network, observed);
     let defaults = observed
         .routes
@@ -25,7 +28,7 @@ pub(super) fn of_uplinks(network: &RoutedNetwork<'_>, observed: &Observed) -> Op
         })
         .min()?;
     let (link_mtu, link) = least;
-    (mtu > link_mtu).then(|| Condition::MtuAboveUplink {
+    (mtu > link_mtu).then(|| NodeCondition::MtuAboveUplink {
         network: network.network.name.clone(),
         mtu,
         link: link.clone(),
@@ -35,7 +38,7 @@ pub(super) fn of_uplinks(network: &RoutedNetwork<'_>, observed: &Observed) -> Op
 
 /// Returns the bridges whose MTU is below that of a pod on them. The node drops larger packets to
 /// these pods, or answers that they are too big.
-pub(super) fn of_bridges(observed: &Observed, records: &Records) -> Vec<Condition> {
+pub(super) fn of_bridges(observed: &Observed, records: &Records) -> Vec<NodeCondition> {
     let mut largest: BTreeMap<&IfName, u32> = BTreeMap::new();
     for attachment in records.values().map(|record| &record.attachment) {
         let host = attachment.host_link();
@@ -47,7 +50,7 @@ pub(super) fn of_bridges(observed: &Observed, records: &Records) -> Vec<Conditio
     }
     let below = largest.into_iter().filter_map(|(name, pods)| {
         let bridge = observed.links.get(name)?;
-        (bridge.mtu < pods).then(|| Condition::MtuOfBridge {
+        (bridge.mtu < pods).then(|| NodeCondition::MtuOfBridge {
             bridge: name.clone(),
             mtu: bridge.mtu,
             pods,

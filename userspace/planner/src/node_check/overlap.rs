@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use model::{Cidr, HostLink, IfName, InterfaceAddress, Range, RangeSet};
 
 use super::{
-    CheckFacts, Condition, MAIN_TABLE, OverlapEffect, RouteAnswer, RouteQuery, RoutedNetwork,
+    CheckFacts, MAIN_TABLE, NodeCondition, OverlapEffect, RouteAnswer, RouteQuery, RoutedNetwork,
     link_of, name_of, next, sample_pods,
 };
 use crate::uplink::{LOCAL_TABLE, is_link_local};
@@ -51,8 +51,8 @@ pub(super) fn conditions(
     observed: &Observed,
     records: &Records,
     facts: &CheckFacts,
-) -> Vec<Condition> {
-    let mut found: Vec<Condition> = foreign(network, observed, records)
+) -> Vec<NodeCondition> {
+    let mut found: Vec<NodeCondition> = foreign(network, observed, records)
         .iter()
         .filter_map(|one| overlap(network, one, facts))
         .collect();
@@ -61,7 +61,7 @@ pub(super) fn conditions(
     }
     // Those that cut pods off come first.
     found.sort_by_key(|condition| {
-        let Condition::SubnetOverlap { effect, .. } = condition else {
+        let NodeCondition::SubnetOverlap { effect, .. } = condition else {
             return None;
         };
         Some(*effect)
@@ -78,7 +78,7 @@ fn overlap(
     network: &RoutedNetwork<'_>,
     one: &Foreign<'_>,
     facts: &CheckFacts,
-) -> Option<Condition> {
+) -> Option<NodeCondition> {
     let answer = sample(network, one).and_then(|address| facts.routes.get(&sent_to(address)));
     let leads_here = match answer {
         Some(RouteAnswer::Leaves(index)) => *index == network.index,
@@ -93,7 +93,7 @@ fn overlap(
         (false, true) => OverlapEffect::AllPods,
         (false, false) => OverlapEffect::SomePods,
     };
-    Some(Condition::SubnetOverlap {
+    Some(NodeCondition::SubnetOverlap {
         network: network.network.name.clone(),
         subnet: one.subnet,
         other: Some(one.prefix),
@@ -108,7 +108,7 @@ fn by_rule(
     network: &RoutedNetwork<'_>,
     observed: &Observed,
     facts: &CheckFacts,
-) -> Option<Condition> {
+) -> Option<NodeCondition> {
     sample_pods(network.network).into_iter().find_map(|pod| {
         let link = match facts.routes.get(&sent_to(pod))? {
             RouteAnswer::Leaves(index) if *index == network.index => return None,
@@ -117,7 +117,7 @@ fn by_rule(
             RouteAnswer::Local => return None,
         };
         let subnets = network.network.subnets();
-        Some(Condition::SubnetOverlap {
+        Some(NodeCondition::SubnetOverlap {
             network: network.network.name.clone(),
             subnet: subnets.into_iter().find(|subnet| subnet.contains(pod))?,
             other: None,

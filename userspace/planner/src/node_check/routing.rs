@@ -11,8 +11,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use model::{Cidr, IfName};
 
 use super::{
-    CheckFacts, Condition, FilteredTraffic, OverlapEffect, RouteAnswer, RouteQuery, RoutedNetwork,
-    link_of, name_of, next, sample_pods,
+    CheckFacts, FilteredTraffic, NodeCondition, OverlapEffect, RouteAnswer, RouteQuery,
+    RoutedNetwork, link_of, name_of, next, sample_pods,
 };
 use crate::uplink::{LOCAL_TABLE, is_link_local};
 use crate::{Link, LinkKind, Observed, Records, SysctlKey};
@@ -64,7 +64,7 @@ pub(super) fn conditions(
     observed: &Observed,
     records: &Records,
     facts: &CheckFacts,
-) -> Vec<Condition> {
+) -> Vec<NodeCondition> {
     let Some(pod) = sample_pod(network) else {
         return Vec::new();
     };
@@ -106,7 +106,7 @@ fn lost_answers(
     answered: Option<RouteAnswer>,
     observed: &Observed,
     facts: &CheckFacts,
-) -> Option<Condition> {
+) -> Option<NodeCondition> {
     let link = match answered? {
         RouteAnswer::Unreachable => {
             let drops = drops(network, &way.link, FilteredTraffic::Answers, facts);
@@ -120,7 +120,7 @@ fn lost_answers(
         RouteAnswer::Local => return None,
     };
     let subnets = network.network.subnets();
-    Some(Condition::SubnetOverlap {
+    Some(NodeCondition::SubnetOverlap {
         network: network.network.name.clone(),
         subnet: subnets.into_iter().find(|subnet| subnet.contains(pod))?,
         other: None,
@@ -136,13 +136,13 @@ fn drops(
     link: &IfName,
     traffic: FilteredTraffic,
     facts: &CheckFacts,
-) -> Option<Condition> {
+) -> Option<NodeCondition> {
     let network = network.network.name.clone();
     let link = link.clone();
     if number(&forwarding(&link), facts) == Some(0) {
-        return Some(Condition::ForwardingOff { network, link });
+        return Some(NodeCondition::ForwardingOff { network, link });
     }
-    filters(&link, facts).then_some(Condition::ReversePathFilter {
+    filters(&link, facts).then_some(NodeCondition::ReversePathFilter {
         network,
         link,
         traffic,

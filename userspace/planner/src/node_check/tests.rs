@@ -128,7 +128,7 @@ impl Node {
         self.observed.links.iter().flat_map(of_link).collect()
     }
 
-    fn conditions_with(&self, records: &Records) -> Vec<Condition> {
+    fn conditions_with(&self, records: &Records) -> Vec<NodeCondition> {
         let query = check_query(&self.intent, &self.observed, records);
         let answers = query.routes.iter();
         let facts = CheckFacts {
@@ -141,7 +141,7 @@ impl Node {
         conditions(&self.intent, &self.observed, records, &facts)
     }
 
-    fn conditions(&self) -> Vec<Condition> {
+    fn conditions(&self) -> Vec<NodeCondition> {
         self.conditions_with(&Records::new())
     }
 
@@ -163,7 +163,7 @@ fn publishing() -> Records {
     Records::from([(record.attachment.key.clone(), record)])
 }
 
-fn prevents(conditions: &[Condition]) -> bool {
+fn prevents(conditions: &[NodeCondition]) -> bool {
     conditions.iter().any(|one| one.prevents_add(&parse("net")))
 }
 
@@ -371,7 +371,7 @@ fn a_link_that_does_not_forward_is_reported_with_its_network() {
         assert_eq!(found(&facts)[0].reason(), DegradedReason::ForwardingOff);
         assert!(prevents(&found(&facts)));
         facts.sysctls.insert(key, "1".to_owned());
-        let is_off = |one: &Condition| matches!(one, Condition::ForwardingOff { .. });
+        let is_off = |one: &NodeCondition| matches!(one, NodeCondition::ForwardingOff { .. });
         assert!(!found(&facts).iter().any(is_off), "there is no route");
     }
 }
@@ -406,7 +406,7 @@ proptest! {
         let pods = (2..255).map(|host| IpAddr::from([10, 88, 0, host]));
         let lost = pods.filter(|pod| node.way(*pod) != RouteAnswer::Leaves(CBR0)).count();
         let found = node.conditions();
-        let cut_off = found.iter().any(|one| matches!(one, Condition::SubnetOverlap { effect, .. }
+        let cut_off = found.iter().any(|one| matches!(one, NodeCondition::SubnetOverlap { effect, .. }
             if *effect != OverlapEffect::Others));
         prop_assert_eq!(cut_off, lost > 0, "{:?}", found);
         if lost == 253 && routes.len() == 1 {
@@ -433,9 +433,9 @@ proptest! {
                 node.observed.routes.rotate_right(1);
             }
         }
-        let filtered = |found: &[Condition]| found
+        let filtered = |found: &[NodeCondition]| found
             .iter()
-            .any(|one| matches!(one, Condition::ReversePathFilter { .. }));
+            .any(|one| matches!(one, NodeCondition::ReversePathFilter { .. }));
         prop_assert!(!filtered(&node.conditions()));
     }
 }
