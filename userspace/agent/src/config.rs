@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::{Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkName, RangeSet};
-use planner::{BypassMode, ShaperMode, XdpPrefilterMode};
+use planner::{BypassMode, ForwardingMode, ShaperMode, XdpPrefilterMode};
 use serde::Deserialize;
 
 use crate::{limit_keys, pod_cidrs};
@@ -125,6 +125,11 @@ struct Keys {
     /// never, or auto (as long as no such rule could apply to it) [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
+    /// Whether pods' packets are carried past a policy or last rule of other software that drops
+    /// whatever no rule has accepted: auto (by accept rules of the agent, after all other rules) or
+    /// leave [default: auto]
+    #[arg(long, value_name = "MODE")]
+    forwarding: Option<String>,
     /// XDP prefilter on uplinks, which drops malformed and spoofed frames: off, or native (driver
     /// mode) [default: off]
     #[arg(long, value_name = "MODE")]
@@ -187,6 +192,8 @@ pub(crate) struct Config {
     pub(crate) flow_entries: Option<u32>,
     /// When pod traffic bypasses bridge and netfilter.
     pub(crate) bypass: BypassMode,
+    /// Whether pods' packets are carried past dropping defaults of other software.
+    pub(crate) forwarding: ForwardingMode,
     /// Whether the XDP prefilter is attached to uplinks.
     pub(crate) xdp_prefilter: XdpPrefilterMode,
     /// Mechanism of bandwidth limits.
@@ -304,6 +311,8 @@ impl Config {
             flow_entries: flow_entries(keys.flow_table_size.unwrap_or(0))?,
             bypass: (keys.bypass_netfilter.as_deref())
                 .map_or(Ok(BypassMode::Auto), |mode| parse("bypass-netfilter", mode))?,
+            forwarding: (keys.forwarding.as_deref())
+                .map_or(Ok(ForwardingMode::Auto), |mode| parse("forwarding", mode))?,
             xdp_prefilter: (keys.xdp_guard.as_deref())
                 .map_or(Ok(XdpPrefilterMode::Off), |mode| parse("xdp-guard", mode))?,
             shaper: (keys.shaper.as_deref())
@@ -362,6 +371,7 @@ impl Keys {
             egress_address: flags_or_file(self.egress_address, file.egress_address),
             flow_table_size: self.flow_table_size.or(file.flow_table_size),
             bypass_netfilter: self.bypass_netfilter.or(file.bypass_netfilter),
+            forwarding: self.forwarding.or(file.forwarding),
             xdp_guard: self.xdp_guard.or(file.xdp_guard),
             shaper: self.shaper.or(file.shaper),
             ingress_default: self.ingress_default.or(file.ingress_default),

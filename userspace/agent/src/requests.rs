@@ -438,6 +438,7 @@ pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Resul
         let broken = match degraded {
             Degraded::ProgramsMissing(_) => true,
             Degraded::RepairFailed { subject, .. } if subject == engine::NODE => true,
+            Degraded::ForwardingDropped { .. } => false,
             Degraded::NetworkRefused { network: name, .. }
             | Degraded::PoolExhausted { network: name, .. }
                 if name == network =>

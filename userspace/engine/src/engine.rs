@@ -8,11 +8,12 @@ use std::sync::Arc;
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
 use planner::{
-    AttachContext, BypassMode, Leases, Observed, Plan, PodSide, PortReservations, Refusal, Scope,
-    ShaperMode, XdpPrefilterMode,
+    AttachContext, BypassMode, ForwardingMode, Leases, Observed, Plan, PodSide, PortReservations,
+    Refusal, Scope, ShaperMode, XdpPrefilterMode,
 };
 use store::{Store, StoreError};
 
+use crate::forwarding::Forwarding;
 use crate::node::{NodeReconciler, NodeState};
 use crate::tcx_fast_path::TcxQueue;
 use crate::transaction::Transaction;
@@ -34,6 +35,8 @@ pub struct Settings {
     pub flow_entries: u32,
     /// When packets bypass the bridge and netfilter.
     pub bypass: BypassMode,
+    /// Whether pods' packets are carried past dropping defaults of other software's filter tables.
+    pub forwarding: ForwardingMode,
     /// How bandwidth limits shape packets.
     pub shaper: ShaperMode,
     /// Whether the XDP prefilter is attached to uplinks.
@@ -66,6 +69,7 @@ pub struct Engine<K> {
     pub(crate) configured_non_masquerade: String,
     pub(crate) node_reconciler: NodeReconciler,
     pub(crate) node: NodeState,
+    pub(crate) forwarding: Forwarding,
     /// Slot that was allocated last.
     pub(crate) last_slot: u32,
     pub(crate) last_reconcile: Option<Arc<Report>>,
@@ -117,6 +121,7 @@ impl<K: Kernel> Engine<K> {
             configured_non_masquerade,
             node_reconciler: NodeReconciler::default(),
             node: NodeState::default(),
+            forwarding: Forwarding::default(),
             last_reconcile: None,
             pending_verification: BTreeMap::new(),
             compaction_failed: false,

@@ -18,6 +18,7 @@ mod complete;
 mod configure;
 mod engine;
 mod error;
+mod forwarding;
 mod handle;
 mod limits;
 mod network;
@@ -43,6 +44,7 @@ pub use crate::collect::{GcResult, GcScope};
 pub use crate::configure::ConfigChange;
 pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
+pub use crate::forwarding::{FORWARDING, FirewallUpdate};
 pub use crate::handle::{Handle, spawn, spawn_with};
 pub use crate::limits::{LimitChange, LimitUpdate};
 pub use crate::network::NetworkClash;
@@ -50,7 +52,8 @@ pub use crate::operations::Operation;
 pub use crate::overrides::UpdateOutcome;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
 pub use crate::status::{
-    BypassStatus, Degraded, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
+    BypassStatus, Degraded, ForwardingStatus, NetworkStatus, PoolStatus, ShaperStatus, Status,
+    UplinkStatus,
 };
 pub use crate::tune::Tune;
 pub use crate::uninstall::{AttachedPods, Uninstalled};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kernel::Kernel;
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
-use planner::{BypassMode, ShaperMode};
+use planner::{BypassMode, DefaultState, DroppingDefault, ForwardingMode, ShaperMode};
 
 use crate::{Engine, Report};
 
@@ -25,6 +25,8 @@ pub struct Status {
     pub flow_entries: (u32, u32),
     /// State of the netfilter bypass.
     pub bypass: BypassStatus,
+    /// Defaults of other software's filter tables that drop.
+    pub forwarding: ForwardingStatus,
     /// How bandwidth limits are enforced.
     pub shaper: ShaperStatus,
     /// Report of the last reconciliation.
@@ -43,6 +45,15 @@ pub struct BypassStatus {
     /// Reasons against the bypass: foreign rules that packets would miss, and connections that
     /// netfilter tracks.
     pub rules: BTreeSet<String>,
+}
+
+/// Defaults of other software's filter tables that drop, and whether pods' packets pass them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardingStatus {
+    /// Configured mode.
+    pub mode: ForwardingMode,
+    /// Defaults with the state of pods' packets.
+    pub defaults: BTreeSet<DroppingDefault>,
 }
 
 /// How bandwidth limits are enforced.
@@ -137,6 +148,13 @@ pub enum Degraded {
     },
     /// No link of the node has a configured egress address.
     NoEgressAddress(IpAddr),
+    /// A default of another software's filter table drops pods' packets.
+    ForwardingDropped {
+        /// The default.
+        what: String,
+        /// Why no rule of ours accepts the packets, and what to do.
+        why: String,
+    },
     /// A repair of the last reconciliation failed.
     RepairFailed {
         /// Attachment key, link name, `tables` or `node`.
@@ -158,6 +176,7 @@ impl Degraded {
             Self::PoolNearlyExhausted { .. } => "pool-nearly-exhausted",
             Self::PoolExhausted { .. } => "pool-exhausted",
             Self::NoEgressAddress(_) => "no-egress-address",
+            Self::ForwardingDropped { .. } => "forwarding-dropped",
             Self::RepairFailed { .. } => "repair-failed",
         }
     }
@@ -203,6 +222,9 @@ impl fmt::Display for Degraded {
                 f,
                 "no link of the node has the egress address {address}: pods of the default network cannot send outside the node"
             ),
+            Self::ForwardingDropped { what, why } => {
+                write!(f, "{what} drops the packets of pods: {why}")
+            }
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")
             }
@@ -228,6 +250,10 @@ impl<K: Kernel> Engine<K> {
                 mode: self.settings.bypass,
                 active: self.node.bypass,
                 rules: self.node.obstacles.clone(),
+            },
+            forwarding: ForwardingStatus {
+                mode: self.settings.forwarding,
+                defaults: self.forwarding.defaults.clone(),
             },
             shaper: ShaperStatus {
                 mode: self.settings.shaper,
@@ -274,10 +300,24 @@ impl<K: Kernel> Engine<K> {
         }));
         let missing = self.node.missing_egress.iter().copied();
         degraded.extend(missing.map(Degraded::NoEgressAddress));
+        // Bypassing packets do not pass the tables.
+        let dropping = self.forwarding.defaults.iter();
+        let dropping = dropping.filter(|_| self.settings.bypass != BypassMode::Always);
+        degraded.extend(dropping.filter_map(dropped));
         degraded.extend(networks.iter().flat_map(exhausted));
         degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
         degraded
     }
+}
+
+fn dropped(default: &DroppingDefault) -> Option<Degraded> {
+    let DefaultState::Drops(why) = &default.state else {
+        return None;
+    };
+    Some(Degraded::ForwardingDropped {
+        what: default.what.clone(),
+        why: why.clone(),
+    })
 }
 
 /// Returns degradations for ranges with no free address, and for those with few.

@@ -67,6 +67,10 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             .inspect(|()| crash::point())
             .attempt(|| format!("write the table entry {key:?}")),
         Step::RemoveEntry { key, .. } => remove_entry(host, key),
+        Step::Forwarding(step) => host
+            .filters
+            .write(step)
+            .attempt(|| format!("write the forwarding rules of {}", step.table)),
         Step::Sweep => host
             .programs
             .sweep()

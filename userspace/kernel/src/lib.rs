@@ -24,6 +24,7 @@ mod features;
 mod filters;
 mod flows;
 mod foreign_tc_programs;
+mod forwarding;
 mod heap;
 mod host;
 mod instructions;

@@ -15,7 +15,7 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocketExt as _, Socket, TokioSocket};
 
 use crate::error::is;
-use crate::{foreign_tc_programs, ipsec, netlink, pins, sysctl, xtables};
+use crate::{foreign_tc_programs, forwarding, ipsec, netlink, pins, sysctl, xtables};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -73,6 +73,12 @@ impl RuleReader {
     /// thread.
     pub fn read(&self) -> io::Result<BTreeSet<String>> {
         foreign_rules(&self.links)
+    }
+
+    /// Identifies the rules of the filter tables of iptables-legacy, whose changes are not notified
+    /// either.
+    pub fn fingerprint(&self) -> io::Result<Vec<u64>> {
+        forwarding::fingerprint()
     }
 }
 

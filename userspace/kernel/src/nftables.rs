@@ -119,7 +119,11 @@ impl Nftables {
         }
         let (bytes, messages) = batch.finish();
         // One call must take the whole batch. The acknowledgements of failures quote the messages.
-        let _larger = setsockopt(&self.socket, sockopt::SndBufForce, &(bytes.len() * 2 + 4096));
+        let _larger = setsockopt(
+            &self.socket,
+            sockopt::SndBufForce,
+            &(bytes.len() * 2 + 4096),
+        );
         self.socket.send(&bytes, 0)?;
         let outcome = self.acknowledged(messages);
         crash::point();
@@ -169,7 +173,9 @@ impl Nftables {
                 match this {
                     DONE => finished = true,
                     ERROR => {
-                        let code = body.first_chunk::<4>().map_or(0, |it| i32::from_ne_bytes(*it));
+                        let code = body
+                            .first_chunk::<4>()
+                            .map_or(0, |it| i32::from_ne_bytes(*it));
                         if code != 0 && code != -libc::ENOENT {
                             return Err(io::Error::from_raw_os_error(-code));
                         }

@@ -9,8 +9,9 @@ use crate::Process;
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    AttachedPrefilter, BridgeSpec, Entries, Link, LinkKind, PodSide, PodSpec, PortReservation,
-    PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
+    AttachedPrefilter, BridgeSpec, Entries, ForwardTables, Link, LinkKind, PodSide, PodSpec,
+    PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey,
+    VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -34,6 +35,8 @@ pub(super) struct World {
     pub(super) foreign: BTreeMap<PortReservation, Process>,
     /// XDP prefilters of uplinks.
     pub(super) prefilters: BTreeMap<IfName, AttachedPrefilter>,
+    /// Filter tables of other software.
+    pub(super) forwarding: ForwardTables,
     /// State of the cgroup programs; empty without a cgroup.
     pub(super) sockets: BTreeMap<SocketHook, SocketHookState>,
     pub(super) paths: BTreeMap<NetnsPath, u64>,
@@ -52,6 +55,7 @@ impl World {
             held: PortReservations::new(),
             foreign: BTreeMap::new(),
             prefilters: BTreeMap::new(),
+            forwarding: ForwardTables::default(),
             sockets: BTreeMap::new(),
             paths: BTreeMap::new(),
             namespaces: BTreeMap::new(),
@@ -127,6 +131,10 @@ impl World {
                 self.remove(key);
                 Ok(())
             }
+            Step::Forwarding(step) => match self.forwarding.apply(step) {
+                true => Ok(()),
+                false => Err(Errno::EAGAIN),
+            },
             Step::Sweep => Ok(()),
         }
     }

@@ -40,12 +40,7 @@ impl Attributes {
     }
 
     /// Adds a list: one nested attribute of kind `item` (`NFTA_LIST_ELEM` and the like) for each.
-    pub(crate) fn list(
-        self,
-        kind: u16,
-        item: u16,
-        values: impl IntoIterator<Item = Self>,
-    ) -> Self {
+    pub(crate) fn list(self, kind: u16, item: u16, values: impl IntoIterator<Item = Self>) -> Self {
         let all = values
             .into_iter()
             .fold(Self::default(), |all, value| all.nested(item, &value));
@@ -73,12 +68,14 @@ pub(crate) fn parse(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     // The iterator of the library borrows each attribute from itself, so positions are tracked
     // here.
     let mut at = 0;
-    NlasIterator::new(bytes).map_while(Result::ok).filter_map(move |attribute| {
-        let length = usize::from(attribute.length());
-        let value = bytes.get(at + HEADER..at + length)?;
-        at += length.next_multiple_of(4);
-        Some((attribute.kind(), value))
-    })
+    NlasIterator::new(bytes)
+        .map_while(Result::ok)
+        .filter_map(move |attribute| {
+            let length = usize::from(attribute.length());
+            let value = bytes.get(at + HEADER..at + length)?;
+            at += length.next_multiple_of(4);
+            Some((attribute.kind(), value))
+        })
 }
 
 /// Returns the 32-bit number.

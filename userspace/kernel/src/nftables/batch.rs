@@ -142,6 +142,14 @@ impl Batch {
         self.push(DELETE_TABLE, 0, family, table);
     }
 
+    /// Deletes a table that has no chains, sets or objects; an error for others.
+    pub(crate) fn delete_empty_table(&mut self, family: Family, name: &str) {
+        /// `NLM_F_NONREC`.
+        const NOT_RECURSIVE: u16 = 0x100;
+        let table = Attributes::default().text(1, name);
+        self.push(DELETE_TABLE, NOT_RECURSIVE, family, table);
+    }
+
     /// Creates a chain unless it exists.
     pub(crate) fn add_chain(&mut self, chain: &Chain<'_>) {
         let mut attributes = name(chain.table, chain.name);
@@ -149,10 +157,7 @@ impl Batch {
             let place = Attributes::default()
                 .be32(1, hook.number)
                 .be32(2, hook.priority.cast_unsigned());
-            attributes = attributes
-                .nested(4, &place)
-                .be32(5, 1)
-                .text(7, hook.kind);
+            attributes = attributes.nested(4, &place).be32(5, 1).text(7, hook.kind);
         }
         self.push(NEW_CHAIN, CREATE, chain.family, attributes);
     }
@@ -285,7 +290,14 @@ impl Batch {
         for (number, (kind, flags, family, attributes)) in (1_u32..).zip(&self.messages) {
             let ack = if number as usize == count { ACK } else { 0 };
             let (kind, flags) = (SUBSYSTEM | kind, REQUEST | flags | ack);
-            encode(&mut bytes, kind, flags, number, [*family as u16, 0], attributes);
+            encode(
+                &mut bytes,
+                kind,
+                flags,
+                number,
+                [*family as u16, 0],
+                attributes,
+            );
         }
         let last = u32::try_from(count + 1).unwrap_or(u32::MAX);
         let none = Attributes::default();

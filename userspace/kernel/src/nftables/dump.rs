@@ -29,6 +29,8 @@ pub(crate) struct ReadChain {
     pub(crate) name: String,
     /// `enum nf_inet_hooks` and priority; `None` for a chain that is reached by jumps only.
     pub(crate) hook: Option<(u32, i32)>,
+    /// Whether it is a base chain of type `filter`.
+    pub(crate) is_filter: bool,
     /// Whether the policy is to drop.
     pub(crate) drops: bool,
     /// Number of rules, and of references by jumps and maps.
@@ -102,15 +104,36 @@ impl Nftables {
         chain: &str,
     ) -> io::Result<Vec<ReadRule>> {
         let filter = Attributes::default().text(1, table).text(2, chain);
-        let answers = self.get(GET_RULE, NEW_RULE, DUMP, family as u8, &filter)?;
+        let all = self.dump_rules(family, table, &filter)?;
+        Ok(all
+            .into_iter()
+            .filter(|(of, _)| of == chain)
+            .map(|(_, rule)| rule)
+            .collect())
+    }
+
+    /// Returns the rules of all chains of a table with their chains, in order.
+    pub(crate) fn rules_of_table(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> io::Result<Vec<(String, ReadRule)>> {
+        let filter = Attributes::default().text(1, table);
+        self.dump_rules(family, table, &filter)
+    }
+
+    fn dump_rules(
+        &mut self,
+        family: Family,
+        table: &str,
+        filter: &Attributes,
+    ) -> io::Result<Vec<(String, ReadRule)>> {
+        let answers = self.get(GET_RULE, NEW_RULE, DUMP, family as u8, filter)?;
         Ok(answers
             .iter()
             // Old kernels ignore the filter.
-            .filter(|body| {
-                let is = |kind, name: &str| field(body, kind).is_some_and(|it| text(it) == name);
-                is(1, table) && is(2, chain)
-            })
-            .filter_map(|body| rule(body))
+            .filter(|body| field(body, 1).is_some_and(|it| text(it) == table))
+            .filter_map(|body| Some((text(field(body, 2)?), rule(body)?)))
             .collect())
     }
 
@@ -156,18 +179,18 @@ fn chain(body: &[u8]) -> Option<ReadChain> {
         table: text(field(body, 1)?),
         name: text(field(body, 3)?),
         hook,
+        is_filter: hook.is_some() && field(body, 7).is_some_and(|kind| text(kind) == "filter"),
         drops: hook.is_some() && field(body, 5).and_then(be32) == Some(0),
         users: field(body, 6).and_then(be32).unwrap_or(0),
     })
 }
 
 fn rule(body: &[u8]) -> Option<ReadRule> {
-    let expressions = parse(field(body, 4).unwrap_or_default()).map(|(_, expression)| {
-        ReadExpression {
+    let expressions =
+        parse(field(body, 4).unwrap_or_default()).map(|(_, expression)| ReadExpression {
             name: get(expression, 1).map(text).unwrap_or_default(),
             data: get(expression, 2).unwrap_or_default().to_vec(),
-        }
-    });
+        });
     Some(ReadRule {
         handle: field(body, 3).and_then(be64)?,
         expressions: expressions.collect(),
@@ -200,7 +223,7 @@ fn field(body: &[u8], kind: u16) -> Option<&[u8]> {
 }
 
 /// Returns an attribute of a list.
-pub(super) fn get(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+pub(in crate::nftables) fn get(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     parse(attributes)
         .find(|(this, _)| *this == kind)
         .map(|(_, value)| value)

@@ -153,9 +153,7 @@ pub(crate) mod expr {
 
     /// Looks the register up in a set or map of the table, by name. A map's value goes into `to`.
     pub(crate) fn lookup(set: &str, key: Register, to: Option<Register>) -> Expression {
-        let data = Attributes::default()
-            .text(1, set)
-            .be32(2, key as u32);
+        let data = Attributes::default().text(1, set).be32(2, key as u32);
         let data = match to {
             Some(to) => data.be32(3, to as u32),
             None => data,
@@ -209,5 +207,17 @@ pub(crate) mod expr {
             .be32(2, revision)
             .bytes(3, info);
         Expression::new("match", &data)
+    }
+}
+
+#[cfg(test)]
+impl Expression {
+    /// Returns the expression as a dump has it.
+    pub(crate) fn reread(&self) -> super::ReadExpression {
+        let get = |kind| super::dump::get(self.0.as_bytes(), kind).unwrap_or_default();
+        super::ReadExpression {
+            name: super::text(get(1)),
+            data: get(2).to_vec(),
+        }
     }
 }
