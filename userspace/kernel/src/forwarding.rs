@@ -15,7 +15,8 @@ use std::io;
 
 use planner::{FilterBackend, FilterTable, ForwardTables, ForwardingStep, TableState};
 
-pub(crate) use legacy::fingerprint;
+pub(crate) use legacy::{fingerprint, has_foreign_entries};
+pub(crate) use nft::has_foreign_rules;
 
 /// Reader and writer of the filter tables of one network namespace.
 #[derive(Default)]

@@ -13,6 +13,8 @@ use std::{fs, io};
 
 use nix::libc;
 
+use crate::forwarding;
+
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`.
 const GET_INFO: libc::c_int = 64;
 /// `IPT_SO_GET_ENTRIES` and `IP6T_SO_GET_ENTRIES`.
@@ -231,6 +233,11 @@ fn has_rules(family: &Family, table: &str) -> io::Result<bool> {
     let pointer = (&raw mut info).cast();
     if !query(&socket, family.level, GET_INFO, pointer, length)? {
         return Ok(false);
+    }
+    if table == "filter"
+        && let Some(foreign) = forwarding::has_foreign_entries(family.domain == libc::AF_INET)?
+    {
+        return Ok(foreign);
     }
     // An empty table has one policy for each hook, and the end marker.
     if info.num_entries > info.valid_hooks.count_ones() + 1 {

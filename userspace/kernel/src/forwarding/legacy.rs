@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use planner::{
-    AcceptRule, Action, BaseChain, Condition, FilterBackend, FilterFamily, FilterHook, FilterRule,
-    FilterTable, ForwardingStep, Place, TableState,
+    ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, FORWARD_CHAIN, FilterBackend,
+    FilterFamily, FilterHook, FilterRule, FilterTable, ForwardingStep, Place, TableState,
 };
 
 use super::blob::{Blob, Entry, Layout, Target, V4, V6, new_match, text};
@@ -87,6 +87,31 @@ pub(crate) fn fingerprint() -> io::Result<Vec<u64>> {
         Ok(blob.map_or(0, |(_, blob)| blob.fingerprint()))
     });
     loaded.collect()
+}
+
+/// Returns whether other software has rules in the filter table, or a policy that drops; `None`
+/// where there is nothing of ours.
+pub(crate) fn has_foreign_entries(ipv4: bool) -> io::Result<Option<bool>> {
+    let family = if ipv4 {
+        FilterFamily::Ip
+    } else {
+        FilterFamily::Ip6
+    };
+    let ip = FAMILIES.iter().find(|ip| ip.family == family);
+    let Some((_, blob)) = ip.map(Ip::load).transpose()?.flatten() else {
+        return Ok(None);
+    };
+    if blob.get(ADMIN_CHAIN).or(blob.get(FORWARD_CHAIN)).is_none() {
+        return Ok(None);
+    }
+    let is_own = |name: &str| [ADMIN_CHAIN, FORWARD_CHAIN].contains(&name);
+    let foreign = blob.chains.iter().any(|chain| {
+        let mut rules = chain.rules.iter();
+        let drops = chain.hook == Some(2) && blob.layout.verdict(&chain.tail.bytes) != Some(ACCEPT);
+        let others = rules.any(|rule| !matches!(&rule.target, Target::Chain(to) if is_own(to)));
+        drops || (others && !is_own(&chain.name))
+    });
+    Ok(Some(foreign))
 }
 
 /// Executes the step.

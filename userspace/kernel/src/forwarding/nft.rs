@@ -5,17 +5,15 @@ use std::io;
 
 use nix::errno::Errno;
 use planner::{
-    AcceptRule, BaseChain, FilterBackend, FilterFamily, FilterHook, FilterRule, FilterTable,
-    ForwardingStep, Place, TableState,
+    ADMIN_CHAIN, AcceptRule, Action, BaseChain, FORWARD_CHAIN, FilterBackend, FilterFamily,
+    FilterHook, FilterRule, FilterTable, ForwardingStep, Place, TableState,
 };
 
 use super::{decode, encode};
+use crate::netfilter::OWN_TABLE;
 use crate::nftables::{
     Batch, Chain, Family, Hook, Nftables, Position, ReadChain, Rejected, Rule, expr,
 };
-
-/// Table of our own, which has no filter chains.
-const OWN_TABLE: &str = "viaduct";
 
 /// Hook of a filter table's FORWARD chain: `NF_INET_FORWARD`, `NF_IP_PRI_FILTER`.
 const FORWARD: Hook = Hook {
@@ -93,6 +91,26 @@ impl NftTables {
         }
         Ok(())
     }
+}
+
+/// Returns whether other software has rules in a base chain, or an administrator in a chain that
+/// our rules evaluate.
+pub(crate) fn has_foreign_rules(family: u8, table: &str, chain: &str) -> io::Result<bool> {
+    let opened = Family::of(family).zip(Nftables::open()?);
+    let Some((family, mut nftables)) = opened else {
+        return Ok(true);
+    };
+    let mut evaluated = vec![chain.to_owned()];
+    while let Some(chain) = evaluated.pop() {
+        for rule in nftables.rules(family, table, &chain)? {
+            match decode::rule(&rule, family).1 {
+                Action::Jump(to) if to == FORWARD_CHAIN => {}
+                Action::Jump(to) if to == ADMIN_CHAIN || chain == ADMIN_CHAIN => evaluated.push(to),
+                _ => return Ok(true),
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn is_unsupported(error: &io::Error) -> bool {
