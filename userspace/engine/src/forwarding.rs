@@ -5,7 +5,9 @@
 //! last reconciliation has found a default that drops.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use kernel::Kernel;
 use model::AttachmentKey;
@@ -21,13 +23,13 @@ use crate::{Engine, EngineError, GcScope};
 /// Subject of report items about forwarding rules.
 pub const FORWARDING: &str = "forwarding";
 
-/// Rounds of planning. Other software may change a table between the observation and the step.
-const MAX_ROUNDS: usize = 5;
+/// Rounds of planning. Other software may change a table between the observation and the step, and
+/// a step for a table of nftables outdates those for the others.
+const MAX_ROUNDS: usize = 12;
 
-/// Prefixes of names in the store: addresses of an interface of another plugin with `firewall`; an
-/// administrator's chain; a chain that was created for it.
+/// Prefixes of names in the store: an interface with `firewall` in its configuration, with
+/// [`Firewalled`] as value; a chain that was created for an administrator.
 const FIREWALLED: &str = "firewall/";
-const ADMIN: &str = "firewall-admin/";
 const CREATED: &str = "firewall-created/";
 
 /// Rules that are in force, and the defaults that drop.
@@ -54,6 +56,45 @@ pub struct FirewallUpdate {
     pub admin_chain: String,
 }
 
+/// An interface with `firewall` in its configuration, as the store has it: words, the addresses
+/// last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Firewalled {
+    /// Chain of the administrator.
+    admin_chain: String,
+    /// Key of the attachment, if the agent made the interface; a word `-` where it did not.
+    recorded: Option<String>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl fmt::Display for Firewalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let recorded = self.recorded.as_deref().unwrap_or("-");
+        write!(f, "{} {recorded}", self.admin_chain)?;
+        self.addresses
+            .iter()
+            .try_for_each(|address| write!(f, " {address}"))
+    }
+}
+
+impl FromStr for Firewalled {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split(' ').map(str::to_owned);
+        let missing = || format!("{text:?} has too few words");
+        let admin_chain = words.next().ok_or_else(missing)?;
+        let recorded = words.next().ok_or_else(missing)?;
+        let addresses =
+            words.map(|word| word.parse().map_err(|_| format!("{word:?} is no address")));
+        Ok(Self {
+            admin_chain,
+            recorded: Some(recorded).filter(|key| key != "-"),
+            addresses: addresses.collect::<Result<_, String>>()?,
+        })
+    }
+}
+
 impl<K: Kernel> Engine<K> {
     /// Brings the rules of all tables in step. Failures are items, and reported as dropped packets.
     pub(crate) fn reconcile_forwarding(&mut self, items: &mut Vec<Item>) {
@@ -74,7 +115,7 @@ impl<K: Kernel> Engine<K> {
     /// the next reconciliation reports it.
     pub(crate) fn sync_forwarding(&mut self) {
         // The first chain of an administrator needs rules where there are none yet.
-        let is_needed = self.forwarding.has_rules || self.has_admin_chains();
+        let is_needed = self.forwarding.has_rules || self.choices(FIREWALLED).next().is_some();
         if !is_needed || self.forwarding_intent() == self.forwarding.intent {
             return;
         }
@@ -89,13 +130,21 @@ impl<K: Kernel> Engine<K> {
     }
 
     fn forwarding_intent(&self) -> ForwardingIntent {
-        ForwardingIntent::new(
+        let firewalled = self.firewalled();
+        let foreign = firewalled.iter().filter(|one| one.recorded.is_none());
+        let admin_chains = firewalled.iter().flat_map(|one| {
+            let families = one.addresses.iter().copied().map(FilterFamily::of);
+            families.map(|family| (family, one.admin_chain.clone()))
+        });
+        let mut intent = ForwardingIntent::new(
             self.settings.forwarding,
             &self.node.pod_sources,
             self.store.records(),
-            &self.firewalled(),
-            self.admin_chains(),
-        )
+            &foreign.flat_map(|one| one.addresses.clone()).collect(),
+            admin_chains.collect(),
+        );
+        intent.created = self.created();
+        intent
     }
 
     /// Plans and executes until nothing differs, or a table refuses its step.
@@ -111,6 +160,11 @@ impl<K: Kernel> Engine<K> {
             let is_last = round + 1 == MAX_ROUNDS;
             plan.steps
                 .retain(|step| refused.iter().all(|(table, _)| *table != step.table));
+            if is_last {
+                let busy = "other software changes it all the time".to_owned();
+                let tables = plan.steps.iter().map(|step| step.table.clone());
+                refused.extend(tables.map(|table| (table, busy.clone())));
+            }
             if plan.steps.is_empty() || is_last {
                 mark_refused(&mut plan, &refused);
                 return Ok(plan);
@@ -118,11 +172,11 @@ impl<K: Kernel> Engine<K> {
             for step in plan.steps {
                 self.record_created(&step)?;
                 match self.execute_forwarding(&step) {
-                    Ok(()) => items.push(Item::repaired(
-                        FORWARDING.to_owned(),
-                        step.to_string(),
-                        Vec::new(),
-                    )),
+                    Ok(()) => {
+                        self.forget_created(&step)?;
+                        let text = step.to_string();
+                        items.push(Item::repaired(FORWARDING.to_owned(), text, Vec::new()));
+                    }
                     // Planned again in the next round.
                     Err(error) if is_outdated(&error) => {}
                     Err(error) => {
@@ -168,23 +222,17 @@ impl<K: Kernel> Engine<K> {
     /// Records an interface with `firewall` in its configuration, and its administrator's chain. An
     /// interface of ours is accepted by its bridge.
     pub fn add_firewall(&mut self, update: &FirewallUpdate) -> Result<(), EngineError> {
-        let is_ours = update.keys.iter().any(|key| {
+        let ours = update.keys.iter().find(|key| {
             let record = self.store.get(key);
             record.is_some_and(|record| record.attachment.adopted.is_none())
         });
-        for family in update.addresses.iter().copied().map(FilterFamily::of) {
-            let name = format!("{ADMIN}{}/{}", family_name(family), update.admin_chain);
-            if self.store.choice(&name).is_none() {
-                self.store.put_choice(&name, "")?;
-            }
-        }
-        if !is_ours {
-            let addresses = update.addresses.iter().map(ToString::to_string);
-            let addresses = addresses.collect::<Vec<_>>().join(" ");
-            self.store
-                .put_choice(&format!("{FIREWALLED}{}", update.key), &addresses)?;
-        }
-        Ok(())
+        let firewalled = Firewalled {
+            admin_chain: update.admin_chain.clone(),
+            recorded: ours.map(ToString::to_string),
+            addresses: update.addresses.clone(),
+        };
+        let name = format!("{FIREWALLED}{}", update.key);
+        Ok(self.store.put_choice(&name, &firewalled.to_string())?)
     }
 
     /// Removes the record of an interface with `firewall` in its configuration.
@@ -218,7 +266,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Removes all records of the plugin, which are of an earlier boot.
     pub(crate) fn forget_firewall(&mut self) -> Result<(), StoreError> {
-        for prefix in [FIREWALLED, ADMIN, CREATED] {
+        for prefix in [FIREWALLED, CREATED] {
             let names = self
                 .choices(prefix)
                 .map(|(name, _)| format!("{prefix}{name}"));
@@ -234,39 +282,36 @@ impl<K: Kernel> Engine<K> {
         all.filter_map(move |(name, value)| Some((name.strip_prefix(prefix)?, value.as_str())))
     }
 
-    fn firewalled(&self) -> BTreeSet<IpAddr> {
+    /// Returns the interfaces with `firewall` in their configuration. Those of attachments that are
+    /// gone do not count.
+    fn firewalled(&self) -> Vec<Firewalled> {
+        let keys: BTreeSet<String> = self
+            .store
+            .records()
+            .keys()
+            .map(ToString::to_string)
+            .collect();
         self.choices(FIREWALLED)
-            .flat_map(|(_, addresses)| addresses.split(' '))
-            .filter_map(|address| address.parse().ok())
-            .collect()
-    }
-
-    fn has_admin_chains(&self) -> bool {
-        self.choices(ADMIN).next().is_some()
-    }
-
-    fn admin_chains(&self) -> BTreeSet<(FilterFamily, String)> {
-        self.choices(ADMIN)
-            .filter_map(|(name, _)| {
-                let (family, chain) = name.split_once('/')?;
-                Some((family_of(family)?, chain.to_owned()))
-            })
+            .filter_map(|(_, value)| value.parse().ok())
+            .filter(|one: &Firewalled| one.recorded.as_ref().is_none_or(|key| keys.contains(key)))
             .collect()
     }
 
     /// Records the chains that a step is about to create.
     fn record_created(&mut self, step: &ForwardingStep) -> Result<(), StoreError> {
         let base = step.creates_base.then(|| "FORWARD".to_owned());
-        let backend = match step.table.backend {
-            FilterBackend::Nftables => "nft",
-            FilterBackend::Xtables => "legacy",
-        };
         for chain in step.creates.iter().cloned().chain(base) {
-            let family = family_name(step.table.family);
-            let name = format!("{CREATED}{backend}/{family}/{chain}");
-            self.store.put_choice(&name, "")?;
+            self.store
+                .put_choice(&created_name(&step.table, &chain), "")?;
         }
         Ok(())
+    }
+
+    /// Removes the records of the chains that a step has deleted.
+    fn forget_created(&mut self, step: &ForwardingStep) -> Result<(), StoreError> {
+        let chains = step.deletes_created.iter();
+        let mut names = chains.map(|chain| created_name(&step.table, chain));
+        names.try_for_each(|name| self.store.remove_choice(&name))
     }
 
     fn created(&self) -> BTreeSet<(FilterTable, String)> {
@@ -306,6 +351,14 @@ fn mark_refused(plan: &mut ForwardingPlan, refused: &[(FilterTable, String)]) {
 
 fn is_outdated(error: &kernel::StepError) -> bool {
     error.source.kind() == std::io::ErrorKind::WouldBlock
+}
+
+fn created_name(table: &FilterTable, chain: &str) -> String {
+    let backend = match table.backend {
+        FilterBackend::Nftables => "nft",
+        FilterBackend::Xtables => "legacy",
+    };
+    format!("{CREATED}{backend}/{}/{chain}", family_name(table.family))
 }
 
 fn family_name(family: FilterFamily) -> &'static str {

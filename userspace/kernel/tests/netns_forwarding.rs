@@ -48,6 +48,7 @@ fn intent() -> ForwardingIntent {
         mode: ForwardingMode::Auto,
         rules,
         admin_chains: BTreeSet::new(),
+        created: BTreeSet::new(),
         families: [FilterFamily::Ip, FilterFamily::Ip6].into(),
         probes: vec![Probe::new(FilterFamily::Ip, link(), BTreeSet::new(), v4)],
     }

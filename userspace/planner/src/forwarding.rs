@@ -92,6 +92,9 @@ pub struct ForwardingIntent {
     pub rules: Vec<AcceptRule>,
     /// Administrator's chains of the `firewall` plugin, by family.
     pub admin_chains: BTreeSet<(FilterFamily, String)>,
+    /// Chains that earlier steps have created; they are deleted when they are empty and no longer
+    /// needed.
+    pub created: BTreeSet<(FilterTable, String)>,
     /// Address families that pods have: defaults of other families are not reported.
     pub families: BTreeSet<FilterFamily>,
     /// Packet of a pod to the world, for each family.
@@ -185,6 +188,7 @@ pub fn plan_forwarding(intent: &ForwardingIntent, observed: &ForwardTables) -> F
             jumps: admin_jumps(intent, table, state).chain(accepts).collect(),
             rules: rules_of(intent, table),
             admin: admin_of(intent, table),
+            created: created_in(intent, table),
         };
         plan.has_rules |= !wanted.jumps.is_empty();
         plan.steps.extend(step(table, state, &wanted));
@@ -198,23 +202,11 @@ pub fn plan_forwarding_removal(
     observed: &ForwardTables,
     created: &BTreeSet<(FilterTable, String)>,
 ) -> Vec<ForwardingStep> {
-    observed
-        .tables
-        .iter()
-        .filter_map(|(table, state)| {
-            let empty: BTreeSet<String> = created
-                .iter()
-                .filter(|(of, chain)| of == table && state.is_unused(chain))
-                .map(|(_, chain)| chain.clone())
-                .collect();
-            let mut step = step(table, state, &Wanted::default());
-            if !empty.is_empty() {
-                let step = step.get_or_insert_with(|| ForwardingStep::nothing(table, state));
-                step.deletes_created = empty;
-            }
-            step
-        })
-        .collect()
+    let nothing = ForwardingIntent {
+        created: created.clone(),
+        ..ForwardingIntent::default()
+    };
+    plan_forwarding(&nothing, observed).steps
 }
 
 /// What a table is to have of ours.
@@ -223,6 +215,7 @@ struct Wanted {
     jumps: Vec<(&'static str, Place)>,
     rules: Vec<AcceptRule>,
     admin: BTreeSet<String>,
+    created: BTreeSet<String>,
 }
 
 impl Wanted {
@@ -289,6 +282,14 @@ fn step(table: &FilterTable, state: &TableState, wanted: &Wanted) -> Option<Forw
             .filter(|chain| !state.rules.contains_key(*chain));
         step.creates = missing.cloned().collect();
     }
+    let is_needed = |chain: &String| {
+        wanted.admin.contains(chain) || wanted.jumps.iter().any(|(_, place)| place.chain() == chain)
+    };
+    let unneeded = wanted.created.iter().filter(|chain| !is_needed(chain));
+    step.deletes_created = unneeded
+        .filter(|chain| state.is_unused(chain))
+        .cloned()
+        .collect();
     (step != ForwardingStep::nothing(table, state)).then_some(step)
 }
 
@@ -390,6 +391,11 @@ fn admin_of(intent: &ForwardingIntent, table: &FilterTable) -> BTreeSet<String> 
         .collect()
 }
 
+fn created_in(intent: &ForwardingIntent, table: &FilterTable) -> BTreeSet<String> {
+    let created = intent.created.iter().filter(|(of, _)| of == table);
+    created.map(|(_, chain)| chain.clone()).collect()
+}
+
 /// Adds the filter table of iptables, where there is none of any backend.
 fn add_admin_tables(intent: &ForwardingIntent, tables: &mut BTreeMap<FilterTable, TableState>) {
     let families: BTreeSet<_> = intent
@@ -488,6 +494,7 @@ impl ForwardingIntent {
             mode,
             rules: accept_rules(sources, records, firewalled),
             admin_chains,
+            created: BTreeSet::new(),
             families: probed.chain(addresses.map(FilterFamily::of)).collect(),
             probes: sources.probes.clone(),
         }

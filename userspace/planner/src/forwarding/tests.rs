@@ -76,6 +76,7 @@ fn intent(mode: ForwardingMode) -> ForwardingIntent {
             AcceptRule::From(name("cbr0")),
         ],
         admin_chains: BTreeSet::new(),
+        created: BTreeSet::new(),
         families: BTreeSet::from([FilterFamily::Ip]),
         probes: vec![Probe::new(FilterFamily::Ip, name("cbr0"), outputs, source)],
     }
