@@ -12,8 +12,8 @@ use std::str::FromStr;
 use kernel::Kernel;
 use model::AttachmentKey;
 use planner::{
-    DefaultState, DroppingDefault, FilterBackend, FilterFamily, FilterTable, ForwardingIntent,
-    ForwardingPlan, ForwardingStep, Scope, Step,
+    DroppingDefault, FilterBackend, FilterFamily, FilterTable, ForwardingIntent, ForwardingPlan,
+    ForwardingStep, Scope, Step,
 };
 use store::StoreError;
 
@@ -147,26 +147,17 @@ impl<K: Kernel> Engine<K> {
         intent
     }
 
-    /// Plans and executes until nothing differs, or a table refuses its step.
+    /// Plans and executes until nothing differs. A table that refuses its step is left.
     fn apply_forwarding(
         &mut self,
         intent: &ForwardingIntent,
         items: &mut Vec<Item>,
     ) -> Result<ForwardingPlan, EngineError> {
-        let mut refused: Vec<(FilterTable, String)> = Vec::new();
+        let mut intent = intent.clone();
         for round in 0..MAX_ROUNDS {
             let observed = self.kernel.observe(&Scope::Forwarding)?.forwarding;
-            let mut plan = planner::plan_forwarding(intent, &observed);
-            let is_last = round + 1 == MAX_ROUNDS;
-            plan.steps
-                .retain(|step| refused.iter().all(|(table, _)| *table != step.table));
-            if is_last {
-                let busy = "other software changes it all the time".to_owned();
-                let tables = plan.steps.iter().map(|step| step.table.clone());
-                refused.extend(tables.map(|table| (table, busy.clone())));
-            }
-            if plan.steps.is_empty() || is_last {
-                mark_refused(&mut plan, &refused);
+            let plan = planner::plan_forwarding(&intent, &observed);
+            if plan.steps.is_empty() {
                 return Ok(plan);
             }
             for step in plan.steps {
@@ -178,16 +169,17 @@ impl<K: Kernel> Engine<K> {
                         items.push(Item::repaired(FORWARDING.to_owned(), text, Vec::new()));
                     }
                     // Planned again in the next round.
-                    Err(error) if is_outdated(&error) => {}
+                    Err(error) if is_outdated(&error) && round + 1 < MAX_ROUNDS => {}
+                    // Reported with the default: a table may belong to its owner alone.
                     Err(error) => {
-                        let message = format!("failed to {step}: {}", crate::error::chain(&error));
-                        refused.push((step.table.clone(), crate::error::chain(&error)));
-                        items.push(Item::failed(FORWARDING, message));
+                        tracing::debug!(error = %error.source, "cannot {step}");
+                        intent.refused.insert(step.table, error.source.to_string());
                     }
                 }
             }
         }
-        Ok(ForwardingPlan::default())
+        let observed = self.kernel.observe(&Scope::Forwarding)?.forwarding;
+        Ok(planner::plan_forwarding(&intent, &observed))
     }
 
     fn execute_forwarding(&mut self, step: &ForwardingStep) -> Result<(), kernel::StepError> {
@@ -330,23 +322,6 @@ impl<K: Kernel> Engine<K> {
             })
             .collect()
     }
-}
-
-/// Defaults of a table that has refused its rules drop pods' packets.
-fn mark_refused(plan: &mut ForwardingPlan, refused: &[(FilterTable, String)]) {
-    let defaults = std::mem::take(&mut plan.defaults);
-    plan.defaults = defaults
-        .into_iter()
-        .map(|mut default| {
-            let table = refused
-                .iter()
-                .find(|(table, _)| default.what.ends_with(&table.to_string()));
-            if let Some((_, error)) = table {
-                default.state = DefaultState::Drops(format!("rules cannot be added: {error}"));
-            }
-            default
-        })
-        .collect();
 }
 
 fn is_outdated(error: &kernel::StepError) -> bool {

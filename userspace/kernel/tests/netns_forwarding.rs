@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind::WouldBlock;
 
 use kernel::{Host, Kernel as _, RuleReader};
@@ -49,6 +49,7 @@ fn intent() -> ForwardingIntent {
         rules,
         admin_chains: BTreeSet::new(),
         created: BTreeSet::new(),
+        refused: BTreeMap::new(),
         families: [FilterFamily::Ip, FilterFamily::Ip6].into(),
         probes: vec![Probe::new(FilterFamily::Ip, link(), BTreeSet::new(), v4)],
     }

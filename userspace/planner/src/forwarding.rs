@@ -95,6 +95,8 @@ pub struct ForwardingIntent {
     /// Chains that earlier steps have created; they are deleted when they are empty and no longer
     /// needed.
     pub created: BTreeSet<(FilterTable, String)>,
+    /// Tables that have refused our rules, with the error: they are left and reported.
+    pub refused: BTreeMap<FilterTable, String>,
     /// Address families that pods have: defaults of other families are not reported.
     pub families: BTreeSet<FilterFamily>,
     /// Packet of a pod to the world, for each family.
@@ -191,7 +193,9 @@ pub fn plan_forwarding(intent: &ForwardingIntent, observed: &ForwardTables) -> F
             created: created_in(intent, table),
         };
         plan.has_rules |= !wanted.jumps.is_empty();
-        plan.steps.extend(step(table, state, &wanted));
+        let step = step(table, state, &wanted);
+        plan.steps
+            .extend(step.filter(|_| !intent.refused.contains_key(table)));
     }
     plan
 }
@@ -332,11 +336,20 @@ fn judge(
         })
     };
     let is_carried = table.family != FilterFamily::Bridge && default.hook == FilterHook::Forward;
-    let place = default.place.clone().filter(|_| is_carried);
+    let refused = intent.refused.get(table);
+    let place = default
+        .place
+        .clone()
+        .filter(|_| is_carried && refused.is_none());
     if let (ForwardingMode::Auto, Some(place)) = (intent.mode, place) {
         return (Some(place), report(DefaultState::Carried));
     }
-    let why = if intent.mode == ForwardingMode::Leave && default.place.is_some() && is_carried {
+    let refused = refused.map(|error| {
+        format!("it refuses rules ({error}): accept the pods' packets with the tool of its owner")
+    });
+    let why = if let Some(refused) = &refused {
+        refused
+    } else if intent.mode == ForwardingMode::Leave && default.place.is_some() && is_carried {
         "forwarding is \"leave\": set it to \"auto\", or accept the pods' packets in a rule"
     } else if default.place.is_none() {
         "explicit rules jump to the same chain: accept the pods' packets in a rule before it"
@@ -380,7 +393,7 @@ fn admin_jumps<'a>(
 }
 
 fn admin_of(intent: &ForwardingIntent, table: &FilterTable) -> BTreeSet<String> {
-    if !table.is_iptables() {
+    if !table.is_iptables() || intent.refused.contains_key(table) {
         return BTreeSet::new();
     }
     intent
@@ -495,6 +508,7 @@ impl ForwardingIntent {
             rules: accept_rules(sources, records, firewalled),
             admin_chains,
             created: BTreeSet::new(),
+            refused: BTreeMap::new(),
             families: probed.chain(addresses.map(FilterFamily::of)).collect(),
             probes: sources.probes.clone(),
         }

@@ -77,6 +77,7 @@ fn intent(mode: ForwardingMode) -> ForwardingIntent {
         ],
         admin_chains: BTreeSet::new(),
         created: BTreeSet::new(),
+        refused: BTreeMap::new(),
         families: BTreeSet::from([FilterFamily::Ip]),
         probes: vec![Probe::new(FilterFamily::Ip, name("cbr0"), outputs, source)],
     }
@@ -316,6 +317,25 @@ fn chains_of_the_administrator_are_evaluated_first_whatever_the_policy() {
     }
     let left = &observed.tables[&FilterTable::iptables(FilterFamily::Ip)];
     assert_eq!(left.rules, docker(false).rules);
+}
+
+#[test]
+fn a_table_that_refuses_rules_is_reported_until_its_own_rules_accept() {
+    let table = FilterTable::iptables(FilterFamily::Ip);
+    let mut wanted = auto();
+    wanted
+        .refused
+        .insert(table, "Operation not permitted".to_owned());
+    let plan = plan_forwarding(&wanted, &tables(docker(true)));
+    assert_eq!(plan.steps, []);
+    let default = plan.defaults.first().unwrap();
+    assert!(
+        matches!(&default.state, DefaultState::Drops(why) if why.contains("not permitted")),
+        "{default:?}"
+    );
+    let accepting = state(true, &[("FORWARD", vec![on("cbr0", Action::Accept)])]);
+    let plan = plan_forwarding(&wanted, &tables(accepting));
+    assert_eq!(plan.defaults.first().unwrap().state, DefaultState::Left);
 }
 
 #[test]

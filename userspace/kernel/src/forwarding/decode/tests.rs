@@ -53,14 +53,11 @@ fn states_without_new_are_recognised() {
     let state = expr::ct(expr::CT_STATE, Register::One);
     let mask = |bits: u32| expr::mask(Register::One, &bits.to_ne_bytes());
     let some = expr::not_equal(Register::One, &[0; 4]);
-    let read = |bits| read(&[state.clone(), mask(bits), some.clone(), accept()]).0;
-    assert_eq!(read(2 | 4), [Condition::NotNew]);
-    assert_eq!(read(2 | 8), [Condition::Other]);
+    let of = |bits| read(&[state.clone(), mask(bits), some.clone(), accept()]).0;
+    assert_eq!(of(2 | 4), [Condition::NotNew]);
+    assert_eq!(of(2 | 8), [Condition::Other]);
     let conntrack = expr::xt_match("conntrack", 3, &entry::answers());
-    assert_eq!(
-        super::tests::read(&[conntrack, accept()]).0,
-        [Condition::NotNew]
-    );
+    assert_eq!(read(&[conntrack, accept()]).0, [Condition::NotNew]);
 }
 
 #[test]
