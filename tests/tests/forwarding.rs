@@ -70,8 +70,8 @@ impl Filter {
     fn foreign(self, node: &Machine) -> Result<String> {
         let own = |line: &&str| !line.contains("VIADUCT");
         if self == Self::Native {
-            let text = node.call("nft --stateless list table inet mine")?;
-            let text = text
+            let listed = node.call("nft --stateless list table inet mine")?;
+            let text = listed
                 .split("\n\tchain VIADUCT-FORWARD")
                 .next()
                 .unwrap_or_default()

@@ -125,9 +125,8 @@ struct Keys {
     /// never, or auto (as long as no such rule could apply to it) [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
-    /// Whether pods' packets are carried past a policy or last rule of other software that drops
-    /// whatever no rule has accepted: auto (by accept rules of the agent, after all other rules) or
-    /// leave [default: auto]
+    /// Whether rules of the agent accept pods' packets right before a policy or last rule of other
+    /// software drops them: auto, or leave [default: auto]
     #[arg(long, value_name = "MODE")]
     forwarding: Option<String>,
     /// XDP prefilter on uplinks, which drops malformed and spoofed frames: off, or native (driver
@@ -192,7 +191,6 @@ pub(crate) struct Config {
     pub(crate) flow_entries: Option<u32>,
     /// When pod traffic bypasses bridge and netfilter.
     pub(crate) bypass: BypassMode,
-    /// Whether pods' packets are carried past dropping defaults of other software.
     pub(crate) forwarding: ForwardingMode,
     /// Whether the XDP prefilter is attached to uplinks.
     pub(crate) xdp_prefilter: XdpPrefilterMode,

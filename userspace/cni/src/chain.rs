@@ -239,8 +239,7 @@ fn admin_chain(config: &Object<'_>) -> Result<String, Error> {
     Ok(name.to_owned())
 }
 
-/// Parses `ingressPolicy` of the firewall plugin. How its packets are accepted is told in
-/// docs/cni.md.
+/// Parses `ingressPolicy` of the firewall plugin.
 pub(crate) fn ingress_policy(config: &Object<'_>) -> Result<Option<IngressPolicy>, Error> {
     let Some(node) = config.get("ingressPolicy") else {
         return Ok(None);

@@ -301,9 +301,9 @@ impl<K: Kernel> Engine<K> {
         let missing = self.node.missing_egress.iter().copied();
         degraded.extend(missing.map(Degraded::NoEgressAddress));
         // Bypassing packets do not pass the tables.
-        let dropping = self.forwarding.defaults.iter();
-        let dropping = dropping.filter(|_| self.settings.bypass != BypassMode::Always);
-        degraded.extend(dropping.filter_map(dropped));
+        if self.settings.bypass != BypassMode::Always {
+            degraded.extend(self.forwarding.defaults.iter().filter_map(dropped));
+        }
         degraded.extend(networks.iter().flat_map(exhausted));
         degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
         degraded

@@ -129,7 +129,7 @@ fn nftables() -> io::Result<BTreeSet<String>> {
     }
     let foreign = chains.iter().filter(|chain| chain.matters());
     let mut found: BTreeSet<String> = foreign.clone().map(ToString::to_string).collect();
-    // Where we have rules, those of other software are told apart.
+    // In tables with rules of ours, only those of other software count.
     if chains.iter().any(Chain::is_ours) {
         for chain in foreign.filter(|chain| chain.has_neighbour(&chains)) {
             if !forwarding::has_foreign_rules(chain.family, &chain.table, &chain.name)? {

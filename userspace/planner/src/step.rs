@@ -285,15 +285,12 @@ impl Step {
             Self::AwaitAddresses { .. } => None,
             // Shared with other attachments, which may rely on the hooks: they stay as they are.
             Self::AttachSocketHooks { .. } | Self::DetachSocketHooks { .. } => None,
-            // Planned again after each change of the tables.
-            Self::Forwarding(_) => None,
-            // Cannot be restored: the removed link or flows are gone for good.
-            Self::DeleteBridge { .. } | Self::DeleteVeth { .. } | Self::Sweep => None,
+            // Cannot be restored: gone for good, or planned again.
+            Self::DeleteBridge { .. } | Self::DeleteVeth { .. } => None,
+            Self::Sweep | Self::Forwarding(_) => None,
         }
     }
-}
 
-impl Step {
     fn restored_settings(&self) -> Option<Self> {
         let Self::TunePod {
             netns,

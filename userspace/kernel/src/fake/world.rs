@@ -9,9 +9,9 @@ use crate::Process;
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    AttachedPrefilter, BridgeSpec, Entries, ForwardTables, Link, LinkKind, PodSide, PodSpec,
-    PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey,
-    VethSpec,
+    AttachedPrefilter, BridgeSpec, Entries, ForwardTables, ForwardingStep, Link, LinkKind, PodSide,
+    PodSpec, PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step,
+    SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -78,10 +78,7 @@ impl World {
             Step::CreateBridge(spec) => self.create_bridge(spec),
             Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
             Step::Vlan(step) => self.execute_vlan(step),
-            Step::SetMac { link, mac } => {
-                self.link_mut(link)?.mac = Some(unicast(*mac)?);
-                Ok(())
-            }
+            Step::SetMac { link, mac } => self.set_mac(link, *mac),
             Step::SetMtu { link, mtu } => self.set_mtu(link, *mtu),
             Step::SetPodMtu { .. } | Step::SetLoopback { .. } | Step::TunePod { .. } => {
                 self.execute_in_pod(step)
@@ -131,12 +128,19 @@ impl World {
                 self.remove(key);
                 Ok(())
             }
-            Step::Forwarding(step) => match self.forwarding.apply(step) {
-                true => Ok(()),
-                false => Err(Errno::EAGAIN),
-            },
+            Step::Forwarding(step) => self.write_rules(step),
             Step::Sweep => Ok(()),
         }
+    }
+
+    fn set_mac(&mut self, link: &IfName, mac: Mac) -> Result<(), Errno> {
+        self.link_mut(link)?.mac = Some(unicast(mac)?);
+        Ok(())
+    }
+
+    fn write_rules(&mut self, step: &ForwardingStep) -> Result<(), Errno> {
+        let written = self.forwarding.apply(step);
+        written.then_some(()).ok_or(Errno::EAGAIN)
     }
 
     fn set_sysctl(&mut self, key: &SysctlKey, value: &str) -> Result<(), Errno> {

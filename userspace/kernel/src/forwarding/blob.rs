@@ -111,8 +111,10 @@ impl Layout {
 
     /// Returns the name of the entry's target and its data.
     pub(super) fn target(self, entry: &[u8]) -> (String, &[u8]) {
-        let target = self.offsets(entry).and_then(|(at, _)| entry.get(at..));
-        let target = target.unwrap_or_default();
+        let target = self
+            .offsets(entry)
+            .and_then(|(at, _)| entry.get(at..))
+            .unwrap_or_default();
         let name = target.get(2..31).unwrap_or_default();
         (text(name), target.get(EXTENSION..).unwrap_or_default())
     }
@@ -318,68 +320,21 @@ impl Blob {
     }
 }
 
+/// Entries by offset.
+type Entries<'a> = BTreeMap<usize, &'a [u8]>;
+/// Names and hooks of chains by the offset of their first entry.
+type Starts = BTreeMap<usize, (String, Option<usize>)>;
+
 fn parse(layout: Layout, bytes: &[u8], hook_entry: [u32; HOOKS], valid_hooks: u32) -> Option<Blob> {
-    const NAMES: [&str; HOOKS] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-    let mut entries = BTreeMap::new();
-    let mut at = 0;
-    while at < bytes.len() {
-        let rest = bytes.get(at..).filter(|rest| rest.len() >= layout.head)?;
-        let size = layout.offsets(rest)?.1;
-        entries.insert(
-            at,
-            rest.get(..size)
-                .filter(|entry| entry.len() >= layout.head)?,
-        );
-        at += size;
-    }
+    let entries = split(layout, bytes)?;
     let (last, _) = entries.last_key_value()?;
-    let last = *last;
-    let starts: BTreeMap<usize, (String, Option<usize>)> = entries
-        .iter()
-        .filter(|(at, _)| **at != last)
-        .filter_map(|(at, entry)| {
-            let hook = (0..HOOKS)
-                .find(|hook| valid_hooks & 1 << hook != 0 && hook_entry[*hook] as usize == *at);
-            let (name, data) = layout.target(entry);
-            match hook {
-                Some(hook) => Some((*at, (NAMES[hook].to_owned(), Some(hook)))),
-                None if name == "ERROR" => Some((*at, (text(data.get(..30)?), None))),
-                None => None,
-            }
-        })
-        .collect();
-    // Offset of the first rule of each chain.
-    let named: BTreeMap<usize, &str> = starts
-        .iter()
-        .map(|(at, (name, hook))| {
-            let head = if hook.is_some() { 0 } else { entries[at].len() };
-            (at + head, name.as_str())
-        })
-        .collect();
-    let numbered: BTreeMap<usize, Entry> = entries
-        .iter()
-        .enumerate()
-        .map(|(number, (at, entry))| {
-            let target = match layout.verdict(entry) {
-                Some(verdict @ 0..) if verdict.cast_unsigned() as usize == at + entry.len() => {
-                    Target::Next
-                }
-                Some(verdict @ 0..) => {
-                    let name = named.get(&(verdict.cast_unsigned() as usize))?;
-                    Target::Chain((*name).to_owned())
-                }
-                _ => Target::Other,
-            };
-            let entry = Entry {
-                bytes: entry.to_vec(),
-                target,
-                number: Some(number),
-            };
-            Some((*at, entry))
-        })
-        .collect::<Option<_>>()?;
+    let starts = starts(layout, &entries, |at| {
+        let is_at = |hook: &usize| valid_hooks & 1 << hook != 0 && hook_entry[*hook] as usize == at;
+        (0..HOOKS).find(is_at)
+    })?;
+    let numbered = decode(layout, &entries, &starts)?;
     let mut chains = Vec::new();
-    let ends = starts.keys().skip(1).chain([&last]);
+    let ends = starts.keys().skip(1).chain([last]);
     for ((start, (name, hook)), end) in starts.iter().zip(ends) {
         let mut rules: Vec<Entry> = numbered
             .range(start..end)
@@ -399,8 +354,70 @@ fn parse(layout: Layout, bytes: &[u8], hook_entry: [u32; HOOKS], valid_hooks: u3
     Some(Blob {
         layout,
         chains,
-        end: numbered.get(&last)?.clone(),
+        end: numbered.get(last)?.clone(),
     })
+}
+
+fn split(layout: Layout, bytes: &[u8]) -> Option<Entries<'_>> {
+    let mut entries = BTreeMap::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let rest = bytes.get(at..).filter(|rest| rest.len() >= layout.head)?;
+        let size = layout.offsets(rest)?.1;
+        let entry = rest.get(..size).filter(|it| it.len() >= layout.head)?;
+        entries.insert(at, entry);
+        at += size;
+    }
+    Some(entries)
+}
+
+/// Returns the chains. The last entry, which ends the table, is of none.
+fn starts(
+    layout: Layout,
+    entries: &Entries<'_>,
+    hook: impl Fn(usize) -> Option<usize>,
+) -> Option<Starts> {
+    const NAMES: [&str; HOOKS] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+    let (last, _) = entries.last_key_value()?;
+    let start = |(at, entry): (&usize, &&[u8])| {
+        let (name, data) = layout.target(entry);
+        match hook(*at) {
+            Some(hook) => Some((*at, (NAMES[hook].to_owned(), Some(hook)))),
+            None if name == "ERROR" => Some((*at, (text(data.get(..30)?), None))),
+            None => None,
+        }
+    };
+    Some(entries.range(..last).filter_map(start).collect())
+}
+
+/// Numbers the entries, and resolves the offsets of their jumps.
+fn decode(
+    layout: Layout,
+    entries: &Entries<'_>,
+    starts: &Starts,
+) -> Option<BTreeMap<usize, Entry>> {
+    // Offset of the first rule of each chain.
+    let named: BTreeMap<usize, &str> = starts
+        .iter()
+        .map(|(at, (name, hook))| {
+            let head = if hook.is_some() { 0 } else { entries[at].len() };
+            (at + head, name.as_str())
+        })
+        .collect();
+    let decode = |(number, (at, entry)): (usize, (&usize, &&[u8]))| {
+        let target = match layout.verdict(entry).map(usize::try_from) {
+            Some(Ok(next)) if next == at + entry.len() => Target::Next,
+            Some(Ok(to)) => Target::Chain((*named.get(&to)?).to_owned()),
+            Some(Err(_)) | None => Target::Other,
+        };
+        let entry = Entry {
+            bytes: entry.to_vec(),
+            target,
+            number: Some(number),
+        };
+        Some((*at, entry))
+    };
+    entries.iter().enumerate().map(decode).collect()
 }
 
 fn offset(value: usize) -> u32 {

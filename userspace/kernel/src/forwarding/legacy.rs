@@ -116,8 +116,10 @@ pub(crate) fn has_foreign_entries(ipv4: bool) -> io::Result<Option<bool>> {
 
 /// Executes the step.
 pub(super) fn write(step: &ForwardingStep) -> io::Result<()> {
-    let ip = FAMILIES.iter().find(|ip| ip.family == step.table.family);
-    let ip = ip.ok_or(Errno::EAFNOSUPPORT)?;
+    let ip = FAMILIES
+        .iter()
+        .find(|ip| ip.family == step.table.family)
+        .ok_or(Errno::EAFNOSUPPORT)?;
     let _lock = lock()?;
     let Some((file, mut blob)) = ip.load()? else {
         return Err(Errno::EAGAIN.into());
@@ -190,9 +192,11 @@ impl Ip {
                     drops: self.layout.verdict(&chain.tail.bytes) != Some(ACCEPT),
                 });
             }
-            let rules = (0..).zip(&chain.rules);
-            let rules = rules.map(|(handle, entry)| self.rule(handle, entry));
-            state.rules.insert(chain.name.clone(), rules.collect());
+            let rules = (0..)
+                .zip(&chain.rules)
+                .map(|(handle, entry)| self.rule(handle, entry))
+                .collect();
+            state.rules.insert(chain.name.clone(), rules);
         }
         state
     }
