@@ -24,6 +24,7 @@ mod datagram_flood;
 mod datagrams;
 mod distant_host;
 mod echo;
+mod forwarding_scene;
 pub mod hostport_matrix;
 mod iperf;
 mod machine;
@@ -57,6 +58,7 @@ pub use distant_host::DistantHost;
 pub use echo::{
     Echo, tcp_echo, tcp_source, udp_gets_no_answer, udp_seen_as, udp_socket, udp_source,
 };
+pub use forwarding_scene::{ForwardingScene, connects};
 pub use iperf::{Iperf, Throughput, measure, measure_in};
 pub use machine::Machine;
 pub use mounts::Mounts;

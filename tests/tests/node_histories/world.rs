@@ -164,6 +164,7 @@ impl<'a> World<'a> {
             egress: BTreeSet::new(),
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
+            forwarding: planner::ForwardingMode::Auto,
             shaper: planner::ShaperMode::Auto,
             xdp_prefilter: planner::XdpPrefilterMode::Off,
             boot_id: "this boot".to_owned(),

@@ -62,7 +62,8 @@ async fn follow_rules(app: Arc<App>, rules: RuleChanges) {
             }
             _ = tick.tick() => {
                 let reader = app.rules.clone();
-                let seen = spawn_blocking(move || reader.read()).await.ok().and_then(Result::ok);
+                let read = move || Ok::<_, io::Error>((reader.read()?, reader.fingerprint()?));
+                let seen = spawn_blocking(read).await.ok().and_then(Result::ok);
                 if seen != last {
                     handle.reconcile(clock::now());
                     last = seen;

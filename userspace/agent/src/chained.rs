@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use cni::{ChainedRequest, Command, Error, Plugin, PluginRequest, PluginResult};
-use engine::{ChainedUpdate, GcScope, Tune};
+use engine::{ChainedUpdate, FirewallUpdate, GcScope, Tune};
 use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 
 use crate::failure::Failure;
@@ -59,7 +59,23 @@ impl App {
             | PluginRequest::Policy(_)
             | PluginRequest::Nothing => {}
         }
+        if let Some(update) = self.firewall(&request) {
+            self.handle.add_firewall(update).await?;
+        }
         Ok(prev_result.to_json(request.header.version)?)
+    }
+
+    /// Returns what the firewall plugin requests besides its policy: packets of the interface are
+    /// accepted, after the administrator's chain. `None` without addresses.
+    fn firewall(&self, request: &ChainedRequest) -> Option<FirewallUpdate> {
+        let adoption = request.adoption().ok()?;
+        let addresses = adoption.addresses.iter().map(|own| own.address.address);
+        Some(FirewallUpdate {
+            admin_chain: request.admin_chain.clone()?,
+            addresses: addresses.collect(),
+            keys: request.keys(&self.default_name()),
+            key: adoption.key,
+        })
     }
 
     fn update(

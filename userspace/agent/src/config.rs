@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 use model::{Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkName, RangeSet};
-use planner::{BypassMode, ShaperMode, XdpPrefilterMode};
+use planner::{BypassMode, ForwardingMode, ShaperMode, XdpPrefilterMode};
 use serde::Deserialize;
 
 use crate::installation::Directories;
@@ -119,6 +119,10 @@ struct Keys {
     /// never, or auto (as long as no such rule could apply to it) [default: auto]
     #[arg(long, value_name = "WHEN")]
     bypass_netfilter: Option<String>,
+    /// Whether rules of the agent accept pods' packets right before a policy or last rule of other
+    /// software drops them: auto, or leave [default: auto]
+    #[arg(long, value_name = "MODE")]
+    forwarding: Option<String>,
     /// XDP prefilter on uplinks, which drops malformed and spoofed frames: off, or native (driver
     /// mode) [default: off]
     #[arg(long, value_name = "MODE")]
@@ -189,6 +193,7 @@ pub(crate) struct Config {
     pub(crate) flow_entries: Option<u32>,
     /// When pod traffic bypasses bridge and netfilter.
     pub(crate) bypass: BypassMode,
+    pub(crate) forwarding: ForwardingMode,
     /// Whether the XDP prefilter is attached to uplinks.
     pub(crate) xdp_prefilter: XdpPrefilterMode,
     /// Mechanism of bandwidth limits.
@@ -307,6 +312,8 @@ impl Config {
             flow_entries: flow_entries(keys.flow_table_size.unwrap_or(0))?,
             bypass: (keys.bypass_netfilter.as_deref())
                 .map_or(Ok(BypassMode::Auto), |mode| parse("bypass-netfilter", mode))?,
+            forwarding: (keys.forwarding.as_deref())
+                .map_or(Ok(ForwardingMode::Auto), |mode| parse("forwarding", mode))?,
             xdp_prefilter: (keys.xdp_guard.as_deref())
                 .map_or(Ok(XdpPrefilterMode::Off), |mode| parse("xdp-guard", mode))?,
             shaper: (keys.shaper.as_deref())
@@ -369,6 +376,7 @@ impl Keys {
             egress_address: flags_or_file(self.egress_address, file.egress_address),
             flow_table_size: self.flow_table_size.or(file.flow_table_size),
             bypass_netfilter: self.bypass_netfilter.or(file.bypass_netfilter),
+            forwarding: self.forwarding.or(file.forwarding),
             xdp_guard: self.xdp_guard.or(file.xdp_guard),
             shaper: self.shaper.or(file.shaper),
             ingress_default: self.ingress_default.or(file.ingress_default),

@@ -69,6 +69,7 @@ fn change(before: &Config, wanted: &Config) -> ConfigChange {
         uplinks: differs(&before.uplinks, &wanted.uplinks),
         egress: differs(&before.egress, &wanted.egress),
         bypass: differs(&before.bypass, &wanted.bypass),
+        forwarding: differs(&before.forwarding, &wanted.forwarding),
         xdp_prefilter: differs(&before.xdp_prefilter, &wanted.xdp_prefilter),
     }
 }
@@ -86,6 +87,7 @@ fn applied_keys(change: &ConfigChange, before: &Config, wanted: &Config) -> Vec<
         ("uplink", change.uplinks.is_some()),
         ("egress-address", change.egress.is_some()),
         ("bypass-netfilter", change.bypass.is_some()),
+        ("forwarding", change.forwarding.is_some()),
         ("xdp-guard", change.xdp_prefilter.is_some()),
         (
             "hostport-annotation",

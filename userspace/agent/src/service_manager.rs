@@ -139,6 +139,7 @@ mod tests {
             egress: config.egress,
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: config.bypass,
+            forwarding: config.forwarding,
             shaper: config.shaper,
             xdp_prefilter: config.xdp_prefilter,
             boot_id: "this boot".to_owned(),

@@ -111,6 +111,7 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         egress: config.egress.clone(),
         flow_entries,
         bypass: config.bypass,
+        forwarding: config.forwarding,
         shaper: config.shaper,
         xdp_prefilter: config.xdp_prefilter,
         boot_id: kernel::boot_id().context("cannot read the boot id")?,

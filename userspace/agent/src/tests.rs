@@ -117,12 +117,12 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         egress: std::collections::BTreeSet::new(),
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
+        forwarding: planner::ForwardingMode::Auto,
         shaper: planner::ShaperMode::Auto,
         xdp_prefilter: planner::XdpPrefilterMode::Off,
         boot_id: "this boot".to_owned(),
     };
-    // A test changes the fake kernel between two requests, and checks how the next one handles
-    // that.
+    // Tests change the fake kernel between two requests.
     let (handle, _) = engine::spawn_with(Background::Never, move || {
         let store = Store::open(&records)?;
         anyhow::Ok(Engine::start(fake, store, settings, 1_700_000_000)?)

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use abi::DropReason;
 use api::{
-    AddressView, AttachmentView, BypassView, CounterView, HostportView, Lease, NetworkView,
-    PodView, PoolView, Reconcile, ReconcileItem, RouteView, ShaperView, UplinkView, Version,
+    AddressView, AttachmentView, BypassView, CounterView, DroppingDefaultView, ForwardingView,
+    HostportView, Lease, NetworkView, PodView, PoolView, Reconcile, ReconcileItem, RouteView,
+    ShaperView, UplinkView, Version,
 };
 use engine::{
-    BypassStatus, Degraded, Item, NetworkStatus, Operation, Outcome, PoolStatus, Report,
-    ShaperStatus, Status, UplinkStatus,
+    BypassStatus, Degraded, ForwardingStatus, Item, NetworkStatus, Operation, Outcome, PoolStatus,
+    Report, ShaperStatus, Status, UplinkStatus,
 };
 use kernel::{Feature, Measured, PodCounters};
 use model::{Assigned, Attachment, InterfaceAddress, PodName, PortMapping, Record, State};
-use planner::PodSide;
+use planner::{DefaultState, PodSide};
 
 use crate::limits;
 use crate::rates::Rates;
@@ -48,6 +49,7 @@ pub(crate) fn status(status: &Status, uptime_seconds: u64, features: &[Feature])
         flow_entries: status.flow_entries.0,
         flow_entries_wanted: status.flow_entries.1,
         bypass: bypass(&status.bypass),
+        forwarding: forwarding(&status.forwarding),
         shaper: shaper(status.shaper),
         last_reconcile: status.last_reconcile.as_deref().map(reconcile),
         degraded: status.degraded.iter().map(degraded).collect(),
@@ -81,6 +83,25 @@ fn shaper(status: ShaperStatus) -> ShaperView {
         chosen: status.chosen.to_string(),
         paces: status.paces,
         heeds_departure: status.heeds_departure,
+    }
+}
+
+fn forwarding(status: &ForwardingStatus) -> ForwardingView {
+    let defaults = status.defaults.iter().map(|default| {
+        let (state, reason) = match &default.state {
+            DefaultState::Carried => ("carried", ""),
+            DefaultState::Left => ("left", ""),
+            DefaultState::Drops(reason) => ("drops", reason.as_str()),
+        };
+        DroppingDefaultView {
+            what: default.what.clone(),
+            state: state.to_owned(),
+            reason: reason.to_owned(),
+        }
+    });
+    ForwardingView {
+        mode: status.mode.to_string(),
+        defaults: defaults.collect(),
     }
 }
 

@@ -33,8 +33,9 @@ pub use request::{
 pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
-    BypassView, Degraded, FeatureView, NetworkView, OperationView, Outcome, PoolView, Reconcile,
-    ReconcileItem, ShaperView, Status, UplinkView, Version,
+    BypassView, Degraded, DroppingDefaultView, FeatureView, ForwardingView, NetworkView,
+    OperationView, Outcome, PoolView, Reconcile, ReconcileItem, ShaperView, Status, UplinkView,
+    Version,
 };
 pub use uninstall::{UninstallRequest, Uninstalled};
 pub use view::{

@@ -42,6 +42,9 @@ pub struct Status {
     /// Whether pod traffic bypasses the bridge and netfilter.
     #[serde(default)]
     pub bypass: BypassView,
+    /// Policies and last rules of other software that drop forwarded packets by default.
+    #[serde(default)]
+    pub forwarding: ForwardingView,
     /// How bandwidth limits are enforced.
     #[serde(default)]
     pub shaper: ShaperView,
@@ -85,6 +88,29 @@ pub struct BypassView {
     /// disables the bypass.
     #[serde(default)]
     pub rules: Vec<String>,
+}
+
+/// Policies and last rules of other software that drop forwarded packets by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardingView {
+    /// Configured mode: `auto` or `leave`.
+    pub mode: String,
+    /// The defaults; empty if no chain drops by default.
+    #[serde(default)]
+    pub defaults: Vec<DroppingDefaultView>,
+}
+
+/// A policy or last rule of a chain that drops what no rule has accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppingDefaultView {
+    /// The default, for example `policy DROP of chain FORWARD of table ip filter`.
+    pub what: String,
+    /// State of pods' packets: `carried` (accepted by rules of the agent), `left` (other rules may
+    /// accept them) or `drops`.
+    pub state: String,
+    /// With `drops`: why, and what to do.
+    #[serde(default)]
+    pub reason: String,
 }
 
 /// How bandwidth limits are enforced.

@@ -36,6 +36,8 @@ pub struct ChainedRequest {
     pub prev_result: Option<PluginResult>,
     /// The requested change; [`PluginRequest::Nothing`] except for ADD and CHECK.
     pub requested: PluginRequest,
+    /// firewall: the administrator's chain (`iptablesAdminChainName`); `None` for other plugins.
+    pub admin_chain: Option<String>,
     /// The runtime's valid attachments, for GC; `None` without a list.
     pub valid: Option<BTreeSet<ValidAttachment>>,
     /// `forceGC`: GC removes attachments even if their network namespaces still exist.
@@ -70,6 +72,9 @@ pub enum PluginRequest {
     Settings(Box<InterfaceSettings>),
 }
 
+/// `iptablesAdminChainName` where it is not set.
+const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
+
 impl ChainedRequest {
     pub(crate) fn read(
         plugin: Plugin,
@@ -89,6 +94,7 @@ impl ChainedRequest {
             container: None,
             prev_result: None,
             requested: PluginRequest::Nothing,
+            admin_chain: None,
             valid: None,
             forced: false,
         };
@@ -119,6 +125,9 @@ impl ChainedRequest {
             // The text is that of the reference plugins (behaviour R12).
             return Err(Error::invalid_config("must be called as chained plugin")
                 .with_details("the configuration has no prevResult"));
+        }
+        if self.plugin == Plugin::Firewall {
+            self.admin_chain = Some(admin_chain(config)?);
         }
         self.requested = plugin_request(self.plugin, config, args, text, &container.ifname)?;
         self.container = Some(container);
@@ -212,8 +221,25 @@ fn plugin_request(
     }
 }
 
-/// Parses `ingressPolicy` of the firewall plugin. The iptables chains and firewalld zones with
-/// which the reference plugin accepts pods' packets are not created (see docs/cni.md).
+/// Parses `iptablesAdminChainName` of the firewall plugin.
+fn admin_chain(config: &Object<'_>) -> Result<String, Error> {
+    /// Longest name of a chain of iptables (`XT_EXTENSION_MAXNAMELEN` without its NUL).
+    const LONGEST: usize = 28;
+    let Some(node) = config.get("iptablesAdminChainName") else {
+        return Ok(DEFAULT_ADMIN_CHAIN.to_owned());
+    };
+    let name = node.text()?;
+    let is_allowed = |c: char| c.is_ascii_graphic() && c != '/';
+    if name.is_empty() {
+        return Ok(DEFAULT_ADMIN_CHAIN.to_owned());
+    }
+    if name.len() > LONGEST || name.starts_with(['-', '!']) || !name.chars().all(is_allowed) {
+        return Err(node.invalid(format_args!("{name:?} is no name of an iptables chain")));
+    }
+    Ok(name.to_owned())
+}
+
+/// Parses `ingressPolicy` of the firewall plugin.
 pub(crate) fn ingress_policy(config: &Object<'_>) -> Result<Option<IngressPolicy>, Error> {
     let Some(node) = config.get("ingressPolicy") else {
         return Ok(None);

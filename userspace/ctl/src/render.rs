@@ -7,9 +7,9 @@ mod ports;
 use std::fmt::{Display, Write};
 
 use api::{
-    AttachmentView, BypassView, Degraded, Event, FlowTableView, FlowView, FlowsView, HostportView,
-    NetworkView, OperationView, Outcome, PodFlowsView, PodView, Reconcile, ShaperView, Status,
-    Uninstalled, UplinkView, Version,
+    AttachmentView, BypassView, Degraded, Event, FlowTableView, FlowView, FlowsView,
+    ForwardingView, HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView,
+    Reconcile, ShaperView, Status, Uninstalled, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
@@ -32,6 +32,7 @@ pub(crate) fn status(status: &Status) -> String {
     }
     line(&mut text, "Attachments", status.attachments);
     bypass(&mut text, &status.bypass);
+    forwarding(&mut text, &status.forwarding);
     shaper(&mut text, &status.shaper);
     reconcile(&mut text, status.last_reconcile.as_ref());
     operations(&mut text, &status.operations);
@@ -59,6 +60,24 @@ fn bypass(text: &mut String, view: &BypassView) {
     line(text, "Bypass", format!("{active} ({})", view.mode));
     for rules in &view.rules {
         line(text, "", format!("foreign rules, {rules}"));
+    }
+}
+
+/// Nothing where no chain drops by default.
+fn forwarding(text: &mut String, view: &ForwardingView) {
+    let mut label = "Forwarding";
+    for default in &view.defaults {
+        let state = match default.state.as_str() {
+            "carried" => "carried past it",
+            "left" => "left to other rules",
+            _ => "dropped",
+        };
+        line(
+            text,
+            label,
+            format!("{}: packets of pods are {state}", default.what),
+        );
+        label = "";
     }
 }
 

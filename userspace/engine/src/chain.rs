@@ -245,6 +245,7 @@ impl<K: Kernel> Engine<K> {
 
     /// Clears the ingress policy. An adopted interface without ports and limits is released.
     pub fn clear_ingress_policy(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
+        self.remove_firewall(keys)?;
         for key in keys {
             let Some(record) = self.store.get(key).cloned() else {
                 continue;

@@ -64,6 +64,9 @@ impl<K: Kernel> Engine<K> {
                 Err(error) => collected.failures.push(chain(&error)),
             }
         }
+        if let Err(error) = self.collect_firewall(scope) {
+            collected.failures.push(chain(&error));
+        }
         collected
     }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use kernel::Kernel;
 use model::{Cidr, HairpinMode, IfName, RangeSet};
-use planner::{BypassMode, XdpPrefilterMode};
+use planner::{BypassMode, ForwardingMode, XdpPrefilterMode};
 
 use crate::{Engine, EngineError, Settings, overrides};
 
@@ -25,6 +25,8 @@ pub struct ConfigChange {
     pub egress: Option<BTreeSet<IpAddr>>,
     /// When packets bypass the bridge and netfilter.
     pub bypass: Option<BypassMode>,
+    /// Whether pods' packets are carried past dropping defaults.
+    pub forwarding: Option<ForwardingMode>,
     /// Whether the XDP prefilter is attached to uplinks.
     pub xdp_prefilter: Option<XdpPrefilterMode>,
 }
@@ -40,6 +42,7 @@ impl ConfigChange {
             uplinks: self.uplinks.as_ref().map(|_| settings.uplinks.clone()),
             egress: self.egress.as_ref().map(|_| settings.egress.clone()),
             bypass: self.bypass.map(|_| settings.bypass),
+            forwarding: self.forwarding.map(|_| settings.forwarding),
             xdp_prefilter: self.xdp_prefilter.map(|_| settings.xdp_prefilter),
         }
     }
@@ -89,6 +92,9 @@ impl<K: Kernel> Engine<K> {
         if let Some(bypass) = change.bypass {
             self.settings.bypass = bypass;
         }
+        if let Some(forwarding) = change.forwarding {
+            self.settings.forwarding = forwarding;
+        }
         let prefixes = change
             .non_masquerade
             .unwrap_or_else(|| self.settings.non_masquerade.clone());
@@ -98,6 +104,9 @@ impl<K: Kernel> Engine<K> {
         }
         if let Some(mode) = change.xdp_prefilter {
             self.settings.xdp_prefilter = mode;
+            self.reconcile(now).finished()?;
+        }
+        if change.forwarding.is_some() {
             self.reconcile(now).finished()?;
         }
         Ok(())

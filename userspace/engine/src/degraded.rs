@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use kernel::Kernel;
 use model::{DegradedReason, IfName, NetworkName, Range};
-use planner::NodeCondition;
+use planner::{BypassMode, DefaultState, DroppingDefault, NodeCondition};
 
 use crate::{Engine, NODE, NetworkStatus, Report};
 
@@ -46,6 +46,13 @@ pub enum Degraded {
     },
     /// No link of the node has a configured egress address.
     NoEgressAddress(IpAddr),
+    /// A default of another software's filter table drops pods' packets.
+    ForwardingDropped {
+        /// The default.
+        what: String,
+        /// Why no rule of ours accepts the packets, and what to do.
+        why: String,
+    },
     /// Other software or the operator has configured the node so that packets of pods die.
     Node(NodeCondition),
     /// A repair of the last reconciliation failed.
@@ -80,6 +87,7 @@ impl Degraded {
             Self::PoolNearlyExhausted { .. } => DegradedReason::PoolNearlyExhausted,
             Self::PoolExhausted { .. } => DegradedReason::PoolExhausted,
             Self::NoEgressAddress(_) => DegradedReason::NoEgressAddress,
+            Self::ForwardingDropped { .. } => DegradedReason::ForwardingDropped,
             Self::Node(condition) => condition.reason(),
             Self::RepairFailed { .. } => DegradedReason::RepairFailed,
         }
@@ -97,6 +105,8 @@ impl Degraded {
             {
                 AddEffect::Fails
             }
+            Self::ForwardingDropped { .. } if has_pods => AddEffect::FailsAndPodsSuffer,
+            Self::ForwardingDropped { .. } => AddEffect::Fails,
             Self::Node(condition) if condition.prevents_add(network) => {
                 if has_pods && condition.affects_pods() {
                     AddEffect::FailsAndPodsSuffer
@@ -157,6 +167,9 @@ impl fmt::Display for Degraded {
                 f,
                 "no link of the node has the egress address {address}: pods of the default network cannot send outside the node"
             ),
+            Self::ForwardingDropped { what, why } => {
+                write!(f, "{what} drops the packets of pods: {why}")
+            }
             Self::Node(condition) => condition.fmt(f),
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")
@@ -191,11 +204,25 @@ impl<K: Kernel> Engine<K> {
         }));
         let missing = self.node.missing_egress.iter().copied();
         degraded.extend(missing.map(Degraded::NoEgressAddress));
+        // Bypassing packets do not pass the tables.
+        let dropping = self.forwarding.defaults.iter();
+        let dropping = dropping.filter(|_| self.settings.bypass != BypassMode::Always);
+        degraded.extend(dropping.filter_map(dropped));
         degraded.extend(self.conditions.all().map(Degraded::Node));
         degraded.extend(networks.iter().flat_map(exhausted));
         degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
         degraded
     }
+}
+
+fn dropped(default: &DroppingDefault) -> Option<Degraded> {
+    let DefaultState::Drops(why) = &default.state else {
+        return None;
+    };
+    Some(Degraded::ForwardingDropped {
+        what: default.what.clone(),
+        why: why.clone(),
+    })
 }
 
 /// Returns degradations for ranges with no free address, and for those with few.

@@ -9,12 +9,13 @@ use std::sync::atomic::AtomicBool;
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
 use planner::{
-    AttachContext, BypassMode, Leases, Observed, Plan, PodSide, PortReservations, Refusal, Scope,
-    ShaperMode, XdpPrefilterMode,
+    AttachContext, BypassMode, ForwardingMode, Leases, Observed, Plan, PodSide, PortReservations,
+    Refusal, Scope, ShaperMode, XdpPrefilterMode,
 };
 use store::{Store, StoreError};
 
 use crate::conditions::NodeConditions;
+use crate::forwarding::Forwarding;
 use crate::node::{NodeReconciler, NodeState};
 use crate::tcx_fast_path::TcxQueue;
 use crate::transaction::Transaction;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub flow_entries: u32,
     /// When packets bypass the bridge and netfilter.
     pub bypass: BypassMode,
+    /// Whether pods' packets are carried past dropping defaults of other software's filter tables.
+    pub forwarding: ForwardingMode,
     /// How bandwidth limits shape packets.
     pub shaper: ShaperMode,
     /// Whether the XDP prefilter is attached to uplinks.
@@ -71,6 +74,7 @@ pub struct Engine<K> {
     pub(crate) conditions: NodeConditions,
     /// Whether something needs the default network although it has no range.
     pub(crate) is_default_wanted: Arc<AtomicBool>,
+    pub(crate) forwarding: Forwarding,
     /// Slot that was allocated last.
     pub(crate) last_slot: u32,
     pub(crate) last_reconcile: Option<Arc<Report>>,
@@ -124,6 +128,7 @@ impl<K: Kernel> Engine<K> {
             node: NodeState::default(),
             conditions: NodeConditions::default(),
             is_default_wanted: Arc::default(),
+            forwarding: Forwarding::default(),
             last_reconcile: None,
             pending_verification: BTreeMap::new(),
             compaction_failed: false,

@@ -34,8 +34,8 @@ use crate::cancellation::{CancelOnDrop, PendingAdds, RequestState};
 use crate::operations::{Operation, Operations};
 use crate::worker::{Chained, Command, Message, Queued, QueuedOnce, Reply, Worker};
 use crate::{
-    AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, GcResult, GcScope, LimitChange,
-    Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
+    AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, FirewallUpdate, GcResult,
+    GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
 };
 
 /// ADDs that may wait in the queue. A node starts at most some hundreds of pods at once; further
@@ -183,6 +183,12 @@ impl Handle {
             |reply| Command::Chained(Chained::AdoptOrUpdate(Box::new(update), now, reply));
         let message = |reply| Message::Command(command(reply));
         self.enqueue(&state, Some(permit), message).await
+    }
+
+    /// See [`Engine::add_firewall`].
+    pub async fn add_firewall(&self, update: FirewallUpdate) -> Result<(), EngineError> {
+        self.execute(|reply| Command::Chained(Chained::Firewall(Box::new(update), reply)))
+            .await
     }
 
     /// Clears the ingress policy of the attachments with these keys.

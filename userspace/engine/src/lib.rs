@@ -20,6 +20,7 @@ mod configure;
 mod degraded;
 mod engine;
 mod error;
+mod forwarding;
 mod handle;
 mod limits;
 mod network;
@@ -46,6 +47,7 @@ pub use crate::configure::ConfigChange;
 pub use crate::degraded::{AddEffect, Degraded};
 pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
+pub use crate::forwarding::{FORWARDING, FirewallUpdate};
 pub use crate::handle::{Handle, spawn, spawn_with};
 pub use crate::limits::{LimitChange, LimitUpdate};
 pub use crate::network::NetworkClash;
@@ -53,7 +55,7 @@ pub use crate::operations::Operation;
 pub use crate::overrides::UpdateOutcome;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
 pub use crate::status::{
-    BypassStatus, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
+    BypassStatus, ForwardingStatus, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
 };
 pub use crate::tune::Tune;
 pub use crate::uninstall::{AttachedPods, Uninstalled};

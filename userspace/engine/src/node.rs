@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
 use planner::{
-    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, NodePlan, Observed, Plan, Refusal, Scope,
-    SocketHook, SocketHookState, Step, SysctlKey,
+    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, NodePlan, Observed, Plan, PodSources,
+    Refusal, Scope, SocketHook, SocketHookState, Step, SysctlKey,
 };
 use store::Store;
 
@@ -45,6 +45,8 @@ pub(crate) struct NodeState {
     pub(crate) shaper: ShaperStatus,
     /// Rules and connections that prevent the bypass.
     pub(crate) obstacles: BTreeSet<String>,
+    /// Links and prefixes of pods, for the forwarding rules.
+    pub(crate) pod_sources: PodSources,
 }
 
 /// Network whose bridge is configured.
@@ -163,6 +165,7 @@ impl NodeState {
                 heeds_departure: observed.heeds_departure,
             },
             obstacles: planner::obstacles(&observed),
+            pod_sources: PodSources::of(intent, &observed),
             sockets: observed.socket_hooks,
             refused,
         }

@@ -152,6 +152,7 @@ impl<K: Kernel> Engine<K> {
             items.push(Item::failed("node checks", chain(&error)));
         }
         self.node = NodeState::of(&self.node_intent(), reconciled);
+        self.reconcile_forwarding(items);
         self.check_ports()
     }
 
@@ -289,7 +290,7 @@ impl Item {
         }
     }
 
-    fn failed(subject: &str, message: String) -> Self {
+    pub(crate) fn failed(subject: &str, message: String) -> Self {
         Self {
             subject: subject.to_owned(),
             outcome: Outcome::Failed,
@@ -297,7 +298,7 @@ impl Item {
         }
     }
 
-    fn repaired(subject: String, found: String, results: Vec<StepResult>) -> Self {
+    pub(crate) fn repaired(subject: String, found: String, results: Vec<StepResult>) -> Self {
         let mut failures = crate::transaction::failures(results);
         if let Some(rest @ 1..) = failures.len().checked_sub(MAX_LISTED) {
             failures.truncate(MAX_LISTED);

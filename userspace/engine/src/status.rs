@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kernel::Kernel;
 use model::{IfName, InterfaceAddress, Mac, Network, Range};
-use planner::{BypassMode, ShaperMode};
+use planner::{BypassMode, DroppingDefault, ForwardingMode, ShaperMode};
 
 use crate::{Degraded, Engine, Report};
 
@@ -24,6 +24,8 @@ pub struct Status {
     pub flow_entries: (u32, u32),
     /// State of the netfilter bypass.
     pub bypass: BypassStatus,
+    /// Defaults of other software's filter tables that drop.
+    pub forwarding: ForwardingStatus,
     /// How bandwidth limits are enforced.
     pub shaper: ShaperStatus,
     /// Report of the last reconciliation.
@@ -42,6 +44,15 @@ pub struct BypassStatus {
     /// Reasons against the bypass: foreign rules that packets would miss, and connections that
     /// netfilter tracks.
     pub rules: BTreeSet<String>,
+}
+
+/// Defaults of other software's filter tables that drop, and whether pods' packets pass them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardingStatus {
+    /// Configured mode.
+    pub mode: ForwardingMode,
+    /// Defaults with the state of pods' packets.
+    pub defaults: BTreeSet<DroppingDefault>,
 }
 
 /// How bandwidth limits are enforced.
@@ -118,6 +129,10 @@ impl<K: Kernel> Engine<K> {
                 mode: self.settings.bypass,
                 active: self.node.bypass,
                 rules: self.node.obstacles.clone(),
+            },
+            forwarding: ForwardingStatus {
+                mode: self.settings.forwarding,
+                defaults: self.forwarding.defaults.clone(),
             },
             shaper: ShaperStatus {
                 mode: self.settings.shaper,

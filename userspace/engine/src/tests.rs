@@ -114,6 +114,7 @@ impl Node {
             egress: BTreeSet::new(),
             flow_entries: abi::maps::FLOWS_CAPACITY,
             bypass: planner::BypassMode::Auto,
+            forwarding: planner::ForwardingMode::Auto,
             shaper: planner::ShaperMode::Auto,
             xdp_prefilter: planner::XdpPrefilterMode::Off,
             boot_id: self.boot_id.clone(),

@@ -58,6 +58,8 @@ impl<K: Kernel> Engine<K> {
             self.del(key)?;
         }
         self.check_ports()?;
+        // With the bridges still there: the rules name them.
+        let forwarding = self.remove_forwarding()?;
         let written = written(&self.store);
         let sysctls: BTreeSet<SysctlKey> = written.keys().cloned().collect();
         let observed = self.kernel.observe(&Scope::Node { sysctls })?;
@@ -68,19 +70,22 @@ impl<K: Kernel> Engine<K> {
         }
         Ok(Uninstalled {
             detached: keys,
-            removed: plan.steps().iter().map(ToString::to_string).collect(),
+            removed: (forwarding.into_iter())
+                .chain(plan.steps().iter().map(ToString::to_string))
+                .collect(),
             left: left.iter().map(ToString::to_string).collect(),
         })
     }
 
     /// Discards the recorded sysctls and reserved ports if they are of an earlier boot.
     pub(crate) fn discard_previous_boot(&mut self) -> Result<(), StoreError> {
-        let boot_id = &self.settings.boot_id;
+        let boot_id = &self.settings.boot_id.clone();
         match self.store.choice(BOOT_ID) {
             Some(before) if before == boot_id => return Ok(()),
             Some(_) => {
                 self.store.put_reserved_ports(&PortSet::default())?;
                 self.store.forget_sysctls()?;
+                self.forget_firewall()?;
             }
             None => {}
         }

@@ -20,8 +20,8 @@ use crate::background::{Background, BackgroundTask};
 use crate::cancellation::RequestState;
 use crate::operations::OperationGuard;
 use crate::{
-    AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, GcResult, GcScope, LimitChange,
-    Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
+    AttachedPods, ChainedUpdate, ConfigChange, Engine, EngineError, FirewallUpdate, GcResult,
+    GcScope, LimitChange, Ports, Report, Status, Tune, Uninstalled, UpdateOutcome,
 };
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
@@ -66,6 +66,7 @@ pub(crate) enum Chained {
     AdoptOrUpdate(Box<ChainedUpdate>, u64, Reply<Attachment>),
     UnpublishPorts(Vec<AttachmentKey>, Reply<()>),
     ClearIngressPolicy(Vec<AttachmentKey>, Reply<()>),
+    Firewall(Box<FirewallUpdate>, Reply<()>),
     CheckAttachment(
         Vec<AttachmentKey>,
         BTreeSet<PortMapping>,
@@ -128,6 +129,7 @@ impl Chained {
     fn title(&self) -> Title<'_> {
         match self {
             Self::AdoptOrUpdate(update, ..) => ("ADD", Some(&update.adoption.key)),
+            Self::Firewall(update, _) => ("ADD", Some(&update.key)),
             Self::UnpublishPorts(keys, _) | Self::ClearIngressPolicy(keys, _) => {
                 ("DEL", keys.first())
             }
@@ -306,6 +308,9 @@ impl<K: Kernel> Worker<K> {
             Chained::UnpublishPorts(keys, reply) => {
                 self.change(reply, |engine| engine.unpublish_ports(&keys));
             }
+            Chained::Firewall(update, reply) => {
+                self.change(reply, |engine| engine.add_firewall(&update));
+            }
             Chained::ClearIngressPolicy(keys, reply) => {
                 self.change(reply, |engine| engine.clear_ingress_policy(&keys));
             }
@@ -344,6 +349,7 @@ impl<K: Kernel> Worker<K> {
         change: impl FnOnce(&mut Engine<K>) -> Result<T, EngineError>,
     ) {
         let result = change(&mut self.engine);
+        self.engine.sync_forwarding();
         self.publish();
         answer(reply, result);
     }

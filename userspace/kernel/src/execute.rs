@@ -67,10 +67,8 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             .inspect(|()| crash::point())
             .attempt(|| format!("write the table entry {key:?}")),
         Step::RemoveEntry { key, .. } => remove_entry(host, key),
-        Step::Sweep => host
-            .programs
-            .sweep()
-            .attempt(|| "sweep the flow table".to_owned()),
+        Step::Forwarding(step) => host.filters.write(step).attempt(|| step.to_string()),
+        Step::Sweep => (host.programs.sweep()).attempt(|| "sweep the flow table".to_owned()),
     }
 }
 

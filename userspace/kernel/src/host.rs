@@ -8,6 +8,7 @@ use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
 use crate::features::Probed;
+use crate::forwarding::FilterTables;
 use crate::names::Names;
 use crate::netlink::Netlink;
 use crate::node_checks::NeighbourOverflows;
@@ -52,6 +53,7 @@ pub struct Host {
     /// Capacity of the flow table, in entries.
     pub(crate) flow_entries: u32,
     pub(crate) probed: Probed,
+    pub(crate) filters: FilterTables,
     /// Holds the lock of the pins.
     _pins: Pins,
 }
@@ -103,6 +105,7 @@ impl Host {
             neighbours: NeighbourOverflows::default(),
             flow_entries,
             probed,
+            filters: FilterTables::default(),
             _pins: pins,
         })
     }

@@ -6,16 +6,16 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use nix::errno::Errno;
-use planner::SysctlKey;
+use planner::{ADMIN_CHAIN, FORWARD_CHAIN, SysctlKey};
 use rtnetlink::packet_core::{NlaBuffer, NlasIterator};
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocketExt as _, Socket, TokioSocket};
 
 use crate::error::is;
-use crate::{foreign_tc_programs, ipsec, netlink, pins, sysctl, xtables};
+use crate::{foreign_tc_programs, forwarding, ipsec, netlink, pins, sysctl, xtables};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -51,6 +51,9 @@ const POSTROUTING: u32 = 4;
 /// `NF_DROP`.
 const DROP: u32 = 0;
 
+/// Table of our own.
+pub(crate) const OWN_TABLE: &str = "viaduct";
+
 /// `NF_INET_INGRESS` of the inet family: packets that a device receives.
 const INGRESS: u32 = 5;
 
@@ -73,6 +76,12 @@ impl RuleReader {
     /// thread.
     pub fn read(&self) -> io::Result<BTreeSet<String>> {
         foreign_rules(&self.links)
+    }
+
+    /// Identifies the rules of the filter tables of iptables-legacy, whose changes are not notified
+    /// either.
+    pub fn fingerprint(&self) -> io::Result<Vec<u64>> {
+        forwarding::fingerprint()
     }
 }
 
@@ -104,20 +113,31 @@ fn nftables() -> io::Result<BTreeSet<String>> {
         return Ok(BTreeSet::new());
     };
     socket.send(&request(), 0)?;
-    let mut found = BTreeSet::new();
+    let mut chains = Vec::new();
     let mut buffer = Vec::with_capacity(64 * 1024);
-    loop {
+    'dump: loop {
         buffer.clear();
         socket.recv(&mut buffer, 0)?;
         for (kind, body) in messages(&buffer) {
             match kind {
                 // A kernel without nftables answers with an error.
-                DONE | ERROR => return Ok(found),
-                CHAIN => found.extend(rule(body)),
+                DONE | ERROR => break 'dump,
+                CHAIN => chains.extend(Chain::parse(body)),
                 _ => {}
             }
         }
     }
+    let foreign = chains.iter().filter(|chain| chain.matters());
+    let mut found: BTreeSet<String> = foreign.clone().map(ToString::to_string).collect();
+    // In tables with rules of ours, only those of other software count.
+    if chains.iter().any(Chain::is_ours) {
+        for chain in foreign.filter(|chain| chain.has_neighbour(&chains)) {
+            if !forwarding::has_foreign_rules(chain.family, &chain.table, &chain.name)? {
+                found.remove(&chain.to_string());
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Encodes a dump of all chains of all families: `struct nlmsghdr` and `struct nfgenmsg`.
@@ -147,28 +167,65 @@ pub(crate) fn messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     found
 }
 
-/// Returns a description of the chain, if it is on the path of pod traffic and has rules or a drop
-/// policy.
-fn rule(body: &[u8]) -> Option<String> {
-    let family = *body.first()?;
-    let mut table = String::new();
-    let mut name = String::new();
-    let (mut hook, mut policy, mut users) = (None, None, None);
-    for attribute in NlasIterator::new(body.get(FAMILY_HEADER..)?).flatten() {
-        let value = attribute.value();
-        match attribute.kind() {
-            TABLE => table = text(value),
-            NAME => name = text(value),
-            HOOK => hook = hook_number(value),
-            POLICY => policy = number(value),
-            USE => users = number(value),
-            _ => {}
+/// A chain of nftables.
+#[derive(Debug, Default)]
+struct Chain {
+    family: u8,
+    table: String,
+    name: String,
+    hook: Option<u32>,
+    drops: bool,
+    /// Number of rules and references.
+    users: Option<u32>,
+}
+
+impl Chain {
+    fn parse(body: &[u8]) -> Option<Self> {
+        let mut chain = Self {
+            family: *body.first()?,
+            ..Self::default()
+        };
+        for attribute in NlasIterator::new(body.get(FAMILY_HEADER..)?).flatten() {
+            let value = attribute.value();
+            match attribute.kind() {
+                TABLE => chain.table = text(value),
+                NAME => chain.name = text(value),
+                HOOK => chain.hook = hook_number(value),
+                POLICY => chain.drops = number(value) == Some(DROP),
+                USE => chain.users = number(value),
+                _ => {}
+            }
         }
+        Some(chain)
     }
-    let matters = policy == Some(DROP) || users != Some(0);
-    let on_path = is_on_path(family, hook?);
-    let family = family_name(family);
-    (matters && on_path).then(|| format!("nftables: chain {name} of table {family} {table}"))
+
+    /// Whether the chain is on the path of pod traffic and has rules or a drop policy.
+    fn matters(&self) -> bool {
+        let is_on_path = self.hook.is_some_and(|hook| is_on_path(self.family, hook));
+        is_on_path && (self.drops || self.users != Some(0)) && self.table != OWN_TABLE
+    }
+
+    fn is_ours(&self) -> bool {
+        [FORWARD_CHAIN, ADMIN_CHAIN].contains(&self.name.as_str())
+    }
+
+    /// Whether a chain of ours is in the same table.
+    fn has_neighbour(&self, all: &[Self]) -> bool {
+        let mut all = all.iter();
+        all.any(|it| it.is_ours() && (it.family, &it.table) == (self.family, &self.table))
+            && !self.drops
+    }
+}
+
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = family_name(self.family);
+        write!(
+            f,
+            "nftables: chain {} of table {family} {}",
+            self.name, self.table
+        )
+    }
 }
 
 fn hook_number(nested: &[u8]) -> Option<u32> {
@@ -281,13 +338,16 @@ mod tests {
 
     #[test]
     fn a_forward_chain_with_rules_or_a_drop_policy_is_a_foreign_rule() {
-        let description = rule(&chain(1, FORWARD, 1, 2)).unwrap();
+        let parse = |body: Vec<u8>| Chain::parse(&body).unwrap();
+        let description = parse(chain(1, FORWARD, 1, 2)).to_string();
         assert_eq!(description, "nftables: chain forward of table inet filter");
-        assert!(rule(&chain(2, PREROUTING, 0, 0)).is_some());
-        assert!(rule(&chain(5, 0, 1, 1)).is_some());
-        assert_eq!(rule(&chain(1, FORWARD, 1, 0)), None);
-        assert_eq!(rule(&chain(1, 1, 0, 3)), None);
-        assert_eq!(rule(&chain(3, 0, 0, 3)), None);
+        let matters = |body| parse(body).matters();
+        assert!(matters(chain(1, FORWARD, 1, 2)));
+        assert!(matters(chain(2, PREROUTING, 0, 0)));
+        assert!(matters(chain(5, 0, 1, 1)));
+        assert!(!matters(chain(1, FORWARD, 1, 0)));
+        assert!(!matters(chain(1, 1, 0, 3)));
+        assert!(!matters(chain(3, 0, 0, 3)));
     }
 
     #[test]
@@ -296,6 +356,6 @@ mod tests {
         let whole = request();
         assert_eq!(messages(&whole).len(), 1);
         assert!(messages(&whole[..=HEADER]).is_empty());
-        assert_eq!(rule(&[]), None);
+        assert!(Chain::parse(&[]).is_none());
     }
 }

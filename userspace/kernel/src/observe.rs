@@ -41,6 +41,10 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
             port_reservations: host.reservations.all(),
             ..Observed::default()
         }),
+        Scope::Forwarding => Ok(Observed {
+            forwarding: (host.filters.read()).attempt(|| "read the filter tables".to_owned())?,
+            ..Observed::default()
+        }),
     }
 }
 

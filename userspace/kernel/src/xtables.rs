@@ -13,6 +13,8 @@ use std::{fs, io};
 
 use nix::libc;
 
+use crate::forwarding;
+
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`.
 const GET_INFO: libc::c_int = 64;
 /// `IPT_SO_GET_ENTRIES` and `IP6T_SO_GET_ENTRIES`.
@@ -97,6 +99,131 @@ pub(crate) fn rules() -> io::Result<BTreeSet<String>> {
     Ok(found)
 }
 
+/// The filter table of one family, as the kernel has it.
+pub(crate) struct FilterFile {
+    socket: OwnedFd,
+    level: libc::c_int,
+    info: Info,
+    /// `struct ipt_get_entries`, then the entries.
+    buffer: Vec<u8>,
+}
+
+/// `IPT_SO_SET_REPLACE` and `IPT_SO_SET_ADD_COUNTERS`.
+const SET_REPLACE: libc::c_int = 64;
+const SET_ADD_COUNTERS: libc::c_int = 65;
+/// Size of `struct ipt_get_entries`: the name, the size, and up to the next multiple of eight.
+const ENTRIES_HEAD: usize = 40;
+
+/// Reads the filter table of a family; `None` where it is not in use.
+pub(crate) fn filter(ipv4: bool) -> io::Result<Option<FilterFile>> {
+    const TABLE: &str = "filter";
+    let [v4, v6] = &FAMILIES;
+    let family = if ipv4 { v4 } else { v6 };
+    let names = fs::read_to_string(family.names).unwrap_or_default();
+    if !names.lines().any(|name| name == TABLE) {
+        return Ok(None);
+    }
+    let socket = raw_socket(family.domain)?;
+    // SAFETY: zeros are a valid value.
+    let mut info: Info = unsafe { std::mem::zeroed() };
+    info.name = name(TABLE);
+    let pointer = (&raw mut info).cast();
+    if !query(&socket, family.level, GET_INFO, pointer, size_of::<Info>())? {
+        return Ok(None);
+    }
+    let mut buffer = vec![0_u8; ENTRIES_HEAD + info.size as usize];
+    buffer[..32].copy_from_slice(&info.name);
+    buffer[32..36].copy_from_slice(&info.size.to_ne_bytes());
+    let (pointer, length) = (buffer.as_mut_ptr().cast(), buffer.len());
+    // The kernel refuses another size: the table has changed meanwhile.
+    if !query(&socket, family.level, GET_ENTRIES, pointer, length)? {
+        return Ok(None);
+    }
+    Ok(Some(FilterFile {
+        socket,
+        level: family.level,
+        info,
+        buffer,
+    }))
+}
+
+impl FilterFile {
+    /// Returns the encoded entries.
+    pub(crate) fn entries(&self) -> &[u8] {
+        self.buffer.get(ENTRIES_HEAD..).unwrap_or_default()
+    }
+
+    /// Returns the offset of each hook's chain, and the bits of the hooks that the table has.
+    pub(crate) fn hooks(&self) -> ([u32; 5], u32) {
+        (self.info.hook_entry, self.info.valid_hooks)
+    }
+
+    /// Replaces all entries, and adds the counters of those that stay: `numbers` are their numbers
+    /// in the table that was read.
+    pub(crate) fn replace(
+        &self,
+        entries: &[u8],
+        hook_entry: [u32; 5],
+        underflow: [u32; 5],
+        numbers: &[Option<usize>],
+    ) -> io::Result<()> {
+        let count = |length: usize| u32::try_from(length).map_err(io::Error::other);
+        let before = self.info.num_entries;
+        let mut counters = vec![[0_u64; 2]; before as usize];
+        // `struct ipt_replace`.
+        let mut request = Vec::with_capacity(96 + entries.len());
+        request.extend(self.info.name);
+        let words = [
+            self.info.valid_hooks,
+            count(numbers.len())?,
+            count(entries.len())?,
+        ];
+        for word in words
+            .into_iter()
+            .chain(hook_entry)
+            .chain(underflow)
+            .chain([before])
+        {
+            request.extend(word.to_ne_bytes());
+        }
+        request.extend((counters.as_mut_ptr() as usize).to_ne_bytes());
+        request.extend(entries);
+        self.set(SET_REPLACE, &request)?;
+        // `struct xt_counters_info`.
+        let mut request = Vec::with_capacity(40 + numbers.len() * 16);
+        request.extend(self.info.name);
+        request.extend(count(numbers.len())?.to_ne_bytes());
+        request.extend([0; 4]);
+        for number in numbers {
+            let counted = number.and_then(|number| counters.get(number));
+            for value in counted.copied().unwrap_or_default() {
+                request.extend(value.to_ne_bytes());
+            }
+        }
+        self.set(SET_ADD_COUNTERS, &request)
+    }
+
+    fn set(&self, option: libc::c_int, request: &[u8]) -> io::Result<()> {
+        let length = libc::socklen_t::try_from(request.len()).map_err(io::Error::other)?;
+        // SAFETY: the kernel reads `length` bytes, and writes to the counters that the request
+        // points to, which live as long as the call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                self.level,
+                option,
+                request.as_ptr().cast(),
+                length,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
 fn has_rules(family: &Family, table: &str) -> io::Result<bool> {
     let socket = raw_socket(family.domain)?;
     // SAFETY: zeros are a valid value.
@@ -106,6 +233,11 @@ fn has_rules(family: &Family, table: &str) -> io::Result<bool> {
     let pointer = (&raw mut info).cast();
     if !query(&socket, family.level, GET_INFO, pointer, length)? {
         return Ok(false);
+    }
+    if table == "filter"
+        && let Some(foreign) = forwarding::has_foreign_entries(family.domain == libc::AF_INET)?
+    {
+        return Ok(foreign);
     }
     // An empty table has one policy for each hook, and the end marker.
     if info.num_entries > info.valid_hooks.count_ones() + 1 {

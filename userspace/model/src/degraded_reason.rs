@@ -76,6 +76,10 @@ degraded_reasons! {
     /// The node does not have an address that pods should leave with.
     NoEgressAddress = "no-egress-address", status "",
         do "Add the address to a link, or correct `--egress-address`.";
+    /// The default of another software's filter table drops the packets of pods, and no rule of ours
+    /// accepts them.
+    ForwardingDropped = "forwarding-dropped", status "50 (51 with pods)",
+        do "Set `--forwarding auto`, or accept the pods' packets in the table that the message names.";
     /// Another link or route has addresses of a network's subnet.
     SubnetOverlap = "subnet-overlap", status "50 if it has all addresses of the network (51 with pods)",
         do "Give the network another subnet, or remove the other address or route.";

@@ -22,6 +22,7 @@ mod complete;
 mod detach;
 mod entry;
 mod flow;
+mod forwarding;
 mod local_reserved_ports;
 mod mtu;
 mod network;
@@ -59,6 +60,12 @@ pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{
     FlowEndpoints, FlowFilter, FlowKind, FlowState, FlowTable, LiveFlow, Traffic, flow_entries,
     flow_quota,
+};
+pub use forwarding::{
+    ADMIN_CHAIN, AcceptRule, Action, BaseChain, Condition, DefaultState, DroppingDefault,
+    FORWARD_CHAIN, FilterBackend, FilterFamily, FilterHook, FilterRule, FilterTable, ForwardTables,
+    ForwardingIntent, ForwardingMode, ForwardingPlan, ForwardingStep, Place, PodSources, Probe,
+    TableState, accept_rules, plan_forwarding, plan_forwarding_removal,
 };
 pub use local_reserved_ports::{
     LocalReservedPorts, local_reserved_ports_key, plan_local_reserved_ports, published_ports,

@@ -10,8 +10,8 @@ use model::{
 
 use crate::entry::Entries;
 use crate::{
-    AttachedPrefilter, CheckFacts, CheckQuery, Hook, PortReservations, SocketHook, SocketHookState,
-    SysctlKey,
+    AttachedPrefilter, CheckFacts, CheckQuery, ForwardTables, Hook, PortReservations, SocketHook,
+    SocketHookState, SysctlKey,
 };
 
 /// Extent of an observation.
@@ -45,6 +45,8 @@ pub enum Scope {
     Outside(Box<Attachment>),
     /// The port reservations alone.
     Ports,
+    /// The filter tables that forwarded packets pass.
+    Forwarding,
     /// Settings of an interface inside a namespace.
     Settings {
         /// Path of the namespace.
@@ -80,6 +82,8 @@ pub struct Observed {
     pub flow_entries: u32,
     /// Netfilter rules of other software that could apply to packets of pods, as texts for people.
     pub foreign_rules: BTreeSet<String>,
+    /// Filter tables that forwarded packets pass; filled in [`Scope::Forwarding`] only.
+    pub forwarding: ForwardTables,
     /// Whether policy routing rules match on ports or the protocol.
     pub routes_by_port: bool,
     /// Number of entries in netfilter's conntrack table.

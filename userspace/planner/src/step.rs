@@ -15,7 +15,7 @@ pub use hook::Hook;
 pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
 pub use vlan::VlanStep;
 
-use crate::{Entry, EntryKey, PortReservation, SocketHook, XdpPrefilterStep};
+use crate::{Entry, EntryKey, ForwardingStep, PortReservation, SocketHook, XdpPrefilterStep};
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -208,6 +208,8 @@ pub enum Step {
     },
     /// Attaches or detaches the XDP prefilter of an uplink.
     XdpPrefilter(XdpPrefilterStep),
+    /// Changes the forwarding rules of a filter table.
+    Forwarding(ForwardingStep),
     /// Removes flows that have timed out or whose pod is gone from the flow table.
     Sweep,
 }
@@ -283,13 +285,12 @@ impl Step {
             Self::AwaitAddresses { .. } => None,
             // Shared with other attachments, which may rely on the hooks: they stay as they are.
             Self::AttachSocketHooks { .. } | Self::DetachSocketHooks { .. } => None,
-            // Cannot be restored: the removed link or flows are gone for good.
-            Self::DeleteBridge { .. } | Self::DeleteVeth { .. } | Self::Sweep => None,
+            // Cannot be restored: gone for good, or planned again.
+            Self::DeleteBridge { .. } | Self::DeleteVeth { .. } => None,
+            Self::Sweep | Self::Forwarding(_) => None,
         }
     }
-}
 
-impl Step {
     fn restored_settings(&self) -> Option<Self> {
         let Self::TunePod {
             netns,
@@ -447,6 +448,7 @@ impl fmt::Display for Step {
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
             Self::Sweep => f.write_str("remove ended flows"),
+            Self::Forwarding(step) => step.fmt(f),
         }
     }
 }

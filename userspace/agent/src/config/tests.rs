@@ -78,6 +78,7 @@ fn config_errors_name_the_key() {
             "more than one address of a family",
         ),
         (["--flow-table-size", "5"], "flow-table-size: 5"),
+        (["--forwarding", "no"], "forwarding: \"no\""),
         (["--bypass-netfilter", "on"], "bypass-netfilter: \"on\""),
         (["--xdp-guard", "on"], "xdp-guard: \"on\""),
         (["--shaper", "tbf"], "shaper: \"tbf\""),

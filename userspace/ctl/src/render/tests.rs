@@ -1,8 +1,8 @@
 //! Text of each rendered table and line.
 
 use api::{
-    AddressView, CounterView, EndsView, FeatureView, PodView, PoolView, PortReservationView,
-    PortView, ReconcileItem,
+    AddressView, CounterView, DroppingDefaultView, EndsView, FeatureView, ForwardingView, PodView,
+    PoolView, PortReservationView, PortView, ReconcileItem,
 };
 
 use super::*;
@@ -136,6 +136,14 @@ fn healthy() -> Status {
             mode: "auto".to_owned(),
             active: false,
             rules: vec!["nftables: chain forward of table inet filter".to_owned()],
+        },
+        forwarding: ForwardingView {
+            mode: "auto".to_owned(),
+            defaults: vec![DroppingDefaultView {
+                what: "policy DROP of chain FORWARD of table ip filter".to_owned(),
+                state: "carried".to_owned(),
+                reason: String::new(),
+            }],
         },
         shaper: ShaperView {
             mode: "auto".to_owned(),

@@ -22,6 +22,7 @@ fn full_change() -> ConfigChange {
         uplinks: Some(BTreeSet::from(["eth0".parse().unwrap()])),
         egress: Some(BTreeSet::from(["192.0.2.1".parse().unwrap()])),
         bypass: Some(planner::BypassMode::Never),
+        forwarding: Some(planner::ForwardingMode::Leave),
         xdp_prefilter: Some(planner::XdpPrefilterMode::Native),
     }
 }

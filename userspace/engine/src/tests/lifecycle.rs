@@ -220,6 +220,7 @@ fn an_agent_that_cannot_observe_the_node_does_not_start() {
         egress: BTreeSet::new(),
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
+        forwarding: planner::ForwardingMode::Auto,
         shaper: planner::ShaperMode::Auto,
         xdp_prefilter: planner::XdpPrefilterMode::Off,
         boot_id: "this boot".to_owned(),

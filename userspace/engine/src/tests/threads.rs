@@ -67,6 +67,7 @@ fn run_held(is_held: fn(&Step) -> bool) -> Running {
         egress: BTreeSet::new(),
         flow_entries: abi::maps::FLOWS_CAPACITY,
         bypass: planner::BypassMode::Auto,
+        forwarding: planner::ForwardingMode::Auto,
         shaper: planner::ShaperMode::Auto,
         xdp_prefilter: planner::XdpPrefilterMode::Off,
         boot_id: "this boot".to_owned(),

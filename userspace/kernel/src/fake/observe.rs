@@ -46,6 +46,10 @@ impl World {
                 settings: self.settings(path, ifname),
                 ..Observed::default()
             },
+            Scope::Forwarding => Observed {
+                forwarding: self.forwarding.clone(),
+                ..Observed::default()
+            },
             Scope::Ports => Observed {
                 port_reservations: self.held.clone(),
                 ..Observed::default()

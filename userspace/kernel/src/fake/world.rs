@@ -9,9 +9,9 @@ use crate::Process;
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    AttachedPrefilter, BridgeSpec, CheckFacts, Entries, Link, LinkKind, PodSide, PodSpec,
-    PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey,
-    VethSpec,
+    AttachedPrefilter, BridgeSpec, CheckFacts, Entries, ForwardTables, ForwardingStep, Link,
+    LinkKind, PodSide, PodSpec, PortReservation, PortReservations, RouteEntry, SocketHook,
+    SocketHookState, Step, SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -35,6 +35,8 @@ pub(super) struct World {
     pub(super) foreign: BTreeMap<PortReservation, Process>,
     /// XDP prefilters of uplinks.
     pub(super) prefilters: BTreeMap<IfName, AttachedPrefilter>,
+    /// Filter tables of other software.
+    pub(super) forwarding: ForwardTables,
     /// State of the cgroup programs; empty without a cgroup.
     pub(super) sockets: BTreeMap<SocketHook, SocketHookState>,
     /// Facts that a test has set; routes and sysctls are not read from here.
@@ -55,6 +57,7 @@ impl World {
             held: PortReservations::new(),
             foreign: BTreeMap::new(),
             prefilters: BTreeMap::new(),
+            forwarding: ForwardTables::default(),
             sockets: BTreeMap::new(),
             facts: CheckFacts::default(),
             paths: BTreeMap::new(),
@@ -78,10 +81,7 @@ impl World {
             Step::CreateBridge(spec) => self.create_bridge(spec),
             Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
             Step::Vlan(step) => self.execute_vlan(step),
-            Step::SetMac { link, mac } => {
-                self.link_mut(link)?.mac = Some(unicast(*mac)?);
-                Ok(())
-            }
+            Step::SetMac { link, mac } => self.set_mac(link, *mac),
             Step::SetMtu { link, mtu } => self.set_mtu(link, *mtu),
             Step::SetPodMtu { .. } | Step::SetLoopback { .. } | Step::TunePod { .. } => {
                 self.execute_in_pod(step)
@@ -131,8 +131,19 @@ impl World {
                 self.remove(key);
                 Ok(())
             }
+            Step::Forwarding(step) => self.write_rules(step),
             Step::Sweep => Ok(()),
         }
+    }
+
+    fn set_mac(&mut self, link: &IfName, mac: Mac) -> Result<(), Errno> {
+        self.link_mut(link)?.mac = Some(unicast(mac)?);
+        Ok(())
+    }
+
+    fn write_rules(&mut self, step: &ForwardingStep) -> Result<(), Errno> {
+        let written = self.forwarding.apply(step);
+        written.then_some(()).ok_or(Errno::EAGAIN)
     }
 
     fn set_sysctl(&mut self, key: &SysctlKey, value: &str) -> Result<(), Errno> {
