@@ -4,17 +4,20 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use model::{Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkName, RangeSet};
 use planner::{BypassMode, ShaperMode, XdpPrefilterMode};
 use serde::Deserialize;
 
-use crate::{limit_keys, pod_cidrs};
+use crate::{limit_keys, pod_cidrs, telemetry};
+
+pub(crate) use file::sample;
+
+mod file;
 
 /// Name of the default network in records and in the API.
 const DEFAULT_NETWORK: &str = "default";
@@ -49,6 +52,13 @@ pub(crate) struct Options {
     /// attached
     #[arg(long, requires = "uninstall")]
     pub(crate) drain: bool,
+    /// With --uninstall: also remove what the installation of Viaduct put on the node: programs,
+    /// network configurations, unit and configuration
+    #[arg(long, requires = "uninstall")]
+    pub(crate) purge: bool,
+    /// Print a configuration file with every key and its default, and exit
+    #[arg(long)]
+    pub(crate) sample_config: bool,
     #[command(flatten)]
     keys: Keys,
 }
@@ -152,7 +162,8 @@ struct Keys {
     /// /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
     datapath_object: Option<PathBuf>,
-    /// Log level: error, warn, info, debug, trace, or a list of target=level [default: info]
+    /// Log level: error, warn, info, debug, trace or off, optionally with a comma-separated list of
+    /// target=level, such as info,engine=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 }
@@ -321,7 +332,7 @@ impl Config {
                 )?,
             },
             datapath_object: keys.datapath_object,
-            log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
+            log_level: log_level(keys.log_level)?,
         })
     }
 }
@@ -336,7 +347,7 @@ impl Options {
     /// Returns all keys: those of the flags, and where a flag is not set, those of the file.
     fn merged_keys(self) -> Result<Keys> {
         let file = match &self.config {
-            Some(path) => read(path)?,
+            Some(path) => file::read(path)?,
             None => Keys::default(),
         };
         Ok(self.keys.merge_over(file))
@@ -376,26 +387,6 @@ impl Keys {
 
 fn flags_or_file(flags: Vec<String>, file: Vec<String>) -> Vec<String> {
     if flags.is_empty() { file } else { flags }
-}
-
-fn read(path: &Path) -> Result<Keys> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse_file(&text).with_context(|| format!("in {}", path.display()))
-}
-
-fn parse_file(text: &str) -> Result<Keys> {
-    let mut unknown = BTreeSet::new();
-    let document = toml::Deserializer::parse(text)?;
-    let keys = serde_ignored::deserialize(document, |key| {
-        unknown.insert(key.to_string());
-    })?;
-    if unknown.is_empty() {
-        Ok(keys)
-    } else {
-        let names: Vec<String> = unknown.into_iter().collect();
-        bail!("unknown key {}", names.join(", "))
-    }
 }
 
 fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
@@ -476,6 +467,13 @@ fn egress(lists: &[String]) -> Result<BTreeSet<IpAddr>> {
         }
     }
     Ok(addresses)
+}
+
+/// Validates a log level, with its key in the error.
+fn log_level(text: Option<String>) -> Result<String> {
+    let text = text.unwrap_or_else(|| "info".to_owned());
+    telemetry::parse_filter(&text).map_err(|error| anyhow!("log-level: {error}"))?;
+    Ok(text)
 }
 
 fn flow_entries(entries: u32) -> Result<Option<u32>> {

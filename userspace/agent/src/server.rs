@@ -10,7 +10,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::events::{self, NewEvent};
-use crate::reload::Reload;
 use crate::requests::App;
 use crate::service_manager::{self, Notification};
 use crate::socket::ListenAddress;
@@ -20,10 +19,9 @@ use crate::{background, connections, pod_cidr_file, refused_flows, routes, view}
 pub(crate) async fn serve(
     place: ListenAddress,
     pod_cidr_file: Option<PathBuf>,
-    reload: Reload,
     app: App,
 ) -> Result<()> {
-    let stopped = stop_signal(app.stop.clone())?;
+    let stopped = stop_signal(app.lifecycle.stop.clone())?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let app = Arc::new(app);
     // Before the socket exists: spooled DELs free addresses and ports that the first ADD may need.
@@ -43,7 +41,7 @@ pub(crate) async fn serve(
     tracing::info!(socket = %socket.path().display(), "agent started: serving the API");
     service_manager::notify(Notification::Ready);
     service_manager::start_watchdog(app.handle.clone());
-    tokio::spawn(follow_reloads(hangup, reload, Arc::clone(&app)));
+    tokio::spawn(follow_reloads(hangup, Arc::clone(&app)));
     let router = routes::router(Arc::clone(&app), stopped.clone());
     connections::serve(socket, router, stopped).await;
     app.events.emit(happened("stop"));
@@ -72,34 +70,9 @@ fn stop_signal(stop: watch::Sender<bool>) -> Result<watch::Receiver<bool>> {
 }
 
 /// Reloads the configuration at each SIGHUP. Several signals at once are one reload.
-async fn follow_reloads(mut hangup: Signal, mut reload: Reload, app: Arc<App>) {
+async fn follow_reloads(mut hangup: Signal, app: Arc<App>) {
     while hangup.recv().await.is_some() {
-        service_manager::notify(Notification::Reloading);
-        match reload.run(&app).await {
-            Ok(reloaded) => {
-                tracing::info!(keys = ?reloaded.applied, "configuration reloaded: changed keys are in effect");
-                if !reloaded.needs_restart.is_empty() {
-                    let keys = reloaded.needs_restart;
-                    tracing::warn!(
-                        ?keys,
-                        "configuration reloaded: changed keys need a restart of the agent"
-                    );
-                }
-                let keys = reloaded.applied.join(", ");
-                let done = NewEvent::new("reload", "agent", EventOutcome::Done, keys);
-                app.events.emit(done);
-                service_manager::notify(Notification::Status("configuration reloaded"));
-            }
-            Err(error) => {
-                tracing::error!("reload failed, configuration unchanged: {error:#}");
-                let why = format!("{error:#}");
-                let failed = NewEvent::new("reload", "agent", EventOutcome::Failed, why);
-                app.events.emit(failed);
-                service_manager::notify(Notification::Status(
-                    "reload failed, configuration unchanged: see the log",
-                ));
-            }
-        }
-        service_manager::notify(Notification::Ready);
+        // Logged there, and shown as an event.
+        let _result = app.reload().await;
     }
 }

@@ -1,13 +1,20 @@
-//! Reference pages that are generated from the code, and must be what it generates.
+//! Files that are generated from the code, and must be what it generates: reference pages, and the
+//! sample configuration. A test of the agent checks the sample, which only the agent can print.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::process::Command;
 
 use abi::DropReason;
 use anyhow::{Context as _, Result};
 
+use crate::command;
+
 /// The page of all drop reasons.
 const DROP_REASONS: &str = "docs/reference/drop-reasons.md";
+
+/// The sample configuration of the agent.
+const CONFIGURATION: &str = "xtask/assets/viaductd.toml";
 
 /// The page differs from what is generated.
 pub(super) fn offences() -> Vec<String> {
@@ -20,10 +27,17 @@ pub(super) fn offences() -> Vec<String> {
     )]
 }
 
-/// Writes the pages.
+/// Writes the pages and the sample configuration.
 pub(super) fn bless() -> Result<()> {
     fs::create_dir_all("docs/reference")?;
-    fs::write(DROP_REASONS, drop_reasons()).with_context(|| format!("cannot write {DROP_REASONS}"))
+    put(DROP_REASONS, &drop_reasons())?;
+    let mut agent = Command::new("cargo");
+    agent.args(["run", "--quiet", "-p", "agent", "--", "--sample-config"]);
+    put(CONFIGURATION, &command::output(&mut agent)?)
+}
+
+fn put(path: &str, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
 
 fn drop_reasons() -> String {
