@@ -40,6 +40,7 @@ mod sandbox;
 mod skip;
 mod sniffer;
 mod stream;
+mod systemd;
 mod tunnel;
 mod wait;
 
@@ -73,5 +74,6 @@ pub use sandbox::{GATEWAYS, NODE, Sandbox, UPLINK, WORLD};
 pub use skip::skipped;
 pub use sniffer::Sniffer;
 pub use stream::{ENDLESS, Sends, Stream};
+pub use systemd::{CHECKOUT, Systemd};
 pub use tunnel::Tunnel;
 pub use wait::{deadline, is_slow, patient, until, until_within};

@@ -19,8 +19,8 @@ const SAMPLES: [(&str, &str); 4] = [
     ("viaductd.socket", include_str!("../assets/viaductd.socket")),
     ("viaductd.toml", include_str!("../assets/viaductd.toml")),
     (
-        "10-viaduct.conflist",
-        include_str!("../assets/10-viaduct.conflist"),
+        "05-viaduct.conflist",
+        include_str!("../assets/05-viaduct.conflist"),
     ),
 ];
 

@@ -4,20 +4,22 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use model::{Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkName, RangeSet};
 use planner::{BypassMode, ForwardingMode, ShaperMode, XdpPrefilterMode};
 use serde::Deserialize;
 
-use crate::installation::Directories;
-use crate::{limit_keys, pod_cidrs};
+use crate::cni_files::Directories;
+use crate::{limit_keys, pod_cidrs, telemetry};
 use values::{annotation, egress, flow_entries, mtu};
 
+pub(crate) use file::sample;
+
+mod file;
 mod values;
 
 /// Name of the default network in records and in the API.
@@ -32,6 +34,10 @@ const KUBENET_NON_MASQUERADE: &str = "10.0.0.0/8";
     version = crate::view::VERSION,
     about = "Viaduct's node agent: container bridge networking in eBPF"
 )]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub(crate) struct Options {
     /// TOML file with these flags as keys; a flag on the command line overrides the file
     #[arg(long, value_name = "FILE")]
@@ -43,6 +49,13 @@ pub(crate) struct Options {
     /// attached
     #[arg(long, requires = "uninstall")]
     pub(crate) drain: bool,
+    /// With --uninstall: also remove what the installation of Viaduct put on the node: programs,
+    /// network configurations, unit and configuration
+    #[arg(long, requires = "uninstall")]
+    pub(crate) purge: bool,
+    /// Print a configuration file with every key and its default, and exit
+    #[arg(long)]
+    pub(crate) sample_config: bool,
     #[command(flatten)]
     keys: Keys,
 }
@@ -158,7 +171,8 @@ struct Keys {
     /// /usr/libexec/cni]
     #[arg(long, value_name = "DIR")]
     cni_bin_dir: Option<PathBuf>,
-    /// Log level: error, warn, info, debug, trace, or a list of target=level [default: info]
+    /// Log level: error, warn, info, debug, trace or off, optionally with a comma-separated list of
+    /// target=level, such as info,engine=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 }
@@ -335,7 +349,7 @@ impl Config {
                 configurations: optional_path("cni-conf-dir", keys.cni_conf_dir)?,
                 plugins: optional_path("cni-bin-dir", keys.cni_bin_dir)?,
             },
-            log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
+            log_level: log_level(keys.log_level)?,
         })
     }
 }
@@ -350,7 +364,7 @@ impl Options {
     /// Returns all keys: those of the flags, and where a flag is not set, those of the file.
     fn merged_keys(self) -> Result<Keys> {
         let file = match &self.config {
-            Some(path) => read(path)?,
+            Some(path) => file::read(path)?,
             None => Keys::default(),
         };
         Ok(self.keys.merge_over(file))
@@ -393,26 +407,6 @@ impl Keys {
 
 fn flags_or_file(flags: Vec<String>, file: Vec<String>) -> Vec<String> {
     if flags.is_empty() { file } else { flags }
-}
-
-fn read(path: &Path) -> Result<Keys> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    parse_file(&text).with_context(|| format!("in {}", path.display()))
-}
-
-fn parse_file(text: &str) -> Result<Keys> {
-    let mut unknown = BTreeSet::new();
-    let document = toml::Deserializer::parse(text)?;
-    let keys = serde_ignored::deserialize(document, |key| {
-        unknown.insert(key.to_string());
-    })?;
-    if unknown.is_empty() {
-        Ok(keys)
-    } else {
-        let names: Vec<String> = unknown.into_iter().collect();
-        bail!("unknown key {}", names.join(", "))
-    }
 }
 
 fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
@@ -464,6 +458,13 @@ fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
 fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
     let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
     ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
+}
+
+/// Validates a log level, with its key in the error.
+fn log_level(text: Option<String>) -> Result<String> {
+    let text = text.unwrap_or_else(|| "info".to_owned());
+    telemetry::parse_filter(&text).map_err(|error| anyhow!("log-level: {error}"))?;
+    Ok(text)
 }
 
 #[cfg(test)]

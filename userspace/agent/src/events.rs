@@ -1,7 +1,7 @@
 //! Event log: numbers events, keeps the latest, streams them to subscribers, logs and counts them.
 //! Log, API and metrics use the same words because all are made from the same event.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -225,6 +225,12 @@ fn log(event: &Event) {
     } = event;
     match event.outcome {
         _ if action == "reconcile" => {}
+        EventOutcome::Failed if action == "degraded" => {
+            tracing::warn!(reason = subject, "agent degraded: {message}");
+        }
+        EventOutcome::Repaired if action == "degraded" => {
+            tracing::info!(reason = subject, "degradation has ended: {message}");
+        }
         EventOutcome::Failed => tracing::warn!(action, subject, "{action} failed: {message}"),
         outcome @ (EventOutcome::Done
         | EventOutcome::Repaired
@@ -263,7 +269,8 @@ pub(crate) async fn follow_reports(handle: Handle, events: std::sync::Arc<Events
 #[derive(Debug, Default)]
 struct Reported {
     items: Vec<Item>,
-    degraded: BTreeSet<(&'static str, String)>,
+    /// Text by reason and [`identity`].
+    degraded: Degradations,
 }
 
 impl Reported {
@@ -278,26 +285,34 @@ impl Reported {
         self.items.clone_from(&report.items);
         let now = degraded
             .iter()
-            .map(|one| (one.reason().word(), one.to_string()))
+            .map(|one| ((one.reason().word(), identity(one)), one.to_string()))
             .collect();
         let before = std::mem::replace(&mut self.degraded, now);
-        let of = |outcome| {
-            move |(reason, text): &(&'static str, String)| {
-                NewEvent::new("degraded", *reason, outcome, text.as_str())
-            }
-        };
-        all.extend(
-            self.degraded
-                .difference(&before)
-                .map(of(EventOutcome::Failed)),
-        );
-        all.extend(
-            before
-                .difference(&self.degraded)
-                .map(of(EventOutcome::Repaired)),
-        );
+        all.extend(without(&self.degraded, &before, EventOutcome::Failed));
+        all.extend(without(&before, &self.degraded, EventOutcome::Repaired));
         all
     }
+}
+
+/// Degradations of one report, as [`Reported`] keeps them.
+type Degradations = BTreeMap<(&'static str, String), String>;
+
+/// Returns an event for each degradation of `all` that is not in `others`.
+fn without(all: &Degradations, others: &Degradations, outcome: EventOutcome) -> Vec<NewEvent> {
+    all.iter()
+        .filter(|(key, _)| !others.contains_key(*key))
+        .map(|((reason, _), text)| NewEvent::new("degraded", *reason, outcome, text.as_str()))
+        .collect()
+}
+
+/// Returns what distinguishes two degradations of one reason: their text without the number of free
+/// addresses, which changes with each pod.
+fn identity(degraded: &Degraded) -> String {
+    let mut same = degraded.clone();
+    if let Degraded::PoolNearlyExhausted { left, .. } = &mut same {
+        *left = 0;
+    }
+    same.to_string()
 }
 
 fn item_event(item: &Item) -> NewEvent {
@@ -416,6 +431,17 @@ mod tests {
         ];
         assert_eq!(changes(&report, &[Degraded::NoUplink]), wrong);
         assert_eq!(changes(&report, &[Degraded::NoUplink]), []);
+        let few = |left| Degraded::PoolNearlyExhausted {
+            network: "default".parse().unwrap(),
+            range: model::Range::new("10.1.0.0/29".parse().unwrap(), None, None, None).unwrap(),
+            left,
+        };
+        assert_eq!(changes(&report, &[Degraded::NoUplink, few(2)]), wrong[1..]);
+        assert_eq!(changes(&report, &[Degraded::NoUplink, few(1)]), []);
+        assert_eq!(
+            changes(&report, &[Degraded::NoUplink]),
+            [("degraded", EventOutcome::Repaired)]
+        );
         let right = [("degraded", EventOutcome::Repaired)];
         assert_eq!(changes(&Report::default(), &[]), right);
     }

@@ -9,6 +9,7 @@ mod background;
 mod body;
 mod chained;
 mod clock;
+mod cni_files;
 mod config;
 mod connections;
 mod datapath;
@@ -18,6 +19,7 @@ mod flows;
 mod installation;
 mod instance_lock;
 mod leases;
+mod lifecycle;
 mod limit_keys;
 mod limits;
 mod metrics;
@@ -39,6 +41,7 @@ mod uninstall;
 mod view;
 mod write_timeout;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
@@ -47,13 +50,14 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use api::Spool;
 use clap::Parser;
-use engine::AttachedPods;
 use kernel::RuleReader;
 
 use crate::body::RequestMemory;
 use crate::config::{Config, Options};
 use crate::flows::FlowSource;
+use crate::installation::Installation;
 use crate::instance_lock::InstanceLock;
+use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
 use crate::reload::Reload;
 use crate::replay::SpoolReplay;
@@ -65,7 +69,11 @@ use crate::uninstall::InstalledFiles;
 
 fn main() -> ExitCode {
     telemetry::abort_on_panic();
-    match run(Options::parse()) {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => return telemetry::print_usage_error(&error),
+    };
+    match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             telemetry::log_fatal(&error);
@@ -75,19 +83,17 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<()> {
-    let attached = if options.drain {
-        AttachedPods::Detach
-    } else {
-        AttachedPods::Refuse
-    };
+    if options.sample_config {
+        return print(&config::sample());
+    }
     let config = Config::load(options.clone())?;
-    let log_level = telemetry::start(&config.log_level)?;
+    let log_level = telemetry::start(telemetry::parse_filter(&config.log_level)?);
     let passed = service_manager::passed_socket()?;
     start::make_directories(&config)?;
     // Before records and pins are opened: two agents that write would undo each other's work.
     let _lock = InstanceLock::acquire(&config.state_dir, &config.bpffs, &config.bridge)?;
     if options.uninstall {
-        return uninstall::run(&config, attached);
+        return uninstall::run(&config, uninstall::policy(options.drain), options.purge);
     }
     let place = passed.map_or_else(
         || ListenAddress::Path(config.socket.clone()),
@@ -102,6 +108,7 @@ fn run(options: Options) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
+    let (socket, files) = (config.socket.clone(), WatchedFiles::of(&config));
     let app = App {
         handle,
         hostport_annotation: RwLock::new(config.hostport_annotation.clone()),
@@ -112,17 +119,14 @@ fn run(options: Options) -> Result<()> {
         features,
         replay: SpoolReplay::of(Spool::for_socket(&config.socket)),
         installed_files: InstalledFiles::of(&config),
+        installation: Installation::of(&config),
         events: Arc::default(),
         metrics: Metrics::default(),
         rate_sampler: rates::RateSampler::default(),
-        uninstalled: Arc::default(),
-        stop: tokio::sync::watch::Sender::new(false),
+        lifecycle: Lifecycle::new(Reload::new(options, config, log_level)),
     };
-    let gone = Arc::clone(&app.uninstalled);
-    let socket = config.socket.clone();
-    let files = WatchedFiles::of(&config);
-    let reload = Reload::new(options, config, log_level);
-    let served = runtime.block_on(server::serve(place, files, reload, app));
+    let gone = Arc::clone(&app.lifecycle.uninstalled);
+    let served = runtime.block_on(server::serve(place, files, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and
     // returns.
     drop(runtime);
@@ -136,6 +140,12 @@ fn run(options: Options) -> Result<()> {
         tracing::info!("agent stopped: the datapath keeps running");
     }
     served
+}
+
+/// Writes `text` to standard output.
+fn print(text: &str) -> Result<()> {
+    let written = std::io::stdout().write_all(text.as_bytes());
+    written.context("cannot write to standard output")
 }
 
 #[cfg(test)]

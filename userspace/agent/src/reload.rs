@@ -42,7 +42,7 @@ impl Reload {
         // All that can be wrong with the file is checked before anything is applied; the engine
         // applies its part as a whole or not at all; the rest cannot fail.
         let wanted = self.config.load_again(self.options.clone())?;
-        let filter = telemetry::filter(&wanted.log_level)?;
+        let filter = telemetry::parse_filter(&wanted.log_level)?;
         let change = change(&self.config, &wanted);
         let applied = applied_keys(&change, &self.config, &wanted);
         if change != ConfigChange::default() {

@@ -2,7 +2,7 @@
 //! Independent of socket and HTTP paths.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -18,14 +18,16 @@ use model::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tracing::Instrument as _;
 
 use crate::body::RequestMemory;
 use crate::events::{Events, NewEvent};
 use crate::failure::Failure;
 use crate::flows::FlowSource;
+use crate::installation::{self, Installation};
 use crate::leases::{HostLocalLeases, is_valid_owner};
+use crate::lifecycle::Lifecycle;
 use crate::limits::log_placeholder_burst;
 use crate::metrics::Metrics;
 use crate::rates::RateSampler;
@@ -50,13 +52,11 @@ pub(crate) struct App {
     pub(crate) features: Features,
     pub(crate) replay: SpoolReplay,
     pub(crate) installed_files: InstalledFiles,
+    pub(crate) installation: Installation,
     pub(crate) events: Arc<Events>,
     pub(crate) metrics: Metrics,
     pub(crate) rate_sampler: RateSampler,
-    /// Whether Viaduct has been uninstalled over the API.
-    pub(crate) uninstalled: Arc<AtomicBool>,
-    /// Stops the agent once it is `true`.
-    pub(crate) stop: watch::Sender<bool>,
+    pub(crate) lifecycle: Lifecycle,
 }
 
 /// Query parameters that locate a container without a record.
@@ -231,18 +231,29 @@ impl App {
         Ok(())
     }
 
-    /// Uninstalls Viaduct from the node, and stops the agent.
-    pub(crate) async fn uninstall(&self, attached: AttachedPods) -> Result<Uninstalled, Failure> {
+    /// Uninstalls Viaduct from the node, and stops the agent. With `purge`, it also removes the
+    /// files of the installation.
+    pub(crate) async fn uninstall(
+        &self,
+        attached: AttachedPods,
+        purge: bool,
+    ) -> Result<(Uninstalled, installation::Report), Failure> {
         let installed_files = self.installed_files.clone();
         // The engine calls this after it has closed pins and records.
         let remove_files = move || installed_files.remove();
         let done = self.handle.uninstall(attached, remove_files).await?;
-        self.uninstalled.store(true, Ordering::Release);
-        let left = done.left.join("; ");
+        self.lifecycle.uninstalled.store(true, Ordering::Release);
+        let installation = self.installation.clone();
+        let files = spawn_blocking(move || installation.report(purge))
+            .await
+            .unwrap_or_default();
+        let left = [done.left.clone(), files.remaining.clone()]
+            .concat()
+            .join("; ");
         self.events
             .emit(NewEvent::new("uninstall", "node", EventOutcome::Done, left));
-        self.stop.send_replace(true);
-        Ok(done)
+        self.lifecycle.stop.send_replace(true);
+        Ok((done, files))
     }
 
     fn hostport_annotation(&self) -> Option<String> {

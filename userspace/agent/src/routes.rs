@@ -18,7 +18,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use cni::{Command, Error};
-use engine::AttachedPods;
 use model::Cidr;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -26,7 +25,7 @@ use tokio::sync::watch;
 use crate::connections::STOPPING;
 use crate::failure::{Failure, no_such_path};
 use crate::requests::{App, NamespaceQuery};
-use crate::{flows, metrics, ports_view, view};
+use crate::{flows, metrics, ports_view, uninstall as uninstallation, view};
 
 type Answer<T> = Result<Json<T>, Failure>;
 
@@ -72,6 +71,7 @@ fn paths() -> Router<Arc<App>> {
         .route(path::FLOWS, get(flows))
         .route(path::COUNTERS, get(counters))
         .route(path::UNINSTALL, post(uninstall))
+        .route(path::RELOAD, post(reload))
         .route(path::EVENTS, get(events))
         .route(path::METRICS, get(metrics))
         .route(
@@ -282,7 +282,9 @@ async fn events(State(app): State<Arc<App>>, Query(wanted): Query<EventsQuery>) 
         let body = Body::from_stream(app.events.last());
         return ([(CONTENT_TYPE, NDJSON)], body).into_response();
     }
-    let lines = app.events.lines(wanted.follow, app.stop.subscribe());
+    let lines = app
+        .events
+        .lines(wanted.follow, app.lifecycle.stop.subscribe());
     let body = Body::from_stream(lines);
     ([(CONTENT_TYPE, NDJSON)], body).into_response()
 }
@@ -300,16 +302,29 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failure> {
 
 async fn uninstall(State(app): State<Arc<App>>, body: Body) -> Answer<api::Uninstalled> {
     let request = app.request_memory.read::<UninstallRequest>(body).await?;
-    let attached = if request.value.drain {
-        AttachedPods::Detach
-    } else {
-        AttachedPods::Refuse
-    };
-    let done = app.uninstall(attached).await?;
+    let UninstallRequest { drain, purge } = request.value;
+    let (done, files) = app.uninstall(uninstallation::policy(drain), purge).await?;
     Ok(Json(api::Uninstalled {
         detached: done.detached.iter().map(ToString::to_string).collect(),
-        removed: done.removed,
+        removed: [done.removed, files.removed].concat(),
         left: done.left,
+        remaining: files.remaining,
+    }))
+}
+
+/// Reloads the configuration, and finishes even if the client goes away.
+async fn reload(State(app): State<Arc<App>>) -> Answer<api::Reloaded> {
+    let reload = tokio::spawn(async move { app.reload().await });
+    let result = reload
+        .await
+        .map_err(|error| Error::internal(error.to_string()))?;
+    let reloaded = result.map_err(|error| {
+        Error::invalid_config(format!("reload failed, configuration unchanged: {error:#}"))
+    })?;
+    let names = |keys: &[&str]| keys.iter().map(ToString::to_string).collect();
+    Ok(Json(api::Reloaded {
+        applied: names(&reloaded.applied),
+        needs_restart: names(&reloaded.needs_restart),
     }))
 }
 

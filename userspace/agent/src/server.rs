@@ -9,15 +9,14 @@ use api::EventOutcome;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::cni_files::Directories;
 use crate::config::Config;
 use crate::events::{self, NewEvent};
-use crate::installation::Directories;
-use crate::reload::Reload;
 use crate::requests::App;
 use crate::service_manager::{self, Notification};
 use crate::socket::ListenAddress;
 use crate::{
-    background, clock, connections, installation, pod_cidr_file, refused_flows, routes, view,
+    background, clock, cni_files, connections, pod_cidr_file, refused_flows, routes, view,
 };
 
 /// Files of other software that the agent follows.
@@ -39,13 +38,8 @@ impl WatchedFiles {
 }
 
 /// Serves at `place` until SIGTERM or SIGINT, then finishes running requests.
-pub(crate) async fn serve(
-    place: ListenAddress,
-    files: WatchedFiles,
-    reload: Reload,
-    app: App,
-) -> Result<()> {
-    let stopped = stop_signal(app.stop.clone())?;
+pub(crate) async fn serve(place: ListenAddress, files: WatchedFiles, app: App) -> Result<()> {
+    let stopped = stop_signal(app.lifecycle.stop.clone())?;
     let hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let app = Arc::new(app);
     // Before the socket exists: spooled DELs free addresses and ports that the first ADD may need.
@@ -63,13 +57,13 @@ pub(crate) async fn serve(
         app.handle.clone(),
         Arc::clone(&app.events),
     ));
-    installation::watch(files.installation, app.handle.clone());
+    cni_files::watch(files.installation, app.handle.clone());
     tokio::spawn(refused_flows::poll(Arc::clone(&app)));
     let socket = place.listen()?;
     tracing::info!(socket = %socket.path().display(), "agent started: serving the API");
     service_manager::notify(Notification::Ready);
     service_manager::start_watchdog(app.handle.clone());
-    tokio::spawn(follow_reloads(hangup, reload, Arc::clone(&app)));
+    tokio::spawn(follow_reloads(hangup, Arc::clone(&app)));
     let router = routes::router(Arc::clone(&app), stopped.clone());
     connections::serve(socket, router, stopped).await;
     app.events.emit(happened("stop"));
@@ -98,34 +92,9 @@ fn stop_signal(stop: watch::Sender<bool>) -> Result<watch::Receiver<bool>> {
 }
 
 /// Reloads the configuration at each SIGHUP. Several signals at once are one reload.
-async fn follow_reloads(mut hangup: Signal, mut reload: Reload, app: Arc<App>) {
+async fn follow_reloads(mut hangup: Signal, app: Arc<App>) {
     while hangup.recv().await.is_some() {
-        service_manager::notify(Notification::Reloading);
-        match reload.run(&app).await {
-            Ok(reloaded) => {
-                tracing::info!(keys = ?reloaded.applied, "configuration reloaded: changed keys are in effect");
-                if !reloaded.needs_restart.is_empty() {
-                    let keys = reloaded.needs_restart;
-                    tracing::warn!(
-                        ?keys,
-                        "configuration reloaded: changed keys need a restart of the agent"
-                    );
-                }
-                let keys = reloaded.applied.join(", ");
-                let done = NewEvent::new("reload", "agent", EventOutcome::Done, keys);
-                app.events.emit(done);
-                service_manager::notify(Notification::Status("configuration reloaded"));
-            }
-            Err(error) => {
-                tracing::error!("reload failed, configuration unchanged: {error:#}");
-                let why = format!("{error:#}");
-                let failed = NewEvent::new("reload", "agent", EventOutcome::Failed, why);
-                app.events.emit(failed);
-                service_manager::notify(Notification::Status(
-                    "reload failed, configuration unchanged: see the log",
-                ));
-            }
-        }
-        service_manager::notify(Notification::Ready);
+        // Logged there, and shown as an event.
+        let _result = app.reload().await;
     }
 }

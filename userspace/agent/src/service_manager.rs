@@ -1,6 +1,10 @@
 //! Integration with systemd, or a service manager with the same protocol: notifications
 //! (`sd_notify`), watchdog, and socket activation. Without a service manager nothing is sent.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
@@ -56,6 +60,17 @@ pub(crate) fn passed_socket() -> Result<Option<UnixListener>> {
     }
     let socket = passed.take_unix_listener(0);
     socket.context("cannot use the socket that the service manager passed")
+}
+
+/// Returns whether standard error is connected to the journal: `JOURNAL_STREAM` then has its device
+/// and inode numbers, as `systemd.exec(5)` defines it.
+pub(crate) fn logs_to_journal() -> bool {
+    let journal = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    let own = io::stderr()
+        .as_fd()
+        .try_clone_to_owned()
+        .and_then(|stream| File::from(stream).metadata());
+    own.is_ok_and(|own| format!("{}:{}", own.dev(), own.ino()) == journal)
 }
 
 /// Starts to send watchdog pings, twice per `WatchdogSec=`, as long as the engine responds. An

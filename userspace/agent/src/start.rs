@@ -52,12 +52,6 @@ pub(crate) fn engine(config: &Config, features: &Features) -> Result<Engine<Host
             "flow table keeps its size: it exists already; the configured size is effective after a reboot"
         );
     }
-    for degraded in status.degraded {
-        tracing::warn!(
-            reason = degraded.reason().word(),
-            "agent degraded: {degraded}"
-        );
-    }
     Ok(engine)
 }
 

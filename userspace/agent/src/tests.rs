@@ -138,11 +138,11 @@ fn serve(config: &Config, socket: PathBuf, records: PathBuf, fake: Fake, flows: 
         features: Features::default(),
         replay: SpoolReplay::of(Spool::for_socket(&socket)),
         installed_files: InstalledFiles::of(config),
+        installation: crate::installation::Installation::of(config),
         events: Arc::default(),
         metrics: crate::metrics::Metrics::default(),
         rate_sampler: crate::rates::RateSampler::default(),
-        uninstalled: Arc::default(),
-        stop: tokio::sync::watch::Sender::new(false),
+        lifecycle: crate::lifecycle::Lifecycle::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -3,17 +3,19 @@
 //!
 //! The engine removes what it has created in the kernel. Afterwards, when it has closed its files,
 //! this module removes the pins and then the records. Foreign files stay, and their directories
-//! with them.
+//! with them. Files of the installation are found by `installation`.
 
 use std::fs;
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use api::Spool;
 use engine::{AttachedPods, Uninstalled};
 use store::Store;
 
 use crate::config::Config;
+use crate::installation::{Installation, Report};
 use crate::{socket, start};
 
 /// Pins and records, which are removed after the engine has closed them.
@@ -21,6 +23,7 @@ use crate::{socket, start};
 pub(crate) struct InstalledFiles {
     bpffs: PathBuf,
     state_dir: PathBuf,
+    spool: Spool,
 }
 
 impl InstalledFiles {
@@ -28,6 +31,7 @@ impl InstalledFiles {
         Self {
             bpffs: config.bpffs.clone(),
             state_dir: config.state_dir.clone(),
+            spool: Spool::for_socket(&config.socket),
         }
     }
 
@@ -50,6 +54,8 @@ impl InstalledFiles {
                 .with_context(|| format!("cannot remove {}", file.display()))?;
             crash::point_at("remove-records");
         }
+        // Its DELs are of attachments that are gone.
+        self.spool.clear().context("cannot remove the spool")?;
         remove_if_empty(&self.state_dir)
     }
 }
@@ -71,6 +77,15 @@ pub(crate) fn remove_if_empty(directory: &Path) -> Result<()> {
     }
 }
 
+/// Returns the policy for attached pods, by the flag `--drain`.
+pub(crate) fn policy(drain: bool) -> AttachedPods {
+    if drain {
+        AttachedPods::Detach
+    } else {
+        AttachedPods::Refuse
+    }
+}
+
 fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -79,7 +94,7 @@ fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
 }
 
 /// Uninstalls without a running agent (`viaductd --uninstall`), and prints what was removed.
-pub(crate) fn run(config: &Config, attached: AttachedPods) -> Result<()> {
+pub(crate) fn run(config: &Config, attached: AttachedPods, purge: bool) -> Result<()> {
     let installed_files = InstalledFiles::of(config);
     let mut engine = start::open_for_uninstall(config)?;
     let done = engine.uninstall(attached)?;
@@ -89,15 +104,17 @@ pub(crate) fn run(config: &Config, attached: AttachedPods) -> Result<()> {
     if let Some(directory) = config.socket.parent() {
         remove_if_empty(directory)?;
     }
-    let text = text(&done);
-    io::stdout()
-        .write_all(text.as_bytes())
-        .context("cannot write to standard output")
+    crate::print(&text(&done, &Installation::of(config).report(purge)))
 }
 
-fn text(done: &Uninstalled) -> String {
+fn text(done: &Uninstalled, files: &Report) -> String {
     let detached = done.detached.iter().map(|key| format!("detached {key}\n"));
-    let removed = done.removed.iter().map(|line| format!("{line}\n"));
+    let removed = done.removed.iter().chain(&files.removed);
     let left = done.left.iter().map(|line| format!("left alone: {line}\n"));
-    detached.chain(removed).chain(left).collect()
+    let remaining = files.remaining.iter();
+    detached
+        .chain(removed.map(|line| format!("{line}\n")))
+        .chain(left)
+        .chain(remaining.map(|line| format!("still installed: {line}\n")))
+        .collect()
 }

@@ -30,7 +30,7 @@ pub use request::{
     CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
     InterfaceQuery, MAX_REQUEST, TRY_AGAIN_LATER,
 };
-pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs};
+pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs, Reloaded};
 pub use spool::{Spool, SpoolError, Spooled};
 pub use status::{
     BypassView, Degraded, DroppingDefaultView, FeatureView, ForwardingView, NetworkView,
@@ -94,6 +94,8 @@ pub mod path {
     /// `POST` of [`crate::UninstallRequest`]: [`crate::Uninstalled`]. The agent exits after the
     /// response.
     pub const UNINSTALL: &str = "/v1/uninstall";
+    /// `POST` of `null`: [`crate::Reloaded`]. Reads the configuration file again, as SIGHUP does.
+    pub const RELOAD: &str = "/v1/reload";
     /// `GET`: [`crate::CounterView`], summed over all pods of the node.
     pub const COUNTERS: &str = "/v1/counters";
 }

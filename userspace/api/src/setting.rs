@@ -29,3 +29,12 @@ pub struct HairpinModeSetting {
     /// `hairpin-veth`, `promiscuous-bridge` or `none`.
     pub mode: String,
 }
+
+/// Result of a reload of the agent's configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Changed keys that are in effect.
+    pub applied: Vec<String>,
+    /// Changed keys that take effect at the next start of the agent.
+    pub needs_restart: Vec<String>,
+}

@@ -128,9 +128,20 @@ impl Spool {
 
     /// Removes the file of a DEL that has been executed; a missing file is a success.
     pub fn remove(&self, spooled: &Spooled) -> io::Result<()> {
-        match fs::remove_file(&spooled.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
+        ignore_not_found(fs::remove_file(&spooled.path))
+    }
+
+    /// Removes all DELs, and the directory if it contains nothing else.
+    pub fn clear(&self) -> io::Result<()> {
+        for (path, _) in self.files()? {
+            let name = path.extension().unwrap_or_default().to_string_lossy();
+            if name == "json" || name.starts_with("draft-") {
+                ignore_not_found(fs::remove_file(&path))?;
+            }
+        }
+        match fs::remove_dir(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => ignore_not_found(removed),
         }
     }
 
@@ -191,6 +202,13 @@ fn read(path: &Path, length: u64) -> Result<CniRequest, String> {
     }
     let text = fs::read(path).map_err(|error| error.to_string())?;
     serde_json::from_slice(&text).map_err(|error| error.to_string())
+}
+
+fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 fn failed(path: &Path, source: io::Error) -> SpoolError {
@@ -275,6 +293,23 @@ mod tests {
         let refused = spool.put("net", &request("b", "")).unwrap_err();
         assert!(refused.to_string().contains("4096 requests"), "{refused}");
         spool.put("net", &request("a", "")).unwrap();
+    }
+
+    #[test]
+    fn a_cleared_spool_is_gone_unless_it_contains_foreign_files() {
+        let (folder, spool) = spool();
+        spool.clear().unwrap();
+        let inside = folder.path().join("spool");
+        for foreign in [false, true] {
+            spool.put("net", &request("a", "")).unwrap();
+            fs::write(inside.join("a.draft-7"), "").unwrap();
+            if foreign {
+                fs::write(inside.join("notes"), "").unwrap();
+            }
+            spool.clear().unwrap();
+            assert!(spool.waiting().unwrap().is_empty());
+            assert_eq!(inside.exists(), foreign);
+        }
     }
 
     #[test]

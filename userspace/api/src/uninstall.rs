@@ -8,6 +8,10 @@ pub struct UninstallRequest {
     /// Detach all pods first; without it, the uninstall fails while pods are attached.
     #[serde(default)]
     pub drain: bool,
+    /// Also remove files of the installation that are provably Viaduct's alone: network
+    /// configurations, plugin binaries, the unit.
+    #[serde(default)]
+    pub purge: bool,
 }
 
 /// Result of an uninstall.
@@ -19,4 +23,7 @@ pub struct Uninstalled {
     pub removed: Vec<String>,
     /// Objects that Viaduct created or changed and that were left in place, each with the reason.
     pub left: Vec<String>,
+    /// Files of the installation that remain, each with the consequence.
+    #[serde(default)]
+    pub remaining: Vec<String>,
 }

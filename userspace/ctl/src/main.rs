@@ -105,10 +105,16 @@ enum Verb {
         /// Detach all pods first; without this flag, uninstall fails while pods are attached
         #[arg(long)]
         drain: bool,
+        /// Also remove what the installation of Viaduct put on the node, as far as it is Viaduct's
+        /// alone: network configurations, plugin binaries, unit
+        #[arg(long)]
+        purge: bool,
         /// Print the agent's JSON response
         #[arg(long)]
         json: bool,
     },
+    /// Reload the agent's configuration file; exit with status 1 if it is refused
+    Reload,
     /// Show the versions of viaductctl and of the agent
     Version,
 }
@@ -235,7 +241,13 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             let path = format!("{}?follow={follow}&last={last}", path::EVENTS);
             events(client, &path, json)
         }
-        Verb::Uninstall { drain, json } => uninstall(client, drain, json),
+        Verb::Uninstall { drain, purge, json } => {
+            uninstall(client, &UninstallRequest { drain, purge }, json)
+        }
+        Verb::Reload => {
+            let reply = client.post(path::RELOAD, &()).map_err(advised)?;
+            Ok(render::reloaded(&reply.decode()?))
+        }
         Verb::Version => {
             let agent = get(client, path::STATUS)
                 .and_then(|reply| Ok(reply.decode::<Status>()?))
@@ -267,10 +279,8 @@ fn event(line: &str, json: bool) -> Result<String> {
     Ok(render::event(&serde_json::from_str(line)?, now()))
 }
 
-fn uninstall(client: &Client, drain: bool, json: bool) -> Result<String> {
-    let reply = client
-        .post(path::UNINSTALL, &UninstallRequest { drain })
-        .map_err(advised)?;
+fn uninstall(client: &Client, request: &UninstallRequest, json: bool) -> Result<String> {
+    let reply = client.post(path::UNINSTALL, request).map_err(advised)?;
     let done: Uninstalled = reply.decode()?;
     if json {
         raw(&reply)

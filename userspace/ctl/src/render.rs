@@ -9,7 +9,7 @@ use std::fmt::{Display, Write};
 use api::{
     AttachmentView, BypassView, Degraded, Event, FlowTableView, FlowView, FlowsView,
     ForwardingView, HostportView, NetworkView, OperationView, Outcome, PodFlowsView, PodView,
-    Reconcile, ShaperView, Status, Uninstalled, UplinkView, Version,
+    Reconcile, Reloaded, ShaperView, Status, Uninstalled, UplinkView, Version,
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
@@ -104,13 +104,32 @@ pub(crate) fn uninstalled(done: &Uninstalled) -> String {
         ("detached", &done.detached),
         ("done", &done.removed),
         ("left alone", &done.left),
+        ("still installed", &done.remaining),
     ];
     for (word, items) in lines {
         for item in items {
             let _always_fits = writeln!(text, "{word}: {item}");
         }
     }
-    text + "Viaduct is uninstalled from this node.\n"
+    if done.remaining.is_empty() {
+        return text + "Viaduct is uninstalled from this node.\n";
+    }
+    text + "Viaduct is off this node, and the files that are still installed remain. To remove those that are \
+            Viaduct's alone, run `viaductd --uninstall --purge`.\n"
+}
+
+/// Renders the result of a reload.
+pub(crate) fn reloaded(reloaded: &Reloaded) -> String {
+    let mut text = String::from("Configuration reloaded.\n");
+    for (what, keys) in [
+        ("In effect", &reloaded.applied),
+        ("After a restart of the agent", &reloaded.needs_restart),
+    ] {
+        if !keys.is_empty() {
+            let _always_fits = writeln!(text, "{what}: {}", keys.join(", "));
+        }
+    }
+    text
 }
 
 /// Renders attachments, one line each.

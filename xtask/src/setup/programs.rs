@@ -9,8 +9,9 @@ use crate::privilege;
 use crate::progress::Steps;
 
 /// Program and Debian package.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("ip", "iproute2"),
+    ("systemctl", "systemd"),
     ("iperf3", "iperf3"),
     ("tcpdump", "tcpdump"),
     ("ethtool", "ethtool"),

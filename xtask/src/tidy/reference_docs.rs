@@ -1,11 +1,15 @@
-//! Reference pages that are generated from the code, and must be what it generates.
+//! Files that are generated from the code, and must be what it generates: reference pages, and the
+//! sample configuration. A test of the agent checks the sample, which only the agent can print.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::process::Command;
 
 use abi::DropReason;
 use anyhow::{Context as _, Result};
 use model::DegradedReason;
+
+use crate::command;
 
 /// The page of all drop reasons.
 const DROP_REASONS: &str = "docs/reference/drop-reasons.md";
@@ -14,6 +18,9 @@ const DROP_REASONS: &str = "docs/reference/drop-reasons.md";
 const OPERATIONS: &str = "docs/operations.md";
 const TABLE_BEGIN: &str = "<!-- Generated from userspace/model/src/degraded_reason.rs by `cargo xtask tidy --bless`. -->\n";
 const TABLE_END: &str = "<!-- End of the generated table. -->\n";
+
+/// The sample configuration of the agent.
+const CONFIGURATION: &str = "xtask/assets/viaductd.toml";
 
 /// A page differs from what is generated.
 pub(super) fn offences() -> Vec<String> {
@@ -29,19 +36,20 @@ pub(super) fn offences() -> Vec<String> {
         .collect()
 }
 
-/// Writes the pages.
+/// Writes the pages and the sample configuration.
 pub(super) fn bless() -> Result<()> {
     fs::create_dir_all("docs/reference")?;
     let operations =
         fs::read_to_string(OPERATIONS).with_context(|| format!("cannot read {OPERATIONS}"))?;
-    let pages = [
-        (DROP_REASONS, drop_reasons()),
-        (OPERATIONS, with_degraded_reasons(&operations)),
-    ];
-    for (page, text) in pages {
-        fs::write(page, text).with_context(|| format!("cannot write {page}"))?;
-    }
-    Ok(())
+    put(OPERATIONS, &with_degraded_reasons(&operations))?;
+    put(DROP_REASONS, &drop_reasons())?;
+    let mut agent = Command::new("cargo");
+    agent.args(["run", "--quiet", "-p", "agent", "--", "--sample-config"]);
+    put(CONFIGURATION, &command::output(&mut agent)?)
+}
+
+fn put(path: &str, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
 
 /// Returns the page with the current table of degraded reasons in place of the one that it has.

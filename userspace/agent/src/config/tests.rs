@@ -1,7 +1,11 @@
 //! Flags, keys, their defaults and errors.
 
+use std::fs;
+use std::path::Path;
+
 use clap::Parser;
 
+use super::file::parse as parse_file;
 use super::*;
 
 fn from_file(text: &str) -> Result<Config> {
@@ -54,7 +58,10 @@ fn pod_cidrs_come_repeated_or_with_commas_and_lose_their_host_bits() {
 #[test]
 fn an_unknown_key_is_an_error_that_names_it() {
     let error = from_file("bridge = \"br0\"\npod-cdir = []").unwrap_err();
-    assert_eq!(error.to_string(), "unknown key pod-cdir");
+    assert_eq!(
+        error.to_string(),
+        "unknown key pod-cdir (did you mean pod-cidr?)"
+    );
     assert!(from_flags(&["--metrics-listen", "127.0.0.1:1"]).is_err());
 }
 
@@ -84,6 +91,14 @@ fn config_errors_name_the_key() {
         (["--shaper", "tbf"], "shaper: \"tbf\""),
         (["--egress-default", "fast"], "egress-default: \"fast\""),
         (["--uplink", "eth0,a b"], "uplink: invalid interface name"),
+        (
+            ["--log-level", "warning"],
+            "log-level: unknown level \"warning\": must be error, warn, info, debug, trace or off",
+        ),
+        (
+            ["--log-level", "info,x y=warn"],
+            "log-level: invalid target",
+        ),
     ] {
         let error = from_flags(&flags).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");

@@ -435,3 +435,39 @@ fn list_shows_the_whole_id_of_a_pod_that_viaductctl_has_attached() {
         assert!(text.contains(id), "{text}");
     }
 }
+
+#[test]
+fn an_uninstall_lists_installed_files_and_how_to_remove_them() {
+    let mut done = Uninstalled {
+        removed: vec!["delete bridge cbr0".to_owned()],
+        left: vec!["sysctl net.ipv4.ip_forward was changed".to_owned()],
+        ..Uninstalled::default()
+    };
+    insta::assert_snapshot!(uninstalled(&done), @r"
+    done: delete bridge cbr0
+    left alone: sysctl net.ipv4.ip_forward was changed
+    Viaduct is uninstalled from this node.
+    ");
+    done.remaining = vec!["/opt/cni/bin/viaduct: plugin".to_owned()];
+    insta::assert_snapshot!(uninstalled(&done), @r"
+    done: delete bridge cbr0
+    left alone: sysctl net.ipv4.ip_forward was changed
+    still installed: /opt/cni/bin/viaduct: plugin
+    Viaduct is off this node, and the files that are still installed remain. To remove those that are Viaduct's alone, run `viaductd --uninstall --purge`.
+    ");
+}
+
+#[test]
+fn a_reload_lists_keys_in_effect_and_keys_that_need_a_restart() {
+    let none = Reloaded::default();
+    assert_eq!(reloaded(&none), "Configuration reloaded.\n");
+    let some = Reloaded {
+        applied: vec!["uplink".to_owned(), "log-level".to_owned()],
+        needs_restart: vec!["mtu".to_owned()],
+    };
+    insta::assert_snapshot!(reloaded(&some), @r"
+    Configuration reloaded.
+    In effect: uplink, log-level
+    After a restart of the agent: mtu
+    ");
+}
