@@ -34,6 +34,7 @@ mod service_manager;
 mod socket;
 mod start;
 mod telemetry;
+mod tuning_backup;
 mod uninstall;
 mod view;
 mod write_timeout;

@@ -20,7 +20,11 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::CreateBridge(spec) => links::create_bridge(netlink, spec),
         Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
         Step::Vlan(step) => bridge_vlans::execute(netlink, step),
-        Step::SetMac { link, mac } => links::set_mac(netlink, link, *mac),
+        Step::SetMac { link, mac } => {
+            let index = links::set_mac(netlink, link, *mac)?;
+            host.set_macs.insert(index, *mac);
+            Ok(())
+        }
         Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
         Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),
         Step::SetLoopback { netns, up } => pod::set_loopback(netns, *up),

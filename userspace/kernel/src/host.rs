@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use abi::Counters;
+use model::Mac;
 use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
@@ -50,6 +51,8 @@ pub struct Host {
     /// Capacity of the flow table, in entries.
     pub(crate) flow_entries: u32,
     pub(crate) probed: Probed,
+    /// Ethernet addresses that were set, by interface index.
+    pub(crate) set_macs: BTreeMap<u32, Mac>,
     /// Holds the lock of the pins.
     _pins: Pins,
 }
@@ -100,6 +103,7 @@ impl Host {
             reservations,
             flow_entries,
             probed,
+            set_macs: BTreeMap::new(),
             _pins: pins,
         })
     }

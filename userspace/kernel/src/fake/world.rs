@@ -75,7 +75,9 @@ impl World {
             Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
             Step::Vlan(step) => self.execute_vlan(step),
             Step::SetMac { link, mac } => {
-                self.link_mut(link)?.mac = Some(unicast(*mac)?);
+                let mac = unicast(*mac)?;
+                let link = self.link_mut(link)?;
+                (link.mac, link.mac_is_set) = (Some(mac), true);
                 Ok(())
             }
             Step::SetMtu { link, mtu } => self.set_mtu(link, *mtu),
@@ -294,6 +296,7 @@ impl World {
             index,
             kind,
             mac: (!matches!(kind, LinkKind::Loopback | LinkKind::Raw)).then(|| Mac::local(low)),
+            mac_is_set: false,
             mtu: 1500,
             up: true,
             promiscuous: false,
