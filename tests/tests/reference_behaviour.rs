@@ -5,9 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context as _, Result};
 use e2e::chain::{Chain, PluginSource};
-use e2e::{
-    Answer, Call, Config, Echo, Machine, NODE, Pod, Sandbox, Verb, WORLD, ping, tcp_source,
-};
+use e2e::{Answer, Call, Config, Echo, Machine, NODE, Pod, Sandbox, Verb, WORLD, ping, tcp_source};
 use serde_json::{Value, json};
 
 const BRIDGE: &str = "rb0";

@@ -154,9 +154,9 @@ fn an_adopted_pod_has_no_mac_check_and_its_record_follows_the_mac_address() {
         .unwrap();
     assert_eq!(adopted.mac, "0a:00:00:00:00:07".parse().unwrap());
     let rows = planner::attachment_entries(&adopted);
-    let any = rows.values().any(
-        |entry| matches!(entry, Entry::Pod { mac, .. } if *mac == ::model::Mac([0; 6])),
-    );
+    let any = rows
+        .values()
+        .any(|entry| matches!(entry, Entry::Pod { mac, .. } if *mac == ::model::Mac([0; 6])));
     assert!(any, "{rows:?}");
     node.fake.edit_pod("/run/netns/foreign", "eth0", |side| {
         side.mac = "0a:00:00:00:00:08".parse().ok();

@@ -278,6 +278,7 @@ fn force_address_removes_only_conflicting_addresses() {
     let mut observed = without_sysctls(configured_node());
     let present = bridge(&mut observed);
     present.alias = Some("operator".to_owned());
+    present.mac_is_set = true;
     present.addresses = ["10.9.0.1/24", "10.1.0.1/16", "fd00:2::1/64", "fd00:1::9/64"]
         .map(parse)
         .into();
