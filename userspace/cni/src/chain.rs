@@ -180,7 +180,7 @@ impl ChainedRequest {
     }
 }
 
-/// Returns `dataDir`, or the reference plugin's default. DEL needs it, so that no value is an error.
+/// Returns `dataDir`, or the reference plugin's default. DEL needs it, so no value is an error.
 fn backup_folder(config: &Object<'_>) -> PathBuf {
     let named = config.text("dataDir").ok().flatten();
     PathBuf::from(named.filter(|path| !path.is_empty()).unwrap_or(DATA_DIR))

@@ -211,8 +211,8 @@ impl Handle {
             .await
     }
 
-    /// Changes settings of a pod's interface and sysctls of its namespace. Returns the settings that
-    /// DEL will restore.
+    /// Changes settings of a pod's interface and sysctls of its namespace. Returns the settings
+    /// that DEL will restore.
     pub async fn tune(&self, tune: Tune) -> Result<InterfaceSettings, EngineError> {
         self.query(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
             .await

@@ -3,8 +3,8 @@
 //!
 //! A bridge with our alias is ours: it gets the MAC address, MTU and addresses of the network. A
 //! foreign bridge gets at most the gateway addresses, where they do not conflict with its own, and
-//! keeps its MAC address for good; nothing else of it is changed or removed. Only an uninstall deletes a bridge, because other
-//! software may have added ports to it.
+//! keeps its MAC address for good; nothing else of it is changed or removed. Only an uninstall
+//! deletes a bridge, because other software may have added ports to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

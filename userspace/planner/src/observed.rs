@@ -84,8 +84,9 @@ pub struct Observed {
     /// Pod's interface inside its namespace; `None` where the namespace or the interface is
     /// missing.
     pub pod: Option<PodSide>,
-    /// Settings of the interface and sysctls of its namespace; `None` where the namespace is missing.
-    /// Without the interface only sysctls are set. Sysctls that the kernel does not have are absent.
+    /// Settings of the interface and sysctls of its namespace; `None` where the namespace is
+    /// missing. Without the interface only sysctls are set. Sysctls that the kernel does not have
+    /// are absent.
     pub settings: Option<InterfaceSettings>,
 }
 

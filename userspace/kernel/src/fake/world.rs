@@ -74,12 +74,7 @@ impl World {
             Step::CreateBridge(spec) => self.create_bridge(spec),
             Step::DeleteBridge { name, alias } => self.delete_bridge(name, alias),
             Step::Vlan(step) => self.execute_vlan(step),
-            Step::SetMac { link, mac } => {
-                let mac = unicast(*mac)?;
-                let link = self.link_mut(link)?;
-                (link.mac, link.mac_is_set) = (Some(mac), true);
-                Ok(())
-            }
+            Step::SetMac { link, mac } => self.set_mac(link, *mac),
             Step::SetMtu { link, mtu } => self.set_mtu(link, *mtu),
             Step::SetPodMtu { .. } | Step::SetLoopback { .. } | Step::TunePod { .. } => {
                 self.execute_in_pod(step)
@@ -136,6 +131,13 @@ impl World {
     fn set_sysctl(&mut self, key: &SysctlKey, value: &str) -> Result<(), Errno> {
         let present = self.sysctls.get_mut(key).ok_or(Errno::ENOENT)?;
         value.clone_into(present);
+        Ok(())
+    }
+
+    fn set_mac(&mut self, link: &IfName, mac: Mac) -> Result<(), Errno> {
+        let mac = unicast(mac)?;
+        let link = self.link_mut(link)?;
+        (link.mac, link.mac_is_set) = (Some(mac), true);
         Ok(())
     }
 
