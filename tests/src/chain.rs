@@ -65,7 +65,12 @@ impl Chain {
 
     /// Executes ADD; returns the result of the last plugin.
     pub fn add(&self, node: &Machine, pod: &Machine) -> Result<Value> {
-        let mut result = Value::Null;
+        self.add_after(&Value::Null, node, pod)
+    }
+
+    /// Executes ADD after plugins with this result; returns the result of the last plugin.
+    pub fn add_after(&self, before: &Value, node: &Machine, pod: &Machine) -> Result<Value> {
+        let mut result = before.clone();
         for plugin in &self.plugins {
             let answer = self.call(Verb::Add, plugin, &result, node, pod)?;
             result = answer

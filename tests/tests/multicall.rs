@@ -104,7 +104,7 @@ fn every_plugin_name_reports_itself_and_its_versions() -> Result<()> {
         );
         let about = call.without("CNI_COMMAND").run_as(&sandbox.node, name)?;
         about.success()?;
-        let words = format!("CNI {name} plugin v1.7.1 ");
+        let words = format!("CNI {name} plugin v1.9.1 ");
         assert!(about.stderr.starts_with(&words), "{}", about.stderr);
         assert_eq!(about.stdout, "");
     }

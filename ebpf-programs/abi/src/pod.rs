@@ -25,7 +25,7 @@ pub struct Pod {
     pub v4: Address,
     /// The pod's IPv6 address; [`Address::ANY`] if it has none.
     pub v6: Address,
-    /// MAC address of the pod's end of the veth.
+    /// MAC address of the pod's end of the veth. Without one, the spoof check accepts any.
     pub mac: Mac,
     /// Always zero.
     pub reserved: u16,

@@ -31,7 +31,7 @@ pub(crate) fn check<E: Packet + Node>(
         return Ok(());
     };
     let checked = pod.flags & EndpointFlags::SPOOF_CHECK != 0;
-    if checked && !has_mac(env, SOURCE_MAC, pod.mac) {
+    if checked && !has_own_mac(env, SOURCE_MAC, pod) {
         return Err(DropReason::SpoofedMac);
     }
     match content {
@@ -91,6 +91,13 @@ pub(crate) fn has_mac(packet: &impl Packet, at: u32, own: Mac) -> bool {
         && low_half(rest) == u16::from_ne_bytes([own[4], own[5]])
 }
 
+/// Returns whether the MAC address at an offset can be the pod's. A row without a MAC address is of
+/// a pod whose interface another plugin manages: it may have any.
+#[inline(always)]
+fn has_own_mac(packet: &impl Packet, at: u32, pod: &Pod) -> bool {
+    pod.mac == Mac::default() || has_mac(packet, at, pod.mac)
+}
+
 /// Checks an ARP packet: the sender must be the pod, or a probe without an address yet (RFC 5227).
 #[inline(always)]
 fn arp<E: Packet + Node>(env: &E, slot: u32, pod: &Pod) -> Decision<()> {
@@ -100,7 +107,7 @@ fn arp<E: Packet + Node>(env: &E, slot: u32, pod: &Pod) -> Decision<()> {
     if kind != 0 || hardware_len != 6 || protocol_len != 4 {
         return Err(DropReason::Malformed);
     }
-    if !has_mac(env, ETHERNET + 8, pod.mac) {
+    if !has_own_mac(env, ETHERNET + 8, pod) {
         return Err(DropReason::SpoofedMac);
     }
     let [a, b] = high_half(words[3]).to_ne_bytes();

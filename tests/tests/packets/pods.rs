@@ -214,6 +214,25 @@ fn a_pod_discovers_its_neighbours_but_is_no_router() -> Result<()> {
     })
 }
 
+/// Decision 83: the row of an adopted pod has no MAC address. Its IP addresses are checked.
+#[test]
+fn an_adopted_pod_sends_from_any_mac_address_and_only_from_its_own_addresses() -> Result<()> {
+    on_bench(|bench| {
+        bench.change(|world| {
+            world.pods[example::POD as usize].mac = Mac::default();
+        })?;
+        let (pod, remote) = (example::pod(), example::remote());
+        let other = Mac::new([2, 9, 9, 9, 9, 9]);
+        for family in 0..2 {
+            let frame = own(pod[family], remote[family], tcp());
+            bench.passes(FromPod, &frame.sent_by(other))?;
+            let forged = own(example::other_pod()[family], remote[family], tcp());
+            bench.drops(FromPod, &forged.sent_by(other), DropReason::SpoofedAddress)?;
+        }
+        Ok(())
+    })
+}
+
 #[test]
 fn martians_are_dropped_even_from_pods_without_spoof_check() -> Result<()> {
     on_bench(|bench| {

@@ -10,6 +10,7 @@ use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 use crate::failure::Failure;
 use crate::limits::log_placeholder_burst;
 use crate::requests::{App, readiness};
+use crate::tuning_backup::BackupFile;
 use crate::{allowlist, clock};
 
 impl App {
@@ -51,7 +52,11 @@ impl App {
                 allowlist::admit(settings)?;
                 let tune = self.tune(&request, settings)?;
                 let ifname = tune.ifname.clone();
-                self.handle.tune(tune).await?;
+                let backup = BackupFile::of(&request.backup_folder, &tune);
+                let previous = self.handle.tune(tune).await?;
+                if let Some(backup) = backup {
+                    backup.write(previous).await;
+                }
                 prev_result.update_interface(&ifname, settings.mac, settings.mtu);
             }
             PluginRequest::Ports(_)
@@ -101,8 +106,15 @@ impl App {
                 self.handle.unpublish_ports(keys).await?;
             }
             Plugin::Tuning if namespace(request).is_ok() => {
-                let tune = self.tune(request, &InterfaceSettings::default())?;
+                let mut tune = self.tune(request, &InterfaceSettings::default())?;
+                let backup = BackupFile::of(&request.backup_folder, &tune);
+                if let Some(backup) = &backup {
+                    tune.settings = backup.read().await;
+                }
                 self.handle.restore_settings(tune).await?;
+                if let Some(backup) = backup {
+                    backup.remove().await;
+                }
             }
             Plugin::Loopback => {
                 if let Ok(netns) = namespace(request) {

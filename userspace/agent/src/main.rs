@@ -37,6 +37,7 @@ mod service_manager;
 mod socket;
 mod start;
 mod telemetry;
+mod tuning_backup;
 mod uninstall;
 mod view;
 mod write_timeout;

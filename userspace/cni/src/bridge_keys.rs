@@ -42,11 +42,6 @@ impl BridgeKeys {
             trunk: trunk(config)?,
             keeps_default: config.flag("preserveDefaultVlan")?.unwrap_or(false),
         };
-        if vlans.access.is_some() && !vlans.trunk.is_empty() {
-            return Err(Error::invalid_config(
-                "cannot set vlan and vlanTrunk at the same time",
-            ));
-        }
         Ok(Self {
             is_gateway: config.flag("isGateway")?,
             force_address: config.flag("forceAddress")?,
@@ -160,15 +155,25 @@ mod tests {
         assert_eq!(trunk_of(r#"{"vlan":0,"vlanTrunk":null}"#), [0; 0]);
     }
 
+    /// behaviour F8: as in the bridge plugin since release 1.8.
+    #[test]
+    fn vlan_is_the_native_vlan_of_a_trunk() {
+        let vlans = |keys: &str| read(keys).unwrap().vlans;
+        let both = vlans(r#"{"vlan":7,"vlanTrunk":[{"id":8}]}"#);
+        assert_eq!(both.native().map(VlanId::get), Some(7));
+        assert_eq!(both.trunk.len(), 1);
+        let trunk = vlans(r#"{"vlanTrunk":[{"id":8}]}"#);
+        assert_eq!(
+            (trunk.access, trunk.native()),
+            (None, Some(VlanId::DEFAULT))
+        );
+    }
+
     #[test]
     fn vlans_that_make_no_sense_are_refused_in_the_bridge_plugins_words() {
         for (keys, words) in [
             (r#"{"vlan":4095}"#, "invalid VLAN ID 4095"),
             (r#"{"vlan":-1}"#, "invalid VLAN ID -1"),
-            (
-                r#"{"vlan":7,"vlanTrunk":[{"id":8}]}"#,
-                "cannot set vlan and vlanTrunk",
-            ),
             (r#"{"vlanTrunk":[{"minID":3}]}"#, "maxID is missing"),
             (r#"{"vlanTrunk":[{"maxID":3}]}"#, "minID is missing"),
             (

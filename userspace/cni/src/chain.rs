@@ -6,6 +6,7 @@
 //! (behaviour S10).
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use model::{
     Adoption, Assigned, AttachmentKey, ContainerId, IfName, IngressPolicy, InterfaceSettings,
@@ -20,6 +21,9 @@ use crate::gc::{self, ValidAttachment, valid_attachments};
 use crate::json::{self, Object};
 use crate::request::check_version;
 use crate::{Error, Plugin, PluginResult, RuntimeArgs, tuning, unsupported};
+
+/// Default of tuning's `dataDir`.
+const DATA_DIR: &str = "/run/cni/tuning";
 
 /// A request to a chained plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub struct ChainedRequest {
     pub admin_chain: Option<String>,
     /// The runtime's valid attachments, for GC; `None` without a list.
     pub valid: Option<BTreeSet<ValidAttachment>>,
+    /// `dataDir` of tuning: folder of backup files.
+    pub backup_folder: PathBuf,
     /// `forceGC`: GC removes attachments even if their network namespaces still exist.
     pub forced: bool,
 }
@@ -96,6 +102,7 @@ impl ChainedRequest {
             requested: PluginRequest::Nothing,
             admin_chain: None,
             valid: None,
+            backup_folder: backup_folder(&config),
             forced: false,
         };
         match command {
@@ -180,6 +187,12 @@ impl ChainedRequest {
             pod: container.pod.clone(),
         })
     }
+}
+
+/// Returns `dataDir`, or the reference plugin's default. DEL needs it, so no value is an error.
+fn backup_folder(config: &Object<'_>) -> PathBuf {
+    let named = config.text("dataDir").ok().flatten();
+    PathBuf::from(named.filter(|path| !path.is_empty()).unwrap_or(DATA_DIR))
 }
 
 fn container(environment: &Environment, pod: Option<PodName>) -> Result<Container, Error> {

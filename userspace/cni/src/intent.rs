@@ -105,9 +105,10 @@ fn set_ranges(network: &mut Network, request: &AddRequest) -> Result<(), Error> 
 fn check_switch(request: &AddRequest) -> Result<(), Error> {
     let version = request.config.header.version;
     if version < Version::V0_3_0 {
-        return Err(Error::incompatible_version(format!(
-            "CNI version {version} has no result without an address"
-        )));
+        // In the words of the reference plugins: these versions have no result without an address.
+        return Err(Error::incompatible_version(
+            "cannot convert: no valid IP addresses",
+        ));
     }
     if request.requested.port_mappings.is_empty() {
         return Ok(());

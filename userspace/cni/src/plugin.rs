@@ -26,7 +26,7 @@ pub enum Plugin {
 
 /// The release of the reference plugins whose settings are supported under their names. Nomad and
 /// nerdctl parse it from the version text of a plugin, and refuse an old one (behaviour C8).
-const REFERENCE: &str = "1.7.1";
+const REFERENCE: &str = "1.9.1";
 
 impl Plugin {
     /// All plugins, `viaduct` first.
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn the_version_text_begins_with_the_reference_release() {
         let words = Plugin::Bridge.about("0.1.0");
-        assert!(words.starts_with("CNI bridge plugin v1.7.1 (viaduct v0.1.0)\nCNI protocol"));
+        assert!(words.starts_with("CNI bridge plugin v1.9.1 (viaduct v0.1.0)\nCNI protocol"));
         let words = Plugin::Viaduct.about("0.1.0");
         assert!(words.starts_with("CNI viaduct plugin v0.1.0\nCNI protocol"));
     }

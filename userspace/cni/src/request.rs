@@ -238,7 +238,7 @@ pub(crate) fn check_version(command: Command, version: Version) -> Result<(), Er
         return Ok(());
     }
     Err(Error::incompatible_version(format!(
-        "config version {version} does not allow {name}: it needs {since} or newer"
+        "config version does not allow {name}: {version} is older than {since}"
     )))
 }
 

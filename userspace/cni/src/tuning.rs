@@ -2,11 +2,13 @@
 //!
 //! Which sysctls the operator allows is checked by the agent, not here.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use model::{IfName, InterfaceSettings};
+use model::{IfName, InterfaceSettings, Mac};
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 use crate::Error;
 use crate::args::Args;
@@ -16,43 +18,73 @@ use crate::runtime::parse_mac;
 /// Placeholder for the interface's name in a sysctl key.
 const INTERFACE: &str = "IFNAME";
 
-/// Parses the settings of a configuration. Sysctls are parsed from `text`, where their keys keep
-/// their case; `config` has all keys in lower case.
+/// Parses the settings of a configuration, `runtimeConfig` and `args.cni`. Sysctls are parsed from
+/// `text`, where their keys keep their case; `config` has all keys in lower case.
+///
+/// As in the reference plugin, `args.cni` takes precedence over the configuration key by key. The
+/// MAC address comes from the last of: `mac`, `CNI_ARGS`, `runtimeConfig`, `args.cni`.
 pub(crate) fn settings(
     config: &Object<'_>,
     args: &Args,
     text: &str,
     ifname: &IfName,
 ) -> Result<InterfaceSettings, Error> {
-    let mut settings = InterfaceSettings {
-        mtu: number(config, "mtu")?.filter(|mtu| *mtu != 0),
-        promiscuous: config.flag("promisc")?.filter(|on| *on),
-        all_multicast: config.flag("allmulti")?,
-        tx_queue_length: number(config, "txQLen")?,
-        mac: args.mac,
-        ..InterfaceSettings::default()
-    };
+    let runtime = config.object("runtimeConfig")?;
     let cni = config
         .object("args")?
         .map(|args| args.object("cni"))
         .transpose()?
         .flatten();
-    // Later sources take precedence (behaviour R1).
-    for source in [Some(config.clone()), cni, config.object("runtimeConfig")?] {
-        let Some(node) = source.as_ref().and_then(|source| source.get("mac")) else {
-            continue;
-        };
-        settings.mac = Some(parse_mac(node.text()?).map_err(|why| node.invalid(why))?);
+    let mut settings = InterfaceSettings::default();
+    apply(&mut settings, config)?;
+    let of_runtime = runtime.as_ref().map(mac).transpose()?.flatten();
+    settings.mac = of_runtime.or(args.mac).or(settings.mac);
+    if let Some(cni) = &cni {
+        apply(&mut settings, cni)?;
     }
-    for (key, value) in sysctls(text)? {
-        let path = path(&key, ifname)?;
-        if settings.sysctls.insert(path, value).is_some() {
+    settings.sysctls = paths(sysctls(text)?, ifname)?;
+    if let Some(args) = member(text, "args")?
+        && let Some(cni) = member(args.get(), "cni")?
+    {
+        settings.sysctls.extend(paths(sysctls(cni.get())?, ifname)?);
+    }
+    Ok(settings)
+}
+
+/// Applies the members of an object. An absent member keeps the value of an earlier source.
+fn apply(settings: &mut InterfaceSettings, source: &Object<'_>) -> Result<(), Error> {
+    settings.mac = mac(source)?.or(settings.mac);
+    if let Some(mtu) = number(source, "mtu")? {
+        settings.mtu = Some(mtu).filter(|mtu| *mtu != 0);
+    }
+    if let Some(on) = source.flag("promisc")? {
+        settings.promiscuous = Some(on).filter(|on| *on);
+    }
+    settings.all_multicast = source.flag("allmulti")?.or(settings.all_multicast);
+    settings.tx_queue_length = number(source, "txQLen")?.or(settings.tx_queue_length);
+    Ok(())
+}
+
+fn mac(source: &Object<'_>) -> Result<Option<Mac>, Error> {
+    let Some(node) = source.get("mac") else {
+        return Ok(None);
+    };
+    let mac = parse_mac(node.text()?);
+    mac.map(Some).map_err(|why| node.invalid(why))
+}
+
+/// Returns sysctls by their path. Two keys of one source with the same path are an error.
+fn paths(pairs: Vec<(String, String)>, ifname: &IfName) -> Result<BTreeMap<String, String>, Error> {
+    let mut found = BTreeMap::new();
+    for (key, value) in pairs {
+        if found.insert(path(&key, ifname)?, value).is_some() {
+            // The words are those of the reference plugin.
             return Err(Error::invalid_config(format!(
-                "sysctl: duplicate key {key}"
+                "duplicated sysctl keys are not allowed: {key}"
             )));
         }
     }
-    Ok(settings)
+    Ok(found)
 }
 
 fn number(config: &Object<'_>, key: &str) -> Result<Option<u32>, Error> {
@@ -84,42 +116,24 @@ fn path(key: &str, ifname: &IfName) -> Result<String, Error> {
     )))
 }
 
+/// Returns the member `sysctl` of an object, with all its pairs.
 fn sysctls(text: &str) -> Result<Vec<(String, String)>, Error> {
-    let found: Sysctls =
-        serde_json::from_str(text).map_err(|error| Error::decode(format!("sysctl: {error}")))?;
-    Ok(found.0)
+    let Some(sysctls) = member(text, "sysctl")? else {
+        return Ok(Vec::new());
+    };
+    let pairs: Pairs = serde_json::from_str(sysctls.get())
+        .map_err(|error| Error::decode(format!("sysctl: {error}")))?;
+    Ok(pairs.0)
 }
 
-/// The member `sysctl` of an object, with all its pairs.
-struct Sysctls(Vec<(String, String)>);
-
-impl<'de> Deserialize<'de> for Sysctls {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Find)
-    }
-}
-
-struct Find;
-
-impl<'de> Visitor<'de> for Find {
-    type Value = Sysctls;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Sysctls, A::Error> {
-        let mut found = Vec::new();
-        while let Some(key) = members.next_key::<String>()? {
-            if key.eq_ignore_ascii_case("sysctl") {
-                let pairs: Option<Pairs> = members.next_value()?;
-                found = pairs.map_or_else(Vec::new, |pairs| pairs.0);
-            } else {
-                members.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(Sysctls(found))
-    }
+/// Returns a member of an object as text. Keys are compared without case; `null` is absent.
+fn member(text: &str, key: &str) -> Result<Option<Box<RawValue>>, Error> {
+    let members: BTreeMap<String, Box<RawValue>> =
+        serde_json::from_str(text).map_err(|error| Error::decode(error.to_string()))?;
+    let mut named = members
+        .into_iter()
+        .filter(|(name, value)| name.eq_ignore_ascii_case(key) && value.get() != "null");
+    Ok(named.next().map(|(_, value)| value))
 }
 
 /// All members of an object, including duplicate keys.

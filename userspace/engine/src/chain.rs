@@ -10,7 +10,7 @@ use kernel::Kernel;
 use model::{
     Adoption, Attachment, AttachmentKey, Bandwidth, IngressPolicy, PortMapping, Record, State,
 };
-use planner::{AttachContext, Leases, Observed, Refusal, Scope};
+use planner::{AttachContext, Leases, Observed, PodSide, Refusal, Scope};
 
 use crate::transaction::Transaction;
 use crate::{Engine, EngineError};
@@ -58,6 +58,7 @@ impl<K: Kernel> Engine<K> {
             ingress: update.ingress,
         };
         if let Some(record) = self.recorded(update, &observed) {
+            let record = self.follow_mac(record, observed.pod.as_ref())?;
             let mut wanted = record.attachment.port_mappings.clone();
             wanted.extend(&update.port_mappings);
             return self.publish(
@@ -94,6 +95,21 @@ impl<K: Kernel> Engine<K> {
                     ) == (netns.device, netns.inode)
             });
         live.next().cloned()
+    }
+
+    /// Records the present MAC address of the pod's interface, which other plugins of the chain may
+    /// have changed.
+    fn follow_mac(&mut self, record: Record, pod: Option<&PodSide>) -> Result<Record, EngineError> {
+        let before = &record.attachment;
+        let mac = pod.and_then(|pod| pod.mac).unwrap_or(before.mac);
+        let attachment = Attachment {
+            mac,
+            ..before.clone()
+        };
+        Ok(Record {
+            attachment: self.change(&record, attachment)?,
+            ..record
+        })
     }
 
     fn adopt(
@@ -280,9 +296,18 @@ impl<K: Kernel> Engine<K> {
             .iter()
             .filter_map(|key| self.store.get(key))
             .filter(|record| record.state == State::Attached);
-        let Some(attachment) = attached.next().map(|record| record.attachment.clone()) else {
+        let Some(record) = attached.next().cloned() else {
             return Err(EngineError::NotAttached(unknown.clone()));
         };
+        let observed = self.observe(&record.attachment)?;
+        let pod = observed.pod.as_ref();
+        if let Some(cut) = pod.and_then(|pod| planner::mac_difference(&record.attachment, pod)) {
+            return Err(EngineError::Different {
+                key: record.attachment.key,
+                differences: vec![cut],
+            });
+        }
+        let attachment = self.follow_mac(record, pod)?.attachment;
         if let Some(missing) = wanted
             .iter()
             .find(|mapping| !attachment.port_mappings.contains(mapping))

@@ -20,7 +20,7 @@ use std::time::Duration;
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
-    NetnsPath, PortMapping, RangeSet, Record,
+    InterfaceSettings, NetnsPath, PortMapping, RangeSet, Record,
 };
 use planner::{NodeCondition, PodSide};
 use tokio::runtime::Builder;
@@ -221,8 +221,9 @@ impl Handle {
             .await
     }
 
-    /// Changes settings of a pod's interface and sysctls of its namespace.
-    pub async fn tune(&self, tune: Tune) -> Result<(), EngineError> {
+    /// Changes settings of a pod's interface and sysctls of its namespace. Returns the settings
+    /// that DEL will restore.
+    pub async fn tune(&self, tune: Tune) -> Result<InterfaceSettings, EngineError> {
         self.query(|reply| Command::Chained(Chained::Tune(Box::new(tune), reply)))
             .await
     }

@@ -19,10 +19,11 @@ pub struct Tune {
     pub netns: NetnsPath,
     /// Name of the interface in the pod.
     pub ifname: IfName,
-    /// Settings to change; those that are `None` stay.
+    /// Settings to change; those that are `None` stay. For a restoration: previous settings from
+    /// the reference plugin's backup file, for an interface without a record.
     pub settings: InterfaceSettings,
-    /// Keys under which the interface may be recorded. The previous settings are stored under the
-    /// first.
+    /// Keys under which the interface may be recorded. The previous settings are stored by
+    /// container and interface name alone, because the network's name may differ at DEL.
     pub keys: Vec<AttachmentKey>,
 }
 
@@ -38,16 +39,17 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    /// Changes settings of a pod's interface and sysctls of its namespace. A failed change is
-    /// undone.
-    pub fn tune(&mut self, tune: &Tune) -> Result<(), EngineError> {
+    /// Changes settings of a pod's interface and sysctls of its namespace. Sysctls alone need no
+    /// interface. A failed change is undone.
+    ///
+    /// Returns the recorded settings of the interface: those before the first change.
+    pub fn tune(&mut self, tune: &Tune) -> Result<InterfaceSettings, EngineError> {
         let (netns, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
         let path = tune.netns.clone();
-        let netns = netns.ok_or(Refusal::NoNetns { path })?;
-        let present = present.ok_or_else(|| Refusal::NoInterface {
-            ifname: tune.ifname.clone(),
-            path: tune.netns.clone(),
-        })?;
+        let (netns, present) = netns.zip(present).ok_or(Refusal::NoNetns { path })?;
+        if tune.settings.has_link_settings() && !present.has_link_settings() {
+            return Err(no_interface(tune).into());
+        }
         let previous = present.restricted_to(&tune.settings);
         if let Some(key) = tune
             .settings
@@ -57,9 +59,7 @@ impl<K: Kernel> Engine<K> {
         {
             return Err(Refusal::NoSysctl { key: key.clone() }.into());
         }
-        if let Some(key) = tune.keys.first() {
-            self.record_settings(key, &previous)?;
-        }
+        let recorded = self.record_settings(tune, &previous)?;
         let step = Step::TunePod {
             netns,
             ifname: tune.ifname.clone(),
@@ -80,7 +80,7 @@ impl<K: Kernel> Engine<K> {
             }
             return Err(error);
         }
-        Ok(())
+        Ok(recorded)
     }
 
     /// Records a new MAC address of an attached interface and updates the table entries: `from_pod`
@@ -102,16 +102,13 @@ impl<K: Kernel> Engine<K> {
         self.change(&record, attachment).map(drop)
     }
 
-    /// Compares the settings of a pod's interface with the requested ones. The MAC address is not
-    /// compared, because a later plugin of the chain may have changed it.
+    /// Compares the settings of a pod's interface with the requested ones.
     pub fn check_settings(&mut self, tune: &Tune) -> Result<(), EngineError> {
         let (_, present) = self.settings_of(&tune.netns, &tune.ifname, &tune.settings)?;
-        let present = present.ok_or_else(|| Refusal::NoInterface {
-            ifname: tune.ifname.clone(),
-            path: tune.netns.clone(),
-        })?;
-        let mut wanted = tune.settings.clone();
-        wanted.mac = None;
+        let present = present
+            .filter(InterfaceSettings::has_link_settings)
+            .ok_or_else(|| no_interface(tune))?;
+        let wanted = tune.settings.clone();
         let present = present.restricted_to(&wanted);
         if present == wanted {
             return Ok(());
@@ -123,25 +120,30 @@ impl<K: Kernel> Engine<K> {
         })
     }
 
-    /// Restores the recorded settings of an interface, if it still exists, and deletes the record
-    /// of them.
+    /// Restores the recorded settings of an interface, or those of `tune` if there is no record.
+    /// Does nothing if the interface is gone. Deletes the record.
     pub fn restore_settings(&mut self, tune: &Tune) -> Result<(), EngineError> {
-        for key in &tune.keys {
-            let Some(previous) = self.store.choice(&store_name(key)).map(from_text) else {
-                continue;
+        let names = store_names(&tune.keys);
+        let recorded = names.iter().find_map(|name| self.store.choice(name));
+        let previous = recorded.map_or_else(|| tune.settings.clone(), from_text);
+        let (netns, present) = self.settings_of(&tune.netns, &tune.ifname, &previous)?;
+        let present = present.filter(InterfaceSettings::has_link_settings);
+        if let Some((netns, present)) = netns.zip(present)
+            && previous.has_link_settings()
+        {
+            self.step(&Step::TunePod {
+                netns,
+                ifname: tune.ifname.clone(),
+                previous: Box::new(present.restricted_to(&previous)),
+                settings: Box::new(previous.clone()),
+            })?;
+            let restored = Tune {
+                settings: previous,
+                ..tune.clone()
             };
-            let (netns, present) = self.settings_of(&tune.netns, &tune.ifname, &previous)?;
-            if let (Some(netns), Some(present)) = (netns, present) {
-                self.step(&Step::TunePod {
-                    netns,
-                    ifname: tune.ifname.clone(),
-                    previous: Box::new(present.restricted_to(&previous)),
-                    settings: Box::new(previous),
-                })?;
-            }
-            self.store.remove_choice(&store_name(key))?;
+            self.update_recorded_mac(&restored)?;
         }
-        Ok(())
+        self.forget_settings(&tune.keys)
     }
 
     fn settings_of(
@@ -164,22 +166,43 @@ impl<K: Kernel> Engine<K> {
     }
 
     /// Records the previous settings, unless there is a record: a second ADD would record what the
-    /// first one set.
+    /// first one set. Returns the recorded ones.
     fn record_settings(
         &mut self,
-        key: &AttachmentKey,
+        tune: &Tune,
         previous: &InterfaceSettings,
-    ) -> Result<(), StoreError> {
-        let text = to_text(previous);
-        if text.is_empty() || self.store.choice(&store_name(key)).is_some() {
-            return Ok(());
+    ) -> Result<InterfaceSettings, StoreError> {
+        let names = store_names(&tune.keys);
+        if let Some(recorded) = names.iter().find_map(|name| self.store.choice(name)) {
+            return Ok(from_text(recorded));
         }
-        self.store.put_choice(&store_name(key), &text)
+        let text = to_text(previous);
+        if let (Some(name), false) = (names.first(), text.is_empty()) {
+            self.store.put_choice(name, &text)?;
+        }
+        Ok(from_text(&text))
     }
 
     /// Deletes the recorded settings of an interface that is gone.
     pub(crate) fn delete_settings_record(&mut self, key: &AttachmentKey) -> Result<(), StoreError> {
-        self.store.remove_choice(&store_name(key))
+        let names = store_names(std::slice::from_ref(key));
+        names
+            .iter()
+            .try_for_each(|name| self.store.remove_choice(name))
+    }
+
+    fn forget_settings(&mut self, keys: &[AttachmentKey]) -> Result<(), EngineError> {
+        for name in store_names(keys) {
+            self.store.remove_choice(&name)?;
+        }
+        Ok(())
+    }
+}
+
+fn no_interface(tune: &Tune) -> Refusal {
+    Refusal::NoInterface {
+        ifname: tune.ifname.clone(),
+        path: tune.netns.clone(),
     }
 }
 
@@ -187,8 +210,14 @@ fn loopback() -> IfName {
     "lo".parse().expect("two letters are an interface name")
 }
 
-fn store_name(key: &AttachmentKey) -> String {
-    format!("settings of {key}")
+/// Returns the names under which the store may hold the settings of an interface: the one in use
+/// first, then those of earlier releases, which contain the network.
+fn store_names(keys: &[AttachmentKey]) -> Vec<String> {
+    let own = keys
+        .first()
+        .map(|key| format!("settings of {}/{}", key.container_id, key.ifname));
+    let earlier = keys.iter().map(|key| format!("settings of {key}"));
+    own.into_iter().chain(earlier).collect()
 }
 
 /// Returns interface settings as the store holds them: `mac=… mtu=…`. Sysctls are left out.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kernel::{Kernel, Measured};
 use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
-    NetnsPath, PortMapping, RangeSet, Record,
+    InterfaceSettings, NetnsPath, PortMapping, RangeSet, Record,
 };
 use planner::{NodeCondition, PodSide};
 use tokio::runtime::Runtime;
@@ -74,7 +74,7 @@ pub(crate) enum Chained {
         Reply<()>,
     ),
     SetLoopback(NetnsPath, bool, Reply<()>),
-    Tune(Box<Tune>, Reply<()>),
+    Tune(Box<Tune>, Reply<InterfaceSettings>),
     RestoreSettings(Box<Tune>, Reply<()>),
     CheckSettings(Box<Tune>, Reply<()>),
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use model::IfName;
+use model::{IfName, Mac};
 use nix::errno::Errno;
 use planner::{EntryKey, Hook, LinkRef, SocketHook, Step, XdpPrefilterStep};
 
@@ -20,7 +20,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::CreateBridge(spec) => links::create_bridge(netlink, spec),
         Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
         Step::Vlan(step) => bridge_vlans::execute(netlink, step),
-        Step::SetMac { link, mac } => links::set_mac(netlink, link, *mac),
+        Step::SetMac { link, mac } => set_mac(host, link, *mac),
         Step::SetMtu { link, mtu } => links::set_mtu(netlink, link, *mtu),
         Step::SetPodMtu { netns, ifname, mtu } => pod::set_mtu(netns, ifname, *mtu),
         Step::SetLoopback { netns, up } => pod::set_loopback(netns, *up),
@@ -70,6 +70,13 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::Forwarding(step) => host.filters.write(step).attempt(|| step.to_string()),
         Step::Sweep => (host.programs.sweep()).attempt(|| "sweep the flow table".to_owned()),
     }
+}
+
+/// Sets the Ethernet address of a link, and remembers it: netlink does not report that it was set.
+fn set_mac(host: &mut Host, link: &IfName, mac: Mac) -> Result<(), Failed> {
+    let index = links::set_mac(&mut host.netlink, link, mac)?;
+    host.set_macs.insert(index, mac);
+    Ok(())
 }
 
 /// Removes an entry. For an uplink that is gone, removes the pins of its index as well: a link

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use abi::Counters;
+use model::Mac;
 use planner::{Observed, Scope, SocketHook, Step};
 
 use crate::error::{Attempt as _, OpenError};
@@ -54,6 +55,8 @@ pub struct Host {
     pub(crate) flow_entries: u32,
     pub(crate) probed: Probed,
     pub(crate) filters: FilterTables,
+    /// Ethernet addresses that were set, by interface index.
+    pub(crate) set_macs: BTreeMap<u32, Mac>,
     /// Holds the lock of the pins.
     _pins: Pins,
 }
@@ -106,6 +109,7 @@ impl Host {
             flow_entries,
             probed,
             filters: FilterTables::default(),
+            set_macs: BTreeMap::new(),
             _pins: pins,
         })
     }

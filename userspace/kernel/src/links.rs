@@ -99,6 +99,7 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
             _ => LinkKind::Raw,
         },
         mac: None,
+        mac_is_set: false,
         mtu: 0,
         up: flags.contains(LinkFlags::Up),
         promiscuous: flags.contains(LinkFlags::Promisc),
@@ -388,11 +389,13 @@ fn restore_port(netlink: &mut Netlink, before: &Link) {
     }
 }
 
-/// Sets the Ethernet address of a link.
-pub(crate) fn set_mac(netlink: &mut Netlink, name: &IfName, mac: Mac) -> Result<(), Failed> {
-    let message = named(name).address(mac.0.to_vec()).build();
-    let done = netlink.change(Message::SetLink(message), 0);
-    done.attempt(|| format!("set Ethernet address {mac} of {name}"))
+/// Sets the Ethernet address of a link. Returns its index.
+pub(crate) fn set_mac(netlink: &mut Netlink, name: &IfName, mac: Mac) -> Result<u32, Failed> {
+    let call = || format!("set Ethernet address {mac} of {name}");
+    let index = get(netlink, name).attempt(call)?.index;
+    let message = indexed(index).address(mac.0.to_vec()).build();
+    netlink.change(Message::SetLink(message), 0).attempt(call)?;
+    Ok(index)
 }
 
 /// Sets the MTU of a link.

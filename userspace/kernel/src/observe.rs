@@ -120,6 +120,8 @@ fn all_links(host: &mut Host, pinned: &BTreeSet<u32>) -> Result<BTreeMap<IfName,
     let mut attached: BTreeMap<u32, _> = indexes.into_iter().zip(attached).collect();
     let current = (host.programs.ids()).attempt(|| "read the ids of our programs".to_owned())?;
     for (name, link) in &mut all {
+        let set = host.set_macs.get(&link.index).copied();
+        link.mac_is_set = set.is_some() && set == link.mac;
         let filters = attached.remove(&link.index).unwrap_or_default();
         let found = programs(host, name, link.index, (filters, pinned))
             .attempt(|| format!("read the programs of {name}"))?;
@@ -202,7 +204,7 @@ fn settings(
     let mut observed = Observed::default();
     if let Some(open) = open(path)? {
         let call = || format!("read the settings of {ifname} in {path}");
-        observed.settings = tuning::observe(&open, ifname, sysctls).attempt(call)?;
+        observed.settings = Some(tuning::observe(&open, ifname, sysctls).attempt(call)?);
         observed.netns.insert(path.clone(), open.identity().clone());
     }
     Ok(observed)

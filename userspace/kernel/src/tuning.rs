@@ -19,13 +19,13 @@ use crate::netlink::Netlink;
 use crate::netns::OpenNetns;
 use crate::{links, sysctl};
 
-/// Reads the settings of `ifname` and the values of `sysctls`. `None` when there is no such
-/// interface.
+/// Reads the settings of `ifname` and the values of `sysctls`. Without such an interface, the
+/// sysctls alone.
 pub(crate) fn observe(
     netns: &OpenNetns,
     ifname: &IfName,
     sysctls: &BTreeSet<String>,
-) -> io::Result<Option<InterfaceSettings>> {
+) -> io::Result<InterfaceSettings> {
     let (mut netlink, values) = netns.run(|| {
         let mut values = Vec::new();
         for key in sysctls {
@@ -34,19 +34,23 @@ pub(crate) fn observe(
         }
         Ok((Netlink::open()?, values))
     })?;
+    let sysctls = values.into_iter().collect();
     let Some(message) = links::find_message(&mut netlink, ifname)? else {
-        return Ok(None);
+        return Ok(InterfaceSettings {
+            sysctls,
+            ..InterfaceSettings::default()
+        });
     };
     let link = links::link(&message);
     let flags = message.header.flags;
-    Ok(Some(InterfaceSettings {
+    Ok(InterfaceSettings {
         mac: link.mac,
         mtu: Some(link.mtu),
         promiscuous: Some(link.promiscuous),
         all_multicast: Some(flags.contains(LinkFlags::Allmulti)),
         tx_queue_length: queue_length(&message),
-        sysctls: values.into_iter().collect(),
-    }))
+        sysctls,
+    })
 }
 
 fn queue_length(message: &LinkMessage) -> Option<u32> {
@@ -72,15 +76,15 @@ pub(crate) fn tune(
         let written = open.run(|| sysctl::write(&SysctlKey(key.clone()), value));
         written.attempt(|| format!("set {key} to {value} in {}", netns.path))?;
     }
+    if !settings.has_link_settings() {
+        return Ok(());
+    }
     let call = || format!("change the settings of {ifname} in {}", netns.path);
     let mut inside = open.run(Netlink::open).attempt(call)?;
     let Some(found) = links::find_message(&mut inside, ifname).attempt(call)? else {
         return Err(Failed::new(call(), Errno::ENODEV));
     };
     let message = message(found.header.index, settings);
-    if message.attributes.is_empty() && message.header.change_mask.is_empty() {
-        return Ok(());
-    }
     inside.change(Message::SetLink(message), 0).attempt(call)
 }
 

@@ -10,6 +10,9 @@ use crate::LimitPolicy;
 pub struct VlanId(u16);
 
 impl VlanId {
+    /// The default VLAN of a bridge and its ports.
+    pub const DEFAULT: Self = Self(1);
+
     const RANGE: std::ops::RangeInclusive<u16> = 1..=4094;
 
     /// Returns the identifier; `None` outside of 1 to 4094.
@@ -33,7 +36,7 @@ impl fmt::Display for VlanId {
 /// port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortVlans {
-    /// VLAN of the pod's untagged frames (access VLAN, PVID).
+    /// Configured VLAN of the pod's untagged frames (access VLAN, or native VLAN of a trunk).
     pub access: Option<VlanId>,
     /// VLANs of the pod's tagged frames (trunk).
     pub trunk: BTreeSet<VlanId>,
@@ -42,6 +45,13 @@ pub struct PortVlans {
 }
 
 impl PortVlans {
+    /// Returns the VLAN of untagged frames (PVID): the configured one, or 1 on a trunk without one,
+    /// as in the bridge plugin since release 1.8.
+    pub fn native(&self) -> Option<VlanId> {
+        let default = (!self.trunk.is_empty()).then_some(VlanId::DEFAULT);
+        self.access.or(default)
+    }
+
     /// Returns whether this agent configures the port's VLANs.
     pub fn is_managed(&self) -> bool {
         self.access.is_some() || !self.trunk.is_empty()
@@ -142,6 +152,21 @@ impl Default for BridgeOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// behaviour F8
+    #[test]
+    fn the_native_vlan_of_a_trunk_is_the_configured_one_or_1() {
+        let vlans = |access, trunk: &[u16]| PortVlans {
+            access: VlanId::new(access),
+            trunk: trunk.iter().copied().filter_map(VlanId::new).collect(),
+            keeps_default: false,
+        };
+        let native = |vlans: PortVlans| vlans.native().map(VlanId::get);
+        assert_eq!(native(vlans(0, &[])), None);
+        assert_eq!(native(vlans(7, &[])), Some(7));
+        assert_eq!(native(vlans(0, &[5])), Some(1));
+        assert_eq!(native(vlans(7, &[5])), Some(7));
+    }
 
     #[test]
     fn a_vlan_has_twelve_bits_and_neither_the_first_nor_the_last_number() {

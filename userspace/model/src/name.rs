@@ -115,7 +115,7 @@ fn check_interface(what: &'static str, value: &str) -> Result<(), InvalidName> {
         Err(invalid(
             what,
             value,
-            "must not hold '/', ':' or white space",
+            "invalid character: must not hold '/', ':' or white space",
         ))
     } else {
         Ok(())

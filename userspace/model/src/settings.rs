@@ -42,6 +42,15 @@ impl InterfaceSettings {
         }
     }
 
+    /// Returns whether a setting of the link itself is specified, not sysctls alone.
+    pub fn has_link_settings(&self) -> bool {
+        self.mac.is_some()
+            || self.mtu.is_some()
+            || self.promiscuous.is_some()
+            || self.all_multicast.is_some()
+            || self.tx_queue_length.is_some()
+    }
+
     /// Returns whether no setting is specified.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -2,14 +2,14 @@
 //! foreign.
 //!
 //! A bridge with our alias is ours: it gets the MAC address, MTU and addresses of the network. A
-//! foreign bridge gets at most the gateway addresses, where they do not conflict with its own;
-//! nothing else of it is changed or removed. Only an uninstall deletes a bridge, because other
-//! software may have added ports to it.
+//! foreign bridge gets at most the gateway addresses, where they do not conflict with its own, and
+//! keeps its MAC address for good; nothing else of it is changed or removed. Only an uninstall
+//! deletes a bridge, because other software may have added ports to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use model::{IfName, InterfaceAddress, Network, NetworkName};
+use model::{IfName, InterfaceAddress, Mac, Network, NetworkName};
 
 use crate::mtu::network_mtu;
 use crate::sysctl::{Families, disable_autoconf, forward};
@@ -245,12 +245,35 @@ fn use_foreign(
 ) -> Result<Plan, Refusal> {
     let wanted = bridge_gateways(network);
     let mut plan = add_to_foreign(network, &network.bridge, present, &wanted, context)?;
+    plan.append(Plan::of(pin_mac(network, present)));
     if !present.up {
         plan.push(Step::SetUp {
             link: network.bridge.clone(),
         });
     }
     Ok(plan)
+}
+
+/// Plans to set a foreign bridge's MAC address to the one that it has (behaviour F2). Until then it
+/// changes with the ports: to the lowest MAC address, and to none without a port.
+fn pin_mac(network: &Network, present: &Link) -> Option<Step> {
+    let is_set = present.mac_is_set || is_our_alias(present.alias.as_deref());
+    let mac = present
+        .mac
+        .filter(|mac| mac.0 != [0; 6])
+        .unwrap_or_else(|| foreign_mac(network));
+    (!is_set).then(|| Step::SetMac {
+        link: network.bridge.clone(),
+        mac,
+    })
+}
+
+/// Returns a MAC address for a foreign bridge that has none. It is not the one that identifies
+/// bridges of ours.
+fn foreign_mac(network: &Network) -> Mac {
+    let mut mac = network.bridge_mac();
+    mac.0[0] |= 0x04;
+    mac
 }
 
 /// Plans the missing addresses of a foreign link. Conflicting addresses are refused, or removed

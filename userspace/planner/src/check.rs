@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use model::{Attachment, HostLink, IfName, InterfaceAddress, NetnsPath, Route};
+use model::{Attachment, HostLink, IfName, InterfaceAddress, Mac, NetnsPath, Route};
 
 use crate::port_reservation;
 use crate::tables::attachment_entries;
@@ -65,6 +65,15 @@ pub enum Difference {
         host: IfName,
         /// Name of the pod's interface.
         pod: IfName,
+    },
+    /// The pod's interface has another MAC address than the one that it must send from.
+    PodMac {
+        /// Interface name in the pod.
+        ifname: IfName,
+        /// Address that it has.
+        present: Option<Mac>,
+        /// Address that it must send from.
+        recorded: Mac,
     },
     /// The pod's interface lacks an address.
     AddressMissing(InterfaceAddress),
@@ -182,6 +191,7 @@ fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Differen
         differences.push(Difference::PodLinkDown(attachment.key.ifname.clone()));
     }
     differences.extend(not_peers(attachment, pod, observed));
+    differences.extend(mac_difference(attachment, pod));
     let missing = attachment
         .addresses
         .iter()
@@ -194,6 +204,16 @@ fn pod_differences(attachment: &Attachment, observed: &Observed) -> Vec<Differen
         .filter(|route| !pod.routes.contains(route));
     differences.extend(missing.copied().map(Difference::RouteMissing));
     differences
+}
+
+/// Returns the difference where the datapath drops the pod's packets because of their MAC address.
+pub fn mac_difference(attachment: &Attachment, pod: &PodSide) -> Option<Difference> {
+    let is_checked = attachment.adopted.is_none() && !attachment.port.trusted;
+    (is_checked && pod.mac != Some(attachment.mac)).then(|| Difference::PodMac {
+        ifname: attachment.key.ifname.clone(),
+        present: pod.mac,
+        recorded: attachment.mac,
+    })
 }
 
 /// Returns the difference where the ends are no peers; `None` where the host's end is gone, which
@@ -229,6 +249,17 @@ impl fmt::Display for Difference {
             Self::PodLinkDown(ifname) => write!(f, "{ifname} is down in the pod"),
             Self::NotPeers { host, pod } => {
                 write!(f, "{pod} in the pod is not the other end of {host}")
+            }
+            Self::PodMac {
+                ifname,
+                present,
+                recorded,
+            } => {
+                let present = present.map_or("none".to_owned(), |mac| mac.to_string());
+                write!(
+                    f,
+                    "the MAC address of {ifname} in the pod is {present}, and packets from other addresses than {recorded} are dropped"
+                )
             }
             Self::AddressMissing(address) => write!(f, "the pod lacks the address {address}"),
             Self::RouteMissing(route) => {

@@ -73,7 +73,7 @@ pub enum Entry {
         v4: Option<IpAddr>,
         /// First IPv6 address of the pod.
         v6: Option<IpAddr>,
-        /// Ethernet address of the pod's end.
+        /// Ethernet address that the pod must send from; zero for any.
         mac: Mac,
         /// Host's end of the pod's veth.
         link: LinkRef,

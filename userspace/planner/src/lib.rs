@@ -53,7 +53,7 @@ pub use adopt::plan_adopt;
 pub use attach::{AttachContext, Records, plan_attach};
 pub use bridge::{bridge_alias, plan_bridge};
 pub use bypass::{BypassMode, obstacles};
-pub use check::{Difference, check, check_host};
+pub use check::{Difference, check, check_host, mac_difference};
 pub use complete::{plan_complete, with_addresses};
 pub use detach::plan_detach;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};

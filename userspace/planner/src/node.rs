@@ -232,6 +232,11 @@ fn link_after(name: &IfName, link: Option<Link>, steps: &Plan) -> Option<Link> {
         if let Some((_, removed)) = step.removed_address().filter(|(of, _)| *of == name) {
             link.addresses.retain(|own| *own != removed);
         }
+        if let Step::SetMac { link: of, mac } = step
+            && of == name
+        {
+            (link.mac, link.mac_is_set) = (Some(*mac), true);
+        }
         if let Step::Vlan(step) = step {
             apply_vlan_step(name, &mut link.switching, step);
         }
@@ -258,6 +263,7 @@ fn created(name: &IfName, step: &Step) -> Option<Link> {
         index: 0,
         kind,
         mac,
+        mac_is_set: false,
         mtu,
         up: true,
         promiscuous: false,

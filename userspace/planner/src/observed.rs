@@ -95,7 +95,8 @@ pub struct Observed {
     pub pod: Option<PodSide>,
     /// Answers of [`Scope::Checks`].
     pub checks: CheckFacts,
-    /// Settings of the interface; `None` where it is missing. Sysctls that the kernel does not have
+    /// Settings of the interface and sysctls of its namespace; `None` where the namespace is
+    /// missing. Without the interface only sysctls are set. Sysctls that the kernel does not have
     /// are absent.
     pub settings: Option<InterfaceSettings>,
 }
@@ -128,6 +129,10 @@ pub struct Link {
     pub kind: LinkKind,
     /// Ethernet address; `None` for links without one.
     pub mac: Option<Mac>,
+    /// Whether this agent has set the Ethernet address since its start. A bridge whose address was
+    /// never set has the lowest one of its ports. Netlink does not report which is the case. Filled
+    /// in [`Scope::Node`] only.
+    pub mac_is_set: bool,
     /// MTU in bytes.
     pub mtu: u32,
     /// Whether it is set up (`IFF_UP`).
@@ -179,9 +184,10 @@ pub struct VlanMember {
     pub untagged: bool,
 }
 
-/// Returns the VLAN memberships that a port is to have.
+/// Returns the VLAN memberships that a port is to have. The native VLAN is untagged, also where the
+/// trunk lists it.
 pub fn wanted_vlans(vlans: &PortVlans) -> BTreeMap<VlanId, VlanMember> {
-    let access = VlanMember {
+    let native = VlanMember {
         pvid: true,
         untagged: true,
     };
@@ -189,7 +195,7 @@ pub fn wanted_vlans(vlans: &PortVlans) -> BTreeMap<VlanId, VlanMember> {
         .trunk
         .iter()
         .map(|id| (*id, VlanMember::default()))
-        .chain(vlans.access.map(|id| (id, access)))
+        .chain(vlans.native().map(|id| (id, native)))
         .collect()
 }
 

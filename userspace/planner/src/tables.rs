@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use model::{Attachment, PortMapping};
+use model::{Attachment, Mac, PortMapping};
 
 use crate::shaping::limit_entry;
 use crate::{Entries, Entry, EntryKey, LinkRef};
@@ -14,6 +14,16 @@ use crate::{Entries, Entry, EntryKey, LinkRef};
 /// bypass. Adopted pods may not: the configuration of another plugin's bridge is unknown.
 pub(crate) fn may_bypass(attachment: &Attachment) -> bool {
     attachment.adopted.is_none() && attachment.port.is_plain() && !attachment.addresses.is_empty()
+}
+
+/// Returns the MAC address that the pod must send from; none of an adopted interface. Plugins of
+/// others manage that interface, and may change its address at any time (decision 83).
+fn checked_mac(attachment: &Attachment) -> Mac {
+    if attachment.adopted.is_some() {
+        Mac([0; 6])
+    } else {
+        attachment.mac
+    }
 }
 
 /// Returns every entry of `attachment`: pod row, limits, interface, addresses, hostports.
@@ -25,7 +35,7 @@ pub fn attachment_entries(attachment: &Attachment) -> Entries {
         Entry::Pod {
             v4: attachment.address(true),
             v6: attachment.address(false),
-            mac: attachment.mac,
+            mac: checked_mac(attachment),
             link: link.clone(),
             bridge: LinkRef::Name(attachment.bridge.clone()),
             generation: attachment.generation,

@@ -88,6 +88,7 @@ pub(crate) fn link(index: u32, kind: LinkKind, addresses: &[&str]) -> Link {
         index,
         kind,
         mac: None,
+        mac_is_set: false,
         mtu: 1500,
         up: true,
         promiscuous: false,

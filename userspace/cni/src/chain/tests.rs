@@ -243,22 +243,72 @@ fn only_net_sysctls_are_accepted_and_no_duplicates() {
     );
     let environment = environment(Command::Add, "");
     let error = ChainedRequest::read(Plugin::Tuning, &environment, &twice).unwrap_err();
-    assert!(error.msg.contains("duplicate key"), "{error}");
+    assert!(error.msg.contains("duplicated"), "{error}");
+}
+
+/// behaviour F65
+#[test]
+fn args_of_tuning_take_precedence_key_by_key() {
+    let config = json!({
+        "mtu": 1300, "promisc": true, "allmulti": true, "txQLen": 5, "mac": "02:00:00:00:00:01",
+        "sysctl": { "net.core.somaxconn": "1", "net.ipv4.conf.IFNAME.arp_filter": "0" },
+        "args": { "cni": {
+            "MTU": 1400, "promisc": false, "allmulti": false, "txQLen": 0, "mac": "02:00:00:00:00:02",
+            "sysctl": { "net/core/somaxconn": "2", "net.ipv4.conf.IFNAME.arp_notify": "1" },
+        }},
+    });
+    let own = json!({ "mtu": config["mtu"], "promisc": true, "sysctl": config["sysctl"] });
+    let settings = tuned(&config, "").unwrap();
+    let sysctl = |key: &str| settings.sysctls.get(key).map(String::as_str);
+    assert_eq!(sysctl("net/core/somaxconn"), Some("2"));
+    assert_eq!(sysctl("net/ipv4/conf/eth0/arp_filter"), Some("0"));
+    assert_eq!(sysctl("net/ipv4/conf/eth0/arp_notify"), Some("1"));
+    assert_eq!(settings.mtu, Some(1400));
+    assert_eq!(settings.mac, "02:00:00:00:00:02".parse().ok());
+    assert_eq!(
+        (settings.promiscuous, settings.all_multicast),
+        (None, Some(false))
+    );
+    assert_eq!(settings.tx_queue_length, Some(0));
+    let alone = tuned(&json!({ "args": { "cni": own } }), "").unwrap();
+    assert_eq!((alone.mtu, alone.promiscuous), (Some(1300), Some(true)));
+    assert_eq!(alone.sysctls.len(), 2);
+    let unset = json!({ "args": null, "sysctl": null, "mtu": 1300 });
+    assert_eq!(tuned(&unset, "").unwrap().mtu, Some(1300));
+    let wrong = json!({ "args": { "cni": { "sysctl": { "kernel.x": "1" } } } });
+    assert_eq!(tuned(&wrong, "").unwrap_err().code, 7);
 }
 
 /// behaviour R1
 #[test]
 fn of_several_ethernet_addresses_the_runtimes_wins() {
+    let mac = |settings: Value, args: &str| {
+        let config = chained(&settings).to_string();
+        add_with(&config, args).unwrap().requested.mac.unwrap().0[5]
+    };
+    let args = "MAC=02:00:00:00:00:01";
+    assert_eq!(mac(json!({}), args), 1);
+    let mut all = json!({ "args": { "cni": { "mac": "02:00:00:00:00:03" } } });
+    assert_eq!(mac(all.clone(), args), 3);
+    all["runtimeConfig"] = json!({ "mac": "02-00-00-00-00-04" });
+    assert_eq!(mac(all, args), 4);
+}
+
+/// behaviour R1: the order is that of the reference plugin, in which `args.cni` comes last.
+#[test]
+fn of_several_ethernet_addresses_for_tuning_that_of_args_wins() {
     let mac = |settings: Value, args: &str| tuned(&settings, args).unwrap().mac.unwrap().0[5];
     assert_eq!(mac(json!({}), "MAC=02:00:00:00:00:01"), 1);
     let own = json!({ "mac": "02:00:00:00:00:02" });
-    assert_eq!(mac(own, "MAC=02:00:00:00:00:01"), 2);
-    let all = json!({
+    assert_eq!(mac(own.clone(), ""), 2);
+    assert_eq!(mac(own, "MAC=02:00:00:00:00:01"), 1);
+    let mut all = json!({
         "mac": "02:00:00:00:00:02",
-        "args": { "cni": { "mac": "02:00:00:00:00:03" } },
         "runtimeConfig": { "mac": "02-00-00-00-00-04" },
     });
-    assert_eq!(mac(all, ""), 4);
+    assert_eq!(mac(all.clone(), "MAC=02:00:00:00:00:01"), 4);
+    all["args"] = json!({ "cni": { "mac": "02:00:00:00:00:03" } });
+    assert_eq!(mac(all, ""), 3);
 }
 
 /// behaviour S9

@@ -142,3 +142,66 @@ fn an_adopted_interface_of_a_deleted_namespace_is_replaced() {
     assert_eq!(updated.port_mappings, [publish(8080)]);
     assert_eq!(node.engine().attachments().len(), 1);
 }
+
+/// Decision 83: an adopted interface's MAC address belongs to the plugins that made the interface.
+#[test]
+fn an_adopted_pod_has_no_mac_check_and_its_record_follows_the_mac_address() {
+    let mut node = Node::start();
+    let adoption = foreign(&node);
+    let adopted = node
+        .engine()
+        .adopt_or_update(&update(&adoption, &[8080]), NOW)
+        .unwrap();
+    assert_eq!(adopted.mac, "0a:00:00:00:00:07".parse().unwrap());
+    let rows = planner::attachment_entries(&adopted);
+    let any = rows
+        .values()
+        .any(|entry| matches!(entry, Entry::Pod { mac, .. } if *mac == ::model::Mac([0; 6])));
+    assert!(any, "{rows:?}");
+    node.fake.edit_pod("/run/netns/foreign", "eth0", |side| {
+        side.mac = "0a:00:00:00:00:08".parse().ok();
+    });
+    let keys = [adoption.key.clone()];
+    node.engine()
+        .check_chained(&keys, &BTreeSet::new(), None)
+        .unwrap();
+    let mac = |node: &mut Node| node.engine().attachments()[0].attachment.mac.0[5];
+    assert_eq!(mac(&mut node), 8);
+    node.fake.edit_pod("/run/netns/foreign", "eth0", |side| {
+        side.mac = "0a:00:00:00:00:09".parse().ok();
+    });
+    node.engine()
+        .adopt_or_update(&update(&adoption, &[8081]), NOW)
+        .unwrap();
+    assert_eq!(mac(&mut node), 9);
+}
+
+/// A later plugin of the chain may change the MAC address of a pod of ours: the check follows it in
+/// the next ADD of a chained plugin, and CHECK reports it before.
+#[test]
+fn a_changed_mac_address_of_a_pod_fails_check_until_a_chained_plugin_updates_it() {
+    let mut node = Node::start();
+    let intent = node.intent("ours");
+    let attachment = node.add(&intent).unwrap();
+    let path = intent.netns.to_string();
+    node.fake.edit_pod(&path, "eth0", |side| {
+        side.mac = "0a:00:00:00:00:08".parse().ok();
+    });
+    assert!(node.engine().check(&intent.key).is_err());
+    let keys = [intent.key.clone()];
+    let chained = node.engine().check_chained(&keys, &BTreeSet::new(), None);
+    assert!(chained.is_err());
+    let own = Adoption {
+        key: intent.key.clone(),
+        netns: intent.netns.clone(),
+        addresses: attachment.addresses.clone(),
+        links: BTreeSet::new(),
+        pod: None,
+    };
+    let updated = node
+        .engine()
+        .adopt_or_update(&update(&own, &[8081]), NOW)
+        .unwrap();
+    assert_eq!(updated.mac, "0a:00:00:00:00:08".parse().unwrap());
+    node.engine().check(&intent.key).unwrap();
+}

@@ -140,7 +140,7 @@ impl World {
             if !options.vlans.keeps_default {
                 vlans.clear();
             }
-            if options.vlans.access.is_some() {
+            if options.vlans.native().is_some() {
                 for member in vlans.values_mut() {
                     member.pvid = false;
                 }

@@ -86,6 +86,7 @@ impl World {
                 let mut link = link.clone();
                 link.addresses.clear();
                 link.avoided.clear();
+                link.mac_is_set = false;
                 link.hooks.retain(|hook| hook.is_of_pods());
                 (name.clone(), link)
             })

@@ -8,10 +8,10 @@ use super::world::{World, unicast};
 
 impl World {
     pub(super) fn settings(&self, path: &NetnsPath, ifname: &IfName) -> Option<InterfaceSettings> {
-        let side = self.pod(path, ifname)?;
-        Some(InterfaceSettings {
-            mac: side.mac,
-            mtu: Some(side.mtu),
+        let side = self.pod(path, ifname);
+        self.paths.contains_key(path).then(|| InterfaceSettings {
+            mac: side.as_ref().and_then(|side| side.mac),
+            mtu: side.as_ref().map(|side| side.mtu),
             ..InterfaceSettings::default()
         })
     }
@@ -48,6 +48,9 @@ impl World {
         settings: &InterfaceSettings,
     ) -> Result<(), Errno> {
         let inode = self.same_netns(netns)?;
+        if !settings.has_link_settings() {
+            return Ok(());
+        }
         let inside = self.namespaces.entry(inode).or_default();
         let side = inside.get_mut(ifname).ok_or(Errno::ENODEV)?;
         side.mac = settings.mac.map(unicast).transpose()?.or(side.mac);

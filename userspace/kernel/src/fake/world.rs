@@ -154,6 +154,13 @@ impl World {
         Ok(())
     }
 
+    fn set_mac(&mut self, link: &IfName, mac: Mac) -> Result<(), Errno> {
+        let mac = unicast(mac)?;
+        let link = self.link_mut(link)?;
+        (link.mac, link.mac_is_set) = (Some(mac), true);
+        Ok(())
+    }
+
     fn create_bridge(&mut self, spec: &BridgeSpec) -> Result<(), Errno> {
         if let Some(link) = self.links.get(&spec.name) {
             let same = link.kind == LinkKind::Bridge
@@ -311,6 +318,7 @@ impl World {
             index,
             kind,
             mac: (!matches!(kind, LinkKind::Loopback | LinkKind::Raw)).then(|| Mac::local(low)),
+            mac_is_set: false,
             mtu: 1500,
             up: true,
             promiscuous: false,

@@ -98,11 +98,29 @@ fn a_foreign_bridge_is_used_without_changes() {
     let present = bridge(&mut observed);
     present.alias = None;
     present.mac = Some(parse("02:00:00:00:00:01"));
+    present.mac_is_set = true;
     present.mtu = 9000;
     assert!(plan_bridge(&network(), &observed).unwrap().is_empty());
     bridge(&mut observed).addresses.remove(0);
     let plan = plan_bridge(&network(), &observed).unwrap();
     assert_snapshot!(plan, @" 1. add address 10.1.0.1/24 to cbr0");
+}
+
+/// behaviour F2: otherwise the bridge takes the lowest MAC address of its ports.
+#[test]
+fn a_foreign_bridges_mac_address_is_set_to_the_one_that_it_has() {
+    let mut observed = configured_node();
+    let present = bridge(&mut observed);
+    present.alias = None;
+    present.mac = Some(parse("ce:00:00:00:00:01"));
+    let plan = plan_bridge(&network(), &observed).unwrap();
+    assert_snapshot!(plan, @" 1. set the MAC address of cbr0 to ce:00:00:00:00:01");
+    // A bridge that has lost its last port.
+    bridge(&mut observed).mac = Some(model::Mac([0; 6]));
+    let plan = plan_bridge(&network(), &observed).unwrap();
+    assert_snapshot!(plan, @" 1. set the MAC address of cbr0 to 06:f3:86:03:b8:c3");
+    bridge(&mut observed).alias = Some("viaduct other".to_owned());
+    assert!(plan_bridge(&network(), &observed).unwrap().is_empty());
 }
 
 /// behaviour R3.
@@ -260,6 +278,7 @@ fn force_address_removes_only_conflicting_addresses() {
     let mut observed = without_sysctls(configured_node());
     let present = bridge(&mut observed);
     present.alias = Some("operator".to_owned());
+    present.mac_is_set = true;
     present.addresses = ["10.9.0.1/24", "10.1.0.1/16", "fd00:2::1/64", "fd00:1::9/64"]
         .map(parse)
         .into();

@@ -32,9 +32,8 @@ fn a_new_attachment_has_no_differences() {
 
 /// behaviour S11: later plugins of a chain may add and change.
 #[test]
-fn added_addresses_and_routes_and_a_changed_mac_or_mtu_are_no_difference() {
+fn added_addresses_and_routes_and_a_changed_mtu_are_no_difference() {
     let found = differences(|observed| {
-        pod(observed).mac = Some(parse("0a:00:00:00:00:01"));
         pod(observed).mtu = 1400;
         pod(observed).addresses.insert(parse("172.16.0.1/24"));
         pod(observed).routes.insert(Route {
@@ -44,6 +43,23 @@ fn added_addresses_and_routes_and_a_changed_mac_or_mtu_are_no_difference() {
         });
     });
     assert_eq!(found, [""; 0]);
+}
+
+/// The datapath drops all packets of the pod then.
+#[test]
+fn a_changed_mac_is_a_difference_unless_the_spoof_check_is_off() {
+    let mut attachment = attachment(&intent("c1"));
+    let mut observed = seen(&attachment);
+    pod(&mut observed).mac = Some(parse("0a:00:00:00:00:01"));
+    let found = check(&attachment, &observed);
+    let [found] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert!(found.to_string().contains("0a:00:00:00:00:01"), "{found}");
+    attachment.port.trusted = true;
+    let mut observed = seen(&attachment);
+    pod(&mut observed).mac = None;
+    assert_eq!(check(&attachment, &observed), []);
 }
 
 #[test]

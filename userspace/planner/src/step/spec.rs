@@ -164,8 +164,8 @@ pub(super) fn write_port(
         f.write_str(", isolated")?;
     }
     let vlans = &options.vlans;
-    if let Some(access) = vlans.access {
-        write!(f, ", in VLAN {access}")?;
+    if let Some(native) = vlans.native() {
+        write!(f, ", in VLAN {native}")?;
     }
     if !vlans.trunk.is_empty() {
         write!(f, ", tagged in VLANs {}", list(&vlans.trunk))?;

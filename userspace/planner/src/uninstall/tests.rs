@@ -11,6 +11,7 @@ fn link(index: u32, kind: LinkKind, alias: Option<&str>, controller: Option<u32>
         index,
         kind,
         mac: None,
+        mac_is_set: false,
         mtu: 1500,
         up: true,
         promiscuous: false,

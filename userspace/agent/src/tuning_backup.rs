@@ -1,0 +1,182 @@
+//! Backup files of the reference tuning plugin: the settings that an interface had before ADD, as
+//! `<dataDir>/<container>_<interface>.json`.
+//!
+//! The store has these settings too, and takes precedence. The files allow a node to change between
+//! the reference and Viaduct while pods run: each restores what the other one has changed.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use engine::Tune;
+use model::InterfaceSettings;
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
+
+/// Maximum file size in bytes: a backup has five short members.
+const MAX_BYTES: u64 = 4096;
+
+/// Members as the reference plugin writes them. An empty MAC address and an MTU of 0 are unset.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Backup {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    mac: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    promisc: Option<bool>,
+    #[serde(skip_serializing_if = "is_zero")]
+    mtu: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allmulti: Option<bool>,
+    #[serde(rename = "txQLen", skip_serializing_if = "Option::is_none")]
+    tx_queue_length: Option<u32>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl From<&InterfaceSettings> for Backup {
+    fn from(settings: &InterfaceSettings) -> Self {
+        Self {
+            mac: settings.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+            promisc: settings.promiscuous,
+            mtu: settings.mtu.unwrap_or_default(),
+            allmulti: settings.all_multicast,
+            tx_queue_length: settings.tx_queue_length,
+        }
+    }
+}
+
+impl From<Backup> for InterfaceSettings {
+    fn from(backup: Backup) -> Self {
+        Self {
+            mac: backup.mac.parse().ok(),
+            mtu: Some(backup.mtu).filter(|mtu| *mtu != 0),
+            promiscuous: backup.promisc,
+            all_multicast: backup.allmulti,
+            tx_queue_length: backup.tx_queue_length,
+            ..Self::default()
+        }
+    }
+}
+
+/// The backup file of one interface.
+#[derive(Clone, Debug)]
+pub(crate) struct BackupFile(PathBuf);
+
+impl BackupFile {
+    /// Returns the file of an interface in `folder`. `None` for a relative folder, and without a
+    /// container.
+    pub(crate) fn of(folder: &Path, tune: &Tune) -> Option<Self> {
+        let key = tune.keys.first()?;
+        let name = format!("{}_{}.json", key.container_id, tune.ifname);
+        folder.is_absolute().then(|| Self(folder.join(name)))
+    }
+
+    /// Writes the settings; does nothing if there are none. A failure is logged only, because the
+    /// store has the settings.
+    pub(crate) async fn write(self, settings: InterfaceSettings) {
+        if !settings.has_link_settings() {
+            return;
+        }
+        let path = self.0.clone();
+        let written = spawn_blocking(move || write(&self.0, &Backup::from(&settings))).await;
+        if let Ok(Err(error)) = written {
+            tracing::warn!(
+                path = %path.display(),
+                %error,
+                "cannot write the backup of interface settings; DEL restores them from the store"
+            );
+        }
+    }
+
+    /// Reads the settings; default if there is no valid file.
+    pub(crate) async fn read(&self) -> InterfaceSettings {
+        let path = self.0.clone();
+        let read = spawn_blocking(move || read(&path)).await;
+        let backup = read.ok().and_then(Result::ok).unwrap_or_default();
+        backup.into()
+    }
+
+    /// Deletes the file.
+    pub(crate) async fn remove(self) {
+        let _gone = spawn_blocking(move || fs::remove_file(self.0)).await;
+    }
+}
+
+fn write(path: &Path, backup: &Backup) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600);
+    let mut file = open_regular(&mut options, path)?;
+    file.set_len(0)?;
+    file.write_all(&serde_json::to_vec_pretty(backup)?)
+}
+
+fn read(path: &Path) -> io::Result<Backup> {
+    let file = open_regular(OpenOptions::new().read(true), path)?;
+    let mut text = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Opens a regular file. The path comes from a configuration and may name a FIFO or a device:
+/// opening it does not block, and it is refused before anything is read or written.
+fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY;
+    let file = options.custom_flags(flags.bits()).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::ErrorKind::InvalidInput.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    #[test]
+    fn a_tuning_backup_has_the_reference_plugins_members() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/pod_eth0.json");
+        let settings = InterfaceSettings {
+            mac: "02:00:00:00:00:01".parse().ok(),
+            promiscuous: Some(false),
+            tx_queue_length: Some(0),
+            ..InterfaceSettings::default()
+        };
+        write(&path, &Backup::from(&settings)).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let members: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let wanted =
+            serde_json::json!({ "mac": "02:00:00:00:00:01", "promisc": false, "txQLen": 0 });
+        assert_eq!(members, wanted);
+        assert_eq!(InterfaceSettings::from(read(&path).unwrap()), settings);
+    }
+
+    #[test]
+    fn a_tuning_backup_that_is_no_regular_file_is_refused_without_blocking() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        assert!(read(&path).is_err());
+        assert!(write(&path, &Backup::default()).is_err());
+        assert!(read(Path::new("/dev/zero")).is_err());
+        assert!(read(&folder.path().join("none")).is_err());
+    }
+}
