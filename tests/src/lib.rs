@@ -16,6 +16,7 @@ mod capture;
 mod cgroup;
 pub mod chain;
 mod client_process;
+pub mod company;
 mod connection;
 pub mod containers;
 mod cpus;
