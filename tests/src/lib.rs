@@ -17,6 +17,7 @@ mod cgroup;
 pub mod chain;
 mod client_process;
 pub mod company;
+pub mod compatibility;
 mod connection;
 pub mod containers;
 mod cpus;
