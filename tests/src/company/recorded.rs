@@ -22,7 +22,7 @@ pub enum RecordedRules {
 }
 
 impl RecordedRules {
-    /// Adds the rules of both families to those of `node`, in nftables, as the software leaves them.
+    /// Adds the rules of both families to those of `node`, in nftables.
     pub fn restore(self, node: &Machine) -> Result<()> {
         self.restore_by(node, "nft")
     }
