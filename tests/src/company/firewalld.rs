@@ -15,7 +15,13 @@ const BUS: &str = r#"<busconfig>
     <allow user="*"/>
     <allow own="*"/>
     <allow send_type="method_call"/>
+    <allow send_type="method_return"/>
+    <allow send_type="error"/>
     <allow send_type="signal"/>
+    <allow receive_type="method_call"/>
+    <allow receive_type="method_return"/>
+    <allow receive_type="error"/>
+    <allow receive_type="signal"/>
   </policy>
 </busconfig>
 "#;

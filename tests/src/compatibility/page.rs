@@ -24,6 +24,7 @@ Each path is measured with TCP and UDP in both families. \"yes\" means that all 
 * **CHECK** is executed after the traffic. **STATUS** came with CNI 1.1, which the reference plugins
   have since 1.5.
 * **doctor**: `viaductctl doctor` reports a good node, or the named reasons.
+* **DEL** is executed at the end, for both pods.
 
 Two laws hold for all rows, and the command fails where one does not:
 
@@ -103,7 +104,7 @@ mod tests {
         let last = text.lines().last().unwrap_or_default();
         assert_eq!(
             last,
-            "| ufw 0.36.2 | after the pods | Viaduct | yes | IPv4 only | **no** | – | – | – | – | – | – | forward-policy |"
+            "| ufw 0.36.2 | after the pods | Viaduct | yes | IPv4 only | **no** | – | – | – | – | – | – | forward-policy | – |"
         );
     }
 }

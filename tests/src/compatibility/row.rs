@@ -27,11 +27,13 @@ pub enum Column {
     Status,
     /// `viaductctl doctor`.
     Doctor,
+    /// CNI DEL, of both pods.
+    Del,
 }
 
 impl Column {
     /// All columns, in the order of the table.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::PodToPod,
         Self::PodToWorld,
         Self::WorldToHostport,
@@ -42,6 +44,7 @@ impl Column {
         Self::Check,
         Self::Status,
         Self::Doctor,
+        Self::Del,
     ];
 
     /// Returns the heading.
@@ -57,6 +60,7 @@ impl Column {
             Self::Check => "CHECK",
             Self::Status => "STATUS",
             Self::Doctor => "doctor",
+            Self::Del => "DEL",
         }
     }
 

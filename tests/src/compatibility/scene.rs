@@ -75,7 +75,8 @@ pub fn measure(software: Software, order: Order, system: System) -> Result<Row> 
         let doctor = twice(doctor(agent)?);
         row.cells.push((Column::Doctor, doctor));
     }
-    scene.detach()?;
+    let detached = scene.detach();
+    row.cells.push((Column::Del, twice(Cell::of(&detached))));
     Ok(row)
 }
 
