@@ -42,11 +42,9 @@ impl Agent {
         let mut words = vec![program("bin/viaductd").display().to_string()];
         words.extend(flags);
         let cgroup = Cgroup::new()?;
-        words.extend(
-            cgroup
-                .iter()
-                .map(|own| format!("--cgroup={}", own.path().display())),
-        );
+        if let Some(own) = &cgroup {
+            words.push(format!("--cgroup={}", own.path_on(node)?.display()));
+        }
         let mut agent = Self {
             node: node.clone(),
             environment: Vec::new(),

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 
+use crate::Machine;
+
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A cgroup without processes. Dropping it removes the cgroup.
@@ -18,12 +20,7 @@ pub struct Cgroup {
 impl Cgroup {
     /// Creates a cgroup below the root. Returns `None` where no cgroup2 is mounted.
     pub fn new() -> Result<Option<Self>> {
-        let table = std::fs::read_to_string("/proc/self/mounts")?;
-        let mut mounts = table
-            .lines()
-            .map(|line| line.split(' ').collect::<Vec<_>>());
-        let mount = mounts.find(|fields| fields.get(2) == Some(&"cgroup2"));
-        let Some(root) = mount.and_then(|fields| fields.get(1).map(PathBuf::from)) else {
+        let Some(root) = roots()?.into_iter().next() else {
             return Ok(None);
         };
         let path = make(&root)?;
@@ -34,6 +31,30 @@ impl Cgroup {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Returns its directory as seen on `machine`, where another cgroup2 filesystem may be mounted
+    /// over the one of this process.
+    pub fn path_on(&self, machine: &Machine) -> Result<PathBuf> {
+        let name = self.path.file_name().context("a cgroup has a name")?;
+        let roots = machine.run(roots)?;
+        let mut paths = roots.into_iter().map(|root| root.join(name));
+        paths
+            .find(|path| machine.run(|| path.exists()))
+            .with_context(|| format!("no cgroup2 on {}", machine.name()))
+    }
+}
+
+/// Returns the mount points of cgroup2 in the calling thread's mount namespace, hidden ones
+/// included.
+fn roots() -> Result<Vec<PathBuf>> {
+    let table = std::fs::read_to_string("/proc/thread-self/mounts")?;
+    let mounts = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .filter(|fields| fields.get(2) == Some(&"cgroup2"));
+    Ok(mounts
+        .filter_map(|fields| fields.get(1).map(PathBuf::from))
+        .collect())
 }
 
 /// Creates a cgroup with an unused name: a killed process with the same ID may have left cgroups.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use crate::company::newest;
 use crate::{Answer, Call, Config, Machine, Verb, program};
 
 /// Folders in which Debian and other distributions install the reference plugins.
@@ -18,6 +19,8 @@ pub enum PluginSource {
     Ours,
     /// The reference plugins, as installed on this machine.
     Reference,
+    /// The newest release of the reference plugins, below `target/tools`.
+    NewestReference,
 }
 
 /// A network configuration list with its runtime configuration.
@@ -40,6 +43,17 @@ impl Chain {
             runtime: json!({}),
             variables: Vec::new(),
         }
+    }
+
+    /// Creates the list of a configuration file, with all plugins of the same origin, in this CNI
+    /// version.
+    pub fn of_file(version: &str, file: &Value, maker: PluginSource) -> Result<Self> {
+        let name = file["name"].as_str().context("a list has a name")?;
+        let plugins = file["plugins"].as_array().context("a list has plugins")?;
+        let empty = Self::new(version, name);
+        Ok(plugins
+            .iter()
+            .fold(empty, |list, plugin| list.with(maker, plugin.clone())))
     }
 
     /// Appends a plugin; `settings` includes its `type`.
@@ -102,14 +116,40 @@ impl Chain {
         Ok(())
     }
 
+    /// Executes STATUS of all plugins, which the versions from 1.1.0 on have.
+    pub fn status(&self, node: &Machine) -> Result<()> {
+        for plugin in &self.plugins {
+            let (call, path) = self.prepare(Verb::Status, plugin, &Value::Null, node)?;
+            let call = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"]
+                .into_iter()
+                .fold(call, Call::without);
+            call.run_at(node, &path)?
+                .success()
+                .with_context(|| format!("STATUS of {plugin:?}"))?;
+        }
+        Ok(())
+    }
+
     fn call(
         &self,
         verb: Verb,
-        (maker, settings): &(PluginSource, Value),
+        plugin: &(PluginSource, Value),
         result: &Value,
         node: &Machine,
         pod: &Machine,
     ) -> Result<Answer> {
+        let (call, path) = self.prepare(verb, plugin, result, pod)?;
+        call.run_at(node, &path)
+    }
+
+    /// Returns the call of a plugin for `pod`, and the path of its binary.
+    fn prepare(
+        &self,
+        verb: Verb,
+        (maker, settings): &(PluginSource, Value),
+        result: &Value,
+        pod: &Machine,
+    ) -> Result<(Call, PathBuf)> {
         let mut config = settings.clone();
         config["cniVersion"] = json!(self.version);
         config["name"] = json!(self.name);
@@ -128,18 +168,29 @@ impl Chain {
         for (key, value) in &self.variables {
             call = call.set(key, value);
         }
-        call.run_at(node, &folder.join(kind))
+        Ok((call, folder.join(kind)))
     }
 }
 
 /// Returns the folder of the plugins of this origin.
 pub fn folder(maker: PluginSource) -> Result<PathBuf> {
-    if maker == PluginSource::Ours {
-        return Ok(program("cni"));
+    match maker {
+        PluginSource::Ours => Ok(program("cni")),
+        PluginSource::Reference => {
+            let mut folders = REFERENCE.iter().map(Path::new);
+            let found = folders.find(|folder| folder.join("bridge").exists());
+            found
+                .map(Path::to_owned)
+                .context("the reference plugins are not installed: `cargo xtask setup`")
+        }
+        PluginSource::NewestReference => newest_reference()
+            .map(|(_, folder)| folder)
+            .context("no newer reference plugins below target/tools: `cargo xtask setup`"),
     }
-    let mut folders = REFERENCE.iter().map(Path::new);
-    let found = folders.find(|folder| folder.join("bridge").exists());
-    found
-        .map(Path::to_owned)
-        .context("the reference plugins are not installed: `cargo xtask setup`")
+}
+
+/// Returns version and folder of the newest reference plugins below `target/tools`, if `cargo xtask
+/// setup` could get them.
+pub fn newest_reference() -> Option<(String, PathBuf)> {
+    newest("reference", "bridge")
 }

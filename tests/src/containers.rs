@@ -267,7 +267,7 @@ fn read_varint(bytes: &[u8]) -> Option<(usize, &[u8])> {
 
 /// Mounts cgroup2 on `/sys/fs/cgroup` of the sandbox: crun uses version 2 only where no other
 /// hierarchy is mounted.
-fn unified_cgroups(node: &Machine) -> Result<()> {
+pub(crate) fn unified_cgroups(node: &Machine) -> Result<()> {
     let kind = node.call("stat --file-system --format %T /sys/fs/cgroup")?;
     if kind.trim() == "cgroup2fs" {
         return Ok(());

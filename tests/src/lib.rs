@@ -16,6 +16,8 @@ mod capture;
 mod cgroup;
 pub mod chain;
 mod client_process;
+pub mod company;
+pub mod compatibility;
 mod connection;
 pub mod containers;
 mod cpus;

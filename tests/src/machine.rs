@@ -50,6 +50,33 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Returns the network namespace of a process, with the mounts of this machine, and binds it to
+    /// [`Machine::path`].
+    pub fn of_process(&self, name: &str, pid: u32) -> Result<Self> {
+        let own = format!("/proc/{pid}/ns/net");
+        let path = path_of(name);
+        let net = self
+            .mounts
+            .run(|| -> Result<OwnedFd> {
+                File::create(&path)?;
+                let none = None::<&str>;
+                mount(
+                    Some(own.as_str()),
+                    path.as_str(),
+                    none,
+                    MsFlags::MS_BIND,
+                    none,
+                )?;
+                Ok(File::open(&own)?.into())
+            })
+            .with_context(|| format!("cannot enter the network namespace of process {pid}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            net: Arc::new(net),
+            mounts: self.mounts.clone(),
+        })
+    }
+
     /// Returns its name in the harness, which is also the container ID of a pod.
     pub fn name(&self) -> &str {
         &self.name

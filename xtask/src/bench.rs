@@ -22,6 +22,10 @@ pub(crate) struct Args {
     /// Rounds of each measurement [default: as each family needs]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
+    /// Other software whose recorded rules are on the nodes, `none` among them: kube-proxy, docker
+    /// [default: all; none with --quick]
+    #[arg(long, value_delimiter = ',', value_name = "SOFTWARE")]
+    company: Vec<String>,
     /// README that gets the table of results; docs/speed.svg beside it gets the picture
     #[arg(long, value_name = "README")]
     publish: Option<PathBuf>,
@@ -57,6 +61,9 @@ impl Args {
             words.push("--quick".to_owned());
         }
         words.extend(option("--rounds", self.rounds.as_ref()));
+        if !self.company.is_empty() {
+            words.extend(["--company".to_owned(), self.company.join(",")]);
+        }
         let path = |path: &PathBuf| path.display().to_string();
         words.extend(option(
             "--publish",
@@ -140,6 +147,8 @@ mod tests {
             args.words(),
             ["add", "--quick", "--rounds", "3", "--publish", "README.md"]
         );
+        let beside = parsed(&["path", "--company", "none,docker"]);
+        assert_eq!(beside.words(), ["path", "--company", "none,docker"]);
         let soak = parsed(&["soak", "--minutes", "5", "--seed", "7"]);
         assert_eq!(soak.soak_words(), ["--minutes", "5", "--seed", "7"]);
     }

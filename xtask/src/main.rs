@@ -18,6 +18,7 @@ mod build;
 mod changed;
 mod ci;
 mod command;
+mod compatibility;
 mod demo;
 mod dist;
 mod metadata;
@@ -59,6 +60,9 @@ enum Verb {
     Demo(demo::Args),
     /// Measure Viaduct beside the reference plugins, and write target/bench/report.html
     Bench(bench::Args),
+    /// Measure Viaduct and the reference plugins beside Docker, firewalld, ufw, kube-proxy and
+    /// podman
+    Compatibility(compatibility::Args),
     /// Load every BPF program and compare the verifier's instruction counts with the committed
     /// table
     Verify(verify::Args),
@@ -92,6 +96,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Test(args) => test::run(&args),
         Verb::Demo(args) => demo::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Compatibility(args) => compatibility::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Vm(args) => vm::run(&args),
         Verb::VagrantCheck(args) => vagrant::run(&args),

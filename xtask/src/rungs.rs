@@ -186,6 +186,7 @@ fn as_root(tests: Vec<TestBinary>, selection: &Selection) -> Result<Count> {
     let variables = [
         ("VIADUCT_DIST", project::dist()),
         ("VIADUCT_DATAPATH_OBJECT", project::bpf_object()),
+        ("VIADUCT_TOOLS", project::tools()),
     ];
     let conditions = Conditions {
         as_root: true,

@@ -5,8 +5,11 @@
 //! Programs that tests and the demo call are looked up at each run.
 
 mod apt;
+mod archive;
+mod kubernetes;
 mod linker;
 mod musl;
+mod newest;
 mod programs;
 mod stamp;
 mod toolchain;
@@ -23,6 +26,10 @@ pub(crate) struct Args {
     /// Print nothing where nothing is missing
     #[arg(long)]
     quiet_if_done: bool,
+    /// Also build these programs of Kubernetes from Debian's source package: kube-proxy, kubelet,
+    /// kube-apiserver
+    #[arg(long, value_delimiter = ',', value_name = "PROGRAM")]
+    kubernetes: Vec<String>,
 }
 
 /// The parts that are needed.
@@ -32,7 +39,7 @@ pub(crate) enum Scope {
     Build,
     /// Also the programs that tests and the demo call.
     Everything,
-    /// Also the container runtimes that end-to-end tests drive.
+    /// Also the container runtimes, firewalls and reference plugins that end-to-end tests drive.
     Runtimes,
 }
 
@@ -42,12 +49,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         Voice::Full
     };
-    install(Scope::Everything, voice).map(drop)
+    install(Scope::Everything, voice)?;
+    let steps = Steps::new(voice);
+    kubernetes::ensure(&steps, &mut Apt::new(&steps), &args.kubernetes)
 }
 
 /// Installs what is missing for another verb; prints nothing where nothing is.
 pub(crate) fn ensure(scope: Scope) -> Result<Tools> {
     install(scope, Voice::QuietIfDone)
+}
+
+/// Gets the software that `compatibility` runs in addition to the packages of [`Scope::Runtimes`].
+pub(crate) fn ensure_company() -> Result<()> {
+    let steps = Steps::new(Voice::QuietIfDone);
+    newest::ensure_docker(&steps)?;
+    kubernetes::ensure(&steps, &mut Apt::new(&steps), &["kube-proxy".to_owned()])
 }
 
 /// Installs what guests of `vm` need in addition.
@@ -76,6 +92,8 @@ fn install(scope: Scope, voice: Voice) -> Result<Tools> {
     }
     if scope == Scope::Runtimes {
         programs::ensure_runtimes(&mut apt)?;
+        programs::ensure_company(&steps, &mut apt)?;
+        newest::ensure_reference(&steps)?;
     }
     Ok(tools)
 }

@@ -70,6 +70,35 @@ pub(super) fn ensure_runtimes(apt: &mut Apt<'_>) -> Result<()> {
     apt.install("test with container runtimes", &missing)
 }
 
+/// Firewalls and a container engine that tests run on the node of a sandbox.
+const COMPANY: [(&str, &str); 4] = [
+    ("dockerd", "docker.io"),
+    ("firewalld", "firewalld"),
+    ("ufw", "ufw"),
+    ("dbus-daemon", "dbus"),
+];
+
+/// Exists where systemd runs the machine.
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// Installs other software of a node. systemd would start it with the machine, firewalls included,
+/// so there it is only named.
+pub(super) fn ensure_company(steps: &Steps, apt: &mut Apt<'_>) -> Result<()> {
+    let missing: Vec<&str> = COMPANY
+        .iter()
+        .filter(|(program, _)| privilege::find(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    if !missing.is_empty() && Path::new(SYSTEMD).exists() {
+        steps.note(&format!(
+            "tests skip what is not installed: {}. systemd would start it on this machine",
+            missing.join(", ")
+        ));
+        return Ok(());
+    }
+    apt.install("test beside other software", &missing)
+}
+
 pub(super) fn ensure(steps: &Steps, apt: &mut Apt<'_>) -> Result<()> {
     let mut missing: Vec<&str> = PROGRAMS
         .iter()

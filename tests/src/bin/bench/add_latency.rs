@@ -64,7 +64,7 @@ enum Guest {
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
-    let mut nodes = nodes(0)?;
+    let mut nodes = nodes(plan, 0)?;
     nodes.push(Node::alone()?);
     one_at_a_time(plan, "one at a time, no hostport", &nodes, &mut rows)?;
     nodes.pop();
@@ -77,7 +77,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     drop(nodes);
     for others in plan.pick(&[1000][..], &[1000, 3000][..]) {
         let what = format!("one at a time, {others} hostports");
-        one_at_a_time(plan, &what, &self::nodes(*others)?, &mut rows)?;
+        one_at_a_time(plan, &what, &self::nodes(plan, *others)?, &mut rows)?;
     }
     crowds(plan, &mut rows)?;
     Ok(rows.0)
@@ -87,20 +87,20 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
 fn crowds(plan: &Plan, rows: &mut Rows) -> Result<()> {
     let mut nodes = Vec::new();
     for others in CROWDS {
-        nodes.push(Node::viaduct(*others)?);
+        nodes.push(Node::viaduct(plan, *others)?);
     }
     one_at_a_time(plan, "one at a time, by hostports", &nodes, rows)
 }
 
-fn nodes(others: u16) -> Result<Vec<Node>> {
+fn nodes(plan: &Plan, others: u16) -> Result<Vec<Node>> {
     let mut nodes = Vec::new();
     for tables in [Tables::Legacy, Tables::Nft] {
         nodes.push(Node {
             others,
-            kind: Kind::Reference(Reference::start(tables, others)?),
+            kind: Kind::Reference(Reference::start(tables, plan.company, others)?),
         });
     }
-    nodes.push(Node::viaduct(others)?);
+    nodes.push(Node::viaduct(plan, others)?);
     Ok(nodes)
 }
 
@@ -182,8 +182,8 @@ fn each<T: Send, R: Send>(
 }
 
 impl Node {
-    fn viaduct(others: u16) -> Result<Self> {
-        let kind = Kind::Viaduct(Viaduct::start(others)?);
+    fn viaduct(plan: &Plan, others: u16) -> Result<Self> {
+        let kind = Kind::Viaduct(Viaduct::start(plan.company, others)?);
         Ok(Self { others, kind })
     }
 

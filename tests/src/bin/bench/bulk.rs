@@ -29,7 +29,7 @@ struct Pair {
 }
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
-    let systems = topology::all()?;
+    let systems = topology::all(plan.company)?;
     let mut rows = Rows::default();
     for way in Way::ALL {
         let pairs: Vec<_> = systems

@@ -46,9 +46,12 @@ struct Server {
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let sizes = plan.pick(&[10, 1000][..], &[10, 100, 1000, 3000, 10_000][..]);
-    let mut topologies: Vec<_> = topology::plain()?.into_iter().map(|it| (0, it)).collect();
+    let mut topologies: Vec<_> = topology::plain(plan.company)?
+        .into_iter()
+        .map(|it| (0, it))
+        .collect();
     for hostports in sizes {
-        let built = topology::translating(*hostports)?;
+        let built = topology::translating(plan.company, *hostports)?;
         topologies.extend(built.into_iter().map(|it| (*hostports, it)));
     }
     let servers: Vec<_> = topologies

@@ -26,7 +26,7 @@ pub(crate) const GOALS: &[Goal] = &[Goal {
 }];
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
-    let systems = topology::all()?;
+    let systems = topology::all(plan.company)?;
     let mut rows = Rows::default();
     for way in Way::ALL {
         plan.interleave(way.name(), plan.pick(9, 45), &systems, |topology| {

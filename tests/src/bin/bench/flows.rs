@@ -24,7 +24,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
     let sizes = plan.pick(&[10, 1000][..], &[10, 1000, 5000][..]);
     for flows in sizes {
-        let systems = topology::translating(0)?;
+        let systems = topology::translating(plan.company, 0)?;
         let crowds: Vec<_> = systems
             .iter()
             .map(|it| open(it, *flows))

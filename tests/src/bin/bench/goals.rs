@@ -1,6 +1,6 @@
 //! Performance goals: bounds on the ratio of Viaduct to another system.
 
-use crate::row::{Better, Row, system};
+use crate::row::{Better, Row, subject_beside, system};
 use crate::statistics::{Summary, ratios};
 
 /// A bound on the median of the ratios of Viaduct to `other`.
@@ -23,12 +23,16 @@ pub(crate) struct GoalResult {
     pub(crate) ratio: Summary,
     /// Summary of the ratios of the [plain kernel](system::PLAIN) in place of Viaduct, if measured.
     pub(crate) plain: Option<Summary>,
+    /// Summary of the ratios with the rules of each of [`COMPANY`] on both nodes, if measured.
+    pub(crate) beside: [Option<Summary>; 2],
     /// The direction of the bound.
     pub(crate) better: Better,
 }
 
 impl Goal {
     /// Evaluates the goal on the rows. Returns `None` if one of the two systems was not measured.
+    ///
+    /// The goal holds for a node without other software. With it, only the ratio is shown.
     pub(crate) fn evaluate(self, rows: &[Row]) -> Option<GoalResult> {
         let of = |system: &str| {
             rows.iter()
@@ -39,16 +43,30 @@ impl Goal {
         let plain = rows.iter().find(|row| {
             let axis = |row: &Row| row.point.map(|point| point.axis);
             let same = row.name == ours.name && axis(row) == axis(ours);
-            same && system::PLAIN.contains(&row.system.as_str())
+            same && row.beside.is_none() && system::PLAIN.contains(&row.system.as_str())
         });
         Some(GoalResult {
             goal: self,
             ratio: Summary::of(&ratios(ours, theirs))?,
+            beside: COMPANY.map(|company| self.ratio_beside(rows, company)),
             plain: plain.and_then(|plain| Summary::of(&ratios(plain, theirs))),
             better: ours.better,
         })
     }
+
+    /// Returns the summary of the ratios with the rules of other software on both nodes.
+    fn ratio_beside(self, rows: &[Row], company: &str) -> Option<Summary> {
+        let subject = subject_beside(self.subject, Some(company));
+        let of = |system: &str| {
+            rows.iter()
+                .find(|row| row.system == system && row.subject() == subject)
+        };
+        Summary::of(&ratios(of(system::VIADUCT)?, of(self.other)?))
+    }
 }
+
+/// Other software, in the order of its columns.
+pub(crate) const COMPANY: [&str; 2] = ["kube-proxy", "Docker"];
 
 impl GoalResult {
     /// Returns whether the median of the ratios meets the bound.
@@ -94,6 +112,28 @@ mod tests {
                 .is_some_and(|result| !result.is_met())
         );
         assert!(goal(0.25).evaluate(&rows[..1]).is_none());
+    }
+
+    #[test]
+    fn the_ratio_beside_other_software_is_shown_with_the_goal() {
+        let beside = |system, sample| Row {
+            beside: Some("Docker"),
+            ..row(system, &[sample])
+        };
+        let rows = [
+            row(system::VIADUCT, &[1.0]),
+            row(system::NFT, &[4.0]),
+            beside(system::VIADUCT, 3.0),
+            beside(system::NFT, 4.0),
+        ];
+        let goal = Goal {
+            subject: "cost",
+            other: system::NFT,
+            bound: 0.5,
+        };
+        let result = goal.evaluate(&rows).expect("both are measured");
+        let medians = result.beside.map(|it| it.map(|it| it.median));
+        assert_eq!((result.ratio.median, medians), (0.25, [None, Some(0.75)]));
     }
 
     #[test]

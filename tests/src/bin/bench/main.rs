@@ -10,6 +10,7 @@
 mod add_latency;
 mod background_load;
 mod bulk;
+mod company;
 mod connect;
 mod cpu_time;
 mod datagrams;
@@ -39,9 +40,11 @@ use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use crate::company::Company;
 use crate::families::{FAMILIES, Family};
 use crate::plan::Plan;
 use crate::report::{Chapter, Report};
+use crate::row::Row;
 
 /// Path of the README's chart, relative to the README's folder.
 const PICTURE: &str = "docs/speed.svg";
@@ -57,6 +60,9 @@ struct Args {
     /// Rounds of each measurement [default: as each family needs]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
+    /// Other software whose rules are on the nodes [default: all; none with `--quick`]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SOFTWARE")]
+    company: Vec<Company>,
     /// Act as a node of the `pair` family: measure on request of the client, until it disconnects
     #[arg(long, conflicts_with = "families")]
     serve: bool,
@@ -95,14 +101,16 @@ fn measure(args: &Args) -> Result<()> {
     let chosen = chosen(&args.families)?;
     let mut report = Report::new(args.quick)?;
     for (number, family) in (1..).zip(&chosen) {
-        let plan = Plan::new(args.quick, args.rounds, family.name);
         plan::print_line(&format!(
             "── {} ({number} of {}): {}",
             family.name,
             chosen.len(),
             family.about
         ));
-        let rows = (family.measure)(&plan).with_context(|| format!("family {}", family.name))?;
+        let mut rows = Vec::new();
+        for company in companies(args).filter(|it| family.company || *it == Company::Alone) {
+            rows.extend(beside(args, family, company)?);
+        }
         let chapter = Chapter { family, rows };
         plan::print_line(&report::markdown::chapter(&chapter));
         report.chapters.push(chapter);
@@ -117,6 +125,31 @@ fn measure(args: &Args) -> Result<()> {
     let seconds = started.elapsed().as_secs();
     plan::print_line(&format!("report: {}, after {seconds} s", page.display()));
     Ok(())
+}
+
+/// Returns the other software of this run.
+fn companies(args: &Args) -> impl Iterator<Item = Company> + use<> {
+    let chosen = match args.company.as_slice() {
+        [] if args.quick => vec![Company::Alone],
+        [] => Company::ALL.to_vec(),
+        chosen => chosen.to_vec(),
+    };
+    chosen.into_iter()
+}
+
+/// Measures a family with the rules of `company` on the nodes.
+fn beside(args: &Args, family: &Family, company: Company) -> Result<Vec<Row>> {
+    let plan = Plan::new(args.quick, company, args.rounds, family.name);
+    let name = company.name();
+    if let Some(name) = name {
+        plan::print_line(&format!("   beside {name}"));
+    }
+    let rows = (family.measure)(&plan).with_context(|| format!("family {}", family.name))?;
+    let labelled = |row| Row {
+        beside: name,
+        ..row
+    };
+    Ok(rows.into_iter().map(labelled).collect())
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Family>> {

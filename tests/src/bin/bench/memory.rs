@@ -17,7 +17,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
     let (pods, flows) = plan.pick((50, 10_000_u32), (250, 100_000));
     plan.interleave("resident memory", plan.pick(1, 3), &[()], |()| {
-        let viaduct = Viaduct::start(0)?;
+        let viaduct = Viaduct::start(plan.company, 0)?;
         rows.push(
             Row::new("agent, idle", system::VIADUCT, "MiB"),
             resident(&viaduct)?,

@@ -6,19 +6,29 @@ use std::time::Duration;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::company::Company;
+
 /// Number of rounds and sizes for one family.
 pub(crate) struct Plan {
     /// Fewer rounds, smaller sizes.
     pub(crate) quick: bool,
+    /// Other software whose rules are on the nodes.
+    pub(crate) company: Company,
     rounds: Option<usize>,
     family: &'static str,
 }
 
 impl Plan {
     /// Creates a plan; `rounds` overrides the number of rounds of each measurement.
-    pub(crate) fn new(quick: bool, rounds: Option<usize>, family: &'static str) -> Self {
+    pub(crate) fn new(
+        quick: bool,
+        company: Company,
+        rounds: Option<usize>,
+        family: &'static str,
+    ) -> Self {
         Self {
             quick,
+            company,
             rounds,
             family,
         }
@@ -91,7 +101,7 @@ mod tests {
     #[test]
     fn each_round_starts_with_another_system() -> Result<()> {
         let mut order = Vec::new();
-        let plan = Plan::new(true, None, "test");
+        let plan = Plan::new(true, Company::Alone, None, "test");
         plan.interleave("letters", 2, &['a', 'b', 'c'], |letter| {
             order.push(*letter);
             Ok(())

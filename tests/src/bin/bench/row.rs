@@ -52,6 +52,8 @@ pub(crate) struct Row {
     pub(crate) better: Better,
     /// The size, if the measurement is made at several sizes.
     pub(crate) point: Option<Point>,
+    /// Other software whose rules were on the node, if any.
+    pub(crate) beside: Option<&'static str>,
     /// Lower and upper bound of Viaduct's median, for goals that do not compare with another
     /// system.
     pub(crate) bounds: Option<(f64, f64)>,
@@ -72,6 +74,7 @@ impl Row {
             unit,
             better: Better::Lower,
             point: None,
+            beside: None,
             bounds: None,
             samples: Vec::new(),
         }
@@ -95,13 +98,19 @@ impl Row {
         self
     }
 
-    /// Returns the key of the comparison with other systems: the name, and the size if there is
-    /// one.
+    /// Returns the key of the comparison with other systems: the name, the size if there is one,
+    /// and the other software if there is any.
     pub(crate) fn subject(&self) -> String {
-        match self.point {
+        let alone = match self.point {
             Some(Point { axis, at }) => format!("{}, {at} {axis}", self.name),
             None => self.name.clone(),
-        }
+        };
+        subject_beside(&alone, self.beside)
+    }
+
+    /// Returns the title of a chart: the name, and the other software if there is any.
+    pub(crate) fn title(&self) -> String {
+        subject_beside(&self.name, self.beside)
     }
 
     /// Converts the row to JSON, for `report.json`.
@@ -111,10 +120,19 @@ impl Row {
             "system": self.system,
             "unit": self.unit,
             "better": match self.better { Better::Lower => "lower", Better::Higher => "higher" },
+            "beside": self.beside,
             "point": self.point.map(|point| json!({ "axis": point.axis, "at": point.at })),
             "bounds": self.bounds,
             "samples": self.samples,
         })
+    }
+}
+
+/// Returns a subject as measured beside other software.
+pub(crate) fn subject_beside(subject: &str, company: Option<&str>) -> String {
+    match company {
+        Some(company) => format!("{subject}, beside {company}"),
+        None => subject.to_owned(),
     }
 }
 
@@ -153,5 +171,7 @@ mod tests {
         let samples: Vec<_> = rows.0.iter().map(|row| row.samples.clone()).collect();
         assert_eq!(samples, [vec![1.0, 2.0], vec![5.0], vec![9.0]]);
         assert_eq!(rows.0[2].subject(), "cost, 7 pods");
+        rows.0[2].beside = Some("Docker");
+        assert_eq!(rows.0[2].subject(), "cost, 7 pods, beside Docker");
     }
 }

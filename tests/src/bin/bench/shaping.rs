@@ -121,7 +121,7 @@ fn rates(plan: &Plan) -> &'static [u64] {
 
 pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Rows::default();
-    let near = site::pair(rates(plan), site::Distance::Near)?;
+    let near = site::pair(plan.company, rates(plan), site::Distance::Near)?;
     latency_under_load::measure(plan, &near, &mut rows)?;
     bulk::near(plan, &near, &mut rows)?;
     bulk::first_second(plan, &near, &mut rows)?;
@@ -129,7 +129,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Vec<Row>> {
     drop(near);
     bulk::far(
         plan,
-        &site::pair(rates(plan), site::Distance::Far)?,
+        &site::pair(plan.company, rates(plan), site::Distance::Far)?,
         &mut rows,
     )?;
     many_pods::measure(plan, &mut rows)?;

@@ -12,6 +12,8 @@ use anyhow::Result;
 use e2e::Machine;
 use serde_json::{Value, json};
 
+use crate::company::Company;
+
 pub(crate) use forwarding::Forwarding;
 pub(crate) use reference::{Attached, Reference, Tables};
 pub(crate) use viaduct::{Viaduct, mappings, usual_flags};
@@ -106,25 +108,25 @@ fn serve_clients(machine: &Machine, next: &Machine, at: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Creates one topology for each system.
-pub(crate) fn all() -> Result<Vec<Topology>> {
-    let mut all = plain()?;
-    all.extend(translating(0)?);
+/// Creates one topology for each system, with the rules of `company` on the nodes.
+pub(crate) fn all(company: Company) -> Result<Vec<Topology>> {
+    let mut all = plain(company)?;
+    all.extend(translating(company, 0)?);
     Ok(all)
 }
 
-/// Creates the topologies of the systems without NAT.
-pub(crate) fn plain() -> Result<Vec<Topology>> {
-    Ok(vec![bare_veth::build()?, forwarding::build()?])
+/// Creates the topologies of the systems without NAT. A bare veth pair has no rules.
+pub(crate) fn plain(company: Company) -> Result<Vec<Topology>> {
+    Ok(vec![bare_veth::build()?, forwarding::build(company)?])
 }
 
 /// Creates the topologies of the systems with hostports, with `others` hostports before the
 /// measured pod is attached.
-pub(crate) fn translating(others: u16) -> Result<Vec<Topology>> {
+pub(crate) fn translating(company: Company, others: u16) -> Result<Vec<Topology>> {
     Ok(vec![
-        reference::build(Tables::Legacy, others)?,
-        reference::build(Tables::Nft, others)?,
-        viaduct::build(others)?,
+        reference::build(Tables::Legacy, company, others)?,
+        reference::build(Tables::Nft, company, others)?,
+        viaduct::build(company, others)?,
     ])
 }
 

@@ -124,18 +124,19 @@ fn goals(text: &mut String, results: &[GoalResult]) {
         return;
     }
     text.push_str(
-        "\n| goal for | compared with | bound | measured | result | plain kernel |\n|---|---|---|---|---|---|\n",
+        "\n| goal for | compared with | bound | measured | result | plain kernel | beside kube-proxy | beside Docker |\n|---|---|---|---|---|---|---|---|\n",
     );
     for it in results {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} |",
             it.goal.subject,
             it.goal.other,
             bound(it),
             two(it.ratio.median),
             if it.is_met() { "met" } else { "**missed**" },
             plain(it),
+            beside(it).join(" | "),
         );
     }
 }
@@ -143,6 +144,12 @@ fn goals(text: &mut String, results: &[GoalResult]) {
 /// Formats the ratio that the plain kernel reaches.
 pub(super) fn plain(result: &GoalResult) -> String {
     result.plain.map_or("–".to_owned(), |it| two(it.median))
+}
+
+/// Formats the ratios beside other software.
+pub(super) fn beside(result: &GoalResult) -> [String; 2] {
+    let shown = |it: Option<Summary>| it.map_or("–".to_owned(), |it| two(it.median));
+    result.beside.map(shown)
 }
 
 /// Renders the table of the bounds of Viaduct's rows.

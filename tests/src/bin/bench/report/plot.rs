@@ -19,12 +19,12 @@ const TOP: f64 = 34.0;
 
 /// Draws all charts of a family.
 pub(super) fn pictures(chapter: &Chapter) -> Vec<String> {
-    let names = distinct(chapter.rows.iter().map(|row| row.name.clone()));
+    let names = distinct(chapter.rows.iter().map(Row::title));
     let of = |name: &str| {
         chapter
             .rows
             .iter()
-            .filter(move |row| row.name == name)
+            .filter(move |row| row.title() == name)
             .collect::<Vec<_>>()
     };
     names

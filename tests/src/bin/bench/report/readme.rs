@@ -18,8 +18,8 @@ const END: &str = "<!-- /bench -->\n";
 const SHOWN: &str = "connect";
 
 const HEADER: &str = "
-| Measurement | Reference | Viaduct | Ratio (quartiles) | Goal | Plain kernel |
-|---|---|---|---|---|---|
+| Measurement | Reference | Viaduct | Ratio (quartiles) | Goal | Plain kernel | Beside kube-proxy | Beside Docker |
+|---|---|---|---|---|---|---|---|
 ";
 
 /// Explanation of the columns, below the name of the reference.
@@ -29,6 +29,8 @@ const LEGEND: &str = "\
 * **Plain kernel:** the ratio of a bridge and a router that only forward: no translation, no
   connection tracking, no checks, no counters. For ADD: of one process start and the netlink calls
   that make the link.
+* **Beside kube-proxy, Docker:** the ratio with the rules of that software on both nodes: kube-proxy
+  1.20.2 with ten services, Docker 20.10 with one container.
 * **Above a bare veth pair:** the cost of a packet over a veth pair alone, measured in the same
   round, is subtracted from both.
 ";
@@ -127,12 +129,13 @@ fn line(chapter: &Chapter, result: &GoalResult) -> Option<String> {
     let [low, middle, high] = [low, middle, high].map(markdown::two);
     let rules = other.strip_prefix("reference, ").unwrap_or(other);
     Some(format!(
-        "| {}: {subject} | {} ({rules}) | {} | **{middle}** ({low}–{high}) | {} | {} |\n",
+        "| {}: {subject} | {} ({rules}) | {} | **{middle}** ({low}–{high}) | {} | {} | {} |\n",
         chapter.family.title,
         median(other)?,
         median(system::VIADUCT)?,
         goal(result),
-        markdown::plain(result)
+        markdown::plain(result),
+        markdown::beside(result).join(" | ")
     ))
 }
 
@@ -182,7 +185,7 @@ mod tests {
         };
         let results = chapter.goal_results();
         let line = results.first().and_then(|result| line(&chapter, result));
-        let goal = "| **missed**, ≤ 0.12 | – |\n";
+        let goal = "| **missed**, ≤ 0.12 | – | – | – |\n";
         assert_eq!(
             line.as_deref(),
             Some(

@@ -33,7 +33,7 @@ struct Pods {
 }
 
 pub(super) fn measure(plan: &Plan, rows: &mut Rows) -> Result<()> {
-    let nodes: Vec<_> = site::pair(&[], site::Distance::Near)?
+    let nodes: Vec<_> = site::pair(plan.company, &[], site::Distance::Near)?
         .into_iter()
         .map(Pods::attach)
         .collect::<Result<_>>()?;

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use e2e::{Machine, Sandbox};
 use serde_json::Value;
 
+use crate::company::Company;
 use crate::row::system;
 use crate::topology::{POD_CIDR, Reference, Tables, Viaduct, limits, limits_with, usual_flags};
 
@@ -38,25 +39,30 @@ enum Node {
 }
 
 /// Sets up the reference and Viaduct, each with one pod for each rate.
-pub(super) fn pair(rates: &[u64], distance: Distance) -> Result<[Site; 2]> {
-    Ok([reference(rates, distance)?, viaduct(rates, distance)?])
+pub(super) fn pair(company: Company, rates: &[u64], distance: Distance) -> Result<[Site; 2]> {
+    Ok([
+        reference(company, rates, distance)?,
+        viaduct(company, rates, distance)?,
+    ])
 }
 
-fn reference(rates: &[u64], distance: Distance) -> Result<Site> {
-    let reference = Reference::on(sandbox(distance)?, Tables::Nft, POD_CIDR)?;
+fn reference(company: Company, rates: &[u64], distance: Distance) -> Result<Site> {
+    let reference = Reference::on(sandbox(company, distance)?, Tables::Nft, POD_CIDR)?;
     Site::with_pods(Node::Reference(reference), rates)
 }
 
-fn viaduct(rates: &[u64], distance: Distance) -> Result<Site> {
-    let viaduct = Viaduct::on(sandbox(distance)?, usual_flags())?;
+fn viaduct(company: Company, rates: &[u64], distance: Distance) -> Result<Site> {
+    let viaduct = Viaduct::on(sandbox(company, distance)?, usual_flags())?;
     Site::with_pods(Node::Viaduct(viaduct), rates)
 }
 
-fn sandbox(distance: Distance) -> Result<Sandbox> {
-    match distance {
-        Distance::Near => Sandbox::new(),
-        Distance::Far => Sandbox::with_delay(FAR),
-    }
+fn sandbox(company: Company, distance: Distance) -> Result<Sandbox> {
+    let sandbox = match distance {
+        Distance::Near => Sandbox::new()?,
+        Distance::Far => Sandbox::with_delay(FAR)?,
+    };
+    company.join(&sandbox.node, Tables::Nft)?;
+    Ok(sandbox)
 }
 
 impl Site {

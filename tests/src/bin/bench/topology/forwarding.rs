@@ -1,4 +1,4 @@
-//! Plain kernel forwarding: a bridge and a router without rules and NAT. The world has a route to
+//! Plain kernel forwarding: a bridge and a router without NAT. The world has a route to
 //! the pods.
 
 use std::net::IpAddr;
@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use anyhow::Result;
 use e2e::{Machine, NODE, Sandbox, WORLD};
 
-use super::{Path, Topology, serve_clients};
+use super::{Path, Tables, Topology, serve_clients};
+use crate::company::Company;
 use crate::row::system;
 
 /// A node with a bridge for pods, which forwards.
@@ -52,8 +53,10 @@ impl Forwarding {
     }
 }
 
-pub(super) fn build() -> Result<Topology> {
-    let node = Forwarding::on(Sandbox::new()?, [10, 244, 1])?;
+pub(super) fn build(company: Company) -> Result<Topology> {
+    let sandbox = Sandbox::new()?;
+    company.join(&sandbox.node, Tables::Nft)?;
+    let node = Forwarding::on(sandbox, [10, 244, 1])?;
     let sandbox = &node.sandbox;
     let back = format!("ip route add 10.244.1.0/24 via {}", NODE[0]);
     sandbox.world.call(&back)?;

@@ -9,6 +9,7 @@ use e2e::{Call, Config, Machine, Mapping, NODE, Sandbox, Verb, WORLD, addresses}
 use serde_json::{Value, json};
 
 use super::{POD_CIDR, Path, Topology, other_hostports, serve_clients, viaduct};
+use crate::company::Company;
 use crate::row::system;
 
 /// Folders in which Debian and other distributions install the plugins.
@@ -45,7 +46,8 @@ impl Tables {
         }
     }
 
-    fn suffix(self) -> &'static str {
+    /// Returns the word in the names of the tools.
+    pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::Legacy => "legacy",
             Self::Nft => "nft",
@@ -101,9 +103,11 @@ impl ChainedPlugin {
 
 impl Reference {
     /// Creates a node with one pod, which has a hostport, and with the rules of `others` more
-    /// hostports.
-    pub(crate) fn start(tables: Tables, others: u16) -> Result<Self> {
-        let mut reference = Self::on(Sandbox::new()?, tables, POD_CIDR)?;
+    /// hostports. The rules of `company` are there before.
+    pub(crate) fn start(tables: Tables, company: Company, others: u16) -> Result<Self> {
+        let sandbox = Sandbox::new()?;
+        company.join(&sandbox.node, tables)?;
+        let mut reference = Self::on(sandbox, tables, POD_CIDR)?;
         let machine = reference.sandbox.machine("pod-a")?;
         reference.first = Some(reference.add(machine, &[FIRST])?);
         other_hostports::reference(&reference, others)?;
@@ -193,8 +197,8 @@ impl Reference {
     }
 }
 
-pub(super) fn build(tables: Tables, others: u16) -> Result<Topology> {
-    let reference = Reference::start(tables, others)?;
+pub(super) fn build(tables: Tables, company: Company, others: u16) -> Result<Topology> {
+    let reference = Reference::start(tables, company, others)?;
     let sandbox = &reference.sandbox;
     let a = reference
         .first

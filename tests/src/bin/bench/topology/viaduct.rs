@@ -4,7 +4,8 @@ use anyhow::{Context as _, Result};
 use e2e::{Agent, Config, Mapping, NODE, Pod, Sandbox, WORLD};
 use serde_json::{Value, json};
 
-use super::{POD_CIDR, PORTS, Path, Topology, other_hostports, serve_clients};
+use super::{POD_CIDR, PORTS, Path, Tables, Topology, other_hostports, serve_clients};
+use crate::company::Company;
 use crate::row::system;
 
 /// A node with an agent, for families that attach pods themselves. Fields are dropped in this
@@ -20,8 +21,10 @@ pub(crate) struct Viaduct {
 impl Viaduct {
     /// Starts an agent with the benchmark's pod CIDR, and creates `others` hostports without
     /// traffic.
-    pub(crate) fn start(others: u16) -> Result<Self> {
-        let mut viaduct = Self::on(Sandbox::new()?, usual_flags())?;
+    pub(crate) fn start(company: Company, others: u16) -> Result<Self> {
+        let sandbox = Sandbox::new()?;
+        company.join(&sandbox.node, Tables::Nft)?;
+        let mut viaduct = Self::on(sandbox, usual_flags())?;
         viaduct.others = other_hostports::viaduct(&viaduct, others)?;
         Ok(viaduct)
     }
@@ -64,8 +67,8 @@ pub(crate) fn mappings() -> Vec<Mapping> {
         .collect()
 }
 
-pub(super) fn build(others: u16) -> Result<Topology> {
-    let viaduct = Viaduct::start(others)?;
+pub(super) fn build(company: Company, others: u16) -> Result<Topology> {
+    let viaduct = Viaduct::start(company, others)?;
     let a = viaduct.attach("pod-a", &[])?;
     let b = viaduct.attach("pod-b", &mappings())?;
     let at = *b.addresses.first().context("a pod has an address")?;

@@ -1,0 +1,148 @@
+//! Docker: the daemon with its bridge, its rules in both families, and containers.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
+
+use super::neighbour::{self, ARCHIVE, COMMAND, Container, IMAGE};
+use super::tools::newest;
+use crate::containers::unified_cgroups;
+use crate::{Cgroup, Machine, Process, until};
+
+/// State of the daemon, inside the sandbox.
+const STATE: &str = "/run/company/docker";
+const SOCKET: &str = "unix:///run/company/docker.sock";
+
+/// Debian's release of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DockerRelease {
+    /// The installed one.
+    Installed,
+    /// The one of Debian's newest suite, below `target/tools`.
+    Newest,
+}
+
+/// A running daemon. Dropping it removes its containers and ends it.
+#[derive(Debug)]
+pub struct Docker {
+    node: Machine,
+    daemon: Option<Process>,
+    /// The parent of the containers' cgroups.
+    _cgroup: Option<Cgroup>,
+}
+
+impl Docker {
+    /// Starts a daemon that writes rules of both families, waits until it answers, and imports the
+    /// image.
+    pub fn start(node: &Machine, release: DockerRelease) -> Result<Self> {
+        unified_cgroups(node)?;
+        let cgroup = Cgroup::new()?;
+        let words = words(release, cgroup.as_ref())?;
+        let daemon = Process::start(node, &words.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let mut docker = Self {
+            node: node.clone(),
+            daemon: None,
+            _cgroup: cgroup,
+        };
+        let answers = until("dockerd answers", || {
+            if let Some(status) = daemon.ended()? {
+                bail!("dockerd exited during start ({status})");
+            }
+            Ok(docker.call("version").ok())
+        });
+        if let Err(error) = answers {
+            bail!("{error:#}; its output:\n{}", daemon.kill_and_read_output());
+        }
+        docker.daemon = Some(daemon);
+        neighbour::make_archive(node)?;
+        docker.call(&format!("import {ARCHIVE} {IMAGE}"))?;
+        Ok(docker)
+    }
+
+    /// Runs the client with the arguments in `line`, and returns its output.
+    pub fn call(&self, line: &str) -> Result<String> {
+        self.node.call(&format!("docker --host {SOCKET} {line}"))
+    }
+
+    /// Returns the version of the daemon.
+    pub fn version(&self) -> Result<String> {
+        let version = self.call("version --format {{.Server.Version}}")?;
+        let number = version.trim().split('+').next();
+        Ok(number.unwrap_or_default().to_owned())
+    }
+
+    /// Starts a container of this name. Its `port` is published as `published`, for TCP and UDP.
+    pub fn run(&self, name: &str, published: u16, port: u16) -> Result<Container> {
+        let ports = neighbour::publish(published, port);
+        let command = COMMAND.join(" ");
+        self.call(&format!(
+            "run --detach --name {name} {ports} {IMAGE} {command}"
+        ))
+        .with_context(|| format!("the daemon printed:\n{}", self.log()))?;
+        let process = self.call(&format!("inspect --format {{{{.State.Pid}}}} {name}"))?;
+        Ok(Container {
+            machine: neighbour::of_process(&self.node, name, &process)?,
+            published,
+            port,
+        })
+    }
+
+    /// Returns the output of the daemon so far.
+    pub fn log(&self) -> String {
+        self.daemon
+            .as_ref()
+            .map(Process::output)
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Docker {
+    fn drop(&mut self) {
+        let listed = self.call("ps --all --quiet").unwrap_or_default();
+        let containers = listed.split_whitespace().collect::<Vec<_>>().join(" ");
+        if !containers.is_empty() {
+            let _gone = self.call(&format!("rm --force {containers}"));
+        }
+        // SIGTERM, so that it ends its containerd too.
+        let _ended = self.daemon.take().map(|daemon| daemon.end(Signal::SIGTERM));
+    }
+}
+
+/// Returns the daemon's command line.
+fn words(release: DockerRelease, cgroup: Option<&Cgroup>) -> Result<Vec<String>> {
+    let folder = match release {
+        DockerRelease::Installed => PathBuf::from("/usr/sbin"),
+        DockerRelease::Newest => {
+            let found = newest("docker", "dockerd");
+            found
+                .context("there is no newer Docker below target/tools")?
+                .1
+        }
+    };
+    let mut words = vec![
+        folder.join("dockerd").display().to_string(),
+        format!(
+            "--userland-proxy-path={}",
+            folder.join("docker-proxy").display()
+        ),
+        format!("--data-root={STATE}/data"),
+        format!("--exec-root={STATE}/exec"),
+        format!("--pidfile={STATE}.pid"),
+        format!("--host={SOCKET}"),
+    ];
+    let fixed = [
+        "--storage-driver=vfs",
+        "--iptables=true",
+        // Until release 27 the rules of IPv6 are an experiment.
+        "--experimental",
+        "--ip6tables=true",
+        "--ipv6",
+        "--fixed-cidr-v6=fd00:17::/64",
+    ];
+    words.extend(fixed.map(str::to_owned));
+    if let Some(name) = cgroup.and_then(|it| it.path().file_name()) {
+        words.push(format!("--cgroup-parent=/{}", name.display()));
+    }
+    Ok(words)
+}

@@ -1,0 +1,197 @@
+//! Packages of other suites of Debian, unpacked below `target/tools` instead of installed: newer
+//! releases than the machine's, and sources. apt runs with a configuration of its own, so that the
+//! machine's sources stay as they are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::progress::Steps;
+use crate::{command, privilege, project};
+
+const UPDATE_LIMIT: Duration = Duration::from_mins(2);
+const DOWNLOAD_LIMIT: Duration = Duration::from_mins(5);
+const UNPACK_LIMIT: Duration = Duration::from_mins(5);
+
+/// The keys of Debian's archive, on each Debian.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// What a suite is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Binary packages.
+    Binary,
+    /// Source packages.
+    Source,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Binary => "deb",
+            Self::Source => "deb-src",
+        }
+    }
+}
+
+/// One suite of Debian, with an index of its own.
+pub(super) struct Archive<'a> {
+    steps: &'a Steps,
+    suite: &'static str,
+    folder: PathBuf,
+}
+
+impl<'a> Archive<'a> {
+    /// Reads the index of `suite` from the mirror that the machine uses. Returns `None` where there
+    /// is no apt, no mirror, or no answer.
+    pub(super) fn open(steps: &'a Steps, kind: Kind, suite: &'static str) -> Result<Option<Self>> {
+        let Some(mirror) = mirror().filter(|_| Path::new(KEYS).exists()) else {
+            return Ok(None);
+        };
+        let name = format!("{}-{suite}", kind.word());
+        let archive = Self {
+            steps,
+            suite,
+            folder: project::tools().join("apt").join(&name),
+        };
+        for folder in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(archive.folder.join(folder))?;
+        }
+        let source = format!("{} [signed-by={KEYS}] {mirror} {suite} main\n", kind.word());
+        fs::write(archive.folder.join("sources.list"), source)?;
+        let mut update = archive.apt("apt-get");
+        let works = steps.works(
+            &format!("read the index of {name}"),
+            update.arg("update"),
+            UPDATE_LIMIT,
+        )?;
+        Ok(works.then_some(archive))
+    }
+
+    /// Returns the upstream version of a package: `1.9.1` of `1.9.1+ds1-1`.
+    pub(super) fn version(&self, package: &str) -> Result<String> {
+        let mut show = self.apt("apt-cache");
+        let shown = command::output(show.args(["show", "--no-all-versions", package]))?;
+        let version = shown
+            .lines()
+            .find_map(|line| line.strip_prefix("Version: "))
+            .with_context(|| format!("{} has no {package}", self.suite))?;
+        Ok(upstream(version).to_owned())
+    }
+
+    /// Unpacks a binary package, and returns the folder with its files.
+    pub(super) fn unpack(&self, package: &str) -> Result<PathBuf> {
+        let files = self.fresh_folder(package)?;
+        let mut download = self.apt("apt-get");
+        self.steps.run(
+            &format!("download {package} of {}", self.suite),
+            download.args(["download", package]).current_dir(&files),
+            DOWNLOAD_LIMIT,
+        )?;
+        let file = single(&files, "deb")?;
+        let root = files.join("root");
+        let mut unpack = Command::new("dpkg-deb");
+        unpack.arg("--extract").arg(file).arg(&root);
+        let what = format!("unpack {package}");
+        self.steps.run(&what, &mut unpack, UNPACK_LIMIT)?;
+        Ok(root)
+    }
+
+    /// Unpacks a source package with Debian's patches into `folder`.
+    pub(super) fn unpack_source(&self, package: &str, folder: &Path) -> Result<()> {
+        let files = self.fresh_folder(package)?;
+        let mut download = self.apt("apt-get");
+        self.steps.run(
+            &format!("download the source of {package}"),
+            download
+                .args(["source", "--download-only", package])
+                .current_dir(&files),
+            DOWNLOAD_LIMIT,
+        )?;
+        let description = single(&files, "dsc")?;
+        let mut unpack = Command::new("dpkg-source");
+        // apt has verified its digest by the signed index.
+        unpack.args(["--no-check", "--no-copy", "--extract"]);
+        unpack.arg(description).arg(folder);
+        let what = format!("unpack the source of {package}");
+        self.steps.run(&what, &mut unpack, UNPACK_LIMIT)
+    }
+
+    fn fresh_folder(&self, package: &str) -> Result<PathBuf> {
+        let files = self.folder.join(package);
+        if files.exists() {
+            fs::remove_dir_all(&files)?;
+        }
+        fs::create_dir_all(&files)?;
+        Ok(files)
+    }
+
+    /// Returns an apt program that reads this suite only.
+    fn apt(&self, program: &str) -> Command {
+        let mut apt = Command::new(program);
+        let path = |name: &str| self.folder.join(name).display().to_string();
+        for option in [
+            format!("Dir::Etc::sourcelist={}", path("sources.list")),
+            "Dir::Etc::sourceparts=/dev/null".to_owned(),
+            format!("Dir::State::lists={}", path("lists")),
+            format!("Dir::Cache={}", path("cache")),
+            // The package of that suite, also where an installed one is newer.
+            "Dir::State::status=/dev/null".to_owned(),
+            "APT::Sandbox::User=root".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
+        ] {
+            apt.args(["-o", &option]);
+        }
+        apt
+    }
+}
+
+/// Returns the mirror of the machine's own suite, if the machine is a Debian.
+fn mirror() -> Option<String> {
+    privilege::find("apt-get")?;
+    let format = "$(REPO_URI)";
+    let mut targets = Command::new("apt-get");
+    targets.args(["indextargets", "--format", format, "Created-By: Packages"]);
+    targets.args(["Origin: Debian", "Label: Debian"]);
+    let listed = command::output(&mut targets).ok()?;
+    listed.lines().next().map(str::to_owned)
+}
+
+/// Returns the only file with this extension in a folder.
+fn single(folder: &Path, extension: &str) -> Result<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(folder)?
+        .filter_map(|entry| entry.ok().map(|it| it.path()))
+        .filter(|path| path.extension().is_some_and(|it| it == extension))
+        .collect();
+    ensure!(
+        found.len() == 1,
+        "one .{extension} in {}, not {found:?}",
+        folder.display()
+    );
+    Ok(found.remove(0))
+}
+
+/// Returns the version without epoch, repackaging and revision.
+fn upstream(version: &str) -> &str {
+    let real = ["really", ":"]
+        .into_iter()
+        .find_map(|mark| version.rsplit_once(mark))
+        .map_or(version, |(_, real)| real);
+    real.split(['+', '-', '~']).next().unwrap_or(real)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_upstream_version_of_a_package_has_no_epoch_and_no_revision() {
+        assert_eq!(upstream("1.9.1+ds1-1"), "1.9.1");
+        assert_eq!(upstream("2:28.5.2+dfsg4-5"), "28.5.2");
+        assert_eq!(upstream("1.20.5+really1.20.2-1.1+deb12u1"), "1.20.2");
+    }
+}

@@ -1,0 +1,96 @@
+//! Newer releases than the machine's of software that tests compare with: the reference plugins and
+//! Docker of Debian's newest suite, below `target/tools`.
+//!
+//! Where a release cannot be had or does not run here, tests use the installed one.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+
+use super::archive::{Archive, Kind};
+use crate::progress::Steps;
+use crate::{command, project};
+
+/// Debian's newest suite.
+const SUITE: &str = "sid";
+
+/// Software that is unpacked.
+#[derive(Clone, Copy)]
+struct Release {
+    /// Its folder below `target/tools`, which has a folder for each version.
+    name: &'static str,
+    /// Debian's package, and the folder of the programs in it.
+    package: &'static str,
+    folder: &'static str,
+    /// A program and an argument that show whether it runs here.
+    proof: (&'static str, &'static str),
+}
+
+const REFERENCE: Release = Release {
+    name: "reference",
+    package: "containernetworking-plugins",
+    folder: "usr/lib/cni",
+    proof: ("bridge", "--version"),
+};
+
+const DOCKER: Release = Release {
+    name: "docker",
+    package: "docker.io",
+    folder: "usr/sbin",
+    proof: ("dockerd", "--version"),
+};
+
+/// Unpacks the newest reference plugins, unless a release is there.
+pub(super) fn ensure_reference(steps: &Steps) -> Result<()> {
+    REFERENCE.ensure(steps)
+}
+
+/// Unpacks the newest Docker, unless a release is there.
+pub(super) fn ensure_docker(steps: &Steps) -> Result<()> {
+    DOCKER.ensure(steps)
+}
+
+impl Release {
+    fn ensure(self, steps: &Steps) -> Result<()> {
+        let releases = project::tools().join(self.name);
+        let refused = project::tools().join(format!("{}-refused", self.name));
+        let has_release = fs::read_dir(&releases).is_ok_and(|mut found| found.next().is_some());
+        if has_release || refused.exists() {
+            return Ok(());
+        }
+        let reason = match self.unpack(steps, &releases) {
+            Ok(true) => return Ok(()),
+            Ok(false) => "it does not come".to_owned(),
+            Err(error) => format!("{error:#}"),
+        };
+        fs::create_dir_all(project::tools())?;
+        fs::write(&refused, format!("{reason}\n"))?;
+        steps.note(&format!(
+            "no newer {}; remove {} to try again",
+            self.package,
+            project::short(&refused)
+        ));
+        Ok(())
+    }
+
+    /// Returns whether the release was unpacked.
+    fn unpack(self, steps: &Steps, releases: &Path) -> Result<bool> {
+        let Some(archive) = Archive::open(steps, Kind::Binary, SUITE)? else {
+            return Ok(false);
+        };
+        let version = archive.version(self.package)?;
+        let programs = archive.unpack(self.package)?.join(self.folder);
+        let (program, argument) = self.proof;
+        // Built against a newer C library, it may not run here.
+        let mut proof = Command::new(programs.join(program));
+        proof.arg(argument).stdin(Stdio::null());
+        command::output(&mut proof)?;
+        fs::create_dir_all(releases)?;
+        let release = releases.join(version);
+        fs::rename(&programs, &release)
+            .with_context(|| format!("cannot move {}", programs.display()))?;
+        Ok(true)
+    }
+}
