@@ -156,10 +156,7 @@ pub fn plan_forwarding(intent: &ForwardingIntent, observed: &ForwardTables) -> F
     for (table, state) in &tables {
         let defaults = walk::defaults(state);
         let mut accepts = Vec::new();
-        for default in defaults
-            .iter()
-            .filter(|default| !default.is_empty_of_pods(intent, table))
-        {
+        for default in defaults.iter().filter(|_| concerns_pods(intent, table)) {
             let (place, found) = judge(intent, table, state, default);
             accepts.extend(place.map(|place| (FORWARD_CHAIN, place)));
             plan.defaults.extend(found);
@@ -243,8 +240,8 @@ fn step(table: &FilterTable, state: &TableState, wanted: &Wanted) -> Option<Forw
                 .iter()
                 .all(|jump| places.iter().any(|place| state.is_at(jump, place)));
         if !in_place {
-            let stale = jumps.iter().map(|jump| (jump.chain.clone(), jump.handle));
-            step.stale_jumps.extend(stale);
+            let old = jumps.iter().map(|jump| (jump.chain.clone(), jump.handle));
+            step.stale_jumps.extend(old);
             step.jumps
                 .extend(places.into_iter().map(|place| (own, place.clone())));
         }
@@ -252,7 +249,7 @@ fn step(table: &FilterTable, state: &TableState, wanted: &Wanted) -> Option<Forw
         match (wanted.has(own), state.comments(own)) {
             (false, Some(_)) => drop(step.deletes.insert(own)),
             (true, present) if present != Some(texts(&rules)) => {
-                drop(step.fills.insert(own, rules))
+                drop(step.fills.insert(own, rules));
             }
             _ => {}
         }
@@ -288,15 +285,10 @@ fn texts(rules: &[AcceptRule]) -> Vec<String> {
     rules.iter().map(ToString::to_string).collect()
 }
 
-impl DefaultDrop {
-    /// Whether no pod has addresses of the families that the table filters, or there are no pods'
-    /// networks at all.
-    fn is_empty_of_pods(&self, intent: &ForwardingIntent, table: &FilterTable) -> bool {
-        let families = table.family.addresses();
-        !families
-            .iter()
-            .any(|family| intent.families.contains(family))
-    }
+/// Whether a pod has addresses of the families that the table filters.
+fn concerns_pods(intent: &ForwardingIntent, table: &FilterTable) -> bool {
+    let mut families = table.family.addresses().iter();
+    families.any(|family| intent.families.contains(family))
 }
 
 /// Returns where our jump belongs, and what to report.
@@ -345,9 +337,10 @@ fn judge(
         });
     // Sure only where no rule could accept the packet.
     let drops = fates.any(|fate| fate == Fate::Dropped);
-    let reported = match drops {
-        true => report(DefaultState::Drops(why.to_owned())),
-        false => report(DefaultState::Left),
+    let reported = if drops {
+        report(DefaultState::Drops(why.to_owned()))
+    } else {
+        report(DefaultState::Left)
     };
     (None, reported)
 }

@@ -136,11 +136,6 @@ impl World {
         }
     }
 
-    fn set_mac(&mut self, link: &IfName, mac: Mac) -> Result<(), Errno> {
-        self.link_mut(link)?.mac = Some(unicast(mac)?);
-        Ok(())
-    }
-
     fn write_rules(&mut self, step: &ForwardingStep) -> Result<(), Errno> {
         let written = self.forwarding.apply(step);
         written.then_some(()).ok_or(Errno::EAGAIN)

@@ -234,17 +234,14 @@ impl Blob {
     /// Returns a chain, which is made where it is missing. User-defined ones are sorted by name, as
     /// iptables expects them.
     pub(super) fn get_or_create(&mut self, name: &str) -> &mut Chain {
-        let at = match self.chains.iter().position(|chain| chain.name == name) {
-            Some(at) => at,
-            None => {
-                let mut after = self.chains.iter();
-                let at = after
-                    .position(|chain| chain.hook.is_none() && chain.name.as_str() > name)
-                    .unwrap_or(self.chains.len());
-                self.chains.insert(at, self.layout.chain(name));
-                at
-            }
-        };
+        let is_after = |chain: &Chain| chain.hook.is_none() && chain.name.as_str() > name;
+        let present = self.chains.iter().position(|chain| chain.name == name);
+        let at = present.unwrap_or_else(|| {
+            let after = self.chains.iter().position(is_after);
+            let at = after.unwrap_or(self.chains.len());
+            self.chains.insert(at, self.layout.chain(name));
+            at
+        });
         &mut self.chains[at]
     }
 

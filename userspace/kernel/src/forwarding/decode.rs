@@ -94,7 +94,7 @@ impl Reader {
             "bitwise" => self.mask = mask(expression).or(Some(Vec::new())),
             "cmp" => self.compare(expression),
             "match" => self.conditions.extend(xt_match(expression)),
-            "counter" | "log" | "objref" | "last" | "notrack" | "byteorder" | "dynset" => {}
+            "counter" | "log" | "objref" | "last" | "notrack" | "byteorder" => {}
             "immediate" => self.verdict(expression),
             "reject" => self.action = Action::Drop,
             "target" => {
@@ -102,9 +102,9 @@ impl Reader {
                 self.action = target(&name);
             }
             "lookup" => self.lookup(expression),
-            "limit" | "quota" | "connlimit" | "range" | "fib" | "socket" | "numgen" | "rt"
-            | "exthdr" | "osf" | "hash" | "xfrm" | "tunnel" | "inner" => {
-                self.condition_or_load(expression)
+            "limit" | "quota" | "connlimit" | "range" | "dynset" | "fib" | "socket" | "numgen"
+            | "rt" | "exthdr" | "osf" | "hash" | "xfrm" | "tunnel" | "inner" => {
+                self.condition_or_load(expression);
             }
             _ => self.action = Action::Other,
         }
@@ -118,7 +118,9 @@ impl Reader {
     /// Expressions that load a register, or stop by themselves.
     fn condition_or_load(&mut self, expression: &ReadExpression) {
         match expression.name.as_str() {
-            "limit" | "quota" | "connlimit" | "range" => self.conditions.push(Condition::Other),
+            "limit" | "quota" | "connlimit" | "range" | "dynset" => {
+                self.conditions.push(Condition::Other);
+            }
             _ => self.load(Loaded::Other),
         }
     }
@@ -137,9 +139,12 @@ impl Reader {
     /// A lookup in a set is a condition; in a map of verdicts (`NFTA_LOOKUP_DREG` 0), one with a
     /// verdict that is not known.
     fn lookup(&mut self, expression: &ReadExpression) {
-        self.conditions.push(match self.loaded {
-            Loaded::State if expression.number(3).is_some() => Condition::NotNew,
-            _ => Condition::Other,
+        // Maps of states have verdicts for answers, and for invalid packets.
+        let is_state = self.loaded == Loaded::State && expression.number(3).is_some();
+        self.conditions.push(if is_state {
+            Condition::NotNew
+        } else {
+            Condition::Other
         });
         if expression.number(3) == Some(0) {
             self.action = Action::Other;
@@ -177,7 +182,7 @@ impl Reader {
         let negated = operation == Some(1);
         let condition = match operation {
             Some(0 | 1) => self.condition(value, negated),
-            _ => Condition::Other,
+            Some(_) | None => Condition::Other,
         };
         self.conditions.push(condition);
     }
@@ -213,7 +218,15 @@ impl Reader {
                     },
                 )
             }
-            _ => Condition::Other,
+            (
+                Loaded::Input
+                | Loaded::Output
+                | Loaded::Protocol
+                | Loaded::Mark
+                | Loaded::State
+                | Loaded::Other,
+                _,
+            ) => Condition::Other,
         }
     }
 }

@@ -294,7 +294,7 @@ impl Ip {
         let places: Vec<(&str, &Place, usize)> = step
             .jumps
             .iter()
-            .map(|(own, place)| (*own, place, self.position(blob, place)))
+            .map(|(own, place)| (*own, place, Self::position(blob, place)))
             .collect();
         for chain in &step.creates {
             blob.get_or_create(chain);
@@ -321,7 +321,7 @@ impl Ip {
     }
 
     /// Returns the position in the chain before which the place is; `usize::MAX` for its end.
-    fn position(&self, blob: &Blob, place: &Place) -> usize {
+    fn position(blob: &Blob, place: &Place) -> usize {
         let rules = blob.get(place.chain()).map_or(0, |chain| chain.rules.len());
         let position = match place {
             Place::First { .. } => 0,
@@ -358,12 +358,16 @@ impl Ip {
             AcceptRule::ToPort { port, .. } => {
                 matches.push(new_match("multiport", 1, &entry::to_port(*port)));
             }
-            _ => {}
+            AcceptRule::From(_)
+            | AcceptRule::FromAddress(_)
+            | AcceptRule::Direct(..)
+            | AcceptRule::Admin(_) => {}
         }
         matches.push(comment(&rule.to_string()));
-        let mut entry = match rule {
-            AcceptRule::Admin(chain) => self.layout.jump(&matches, chain),
-            _ => self.layout.standard(&matches, ACCEPT),
+        let mut entry = if let AcceptRule::Admin(chain) = rule {
+            self.layout.jump(&matches, chain)
+        } else {
+            self.layout.standard(&matches, ACCEPT)
         };
         let bytes = &mut entry.bytes;
         match rule {

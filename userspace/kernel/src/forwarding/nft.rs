@@ -103,10 +103,13 @@ pub(crate) fn has_foreign_rules(family: u8, table: &str, chain: &str) -> io::Res
     let mut evaluated = vec![chain.to_owned()];
     while let Some(chain) = evaluated.pop() {
         for rule in nftables.rules(family, table, &chain)? {
-            match decode::rule(&rule, family).1 {
-                Action::Jump(to) if to == FORWARD_CHAIN => {}
-                Action::Jump(to) if to == ADMIN_CHAIN || chain == ADMIN_CHAIN => evaluated.push(to),
-                _ => return Ok(true),
+            let Action::Jump(to) = decode::rule(&rule, family).1 else {
+                return Ok(true);
+            };
+            if to == ADMIN_CHAIN || chain == ADMIN_CHAIN {
+                evaluated.push(to);
+            } else if to != FORWARD_CHAIN {
+                return Ok(true);
             }
         }
     }

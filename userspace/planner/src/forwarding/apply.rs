@@ -71,9 +71,10 @@ impl TableState {
 }
 
 fn own_rule(handle: u64, rule: &AcceptRule) -> FilterRule {
-    let action = match rule {
-        AcceptRule::Admin(chain) => Action::Jump(chain.clone()),
-        _ => Action::Accept,
+    let action = if let AcceptRule::Admin(chain) = rule {
+        Action::Jump(chain.clone())
+    } else {
+        Action::Accept
     };
     FilterRule {
         handle,

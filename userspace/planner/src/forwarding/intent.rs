@@ -100,9 +100,12 @@ impl ForwardingIntent {
 }
 
 fn probes(networks: &[Network], observed: &Observed) -> Vec<Probe> {
-    let uplinks = observed.entries.keys().filter_map(|key| match key {
-        EntryKey::Uplink(LinkRef::Name(name)) => Some(name.clone()),
-        _ => None,
+    let uplinks = observed.entries.keys().filter_map(|key| {
+        if let EntryKey::Uplink(LinkRef::Name(name)) = key {
+            Some(name.clone())
+        } else {
+            None
+        }
     });
     let outputs: BTreeSet<IfName> = uplinks.collect();
     let of = |network: &Network| {

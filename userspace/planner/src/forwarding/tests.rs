@@ -98,17 +98,17 @@ fn place(state: &TableState) -> Option<Place> {
     places.first().cloned()
 }
 
-fn last(chain: &str) -> Option<Place> {
+fn last(chain: &str) -> Place {
     let chain = chain.to_owned();
-    Some(Place::Last { chain })
+    Place::Last { chain }
 }
 
 /// Returns the place before the rule with this index of the chain.
-fn before(state: &TableState, chain: &str, index: usize) -> Option<Place> {
-    Some(Place::Before {
+fn before(state: &TableState, chain: &str, index: usize) -> Place {
+    Place::Before {
         chain: chain.to_owned(),
         handle: state.rules[chain][index].handle,
-    })
+    }
 }
 
 fn docker(drops: bool) -> TableState {
@@ -165,8 +165,11 @@ fn ufw() -> TableState {
 
 #[test]
 fn a_drop_policy_gets_a_jump_at_the_end_of_its_chain() {
-    assert_eq!(place(&state(true, &[("FORWARD", vec![])])), last("FORWARD"));
-    assert_eq!(place(&docker(true)), last("FORWARD"));
+    assert_eq!(
+        place(&state(true, &[("FORWARD", vec![])])),
+        Some(last("FORWARD"))
+    );
+    assert_eq!(place(&docker(true)), Some(last("FORWARD")));
     assert_eq!(place(&docker(false)), None);
     assert_eq!(place(&state(false, &[("FORWARD", vec![])])), None);
 }
@@ -175,7 +178,7 @@ fn a_drop_policy_gets_a_jump_at_the_end_of_its_chain() {
 fn a_final_rule_that_drops_gets_the_jump_before_it() {
     let ufw = ufw();
     // The chain does nothing but reject.
-    assert_eq!(place(&ufw), before(&ufw, "FORWARD", 1));
+    assert_eq!(place(&ufw), Some(before(&ufw, "FORWARD", 1)));
     let firewalld = state(
         false,
         &[
@@ -197,7 +200,10 @@ fn a_final_rule_that_drops_gets_the_jump_before_it() {
             ("filter_FWD_public", vec![on("eth0", Action::Accept)]),
         ],
     );
-    assert_eq!(place(&firewalld), before(&firewalld, "filter_FORWARD", 2));
+    assert_eq!(
+        place(&firewalld),
+        Some(before(&firewalld, "filter_FORWARD", 2))
+    );
 }
 
 #[test]
@@ -209,7 +215,7 @@ fn explicit_rules_of_a_chain_that_ends_with_a_drop_are_evaluated_first() {
             ("MINE", vec![on("cbr0", Action::Drop), always(Action::Drop)]),
         ],
     );
-    assert_eq!(place(&own), before(&own, "MINE", 1));
+    assert_eq!(place(&own), Some(before(&own, "MINE", 1)));
     // Nor are those of a chain that it evaluates.
     let nested = state(
         false,
@@ -219,7 +225,7 @@ fn explicit_rules_of_a_chain_that_ends_with_a_drop_are_evaluated_first() {
             ("MINE", vec![jump("DENY"), always(Action::Drop)]),
         ],
     );
-    assert_eq!(place(&nested), before(&nested, "MINE", 1));
+    assert_eq!(place(&nested), Some(before(&nested, "MINE", 1)));
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn follow<'a>(state: &'a TableState, chain: &'a str, frames: &mut Vec<Frame<'a>>
                 Action::Goto(to) => return follow(state, to, frames),
                 Action::Jump(to) => match follow(state, to, frames) {
                     End::Through => frames.truncate(depth + 1),
-                    end => return end,
+                    end @ (End::Accepted | End::Dropped | End::Unknown) => return end,
                 },
             }
         }
