@@ -74,10 +74,11 @@ fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
             Entry::Prefix {
                 no_masquerade,
                 pods,
+                shared,
             },
         ) => {
             let key = prefix_key(bytes::prefix_key(*prefix));
-            let class = bytes::class(*no_masquerade, *pods);
+            let class = bytes::class(*no_masquerade, *pods, *shared);
             written(tables.prefixes.insert(&key, class, ANY))
         }
         (EntryKey::Settings, Entry::Settings(settings)) => {
@@ -209,6 +210,7 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
         let entry = Entry::Prefix {
             no_masquerade: class & abi::PrefixClass::NO_MASQUERADE != 0,
             pods: class & abi::PrefixClass::PODS != 0,
+            shared: class & abi::PrefixClass::SHARED != 0,
         };
         entries.extend(bytes::prefix(key).map(|prefix| (EntryKey::Prefix(prefix), entry)));
     }

@@ -19,6 +19,7 @@ mod bridge;
 mod bypass;
 mod check;
 mod complete;
+mod container_link;
 mod detach;
 mod entry;
 mod flow;
@@ -53,6 +54,7 @@ pub use bridge::{bridge_alias, plan_bridge};
 pub use bypass::{BypassMode, obstacles};
 pub use check::{Difference, check, check_host};
 pub use complete::{plan_complete, with_addresses};
+pub use container_link::{ContainerLinks, Overlap};
 pub use detach::plan_detach;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{

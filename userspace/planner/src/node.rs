@@ -11,14 +11,16 @@ use std::net::IpAddr;
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
 use crate::bridge::{BridgeContext, bridge_steps, families, gateways, is_of};
+use crate::container_link;
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::prefix::prefixes;
 use crate::socket_hook::plan_socket_hooks;
 use crate::sysctl::{Families, forward};
 use crate::uplink::{self, OwnLinks, is_link_local, uplinks};
 use crate::{
-    BypassMode, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, Plan, Records,
-    Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep, XdpPrefilterMode, flow_quota,
+    BypassMode, ContainerLinks, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, Plan,
+    Records, Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep, XdpPrefilterMode,
+    flow_quota,
 };
 
 /// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's
@@ -53,6 +55,8 @@ pub struct NodePlan {
     /// Networks whose bridge is refused, with the reason; the other networks are planned
     /// regardless.
     pub refused: BTreeMap<NetworkName, Refusal>,
+    /// Links that lead to containers of other software.
+    pub containers: ContainerLinks,
 }
 
 /// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
@@ -84,12 +88,21 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(Plan::of(forward(needed, observed, &ours)));
     // After all address steps: the local entries include the addresses that the plan adds.
     let uplinks = uplinks(&intent.uplinks, observed, &ours);
-    let mut wanted = prefixes(&pod_subnets(&accepted, records), &intent.non_masquerade);
+    let containers = ContainerLinks::find(&intent.uplinks, observed, &ours, &accepted);
+    let pods = pod_subnets(&accepted, records);
+    let shared = containers.shared_prefixes(&pods, observed, records);
+    let mut wanted = prefixes(&pods, &shared, &intent.non_masquerade);
     wanted.extend(local_entries(observed, &plan));
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
     wanted.extend(egress(intent, &accepted));
+    wanted.extend(container_link::entries(
+        &containers,
+        observed,
+        records,
+        &fallback,
+    ));
     wanted.extend(network_entries(&accepted, &planned));
     plan.append(put_missing(&wanted, &observed.entries));
     // After the local entries: flows whose source address is not local are removed.
@@ -113,7 +126,11 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(plan_socket_hooks(records, intent.shaper, observed));
     // Last: nothing refers to stale entries now, and the sweep removes the flows that used them.
     plan.append(remove_stale(&wanted, &observed.entries));
-    NodePlan { plan, refused }
+    NodePlan {
+        plan,
+        refused,
+        containers,
+    }
 }
 
 /// Plans the bridges of all networks, one after the other: several networks may share a bridge.

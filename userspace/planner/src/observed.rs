@@ -98,6 +98,10 @@ pub enum LinkKind {
     Bridge,
     /// One end of a veth pair.
     Veth,
+    /// A tap device: the network card of a virtual machine.
+    Tap,
+    /// A dummy device, which leads nowhere.
+    Dummy,
     /// Any other link with Ethernet headers.
     Ethernet,
     /// A link without Ethernet headers (tun, `WireGuard`, PPP).

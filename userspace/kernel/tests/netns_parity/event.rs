@@ -224,10 +224,11 @@ fn node_entry() -> impl Strategy<Value = Step> {
             };
             (EntryKey::Uplink(named(name)), entry)
         }),
-        (prefix, any::<bool>(), any::<bool>()).prop_map(|(prefix, no_masquerade, pods)| {
+        (prefix, any::<[bool; 3]>()).prop_map(|(prefix, [no_masquerade, pods, shared])| {
             let entry = Entry::Prefix {
                 no_masquerade,
                 pods,
+                shared,
             };
             (EntryKey::Prefix(parse(prefix)), entry)
         }),
