@@ -340,13 +340,13 @@ fn answer(bytes: &[u8]) -> Answer {
     }
 }
 
-fn set_receive_timeout(socket: &Socket) -> io::Result<()> {
+pub(crate) fn set_receive_timeout(socket: &Socket) -> io::Result<()> {
     let timeout = TimeVal::seconds(i64::try_from(TIMEOUT.as_secs()).unwrap_or(i64::MAX));
     setsockopt(socket, sockopt::ReceiveTimeout, &timeout)?;
     Ok(())
 }
 
-fn no_answer() -> io::Error {
+pub(crate) fn no_answer() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         "the kernel sent no answer to a netlink request",
