@@ -36,6 +36,13 @@ pub struct Overlap {
     pub network: NetworkName,
 }
 
+impl Overlap {
+    /// Returns whether it is the route to a single container.
+    pub fn is_host(&self) -> bool {
+        is_host(&self.prefix)
+    }
+}
+
 impl ContainerLinks {
     /// Finds the container links. Links in `explicit`, the configured uplinks, are none.
     pub(crate) fn find(

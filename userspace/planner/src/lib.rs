@@ -25,6 +25,7 @@ mod entry;
 mod flow;
 mod local_reserved_ports;
 mod mtu;
+mod netfilter_table;
 mod network;
 mod node;
 mod observed;
@@ -65,6 +66,7 @@ pub use local_reserved_ports::{
     LocalReservedPorts, local_reserved_ports_key, plan_local_reserved_ports, published_ports,
 };
 pub use mtu::{MtuChange, network_mtu, plan_mtu};
+pub use netfilter_table::{NetfilterState, NetfilterStep, NetfilterTable, plan_netfilter_for};
 pub use node::{NodeIntent, NodePlan, plan_node};
 pub use observed::{
     Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Switching, VlanMember, wanted_vlans,

@@ -11,17 +11,17 @@ use std::net::IpAddr;
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
 use crate::bridge::{BridgeContext, bridge_steps, families, gateways, is_of};
-use crate::container_link;
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::prefix::prefixes;
 use crate::socket_hook::plan_socket_hooks;
 use crate::sysctl::{Families, forward};
 use crate::uplink::{self, OwnLinks, is_link_local, uplinks};
 use crate::{
-    BypassMode, ContainerLinks, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, Plan,
-    Records, Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep, XdpPrefilterMode,
-    flow_quota,
+    BypassMode, ContainerLinks, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable,
+    Observed, Plan, Records, Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep,
+    XdpPrefilterMode, flow_quota,
 };
+use crate::{container_link, netfilter_table};
 
 /// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's
 /// MASQUERADE. The datapath detects other users of these ports.
@@ -57,6 +57,8 @@ pub struct NodePlan {
     pub refused: BTreeMap<NetworkName, Refusal>,
     /// Links that lead to containers of other software.
     pub containers: ContainerLinks,
+    /// The netfilter table that the node's links need, without hostports.
+    pub netfilter: Option<NetfilterTable>,
 }
 
 /// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
@@ -120,16 +122,22 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     wanted.extend(of_uplinks);
     // After the tables: attached programs read them at once.
     plan.append(uplink::attach_missing(&uplinks, observed));
+    // While a link that is no uplink any longer still has its programs.
+    let netfilter = netfilter_table::base(observed, &ours, &accepted, (&uplinks, &containers));
+    let table = netfilter_table::wanted(netfilter.as_ref(), records);
+    plan.append(Plan::of(netfilter_table::put(table.as_ref(), observed)));
     // After the new uplinks have their programs.
     plan.append(uplink::detach_others(&uplinks, observed));
     // After the tables as well, which the cgroup programs read.
     plan.append(plan_socket_hooks(records, intent.shaper, observed));
     // Last: nothing refers to stale entries now, and the sweep removes the flows that used them.
     plan.append(remove_stale(&wanted, &observed.entries));
+    plan.append(Plan::of(netfilter_table::remove(table.as_ref(), observed)));
     NodePlan {
         plan,
         refused,
         containers,
+        netfilter,
     }
 }
 

@@ -9,7 +9,10 @@ use model::{
 };
 
 use crate::entry::Entries;
-use crate::{AttachedPrefilter, Hook, PortReservations, SocketHook, SocketHookState, SysctlKey};
+use crate::{
+    AttachedPrefilter, Hook, NetfilterState, PortReservations, SocketHook, SocketHookState,
+    SysctlKey,
+};
 
 /// Extent of an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +78,8 @@ pub struct Observed {
     pub flow_entries: u32,
     /// Netfilter rules of other software that could apply to packets of pods, as texts for people.
     pub foreign_rules: BTreeSet<String>,
+    /// State of our netfilter table.
+    pub netfilter: NetfilterState,
     /// Whether policy routing rules match on ports or the protocol.
     pub routes_by_port: bool,
     /// Number of entries in netfilter's conntrack table.
