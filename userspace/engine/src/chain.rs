@@ -130,6 +130,7 @@ impl<K: Kernel> Engine<K> {
         }
         record.state = State::Attached;
         self.store.put(&record)?;
+        self.prepare_adopted(&record.attachment);
         tracing::info!(
             %key,
             link = %record.attachment.host_link(),
@@ -194,6 +195,7 @@ impl<K: Kernel> Engine<K> {
             ..before.clone()
         })?;
         self.attach_socket_hooks(&new);
+        self.prepare_netfilter(&new);
         let mut transaction = Transaction::default();
         let made = transaction.apply(&mut self.kernel, &plan);
         if let Err(error) = made.and_then(|()| self.verify_host(&new)) {

@@ -16,6 +16,7 @@ mod chain;
 mod collect;
 mod complete;
 mod configure;
+mod containers;
 mod engine;
 mod error;
 mod handle;

@@ -165,7 +165,7 @@ impl<K: Kernel> Engine<K> {
         items.push(Item::repaired(NODE.to_owned(), found, results));
     }
 
-    fn reconcile_node(&mut self, items: &mut Vec<Item>) -> Result<ReconciledNode, EngineError> {
+    pub(crate) fn reconcile_node(&mut self, items: &mut Vec<Item>) -> Result<ReconciledNode, EngineError> {
         let intent = self.node_intent();
         let (kernel, store) = (&mut self.kernel, &mut self.store);
         self.node_reconciler

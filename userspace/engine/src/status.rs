@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kernel::Kernel;
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
-use planner::{BypassMode, ShaperMode};
+use planner::{BypassMode, ContainerLinks, ShaperMode};
 
 use crate::{Engine, Report};
 
@@ -18,6 +18,8 @@ pub struct Status {
     pub networks: Vec<NetworkStatus>,
     /// Uplinks of the node.
     pub uplinks: Vec<UplinkStatus>,
+    /// Links that lead to containers of other software.
+    pub containers: ContainerLinks,
     /// Number of attachments, in any state.
     pub attachments: usize,
     /// Capacity of the flow table in entries: actual and configured. A pinned table keeps its
@@ -31,6 +33,14 @@ pub struct Status {
     pub last_reconcile: Option<Arc<Report>>,
     /// Active degradations.
     pub degraded: Vec<Degraded>,
+}
+
+impl Status {
+    /// Returns whether containers of other software have addresses of this network.
+    pub fn shares_addresses(&self, network: &NetworkName) -> bool {
+        let mut overlaps = self.containers.overlaps.iter();
+        overlaps.any(|overlap| overlap.network == *network)
+    }
 }
 
 /// Whether packets bypass the bridge and netfilter, and why not.
@@ -222,6 +232,7 @@ impl<K: Kernel> Engine<K> {
             degraded: self.degraded(&networks),
             networks,
             uplinks: self.node.uplinks.clone(),
+            containers: self.node.containers.clone(),
             attachments: self.store.records().len(),
             flow_entries: (self.node.flow_entries, self.settings.flow_entries),
             bypass: BypassStatus {

@@ -9,6 +9,7 @@ use planner::{Observed, Scope, SocketHook, Step};
 use crate::error::{Attempt as _, OpenError};
 use crate::features::Probed;
 use crate::names::Names;
+use crate::netfilter_table::Netfilter;
 use crate::netlink::Netlink;
 use crate::pins::Pins;
 use crate::port_reservations::PortReservationSockets;
@@ -47,6 +48,7 @@ pub struct Host {
     pub(crate) sockets: Sockets,
     pub(crate) tables: Tables,
     pub(crate) reservations: PortReservationSockets,
+    pub(crate) netfilter: Netfilter,
     /// Capacity of the flow table, in entries.
     pub(crate) flow_entries: u32,
     pub(crate) probed: Probed,
@@ -98,6 +100,7 @@ impl Host {
             sockets,
             tables,
             reservations,
+            netfilter: Netfilter::new(),
             flow_entries,
             probed,
             _pins: pins,

@@ -35,6 +35,7 @@ mod names;
 mod netfilter;
 mod netlink;
 mod netns;
+mod netfilter_table;
 mod nftables;
 mod observe;
 mod pin_migration;

@@ -9,8 +9,8 @@ use crate::Process;
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    AttachedPrefilter, BridgeSpec, Entries, Link, LinkKind, PodSide, PodSpec, PortReservation,
-    PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
+    AttachedPrefilter, BridgeSpec, Entries, Link, LinkKind, NetfilterState, NetfilterStep, PodSide,
+    PodSpec, PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -34,6 +34,8 @@ pub(super) struct World {
     pub(super) foreign: BTreeMap<PortReservation, Process>,
     /// XDP prefilters of uplinks.
     pub(super) prefilters: BTreeMap<IfName, AttachedPrefilter>,
+    /// Our netfilter table.
+    pub(super) netfilter: NetfilterState,
     /// State of the cgroup programs; empty without a cgroup.
     pub(super) sockets: BTreeMap<SocketHook, SocketHookState>,
     pub(super) paths: BTreeMap<NetnsPath, u64>,
@@ -52,6 +54,7 @@ impl World {
             held: PortReservations::new(),
             foreign: BTreeMap::new(),
             prefilters: BTreeMap::new(),
+            netfilter: NetfilterState::Absent,
             sockets: BTreeMap::new(),
             paths: BTreeMap::new(),
             namespaces: BTreeMap::new(),
@@ -109,6 +112,13 @@ impl World {
                 Ok(())
             }
             Step::XdpPrefilter(step) => self.change_prefilter(step),
+            Step::Netfilter(step) => {
+                self.netfilter = match &**step {
+                    NetfilterStep::Put { table, .. } => NetfilterState::Present(table.clone()),
+                    NetfilterStep::Remove { .. } => NetfilterState::Absent,
+                };
+                Ok(())
+            }
             Step::AttachSocketHooks { hooks } => self.set_sockets(hooks, SocketHookState::Attached),
             Step::DetachSocketHooks { hooks } => self.set_sockets(hooks, SocketHookState::Absent),
             Step::ReservePort {
