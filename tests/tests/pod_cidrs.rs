@@ -2,7 +2,7 @@
 //! K15).
 
 use anyhow::Result;
-use e2e::{Agent, Machine, Pod, Sandbox, until};
+use e2e::{Agent, Call, Config, Machine, Pod, Sandbox, Verb, until};
 
 const FILE: &str = "/run/pod-cidrs";
 
@@ -73,11 +73,14 @@ fn a_pod_cidr_file_that_appears_later_is_read() -> Result<()> {
 fn pod_cidrs_that_were_put_survive_the_agent() -> Result<()> {
     let sandbox = Sandbox::new()?;
     let mut agent = agent_with(&sandbox, &[])?;
-    let status = agent.get("/v1/status")?;
+    let degraded = || -> Result<String> { Ok(agent.get("/v1/status")?["degraded"].to_string()) };
     assert!(
-        status["degraded"].to_string().contains("no-pod-cidr"),
-        "{status}"
+        !degraded()?.contains("no-pod-cidr"),
+        "nothing needs one yet"
     );
+    let status = Call::new(Verb::Status, "", "", &Config::new("1.1.0"));
+    assert_eq!(status.run(&sandbox.node)?.error()?.code, 50);
+    assert!(degraded()?.contains("no-pod-cidr"));
     let body = r#"{"podCIDRs": ["10.1.0.0/24", "fd00:1::/64"]}"#;
     let answer = agent.put("/v1/pod-cidrs", body)?;
     assert_eq!(answer["podCIDRs"][0], "10.1.0.0/24");

@@ -14,20 +14,14 @@ use model::{Cidr, HairpinMode, IfName, LimitPolicy, Network, NetworkName, RangeS
 use planner::{BypassMode, ShaperMode, XdpPrefilterMode};
 use serde::Deserialize;
 
+use crate::installation::Directories;
 use crate::{limit_keys, pod_cidrs};
+use values::{annotation, egress, flow_entries, mtu};
+
+mod values;
 
 /// Name of the default network in records and in the API.
 const DEFAULT_NETWORK: &str = "default";
-/// Minimum MTU in bytes: datagrams of this size every IPv4 host must accept (RFC 791), and
-/// kubenet's minimum.
-const SMALLEST_MTU: u32 = 576;
-/// Largest MTU of a veth and of a bridge.
-const LARGEST_MTU: u32 = 65_535;
-
-/// Minimum and maximum capacity of the flow table, in entries.
-const SMALLEST_TABLE: u32 = 4_096;
-const LARGEST_TABLE: u32 = 16_777_216;
-
 /// Default of `--non-masquerade-cidr` with `--kubenet`, as of kubelet's flag of the same name.
 const KUBENET_NON_MASQUERADE: &str = "10.0.0.0/8";
 
@@ -152,6 +146,14 @@ struct Keys {
     /// /usr/lib/viaduct/datapath.o]
     #[arg(long, value_name = "FILE")]
     datapath_object: Option<PathBuf>,
+    /// Directory of CNI network configurations: reported if another one comes before Viaduct's
+    /// [default: /etc/cni/net.d, if it has a configuration of Viaduct's]
+    #[arg(long, value_name = "DIR")]
+    cni_conf_dir: Option<PathBuf>,
+    /// Directory of CNI plugins: reported if one is missing [default: /opt/cni/bin, /usr/lib/cni or
+    /// /usr/libexec/cni]
+    #[arg(long, value_name = "DIR")]
+    cni_bin_dir: Option<PathBuf>,
     /// Log level: error, warn, info, debug, trace, or a list of target=level [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -194,6 +196,8 @@ pub(crate) struct Config {
     /// Defaults and ceilings of bandwidth limits in the default network.
     pub(crate) limits: LimitPolicy,
     pub(crate) datapath_object: Option<PathBuf>,
+    /// Directories of CNI configurations and plugins.
+    pub(crate) installation: Directories,
     pub(crate) log_level: String,
 }
 
@@ -252,6 +256,10 @@ impl Config {
                 "datapath-object",
                 self.datapath_object != wanted.datapath_object,
             ),
+            (
+                "cni-conf-dir, cni-bin-dir",
+                self.installation != wanted.installation,
+            ),
         ];
         keys.into_iter()
             .filter(|(_, differs)| *differs)
@@ -274,6 +282,7 @@ impl Config {
         self.limits = kept.limits;
         self.flow_entries = kept.flow_entries;
         self.datapath_object = kept.datapath_object;
+        self.installation = kept.installation;
     }
 
     fn from_keys(keys: Keys) -> Result<Self> {
@@ -281,17 +290,11 @@ impl Config {
         Ok(Self {
             socket: path("socket", keys.socket, api::DEFAULT_SOCKET)?,
             state_dir: path("state-dir", keys.state_dir, "/run/viaduct")?,
-            bpffs: path("bpffs", keys.bpffs, "/sys/fs/bpf/viaduct")?,
-            cgroup: keys
-                .cgroup
-                .map(|given| path("cgroup", Some(given), ""))
-                .transpose()?,
+            bpffs: path("bpffs", keys.bpffs, api::DEFAULT_BPFFS)?,
+            cgroup: optional_path("cgroup", keys.cgroup)?,
             bridge: parse("bridge", keys.bridge.as_deref().unwrap_or("cbr0"))?,
             ranges: ranges(&keys.pod_cidr)?,
-            pod_cidr_file: keys
-                .pod_cidr_file
-                .map(|given| path("pod-cidr-file", Some(given), ""))
-                .transpose()?,
+            pod_cidr_file: optional_path("pod-cidr-file", keys.pod_cidr_file)?,
             mtu: mtu(keys.mtu.unwrap_or(0))?,
             kubenet,
             hairpin: hairpin(keys.hairpin_mode.as_deref(), kubenet)?,
@@ -321,6 +324,10 @@ impl Config {
                 )?,
             },
             datapath_object: keys.datapath_object,
+            installation: Directories {
+                configurations: optional_path("cni-conf-dir", keys.cni_conf_dir)?,
+                plugins: optional_path("cni-bin-dir", keys.cni_bin_dir)?,
+            },
             log_level: keys.log_level.unwrap_or_else(|| "info".to_owned()),
         })
     }
@@ -369,6 +376,8 @@ impl Keys {
             ingress_ceiling: self.ingress_ceiling.or(file.ingress_ceiling),
             egress_ceiling: self.egress_ceiling.or(file.egress_ceiling),
             datapath_object: self.datapath_object.or(file.datapath_object),
+            cni_conf_dir: self.cni_conf_dir.or(file.cni_conf_dir),
+            cni_bin_dir: self.cni_bin_dir.or(file.cni_bin_dir),
             log_level: self.log_level.or(file.log_level),
         }
     }
@@ -407,6 +416,10 @@ fn path(key: &str, given: Option<PathBuf>, default: &str) -> Result<PathBuf> {
     }
 }
 
+fn optional_path(key: &str, given: Option<PathBuf>) -> Result<Option<PathBuf>> {
+    given.map(|given| path(key, Some(given), "")).transpose()
+}
+
 fn parse<T: FromStr<Err: Display>>(key: &str, text: &str) -> Result<T> {
     text.parse().map_err(|error| anyhow!("{key}: {error}"))
 }
@@ -443,49 +456,6 @@ fn prefixes(key: &str, lists: &[String]) -> Result<Vec<Cidr>> {
 fn ranges(lists: &[String]) -> Result<Vec<RangeSet>> {
     let ranges = pod_cidrs::parse(lists.iter().map(String::as_str));
     ranges.map_err(|error| anyhow!("pod-cidr: {error:#}"))
-}
-
-/// Validates the key of an annotation, as far as a mistake is likely: it is not empty and has no
-/// spaces.
-fn annotation(key: Option<String>) -> Result<Option<String>> {
-    match key {
-        Some(key) if key.is_empty() || key.contains(char::is_whitespace) => {
-            bail!("hostport-annotation: {key:?} is not an annotation key")
-        }
-        key => Ok(key),
-    }
-}
-
-fn mtu(bytes: u32) -> Result<Option<u32>> {
-    match bytes {
-        0 => Ok(None),
-        SMALLEST_MTU..=LARGEST_MTU => Ok(Some(bytes)),
-        _ => bail!("mtu: {bytes} is neither 0 nor from {SMALLEST_MTU} to {LARGEST_MTU}"),
-    }
-}
-
-/// Parses egress addresses. Two of one family are refused: there is no rule to choose between them.
-fn egress(lists: &[String]) -> Result<BTreeSet<IpAddr>> {
-    let addresses: BTreeSet<IpAddr> = items(lists)
-        .map(|text| parse("egress-address", text))
-        .collect::<Result<_>>()?;
-    for ipv4 in [true, false] {
-        let of_family = addresses.iter().filter(|own| own.is_ipv4() == ipv4);
-        if of_family.count() > 1 {
-            bail!("egress-address: more than one address of a family");
-        }
-    }
-    Ok(addresses)
-}
-
-fn flow_entries(entries: u32) -> Result<Option<u32>> {
-    match entries {
-        0 => Ok(None),
-        SMALLEST_TABLE..=LARGEST_TABLE => Ok(Some(entries)),
-        _ => bail!(
-            "flow-table-size: {entries} is neither 0 nor from {SMALLEST_TABLE} to {LARGEST_TABLE}"
-        ),
-    }
 }
 
 #[cfg(test)]

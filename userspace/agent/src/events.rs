@@ -278,7 +278,7 @@ impl Reported {
         self.items.clone_from(&report.items);
         let now = degraded
             .iter()
-            .map(|one| (one.reason(), one.to_string()))
+            .map(|one| (one.reason().word(), one.to_string()))
             .collect();
         let before = std::mem::replace(&mut self.degraded, now);
         let of = |outcome| {

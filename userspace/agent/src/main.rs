@@ -15,6 +15,7 @@ mod datapath;
 mod events;
 mod failure;
 mod flows;
+mod installation;
 mod instance_lock;
 mod leases;
 mod limit_keys;
@@ -57,6 +58,7 @@ use crate::metrics::Metrics;
 use crate::reload::Reload;
 use crate::replay::SpoolReplay;
 use crate::requests::App;
+use crate::server::WatchedFiles;
 use crate::socket::ListenAddress;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
@@ -117,9 +119,14 @@ fn run(options: Options) -> Result<()> {
         stop: tokio::sync::watch::Sender::new(false),
     };
     let gone = Arc::clone(&app.uninstalled);
-    let (socket, pod_cidr_file) = (config.socket.clone(), config.pod_cidr_file.clone());
+    let socket = config.socket.clone();
+    let files = WatchedFiles {
+        pod_cidr_file: config.pod_cidr_file.clone(),
+        installation: config.installation.clone(),
+        expects_pod_cidr: config.kubenet,
+    };
     let reload = Reload::new(options, config, log_level);
-    let served = runtime.block_on(server::serve(place, pod_cidr_file, reload, app));
+    let served = runtime.block_on(server::serve(place, files, reload, app));
     // Dropping the runtime drops all handles to the engine, which then executes its queue and
     // returns.
     drop(runtime);

@@ -158,7 +158,7 @@ fn of_status(registry: &mut Registry, status: &Status) {
     registry.register("pool_addresses", "Usable addresses of the pool", total);
     let degraded: Family<Reason, Gauge> = Family::default();
     for one in &status.degraded {
-        let reason = one.reason().to_owned();
+        let reason = one.reason().word().to_owned();
         degraded.get_or_create(&Reason { reason }).inc();
     }
     registry.register("degraded", "Current degradations by reason", degraded);

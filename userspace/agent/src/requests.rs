@@ -9,9 +9,9 @@ use std::time::Instant;
 use api::{AttachmentView, CniRequest, EventOutcome};
 use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
-    GcRequest, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
+    GcRequest, Header, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AttachedPods, Degraded, GcScope, Handle, Uninstalled};
+use engine::{AddEffect, AttachedPods, Degraded, GcScope, Handle, Uninstalled};
 use kernel::RuleReader;
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
@@ -170,7 +170,7 @@ impl App {
             Request::Del(request) => self.del(request).await,
             Request::Check(request) => self.check(request).await,
             Request::Gc(request) => self.gc(request).await,
-            Request::Status(request) => self.status(&request),
+            Request::Status(request) => self.status(&request).await,
             Request::Chained(request) => self.chained(*request).await,
         }
     }
@@ -182,6 +182,16 @@ impl App {
         let mut networks = status.networks.iter();
         let default = networks.find(|status| status.is_default)?;
         Some(default.network.clone())
+    }
+
+    /// Records that a request needs the default network: without a pod CIDR, the agent is degraded
+    /// from the first such request on.
+    async fn expect_default_network(&self, header: &Header) {
+        let default = self.default_network();
+        let has_ranges = default.is_some_and(|network| !network.ranges.is_empty());
+        if !header.declares_network && !has_ranges {
+            self.handle.want_default_network(clock::now()).await;
+        }
     }
 
     pub(crate) fn default_name(&self) -> NetworkName {
@@ -251,6 +261,7 @@ impl App {
             request.add_annotated_ports(&key)?;
         }
         log_placeholder_burst(&request.requested.limits);
+        self.expect_default_network(&request.config.header).await;
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
         let vlan_link = intent
             .network
@@ -396,7 +407,8 @@ impl App {
     }
 
     /// Fails if an ADD to the network would fail at present (behaviour S13).
-    fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
+    async fn status(&self, request: &StatusRequest) -> Result<String, Failure> {
+        self.expect_default_network(&request.config.header).await;
         let network = request.network(self.default_network().as_ref())?;
         readiness(&self.handle.status(), &network.name)?;
         Ok(String::new())
@@ -436,33 +448,19 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
 /// Returns an error if an ADD to `network` would fail: code 51 if running pods may have lost
 /// connectivity as well, else code 50 (behaviour S13). The message lists all such degradations.
 pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
-    let (mut lost, mut reasons) = (false, Vec::new());
-    for degraded in &status.degraded {
-        let broken = match degraded {
-            Degraded::ProgramsMissing(_) => true,
-            Degraded::RepairFailed { subject, .. } if subject == engine::NODE => true,
-            Degraded::NetworkRefused { network: name, .. }
-            | Degraded::PoolExhausted { network: name, .. }
-                if name == network =>
-            {
-                false
-            }
-            Degraded::NetworkRefused { .. }
-            | Degraded::PoolExhausted { .. }
-            | Degraded::RepairFailed { .. }
-            | Degraded::NoPodCidr
-            | Degraded::NoUplink
-            | Degraded::UplinkMissing(_)
-            | Degraded::NoEgressAddress(_)
-            | Degraded::PoolNearlyExhausted { .. } => continue,
-        };
-        lost |= broken;
-        reasons.push(degraded.to_string());
-    }
-    match (reasons.is_empty(), lost) {
-        (true, _) => Ok(()),
-        (false, true) => Err(Error::not_available_and_degraded(reasons.join("; "))),
-        (false, false) => Err(Error::not_available(reasons.join("; "))),
+    let mut networks = status.networks.iter();
+    let has_pods = networks.any(|one| one.network.name == *network && one.attachments > 0);
+    let effect = |one: &&Degraded| one.effect_on_add(network, has_pods);
+    let is_failing = |one: &&Degraded| effect(one) != AddEffect::Works;
+    let failing: Vec<&Degraded> = status.degraded.iter().filter(is_failing).collect();
+    let reasons = || {
+        let texts: Vec<String> = failing.iter().map(ToString::to_string).collect();
+        texts.join("; ")
+    };
+    match failing.iter().map(effect).max() {
+        None | Some(AddEffect::Works) => Ok(()),
+        Some(AddEffect::Fails) => Err(Error::not_available(reasons())),
+        Some(AddEffect::FailsAndPodsSuffer) => Err(Error::not_available_and_degraded(reasons())),
     }
 }
 

@@ -10,16 +10,27 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::events::{self, NewEvent};
+use crate::installation::Directories;
 use crate::reload::Reload;
 use crate::requests::App;
 use crate::service_manager::{self, Notification};
 use crate::socket::ListenAddress;
-use crate::{background, connections, pod_cidr_file, refused_flows, routes, view};
+use crate::{
+    background, clock, connections, installation, pod_cidr_file, refused_flows, routes, view,
+};
+
+/// Files of other software that the agent follows.
+pub(crate) struct WatchedFiles {
+    pub(crate) pod_cidr_file: Option<PathBuf>,
+    pub(crate) installation: Directories,
+    /// Whether the default network is in use before any request needs it.
+    pub(crate) expects_pod_cidr: bool,
+}
 
 /// Serves at `place` until SIGTERM or SIGINT, then finishes running requests.
 pub(crate) async fn serve(
     place: ListenAddress,
-    pod_cidr_file: Option<PathBuf>,
+    files: WatchedFiles,
     reload: Reload,
     app: App,
 ) -> Result<()> {
@@ -29,7 +40,10 @@ pub(crate) async fn serve(
     // Before the socket exists: spooled DELs free addresses and ports that the first ADD may need.
     app.replay().await;
     background::start(Arc::clone(&app)).context("cannot monitor links, addresses and routes")?;
-    if let Some(file) = pod_cidr_file {
+    if files.expects_pod_cidr || files.pod_cidr_file.is_some() {
+        app.handle.want_default_network(clock::now()).await;
+    }
+    if let Some(file) = files.pod_cidr_file {
         pod_cidr_file::watch(file, app.handle.clone())?;
     }
     let happened = |action| NewEvent::new(action, "agent", EventOutcome::Done, view::VERSION);
@@ -38,6 +52,7 @@ pub(crate) async fn serve(
         app.handle.clone(),
         Arc::clone(&app.events),
     ));
+    installation::watch(files.installation, app.handle.clone());
     tokio::spawn(refused_flows::poll(Arc::clone(&app)));
     let socket = place.listen()?;
     tracing::info!(socket = %socket.path().display(), "agent started: serving the API");

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Error, Result};
 use engine::{Engine, Settings};
-use kernel::{Feature, Host, HostOptions, Kernel};
+use kernel::{Feature, Host, HostOptions, Kernel, NodeCgroup};
 use planner::Scope;
 use store::{Store, StoreError};
 
@@ -53,7 +53,10 @@ pub(crate) fn engine(config: &Config, features: &Features) -> Result<Engine<Host
         );
     }
     for degraded in status.degraded {
-        tracing::warn!(reason = degraded.reason(), "agent degraded: {degraded}");
+        tracing::warn!(
+            reason = degraded.reason().word(),
+            "agent degraded: {degraded}"
+        );
     }
     Ok(engine)
 }
@@ -71,10 +74,14 @@ fn open(config: &Config) -> Result<(Host, Store, Settings)> {
         Err(error @ StoreError::Damaged { .. }) => Err(error),
         opened => Ok(opened?),
     };
-    let cgroup = match &config.cgroup {
+    let path = match &config.cgroup {
         Some(given) => Some(given.clone()),
         None => kernel::cgroup_root().context("cannot find the root of cgroup2")?,
     };
+    let cgroup = path.map(|path| NodeCgroup {
+        path,
+        is_configured: config.cgroup.is_some(),
+    });
     let flow_entries = match config.flow_entries {
         Some(entries) => entries,
         None => planner::flow_entries(kernel::memory().context("cannot read the memory size")?),

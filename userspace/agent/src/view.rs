@@ -150,8 +150,9 @@ fn item(item: &Item) -> ReconcileItem {
 
 fn degraded(degraded: &Degraded) -> api::Degraded {
     api::Degraded {
-        reason: degraded.reason().to_owned(),
+        reason: degraded.reason().word().to_owned(),
         message: degraded.to_string(),
+        advice: degraded.reason().advice().to_owned(),
     }
 }
 

@@ -27,8 +27,8 @@ pub use flow::{
 };
 pub use http::{MAX_BODY, MAX_HEAD, ResponseError};
 pub use request::{
-    CniRequest, CniVerb, DEFAULT_SOCKET, ErrorBody, InterfacePresence, InterfaceQuery, MAX_REQUEST,
-    TRY_AGAIN_LATER,
+    CniRequest, CniVerb, DEFAULT_BPFFS, DEFAULT_SOCKET, ErrorBody, InterfacePresence,
+    InterfaceQuery, MAX_REQUEST, TRY_AGAIN_LATER,
 };
 pub use setting::{BandwidthSetting, HairpinModeSetting, PodCidrs};
 pub use spool::{Spool, SpoolError, Spooled};

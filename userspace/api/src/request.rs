@@ -8,6 +8,9 @@ use serde_json::value::RawValue;
 /// Default path of the agent's Unix socket.
 pub const DEFAULT_SOCKET: &str = "/run/viaduct/viaduct.sock";
 
+/// Default directory of pinned eBPF programs and maps.
+pub const DEFAULT_BPFFS: &str = "/sys/fs/bpf/viaduct";
+
 /// Maximum size of a request body in bytes: a network configuration with the largest set of pod
 /// annotations that Kubernetes allows (256 KiB), escaped, plus a margin.
 pub const MAX_REQUEST: usize = 2 << 20;

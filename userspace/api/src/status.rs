@@ -200,8 +200,11 @@ pub enum Outcome {
 pub struct Degraded {
     /// Machine-readable reason in kebab case, for example `no-pod-cidr`.
     pub reason: String,
-    /// Human-readable sentence: effect of the degradation, and what to do.
+    /// Human-readable sentence: cause and effect of the degradation.
     pub message: String,
+    /// Human-readable sentence: what to do.
+    #[serde(default)]
+    pub advice: String,
 }
 
 /// An optional kernel feature.

@@ -214,6 +214,11 @@ impl NetworkList {
 }
 
 impl PluginConfig {
+    /// Returns whether the configuration has this key.
+    pub fn has(&self, key: &str) -> bool {
+        self.config.contains_key(key)
+    }
+
     fn read(config: Map<String, Value>) -> Result<Self, Error> {
         let kind = string(&config, "type")?;
         // The type becomes a file name in the directories of CNI_PATH: no path separators.

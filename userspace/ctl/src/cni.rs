@@ -94,6 +94,9 @@ pub(crate) struct Target {
     capabilities: Option<String>,
 }
 
+/// First characters of container IDs that are derived from a namespace's path.
+pub(crate) const ID_PREFIX: &str = "viaductctl-";
+
 /// Bursts per second of rate: a burst is a quarter of a second of the rate, in bits.
 const BURST_PARTS: u64 = 4;
 
@@ -224,7 +227,7 @@ fn derived_container_id(netns: &str) -> String {
         .fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
             (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
-    format!("viaductctl-{digest:016x}")
+    format!("{ID_PREFIX}{digest:016x}")
 }
 
 /// Parses `[ADDRESS:]HOST:CONTAINER[/PROTOCOL]`, an IPv6 address in brackets, into an entry of the

@@ -1,12 +1,15 @@
 //! `viaductctl`, the command line of the agent.
 //!
 //! Queries the agent over its Unix socket and renders the responses. Reads neither the kernel nor
-//! files: everything that it shows is in the API, and `--json` prints it as JSON. `viaductctl cni`
-//! is the exception: it takes the place of a container runtime and executes plugins itself.
+//! files: everything that it shows is in the API, and `--json` prints it as JSON. The exceptions:
+//!
+//! * `viaductctl cni` takes the place of a container runtime and executes plugins itself.
+//! * `viaductctl doctor` also reads the files of the installation, and works without an agent.
 
 #![forbid(unsafe_code)]
 
 mod cni;
+mod doctor;
 mod limit;
 mod render;
 mod top;
@@ -50,8 +53,9 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Diagnose the node: degradations and kernel features; exit with status 1 if degraded
-    Doctor,
+    /// Diagnose the node, with what to do: agent, node, CNI installation and kernel features; exit
+    /// with status 1 if something is wrong
+    Doctor(doctor::Doctor),
     /// List attachments: pod, interface, network, addresses, published ports, packets, state
     List {
         /// Print the agent's JSON response
@@ -150,15 +154,36 @@ impl Flows {
 )]
 fn main() -> ExitCode {
     let options = Options::parse();
-    let text = run(options.verb, &Client::new(options.socket));
-    match text.and_then(|text| print(&text)) {
-        Ok(()) => ExitCode::SUCCESS,
+    let client = Client::new(options.socket);
+    let done = match options.verb {
+        Verb::Doctor(doctor) => diagnose(&doctor, &client),
+        verb => run(verb, &client)
+            .and_then(|text| print(&text))
+            .map(|()| ExitCode::SUCCESS),
+    };
+    match done {
+        Ok(code) => code,
         // Not returned from `main`, which would print the debug format and a backtrace.
         Err(error) => {
             eprintln!("viaductctl: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints the report to standard output in any case; the exit code says whether the node is well.
+fn diagnose(doctor: &doctor::Doctor, client: &Client) -> Result<ExitCode> {
+    let report = doctor.run(client, advice);
+    print(&if doctor.json {
+        doctor::json(&report)?
+    } else {
+        doctor::render(&report)
+    })?;
+    Ok(if report.healthy {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Writes `text` to standard output; no other function does. A closed pipe is a success.
@@ -177,14 +202,8 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             let status: Status = get(client, path::STATUS)?.decode()?;
             Ok(render::status(&status))
         }
-        Verb::Doctor => {
-            let status: Status = get(client, path::STATUS)?.decode()?;
-            let text = render::doctor(&status);
-            if status.degraded.is_empty() {
-                return Ok(text);
-            }
-            Err(anyhow::anyhow!("the node is degraded\n{text}"))
-        }
+        // Has an exit code of its own.
+        Verb::Doctor(doctor) => Ok(doctor::render(&doctor.run(client, advice))),
         Verb::List { json: true } => raw(&get(client, path::ATTACHMENTS)?),
         Verb::List { json: false } => {
             let attachments: Vec<AttachmentView> = get(client, path::ATTACHMENTS)?.decode()?;

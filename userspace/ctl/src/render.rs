@@ -13,7 +13,6 @@ use api::{
 };
 use comfy_table::{Cell, CellAlignment, Row, Table, presets};
 
-pub(crate) use features::doctor;
 pub(crate) use ports::ports;
 
 /// Milliseconds after which a running operation is shown in the status.
@@ -27,6 +26,9 @@ pub(crate) fn status(status: &Status) -> String {
     line(&mut text, "Health", health(&status.degraded));
     for reason in &status.degraded {
         line(&mut text, "", degraded(reason));
+        if !reason.advice.is_empty() {
+            line(&mut text, "", format!("  {}", reason.advice));
+        }
     }
     line(&mut text, "Attachments", status.attachments);
     bypass(&mut text, &status.bypass);
@@ -176,7 +178,7 @@ fn flow(view: &FlowView) -> Row {
 fn pod_name(pod: Option<&PodView>, container: Option<&String>) -> String {
     match (pod, container) {
         (Some(pod), _) => format!("{}/{}", pod.namespace, pod.name),
-        (None, Some(container)) => container.chars().take(12).collect(),
+        (None, Some(container)) => short_id(container),
         (None, None) => "(node)".to_owned(),
     }
 }
@@ -372,11 +374,20 @@ fn attachment(view: &AttachmentView) -> Row {
     ])
 }
 
-/// Returns the pod as `namespace/name`, or else the first 12 characters of the container ID.
+/// Returns the first 12 characters of a container ID. IDs of `viaductctl cni` differ behind a common
+/// prefix, so they are whole.
+pub(crate) fn short_id(container_id: &str) -> String {
+    if container_id.starts_with(crate::cni::ID_PREFIX) {
+        return container_id.to_owned();
+    }
+    container_id.chars().take(12).collect()
+}
+
+/// Returns the pod as `namespace/name`, or else the short container ID.
 fn owner(view: &AttachmentView) -> String {
     match &view.pod {
         Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-        None => view.container_id.chars().take(12).collect(),
+        None => short_id(&view.container_id),
     }
 }
 

@@ -171,7 +171,7 @@ fn both(before: &AttachmentView, now: &AttachmentView, span: f64) -> [Line; 2] {
 fn name(attachment: &AttachmentView) -> String {
     let named = match &attachment.pod {
         Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-        None => attachment.container_id.chars().take(12).collect(),
+        None => crate::render::short_id(&attachment.container_id),
     };
     match attachment.ifname.as_str() {
         "eth0" => named,

@@ -130,7 +130,7 @@ impl<K: Kernel> Engine<K> {
         }
         record.state = State::Attached;
         self.store.put(&record)?;
-        self.prepare_adopted(&record.attachment);
+        self.prepare_adopted(&record.attachment, now);
         tracing::info!(
             %key,
             link = %record.attachment.host_link(),

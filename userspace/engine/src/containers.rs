@@ -49,6 +49,14 @@ impl<K: Kernel> Engine<K> {
         addresses.filter_map(move |address| Some((*address, owner()?)))
     }
 
+    /// Returns whether the kernel refuses the netfilter table that hostports need.
+    pub(crate) fn lacks_nftables(&self) -> bool {
+        let mut records = self.store.records().values();
+        self.node.netfilter == NetfilterState::Unsupported
+            && self.node.netfilter_base.is_some()
+            && records.any(|record| !record.attachment.port_mappings.is_empty())
+    }
+
     fn note_netfilter(&mut self, step: &Step) {
         let Step::Netfilter(step) = step else {
             return;
@@ -59,14 +67,15 @@ impl<K: Kernel> Engine<K> {
         };
     }
 
-    /// Reconciles the node after the adoption of a pod whose bridge or veth has no entries yet. A
-    /// failure is logged: the next reconciliation tries again and reports it.
-    pub(crate) fn prepare_adopted(&mut self, attachment: &Attachment) {
+    /// Reconciles the node after the adoption of a pod whose bridge or veth has no entries yet;
+    /// `now` is in seconds since 1970. A failure is logged: the next reconciliation tries again and
+    /// reports it.
+    pub(crate) fn prepare_adopted(&mut self, attachment: &Attachment, now: u64) {
         if self.node.network_links.contains(&attachment.bridge) {
             return;
         }
         let mut items = Vec::new();
-        match self.reconcile_node(&mut items) {
+        match self.reconcile_node(now, &mut items) {
             Ok(reconciled) => {
                 self.node = crate::node::NodeState::of(&self.node_intent(), reconciled);
             }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
@@ -13,6 +14,7 @@ use planner::{
 };
 use store::{Store, StoreError};
 
+use crate::conditions::NodeConditions;
 use crate::node::{NodeReconciler, NodeState};
 use crate::tcx_fast_path::TcxQueue;
 use crate::transaction::Transaction;
@@ -66,6 +68,9 @@ pub struct Engine<K> {
     pub(crate) configured_non_masquerade: String,
     pub(crate) node_reconciler: NodeReconciler,
     pub(crate) node: NodeState,
+    pub(crate) conditions: NodeConditions,
+    /// Whether something needs the default network although it has no range.
+    pub(crate) is_default_wanted: Arc<AtomicBool>,
     /// Slot that was allocated last.
     pub(crate) last_slot: u32,
     pub(crate) last_reconcile: Option<Arc<Report>>,
@@ -117,6 +122,8 @@ impl<K: Kernel> Engine<K> {
             configured_non_masquerade,
             node_reconciler: NodeReconciler::default(),
             node: NodeState::default(),
+            conditions: NodeConditions::default(),
+            is_default_wanted: Arc::default(),
             last_reconcile: None,
             pending_verification: BTreeMap::new(),
             compaction_failed: false,

@@ -22,7 +22,7 @@ use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
     NetnsPath, PortMapping, RangeSet, Record,
 };
-use planner::PodSide;
+use planner::{Condition, PodSide};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot, watch};
@@ -58,6 +58,7 @@ pub struct Handle {
     states: watch::Receiver<Arc<Status>>,
     reports: broadcast::Sender<Arc<Report>>,
     queued_once: Arc<QueuedOnce>,
+    is_default_wanted: Arc<AtomicBool>,
     adds: Arc<PendingAdds>,
     add_permits: Arc<Semaphore>,
     operations: Operations,
@@ -85,11 +86,13 @@ where
     let (publish, states) = watch::channel(Arc::default());
     let reports = broadcast::Sender::new(REPORT_BUFFER);
     let queued_once = Arc::new(QueuedOnce::default());
+    let is_default_wanted = Arc::new(AtomicBool::default());
     let handle = Handle {
         commands,
         states,
         reports: reports.clone(),
         queued_once: Arc::clone(&queued_once),
+        is_default_wanted: Arc::clone(&is_default_wanted),
         adds: Arc::default(),
         add_permits: Arc::new(Semaphore::new(MAX_QUEUED_ADDS)),
         operations: Operations::default(),
@@ -98,7 +101,8 @@ where
     let clock = Builder::new_current_thread().enable_time().build()?;
     let name = thread::Builder::new().name("engine".to_owned());
     let thread = name.spawn(move || match start() {
-        Ok(engine) => {
+        Ok(mut engine) => {
+            engine.is_default_wanted = is_default_wanted;
             let mut worker = Worker {
                 engine,
                 background,
@@ -311,6 +315,22 @@ impl Handle {
     /// Queues a sweep of expired flows, unless one waits already.
     pub fn sweep(&self) {
         self.enqueue_once(&self.queued_once.sweep, Command::Sweep);
+    }
+
+    /// Records that something needs the default network: without a pod CIDR the agent is degraded
+    /// from now on. Returns once the status says so. `now` is in seconds since 1970.
+    pub async fn want_default_network(&self, now: u64) {
+        if !self.is_default_wanted.swap(true, Ordering::AcqRel) {
+            self.reconcile(now);
+            // An engine that has stopped has no status.
+            let _stopped = self.pulse().await;
+        }
+    }
+
+    /// Replaces the conditions of the CNI installation, which are part of the status.
+    pub async fn set_installation(&self, conditions: Vec<Condition>) -> Result<(), EngineError> {
+        self.execute(|reply| Command::SetInstallation(conditions, reply))
+            .await
     }
 
     /// Uninstalls Viaduct from the node. Afterwards `cleanup` removes the pins and records that the

@@ -15,8 +15,10 @@ mod cancellation;
 mod chain;
 mod collect;
 mod complete;
+mod conditions;
 mod configure;
 mod containers;
+mod degraded;
 mod engine;
 mod error;
 mod handle;
@@ -42,6 +44,7 @@ pub use crate::background::Background;
 pub use crate::chain::ChainedUpdate;
 pub use crate::collect::{GcResult, GcScope};
 pub use crate::configure::ConfigChange;
+pub use crate::degraded::{AddEffect, Degraded};
 pub use crate::engine::{Engine, Ports, Settings};
 pub use crate::error::EngineError;
 pub use crate::handle::{Handle, spawn, spawn_with};
@@ -51,7 +54,7 @@ pub use crate::operations::Operation;
 pub use crate::overrides::UpdateOutcome;
 pub use crate::reconcile::{Item, NODE, Outcome, Report};
 pub use crate::status::{
-    BypassStatus, Degraded, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
+    BypassStatus, NetworkStatus, PoolStatus, ShaperStatus, Status, UplinkStatus,
 };
 pub use crate::tune::Tune;
 pub use crate::uninstall::{AttachedPods, Uninstalled};

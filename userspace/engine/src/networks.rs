@@ -2,6 +2,7 @@
 //! drops unused networks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 use kernel::Kernel;
 use model::{Network, NetworkName};
@@ -24,6 +25,7 @@ impl<K: Kernel> Engine<K> {
     ) -> Result<u32, EngineError> {
         let default = &self.settings.default_network;
         if network.name == default.name && network.ranges.is_empty() {
+            self.is_default_wanted.store(true, Ordering::Release);
             let network = network.name.clone();
             return Err(Refusal::NoRanges { network }.into());
         }

@@ -74,7 +74,7 @@ impl<K: Kernel> Engine<K> {
         let _reconcile = crash::verb("reconcile");
         let started = Instant::now();
         let mut items = Vec::new();
-        if let Err(error) = self.reconcile_all(&mut items) {
+        if let Err(error) = self.reconcile_all(now, &mut items) {
             items.push(Item::failed(NODE, chain(&error)));
         }
         self.finish_reconcile(now, started, items)
@@ -98,7 +98,7 @@ impl<K: Kernel> Engine<K> {
     pub(crate) fn reconcile_at_start(&mut self, now: u64) -> Result<(), EngineError> {
         let started = Instant::now();
         let mut items = Vec::new();
-        self.reconcile_all(&mut items)?;
+        self.reconcile_all(now, &mut items)?;
         self.finish_reconcile(now, started, items);
         Ok(())
     }
@@ -129,8 +129,8 @@ impl<K: Kernel> Engine<K> {
         }
     }
 
-    fn reconcile_all(&mut self, items: &mut Vec<Item>) -> Result<(), EngineError> {
-        let mut reconciled = self.reconcile_node(items)?;
+    fn reconcile_all(&mut self, now: u64, items: &mut Vec<Item>) -> Result<(), EngineError> {
+        let mut reconciled = self.reconcile_node(now, items)?;
         self.store
             .raise_generation(highest_generation(&reconciled.observed.entries))?;
         let boot_id = &self.settings.boot_id;
@@ -141,13 +141,16 @@ impl<K: Kernel> Engine<K> {
         if items.len() > before {
             // Repairs may have removed the last attachment of a network: the node no longer needs
             // it.
-            reconciled = self.reconcile_node(items)?;
+            reconciled = self.reconcile_node(now, items)?;
         }
         self.update_mtus(&reconciled.observed, items)?;
         if self.apply_xdp_prefilters(&reconciled.observed, items) {
-            reconciled = self.reconcile_node(items)?;
+            reconciled = self.reconcile_node(now, items)?;
         }
         self.upgrade_programs(&reconciled.observed, items);
+        if let Err(error) = self.check_node(now, &reconciled.observed) {
+            items.push(Item::failed("node checks", chain(&error)));
+        }
         self.node = NodeState::of(&self.node_intent(), reconciled);
         self.check_ports()
     }
@@ -165,12 +168,21 @@ impl<K: Kernel> Engine<K> {
         items.push(Item::repaired(NODE.to_owned(), found, results));
     }
 
-    pub(crate) fn reconcile_node(&mut self, items: &mut Vec<Item>) -> Result<ReconciledNode, EngineError> {
+    pub(crate) fn reconcile_node(
+        &mut self,
+        now: u64,
+        items: &mut Vec<Item>,
+    ) -> Result<ReconciledNode, EngineError> {
         let intent = self.node_intent();
+        let is_start = self.last_reconcile.is_none();
         let (kernel, store) = (&mut self.kernel, &mut self.store);
+        let conditions = &mut self.conditions;
         self.node_reconciler
             .reconcile(kernel, &intent, store, |kernel, plan| {
                 items.extend(steps(NODE, execute_all(kernel, plan)));
+                if !is_start {
+                    conditions.record_writes(now, plan.steps().iter());
+                }
                 Ok(())
             })
     }

@@ -1,7 +1,6 @@
 //! Status of the engine as data, which logs, API and tools render. Decides nothing.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use kernel::Kernel;
 use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
 use planner::{BypassMode, ContainerLinks, ShaperMode};
 
-use crate::{Engine, Report};
+use crate::{Degraded, Engine, Report};
 
 /// Status after the last finished request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,115 +110,6 @@ pub struct UplinkStatus {
     pub xdp_prefilter: bool,
 }
 
-/// Degradation: one function that does not work on this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Degraded {
-    /// The default network has no range.
-    NoPodCidr,
-    /// The node has no uplink.
-    NoUplink,
-    /// Programs are missing on an uplink.
-    ProgramsMissing(IfName),
-    /// The bridge of a network is refused.
-    NetworkRefused {
-        /// The network.
-        network: NetworkName,
-        /// The refusal.
-        why: String,
-    },
-    /// A configured uplink does not exist.
-    UplinkMissing(IfName),
-    /// At most a tenth of the addresses of a range are free.
-    PoolNearlyExhausted {
-        /// The network.
-        network: NetworkName,
-        /// The range.
-        range: Range,
-        /// Number of free addresses.
-        left: u64,
-    },
-    /// No address of a range is free.
-    PoolExhausted {
-        /// The network.
-        network: NetworkName,
-        /// The range.
-        range: Range,
-    },
-    /// No link of the node has a configured egress address.
-    NoEgressAddress(IpAddr),
-    /// A repair of the last reconciliation failed.
-    RepairFailed {
-        /// Attachment key, link name, `tables` or `node`.
-        subject: String,
-        /// Difference and error.
-        why: String,
-    },
-}
-
-impl Degraded {
-    /// Returns the reason word of the API, such as `no-uplink`.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::NoPodCidr => "no-pod-cidr",
-            Self::NoUplink => "no-uplink",
-            Self::ProgramsMissing(_) => "programs-missing",
-            Self::NetworkRefused { .. } => "network-refused",
-            Self::UplinkMissing(_) => "uplink-missing",
-            Self::PoolNearlyExhausted { .. } => "pool-nearly-exhausted",
-            Self::PoolExhausted { .. } => "pool-exhausted",
-            Self::NoEgressAddress(_) => "no-egress-address",
-            Self::RepairFailed { .. } => "repair-failed",
-        }
-    }
-}
-
-impl fmt::Display for Degraded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPodCidr => {
-                f.write_str("the default network has no address range: give the agent a pod CIDR")
-            }
-            Self::NoUplink => {
-                f.write_str("the node has no uplink: pods reach only each other and the node")
-            }
-            Self::ProgramsMissing(link) => write!(
-                f,
-                "BPF programs are missing on uplink {link}: no masquerading and no hostports there"
-            ),
-            Self::NetworkRefused { network, why } => {
-                write!(f, "network {network} cannot be used: {why}")
-            }
-            Self::UplinkMissing(link) => write!(
-                f,
-                "configured uplink {link} does not exist: no pod traffic leaves the node through it"
-            ),
-            Self::PoolNearlyExhausted {
-                network,
-                range,
-                left,
-            } => write!(
-                f,
-                "network {network} has {left} free addresses between {} and {}",
-                range.first(),
-                range.last()
-            ),
-            Self::PoolExhausted { network, range } => write!(
-                f,
-                "network {network} has no free address between {} and {}",
-                range.first(),
-                range.last()
-            ),
-            Self::NoEgressAddress(address) => write!(
-                f,
-                "no link of the node has the egress address {address}: pods of the default network cannot send outside the node"
-            ),
-            Self::RepairFailed { subject, why } => {
-                write!(f, "repair of {subject} failed: {why}")
-            }
-        }
-    }
-}
-
 impl<K: Kernel> Engine<K> {
     /// Returns the status.
     pub fn status(&self) -> Status {
@@ -263,60 +153,6 @@ impl<K: Kernel> Engine<K> {
             pools: pools.map(|range| pool(*range, leases)).collect(),
         }
     }
-
-    fn degraded(&self, networks: &[NetworkStatus]) -> Vec<Degraded> {
-        let mut degraded = Vec::new();
-        if self.settings.default_network.ranges.is_empty() {
-            degraded.push(Degraded::NoPodCidr);
-        }
-        if self.node.uplinks.is_empty() {
-            degraded.push(Degraded::NoUplink);
-        }
-        let named = self.settings.uplinks.iter();
-        let is_there = |name: &IfName| self.node.uplinks.iter().any(|uplink| uplink.name == *name);
-        let missing = named.filter(|name| !is_there(name));
-        degraded.extend(missing.cloned().map(Degraded::UplinkMissing));
-        let bare = self.node.uplinks.iter().filter(|uplink| !uplink.attached);
-        degraded.extend(bare.map(|uplink| Degraded::ProgramsMissing(uplink.name.clone())));
-        let refused = self.node.refused.iter();
-        degraded.extend(refused.map(|(network, refusal)| Degraded::NetworkRefused {
-            network: network.clone(),
-            why: refusal.to_string(),
-        }));
-        let missing = self.node.missing_egress.iter().copied();
-        degraded.extend(missing.map(Degraded::NoEgressAddress));
-        degraded.extend(networks.iter().flat_map(exhausted));
-        degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
-        degraded
-    }
-}
-
-/// Returns degradations for ranges with no free address, and for those with few.
-fn exhausted(status: &NetworkStatus) -> impl Iterator<Item = Degraded> + '_ {
-    status.pools.iter().filter_map(|pool| {
-        let (network, range) = (status.network.name.clone(), pool.range);
-        let left = pool.total.saturating_sub(pool.used);
-        if left == 0 {
-            return Some(Degraded::PoolExhausted { network, range });
-        }
-        // At least nine tenths are in use.
-        (left <= pool.total / 10).then_some(Degraded::PoolNearlyExhausted {
-            network,
-            range,
-            left,
-        })
-    })
-}
-
-fn failed(report: &Report) -> impl Iterator<Item = Degraded> + '_ {
-    report
-        .items
-        .iter()
-        .filter(|item| item.outcome == crate::Outcome::Failed)
-        .map(|item| Degraded::RepairFailed {
-            subject: item.subject.clone(),
-            why: item.message.clone(),
-        })
 }
 
 fn pool(range: Range, leases: &[IpAddr]) -> PoolStatus {

@@ -3,6 +3,7 @@
 mod background;
 mod chain;
 mod complete;
+mod conditions;
 mod configure;
 mod every_step;
 mod failing_kernel;

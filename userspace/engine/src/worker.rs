@@ -10,7 +10,7 @@ use model::{
     Attachment, AttachmentKey, Bandwidth, Cidr, HairpinMode, IfName, IngressPolicy, Intent,
     NetnsPath, PortMapping, RangeSet, Record,
 };
-use planner::PodSide;
+use planner::{Condition, PodSide};
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -55,6 +55,7 @@ pub(crate) enum Command {
     NonMasquerade(Reply<BTreeSet<Cidr>>),
     SetNonMasquerade(BTreeSet<Cidr>, Reply<()>),
     Configure(Box<ConfigChange>, u64, Reply<()>),
+    SetInstallation(Vec<Condition>, Reply<()>),
     Pulse(Reply<()>),
     Reconcile(u64),
     Sweep,
@@ -115,6 +116,7 @@ impl Command {
             Self::NonMasquerade(_) => ("non-masquerade CIDRs", None),
             Self::SetNonMasquerade(..) => ("set non-masquerade CIDRs", None),
             Self::Configure(..) => ("reload", None),
+            Self::SetInstallation(..) => ("installation", None),
             Self::Pulse(_) => ("pulse", None),
             Self::Reconcile(_) => ("reconcile", None),
             Self::Sweep => ("sweep", None),
@@ -277,6 +279,10 @@ impl<K: Kernel> Worker<K> {
             Command::Configure(change, now, reply) => {
                 self.change(reply, |engine| engine.configure(*change, now));
             }
+            Command::SetInstallation(conditions, reply) => self.change(reply, |engine| {
+                engine.conditions.set_installation(conditions);
+                Ok(())
+            }),
             Command::Pulse(reply) => answer(reply, Ok(())),
             Command::Reconcile(now) => {
                 self.queued_once.reconcile.store(false, Ordering::Release);

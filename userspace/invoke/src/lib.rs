@@ -11,6 +11,7 @@
 
 mod cache;
 mod execute;
+mod installation;
 mod networks;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use cni::{Cached, Command, Error, NetworkList, PluginConfig, Version};
 use model::{ContainerId, IfName};
 use serde_json::{Map, Value};
 
+pub use installation::{find_plugin, installation, plugin_about};
 pub use networks::find_network;
 
 /// Default directory of cached results, as in libcni.

@@ -1,4 +1,5 @@
-//! Notifications of changes to links, addresses, routes, rules and filters.
+//! Notifications of changes to links, addresses, routes, rules, filters, and the sysctls of links
+//! that rtnetlink notifies (netconf).
 //!
 //! They do not say what has changed: the receiver observes the node again.
 
@@ -17,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use crate::error::is;
 use crate::netlink;
 
-const GROUPS: [MulticastGroup; 8] = [
+const GROUPS: [MulticastGroup; 10] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
@@ -26,6 +27,9 @@ const GROUPS: [MulticastGroup; 8] = [
     MulticastGroup::Ipv4Rule,
     MulticastGroup::Ipv6Rule,
     MulticastGroup::Tc,
+    // Forwarding and reverse path filters.
+    MulticastGroup::Ipv4Netconf,
+    MulticastGroup::Ipv6Netconf,
 ];
 
 /// Kind of a change. The more urgent ones are greater.

@@ -11,6 +11,7 @@
 )]
 
 mod bridge_vlans;
+mod checks;
 mod entries;
 mod observe;
 mod ports;
@@ -29,7 +30,7 @@ pub use nix::errno::Errno;
 use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
 use planner::{
-    Entry, EntryKey, Link, LinkKind, NetfilterState, Observed, PodSide, RouteEntry, Scope, SocketHook,
+    CheckFacts, Entry, EntryKey, Link, LinkKind, NetfilterState, Observed, PodSide, RouteEntry, Scope, SocketHook,
     SocketHookState, Step, SysctlKey,
 };
 
@@ -179,7 +180,12 @@ impl Fake {
     /// Sets a sysctl; adds it if the kernel does not have it.
     pub fn set_sysctl(&self, key: &str, value: &str) {
         let key = SysctlKey(key.to_owned());
-        self.state().world.sysctls.insert(key, value.to_owned());
+        self.state().world.put_sysctl(key, value);
+    }
+
+    /// Changes what [`Scope::Checks`] observes of IPsec, cgroup, files, conntrack and neighbours.
+    pub fn edit_facts(&self, edit: impl FnOnce(&mut CheckFacts)) {
+        edit(&mut self.state().world.facts);
     }
 
     /// Removes the table entries that `which` selects.

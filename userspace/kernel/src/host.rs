@@ -11,11 +11,12 @@ use crate::features::Probed;
 use crate::names::Names;
 use crate::netfilter_table::Netfilter;
 use crate::netlink::Netlink;
+use crate::node_checks::NeighbourOverflows;
 use crate::pins::Pins;
 use crate::port_reservations::PortReservationSockets;
 use crate::program_cache::ProgramCache;
 use crate::programs::{Programs, constants, load};
-use crate::sockets::Sockets;
+use crate::sockets::{NodeCgroup, Sockets};
 use crate::tables::Tables;
 use crate::xdp_prefilter::XdpPrefilters;
 use crate::{
@@ -32,7 +33,7 @@ pub struct HostOptions {
     pub object: PathBuf,
     /// Directory of the cgroup (version 2) of the node's processes, usually [`crate::cgroup_root`].
     /// Without one, these processes do not reach hostports.
-    pub cgroup: Option<PathBuf>,
+    pub cgroup: Option<NodeCgroup>,
     /// Entries of a new flow table. A pinned table of a previous agent keeps its size, and its
     /// flows.
     pub flow_entries: u32,
@@ -49,6 +50,7 @@ pub struct Host {
     pub(crate) tables: Tables,
     pub(crate) reservations: PortReservationSockets,
     pub(crate) netfilter: Netfilter,
+    pub(crate) neighbours: NeighbourOverflows,
     /// Capacity of the flow table, in entries.
     pub(crate) flow_entries: u32,
     pub(crate) probed: Probed,
@@ -81,7 +83,7 @@ impl Host {
         pins.verify()?;
         let cache = ProgramCache::new(&pins, &object, &constants);
         let mut programs = Programs::load(loaded, &pins, &cache)?;
-        let sockets = Sockets::load(programs.object(), &pins, cgroup.as_deref())?;
+        let sockets = Sockets::load(programs.object(), &pins, cgroup.as_ref())?;
         let cookie = raw::netns_cookie()
             .attempt(|| "read the cookie of the network namespace".to_owned())?;
         let names = Names::open().attempt(|| "open a socket for interface names".to_owned())?;
@@ -101,6 +103,7 @@ impl Host {
             tables,
             reservations,
             netfilter: Netfilter::new(),
+            neighbours: NeighbourOverflows::default(),
             flow_entries,
             probed,
             _pins: pins,

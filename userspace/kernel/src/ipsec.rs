@@ -48,6 +48,16 @@ pub(crate) fn rules() -> io::Result<BTreeSet<String>> {
     Ok(found.map(|(_, words)| words.to_owned()).collect())
 }
 
+/// Returns whether packets without a policy are dropped: received, forwarded and sent ones.
+pub(crate) fn blocked(socket: &Socket) -> io::Result<[bool; 3]> {
+    let answer = query(socket, DEFAULTS, DEFAULTS)?.unwrap_or_default();
+    let mut blocked = [false; 3];
+    for (blocked, default) in blocked.iter_mut().zip(answer) {
+        *blocked = default == BLOCK;
+    }
+    Ok(blocked)
+}
+
 /// Sends a request of this type and returns the payload of the answer; `None` if the kernel does
 /// not support the request.
 fn query(socket: &Socket, kind: u16, answer: u16) -> io::Result<Option<Vec<u8>>> {

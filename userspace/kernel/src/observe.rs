@@ -10,13 +10,17 @@ use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netns::OpenNetns;
 use crate::{
-    addresses, bridge_vlans, entries, filters, foreign_tc_programs, links, netfilter, pod, routes,
-    sysctl, tcx_fast_path, tuning,
+    addresses, bridge_vlans, entries, filters, foreign_tc_programs, links, netfilter, node_checks,
+    pod, routes, sysctl, tcx_fast_path, tuning,
 };
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
     match scope {
         Scope::Node { sysctls } => node(host, sysctls),
+        Scope::Checks(query) => Ok(Observed {
+            checks: node_checks::facts(host, query)?,
+            ..Observed::default()
+        }),
         Scope::Sysctls(keys) => Ok(Observed {
             sysctls: sysctls(keys)?,
             ..Observed::default()
@@ -83,7 +87,7 @@ fn foreign_rules(host: &mut Host, links: &BTreeMap<IfName, Link>) -> io::Result<
     Ok(rules)
 }
 
-fn sysctls(wanted: &BTreeSet<SysctlKey>) -> Result<BTreeMap<SysctlKey, String>, Failed> {
+pub(crate) fn sysctls(wanted: &BTreeSet<SysctlKey>) -> Result<BTreeMap<SysctlKey, String>, Failed> {
     let mut sysctls = BTreeMap::new();
     for key in wanted {
         let value = sysctl::read(key).attempt(|| format!("read {key}"))?;

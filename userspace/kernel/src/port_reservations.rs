@@ -1,7 +1,10 @@
 //! Reserves ports of the node with sockets, so that no other process can bind them.
 //!
 //! The sockets never receive data: the datapath redirects packets for a hostport before the stack
-//! sees them. A wildcard address and a particular address with one port may belong to two pods, and
+//! sees them. Connections that it does not see, such as those of processes outside of the agent's
+//! cgroup, are refused: the sockets listen, so that no other socket can bind the port, and an eBPF
+//! program (`BPF_PROG_TYPE_SK_REUSEPORT`) finds no socket for any packet. The kernel then answers
+//! as if the port was closed. A wildcard address and a particular address with one port may belong to two pods, and
 //! two such sockets conflict unless they share the port by `SO_REUSEPORT`. The kernel lets sockets
 //! share only if they have the same user id, and a socket's user id can be set (`fchown`). So all
 //! of ours have an unused user id, drawn at the start. Another process that sets `SO_REUSEPORT`,
@@ -31,7 +34,8 @@ use nix::sys::socket::{
 use planner::{PortReservation, PortReservations, ReservationOwner, ReservedBy};
 
 use crate::error::{Failed, is};
-use crate::port_user;
+use crate::instructions::{EXIT, MOVE, instruction};
+use crate::{port_user, raw};
 
 /// Listen backlog, in connections: none is ever accepted.
 const BACKLOG: i32 = 1;
@@ -48,6 +52,8 @@ pub(crate) struct PortReservationSockets {
     held: BTreeMap<PortReservation, ReservationSocket>,
     /// User id of the sockets, which no other process has.
     user_id: u32,
+    /// Program that refuses packets; `None` if the kernel does not load it.
+    refusal: Option<OwnedFd>,
 }
 
 struct ReservationSocket {
@@ -63,6 +69,7 @@ impl PortReservationSockets {
         Ok(Self {
             held: BTreeMap::new(),
             user_id: draw_user_id()?,
+            refusal: load_refusal(),
         })
     }
 
@@ -77,7 +84,7 @@ impl PortReservationSockets {
             held.generation = generation;
             return Ok(());
         }
-        let socket = match open(&reservation, self.user_id) {
+        let socket = match open(&reservation, self.user_id, self.refusal.as_ref()) {
             Ok(socket) => socket,
             Err(error) if is(&error, Errno::EADDRINUSE) => {
                 let in_use = port_user::find(reservation);
@@ -138,12 +145,20 @@ impl ReservationSocket {
 
 /// Opens a socket that is bound to the port; `None` where the kernel has no such protocol or
 /// family.
-fn open(reservation: &PortReservation, user_id: u32) -> io::Result<Option<OwnedFd>> {
+fn open(
+    reservation: &PortReservation,
+    user_id: u32,
+    refusal: Option<&OwnedFd>,
+) -> io::Result<Option<OwnedFd>> {
     let Some(socket) = open_unbound(reservation)? else {
         return Ok(None);
     };
     fchown(&socket, Some(user_id), None)?;
     setsockopt(&socket, sockopt::ReusePort, &true)?;
+    // Before the bind, so that no connection is accepted meanwhile. Not for SCTP.
+    if let Some(refusal) = refusal.filter(|_| reservation.protocol != Protocol::Sctp) {
+        raw::attach_socket_selector(&socket, refusal)?;
+    }
     if reservation.protocol != Protocol::Udp {
         setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     }
@@ -164,6 +179,20 @@ fn open(reservation: &PortReservation, user_id: u32) -> io::Result<Option<OwnedF
         listen(&socket, Backlog::new(BACKLOG)?)?;
     }
     Ok(Some(socket))
+}
+
+/// Loads the program `return SK_DROP`.
+fn load_refusal() -> Option<OwnedFd> {
+    const DROP: u64 = 0;
+    let program = [instruction(MOVE, 0, DROP), instruction(EXIT, 0, 0)];
+    raw::load_socket_selector(&program)
+        .inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                "connections to published ports that the datapath does not see are not refused, but time out"
+            );
+        })
+        .ok()
 }
 
 fn open_unbound(reservation: &PortReservation) -> io::Result<Option<OwnedFd>> {

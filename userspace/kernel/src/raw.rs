@@ -32,6 +32,11 @@ const LINK_DETACH: libc::c_int = 34;
 /// `BPF_PROG_TYPE_SCHED_CLS`.
 const CLASSIFIER: u32 = 3;
 
+/// `BPF_PROG_TYPE_SK_REUSEPORT`.
+const SOCKET_SELECTOR: u32 = 21;
+/// `SO_ATTACH_REUSEPORT_EBPF` (`asm-generic/socket.h`).
+const SO_ATTACH_REUSEPORT_EBPF: libc::c_int = 52;
+
 /// `BPF_LINK_TYPE_CGROUP`.
 const LINK_OF_CGROUP: u32 = 3;
 
@@ -239,9 +244,36 @@ pub(crate) fn detach(mut attachment: Attachment) -> io::Result<()> {
 
 /// Loads a classifier from these instructions.
 pub(crate) fn load_classifier(instructions: &[u64]) -> io::Result<OwnedFd> {
+    load(CLASSIFIER, instructions)
+}
+
+/// Loads a program that selects the socket of a group for each new connection, or refuses it.
+pub(crate) fn load_socket_selector(instructions: &[u64]) -> io::Result<OwnedFd> {
+    load(SOCKET_SELECTOR, instructions)
+}
+
+/// Sets the program of [`load_socket_selector`] for the group of a socket with `SO_REUSEPORT`.
+pub(crate) fn attach_socket_selector(socket: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    let program = program.as_raw_fd();
+    let length = libc::socklen_t::try_from(size_of::<RawFd>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `length` bytes of the descriptor, which lives until the call
+    // returns.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_ATTACH_REUSEPORT_EBPF,
+            std::ptr::from_ref(&program).cast(),
+            length,
+        )
+    };
+    Errno::result(result).map(drop).map_err(io::Error::from)
+}
+
+fn load(kind: u32, instructions: &[u64]) -> io::Result<OwnedFd> {
     let license = c"GPL";
     let mut load = ProgramLoad {
-        kind: CLASSIFIER,
+        kind,
         count: u32::try_from(instructions.len()).map_err(io::Error::other)?,
         instructions: instructions.as_ptr() as u64,
         license: license.as_ptr() as u64,

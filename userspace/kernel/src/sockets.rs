@@ -3,24 +3,25 @@
 //! A pinned link survives the agent; the next agent replaces the program in it, so that no socket
 //! is missed. Foreign links on the same cgroup are not touched: the kernel runs all programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use aya::Ebpf;
 use aya::programs::links::FdLink;
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, Program, ProgramError, ProgramFd, SockOps};
 use nix::errno::Errno;
-use planner::{SocketHook, SocketHookState};
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
+use planner::{CgroupCoverage, SocketHook, SocketHookState};
 
 use crate::error::{Attempt as _, Failed, OpenError, io_error};
-use crate::pinned;
 use crate::pins::Pins;
 use crate::program_load::retry_interrupted;
 use crate::raw::{Linked, ProgramLink};
+use crate::{cgroup_coverage, pinned};
 
 /// Returns the root of the cgroup v2 hierarchy, wherever it is mounted. All sockets of the node are
 /// below it.
@@ -58,7 +59,19 @@ pub(crate) struct Sockets {
 
 struct Cgroup {
     directory: File,
+    path: PathBuf,
+    /// Whether the operator has chosen it.
+    is_configured: bool,
     id: u64,
+}
+
+/// A cgroup of the node's processes.
+#[derive(Clone, Debug)]
+pub struct NodeCgroup {
+    /// Directory of cgroup2.
+    pub path: PathBuf,
+    /// Whether the operator has chosen it; else it is [`cgroup_root`].
+    pub is_configured: bool,
 }
 
 impl Sockets {
@@ -67,7 +80,7 @@ impl Sockets {
     pub(crate) fn load(
         object: &mut Ebpf,
         pins: &Pins,
-        cgroup: Option<&Path>,
+        cgroup: Option<&NodeCgroup>,
     ) -> Result<Self, OpenError> {
         let mut sockets = Self {
             cgroup: None,
@@ -75,15 +88,32 @@ impl Sockets {
             loaded: BTreeMap::new(),
             unavailable: BTreeMap::new(),
         };
-        let Some(path) = cgroup else {
+        let Some(NodeCgroup {
+            path,
+            is_configured,
+        }) = cgroup
+        else {
             let reason = "there is no cgroup".to_owned();
             sockets.unavailable = SocketHook::ALL.map(|hook| (hook, reason.clone())).into();
             return Ok(sockets);
         };
         let open = || format!("open cgroup {}", path.display());
         let directory = File::open(path).attempt(open)?;
+        let kind = fstatfs(&directory).attempt(open)?.filesystem_type();
+        if kind != CGROUP2_SUPER_MAGIC {
+            let error = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is no directory of a cgroup2 file system",
+            );
+            return Err(Failed::new(open(), error).into());
+        }
         let id = directory.metadata().attempt(open)?.ino();
-        sockets.cgroup = Some(Cgroup { directory, id });
+        sockets.cgroup = Some(Cgroup {
+            directory,
+            path: cgroup_coverage::resolved(path),
+            is_configured: *is_configured,
+            id,
+        });
         for hook in SocketHook::ALL {
             match load(object, hook) {
                 Ok(id) => {
@@ -100,6 +130,23 @@ impl Sockets {
     /// Returns the hooks that cannot be attached, and why.
     pub(crate) fn unavailable(&self) -> &BTreeMap<SocketHook, String> {
         &self.unavailable
+    }
+
+    /// Returns which processes of the node the cgroup contains; `None` without a cgroup.
+    pub(crate) fn coverage(&self) -> io::Result<Option<CgroupCoverage>> {
+        let Some(cgroup) = &self.cgroup else {
+            return Ok(None);
+        };
+        let is_root = cgroup_coverage::is_root(&cgroup.path);
+        let outside = match cgroup_root()? {
+            Some(root) if !is_root => cgroup_coverage::outside(&cgroup.path, &root)?,
+            _ => BTreeSet::new(),
+        };
+        Ok(Some(CgroupCoverage {
+            is_root,
+            is_configured: cgroup.is_configured,
+            outside,
+        }))
     }
 
     /// Returns the state of all hooks that can be attached.

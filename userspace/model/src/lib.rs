@@ -10,6 +10,7 @@ mod address;
 mod attachment;
 mod bandwidth;
 mod bridge_port;
+mod degraded_reason;
 mod host_link;
 mod managed;
 mod name;
@@ -28,6 +29,7 @@ pub use bandwidth::{Bandwidth, Limit, LimitPolicy, Prefixes, Rates, ShapedSubnet
 pub use bridge_port::{
     BridgeOptions, IngressPolicy, PortOptions, PortVlans, UnknownIngressPolicy, VlanId,
 };
+pub use degraded_reason::DegradedReason;
 pub use host_link::HostLink;
 pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};

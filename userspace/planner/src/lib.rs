@@ -28,6 +28,7 @@ mod mtu;
 mod netfilter_table;
 mod network;
 mod node;
+mod node_check;
 mod observed;
 mod plan;
 mod port_reservation;
@@ -68,6 +69,11 @@ pub use local_reserved_ports::{
 pub use mtu::{MtuChange, network_mtu, plan_mtu};
 pub use netfilter_table::{NetfilterState, NetfilterStep, NetfilterTable, plan_netfilter_for};
 pub use node::{NodeIntent, NodePlan, plan_node};
+pub use node_check::{
+    CgroupCoverage, CheckFacts, CheckQuery, Condition, FilteredTraffic, Ipsec, IpsecDirection,
+    IpsecPolicy, OverlapEffect, PolicyEffect, RouteAnswer, RouteQuery, Usage, check_query,
+    conditions,
+};
 pub use observed::{
     Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Switching, VlanMember, wanted_vlans,
 };

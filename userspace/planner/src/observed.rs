@@ -10,7 +10,7 @@ use model::{
 
 use crate::entry::Entries;
 use crate::{
-    AttachedPrefilter, Hook, NetfilterState, PortReservations, SocketHook, SocketHookState,
+    AttachedPrefilter, CheckFacts, CheckQuery, Hook, NetfilterState, PortReservations, SocketHook, SocketHookState,
     SysctlKey,
 };
 
@@ -23,6 +23,8 @@ pub enum Scope {
         /// Sysctls to read.
         sysctls: BTreeSet<SysctlKey>,
     },
+    /// Answers to these queries, and the limits of the node and of the agent.
+    Checks(Box<CheckQuery>),
     /// The given sysctls alone.
     Sysctls(BTreeSet<SysctlKey>),
     /// Before an ADD: the namespace, and whether the interface's name is free in it.
@@ -89,6 +91,8 @@ pub struct Observed {
     /// Pod's interface inside its namespace; `None` where the namespace or the interface is
     /// missing.
     pub pod: Option<PodSide>,
+    /// Answers of [`Scope::Checks`].
+    pub checks: CheckFacts,
     /// Settings of the interface; `None` where it is missing. Sysctls that the kernel does not have
     /// are absent.
     pub settings: Option<InterfaceSettings>,

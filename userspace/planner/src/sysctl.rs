@@ -23,6 +23,7 @@ pub fn node_sysctls(intent: &NodeIntent, observed: &Observed) -> BTreeSet<Sysctl
             .flatten()
             .flat_map(|link| autoconf_keys(&link));
         keys.extend(autoconf.flatten());
+        keys.extend(network.gateway_link().map(|link| link_forwarding(&link)));
     }
     keys.extend(detected_uplinks(observed, &ours).iter().map(accept_ra));
     keys
@@ -47,7 +48,8 @@ pub(crate) struct Families {
     pub(crate) v6: bool,
 }
 
-/// Plans to turn forwarding on. A forwarding node ignores router advertisements unless `accept_ra`
+/// Plans to turn forwarding on, for the node and for the links of ours that had it turned off
+/// since. A forwarding node ignores router advertisements unless `accept_ra`
 /// is 2, and purges the routes learnt from them at the moment when forwarding is turned on: so
 /// `accept_ra` of the uplinks comes first.
 pub(crate) fn forward(families: Families, observed: &Observed, ours: &OwnLinks) -> Vec<Step> {
@@ -61,7 +63,15 @@ pub(crate) fn forward(families: Families, observed: &Observed, ours: &OwnLinks) 
         steps.extend(set(observed, v6_forwarding(), "1"));
     }
     if families.v4 {
-        steps.extend(set(observed, v4_forwarding(), "1"));
+        let all = set(observed, v4_forwarding(), "1");
+        // To turn forwarding on sets it for each link.
+        if all.is_none() {
+            let links = observed.links.keys().filter(|name| ours.has(name));
+            let keys = links.map(link_forwarding);
+            let off = keys.filter(|key| value(observed, key) == Some("0"));
+            steps.extend(off.filter_map(|key| set(observed, key, "1")));
+        }
+        steps.extend(all);
     }
     steps
 }
@@ -98,6 +108,10 @@ fn value<'a>(observed: &'a Observed, key: &SysctlKey) -> Option<&'a str> {
 
 fn v4_forwarding() -> SysctlKey {
     SysctlKey("net/ipv4/ip_forward".to_owned())
+}
+
+fn link_forwarding(link: &IfName) -> SysctlKey {
+    SysctlKey(format!("net/ipv4/conf/{link}/forwarding"))
 }
 
 fn v6_forwarding() -> SysctlKey {

@@ -10,7 +10,7 @@ use crate::container_link::is_container_link;
 use crate::{Entry, Hook, Link, LinkKind, Observed, Plan, Records, RouteEntry, Step};
 
 /// Number of the kernel's `local` routing table, which holds the node's own addresses.
-const LOCAL_TABLE: u32 = 255;
+pub(crate) const LOCAL_TABLE: u32 = 255;
 
 /// The programs of an uplink.
 pub(crate) const UPLINK_HOOKS: [Hook; 2] = [Hook::UplinkIn, Hook::UplinkOut];
@@ -55,7 +55,7 @@ impl OwnLinks {
         self
     }
 
-    fn has(&self, name: &IfName) -> bool {
+    pub(crate) fn has(&self, name: &IfName) -> bool {
         self.0.contains(name)
     }
 }

@@ -23,6 +23,34 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(text)
 }
 
+/// Reads the regular files of a directory: names and contents, in any order. Files that cannot be
+/// read are left out, and so are those that `is_wanted` rejects by name. A directory that does not
+/// exist has none.
+pub fn read_directory(
+    directory: impl AsRef<Path>,
+    is_wanted: impl Fn(&str) -> bool,
+) -> io::Result<Vec<(String, String)>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(name) = name.filter(|name| is_wanted(name)) else {
+            continue;
+        };
+        // A FIFO would block.
+        if path.metadata().is_ok_and(|metadata| metadata.is_file())
+            && let Ok(text) = read(&path)
+        {
+            files.push((name.to_owned(), text));
+        }
+    }
+    Ok(files)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +77,17 @@ mod tests {
             read(folder.path().join("b")).unwrap_err().kind(),
             ErrorKind::NotFound
         );
+    }
+
+    #[test]
+    fn only_wanted_regular_files_of_a_directory_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.conf"), "a").unwrap();
+        std::fs::write(folder.path().join("b.txt"), "b").unwrap();
+        std::fs::create_dir(folder.path().join("c.conf")).unwrap();
+        let files = read_directory(folder.path(), |name| name.ends_with(".conf")).unwrap();
+        assert_eq!(files, [("a.conf".to_owned(), "a".to_owned())]);
+        let none = read_directory(folder.path().join("d"), |_| true).unwrap();
+        assert!(none.is_empty());
     }
 }

@@ -5,25 +5,63 @@ use std::fs;
 
 use abi::DropReason;
 use anyhow::{Context as _, Result};
+use model::DegradedReason;
 
 /// The page of all drop reasons.
 const DROP_REASONS: &str = "docs/reference/drop-reasons.md";
 
-/// The page differs from what is generated.
+/// The page with the table of degraded reasons, which is generated between two comments.
+const OPERATIONS: &str = "docs/operations.md";
+const TABLE_BEGIN: &str = "<!-- Generated from userspace/model/src/degraded_reason.rs by `cargo xtask tidy --bless`. -->\n";
+const TABLE_END: &str = "<!-- End of the generated table. -->\n";
+
+/// A page differs from what is generated.
 pub(super) fn offences() -> Vec<String> {
-    let written = fs::read_to_string(DROP_REASONS).unwrap_or_default();
-    if written == drop_reasons() {
-        return Vec::new();
-    }
-    vec![format!(
-        "{DROP_REASONS}: not as generated; run `cargo xtask tidy --bless`"
-    )]
+    let drops = fs::read_to_string(DROP_REASONS).unwrap_or_default();
+    let operations = fs::read_to_string(OPERATIONS).unwrap_or_default();
+    let pages = [
+        (DROP_REASONS, drops == drop_reasons()),
+        (OPERATIONS, operations == with_degraded_reasons(&operations)),
+    ];
+    let outdated = pages.into_iter().filter(|(_, is_current)| !is_current);
+    outdated
+        .map(|(page, _)| format!("{page}: not as generated; run `cargo xtask tidy --bless`"))
+        .collect()
 }
 
 /// Writes the pages.
 pub(super) fn bless() -> Result<()> {
     fs::create_dir_all("docs/reference")?;
-    fs::write(DROP_REASONS, drop_reasons()).with_context(|| format!("cannot write {DROP_REASONS}"))
+    let operations =
+        fs::read_to_string(OPERATIONS).with_context(|| format!("cannot read {OPERATIONS}"))?;
+    let pages = [
+        (DROP_REASONS, drop_reasons()),
+        (OPERATIONS, with_degraded_reasons(&operations)),
+    ];
+    for (page, text) in pages {
+        fs::write(page, text).with_context(|| format!("cannot write {page}"))?;
+    }
+    Ok(())
+}
+
+/// Returns the page with the current table of degraded reasons in place of the one that it has.
+/// Without a place for it, the table is at the end, so that the page counts as outdated.
+fn with_degraded_reasons(page: &str) -> String {
+    let (head, rest) = page.split_once(TABLE_BEGIN).unwrap_or((page, TABLE_END));
+    let (_, tail) = rest.split_once(TABLE_END).unwrap_or_default();
+    let mut table =
+        String::from("\n| reason | meaning | what to do | CNI STATUS |\n|---|---|---|---|\n");
+    for reason in DegradedReason::ALL {
+        let _ = writeln!(
+            table,
+            "| `{}` | {} | {} | {} |",
+            reason.word(),
+            reason.meaning().trim(),
+            reason.advice(),
+            reason.status(),
+        );
+    }
+    format!("{head}{TABLE_BEGIN}{table}\n{TABLE_END}{tail}")
 }
 
 fn drop_reasons() -> String {

@@ -32,7 +32,7 @@ pub(crate) fn ports(ports: &[PortView], wanted: Option<u16>, now: u64) -> String
 fn line(view: &PortView, now: u64) -> Row {
     let pod = view.pod.as_ref();
     let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
-    let container: String = view.container_id.chars().take(12).collect();
+    let container = super::short_id(&view.container_id);
     row([
         text(port(&view.port)),
         text(pod.unwrap_or_else(|| "-".to_owned())),

@@ -164,15 +164,6 @@ fn healthy() -> Status {
 }
 
 #[test]
-fn doctor_shows_missing_kernel_features_with_the_kernels_error() {
-    let text = doctor(&healthy());
-    assert!(text.contains("Health: good"), "{text}");
-    assert!(text.contains("Kernel feature tcx: available:"), "{text}");
-    let missing = "Kernel feature socket-hooks: missing (there is no cgroup): processes of the node do not reach all hostports";
-    assert!(text.contains(missing), "{text}");
-}
-
-#[test]
 fn status_of_a_healthy_agent_shows_networks_and_uplinks() {
     insta::assert_snapshot!(status(&healthy()));
 }
@@ -212,6 +203,7 @@ fn status_shows_every_degradation_before_anything_else() {
     let degraded = |reason: &str, message: &str| Degraded {
         reason: reason.into(),
         message: message.into(),
+        advice: "Read the manual.".into(),
     };
     let degraded = Status {
         degraded: vec![
@@ -421,4 +413,17 @@ fn flows_usage_shows_table_entries_and_flows_per_pod() {
     shop/web-0    16384  16384        7
     0123456789ab      1  16384        0
     ");
+}
+
+#[test]
+fn list_shows_the_whole_id_of_a_pod_that_viaductctl_has_attached() {
+    let pods = ["viaductctl-5000000000000001", "viaductctl-5000000000000002"];
+    let views = pods.map(|id| AttachmentView {
+        container_id: id.to_owned(),
+        ..AttachmentView::default()
+    });
+    let text = list(&views);
+    for id in pods {
+        assert!(text.contains(id), "{text}");
+    }
 }

@@ -22,6 +22,10 @@ impl World {
                 flow_entries: abi::maps::FLOWS_CAPACITY,
                 ..Observed::default()
             },
+            Scope::Checks(query) => Observed {
+                checks: self.check_facts(query),
+                ..Observed::default()
+            },
             Scope::Sysctls(keys) => Observed {
                 sysctls: self.chosen_sysctls(keys),
                 ..Observed::default()
@@ -94,7 +98,7 @@ impl World {
     }
 
     /// Returns the added routes and the subnet routes of addresses.
-    fn all_routes(&self) -> Vec<RouteEntry> {
+    pub(super) fn all_routes(&self) -> Vec<RouteEntry> {
         let mut routes = self.routes.clone();
         let links = self.links.values();
         for link in links.filter(|link| link.up && link.kind != LinkKind::Loopback) {

@@ -11,6 +11,9 @@ use super::world::World;
 pub(super) fn first_sysctls() -> BTreeMap<SysctlKey, String> {
     let defaults = [
         ("net/ipv4/ip_forward", "0"),
+        ("net/ipv4/conf/all/rp_filter", "0"),
+        ("net/ipv4/conf/default/rp_filter", "0"),
+        ("net/ipv4/conf/default/forwarding", "0"),
         ("net/ipv6/conf/all/forwarding", "0"),
         ("net/ipv6/conf/default/forwarding", "0"),
         ("net/ipv6/conf/default/accept_ra", "1"),
@@ -32,6 +35,18 @@ impl World {
         };
         let copies: Vec<_> = self.sysctls.iter().filter_map(copy).collect();
         self.sysctls.extend(copies);
+    }
+
+    /// Sets a sysctl as the kernel does: forwarding of IPv4 is that of each link as well.
+    pub(super) fn put_sysctl(&mut self, key: SysctlKey, value: &str) {
+        if key.0 == "net/ipv4/ip_forward" {
+            let of_links = self.sysctls.iter_mut().filter(|(key, _)| {
+                key.0.starts_with("net/ipv4/conf/") && key.0.ends_with("/forwarding")
+            });
+            let flag = if value == "0" { "0" } else { "1" };
+            of_links.for_each(|(_, value)| flag.clone_into(value));
+        }
+        self.sysctls.insert(key, value.to_owned());
     }
 
     pub(super) fn chosen_sysctls(&self, keys: &BTreeSet<SysctlKey>) -> BTreeMap<SysctlKey, String> {

@@ -9,8 +9,9 @@ use crate::Process;
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    AttachedPrefilter, BridgeSpec, Entries, Link, LinkKind, NetfilterState, NetfilterStep, PodSide,
-    PodSpec, PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
+    AttachedPrefilter, BridgeSpec, CheckFacts, Entries, Link, LinkKind, NetfilterState, NetfilterStep, PodSide, PodSpec,
+    PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey,
+    VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -38,6 +39,8 @@ pub(super) struct World {
     pub(super) netfilter: NetfilterState,
     /// State of the cgroup programs; empty without a cgroup.
     pub(super) sockets: BTreeMap<SocketHook, SocketHookState>,
+    /// Facts that a test has set; routes and sysctls are not read from here.
+    pub(super) facts: CheckFacts,
     pub(super) paths: BTreeMap<NetnsPath, u64>,
     pub(super) namespaces: BTreeMap<u64, BTreeMap<IfName, PodSide>>,
     next_index: u32,
@@ -56,6 +59,7 @@ impl World {
             prefilters: BTreeMap::new(),
             netfilter: NetfilterState::Absent,
             sockets: BTreeMap::new(),
+            facts: CheckFacts::default(),
             paths: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             next_index: 1,
@@ -142,8 +146,10 @@ impl World {
     }
 
     fn set_sysctl(&mut self, key: &SysctlKey, value: &str) -> Result<(), Errno> {
-        let present = self.sysctls.get_mut(key).ok_or(Errno::ENOENT)?;
-        value.clone_into(present);
+        if !self.sysctls.contains_key(key) {
+            return Err(Errno::ENOENT);
+        }
+        self.put_sysctl(key.clone(), value);
         Ok(())
     }
 

@@ -109,7 +109,10 @@ impl Node {
     /// Opens the kernel of this node, with the cgroup of its processes.
     pub(crate) fn host_below(&self, cgroup: Option<&Path>) -> Host {
         let options = HostOptions {
-            cgroup: cgroup.map(Path::to_owned),
+            cgroup: cgroup.map(|path| kernel::NodeCgroup {
+                path: path.to_owned(),
+                is_configured: true,
+            }),
             ..self.options()
         };
         Host::open(&options).unwrap_or_else(|error| panic!("{}", chain(&error)))

@@ -15,6 +15,11 @@ pub(crate) fn lacks_tcx() -> bool {
     is_there(!tcx(), "this kernel has TCX, so the fallback is not used")
 }
 
+/// Prints that the test is skipped because this kernel lacks something.
+pub(crate) fn lacks(otherwise: &str) {
+    is_there(false, otherwise);
+}
+
 /// Queries TCX directly, not by the code under test.
 fn tcx() -> bool {
     SchedClassifier::query_tcx("lo", TcAttachType::Ingress).is_ok()

@@ -439,6 +439,7 @@ fn node_sysctls_are_those_of_bridges_and_uplinks() {
     let keys = node_sysctls(&node_intent(), &bare_node());
     let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let expected = [
+        "net/ipv4/conf/cbr0/forwarding",
         "net/ipv4/ip_forward",
         "net/ipv6/conf/all/forwarding",
         "net/ipv6/conf/cbr0/accept_dad",

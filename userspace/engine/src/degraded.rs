@@ -1,0 +1,236 @@
+//! Degradations: what does not work on this node, why, and what that means for an ADD.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use kernel::Kernel;
+use model::{DegradedReason, IfName, NetworkName, Range};
+use planner::Condition;
+
+use crate::{Engine, NODE, NetworkStatus, Report};
+
+/// Degradation: one function that does not work on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Degraded {
+    /// The default network has no range.
+    NoPodCidr,
+    /// The node has no uplink.
+    NoUplink,
+    /// Programs are missing on an uplink.
+    ProgramsMissing(IfName),
+    /// The bridge of a network is refused.
+    NetworkRefused {
+        /// The network.
+        network: NetworkName,
+        /// The refusal.
+        why: String,
+    },
+    /// A configured uplink does not exist.
+    UplinkMissing(IfName),
+    /// At most a tenth of the addresses of a range are free.
+    PoolNearlyExhausted {
+        /// The network.
+        network: NetworkName,
+        /// The range.
+        range: Range,
+        /// Number of free addresses.
+        left: u64,
+    },
+    /// No address of a range is free.
+    PoolExhausted {
+        /// The network.
+        network: NetworkName,
+        /// The range.
+        range: Range,
+    },
+    /// No link of the node has a configured egress address.
+    NoEgressAddress(IpAddr),
+    /// The kernel refuses the netfilter table that serves hostports to containers of other
+    /// software.
+    NoNftables,
+    /// Other software or the operator has configured the node so that packets of pods die.
+    Node(Condition),
+    /// A repair of the last reconciliation failed.
+    RepairFailed {
+        /// Attachment key, link name, `tables` or `node`.
+        subject: String,
+        /// Difference and error.
+        why: String,
+    },
+}
+
+/// What a degradation means for an ADD to a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AddEffect {
+    /// An ADD gives a working pod.
+    Works,
+    /// An ADD fails, or gives a pod without connectivity: CNI STATUS is 50.
+    Fails,
+    /// As [`AddEffect::Fails`], and running pods may have lost connectivity: CNI STATUS is 51.
+    FailsAndPodsSuffer,
+}
+
+impl Degraded {
+    /// Returns the reason, with its word and advice.
+    pub fn reason(&self) -> DegradedReason {
+        match self {
+            Self::NoPodCidr => DegradedReason::NoPodCidr,
+            Self::NoUplink => DegradedReason::NoUplink,
+            Self::ProgramsMissing(_) => DegradedReason::ProgramsMissing,
+            Self::NetworkRefused { .. } => DegradedReason::NetworkRefused,
+            Self::UplinkMissing(_) => DegradedReason::UplinkMissing,
+            Self::PoolNearlyExhausted { .. } => DegradedReason::PoolNearlyExhausted,
+            Self::PoolExhausted { .. } => DegradedReason::PoolExhausted,
+            Self::NoEgressAddress(_) => DegradedReason::NoEgressAddress,
+            Self::NoNftables => DegradedReason::NoNftables,
+            Self::Node(condition) => condition.reason(),
+            Self::RepairFailed { .. } => DegradedReason::RepairFailed,
+        }
+    }
+
+    /// Returns what the degradation means for an ADD to `network` (behaviour S13). `has_pods` states
+    /// whether the network has attachments.
+    pub fn effect_on_add(&self, network: &NetworkName, has_pods: bool) -> AddEffect {
+        match self {
+            Self::ProgramsMissing(_) => AddEffect::FailsAndPodsSuffer,
+            Self::RepairFailed { subject, .. } if subject == NODE => AddEffect::FailsAndPodsSuffer,
+            Self::NetworkRefused { network: name, .. }
+            | Self::PoolExhausted { network: name, .. }
+                if name == network =>
+            {
+                AddEffect::Fails
+            }
+            Self::Node(condition) if condition.prevents_add(network) => {
+                if has_pods && condition.affects_pods() {
+                    AddEffect::FailsAndPodsSuffer
+                } else {
+                    AddEffect::Fails
+                }
+            }
+            Self::Node(_)
+            | Self::NetworkRefused { .. }
+            | Self::PoolExhausted { .. }
+            | Self::RepairFailed { .. }
+            | Self::NoPodCidr
+            | Self::NoUplink
+            | Self::UplinkMissing(_)
+            | Self::NoEgressAddress(_)
+            | Self::NoNftables
+            | Self::PoolNearlyExhausted { .. } => AddEffect::Works,
+        }
+    }
+}
+
+impl fmt::Display for Degraded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPodCidr => {
+                f.write_str("the default network has no address range: give the agent a pod CIDR")
+            }
+            Self::NoUplink => {
+                f.write_str("the node has no uplink: pods reach only each other and the node")
+            }
+            Self::ProgramsMissing(link) => write!(
+                f,
+                "BPF programs are missing on uplink {link}: no masquerading and no hostports there"
+            ),
+            Self::NetworkRefused { network, why } => {
+                write!(f, "network {network} cannot be used: {why}")
+            }
+            Self::UplinkMissing(link) => write!(
+                f,
+                "configured uplink {link} does not exist: no pod traffic leaves the node through it"
+            ),
+            Self::PoolNearlyExhausted {
+                network,
+                range,
+                left,
+            } => write!(
+                f,
+                "network {network} has {left} free addresses between {} and {}",
+                range.first(),
+                range.last()
+            ),
+            Self::PoolExhausted { network, range } => write!(
+                f,
+                "network {network} has no free address between {} and {}",
+                range.first(),
+                range.last()
+            ),
+            Self::NoEgressAddress(address) => write!(
+                f,
+                "no link of the node has the egress address {address}: pods of the default network cannot send outside the node"
+            ),
+            Self::NoNftables => f.write_str(
+                "the kernel has no nftables: containers of other software do not reach hostports",
+            ),
+            Self::Node(condition) => condition.fmt(f),
+            Self::RepairFailed { subject, why } => {
+                write!(f, "repair of {subject} failed: {why}")
+            }
+        }
+    }
+}
+
+impl<K: Kernel> Engine<K> {
+    /// Returns the active degradations.
+    pub(crate) fn degraded(&self, networks: &[NetworkStatus]) -> Vec<Degraded> {
+        let mut degraded = Vec::new();
+        // An agent that serves only networks with their own IPAM needs no pod CIDR.
+        if self.settings.default_network.ranges.is_empty()
+            && self.is_default_wanted.load(Ordering::Acquire)
+        {
+            degraded.push(Degraded::NoPodCidr);
+        }
+        if self.node.uplinks.is_empty() {
+            degraded.push(Degraded::NoUplink);
+        }
+        let named = self.settings.uplinks.iter();
+        let is_there = |name: &IfName| self.node.uplinks.iter().any(|uplink| uplink.name == *name);
+        let missing = named.filter(|name| !is_there(name));
+        degraded.extend(missing.cloned().map(Degraded::UplinkMissing));
+        let bare = self.node.uplinks.iter().filter(|uplink| !uplink.attached);
+        degraded.extend(bare.map(|uplink| Degraded::ProgramsMissing(uplink.name.clone())));
+        let refused = self.node.refused.iter();
+        degraded.extend(refused.map(|(network, refusal)| Degraded::NetworkRefused {
+            network: network.clone(),
+            why: refusal.to_string(),
+        }));
+        let missing = self.node.missing_egress.iter().copied();
+        degraded.extend(missing.map(Degraded::NoEgressAddress));
+        degraded.extend(self.lacks_nftables().then_some(Degraded::NoNftables));
+        degraded.extend(self.conditions.all().map(Degraded::Node));
+        degraded.extend(networks.iter().flat_map(exhausted));
+        degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));
+        degraded
+    }
+}
+
+/// Returns degradations for ranges with no free address, and for those with few.
+fn exhausted(status: &NetworkStatus) -> impl Iterator<Item = Degraded> + '_ {
+    status.pools.iter().filter_map(|pool| {
+        let (network, range) = (status.network.name.clone(), pool.range);
+        let left = pool.total.saturating_sub(pool.used);
+        if left == 0 {
+            return Some(Degraded::PoolExhausted { network, range });
+        }
+        // At least nine tenths are in use.
+        (left <= pool.total / 10).then_some(Degraded::PoolNearlyExhausted {
+            network,
+            range,
+            left,
+        })
+    })
+}
+
+fn failed(report: &Report) -> impl Iterator<Item = Degraded> + '_ {
+    report
+        .items
+        .iter()
+        .filter(|item| item.outcome == crate::Outcome::Failed)
+        .map(|item| Degraded::RepairFailed {
+            subject: item.subject.clone(),
+            why: item.message.clone(),
+        })
+}

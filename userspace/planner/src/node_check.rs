@@ -1,0 +1,206 @@
+//! Checks of the node: what other software or the operator has configured so that packets of pods
+//! die although Viaduct's own objects are as they should be.
+//!
+//! [`check_query`] says what to observe beyond [`Scope::Node`](crate::Scope::Node), and
+//! [`conditions`] decides from the answers. Routing is not simulated: policy rules, metrics and
+//! reverse path filters decide together, so the kernel is queried for the routes of sample
+//! packets.
+
+mod condition;
+mod ipsec;
+mod limits;
+mod mtu;
+mod overlap;
+mod routing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use model::{IfName, Network};
+
+use crate::bridge::families;
+use crate::{Link, NodeIntent, Observed, Records, RouteEntry, SysctlKey};
+
+pub use condition::{Condition, FilteredTraffic, OverlapEffect, PolicyEffect};
+pub use ipsec::{Ipsec, IpsecDirection, IpsecPolicy};
+pub use limits::{CgroupCoverage, Usage};
+
+/// Number of the main routing table.
+const MAIN_TABLE: u32 = 254;
+
+/// What to observe for [`conditions`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckQuery {
+    /// Routes of sample packets.
+    pub routes: BTreeSet<RouteQuery>,
+    /// Sysctls to read.
+    pub sysctls: BTreeSet<SysctlKey>,
+}
+
+/// A sample packet whose route is queried.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RouteQuery {
+    /// Destination address.
+    pub to: IpAddr,
+    /// Source address and receiving link of a packet that is forwarded or delivered; `None` for a
+    /// packet that the node sends. IPv4 only: the kernel's answer for IPv6 does not depend on it.
+    pub received: Option<(IpAddr, IfName)>,
+}
+
+/// The kernel's answer to a [`RouteQuery`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RouteAnswer {
+    /// The packet leaves through the link with this interface index.
+    Leaves(u32),
+    /// The packet is delivered to the node itself.
+    Local,
+    /// There is no route, the receiving link does not forward, or its reverse path filter drops the
+    /// packet. Linux 6.13 and later do not say which.
+    Unreachable,
+}
+
+/// Answers to a [`CheckQuery`], and the limits of the node and of the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckFacts {
+    /// Answers to the route queries.
+    pub routes: BTreeMap<RouteQuery, RouteAnswer>,
+    /// Values of the sysctls; those that the kernel does not have are absent.
+    pub sysctls: BTreeMap<SysctlKey, String>,
+    /// IPsec policies of other software.
+    pub ipsec: Ipsec,
+    /// Which of the node's processes the cgroup programs see; `None` without a cgroup.
+    pub cgroup: Option<CgroupCoverage>,
+    /// File descriptors of the agent.
+    pub open_files: Option<Usage>,
+    /// Entries of netfilter's conntrack table; `None` where the node does not track connections.
+    pub conntrack: Option<Usage>,
+    /// Whether the neighbour table of IPv4 and that of IPv6 has overflowed in the last minute.
+    pub neighbours_overflow: [bool; 2],
+}
+
+/// Returns what to observe. `observed` is of [`Scope::Node`](crate::Scope::Node), after the node
+/// was reconciled.
+pub fn check_query(intent: &NodeIntent, observed: &Observed, records: &Records) -> CheckQuery {
+    let mut query = CheckQuery::default();
+    for network in routed(intent, observed) {
+        query
+            .routes
+            .extend(overlap::queries(&network, observed, records));
+        let (routes, sysctls) = routing::queries(&network, observed);
+        query.routes.extend(routes);
+        query.sysctls.extend(sysctls);
+    }
+    query
+}
+
+/// Returns what makes packets of pods die, in the order of the networks.
+pub fn conditions(
+    intent: &NodeIntent,
+    observed: &Observed,
+    records: &Records,
+    facts: &CheckFacts,
+) -> Vec<Condition> {
+    let bypass = intent.bypass.is_active(observed);
+    let mut found = Vec::new();
+    for network in routed(intent, observed) {
+        let overlaps = overlap::conditions(&network, observed, records, facts);
+        // Packets of pods whose addresses lead elsewhere are filtered for this reason.
+        let cut_off = overlaps.iter().any(Condition::cuts_off);
+        found.extend(overlaps);
+        if !cut_off {
+            let dropped = routing::conditions(&network, observed, records, facts);
+            let drops = |condition: &Condition| !bypass || is_met_on_bypass(condition, &network);
+            found.extend(dropped.into_iter().filter(drops));
+        }
+        found.extend(ipsec::conditions(&network, intent, facts));
+        found.extend(mtu::of_uplinks(&network, observed));
+    }
+    found.extend(mtu::of_bridges(observed, records));
+    found.extend(limits::conditions(records, facts, bypass));
+    let mut seen = BTreeSet::new();
+    found.retain(|condition| seen.insert(condition.clone()));
+    found
+}
+
+/// Whether packets that bypass the stack meet the condition: their routes are looked up for the
+/// bridge, so it must forward. Answers are delivered without the stack, and no filter
+/// applies.
+fn is_met_on_bypass(condition: &Condition, network: &RoutedNetwork<'_>) -> bool {
+    matches!(condition, Condition::ForwardingOff { link, .. } if *link == network.link)
+}
+
+/// A network for whose pods the node routes.
+struct RoutedNetwork<'a> {
+    network: &'a Network,
+    /// Link that has the gateway addresses.
+    link: IfName,
+    /// Its interface index.
+    index: u32,
+}
+
+/// Returns the networks for whose pods the node routes, as far as their links exist.
+fn routed<'a>(
+    intent: &'a NodeIntent,
+    observed: &'a Observed,
+) -> impl Iterator<Item = RoutedNetwork<'a>> {
+    let networks = intent.networks.iter();
+    let of_node = networks.filter(|network| network.options.gateway);
+    of_node.filter_map(|network| {
+        let families = families(network);
+        let link = network
+            .gateway_link()
+            .filter(|_| families.v4 || families.v6)?;
+        let index = observed.links.get(&link).filter(|found| found.up)?.index;
+        Some(RoutedNetwork {
+            network,
+            link,
+            index,
+        })
+    })
+}
+
+/// Returns an address of each end of each range, without the gateways.
+fn sample_pods(network: &Network) -> BTreeSet<IpAddr> {
+    let ranges = network.ranges.iter().flat_map(model::RangeSet::ranges);
+    ranges
+        .flat_map(|range| {
+            let ends = [range.first(), range.last()];
+            let neighbours = [next(range.first(), 1), next(range.last(), -1)];
+            let pairs = ends.into_iter().zip(neighbours);
+            pairs.filter_map(|(end, beside)| {
+                let choices = [Some(end), beside].into_iter().flatten();
+                choices.into_iter().find(|address| range.offers(*address))
+            })
+        })
+        .collect()
+}
+
+/// Returns the address `by` after `address`; `None` at the end of the address space.
+fn next(address: IpAddr, by: i8) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(v4) => {
+            let bits = v4.to_bits().checked_add_signed(by.into());
+            bits.map(|bits| IpAddr::V4(bits.into()))
+        }
+        IpAddr::V6(v6) => {
+            let bits = v6.to_bits().checked_add_signed(by.into());
+            bits.map(|bits| IpAddr::V6(bits.into()))
+        }
+    }
+}
+
+/// Returns the name of the link with this interface index.
+fn name_of(index: u32, observed: &Observed) -> Option<&IfName> {
+    let mut links = observed.links.iter();
+    links
+        .find(|(_, link)| link.index == index)
+        .map(|(name, _)| name)
+}
+
+fn link_of<'a>(route: &RouteEntry, observed: &'a Observed) -> Option<(&'a IfName, &'a Link)> {
+    let mut links = observed.links.iter();
+    links.find(|(_, link)| link.index == route.link)
+}
+
+#[cfg(test)]
+mod tests;
