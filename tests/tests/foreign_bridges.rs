@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use anyhow::{Context as _, Result, ensure};
 use e2e::chain::{Chain, PluginSource};
 use e2e::{
-    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, UPLINK, WORLD, addresses,
-    ping, set_bridge_netfilter, tcp_echo, tcp_source, udp_seen_as, udp_source, until,
+    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, UPLINK, WORLD, addresses, ping,
+    set_bridge_netfilter, tcp_echo, tcp_source, udp_seen_as, udp_source, until,
 };
 use serde_json::{Value, json};
 
@@ -91,7 +91,10 @@ fn dial(from: &Machine, node: IpAddr, port: u16) -> Result<IpAddr> {
     let (seen, datagrams) = udp_source(from, 0, to)?;
     let (source, stream) = tcp_source(from, 0, to)?;
     tcp_echo(&stream)?;
-    ensure!(udp_seen_as(&datagrams)? == seen, "the client's address changed");
+    ensure!(
+        udp_seen_as(&datagrams)? == seen,
+        "the client's address changed"
+    );
     Ok(source.ip())
 }
 
@@ -168,13 +171,17 @@ fn a_foreign_bridges_containers_reach_hostports_as_themselves() -> Result<()> {
         let own: IpAddr = host(CONTAINER[family]).parse()?;
         assert_eq!(dial(&scene.container, address, OURS)?, own);
         // Pods and containers reach each other by their own addresses.
-        assert_eq!(dial(&scene.pod.machine, own, 80)?, scene.pod.addresses[family]);
-        assert_eq!(dial(&scene.container, scene.pod.addresses[family], 80)?, own);
+        assert_eq!(
+            dial(&scene.pod.machine, own, 80)?,
+            scene.pod.addresses[family]
+        );
+        assert_eq!(
+            dial(&scene.container, scene.pod.addresses[family], 80)?,
+            own
+        );
     }
     let mut exact = scene.sandbox.pod("exact")?;
-    let on = |address: IpAddr, port| {
-        json!({ "hostPort": port, "containerPort": 80, "protocol": "tcp", "hostIP": address })
-    };
+    let on = |address: IpAddr, port| json!({ "hostPort": port, "containerPort": 80, "protocol": "tcp", "hostIP": address });
     let ports = json!([on(NODE[0], 9000), on("127.0.0.1".parse()?, 9001)]);
     exact.add_with(Config::new("1.1.0").with("runtimeConfig", json!({ "portMappings": ports })))?;
     let _echo = Echo::start(&exact.machine, 80)?;
@@ -192,7 +199,8 @@ fn a_foreign_bridges_containers_reach_hostports_as_themselves() -> Result<()> {
 /// The table follows hostports, a flush by other software, a crash of the agent, and the owner of
 /// the port.
 #[test]
-fn the_table_for_foreign_bridges_follows_hostports_and_survives_a_flush_and_a_crash() -> Result<()> {
+fn the_table_for_foreign_bridges_follows_hostports_and_survives_a_flush_and_a_crash() -> Result<()>
+{
     let mut scene = Beside::new()?;
     let node = scene.sandbox.node.clone();
     let to = SocketAddr::new(NODE[0], OURS);
@@ -223,7 +231,9 @@ fn the_table_for_foreign_bridges_follows_hostports_and_survives_a_flush_and_a_cr
         Ok((!rules.contains("type nat")).then_some(()))
     })?;
     node.call("ip link del docker0")?;
-    until("the table is gone", || Ok((!has_table(&node)?).then_some(())))
+    until("the table is gone", || {
+        Ok((!has_table(&node)?).then_some(()))
+    })
 }
 
 /// A container cannot send with a pod's address: neither IPv4, nor IPv6, which has no reverse path
@@ -235,23 +245,35 @@ fn a_container_on_a_foreign_bridge_cannot_send_as_a_pod() -> Result<()> {
     other.add()?;
     for (family, victim) in other.addresses.iter().enumerate() {
         let inbox = scene.pod.machine.run(|| {
-            let any = if family == 0 { "0.0.0.0:9999" } else { "[::]:9999" };
+            let any = if family == 0 {
+                "0.0.0.0:9999"
+            } else {
+                "[::]:9999"
+            };
             UdpSocket::bind(any)
         })?;
         inbox.set_read_timeout(Some(e2e::patient(std::time::Duration::from_millis(300))))?;
         let to = SocketAddr::new(scene.pod.addresses[family], 9999);
         let mut buffer = [0; 16];
-        let own = scene.container.run(|| UdpSocket::bind((unspecified(family), 0)))?;
+        let own = scene
+            .container
+            .run(|| UdpSocket::bind((unspecified(family), 0)))?;
         own.send_to(b"own", to)?;
-        ensure!(inbox.recv(&mut buffer).is_ok(), "the container's own address");
+        ensure!(
+            inbox.recv(&mut buffer).is_ok(),
+            "the container's own address"
+        );
         let flag = ["-4", "-6"][family];
         let length = [32, 128][family];
-        scene.container.call(&format!(
-            "ip {flag} address add {victim}/{length} dev lo"
-        ))?;
+        scene
+            .container
+            .call(&format!("ip {flag} address add {victim}/{length} dev lo"))?;
         let forged = scene.container.run(|| UdpSocket::bind((*victim, 0)))?;
         forged.send_to(b"forged", to)?;
-        ensure!(inbox.recv(&mut buffer).is_err(), "the address of pod {victim}");
+        ensure!(
+            inbox.recv(&mut buffer).is_err(),
+            "the address of pod {victim}"
+        );
     }
     Ok(())
 }
@@ -282,7 +304,9 @@ fn links_change_their_role_while_the_agent_runs() -> Result<()> {
     node.call("ip link add link spare0 name card0 type macvlan")?;
     node.call("ip link set card0 master br-late")?;
     until("the bridge is an uplink", || {
-        Ok(uplinks(&scene.agent)?.contains(&"br-late".to_owned()).then_some(()))
+        Ok(uplinks(&scene.agent)?
+            .contains(&"br-late".to_owned())
+            .then_some(()))
     })?;
     dial(&late, NODE[0], OURS)?;
     node.call("ip link set card0 nomaster")?;
@@ -301,7 +325,10 @@ enum Kind {
 
 /// A list of the reference's main plugin, and our portmap with these ports where `ports` is set.
 fn list(kind: Kind, ranges: &[&str], ports: Option<&[u16]>) -> Chain {
-    let ranges: Vec<Value> = ranges.iter().map(|subnet| json!([{ "subnet": subnet }])).collect();
+    let ranges: Vec<Value> = ranges
+        .iter()
+        .map(|subnet| json!([{ "subnet": subnet }]))
+        .collect();
     let ipam = json!({
         "type": "host-local", "ranges": ranges,
         "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
@@ -317,9 +344,8 @@ fn list(kind: Kind, ranges: &[&str], ports: Option<&[u16]>) -> Chain {
         return chain;
     };
     let mapping = |port: &u16| {
-        ["tcp", "udp"].map(|protocol| {
-            json!({ "hostPort": port, "containerPort": 80, "protocol": protocol })
-        })
+        ["tcp", "udp"]
+            .map(|protocol| json!({ "hostPort": port, "containerPort": 80, "protocol": protocol }))
     };
     let mappings: Vec<Value> = ports.iter().flat_map(mapping).collect();
     let portmap = json!({ "type": "portmap", "capabilities": { "portMappings": true } });
@@ -366,13 +392,22 @@ fn pods_of_an_adopted_network_reach_its_ports(kind: Kind) -> Result<()> {
     let p3 = Guest::new(&sandbox, "p3", list(kind, &ranges, None))?;
     let mut ours = sandbox.pod("ours")?;
     ours.add()?;
-    let clients = [&p1.machine, &p2.machine, &p3.machine, &ours.machine, &sandbox.world];
+    let clients = [
+        &p1.machine,
+        &p2.machine,
+        &p3.machine,
+        &ours.machine,
+        &sandbox.world,
+    ];
     for bridged in [true, false] {
         set_bridge_netfilter(node, bridged)?;
         for client in clients {
             for address in NODE {
                 dial(client, address, OURS).with_context(|| {
-                    format!("{kind:?}: {} to {address}, bridge-nf {bridged}", client.name())
+                    format!(
+                        "{kind:?}: {} to {address}, bridge-nf {bridged}",
+                        client.name()
+                    )
                 })?;
             }
         }
@@ -431,7 +466,10 @@ fn running_pods_keep_their_connectivity(kind: Kind) -> Result<()> {
     check("with a pod of ours")?;
     let taken = [p1.addresses[0], p2.addresses[0]];
     let own = &ours.addresses;
-    assert!(own.iter().all(|address| !taken.contains(address)), "{own:?}");
+    assert!(
+        own.iter().all(|address| !taken.contains(address)),
+        "{own:?}"
+    );
     Ok(())
 }
 

@@ -74,7 +74,10 @@ impl<K: Kernel> Engine<K> {
                 self.del(&adoption.key)?;
                 Err(error)
             }
-            published => published,
+            Ok(published) => {
+                self.prepare_adopted(&published, now);
+                Ok(published)
+            }
         }
     }
 
@@ -130,7 +133,6 @@ impl<K: Kernel> Engine<K> {
         }
         record.state = State::Attached;
         self.store.put(&record)?;
-        self.prepare_adopted(&record.attachment, now);
         tracing::info!(
             %key,
             link = %record.attachment.host_link(),

@@ -74,19 +74,20 @@ impl<K: Kernel> Engine<K> {
         if self.node.network_links.contains(&attachment.bridge) {
             return;
         }
+        let key = &attachment.key;
         let mut items = Vec::new();
         match self.reconcile_node(now, &mut items) {
             Ok(reconciled) => {
                 self.node = crate::node::NodeState::of(&self.node_intent(), reconciled);
             }
             Err(error) => tracing::warn!(
-                key = %attachment.key,
+                %key,
                 error = chain(&error),
                 "cannot reconcile the node for an adopted pod; the next reconciliation tries again"
             ),
         }
         for failed in items.iter().filter(|item| item.has_failed()) {
-            tracing::warn!(key = %attachment.key, "{}", failed.message);
+            tracing::warn!(%key, "{}", failed.message);
         }
     }
 }

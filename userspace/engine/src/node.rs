@@ -9,8 +9,9 @@ use std::net::IpAddr;
 use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
 use planner::{
-    ContainerLinks, Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable, NodeIntent, NodePlan, Observed, Plan, Refusal, Scope,
-    SocketHook, SocketHookState, Step, SysctlKey,
+    ContainerLinks, Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable,
+    NodeIntent, NodePlan, Observed, Plan, Refusal, Scope, SocketHook, SocketHookState, Step,
+    SysctlKey,
 };
 use store::Store;
 

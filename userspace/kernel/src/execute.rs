@@ -5,9 +5,7 @@ use std::io;
 
 use model::IfName;
 use nix::errno::Errno;
-use planner::{
-    Entry, EntryKey, Hook, LinkRef, NetfilterStep, SocketHook, Step, XdpPrefilterStep,
-};
+use planner::{Entry, EntryKey, Hook, LinkRef, NetfilterStep, SocketHook, Step, XdpPrefilterStep};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;

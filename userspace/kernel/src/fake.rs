@@ -30,8 +30,8 @@ pub use nix::errno::Errno;
 use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
 use planner::{
-    CheckFacts, Entry, EntryKey, Link, LinkKind, NetfilterState, Observed, PodSide, RouteEntry, Scope, SocketHook,
-    SocketHookState, Step, SysctlKey,
+    CheckFacts, Entry, EntryKey, Link, LinkKind, NetfilterState, Observed, PodSide, RouteEntry,
+    Scope, SocketHook, SocketHookState, Step, SysctlKey,
 };
 
 use crate::{Kernel, Measured, ObserveError, StepError};

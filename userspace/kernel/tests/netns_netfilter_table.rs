@@ -73,9 +73,15 @@ fn all() -> Vec<(EntryKey, Entry)> {
         rows.push((hostport(None, true, protocol), pod(2, true)));
         rows.push((hostport(None, false, protocol), pod(2, false)));
         rows.push((hostport(Some("192.0.2.1"), true, protocol), pod(3, true)));
-        rows.push((hostport(Some("2001:db8::1"), false, protocol), pod(3, false)));
+        rows.push((
+            hostport(Some("2001:db8::1"), false, protocol),
+            pod(3, false),
+        ));
     }
-    rows.push((hostport(Some("127.0.0.1"), true, Protocol::Tcp), pod(4, true)));
+    rows.push((
+        hostport(Some("127.0.0.1"), true, Protocol::Tcp),
+        pod(4, true),
+    ));
     rows
 }
 
@@ -132,7 +138,11 @@ fn the_netfilter_table_mirrors_hostports_written_before_and_after_it() {
             };
             let other = pod(9, *ipv4);
             execute(&mut host, &[write(key, &other)]);
-            assert_eq!(state(&mut host), NetfilterState::Present(table()), "{entry}");
+            assert_eq!(
+                state(&mut host),
+                NetfilterState::Present(table()),
+                "{entry}"
+            );
             let previous = other.clone();
             let key = key.clone();
             let remove = Step::RemoveEntry { key, previous };

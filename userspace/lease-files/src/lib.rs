@@ -68,7 +68,9 @@ pub fn folders(data_dir: Option<&Path>) -> io::Result<Vec<LeaseFolder>> {
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        let network = name.to_str().and_then(|name| name.parse::<NetworkName>().ok());
+        let network = name
+            .to_str()
+            .and_then(|name| name.parse::<NetworkName>().ok());
         if let Some(network) = network.filter(|_| entry.path().is_dir()) {
             folders.push(LeaseFolder::new(data_dir, &network));
         }

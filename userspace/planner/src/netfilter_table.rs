@@ -119,7 +119,8 @@ pub(crate) fn base(
     let loopbacks = observed
         .links
         .iter()
-        .filter_map(|(name, link)| (link.kind == crate::LinkKind::Loopback).then(|| name.clone()));
+        .filter(|(_, link)| link.kind == crate::LinkKind::Loopback)
+        .map(|(name, _)| name.clone());
     // The kernel's route to a subnet that two bridges have leads to one of them only.
     let is_exclusive = |subnet: &Cidr| {
         let mut overlaps = containers.overlaps.iter();

@@ -10,11 +10,11 @@ use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
-use crate::bridge::{BridgeContext, bridge_steps, families, gateways, is_of};
+use crate::bridge::{BridgeContext, all_families, bridge_steps, gateways, is_of};
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::prefix::prefixes;
 use crate::socket_hook::plan_socket_hooks;
-use crate::sysctl::{Families, forward};
+use crate::sysctl::forward;
 use crate::uplink::{self, OwnLinks, is_link_local, uplinks};
 use crate::{
     BypassMode, ContainerLinks, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable,
@@ -82,11 +82,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(set_promiscuous(&accepted, &planned, observed));
     // Forwarding for the families of all accepted networks. Our bridges, planned above, ignore
     // router advertisements by then.
-    let all = accepted.iter().map(|network| families(network));
-    let needed = all.fold(Families::default(), |all, one| Families {
-        v4: all.v4 || one.v4,
-        v6: all.v6 || one.v6,
-    });
+    let needed = all_families(&accepted);
     plan.append(Plan::of(forward(needed, observed, &ours)));
     // After all address steps: the local entries include the addresses that the plan adds.
     let uplinks = uplinks(&intent.uplinks, observed, &ours);

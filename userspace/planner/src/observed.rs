@@ -10,8 +10,8 @@ use model::{
 
 use crate::entry::Entries;
 use crate::{
-    AttachedPrefilter, CheckFacts, CheckQuery, Hook, NetfilterState, PortReservations, SocketHook, SocketHookState,
-    SysctlKey,
+    AttachedPrefilter, CheckFacts, CheckQuery, Hook, NetfilterState, PortReservations, SocketHook,
+    SocketHookState, SysctlKey,
 };
 
 /// Extent of an observation.

@@ -9,9 +9,9 @@ use crate::Process;
 use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
-    AttachedPrefilter, BridgeSpec, CheckFacts, Entries, Link, LinkKind, NetfilterState, NetfilterStep, PodSide, PodSpec,
-    PortReservation, PortReservations, RouteEntry, SocketHook, SocketHookState, Step, SysctlKey,
-    VethSpec,
+    AttachedPrefilter, BridgeSpec, CheckFacts, Entries, Link, LinkKind, NetfilterState,
+    NetfilterStep, PodSide, PodSpec, PortReservation, PortReservations, RouteEntry, SocketHook,
+    SocketHookState, Step, SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;

@@ -93,8 +93,7 @@ pub(super) fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 fn is_on_no_wire(address: IpAddr) -> bool {
-    address.is_loopback()
-        || matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+    address.is_loopback() || matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// Pads to whole registers of four bytes, as the parts of a concatenation are.

@@ -56,7 +56,11 @@ struct Planned {
 pub(super) fn add(batch: &mut Batch, table: &NetfilterTable) {
     batch.add_table(FAMILY, TABLE);
     add_maps(batch, table);
-    let names: Vec<Element> = table.links.iter().map(|link| named(link.as_str())).collect();
+    let names: Vec<Element> = table
+        .links
+        .iter()
+        .map(|link| named(link.as_str()))
+        .collect();
     batch.add_elements(FAMILY, TABLE, LINKS, &names);
     for chain in chains(table) {
         batch.add_chain(&Chain {

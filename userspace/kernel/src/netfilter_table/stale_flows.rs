@@ -208,7 +208,9 @@ fn receive(socket: &Socket, mut entry: impl FnMut(&[u8])) -> io::Result<()> {
             match kind {
                 DONE => return Ok(()),
                 ERROR => {
-                    let code = body.first_chunk::<4>().map_or(0, |it| i32::from_ne_bytes(*it));
+                    let code = body
+                        .first_chunk::<4>()
+                        .map_or(0, |it| i32::from_ne_bytes(*it));
                     return match code {
                         0 => Ok(()),
                         code => Err(io::Error::from_raw_os_error(-code)),

@@ -17,9 +17,7 @@ use kernel::{Host, Kernel, Measured, ObserveError, StepError};
 use model::{Attachment, IfName, Netns};
 use nix::errno::Errno;
 use normalise::Names;
-use planner::{
-    BridgeSpec, NetfilterState, NetfilterStep, Observed, Scope, Step, SysctlKey,
-};
+use planner::{BridgeSpec, NetfilterState, NetfilterStep, Observed, Scope, Step, SysctlKey};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::*;
