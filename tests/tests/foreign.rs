@@ -37,7 +37,8 @@ const VIEWS: [&str; 13] = [
     "tc qdisc show dev up0",
     "tc filter show dev up0 ingress pref 5",
     "tc filter show dev up0 egress pref 49152",
-    "nft list ruleset",
+    // Not the whole ruleset: the bridge gets a table of ours, `inet viaduct`.
+    "nft list table inet other",
     "iptables-save -t nat",
 ];
 

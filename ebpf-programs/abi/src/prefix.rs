@@ -39,4 +39,7 @@ impl PrefixClass {
     pub const NO_MASQUERADE: u32 = 1 << 0;
     /// Addresses of this prefix are assigned to pods of this node.
     pub const PODS: u32 = 1 << 1;
+    /// Containers of other software have addresses of this prefix too: their packets leave the node
+    /// as the kernel forwards them.
+    pub const SHARED: u32 = 1 << 2;
 }

@@ -43,13 +43,14 @@ pub(crate) fn check<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<
     Err(DropReason::UnknownUplink)
 }
 
-/// Returns whether the link is an uplink with both programs attached, or the bridge of another
-/// network.
+/// Returns whether the link is an uplink with both programs attached, the bridge of another
+/// network, or a link to containers of other software.
 #[inline(always)]
 fn is_open<E: Node>(node: &E, link: u32) -> bool {
-    let uplink = node.uplink(link);
-    uplink.is_some_and(|uplink| uplink.flags & UplinkFlags::OPEN != 0)
-        || node.network(link).is_some()
+    match node.uplink(link) {
+        Some(uplink) => uplink.flags & UplinkFlags::OPEN != 0,
+        None => node.network(link).is_some(),
+    }
 }
 
 /// Returns whether the packet is from a pod and must be masqueraded.

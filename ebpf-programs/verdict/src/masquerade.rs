@@ -50,7 +50,8 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
             Origin::Elsewhere
         });
     }
-    if node.prefix_class(source) & PrefixClass::PODS != 0 {
+    let class = node.prefix_class(source);
+    if class & (PrefixClass::PODS | PrefixClass::SHARED) == PrefixClass::PODS {
         return Err(DropReason::UnknownPod);
     }
     Ok(Origin::Elsewhere)

@@ -98,6 +98,21 @@ impl HostLocalLeases {
     }
 }
 
+/// Adds to the intent the addresses that host-local has leased in any network. For networks that
+/// containers of other software share: its pods keep running where the agent starts with their CIDR.
+pub(crate) fn read_all_into(intent: &mut Intent) -> Result<(), Error> {
+    let read = || {
+        for folder in lease_files::folders(None)? {
+            let taken = folder.taken_by_host_local()?.into_iter();
+            let others = taken.filter(|(_, owner)| *owner != intent.key);
+            intent.requested.taken.extend(others);
+        }
+        io::Result::Ok(())
+    };
+    let mut read = read;
+    read().map_err(|error| Error::io(format!("cannot read host-local's lease files: {error}")))
+}
+
 /// Returns whether a lease belongs to one of these interfaces. A lease file without an interface
 /// name matches all interfaces of its container.
 pub(crate) fn is_valid_owner<'a>(

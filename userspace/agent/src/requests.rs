@@ -26,7 +26,7 @@ use crate::events::{Events, NewEvent};
 use crate::failure::Failure;
 use crate::flows::FlowSource;
 use crate::installation::{self, Installation};
-use crate::leases::{HostLocalLeases, is_valid_owner};
+use crate::leases::{HostLocalLeases, is_valid_owner, read_all_into};
 use crate::lifecycle::Lifecycle;
 use crate::limits::log_placeholder_burst;
 use crate::metrics::Metrics;
@@ -281,6 +281,9 @@ impl App {
         let leases = HostLocalLeases::of(&request.config.header);
         if let Some(leases) = &leases {
             leases.read_into(&mut intent)?;
+        }
+        if self.handle.status().shares_addresses(&intent.network.name) {
+            read_all_into(&mut intent)?;
         }
         let dns = dns(&request)?;
         let awaits_addresses = intent.requested.awaits_addresses;

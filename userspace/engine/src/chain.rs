@@ -75,7 +75,10 @@ impl<K: Kernel> Engine<K> {
                 self.del(&adoption.key)?;
                 Err(error)
             }
-            published => published,
+            Ok(published) => {
+                self.prepare_adopted(&published, now);
+                Ok(published)
+            }
         }
     }
 
@@ -210,6 +213,7 @@ impl<K: Kernel> Engine<K> {
             ..before.clone()
         })?;
         self.attach_socket_hooks(&new);
+        self.prepare_netfilter(&new);
         let mut transaction = Transaction::default();
         let made = transaction.apply(&mut self.kernel, &plan);
         if let Err(error) = made.and_then(|()| self.verify_host(&new)) {

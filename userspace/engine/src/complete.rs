@@ -73,6 +73,7 @@ impl<K: Kernel> Engine<K> {
         let plan = planner::plan_complete(attachment, detects_duplicates, &observed);
         self.put_reserving(&record)?;
         self.attach_socket_hooks(&record.attachment);
+        self.prepare_netfilter(&record.attachment);
         transaction.apply(&mut self.kernel, &plan)?;
         self.verify(&record.attachment)?;
         record.state = State::Attached;

@@ -53,6 +53,9 @@ pub enum Degraded {
         /// Why no rule of ours accepts the packets, and what to do.
         why: String,
     },
+    /// The kernel refuses the netfilter table that serves hostports to containers of other
+    /// software.
+    NoNftables,
     /// Other software or the operator has configured the node so that packets of pods die.
     Node(NodeCondition),
     /// A repair of the last reconciliation failed.
@@ -88,6 +91,7 @@ impl Degraded {
             Self::PoolExhausted { .. } => DegradedReason::PoolExhausted,
             Self::NoEgressAddress(_) => DegradedReason::NoEgressAddress,
             Self::ForwardingDropped { .. } => DegradedReason::ForwardingDropped,
+            Self::NoNftables => DegradedReason::NoNftables,
             Self::Node(condition) => condition.reason(),
             Self::RepairFailed { .. } => DegradedReason::RepairFailed,
         }
@@ -122,6 +126,7 @@ impl Degraded {
             | Self::NoUplink
             | Self::UplinkMissing(_)
             | Self::NoEgressAddress(_)
+            | Self::NoNftables
             | Self::PoolNearlyExhausted { .. } => AddEffect::Works,
         }
     }
@@ -170,6 +175,9 @@ impl fmt::Display for Degraded {
             Self::ForwardingDropped { what, why } => {
                 write!(f, "{what} drops the packets of pods: {why}")
             }
+            Self::NoNftables => f.write_str(
+                "the kernel has no nftables: containers of other software do not reach hostports",
+            ),
             Self::Node(condition) => condition.fmt(f),
             Self::RepairFailed { subject, why } => {
                 write!(f, "repair of {subject} failed: {why}")
@@ -208,6 +216,7 @@ impl<K: Kernel> Engine<K> {
         let dropping = self.forwarding.defaults.iter();
         let dropping = dropping.filter(|_| self.settings.bypass != BypassMode::Always);
         degraded.extend(dropping.filter_map(dropped));
+        degraded.extend(self.lacks_nftables().then_some(Degraded::NoNftables));
         degraded.extend(self.conditions.all().map(Degraded::Node));
         degraded.extend(networks.iter().flat_map(exhausted));
         degraded.extend(self.last_reconcile.iter().flat_map(|report| failed(report)));

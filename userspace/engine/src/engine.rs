@@ -196,6 +196,7 @@ impl<K: Kernel> Engine<K> {
         // rest.
         self.put_reserving(&record)?;
         self.attach_socket_hooks(&record.attachment);
+        self.prepare_netfilter(&record.attachment);
         transaction.apply(&mut self.kernel, &plan)?;
         if intent.requested.awaits_addresses {
             record.state = State::Linked;
@@ -235,6 +236,7 @@ impl<K: Kernel> Engine<K> {
             links: BTreeSet::from([host_link.name().clone(), intent.network.bridge.clone()]),
         })?;
         let mut taken = intent.requested.taken.clone();
+        taken.extend(self.container_addresses());
         taken.extend(self.store.leases());
         let mut last_reserved = intent.requested.last_reserved.clone();
         last_reserved.extend(self.store.last_reserved(&intent.network.name));

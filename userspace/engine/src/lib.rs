@@ -17,6 +17,7 @@ mod collect;
 mod complete;
 mod conditions;
 mod configure;
+mod containers;
 mod degraded;
 mod engine;
 mod error;

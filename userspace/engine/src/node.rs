@@ -9,8 +9,9 @@ use std::net::IpAddr;
 use kernel::{Kernel, ObserveError};
 use model::{IfName, Mac, Network, NetworkName};
 use planner::{
-    Entries, Entry, EntryKey, Hook, LinkRef, NodeIntent, NodePlan, Observed, Plan, PodSources,
-    Refusal, Scope, SocketHook, SocketHookState, Step, SysctlKey,
+    ContainerLinks, Entries, Entry, EntryKey, Hook, LinkRef, NetfilterState, NetfilterTable,
+    NodeIntent, NodePlan, Observed, Plan, PodSources, Refusal, Scope, SocketHook, SocketHookState,
+    Step, SysctlKey,
 };
 use store::Store;
 
@@ -47,6 +48,14 @@ pub(crate) struct NodeState {
     pub(crate) obstacles: BTreeSet<String>,
     /// Links and prefixes of pods, for the forwarding rules.
     pub(crate) pod_sources: PodSources,
+    /// Links that lead to containers of other software.
+    pub(crate) containers: ContainerLinks,
+    /// Links that have a network entry: bridges, and container links.
+    pub(crate) network_links: BTreeSet<IfName>,
+    /// State of our netfilter table.
+    pub(crate) netfilter: NetfilterState,
+    /// The netfilter table that the node's links need, without hostports.
+    pub(crate) netfilter_base: Option<NetfilterTable>,
 }
 
 /// Network whose bridge is configured.
@@ -166,6 +175,10 @@ impl NodeState {
             },
             obstacles: planner::obstacles(&observed),
             pod_sources: PodSources::of(intent, &observed),
+            containers: left.containers,
+            network_links: network_links(&observed),
+            netfilter: observed.netfilter,
+            netfilter_base: left.netfilter,
             sockets: observed.socket_hooks,
             refused,
         }
@@ -201,6 +214,15 @@ fn tcx_links(observed: &Observed) -> BTreeSet<IfName> {
         .filter(|(_, link)| link.hooks.contains(&Hook::FromBusyPod))
         .map(|(name, _)| name.clone())
         .collect()
+}
+
+fn network_links(observed: &Observed) -> BTreeSet<IfName> {
+    let keys = observed.entries.keys();
+    let names = keys.filter_map(|key| match key {
+        EntryKey::Network(LinkRef::Name(name)) => Some(name.clone()),
+        _ => None,
+    });
+    names.collect()
 }
 
 fn missing_egress(intent: &NodeIntent, observed: &Observed) -> Vec<IpAddr> {

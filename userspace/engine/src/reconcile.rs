@@ -169,7 +169,7 @@ impl<K: Kernel> Engine<K> {
         items.push(Item::repaired(NODE.to_owned(), found, results));
     }
 
-    fn reconcile_node(
+    pub(crate) fn reconcile_node(
         &mut self,
         now: u64,
         items: &mut Vec<Item>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kernel::Kernel;
 use model::{IfName, InterfaceAddress, Mac, Network, Range};
-use planner::{BypassMode, DroppingDefault, ForwardingMode, ShaperMode};
+use planner::{BypassMode, ContainerLinks, DroppingDefault, ForwardingMode, ShaperMode};
 
 use crate::{Degraded, Engine, Report};
 
@@ -17,6 +17,8 @@ pub struct Status {
     pub networks: Vec<NetworkStatus>,
     /// Uplinks of the node.
     pub uplinks: Vec<UplinkStatus>,
+    /// Links that lead to containers of other software.
+    pub containers: ContainerLinks,
     /// Number of attachments, in any state.
     pub attachments: usize,
     /// Capacity of the flow table in entries: actual and configured. A pinned table keeps its
@@ -32,6 +34,14 @@ pub struct Status {
     pub last_reconcile: Option<Arc<Report>>,
     /// Active degradations.
     pub degraded: Vec<Degraded>,
+}
+
+impl Status {
+    /// Returns whether containers of other software have addresses of this network.
+    pub fn shares_addresses(&self, network: &NetworkName) -> bool {
+        let mut overlaps = self.containers.overlaps.iter();
+        overlaps.any(|overlap| overlap.network == *network)
+    }
 }
 
 /// Whether packets bypass the bridge and netfilter, and why not.
@@ -123,6 +133,7 @@ impl<K: Kernel> Engine<K> {
             degraded: self.degraded(&networks),
             networks,
             uplinks: self.node.uplinks.clone(),
+            containers: self.node.containers.clone(),
             attachments: self.store.records().len(),
             flow_entries: (self.node.flow_entries, self.settings.flow_entries),
             bypass: BypassStatus {

@@ -5,6 +5,7 @@ mod chain;
 mod complete;
 mod conditions;
 mod configure;
+mod containers;
 mod every_step;
 mod failing_kernel;
 mod lifecycle;

@@ -178,9 +178,11 @@ pub(crate) fn prefix(key: PrefixKey) -> Option<Cidr> {
     Cidr::containing(ip(key.address), length)
 }
 
-pub(crate) fn class(no_masquerade: bool, pods: bool) -> u32 {
+pub(crate) fn class(no_masquerade: bool, pods: bool, shared: bool) -> u32 {
     let bit = |set, bit| if set { bit } else { 0 };
-    bit(no_masquerade, PrefixClass::NO_MASQUERADE) | bit(pods, PrefixClass::PODS)
+    bit(no_masquerade, PrefixClass::NO_MASQUERADE)
+        | bit(pods, PrefixClass::PODS)
+        | bit(shared, PrefixClass::SHARED)
 }
 
 pub(crate) fn network_entry(network: &Network) -> planner::Entry {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 
 use model::{Attachment, IfName};
 use planner::{Entries, Entry, EntryKey, LinkRef};
@@ -9,7 +10,7 @@ use planner::{Entries, Entry, EntryKey, LinkRef};
 use crate::error::io_error;
 use crate::limits;
 use crate::names::Names;
-use crate::tables::{Tables, Wire, prefix_key, present, removed, written};
+use crate::tables::{Hash, Tables, Wire, prefix_key, present, removed, written};
 use crate::{batch, bytes};
 
 /// Only index of the settings array.
@@ -74,10 +75,11 @@ fn write(tables: &mut Tables, key: &EntryKey, entry: &Entry) -> io::Result<()> {
             Entry::Prefix {
                 no_masquerade,
                 pods,
+                shared,
             },
         ) => {
             let key = prefix_key(bytes::prefix_key(*prefix));
-            let class = bytes::class(*no_masquerade, *pods);
+            let class = bytes::class(*no_masquerade, *pods, *shared);
             written(tables.prefixes.insert(&key, class, ANY))
         }
         (EntryKey::Settings, Entry::Settings(settings)) => {
@@ -167,6 +169,19 @@ fn erase(tables: &mut Tables, key: &EntryKey) -> io::Result<()> {
     }
 }
 
+/// Returns whether an address is one of the node's own.
+pub(crate) fn is_local(locals: &Hash<Wire<abi::Address>, u32>, address: IpAddr) -> bool {
+    locals.get(&Wire(bytes::address(address)), ANY).is_ok()
+}
+
+/// Reads the hostports.
+pub(crate) fn hostports(tables: &Tables) -> io::Result<Entries> {
+    let rows = batch::list(&tables.hostports)?.into_iter();
+    Ok(rows
+        .filter_map(|(key, value)| Some((bytes::hostport(key.0)?, hostport_entry(&value.0))))
+        .collect())
+}
+
 /// Reads all entries but the flows; `names` are the links that exist, by index.
 pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<Entries> {
     let link = |index: u32| match names.get(&index) {
@@ -181,9 +196,7 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
         let key = EntryKey::Endpoint(bytes::ip(address.0));
         entries.insert(key, endpoint_entry(&value.0, link));
     }
-    for (key, value) in batch::list(&tables.hostports)? {
-        entries.extend(bytes::hostport(key.0).map(|key| (key, hostport_entry(&value.0))));
-    }
+    entries.extend(hostports(tables)?);
     for (index, value) in batch::list(&tables.networks)? {
         let entry = bytes::network_entry(&value.0);
         entries.insert(EntryKey::Network(link(index)), entry);
@@ -209,6 +222,7 @@ pub(crate) fn all(tables: &Tables, names: &BTreeMap<u32, IfName>) -> io::Result<
         let entry = Entry::Prefix {
             no_masquerade: class & abi::PrefixClass::NO_MASQUERADE != 0,
             pods: class & abi::PrefixClass::PODS != 0,
+            shared: class & abi::PrefixClass::SHARED != 0,
         };
         entries.extend(bytes::prefix(key).map(|prefix| (EntryKey::Prefix(prefix), entry)));
     }

@@ -5,7 +5,7 @@ use std::io;
 
 use model::{IfName, Mac};
 use nix::errno::Errno;
-use planner::{EntryKey, Hook, LinkRef, SocketHook, Step, XdpPrefilterStep};
+use planner::{Entry, EntryKey, Hook, LinkRef, NetfilterStep, SocketHook, Step, XdpPrefilterStep};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
@@ -52,6 +52,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             hooks.try_for_each(|hook| host.sockets.detach(*hook))
         }
         Step::XdpPrefilter(step) => change_prefilter(host, step),
+        Step::Netfilter(step) => change_netfilter(host, step),
         Step::ReservePort {
             reservation,
             generation,
@@ -63,7 +64,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
             host.reservations.release(reservation, *generation);
             Ok(())
         }
-        Step::PutEntry { key, entry, .. } => entries::put(&mut host.tables, key, entry)
+        Step::PutEntry { key, entry, .. } => put_entry(host, key, entry)
             .inspect(|()| crash::point())
             .attempt(|| format!("write the table entry {key:?}")),
         Step::RemoveEntry { key, .. } => remove_entry(host, key),
@@ -79,6 +80,36 @@ fn set_mac(host: &mut Host, link: &IfName, mac: Mac) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Writes an entry. A hostport is written to our netfilter table first, which refuses nothing that
+/// the table takes: a failure leaves the table unchanged.
+fn put_entry(host: &mut Host, key: &EntryKey, entry: &Entry) -> io::Result<()> {
+    let locals = &host.tables.locals;
+    host.netfilter
+        .put_hostport(key, entry, |address| entries::is_local(locals, address))?;
+    entries::put(&mut host.tables, key, entry).inspect_err(|_| remove_mirrored(host, key))
+}
+
+/// Removes a hostport from our netfilter table.
+fn remove_mirrored(host: &mut Host, key: &EntryKey) {
+    let locals = &host.tables.locals;
+    let removed =
+        (host.netfilter).remove_hostport(key, |address| entries::is_local(locals, address));
+    if let Err(error) = removed {
+        tracing::warn!(%error, ?key, "cannot remove a hostport from our netfilter table: the next reconciliation does");
+    }
+}
+
+fn change_netfilter(host: &mut Host, step: &NetfilterStep) -> Result<(), Failed> {
+    let call = || step.to_string();
+    match step {
+        NetfilterStep::Put { table, .. } => {
+            let hostports = entries::hostports(&host.tables).attempt(call)?;
+            host.netfilter.put(table, &hostports).attempt(call)
+        }
+        NetfilterStep::Remove { .. } => host.netfilter.remove().attempt(call),
+    }
+}
+
 /// Removes an entry. For an uplink that is gone, removes the pins of its index as well: a link
 /// without a name has no other step.
 fn remove_entry(host: &mut Host, key: &EntryKey) -> Result<(), Failed> {
@@ -86,6 +117,7 @@ fn remove_entry(host: &mut Host, key: &EntryKey) -> Result<(), Failed> {
     if let EntryKey::Uplink(LinkRef::Gone(index)) = key {
         host.programs.detach_all(*index).attempt(call)?;
     }
+    remove_mirrored(host, key);
     let removed = entries::remove(&mut host.tables, key);
     removed.inspect(|()| crash::point()).attempt(call)
 }

@@ -30,8 +30,8 @@ pub use nix::errno::Errno;
 use abi::Counters;
 use model::{Cidr, IfName, InterfaceAddress, Netns, NetnsPath};
 use planner::{
-    CheckFacts, Entry, EntryKey, Link, LinkKind, Observed, PodSide, RouteEntry, Scope, SocketHook,
-    SocketHookState, Step, SysctlKey,
+    CheckFacts, Entry, EntryKey, Link, LinkKind, NetfilterState, Observed, PodSide, RouteEntry,
+    Scope, SocketHook, SocketHookState, Step, SysctlKey,
 };
 
 use crate::{Kernel, Measured, ObserveError, StepError};
@@ -199,6 +199,11 @@ impl Fake {
             .world
             .put(key, entry)
             .expect("the table takes it");
+    }
+
+    /// Sets the state of our netfilter table, as other software or a kernel without nftables would.
+    pub fn set_netfilter(&self, state: NetfilterState) {
+        self.state().world.netfilter = state;
     }
 
     /// Sets the result of [`Kernel::measure`].

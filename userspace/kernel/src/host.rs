@@ -11,6 +11,7 @@ use crate::error::{Attempt as _, OpenError};
 use crate::features::Probed;
 use crate::forwarding::FilterTables;
 use crate::names::Names;
+use crate::netfilter_table::Netfilter;
 use crate::netlink::Netlink;
 use crate::node_checks::NeighbourOverflows;
 use crate::pins::Pins;
@@ -50,6 +51,7 @@ pub struct Host {
     pub(crate) sockets: Sockets,
     pub(crate) tables: Tables,
     pub(crate) reservations: PortReservationSockets,
+    pub(crate) netfilter: Netfilter,
     pub(crate) neighbours: NeighbourOverflows,
     /// Capacity of the flow table, in entries.
     pub(crate) flow_entries: u32,
@@ -105,6 +107,7 @@ impl Host {
             sockets,
             tables,
             reservations,
+            netfilter: Netfilter::new(),
             neighbours: NeighbourOverflows::default(),
             flow_entries,
             probed,

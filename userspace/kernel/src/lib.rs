@@ -36,6 +36,7 @@ mod links;
 mod local_route;
 mod names;
 mod netfilter;
+mod netfilter_table;
 mod netlink;
 mod netns;
 mod nftables;

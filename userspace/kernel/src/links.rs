@@ -138,6 +138,11 @@ fn apply_link_info(link: &mut Link, info: &LinkInfo) {
             link.switching.filters_vlans = data.contains(&InfoBridge::VlanFiltering(true));
         }
         LinkInfo::Kind(InfoKind::Veth) => link.kind = LinkKind::Veth,
+        LinkInfo::Kind(InfoKind::Dummy) => link.kind = LinkKind::Dummy,
+        // A tun device of the same kind has no Ethernet header.
+        LinkInfo::Kind(InfoKind::Tun) if link.kind == LinkKind::Ethernet => {
+            link.kind = LinkKind::Tap;
+        }
         LinkInfo::PortData(InfoPortData::BridgePort(port)) => {
             link.hairpin = port.contains(&InfoBridgePort::HairpinMode(true));
             link.switching.isolated = port.contains(&InfoBridgePort::Isolated(true));

@@ -15,7 +15,9 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{AsyncSocketExt as _, Socket, TokioSocket};
 
 use crate::error::is;
-use crate::{foreign_tc_programs, forwarding, ipsec, netlink, pins, sysctl, xtables};
+use crate::{
+    foreign_tc_programs, forwarding, ipsec, netfilter_table, netlink, pins, sysctl, xtables,
+};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
@@ -50,9 +52,6 @@ const FORWARD: u32 = 2;
 const POSTROUTING: u32 = 4;
 /// `NF_DROP`.
 const DROP: u32 = 0;
-
-/// Table of our own.
-pub(crate) const OWN_TABLE: &str = "viaduct";
 
 /// `NF_INET_INGRESS` of the inet family: packets that a device receives.
 const INGRESS: u32 = 5;
@@ -202,7 +201,7 @@ impl Chain {
     /// Whether the chain is on the path of pod traffic and has rules or a drop policy.
     fn matters(&self) -> bool {
         let is_on_path = self.hook.is_some_and(|hook| is_on_path(self.family, hook));
-        is_on_path && (self.drops || self.users != Some(0)) && self.table != OWN_TABLE
+        is_on_path && (self.drops || self.users != Some(0)) && self.table != netfilter_table::TABLE
     }
 
     fn is_ours(&self) -> bool {
@@ -291,25 +290,58 @@ impl RuleChanges {
         })
     }
 
-    /// Waits for a change since the last call. Safe to cancel.
+    /// Waits for a change since the last call, but for hostports in our own table, which come and go
+    /// with pods. Safe to cancel.
     pub async fn next(&mut self) -> io::Result<()> {
+        loop {
+            let of_policies = self.receive().await?;
+            if of_policies || !is_own_change(&self.buffer) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Receives a notification; returns whether it is one of IPsec.
+    async fn receive(&mut self) -> io::Result<bool> {
         self.buffer.clear();
         let received = match &mut self.policies {
             Some(policies) => {
                 let mut other = Vec::with_capacity(16 * 1024);
                 tokio::select! {
-                    received = self.socket.recv(&mut self.buffer) => received,
-                    received = policies.recv(&mut other) => received,
+                    received = self.socket.recv(&mut self.buffer) => received.map(|()| false),
+                    received = policies.recv(&mut other) => received.map(|()| true),
                 }
             }
-            None => self.socket.recv(&mut self.buffer).await,
+            None => self.socket.recv(&mut self.buffer).await.map(|()| false),
         };
         match received {
             // Notifications were lost because the buffer was full: that is a change, too.
-            Err(error) if is(&error, Errno::ENOBUFS) => Ok(()),
+            Err(error) if is(&error, Errno::ENOBUFS) => Ok(true),
             other => other,
         }
     }
+}
+
+/// Returns whether all messages are about elements of our own table, or the number of the ruleset's
+/// generation, which follows each transaction.
+fn is_own_change(bytes: &[u8]) -> bool {
+    /// `NFT_MSG_NEWSETELEM`, `NFT_MSG_DELSETELEM` and `NFT_MSG_NEWGEN`.
+    const NEW_ELEMENT: u16 = 10 << 8 | 12;
+    const DELETED_ELEMENT: u16 = 10 << 8 | 14;
+    const GENERATION: u16 = 10 << 8 | 15;
+    /// `NFPROTO_INET`.
+    const INET: u8 = 1;
+    messages(bytes).iter().all(|(kind, body)| match *kind {
+        GENERATION => true,
+        NEW_ELEMENT | DELETED_ELEMENT => {
+            let family = body.first() == Some(&INET);
+            let attributes = body.get(FAMILY_HEADER..).unwrap_or_default();
+            let mut tables = NlasIterator::new(attributes).flatten();
+            let table = tables.find(|attribute: &NlaBuffer<&[u8]>| attribute.kind() == TABLE);
+            family && table.is_some_and(|it| text(it.value()) == netfilter_table::TABLE)
+        }
+        _ => false,
+    })
 }
 
 #[cfg(test)]

@@ -61,13 +61,16 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
     let mut foreign_rules =
         foreign_rules(host, &links).attempt(|| "list foreign rules".to_owned())?;
     foreign_rules.extend(routing.by_tos);
+    let entries =
+        entries::all(&host.tables, &names).attempt(|| "read the datapath's tables".to_owned())?;
     Ok(Observed {
         heeds_departure: !with_fq.is_empty(),
         routes: routing.entries,
         routes_by_port: routing.by_port,
         sysctls: sysctls(wanted)?,
-        entries: entries::all(&host.tables, &names)
-            .attempt(|| "read the datapath's tables".to_owned())?,
+        netfilter: (host.netfilter.observe(&entries))
+            .attempt(|| "read our netfilter table".to_owned())?,
+        entries,
         port_reservations: host.reservations.all(),
         flow_entries: host.flow_entries,
         foreign_rules,

@@ -302,6 +302,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                 Entry::Prefix {
                     no_masquerade: false,
                     pods: true,
+                    shared: true,
                 },
             ),
             (
@@ -309,6 +310,7 @@ fn node_entries_are_read_back_and_a_free_slot_keeps_its_generation() {
                 Entry::Prefix {
                     no_masquerade: true,
                     pods: false,
+                    shared: false,
                 },
             ),
             (

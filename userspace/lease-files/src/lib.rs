@@ -57,6 +57,27 @@ pub struct Owner {
     pub ifname: Option<String>,
 }
 
+/// Returns the folders of all networks below `data_dir`, or below [`DEFAULT_DATA_DIR`]; none if there
+/// is no such directory. Folders whose name is no network's are skipped.
+pub fn folders(data_dir: Option<&Path>) -> io::Result<Vec<LeaseFolder>> {
+    let entries = match fs::read_dir(data_dir.unwrap_or(Path::new(DEFAULT_DATA_DIR))) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut folders = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let network = name
+            .to_str()
+            .and_then(|name| name.parse::<NetworkName>().ok());
+        if let Some(network) = network.filter(|_| entry.path().is_dir()) {
+            folders.push(LeaseFolder::new(data_dir, &network));
+        }
+    }
+    Ok(folders)
+}
+
 impl LeaseFolder {
     /// Returns the directory of `network` below `data_dir`, or below [`DEFAULT_DATA_DIR`].
     pub fn new(data_dir: Option<&Path>, network: &NetworkName) -> Self {
@@ -256,6 +277,25 @@ fn owner(text: &str) -> Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_folders_of_all_networks_are_listed_and_other_files_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = directory.path().join("none");
+        assert!(folders(Some(&missing)).unwrap().is_empty());
+        for network in ["one", "two"] {
+            fs::create_dir(directory.path().join(network)).unwrap();
+        }
+        fs::write(directory.path().join("one/10.9.0.2"), "c1\r\neth0").unwrap();
+        fs::write(directory.path().join("file"), "").unwrap();
+        let found = folders(Some(directory.path())).unwrap();
+        assert_eq!(found.len(), 2);
+        let taken: Vec<IpAddr> = found
+            .iter()
+            .flat_map(|folder| folder.taken_by_host_local().unwrap().into_keys())
+            .collect();
+        assert_eq!(taken, ["10.9.0.2".parse::<IpAddr>().unwrap()]);
+    }
 
     fn owner_of(container: &str, ifname: &str) -> Owner {
         Owner {

@@ -80,6 +80,10 @@ degraded_reasons! {
     /// accepts them.
     ForwardingDropped = "forwarding-dropped", status "50 (51 with pods)",
         do "Set `--forwarding auto`, or accept the pods' packets in the table that the message names.";
+    /// The kernel has no nftables, and the node has containers of other software: they do not reach
+    /// hostports.
+    NoNftables = "no-nftables", status "",
+        do "Load the module `nf_tables` (with `nft_fib_inet`, `nft_nat`, `nft_masq`), and restart the agent.";
     /// Another link or route has addresses of a network's subnet.
     SubnetOverlap = "subnet-overlap", status "50 if it has all addresses of the network (51 with pods)",
         do "Give the network another subnet, or remove the other address or route.";

@@ -55,6 +55,15 @@ pub(crate) fn families(network: &Network) -> Families {
     }
 }
 
+/// Returns the address families of the pods of all these networks.
+pub(crate) fn all_families(networks: &[&Network]) -> Families {
+    let each = networks.iter().map(|network| families(network));
+    each.fold(Families::default(), |all, one| Families {
+        v4: all.v4 || one.v4,
+        v6: all.v6 || one.v6,
+    })
+}
+
 /// Links of a network, as observed or as changed by the steps planned before, and the other
 /// networks on them.
 pub(crate) struct BridgeContext<'a> {

@@ -183,6 +183,8 @@ pub enum Entry {
         no_masquerade: bool,
         /// Whether it is a subnet of this node's pods.
         pods: bool,
+        /// Whether containers of other software have addresses of it too.
+        shared: bool,
     },
     /// Node-wide settings of the datapath.
     Settings(abi::Settings),
@@ -318,12 +320,16 @@ impl fmt::Display for Entry {
             Self::Prefix {
                 no_masquerade,
                 pods,
-            } => f.write_str(match (no_masquerade, pods) {
-                (true, true) => "pods, not masqueraded",
-                (true, false) => "not masqueraded",
-                (false, true) => "pods",
-                (false, false) => "default",
-            }),
+                shared,
+            } => {
+                f.write_str(match (no_masquerade, pods) {
+                    (true, true) => "pods, not masqueraded",
+                    (true, false) => "not masqueraded",
+                    (false, true) => "pods",
+                    (false, false) => "default",
+                })?;
+                f.write_str(if *shared { ", shared" } else { "" })
+            }
             Self::Settings(settings) => write_settings(f, settings),
         }
     }

@@ -19,12 +19,14 @@ mod bridge;
 mod bypass;
 mod check;
 mod complete;
+mod container_link;
 mod detach;
 mod entry;
 mod flow;
 mod forwarding;
 mod local_reserved_ports;
 mod mtu;
+mod netfilter_table;
 mod network;
 mod node;
 mod node_check;
@@ -55,6 +57,7 @@ pub use bridge::{bridge_alias, plan_bridge};
 pub use bypass::{BypassMode, obstacles};
 pub use check::{Difference, check, check_host, mac_difference};
 pub use complete::{plan_complete, with_addresses};
+pub use container_link::{ContainerLinks, Overlap};
 pub use detach::plan_detach;
 pub use entry::{Entries, Entry, EntryKey, LinkRef};
 pub use flow::{
@@ -71,6 +74,7 @@ pub use local_reserved_ports::{
     LocalReservedPorts, local_reserved_ports_key, plan_local_reserved_ports, published_ports,
 };
 pub use mtu::{MtuChange, network_mtu, plan_mtu};
+pub use netfilter_table::{NetfilterState, NetfilterStep, NetfilterTable, plan_netfilter_for};
 pub use node::{NodeIntent, NodePlan, plan_node};
 pub use node_check::{
     CgroupCoverage, CheckFacts, CheckQuery, FilteredTraffic, Ipsec, IpsecDirection, IpsecPolicy,

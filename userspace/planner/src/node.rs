@@ -10,16 +10,18 @@ use std::net::IpAddr;
 
 use model::{Cidr, IfName, InterfaceAddress, Network, NetworkName};
 
-use crate::bridge::{BridgeContext, bridge_steps, families, gateways, is_of};
+use crate::bridge::{BridgeContext, all_families, bridge_steps, gateways, is_of};
 use crate::network::{has_duplicates, network_entries, set_promiscuous, was_gateway};
 use crate::prefix::prefixes;
 use crate::socket_hook::plan_socket_hooks;
-use crate::sysctl::{Families, forward};
+use crate::sysctl::forward;
 use crate::uplink::{self, OwnLinks, is_link_local, uplinks};
 use crate::{
-    BypassMode, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, Observed, Plan, Records,
-    Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep, XdpPrefilterMode, flow_quota,
+    BypassMode, ContainerLinks, Entries, Entry, EntryKey, Link, LinkKind, LinkRef, NetfilterTable,
+    Observed, Plan, Records, Refusal, ShaperMode, Step, Switching, VlanMember, VlanStep,
+    XdpPrefilterMode, flow_quota,
 };
+use crate::{container_link, netfilter_table};
 
 /// Ports that MASQUERADE may translate to: all but the well-known ports, as with the kernel's
 /// MASQUERADE. The datapath detects other users of these ports.
@@ -53,6 +55,10 @@ pub struct NodePlan {
     /// Networks whose bridge is refused, with the reason; the other networks are planned
     /// regardless.
     pub refused: BTreeMap<NetworkName, Refusal>,
+    /// Links that lead to containers of other software.
+    pub containers: ContainerLinks,
+    /// The netfilter table that the node's links need, without hostports.
+    pub netfilter: Option<NetfilterTable>,
 }
 
 /// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
@@ -76,20 +82,25 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(set_promiscuous(&accepted, &planned, observed));
     // Forwarding for the families of all accepted networks. Our bridges, planned above, ignore
     // router advertisements by then.
-    let all = accepted.iter().map(|network| families(network));
-    let needed = all.fold(Families::default(), |all, one| Families {
-        v4: all.v4 || one.v4,
-        v6: all.v6 || one.v6,
-    });
+    let needed = all_families(&accepted);
     plan.append(Plan::of(forward(needed, observed, &ours)));
     // After all address steps: the local entries include the addresses that the plan adds.
     let uplinks = uplinks(&intent.uplinks, observed, &ours);
-    let mut wanted = prefixes(&pod_subnets(&accepted, records), &intent.non_masquerade);
+    let containers = ContainerLinks::find(&intent.uplinks, observed, &ours, &accepted);
+    let pods = pod_subnets(&accepted, records);
+    let shared = containers.shared_prefixes(&pods, observed, records);
+    let mut wanted = prefixes(&pods, &shared, &intent.non_masquerade);
     wanted.extend(local_entries(observed, &plan));
     let fallback = uplink::fallback_sources(observed, &ours);
     let of_uplinks = uplink_entries(&uplinks, observed, &fallback);
     wanted.extend(sources_of(&of_uplinks));
     wanted.extend(egress(intent, &accepted));
+    wanted.extend(container_link::entries(
+        &containers,
+        observed,
+        records,
+        &fallback,
+    ));
     wanted.extend(network_entries(&accepted, &planned));
     plan.append(put_missing(&wanted, &observed.entries));
     // After the local entries: flows whose source address is not local are removed.
@@ -107,13 +118,23 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     wanted.extend(of_uplinks);
     // After the tables: attached programs read them at once.
     plan.append(uplink::attach_missing(&uplinks, observed));
+    // While a link that is no uplink any longer still has its programs.
+    let netfilter = netfilter_table::base(observed, &ours, &accepted, (&uplinks, &containers));
+    let table = netfilter_table::wanted(netfilter.as_ref(), records);
+    plan.append(Plan::of(netfilter_table::put(table.as_ref(), observed)));
     // After the new uplinks have their programs.
     plan.append(uplink::detach_others(&uplinks, observed));
     // After the tables as well, which the cgroup programs read.
     plan.append(plan_socket_hooks(records, intent.shaper, observed));
     // Last: nothing refers to stale entries now, and the sweep removes the flows that used them.
     plan.append(remove_stale(&wanted, &observed.entries));
-    NodePlan { plan, refused }
+    plan.append(Plan::of(netfilter_table::remove(table.as_ref(), observed)));
+    NodePlan {
+        plan,
+        refused,
+        containers,
+        netfilter,
+    }
 }
 
 /// Plans the bridges of all networks, one after the other: several networks may share a bridge.

@@ -10,8 +10,8 @@ use model::{
 
 use crate::entry::Entries;
 use crate::{
-    AttachedPrefilter, CheckFacts, CheckQuery, ForwardTables, Hook, PortReservations, SocketHook,
-    SocketHookState, SysctlKey,
+    AttachedPrefilter, CheckFacts, CheckQuery, ForwardTables, Hook, NetfilterState,
+    PortReservations, SocketHook, SocketHookState, SysctlKey,
 };
 
 /// Extent of an observation.
@@ -84,6 +84,8 @@ pub struct Observed {
     pub foreign_rules: BTreeSet<String>,
     /// Filter tables that forwarded packets pass; filled in [`Scope::Forwarding`] only.
     pub forwarding: ForwardTables,
+    /// State of our netfilter table.
+    pub netfilter: NetfilterState,
     /// Whether policy routing rules match on ports or the protocol.
     pub routes_by_port: bool,
     /// Number of entries in netfilter's conntrack table.
@@ -110,6 +112,10 @@ pub enum LinkKind {
     Bridge,
     /// One end of a veth pair.
     Veth,
+    /// A tap device: the network card of a virtual machine.
+    Tap,
+    /// A dummy device, which leads nowhere.
+    Dummy,
     /// Any other link with Ethernet headers.
     Ethernet,
     /// A link without Ethernet headers (tun, `WireGuard`, PPP).

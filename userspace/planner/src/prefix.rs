@@ -17,11 +17,20 @@ const MAPPED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
 struct Class {
     no_masquerade: bool,
     pods: bool,
+    shared: bool,
 }
 
-/// Returns the entries for the pods' subnets and the prefixes that are not masqueraded.
-pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) -> Entries {
+/// Returns the entries for the pods' subnets, the prefixes that containers of other software share
+/// with them, and the prefixes that are not masqueraded.
+pub(crate) fn prefixes(
+    pods: &BTreeSet<Cidr>,
+    shared: &BTreeSet<Cidr>,
+    no_masquerade: &BTreeSet<Cidr>,
+) -> Entries {
     let mut own: BTreeMap<Cidr, Class> = BTreeMap::new();
+    for cidr in shared {
+        own.entry(*cidr).or_default().shared = true;
+    }
     for cidr in pods {
         own.entry(*cidr).or_default().pods = true;
     }
@@ -40,6 +49,7 @@ pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) ->
         let merge = |all: Class, (_, one): (&Cidr, &Class)| Class {
             no_masquerade: all.no_masquerade || one.no_masquerade,
             pods: all.pods || one.pods,
+            shared: all.shared || one.shared,
         };
         covering.fold(Class::default(), merge)
     };
@@ -47,10 +57,12 @@ pub(crate) fn prefixes(pods: &BTreeSet<Cidr>, no_masquerade: &BTreeSet<Cidr>) ->
         let Class {
             no_masquerade,
             pods,
+            shared,
         } = merged(cidr);
         let entry = Entry::Prefix {
             no_masquerade,
             pods,
+            shared,
         };
         (EntryKey::Prefix(*cidr), entry)
     };

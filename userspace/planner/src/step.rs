@@ -7,15 +7,19 @@ use std::fmt;
 
 mod hook;
 mod spec;
+mod undo;
 mod vlan;
 
 use model::{IfName, InterfaceAddress, InterfaceSettings, Mac, ManagedLink, Netns, PortOptions};
 
 pub use hook::Hook;
 pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
+use undo::{set_sysctl, undo_put, undo_remove};
 pub use vlan::VlanStep;
 
-use crate::{Entry, EntryKey, ForwardingStep, PortReservation, SocketHook, XdpPrefilterStep};
+use crate::{
+    Entry, EntryKey, ForwardingStep, NetfilterStep, PortReservation, SocketHook, XdpPrefilterStep,
+};
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -206,6 +210,8 @@ pub enum Step {
         /// Value before the step, for undo.
         previous: Entry,
     },
+    /// Writes or removes our netfilter table.
+    Netfilter(Box<NetfilterStep>),
     /// Attaches or detaches the XDP prefilter of an uplink.
     XdpPrefilter(XdpPrefilterStep),
     /// Changes the forwarding rules of a filter table.
@@ -237,6 +243,7 @@ impl Step {
             }),
             Self::Vlan(step) => step.undo().map(Self::Vlan),
             Self::XdpPrefilter(step) => Some(Self::XdpPrefilter(step.undo())),
+            Self::Netfilter(step) => Some(Self::Netfilter(Box::new(step.undo()))),
             Self::AddAddress { link, address } => Some(Self::RemoveAddress {
                 link: link.clone(),
                 address: *address,
@@ -348,47 +355,6 @@ impl Step {
     }
 }
 
-fn set_sysctl(key: &SysctlKey, value: &str, previous: &str) -> Step {
-    Step::SetSysctl {
-        key: key.clone(),
-        value: value.to_owned(),
-        previous: previous.to_owned(),
-    }
-}
-
-fn undo_put(key: &EntryKey, entry: &Entry, previous: Option<&Entry>) -> Step {
-    let restored = match (entry, previous) {
-        (Entry::Pod { generation, .. }, None | Some(Entry::FreePod { .. })) => {
-            Some(Entry::FreePod {
-                generation: *generation,
-            })
-        }
-        (_, previous) => previous
-            .filter(|entry| !entry.refers_to_gone_link())
-            .cloned(),
-    };
-    match restored {
-        Some(restored) => Step::PutEntry {
-            key: key.clone(),
-            entry: restored,
-            previous: Some(entry.clone()),
-        },
-        None => Step::RemoveEntry {
-            key: key.clone(),
-            previous: entry.clone(),
-        },
-    }
-}
-
-fn undo_remove(key: &EntryKey, previous: &Entry) -> Option<Step> {
-    let gone = key.refers_to_gone_link() || previous.refers_to_gone_link();
-    (!gone).then(|| Step::PutEntry {
-        key: key.clone(),
-        entry: previous.clone(),
-        previous: None,
-    })
-}
-
 impl fmt::Display for Step {
     /// Writes one line for people: dry runs and logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -403,6 +369,7 @@ impl fmt::Display for Step {
                 write!(f, "delete bridge {name} if its alias is {alias:?}")
             }
             Self::Vlan(step) => step.fmt(f),
+            Self::Netfilter(step) => step.fmt(f),
             Self::SetMac { link, mac } => write!(f, "set the MAC address of {link} to {mac}"),
             Self::SetMtu { link, mtu } => write!(f, "set the MTU of {link} to {mtu}"),
             Self::SetPodMtu { .. } | Self::SetLoopback { .. } | Self::TunePod { .. } => {

@@ -55,6 +55,8 @@ pub fn plan_uninstall(
 ) -> Uninstall {
     let mut uninstall = Uninstall::default();
     uninstall.plan.append(detach_uplinks(observed));
+    let table = crate::netfilter_table::remove(None, observed);
+    uninstall.plan.append(Plan::of(table));
     uninstall
         .plan
         .append(crate::xdp_prefilter::detach_all(observed));

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use model::{IfName, InterfaceAddress, Network};
 
 use crate::bridge::is_our_alias;
+use crate::container_link::is_container_link;
 use crate::{Entry, Hook, Link, LinkKind, Observed, Plan, Records, RouteEntry, Step};
 
 /// Number of the kernel's `local` routing table, which holds the node's own addresses.
@@ -42,10 +43,13 @@ impl OwnLinks {
         Self(configured.chain(signed).collect())
     }
 
-    /// Adds the bridges and host links of the recorded attachments.
+    /// Adds the host links of the recorded attachments, and the bridges that they were made for.
     pub(crate) fn with_records(mut self, records: &Records) -> Self {
         for record in records.values() {
-            self.0.insert(record.attachment.bridge.clone());
+            // The bridge of an adopted pod stays what it is to the node.
+            if record.attachment.adopted.is_none() {
+                self.0.insert(record.attachment.bridge.clone());
+            }
             self.0.insert(record.attachment.host_link().name().clone());
         }
         self
@@ -73,33 +77,41 @@ pub(crate) fn uplinks(
     explicit.iter().filter(may).cloned().collect()
 }
 
+/// Returns the links by which packets enter and leave the node: all [`candidates`] but those that
+/// lead to containers of other software.
+pub(crate) fn detected_uplinks(observed: &Observed, ours: &OwnLinks) -> BTreeSet<IfName> {
+    candidates(observed, ours)
+        .filter(|(_, link)| !is_container_link(link, observed))
+        .map(|(name, _)| name.clone())
+        .collect()
+}
+
 /// Returns the links that are up and have an address or a route. The loopback, our own links and
 /// ports of bridges and bonds are left out: packets enter and leave by the link that has the
-/// address, not by the ports below it. Bridges of other software count, so that their containers
-/// reach hostports too.
-pub(crate) fn detected_uplinks(observed: &Observed, ours: &OwnLinks) -> BTreeSet<IfName> {
+/// address, not by the ports below it.
+pub(crate) fn candidates<'a>(
+    observed: &'a Observed,
+    ours: &OwnLinks,
+) -> impl Iterator<Item = (&'a IfName, &'a Link)> {
     let routed: BTreeSet<u32> = observed
         .routes
         .iter()
         .filter(|route| leads_somewhere(route))
         .map(|route| route.link)
         .collect();
-    let leads = |(name, link): &(&IfName, &Link)| {
+    let leads = move |(name, link): &(&IfName, &Link)| {
         link.up
             && link.kind != LinkKind::Loopback
             && link.controller.is_none()
             && !ours.has(name)
             && (routed.contains(&link.index) || sources(link).next().is_some())
     };
-    observed
-        .links
-        .iter()
-        .filter(leads)
-        .map(|(name, _)| name.clone())
-        .collect()
+    observed.links.iter().filter(leads)
 }
 
-fn leads_somewhere(route: &RouteEntry) -> bool {
+/// Returns whether the route leads to other hosts: not to the node itself, and not to a group or a
+/// link-local address.
+pub(crate) fn leads_somewhere(route: &RouteEntry) -> bool {
     let destination = route.destination.network();
     route.table != LOCAL_TABLE && !destination.is_multicast() && !is_link_local(destination)
 }

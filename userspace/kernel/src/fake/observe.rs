@@ -18,6 +18,7 @@ impl World {
                 port_reservations: self.held.clone(),
                 xdp_prefilters: self.prefilters.clone(),
                 socket_hooks: self.sockets.clone(),
+                netfilter: self.netfilter.clone(),
                 flow_entries: abi::maps::FLOWS_CAPACITY,
                 ..Observed::default()
             },

@@ -10,8 +10,8 @@ use model::{IfName, InterfaceAddress, Mac, ManagedLink, Netns, NetnsPath};
 use nix::errno::Errno;
 use planner::{
     AttachedPrefilter, BridgeSpec, CheckFacts, Entries, ForwardTables, ForwardingStep, Link,
-    LinkKind, PodSide, PodSpec, PortReservation, PortReservations, RouteEntry, SocketHook,
-    SocketHookState, Step, SysctlKey, VethSpec,
+    LinkKind, NetfilterState, NetfilterStep, PodSide, PodSpec, PortReservation, PortReservations,
+    RouteEntry, SocketHook, SocketHookState, Step, SysctlKey, VethSpec,
 };
 
 use super::sysctls::first_sysctls;
@@ -37,6 +37,8 @@ pub(super) struct World {
     pub(super) prefilters: BTreeMap<IfName, AttachedPrefilter>,
     /// Filter tables of other software.
     pub(super) forwarding: ForwardTables,
+    /// Our netfilter table.
+    pub(super) netfilter: NetfilterState,
     /// State of the cgroup programs; empty without a cgroup.
     pub(super) sockets: BTreeMap<SocketHook, SocketHookState>,
     /// Facts that a test has set; routes and sysctls are not read from here.
@@ -58,6 +60,7 @@ impl World {
             foreign: BTreeMap::new(),
             prefilters: BTreeMap::new(),
             forwarding: ForwardTables::default(),
+            netfilter: NetfilterState::Absent,
             sockets: BTreeMap::new(),
             facts: CheckFacts::default(),
             paths: BTreeMap::new(),
@@ -113,6 +116,13 @@ impl World {
                 Ok(())
             }
             Step::XdpPrefilter(step) => self.change_prefilter(step),
+            Step::Netfilter(step) => {
+                self.netfilter = match &**step {
+                    NetfilterStep::Put { table, .. } => NetfilterState::Present(table.clone()),
+                    NetfilterStep::Remove { .. } => NetfilterState::Absent,
+                };
+                Ok(())
+            }
             Step::AttachSocketHooks { hooks } => self.set_sockets(hooks, SocketHookState::Attached),
             Step::DetachSocketHooks { hooks } => self.set_sockets(hooks, SocketHookState::Absent),
             Step::ReservePort {

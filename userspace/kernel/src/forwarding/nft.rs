@@ -10,7 +10,7 @@ use planner::{
 };
 
 use super::{decode, encode};
-use crate::netfilter::OWN_TABLE;
+use crate::netfilter_table;
 use crate::nftables::{
     Batch, Chain, Family, Hook, Nftables, Position, ReadChain, Rejected, Rule, expr,
 };
@@ -127,7 +127,9 @@ fn read(nftables: &mut Nftables, generation: u32) -> io::Result<Tables> {
     let chains = nftables.chains()?;
     let matters: BTreeSet<(Family, &str)> = chains
         .iter()
-        .filter(|chain| chain.is_filter && hook(chain).is_some() && chain.table != OWN_TABLE)
+        .filter(|chain| {
+            chain.is_filter && hook(chain).is_some() && chain.table != netfilter_table::TABLE
+        })
         .map(|chain| (chain.family, chain.table.as_str()))
         .collect();
     let mut tables = Tables::new();

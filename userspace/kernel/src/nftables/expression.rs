@@ -200,6 +200,18 @@ pub(crate) mod expr {
         Expression::new("fib", &data)
     }
 
+    /// Looks the route to the source address up and loads the index of the incoming link, if the
+    /// route leads through it; 0 otherwise (`NFT_FIB_RESULT_OIF`, by source and link).
+    pub(crate) fn route_back(to: Register) -> Expression {
+        /// `NFTA_FIB_F_SADDR | NFTA_FIB_F_IIF`.
+        const SOURCE_AND_LINK: u32 = 1 | 8;
+        let data = Attributes::default()
+            .be32(1, to as u32)
+            .be32(2, 1)
+            .be32(3, SOURCE_AND_LINK);
+        Expression::new("fib", &data)
+    }
+
     /// A match of xtables, as iptables-nft generates it. `info` has the layout of its module.
     pub(crate) fn xt_match(name: &str, revision: u32, info: &[u8]) -> Expression {
         let data = Attributes::default()

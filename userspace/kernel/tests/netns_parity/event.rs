@@ -1,9 +1,11 @@
 //! Events of a script: steps of the agent, restarts, and links that are deleted by other software.
 
 use model::{Attachment, InterfaceAddress, Mac, PortOptions};
-use planner::{Entry, EntryKey, LinkRef, Step, SysctlKey};
+use planner::{
+    Entry, EntryKey, LinkRef, NetfilterState, NetfilterStep, NetfilterTable, Step, SysctlKey,
+};
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{select, subsequence};
 
 use crate::PODS;
 use crate::support::*;
@@ -207,7 +209,30 @@ fn plain_step() -> impl Strategy<Value = Step> {
             previous: String::new(),
         }),
         Just(Step::Sweep),
+        netfilter().prop_map(|step| Step::Netfilter(Box::new(step))),
+        netfilter().prop_map(|step| Step::Netfilter(Box::new(step))),
     ]
+}
+
+fn netfilter() -> impl Strategy<Value = NetfilterStep> {
+    let links = subsequence(vec!["lo", "cbr0", "cbr1", "none"], 0..4);
+    let prefixes = || subsequence(vec!["10.88.0.0/16", "10.99.0.0/17", "fd88::/64"], 0..3);
+    (links, prefixes(), any::<[bool; 2]>(), prefixes()).prop_map(
+        |(links, pods, [hostports, remove], hairpin)| {
+            let previous = NetfilterState::Absent;
+            if remove {
+                return NetfilterStep::Remove { previous };
+            }
+            let hairpin = if hostports { hairpin } else { Vec::new() };
+            let table = NetfilterTable {
+                links: links.into_iter().map(link).collect(),
+                pods: pods.into_iter().map(parse).collect(),
+                hostports,
+                hairpin: hairpin.into_iter().map(parse).collect(),
+            };
+            NetfilterStep::Put { table, previous }
+        },
+    )
 }
 
 fn node_entry() -> impl Strategy<Value = Step> {
@@ -224,10 +249,11 @@ fn node_entry() -> impl Strategy<Value = Step> {
             };
             (EntryKey::Uplink(named(name)), entry)
         }),
-        (prefix, any::<bool>(), any::<bool>()).prop_map(|(prefix, no_masquerade, pods)| {
+        (prefix, any::<[bool; 3]>()).prop_map(|(prefix, [no_masquerade, pods, shared])| {
             let entry = Entry::Prefix {
                 no_masquerade,
                 pods,
+                shared,
             };
             (EntryKey::Prefix(parse(prefix)), entry)
         }),

@@ -17,7 +17,7 @@ use kernel::{Host, Kernel, Measured, ObserveError, StepError};
 use model::{Attachment, IfName, Netns};
 use nix::errno::Errno;
 use normalise::Names;
-use planner::{BridgeSpec, Observed, Scope, Step, SysctlKey};
+use planner::{BridgeSpec, NetfilterState, NetfilterStep, Observed, Scope, Step, SysctlKey};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::*;
@@ -161,6 +161,9 @@ fn clear(host: &mut Host) {
         let (key, previous) = entry;
         host.execute(&Step::RemoveEntry { key, previous }).unwrap();
     }
+    let previous = NetfilterState::Absent;
+    let no_table = Step::Netfilter(Box::new(NetfilterStep::Remove { previous }));
+    host.execute(&no_table).unwrap();
     for (reservation, held) in host.observe(&Scope::Ports).unwrap().port_reservations {
         let generation = held.generation;
         host.execute(&Step::ReleasePort {

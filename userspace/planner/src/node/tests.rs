@@ -3,7 +3,7 @@
 mod gateways;
 mod sizes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use insta::assert_snapshot;
 use model::State;
@@ -70,7 +70,8 @@ fn the_first_plan_configures_a_bare_node() {
     "#);
 }
 
-/// Links with addresses or routes are uplinks; the loopback, ports and our own links are not.
+/// Links with addresses or routes are uplinks; the loopback, ports, our own links and bridges of
+/// containers are not.
 #[test]
 fn uplinks_follow_addresses_and_routes() {
     let mut observed = node();
@@ -78,7 +79,7 @@ fn uplinks_follow_addresses_and_routes() {
     add("wg0", link(10, LinkKind::Raw, &[]));
     add("docker0", link(11, LinkKind::Bridge, &["172.17.0.1/16"]));
     add("idle", link(12, LinkKind::Ethernet, &["fe80::1/64"]));
-    let mut port = link(13, LinkKind::Ethernet, &["172.18.0.1/24"]);
+    let mut port = link(13, LinkKind::Veth, &["172.18.0.1/24"]);
     port.controller = Some(11);
     add("port", port);
     let mut down = link(14, LinkKind::Ethernet, &["172.19.0.1/24"]);
@@ -94,10 +95,7 @@ fn uplinks_follow_addresses_and_routes() {
     observed.routes.push(route("10.9.0.0/16", 10, 51820));
     observed.routes.push(route("fe80::/64", 12, 254));
     observed.routes.push(route("ff00::/8", 12, 255));
-    assert_eq!(
-        uplinks(&node_intent(), &observed),
-        ["docker0", "eth0", "wg0"]
-    );
+    assert_eq!(uplinks(&node_intent(), &observed), ["eth0", "wg0"]);
 }
 
 #[test]
@@ -246,7 +244,7 @@ fn a_bridge_gets_the_configured_egress_addresses() {
 #[test]
 fn a_prefix_of_all_ipv6_does_not_apply_to_ipv4() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
-    let prefixes = crate::prefix::prefixes(&pods, &[parse("::/0")].into());
+    let prefixes = crate::prefix::prefixes(&pods, &BTreeSet::new(), &[parse("::/0")].into());
     let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
     assert_eq!(of("::/0"), "not masqueraded");
     assert_eq!(of("0.0.0.0/0"), "default");
@@ -257,7 +255,7 @@ fn a_prefix_of_all_ipv6_does_not_apply_to_ipv4() {
 fn a_prefix_carries_the_flags_of_all_prefixes_that_cover_it() {
     let pods = [parse("10.1.0.0/24")].into();
     let outside = [parse("10.0.0.0/8"), parse("10.1.0.128/25")].into();
-    let prefixes = crate::prefix::prefixes(&pods, &outside);
+    let prefixes = crate::prefix::prefixes(&pods, &BTreeSet::new(), &outside);
     let lines: Vec<String> = prefixes
         .iter()
         .map(|(key, entry)| format!("{key}: {entry}"))
@@ -274,7 +272,7 @@ fn a_prefix_carries_the_flags_of_all_prefixes_that_cover_it() {
 #[test]
 fn the_whole_address_space_covers_every_prefix_of_its_family() {
     let pods = [parse("10.1.0.0/24"), parse("fd00:1::/64")].into();
-    let prefixes = crate::prefix::prefixes(&pods, &[parse("0.0.0.0/0")].into());
+    let prefixes = crate::prefix::prefixes(&pods, &BTreeSet::new(), &[parse("0.0.0.0/0")].into());
     let of = |text: &str| prefixes[&EntryKey::Prefix(parse(text))].to_string();
     assert_eq!(of("10.1.0.0/24"), "pods, not masqueraded");
     assert_eq!(of("fd00:1::/64"), "pods");
@@ -295,6 +293,7 @@ fn stale_node_entries_are_removed_and_pod_entries_kept() {
             Entry::Prefix {
                 no_masquerade: true,
                 pods: false,
+                shared: false,
             },
         ),
     ];
@@ -408,7 +407,7 @@ fn a_refused_network_does_not_affect_the_other_networks() {
     let mut intent = node_intent();
     let wrong = network_of("wrong", "eth0", &["10.2.0.0/24"]);
     intent.networks.insert(0, wrong);
-    let NodePlan { plan, refused } = plan(&intent, &bare_node());
+    let NodePlan { plan, refused, .. } = plan(&intent, &bare_node());
     assert_eq!(
         refused[&parse("wrong")].to_string(),
         "\"eth0\" already exists but is not a bridge"

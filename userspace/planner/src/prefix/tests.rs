@@ -22,11 +22,12 @@ proptest! {
     #[test]
     fn the_longest_match_has_the_bits_of_every_match(
         pods in cidrs(),
+        shared in cidrs(),
         no_masquerade in cidrs(),
         bits in 0..256_u32,
     ) {
         let address: IpAddr = Ipv4Addr::from_bits(0x0a00_0000 | bits << 16).into();
-        let table = prefixes(&pods, &no_masquerade);
+        let table = prefixes(&pods, &shared, &no_masquerade);
         let longest = table.iter().filter_map(|(key, entry)| {
             let EntryKey::Prefix(cidr) = key else { return None };
             cidr.contains(address).then_some((cidr.prefix_len(), entry))
@@ -35,8 +36,9 @@ proptest! {
         let expected = Entry::Prefix {
             no_masquerade: any(&no_masquerade),
             pods: any(&pods),
+            shared: any(&shared),
         };
-        let nothing = Entry::Prefix { no_masquerade: false, pods: false };
+        let nothing = Entry::Prefix { no_masquerade: false, pods: false, shared: false };
         prop_assert_eq!(longest.unwrap_or(nothing), expected);
     }
 }

@@ -22,6 +22,8 @@ fn foreign_link() -> impl Strategy<Value = ForeignLink> {
     let kinds = [
         LinkKind::Bridge,
         LinkKind::Veth,
+        LinkKind::Tap,
+        LinkKind::Dummy,
         LinkKind::Ethernet,
         LinkKind::Raw,
     ];

@@ -1,0 +1,229 @@
+//! The netfilter table of ours, `inet viaduct`: what our programs do at uplinks, for packets that
+//! enter by other links.
+//!
+//! Containers of other software reach hostports through it: netfilter translates for them, in one
+//! order with the other software's own rules. The table exists only while there are such links, and
+//! has NAT chains only while there are hostports, because they turn connection tracking on for all
+//! packets of the node. See decision 81.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use model::{Attachment, Cidr, IfName, Network};
+
+use crate::tables::hostport_keys;
+use crate::uplink::{OwnLinks, candidates};
+use crate::{ContainerLinks, Observed, Records, Step};
+
+/// Contents of the table. The hostports in it are those of the hostport table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetfilterTable {
+    /// Links whose packets our programs translate and check: uplinks, our bridges, the loopback.
+    pub links: BTreeSet<IfName>,
+    /// Subnets of pods: packets from other links with a source in one of them are dropped, unless
+    /// the kernel's route to the source leads back by the link.
+    pub pods: BTreeSet<Cidr>,
+    /// Whether hostports are translated.
+    pub hostports: bool,
+    /// Subnets of adopted pods: a client of the pod's own subnet is masqueraded, because the pod
+    /// would answer it past the node.
+    pub hairpin: BTreeSet<Cidr>,
+}
+
+/// State of the table in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NetfilterState {
+    /// There is no such table.
+    #[default]
+    Absent,
+    /// It has these contents.
+    Present(NetfilterTable),
+    /// It lacks a chain, a rule or a hostport, or has others.
+    Damaged,
+    /// The kernel has no nftables, or not all that the table needs.
+    Unsupported,
+}
+
+/// A change of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetfilterStep {
+    /// Writes the whole table in one transaction, with the hostports of the hostport table.
+    Put {
+        /// New contents.
+        table: NetfilterTable,
+        /// State before the step, for undo.
+        previous: NetfilterState,
+    },
+    /// Removes the table.
+    Remove {
+        /// State before the step, for undo.
+        previous: NetfilterState,
+    },
+}
+
+impl NetfilterStep {
+    /// Returns the step that restores the state before this one. A damaged table is not restored.
+    pub(crate) fn undo(&self) -> Self {
+        let now = match self {
+            Self::Put { table, .. } => NetfilterState::Present(table.clone()),
+            Self::Remove { .. } => NetfilterState::Absent,
+        };
+        let (Self::Put { previous, .. } | Self::Remove { previous }) = self;
+        match previous {
+            NetfilterState::Present(table) => Self::Put {
+                table: table.clone(),
+                previous: now,
+            },
+            NetfilterState::Absent | NetfilterState::Damaged | NetfilterState::Unsupported => {
+                Self::Remove { previous: now }
+            }
+        }
+    }
+}
+
+impl NetfilterTable {
+    /// Returns the table with everything that `attachment` needs.
+    fn with(mut self, attachment: &Attachment) -> Self {
+        if hostport_keys(attachment).next().is_none() {
+            return self;
+        }
+        self.hostports = true;
+        if attachment.adopted.is_some() {
+            let addresses = attachment.addresses.iter();
+            let subnets = addresses.filter_map(|assigned| assigned.address.subnet());
+            self.hairpin.extend(subnets);
+        }
+        self
+    }
+
+    fn is_needed(&self) -> bool {
+        self.hostports || !self.pods.is_empty()
+    }
+}
+
+/// Returns the table that a node with these links needs, without hostports; `None` where packets
+/// enter by uplinks and our own bridges only.
+pub(crate) fn base(
+    observed: &Observed,
+    ours: &OwnLinks,
+    networks: &[&Network],
+    (uplinks, containers): (&BTreeSet<IfName>, &ContainerLinks),
+) -> Option<NetfilterTable> {
+    let mut others = candidates(observed, ours).filter(|(name, _)| !uplinks.contains(*name));
+    // The veth of an adopted pod without a bridge is one of ours, and none of these.
+    others.next()?;
+    let bridges = networks.iter().flat_map(|network| {
+        let links = [Some(network.bridge.clone()), network.gateway_link()];
+        links.into_iter().flatten()
+    });
+    let loopbacks = observed
+        .links
+        .iter()
+        .filter(|(_, link)| link.kind == crate::LinkKind::Loopback)
+        .map(|(name, _)| name.clone());
+    // The kernel's route to a subnet that two bridges have leads to one of them only.
+    let is_exclusive = |subnet: &Cidr| {
+        let mut overlaps = containers.overlaps.iter();
+        !overlaps.any(|overlap| !overlap.is_host() && overlap.prefix.overlaps(subnet))
+    };
+    let subnets = networks
+        .iter()
+        .filter(|network| network.options.gateway)
+        .flat_map(|network| network.subnets());
+    Some(NetfilterTable {
+        links: bridges
+            .chain(loopbacks)
+            .chain(uplinks.iter().cloned())
+            .collect(),
+        pods: subnets.filter(is_exclusive).collect(),
+        ..NetfilterTable::default()
+    })
+}
+
+/// Returns the table for all attachments; `None` where none is needed.
+pub(crate) fn wanted(base: Option<&NetfilterTable>, records: &Records) -> Option<NetfilterTable> {
+    let attachments = records.values().map(|record| &record.attachment);
+    let table = attachments.fold(base?.clone(), NetfilterTable::with);
+    table.is_needed().then_some(table)
+}
+
+/// Plans the table before `attachment`'s first hostport is published. `base` is
+/// [`crate::NodePlan::netfilter`], `now` the state after the last step.
+pub fn plan_netfilter_for(
+    attachment: &Attachment,
+    base: Option<&NetfilterTable>,
+    now: &NetfilterState,
+) -> Option<Step> {
+    let before = match now {
+        NetfilterState::Present(table) => table,
+        NetfilterState::Absent => base?,
+        NetfilterState::Damaged | NetfilterState::Unsupported => return None,
+    };
+    let table = before.clone().with(attachment);
+    (table.hostports && table != *before).then(|| {
+        Step::Netfilter(Box::new(NetfilterStep::Put {
+            table,
+            previous: now.clone(),
+        }))
+    })
+}
+
+/// Plans to write the table where it differs from the wanted one.
+pub(crate) fn put(wanted: Option<&NetfilterTable>, observed: &Observed) -> Option<Step> {
+    let (table, now) = (wanted?, &observed.netfilter);
+    let differs = match now {
+        NetfilterState::Present(present) => present != table,
+        NetfilterState::Absent | NetfilterState::Damaged => true,
+        NetfilterState::Unsupported => false,
+    };
+    differs.then(|| {
+        Step::Netfilter(Box::new(NetfilterStep::Put {
+            table: table.clone(),
+            previous: now.clone(),
+        }))
+    })
+}
+
+/// Plans to remove the table where it is not wanted.
+pub(crate) fn remove(wanted: Option<&NetfilterTable>, observed: &Observed) -> Option<Step> {
+    let is_there = matches!(
+        observed.netfilter,
+        NetfilterState::Present(_) | NetfilterState::Damaged
+    );
+    (wanted.is_none() && is_there).then(|| {
+        Step::Netfilter(Box::new(NetfilterStep::Remove {
+            previous: observed.netfilter.clone(),
+        }))
+    })
+}
+
+impl fmt::Display for NetfilterStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Put { table, .. } => write!(f, "write table inet viaduct: {table}"),
+            Self::Remove { .. } => f.write_str("remove table inet viaduct"),
+        }
+    }
+}
+
+impl fmt::Display for NetfilterTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not for packets from")?;
+        self.links
+            .iter()
+            .try_for_each(|link| write!(f, " {link}"))?;
+        f.write_str(if self.hostports { ", hostports" } else { "" })?;
+        for (word, prefixes) in [("sources", &self.pods), ("hairpin", &self.hairpin)] {
+            if !prefixes.is_empty() {
+                write!(f, ", {word}")?;
+                prefixes
+                    .iter()
+                    .try_for_each(|prefix| write!(f, " {prefix}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

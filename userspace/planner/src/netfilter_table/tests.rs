@@ -1,0 +1,142 @@
+//! Tests of the netfilter table's contents.
+
+use model::State;
+
+use super::plan_netfilter_for;
+use crate::testing::{World, attachment, intent, link, network, node, parse, port};
+use crate::{
+    LinkKind, NetfilterState, NetfilterStep, NetfilterTable, NodeIntent, NodePlan, Observed,
+    Records, Step, plan_node,
+};
+
+fn plan(observed: &Observed, records: &Records) -> NodePlan {
+    let intent = NodeIntent {
+        networks: vec![network()],
+        ..NodeIntent::default()
+    };
+    plan_node(&intent, observed, records)
+}
+
+fn changes(plan: &NodePlan) -> Vec<String> {
+    let of_table = |step: &&Step| matches!(step, Step::Netfilter(_));
+    let steps = plan.plan.steps().iter().filter(of_table);
+    steps.map(ToString::to_string).collect()
+}
+
+fn with_docker() -> Observed {
+    let mut observed = node();
+    let docker0 = link(20, LinkKind::Bridge, &["172.17.0.1/16"]);
+    observed.links.insert(parse("docker0"), docker0);
+    observed
+}
+
+fn with_a_hostport() -> World {
+    let mut wanted = intent("c1");
+    wanted.port_mappings.push(port("8080->80/tcp"));
+    World::with(&attachment(&wanted))
+}
+
+const CHECK: &str =
+    "write table inet viaduct: not for packets from cbr0 eth0 lo, sources 10.1.0.0/24 fd00:1::/64";
+const BOTH: &str = "write table inet viaduct: not for packets from cbr0 eth0 lo, hostports, sources 10.1.0.0/24 fd00:1::/64";
+
+#[test]
+fn a_node_without_containers_of_other_software_has_no_table() {
+    let world = with_a_hostport();
+    assert_eq!(changes(&plan(&node(), &world.records)), [""; 0]);
+    let mut observed = node();
+    observed.netfilter = NetfilterState::Present(NetfilterTable::default());
+    let removed = changes(&plan(&observed, &world.records));
+    assert_eq!(removed, ["remove table inet viaduct"]);
+}
+
+#[test]
+fn the_table_has_nat_chains_only_while_there_are_hostports() {
+    let observed = with_docker();
+    assert_eq!(changes(&plan(&observed, &Records::new())), [CHECK]);
+    assert_eq!(
+        changes(&plan(&observed, &with_a_hostport().records)),
+        [BOTH]
+    );
+}
+
+#[test]
+fn the_table_is_written_again_when_it_is_damaged_or_differs_and_not_otherwise() {
+    let world = with_a_hostport();
+    let mut observed = with_docker();
+    let plan_for = |observed: &Observed| plan(observed, &world.records);
+    let put = plan_for(&observed);
+    let mut table = put.plan.steps().iter().find_map(|step| match step {
+        Step::Netfilter(step) => match &**step {
+            NetfilterStep::Put { table, .. } => Some(table.clone()),
+            NetfilterStep::Remove { .. } => None,
+        },
+        _ => None,
+    });
+    let mut table = table.take().unwrap();
+    observed.netfilter = NetfilterState::Present(table.clone());
+    assert_eq!(changes(&plan_for(&observed)), [""; 0]);
+    observed.netfilter = NetfilterState::Damaged;
+    assert_eq!(changes(&plan_for(&observed)), [BOTH]);
+    table.links.clear();
+    observed.netfilter = NetfilterState::Present(table);
+    assert_eq!(changes(&plan_for(&observed)), [BOTH]);
+    observed.netfilter = NetfilterState::Unsupported;
+    assert_eq!(changes(&plan_for(&observed)), [""; 0]);
+}
+
+#[test]
+fn an_adopted_pods_subnet_is_masqueraded_towards_it() {
+    let mut wanted = intent("c1");
+    wanted.port_mappings.push(port("8080->80/tcp"));
+    let mut adopted = attachment(&wanted);
+    adopted.adopted = Some(parse("veth9"));
+    adopted.bridge = parse("rb0");
+    adopted.addresses[0].address = parse("10.7.0.5/24");
+    adopted.addresses.truncate(1);
+    let mut observed = node();
+    let rb0 = link(20, LinkKind::Bridge, &["10.7.0.1/24"]);
+    observed.links.insert(parse("rb0"), rb0);
+    let mut world = World::empty();
+    world.remember(&adopted, State::Attached);
+    let found = changes(&plan(&observed, &world.records));
+    assert!(found[0].ends_with(", hairpin 10.7.0.0/24"), "{found:?}");
+}
+
+#[test]
+fn a_subnet_that_another_bridge_has_too_is_not_checked() {
+    let mut observed = node();
+    let cni0 = link(20, LinkKind::Bridge, &["10.1.0.1/24"]);
+    observed.links.insert(parse("cni0"), cni0);
+    let found = changes(&plan(&observed, &Records::new()));
+    assert!(found[0].ends_with(", sources fd00:1::/64"), "{found:?}");
+}
+
+#[test]
+fn the_first_hostport_adds_the_nat_chains_and_the_next_finds_them() {
+    let base = plan(&with_docker(), &Records::new()).netfilter;
+    let world = with_a_hostport();
+    let publishing = &world.records.values().next().unwrap().attachment;
+    let step =
+        |attachment, now: &NetfilterState| plan_netfilter_for(attachment, base.as_ref(), now);
+    let quiet = attachment(&intent("c2"));
+    assert_eq!(step(&quiet, &NetfilterState::Absent), None);
+    assert_eq!(step(publishing, &NetfilterState::Unsupported), None);
+    let first = step(publishing, &NetfilterState::Present(base.clone().unwrap())).unwrap();
+    assert_eq!(first.to_string(), BOTH);
+    let undone = first.undo().unwrap();
+    assert_eq!(undone.to_string(), CHECK);
+    let Step::Netfilter(step_of) = &first else {
+        panic!("{first}");
+    };
+    let NetfilterStep::Put { table, .. } = &**step_of else {
+        panic!("{first}");
+    };
+    let present = NetfilterState::Present(table.clone());
+    assert_eq!(step(publishing, &present), None);
+    let fresh = step(publishing, &NetfilterState::Absent).unwrap();
+    assert_eq!(
+        fresh.undo().unwrap().to_string(),
+        "remove table inet viaduct"
+    );
+}
