@@ -123,7 +123,8 @@ fn a_failed_cni_add_of_reference_plugins_leaves_nothing_and_keeps_others() -> Re
 fn runtime_arguments_of_a_cni_add_are_honoured_or_refused() -> Result<()> {
     let (sandbox, agent) = Sandbox::with_agent()?;
     let node = &sandbox.node;
-    let undeclared = json!({ "cniVersion": "1.0.0", "name": "bare", "plugins": [{ "type": "viaduct" }] });
+    let undeclared =
+        json!({ "cniVersion": "1.0.0", "name": "bare", "plugins": [{ "type": "viaduct" }] });
     write(node, "/run/nets/05.conflist", &network())?;
     write(node, "/run/nets/10.conflist", &undeclared)?;
     let pod = sandbox.machine("pod")?;
@@ -141,7 +142,13 @@ fn runtime_arguments_of_a_cni_add_are_honoured_or_refused() -> Result<()> {
     let rates = "--egress-rate 1000000 --ingress-rate 2000000";
     ctl(node, RESULTS, &format!("add viaduct {path} {rates}"))?;
     let shown = agent.get("/v1/attachments")?;
-    assert_eq!(shown[0]["bandwidth"]["egress"]["rate"], 1_000_000, "{shown}");
-    assert_eq!(shown[0]["bandwidth"]["ingress"]["rate"], 2_000_000, "{shown}");
+    assert_eq!(
+        shown[0]["bandwidth"]["egress"]["rate"], 1_000_000,
+        "{shown}"
+    );
+    assert_eq!(
+        shown[0]["bandwidth"]["ingress"]["rate"], 2_000_000,
+        "{shown}"
+    );
     Ok(())
 }

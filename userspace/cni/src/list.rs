@@ -340,9 +340,11 @@ mod tests {
     #[test]
     fn capabilities_that_no_plugin_declares_are_listed() {
         let list = NetworkList::parse(FileKind::List, LIST).unwrap();
-        let given = json!({ "portMappings": [], "bandwidth": {}, "ips": [] });
-        let given = given.as_object().unwrap();
-        assert_eq!(list.undeclared(given), ["bandwidth", "ips"]);
+        let arguments = json!({ "portMappings": [], "bandwidth": {}, "ips": [] });
+        assert_eq!(
+            list.undeclared(arguments.as_object().unwrap()),
+            ["bandwidth", "ips"]
+        );
         assert!(list.undeclared(&Map::new()).is_empty());
     }
 

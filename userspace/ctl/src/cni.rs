@@ -192,9 +192,8 @@ fn lock(list: &NetworkList, attachment: &RuntimeConf, timeout: Duration) -> Resu
                 thread::sleep(LOCK_INTERVAL);
             }
             locked => {
-                return locked.with_context(|| {
-                    format!("another command for container {container_id} runs")
-                });
+                return locked
+                    .with_context(|| format!("another command for container {container_id} runs"));
             }
         }
     }

@@ -150,7 +150,12 @@ impl Invoker {
             self.remove_cached(&list.name, id, ifname)?;
             return Ok(None);
         }
-        let attached = || format!("container {id} is attached to network {} as {ifname} already", list.name);
+        let attached = || {
+            format!(
+                "container {id} is attached to network {} as {ifname} already",
+                list.name
+            )
+        };
         let detach = "nothing was changed; detach it first (CNI DEL)";
         let wanted = cache_entry(list, attachment, &cached.result);
         if let Some(other) = difference(&cached, &wanted) {

@@ -69,7 +69,8 @@ pub(crate) fn find_interface(path: &str, name: &str) -> Presence {
     }
 }
 
-/// Returns whether `/proc/net/dev` lists the interface: two lines of headings, then `name: counters`.
+/// Returns whether `/proc/net/dev` lists the interface: two lines of headings, then
+/// `name: counters`.
 fn lists(list: &str, name: &str) -> bool {
     list.lines()
         .skip(2)
@@ -79,10 +80,8 @@ fn lists(list: &str, name: &str) -> bool {
 
 fn is_missing(error: &io::Error) -> bool {
     const ESRCH: i32 = nix::errno::Errno::ESRCH as i32;
-    matches!(
-        error.kind(),
-        ErrorKind::NotFound | ErrorKind::NotADirectory
-    ) || error.raw_os_error() == Some(ESRCH)
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+        || error.raw_os_error() == Some(ESRCH)
 }
 
 #[cfg(test)]
@@ -91,15 +90,26 @@ mod tests {
 
     #[test]
     fn interfaces_of_proc_net_dev_are_found_by_their_whole_name() {
-        let list = "Inter-|   Receive\n face |bytes\n    lo:  840  10 0\neth0:1: 5 1 0\n  eth0: 7 1 0\n";
-        for (name, found) in [("lo", true), ("eth0", true), ("eth", false), ("eth1", false)] {
+        let list =
+            "Inter-|   Receive\n face |bytes\n    lo:  840  10 0\neth0:1: 5 1 0\n  eth0: 7 1 0\n";
+        for (name, found) in [
+            ("lo", true),
+            ("eth0", true),
+            ("eth", false),
+            ("eth1", false),
+        ] {
             assert_eq!(lists(list, name), found, "{name}");
         }
     }
 
     #[test]
     fn a_path_without_a_network_namespace_has_no_interface() {
-        for path in ["", "/nonexistent", "/proc/self/status", "/proc/self/status/x"] {
+        for path in [
+            "",
+            "/nonexistent",
+            "/proc/self/status",
+            "/proc/self/status/x",
+        ] {
             assert_eq!(find_interface(path, "lo"), Presence::Absent, "{path}");
         }
     }

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use super::*;
 
 /// Logs its arguments and stores its configuration; prints its own name in the result.
-/// `FAIL-<command>` in the configuration makes it fail with an error message, `TAKEN-<command>` with
-/// code 100, `MUTE-<command>` without a message.
+/// `FAIL-<command>` in the configuration makes it fail with an error message, `TAKEN-<command>`
+/// with code 100, `MUTE-<command>` without a message.
 const PLUGIN: &str = r#"#!/bin/sh
 config=$(cat)
 echo "$(basename "$0") $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_NETNS $CNI_ARGS" >> "$(dirname "$0")/calls"
