@@ -28,6 +28,7 @@ mod network;
 mod node;
 mod observed;
 mod plan;
+mod port_holder;
 mod port_reservation;
 mod prefix;
 mod program_upgrade;
@@ -36,6 +37,7 @@ mod refusal;
 mod repair;
 mod shaping;
 mod socket_hook;
+mod standby;
 mod step;
 mod sysctl;
 mod tables;
@@ -65,9 +67,14 @@ pub use local_reserved_ports::{
 pub use mtu::{MtuChange, network_mtu, plan_mtu};
 pub use node::{NodeIntent, NodePlan, plan_node};
 pub use observed::{
-    Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Switching, VlanMember, wanted_vlans,
+    Link, LinkKind, Observed, PodSide, PortUsers, RouteEntry, Scope, Switching, VlanMember,
+    wanted_vlans,
 };
 pub use plan::Plan;
+pub use port_holder::{
+    PortLeave, Process, binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports,
+    plan_left_ports,
+};
 pub use port_reservation::{
     PortReservation, PortReservations, ReservationOwner, ReservedBy, attachment_reservations,
     mapping_reservations,
@@ -82,6 +89,7 @@ pub use shaping::{Shape, ShaperMode};
 pub use socket_hook::{
     SocketHook, SocketHookState, plan_attach_socket_hooks, required_socket_hooks,
 };
+pub use standby::{sharing_attachments, standby_reservations, with_current_standby};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl::node_sysctls;
 pub use tables::attachment_entries;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 mod hook;
+mod settings;
 mod spec;
 mod vlan;
 
@@ -15,7 +16,7 @@ pub use hook::Hook;
 pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
 pub use vlan::VlanStep;
 
-use crate::{Entry, EntryKey, PortReservation, SocketHook, XdpPrefilterStep};
+use crate::{Entry, EntryKey, PortLeave, PortReservation, SocketHook, XdpPrefilterStep};
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -183,6 +184,8 @@ pub enum Step {
         /// Generation of the attachment that owns the port.
         generation: u32,
     },
+    /// Leaves a host port to a container runtime that binds it itself.
+    LeavePort(PortLeave),
     /// Releases a host port, unless another attachment owns it.
     ReleasePort {
         /// Address, port and protocol.
@@ -257,6 +260,7 @@ impl Step {
                 reservation,
                 generation,
             }),
+            Self::LeavePort(leave) => Some(leave.undo()),
             &Self::ReleasePort {
                 reservation,
                 generation,
@@ -290,24 +294,6 @@ impl Step {
 }
 
 impl Step {
-    fn restored_settings(&self) -> Option<Self> {
-        let Self::TunePod {
-            netns,
-            ifname,
-            settings,
-            previous,
-        } = self
-        else {
-            return None;
-        };
-        Some(Self::TunePod {
-            netns: netns.clone(),
-            ifname: ifname.clone(),
-            settings: previous.clone(),
-            previous: settings.clone(),
-        })
-    }
-
     /// Returns the key of the table entry that the step writes or removes.
     pub(crate) fn key(&self) -> Option<&EntryKey> {
         if let Self::PutEntry { key, .. } | Self::RemoveEntry { key, .. } = self {
@@ -443,34 +429,12 @@ impl fmt::Display for Step {
             }
             Self::XdpPrefilter(step) => step.fmt(f),
             Self::ReservePort { reservation, .. } => write!(f, "reserve port {reservation}"),
+            Self::LeavePort(leave) => leave.fmt(f),
             Self::ReleasePort { reservation, .. } => write!(f, "release port {reservation}"),
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
             Self::Sweep => f.write_str("remove ended flows"),
         }
-    }
-}
-
-impl Step {
-    /// Writes the line of a step that changes settings inside a pod.
-    fn write_inside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::SetPodMtu { netns, ifname, mtu } = self {
-            write!(f, "set the MTU of {ifname} in {} to {mtu}", netns.path)?;
-        }
-        if let Self::SetLoopback { netns, up } = self {
-            let state = if *up { "up" } else { "down" };
-            write!(f, "set lo in {} {state}", netns.path)?;
-        }
-        if let Self::TunePod {
-            netns,
-            ifname,
-            settings,
-            ..
-        } = self
-        {
-            write!(f, "tune {ifname} in {}: {settings:?}", netns.path)?;
-        }
-        Ok(())
     }
 }
 
