@@ -3,6 +3,8 @@
 //! Images contain busybox, state is below the sandbox's `/run`, and the test chooses plugins and
 //! network configurations. Containers run without cgroups, so those of the machine stay unchanged.
 
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -15,6 +17,8 @@ use crate::{Machine, Process, until};
 pub const IMAGE: &str = "registry.k8s.io/pause:3.6";
 
 const NETS: &str = "/run/nets";
+const PODMAN: &str = "env CONTAINERS_CONF=/run/containers.conf podman --root /run/podman/root \
+                      --runroot /run/podman/run --storage-driver vfs";
 const SOCKET: &str = "/run/containerd.sock";
 const BUSYBOX: &str = "/bin/busybox";
 const APPLETS: [&str; 6] = ["httpd", "ip", "ping", "sh", "sleep", "wget"];
@@ -23,6 +27,9 @@ const APPLETS: [&str; 6] = ["httpd", "ip", "ping", "sh", "sleep", "wget"];
 #[derive(Debug)]
 pub struct Podman {
     node: Machine,
+    /// `cgroup.procs` of the cgroup in which podman and its containers run; `None` for that of the
+    /// test.
+    cgroup: Option<File>,
 }
 
 impl Podman {
@@ -35,22 +42,47 @@ impl Podman {
             "[network]\nnetwork_backend = \"cni\"\ncni_plugin_dirs = [\"{}\"]\nnetwork_config_dir = \"{NETS}\"\n\
              default_network = \"{name}\"\n\
              [engine]\nruntime = \"crun\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n\
-             enable_port_reservation = false\n\
              [containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\nlog_driver = \"k8s-file\"\n",
             folder.display()
         );
         put(node, "/run/containers.conf", &settings)?;
-        let podman = Self { node: node.clone() };
+        let podman = Self {
+            node: node.clone(),
+            cgroup: None,
+        };
         podman.make_image()?;
         Ok(podman)
     }
 
+    /// Moves podman and the containers that it starts into a cgroup, as the node's processes are
+    /// below the agent's.
+    pub fn in_cgroup(mut self, cgroup: &Path) -> Result<Self> {
+        // Open, because a mount of the sandbox may hide its path.
+        self.cgroup = Some(
+            File::options()
+                .write(true)
+                .open(cgroup.join("cgroup.procs"))?,
+        );
+        Ok(self)
+    }
+
     /// Runs podman with the arguments in `line`, and returns its output.
     pub fn call(&self, line: &str) -> Result<String> {
-        self.node.call(&format!(
-            "env CONTAINERS_CONF=/run/containers.conf podman --root /run/podman/root --runroot /run/podman/run \
-             --storage-driver vfs {line}"
-        ))
+        self.shell(&format!("{PODMAN} {line}"))
+    }
+
+    /// Runs a shell script in which `{podman}` stands for podman with its options.
+    pub fn script(&self, script: &str) -> Result<String> {
+        self.shell(&script.replace("{podman}", PODMAN))
+    }
+
+    fn shell(&self, script: &str) -> Result<String> {
+        let enter = self.cgroup.as_ref().map_or_else(String::new, |cgroup| {
+            let (pid, procs) = (std::process::id(), cgroup.as_raw_fd());
+            format!("echo 0 > /proc/{pid}/fd/{procs} && ")
+        });
+        self.node
+            .call_words(&["sh", "-c", &format!("{enter}{script}")])
     }
 
     /// Starts the web server in a container of this name, with additional podman flags.

@@ -84,8 +84,9 @@ pub struct Hostport {
     pub pod: u32,
     /// Generation of the pod; the entry is stale if the pod's generation differs.
     pub generation: u32,
-    /// Always zero.
-    pub flags: u32,
+    /// Process (thread group ID) of a runtime that may bind the node's port besides the agent; 0
+    /// for none.
+    pub binder: u32,
 }
 
 const _: () = assert!(size_of::<Hostport>() == 32);

@@ -5,7 +5,7 @@
 use core::ffi::c_void;
 
 use abi::{Address, HOLDER_MARK, Port};
-use aya_ebpf::helpers::{bpf_for_each_map_elem, bpf_set_retval};
+use aya_ebpf::helpers::{bpf_for_each_map_elem, bpf_get_current_pid_tgid, bpf_set_retval};
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
 use verdict::hostport_from_node::{self, SocketRequest};
@@ -34,14 +34,16 @@ fn bind6(context: SockAddrContext) -> i32 {
 
 #[inline(always)]
 fn bind(socket: Socket, request: SocketRequest) -> i32 {
-    // The agent's own reservation sockets are exempt.
+    // The agent's own reservation sockets are exempt, and a runtime that binds the ports of its
+    // container itself.
     let exempt = request.port == Port::NONE || socket.mark() == HOLDER_MARK;
     if exempt || !hostport_from_node::is_of_node(&tables(), request.netns) {
         return ALLOW;
     }
+    let process = (bpf_get_current_pid_tgid() >> 32) as u32;
     let everywhere = hostport_from_node::is_unspecified(&request.address);
-    if hostport_from_node::conflicts_with_hostport(&tables(), &request)
-        || (everywhere && conflicts_somewhere(request))
+    if hostport_from_node::conflicts_with_hostport(&tables(), &request, process)
+        || (everywhere && conflicts_somewhere(request, process))
     {
         // SAFETY: the helper takes a number.
         unsafe { bpf_set_retval(ADDRESS_IN_USE) };
@@ -53,14 +55,17 @@ fn bind(socket: Socket, request: SocketRequest) -> i32 {
 /// State of the walk over the node's addresses.
 struct AddressSearch {
     request: SocketRequest,
+    process: u32,
     found: bool,
 }
 
-/// Returns whether the requested port of any address of the node is a hostport.
+/// Returns whether the requested port of any address of the node is a hostport that `process` may
+/// not bind.
 #[inline(always)]
-fn conflicts_somewhere(request: SocketRequest) -> bool {
+fn conflicts_somewhere(request: SocketRequest, process: u32) -> bool {
     let mut search = AddressSearch {
         request,
+        process,
         found: false,
     };
     // SAFETY: the callback has the signature that the helper calls for a hash map, and `search`
@@ -86,7 +91,7 @@ extern "C" fn visit(
     // gave.
     let (address, search) = unsafe { (*address, &mut *search) };
     if hostport_from_node::covers(&search.request, &address)
-        && hostport_from_node::is_hostport_at(&tables(), &address, &search.request)
+        && hostport_from_node::is_hostport_at(&tables(), &address, &search.request, search.process)
     {
         search.found = true;
         return STOP;

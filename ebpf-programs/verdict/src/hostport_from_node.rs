@@ -78,31 +78,40 @@ pub fn redirect<E: Node>(node: &E, request: &SocketRequest) -> Option<ConnectTar
     })
 }
 
-/// Returns whether a socket of the node would be bound to the port of a hostport.
+/// Returns whether a socket of the node would be bound to the port of a hostport that `process`
+/// (thread group ID) may not bind.
 ///
 /// For a socket bound to the unspecified address, the caller must check [`is_hostport_at`] for each
 /// address of the node as well.
 #[inline(always)]
-pub fn conflicts_with_hostport<E: Node>(node: &E, request: &SocketRequest) -> bool {
+pub fn conflicts_with_hostport<E: Node>(node: &E, request: &SocketRequest, process: u32) -> bool {
     let address = &request.address;
-    if is_hostport_at(node, address, request) {
+    if is_hostport_at(node, address, request, process) {
         return true;
     }
     // A socket bound to `::` receives IPv4 packets as well, unless it has `IPV6_V6ONLY`, which is
     // not known here.
     is_unspecified(address)
         && !address.is_v4()
-        && is_hostport_at(node, &unspecified(Family::V4), request)
+        && is_hostport_at(node, &unspecified(Family::V4), request, process)
 }
 
-/// Returns whether the requested port of `address` is a live hostport.
+/// Returns whether the requested port of `address` is a live hostport that `process` may not bind.
 #[inline(always)]
-pub fn is_hostport_at<E: Node>(node: &E, address: &Address, request: &SocketRequest) -> bool {
+pub fn is_hostport_at<E: Node>(
+    node: &E,
+    address: &Address,
+    request: &SocketRequest,
+    process: u32,
+) -> bool {
     match owner(
         node,
         &HostportKey::new(*address, request.port, request.protocol),
     ) {
-        Some(hostport) => is_alive(node, hostport),
+        Some(hostport) => {
+            let is_binder = hostport.binder != 0 && hostport.binder == process;
+            !is_binder && is_alive(node, hostport)
+        }
         None => false,
     }
 }

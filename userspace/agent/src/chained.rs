@@ -9,16 +9,20 @@ use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 
 use crate::failure::Failure;
 use crate::limits::log_placeholder_burst;
-use crate::requests::{App, readiness};
+use crate::requests::{App, port_binder, readiness};
 use crate::tuning_backup::BackupFile;
 use crate::{allowlist, clock};
 
 impl App {
     /// Executes the command. Returns the text for the plugin's standard output.
-    pub(crate) async fn chained(&self, request: ChainedRequest) -> Result<String, Failure> {
+    pub(crate) async fn chained(
+        &self,
+        request: ChainedRequest,
+        client: Option<u32>,
+    ) -> Result<String, Failure> {
         match request.command {
             Command::Add if request.plugin == Plugin::Loopback => self.loopback(request).await,
-            Command::Add => self.chained_add(request).await,
+            Command::Add => self.chained_add(request, client).await,
             Command::Del => self.chained_del(&request).await,
             Command::Check => self.chained_check(&request).await,
             Command::Gc => self.chained_gc(request).await,
@@ -30,11 +34,16 @@ impl App {
         }
     }
 
-    async fn chained_add(&self, request: ChainedRequest) -> Result<String, Failure> {
+    async fn chained_add(
+        &self,
+        request: ChainedRequest,
+        client: Option<u32>,
+    ) -> Result<String, Failure> {
         let mut prev_result = prev_result(&request)?.clone();
         match &request.requested {
             PluginRequest::Ports(mappings) if !mappings.is_empty() => {
-                let update = self.update(&request, mappings.clone())?;
+                let mut update = self.update(&request, mappings.clone())?;
+                update.port_binder = port_binder(client, mappings);
                 self.handle.adopt_or_update(update, clock::now()).await?;
             }
             PluginRequest::Limits(limits) if !limits.bandwidth.is_unlimited() => {
@@ -94,6 +103,7 @@ impl App {
             bandwidth: None,
             ingress: None,
             keys: request.keys(&self.default_name()),
+            port_binder: None,
         })
     }
 

@@ -10,7 +10,10 @@ use std::time::Duration;
 use api::{ErrorBody, TRY_AGAIN_LATER};
 use axum::Router;
 use axum::serve::Listener;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
@@ -27,6 +30,10 @@ pub(crate) const MAX_CONNECTIONS: usize = 640;
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of delivering the remaining responses when the agent stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Process ID of the client, as an extension of each request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerProcess(pub(crate) u32);
 
 /// Error message for requests that arrive while the agent stops.
 pub(crate) const STOPPING: &str = "the agent is stopping";
@@ -68,8 +75,17 @@ async fn serve_connection(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT);
+    let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
     let io = TokioIo::new(WriteTimeout::new(stream));
-    let connection = http.serve_connection(io, TowerToHyperService::new(router));
+    let inner = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let pid = peer.and_then(|pid| u32::try_from(pid).ok());
+        if let Some(pid) = pid {
+            request.extensions_mut().insert(PeerProcess(pid));
+        }
+        inner.call(request)
+    });
+    let connection = http.serve_connection(io, service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "client connection failed");
     }

@@ -376,6 +376,7 @@ mod tests {
                 addresses: Vec::new(),
                 routes: Vec::new(),
                 port_mappings: Vec::new(),
+                standby: std::collections::BTreeSet::new(),
                 bandwidth: model::Bandwidth {
                     ingress: None,
                     egress: Some(limit),

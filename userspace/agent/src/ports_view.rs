@@ -8,7 +8,7 @@ use engine::Ports;
 use model::{PortMapping, Protocol, Record};
 use planner::{
     FlowKind, FlowTable, LiveFlow, PortReservation, PortReservations, ReservedBy,
-    mapping_reservations,
+    mapping_reservations, standby_reservations,
 };
 
 use crate::view;
@@ -110,10 +110,15 @@ fn port(record: &Record, mapping: &PortMapping, held: &PortReservations) -> Port
         Some(held) if held.generation == attachment.generation => match held.by {
             ReservedBy::Socket => "socket",
             ReservedBy::Table => "table",
+            ReservedBy::Runtime => "runtime",
         },
         Some(_) | None => "nothing",
     };
-    let claims = mapping_reservations(attachment, mapping).into_iter();
+    let standby = standby_reservations(attachment, mapping).into_iter();
+    let claims = mapping_reservations(attachment, mapping)
+        .into_iter()
+        .map(|claim| (claim, held_by(&claim)))
+        .chain(standby.map(|claim| (claim, "standby")));
     PortView {
         flows: None,
         port: view::hostport(mapping, &key.to_string()),
@@ -123,9 +128,9 @@ fn port(record: &Record, mapping: &PortMapping, held: &PortReservations) -> Port
         state: view::state(record.state).to_owned(),
         since: record.created_at,
         claims: claims
-            .map(|claim| PortReservationView {
+            .map(|(claim, held_by)| PortReservationView {
                 socket: claim.socket().to_string(),
-                held_by: held_by(&claim).to_owned(),
+                held_by: held_by.to_owned(),
             })
             .collect(),
     }

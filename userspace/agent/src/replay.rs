@@ -61,7 +61,7 @@ impl App {
     /// than code 11 the attachment is on record, and reconciliations remove the rest.
     async fn execute_spooled(&self, request: CniRequest) -> bool {
         let subject = format!("{}/{}", request.container_id, request.ifname);
-        let result = self.cni(Command::Del, request).await;
+        let result = self.cni(Command::Del, request, None).await;
         let (outcome, message) = match &result {
             Ok(_) => (EventOutcome::Done, String::new()),
             Err(failure) => (EventOutcome::Failed, failure.to_string()),

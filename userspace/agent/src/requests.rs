@@ -15,6 +15,7 @@ use engine::{AddEffect, AttachedPods, Degraded, GcScope, Handle, Uninstalled};
 use kernel::RuleReader;
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
+    PortMapping,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -70,6 +71,14 @@ pub(crate) struct NamespaceQuery {
     ifname: String,
 }
 
+/// Returns the process of a runtime that binds the published ports itself after the ADD, among the
+/// processes that led to the execution of the plugin.
+pub(crate) fn port_binder(client: Option<u32>, ports: &[PortMapping]) -> Option<u32> {
+    client
+        .filter(|_| !ports.is_empty())
+        .and_then(kernel::binding_runtime)
+}
+
 impl App {
     /// Reads the addresses of a container without a record from its namespace (behaviours K23,
     /// K24).
@@ -115,12 +124,13 @@ impl App {
         Ok(self.handle.inspect_interface(netns, name).await?.is_some())
     }
 
-    /// Executes a CNI command, counts it and emits its event. Returns the text for the plugin's
-    /// standard output.
+    /// Executes a CNI command, counts it and emits its event. `client` is the plugin's process ID,
+    /// if it is known. Returns the text for the plugin's standard output.
     pub(crate) async fn cni(
         &self,
         command: Command,
         request: CniRequest,
+        client: Option<u32>,
     ) -> Result<String, Failure> {
         let span = tracing::info_span!(
             "cni",
@@ -131,7 +141,10 @@ impl App {
         );
         let started = Instant::now();
         let subject = format!("{}/{}", request.container_id, request.ifname);
-        let result = self.execute(command, request).instrument(span).await;
+        let result = self
+            .execute(command, request, client)
+            .instrument(span)
+            .await;
         let (outcome, message) = match &result {
             Ok(_) => (EventOutcome::Done, String::new()),
             Err(failure) => (EventOutcome::Failed, failure.to_string()),
@@ -151,7 +164,12 @@ impl App {
         result
     }
 
-    async fn execute(&self, command: Command, request: CniRequest) -> Result<String, Failure> {
+    async fn execute(
+        &self,
+        command: Command,
+        request: CniRequest,
+        client: Option<u32>,
+    ) -> Result<String, Failure> {
         let environment = Environment {
             command,
             container_id: request.container_id,
@@ -165,13 +183,13 @@ impl App {
             Request::Add(mut add) => {
                 let answer = request.ipam.as_deref().map(RawValue::get);
                 add.lease = answer.map(ForeignLease::parse).transpose()?;
-                self.add(*add).await
+                self.add(*add, client).await
             }
             Request::Del(request) => self.del(request).await,
             Request::Check(request) => self.check(request).await,
             Request::Gc(request) => self.gc(request).await,
             Request::Status(request) => self.status(&request).await,
-            Request::Chained(request) => self.chained(*request).await,
+            Request::Chained(request) => self.chained(*request, client).await,
         }
     }
 
@@ -267,13 +285,14 @@ impl App {
         *annotation.unwrap_or_else(PoisonError::into_inner) = key;
     }
 
-    async fn add(&self, mut request: AddRequest) -> Result<String, Failure> {
+    async fn add(&self, mut request: AddRequest, client: Option<u32>) -> Result<String, Failure> {
         if let Some(key) = self.hostport_annotation() {
             request.add_annotated_ports(&key)?;
         }
         log_placeholder_burst(&request.requested.limits);
         self.expect_default_network(&request.config.header).await;
         let mut intent = cni::intent(&request, self.default_network().as_ref())?;
+        intent.requested.port_binder = port_binder(client, &intent.port_mappings);
         let vlan_link = intent
             .network
             .gateway_vlan()

@@ -16,18 +16,20 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use cni::{Command, Error};
 use model::Cidr;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::connections::STOPPING;
+use crate::connections::{PeerProcess, STOPPING};
 use crate::failure::{Failure, no_such_path};
 use crate::requests::{App, NamespaceQuery};
 use crate::{flows, metrics, ports_view, uninstall as uninstallation, view};
 
 type Answer<T> = Result<Json<T>, Failure>;
+/// Process of the client; `None` if it is not known.
+type Peer = Option<Extension<PeerProcess>>;
 
 /// Returns the router with all paths; once `stopped` is `true`, every request is refused with code
 /// 11.
@@ -86,7 +88,10 @@ fn paths() -> Router<Arc<App>> {
         (CniVerb::Status, Command::Status),
     ];
     for (verb, command) in commands {
-        let handler = move |State(app): State<Arc<App>>, body: Body| cni(app, command, body);
+        let handler = move |State(app): State<Arc<App>>, peer: Peer, body: Body| {
+            let pid = peer.map(|Extension(PeerProcess(pid))| pid);
+            cni(app, command, body, pid)
+        };
         router = router.route(verb.path(), post(handler));
     }
     router
@@ -94,14 +99,19 @@ fn paths() -> Router<Arc<App>> {
         .method_not_allowed_fallback(no_such_path)
 }
 
-async fn cni(app: Arc<App>, command: Command, body: Body) -> Result<Response, Failure> {
+async fn cni(
+    app: Arc<App>,
+    command: Command,
+    body: Body,
+    client: Option<u32>,
+) -> Result<Response, Failure> {
     let request = app.request_memory.read::<CniRequest>(body).await?;
     if command == Command::Add {
         // A spooled DEL may be of the same attachment, or free the address or port that this ADD
         // needs.
         app.replay().await;
     }
-    let output = app.cni(command, request.value).await?;
+    let output = app.cni(command, request.value, client).await?;
     Ok(([(CONTENT_TYPE, "application/json")], output).into_response())
 }
 

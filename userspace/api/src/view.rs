@@ -178,8 +178,10 @@ pub struct PortReservationView {
     /// Address and port, for example `0.0.0.0:8080`.
     pub socket: String,
     /// `socket`: the agent has a socket bound to the port. `table`: a map entry reserves the port,
-    /// and no socket can be bound to it. `nothing`: the port is not reserved and another process
-    /// may have bound it; packets from outside are sent to the pod nevertheless.
+    /// and no socket can be bound to it. `runtime`: the container's runtime has bound the port, or
+    /// is about to. `standby`: another interface of the container has the port. `nothing`: the port
+    /// is not reserved and another process may have bound it; packets from outside are sent to the
+    /// pod nevertheless.
     pub held_by: String,
 }
 

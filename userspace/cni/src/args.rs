@@ -56,6 +56,16 @@ impl Args {
     }
 }
 
+/// Returns the pod's name for a plugin that uses no arguments: other pairs are not checked, as the
+/// reference plugins do not parse the variable there.
+pub(crate) fn pod_of(text: &str) -> Option<PodName> {
+    let value = |key: &str| {
+        let mut pairs = text.split(';').filter_map(|pair| pair.split_once('='));
+        pairs.find_map(|(name, value)| (name == key).then_some(value))
+    };
+    pod_name(value("K8S_POD_NAMESPACE"), value("K8S_POD_NAME"))
+}
+
 /// Returns whether a key is valid although it has no effect here: keys of Kubernetes, Nomad,
 /// nerdctl.
 fn is_known(key: &str) -> bool {
@@ -138,6 +148,15 @@ mod tests {
     fn a_cni_args_value_may_contain_an_equals_sign_and_keys_of_orchestrators_are_known() {
         assert!(Args::parse("NOMAD_GROUP_NAME=a=b;NERDCTL_X=;K8S_POD_NAME=a=b").is_ok());
         assert!(Args::parse("nonsense").is_err());
+    }
+
+    /// behaviour S16
+    #[test]
+    fn the_pods_name_is_found_in_cni_args_that_are_not_checked() {
+        assert_eq!(pod_of("none"), None);
+        assert_eq!(pod_of("FOO=bar;K8S_POD_NAME=web;;x"), None);
+        let pod = pod_of("none;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0;FOO=bar");
+        assert_eq!(pod.unwrap().to_string(), "ns/web-0");
     }
 
     proptest! {

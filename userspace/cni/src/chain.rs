@@ -13,7 +13,7 @@ use model::{
     NetnsPath, NetworkName, PodName, PortMapping,
 };
 
-use crate::args::Args;
+use crate::args::{Args, pod_of};
 use crate::bandwidth::{self, RequestedLimits};
 use crate::config::Header;
 use crate::environment::{Command, Environment, variable};
@@ -82,11 +82,8 @@ pub enum PluginRequest {
 const DEFAULT_ADMIN_CHAIN: &str = "CNI-ADMIN";
 
 impl ChainedRequest {
-    pub(crate) fn read(
-        plugin: Plugin,
-        environment: &Environment,
-        text: &str,
-    ) -> Result<Self, Error> {
+    /// Parses a request to a chained plugin.
+    pub fn read(plugin: Plugin, environment: &Environment, text: &str) -> Result<Self, Error> {
         environment.check()?;
         let map = json::parse(text)?;
         let config = Object::root(&map);
@@ -125,8 +122,19 @@ impl ChainedRequest {
     ) -> Result<(), Error> {
         // An ADD or CHECK without a valid path fails before its settings are read.
         let _: NetnsPath = variable("CNI_NETNS", &environment.netns)?;
-        let args = Args::parse(&environment.args)?;
-        let container = container(environment, args.pod.clone())?;
+        // Only tuning uses an argument, `MAC`; the others leave the variable unchecked, as the
+        // reference plugins do.
+        let args = match self.plugin {
+            Plugin::Tuning => Args::parse(&environment.args)?,
+            Plugin::Viaduct
+            | Plugin::Bridge
+            | Plugin::HostLocal
+            | Plugin::Portmap
+            | Plugin::Bandwidth
+            | Plugin::Firewall
+            | Plugin::Loopback => Args::default(),
+        };
+        let container = container(environment, pod_of(&environment.args))?;
         self.prev_result = PluginResult::from_config(text, self.header.version)?;
         if self.prev_result.is_none() && self.plugin != Plugin::Loopback {
             // The text is that of the reference plugins (behaviour R12).
@@ -139,6 +147,19 @@ impl ChainedRequest {
         self.requested = plugin_request(self.plugin, config, args, text, &container.ifname)?;
         self.container = Some(container);
         Ok(())
+    }
+
+    /// Returns whether the plugin has nothing to do for this ADD or CHECK: no port, no limit, no
+    /// policy, no setting. The result is then `prevResult`.
+    pub fn is_without_effect(&self) -> bool {
+        let nothing = match &self.requested {
+            PluginRequest::Nothing => self.plugin != Plugin::Loopback,
+            PluginRequest::Ports(mappings) => mappings.is_empty(),
+            PluginRequest::Limits(limits) => limits.bandwidth.is_unlimited(),
+            PluginRequest::Policy(policy) => *policy == IngressPolicy::Open,
+            PluginRequest::Settings(settings) => **settings == InterfaceSettings::default(),
+        };
+        nothing && matches!(self.command, Command::Add | Command::Check)
     }
 
     /// Returns the keys under which the interface may be on record; `default` is the name of the

@@ -54,6 +54,7 @@ pub fn intent(request: &AddRequest, default: Option<&Network>) -> Result<Intent,
             last_reserved: BTreeMap::new(),
             default_gateways: request.default_gateways.clone(),
             awaits_addresses,
+            port_binder: None,
         },
         pod: request.requested.pod.clone(),
     })

@@ -67,7 +67,7 @@ pub use plugin::Plugin;
 pub use plugin_result::{PluginResult, ResultAddress, ResultInterface};
 pub use prev_result::PrevResult;
 pub use request::{
-    AddRequest, CheckRequest, DelRequest, GcRequest, Request, StatusRequest, Target,
+    AddRequest, CheckRequest, DelRequest, GcRequest, Request, StatusRequest, Target, check_version,
 };
 pub use runtime::{RequestedAddress, RuntimeArgs};
 pub use static_ipam::StaticAddress;

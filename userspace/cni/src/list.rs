@@ -186,6 +186,20 @@ impl NetworkList {
         text::print(&config)
     }
 
+    /// Returns those of `capabilities` that no plugin of the list declares: their arguments would
+    /// reach no plugin.
+    pub fn undeclared<'a>(&self, capabilities: &'a Map<String, Value>) -> Vec<&'a str> {
+        let is_declared = |name: &String| {
+            let mut plugins = self.plugins.iter();
+            plugins.any(|plugin| plugin.capabilities.contains(name))
+        };
+        capabilities
+            .keys()
+            .filter(|name| !is_declared(name))
+            .map(String::as_str)
+            .collect()
+    }
+
     /// Returns the configuration that a plugin receives for GC: with the valid attachments under
     /// both keys, the specification's and libcni's earlier one.
     pub fn config_for_gc(&self, plugin: &PluginConfig, valid: &[Value], force: bool) -> String {
@@ -325,6 +339,18 @@ mod tests {
         assert!(list.disable_check && !list.disable_gc);
         let again = NetworkList::parse(FileKind::List, &list.to_json()).unwrap();
         assert_eq!(again, list);
+    }
+
+    /// behaviour S17
+    #[test]
+    fn capabilities_that_no_plugin_declares_are_listed() {
+        let list = NetworkList::parse(FileKind::List, LIST).unwrap();
+        let arguments = json!({ "portMappings": [], "bandwidth": {}, "ips": [] });
+        assert_eq!(
+            list.undeclared(arguments.as_object().unwrap()),
+            ["bandwidth", "ips"]
+        );
+        assert!(list.undeclared(&Map::new()).is_empty());
     }
 
     #[test]

@@ -227,7 +227,7 @@ fn target(environment: &Environment, header: Header) -> Result<Target, Error> {
 }
 
 /// Fails if the configuration's version does not have the command (behaviour S5).
-pub(crate) fn check_version(command: Command, version: Version) -> Result<(), Error> {
+pub fn check_version(command: Command, version: Version) -> Result<(), Error> {
     let (name, since) = match command {
         Command::Check => ("CHECK", Version::V0_4_0),
         Command::Gc => ("GC", Version::V1_1_0),

@@ -3,7 +3,12 @@
 //! failing network without the runtime.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ::cni::{Error, NetworkList};
 use anyhow::{Context, Result, anyhow, bail};
@@ -97,6 +102,9 @@ pub(crate) struct Target {
 /// First characters of container IDs that are derived from a namespace's path.
 pub(crate) const ID_PREFIX: &str = "viaductctl-";
 
+/// Interval between two attempts to lock an attachment.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Bursts per second of rate: a burst is a quarter of a second of the rate, in bits.
 const BURST_PARTS: u64 = 4;
 
@@ -105,11 +113,14 @@ pub(crate) fn run(verb: Verb) -> Result<String> {
     match verb {
         Verb::Add(target) => {
             let (invoker, list, attachment) = target.prepare()?;
+            refuse_undeclared(&list, &attachment)?;
+            let _lock = lock(&list, &attachment, invoker.timeouts.attach)?;
             let result = invoker.add(&list, &attachment).map_err(cni_error)?;
             Ok(serde_json::to_string_pretty(&result)? + "\n")
         }
         Verb::Del(target) => {
             let (invoker, list, attachment) = target.prepare()?;
+            let _lock = lock(&list, &attachment, invoker.timeouts.attach)?;
             invoker.del(&list, &attachment).map_err(cni_error)?;
             Ok(String::new())
         }
@@ -143,6 +154,50 @@ pub(crate) fn run(verb: Verb) -> Result<String> {
         Verb::Status { place } => {
             place.invoker().status(&place.list()?).map_err(cni_error)?;
             Ok(String::new())
+        }
+    }
+}
+
+/// Returns an error for capability arguments that no plugin of the network would receive.
+fn refuse_undeclared(list: &NetworkList, attachment: &RuntimeConf) -> Result<()> {
+    let undeclared = list.undeclared(&attachment.capabilities);
+    let Some(name) = undeclared.first() else {
+        return Ok(());
+    };
+    let option = match *name {
+        "bandwidth" => "--ingress-rate and --egress-rate",
+        "portMappings" => "--publish",
+        _ => "--capabilities",
+    };
+    bail!(
+        "no plugin of network {network} declares the capability {name}, so {option} would have no effect: \
+         add \"capabilities\": {{\"{name}\": true}} to a plugin of the network that supports it",
+        network = list.name
+    )
+}
+
+/// Waits until no other `viaductctl cni` adds or deletes the same attachment. The lock is an
+/// abstract socket, which ends with the process.
+fn lock(list: &NetworkList, attachment: &RuntimeConf, timeout: Duration) -> Result<UnixListener> {
+    let RuntimeConf {
+        container_id,
+        ifname,
+        ..
+    } = attachment;
+    let name = format!("viaductctl/cni/{}/{container_id}/{ifname}", list.name);
+    // A name has at most 107 bytes; the digest tells longer ones apart.
+    let name = format!("{:.64}/{:016x}", name, digest(&name));
+    let address = SocketAddr::from_abstract_name(&name).context("the name of the lock")?;
+    let end = Instant::now() + timeout;
+    loop {
+        match UnixListener::bind_addr(&address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                thread::sleep(LOCK_INTERVAL);
+            }
+            locked => {
+                return locked
+                    .with_context(|| format!("another command for container {container_id} runs"));
+            }
         }
     }
 }
@@ -222,12 +277,15 @@ impl Target {
 /// Returns a container ID that depends on the namespace's path only (FNV-1a), so that DEL finds the
 /// attachment of an ADD.
 fn derived_container_id(netns: &str) -> String {
-    let digest = netns
-        .bytes()
+    format!("viaductctl-{:016x}", digest(netns))
+}
+
+/// Returns the FNV-1a digest of a text.
+fn digest(text: &str) -> u64 {
+    text.bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
             (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    format!("{ID_PREFIX}{digest:016x}")
+        })
 }
 
 /// Parses `[ADDRESS:]HOST:CONTAINER[/PROTOCOL]`, an IPv6 address in brackets, into an entry of the

@@ -5,6 +5,7 @@
 //!   an acknowledgement cannot show (decision 68).
 //! * Compact the journal of the records.
 //! * Attach the TCX fast path for pods with high traffic.
+//! * Poll for runtimes that bind the ports of their containers themselves.
 
 use kernel::Kernel;
 use model::{AttachmentKey, State};
@@ -33,6 +34,8 @@ pub(crate) enum BackgroundTask {
     Compacted,
     /// The TCX fast path was attached to a link, or that failed.
     TcxAttached,
+    /// Ports that were left to runtimes were checked.
+    PortsChecked,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -46,6 +49,7 @@ impl<K: Kernel> Engine<K> {
         !self.pending_verification.is_empty()
             || self.should_compact()
             || self.tcx_queue.has_waiting()
+            || !self.left_ports.is_empty()
     }
 
     /// Runs one background task; `None` if there is none.
@@ -56,8 +60,11 @@ impl<K: Kernel> Engine<K> {
         if self.should_compact() {
             return Some(self.compact_records());
         }
-        self.attach_tcx_fast_path()
-            .then_some(BackgroundTask::TcxAttached)
+        if self.attach_tcx_fast_path() {
+            return Some(BackgroundTask::TcxAttached);
+        }
+        self.check_left_ports()
+            .then_some(BackgroundTask::PortsChecked)
     }
 
     fn should_compact(&self) -> bool {

@@ -28,6 +28,8 @@ pub struct ChainedUpdate {
     pub ingress: Option<IngressPolicy>,
     /// Keys under which the interface may be recorded, if the agent made it.
     pub keys: Vec<AttachmentKey>,
+    /// Process of a runtime that binds the published ports itself after the ADD.
+    pub port_binder: Option<u32>,
 }
 
 /// Ports, limits and ingress policy that an interface is to have.
@@ -42,6 +44,16 @@ impl<K: Kernel> Engine<K> {
     /// Updates an interface that is recorded, or adopts it first if a foreign plugin made it. `now`
     /// is in seconds since 1970.
     pub fn adopt_or_update(
+        &mut self,
+        update: &ChainedUpdate,
+        now: u64,
+    ) -> Result<Attachment, EngineError> {
+        let attachment = self.adopt_and_publish(update, now)?;
+        self.leave_ports(&attachment, update.port_binder);
+        Ok(attachment)
+    }
+
+    fn adopt_and_publish(
         &mut self,
         update: &ChainedUpdate,
         now: u64,
@@ -214,7 +226,7 @@ impl<K: Kernel> Engine<K> {
         })?;
         self.attach_socket_hooks(&new);
         self.prepare_netfilter(&new);
-        let mut transaction = Transaction::default();
+        let mut transaction = Transaction::of(&new.key.container_id);
         let made = transaction.apply(&mut self.kernel, &plan);
         if let Err(error) = made.and_then(|()| self.verify_host(&new)) {
             for failure in transaction.roll_back(&mut self.kernel) {
@@ -253,6 +265,7 @@ impl<K: Kernel> Engine<K> {
             if attachment.adopted.is_some() && attachment.port.ingress == IngressPolicy::Open {
                 self.del(key)?;
             } else if record.state == State::Attached {
+                self.hand_over_ports(Some(key));
                 let none = InterfaceServices {
                     bandwidth: Some(Bandwidth::default()),
                     ..InterfaceServices::default()

@@ -40,8 +40,11 @@ impl<K: Kernel> Engine<K> {
             return Err(EngineError::NotLinked(key.clone()));
         };
         let network_before = self.store.networks().get(&key.network).cloned();
-        let mut transaction = Transaction::default();
+        let mut transaction = Transaction::of(&key.container_id);
         let completed = self.attach_addresses(intent, linked, &mut transaction);
+        if let Ok(attachment) = &completed {
+            self.leave_ports(attachment, intent.requested.port_binder);
+        }
         if completed.is_err() {
             self.remove_link(intent, network_before, transaction);
         }

@@ -16,6 +16,7 @@ use store::{Store, StoreError};
 
 use crate::conditions::NodeConditions;
 use crate::forwarding::Forwarding;
+use crate::left_ports::LeftPorts;
 use crate::node::{NodeReconciler, NodeState};
 use crate::tcx_fast_path::TcxQueue;
 use crate::transaction::Transaction;
@@ -84,6 +85,8 @@ pub struct Engine<K> {
     pub(crate) compaction_failed: bool,
     /// Links of high-traffic pods that wait for the TCX fast path.
     pub(crate) tcx_queue: TcxQueue,
+    /// Attachments whose ports are left to a runtime that has not bound them yet.
+    pub(crate) left_ports: BTreeMap<AttachmentKey, LeftPorts>,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -133,6 +136,7 @@ impl<K: Kernel> Engine<K> {
             pending_verification: BTreeMap::new(),
             compaction_failed: false,
             tcx_queue: TcxQueue::default(),
+            left_ports: BTreeMap::new(),
         }
     }
 
@@ -152,9 +156,12 @@ impl<K: Kernel> Engine<K> {
             None => {}
         }
         let network_before = self.store.networks().get(&key.network).cloned();
-        let mut transaction = Transaction::default();
+        let mut transaction = Transaction::of(&key.container_id);
         let intent = self.with_current_network(intent);
         let added = self.attach(&intent, now, &mut transaction);
+        if let Ok(attachment) = &added {
+            self.leave_ports(attachment, intent.requested.port_binder);
+        }
         if added.is_err() {
             self.undo_add(key, network_before.as_ref(), transaction);
         }

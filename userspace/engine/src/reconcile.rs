@@ -10,7 +10,7 @@ use planner::{Difference, Finding, MtuChange, Observed, Plan, Reason, Repair};
 
 use crate::error::{MAX_LISTED, chain, words};
 use crate::node::{NodeState, ReconciledNode, highest_generation};
-use crate::transaction::{StepResult, execute_all};
+use crate::transaction::{StepResult, execute_all, execute_all_of};
 use crate::{Engine, EngineError};
 
 /// Subject of report items about the node itself: bridges, uplinks, sysctls and their table
@@ -133,6 +133,8 @@ impl<K: Kernel> Engine<K> {
         let mut reconciled = self.reconcile_node(now, items)?;
         self.store
             .raise_generation(highest_generation(&reconciled.observed.entries))?;
+        // A crash may have left a port with two interfaces of a container, or with none.
+        self.hand_over_ports(None);
         let boot_id = &self.settings.boot_id;
         let repair = planner::plan_repair(self.store.records(), &reconciled.observed, boot_id);
         let before = items.len();
@@ -225,7 +227,8 @@ impl<K: Kernel> Engine<K> {
             match finding {
                 Finding::Healthy => {}
                 Finding::Repair { differences, plan } => {
-                    let results = execute_all(&mut self.kernel, &plan);
+                    let container = Some(&key.container_id);
+                    let results = execute_all_of(&mut self.kernel, &plan, container);
                     let item = Item::repaired(key.to_string(), words(&differences), results);
                     // Port reservations are sockets of the agent. They end with it, so making them
                     // at the start is not a repair.
@@ -266,7 +269,9 @@ impl<K: Kernel> Engine<K> {
         let Some(attachment) = self.begin_removal(key)? else {
             return Ok(());
         };
-        self.finish_removal(&attachment, plan)
+        self.finish_removal(&attachment, plan)?;
+        self.hand_over_ports(Some(key));
+        Ok(())
     }
 }
 

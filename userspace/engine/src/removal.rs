@@ -14,6 +14,9 @@ impl<K: Kernel> Engine<K> {
         let Some(attachment) = self.begin_removal(key)? else {
             return Ok(());
         };
+        // Before the removal is planned: another interface of the container takes the ports over
+        // in place, without a moment at which they lead nowhere.
+        self.hand_over_ports(Some(key));
         let observed = self.observe_outside(&attachment)?;
         let plan = planner::plan_detach(&attachment, &observed);
         self.finish_removal(&attachment, &plan)?;

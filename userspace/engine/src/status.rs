@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use kernel::Kernel;
-use model::{IfName, InterfaceAddress, Mac, Network, Range};
+use model::{IfName, InterfaceAddress, Mac, Network, NetworkName, Range};
 use planner::{BypassMode, ContainerLinks, DroppingDefault, ForwardingMode, ShaperMode};
 
 use crate::{Degraded, Engine, Report};

@@ -3,7 +3,10 @@
 //! A [`Transaction`] stops at the first failed step and can undo those before it. [`execute_all`]
 //! goes on after failures and returns all of them. Neither depends on records or networks.
 
+use std::borrow::Cow;
+
 use kernel::{Kernel, StepError};
+use model::ContainerId;
 use planner::{Plan, Step};
 
 use crate::EngineError;
@@ -13,9 +16,19 @@ use crate::error::chain;
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     undo: Vec<Step>,
+    /// Container whose runtime may have bound the ports to reserve.
+    container: Option<ContainerId>,
 }
 
 impl Transaction {
+    /// Returns a transaction for an attachment of this container.
+    pub(crate) fn of(container: &ContainerId) -> Self {
+        Self {
+            container: Some(container.clone()),
+            ..Self::default()
+        }
+    }
+
     /// Executes `plan` up to its first failure.
     pub(crate) fn apply(
         &mut self,
@@ -23,10 +36,9 @@ impl Transaction {
         plan: &Plan,
     ) -> Result<(), EngineError> {
         for step in plan.steps() {
-            kernel
-                .execute(step)
+            let done = execute_or_leave(kernel, step, self.container.as_ref())
                 .map_err(|source| step_error(step, source))?;
-            self.undo.extend(step.undo());
+            self.undo.extend(done.undo());
         }
         Ok(())
     }
@@ -38,9 +50,32 @@ impl Transaction {
         self.undo
             .iter()
             .rev()
-            .filter_map(|step| execute_step(kernel, step).failure)
+            .filter_map(|step| execute_step(kernel, step, self.container.as_ref()).failure)
             .collect()
     }
+}
+
+/// Executes a step, and returns it. A port that the runtime of the container has bound is left to
+/// the runtime.
+fn execute_or_leave<'a>(
+    kernel: &mut impl Kernel,
+    step: &'a Step,
+    container: Option<&ContainerId>,
+) -> Result<Cow<'a, Step>, StepError> {
+    let Err(error) = kernel.execute(step) else {
+        return Ok(Cow::Borrowed(step));
+    };
+    let leave = error
+        .port_in_use()
+        .zip(container)
+        .and_then(|(in_use, container)| {
+            planner::leave_to_runtime(step, &in_use.processes, container)
+        });
+    let Some(leave) = leave else {
+        return Err(error);
+    };
+    kernel.execute(&leave)?;
+    Ok(Cow::Owned(leave))
 }
 
 fn step_error(step: &Step, source: StepError) -> EngineError {
@@ -65,9 +100,18 @@ pub(crate) struct StepResult {
 /// Executes every step of `plan`, also after failures. A removal whose object is already gone
 /// succeeds.
 pub(crate) fn execute_all(kernel: &mut impl Kernel, plan: &Plan) -> Vec<StepResult> {
+    execute_all_of(kernel, plan, None)
+}
+
+/// Executes every step as [`execute_all`] does, for an attachment of `container`.
+pub(crate) fn execute_all_of(
+    kernel: &mut impl Kernel,
+    plan: &Plan,
+    container: Option<&ContainerId>,
+) -> Vec<StepResult> {
     plan.steps()
         .iter()
-        .map(|step| execute_step(kernel, step))
+        .map(|step| execute_step(kernel, step, container))
         .collect()
 }
 
@@ -79,13 +123,17 @@ pub(crate) fn failures(results: Vec<StepResult>) -> Vec<String> {
         .collect()
 }
 
-fn execute_step(kernel: &mut impl Kernel, step: &Step) -> StepResult {
-    let failure = match kernel.execute(step) {
+fn execute_step(
+    kernel: &mut impl Kernel,
+    step: &Step,
+    container: Option<&ContainerId>,
+) -> StepResult {
+    let failure = match execute_or_leave(kernel, step, container) {
         Err(error) if !(error.is_gone() && removes(step)) => Some(match error.port_in_use() {
             Some(in_use) => in_use.to_string(),
             None => format!("failed to {step}: {}", chain(&error)),
         }),
-        Ok(()) | Err(_) => None,
+        Ok(_) | Err(_) => None,
     };
     StepResult {
         step: step.to_string(),

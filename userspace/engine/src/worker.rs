@@ -226,7 +226,8 @@ impl<K: Kernel> Worker<K> {
                 Some(
                     BackgroundTask::Verified
                     | BackgroundTask::Compacted
-                    | BackgroundTask::TcxAttached,
+                    | BackgroundTask::TcxAttached
+                    | BackgroundTask::PortsChecked,
                 ) => {}
                 None => return,
             }

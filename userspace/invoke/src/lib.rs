@@ -12,6 +12,7 @@
 mod cache;
 mod execute;
 mod installation;
+mod netns;
 mod networks;
 
 use std::path::PathBuf;
@@ -22,6 +23,8 @@ use model::{ContainerId, IfName};
 use serde_json::{Map, Value};
 
 pub use installation::{find_plugin, installation, plugin_about};
+use netns::Presence;
+pub use netns::run_in_netns;
 pub use networks::find_network;
 
 /// Default directory of cached results, as in libcni.
@@ -29,6 +32,10 @@ pub const DEFAULT_CACHE: &str = "/var/lib/cni/results";
 
 /// Default directory of network configurations.
 pub const DEFAULT_CONFIGURATIONS: &str = "/etc/cni/net.d";
+
+/// Error code of a plugin that has changed nothing, because another owner has what it needs: also
+/// an earlier ADD of the same attachment, which a DEL would remove.
+const IN_USE: u32 = 100;
 
 /// Default directory of plugins.
 pub const DEFAULT_PATH: &str = "/opt/cni/bin";
@@ -90,16 +97,34 @@ pub struct RuntimeConf {
 
 impl Invoker {
     /// Executes ADD and returns the last result; each plugin gets the result of the previous one.
-    /// After a failure, executes DEL of all plugins, the failed one included.
+    ///
+    /// An attachment that exists already is not added again: the cached result of its ADD is
+    /// returned, or an error if its arguments differ. After a failure, executes DEL for what this
+    /// call has made: never for an interface that existed before.
     pub fn add(&self, list: &NetworkList, attachment: &RuntimeConf) -> Result<Value, Error> {
+        if let Some(result) = self.remembered(list, attachment)? {
+            return Ok(result);
+        }
+        let ifname = attachment.ifname.as_str();
+        let before = netns::find_interface(&attachment.netns, ifname);
         let mut result = None;
-        for plugin in &list.plugins {
+        for (index, plugin) in list.plugins.iter().enumerate() {
             let config = list.config_for(plugin, result.as_ref(), &attachment.capabilities);
-            match self.run(plugin, Command::Add, &config, Some(attachment)) {
-                Ok(answer) => result = Some(parse(plugin, &answer)?),
+            let answer = self
+                .run(plugin, Command::Add, &config, Some(attachment))
+                .and_then(|answer| parse(plugin, &answer));
+            match answer {
+                Ok(answer) => result = Some(answer),
                 Err(error) => {
+                    let made = if before == Presence::Present || error.code == IN_USE {
+                        &list.plugins[..index]
+                    } else {
+                        // Everything that exists now is this call's: the failed plugin may have
+                        // left a part of its work.
+                        &list.plugins[..]
+                    };
                     // The ADD's error is returned, not the DEL's.
-                    let _undone = self.del(list, attachment);
+                    let _undone = self.del_plugins(list, made, attachment, result.as_ref());
                     return Err(error);
                 }
             }
@@ -109,24 +134,77 @@ impl Invoker {
         Ok(result)
     }
 
+    /// Returns the cached result if the attachment exists already. Removes the remains of an
+    /// attachment whose namespace or interface is gone, so that a new ADD can follow.
+    fn remembered(
+        &self,
+        list: &NetworkList,
+        attachment: &RuntimeConf,
+    ) -> Result<Option<Value>, Error> {
+        let (id, ifname) = (&attachment.container_id, &attachment.ifname);
+        let Some(cached) = self.cached_result(&list.name, id, ifname) else {
+            return Ok(None);
+        };
+        if netns::find_interface(&cached.netns, ifname.as_str()) == Presence::Absent {
+            // Without the namespace's path: another namespace may be there now. A plugin that
+            // cannot remove the remains refuses the ADD that follows.
+            let _remains = self.del_cached(&cached, "");
+            self.remove_cached(&list.name, id, ifname)?;
+            return Ok(None);
+        }
+        let attached = || {
+            format!(
+                "container {id} is attached to network {} as {ifname} already",
+                list.name
+            )
+        };
+        let detach = "nothing was changed; detach it first (CNI DEL)";
+        let wanted = cache_entry(list, attachment, &cached.result);
+        if let Some(other) = difference(&cached, &wanted) {
+            let message = format!("{}, with another {other}", attached());
+            return Err(Error::taken(message).with_details(detach));
+        }
+        if list.version >= Version::V0_4_0 {
+            self.check(list, attachment).map_err(|error| Error {
+                msg: format!("{}, and its CHECK fails: {}", attached(), error.msg),
+                details: format!("{}\n{detach}", error.details).trim().to_owned(),
+                ..error
+            })?;
+        }
+        Ok(Some(cached.result))
+    }
+
     /// Executes DEL in reverse order. Goes on after failures and returns all of them. The cached
     /// result is removed only if none failed.
     pub fn del(&self, list: &NetworkList, attachment: &RuntimeConf) -> Result<(), Error> {
-        // Before CNI 0.4.0, a DEL has no `prevResult`.
         let result = self
             .cached_result(&list.name, &attachment.container_id, &attachment.ifname)
-            .map(|cached| cached.result)
-            .filter(|_| list.version >= Version::V0_4_0);
-        let mut failures = Vec::new();
-        for plugin in list.plugins.iter().rev() {
-            let config = list.config_for(plugin, result.as_ref(), &attachment.capabilities);
-            failures.extend(
+            .map(|cached| cached.result);
+        self.del_plugins(list, &list.plugins, attachment, result.as_ref())?;
+        self.remove_cached(&list.name, &attachment.container_id, &attachment.ifname)
+    }
+
+    /// Executes DEL of these plugins of the list in reverse order, and returns all failures.
+    fn del_plugins(
+        &self,
+        list: &NetworkList,
+        plugins: &[PluginConfig],
+        attachment: &RuntimeConf,
+        result: Option<&Value>,
+    ) -> Result<(), Error> {
+        // Before CNI 0.4.0, a DEL has no `prevResult`.
+        let result = result.filter(|_| list.version >= Version::V0_4_0);
+        let mut failures: Vec<Error> = plugins
+            .iter()
+            .rev()
+            .filter_map(|plugin| {
+                let config = list.config_for(plugin, result, &attachment.capabilities);
                 self.run(plugin, Command::Del, &config, Some(attachment))
-                    .err(),
-            );
-        }
+                    .err()
+            })
+            .collect();
         match failures.len() {
-            0 => self.remove_cached(&list.name, &attachment.container_id, &attachment.ifname),
+            0 => Ok(()),
             1 => Err(failures.remove(0)),
             _ => Err(combined(&failures)),
         }
@@ -258,6 +336,23 @@ fn cache_entry(list: &NetworkList, attachment: &RuntimeConf, result: &Value) -> 
         capabilities: attachment.capabilities.clone(),
         result: result.clone(),
     }
+}
+
+/// Returns the first argument in which two ADDs of one attachment differ.
+fn difference(cached: &Cached, wanted: &Cached) -> Option<&'static str> {
+    // The text differs by runtime, the list does not.
+    let list_of = |cached: &Cached| NetworkList::parse(cni::FileKind::List, &cached.config).ok();
+    let same = [
+        ("network namespace", cached.netns == wanted.netns),
+        ("configuration", list_of(cached) == list_of(wanted)),
+        ("CNI_ARGS", cached.args == wanted.args),
+        (
+            "set of capability arguments",
+            cached.capabilities == wanted.capabilities,
+        ),
+    ];
+    same.into_iter()
+        .find_map(|(name, same)| (!same).then_some(name))
 }
 
 fn parse(plugin: &PluginConfig, answer: &str) -> Result<Value, Error> {

@@ -13,13 +13,14 @@ use tempfile::TempDir;
 use super::*;
 
 /// Logs its arguments and stores its configuration; prints its own name in the result.
-/// `FAIL-<command>` in the configuration makes it fail with an error message, `MUTE-<command>`
-/// without one.
+/// `FAIL-<command>` in the configuration makes it fail with an error message, `TAKEN-<command>`
+/// with code 100, `MUTE-<command>` without a message.
 const PLUGIN: &str = r#"#!/bin/sh
 config=$(cat)
 echo "$(basename "$0") $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_NETNS $CNI_ARGS" >> "$(dirname "$0")/calls"
 printf '%s\n' "$config" > "$(dirname "$0")/$(basename "$0").$CNI_COMMAND"
 case "$config" in *"FAIL-$CNI_COMMAND"*) echo '{"code": 123, "msg": "no", "details": "because"}'; exit 1;; esac
+case "$config" in *"TAKEN-$CNI_COMMAND"*) echo '{"code": 100, "msg": "taken"}'; exit 1;; esac
 case "$config" in *"MUTE-$CNI_COMMAND"*) exit 2;; esac
 if [ "$CNI_COMMAND" = ADD ]; then echo "{\"cniVersion\": \"1.1.0\", \"by\": \"$(basename "$0")\"}"; fi
 "#;
@@ -119,6 +120,101 @@ fn a_failed_add_is_undone_and_names_the_failed_plugin() {
     assert_eq!((error.code, error.msg.as_str()), (123, "plugin b: no"));
     assert_eq!(error.details, "because");
     assert_eq!(node.calls(), ["a ADD", "b ADD", "c DEL", "b DEL", "a DEL"]);
+}
+
+/// Returns an attachment that exists as far as the invoker can see: the interface `lo` of this
+/// process's own namespace.
+fn existing() -> RuntimeConf {
+    RuntimeConf {
+        ifname: "lo".parse().unwrap(),
+        ..attachment("/proc/self/ns/net")
+    }
+}
+
+#[test]
+fn a_repeated_add_returns_the_cached_result_and_runs_no_add_and_no_del() {
+    let node = Node::new();
+    let list = list(["", "", ""]);
+    let first = node.invoker.add(&list, &existing()).unwrap();
+    node.calls();
+    assert_eq!(node.invoker.add(&list, &existing()).unwrap(), first);
+    assert_eq!(node.calls(), ["a CHECK", "b CHECK", "c CHECK"]);
+}
+
+#[test]
+fn a_repeated_add_whose_check_fails_is_an_error_and_runs_no_del() {
+    let node = Node::new();
+    let list = list(["", "FAIL-CHECK", ""]);
+    node.invoker.add(&list, &existing()).unwrap();
+    node.calls();
+    let error = node.invoker.add(&list, &existing()).unwrap_err();
+    assert!(
+        error.msg.contains("attached to network net as lo already") && error.code == 123,
+        "{error:?}"
+    );
+    assert_eq!(node.calls(), ["a CHECK", "b CHECK"]);
+}
+
+#[test]
+fn a_repeated_add_with_other_arguments_names_them_and_runs_nothing() {
+    let node = Node::new();
+    let marks = ["", "", ""];
+    node.invoker.add(&list(marks), &existing()).unwrap();
+    node.calls();
+    let other_args = RuntimeConf {
+        args: Vec::new(),
+        ..existing()
+    };
+    let other_capabilities = RuntimeConf {
+        capabilities: Map::new(),
+        ..existing()
+    };
+    let other_netns = RuntimeConf {
+        netns: "/proc/thread-self/ns/net".to_owned(),
+        ..existing()
+    };
+    for (attachment, marks, differs) in [
+        (other_args, marks, "CNI_ARGS"),
+        (other_capabilities, marks, "capability arguments"),
+        (other_netns, marks, "network namespace"),
+        (existing(), ["", "", "new"], "configuration"),
+    ] {
+        let error = node.invoker.add(&list(marks), &attachment).unwrap_err();
+        assert!(
+            error.code == 100 && error.msg.contains(differs),
+            "{differs}: {error:?}"
+        );
+    }
+    assert!(node.calls().is_empty());
+    node.invoker.add(&list(marks), &existing()).unwrap();
+}
+
+#[test]
+fn an_attachment_without_its_namespace_is_deleted_and_added_again() {
+    let node = Node::new();
+    let list = list(["", "", ""]);
+    let gone = attachment("/nonexistent/netns");
+    node.invoker.add(&list, &gone).unwrap();
+    node.calls();
+    node.invoker.add(&list, &existing()).unwrap();
+    assert_eq!(node.calls(), ["a ADD", "b ADD", "c ADD"]);
+    node.invoker.add(&list, &gone).unwrap();
+    assert_eq!(
+        node.calls(),
+        ["c DEL", "b DEL", "a DEL", "a ADD", "b ADD", "c ADD"]
+    );
+}
+
+#[test]
+fn a_plugin_that_refuses_what_another_owner_has_gets_no_del() {
+    let node = Node::new();
+    let list = list(["", "TAKEN-ADD", ""]);
+    let error = node
+        .invoker
+        .add(&list, &attachment("/run/netns/a"))
+        .unwrap_err();
+    assert_eq!(error.code, 100);
+    assert_eq!(node.calls(), ["a ADD", "b ADD", "a DEL"]);
 }
 
 #[test]

@@ -436,6 +436,29 @@ fn hostport(entry: &Entry) -> io::Result<abi::Hostport> {
     })
 }
 
+/// Lets `process` (thread group ID) bind the port of a hostport; 0 for no process. An entry that is
+/// not there is success. Writing the entry again withdraws the permission.
+pub(crate) fn set_binder(tables: &mut Tables, key: &EntryKey, process: u32) -> io::Result<()> {
+    let EntryKey::Hostport {
+        address,
+        ipv4,
+        port,
+        protocol,
+    } = key
+    else {
+        return Err(mismatch());
+    };
+    let key = bytes::hostport_key(*address, *ipv4, *port, *protocol);
+    let Some(Wire(value)) = present(tables.hostports.get(&Wire(key), ANY))? else {
+        return Ok(());
+    };
+    let value = abi::Hostport {
+        binder: process,
+        ..value
+    };
+    written(tables.hostports.insert(Wire(key), Wire(value), ANY))
+}
+
 fn hostport_entry(value: &abi::Hostport) -> Entry {
     Entry::Hostport {
         address: bytes::ip(value.address),

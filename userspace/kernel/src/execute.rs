@@ -5,7 +5,10 @@ use std::io;
 
 use model::{IfName, Mac};
 use nix::errno::Errno;
-use planner::{Entry, EntryKey, Hook, LinkRef, NetfilterStep, SocketHook, Step, XdpPrefilterStep};
+use planner::{
+    Entry, EntryKey, Hook, LinkRef, NetfilterStep, PortLeave, PortReservation, SocketHook, Step,
+    XdpPrefilterStep,
+};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
@@ -48,15 +51,15 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::Detach { link, hooks } => detach(host, link, hooks),
         Step::AttachSocketHooks { hooks } => attach_sockets(host, hooks),
         Step::DetachSocketHooks { hooks } => {
-            let mut hooks = hooks.iter();
-            hooks.try_for_each(|hook| host.sockets.detach(*hook))
+            (hooks.iter()).try_for_each(|hook| host.sockets.detach(*hook))
         }
         Step::XdpPrefilter(step) => change_prefilter(host, step),
         Step::Netfilter(step) => change_netfilter(host, step),
         Step::ReservePort {
             reservation,
             generation,
-        } => host.reservations.reserve(*reservation, *generation),
+        } => reserve_port(host, *reservation, *generation),
+        Step::LeavePort(leave) => leave_port(host, leave),
         Step::ReleasePort {
             reservation,
             generation,
@@ -108,6 +111,35 @@ fn change_netfilter(host: &mut Host, step: &NetfilterStep) -> Result<(), Failed>
         }
         NetfilterStep::Remove { .. } => host.netfilter.remove().attempt(call),
     }
+}
+
+fn reserve_port(
+    host: &mut Host,
+    reservation: PortReservation,
+    generation: u32,
+) -> Result<(), Failed> {
+    let was_left = host.reservations.is_left(&reservation);
+    host.reservations.reserve(reservation, generation)?;
+    if was_left {
+        set_binder(host, &reservation, None)?;
+    }
+    Ok(())
+}
+
+fn leave_port(host: &mut Host, leave: &PortLeave) -> Result<(), Failed> {
+    // The permission first: without the agent's socket, the entry protects the port.
+    set_binder(host, &leave.reservation, leave.process)?;
+    host.reservations.leave(leave);
+    Ok(())
+}
+
+fn set_binder(
+    host: &mut Host,
+    reservation: &PortReservation,
+    process: Option<u32>,
+) -> Result<(), Failed> {
+    entries::set_binder(&mut host.tables, &reservation.key(), process.unwrap_or(0))
+        .attempt(|| format!("write the process that may bind {reservation}"))
 }
 
 /// Removes an entry. For an uplink that is gone, removes the pins of its index as well: a link

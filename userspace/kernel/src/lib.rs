@@ -72,7 +72,8 @@ pub use flows::FlowReader;
 pub use host::{Host, HostOptions, boot_id, memory};
 pub use netfilter::{RuleChanges, RuleReader};
 pub use pins::remove_pins;
-pub use port_user::{PortInUse, Process};
+pub use planner::Process;
+pub use port_user::{PortInUse, binding_runtime};
 pub use sockets::{NodeCgroup, cgroup_root};
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use model::{Attachment, IfName, NetnsPath};
-use planner::{Hook, Link, LinkKind, Observed, PodSide, Scope, SysctlKey};
+use planner::{Hook, Link, LinkKind, Observed, PodSide, PortUsers, Scope, SysctlKey};
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
 use crate::netns::OpenNetns;
 use crate::{
     addresses, bridge_vlans, entries, filters, foreign_tc_programs, links, netfilter, node_checks,
-    pod, routes, sysctl, tcx_fast_path, tuning,
+    pod, port_user, routes, sysctl, tcx_fast_path, tuning,
 };
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
@@ -43,6 +43,17 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
         }),
         Scope::Forwarding => Ok(Observed {
             forwarding: (host.filters.read()).attempt(|| "read the filter tables".to_owned())?,
+            ..Observed::default()
+        }),
+        Scope::PortUsers {
+            reservations,
+            process,
+        } => Ok(Observed {
+            port_reservations: host.reservations.some(reservations.iter().copied()),
+            port_users: PortUsers {
+                holders: port_user::holders(reservations),
+                exists: port_user::exists(*process),
+            },
             ..Observed::default()
         }),
     }

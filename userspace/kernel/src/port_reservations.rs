@@ -16,6 +16,8 @@
 //! served the port before would conflict; a listening socket does not share its port by this
 //! option. UDP sockets do not have it: for UDP, it would let every socket bind the port.
 //!
+//! A container runtime may hold a port with a socket of its own; the agent has none then.
+//!
 //! Which attachment reserves which port is the planner's decision.
 
 use std::collections::BTreeMap;
@@ -33,7 +35,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, listen,
     setsockopt, socket, sockopt,
 };
-use planner::{PortReservation, PortReservations, ReservationOwner, ReservedBy};
+use planner::{PortLeave, PortReservation, PortReservations, ReservationOwner, ReservedBy};
 
 use crate::error::{Failed, is};
 use crate::instructions::{EXIT, MOVE, instruction};
@@ -60,8 +62,17 @@ pub(crate) struct PortReservationSockets {
 
 struct ReservationSocket {
     generation: u32,
-    /// `None` where this kernel has no sockets of the protocol or family.
-    socket: Option<OwnedFd>,
+    holder: Holder,
+}
+
+/// What keeps other processes from binding a port.
+enum Holder {
+    /// A socket of the agent, open for as long as this.
+    Socket { _open: OwnedFd },
+    /// The hostport entry: this kernel has no sockets of the protocol or family.
+    Table,
+    /// A socket of the container's runtime; the hostport entry while the socket is awaited.
+    Runtime { awaited: bool },
 }
 
 impl PortReservationSockets {
@@ -76,18 +87,21 @@ impl PortReservationSockets {
     }
 
     /// Reserves a port for this generation. A port that is reserved already gets the new
-    /// generation.
+    /// generation; one that was left to a runtime is taken again.
     pub(crate) fn reserve(
         &mut self,
         reservation: PortReservation,
         generation: u32,
     ) -> Result<(), Failed> {
-        if let Some(held) = self.held.get_mut(&reservation) {
+        if let Some(held) = self.held.get_mut(&reservation)
+            && !held.is_left()
+        {
             held.generation = generation;
             return Ok(());
         }
-        let socket = match open(&reservation, self.user_id, self.refusal.as_ref()) {
-            Ok(socket) => socket,
+        let holder = match open(&reservation, self.user_id, self.refusal.as_ref()) {
+            Ok(Some(socket)) => Holder::Socket { _open: socket },
+            Ok(None) => Holder::Table,
             Err(error) if is(&error, Errno::EADDRINUSE) => {
                 let in_use = port_user::find(reservation);
                 return Err(Failed::new(
@@ -98,9 +112,26 @@ impl PortReservationSockets {
             Err(error) => return Err(Failed::new(format!("reserve port {reservation}"), error)),
         };
         self.held
-            .insert(reservation, ReservationSocket { generation, socket });
+            .insert(reservation, ReservationSocket { generation, holder });
         crash::point();
         Ok(())
+    }
+
+    /// Leaves a port to a container runtime, and closes the agent's socket.
+    pub(crate) fn leave(&mut self, leave: &PortLeave) {
+        let awaited = leave.process.is_some();
+        let left = ReservationSocket {
+            generation: leave.generation,
+            holder: Holder::Runtime { awaited },
+        };
+        self.held.insert(leave.reservation, left);
+        crash::point();
+    }
+
+    /// Returns whether a port is left to a container runtime.
+    pub(crate) fn is_left(&self, reservation: &PortReservation) -> bool {
+        let held = self.held.get(reservation);
+        held.is_some_and(ReservationSocket::is_left)
     }
 
     /// Releases a port that is reserved for this generation; does nothing for another generation.
@@ -112,31 +143,50 @@ impl PortReservationSockets {
         }
     }
 
-    /// Returns all reservations.
+    /// Returns all reservations in force.
     pub(crate) fn all(&self) -> PortReservations {
         self.held
             .iter()
+            .filter(|(reservation, held)| self.is_in_force(reservation, held))
             .map(|(reservation, held)| (*reservation, held.owner()))
             .collect()
     }
 
-    /// Returns those of `reservations` that exist.
+    /// Returns those of `reservations` that are in force.
     pub(crate) fn some(
         &self,
         reservations: impl IntoIterator<Item = PortReservation>,
     ) -> PortReservations {
         reservations
             .into_iter()
-            .filter_map(|reservation| Some((reservation, self.held.get(&reservation)?.owner())))
+            .filter_map(|reservation| Some((reservation, self.held.get(&reservation)?)))
+            .filter(|(reservation, held)| self.is_in_force(reservation, held))
+            .map(|(reservation, held)| (reservation, held.owner()))
             .collect()
+    }
+
+    /// Returns whether a port is still reserved. The socket of a runtime may have been closed: then
+    /// a bind succeeds.
+    fn is_in_force(&self, reservation: &PortReservation, held: &ReservationSocket) -> bool {
+        match held.holder {
+            Holder::Socket { .. } | Holder::Table | Holder::Runtime { awaited: true } => true,
+            Holder::Runtime { awaited: false } => {
+                open(reservation, self.user_id, self.refusal.as_ref()).is_err()
+            }
+        }
     }
 }
 
 impl ReservationSocket {
+    fn is_left(&self) -> bool {
+        matches!(self.holder, Holder::Runtime { .. })
+    }
+
     fn owner(&self) -> ReservationOwner {
-        let by = match self.socket {
-            Some(_) => ReservedBy::Socket,
-            None => ReservedBy::Table,
+        let by = match self.holder {
+            Holder::Socket { .. } => ReservedBy::Socket,
+            Holder::Table => ReservedBy::Table,
+            Holder::Runtime { .. } => ReservedBy::Runtime,
         };
         ReservationOwner {
             generation: self.generation,

@@ -1,16 +1,20 @@
-//! Finds the socket and the process that use a port of the node.
+//! Finds the sockets and the processes that use a port of the node.
 //!
-//! For error messages only: the result may be outdated when it is read, and fields that cannot be
-//! found are left out.
+//! The result may be outdated when it is read, and fields that cannot be found are left out.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use model::Protocol;
-use planner::PortReservation;
+use planner::{PortReservation, Process};
+
+/// Processes between the runtime and the plugin, such as shells and other plugins, at most.
+const MAX_ANCESTORS: usize = 8;
 
 /// A port of the node that another process uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,17 +23,8 @@ pub struct PortInUse {
     pub reservation: PortReservation,
     /// Address of the conflicting socket, if it was found.
     pub socket: Option<SocketAddr>,
-    /// Process that has the socket open, if it was found.
-    pub process: Option<Process>,
-}
-
-/// A process of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// Process ID.
-    pub pid: u32,
-    /// Name of the command (`/proc/<pid>/comm`).
-    pub command: String,
+    /// Processes that have the socket open, as far as they were found.
+    pub processes: Vec<Process>,
 }
 
 impl fmt::Display for PortInUse {
@@ -44,28 +39,77 @@ impl fmt::Display for PortInUse {
         } else {
             write!(f, "host port {} is in use", self.reservation)?;
         }
-        match (&self.process, self.socket) {
-            (Some(Process { pid, command }), Some(socket)) => {
+        match (self.processes.first(), self.socket) {
+            (Some(Process { pid, command, .. }), Some(socket)) => {
                 write!(f, " by {command} (pid {pid}, {socket})")
             }
-            (Some(Process { pid, command }), None) => write!(f, " by {command} (pid {pid})"),
+            (Some(Process { pid, command, .. }), None) => write!(f, " by {command} (pid {pid})"),
             (None, Some(socket)) => write!(f, " by an unknown process ({socket})"),
             (None, None) => Ok(()),
         }
     }
 }
 
-/// Returns the socket and process that conflict with `reservation`.
+/// Returns the socket and the processes that conflict with `reservation`.
 pub(crate) fn find(reservation: PortReservation) -> PortInUse {
     let mut candidates = sockets(reservation);
     candidates.sort_by_key(|other| other.rank);
     let found = candidates.into_iter().next();
-    let process = found.as_ref().and_then(|other| process(other.inode));
+    let inodes: BTreeSet<u64> = found.iter().map(|other| other.inode).collect();
     PortInUse {
         reservation,
         socket: found.map(|other| other.address),
-        process,
+        processes: open_sockets(&inodes).into_values().flatten().collect(),
     }
+}
+
+/// Returns the processes that have sockets on these ports, this process left out.
+pub(crate) fn holders(
+    reservations: &BTreeSet<PortReservation>,
+) -> BTreeMap<PortReservation, Vec<Process>> {
+    let inodes: BTreeMap<PortReservation, BTreeSet<u64>> = reservations
+        .iter()
+        .map(|reservation| {
+            let inodes = sockets(*reservation)
+                .iter()
+                .map(|other| other.inode)
+                .collect();
+            (*reservation, inodes)
+        })
+        .collect();
+    let all = inodes.values().flatten().copied().collect();
+    let processes = open_sockets(&all);
+    inodes
+        .into_iter()
+        .map(|(reservation, inodes)| {
+            let holders = inodes.iter().filter_map(|inode| processes.get(inode));
+            (reservation, holders.flatten().cloned().collect())
+        })
+        .collect()
+}
+
+/// Returns whether a process exists.
+pub(crate) fn exists(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Returns the runtime that executed the plugin with this process ID, if it binds the published
+/// ports of its containers itself.
+pub fn binding_runtime(plugin: u32) -> Option<u32> {
+    let ancestors: Vec<Process> = std::iter::successors(parent(plugin), |pid| parent(*pid))
+        .take(MAX_ANCESTORS)
+        .filter_map(process)
+        .collect();
+    planner::binding_runtime(&ancestors)
+}
+
+/// Returns the parent of a process: the field behind the command, which is in parentheses, and the
+/// state in `/proc/<pid>/stat`.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let parent = fields.split_whitespace().nth(1)?.parse().ok()?;
+    (parent > 1).then_some(parent)
 }
 
 /// A socket that may conflict.
@@ -131,29 +175,59 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// Returns the first process in `/proc` that has the socket open.
-fn process(inode: u64) -> Option<Process> {
-    let wanted = format!("socket:[{inode}]");
-    let mut pids = fs::read_dir("/proc")
-        .ok()?
+/// Returns the processes in `/proc` that have these sockets open, by inode; this process left out.
+fn open_sockets(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Vec<Process>> {
+    let mut found: BTreeMap<u64, Vec<Process>> = BTreeMap::new();
+    if inodes.is_empty() {
+        return found;
+    }
+    let pids = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
         .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let pid = pids.find(|pid| has_open(*pid, &wanted).unwrap_or(false))?;
-    let command = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| *pid != std::process::id());
+    for pid in pids {
+        let open: BTreeSet<u64> = sockets_of(pid).unwrap_or_default();
+        for inode in open.intersection(inodes) {
+            found.entry(*inode).or_default().extend(process(pid));
+        }
+    }
+    found
+}
+
+/// Returns the inodes of the sockets that a process has open.
+fn sockets_of(pid: u32) -> io::Result<BTreeSet<u64>> {
+    let mut inodes = BTreeSet::new();
+    for file in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let Ok(target) = fs::read_link(file?.path()) else {
+            continue;
+        };
+        let inode: Option<u64> = target.to_str().and_then(|text| {
+            text.strip_prefix("socket:[")?
+                .strip_suffix(']')?
+                .parse()
+                .ok()
+        });
+        inodes.extend(inode);
+    }
+    Ok(inodes)
+}
+
+/// Reads name, arguments and user of a process.
+fn process(pid: u32) -> Option<Process> {
+    let folder = Path::new("/proc").join(pid.to_string());
+    let command = fs::read_to_string(folder.join("comm")).ok()?;
+    let arguments = fs::read(folder.join("cmdline")).unwrap_or_default();
     Some(Process {
         pid,
         command: command.trim_end().to_owned(),
+        arguments: String::from_utf8_lossy(&arguments)
+            .split_terminator('\0')
+            .map(str::to_owned)
+            .collect(),
+        is_root: fs::metadata(folder).is_ok_and(|folder| folder.uid() == 0),
     })
-}
-
-fn has_open(pid: u32, wanted: &str) -> io::Result<bool> {
-    for file in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        let target = fs::read_link(file?.path());
-        if target.is_ok_and(|target| target == Path::new(wanted)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 #[cfg(test)]
@@ -190,16 +264,17 @@ mod tests {
         let mut in_use = PortInUse {
             reservation: reservation("0.0.0.0:8080", Protocol::Tcp),
             socket: Some("0.0.0.0:8080".parse().unwrap()),
-            process: Some(Process {
+            processes: vec![Process {
                 pid: 1234,
                 command: "nginx".to_owned(),
-            }),
+                ..Process::default()
+            }],
         };
         assert_eq!(
             in_use.to_string(),
             "host port 8080/tcp is in use by nginx (pid 1234, 0.0.0.0:8080)"
         );
-        in_use.process = None;
+        in_use.processes.clear();
         assert_eq!(
             in_use.to_string(),
             "host port 8080/tcp is in use by an unknown process (0.0.0.0:8080)"

@@ -195,6 +195,40 @@ fn bind_to_a_hostport_is_refused_without_the_holder_mark() {
     });
 }
 
+/// behaviours K31, F33.
+#[test]
+fn bind_to_a_hostport_is_allowed_to_the_process_that_it_was_left_to() {
+    on_a_served_node(|_, _, planned, server| {
+        let leave = |planned: &mut Planned, process| {
+            let reservations = planner::attachment_reservations(server);
+            for step in planner::plan_leave_ports(server, reservations, process).steps() {
+                planned.host.execute(step).unwrap();
+            }
+        };
+        leave(planned, std::process::id() + 1);
+        for address in ["0.0.0.0", "::", "127.0.0.1", NODE[1]] {
+            let error = bind_tcp(address, HOSTPORT).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AddrInUse, "{address}");
+        }
+        leave(planned, std::process::id());
+        for address in ["0.0.0.0", "::", "127.0.0.1", "::1", NODE[0], NODE[1]] {
+            for bind in [bind_tcp, bind_udp] {
+                bind(address, HOSTPORT).unwrap();
+            }
+        }
+        // Without a socket of the process, the agent takes the port again.
+        let generation = server.generation;
+        for reservation in planner::attachment_reservations(server) {
+            let reserve = Step::ReservePort {
+                reservation,
+                generation,
+            };
+            planned.host.execute(&reserve).unwrap();
+        }
+        bind_tcp("0.0.0.0", HOSTPORT).unwrap_err();
+    });
+}
+
 #[test]
 fn a_hostport_of_one_address_is_reserved_at_that_address_only() {
     on_a_served_node(|node, _, planned, _| {

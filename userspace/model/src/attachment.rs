@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::{
     Bandwidth, Cidr, ContainerId, HostLink, IfName, InterfaceAddress, Mac, ManagedLink, NetnsPath,
-    Network, NetworkName, PortMapping, PortOptions,
+    Network, NetworkName, PortMapping, PortOptions, StandbyPort,
 };
 
 /// Unique key of an attachment: one container may be on several networks, or twice on one.
@@ -125,6 +125,8 @@ pub struct Requested {
     /// Whether a delegated IPAM plugin provides the addresses later: the interface is created
     /// without any.
     pub awaits_addresses: bool,
+    /// Process of a runtime that binds the published ports itself after the ADD.
+    pub port_binder: Option<u32>,
 }
 
 /// A validated ADD: everything that can be checked without the kernel has been checked.
@@ -192,6 +194,9 @@ pub struct Attachment {
     pub routes: Vec<Route>,
     /// Published host ports.
     pub port_mappings: Vec<PortMapping>,
+    /// Those of them that another interface of the container serves: this one serves them when that
+    /// one is removed.
+    pub standby: BTreeSet<StandbyPort>,
     /// Rate limits of its traffic.
     pub bandwidth: Bandwidth,
     /// Whether flows to the outside are masqueraded with the uplink's address.

@@ -34,7 +34,7 @@ pub use host_link::HostLink;
 pub use managed::ManagedLink;
 pub use name::{ContainerId, IfName, InvalidName, NetnsPath, NetworkName};
 pub use network::{HairpinMode, Network, UnknownHairpinMode};
-pub use port::{PortMapping, Protocol, UnknownProtocol};
+pub use port::{PortMapping, Protocol, StandbyPort, UnknownProtocol};
 pub use port_set::PortSet;
 pub use range::{Range, RangeError, RangeSet};
 pub use settings::InterfaceSettings;

@@ -71,6 +71,15 @@ pub struct PortMapping {
     pub host_address: Option<IpAddr>,
 }
 
+/// A published port, in one address family, that another interface of the same container serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StandbyPort {
+    /// The published port.
+    pub mapping: PortMapping,
+    /// Whether the family is IPv4.
+    pub ipv4: bool,
+}
+
 impl fmt::Display for PortMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host_address {

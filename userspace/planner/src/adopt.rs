@@ -66,6 +66,7 @@ fn decide(
         addresses,
         routes: Vec::new(),
         port_mappings: Vec::new(),
+        standby: BTreeSet::new(),
         bandwidth: model::Bandwidth::default(),
         masquerade: false,
         hairpin: link.hairpin,

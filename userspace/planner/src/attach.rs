@@ -15,8 +15,8 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use model::{
-    Assigned, Attachment, AttachmentKey, Cidr, HairpinMode, Intent, Mac, ManagedLink, Netns,
-    PortMapping, Record, Route, RouteOptions,
+    Assigned, Attachment, AttachmentKey, Cidr, ContainerId, HairpinMode, Intent, Mac, ManagedLink,
+    Netns, PortMapping, Record, Route, RouteOptions, StandbyPort,
 };
 
 use crate::address::{Leases, choose};
@@ -124,7 +124,13 @@ pub(crate) fn decide(
     let mut port = network.options.port.clone();
     // Without an address of ours, the source address check does not have the pod's addresses.
     port.trusted |= addresses.is_empty();
-    let port_mappings = ports(&intent.port_mappings, &addresses, context.records)?;
+    let container = &intent.key.container_id;
+    let (port_mappings, standby) = ports(
+        container,
+        &intent.port_mappings,
+        &addresses,
+        context.records,
+    )?;
     Ok(Attachment {
         key: intent.key.clone(),
         netns,
@@ -135,6 +141,7 @@ pub(crate) fn decide(
         routes: routes(&wanted, &addresses),
         addresses,
         port_mappings,
+        standby,
         bandwidth: network.options.limits.apply(&intent.bandwidth),
         masquerade: network.masquerade,
         hairpin: network.hairpin == HairpinMode::HairpinVeth,
@@ -246,14 +253,15 @@ fn is_other_networks_default(intent: &Intent, route: &Route) -> bool {
         && elsewhere.any(|gateway| gateway.is_ipv4() == destination.is_ipv4())
 }
 
-/// Returns the mappings without duplicates, or a refusal where another pod has published one of the
-/// ports. A wildcard and a specific address of one port are two ports: the datapath looks up the
-/// specific one first.
+/// Returns the mappings without duplicates, and the ports that another interface of the container
+/// serves; or a refusal where another container has published one of the ports. A wildcard and a
+/// specific address of one port are two ports: the datapath looks up the specific one first.
 pub(crate) fn ports(
+    container: &ContainerId,
     wanted: &[PortMapping],
     addresses: &[Assigned],
     records: &Records,
-) -> Result<Vec<PortMapping>, Refusal> {
+) -> Result<(Vec<PortMapping>, BTreeSet<StandbyPort>), Refusal> {
     let families: BTreeSet<bool> = addresses
         .iter()
         .map(|a| a.address.address.is_ipv4())
@@ -263,12 +271,20 @@ pub(crate) fn ports(
     let mut accepted: Vec<PortMapping> = Vec::new();
     let mut seen: BTreeSet<&PortMapping> = BTreeSet::new();
     let mut mine: BTreeMap<EntryKey, PortMapping> = BTreeMap::new();
+    let mut standby = BTreeSet::new();
     for mapping in wanted.iter().filter(|mapping| seen.insert(mapping)) {
-        for key in families
+        for (ipv4, key) in families
             .iter()
-            .filter_map(|ipv4| hostport_key(mapping, *ipv4))
+            .filter_map(|ipv4| Some((*ipv4, hostport_key(mapping, *ipv4)?)))
         {
-            if let Some(owner) = owners.get(&key) {
+            if let Some((owner, target)) = owners.get(&key) {
+                if owner.key.container_id == *container && *target == mapping.container_port {
+                    standby.insert(StandbyPort {
+                        mapping: *mapping,
+                        ipv4,
+                    });
+                    continue;
+                }
                 return Err(Refusal::PortTaken {
                     mapping: *mapping,
                     owner: Box::new(PortOwner {
@@ -290,7 +306,7 @@ pub(crate) fn ports(
         accepted.push(*mapping);
     }
     check_room(mine.len(), records)?;
-    Ok(accepted)
+    Ok((accepted, standby))
 }
 
 /// Checks that the hostport table has room for `wanted` more entries. Existing ones are counted
@@ -319,12 +335,12 @@ fn check_room(wanted: usize, records: &Records) -> Result<(), Refusal> {
     })
 }
 
-/// Returns the owners of hostports with these numbers. Mappings with other numbers are skipped
-/// cheaply: there may be many.
+/// Returns the owners of hostports with these numbers, and the pod's ports. Mappings with other
+/// numbers are skipped cheaply: there may be many.
 fn owners<'a>(
     records: &'a Records,
     numbers: &BTreeSet<NonZeroU16>,
-) -> BTreeMap<EntryKey, &'a Attachment> {
+) -> BTreeMap<EntryKey, (&'a Attachment, NonZeroU16)> {
     let mut owners = BTreeMap::new();
     if numbers.is_empty() {
         return owners;
@@ -332,7 +348,8 @@ fn owners<'a>(
     for owner in records.values().map(|record| &record.attachment) {
         let mappings = owner.port_mappings.iter();
         for mapping in mappings.filter(|mapping| numbers.contains(&mapping.host_port)) {
-            owners.extend(mapping_keys(owner, mapping).map(|key| (key, owner)));
+            let target = (owner, mapping.container_port);
+            owners.extend(mapping_keys(owner, mapping).map(|key| (key, target)));
         }
     }
     owners

@@ -32,6 +32,7 @@ mod node;
 mod node_check;
 mod observed;
 mod plan;
+mod port_holder;
 mod port_reservation;
 mod prefix;
 mod program_upgrade;
@@ -40,6 +41,7 @@ mod refusal;
 mod repair;
 mod shaping;
 mod socket_hook;
+mod standby;
 mod step;
 mod sysctl;
 mod tables;
@@ -82,9 +84,14 @@ pub use node_check::{
     conditions,
 };
 pub use observed::{
-    Link, LinkKind, Observed, PodSide, RouteEntry, Scope, Switching, VlanMember, wanted_vlans,
+    Link, LinkKind, Observed, PodSide, PortUsers, RouteEntry, Scope, Switching, VlanMember,
+    wanted_vlans,
 };
 pub use plan::Plan;
+pub use port_holder::{
+    PortLeave, Process, binding_runtime, is_of_runtime, leave_to_runtime, plan_leave_ports,
+    plan_left_ports,
+};
 pub use port_reservation::{
     PortReservation, PortReservations, ReservationOwner, ReservedBy, attachment_reservations,
     mapping_reservations,
@@ -99,6 +106,7 @@ pub use shaping::{Shape, ShaperMode};
 pub use socket_hook::{
     SocketHook, SocketHookState, plan_attach_socket_hooks, required_socket_hooks,
 };
+pub use standby::{sharing_attachments, standby_reservations, with_current_standby};
 pub use step::{BridgeSpec, Hook, PodSpec, Step, SysctlKey, VethSpec, VlanLinkSpec, VlanStep};
 pub use sysctl::node_sysctls;
 pub use tables::attachment_entries;

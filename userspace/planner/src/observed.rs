@@ -11,7 +11,7 @@ use model::{
 use crate::entry::Entries;
 use crate::{
     AttachedPrefilter, CheckFacts, CheckQuery, ForwardTables, Hook, NetfilterState,
-    PortReservations, SocketHook, SocketHookState, SysctlKey,
+    PortReservation, PortReservations, Process, SocketHook, SocketHookState, SysctlKey,
 };
 
 /// Extent of an observation.
@@ -47,6 +47,13 @@ pub enum Scope {
     Ports,
     /// The filter tables that forwarded packets pass.
     Forwarding,
+    /// Processes that have these ports open, with the port reservations.
+    PortUsers {
+        /// The ports.
+        reservations: BTreeSet<PortReservation>,
+        /// A process whose existence is observed.
+        process: u32,
+    },
     /// Settings of an interface inside a namespace.
     Settings {
         /// Path of the namespace.
@@ -78,6 +85,8 @@ pub struct Observed {
     pub heeds_departure: bool,
     /// Port reservations in force.
     pub port_reservations: PortReservations,
+    /// Processes that have ports open; [`Scope::PortUsers`] only.
+    pub port_users: PortUsers,
     /// Capacity of the flow table in entries; a flow has two.
     pub flow_entries: u32,
     /// Netfilter rules of other software that could apply to packets of pods, as texts for people.
@@ -101,6 +110,15 @@ pub struct Observed {
     /// missing. Without the interface only sysctls are set. Sysctls that the kernel does not have
     /// are absent.
     pub settings: Option<InterfaceSettings>,
+}
+
+/// Processes that have ports of the node open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortUsers {
+    /// Processes with an open socket on a port, the agent left out.
+    pub holders: BTreeMap<PortReservation, Vec<Process>>,
+    /// Whether the process of [`Scope::PortUsers`] exists.
+    pub exists: bool,
 }
 
 /// Kind of a link.

@@ -34,6 +34,8 @@ pub enum ReservedBy {
     /// The hostport entry alone: this kernel has no sockets of the protocol, so no process can bind
     /// the port.
     Table,
+    /// The container's runtime: its own socket, or the hostport entry until it has bound one.
+    Runtime,
 }
 
 /// Owner of a reservation, and what reserves the port.
@@ -70,6 +72,16 @@ impl PortReservation {
             port,
             protocol,
         })
+    }
+
+    /// Returns the key of the hostport entry.
+    pub fn key(&self) -> EntryKey {
+        EntryKey::Hostport {
+            address: Some(self.address).filter(|address| !address.is_unspecified()),
+            ipv4: self.address.is_ipv4(),
+            port: self.port,
+            protocol: self.protocol,
+        }
     }
 
     /// Returns the address and port to bind.

@@ -15,7 +15,7 @@ use crate::tables::attachment_entries;
 use crate::{Entries, Observed, Plan, PortReservation, Refusal, Step};
 
 /// Returns the attachment with `mappings` in place of its ports, or a refusal where another
-/// attachment owns one.
+/// container owns one.
 pub fn with_ports(
     attachment: &Attachment,
     mappings: &[PortMapping],
@@ -23,8 +23,11 @@ pub fn with_ports(
 ) -> Result<Attachment, Refusal> {
     let mut others = records.clone();
     others.remove(&attachment.key);
+    let container = &attachment.key.container_id;
+    let (port_mappings, standby) = ports(container, mappings, &attachment.addresses, &others)?;
     Ok(Attachment {
-        port_mappings: ports(mappings, &attachment.addresses, &others)?,
+        port_mappings,
+        standby,
         ..attachment.clone()
     })
 }
@@ -39,6 +42,10 @@ pub fn with_both_ports(before: &Attachment, after: &Attachment) -> Attachment {
         .iter()
         .filter(|mapping| !seen.contains(mapping));
     both.port_mappings.extend(new);
+    // A port that either serves is observed.
+    both.standby.retain(|port| {
+        after.standby.contains(port) || !after.port_mappings.contains(&port.mapping)
+    });
     if both.bandwidth.is_unlimited() {
         both.bandwidth = after.bandwidth;
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 mod hook;
+mod settings;
 mod spec;
 mod undo;
 mod vlan;
@@ -18,7 +19,8 @@ use undo::{set_sysctl, undo_put, undo_remove};
 pub use vlan::VlanStep;
 
 use crate::{
-    Entry, EntryKey, ForwardingStep, NetfilterStep, PortReservation, SocketHook, XdpPrefilterStep,
+    Entry, EntryKey, ForwardingStep, NetfilterStep, PortLeave, PortReservation, SocketHook,
+    XdpPrefilterStep,
 };
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
@@ -187,6 +189,8 @@ pub enum Step {
         /// Generation of the attachment that owns the port.
         generation: u32,
     },
+    /// Leaves a host port to a container runtime that binds it itself.
+    LeavePort(PortLeave),
     /// Releases a host port, unless another attachment owns it.
     ReleasePort {
         /// Address, port and protocol.
@@ -266,6 +270,7 @@ impl Step {
                 reservation,
                 generation,
             }),
+            Self::LeavePort(leave) => Some(leave.undo()),
             &Self::ReleasePort {
                 reservation,
                 generation,
@@ -297,25 +302,9 @@ impl Step {
             Self::Sweep | Self::Forwarding(_) => None,
         }
     }
+}
 
-    fn restored_settings(&self) -> Option<Self> {
-        let Self::TunePod {
-            netns,
-            ifname,
-            settings,
-            previous,
-        } = self
-        else {
-            return None;
-        };
-        Some(Self::TunePod {
-            netns: netns.clone(),
-            ifname: ifname.clone(),
-            settings: previous.clone(),
-            previous: settings.clone(),
-        })
-    }
-
+impl Step {
     /// Returns the key of the table entry that the step writes or removes.
     pub(crate) fn key(&self) -> Option<&EntryKey> {
         if let Self::PutEntry { key, .. } | Self::RemoveEntry { key, .. } = self {
@@ -411,35 +400,13 @@ impl fmt::Display for Step {
             }
             Self::XdpPrefilter(step) => step.fmt(f),
             Self::ReservePort { reservation, .. } => write!(f, "reserve port {reservation}"),
+            Self::LeavePort(leave) => leave.fmt(f),
             Self::ReleasePort { reservation, .. } => write!(f, "release port {reservation}"),
             Self::PutEntry { key, entry, .. } => write!(f, "write {key}: {entry}"),
             Self::RemoveEntry { key, .. } => write!(f, "remove {key}"),
             Self::Sweep => f.write_str("remove ended flows"),
             Self::Forwarding(step) => step.fmt(f),
         }
-    }
-}
-
-impl Step {
-    /// Writes the line of a step that changes settings inside a pod.
-    fn write_inside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::SetPodMtu { netns, ifname, mtu } = self {
-            write!(f, "set the MTU of {ifname} in {} to {mtu}", netns.path)?;
-        }
-        if let Self::SetLoopback { netns, up } = self {
-            let state = if *up { "up" } else { "down" };
-            write!(f, "set lo in {} {state}", netns.path)?;
-        }
-        if let Self::TunePod {
-            netns,
-            ifname,
-            settings,
-            ..
-        } = self
-        {
-            write!(f, "tune {ifname} in {}: {settings:?}", netns.path)?;
-        }
-        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use model::{Attachment, Mac, PortMapping};
+use model::{Attachment, Mac, PortMapping, StandbyPort};
 
 use crate::shaping::limit_entry;
 use crate::{Entries, Entry, EntryKey, LinkRef};
@@ -98,16 +98,28 @@ pub(crate) fn mapping_keys(
     [true, false]
         .into_iter()
         .filter(|ipv4| attachment.address(*ipv4).is_some())
+        .filter(|ipv4| !stands_by(attachment, mapping, *ipv4))
         .filter_map(|ipv4| hostport_key(mapping, ipv4))
 }
 
 fn hostports(attachment: &Attachment) -> impl Iterator<Item = (EntryKey, IpAddr, &PortMapping)> {
-    attachment.port_mappings.iter().flat_map(|mapping| {
-        pod_addresses(attachment).filter_map(move |address| {
+    attachment.port_mappings.iter().flat_map(move |mapping| {
+        let serving = pod_addresses(attachment)
+            .filter(move |address| !stands_by(attachment, mapping, address.is_ipv4()));
+        serving.filter_map(move |address| {
             let key = hostport_key(mapping, address.is_ipv4())?;
             Some((key, address, mapping))
         })
     })
+}
+
+/// Returns whether another interface of the container serves the port in this family.
+fn stands_by(attachment: &Attachment, mapping: &PortMapping, ipv4: bool) -> bool {
+    !attachment.standby.is_empty()
+        && attachment.standby.contains(&StandbyPort {
+            mapping: *mapping,
+            ipv4,
+        })
 }
 
 /// Returns the first address of each family, to which hostports are translated (behaviour R13).

@@ -6,7 +6,8 @@
 //! The plugin sends the request to the agent unchanged and prints the response. The exceptions:
 //!
 //! * VERSION and malformed requests are answered without the agent.
-//! * host-local works on lease files without the agent.
+//! * host-local works on lease files, and loopback on the namespace's `lo`, without the agent.
+//! * A chained plugin that has nothing to do returns the previous result while the agent is down.
 //! * Delegates and foreign IPAM are executed by their own plugins.
 //!
 //! The plugin parses no more of a configuration than it needs, so that a newer agent can support
@@ -16,9 +17,11 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod chained;
 mod delegates;
 mod host_local;
 mod ipam;
+mod loopback;
 mod netns;
 
 use std::fs::File;
@@ -86,6 +89,9 @@ fn execute(plugin: Plugin, environment: &Environment, config: &str) -> Result<St
     if matches!(environment.command, Command::Add | Command::Del) {
         netns::refuse_host(&environment.netns)?;
     }
+    if plugin == Plugin::Loopback {
+        return loopback::execute(environment, &header, config);
+    }
     let in_agent = |command, ipam| {
         let environment = Environment {
             command,
@@ -105,7 +111,10 @@ fn execute(plugin: Plugin, environment: &Environment, config: &str) -> Result<St
         | Plugin::Bandwidth
         | Plugin::Firewall
         | Plugin::Tuning
-        | Plugin::Loopback => in_agent(environment.command, None),
+        | Plugin::Loopback => {
+            let in_agent = || in_agent(environment.command, None);
+            chained::execute(plugin, environment, config, in_agent)
+        }
     }
 }
 

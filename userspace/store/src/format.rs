@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 mod change;
 mod options;
+mod standby;
 
 pub(crate) use change::{read_change, write_change};
 use model::{
@@ -16,6 +17,7 @@ use model::{
 };
 use options::{StoredOptions, StoredPeers, StoredPortOptions, StoredRouteOptions};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use standby::StoredStandby;
 
 pub(crate) fn write_record(record: &Record) -> Vec<u8> {
     write(&StoredRecord::from(record))
@@ -86,6 +88,9 @@ struct StoredAttachment {
     addresses: Vec<StoredAddress>,
     routes: Vec<StoredRoute>,
     port_mappings: Vec<StoredPort>,
+    /// Absent in older records, and where no other interface of the container has ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    standby: Vec<StoredStandby>,
     /// Absent in records of versions without limits.
     #[serde(default, skip_serializing_if = "StoredBandwidth::is_unlimited")]
     bandwidth: StoredBandwidth,
@@ -234,6 +239,7 @@ impl From<&Attachment> for StoredAttachment {
             addresses: attachment.addresses.iter().map(Into::into).collect(),
             routes: attachment.routes.iter().map(Into::into).collect(),
             port_mappings: attachment.port_mappings.iter().map(Into::into).collect(),
+            standby: attachment.standby.iter().map(Into::into).collect(),
             bandwidth: attachment.bandwidth.into(),
             masquerade: attachment.masquerade,
             hairpin: attachment.hairpin,
@@ -261,6 +267,7 @@ impl From<StoredAttachment> for Attachment {
             addresses: stored.addresses.into_iter().map(Into::into).collect(),
             routes: stored.routes.into_iter().map(Into::into).collect(),
             port_mappings: stored.port_mappings.into_iter().map(Into::into).collect(),
+            standby: stored.standby.into_iter().map(Into::into).collect(),
             bandwidth: stored.bandwidth.into(),
             masquerade: stored.masquerade,
             hairpin: stored.hairpin,

@@ -1,5 +1,6 @@
 //! Tests of the store: contents survive a restart, and a damaged file is refused.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -53,6 +54,7 @@ fn record(container: u8, state: State) -> Record {
                 options: model::RouteOptions::default(),
             }],
             port_mappings: vec![mapping],
+            standby: BTreeSet::new(),
             bandwidth: Bandwidth {
                 ingress: None,
                 egress: Some(Limit {
@@ -268,6 +270,19 @@ fn leases_are_the_addresses_of_records_in_any_state() {
     let leases = store.leases();
     let expected = [5, 6].map(|c| (IpAddr::from([10, 1, 0, c]), key(c)));
     assert_eq!(leases, BTreeMap::from(expected));
+}
+
+#[test]
+fn standby_ports_of_a_record_survive_the_stored_form() {
+    let mut standing = record(5, State::Attached);
+    let mapping = standing.attachment.port_mappings[0];
+    standing.attachment.standby = [model::StandbyPort {
+        mapping,
+        ipv4: true,
+    }]
+    .into();
+    let stored = format::write_record(&standing);
+    assert_eq!(format::read_record(&stored).unwrap(), standing);
 }
 
 /// Records of format 1 must stay readable in both formats.

@@ -222,6 +222,6 @@ fn hostport(address: Address, port: u16, pod: u32) -> Hostport {
         reserved: 0,
         pod,
         generation: 40 + pod,
-        flags: 0,
+        binder: 0,
     }
 }

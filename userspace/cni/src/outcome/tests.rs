@@ -35,6 +35,7 @@ fn dual_stack() -> Attachment {
         ],
         routes: vec![route("0.0.0.0/0", "10.244.0.1"), route("::/0", "fd00::1")],
         port_mappings: Vec::new(),
+        standby: BTreeSet::new(),
         bandwidth: model::Bandwidth::default(),
         masquerade: true,
         hairpin: true,

@@ -52,6 +52,7 @@ fn claim(claim: &PortReservationView) -> String {
     let PortReservationView { socket, held_by } = claim;
     match held_by.as_str() {
         "socket" => socket.clone(),
+        "runtime" => format!("{socket} (container runtime)"),
         "nothing" => format!("{socket} (NOT RESERVED)"),
         other => format!("{socket} ({other})"),
     }

@@ -40,6 +40,7 @@ fn update(adoption: &Adoption, ports: &[u16]) -> ChainedUpdate {
         bandwidth: None,
         ingress: None,
         keys: vec![adoption.key.clone()],
+        port_binder: None,
     }
 }
 

@@ -255,6 +255,7 @@ impl World {
         let process = kernel::Process {
             pid: 1,
             command: "other".to_owned(),
+            ..kernel::Process::default()
         };
         let is_claimed = held_ports(&self.node).contains(&port);
         let could = self.node.fake.bind(&format!("0.0.0.0:{port}/tcp"), process);

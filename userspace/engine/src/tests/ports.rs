@@ -26,6 +26,7 @@ fn nginx() -> Process {
     Process {
         pid: 1234,
         command: "nginx".to_owned(),
+        ..Process::default()
     }
 }
 

@@ -15,7 +15,7 @@ impl World {
                 routes: self.all_routes(),
                 sysctls: self.chosen_sysctls(sysctls),
                 entries: self.seen_entries(),
-                port_reservations: self.held.clone(),
+                port_reservations: self.in_force(),
                 xdp_prefilters: self.prefilters.clone(),
                 socket_hooks: self.sockets.clone(),
                 netfilter: self.netfilter.clone(),
@@ -52,9 +52,13 @@ impl World {
                 ..Observed::default()
             },
             Scope::Ports => Observed {
-                port_reservations: self.held.clone(),
+                port_reservations: self.in_force(),
                 ..Observed::default()
             },
+            Scope::PortUsers {
+                reservations,
+                process,
+            } => self.observe_port_users(reservations, *process),
         }
     }
 

@@ -3,11 +3,15 @@
 //! As in the real kernel, `bind` of a process fails if it overlaps with any port in use, and a
 //! reservation fails if it overlaps with a process's port.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use model::Attachment;
 use nix::errno::Errno;
-use planner::{PortReservation, PortReservations, ReservationOwner, ReservedBy, Step};
+use planner::{
+    Observed, PortLeave, PortReservation, PortReservations, PortUsers, ReservationOwner,
+    ReservedBy, Step,
+};
 
 use super::world::World;
 use super::{Fake, parse};
@@ -20,12 +24,19 @@ impl Fake {
         let mut state = self.state();
         let reservation = reservation(port);
         let world = &mut state.world;
-        let mut taken = world.held.keys().chain(world.foreign.keys());
+        let is_awaited = |other| world.awaited.get(other) == Some(&process.pid);
+        let held = world.held.keys().filter(|other| !is_awaited(*other));
+        let mut taken = held.chain(world.foreign.keys());
         let is_free = !taken.any(|other| other.overlaps(&reservation));
         if is_free {
             world.foreign.insert(reservation, process);
         }
         is_free
+    }
+
+    /// Ends a process: the kernel has no process of this ID any longer.
+    pub fn end_process(&self, pid: u32) {
+        self.state().world.ended.insert(pid);
     }
 
     /// Closes the process's socket of a port.
@@ -35,32 +46,108 @@ impl Fake {
 }
 
 impl World {
-    pub(super) fn reserve(
-        &mut self,
-        reservation: PortReservation,
-        generation: u32,
-    ) -> Result<(), Errno> {
-        if !self.held.contains_key(&reservation) && self.conflicting_process(reservation).is_some()
+    /// Executes a step that reserves, leaves or releases a port.
+    pub(super) fn change_port(&mut self, step: &Step) -> Result<(), Errno> {
+        if let Step::ReservePort {
+            reservation,
+            generation,
+        } = step
         {
+            self.reserve(*reservation, *generation)?;
+        }
+        if let Step::LeavePort(leave) = step {
+            self.leave(leave);
+        }
+        if let Step::ReleasePort {
+            reservation,
+            generation,
+        } = step
+        {
+            self.release(reservation, *generation);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, reservation: PortReservation, generation: u32) -> Result<(), Errno> {
+        let held = self.held.get(&reservation);
+        let is_held = held.is_some_and(|held| held.by != ReservedBy::Runtime);
+        if !is_held && self.conflicting_process(reservation).is_some() {
             return Err(Errno::EADDRINUSE);
         }
         let by = ReservedBy::Socket;
+        self.awaited.remove(&reservation);
         self.held
             .insert(reservation, ReservationOwner { generation, by });
         Ok(())
     }
 
-    pub(super) fn release(&mut self, reservation: &PortReservation, generation: u32) {
+    fn leave(&mut self, leave: &PortLeave) {
+        let owner = ReservationOwner {
+            generation: leave.generation,
+            by: ReservedBy::Runtime,
+        };
+        self.held.insert(leave.reservation, owner);
+        match leave.process {
+            Some(pid) => self.awaited.insert(leave.reservation, pid),
+            None => self.awaited.remove(&leave.reservation),
+        };
+    }
+
+    /// Returns the reservations in force: not those whose runtime has closed its socket.
+    pub(super) fn in_force(&self) -> PortReservations {
+        self.held
+            .keys()
+            .filter_map(|reservation| Some((*reservation, self.owner(reservation)?)))
+            .collect()
+    }
+
+    /// Returns the owner of a reservation that is in force.
+    fn owner(&self, reservation: &PortReservation) -> Option<ReservationOwner> {
+        self.held.get(reservation).copied().filter(|owner| {
+            owner.by != ReservedBy::Runtime
+                || self.awaited.contains_key(reservation)
+                || self.conflicting_process(*reservation).is_some()
+        })
+    }
+
+    pub(super) fn observe_port_users(
+        &self,
+        reservations: &BTreeSet<PortReservation>,
+        process: u32,
+    ) -> Observed {
+        let all = self.in_force().into_iter();
+        let holders = |reservation: &PortReservation| {
+            let found = self.conflicting_process(*reservation);
+            found
+                .map(|(_, process)| process.clone())
+                .into_iter()
+                .collect()
+        };
+        Observed {
+            port_reservations: all.filter(|(one, _)| reservations.contains(one)).collect(),
+            port_users: PortUsers {
+                holders: reservations
+                    .iter()
+                    .map(|one| (*one, holders(one)))
+                    .collect(),
+                exists: !self.ended.contains(&process),
+            },
+            ..Observed::default()
+        }
+    }
+
+    fn release(&mut self, reservation: &PortReservation, generation: u32) {
         let held = self.held.get(reservation);
         if held.is_some_and(|held| held.generation == generation) {
             self.held.remove(reservation);
+            self.awaited.remove(reservation);
         }
     }
 
     pub(super) fn held_for(&self, attachment: &Attachment) -> PortReservations {
         planner::attachment_reservations(attachment)
             .into_iter()
-            .filter_map(|reservation| Some((reservation, *self.held.get(&reservation)?)))
+            .filter_map(|reservation| Some((reservation, self.owner(&reservation)?)))
             .collect()
     }
 
@@ -73,7 +160,10 @@ impl World {
             let in_use = PortInUse {
                 reservation: *reservation,
                 socket: found.map(|(other, _)| other.socket()),
-                process: found.map(|(_, process)| process.clone()),
+                processes: found
+                    .map(|(_, process)| process.clone())
+                    .into_iter()
+                    .collect(),
             };
             return io::Error::new(io::ErrorKind::AddrInUse, in_use);
         }

@@ -39,6 +39,7 @@ impl World {
     /// earlier agent.
     pub(super) fn end_agent(&mut self) {
         self.held.clear();
+        self.awaited.clear();
         let links = self.sockets.values_mut();
         links
             .filter(|link| **link == SocketHookState::Attached)

@@ -31,6 +31,10 @@ pub(super) struct World {
     pub(super) entries: Entries,
     /// Ports that the agent reserves while it runs.
     pub(super) held: PortReservations,
+    /// Processes that have still to bind ports that the agent has left to them.
+    pub(super) awaited: BTreeMap<PortReservation, u32>,
+    /// Processes that have ended.
+    pub(super) ended: BTreeSet<u32>,
     /// Ports that other processes have bound.
     pub(super) foreign: BTreeMap<PortReservation, Process>,
     /// XDP prefilters of uplinks.
@@ -57,6 +61,8 @@ impl World {
             sysctls: first_sysctls(),
             entries: Entries::new(),
             held: PortReservations::new(),
+            awaited: BTreeMap::new(),
+            ended: BTreeSet::new(),
             foreign: BTreeMap::new(),
             prefilters: BTreeMap::new(),
             forwarding: ForwardTables::default(),
@@ -125,16 +131,8 @@ impl World {
             }
             Step::AttachSocketHooks { hooks } => self.set_sockets(hooks, SocketHookState::Attached),
             Step::DetachSocketHooks { hooks } => self.set_sockets(hooks, SocketHookState::Absent),
-            Step::ReservePort {
-                reservation,
-                generation,
-            } => self.reserve(*reservation, *generation),
-            Step::ReleasePort {
-                reservation,
-                generation,
-            } => {
-                self.release(reservation, *generation);
-                Ok(())
+            Step::ReservePort { .. } | Step::LeavePort(_) | Step::ReleasePort { .. } => {
+                self.change_port(step)
             }
             Step::PutEntry { key, entry, .. } => self.put(key, entry),
             Step::RemoveEntry { key, .. } => {

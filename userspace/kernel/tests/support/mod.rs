@@ -343,6 +343,7 @@ pub(crate) fn attachment(netns: &Netns, number: u8) -> Attachment {
         ],
         routes: vec![route("0.0.0.0/0", "10.88.0.1"), route("::/0", "fd88::1")],
         port_mappings: Vec::new(),
+        standby: BTreeSet::new(),
         bandwidth: model::Bandwidth::default(),
         masquerade: true,
         hairpin: true,

@@ -1,0 +1,166 @@
+//! Sockets of container runtimes on published ports: which ones belong to the runtime of the
+//! container, and which ports the agent leaves to it.
+//!
+//! podman binds the published ports of a container itself, after the network is set up, and passes
+//! the sockets to conmon, which keeps them while the container runs. The agent leaves such ports to
+//! the runtime, and takes them again when the runtime's sockets are gone (decision 82).
+
+use std::fmt;
+
+use model::{Attachment, ContainerId};
+
+use crate::port_reservation::reserve;
+use crate::{Observed, Plan, PortReservation, ReservedBy, Step};
+
+/// A process of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Process ID.
+    pub pid: u32,
+    /// Name of the command (`/proc/<pid>/comm`).
+    pub command: String,
+    /// Arguments, the program first (`/proc/<pid>/cmdline`).
+    pub arguments: Vec<String>,
+    /// Whether its effective user is root.
+    pub is_root: bool,
+}
+
+/// Leaves a host port to a container runtime: the agent has no socket on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortLeave {
+    /// Address, port and protocol.
+    pub reservation: PortReservation,
+    /// Generation of the attachment that owns the port.
+    pub generation: u32,
+    /// Process that has still to bind the port, and may; `None` if the runtime has bound it.
+    pub process: Option<u32>,
+}
+
+impl PortLeave {
+    /// Returns the step that ends the ownership.
+    pub(crate) fn undo(&self) -> Step {
+        Step::ReleasePort {
+            reservation: self.reservation,
+            generation: self.generation,
+        }
+    }
+}
+
+impl fmt::Display for PortLeave {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "leave port {} to ", self.reservation)?;
+        match self.process {
+            Some(pid) => write!(f, "process {pid}"),
+            None => f.write_str("the container runtime"),
+        }
+    }
+}
+
+/// Commands of runtimes that bind published ports after the ADD.
+const BINDING_RUNTIMES: [&str; 1] = ["podman"];
+
+/// Shortest container ID that identifies a process by its arguments, in bytes: runtimes draw IDs of
+/// 32 or more characters at random, shorter ones are names.
+const SHORTEST_ID: usize = 32;
+
+/// Returns the process that will bind the published ports itself, among the processes that led to
+/// the execution of the plugin, nearest first.
+pub fn binding_runtime(ancestors: &[Process]) -> Option<u32> {
+    let mut runtimes = ancestors
+        .iter()
+        .filter(|process| process.is_root && BINDING_RUNTIMES.contains(&process.command.as_str()));
+    runtimes.next().map(|process| process.pid)
+}
+
+/// Returns whether a process belongs to the runtime of this container: a process of root with the
+/// container's ID among its arguments, as conmon and shims have it.
+pub fn is_of_runtime(process: &Process, container: &ContainerId) -> bool {
+    let id = container.as_str();
+    let names = |argument: &String| {
+        argument == id
+            || argument
+                .split_once('=')
+                .is_some_and(|(_, value)| value == id)
+    };
+    process.is_root && id.len() >= SHORTEST_ID && process.arguments.iter().any(names)
+}
+
+/// Returns the step in place of a [`Step::ReservePort`] that failed because `holders` have the port
+/// open, if one of them is the runtime of the container.
+pub fn leave_to_runtime(step: &Step, holders: &[Process], container: &ContainerId) -> Option<Step> {
+    let &Step::ReservePort {
+        reservation,
+        generation,
+    } = step
+    else {
+        return None;
+    };
+    let mut holders = holders.iter();
+    let is_runtime = holders.any(|process| is_of_runtime(process, container));
+    is_runtime.then_some(Step::LeavePort(PortLeave {
+        reservation,
+        generation,
+        process: None,
+    }))
+}
+
+/// Plans to leave all ports of an attachment to `process`, which will bind them.
+pub fn plan_leave_ports(
+    attachment: &Attachment,
+    reservations: impl IntoIterator<Item = PortReservation>,
+    process: u32,
+) -> Plan {
+    Plan::of(reservations.into_iter().map(|reservation| {
+        Step::LeavePort(PortLeave {
+            reservation,
+            generation: attachment.generation,
+            process: Some(process),
+        })
+    }))
+}
+
+/// Plans what becomes of the ports that were left to `process`; `None` as long as it may still
+/// bind them. `observed` is of [`crate::Scope::PortUsers`].
+///
+/// The runtime has finished when a process with the container's ID has one of the ports, when
+/// `process` has ended, or when it is `overdue`. Then its ports stay with it, and the agent
+/// reserves the others.
+pub fn plan_left_ports(
+    attachment: &Attachment,
+    process: u32,
+    observed: &Observed,
+    overdue: bool,
+) -> Option<Plan> {
+    let container = &attachment.key.container_id;
+    let users = &observed.port_users;
+    let mut all = users.holders.values().flatten();
+    let has_bound = all.any(|holder| is_of_runtime(holder, container));
+    if !has_bound && users.exists && !overdue {
+        return None;
+    }
+    let is_bound = |reservation: &PortReservation| {
+        let mut holders = users.holders.get(reservation).into_iter().flatten();
+        holders.any(|holder| holder.pid == process || is_of_runtime(holder, container))
+    };
+    let left = observed
+        .port_reservations
+        .iter()
+        .filter(|(_, owner)| {
+            owner.by == ReservedBy::Runtime && owner.generation == attachment.generation
+        })
+        .map(|(reservation, _)| *reservation);
+    let (bound, free): (Vec<_>, Vec<_>) = left.partition(is_bound);
+    let keep = |reservation| {
+        Step::LeavePort(PortLeave {
+            reservation,
+            generation: attachment.generation,
+            process: None,
+        })
+    };
+    let mut plan = Plan::of(bound.into_iter().map(keep));
+    plan.append(Plan::of(reserve(attachment, free)));
+    Some(plan)
+}
+
+#[cfg(test)]
+mod tests;
