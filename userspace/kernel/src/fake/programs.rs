@@ -36,8 +36,11 @@ impl World {
     }
 
     /// Releases the ports, which end with the process, and keeps the cgroup programs as those of an
-    /// earlier agent.
+    /// earlier agent. Only the process that sets a MAC address remembers it.
     pub(super) fn end_agent(&mut self) {
+        for link in self.links.values_mut() {
+            link.mac_is_set = false;
+        }
         self.held.clear();
         self.awaited.clear();
         let links = self.sockets.values_mut();
