@@ -478,9 +478,7 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
 /// Returns an error if an ADD to `network` would fail: code 51 if running pods may have lost
 /// connectivity as well, else code 50 (behaviour S13). The message lists all such degradations.
 pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
-    let mut networks = status.networks.iter();
-    let has_pods = networks.any(|one| one.network.name == *network && one.attachments > 0);
-    let effect = |one: &&Degraded| one.effect_on_add(network, has_pods);
+    let effect = |one: &&Degraded| one.effect_on_add(network);
     let is_failing = |one: &&Degraded| effect(one) != AddEffect::Works;
     let failing: Vec<&Degraded> = status.degraded.iter().filter(is_failing).collect();
     let reasons = || {

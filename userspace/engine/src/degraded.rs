@@ -99,7 +99,7 @@ impl Degraded {
 
     /// Returns what the degradation means for an ADD to `network` (behaviour S13). `has_pods`
     /// states whether the network has attachments.
-    pub fn effect_on_add(&self, network: &NetworkName, has_pods: bool) -> AddEffect {
+    pub fn effect_on_add(&self, network: &NetworkName) -> AddEffect {
         match self {
             Self::ProgramsMissing(_) => AddEffect::FailsAndPodsSuffer,
             Self::RepairFailed { subject, .. } if subject == NODE => AddEffect::FailsAndPodsSuffer,
@@ -109,15 +109,8 @@ impl Degraded {
             {
                 AddEffect::Fails
             }
-            Self::ForwardingDropped { .. } if has_pods => AddEffect::FailsAndPodsSuffer,
             Self::ForwardingDropped { .. } => AddEffect::Fails,
-            Self::Node(condition) if condition.prevents_add(network) => {
-                if has_pods && condition.affects_pods() {
-                    AddEffect::FailsAndPodsSuffer
-                } else {
-                    AddEffect::Fails
-                }
-            }
+            Self::Node(condition) if condition.prevents_add(network) => AddEffect::Fails,
             Self::Node(_)
             | Self::NetworkRefused { .. }
             | Self::PoolExhausted { .. }

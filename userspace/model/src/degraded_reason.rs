@@ -78,28 +78,28 @@ degraded_reasons! {
         do "Add the address to a link, or correct `--egress-address`.";
     /// The default of another software's filter table drops the packets of pods, and no rule of ours
     /// accepts them.
-    ForwardingDropped = "forwarding-dropped", status "50 (51 with pods)",
+    ForwardingDropped = "forwarding-dropped", status "50",
         do "Set `--forwarding auto`, or accept the pods' packets in the table that the message names.";
     /// The kernel has no nftables, and the node has containers of other software: they do not reach
     /// hostports.
     NoNftables = "no-nftables", status "",
         do "Load the module `nf_tables` (with `nft_fib_inet`, `nft_nat`, `nft_masq`), and restart the agent.";
     /// Another link or route has addresses of a network's subnet.
-    SubnetOverlap = "subnet-overlap", status "50 if it has all addresses of the network (51 with pods)",
+    SubnetOverlap = "subnet-overlap", status "50 if it has all addresses of the network",
         do "Give the network another subnet, or remove the other address or route.";
     /// A strict reverse path filter drops packets of pods, answers to them, or requests to their
     /// published ports.
-    ReversePathFilter = "rp-filter", status "50 for the network (51 with pods)",
+    ReversePathFilter = "rp-filter", status "50 for the network",
         do "Set `net.ipv4.conf.LINK.rp_filter` and `net.ipv4.conf.all.rp_filter` to 2 (loose) or 0.";
     /// A link that pods' packets pass does not forward.
-    ForwardingOff = "forwarding-off", status "50 for the network (51 with pods)",
+    ForwardingOff = "forwarding-off", status "50 for the network",
         do "Set `net.ipv4.conf.LINK.forwarding` to 1.";
     /// Other software changes a sysctl back whenever the agent has set it.
     SysctlContested = "sysctl-contested", status "",
         do "Find the software that sets it (`/etc/sysctl.d`, a firewall, a security baseline), and \
             correct its configuration.";
     /// An IPsec policy drops packets of pods, or encrypts them before they are masqueraded.
-    IpsecPolicy = "ipsec-policy", status "50 for the network (51 with pods)",
+    IpsecPolicy = "ipsec-policy", status "50 for the network",
         do "Exempt the pods' subnet from the policy (`ip xfrm policy`), or list the destination as \
             `--non-masquerade-cidr`.";
     /// A network has a larger MTU than the default route, or a bridge a smaller one than its pods.
@@ -114,7 +114,7 @@ degraded_reasons! {
     FileLimit = "file-limit", status "",
         do "Raise `LimitNOFILE=` of the agent's unit.";
     /// Netfilter's conntrack table is full, or nearly.
-    ConntrackFull = "conntrack-full", status "50 while it is full (51 with pods)",
+    ConntrackFull = "conntrack-full", status "50 while it is full",
         do "Raise `net.netfilter.nf_conntrack_max`, or find what opens so many connections.";
     /// A neighbour table has overflowed in the last minute.
     NeighboursFull = "neighbour-table-full", status "",

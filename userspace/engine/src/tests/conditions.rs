@@ -73,7 +73,7 @@ fn each_condition_of_the_node_is_reported_and_ends_with_its_cause() {
 }
 
 #[test]
-fn a_condition_that_prevents_an_add_affects_running_pods_as_well() {
+fn a_condition_prevents_an_add_to_its_network_alone() {
     let mut node = Node::start();
     node.fake
         .edit_facts(|facts| facts.ipsec.blocked = vec![planner::IpsecDirection::Forward]);
@@ -86,13 +86,9 @@ fn a_condition_that_prevents_an_add_affects_running_pods_as_well() {
     else {
         panic!("{degraded:?}");
     };
-    assert_eq!(found.effect_on_add(network, false), AddEffect::Fails);
-    assert_eq!(
-        found.effect_on_add(network, true),
-        AddEffect::FailsAndPodsSuffer
-    );
+    assert_eq!(found.effect_on_add(network), AddEffect::Fails);
     let other = "other".parse().unwrap();
-    assert_eq!(found.effect_on_add(&other, true), AddEffect::Works);
+    assert_eq!(found.effect_on_add(&other), AddEffect::Works);
 }
 
 #[test]

@@ -185,11 +185,6 @@ impl NodeCondition {
         }
     }
 
-    /// Returns whether running pods are affected as well, not only the next ADD.
-    pub fn affects_pods(&self) -> bool {
-        !matches!(self, Self::PluginMissing { .. })
-    }
-
     /// Returns whether no packet reaches any pod of the network.
     pub(super) fn cuts_off(&self) -> bool {
         matches!(
