@@ -1,15 +1,14 @@
-//! Containers of other software beside pods: Docker's bridge, and pods of the reference plugins
-//! bridge and ptp. Their links are no uplinks, and netfilter translates there (decision 81).
+//! Containers of other software beside pods, on bridges such as Docker's. These are no uplinks, and
+//! netfilter translates there (decision 81).
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::chain::{Chain, PluginSource};
 use e2e::{
-    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, UPLINK, WORLD, addresses, ping,
+    Agent, Config, Echo, Machine, Mapping, NODE, Pod, Sandbox, UPLINK, WORLD, ping,
     set_bridge_netfilter, tcp_echo, tcp_source, udp_seen_as, udp_source, until,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The port that our pod publishes, and the one that Docker publishes.
 const OURS: u16 = 8080;
@@ -19,16 +18,20 @@ const DOCKERS: u16 = 8081;
 const DOCKER0: [&str; 2] = ["172.17.0.1/16", "fd17::1/64"];
 const CONTAINER: [&str; 2] = ["172.17.0.2/16", "fd17::2/64"];
 
-/// The rules of Docker 20.10 with a container that publishes port 8081, as `iptables` arguments.
-const RULES: [&str; 17] = [
+/// Docker's NAT rules with a container that publishes port 8081, as `iptables` arguments.
+const NAT: [&str; 7] = [
     "-t nat -N DOCKER",
     "-t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
     "-t nat -A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER",
     "-t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
     "-t nat -A POSTROUTING -s 172.17.0.2/32 -d 172.17.0.2/32 -p tcp --dport 80 -j MASQUERADE",
-    "-t nat -A DOCKER -i docker0 -j RETURN",
     "-t nat -A DOCKER ! -i docker0 -p tcp --dport 8081 -j DNAT --to-destination 172.17.0.2:80",
     "-t nat -A DOCKER ! -i docker0 -p udp --dport 8081 -j DNAT --to-destination 172.17.0.2:80",
+];
+
+/// The filter rules of Docker 20.10.
+const DOCKER_20: [&str; 10] = [
+    "-t nat -I DOCKER -i docker0 -j RETURN",
     "-N DOCKER",
     "-N DOCKER-USER",
     "-A FORWARD -j DOCKER-USER",
@@ -38,6 +41,31 @@ const RULES: [&str; 17] = [
     "-A FORWARD -i docker0 -j ACCEPT",
     "-A DOCKER -d 172.17.0.2/32 ! -i docker0 -o docker0 -p tcp --dport 80 -j ACCEPT",
     "-A DOCKER -d 172.17.0.2/32 ! -i docker0 -o docker0 -p udp --dport 80 -j ACCEPT",
+];
+
+/// The filter rules of Docker 28, which also drop packets to a container's own address.
+const DOCKER_28: [&str; 21] = [
+    "-N DOCKER",
+    "-N DOCKER-BRIDGE",
+    "-N DOCKER-CT",
+    "-N DOCKER-FORWARD",
+    "-N DOCKER-ISOLATION-STAGE-1",
+    "-N DOCKER-ISOLATION-STAGE-2",
+    "-N DOCKER-USER",
+    "-A FORWARD -j DOCKER-USER",
+    "-A FORWARD -j DOCKER-FORWARD",
+    "-A DOCKER -d 172.17.0.2/32 ! -i docker0 -o docker0 -p tcp --dport 80 -j ACCEPT",
+    "-A DOCKER -d 172.17.0.2/32 ! -i docker0 -o docker0 -p udp --dport 80 -j ACCEPT",
+    "-A DOCKER ! -i docker0 -o docker0 -j DROP",
+    "-A DOCKER-BRIDGE -o docker0 -j DOCKER",
+    "-A DOCKER-CT -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "-A DOCKER-FORWARD -j DOCKER-CT",
+    "-A DOCKER-FORWARD -j DOCKER-ISOLATION-STAGE-1",
+    "-A DOCKER-FORWARD -j DOCKER-BRIDGE",
+    "-A DOCKER-FORWARD -i docker0 -j ACCEPT",
+    "-A DOCKER-ISOLATION-STAGE-1 -i docker0 ! -o docker0 -j DOCKER-ISOLATION-STAGE-2",
+    "-A DOCKER-ISOLATION-STAGE-2 -o docker0 -j DROP",
+    "-t raw -A PREROUTING -d 172.17.0.2/32 ! -i docker0 -j DROP",
 ];
 
 fn flag(address: &str) -> &'static str {
@@ -138,11 +166,10 @@ impl Beside {
 
 /// Docker's rules with bridged frames in netfilter and without: both directions answer from the
 /// address that was dialled.
-#[test]
-fn docker_containers_and_pods_reach_each_others_published_ports() -> Result<()> {
+fn published_ports_are_reached_with(filter: &[&str]) -> Result<()> {
     let scene = Beside::new()?;
     let node = &scene.sandbox.node;
-    for rule in RULES {
+    for rule in NAT.iter().chain(filter) {
         node.call(&format!("iptables {rule}"))?;
     }
     for bridged in [true, false] {
@@ -160,6 +187,16 @@ fn docker_containers_and_pods_reach_each_others_published_ports() -> Result<()> 
     }
     assert_eq!(uplinks(&scene.agent)?, [UPLINK]);
     Ok(())
+}
+
+#[test]
+fn docker_20_containers_and_pods_reach_each_others_published_ports() -> Result<()> {
+    published_ports_are_reached_with(&DOCKER_20)
+}
+
+#[test]
+fn docker_28_containers_and_pods_reach_each_others_published_ports() -> Result<()> {
+    published_ports_are_reached_with(&DOCKER_28)
 }
 
 /// Without rules of other software: the container's own address is seen, and a mapping of one
@@ -314,172 +351,4 @@ fn links_change_their_role_while_the_agent_runs() -> Result<()> {
         Ok((!uplinks(&scene.agent)?.contains(&"br-late".to_owned())).then_some(()))
     })?;
     dial(&late, NODE[0], OURS).map(drop)
-}
-
-/// Kinds of networks of the reference plugins.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Bridge,
-    Ptp,
-}
-
-/// A list of the reference's main plugin, and our portmap with these ports where `ports` is set.
-fn list(kind: Kind, ranges: &[&str], ports: Option<&[u16]>) -> Chain {
-    let ranges: Vec<Value> = ranges
-        .iter()
-        .map(|subnet| json!([{ "subnet": subnet }]))
-        .collect();
-    let ipam = json!({
-        "type": "host-local", "ranges": ranges,
-        "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
-    });
-    let main = match kind {
-        Kind::Bridge => json!({
-            "type": "bridge", "bridge": "rb0", "isGateway": true, "ipMasq": true, "ipam": ipam,
-        }),
-        Kind::Ptp => json!({ "type": "ptp", "ipMasq": true, "ipam": ipam }),
-    };
-    let chain = Chain::new("1.0.0", "reference").with(PluginSource::Reference, main);
-    let Some(ports) = ports else {
-        return chain;
-    };
-    let mapping = |port: &u16| {
-        ["tcp", "udp"]
-            .map(|protocol| json!({ "hostPort": port, "containerPort": 80, "protocol": protocol }))
-    };
-    let mappings: Vec<Value> = ports.iter().flat_map(mapping).collect();
-    let portmap = json!({ "type": "portmap", "capabilities": { "portMappings": true } });
-    chain
-        .with(PluginSource::Ours, portmap)
-        .with_capability("portMappings", Value::Array(mappings))
-}
-
-/// A pod of the reference plugins.
-struct Guest {
-    machine: Machine,
-    chain: Chain,
-    result: Value,
-    addresses: Vec<IpAddr>,
-    _echo: Echo,
-}
-
-impl Guest {
-    fn new(sandbox: &Sandbox, name: &str, chain: Chain) -> Result<Self> {
-        let machine = sandbox.machine(name)?;
-        let result = chain.add(&sandbox.node, &machine)?;
-        Ok(Self {
-            _echo: Echo::start(&machine, 80)?,
-            addresses: addresses(&result)?,
-            machine,
-            chain,
-            result,
-        })
-    }
-
-    fn del(&self, node: &Machine) -> Result<()> {
-        self.chain.del(node, &self.machine, &self.result)
-    }
-}
-
-/// R13, R14: pods of the network that publish nothing, with our portmap in their list and without,
-/// and the publishing pod itself reach the port by the node's addresses.
-fn pods_of_an_adopted_network_reach_its_ports(kind: Kind) -> Result<()> {
-    let (sandbox, agent) = Sandbox::with_agent()?;
-    let node = &sandbox.node;
-    let ranges = ["10.66.0.0/24", "fd66::/64"];
-    let p1 = Guest::new(&sandbox, "p1", list(kind, &ranges, Some(&[OURS])))?;
-    let p2 = Guest::new(&sandbox, "p2", list(kind, &ranges, Some(&[])))?;
-    let p3 = Guest::new(&sandbox, "p3", list(kind, &ranges, None))?;
-    let mut ours = sandbox.pod("ours")?;
-    ours.add()?;
-    let clients = [
-        &p1.machine,
-        &p2.machine,
-        &p3.machine,
-        &ours.machine,
-        &sandbox.world,
-    ];
-    for bridged in [true, false] {
-        set_bridge_netfilter(node, bridged)?;
-        for client in clients {
-            for address in NODE {
-                dial(client, address, OURS).with_context(|| {
-                    format!(
-                        "{kind:?}: {} to {address}, bridge-nf {bridged}",
-                        client.name()
-                    )
-                })?;
-            }
-        }
-    }
-    for (from, to) in [(&p1, &p2), (&p2, &p1), (&p2, &p3)] {
-        ping(&from.machine, to.addresses[0], 1)?;
-        ping(&from.machine, to.addresses[1], 1)?;
-    }
-    for guest in [&p1, &p2, &p3] {
-        for (own, far) in guest.addresses.iter().zip(WORLD) {
-            ping(&guest.machine, far, 1).context("to the world")?;
-            ping(node, *own, 1)?;
-        }
-    }
-    assert_eq!(uplinks(&agent)?, [UPLINK]);
-    p1.chain.check(node, &p1.machine, &p1.result)?;
-    p1.del(node)?;
-    let gone = tcp_source(&p2.machine, 0, SocketAddr::new(NODE[0], OURS));
-    assert!(gone.is_err(), "a port without an owner");
-    p2.del(node)
-}
-
-#[test]
-fn pods_of_the_reference_bridge_reach_published_ports_of_their_network() -> Result<()> {
-    pods_of_an_adopted_network_reach_its_ports(Kind::Bridge)
-}
-
-#[test]
-fn pods_of_the_reference_ptp_reach_published_ports_of_their_network() -> Result<()> {
-    pods_of_an_adopted_network_reach_its_ports(Kind::Ptp)
-}
-
-/// The agent starts with the CIDR of pods that the reference plugins made: they keep their
-/// connectivity, with a pod of ours beside them as well, and no pod of ours gets their addresses.
-fn running_pods_keep_their_connectivity(kind: Kind) -> Result<()> {
-    let sandbox = Sandbox::new()?;
-    let node = &sandbox.node;
-    let cidr = "10.55.0.0/24";
-    let p1 = Guest::new(&sandbox, "p1", list(kind, &[cidr], None))?;
-    let p2 = Guest::new(&sandbox, "p2", list(kind, &[cidr], None))?;
-    let check = |when: &str| -> Result<()> {
-        for (from, to) in [(&p1, &p2), (&p2, &p1)] {
-            let what = || format!("{kind:?}, {when}: {}", from.machine.name());
-            ping(&from.machine, to.addresses[0], 1).with_context(what)?;
-            ping(&from.machine, WORLD[0], 1).with_context(what)?;
-            ping(node, from.addresses[0], 1).with_context(what)?;
-        }
-        Ok(())
-    };
-    check("before")?;
-    let agent = Agent::start_with(node, vec![format!("--pod-cidr={cidr}")])?;
-    check("with the agent")?;
-    assert_eq!(uplinks(&agent)?, [UPLINK]);
-    let mut ours = sandbox.pod("ours")?;
-    ours.add()?;
-    check("with a pod of ours")?;
-    let taken = [p1.addresses[0], p2.addresses[0]];
-    let own = &ours.addresses;
-    assert!(
-        own.iter().all(|address| !taken.contains(address)),
-        "{own:?}"
-    );
-    Ok(())
-}
-
-#[test]
-fn running_pods_of_the_reference_bridge_keep_their_connectivity_when_the_agent_starts() -> Result<()>
-{
-    running_pods_keep_their_connectivity(Kind::Bridge)
-}
-
-#[test]
-fn running_pods_of_the_reference_ptp_keep_their_connectivity_when_the_agent_starts() -> Result<()> {
-    running_pods_keep_their_connectivity(Kind::Ptp)
 }
