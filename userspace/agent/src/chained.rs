@@ -9,7 +9,8 @@ use model::{IfName, IngressPolicy, InterfaceSettings, NetnsPath, PortMapping};
 
 use crate::failure::Failure;
 use crate::limits::log_placeholder_burst;
-use crate::requests::{App, port_binder, readiness};
+use crate::readiness::readiness;
+use crate::requests::{App, port_binder};
 use crate::tuning_backup::BackupFile;
 use crate::{allowlist, clock};
 

@@ -99,7 +99,8 @@ impl HostLocalLeases {
 }
 
 /// Adds to the intent the addresses that host-local has leased in any network. For networks that
-/// containers of other software share: its pods keep running where the agent starts with their CIDR.
+/// containers of other software share: its pods keep running where the agent starts with their
+/// CIDR.
 pub(crate) fn read_all_into(intent: &mut Intent) -> Result<(), Error> {
     let read = || {
         for folder in lease_files::folders(None)? {

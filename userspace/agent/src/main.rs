@@ -27,6 +27,7 @@ mod pod_cidr_file;
 mod pod_cidrs;
 mod ports_view;
 mod rates;
+mod readiness;
 mod refused_flows;
 mod reload;
 mod replay;

@@ -11,7 +11,7 @@ use cni::{
     AddRequest, CheckRequest, Command, DelRequest, Dns, Environment, Error, ForeignLease,
     GcRequest, Header, Outcome, Plugin, PluginResult, Request, StatusRequest, Version,
 };
-use engine::{AddEffect, AttachedPods, Degraded, GcScope, Handle, Uninstalled};
+use engine::{AttachedPods, GcScope, Handle, Uninstalled};
 use kernel::RuleReader;
 use model::{
     Attachment, Cidr, ContainerId, HairpinMode, IfName, Mac, NetnsPath, Network, NetworkName,
@@ -32,6 +32,7 @@ use crate::lifecycle::Lifecycle;
 use crate::limits::log_placeholder_burst;
 use crate::metrics::Metrics;
 use crate::rates::RateSampler;
+use crate::readiness::readiness;
 use crate::replay::SpoolReplay;
 use crate::start::Features;
 use crate::uninstall::InstalledFiles;
@@ -473,23 +474,6 @@ fn dns(request: &AddRequest) -> Result<Dns, Error> {
     let text =
         small_files::read(path).map_err(|error| Error::io(format!("ipam.resolvConf: {error}")))?;
     Ok(own.or(Dns::of_resolv_conf(&text)))
-}
-
-/// Returns an error if an ADD to `network` would fail: code 51 if running pods may have lost
-/// connectivity as well, else code 50 (behaviour S13). The message lists all such degradations.
-pub(crate) fn readiness(status: &engine::Status, network: &NetworkName) -> Result<(), Error> {
-    let effect = |one: &&Degraded| one.effect_on_add(network);
-    let is_failing = |one: &&Degraded| effect(one) != AddEffect::Works;
-    let failing: Vec<&Degraded> = status.degraded.iter().filter(is_failing).collect();
-    let reasons = || {
-        let texts: Vec<String> = failing.iter().map(ToString::to_string).collect();
-        texts.join("; ")
-    };
-    match failing.iter().map(effect).max() {
-        None | Some(AddEffect::Works) => Ok(()),
-        Some(AddEffect::Fails) => Err(Error::not_available(reasons())),
-        Some(AddEffect::FailsAndPodsSuffer) => Err(Error::not_available_and_degraded(reasons())),
-    }
 }
 
 fn verb_name(command: Command) -> &'static str {

@@ -491,10 +491,9 @@ fn number(value: impl Display) -> Cell {
 fn join(items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
     if items.is_empty() {
-        "-".to_owned()
-    } else {
-        items.join(",")
+        return "-".to_owned();
     }
+    items.join(",")
 }
 
 #[cfg(test)]

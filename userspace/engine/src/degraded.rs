@@ -206,9 +206,9 @@ impl<K: Kernel> Engine<K> {
         let missing = self.node.missing_egress.iter().copied();
         degraded.extend(missing.map(Degraded::NoEgressAddress));
         // Bypassing packets do not pass the tables.
-        let dropping = self.forwarding.defaults.iter();
-        let dropping = dropping.filter(|_| self.settings.bypass != BypassMode::Always);
-        degraded.extend(dropping.filter_map(dropped));
+        if self.settings.bypass != BypassMode::Always {
+            degraded.extend(self.forwarding.defaults.iter().filter_map(dropped));
+        }
         degraded.extend(self.lacks_nftables().then_some(Degraded::NoNftables));
         degraded.extend(self.conditions.all().map(Degraded::Node));
         degraded.extend(networks.iter().flat_map(exhausted));

@@ -290,8 +290,8 @@ impl RuleChanges {
         })
     }
 
-    /// Waits for a change since the last call, but for hostports in our own table, which come and go
-    /// with pods. Safe to cancel.
+    /// Waits for a change since the last call, except for hostports in our own table, which come and
+    /// go with pods. Safe to cancel.
     pub async fn next(&mut self) -> io::Result<()> {
         loop {
             let of_policies = self.receive().await?;

@@ -57,8 +57,8 @@ pub struct Owner {
     pub ifname: Option<String>,
 }
 
-/// Returns the folders of all networks below `data_dir`, or below [`DEFAULT_DATA_DIR`]; none if there
-/// is no such directory. Folders whose name is no network's are skipped.
+/// Returns the folders of all networks below `data_dir`, or below [`DEFAULT_DATA_DIR`]; none if
+/// there is no such directory. Folders whose name is no network's are skipped.
 pub fn folders(data_dir: Option<&Path>) -> io::Result<Vec<LeaseFolder>> {
     let entries = match fs::read_dir(data_dir.unwrap_or(Path::new(DEFAULT_DATA_DIR))) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -76,8 +76,8 @@ degraded_reasons! {
     /// The node does not have an address that pods should leave with.
     NoEgressAddress = "no-egress-address", status "",
         do "Add the address to a link, or correct `--egress-address`.";
-    /// The default of another software's filter table drops the packets of pods, and no rule of ours
-    /// accepts them.
+    /// The default of another software's filter table drops the packets of pods, and no rule of
+    /// ours accepts them.
     ForwardingDropped = "forwarding-dropped", status "50",
         do "Set `--forwarding auto`, or accept the pods' packets in the table that the message names.";
     /// The kernel has no nftables, and the node has containers of other software: they do not reach

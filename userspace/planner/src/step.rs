@@ -15,7 +15,7 @@ use model::{IfName, InterfaceAddress, InterfaceSettings, Mac, ManagedLink, Netns
 
 pub use hook::Hook;
 pub use spec::{BridgeSpec, PodSpec, VethSpec, VlanLinkSpec};
-use undo::{set_sysctl, undo_put, undo_remove};
+use undo::{set_sysctl, undo_put, undo_remove, undo_reservation};
 pub use vlan::VlanStep;
 
 use crate::{
@@ -263,21 +263,8 @@ impl Step {
             }),
             Self::Attach { link, hooks } => Some(detach(link, hooks)),
             Self::Detach { link, hooks } => Some(attach(link, hooks)),
-            &Self::ReservePort {
-                reservation,
-                generation,
-            } => Some(Self::ReleasePort {
-                reservation,
-                generation,
-            }),
+            Self::ReservePort { .. } | Self::ReleasePort { .. } => undo_reservation(self),
             Self::LeavePort(leave) => Some(leave.undo()),
-            &Self::ReleasePort {
-                reservation,
-                generation,
-            } => Some(Self::ReservePort {
-                reservation,
-                generation,
-            }),
             Self::PutEntry {
                 key,
                 entry,

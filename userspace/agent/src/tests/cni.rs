@@ -9,7 +9,7 @@ use kernel::fake::Errno;
 use planner::{LinkKind, Step};
 
 use super::*;
-use crate::requests::readiness;
+use crate::readiness::readiness;
 
 fn plain() -> Value {
     json!({ "cniVersion": "1.1.0", "name": "pods", "type": "viaduct" })

@@ -211,8 +211,10 @@ fn hostports() -> Planned {
         expressions.push(returns());
         (network.to_string(), expressions)
     };
-    let loopbacks = ["127.0.0.0/8", "::1/128"].into_iter();
-    let loopbacks = loopbacks.filter_map(|text| text.parse().ok()).map(of);
+    let loopbacks = ["127.0.0.0/8", "::1/128"]
+        .into_iter()
+        .filter_map(|text| text.parse().ok())
+        .map(of);
     let mut rules = vec![skip_links(), ("not local".to_owned(), not_local)];
     rules.extend(loopbacks);
     rules.extend([
@@ -277,8 +279,8 @@ fn of_family(family: u8) -> [Expression; 2] {
     ]
 }
 
-/// Continues for packets of the subnet's family with an address of it at `at`, the place in IPv4 and
-/// in IPv6 headers.
+/// Continues for packets of the subnet's family with an address of it at `at`, the place in IPv4
+/// and in IPv6 headers.
 fn in_subnet(subnet: &Cidr, at: [(u32, u32); 2]) -> Vec<Expression> {
     let [v4, v6] = at;
     let (family, (offset, length)) = if subnet.is_ipv4() {

@@ -1,4 +1,4 @@
-//! Steps that undo changes of sysctls and table entries.
+//! Steps that undo changes of sysctls, table entries and port reservations.
 
 use crate::{Entry, EntryKey, Step, SysctlKey};
 
@@ -41,4 +41,28 @@ pub(super) fn undo_remove(key: &EntryKey, previous: &Entry) -> Option<Step> {
         entry: previous.clone(),
         previous: None,
     })
+}
+
+pub(super) fn undo_reservation(step: &Step) -> Option<Step> {
+    if let Step::ReservePort {
+        reservation,
+        generation,
+    } = *step
+    {
+        return Some(Step::ReleasePort {
+            reservation,
+            generation,
+        });
+    }
+    if let Step::ReleasePort {
+        reservation,
+        generation,
+    } = *step
+    {
+        return Some(Step::ReservePort {
+            reservation,
+            generation,
+        });
+    }
+    None
 }
