@@ -242,7 +242,7 @@ fn run(verb: Verb, client: &Client) -> Result<String> {
             events(client, &path, json)
         }
         Verb::Uninstall { drain, purge, json } => {
-            uninstall(client, &UninstallRequest { drain, purge }, json)
+            uninstall(client, UninstallRequest { drain, purge }, json)
         }
         Verb::Reload => {
             let reply = client.post(path::RELOAD, &()).map_err(advised)?;
@@ -279,8 +279,8 @@ fn event(line: &str, json: bool) -> Result<String> {
     Ok(render::event(&serde_json::from_str(line)?, now()))
 }
 
-fn uninstall(client: &Client, request: &UninstallRequest, json: bool) -> Result<String> {
-    let reply = client.post(path::UNINSTALL, request).map_err(advised)?;
+fn uninstall(client: &Client, request: UninstallRequest, json: bool) -> Result<String> {
+    let reply = client.post(path::UNINSTALL, &request).map_err(advised)?;
     let done: Uninstalled = reply.decode()?;
     if json {
         raw(&reply)

@@ -290,8 +290,8 @@ impl RuleChanges {
         })
     }
 
-    /// Waits for a change since the last call, except for hostports in our own table, which come and
-    /// go with pods. Safe to cancel.
+    /// Waits for a change since the last call, except for hostports in our own table, which come
+    /// and go with pods. Safe to cancel.
     pub async fn next(&mut self) -> io::Result<()> {
         loop {
             let of_policies = self.receive().await?;
@@ -326,8 +326,8 @@ impl RuleChanges {
 /// generation, which follows each transaction.
 fn is_own_change(bytes: &[u8]) -> bool {
     /// `NFT_MSG_NEWSETELEM`, `NFT_MSG_DELSETELEM` and `NFT_MSG_NEWGEN`.
-    const NEW_ELEMENT: u16 = 10 << 8 | 12;
-    const DELETED_ELEMENT: u16 = 10 << 8 | 14;
+    const NEW_ELEMENT: u16 = 10 << 8 | 0xc;
+    const DELETED_ELEMENT: u16 = 10 << 8 | 0xe;
     const GENERATION: u16 = 10 << 8 | 15;
     /// `NFPROTO_INET`.
     const INET: u8 = 1;

@@ -147,7 +147,7 @@ impl Netfilter {
             Err(error) if is(&error, Errno::ENOENT) => self.mirrors = false,
             other => other?,
         }
-        end_flows(&StaleFlows::before(key), is_local);
+        end_flows(StaleFlows::before(key).as_ref(), is_local);
         Ok(())
     }
 
@@ -166,7 +166,7 @@ impl Netfilter {
             Err(error) if is(&error, Errno::ENOENT) => {}
             other => other?,
         }
-        end_flows(&StaleFlows::before(key), is_local);
+        end_flows(StaleFlows::before(key).as_ref(), is_local);
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Netfilter {
 
 /// Ends UDP connections in the conntrack table that keep an earlier translation of the hostport. A
 /// failure is logged: they end by their timeout.
-fn end_flows(stale: &Option<StaleFlows>, is_local: impl Fn(std::net::IpAddr) -> bool) {
+fn end_flows(stale: Option<&StaleFlows>, is_local: impl Fn(std::net::IpAddr) -> bool) {
     let Some(stale) = stale else {
         return;
     };

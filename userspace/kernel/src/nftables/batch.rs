@@ -1,6 +1,6 @@
 //! Transactions: messages between a begin and an end, which take effect together.
 
-use super::{Attributes, Expression, FAMILY_HEADER, Family, Verdict};
+use super::{Attributes, Expression, FAMILY_HEADER, Family};
 
 /// `NFNL_SUBSYS_NFTABLES`.
 pub(super) const SUBSYSTEM: u16 = 10 << 8;
@@ -16,7 +16,6 @@ const DELETE_CHAIN: u16 = 5;
 const NEW_RULE: u16 = 6;
 const DELETE_RULE: u16 = 8;
 const NEW_SET: u16 = 9;
-const DELETE_SET: u16 = 11;
 const NEW_ELEMENT: u16 = 12;
 const DELETE_ELEMENT: u16 = 14;
 
@@ -93,7 +92,6 @@ pub(crate) struct Map<'a> {
 pub(crate) enum Element {
     Key(Vec<u8>),
     Value(Vec<u8>, Vec<u8>),
-    Verdict(Vec<u8>, Verdict),
 }
 
 impl Element {
@@ -104,7 +102,6 @@ impl Element {
         match self {
             Self::Key(bytes) => key(bytes),
             Self::Value(bytes, data) => key(bytes).nested(2, &value(data)),
-            Self::Verdict(bytes, verdict) => key(bytes).nested(2, &verdict.encode()),
         }
     }
 }
@@ -224,12 +221,6 @@ impl Batch {
             }
         }
         self.push(NEW_SET, CREATE, map.family, attributes.be32(10, map.id));
-    }
-
-    /// Deletes a map or a set that no rule uses.
-    pub(crate) fn delete_map(&mut self, family: Family, table: &str, map: &str) {
-        let attributes = Attributes::default().text(1, table).text(2, map);
-        self.push(DELETE_SET, 0, family, attributes);
     }
 
     /// Adds elements to a map. One that exists with another value is an error.

@@ -7,14 +7,13 @@ use super::Attributes;
 #[repr(u32)]
 pub(crate) enum Register {
     One = 1,
-    Two = 2,
     /// Bytes 4 to 7 of [`Register::One`] (`NFT_REG32_01`), for concatenated keys.
     OneSecondWord = 9,
     /// Bytes 8 to 11 of [`Register::One`].
     OneThirdWord = 10,
-    /// The word after an IPv6 address in [`Register::One`]: first of [`Register::Two`].
+    /// The word after an IPv6 address in [`Register::One`]: first of the second register.
     TwoFirstWord = 12,
-    /// Bytes 4 to 7 of [`Register::Two`].
+    /// Bytes 4 to 7 of the second register.
     TwoSecondWord = 13,
 }
 
@@ -25,7 +24,6 @@ pub(crate) enum Verdict {
     Drop,
     Return,
     Jump(String),
-    Goto(String),
 }
 
 impl Verdict {
@@ -35,7 +33,6 @@ impl Verdict {
             Self::Accept => (1, None),
             Self::Drop => (0, None),
             Self::Jump(chain) => (-3, Some(chain)),
-            Self::Goto(chain) => (-4, Some(chain)),
             Self::Return => (-5_i32, None),
         };
         let verdict = Attributes::default().be32(1, code.cast_unsigned());
@@ -143,14 +140,6 @@ pub(crate) mod expr {
         Expression::new("immediate", &data)
     }
 
-    /// Loads a constant into a register.
-    pub(crate) fn load(to: Register, value: &[u8]) -> Expression {
-        let data = Attributes::default()
-            .be32(1, to as u32)
-            .nested(2, &Attributes::default().bytes(1, value));
-        Expression::new("immediate", &data)
-    }
-
     /// Looks the register up in a set or map of the table, by name. A map's value goes into `to`.
     pub(crate) fn lookup(set: &str, key: Register, to: Option<Register>) -> Expression {
         let data = Attributes::default().text(1, set).be32(2, key as u32);
@@ -158,15 +147,6 @@ pub(crate) mod expr {
             Some(to) => data.be32(3, to as u32),
             None => data,
         };
-        Expression::new("lookup", &data)
-    }
-
-    /// Looks the register up in a map of verdicts.
-    pub(crate) fn verdict_map(set: &str, key: Register) -> Expression {
-        let data = Attributes::default()
-            .text(1, set)
-            .be32(2, key as u32)
-            .be32(3, 0);
         Expression::new("lookup", &data)
     }
 
