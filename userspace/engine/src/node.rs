@@ -218,11 +218,13 @@ fn tcx_links(observed: &Observed) -> BTreeSet<IfName> {
 
 fn network_links(observed: &Observed) -> BTreeSet<IfName> {
     let keys = observed.entries.keys();
-    let names = keys.filter_map(|key| match key {
-        EntryKey::Network(LinkRef::Name(name)) => Some(name.clone()),
-        _ => None,
-    });
-    names.collect()
+    let name = |key: &EntryKey| {
+        let EntryKey::Network(LinkRef::Name(name)) = key else {
+            return None;
+        };
+        Some(name.clone())
+    };
+    keys.filter_map(name).collect()
 }
 
 fn missing_egress(intent: &NodeIntent, observed: &Observed) -> Vec<IpAddr> {

@@ -1,5 +1,7 @@
 //! Forwarding rules in real filter tables: iptables-nft, iptables-legacy and nft of their own.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,10 +131,7 @@ fn works_with_docker(tool: &'static str, backend: FilterBackend) {
         settle(&mut host, &intent());
         let listed = run(&format!("{tool} -S"));
         assert!(listed.contains("-A FORWARD -m comment --comment \"viaduct: packets of pods, before the default\" -j VIADUCT-FORWARD"), "{listed}");
-        let last = listed
-            .lines()
-            .filter(|line| line.starts_with("-A FORWARD"))
-            .next_back();
+        let last = listed.lines().rfind(|line| line.starts_with("-A FORWARD"));
         assert!(last.unwrap().contains("VIADUCT-FORWARD"), "{listed}");
         for rule in [
             "-i cbr0 ",

@@ -200,10 +200,8 @@ mod tests {
                 rest.split_once(" = ")
                     .is_some_and(|(key, _)| !key.contains(' '))
             });
-            text += &match key {
-                Some(key) if wanted(before, key) => format!("{key}\n"),
-                _ => format!("{line}\n"),
-            };
+            text += key.filter(|key| wanted(before, key)).unwrap_or(line);
+            text.push('\n');
             before = line;
         }
         text

@@ -16,16 +16,13 @@ pub(crate) fn parse(text: &str) -> Result<Targets> {
     let mut targets = Targets::new();
     let mut default = None;
     for item in text.split(',').map(str::trim) {
-        match item.split_once('=') {
-            Some((target, word)) => {
-                targets = targets.with_target(parse_target(target)?, parse_level(word)?);
-            }
-            None => {
-                let level = parse_level(item)?;
-                if let Some(before) = default.replace(level) {
-                    bail!("two levels without a target: {before} and {level}");
-                }
-            }
+        if let Some((target, word)) = item.split_once('=') {
+            targets = targets.with_target(parse_target(target)?, parse_level(word)?);
+            continue;
+        }
+        let level = parse_level(item)?;
+        if let Some(before) = default.replace(level) {
+            bail!("two levels without a target: {before} and {level}");
         }
     }
     Ok(targets.with_default(default.unwrap_or(DEFAULT)))

@@ -39,11 +39,13 @@ fn written(plan: &NodePlan) -> Entries {
 
 fn uplinks(plan: &NodePlan) -> BTreeSet<IfName> {
     let entries = written(plan);
-    let keys = entries.into_keys().filter_map(|key| match key {
-        EntryKey::Uplink(LinkRef::Name(name)) => Some(name),
-        _ => None,
-    });
-    keys.collect()
+    let name = |key| {
+        let EntryKey::Uplink(LinkRef::Name(name)) = key else {
+            return None;
+        };
+        Some(name)
+    };
+    entries.into_keys().filter_map(name).collect()
 }
 
 /// A node with other software's link `name`.
@@ -221,7 +223,7 @@ fn adopted(bridge: &str, address: &str) -> Attachment {
     attachment.adopted = Some(parse("veth9"));
     attachment.bridge = parse(bridge);
     attachment.key.network = parse("other");
-    let mut assigned = attachment.addresses[0].clone();
+    let mut assigned = attachment.addresses[0];
     assigned.address = parse(address);
     attachment.addresses = vec![assigned];
     attachment

@@ -66,12 +66,14 @@ fn the_table_is_written_again_when_it_is_damaged_or_differs_and_not_otherwise() 
     let mut observed = with_docker();
     let plan_for = |observed: &Observed| plan(observed, &world.records);
     let put = plan_for(&observed);
-    let found = put.plan.steps().iter().find_map(|step| match step {
-        Step::Netfilter(step) => match &**step {
+    let found = put.plan.steps().iter().find_map(|step| {
+        let Step::Netfilter(step) = step else {
+            return None;
+        };
+        match &**step {
             NetfilterStep::Put { table, .. } => Some(table.clone()),
             NetfilterStep::Remove { .. } => None,
-        },
-        _ => None,
+        }
     });
     let mut table = found.unwrap();
     observed.netfilter = NetfilterState::Present(table.clone());
