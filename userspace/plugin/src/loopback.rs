@@ -98,8 +98,11 @@ fn addresses() -> io::Result<Vec<InterfaceAddress>> {
             found.extend(interface_address(body));
         }
     })?;
-    found.sort_by_key(|own| !own.address.is_ipv4());
-    Ok(found)
+    let (mut all, v6): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|own: &InterfaceAddress| own.address.is_ipv4());
+    all.extend(v6);
+    Ok(all)
 }
 
 /// `struct ifinfomsg` of `lo`: family and type (unspecified), index, flags, mask of changed flags.
