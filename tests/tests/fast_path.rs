@@ -211,7 +211,8 @@ const FORBIDDING: [[&str; 2]; 5] = [
 
 #[test]
 fn the_fast_path_stops_for_a_new_rule_and_resumes_after_its_removal() -> Result<()> {
-    let node = Node::new(&[])?;
+    // A policy drops packets of pods only where the agent leaves it at work.
+    let node = Node::new(&["--forwarding=leave"])?;
     node.until_active(true)?;
     let world = SocketAddr::new(WORLD[0], PORT);
     let (_, socket) = udp_source(&node.client.machine, 0, world)?;

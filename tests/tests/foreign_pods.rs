@@ -226,9 +226,10 @@ fn routed_pods_of_another_plugin_leave_the_node_with_their_own_addresses() -> Re
         let list = || masquerading_list(kind, &[cidr], None, false);
         let first = Guest::new(&sandbox, "first", list())?;
         let _agent = Agent::start_with(node, vec![format!("--pod-cidr={cidr}")])?;
+        // Before our pod: host-local does not know the addresses of our pods.
+        let second = Guest::new(&sandbox, "second", list())?;
         let mut ours = sandbox.pod("ours")?;
         ours.add()?;
-        let second = Guest::new(&sandbox, "second", list())?;
         for guest in [&first, &second] {
             let seen = dial(&guest.machine, WORLD[0], 80).with_context(|| format!("{kind:?}"))?;
             assert_eq!(seen, guest.addresses[0], "{kind:?}");
