@@ -99,7 +99,10 @@ impl Scene {
         until("podman removes all containers", || {
             Ok(self.podman.call("rm --force --time 0 --all").ok())
         })?;
-        assert_eq!(self.agent.get("/v1/attachments")?, json!([]));
+        // podman's cleanup process, which starts when the container ends, may execute the DEL.
+        until("no attachment is left", || {
+            Ok((self.agent.get("/v1/attachments")? == json!([])).then_some(()))
+        })?;
         for bridge in ["cni-podman0", "cni-podman1"] {
             let _ = self.node().call(&format!("ip link delete {bridge}"));
         }
