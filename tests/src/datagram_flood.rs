@@ -9,10 +9,15 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context as _, Result};
 
+use crate::wait::pace;
 use crate::{Machine, udp_socket, until};
 
-/// Sends datagrams to each of several servers: in turns one of an established flow and one of a new
-/// flow.
+/// Datagrams of the established flow for each one of a new flow. The node forgets a flow half a
+/// minute after its only datagram: new flows for the time of a test must fit into its tables.
+const BURST: u64 = 4;
+
+/// Sends datagrams to each of several servers, a few thousand in a second: of an established flow,
+/// and of a new flow now and then.
 #[derive(Debug)]
 pub struct DatagramFlood {
     /// The sender stops when this end of the channel is closed.
@@ -55,12 +60,13 @@ fn send(servers: &[SocketAddr], stopped: &Receiver<()>, sent: &AtomicU64) -> Res
         for (server, old) in servers.iter().zip(&old) {
             // Sending may fail while routes change; the test observes the packets that leave the
             // node.
-            let _ = old.send(b"old");
+            for _ in 0..BURST {
+                let _ = old.send(b"old");
+            }
             let _ = udp_socket(0, *server)?.send(b"new");
-            sent.fetch_add(2, Ordering::Relaxed);
+            sent.fetch_add(1 + BURST, Ordering::Relaxed);
         }
-        // Dense enough to catch short moments, and still leaves CPU time to the node.
-        thread::yield_now();
+        pace();
     }
     Ok(())
 }

@@ -49,6 +49,11 @@ pub(crate) fn rest() {
     }
 }
 
+/// Sleeps for a millisecond, so that a sender in a loop sends a bounded number of packets.
+pub(crate) fn pace() {
+    thread::sleep(Duration::from_millis(1));
+}
+
 /// Returns the time after which a wait fails on this machine.
 pub fn deadline() -> Duration {
     patient(DEADLINE)
