@@ -259,7 +259,7 @@ pub(crate) fn forget_path_mtu(machine: &Machine) -> Result<()> {
 }
 
 fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at % 251) as u8).collect()
+    (0..=250).cycle().take(length).collect()
 }
 
 fn abi(address: IpAddr) -> Address {
@@ -292,15 +292,14 @@ fn queued_error(socket: &UdpSocket) -> Result<Option<QueuedError>> {
         };
         let to = message.address.as_ref().and_then(socket_address);
         for note in message.cmsgs()? {
-            let (mtu, router) = match note {
-                ControlMessageOwned::Ipv4RecvErr(error, Some(from)) => {
-                    (error.ee_info, IpAddr::V4(SockaddrIn::from(from).ip()))
-                }
-                ControlMessageOwned::Ipv6RecvErr(error, Some(from)) => {
-                    (error.ee_info, IpAddr::V6(SockaddrIn6::from(from).ip()))
-                }
-                _ => continue,
+            let error = if let ControlMessageOwned::Ipv4RecvErr(error, Some(from)) = note {
+                (error.ee_info, IpAddr::V4(SockaddrIn::from(from).ip()))
+            } else if let ControlMessageOwned::Ipv6RecvErr(error, Some(from)) = note {
+                (error.ee_info, IpAddr::V6(SockaddrIn6::from(from).ip()))
+            } else {
+                continue;
             };
+            let (mtu, router) = error;
             if let (Some(to), false) = (to, router.is_unspecified()) {
                 return Ok(Some(QueuedError { mtu, router, to }));
             }
