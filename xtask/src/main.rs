@@ -20,6 +20,7 @@ mod ci;
 mod command;
 mod compatibility;
 mod demo;
+mod differential;
 mod dist;
 mod metadata;
 mod privilege;
@@ -66,6 +67,9 @@ enum Verb {
     Compatibility(compatibility::Args),
     /// Run the tests of the reference plugins with the reference's plugins and with Viaduct's
     Suites(suites::Args),
+    /// Send random traces through Viaduct and through the reference plugins, and compare what
+    /// arrives
+    Differential(differential::Args),
     /// Load every BPF program and compare the verifier's instruction counts with the committed
     /// table
     Verify(verify::Args),
@@ -101,6 +105,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Bench(args) => bench::run(&args),
         Verb::Compatibility(args) => compatibility::run(&args),
         Verb::Suites(args) => suites::run(&args),
+        Verb::Differential(args) => differential::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Vm(args) => vm::run(&args),
         Verb::VagrantCheck(args) => vagrant::run(&args),

@@ -20,6 +20,8 @@ pub struct Work {
     pub embedded: Headers,
     /// The tuple to write into the packet.
     pub translated: Tuple,
+    /// Difference that the translation of a quote makes to the checksum of the error, folded.
+    pub quote_difference: u32,
     /// The flow to insert.
     pub pair: Pair,
     /// The source address to write: the masquerade address, or what a pod sees as the source of a
@@ -257,6 +259,33 @@ impl Code for HostportMatch {
             1 => Self::Pod,
             2 => Self::Socket,
             _ => Self::None,
+        }
+    }
+}
+
+/// Whether a packet to a hostport, or its reply, fits the link of the receiving pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It fits, or is not redirected.
+    Fits,
+    /// It does not. The stack forwards it with the tuple [`Work::translated`].
+    ForwardTranslated,
+    /// It does not. The stack forwards it unchanged.
+    ForwardUnchanged,
+}
+
+impl Code for Fit {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        self as u64
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        match code {
+            1 => Self::ForwardTranslated,
+            2 => Self::ForwardUnchanged,
+            _ => Self::Fits,
         }
     }
 }
