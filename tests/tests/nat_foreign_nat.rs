@@ -243,7 +243,7 @@ fn a_hostile_pod_receives_nothing_of_another_nats_connection() -> Result<()> {
             };
             sender.send(&segment.packet()?, WORLD[0])?;
         }
-        write!(stream, "secret {round:03}\n")?;
+        writeln!(stream, "secret {round:03}")?;
         let mut answer = [0; 11];
         stream
             .read_exact(&mut answer)

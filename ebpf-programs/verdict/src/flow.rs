@@ -128,9 +128,10 @@ fn find_below<E: Node + FlowCache>(
     if hook != Hook::FromPod {
         work.pod = flow.pod;
     }
-    let seen = match work.headers.transport {
-        Transport::Tcp => tcp::observe(node, entry, &flow, work),
-        _ => work.headers.seen,
+    let seen = if work.headers.transport == Transport::Tcp {
+        tcp::observe(node, entry, &flow, work)
+    } else {
+        work.headers.seen
     };
     node.touch(
         entry,
