@@ -1,9 +1,9 @@
 //! Hostports, reached from outside: packets that come in by an uplink and have no flow yet; and
 //! pods addressed directly.
 
-use abi::{Address, DropReason, FlowFlags, Hostport, HostportKey, PrefixClass, Seen};
+use abi::{Address, DropReason, FlowFlags, Hostport, HostportKey, PrefixClass, Seen, Tuple};
 
-use crate::address::is_loopback;
+use crate::address::{is_forwardable, is_invalid_source, is_loopback, is_subnet_broadcast};
 use crate::flow::{self, Terms};
 use crate::masquerade::masquerade_flag;
 use crate::node::{Node, Socket};
@@ -11,13 +11,49 @@ use crate::outcome::Decision;
 use crate::row_cache;
 use crate::work::{Hook, HostportMatch, Transport, Work};
 
-/// Drops packets from outside with a source address of this node's pods.
+/// Drops packets from outside with a source address of this node's pods, and martians.
 #[inline(always)]
 pub(crate) fn check_outside_source<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
+    if is_martian(&work.headers.tuple) {
+        return Err(DropReason::Martian);
+    }
     if row_cache::is_pod_address(node, work) {
         return Err(DropReason::SpoofedFromOutside);
     }
     Ok(())
+}
+
+/// Returns whether a packet from outside has addresses that are never on a wire. With
+/// `route_localnet`, the stack would deliver packets from and to 127.0.0.0/8.
+#[inline(always)]
+pub(crate) fn is_martian(tuple: &Tuple) -> bool {
+    is_invalid_source(&tuple.source) || is_loopback(&tuple.destination)
+}
+
+/// Drops packets to a pod that no router forwards: from an address without a route, or from the
+/// broadcast address of a subnet of the uplink. Without a reverse path filter, the stack forwards
+/// the latter.
+#[inline(always)]
+fn check_forwardable<E: Node>(node: &E, work: &Work) -> Decision<()> {
+    let source = &work.headers.tuple.source;
+    if !is_forwardable(source) || is_broadcast_of_uplink(node, work) {
+        return Err(DropReason::Martian);
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn is_broadcast_of_uplink<E: Node>(node: &E, work: &Work) -> bool {
+    let source = &work.headers.tuple.source;
+    let Some(uplink) = node.uplink(work.interface).filter(|_| source.is_v4()) else {
+        return false;
+    };
+    for own in &uplink.sources {
+        if is_subnet_broadcast(source, &own.address, own.prefix_len) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns whether an address is in a pod prefix of this node.
@@ -27,7 +63,7 @@ pub(crate) fn is_pod_address(node: &impl Node, address: &Address) -> bool {
 }
 
 /// Looks up the hostport that a packet from outside is for; drops the packet if the hostport's pod
-/// is gone.
+/// is gone, or if no router would forward it to the pod.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
     let found = find_owner(node, work);
@@ -36,6 +72,7 @@ pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportM
         if !is_alive(node, &work.hostport) {
             return Err(DropReason::StaleGeneration);
         }
+        check_forwardable(node, work)?;
     }
     Ok(found)
 }
@@ -118,14 +155,19 @@ pub(crate) fn open<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
 }
 
 /// Inserts a flow without translation for a packet to a pod's own address, so that replies are not
-/// masqueraded. Returns whether one was inserted.
+/// masqueraded. Returns whether one was inserted. An address that the node has as well is the
+/// node's.
 #[inline(always)]
 pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     let Some(endpoint) = node.endpoint(&work.headers.tuple.destination) else {
         return Ok(false);
     };
+    if node.is_local(&work.headers.tuple.destination) {
+        return Ok(false);
+    }
     work.endpoint = *endpoint;
     work.pod = work.endpoint.pod;
+    check_forwardable(node, work)?;
     if work.endpoint.flags & masquerade_flag(work.headers.family()) == 0
         || !work.headers.may_open()
         || node.prefix_class(&work.headers.tuple.source) & PrefixClass::NO_MASQUERADE != 0
@@ -145,3 +187,6 @@ pub(crate) fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bo
     // Where the tuple exists, the pod itself has opened this flow, and its entry serves both.
     flow::insert(node, work)
 }
+
+#[cfg(test)]
+mod tests;

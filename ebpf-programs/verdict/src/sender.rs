@@ -3,7 +3,7 @@
 
 use abi::{Address, DropReason, EndpointFlags, Mac, Pod, Port, protocol};
 
-use crate::address::{is_link_local, is_loopback, is_multicast};
+use crate::address::{is_invalid_destination, is_invalid_source, is_link_local, is_multicast};
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
@@ -41,7 +41,7 @@ pub(crate) fn check<E: Packet + Node>(
     }
     let headers = &work.headers;
     let source = &headers.tuple.source;
-    if is_loopback(source) || is_loopback(&headers.tuple.destination) || is_multicast(source) {
+    if is_invalid_source(source) || is_invalid_destination(&headers.tuple.destination) {
         return Err(DropReason::Martian);
     }
     let own = !checked

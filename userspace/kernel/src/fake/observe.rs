@@ -51,6 +51,10 @@ impl World {
                 forwarding: self.forwarding.clone(),
                 ..Observed::default()
             },
+            Scope::Addresses(addresses) => Observed {
+                own_addresses: self.own_addresses(addresses),
+                ..Observed::default()
+            },
             Scope::Ports => Observed {
                 port_reservations: self.in_force(),
                 ..Observed::default()
