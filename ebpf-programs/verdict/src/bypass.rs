@@ -8,7 +8,6 @@
 
 use abi::{Address, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
-use crate::address::{is_forwardable, is_link_local};
 use crate::flow;
 use crate::flow_cache::{FlowCache, Steps};
 use crate::hostport_from_pod::set_mac_addresses;
@@ -70,12 +69,7 @@ fn to_uplink<E: Packet + Node + Shaper + FlowCache>(
 ) -> Decision<Verdict> {
     let routed = row_cache::bridge_mac(env, work, network)
         .is_some_and(|mac| has_mac(env, DESTINATION_MAC, mac));
-    let tuple = &work.headers.tuple;
-    let forwarded = is_forwardable(&tuple.source)
-        && is_forwardable(&tuple.destination)
-        && !is_link_local(&tuple.destination);
-    // The stack drops packets that it would not forward, and those from the node's own addresses.
-    if !routed || !forwarded || row_cache::is_local_source(env, work) {
+    if !routed || work.stack_only != 0 {
         return Ok(Verdict::Pass);
     }
     let link = row_cache::egress_route(env, &mut work.rows.egress, network, &work.headers.tuple);
