@@ -154,10 +154,7 @@ fn a_connection_of_the_node_from_a_port_that_is_a_hostport_is_left_alone() -> Re
                 (incoming(5_301, protocol::TCP), Socket::Connected),
             ]);
         })?;
-        bench.passes(
-            UplinkIn,
-            &Frame::new(own, own, udp(5_300, HOSTPORT)),
-        )?;
+        bench.passes(UplinkIn, &Frame::new(own, own, udp(5_300, HOSTPORT)))?;
         let data = tcp(5_301, HOSTPORT, flag::ACK);
         bench.passes(UplinkIn, &Frame::new(own, own, data))?;
         assert!(bench.flows()?.is_empty());
