@@ -90,6 +90,9 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         port_reservations: host.reservations.all(),
         flow_entries: host.flow_entries,
         foreign_rules,
+        has_unseen_sockets: (host.sockets.coverage())
+            .attempt(|| "read the cgroups of processes".to_owned())?
+            .is_none_or(|coverage| coverage.is_partial()),
         conntrack_entries: netfilter::tracked()
             .attempt(|| "count tracked connections".to_owned())?,
         xdp_prefilters: (host.prefilters.observe(&links, &pinned))

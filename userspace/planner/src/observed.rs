@@ -99,6 +99,9 @@ pub struct Observed {
     pub netfilter: NetfilterState,
     /// Whether policy routing rules match on ports or the protocol.
     pub routes_by_port: bool,
+    /// Whether processes of the node have sockets that the cgroup programs do not see, because they
+    /// are outside of the cgroup, or there is none.
+    pub has_unseen_sockets: bool,
     /// Number of entries in netfilter's conntrack table.
     pub conntrack_entries: u64,
     /// Namespaces that could be opened, by the requested path.

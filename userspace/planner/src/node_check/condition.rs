@@ -368,5 +368,5 @@ fn cgroup(f: &mut fmt::Formatter<'_>, outside: &BTreeSet<String>) -> fmt::Result
         let names: Vec<&str> = outside.iter().map(String::as_str).collect();
         write!(f, " (not {})", names.join(", "))?;
     }
-    f.write_str(": the others do not reach published ports by the node's addresses")
+    f.write_str(": the others reach published ports by netfilter, and not by 127.0.0.1 and ::1")
 }
