@@ -377,14 +377,17 @@ fn drop_lost_fragment(stages: &mut impl HookStages) -> Decision<()> {
 
 #[inline(always)]
 fn process_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
+    // Errors of routers on the path come from any address but those of pods.
+    if hook == Hook::UplinkIn {
+        stages.check_outside_source()?;
+    }
     if stages.find_quoted_flow(hook) {
         stages.translate_quote()?;
         return stages.translate_error(hook);
     }
     match hook {
-        Hook::UplinkIn => stages.check_outside_source(),
         Hook::UplinkOut => stages.origin().map(|_| ()),
-        Hook::FromPod => Ok(()),
+        Hook::UplinkIn | Hook::FromPod => Ok(()),
     }
 }
 

@@ -2,10 +2,10 @@
 //! pods addressed directly.
 
 use abi::{
-    Address, DropReason, EndpointFlags, FlowFlags, Hostport, HostportKey, PrefixClass, Seen,
+    Address, DropReason, EndpointFlags, FlowFlags, Hostport, HostportKey, PrefixClass, Seen, Tuple,
 };
 
-use crate::address::is_loopback;
+use crate::address::{is_forwardable, is_invalid_source, is_loopback, is_subnet_broadcast};
 use crate::flow::{self, Terms};
 use crate::masquerade::{masquerade_flag, next_port};
 use crate::node::{Node, Socket};
@@ -13,13 +13,49 @@ use crate::outcome::Decision;
 use crate::row_cache;
 use crate::work::{Hook, HostportMatch, Transport, Work};
 
-/// Drops packets from outside with a source address of this node's pods.
+/// Drops packets from outside with a source address of this node's pods, and martians.
 #[inline(always)]
 pub(crate) fn check_outside_source<E: Node>(node: &E, work: &mut Work) -> Decision<()> {
+    if is_martian(&work.headers.tuple) {
+        return Err(DropReason::Martian);
+    }
     if row_cache::is_pod_address(node, work) {
         return Err(DropReason::SpoofedFromOutside);
     }
     Ok(())
+}
+
+/// Returns whether a packet from outside has addresses that are never on a wire. With
+/// `route_localnet`, the stack would deliver packets from and to 127.0.0.0/8.
+#[inline(always)]
+pub(crate) fn is_martian(tuple: &Tuple) -> bool {
+    is_invalid_source(&tuple.source) || is_loopback(&tuple.destination)
+}
+
+/// Drops packets to a pod that no router forwards: from an address without a route, or from the
+/// broadcast address of a subnet of the uplink. Without a reverse path filter, the stack forwards
+/// the latter.
+#[inline(always)]
+fn check_forwardable<E: Node>(node: &E, work: &Work) -> Decision<()> {
+    let source = &work.headers.tuple.source;
+    if !is_forwardable(source) || is_broadcast_of_uplink(node, work) {
+        return Err(DropReason::Martian);
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn is_broadcast_of_uplink<E: Node>(node: &E, work: &Work) -> bool {
+    let source = &work.headers.tuple.source;
+    let Some(uplink) = node.uplink(work.interface).filter(|_| source.is_v4()) else {
+        return false;
+    };
+    for own in &uplink.sources {
+        if is_subnet_broadcast(source, &own.address, own.prefix_len) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns whether an address is in a pod prefix of this node.
@@ -29,23 +65,25 @@ pub(crate) fn is_pod_address(node: &impl Node, address: &Address) -> bool {
 }
 
 /// Looks up the hostport that a packet from outside is for; drops the packet if the hostport's pod
-/// is gone. A packet to a pod's own address whose flow must be tracked is a match as well, without
-/// translation.
+/// is gone, or if no router would forward it to the pod. A packet to a pod's own address whose flow
+/// must be tracked is a match as well, without translation.
 #[inline(always)]
 pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work) -> Decision<HostportMatch> {
-    match find_owner(node, work) {
-        HostportMatch::Socket => Ok(HostportMatch::Socket),
-        HostportMatch::None if find_direct(node, work) => Ok(HostportMatch::Pod),
-        HostportMatch::None => Ok(HostportMatch::None),
+    let found = match find_owner(node, work) {
+        HostportMatch::Socket => return Ok(HostportMatch::Socket),
+        HostportMatch::None if !find_addressed_pod(node, work) => return Ok(HostportMatch::None),
+        HostportMatch::None if is_tracked(node, work) => HostportMatch::Pod,
+        HostportMatch::None => HostportMatch::None,
         HostportMatch::Pod => {
             work.pod = work.hostport.pod;
-            if is_alive(node, &work.hostport) {
-                Ok(HostportMatch::Pod)
-            } else {
-                Err(DropReason::StaleGeneration)
+            if !is_alive(node, &work.hostport) {
+                return Err(DropReason::StaleGeneration);
             }
+            HostportMatch::Pod
         }
-    }
+    };
+    check_forwardable(node, work)?;
+    Ok(found)
 }
 
 /// Looks up the owner of the packet's destination port. Only addresses of the node have hostports,
@@ -101,22 +139,33 @@ fn belongs_to_socket<E: Node>(node: &mut E, work: &Work) -> bool {
         && node.socket(&work.headers.tuple) == Socket::Connected
 }
 
-/// Returns whether a packet from outside to a pod's own address must be tracked, and fills
-/// [`Work::hostport`] as for a hostport. Nothing is translated, but the flow has entries:
+/// Returns whether the packet is to a pod's own address, and fills [`Work::hostport`] as for a
+/// hostport. An address that the node has as well is the node's.
+#[inline(always)]
+fn find_addressed_pod<E: Node>(node: &E, work: &mut Work) -> bool {
+    let destination = work.headers.tuple.destination;
+    let Some(endpoint) = node.endpoint(&destination) else {
+        return false;
+    };
+    if node.is_local(&destination) {
+        return false;
+    }
+    work.endpoint = *endpoint;
+    work.pod = work.endpoint.pod;
+    work.hostport.address = destination;
+    work.hostport.port = work.headers.tuple.destination_port;
+    work.hostport.pod = work.endpoint.pod;
+    work.hostport.generation = work.endpoint.generation;
+    true
+}
+
+/// Returns whether a packet from outside to a pod's own address must be tracked. Nothing is
+/// translated, but the flow has entries:
 ///
 /// - Where replies would be masqueraded without.
 /// - Where the pod is published: no flow to a hostport may get the same tuple at the pod.
 #[inline(always)]
-fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
-    let Some(endpoint) = node.endpoint(&work.headers.tuple.destination) else {
-        return false;
-    };
-    work.endpoint = *endpoint;
-    work.pod = work.endpoint.pod;
-    work.hostport.address = work.headers.tuple.destination;
-    work.hostport.port = work.headers.tuple.destination_port;
-    work.hostport.pod = work.endpoint.pod;
-    work.hostport.generation = work.endpoint.generation;
+fn is_tracked<E: Node>(node: &E, work: &Work) -> bool {
     work.headers.may_open()
         && is_alive(node, &work.hostport)
         && (hides_replies(node, work) || may_clash(work))
@@ -223,3 +272,6 @@ pub(crate) fn is_reply_free<E: Node>(node: &E, work: &Work) -> bool {
 pub(crate) const fn flag(set: bool, flag: u32) -> u32 {
     if set { flag } else { 0 }
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,6 +92,7 @@ fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
     work.hostport.generation = work.endpoint.generation;
     work.source = work.headers.tuple.source;
     let found = hostport::may_clash(work)
+        && !node.is_local(&work.headers.tuple.destination)
         && hostport::is_alive(node, &work.hostport)
         && is_source_of_sender(node, work);
     work.endpoint.interface = NOT_REDIRECTED;

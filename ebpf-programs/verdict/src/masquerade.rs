@@ -9,6 +9,7 @@ use crate::address::{common_prefix, is_broadcast, is_link_local, is_multicast, s
 use crate::flow::{self, Terms};
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
+use crate::row_cache;
 use crate::work::{Hook, Origin, Transport, Work};
 
 /// Ports tried for a flow: its own, some at random, then consecutive ones. Where nine of ten ports
@@ -26,8 +27,11 @@ const DEFAULT_HIGH: u16 = 65_535;
 /// Returns the origin of a packet that leaves without a flow.
 #[inline(always)]
 pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin> {
-    let source = &work.headers.tuple.source;
-    if let Some(endpoint) = node.endpoint(source) {
+    let source = work.headers.tuple.source;
+    // An address that the node has as well is the node's.
+    if let Some(endpoint) = node.endpoint(&source)
+        && !row_cache::is_local_source(node, work)
+    {
         work.endpoint = *endpoint;
         work.pod = work.endpoint.pod;
         if !flow::is_current(node, work.endpoint.pod, work.endpoint.generation) {
@@ -43,10 +47,10 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
             Err(DropReason::NoFlow)
         };
     }
-    if node.is_local(source) {
+    if node.is_local(&source) {
         return Ok(node_origin(node, work));
     }
-    let class = node.prefix_class(source);
+    let class = node.prefix_class(&source);
     if class & (PrefixClass::PODS | PrefixClass::SHARED) == PrefixClass::PODS {
         return Err(DropReason::UnknownPod);
     }

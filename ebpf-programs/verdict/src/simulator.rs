@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use abi::{
     Address, ClockEntry, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow,
-    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Pod, PrefixKey,
-    Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
+    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Mac, Network, Pod,
+    PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
 };
 
 use crate::eviction::ClockHand;
@@ -37,6 +37,8 @@ pub use shape::SharedBucket;
 pub struct World {
     /// The current packet, from its first byte on the interface.
     pub packet: Vec<u8>,
+    /// MAC address of the uplink, from which the packet type derives.
+    pub mac: Mac,
     /// The clock in seconds, for flows.
     pub now: u32,
     /// State of the random number generator.
@@ -118,6 +120,7 @@ impl Default for World {
     fn default() -> Self {
         Self {
             packet: Vec::new(),
+            mac: frame::TO,
             now: 1_000,
             random: 0,
             settings: Settings::default(),

@@ -79,7 +79,7 @@ pub fn parse_pod<E: Packet + Node + FlowCache>(
     start(env, work, interface, of.pod);
     work.limited = of.flags & EndpointFlags::LIMITED;
     // The pod is set before parsing: drops of malformed frames are counted for it.
-    let content = parse::frame(env, ETHERNET, &mut work.headers)?;
+    let content = parse::received(env, ETHERNET, &mut work.headers)?;
     Ok(fragment::complete(env, work, content))
 }
 
@@ -131,14 +131,24 @@ pub fn parse_uplink<E: Packet + Node + FlowCache>(
     Ok(fragment::complete(env, work, content))
 }
 
-/// As [`parse_uplink`], at ingress, and looks up the packet's flow.
+/// As [`parse_uplink`], at ingress, and looks up the packet's flow. Packets for other hosts are
+/// left to the stack, which drops them.
 #[inline(always)]
 pub fn parse_entering<E: Packet + Node + FlowCache>(
     env: &mut E,
     work: &mut Work,
     interface: u32,
 ) -> Decision<Content> {
-    let content = parse_uplink(env, work, interface)?;
+    row_cache::refresh(env, work);
+    start(env, work, interface, 0);
+    let Some(uplink) = row_cache::uplink(env, work, interface) else {
+        return Ok(Content::Foreign);
+    };
+    if uplink.l2_len != 0 && env.is_for_other_host() {
+        return Ok(Content::Foreign);
+    }
+    let content = parse::received(env, uplink.l2_len, &mut work.headers)?;
+    let content = fragment::complete(env, work, content);
     if content == Content::Ip && flow::find(env, work, Hook::UplinkIn) {
         return Ok(Content::FlowFound);
     }

@@ -44,6 +44,11 @@ pub struct Work {
     pub pod: u32,
     /// [`abi::EndpointFlags::LIMITED`] if the sending pod has a limit, else 0.
     pub limited: u32,
+    /// 1 if a pod's packet must take the stack, because no router forwards it or its source is an
+    /// address of the node; else 0.
+    pub stack_only: u32,
+    /// Always zero.
+    pub reserved: u32,
     /// Seconds of `CLOCK_MONOTONIC`; at uplinks only.
     pub now: u32,
     /// The random number that port candidates are derived from.

@@ -39,11 +39,19 @@ pub(crate) fn on_machine_with(
     // The kind of the interface does not matter.
     let index = example::OTHER_INTERFACE;
     machine.call(&format!("ip link add other index {index} type bridge"))?;
+    // The kernel determines the type of a packet by the address of the link.
+    let mac = mac_text(world.mac);
+    machine.call(&format!("ip link set lo address {mac}"))?;
     machine.run(|| {
         world.settings.port_low = MOVED;
         world.settings.port_high = MOVED;
         test(&machine, &mut Bench::new(world)?)
     })
+}
+
+fn mac_text(mac: abi::Mac) -> String {
+    let bytes = mac.bytes().map(|byte| format!("{byte:02x}"));
+    bytes.join(":")
 }
 
 /// The loaded object and the simulator, with the same tables.

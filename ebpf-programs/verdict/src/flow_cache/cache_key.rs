@@ -6,7 +6,8 @@ use abi::{Address, Port, Seen, Tuple, protocol};
 use super::FlowCache;
 use crate::packet::Packet;
 use crate::parse::{
-    IPV4_HEADER, IPV6_HEADER, UDP_HEADER, high_half, low_half, tcp_flags, tcp_header,
+    IPV4_HEADER, IPV6_HEADER, UDP_HEADER, high_half, is_valid_checksum, low_half, tcp_flags,
+    tcp_header,
 };
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
@@ -178,8 +179,8 @@ impl ParsedHeaders {
     }
 }
 
-/// Parses an IPv4 packet. Returns `None` unless it is whole, without options, complete, has a TTL
-/// above 1, and, for TCP, no flag but ACK of those that change a flow's state.
+/// Parses an IPv4 packet. Returns `None` unless it is whole, without options, complete, has a right
+/// header checksum and a TTL above 1, and, for TCP, no flag but ACK of those that change a flow's state.
 #[inline(always)]
 pub(super) fn parse_v4<E: Packet + FlowCache>(
     env: &E,
@@ -189,7 +190,13 @@ pub(super) fn parse_v4<E: Packet + FlowCache>(
     let (mac_addresses, words) = env.linear_words_both::<3, 7>(ETHERNET)?;
     let [ttl, protocol, _, _] = words[2].to_ne_bytes();
     let whole = u16::from_be(high_half(words[1])) & FRAGMENTED == 0;
-    if words[0].to_ne_bytes()[0] != PLAIN_V4 || !whole || ttl <= 1 {
+    let plain = words[0].to_ne_bytes()[0] == PLAIN_V4;
+    if !plain || !whole || ttl <= 1 {
+        return None;
+    }
+    // What the node sends itself is not verified by the stack either.
+    let [a, b, c, d, e, _, _] = words;
+    if hook != Hook::UplinkOut && !is_valid_checksum([a, b, c, d, e]) {
         return None;
     }
     let key = CacheKey {

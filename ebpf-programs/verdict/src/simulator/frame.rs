@@ -5,6 +5,9 @@
 
 use abi::{Address, Mac, protocol};
 
+/// Destination MAC address of frames, unless a test chooses another one.
+pub const TO: Mac = Mac::new([2, 0, 0, 0, 0, 0xd]);
+
 /// A frame: addresses and a body, from which it computes the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -84,10 +87,7 @@ impl Frame {
     /// Returns an Ethernet frame from `source` to `destination`, with two fixed MAC addresses.
     pub fn new(source: Address, destination: Address, body: Body) -> Self {
         Self {
-            ethernet: Some([
-                Mac::new([2, 0, 0, 0, 0, 0xd]),
-                Mac::new([2, 0, 0, 0, 0, 0x5]),
-            ]),
+            ethernet: Some([TO, Mac::new([2, 0, 0, 0, 0, 0x5])]),
             source,
             destination,
             options: Vec::new(),

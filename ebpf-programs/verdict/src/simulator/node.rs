@@ -42,6 +42,15 @@ impl Packet for World {
         self.tagged
     }
 
+    fn is_for_this_host(&self) -> bool {
+        self.packet.starts_with(&self.mac.bytes())
+    }
+
+    fn is_for_other_host(&self) -> bool {
+        let is_group = self.packet.first().is_some_and(|byte| byte & 1 != 0);
+        !is_group && !self.is_for_this_host()
+    }
+
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
         let start = offset as usize;
         let bytes = self.packet.get(start..start + N * 4)?;
