@@ -88,7 +88,7 @@ impl Kernel {
         }
     }
 
-    /// Returns whom the link layer has addressed the packet to (`linux/if_packet.h`).
+    /// Returns the packet's link-layer type (`linux/if_packet.h`).
     #[inline(always)]
     fn packet_type(self) -> u32 {
         // SAFETY: the context is valid for as long as the program runs.

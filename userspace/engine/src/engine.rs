@@ -295,35 +295,6 @@ impl<K: Kernel> Engine<K> {
         self.store.generation().wrapping_add(1).max(1)
     }
 
-    /// Returns the addresses of an attachment that the node itself has.
-    fn own_addresses(&mut self, attachment: &Attachment) -> Result<BTreeSet<IpAddr>, EngineError> {
-        let addresses = attachment.addresses.iter();
-        self.own_among(addresses.map(|assigned| assigned.address.address).collect())
-    }
-
-    /// Returns those of `addresses` that the node itself has.
-    pub(crate) fn own_among(
-        &mut self,
-        addresses: BTreeSet<IpAddr>,
-    ) -> Result<BTreeSet<IpAddr>, EngineError> {
-        if addresses.is_empty() {
-            return Ok(addresses);
-        }
-        let scope = Scope::Addresses(addresses);
-        Ok(self.kernel.observe(&scope)?.own_addresses)
-    }
-
-    /// Refuses an attachment with an address of the node itself.
-    pub(crate) fn refuse_own_addresses(
-        &mut self,
-        attachment: &Attachment,
-    ) -> Result<(), EngineError> {
-        match self.own_addresses(attachment)?.pop_first() {
-            Some(address) => Err(Refusal::AddressOfNode { address }.into()),
-            None => Ok(()),
-        }
-    }
-
     pub(crate) fn next_slot(&self) -> Result<u32, Refusal> {
         let taken = self
             .store

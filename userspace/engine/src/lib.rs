@@ -30,6 +30,7 @@ mod networks;
 mod node;
 mod operations;
 mod overrides;
+mod own_addresses;
 mod ports;
 mod reconcile;
 mod removal;

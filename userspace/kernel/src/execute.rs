@@ -7,7 +7,7 @@ use model::{IfName, Mac};
 use nix::errno::Errno;
 use planner::{
     Entry, EntryKey, Hook, LinkRef, NetfilterStep, PortLeave, PortReservation, SocketHook, Step,
-    XdpPrefilterStep,
+    SysctlKey, XdpPrefilterStep,
 };
 
 use crate::error::{Attempt as _, Failed};
@@ -20,9 +20,7 @@ use crate::{
 pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     let netlink = &mut host.netlink;
     match step {
-        Step::SetSysctl { key, value, .. } => {
-            sysctl::write(key, value).attempt(|| format!("set {key} to {value}"))
-        }
+        Step::SetSysctl { key, value, .. } => set_sysctl(key, value),
         Step::CreateBridge(spec) => links::create_bridge(netlink, spec),
         Step::DeleteBridge { name, alias } => links::delete_bridge(netlink, name, alias),
         Step::Vlan(step) => bridge_vlans::execute(netlink, step),
@@ -57,9 +55,7 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::Attach { link, hooks } => attach(host, link, hooks),
         Step::Detach { link, hooks } => detach(host, link, hooks),
         Step::AttachSocketHooks { hooks } => attach_sockets(host, hooks),
-        Step::DetachSocketHooks { hooks } => {
-            (hooks.iter()).try_for_each(|hook| host.sockets.detach(*hook))
-        }
+        Step::DetachSocketHooks { hooks } => detach_sockets(host, hooks),
         Step::XdpPrefilter(step) => change_prefilter(host, step),
         Step::Netfilter(step) => change_netfilter(host, step),
         Step::ReservePort {
@@ -81,6 +77,10 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         Step::Forwarding(step) => host.filters.write(step).attempt(|| step.to_string()),
         Step::Sweep => (host.programs.sweep()).attempt(|| "sweep the flow table".to_owned()),
     }
+}
+
+fn set_sysctl(key: &SysctlKey, value: &str) -> Result<(), Failed> {
+    sysctl::write(key, value).attempt(|| format!("set {key} to {value}"))
 }
 
 /// Sets the Ethernet address of a link, and remembers it: netlink does not report that it was set.
@@ -228,6 +228,10 @@ fn attach_sockets(host: &mut Host, hooks: &BTreeSet<SocketHook>) -> Result<(), F
     let object = host.programs.object();
     let mut hooks = hooks.into_iter();
     hooks.try_for_each(|hook| host.sockets.attach(object, hook))
+}
+
+fn detach_sockets(host: &Host, hooks: &BTreeSet<SocketHook>) -> Result<(), Failed> {
+    (hooks.iter()).try_for_each(|hook| host.sockets.detach(*hook))
 }
 
 fn translates_address(hook: SocketHook) -> bool {

@@ -126,7 +126,7 @@ mod tests {
     fn an_address_is_announced_if_it_had_another_mac_address() {
         let mut world = World::empty();
         let none: Vec<IpAddr> = Vec::new();
-        assert_eq!(announced(&world, &node()), none, "nobody had them");
+        assert_eq!(announced(&world, &node()), none, "they had no owner");
         world.last_macs.record(&attachment(&intent("c1")));
         let both: Vec<IpAddr> = vec![parse("10.1.0.2"), parse("fd00:1::2")];
         assert_eq!(announced(&world, &node()), both);

@@ -377,11 +377,13 @@ impl fmt::Display for Step {
                 spec::write_port(*hairpin, options, f)
             }
             Self::SetUpPod(spec) => spec.fmt(f),
-            Self::AwaitAddresses { netns, ifname } => write!(
-                f,
-                "wait for duplicate address detection of {ifname} in {}",
-                netns.path
-            ),
+            Self::AwaitAddresses { netns, ifname } => {
+                let path = &netns.path;
+                write!(
+                    f,
+                    "wait for duplicate address detection of {ifname} in {path}"
+                )
+            }
             Self::Announce(announcement) => announcement.fmt(f),
             Self::Attach { link, hooks } => write!(f, "attach {} to {link}", list(hooks)),
             Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),

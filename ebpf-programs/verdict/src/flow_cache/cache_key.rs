@@ -180,7 +180,8 @@ impl ParsedHeaders {
 }
 
 /// Parses an IPv4 packet. Returns `None` unless it is whole, without options, complete, has a right
-/// header checksum and a TTL above 1, and, for TCP, no flag but ACK of those that change a flow's state.
+/// header checksum and a TTL above 1, and, for TCP, no flag but ACK of those that change a flow's
+/// state.
 #[inline(always)]
 pub(super) fn parse_v4<E: Packet + FlowCache>(
     env: &E,

@@ -351,3 +351,10 @@ pub fn answer(frame: &[u8]) -> Vec<u8> {
     }
     back
 }
+
+/// As [`answer`], with the MAC address of the uplink as the destination.
+pub fn answer_to_uplink(frame: &[u8]) -> Vec<u8> {
+    let mut back = answer(frame);
+    back[..6].copy_from_slice(&TO.bytes());
+    back
+}

@@ -3,7 +3,7 @@
 
 mod laws;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use model::{
     Attachment, AttachmentKey, HairpinMode, Intent, Network, PortMapping, RangeSet, Record,

@@ -1,6 +1,6 @@
 //! Tests of address allocation: host-local's rules, and properties of any pool.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use model::{Network, Range, RangeSet};

@@ -250,10 +250,7 @@ impl fmt::Display for NodeCondition {
                 write!(f, "subnet {subnet} of network {network} overlaps with ")?;
                 overlap(f, *other, link.as_ref(), *effect)
             }
-            Self::AddressOfNode { key, address, link } => write!(
-                f,
-                "{link} of the node has {address}, the address of {key}: packets for it reach the node, not the pod"
-            ),
+            Self::AddressOfNode { key, address, link } => of_node(f, key, *address, link),
             Self::ReversePathFilter {
                 network,
                 link,
@@ -322,6 +319,16 @@ fn overlap(
         OverlapEffect::SomePods => ": pods with these addresses are unreachable",
         OverlapEffect::Others => ": other hosts with these addresses are unreachable",
     })
+}
+
+fn of_node(
+    f: &mut fmt::Formatter<'_>,
+    key: &AttachmentKey,
+    address: IpAddr,
+    link: &IfName,
+) -> fmt::Result {
+    write!(f, "{link} of the node has {address}, the address of {key}")?;
+    f.write_str(": packets for it reach the node, not the pod")
 }
 
 fn filtered(

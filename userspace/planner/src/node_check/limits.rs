@@ -42,8 +42,8 @@ pub struct CgroupCoverage {
 }
 
 impl CgroupCoverage {
-    /// Returns whether processes of the node are outside of the cgroup. A cgroup namespace shows its
-    /// own root as that of the hierarchy, so no process outside of it is visible.
+    /// Returns whether processes of the node are outside of the cgroup. A cgroup namespace shows
+    /// its own root as that of the hierarchy, so no process outside of it is visible.
     pub fn is_partial(&self) -> bool {
         !self.is_root && (!self.is_configured || !self.outside.is_empty())
     }

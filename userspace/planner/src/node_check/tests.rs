@@ -492,12 +492,7 @@ fn an_address_of_a_pod_that_the_node_gets_is_reported_with_its_link() {
         ]
     );
     // A route of the local table does the same without an address.
-    node.observed.routes.push(RouteEntry {
-        destination: parse("fd00:1::/64"),
-        gateway: None,
-        link: ETH0,
-        table: 255,
-        mtu: None,
-    });
+    node.route("fd00:1::/64", ETH0);
+    node.observed.routes.last_mut().unwrap().table = 255;
     assert_eq!(reported(&node).len(), 2);
 }
