@@ -105,12 +105,10 @@ drop_reasons! {
         do "Fragments are reordered or lost before this hook. Avoid fragmentation: check the MTU \
             and path MTU discovery.";
     /// A second flow would have the same addresses, and its protocol has no ports that distinguish
-    /// the replies; or the client already has a flow from this port to the same pod port, by
-    /// another address of the node.
+    /// the replies.
     NatClash = 8, "nat-clash",
-        at "uplink_in, uplink_out",
-        do "Use one pod per peer for protocols without ports (GRE, ESP), or let the client use \
-            another source port.";
+        at "uplink_out",
+        do "Use one pod per peer for protocols without ports (GRE, ESP).";
     /// The packet would leave the node with a pod address that no attached pod has.
     UnknownPod = 9, "unknown-pod",
         at "uplink_out",

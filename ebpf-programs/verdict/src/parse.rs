@@ -337,6 +337,13 @@ fn transport(
         let words = packet.words::<4>(l4).ok_or(DropReason::Malformed)?;
         ports(&mut headers.tuple, words[0]);
         headers.seen |= tcp_flags(words[3]);
+        headers.sequence = u32::from_be(words[1]);
+        headers.acknowledgment = u32::from_be(words[2]);
+        // SYN and FIN occupy a sequence number each (RFC 9293 3.4).
+        let flags =
+            u32::from(headers.seen & Seen::SYN != 0) + u32::from(headers.seen & Seen::FIN != 0);
+        let payload = end.saturating_sub(l4 + tcp_header(words[3]));
+        headers.next_sequence = headers.sequence.wrapping_add(payload).wrapping_add(flags);
         return Ok(());
     }
     let [first, second] = packet.words::<2>(l4).ok_or(DropReason::Malformed)?;

@@ -75,6 +75,8 @@ pub struct World {
     pub fragments: BTreeMap<FragmentKey, FragmentPorts>,
     /// The node's sockets, by the tuple of packets that reach them.
     pub sockets: BTreeMap<Tuple, Socket>,
+    /// Whether a socket of the node has sent the current packet.
+    pub sent_by_socket: bool,
     /// Next hops that are not the destination itself.
     pub next_hops: BTreeMap<Address, Address>,
     /// Egress routes: interface index by destination.
@@ -137,6 +139,7 @@ impl Default for World {
             egress: BTreeMap::new(),
             fragments: BTreeMap::new(),
             sockets: BTreeMap::new(),
+            sent_by_socket: false,
             next_hops: BTreeMap::new(),
             egress_routes: BTreeMap::new(),
             route_mtu: 0,
@@ -325,6 +328,10 @@ impl hooks::HookStages for Simulator {
         stages::keep_node_address(&mut self.work);
     }
 
+    fn track(&mut self) -> Decision<()> {
+        stages::track(&mut self.world, &mut self.work)
+    }
+
     fn try_port(&mut self, attempt: u32) -> Decision<bool> {
         stages::try_port(&mut self.world, &mut self.work, attempt)
     }
@@ -337,12 +344,8 @@ impl hooks::HookStages for Simulator {
         stages::find_hostport(&mut self.world, &mut self.work)
     }
 
-    fn open_hostport(&mut self) -> Decision<()> {
-        stages::open_hostport(&mut self.world, &mut self.work)
-    }
-
-    fn open_direct(&mut self) -> Decision<bool> {
-        stages::open_direct(&mut self.world, &mut self.work)
+    fn try_port_from_outside(&mut self, attempt: u32) -> Decision<bool> {
+        stages::try_port_from_outside(&mut self.world, &mut self.work, attempt)
     }
 
     fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch> {
@@ -441,5 +444,9 @@ impl hooks::HookStages for Simulator {
     }
 }
 
+#[cfg(test)]
+mod clashes;
+#[cfg(test)]
+mod foreign_nat;
 #[cfg(test)]
 mod tests;

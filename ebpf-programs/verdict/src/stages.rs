@@ -204,7 +204,7 @@ pub fn check_policy<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
 
 /// Looks up the packet's flow.
 #[inline(always)]
-pub fn find_flow<E: Node>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
+pub fn find_flow<E: Node + FlowCache>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
     flow::find(node, work, hook)
 }
 
@@ -232,6 +232,12 @@ pub fn keep_node_address(work: &mut Work) {
     masquerade::keep_node_address(work);
 }
 
+/// Inserts a flow without translation, which reserves the source port of another NAT.
+#[inline(always)]
+pub fn track<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    masquerade::track(node, work)
+}
+
 /// Tries to insert the flow with one source port.
 #[inline(always)]
 pub fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
@@ -250,10 +256,14 @@ pub fn find_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<Hostpor
     hostport::find(node, work)
 }
 
-/// Inserts the flow of a hostport.
+/// Tries to insert the flow of a packet from outside with one source port.
 #[inline(always)]
-pub fn open_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
-    hostport::open(node, work)
+pub fn try_port_from_outside<E: Node>(
+    node: &mut E,
+    work: &mut Work,
+    attempt: u32,
+) -> Decision<bool> {
+    hostport::try_port(node, work, attempt)
 }
 
 /// Applies the ingress policy, and looks up the hostport that a pod's packet is for.
@@ -320,6 +330,10 @@ fn enter<E: Packet + Node + Shaper + FlowCache>(env: &mut E, work: &mut Work) ->
     // Rewrite first: the bypass looks up the pod by the translated destination.
     rewrite::packet(env, &work.headers, &work.translated)?;
     fragment::store_translated(env, work);
+    // A flow of the node itself ends in its stack.
+    if work.pod == 0 {
+        return Ok(Verdict::Pass);
+    }
     let to = work.translated.destination;
     let verdict = bypass::to_pod(env, work, &to)?;
     if let Verdict::RedirectPeer(_) = verdict {
@@ -334,16 +348,11 @@ pub fn check_exit<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()
     exit::check(env, work)
 }
 
-/// Inserts the flow of a packet to a pod's own address; returns whether one was inserted.
-#[inline(always)]
-pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
-    hostport::open_direct(node, work)
-}
-
 /// Advances the clock hand, for each new flow.
 #[inline(always)]
 pub fn advance_clock_hand<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) {
-    eviction::advance(node, hand, work.now, work.near_quota != 0);
+    let pod = work.pair.original.flow.pod;
+    eviction::advance(node, hand, work.now, work.quota_usage, pod);
 }
 
 /// Evicts a flow from a full table for [`Work::pair`].

@@ -143,7 +143,7 @@ impl Bench {
 
     /// Returns the object's flow table including the pending counters.
     fn counted_flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
-        let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
+        let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 96, _, _>(maps::FLOWS)?;
         for index in 0..maps::NOTED_CAPACITY {
             for noted in self
                 .object
@@ -264,12 +264,12 @@ fn forget(object: &mut Object, before: &World, after: &World) -> Result<()> {
     }
     for key in before.flows.keys() {
         if !after.flows.contains_key(key) {
-            object.remove::<40, 88>(maps::FLOWS, key)?;
+            object.remove::<40, 96>(maps::FLOWS, key)?;
         }
     }
     for (key, flow) in &after.flows {
         if before.flows.get(key) != Some(flow) {
-            object.insert::<40, 88>(maps::FLOWS, key, flow)?;
+            object.insert::<40, 96>(maps::FLOWS, key, flow)?;
         }
     }
     Ok(())

@@ -239,7 +239,7 @@ impl Frame {
         match &self.body {
             Body::Tcp(source, destination, flags, payload) => {
                 let mut bytes = ports(*source, *destination);
-                bytes.extend([0, 0, 0, 1, 0, 0, 0, 2, 0x50, *flags, 0xff, 0, 0, 0, 0, 0]);
+                bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, *flags, 0xff, 0, 0, 0, 0, 0]);
                 bytes.extend(payload);
                 self.sealed(bytes, protocol, 16)
             }
