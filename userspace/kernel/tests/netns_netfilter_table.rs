@@ -95,6 +95,7 @@ fn the_netfilter_table_is_read_as_it_was_written_with_and_without_hostports() {
         assert_eq!(state(&mut host), NetfilterState::Absent);
         let plain = NetfilterTable {
             hostports: false,
+            output: false,
             hairpin: [].into(),
             ..table()
         };

@@ -351,9 +351,10 @@ impl fmt::Display for Step {
             Self::Netfilter(step) => step.fmt(f),
             Self::SetMac { link, mac } => write!(f, "set the MAC address of {link} to {mac}"),
             Self::SetMtu { link, mtu } => write!(f, "set the MTU of {link} to {mtu}"),
-            Self::SetPodMtu { .. } | Self::SetLoopback { .. } | Self::TunePod { .. } => {
-                self.write_inside(f)
-            }
+            Self::SetPodMtu { .. }
+            | Self::SetLoopback { .. }
+            | Self::TunePod { .. }
+            | Self::AwaitAddresses { .. } => self.write_inside(f),
             Self::SetPromiscuous { link, on } => {
                 let state = if *on { "on" } else { "off" };
                 write!(f, "turn promiscuous mode of {link} {state}")
@@ -377,13 +378,6 @@ impl fmt::Display for Step {
                 spec::write_port(*hairpin, options, f)
             }
             Self::SetUpPod(spec) => spec.fmt(f),
-            Self::AwaitAddresses { netns, ifname } => {
-                let path = &netns.path;
-                write!(
-                    f,
-                    "wait for duplicate address detection of {ifname} in {path}"
-                )
-            }
             Self::Announce(announcement) => announcement.fmt(f),
             Self::Attach { link, hooks } => write!(f, "attach {} to {link}", list(hooks)),
             Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),

@@ -209,6 +209,32 @@ impl NodeCondition {
 }
 
 impl NodeCondition {
+    /// Formats the conditions of MTUs.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the caller matches all others"
+    )]
+    fn fmt_mtu(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MtuAboveUplink {
+                network,
+                mtu,
+                link,
+                link_mtu,
+            } => write!(
+                f,
+                "network {network} has MTU {mtu}, but the default route through {link} has {link_mtu}: larger packets of \
+                 pods depend on path MTU discovery"
+            ),
+            Self::MtuOfBridge { bridge, mtu, pods } => write!(
+                f,
+                "bridge {bridge} has MTU {mtu}, but its pods have {pods}: larger packets to the pods depend on path MTU \
+                 discovery"
+            ),
+            _ => Ok(()),
+        }
+    }
+
     /// Formats the conditions of limited resources.
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -277,21 +303,7 @@ impl fmt::Display for NodeCondition {
                 "other software changes {sysctl} each time the agent sets it to {value}: in between, packets of pods are \
                  dropped"
             ),
-            Self::MtuAboveUplink {
-                network,
-                mtu,
-                link,
-                link_mtu,
-            } => write!(
-                f,
-                "network {network} has MTU {mtu}, but the default route through {link} has {link_mtu}: larger packets of \
-                 pods depend on path MTU discovery"
-            ),
-            Self::MtuOfBridge { bridge, mtu, pods } => write!(
-                f,
-                "bridge {bridge} has MTU {mtu}, but its pods have {pods}: larger packets to the pods depend on path MTU \
-                 discovery"
-            ),
+            Self::MtuAboveUplink { .. } | Self::MtuOfBridge { .. } => self.fmt_mtu(f),
             Self::CgroupUncovered { .. }
             | Self::FileLimit(_)
             | Self::ConntrackFull(_)

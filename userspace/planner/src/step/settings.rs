@@ -33,6 +33,11 @@ impl Step {
             let state = if *up { "up" } else { "down" };
             write!(f, "set lo in {} {state}", netns.path)?;
         }
+        if let Self::AwaitAddresses { netns, ifname } = self {
+            let path = &netns.path;
+            f.write_str("wait for duplicate address detection of ")?;
+            write!(f, "{ifname} in {path}")?;
+        }
         if let Self::TunePod {
             netns,
             ifname,
