@@ -54,6 +54,18 @@ stage!(stage_parse_entering() -> Decision<Content>, |kernel, work| {
 stage!(stage_check_sender(content: Content) -> Decision<bool>, |kernel, work, content| {
     stages::check_sender(kernel, work, content)
 });
+stage!(stage_track_fragment(hook: Hook) -> Decision<Content>, |kernel, work, hook| {
+    stages::track_fragment(kernel, work, hook)
+});
+stage!(stage_hold_fragment() -> bool, |kernel, work| {
+    stages::hold_fragment(kernel, work)
+});
+stage!(stage_release_fragments() -> (), |kernel, work| {
+    stages::release_fragments(kernel, work);
+});
+stage!(stage_identify_fragment(is_translated: bool) -> Decision<()>, |kernel, work, is_translated| {
+    stages::identify_fragment(kernel, work, is_translated)
+});
 stage!(stage_check_duplicate() -> Decision<()>, |kernel, work| {
     stages::check_duplicate(kernel, work)
 });
@@ -216,6 +228,26 @@ impl HookStages for Stages {
     #[inline(always)]
     fn check_sender(&mut self, content: Content) -> Decision<bool> {
         Code::from_code(stage_check_sender(self.skb, content.code()))
+    }
+
+    #[inline(always)]
+    fn track_fragment(&mut self, hook: Hook) -> Decision<Content> {
+        Code::from_code(stage_track_fragment(self.skb, hook.code()))
+    }
+
+    #[inline(always)]
+    fn hold_fragment(&mut self) -> bool {
+        Code::from_code(stage_hold_fragment(self.skb))
+    }
+
+    #[inline(always)]
+    fn release_fragments(&mut self) {
+        stage_release_fragments(self.skb);
+    }
+
+    #[inline(always)]
+    fn identify_fragment(&mut self, is_translated: bool) -> Decision<()> {
+        Code::from_code(stage_identify_fragment(self.skb, is_translated.code()))
     }
 
     #[inline(always)]

@@ -22,6 +22,14 @@ pub trait HookStages {
     fn parse_entering(&mut self) -> Decision<Content>;
     /// [`crate::stages::check_sender`].
     fn check_sender(&mut self, content: Content) -> Decision<bool>;
+    /// [`crate::stages::track_fragment`].
+    fn track_fragment(&mut self, hook: Hook) -> Decision<Content>;
+    /// [`crate::stages::hold_fragment`].
+    fn hold_fragment(&mut self) -> bool;
+    /// [`crate::stages::release_fragments`].
+    fn release_fragments(&mut self);
+    /// [`crate::stages::identify_fragment`].
+    fn identify_fragment(&mut self, is_translated: bool) -> Decision<()>;
     /// [`crate::Packet::is_tagged`].
     fn is_tagged(&self) -> bool;
     /// [`crate::stages::charge`].
@@ -95,7 +103,7 @@ fn cached_verdict(stages: &mut impl HookStages, hook: Hook) -> Option<Verdict> {
             stages.propagate(hit.index);
             stages.apply_cache_hit(hit)
         }
-        CacheLookup::Done(number) => Verdict::from_code(number),
+        CacheLookup::Done(number) => Verdict::from_cached_code(number),
     };
     count_drop(stages, hook.direction(), verdict);
     Some(verdict)
@@ -129,20 +137,53 @@ fn charge_redirected(stages: &mut impl HookStages, outcome: Decision<Verdict>) -
     }
 }
 
+/// Brings a fragment in order behind the first one of its datagram. Returns `None` if the packet
+/// has been taken: it waits, or has been sent through the hook again.
+#[inline(always)]
+fn order_fragment(stages: &mut impl HookStages, hook: Hook) -> Decision<Option<Content>> {
+    match stages.track_fragment(hook)? {
+        Content::EarlyFragment => {
+            let is_held = stages.hold_fragment();
+            Ok((!is_held).then_some(Content::LostFragment))
+        }
+        Content::AwaitedFragment => {
+            stages.release_fragments();
+            Ok(None)
+        }
+        content => Ok(Some(content)),
+    }
+}
+
 #[inline(always)]
 fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
-    let content = stages.parse_pod()?;
-    // Spoofed packets are dropped before they are charged to the pod's limit.
-    if stages.check_sender(content)? {
+    let parsed = stages.parse_pod()?;
+    // Spoofed packets are dropped before they change the state of a datagram, and before they are
+    // charged to the pod's limit.
+    let is_limited = stages.check_sender(parsed)?;
+    let is_tagged = stages.is_tagged();
+    let is_fragment = parsed == Content::Fragment && !is_tagged;
+    let content = if is_fragment {
+        match order_fragment(stages, Hook::FromPod)? {
+            Some(content) => content,
+            // Charged when it arrives again.
+            None => return Ok(Verdict::Consume),
+        }
+    } else {
+        parsed
+    };
+    if is_limited {
         stages.charge(Direction::Egress)?;
     }
     // Frames of a VLAN are charged like others, but have no flow and no bypass.
-    if stages.is_tagged() {
+    if is_tagged {
         return pass_tagged(stages, content);
     }
     match content {
         // Without ports there is no flow to look up: the node's own reassembly decides.
-        Content::LostFragment => return pass_after_policy(stages),
+        Content::LostFragment
+        | Content::Fragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment => return pass_after_policy(stages),
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::IcmpError => {
             if !stages.find_quoted_flow(Hook::FromPod) {
@@ -162,6 +203,9 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
             HostportMatch::Pod => open_hostport_from_pod(stages)?,
         }
     }
+    if is_fragment {
+        stages.identify_fragment(true)?;
+    }
     stages.translate()?;
     match stages.redirect_to_pod() {
         // The flow is tracked without translation: the pod is addressed directly.
@@ -169,7 +213,8 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
         verdict @ (Verdict::Drop(_)
         | Verdict::RedirectPeer(_)
         | Verdict::RedirectNeigh(_)
-        | Verdict::Redirect(_)) => Ok(verdict),
+        | Verdict::Redirect(_)
+        | Verdict::Consume) => Ok(verdict),
     }
 }
 
@@ -179,7 +224,13 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
 fn pass_tagged(stages: &mut impl HookStages, content: Content) -> Decision<Verdict> {
     match content {
         Content::Foreign | Content::Arp => {}
-        Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError => {
+        Content::Ip
+        | Content::FlowFound
+        | Content::Fragment
+        | Content::LostFragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment
+        | Content::IcmpError => {
             stages.check_policy()?;
             stages.check_exit()?;
         }
@@ -211,9 +262,10 @@ fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
             }
             Ok(verdict)
         }
-        verdict @ (Verdict::Drop(_) | Verdict::RedirectPeer(_) | Verdict::Redirect(_)) => {
-            Ok(verdict)
-        }
+        verdict @ (Verdict::Drop(_)
+        | Verdict::RedirectPeer(_)
+        | Verdict::Redirect(_)
+        | Verdict::Consume) => Ok(verdict),
     }
 }
 
@@ -261,24 +313,48 @@ pub fn uplink_out(stages: &mut impl HookStages) -> Verdict {
 
 #[inline(always)]
 fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
-    match stages.parse_uplink()? {
+    let parsed = stages.parse_uplink()?;
+    let is_fragment = parsed == Content::Fragment;
+    let content = if is_fragment {
+        stages.track_fragment(Hook::UplinkOut)?
+    } else {
+        parsed
+    };
+    match content {
         Content::Foreign | Content::Arp => return Ok(()),
-        Content::LostFragment => return drop_lost_fragment(stages),
+        Content::LostFragment
+        | Content::Fragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment => return drop_lost_fragment(stages),
         Content::IcmpError => return translate_error(stages, Hook::UplinkOut),
         Content::Ip | Content::FlowFound => {}
     }
+    let is_translated = masquerade_packet(stages)?;
+    if is_fragment {
+        stages.identify_fragment(is_translated)?;
+    }
+    if is_translated {
+        stages.translate()?;
+    }
+    Ok(())
+}
+
+/// Finds the flow of a packet that leaves, or inserts one. Returns whether the packet is
+/// translated.
+#[inline(always)]
+fn masquerade_packet(stages: &mut impl HookStages) -> Decision<bool> {
     if stages.find_flow(Hook::UplinkOut) {
-        return stages.translate();
+        return Ok(true);
     }
     match stages.origin()? {
-        Origin::Elsewhere => return Ok(()),
+        Origin::Elsewhere => return Ok(false),
         Origin::Pod => stages.choose_source()?,
         Origin::Collision => stages.keep_node_address(),
     }
     for attempt in 0..TRIES {
         if with_eviction(stages, |stages| stages.try_port(attempt))? {
             stages.advance_clock_hand();
-            return stages.translate();
+            return Ok(true);
         }
     }
     Err(DropReason::NoPort)
@@ -341,13 +417,26 @@ fn process_uplink_in<H: HookStages>(stages: &mut H) -> Decision<Verdict> {
     match stages.parse_entering()? {
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::FlowFound => return Ok(stages.forward_to_pod()),
-        // Without ports nothing can be translated: the node's own reassembly decides.
-        Content::LostFragment => return Ok(Verdict::from(stages.check_outside_source())),
         Content::IcmpError => return Ok(Verdict::from(translate_error(stages, Hook::UplinkIn))),
-        Content::Ip => {}
+        Content::Fragment
+        | Content::LostFragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment => {
+            // A forged source must not change the state of a datagram.
+            stages.check_outside_source()?;
+            match order_fragment(stages, Hook::UplinkIn)? {
+                None => return Ok(Verdict::Consume),
+                Some(Content::Ip) => {}
+                // Without ports nothing can be translated: the node's own reassembly decides.
+                Some(_) => return Ok(Verdict::Pass),
+            }
+            if stages.find_flow(Hook::UplinkIn) {
+                return Ok(stages.forward_to_pod());
+            }
+        }
+        // Packets of established flows have returned above: only new ones pay for the source check.
+        Content::Ip => stages.check_outside_source()?,
     }
-    // Packets of established flows have returned above: only new ones pay for the source check.
-    stages.check_outside_source()?;
     match stages.find_hostport()? {
         HostportMatch::Pod => {
             with_eviction(stages, H::open_hostport)?;

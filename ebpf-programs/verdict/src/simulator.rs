@@ -5,6 +5,7 @@
 
 pub mod example;
 mod flow_cache;
+mod fragment_store;
 pub mod frame;
 mod node;
 mod shape;
@@ -13,14 +14,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use abi::{
-    Address, ClockEntry, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow,
-    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Pod, PrefixKey,
-    Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
+    Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Egress, Endpoint,
+    Flow, FragmentKey, HeldHeader, HeldKey, Hostport, HostportKey, Interface, Limit, Network, Pod,
+    PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
 };
 
 use crate::eviction::ClockHand;
 use crate::flow::FlowState;
 use crate::flow_cache::{CacheHit, CacheLookup};
+use crate::fragment;
 use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
@@ -30,6 +32,7 @@ use crate::work::{Content, Hook, HostportMatch, Origin, Work};
 use crate::xdp_prefilter;
 
 pub use flow_cache::{JIFFY, Memory};
+pub use fragment_store::Ring;
 pub use shape::SharedBucket;
 
 /// The tables of a node, its kernel state as far as the datapath reads it, and the current packet.
@@ -70,7 +73,17 @@ pub struct World {
     /// Egress addresses, by the interface index of the bridge.
     pub egress: BTreeMap<u32, Egress>,
     /// The fragment table.
-    pub fragments: BTreeMap<FragmentKey, FragmentPorts>,
+    pub fragments: BTreeMap<FragmentKey, Datagram>,
+    /// The rings of the shares.
+    pub rings: BTreeMap<u32, Ring>,
+    /// Held fragments: header and packet.
+    pub held: BTreeMap<HeldKey, (HeldHeader, Vec<u8>)>,
+    /// Packets that are sent through the hook again after the current one.
+    pub reinjected: Vec<Vec<u8>>,
+    /// The held fragment that has replaced the current packet.
+    pub restored: Option<Vec<u8>>,
+    /// The table of identifications, without free elements.
+    pub identifications: BTreeMap<u32, u64>,
     /// The node's sockets, by the tuple of packets that reach them.
     pub sockets: BTreeMap<Tuple, Socket>,
     /// Next hops that are not the destination itself.
@@ -133,6 +146,11 @@ impl Default for World {
             turns: VecDeque::new(),
             egress: BTreeMap::new(),
             fragments: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            held: BTreeMap::new(),
+            reinjected: Vec::new(),
+            restored: None,
+            identifications: BTreeMap::new(),
             sockets: BTreeMap::new(),
             next_hops: BTreeMap::new(),
             egress_routes: BTreeMap::new(),
@@ -201,6 +219,7 @@ impl Simulator {
         self.world.packet = packet.to_vec();
         self.world.notice_changes();
         (self.world.congested, self.world.departure) = (false, None);
+        self.world.restored = None;
         let verdict = match place {
             Place::FromPod => self.run_from_pod(),
             Place::ToPod => hooks::to_pod(self),
@@ -253,7 +272,25 @@ impl Simulator {
                 Sweep::Removed(FlowState::AddressGone) => swept.address_gone += 1,
             }
         }
+        self.sweep_held();
         swept
+    }
+
+    /// Removes held fragments whose first one has not arrived, as the agent's periodic sweep does.
+    fn sweep_held(&mut self) {
+        let now = self.world.now();
+        let headers: Vec<_> = self
+            .world
+            .held
+            .iter()
+            .map(|(key, (header, _))| (*key, *header))
+            .collect();
+        for (key, header) in headers {
+            if fragment::has_expired(&header, now) {
+                fragment::count_lost(&mut self.world, &header);
+                self.world.held.remove(&key);
+            }
+        }
     }
 }
 
@@ -280,6 +317,22 @@ impl hooks::HookStages for Simulator {
 
     fn check_sender(&mut self, content: Content) -> Decision<bool> {
         stages::check_sender(&mut self.world, &mut self.work, content)
+    }
+
+    fn track_fragment(&mut self, hook: Hook) -> Decision<Content> {
+        stages::track_fragment(&mut self.world, &mut self.work, hook)
+    }
+
+    fn hold_fragment(&mut self) -> bool {
+        stages::hold_fragment(&mut self.world, &mut self.work)
+    }
+
+    fn release_fragments(&mut self) {
+        stages::release_fragments(&mut self.world, &mut self.work);
+    }
+
+    fn identify_fragment(&mut self, is_translated: bool) -> Decision<()> {
+        stages::identify_fragment(&mut self.world, &mut self.work, is_translated)
     }
 
     fn is_tagged(&self) -> bool {

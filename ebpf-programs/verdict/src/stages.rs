@@ -8,12 +8,13 @@ use abi::{Direction, EndpointFlags};
 
 use crate::eviction::ClockHand;
 use crate::flow_cache::{self, CacheHit, CacheLookup, FlowCache, ScratchProvider};
+use crate::fragment_store::FragmentStore;
 use crate::node::Node;
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::work::{Content, Hook, HostportMatch, Origin, Work};
+use crate::work::{Content, Fragment, Hook, HostportMatch, Origin, Transport, Work};
 use crate::{
     bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
     masquerade, parse, policy, rewrite, row_cache, sender,
@@ -80,7 +81,17 @@ pub fn parse_pod<E: Packet + Node + FlowCache>(
     work.limited = of.flags & EndpointFlags::LIMITED;
     // The pod is set before parsing: drops of malformed frames are counted for it.
     let content = parse::frame(env, ETHERNET, &mut work.headers)?;
-    Ok(fragment::complete(env, work, content))
+    Ok(fragment_or(work, content))
+}
+
+/// Returns [`Content::Fragment`] for a fragment of an IP packet, and the content itself otherwise.
+#[inline(always)]
+fn fragment_or(work: &Work, content: Content) -> Content {
+    if content == Content::Ip && work.headers.fragment != Fragment::Whole {
+        Content::Fragment
+    } else {
+        content
+    }
 }
 
 /// Finds the pod of a frame on its veth, without parsing the frame. Returns whether the pod has a
@@ -112,7 +123,7 @@ pub fn parse_uplink<E: Packet + Node + FlowCache>(
         return Ok(Content::Foreign);
     };
     let content = parse::frame(env, uplink.l2_len, &mut work.headers)?;
-    Ok(fragment::complete(env, work, content))
+    Ok(fragment_or(work, content))
 }
 
 /// As [`parse_uplink`], at ingress, and looks up the packet's flow.
@@ -146,6 +157,45 @@ pub fn check_sender<E: Packet + Node>(
 ) -> Decision<bool> {
     sender::check(env, work, content)?;
     Ok(work.limited != 0)
+}
+
+/// Updates the state of a fragment's datagram, and fills in the ports of a later fragment. Drops
+/// fragments that overlap.
+#[inline(always)]
+pub fn track_fragment<E: Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    hook: Hook,
+) -> Decision<Content> {
+    fragment::track(env, work, hook)
+}
+
+/// Holds a fragment until the first one of its datagram arrives; returns whether it is held. Where
+/// not, it continues without ports.
+#[inline(always)]
+pub fn hold_fragment<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) -> bool {
+    work.headers.transport = Transport::Portless;
+    fragment::hold(env, work)
+}
+
+/// Sends a first fragment through the hook again, and those that have waited for it behind it.
+#[inline(always)]
+pub fn release_fragments<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) {
+    fragment::release(env, work);
+}
+
+/// Writes the identification that a fragment leaves with. `is_translated` states whether
+/// [`Work::translated`] is the packet's tuple by now.
+#[inline(always)]
+pub fn identify_fragment<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    is_translated: bool,
+) -> Decision<()> {
+    if !is_translated {
+        work.translated = work.headers.tuple;
+    }
+    fragment::identify(env, work)
 }
 
 /// Charges the packet to the pod whose veth it is on, or drops it.
@@ -344,5 +394,7 @@ pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdi
             node.count_passed(work.pod, direction, bytes);
         }
         Verdict::Drop(reason) => node.count_dropped(reason, work.pod, direction, bytes),
+        // Counted when it arrives at the hook again.
+        Verdict::Consume => {}
     }
 }

@@ -7,6 +7,7 @@
 use abi::{Address, ClockEntry, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple};
 
 use crate::flow_cache::{CacheEntry, CacheRecorder};
+use crate::fragment::FragmentWork;
 use crate::outcome::Code;
 use crate::row_cache::RowCache;
 
@@ -50,6 +51,8 @@ pub struct Work {
     pub clock_entry: ClockEntry,
     /// Whether the new flow's pod has used half of its quota or more; 0 or 1.
     pub near_quota: u32,
+    /// What the stages of a fragment pass to each other.
+    pub fragment: FragmentWork,
     /// Rows that earlier packets on this CPU have read.
     pub rows: RowCache,
     /// What a cache entry of this packet needs.
@@ -72,6 +75,12 @@ pub struct Headers {
     pub length: u32,
     /// The fragment identification, as in [`abi::FragmentKey`].
     pub identification: u32,
+    /// Offset of the packet's end: link-layer padding may follow.
+    pub end: u32,
+    /// Offset of the IPv6 fragment header.
+    pub fragment_header: u32,
+    /// The first unit of 8 bytes of a fragment's data in its datagram's payload.
+    pub fragment_start: u32,
     /// [`abi::Seen`] bits of this packet.
     pub seen: u32,
     /// IP version: 4 or 6; 0 where the packet is not IP.
@@ -82,6 +91,8 @@ pub struct Headers {
     pub transport: Transport,
     /// Whether the packet is a fragment, and which.
     pub fragment: Fragment,
+    /// Whether the fragment is the last one of its datagram; 0 or 1.
+    pub fragment_is_last: u8,
 }
 
 impl Headers {
@@ -186,6 +197,12 @@ pub enum Content {
     IcmpError,
     /// IP, and the packet's flow was found.
     FlowFound,
+    /// A fragment that was not looked up yet.
+    Fragment,
+    /// A later fragment that must wait for the first one.
+    EarlyFragment,
+    /// A first fragment that later ones wait for.
+    AwaitedFragment,
 }
 
 impl Code for Content {
@@ -202,6 +219,9 @@ impl Code for Content {
             3 => Self::LostFragment,
             4 => Self::IcmpError,
             5 => Self::FlowFound,
+            6 => Self::Fragment,
+            7 => Self::EarlyFragment,
+            8 => Self::AwaitedFragment,
             _ => Self::Foreign,
         }
     }

@@ -7,13 +7,14 @@
 use abi::{Direction, DropReason, Mac};
 
 use crate::address::{is_loopback, is_multicast};
+use crate::fragment;
 use crate::hostport::is_pod_address;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::parse;
 use crate::sender::{SOURCE_MAC, has_mac};
-use crate::work::{Content, Headers};
+use crate::work::{Content, Fragment, Headers};
 
 /// Returns the reason to drop a frame that came in by this interface, and counts the drop.
 #[inline(always)]
@@ -47,7 +48,18 @@ fn classify(
         // A long chain of extension headers is not invalid.
         Err(DropReason::TooManyHeaders) | Ok(Content::Arp | Content::Foreign) => return Ok(()),
         Err(reason) => return Err(reason),
-        Ok(Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError) => {}
+        Ok(
+            Content::Ip
+            | Content::FlowFound
+            | Content::Fragment
+            | Content::LostFragment
+            | Content::EarlyFragment
+            | Content::AwaitedFragment
+            | Content::IcmpError,
+        ) => {}
+    }
+    if headers.fragment != Fragment::Whole {
+        fragment::range(headers)?;
     }
     let (source, destination) = (&headers.tuple.source, &headers.tuple.destination);
     if is_loopback(source) || is_loopback(destination) || is_multicast(source) {

@@ -162,10 +162,20 @@ proptest! {
         match verdict {
             Verdict::Drop(DropReason::Malformed) => prop_assert_eq!(behind, verdict),
             Verdict::Drop(reason) => prop_assert!(
-                matches!(reason, DropReason::Martian | DropReason::SpoofedFromOutside),
+                matches!(
+                    reason,
+                    DropReason::Martian
+                        | DropReason::SpoofedFromOutside
+                        | DropReason::TinyFragment
+                        | DropReason::OverlappingFragment
+                ),
                 "{:?}", reason
             ),
-            Verdict::Pass | Verdict::RedirectPeer(_) | Verdict::RedirectNeigh(_) | Verdict::Redirect(_) => prop_assert!(behind != Verdict::Drop(DropReason::Malformed)),
+            Verdict::Pass
+            | Verdict::RedirectPeer(_)
+            | Verdict::RedirectNeigh(_)
+            | Verdict::Redirect(_)
+            | Verdict::Consume => prop_assert!(behind != Verdict::Drop(DropReason::Malformed)),
         }
     }
 }
