@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, ensure};
 use e2e::{
     Agent, Config, Machine, Mapping, NODE, Pod, RawSocket, Sandbox, UPLINK, WORLD, patient, ping,
 };
-use serde_json::json;
 use verdict::simulator::frame::{Body, Frame};
 
 const HOSTPORT: Mapping = Mapping::udp(5353, 53);
@@ -374,7 +373,9 @@ fn a_pods_forged_first_fragment_does_not_redirect_anothers_reply() -> Result<()>
 #[test]
 fn a_flood_of_first_fragments_does_not_push_out_those_of_another_pod() -> Result<()> {
     let scene = Scene::new(&[])?;
-    for world in WORLD {
+    let elsewhere = ["198.51.100.7", "2001:db8:f::7"];
+    for (world, elsewhere) in WORLD.into_iter().zip(elsewhere) {
+        let elsewhere: IpAddr = elsewhere.parse()?;
         let server = SocketAddr::new(world, 7000);
         let sink = sink(&scene.sandbox.world, server)?;
         let from =
@@ -383,21 +384,17 @@ fn a_flood_of_first_fragments_does_not_push_out_those_of_another_pod() -> Result
         let pieces = honest.fragments_at(0xa1, &CUTS);
         let raw = RawSocket::sender(&scene.client.machine, world)?;
         let flooder = RawSocket::sender(&scene.server.machine, world)?;
-        let flood = Frame {
-            body: Body::Udp(49_000, 7000, vec![b'f'; 64]),
-            ..datagram(from(&scene.server)?, server, b'f')
-        };
+        // Another destination: the world's own memory for reassembly must not overflow.
+        let body = Body::Udp(49_000, 7000, vec![b'f'; 64]);
+        let flood = frame(from(&scene.server)?.ip(), elsewhere, body);
         raw.send(&pieces[2], world)?;
         for identification in 0..2_000 {
-            let piece = [
-                flood.fragment(identification, 0..16),
-                flood.fragment(identification, 16..72),
-            ];
-            flooder.send(&piece[identification as usize % 2], world)?;
+            let range = [0..16, 16..72][identification as usize % 2].clone();
+            flooder.send(&flood.fragment(identification, range), elsewhere)?;
         }
         raw.send(&pieces[0], world)?;
         for identification in 2_000..4_000 {
-            flooder.send(&flood.fragment(identification, 0..16), world)?;
+            flooder.send(&flood.fragment(identification, 0..16), elsewhere)?;
         }
         raw.send(&pieces[1], world)?;
         assert_eq!(arrival(&sink)?.1, b'h');
@@ -453,8 +450,8 @@ fn jumbo_fragments_wait_for_the_first_one() -> Result<()> {
     sandbox.world.call("ip link set eth0 mtu 9000")?;
     let _agent = Agent::start(&sandbox.node, &[])?;
     let mut pod = sandbox.pod("pod")?;
-    let config = Config::new("1.1.0").with("mtu", json!(9000));
-    pod.add_with(config.publish(&[HOSTPORT]))?;
+    // Pods have the uplink's MTU.
+    pod.add_with(Config::new("1.1.0").publish(&[HOSTPORT]))?;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         ping(&pod.machine, world, 1)?;
         let hostport = SocketAddr::new(node, HOSTPORT.host);
