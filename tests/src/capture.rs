@@ -1,14 +1,15 @@
 //! Packet sockets (packet(7)): captures the IP packets that a machine receives, and sends arbitrary
 //! Ethernet frames.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
-use nix::sys::socket::{LinkAddr, MsgFlags, recvfrom, sendto, setsockopt, sockopt};
+use nix::sys::socket::{LinkAddr, MsgFlags, recvfrom, recvmsg, sendto, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{Machine, deadline, ping};
@@ -47,9 +48,7 @@ impl Capture {
                 continue;
             };
             let packet = &buffer[..length];
-            let is_own = from.is_none_or(|from| from.pkttype() == OUTGOING);
-            let is_ip = matches!(packet.first().map(|byte| byte >> 4), Some(4 | 6));
-            if is_own || !is_ip {
+            if !is_received(packet, from) {
                 continue;
             }
             if last(packet) {
@@ -59,6 +58,31 @@ impl Capture {
         }
         bail!("timeout: {what} did not arrive; captured {before:02x?}")
     }
+
+    /// Returns the packets that have arrived, without waiting.
+    pub fn drain(&self) -> Result<Vec<Vec<u8>>> {
+        let mut packets = Vec::new();
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let mut parts = [IoSliceMut::new(&mut buffer)];
+            let now = MsgFlags::MSG_DONTWAIT;
+            let (length, from) =
+                match recvmsg::<LinkAddr>(self.0.as_raw_fd(), &mut parts, None, now) {
+                    Ok(received) => (received.bytes, received.address),
+                    Err(Errno::EAGAIN) => return Ok(packets),
+                    Err(error) => return Err(error).context("cannot read a packet socket"),
+                };
+            if is_received(&buffer[..length], from) {
+                packets.push(buffer[..length].to_vec());
+            }
+        }
+    }
+}
+
+/// Returns whether a packet is an IP packet that the machine has not sent itself.
+fn is_received(packet: &[u8], from: Option<LinkAddr>) -> bool {
+    let is_own = from.is_none_or(|from| from.pkttype() == OUTGOING);
+    !is_own && matches!(packet.first().map(|byte| byte >> 4), Some(4 | 6))
 }
 
 /// A packet socket that sends Ethernet frames unchanged on one link (`SOCK_RAW`).

@@ -2,8 +2,11 @@
 //! for byte.
 //!
 //! docs/decisions/0010-match-netfilters-masquerade-except-for-listed-differences.md lists the
-//! differences.
+//! differences. Random traces are compared modulo translated ports and identifications: see
+//! docs/decisions/0100-compare-random-traces-with-the-reference-plugins.md.
 
+#[path = "nat_differential/random.rs"]
+mod random;
 #[path = "nat_differential/traces.rs"]
 mod traces;
 
@@ -12,8 +15,9 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result, ensure};
 use e2e::{
     Agent, Capture, Config, GATEWAYS, Machine, Mapping, NODE, RawSocket, Sandbox, UPLINK, WORLD,
-    ping,
+    on_cpu, ping,
 };
+use nix::sched::sched_getcpu;
 use traces::{Step, Trace, Way, frame};
 use verdict::simulator::frame::Body;
 
@@ -221,4 +225,36 @@ fn translated_packets_equal_netfilters_except_for_documented_differences() -> Re
     }
     ensure!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     Ok(())
+}
+
+/// Returns the number in an environment variable, or `default` where it is not set.
+fn number(variable: &str, default: u64) -> Result<u64> {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().with_context(|| format!("{variable}={text}")),
+        Err(_) => Ok(default),
+    }
+}
+
+/// `cargo xtask differential` sets the variables.
+#[test]
+fn random_traces_arrive_as_through_the_reference_plugins() -> Result<()> {
+    let count = number("VIADUCT_DIFFERENTIAL_TRACES", 1000)?;
+    let first = number("VIADUCT_DIFFERENTIAL_SEED", 1)?;
+    // The queue that orders packets is that of one CPU.
+    on_cpu(sched_getcpu()?, || random::run(first, count))
+}
+
+#[test]
+fn the_document_lists_the_allowed_differences_of_random_traces() {
+    let document = include_str!("../../docs/masquerade.md");
+    let (_, section) = document
+        .split_once("## Differences in random traces\n")
+        .expect("the document has the section");
+    let (section, _) = section.split_once("\n## ").unwrap_or((section, ""));
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| "));
+    let listed = rows
+        .filter_map(|row| Some(row.split_once(" |")?.0))
+        .skip(1)
+        .collect::<Vec<_>>();
+    assert_eq!(listed, random::allowed().collect::<Vec<_>>());
 }

@@ -20,6 +20,7 @@ mod ci;
 mod command;
 mod compatibility;
 mod demo;
+mod differential;
 mod dist;
 mod metadata;
 mod privilege;
@@ -63,6 +64,9 @@ enum Verb {
     /// Measure Viaduct and the reference plugins beside Docker, firewalld, ufw, kube-proxy and
     /// podman
     Compatibility(compatibility::Args),
+    /// Send random traces through Viaduct and through the reference plugins, and compare what
+    /// arrives
+    Differential(differential::Args),
     /// Load every BPF program and compare the verifier's instruction counts with the committed
     /// table
     Verify(verify::Args),
@@ -97,6 +101,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Demo(args) => demo::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Compatibility(args) => compatibility::run(&args),
+        Verb::Differential(args) => differential::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Vm(args) => vm::run(&args),
         Verb::VagrantCheck(args) => vagrant::run(&args),

@@ -29,6 +29,11 @@ impl Share {
     pub const NODE: u32 = 1 << 17;
     /// Number of shares of the node, a power of two.
     pub const NODE_DATAGRAMS: u32 = 64;
+    /// Bit of the shares of datagrams as they are after translation, which ICMP errors quote; a
+    /// hash of both addresses is below it.
+    pub const TRANSLATED: u32 = 1 << 18;
+    /// Number of shares of translated datagrams, a power of two.
+    pub const TRANSLATED_DATAGRAMS: u32 = 256;
 }
 
 /// Key of a fragmented datagram (RFC 791, RFC 8200 4.5). 44 bytes.

@@ -186,7 +186,7 @@ drop_reasons! {
     /// A fragment overlaps another one of its datagram, or is a second first fragment with other
     /// ports. The datagram's further fragments are dropped as well (RFC 5722, RFC 3128).
     OverlappingFragment = 23, "overlapping-fragment",
-        at "from_pod, uplink_in, uplink_out, xdp_guard",
+        at "from_pod, uplink_in, uplink_out",
         do "Capture at the sender: an attempt to evade a filter, or a sender that uses an \
             identification again while fragments of the last datagram are missing.";
 }

@@ -6,7 +6,7 @@
 
 use abi::{
     Datagram, DatagramFlags, Direction, DropReason, FragmentKey, FragmentRange, HeldHeader,
-    HeldKey, Port, RING, Share, maps, protocol,
+    HeldKey, Port, RING, Share, Tuple, maps, protocol,
 };
 
 use crate::fragment_store::FragmentStore;
@@ -24,6 +24,8 @@ const LIFE: u32 = 30;
 const TRIES: u32 = 8;
 /// Length of a datagram's payload in units of 8 bytes that an IP header can express.
 const MOST_UNITS: u32 = 8_192;
+/// Length in bytes from the IP header on that every link with IPv6 takes (RFC 8200, 5).
+const ALWAYS_FITS: u32 = 1280;
 /// Bytes of an IPv6 fragment header.
 const FRAGMENT_HEADER: u32 = 8;
 
@@ -74,7 +76,7 @@ pub(crate) fn track<E: Node + FragmentStore>(
         (hook != Hook::UplinkOut).then_some(range),
         work.now,
     );
-    let waiting = store(env, work, known, is_alive);
+    let waiting = update_store(env, work, known, is_alive);
     outcome?;
     if is_first {
         work.fragment.datagram.held = waiting;
@@ -94,7 +96,7 @@ pub(crate) fn track<E: Node + FragmentStore>(
             lost(work)
         });
     }
-    fill_ports(work);
+    fill_ports(&work.fragment.datagram, &mut work.headers);
     Ok(Content::Ip)
 }
 
@@ -106,13 +108,122 @@ fn lost(work: &mut Work) -> Content {
     Content::LostFragment
 }
 
-/// Fills in the ports of the datagram. ICMP has no type in a later fragment: a request has its
+/// Fills in the ports of a later fragment, which may be quoted in an ICMP error; returns false
+/// where they are unknown. Looks for the datagram as its sender's hook has seen it, and as it is
+/// after translation ([`store_translated`]).
+#[inline(always)]
+pub(crate) fn find_ports<E: Node + FragmentStore>(
+    env: &E,
+    fragment: &mut FragmentWork,
+    headers: &mut Headers,
+) -> bool {
+    if headers.fragment != Fragment::Later || headers.transport == Transport::Portless {
+        return true;
+    }
+    let translated = translated_share(&headers.tuple);
+    fill_key(
+        &mut fragment.key,
+        headers,
+        sender_share(env, &headers.tuple),
+    );
+    if fragment.key.share != 0
+        && let Some(datagram) = env.datagram(&fragment.key)
+    {
+        env.read_datagram(datagram, &mut fragment.datagram);
+        if fragment.datagram.flags & DatagramFlags::PORTS != 0 {
+            fill_ports(&fragment.datagram, headers);
+            return true;
+        }
+    }
+    fragment.key.share = translated;
+    let Some(datagram) = env.datagram(&fragment.key) else {
+        return false;
+    };
+    env.read_datagram(datagram, &mut fragment.datagram);
+    fill_ports(&fragment.datagram, headers);
+    true
+}
+
+/// Stores the ports of a first fragment a second time, as they are after translation: an ICMP error
+/// about a later one quotes that with its translated addresses. Only where an error is possible:
+/// links with IPv6 take fragments of [`ALWAYS_FITS`] bytes.
+#[inline(always)]
+pub(crate) fn store_translated<E: FragmentStore>(env: &mut E, work: &mut Work) {
+    if work.headers.fragment != Fragment::First || work.headers.length <= ALWAYS_FITS {
+        return;
+    }
+    let (headers, fragment) = (&work.headers, &mut work.fragment);
+    let identification =
+        if fragment.key.share != 0 && fragment.datagram.flags & DatagramFlags::IDENTIFIED != 0 {
+            fragment.datagram.identification
+        } else {
+            headers.identification
+        };
+    fill_key(
+        &mut fragment.key,
+        headers,
+        translated_share(&work.translated),
+    );
+    fragment.key.source = work.translated.source;
+    fragment.key.destination = work.translated.destination;
+    fragment.key.identification = identification;
+    restart(&mut fragment.datagram, work.now);
+    fragment.datagram.source_port = work.translated.source_port;
+    fragment.datagram.destination_port = work.translated.destination_port;
+    overwrite(env, fragment);
+}
+
+/// Stores the ports of a first fragment that the node's own stack has made.
+#[inline(always)]
+pub(crate) fn store<E: Node + FragmentStore>(env: &mut E, work: &mut Work) {
+    let share = sender_share(env, &work.headers.tuple);
+    let (headers, fragment) = (&work.headers, &mut work.fragment);
+    fill_key(&mut fragment.key, headers, share);
+    if share == 0 {
+        return;
+    }
+    restart(&mut fragment.datagram, work.now);
+    fragment.datagram.source_port = headers.tuple.source_port;
+    fragment.datagram.destination_port = headers.tuple.destination_port;
+    overwrite(env, fragment);
+}
+
+/// Writes the state of a datagram whose ports are known, in place of any other.
+#[inline(always)]
+fn overwrite<E: FragmentStore>(env: &mut E, fragment: &mut FragmentWork) {
+    fragment.datagram.flags = DatagramFlags::PORTS;
+    match env.datagram(&fragment.key) {
+        Some(known) => env.write_datagram(known, &fragment.datagram),
+        None => insert(env, fragment),
+    }
+}
+
+/// Inserts the state of a datagram, and removes that of the oldest one of the share. Where another
+/// CPU has inserted the datagram meanwhile, or the table is full, the fragment is translated, but
+/// not remembered.
+#[inline(always)]
+fn insert<E: FragmentStore>(env: &mut E, fragment: &mut FragmentWork) {
+    let FragmentWork {
+        datagram,
+        key,
+        replaced,
+        ..
+    } = fragment;
+    if env.insert_datagram(key, datagram)
+        && env.push_datagram(key, replaced)
+        && replaced.share != 0
+        && replaced != key
+    {
+        env.remove_datagram(replaced);
+    }
+}
+
+/// Fills in the ports of a datagram. ICMP has no type in a later fragment: a request has its
 /// identifier as the source port, a reply as the destination port.
 #[inline(always)]
-fn fill_ports(work: &mut Work) {
-    let headers = &mut work.headers;
-    headers.tuple.source_port = work.fragment.datagram.source_port;
-    headers.tuple.destination_port = work.fragment.datagram.destination_port;
+fn fill_ports(datagram: &Datagram, headers: &mut Headers) {
+    headers.tuple.source_port = datagram.source_port;
+    headers.tuple.destination_port = datagram.destination_port;
     headers.transport = match headers.tuple.protocol {
         protocol::ICMP | protocol::ICMPV6 if headers.tuple.destination_port == Port::NONE => {
             Transport::EchoRequest
@@ -126,7 +237,12 @@ fn fill_ports(work: &mut Work) {
 #[inline(always)]
 fn set_key<E: Node>(env: &E, work: &mut Work, hook: Hook) {
     let share = share(env, work, hook);
-    let (key, headers) = (&mut work.fragment.key, &work.headers);
+    fill_key(&mut work.fragment.key, &work.headers, share);
+}
+
+/// Sets all fields of a datagram's key.
+#[inline(always)]
+fn fill_key(key: &mut FragmentKey, headers: &Headers, share: u32) {
     key.source = headers.tuple.source;
     key.destination = headers.tuple.destination;
     key.identification = headers.identification;
@@ -150,18 +266,30 @@ fn share<E: Node>(env: &E, work: &Work, hook: Hook) -> u32 {
                 0
             }
         }
-        Hook::UplinkOut => {
-            if let Some(endpoint) = env.endpoint(&tuple.source) {
-                return endpoint.pod;
-            }
-            if env.is_local(&tuple.source) {
-                let receiver = mixed(0, tuple.destination.words());
-                Share::NODE | receiver & (Share::NODE_DATAGRAMS - 1)
-            } else {
-                0
-            }
-        }
+        Hook::UplinkOut => sender_share(env, tuple),
     }
+}
+
+/// Returns the share of a datagram that leaves a hook with this tuple untranslated: its pod's, or
+/// that of the node; 0 for others.
+#[inline(always)]
+fn sender_share<E: Node>(env: &E, tuple: &Tuple) -> u32 {
+    if let Some(endpoint) = env.endpoint(&tuple.source) {
+        return endpoint.pod;
+    }
+    if env.is_local(&tuple.source) {
+        let receiver = mixed(0, tuple.destination.words());
+        Share::NODE | receiver & (Share::NODE_DATAGRAMS - 1)
+    } else {
+        0
+    }
+}
+
+/// Returns the share of translated datagrams with these addresses.
+#[inline(always)]
+fn translated_share(tuple: &Tuple) -> u32 {
+    let hash = mixed(mixed(0, tuple.source.words()), tuple.destination.words());
+    Share::TRANSLATED | hash & (Share::TRANSLATED_DATAGRAMS - 1)
 }
 
 /// Returns whether a fragment that is ahead of the first one is held at this hook. The node
@@ -201,7 +329,7 @@ fn restart(datagram: &mut Datagram, now: u32) {
 
 /// Writes the state of the datagram. For a first fragment, returns the fragments that wait for it.
 #[inline(always)]
-fn store<E: FragmentStore>(
+fn update_store<E: FragmentStore>(
     env: &mut E,
     work: &mut Work,
     known: Option<E::DatagramRef>,
@@ -209,21 +337,7 @@ fn store<E: FragmentStore>(
 ) -> u64 {
     let is_first = work.headers.fragment == Fragment::First;
     let Some(known) = known else {
-        let FragmentWork {
-            datagram,
-            key,
-            replaced,
-            ..
-        } = &mut work.fragment;
-        // Where another CPU has inserted the datagram meanwhile, or the table is full, the fragment
-        // is translated, but not remembered.
-        if env.insert_datagram(key, datagram)
-            && env.push_datagram(key, replaced)
-            && replaced.share != 0
-            && replaced != key
-        {
-            env.remove_datagram(replaced);
-        }
+        insert(env, &mut work.fragment);
         return 0;
     };
     env.write_datagram(known, &work.fragment.datagram);
@@ -245,7 +359,7 @@ fn store<E: FragmentStore>(
 /// transport header of the first one: it could replace the fields behind the ports (RFC 1858, RFC
 /// 3128).
 #[inline(always)]
-pub(crate) fn range(headers: &Headers) -> Decision<FragmentRange> {
+fn range(headers: &Headers) -> Decision<FragmentRange> {
     let data = if headers.version == 6 {
         headers.fragment_header + FRAGMENT_HEADER
     } else {

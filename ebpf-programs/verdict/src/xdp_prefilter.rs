@@ -7,14 +7,13 @@
 use abi::{Direction, DropReason, Mac};
 
 use crate::address::{is_loopback, is_multicast};
-use crate::fragment;
 use crate::hostport::is_pod_address;
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::parse;
 use crate::sender::{SOURCE_MAC, has_mac};
-use crate::work::{Content, Fragment, Headers};
+use crate::work::{Content, Headers};
 
 /// Returns the reason to drop a frame that came in by this interface, and counts the drop.
 #[inline(always)]
@@ -57,9 +56,6 @@ fn classify(
             | Content::AwaitedFragment
             | Content::IcmpError,
         ) => {}
-    }
-    if headers.fragment != Fragment::Whole {
-        fragment::range(headers)?;
     }
     let (source, destination) = (&headers.tuple.source, &headers.tuple.destination);
     if is_loopback(source) || is_loopback(destination) || is_multicast(source) {

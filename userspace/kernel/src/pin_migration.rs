@@ -115,15 +115,16 @@ mod tests {
         pin(bpffs, "v0/links/7-in", "old");
         pin(bpffs, "v0/links/8-in", "old");
         pin(bpffs, "v0/maps/FLOWS", "old");
-        pin(bpffs, "v1/links/8-in", "ours");
-        pin(bpffs, "v1/maps/PODS", "ours");
+        let ours = directory(ABI_VERSION);
+        pin(bpffs, &format!("{ours}/links/8-in"), "ours");
+        pin(bpffs, &format!("{ours}/maps/PODS"), "ours");
         refuse_newer(bpffs).unwrap();
         migrate_older(bpffs).unwrap();
-        let read = |path: &str| fs::read_to_string(bpffs.join(path)).unwrap();
-        assert_eq!(read("v1/links/7-in"), "old");
-        assert_eq!(read("v1/links/8-in"), "ours");
-        assert_eq!(read("v1/maps/FLOWS"), "old");
-        assert_eq!(read("v1/maps/PODS"), "ours");
+        let read = |path: &str| fs::read_to_string(bpffs.join(&ours).join(path)).unwrap();
+        assert_eq!(read("links/7-in"), "old");
+        assert_eq!(read("links/8-in"), "ours");
+        assert_eq!(read("maps/FLOWS"), "old");
+        assert_eq!(read("maps/PODS"), "ours");
         assert!(!bpffs.join("v0").exists());
         migrate_older(bpffs).unwrap();
     }

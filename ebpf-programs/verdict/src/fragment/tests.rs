@@ -475,7 +475,8 @@ fn fragments_that_the_node_only_forwards_have_no_state() {
 fn shares_of_pods_and_others_are_disjoint() {
     assert!(Share::OUTSIDE >= abi::maps::PODS_CAPACITY);
     assert!(Share::OUTSIDE_HELD <= Share::OUTSIDE_DATAGRAMS);
-    let shares = abi::maps::PODS_CAPACITY + Share::OUTSIDE_DATAGRAMS + Share::NODE_DATAGRAMS;
+    let others = Share::OUTSIDE_DATAGRAMS + Share::NODE_DATAGRAMS + Share::TRANSLATED_DATAGRAMS;
+    let shares = abi::maps::PODS_CAPACITY + others;
     assert!(shares <= abi::maps::DATAGRAMS_CAPACITY);
     assert_eq!(DatagramFlags::PORTS.count_ones(), 1);
 }

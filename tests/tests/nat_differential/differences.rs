@@ -1,0 +1,429 @@
+//! The differences to netfilter that random traces may show, each with its reason.
+//! docs/masquerade.md lists them.
+
+use abi::protocol;
+use e2e::GATEWAYS;
+use verdict::simulator::frame::flag;
+
+use super::generate::LARGEST;
+use super::kinds::martians;
+use super::replay::{Arrival, Sent};
+use super::system::{SERVED, Site, node_address, pod_address};
+use super::trace::{Action, Base, Entry, Path, Protocol, Quote, Sequence, Trace, Way};
+
+/// An allowed difference.
+pub(super) struct Difference {
+    /// Its name in docs/masquerade.md.
+    pub(super) name: &'static str,
+    pub(super) reason: &'static str,
+    /// Whether it is the cause that these packets arrived at one node only.
+    explains: fn(&Case<'_>) -> bool,
+}
+
+/// Packets of one flow and direction that arrived in one system only; or of no flow, to one site
+/// and of one kind.
+pub(super) struct Case<'a> {
+    pub(super) trace: &'a Trace,
+    pub(super) base: Base,
+    /// Whether the reference's `portmap` masquerades pods.
+    pub(super) snat: bool,
+    /// The number of the step that differs.
+    pub(super) step: usize,
+    /// What was sent so far.
+    pub(super) history: &'a [Sent],
+    pub(super) ours: Vec<&'a Arrival>,
+    pub(super) theirs: Vec<&'a Arrival>,
+}
+
+/// All allowed differences.
+pub(super) static ALL: [Difference; 11] = [
+    Difference {
+        name: "a flow of a packet that is not forwarded",
+        reason: "Viaduct makes the flow with the first packet or fragment, netfilter when the whole packet leaves",
+        explains: is_beside_incomplete,
+    },
+    Difference {
+        name: "an ICMP error about a later fragment",
+        reason: "without ports the quote names a flow by its addresses",
+        explains: is_error_about_fragment,
+    },
+    Difference {
+        name: "a quote of fewer than 8 bytes",
+        reason: "RFC 792 requires 8 bytes; a shorter quote cannot be translated",
+        explains: is_short_quote,
+    },
+    Difference {
+        name: "an ICMP error about a reset connection",
+        reason: "a flow lives on after a RST, whose sequence number may be forged",
+        explains: is_error_about_reset,
+    },
+    Difference {
+        name: "a clash of a protocol without ports",
+        reason: "there is no other tuple; packets that need no translation are delivered",
+        explains: is_portless_clash,
+    },
+    Difference {
+        name: "IPv6 fragments beyond the MTU",
+        reason: "routers do not fragment IPv6 packets",
+        explains: is_large_fragment,
+    },
+    Difference {
+        name: "an ICMP error about no flow",
+        reason: "with the pod's address it is of no use",
+        explains: is_error_of_no_flow,
+    },
+    Difference {
+        name: "a client pod's address at a published port",
+        reason: "the server sees the client's address",
+        explains: is_client_pod,
+    },
+    Difference {
+        name: "a pod's own published port",
+        reason: "no pod accepts packets from its own address",
+        explains: is_hairpin,
+    },
+    Difference {
+        name: "a martian source",
+        reason: "no packet on a wire has the source address",
+        explains: is_martian,
+    },
+    Difference {
+        name: "TCP outside of connection tracking's state",
+        reason: "no packet of a flow leaves with the pod's address; the receiver decides",
+        explains: is_invalid_segment,
+    },
+];
+
+/// Differences that end with features that are being built.
+pub(super) static TEMPORARY: [Difference; 3] = [
+    Difference {
+        name: "a martian source from outside",
+        reason: "not yet built",
+        explains: |case| {
+            case.theirs.is_empty()
+                && case
+                    .actions()
+                    .any(|it| matches!(it, Action::Martian { .. }))
+                && case
+                    .ours
+                    .iter()
+                    .all(|it| martians(case.trace.six).contains(&it.wire.source))
+        },
+    },
+    Difference {
+        name: "clashing tuples",
+        reason: "not yet built",
+        explains: |case| {
+            case.ours
+                .iter()
+                .chain(&case.theirs)
+                .any(|it| it.text.contains("moved port"))
+                || case.ours.is_empty()
+                    && !case.is_fragmented()
+                    && case.history.iter().any(|sent| sent.is_lost)
+        },
+    },
+    Difference {
+        name: "a quote of a node's own error",
+        reason: "not yet built",
+        explains: |case| {
+            case.ours
+                .iter()
+                .chain(&case.theirs)
+                .all(|it| it.wire.quote().is_some() && it.text.contains("World gets node"))
+        },
+    },
+];
+
+/// Returns the difference that explains a case.
+pub(super) fn explain(case: &Case<'_>) -> Option<&'static Difference> {
+    ALL.iter()
+        .chain(&TEMPORARY)
+        .find(|difference| (difference.explains)(case))
+}
+
+/// Viaduct drops packets with a source address that no packet on a wire has. Netfilter leaves that
+/// to routing, which accepts some of them.
+fn is_martian(case: &Case<'_>) -> bool {
+    let sources = martians(case.trace.six);
+    let sends = case
+        .actions()
+        .any(|action| matches!(action, Action::Martian { .. }));
+    sends
+        && case.ours.is_empty()
+        && case
+            .theirs
+            .iter()
+            .all(|it| sources.contains(&it.wire.source) || sources.contains(&it.wire.destination))
+}
+
+/// An error of a pod about a packet of no flow leaves with the pod's address, by netfilter. Viaduct
+/// drops it.
+fn is_error_of_no_flow(case: &Case<'_>) -> bool {
+    let of_pod = |it: &&Arrival| is_untranslated(it, case) && it.wire.quote().is_some();
+    case.ours.is_empty() && case.theirs.iter().all(of_pod)
+}
+
+/// The reference's `portmap` masquerades pods that dial a published port with the gateway's
+/// address, and Viaduct does not. So a flow to the pod's own address clashes with one to the port,
+/// and gets another port, by Viaduct only; and errors about such flows go to the client by Viaduct,
+/// and to the node by netfilter.
+fn is_client_pod(case: &Case<'_>) -> bool {
+    let Some((flow, Way::There)) = case.flow() else {
+        let without_client = |it: &&Arrival| {
+            let names = ["pod 0:", "pod 1:", "gateway:"];
+            names
+                .iter()
+                .fold(it.text.clone(), |text, name| text.replace(name, "client:"))
+        };
+        let texts = |arrivals: &[&Arrival]| arrivals.iter().map(without_client).collect::<Vec<_>>();
+        let is_error = |it: &&Arrival| it.wire.quote().is_some() && it.site != Site::World;
+        return case.snat
+            && case.ours.iter().all(is_error)
+            && (case.theirs.is_empty() || texts(&case.ours) == texts(&case.theirs));
+    };
+    let without_port = |it: &&Arrival| {
+        let (_, rest) = it.text.split_once(" > ").unwrap_or_default();
+        rest.to_owned()
+    };
+    let texts = |arrivals: &[&Arrival]| arrivals.iter().map(without_port).collect::<Vec<_>>();
+    case.snat
+        && matches!(case.trace.flows[flow].path, Path::Between { .. })
+        && case.ours.iter().all(|it| it.text.contains("moved port"))
+        && texts(&case.ours) == texts(&case.theirs)
+}
+
+/// A quote of fewer than 8 bytes behind the IP header violates RFC 792. Netfilter drops such an
+/// error about a translated packet. Viaduct leaves it as it is.
+fn is_short_quote(case: &Case<'_>) -> bool {
+    case.theirs.is_empty()
+        && case.actions().any(|it| match it {
+            Action::Error { quote, .. } => match quote {
+                Quote::Received(length) | Quote::Sent(length) | Quote::Fragment { length, .. } => {
+                    *length < 8
+                }
+            },
+            Action::Send { .. } | Action::Martian { .. } => false,
+        })
+        && case
+            .ours
+            .iter()
+            .all(|it| it.wire.quote().is_some() && it.site != Site::World)
+}
+
+/// Connection tracking compares TCP segments with the connection's state and windows. What does
+/// not fit is invalid for it and not translated: it leaves with the pod's address, or arrives at
+/// the node, which resets. It also forgets a connection with the first RST, and takes what follows
+/// for a new one. Viaduct translates all of them with the flow, so the receiver decides.
+fn is_invalid_segment(case: &Case<'_>) -> bool {
+    let Some((flow, way)) = case.flow() else {
+        // The node's reset of a segment that was not translated.
+        let irregular = |flow: usize| {
+            case.trace.flows[flow].protocol == Protocol::Tcp && !case.is_regular(flow)
+        };
+        let resets = (0..case.trace.flows.len()).any(irregular);
+        return resets && case.ours.is_empty() && case.theirs.iter().all(|it| is_reset(it, case));
+    };
+    case.trace.flows[flow].protocol == Protocol::Tcp
+        && !case.is_regular(flow)
+        && !case.ours.is_empty()
+        && case.ours.iter().all(|it| case.is_translated(it, flow, way))
+        && case.theirs.iter().all(|it| is_not_of_its_flow(it, case))
+}
+
+/// Returns whether a packet has a pod's address where it should not, or that of the node as in a
+/// new connection.
+fn is_not_of_its_flow(arrival: &Arrival, case: &Case<'_>) -> bool {
+    let mut own = (0..2).map(|number| node_address(number, case.trace.six));
+    is_untranslated(arrival, case)
+        || arrival.site == Site::World && own.any(|it| it == arrival.wire.source)
+}
+
+/// An error that quotes a later fragment names a flow if the protocol has no ports. Netfilter
+/// does not translate it.
+fn is_error_about_fragment(case: &Case<'_>) -> bool {
+    let is_later = |it: &&Arrival| {
+        let quote = it.wire.quote();
+        quote.is_some_and(|quote| quote.is_later_fragment())
+    };
+    case.ours.iter().chain(&case.theirs).all(is_later)
+        && case.theirs.iter().all(|it| is_untranslated(it, case))
+}
+
+/// With the RST of a connection, connection tracking forgets it, and drops errors about its packets
+/// from then on.
+fn is_error_about_reset(case: &Case<'_>) -> bool {
+    let was_reset = case.history.iter().any(|sent| sent.flags & flag::RST != 0);
+    let is_error = |it: &&Arrival| {
+        let quote = it.wire.quote();
+        quote.is_some_and(|quote| quote.protocol == protocol::TCP)
+    };
+    let leaves = |it: &&Arrival| is_from_pod(it, case) && is_error(it);
+    was_reset && case.ours.iter().all(is_error) && case.theirs.iter().all(leaves)
+}
+
+/// A protocol without ports has one flow between two addresses at a time. Netfilter drops packets
+/// of another one, which clashes with it. Viaduct delivers them where it needs no translation. Of
+/// two packets in fragments, netfilter serves the one that is complete first, and Viaduct the one
+/// that begins first; it also serves one that is not forwarded later.
+fn is_portless_clash(case: &Case<'_>) -> bool {
+    let Some((flow, Way::There)) = case.flow() else {
+        return false;
+    };
+    let of = case.trace.flows[flow];
+    let others = case
+        .trace
+        .flows
+        .iter()
+        .filter(|other| other.protocol == Protocol::Portless && other.path != of.path);
+    let is_delivered = |it: &&Arrival| case.is_translated(it, flow, Way::There);
+    let needs_no_port = matches!(
+        of.path,
+        Path::Out { .. }
+            | Path::In {
+                entry: Entry::Own { .. },
+                ..
+            }
+    );
+    of.protocol == Protocol::Portless
+        && others.count() > 0
+        && needs_no_port
+        && (case.is_fragmented()
+            || case.history.iter().any(|sent| sent.is_lost)
+            || case.theirs.is_empty() && case.ours.iter().all(is_delivered))
+}
+
+/// A packet opens a flow also if the node cannot forward it later, and so does a first fragment if
+/// the others never arrive. Netfilter makes the flow when the whole packet leaves.
+fn is_beside_incomplete(case: &Case<'_>) -> bool {
+    let Some((flow, Way::There)) = case.flow() else {
+        return false;
+    };
+    let mut others = case.history.iter().filter(|sent| sent.flow != flow);
+    let is_moved = |it: &&Arrival| it.text.contains("moved port");
+    others.any(|sent| sent.is_lost)
+        && case.ours.len() == case.theirs.len()
+        && case.ours.iter().all(is_moved)
+        && case
+            .ours
+            .iter()
+            .all(|it| case.is_translated(it, flow, Way::There))
+}
+
+/// Routers do not fragment IPv6 packets (RFC 8200), so the node reports fragments beyond the MTU
+/// to their sender. On a node with `br_netfilter`, connection tracking forgets the size of the
+/// fragments, and the node fragments anew. An error of the node quotes the packet that netfilter
+/// has put together.
+fn is_large_fragment(case: &Case<'_>) -> bool {
+    let is_large = |it: &Action| match it {
+        Action::Send { packet, .. } => packet.fragments.iter().any(|part| part.1 > LARGEST),
+        Action::Error { .. } | Action::Martian { .. } => false,
+    };
+    let is_too_big = |it: &&Arrival| it.wire.payload.first() == Some(&2);
+    case.trace.six
+        && case.actions().any(is_large)
+        && case.ours.iter().all(is_too_big)
+        && case
+            .theirs
+            .iter()
+            .all(|it| it.of.is_some() || is_too_big(it))
+}
+
+fn is_reset(arrival: &Arrival, case: &Case<'_>) -> bool {
+    let gateway = GATEWAYS[usize::from(case.trace.six)];
+    let mut own = (0..2).map(|number| node_address(number, case.trace.six));
+    let from_node = arrival.wire.source == gateway || own.any(|it| it == arrival.wire.source);
+    arrival.wire.protocol == protocol::TCP
+        && from_node
+        && arrival
+            .wire
+            .payload
+            .get(13)
+            .is_some_and(|flags| flags & flag::RST != 0)
+}
+
+fn is_from_pod(arrival: &Arrival, case: &Case<'_>) -> bool {
+    let mut pods = (0..2).map(|number| pod_address(number, case.trace.six));
+    pods.any(|pod| arrival.wire.source == pod)
+}
+
+fn is_untranslated(arrival: &Arrival, case: &Case<'_>) -> bool {
+    is_from_pod(arrival, case) && (arrival.site == Site::World || arrival.of.is_some())
+}
+
+/// A pod that dials its own published port sees the gateway as the client, by Viaduct. Without
+/// `snat` of `portmap`, the pod gets a packet from its own address, which it does not accept.
+fn is_hairpin(case: &Case<'_>) -> bool {
+    let Some((flow, _)) = case.flow() else {
+        return false;
+    };
+    let path = case.trace.flows[flow].path;
+    path.client() == path.server()
+}
+
+impl Case<'_> {
+    /// Returns the actions of the step.
+    fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.trace.steps[self.step].actions.iter()
+    }
+
+    /// Returns whether the step has fragments.
+    fn is_fragmented(&self) -> bool {
+        self.actions().any(|it| match it {
+            Action::Send { packet, .. } => !packet.fragments.is_empty(),
+            Action::Error { .. } | Action::Martian { .. } => false,
+        })
+    }
+
+    /// Returns flow and direction of the packets.
+    fn flow(&self) -> Option<(usize, Way)> {
+        self.ours.iter().chain(&self.theirs).find_map(|it| it.of)
+    }
+
+    /// Returns whether an arrival has the addresses and ports that a packet of the flow has in this
+    /// direction.
+    fn is_translated(&self, arrival: &Arrival, flow: usize, way: Way) -> bool {
+        let of = &self.trace.flows[flow];
+        let wire = &arrival.wire;
+        let [from, to] = wire.ports();
+        let (client, dialled) = (self.base.client(of), self.base.destination(of));
+        match (way, of.path) {
+            (Way::Back, _) => (wire.source, from) == dialled && (wire.destination, to) == client,
+            (Way::There, Path::Out { .. }) => {
+                let mut own = (0..2).map(|number| node_address(number, self.trace.six));
+                own.any(|it| it == wire.source) && (wire.destination, to) == dialled
+            }
+            (Way::There, Path::In { .. } | Path::Between { .. }) => {
+                let server = match of.path.server() {
+                    Site::Pod(number) => pod_address(number, self.trace.six),
+                    Site::World => return false,
+                };
+                let gateway = GATEWAYS[usize::from(self.trace.six)];
+                let hairpin = of.path.client() == of.path.server() && wire.source == gateway;
+                (wire.source == client.0 || hairpin)
+                    && wire.destination == server
+                    && (to == SERVED || !of.protocol.has_ports())
+            }
+        }
+    }
+
+    /// Returns whether the segments of a TCP flow were those of a connection that is opened by a
+    /// handshake, and used, so far.
+    fn is_regular(&self, flow: usize) -> bool {
+        let mut opened = [false; 2];
+        let segments = self.history.iter().filter(|sent| sent.flow == flow);
+        for sent in segments {
+            let expected = match (sent.way, opened) {
+                (Way::There, [false, false]) => flag::SYN,
+                (Way::Back, [true, false]) => flag::SYN | flag::ACK,
+                (_, [true, true]) => flag::ACK,
+                _ => return false,
+            };
+            if sent.flags != expected || sent.sequence != Sequence::Next || sent.is_lost {
+                return false;
+            }
+            opened[sent.way as usize] = true;
+        }
+        true
+    }
+}
