@@ -354,8 +354,8 @@ fn a_pods_forged_first_fragment_does_not_redirect_anothers_reply() -> Result<()>
         let (_, seen) = listener.recv_from(&mut request)?;
         let reply = datagram(server, seen, b'r');
         let pieces = reply.fragments_at(0x91, &CUTS);
-        let forged = datagram(server, SocketAddr::new(node, HOSTPORT.host), b'f');
-        let forged = forged.fragment(0x91, 0..1_400);
+        let hostport = SocketAddr::new(node, HOSTPORT.host);
+        let forged = datagram(server, hostport, b'f').fragment(0x91, 0..1_400);
         let attacker = RawSocket::sender(&scene.server.machine, world)?;
         let honest = RawSocket::sender(&scene.sandbox.world, world)?;
         let before = scene.drops("spoofed-address")?;

@@ -96,8 +96,8 @@ drop_reasons! {
         at "from_pod, uplink_in, uplink_out",
         do "Find the pods with most flows: `viaductctl flows --usage`. Raise \
             `--flow-table-size`.";
-    /// The first fragment of an IP fragment's datagram has not arrived within 30 s, or more fragments
-    /// waited for theirs than are held for a sender; so it cannot be translated.
+    /// The first fragment of an IP fragment's datagram has not arrived within 30 s, or more
+    /// fragments waited for theirs than are held for a sender; so it cannot be translated.
     FragmentWithoutFirst = 7, "fragment-without-first",
         at "from_pod, uplink_in, uplink_out",
         do "First fragments are lost before this hook. Avoid fragmentation: check the MTU and path \

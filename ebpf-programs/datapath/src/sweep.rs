@@ -1,5 +1,6 @@
-//! The sweep: removes dead flows, and fragments whose first one has not arrived, in the kernel. Between check and removal of an entry there are
-//! only a few lookups, so a flow that becomes active meanwhile is not lost.
+//! The sweep: removes dead flows, and fragments whose first one has not arrived, in the kernel.
+//! Between check and removal of an entry there are only a few lookups, so a flow that becomes
+//! active meanwhile is not lost.
 //!
 //! Not attached anywhere: the agent runs it periodically.
 

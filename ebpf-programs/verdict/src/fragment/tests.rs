@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use abi::{Address, Datagram, DatagramFlags, DropReason, FragmentRange, RING, Share};
 use proptest::prelude::*;
 
-use super::{LIFE, add_range};
+use super::LIFE;
+use super::range::add_range;
 use crate::outcome::Verdict;
 use crate::simulator::example::{
     FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, POD_PORT, bridge_mac, mac, node, other_mac,
