@@ -122,7 +122,7 @@ stage!(stage_find_hostport_from_pod() -> Decision<HostportMatch>, |kernel, work|
 stage!(stage_try_port_from_pod(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
     stages::try_port_from_pod(kernel, work, attempt)
 });
-stage!(stage_check_fit() -> Fit, |kernel, work| {
+stage!(stage_check_fit() -> Decision<Fit>, |kernel, work| {
     stages::check_fit(kernel, work)
 });
 stage!(stage_find_forwarded_reply() -> bool, |kernel, work| {
@@ -160,14 +160,20 @@ stage!(stage_evict() -> bool, |kernel, work| {
 stage!(stage_translate() -> Decision<()>, |kernel, work| {
     stages::translate(kernel, work)
 });
-stage!(stage_translate_quoted(hook: Hook) -> Decision<()>, |kernel, work, hook| {
-    stages::translate_quoted(kernel, work, hook)
+stage!(stage_translate_quote() -> Decision<()>, |kernel, work| {
+    stages::translate_quote(kernel, work)
+});
+stage!(stage_translate_error(hook: Hook) -> Decision<()>, |kernel, work, hook| {
+    stages::translate_error(kernel, work, hook)
 });
 stage!(new stage_translate_received() -> Decision<()>, |kernel, work| {
     stages::translate_received(kernel, work)
 });
 stage!(new stage_translate_received_quote() -> Decision<()>, |kernel, work| {
-    stages::translate_quoted(kernel, work, Hook::FromPod)
+    stages::translate_quote(kernel, work)
+});
+stage!(new stage_translate_received_error() -> Decision<()>, |kernel, work| {
+    stages::translate_error(kernel, work, Hook::FromPod)
 });
 /// Not by the macro: it needs no scratch memory.
 #[unsafe(no_mangle)]
@@ -355,7 +361,7 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn check_fit(&mut self) -> Fit {
+    fn check_fit(&mut self) -> Decision<Fit> {
         Code::from_code(stage_check_fit(self.skb))
     }
 
@@ -405,8 +411,13 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn translate_quoted(&mut self, hook: Hook) -> Decision<()> {
-        Code::from_code(stage_translate_quoted(self.skb, hook.code()))
+    fn translate_quote(&mut self) -> Decision<()> {
+        Code::from_code(stage_translate_quote(self.skb))
+    }
+
+    #[inline(always)]
+    fn translate_error(&mut self, hook: Hook) -> Decision<()> {
+        Code::from_code(stage_translate_error(self.skb, hook.code()))
     }
 
     #[inline(always)]
@@ -417,6 +428,11 @@ impl HookStages for Stages {
     #[inline(always)]
     fn translate_received_quote(&mut self) -> Decision<()> {
         Code::from_code(stage_translate_received_quote(self.skb))
+    }
+
+    #[inline(always)]
+    fn translate_received_error(&mut self) -> Decision<()> {
+        Code::from_code(stage_translate_received_error(self.skb))
     }
 
     #[inline(always)]

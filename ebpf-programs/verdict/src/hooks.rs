@@ -65,7 +65,7 @@ pub trait HookStages {
     /// [`crate::stages::try_port_from_pod`].
     fn try_port_from_pod(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::check_fit`].
-    fn check_fit(&mut self) -> Fit;
+    fn check_fit(&mut self) -> Decision<Fit>;
     /// [`crate::stages::find_forwarded_reply`].
     fn find_forwarded_reply(&mut self) -> bool;
     /// [`crate::stages::redirect_to_pod`].
@@ -84,12 +84,16 @@ pub trait HookStages {
     fn forward_to_pod(&mut self) -> Verdict;
     /// [`crate::stages::translate`].
     fn translate(&mut self) -> Decision<()>;
-    /// [`crate::stages::translate_quoted`].
-    fn translate_quoted(&mut self, hook: Hook) -> Decision<()>;
+    /// [`crate::stages::translate_quote`].
+    fn translate_quote(&mut self) -> Decision<()>;
+    /// [`crate::stages::translate_error`].
+    fn translate_error(&mut self, hook: Hook) -> Decision<()>;
     /// [`crate::stages::translate_received`].
     fn translate_received(&mut self) -> Decision<()>;
-    /// [`crate::stages::translate_quoted`], for [`Hook::FromPod`] at the receiving pod's veth.
+    /// [`crate::stages::translate_quote`], at the receiving pod's veth.
     fn translate_received_quote(&mut self) -> Decision<()>;
+    /// [`crate::stages::translate_error`] with [`Hook::FromPod`], at the receiving pod's veth.
+    fn translate_received_error(&mut self) -> Decision<()>;
     /// [`crate::stages::lookup_cache`].
     fn lookup_cache(&mut self, hook: Hook) -> CacheLookup;
     /// [`crate::stages::apply_cache_hit`].
@@ -199,7 +203,8 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
             if !stages.find_quoted_flow(Hook::FromPod) {
                 return pass_after_policy(stages);
             }
-            stages.translate_quoted(Hook::FromPod)?;
+            stages.translate_quote()?;
+            stages.translate_error(Hook::FromPod)?;
             return Ok(stages.redirect_to_pod());
         }
         Content::Ip | Content::FlowFound => {}
@@ -213,7 +218,7 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
             HostportMatch::Pod => open_hostport_from_pod(stages)?,
         }
     }
-    let fit = stages.check_fit();
+    let fit = stages.check_fit()?;
     if fit == Fit::ForwardUnchanged {
         return Ok(Verdict::Pass);
     }
@@ -322,7 +327,8 @@ fn process_to_pod(stages: &mut impl HookStages, is_limited: bool) -> Decision<()
 fn translate_received(stages: &mut impl HookStages) -> Decision<()> {
     match stages.parse_received() {
         Content::IcmpError if stages.find_quoted_flow(Hook::FromPod) => {
-            stages.translate_received_quote()
+            stages.translate_received_quote()?;
+            stages.translate_received_error()
         }
         Content::Ip if stages.find_forwarded_reply() => stages.translate_received(),
         Content::Foreign
@@ -364,7 +370,7 @@ fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
         | Content::Fragment
         | Content::EarlyFragment
         | Content::AwaitedFragment => return drop_lost_fragment(stages),
-        Content::IcmpError => return translate_error(stages, Hook::UplinkOut),
+        Content::IcmpError => return process_error(stages, Hook::UplinkOut),
         Content::Ip | Content::FlowFound => {}
     }
     let is_translated = masquerade_packet(stages)?;
@@ -427,9 +433,10 @@ fn drop_lost_fragment(stages: &mut impl HookStages) -> Decision<()> {
 }
 
 #[inline(always)]
-fn translate_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
+fn process_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
     if stages.find_quoted_flow(hook) {
-        return stages.translate_quoted(hook);
+        stages.translate_quote()?;
+        return stages.translate_error(hook);
     }
     match hook {
         Hook::UplinkIn => stages.check_outside_source(),
@@ -455,7 +462,9 @@ fn process_uplink_in<H: HookStages>(stages: &mut H) -> Decision<Verdict> {
     match stages.parse_entering()? {
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::FlowFound => return Ok(stages.forward_to_pod()),
-        Content::IcmpError => return Ok(Verdict::from(translate_error(stages, Hook::UplinkIn))),
+        Content::IcmpError => {
+            return Ok(Verdict::from(process_error(stages, Hook::UplinkIn)));
+        }
         Content::Fragment
         | Content::LostFragment
         | Content::EarlyFragment

@@ -403,7 +403,7 @@ impl hooks::HookStages for Simulator {
         stages::try_port_from_pod(&mut self.world, &mut self.work, attempt)
     }
 
-    fn check_fit(&mut self) -> Fit {
+    fn check_fit(&mut self) -> Decision<Fit> {
         stages::check_fit(&mut self.world, &mut self.work)
     }
 
@@ -443,8 +443,12 @@ impl hooks::HookStages for Simulator {
         stages::translate(&mut self.world, &mut self.work)
     }
 
-    fn translate_quoted(&mut self, hook: Hook) -> Decision<()> {
-        stages::translate_quoted(&mut self.world, &mut self.work, hook)
+    fn translate_quote(&mut self) -> Decision<()> {
+        stages::translate_quote(&mut self.world, &mut self.work)
+    }
+
+    fn translate_error(&mut self, hook: Hook) -> Decision<()> {
+        stages::translate_error(&mut self.world, &mut self.work, hook)
     }
 
     fn translate_received(&mut self) -> Decision<()> {
@@ -452,7 +456,11 @@ impl hooks::HookStages for Simulator {
     }
 
     fn translate_received_quote(&mut self) -> Decision<()> {
-        stages::translate_quoted(&mut self.world, &mut self.work, Hook::FromPod)
+        stages::translate_quote(&mut self.world, &mut self.work)
+    }
+
+    fn translate_received_error(&mut self) -> Decision<()> {
+        stages::translate_error(&mut self.world, &mut self.work, Hook::FromPod)
     }
 
     fn lookup_cache(&mut self, hook: Hook) -> CacheLookup {

@@ -317,7 +317,7 @@ pub fn try_port_from_pod<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -
 
 /// Returns whether a packet to a hostport, or its reply, fits the link of the receiving pod.
 #[inline(always)]
-pub fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Fit {
+pub fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<Fit> {
     hostport_from_pod::check_fit(env, work)
 }
 
@@ -415,8 +415,14 @@ pub fn translate_received<P: Packet>(packet: &mut P, work: &mut Work) -> Decisio
 
 /// Writes [`Work::translated`] into the packet that an ICMP error quotes.
 #[inline(always)]
-pub fn translate_quoted<P: Packet>(packet: &mut P, work: &mut Work, hook: Hook) -> Decision<()> {
-    icmp::translate(packet, work, hook)
+pub fn translate_quote<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<()> {
+    icmp::translate_quote(packet, work)
+}
+
+/// Writes addresses and checksum of an ICMP error, after its quote has been translated.
+#[inline(always)]
+pub fn translate_error<P: Packet>(packet: &mut P, work: &mut Work, hook: Hook) -> Decision<()> {
+    icmp::translate_error(packet, work, hook)
 }
 
 /// Counts a pod's packet by its verdict, given as its code, and writes its cache entry.

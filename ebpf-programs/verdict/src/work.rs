@@ -21,6 +21,8 @@ pub struct Work {
     pub embedded: Headers,
     /// The tuple to write into the packet.
     pub translated: Tuple,
+    /// Difference that the translation of a quote makes to the checksum of the error, folded.
+    pub quote_difference: u32,
     /// The flow to insert.
     pub pair: Pair,
     /// The source address to write: the masquerade address, or what a pod sees as the source of a

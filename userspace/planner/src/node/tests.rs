@@ -1,6 +1,7 @@
 //! Tests of the node's plan: the whole plan, then its parts.
 
 mod gateways;
+mod mtus;
 mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet};
