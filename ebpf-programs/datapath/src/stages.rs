@@ -61,14 +61,20 @@ stage!(stage_parse_entering() -> Decision<Content>, |kernel, work| {
 stage!(stage_check_sender(content: Content) -> Decision<bool>, |kernel, work, content| {
     stages::check_sender(kernel, work, content)
 });
-stage!(stage_track_fragment(hook: Hook) -> Decision<Content>, |kernel, work, hook| {
-    stages::track_fragment(kernel, work, hook)
+stage!(stage_find_datagram(hook: Hook) -> Decision<Content>, |kernel, work, hook| {
+    stages::find_datagram(kernel, work, hook)
+});
+stage!(stage_update_datagram(has_order: bool) -> Decision<()>, |_kernel, work, has_order| {
+    stages::update_datagram(work, has_order)
+});
+stage!(stage_write_datagram(hook: Hook) -> Content, |kernel, work, hook| {
+    stages::write_datagram(kernel, work, hook)
 });
 stage!(stage_hold_fragment() -> bool, |kernel, work| {
     stages::hold_fragment(kernel, work)
 });
-stage!(stage_release_fragments() -> (), |kernel, work| {
-    stages::release_fragments(kernel, work);
+stage!(stage_release_fragment(place: u32) -> (), |kernel, work, place| {
+    stages::release_fragment(kernel, work, place);
 });
 stage!(stage_identify_fragment(is_translated: bool) -> Decision<()>, |kernel, work, is_translated| {
     stages::identify_fragment(kernel, work, is_translated)
@@ -261,8 +267,18 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn track_fragment(&mut self, hook: Hook) -> Decision<Content> {
-        Code::from_code(stage_track_fragment(self.skb, hook.code()))
+    fn find_datagram(&mut self, hook: Hook) -> Decision<Content> {
+        Code::from_code(stage_find_datagram(self.skb, hook.code()))
+    }
+
+    #[inline(always)]
+    fn update_datagram(&mut self, has_order: bool) -> Decision<()> {
+        Code::from_code(stage_update_datagram(self.skb, has_order.code()))
+    }
+
+    #[inline(always)]
+    fn write_datagram(&mut self, hook: Hook) -> Content {
+        Code::from_code(stage_write_datagram(self.skb, hook.code()))
     }
 
     #[inline(always)]
@@ -271,8 +287,8 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn release_fragments(&mut self) {
-        stage_release_fragments(self.skb);
+    fn release_fragment(&mut self, place: u32) {
+        stage_release_fragment(self.skb, place.code());
     }
 
     #[inline(always)]

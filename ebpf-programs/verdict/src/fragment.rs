@@ -15,7 +15,7 @@ use abi::{Datagram, DatagramFlags, DropReason, FragmentKey, FragmentRange, HeldH
 use crate::fragment_store::FragmentStore;
 use crate::node::Node;
 use crate::outcome::Decision;
-use crate::work::{Content, Fragment, Headers, Hook, Transport, Work};
+use crate::work::{Content, Fragment, Hook, Transport, Work};
 
 pub use hold::{count_lost, has_expired};
 pub(crate) use hold::{hold, release};
@@ -36,65 +36,68 @@ pub struct FragmentWork {
     pub key: FragmentKey,
     /// The key that the ring of the share has lost.
     pub replaced: FragmentKey,
+    /// The fragment's range.
+    pub range: FragmentRange,
+    /// Whether the datagram has state that has not expired; 0 or 1.
+    pub is_alive: u32,
     /// The held fragment.
     pub held: HeldHeader,
     /// Its place.
     pub place: HeldKey,
 }
 
-/// Updates the state of a fragment's datagram, and fills in the ports of a later fragment. Returns
-/// [`Content::EarlyFragment`] where the fragment must wait for the first one, and
-/// [`Content::AwaitedFragment`] where it is the first one, and others wait for it.
+/// Looks up the state of a fragment's datagram, or starts one. Returns [`Content::Fragment`], or
+/// another content where the datagram has no state.
 ///
-/// Comes after the sender check: a packet that is dropped there changes no state.
+/// Comes after the sender check: a packet that is dropped there changes no state. The stages
+/// [`update`] and [`finish`] follow; the verifier walks the sum of their paths, not the product.
 #[inline(always)]
-pub(crate) fn track<E: Node + FragmentStore>(
+pub(crate) fn find<E: Node + FragmentStore>(
     env: &mut E,
     work: &mut Work,
     hook: Hook,
 ) -> Decision<Content> {
-    let range = range::range(&work.headers)?;
+    work.fragment.range = range::range(&work.headers)?;
     share::set_key(env, work, hook);
-    let is_first = work.headers.fragment == Fragment::First;
     if work.fragment.key.share == 0 {
-        let has_ports = is_first || work.headers.transport == Transport::Portless;
+        let has_ports = work.headers.fragment == Fragment::First
+            || work.headers.transport == Transport::Portless;
         return Ok(if has_ports { Content::Ip } else { lost(work) });
     }
     let known = env.datagram(&work.fragment.key);
-    let is_alive = read(env, work, known);
-    if !is_alive {
+    work.fragment.is_alive = u32::from(read(env, work, known));
+    if work.fragment.is_alive == 0 {
         restart(&mut work.fragment.datagram, work.now);
     }
-    let outcome = update(
-        &mut work.fragment.datagram,
-        &work.headers,
-        // The ingress hooks have checked the fragment, and the node's own stack may have fragmented
-        // it again.
-        (hook != Hook::UplinkOut).then_some(range),
-        work.now,
-    );
-    let waiting = update_store(env, work, known, is_alive);
-    outcome?;
-    if is_first {
+    Ok(Content::Fragment)
+}
+
+/// Writes the state of a fragment's datagram, and fills in the ports of a later fragment. Returns
+/// [`Content::EarlyFragment`] where the fragment must wait for the first one, and
+/// [`Content::AwaitedFragment`] where it is the first one, and others wait for it.
+#[inline(always)]
+pub(crate) fn finish<E: Node + FragmentStore>(env: &mut E, work: &mut Work, hook: Hook) -> Content {
+    let waiting = write(env, work);
+    if work.headers.fragment == Fragment::First {
         work.fragment.datagram.held = waiting;
-        return Ok(if waiting == 0 {
+        return if waiting == 0 {
             Content::Ip
         } else {
             Content::AwaitedFragment
-        });
+        };
     }
     if work.headers.transport == Transport::Portless {
-        return Ok(Content::Ip);
+        return Content::Ip;
     }
     if work.fragment.datagram.flags & DatagramFlags::PORTS == 0 {
-        return Ok(if hold::is_held(env, work, hook) {
+        return if hold::is_held(env, work, hook) {
             Content::EarlyFragment
         } else {
             lost(work)
-        });
+        };
     }
     ports::fill_ports(&work.fragment.datagram, &mut work.headers);
-    Ok(Content::Ip)
+    Content::Ip
 }
 
 /// Returns the content of a fragment without ports. Unknown whether it belongs to a request or a
@@ -150,52 +153,46 @@ fn insert<E: FragmentStore>(env: &mut E, fragment: &mut FragmentWork) {
 
 /// Writes the state of the datagram. For a first fragment, returns the fragments that wait for it.
 #[inline(always)]
-fn update_store<E: FragmentStore>(
-    env: &mut E,
-    work: &mut Work,
-    known: Option<E::DatagramRef>,
-    is_alive: bool,
-) -> u64 {
-    let is_first = work.headers.fragment == Fragment::First;
-    let Some(known) = known else {
+fn write<E: FragmentStore>(env: &mut E, work: &mut Work) -> u64 {
+    let Some(known) = env.datagram(&work.fragment.key) else {
         insert(env, &mut work.fragment);
         return 0;
     };
     env.write_datagram(known, &work.fragment.datagram);
-    if !is_alive {
-        // Their datagram has expired.
-        env.take_held(known, u64::MAX);
+    // After the ports are written: see `hold`.
+    let is_first = work.headers.fragment == Fragment::First
+        && work.fragment.datagram.flags & DatagramFlags::REFUSED == 0;
+    if !is_first && work.fragment.is_alive != 0 {
         return 0;
     }
-    // After the ports are written: see `hold`.
-    if is_first && work.fragment.datagram.flags & DatagramFlags::REFUSED == 0 {
-        env.take_held(known, u64::MAX)
-    } else {
+    let waiting = env.take_held(known, u64::MAX);
+    // Those of an expired datagram are not for this fragment.
+    if work.fragment.is_alive == 0 {
         0
+    } else {
+        waiting
     }
 }
 
-/// Updates the state of a datagram for one of its fragments. Drops fragments that overlap, unless
-/// there is no range to check.
+/// Updates the copied state of a datagram for one of its fragments. Drops fragments that overlap.
+///
+/// `has_order` is false at the uplink's egress: the ingress hooks have checked the fragment, and the
+/// node's own stack may have fragmented it again.
 #[inline(always)]
-fn update(
-    datagram: &mut Datagram,
-    headers: &Headers,
-    range: Option<FragmentRange>,
-    now: u32,
-) -> Decision<()> {
+pub(crate) fn update(work: &mut Work, has_order: bool) -> Decision<()> {
+    let (datagram, headers) = (&mut work.fragment.datagram, &work.headers);
     let is_first = headers.fragment == Fragment::First;
     let differs = datagram.flags & DatagramFlags::PORTS != 0
         && (datagram.source_port != headers.tuple.source_port
             || datagram.destination_port != headers.tuple.destination_port);
     // The sender uses the identification again.
-    let is_next = if range.is_some() {
+    let is_next = if has_order {
         datagram.flags & DatagramFlags::COMPLETE != 0
     } else {
         differs
     };
     if is_first && is_next {
-        restart(datagram, now);
+        restart(datagram, work.now);
     } else if datagram.flags & DatagramFlags::REFUSED != 0 {
         return Err(DropReason::OverlappingFragment);
     } else if is_first && differs {
@@ -207,10 +204,10 @@ fn update(
         datagram.destination_port = headers.tuple.destination_port;
         datagram.flags |= DatagramFlags::PORTS;
     }
-    let Some(range) = range else {
+    if !has_order {
         return Ok(());
-    };
-    let added = range::add_range(datagram, range, headers.fragment_is_last != 0);
+    }
+    let added = range::add_range(datagram, work.fragment.range, headers.fragment_is_last != 0);
     if added.is_err() {
         datagram.flags |= DatagramFlags::REFUSED;
     }

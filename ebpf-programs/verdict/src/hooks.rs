@@ -1,6 +1,6 @@
 //! The order of decisions at each hook. Decides and changes nothing itself: the stages do.
 
-use abi::{Direction, DropReason};
+use abi::{Direction, DropReason, RING};
 
 use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::hostport_from_pod;
@@ -24,12 +24,16 @@ pub trait HookStages {
     fn parse_entering(&mut self) -> Decision<Content>;
     /// [`crate::stages::check_sender`].
     fn check_sender(&mut self, content: Content) -> Decision<bool>;
-    /// [`crate::stages::track_fragment`].
-    fn track_fragment(&mut self, hook: Hook) -> Decision<Content>;
+    /// [`crate::stages::find_datagram`].
+    fn find_datagram(&mut self, hook: Hook) -> Decision<Content>;
+    /// [`crate::stages::update_datagram`].
+    fn update_datagram(&mut self, has_order: bool) -> Decision<()>;
+    /// [`crate::stages::write_datagram`].
+    fn write_datagram(&mut self, hook: Hook) -> Content;
     /// [`crate::stages::hold_fragment`].
     fn hold_fragment(&mut self) -> bool;
-    /// [`crate::stages::release_fragments`].
-    fn release_fragments(&mut self);
+    /// [`crate::stages::release_fragment`].
+    fn release_fragment(&mut self, place: u32);
     /// [`crate::stages::identify_fragment`].
     fn identify_fragment(&mut self, is_translated: bool) -> Decision<()>;
     /// [`crate::Packet::is_tagged`].
@@ -151,17 +155,33 @@ fn charge_redirected(stages: &mut impl HookStages, outcome: Decision<Verdict>) -
     }
 }
 
+/// Updates the state of a fragment's datagram, and fills in the ports of a later fragment. Drops
+/// fragments that overlap.
+#[inline(always)]
+fn track_fragment(stages: &mut impl HookStages, hook: Hook) -> Decision<Content> {
+    match stages.find_datagram(hook)? {
+        Content::Fragment => {}
+        content => return Ok(content),
+    }
+    let outcome = stages.update_datagram(hook != Hook::UplinkOut);
+    // Also where the fragment is dropped: then all others of the datagram will be.
+    let content = stages.write_datagram(hook);
+    outcome.map(|()| content)
+}
+
 /// Brings a fragment in order behind the first one of its datagram. Returns `None` if the packet
 /// has been taken: it waits, or has been sent through the hook again.
 #[inline(always)]
 fn order_fragment(stages: &mut impl HookStages, hook: Hook) -> Decision<Option<Content>> {
-    match stages.track_fragment(hook)? {
+    match track_fragment(stages, hook)? {
         Content::EarlyFragment => {
             let is_held = stages.hold_fragment();
             Ok((!is_held).then_some(Content::LostFragment))
         }
         Content::AwaitedFragment => {
-            stages.release_fragments();
+            for place in 0..RING {
+                stages.release_fragment(place);
+            }
             Ok(None)
         }
         content => Ok(Some(content)),
@@ -360,7 +380,7 @@ fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
     let parsed = stages.parse_uplink()?;
     let is_fragment = parsed == Content::Fragment;
     let content = if is_fragment {
-        stages.track_fragment(Hook::UplinkOut)?
+        track_fragment(stages, Hook::UplinkOut)?
     } else {
         parsed
     };

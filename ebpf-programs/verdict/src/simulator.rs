@@ -323,16 +323,24 @@ impl hooks::HookStages for Simulator {
         stages::check_sender(&mut self.world, &mut self.work, content)
     }
 
-    fn track_fragment(&mut self, hook: Hook) -> Decision<Content> {
-        stages::track_fragment(&mut self.world, &mut self.work, hook)
+    fn find_datagram(&mut self, hook: Hook) -> Decision<Content> {
+        stages::find_datagram(&mut self.world, &mut self.work, hook)
+    }
+
+    fn update_datagram(&mut self, has_order: bool) -> Decision<()> {
+        stages::update_datagram(&mut self.work, has_order)
+    }
+
+    fn write_datagram(&mut self, hook: Hook) -> Content {
+        stages::write_datagram(&mut self.world, &mut self.work, hook)
     }
 
     fn hold_fragment(&mut self) -> bool {
         stages::hold_fragment(&mut self.world, &mut self.work)
     }
 
-    fn release_fragments(&mut self) {
-        stages::release_fragments(&mut self.world, &mut self.work);
+    fn release_fragment(&mut self, place: u32) {
+        stages::release_fragment(&mut self.world, &mut self.work, place);
     }
 
     fn identify_fragment(&mut self, is_translated: bool) -> Decision<()> {

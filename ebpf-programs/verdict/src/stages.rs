@@ -175,15 +175,32 @@ pub fn check_sender<E: Packet + Node>(
     Ok(work.limited != 0)
 }
 
-/// Updates the state of a fragment's datagram, and fills in the ports of a later fragment. Drops
-/// fragments that overlap.
+/// Looks up the state of a fragment's datagram, or starts one. Returns [`Content::Fragment`], or
+/// another content where the datagram has no state.
 #[inline(always)]
-pub fn track_fragment<E: Node + FragmentStore>(
+pub fn find_datagram<E: Node + FragmentStore>(
     env: &mut E,
     work: &mut Work,
     hook: Hook,
 ) -> Decision<Content> {
-    fragment::track(env, work, hook)
+    fragment::find(env, work, hook)
+}
+
+/// Updates the copied state of a fragment's datagram. Drops fragments that overlap, where the hook
+/// checks that.
+#[inline(always)]
+pub fn update_datagram(work: &mut Work, has_order: bool) -> Decision<()> {
+    fragment::update(work, has_order)
+}
+
+/// Writes the state of a fragment's datagram, and fills in the ports of a later fragment.
+#[inline(always)]
+pub fn write_datagram<E: Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    hook: Hook,
+) -> Content {
+    fragment::finish(env, work, hook)
 }
 
 /// Holds a fragment until the first one of its datagram arrives; returns whether it is held. Where
@@ -194,10 +211,14 @@ pub fn hold_fragment<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut W
     fragment::hold(env, work)
 }
 
-/// Sends a first fragment through the hook again, and those that have waited for it behind it.
+/// Sends a fragment that has waited in a place through the hook again, behind the first one.
 #[inline(always)]
-pub fn release_fragments<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) {
-    fragment::release(env, work);
+pub fn release_fragment<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    place: u32,
+) {
+    fragment::release(env, work, place);
 }
 
 /// Writes the identification that a fragment leaves with. `is_translated` states whether

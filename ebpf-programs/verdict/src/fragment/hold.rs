@@ -94,33 +94,34 @@ pub const fn has_expired(held: &HeldHeader, now: u32) -> bool {
     is_over(held.seen, now)
 }
 
-/// Sends the first fragment through the hook again, and those that have waited for it behind it.
+/// Sends the fragment that waits in a place, if it is of this datagram, through the hook again; for
+/// place 0, the first fragment before it. Called for all places in ascending order, one by one: a
+/// loop in here would make the verifier walk the body for each.
 #[inline(always)]
-pub(crate) fn release<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) {
-    env.reinject();
-    let share = held_share(work.fragment.key.share);
-    for place in 0..RING {
-        if work.fragment.datagram.held >> place & 1 == 0 {
-            continue;
-        }
-        work.fragment.place = HeldKey {
-            share,
-            place: (place & 0xffff) as u16,
-            part: 0,
-        };
-        let Some(held) = env.held(&work.fragment.place) else {
-            continue;
-        };
-        // The place may have been taken over.
-        if held.datagram != work.fragment.key {
-            continue;
-        }
-        work.fragment.held = *held;
-        if env.restore(&work.fragment.place) {
-            env.reinject();
-        } else {
-            count_lost(env, &work.fragment.held);
-        }
-        env.remove_held(&work.fragment.place);
+pub(crate) fn release<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work, place: u32) {
+    if place == 0 {
+        env.reinject();
     }
+    if work.fragment.datagram.held >> (place & (RING - 1)) & 1 == 0 {
+        return;
+    }
+    work.fragment.place = HeldKey {
+        share: held_share(work.fragment.key.share),
+        place: (place & 0xffff) as u16,
+        part: 0,
+    };
+    let Some(held) = env.held(&work.fragment.place) else {
+        return;
+    };
+    // The place may have been taken over.
+    if held.datagram != work.fragment.key {
+        return;
+    }
+    work.fragment.held = *held;
+    if env.restore(&work.fragment.place) {
+        env.reinject();
+    } else {
+        count_lost(env, &work.fragment.held);
+    }
+    env.remove_held(&work.fragment.place);
 }
