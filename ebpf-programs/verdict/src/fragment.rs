@@ -176,8 +176,8 @@ fn write<E: FragmentStore>(env: &mut E, work: &mut Work) -> u64 {
 
 /// Updates the copied state of a datagram for one of its fragments. Drops fragments that overlap.
 ///
-/// `has_order` is false at the uplink's egress: the ingress hooks have checked the fragment, and the
-/// node's own stack may have fragmented it again.
+/// `has_order` is false at the uplink's egress: the ingress hooks have checked the fragment, and
+/// the node's own stack may have fragmented it again.
 #[inline(always)]
 pub(crate) fn update(work: &mut Work, has_order: bool) -> Decision<()> {
     let (datagram, headers) = (&mut work.fragment.datagram, &work.headers);

@@ -1,7 +1,10 @@
 //! The order of decisions at each hook. Decides and changes nothing itself: the stages do.
 
-use abi::{Direction, DropReason, RING};
+mod fragments;
 
+use abi::{Direction, DropReason};
+
+use self::fragments::{order_fragment, track_fragment};
 use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::hostport_from_pod;
 use crate::masquerade::TRIES;
@@ -152,39 +155,6 @@ fn charge_redirected(stages: &mut impl HookStages, outcome: Decision<Verdict>) -
         },
         Ok(verdict) => verdict,
         Err(reason) => Verdict::Drop(reason),
-    }
-}
-
-/// Updates the state of a fragment's datagram, and fills in the ports of a later fragment. Drops
-/// fragments that overlap.
-#[inline(always)]
-fn track_fragment(stages: &mut impl HookStages, hook: Hook) -> Decision<Content> {
-    match stages.find_datagram(hook)? {
-        Content::Fragment => {}
-        content => return Ok(content),
-    }
-    let outcome = stages.update_datagram(hook != Hook::UplinkOut);
-    // Also where the fragment is dropped: then all others of the datagram will be.
-    let content = stages.write_datagram(hook);
-    outcome.map(|()| content)
-}
-
-/// Brings a fragment in order behind the first one of its datagram. Returns `None` if the packet
-/// has been taken: it waits, or has been sent through the hook again.
-#[inline(always)]
-fn order_fragment(stages: &mut impl HookStages, hook: Hook) -> Decision<Option<Content>> {
-    match track_fragment(stages, hook)? {
-        Content::EarlyFragment => {
-            let is_held = stages.hold_fragment();
-            Ok((!is_held).then_some(Content::LostFragment))
-        }
-        Content::AwaitedFragment => {
-            for place in 0..RING {
-                stages.release_fragment(place);
-            }
-            Ok(None)
-        }
-        content => Ok(Some(content)),
     }
 }
 

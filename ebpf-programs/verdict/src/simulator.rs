@@ -22,7 +22,6 @@ use abi::{
 use crate::eviction::ClockHand;
 use crate::flow::FlowState;
 use crate::flow_cache::{CacheHit, CacheLookup};
-use crate::fragment;
 use crate::hooks;
 use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
@@ -272,25 +271,8 @@ impl Simulator {
                 Sweep::Removed(FlowState::AddressGone) => swept.address_gone += 1,
             }
         }
-        self.sweep_held();
+        self.world.sweep_held();
         swept
-    }
-
-    /// Removes held fragments whose first one has not arrived, as the agent's periodic sweep does.
-    fn sweep_held(&mut self) {
-        let now = self.world.now();
-        let headers: Vec<_> = self
-            .world
-            .held
-            .iter()
-            .map(|(key, (header, _))| (*key, *header))
-            .collect();
-        for (key, header) in headers {
-            if fragment::has_expired(&header, now) {
-                fragment::count_lost(&mut self.world, &header);
-                self.world.held.remove(&key);
-            }
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use abi::{Datagram, FragmentKey, HELD_PART, HELD_PARTS, HeldHeader, HeldKey, RING, maps};
 
 use super::World;
+use crate::fragment;
 use crate::fragment_store::FragmentStore;
 
 /// The last datagrams of a share, and how many fragments were held for it.
@@ -11,6 +12,24 @@ pub struct Ring {
     keys: Vec<FragmentKey>,
     datagrams: usize,
     held: u64,
+}
+
+impl World {
+    /// Removes held fragments whose first one has not arrived, as the agent's periodic sweep does.
+    pub(super) fn sweep_held(&mut self) {
+        let now = self.now;
+        let headers: Vec<_> = self
+            .held
+            .iter()
+            .map(|(key, (header, _))| (*key, *header))
+            .collect();
+        for (key, header) in headers {
+            if fragment::has_expired(&header, now) {
+                fragment::count_lost(self, &header);
+                self.held.remove(&key);
+            }
+        }
+    }
 }
 
 impl FragmentStore for World {
