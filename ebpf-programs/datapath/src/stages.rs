@@ -110,6 +110,9 @@ stage!(stage_choose_source() -> Decision<()>, |kernel, work| {
 stage!(stage_keep_node_address() -> (), |_kernel, work| {
     stages::keep_node_address(work);
 });
+stage!(stage_track() -> Decision<()>, |kernel, work| {
+    stages::track(kernel, work)
+});
 stage!(stage_try_port(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
     stages::try_port(kernel, work, attempt)
 });
@@ -119,8 +122,8 @@ stage!(stage_check_outside_source() -> Decision<()>, |kernel, work| {
 stage!(stage_find_hostport() -> Decision<HostportMatch>, |kernel, work| {
     stages::find_hostport(kernel, work)
 });
-stage!(stage_open_hostport() -> Decision<()>, |kernel, work| {
-    stages::open_hostport(kernel, work)
+stage!(stage_try_port_from_outside(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
+    stages::try_port_from_outside(kernel, work, attempt)
 });
 stage!(stage_find_hostport_from_pod() -> Decision<HostportMatch>, |kernel, work| {
     stages::find_hostport_from_pod(kernel, work)
@@ -145,9 +148,6 @@ stage!(stage_find_uplink_flow(uplink: u32) -> bool, |kernel, work, uplink| {
 });
 stage!(stage_forward_to_pod() -> Verdict, |kernel, work| {
     stages::forward_to_pod(kernel, work)
-});
-stage!(stage_open_direct() -> Decision<bool>, |kernel, work| {
-    stages::open_direct(kernel, work)
 });
 stage!(stage_check_exit() -> Decision<()>, |kernel, work| {
     stages::check_exit(kernel, work)
@@ -342,6 +342,11 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
+    fn track(&mut self) -> Decision<()> {
+        Code::from_code(stage_track(self.skb))
+    }
+
+    #[inline(always)]
     fn try_port(&mut self, attempt: u32) -> Decision<bool> {
         Code::from_code(stage_try_port(self.skb, attempt.code()))
     }
@@ -357,13 +362,8 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn open_hostport(&mut self) -> Decision<()> {
-        Code::from_code(stage_open_hostport(self.skb))
-    }
-
-    #[inline(always)]
-    fn open_direct(&mut self) -> Decision<bool> {
-        Code::from_code(stage_open_direct(self.skb))
+    fn try_port_from_outside(&mut self, attempt: u32) -> Decision<bool> {
+        Code::from_code(stage_try_port_from_outside(self.skb, attempt.code()))
     }
 
     #[inline(always)]

@@ -6,7 +6,6 @@ use abi::{Direction, DropReason};
 
 use self::fragments::{order_fragment, track_fragment};
 use crate::flow_cache::{CacheHit, CacheLookup};
-use crate::hostport_from_pod;
 use crate::masquerade::TRIES;
 use crate::outcome::{Decision, Verdict};
 use crate::work::{Content, Fit, Hook, HostportMatch, Origin};
@@ -57,16 +56,16 @@ pub trait HookStages {
     fn choose_source(&mut self) -> Decision<()>;
     /// [`crate::stages::keep_node_address`].
     fn keep_node_address(&mut self);
+    /// [`crate::stages::track`].
+    fn track(&mut self) -> Decision<()>;
     /// [`crate::stages::try_port`].
     fn try_port(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::check_outside_source`].
     fn check_outside_source(&mut self) -> Decision<()>;
     /// [`crate::stages::find_hostport`].
     fn find_hostport(&mut self) -> Decision<HostportMatch>;
-    /// [`crate::stages::open_hostport`].
-    fn open_hostport(&mut self) -> Decision<()>;
-    /// [`crate::stages::open_direct`].
-    fn open_direct(&mut self) -> Decision<bool>;
+    /// [`crate::stages::try_port_from_outside`].
+    fn try_port_from_outside(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::find_hostport_from_pod`].
     fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch>;
     /// [`crate::stages::try_port_from_pod`].
@@ -283,8 +282,19 @@ fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
 
 #[inline(always)]
 fn open_hostport_from_pod(stages: &mut impl HookStages) -> Decision<()> {
-    for attempt in 0..hostport_from_pod::TRIES {
+    for attempt in 0..TRIES {
         if with_eviction(stages, |stages| stages.try_port_from_pod(attempt))? {
+            stages.advance_clock_hand();
+            return Ok(());
+        }
+    }
+    Err(DropReason::NoPort)
+}
+
+#[inline(always)]
+fn open_hostport_from_outside(stages: &mut impl HookStages) -> Decision<()> {
+    for attempt in 0..TRIES {
+        if with_eviction(stages, |stages| stages.try_port_from_outside(attempt))? {
             stages.advance_clock_hand();
             return Ok(());
         }
@@ -384,6 +394,10 @@ fn masquerade_packet(stages: &mut impl HookStages) -> Decision<bool> {
         Origin::Elsewhere => return Ok(false),
         Origin::Pod => stages.choose_source()?,
         Origin::Collision => stages.keep_node_address(),
+        Origin::Untranslated => {
+            track(stages);
+            return Ok(());
+        }
     }
     for attempt in 0..TRIES {
         if with_eviction(stages, |stages| stages.try_port(attempt))? {
@@ -392,6 +406,14 @@ fn masquerade_packet(stages: &mut impl HookStages) -> Decision<bool> {
         }
     }
     Err(DropReason::NoPort)
+}
+
+/// Reserves the port of a packet that another NAT has translated. The packet passes in any case.
+#[inline(always)]
+fn track<H: HookStages>(stages: &mut H) {
+    if with_eviction(stages, H::track).is_ok() {
+        stages.advance_clock_hand();
+    }
 }
 
 /// Inserts a flow. Where the table is full or the pod's quota is used up, removes other flows and
@@ -417,21 +439,24 @@ fn with_eviction<H: HookStages, T>(
 #[inline(always)]
 fn drop_lost_fragment(stages: &mut impl HookStages) -> Decision<()> {
     match stages.origin()? {
-        Origin::Elsewhere | Origin::Collision => Ok(()),
+        Origin::Elsewhere | Origin::Collision | Origin::Untranslated => Ok(()),
         Origin::Pod => Err(DropReason::FragmentWithoutFirst),
     }
 }
 
 #[inline(always)]
 fn process_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
+    // Errors of routers on the path come from any address but those of pods.
+    if hook == Hook::UplinkIn {
+        stages.check_outside_source()?;
+    }
     if stages.find_quoted_flow(hook) {
         stages.translate_quote()?;
         return stages.translate_error(hook);
     }
     match hook {
-        Hook::UplinkIn => stages.check_outside_source(),
         Hook::UplinkOut => stages.origin().map(|_| ()),
-        Hook::FromPod => Ok(()),
+        Hook::UplinkIn | Hook::FromPod => Ok(()),
     }
 }
 
@@ -448,7 +473,7 @@ pub fn uplink_in(stages: &mut impl HookStages) -> Verdict {
 }
 
 #[inline(always)]
-fn process_uplink_in<H: HookStages>(stages: &mut H) -> Decision<Verdict> {
+fn process_uplink_in(stages: &mut impl HookStages) -> Decision<Verdict> {
     match stages.parse_entering()? {
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::FlowFound => return Ok(stages.forward_to_pod()),
@@ -476,17 +501,10 @@ fn process_uplink_in<H: HookStages>(stages: &mut H) -> Decision<Verdict> {
     }
     match stages.find_hostport()? {
         HostportMatch::Pod => {
-            with_eviction(stages, H::open_hostport)?;
-            stages.advance_clock_hand();
+            open_hostport_from_outside(stages)?;
             Ok(stages.forward_to_pod())
         }
-        HostportMatch::Socket => Ok(Verdict::Pass),
-        HostportMatch::None => {
-            if with_eviction(stages, H::open_direct)? {
-                stages.advance_clock_hand();
-            }
-            Ok(Verdict::Pass)
-        }
+        HostportMatch::Socket | HostportMatch::None => Ok(Verdict::Pass),
     }
 }
 

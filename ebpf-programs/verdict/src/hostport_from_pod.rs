@@ -14,17 +14,15 @@ use crate::flow::{self, Terms};
 use crate::flow_cache::Steps;
 use crate::fragment;
 use crate::fragment_store::FragmentStore;
-use crate::hostport;
-use crate::masquerade::{is_port_taken, port_candidate};
+use crate::hostport::{self, flag};
+use crate::masquerade::{is_port_taken, next_port};
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::row_cache;
 use crate::shape::Shaper;
-use crate::work::{Fit, Fragment, Hook, HostportMatch, Transport, Work};
+use crate::work::{Fit, Fragment, Hook, HostportMatch, Work};
 
-/// Source ports tried for a flow.
-pub(crate) const TRIES: u32 = 16;
 /// [`Work::endpoint`]'s interface where the packet is not redirected by us.
 const NOT_REDIRECTED: u32 = 0;
 
@@ -85,19 +83,6 @@ fn are_isolated<E: Node>(node: &E, work: &Work) -> bool {
 /// [`Work::hostport`] and [`Work::endpoint`] as for a hostport.
 #[inline(always)]
 fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
-    let opens = match work.headers.transport {
-        Transport::Tcp => flow::opens_tcp(work),
-        Transport::Udp | Transport::Sctp => true,
-        Transport::None
-        | Transport::EchoRequest
-        | Transport::EchoReply
-        | Transport::IcmpError
-        | Transport::IcmpOther
-        | Transport::Portless => false,
-    };
-    if !opens {
-        return false;
-    }
     let Some(endpoint) = node.endpoint(&work.headers.tuple.destination) else {
         return false;
     };
@@ -107,7 +92,8 @@ fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
     work.hostport.pod = work.endpoint.pod;
     work.hostport.generation = work.endpoint.generation;
     work.source = work.headers.tuple.source;
-    let found = work.endpoint.flags & EndpointFlags::PUBLISHED != 0
+    let found = hostport::may_clash(work)
+        && !node.is_local(&work.headers.tuple.destination)
         && hostport::is_alive(node, &work.hostport)
         && is_source_of_sender(node, work);
     work.endpoint.interface = NOT_REDIRECTED;
@@ -135,12 +121,7 @@ fn network<E: Node>(node: &E, slot: u32) -> Option<&abi::Network> {
 /// succeed.
 #[inline(always)]
 pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
-    let random = node.random();
-    let settings = node.settings().ok_or(DropReason::NoPort)?;
-    let original = work.headers.tuple.source_port;
-    let Some(port) = port_candidate(attempt, original, random, settings) else {
-        return Err(DropReason::NoPort);
-    };
+    let port = next_port(node, work, attempt)?;
     let to = &mut work.translated;
     *to = work.headers.tuple;
     to.source = work.source;
@@ -166,18 +147,14 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     }
     match flow::insert(node, work) {
         // A flow to the pod's own address works without an entry, too.
-        Err(DropReason::FlowTableFull | DropReason::FlowQuota) if !dnat => {
+        Err(DropReason::FlowTableFull | DropReason::FlowQuota)
+            if !dnat && hostport::is_reply_free(node, work) =>
+        {
             work.translated = work.headers.tuple;
             Ok(true)
         }
         made => made,
     }
-}
-
-/// Returns `flag` if `set`, else 0.
-#[inline(always)]
-const fn flag(set: bool, flag: u32) -> u32 {
-    if set { flag } else { 0 }
 }
 
 /// Returns whether both pods of a flow are still those that it was created for. [`Work::endpoint`]

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use abi::{
     Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Egress, Endpoint,
-    Flow, FragmentKey, HeldHeader, HeldKey, Hostport, HostportKey, Interface, Limit, Network, Pod,
+    Flow, FragmentKey, HeldHeader, HeldKey, Hostport, HostportKey, Interface, Limit, Mac, Network,
+    Pod,
     PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
 };
 
@@ -39,6 +40,8 @@ pub use shape::SharedBucket;
 pub struct World {
     /// The current packet, from its first byte on the interface.
     pub packet: Vec<u8>,
+    /// MAC address of the uplink, from which the packet type derives.
+    pub mac: Mac,
     /// The clock in seconds, for flows.
     pub now: u32,
     /// State of the random number generator.
@@ -85,6 +88,8 @@ pub struct World {
     pub identifications: BTreeMap<u32, u64>,
     /// The node's sockets, by the tuple of packets that reach them.
     pub sockets: BTreeMap<Tuple, Socket>,
+    /// Whether a socket of the node has sent the current packet.
+    pub sent_by_socket: bool,
     /// Next hops that are not the destination itself.
     pub next_hops: BTreeMap<Address, Address>,
     /// Egress routes: interface index by destination.
@@ -128,6 +133,7 @@ impl Default for World {
     fn default() -> Self {
         Self {
             packet: Vec::new(),
+            mac: frame::TO,
             now: 1_000,
             random: 0,
             settings: Settings::default(),
@@ -151,6 +157,7 @@ impl Default for World {
             restored: None,
             identifications: BTreeMap::new(),
             sockets: BTreeMap::new(),
+            sent_by_socket: false,
             next_hops: BTreeMap::new(),
             egress_routes: BTreeMap::new(),
             route_mtu: 0,
@@ -365,6 +372,10 @@ impl hooks::HookStages for Simulator {
         stages::keep_node_address(&mut self.work);
     }
 
+    fn track(&mut self) -> Decision<()> {
+        stages::track(&mut self.world, &mut self.work)
+    }
+
     fn try_port(&mut self, attempt: u32) -> Decision<bool> {
         stages::try_port(&mut self.world, &mut self.work, attempt)
     }
@@ -377,12 +388,8 @@ impl hooks::HookStages for Simulator {
         stages::find_hostport(&mut self.world, &mut self.work)
     }
 
-    fn open_hostport(&mut self) -> Decision<()> {
-        stages::open_hostport(&mut self.world, &mut self.work)
-    }
-
-    fn open_direct(&mut self) -> Decision<bool> {
-        stages::open_direct(&mut self.world, &mut self.work)
+    fn try_port_from_outside(&mut self, attempt: u32) -> Decision<bool> {
+        stages::try_port_from_outside(&mut self.world, &mut self.work, attempt)
     }
 
     fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch> {
@@ -481,5 +488,9 @@ impl hooks::HookStages for Simulator {
     }
 }
 
+#[cfg(test)]
+mod clashes;
+#[cfg(test)]
+mod foreign_nat;
 #[cfg(test)]
 mod tests;

@@ -95,7 +95,7 @@ pub(super) static ALL: [Difference; 11] = [
 ];
 
 /// Differences that end with features that are being built.
-pub(super) static TEMPORARY: [Difference; 3] = [
+pub(super) static TEMPORARY: [Difference; 2] = [
     Difference {
         name: "a martian source from outside",
         reason: "not yet built",
@@ -108,19 +108,6 @@ pub(super) static TEMPORARY: [Difference; 3] = [
                     .ours
                     .iter()
                     .all(|it| martians(case.trace.six).contains(&it.wire.source))
-        },
-    },
-    Difference {
-        name: "clashing tuples",
-        reason: "not yet built",
-        explains: |case| {
-            case.ours
-                .iter()
-                .chain(&case.theirs)
-                .any(|it| it.text.contains("moved port"))
-                || case.ours.is_empty()
-                    && !case.is_fragmented()
-                    && case.history.iter().any(|sent| sent.is_lost)
         },
     },
     Difference {
