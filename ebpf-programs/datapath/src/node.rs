@@ -6,9 +6,8 @@
 use core::ptr;
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags,
-    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
-    protocol,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, Hostport,
+    HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink, protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers;

@@ -396,7 +396,7 @@ fn masquerade_packet(stages: &mut impl HookStages) -> Decision<bool> {
         Origin::Collision => stages.keep_node_address(),
         Origin::Untranslated => {
             track(stages);
-            return Ok(());
+            return Ok(false);
         }
     }
     for attempt in 0..TRIES {

@@ -16,8 +16,7 @@ use std::sync::Arc;
 use abi::{
     Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Egress, Endpoint,
     Flow, FragmentKey, HeldHeader, HeldKey, Hostport, HostportKey, Interface, Limit, Mac, Network,
-    Pod,
-    PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
+    Pod, PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
 };
 
 use crate::eviction::ClockHand;

@@ -159,7 +159,7 @@ pub fn parse_entering<E: Packet + Node + FlowCache>(
         return Ok(Content::Foreign);
     }
     let content = parse::received(env, uplink.l2_len, &mut work.headers)?;
-    let content = fragment::complete(env, work, content);
+    let content = fragment_or(work, content);
     if content == Content::Ip && flow::find(env, work, Hook::UplinkIn) {
         return Ok(Content::FlowFound);
     }

@@ -1,8 +1,8 @@
 //! [`Node`] for the simulator: BPF helpers and maps in ordinary Rust.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags,
-    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, Hostport,
+    HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
 };
 
 use super::World;
