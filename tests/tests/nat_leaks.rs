@@ -176,7 +176,6 @@ fn replies_and_icmp_errors_without_a_flow_are_dropped_and_counted() -> Result<()
 #[test]
 fn fragments_leave_as_the_nodes_or_not_at_all() -> Result<()> {
     let scene = Scene::new()?;
-    let mut lost = 0;
     for (node, world) in NODE.into_iter().zip(WORLD) {
         let own = scene.pod.address(world)?;
         let pieces = |body: Body, identification: u32| -> [Vec<u8>; 2] {
@@ -192,8 +191,6 @@ fn fragments_leave_as_the_nodes_or_not_at_all() -> Result<()> {
         for (number, body) in (0x6100..).zip(bodies) {
             let [_, second] = pieces(body, number);
             assert_eq!(scene.send(world, &[second])?, BTreeSet::new());
-            lost += 1;
-            assert_eq!(scene.drops("fragment-without-first")?, lost);
         }
         let whole = pieces(Body::Udp(43_001, 9, long()), 0x6200);
         let number = if world.is_ipv4() { 17 } else { 44 };

@@ -247,63 +247,6 @@ pub struct ClockEntry {
 
 const _: () = assert!(size_of::<ClockEntry>() == 48);
 
-/// Key under which the first fragment stores its ports for later ones (RFC 791, RFC 8200 4.5). 40
-/// bytes.
-#[derive(
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Debug,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-)]
-#[repr(C)]
-pub struct FragmentKey {
-    /// Source address.
-    pub source: Address,
-    /// Destination address.
-    pub destination: Address,
-    /// Fragment identification in memory order; IPv4's 16 bits are zero-extended.
-    pub identification: u32,
-    /// IP protocol number of the whole packet.
-    pub protocol: u8,
-    /// Always zero.
-    pub reserved: [u8; 3],
-}
-
-const _: () = assert!(size_of::<FragmentKey>() == 40);
-
-/// Ports of a fragmented packet: value of the fragment table. 8 bytes.
-#[derive(
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Debug,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-)]
-#[repr(C)]
-pub struct FragmentPorts {
-    /// Source port, as in [`Tuple::source_port`].
-    pub source_port: Port,
-    /// Destination port, as in [`Tuple::destination_port`].
-    pub destination_port: Port,
-    /// Time of the first fragment, in seconds of `CLOCK_MONOTONIC`.
-    pub seen: u32,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

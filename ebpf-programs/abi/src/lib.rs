@@ -17,6 +17,7 @@ mod counter;
 mod dialled;
 mod egress;
 mod flow;
+mod fragment;
 mod hostport;
 pub mod maps;
 mod network;
@@ -32,8 +33,10 @@ pub use address::{Address, Family, Mac, Port};
 pub use counter::{Counters, Direction, DropCount};
 pub use dialled::{Dialled, DialledKey, HOLDER_MARK};
 pub use egress::Egress;
-pub use flow::{
-    ClockEntry, Flow, FlowFlags, FragmentKey, FragmentPorts, PendingCounters, Seen, Tuple,
+pub use flow::{ClockEntry, Flow, FlowFlags, PendingCounters, Seen, Tuple};
+pub use fragment::{
+    Datagram, DatagramFlags, DatagramRing, FragmentKey, FragmentRange, HELD_PART, HELD_PARTS,
+    HeldFragment, HeldHeader, HeldKey, RANGES, RING, Share,
 };
 pub use hostport::{Hostport, HostportKey};
 pub use network::Network;

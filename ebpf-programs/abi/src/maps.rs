@@ -6,10 +6,11 @@
 /// Maps whose layout has changed: name and the ABI version of the last change. On an upgrade from
 /// an older version, the agent migrates all other maps with their contents.
 #[cfg(not(feature = "next-layout"))]
-pub const CHANGED: [(&str, u32); 3] = [(FLOWS, 2), (LIVE, 2), (TURNS, 2)];
+pub const CHANGED: [(&str, u32); 4] = [(FLOWS, 2), (LIVE, 2), (TURNS, 2), (FRAGMENTS, 2)];
 /// Maps whose layout has changed: here [`EGRESS`], which the feature `next-layout` changes.
 #[cfg(feature = "next-layout")]
-pub const CHANGED: [(&str, u32); 4] = [
+pub const CHANGED: [(&str, u32); 5] = [
+    (FRAGMENTS, 2),
     (FLOWS, 2),
     (LIVE, 2),
     (TURNS, 2),
@@ -37,10 +38,30 @@ pub const EGRESS: &str = "EGRESS";
 /// Capacity of [`EGRESS`].
 pub const EGRESS_CAPACITY: u32 = 64;
 
-/// Ports of fragmented packets: LRU hash, [`crate::FragmentKey`] → [`crate::FragmentPorts`].
+/// Fragmented datagrams: hash, [`crate::FragmentKey`] → [`crate::Datagram`]. Not preallocated: most
+/// nodes have no fragments.
 pub const FRAGMENTS: &str = "FRAGMENTS";
-/// Capacity of [`FRAGMENTS`].
-pub const FRAGMENTS_CAPACITY: u32 = 8_192;
+/// Capacity of [`FRAGMENTS`]: the share of each pod.
+pub const FRAGMENTS_CAPACITY: u32 = PODS_CAPACITY * crate::RING;
+
+/// The last datagrams of each [`crate::Share`]: hash, share → [`crate::DatagramRing`]. Not
+/// preallocated.
+pub const DATAGRAMS: &str = "DATAGRAMS";
+/// Capacity of [`DATAGRAMS`]: the pods, and the shares of other senders.
+pub const DATAGRAMS_CAPACITY: u32 = 2 * PODS_CAPACITY;
+
+/// Fragments that wait for the first one of their datagram: hash, [`crate::HeldKey`] →
+/// [`crate::HeldFragment`]. Not preallocated.
+pub const HELD: &str = "HELD";
+/// Capacity of [`HELD`], 2 KiB each: the shares of 256 senders.
+pub const HELD_CAPACITY: u32 = 256 * crate::RING;
+
+/// Identifications of fragmented datagrams that have left the node: array of `u64`, by a hash of
+/// source, destination, protocol and identification. The lower half is the time in seconds of
+/// `CLOCK_MONOTONIC`, the upper half a hash of the datagram's key; 0 is free.
+pub const IDENTIFICATIONS: &str = "IDENTIFICATIONS";
+/// Capacity of [`IDENTIFICATIONS`], a power of two.
+pub const IDENTIFICATIONS_CAPACITY: u32 = 65_536;
 
 /// Cache epochs: array of `u64`, which only grow. A flow cache entry is valid only while its epochs
 /// are unchanged.

@@ -98,12 +98,12 @@ drop_reasons! {
         at "from_pod, uplink_in, uplink_out",
         do "Find the pods with most flows: `viaductctl flows --usage`. Raise \
             `--flow-table-size`.";
-    /// An IP fragment without ports arrived before the first fragment of its packet, so it cannot
-    /// be translated.
+    /// The first fragment of an IP fragment's datagram has not arrived within 30 s, or more
+    /// fragments waited for theirs than are held for a sender; so it cannot be translated.
     FragmentWithoutFirst = 7, "fragment-without-first",
-        at "uplink_out",
-        do "Fragments are reordered or lost before this hook. Avoid fragmentation: check the MTU \
-            and path MTU discovery.";
+        at "from_pod, uplink_in, uplink_out",
+        do "First fragments are lost before this hook. Avoid fragmentation: check the MTU and path \
+            MTU discovery.";
     /// A second flow would have the same addresses, and its protocol has no ports that distinguish
     /// the replies.
     NatClash = 8, "nat-clash",
@@ -178,6 +178,17 @@ drop_reasons! {
     IngressPolicy = 21, "ingress-policy",
         at "from_pod",
         do "Use `ingressPolicy: open`, or reach the pod by its published port.";
+    /// A first fragment ends within its transport header (RFC 1858, RFC 7112).
+    TinyFragment = 22, "tiny-fragment",
+        at "from_pod, uplink_in, uplink_out, xdp_guard",
+        do "No stack fragments like this: capture at the sender, a fuzzer or an attempt to evade a \
+            filter.";
+    /// A fragment overlaps another one of its datagram, or is a second first fragment with other
+    /// ports. The datagram's further fragments are dropped as well (RFC 5722, RFC 3128).
+    OverlappingFragment = 23, "overlapping-fragment",
+        at "from_pod, uplink_in, uplink_out",
+        do "Capture at the sender: an attempt to evade a filter, or a sender that uses an \
+            identification again while fragments of the last datagram are missing.";
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ static REDIRECT_PEER_SCRUBS: u64 = 0;
 pub(crate) fn apply(skb: *mut __sk_buff, verdict: Verdict) -> i32 {
     match verdict {
         Verdict::Pass => NEXT,
-        Verdict::Drop(_) => SHOT,
+        // `TCX_NEXT` would follow `TC_ACT_STOLEN`: TCX links know no other code that ends a packet.
+        Verdict::Drop(_) | Verdict::Consume => SHOT,
         Verdict::RedirectNeigh(interface) => redirect_neigh(interface),
         // SAFETY: the helper checks its arguments.
         Verdict::Redirect(interface) => unsafe { helpers::bpf_redirect(interface, 0) as i32 },

@@ -9,6 +9,7 @@
 //!   `lookup` and `atomic`.
 //! - `stages`: one separately verified function per stage of `verdict`.
 //! - One file per traffic control program, `xdp_prefilter` in front of them, and `sweep`.
+//! - `fragment_store`: datagrams and held fragments.
 //! - `shape`: limits and buckets behind `verdict`'s traits; `flow_cache`: the per-CPU flow cache.
 //! - `socket`: the context of cgroup address programs; `hostport_from_node`, `bind` and `pace` are
 //!   the cgroup programs.
@@ -35,6 +36,8 @@ mod atomic;
 mod bind;
 #[cfg(target_arch = "bpf")]
 mod flow_cache;
+#[cfg(target_arch = "bpf")]
+mod fragment_store;
 #[cfg(target_arch = "bpf")]
 mod from_busy_pod;
 #[cfg(target_arch = "bpf")]

@@ -3,10 +3,12 @@
 use core::ptr;
 
 use abi::{
-    Address, Bucket, ClockEntry, Counters, Dialled, DialledKey, DropCount, Egress, Endpoint, Flow,
-    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, PendingCounters,
-    Pod, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink, maps as names,
+    Address, Bucket, ClockEntry, Counters, Datagram, DatagramRing, Dialled, DialledKey, DropCount,
+    Egress, Endpoint, Flow, FragmentKey, HeldFragment, HeldKey, Hostport, HostportKey, Interface,
+    Limit, Network, PendingCounters, Pod, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
+    maps as names,
 };
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::helpers;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, Queue};
@@ -23,8 +25,19 @@ pub(crate) static TURNS: Queue<ClockEntry> = Queue::pinned(names::FLOWS_CAPACITY
 pub(crate) static LIVE: Array<u64> = Array::pinned(names::LIVE_CAPACITY, 0);
 
 #[map]
-pub(crate) static FRAGMENTS: LruHashMap<FragmentKey, FragmentPorts> =
-    LruHashMap::pinned(names::FRAGMENTS_CAPACITY, 0);
+pub(crate) static FRAGMENTS: HashMap<FragmentKey, Datagram> =
+    HashMap::pinned(names::FRAGMENTS_CAPACITY, BPF_F_NO_PREALLOC);
+
+#[map]
+pub(crate) static DATAGRAMS: HashMap<u32, DatagramRing> =
+    HashMap::pinned(names::DATAGRAMS_CAPACITY, BPF_F_NO_PREALLOC);
+
+#[map]
+pub(crate) static HELD: HashMap<HeldKey, HeldFragment> =
+    HashMap::pinned(names::HELD_CAPACITY, BPF_F_NO_PREALLOC);
+
+#[map]
+pub(crate) static IDENTIFICATIONS: Array<u64> = Array::pinned(names::IDENTIFICATIONS_CAPACITY, 0);
 
 #[map]
 pub(crate) static PODS: Array<Pod> = Array::pinned(names::PODS_CAPACITY, 0);
@@ -120,6 +133,22 @@ pub(crate) fn work(element: Scratch) -> Option<&'static mut Work> {
     // SAFETY: the element is this CPU's own, and `Scratch` says why nothing else uses it meanwhile.
     // Zeros, its initial value, are a valid `Work`.
     Some(unsafe { &mut *work })
+}
+
+/// The value of a new ring: zeros. Never written or pinned.
+#[map]
+pub(crate) static NEW_RING: Array<DatagramRing> = Array::with_max_entries(1, 0);
+
+/// A fragment on its way into [`HELD`]. Never pinned, as [`SCRATCH`].
+#[map]
+static HOLDING: PerCpuArray<HeldFragment> = PerCpuArray::with_max_entries(1, 0);
+
+/// Returns this CPU's memory for a fragment that is held.
+#[inline(always)]
+pub(crate) fn holding() -> Option<&'static mut HeldFragment> {
+    let holding = HOLDING.get_ptr_mut(0)?;
+    // SAFETY: as for `work`.
+    Some(unsafe { &mut *holding })
 }
 
 /// Copies the entry at the head of the clock; returns false where the clock is empty.

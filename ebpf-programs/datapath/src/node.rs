@@ -6,9 +6,8 @@
 use core::ptr;
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
-    protocol,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, Hostport,
+    HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink, protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::helpers;
@@ -241,19 +240,6 @@ impl Node for Kernel {
             // SAFETY: the element is this CPU's own.
             unsafe { (*counters).evicted_flows += 1 }
         }
-    }
-
-    #[inline(always)]
-    fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts> {
-        // SAFETY: as above.
-        unsafe { maps::FRAGMENTS.get(key) }.copied()
-    }
-
-    #[inline(always)]
-    fn store_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
-        // Without an entry, later fragments are dropped and counted; there is no better fallback
-        // here.
-        let _ = maps::FRAGMENTS.insert(key, ports, 0);
     }
 
     #[inline(always)]

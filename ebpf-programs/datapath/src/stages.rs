@@ -61,6 +61,24 @@ stage!(stage_parse_entering() -> Decision<Content>, |kernel, work| {
 stage!(stage_check_sender(content: Content) -> Decision<bool>, |kernel, work, content| {
     stages::check_sender(kernel, work, content)
 });
+stage!(stage_find_datagram(hook: Hook) -> Decision<Content>, |kernel, work, hook| {
+    stages::find_datagram(kernel, work, hook)
+});
+stage!(stage_update_datagram(has_order: bool) -> Decision<()>, |_kernel, work, has_order| {
+    stages::update_datagram(work, has_order)
+});
+stage!(stage_write_datagram(hook: Hook) -> Content, |kernel, work, hook| {
+    stages::write_datagram(kernel, work, hook)
+});
+stage!(stage_hold_fragment() -> bool, |kernel, work| {
+    stages::hold_fragment(kernel, work)
+});
+stage!(stage_release_fragment(place: u32) -> (), |kernel, work, place| {
+    stages::release_fragment(kernel, work, place);
+});
+stage!(stage_identify_fragment(is_translated: bool) -> Decision<()>, |kernel, work, is_translated| {
+    stages::identify_fragment(kernel, work, is_translated)
+});
 stage!(stage_check_duplicate() -> Decision<()>, |kernel, work| {
     stages::check_duplicate(kernel, work)
 });
@@ -246,6 +264,36 @@ impl HookStages for Stages {
     #[inline(always)]
     fn check_sender(&mut self, content: Content) -> Decision<bool> {
         Code::from_code(stage_check_sender(self.skb, content.code()))
+    }
+
+    #[inline(always)]
+    fn find_datagram(&mut self, hook: Hook) -> Decision<Content> {
+        Code::from_code(stage_find_datagram(self.skb, hook.code()))
+    }
+
+    #[inline(always)]
+    fn update_datagram(&mut self, has_order: bool) -> Decision<()> {
+        Code::from_code(stage_update_datagram(self.skb, has_order.code()))
+    }
+
+    #[inline(always)]
+    fn write_datagram(&mut self, hook: Hook) -> Content {
+        Code::from_code(stage_write_datagram(self.skb, hook.code()))
+    }
+
+    #[inline(always)]
+    fn hold_fragment(&mut self) -> bool {
+        Code::from_code(stage_hold_fragment(self.skb))
+    }
+
+    #[inline(always)]
+    fn release_fragment(&mut self, place: u32) {
+        stage_release_fragment(self.skb, place.code());
+    }
+
+    #[inline(always)]
+    fn identify_fragment(&mut self, is_translated: bool) -> Decision<()> {
+        Code::from_code(stage_identify_fragment(self.skb, is_translated.code()))
     }
 
     #[inline(always)]

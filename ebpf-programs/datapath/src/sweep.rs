@@ -1,19 +1,20 @@
-//! The sweep: removes dead flows in the kernel. Between check and removal of an entry there are
-//! only a few lookups, so a flow that becomes active meanwhile is not lost.
+//! The sweep: removes dead flows, and fragments whose first one has not arrived, in the kernel.
+//! Between check and removal of an entry there are only a few lookups, so a flow that becomes
+//! active meanwhile is not lost.
 //!
 //! Not attached anywhere: the agent runs it periodically.
 
 use core::ffi::c_void;
 
-use abi::{Flow, Swept, Tuple};
+use abi::{Flow, HeldFragment, HeldKey, Swept, Tuple};
 use aya_ebpf::helpers::bpf_for_each_map_elem;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use verdict::flow::FlowState;
-use verdict::{Node, Sweep, remove_dead};
+use verdict::{Node, Sweep, fragment, remove_dead};
 
 use crate::kernel::Kernel;
-use crate::maps::{self, FLOWS, SWEPT, Scratch};
+use crate::maps::{self, FLOWS, HELD, SWEPT, Scratch};
 
 const CONTINUE: i64 = 0;
 
@@ -32,6 +33,12 @@ fn sweep(context: TcContext) -> i32 {
         bpf_for_each_map_elem(
             (&raw const FLOWS).cast_mut().cast(),
             visit as *mut c_void,
+            core::ptr::null_mut(),
+            0,
+        );
+        bpf_for_each_map_elem(
+            (&raw const HELD).cast_mut().cast(),
+            visit_held as *mut c_void,
             core::ptr::null_mut(),
             0,
         );
@@ -65,6 +72,33 @@ extern "C" fn visit(_: *mut c_void, key: *const Tuple, flow: *const Flow, _: *mu
             Sweep::Removed(FlowState::Stale) => (*swept).stale += 1,
             Sweep::Removed(FlowState::AddressGone) => (*swept).address_gone += 1,
         }
+    }
+    CONTINUE
+}
+
+/// Checks one part of a held fragment, and removes it if the fragment has expired. The first part
+/// counts the drop.
+extern "C" fn visit_held(
+    _: *mut c_void,
+    key: *const HeldKey,
+    held: *const HeldFragment,
+    _: *mut c_void,
+) -> i64 {
+    let Some(work) = maps::work(Scratch::Sweep) else {
+        return CONTINUE;
+    };
+    let mut kernel = Kernel::new(core::ptr::null_mut());
+    // SAFETY: as in `visit`.
+    unsafe {
+        work.fragment.place = *key;
+        work.fragment.held = (*held).header;
+    }
+    if !fragment::has_expired(&work.fragment.held, work.now) {
+        return CONTINUE;
+    }
+    // If the hook has taken the fragment meanwhile, nothing is removed, and nothing was lost.
+    if HELD.remove(work.fragment.place).is_ok() && work.fragment.place.part == 0 {
+        fragment::count_lost(&mut kernel, &work.fragment.held);
     }
     CONTINUE
 }

@@ -1,95 +1,218 @@
-//! Ports of IP fragments: the first fragment stores them for the later ones.
+//! Fragments of IP datagrams: ports for the later ones, order, overlaps, identification.
+//!
+//! The first fragment stores its ports for the later ones. A later one that arrives earlier is held
+//! until the first one arrives; both then enter the hook again, in order. See decision 92 for the
+//! order and the shares of the tables, decision 93 for the identification.
 
-use abi::{FragmentKey, FragmentPorts, Port, Tuple, protocol};
+mod hold;
+mod identification;
+mod ports;
+mod range;
+mod share;
 
+use abi::{Datagram, DatagramFlags, DropReason, FragmentKey, FragmentRange, HeldHeader, HeldKey};
+
+use crate::fragment_store::FragmentStore;
 use crate::node::Node;
-use crate::work::{Content, Fragment, Headers, Transport, Work};
+use crate::outcome::Decision;
+use crate::work::{Content, Fragment, Hook, Transport, Work};
 
-/// Length in bytes from the IP header on that every link with IPv6 takes (RFC 8200, 5).
-const ALWAYS_FITS: u32 = 1280;
+pub use hold::{count_lost, has_expired};
+pub(crate) use hold::{hold, release};
+pub(crate) use identification::identify;
+pub(crate) use ports::{find_ports, store, store_translated};
 
-/// Stores a first fragment's ports, or fills in those of a later one.
+/// Seconds for which a datagram and its identification are kept: the kernel's reassembly waits as
+/// long (`net.ipv4.ipfrag_time`).
+const LIFE: u32 = 30;
+
+/// What the stages of a fragment pass to each other.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct FragmentWork {
+    /// The state of the fragment's datagram.
+    pub datagram: Datagram,
+    /// The datagram's key; share 0 where the datagram has no state.
+    pub key: FragmentKey,
+    /// The key that the ring of the share has lost.
+    pub replaced: FragmentKey,
+    /// The fragment's range.
+    pub range: FragmentRange,
+    /// Whether the datagram has state that has not expired; 0 or 1.
+    pub is_alive: u32,
+    /// The held fragment.
+    pub held: HeldHeader,
+    /// Its place.
+    pub place: HeldKey,
+}
+
+/// Looks up the state of a fragment's datagram, or starts one. Returns [`Content::Fragment`], or
+/// another content where the datagram has no state.
+///
+/// Comes after the sender check: a packet that is dropped there changes no state. The stages
+/// [`update`] and [`finish`] follow; the verifier walks the sum of their paths, not the product.
 #[inline(always)]
-pub(crate) fn complete<E: Node>(node: &mut E, work: &mut Work, content: Content) -> Content {
-    if content != Content::Ip || work.headers.fragment == Fragment::Whole {
-        return content;
+pub(crate) fn find<E: Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    hook: Hook,
+) -> Decision<Content> {
+    work.fragment.range = range::range(&work.headers)?;
+    share::set_key(env, work, hook);
+    if work.fragment.key.share == 0 {
+        let has_ports = work.headers.fragment == Fragment::First
+            || work.headers.transport == Transport::Portless;
+        return Ok(if has_ports { Content::Ip } else { lost(work) });
     }
+    let known = env.datagram(&work.fragment.key);
+    work.fragment.is_alive = u32::from(read(env, work, known));
+    if work.fragment.is_alive == 0 {
+        restart(&mut work.fragment.datagram, work.now);
+    }
+    Ok(Content::Fragment)
+}
+
+/// Writes the state of a fragment's datagram, and fills in the ports of a later fragment. Returns
+/// [`Content::EarlyFragment`] where the fragment must wait for the first one, and
+/// [`Content::AwaitedFragment`] where it is the first one, and others wait for it.
+#[inline(always)]
+pub(crate) fn finish<E: Node + FragmentStore>(env: &mut E, work: &mut Work, hook: Hook) -> Content {
+    let waiting = write(env, work);
     if work.headers.fragment == Fragment::First {
-        store(node, work);
-        return content;
+        work.fragment.datagram.held = waiting;
+        return if waiting == 0 {
+            Content::Ip
+        } else {
+            Content::AwaitedFragment
+        };
     }
-    if !find_ports(node, &mut work.headers) {
-        // Unknown whether it belongs to a request or a reply: treated as a packet without ports.
-        work.headers.transport = Transport::Portless;
-        return Content::LostFragment;
+    if work.headers.transport == Transport::Portless {
+        return Content::Ip;
     }
-    content
+    if work.fragment.datagram.flags & DatagramFlags::PORTS == 0 {
+        return if hold::is_held(env, work, hook) {
+            Content::EarlyFragment
+        } else {
+            lost(work)
+        };
+    }
+    ports::fill_ports(&work.fragment.datagram, &mut work.headers);
+    Content::Ip
 }
 
-/// Returns the key of a fragment with these addresses.
+/// Returns the content of a fragment without ports. Unknown whether it belongs to a request or a
+/// reply: treated as a packet without ports.
 #[inline(always)]
-fn key(headers: &Headers, addresses: &Tuple) -> FragmentKey {
-    FragmentKey {
-        source: addresses.source,
-        destination: addresses.destination,
-        identification: headers.identification,
-        protocol: headers.tuple.protocol,
-        reserved: [0; 3],
-    }
+fn lost(work: &mut Work) -> Content {
+    work.headers.transport = Transport::Portless;
+    Content::LostFragment
 }
 
-/// Stores the ports of a first fragment a second time, as they are after translation: an ICMP error
-/// about a later one quotes that with its translated addresses. Only where an error is possible:
-/// links with IPv6 take fragments of [`ALWAYS_FITS`] bytes.
+/// Copies the state of the datagram; returns whether there is one that has not expired.
 #[inline(always)]
-pub(crate) fn store_translated<E: Node>(node: &mut E, work: &Work) {
-    if work.headers.fragment != Fragment::First || work.headers.length <= ALWAYS_FITS {
-        return;
-    }
-    let ports = FragmentPorts {
-        source_port: work.translated.source_port,
-        destination_port: work.translated.destination_port,
-        seen: work.now,
-    };
-    node.store_fragment_ports(&key(&work.headers, &work.translated), &ports);
-}
-
-/// Stores the ports of a first fragment as they are in the packet.
-#[inline(always)]
-pub(crate) fn store<E: Node>(node: &mut E, work: &Work) {
-    let ports = FragmentPorts {
-        source_port: work.headers.tuple.source_port,
-        destination_port: work.headers.tuple.destination_port,
-        seen: work.now,
-    };
-    node.store_fragment_ports(&key(&work.headers, &work.headers.tuple), &ports);
-}
-
-/// Fills in the ports of a later fragment, which may be quoted in an ICMP error; returns false
-/// where they are unknown.
-#[inline(always)]
-pub(crate) fn find_ports<E: Node>(node: &E, headers: &mut Headers) -> bool {
-    if headers.fragment != Fragment::Later || headers.transport == Transport::Portless {
-        return true;
-    }
-    let Some(ports) = node.fragment_ports(&key(headers, &headers.tuple)) else {
+fn read<E: FragmentStore>(env: &mut E, work: &mut Work, known: Option<E::DatagramRef>) -> bool {
+    let Some(known) = known else {
         return false;
     };
-    headers.tuple.source_port = ports.source_port;
-    headers.tuple.destination_port = ports.destination_port;
-    headers.transport = transport(headers);
-    true
+    env.read_datagram(known, &mut work.fragment.datagram);
+    !is_over(work.fragment.datagram.seen, work.now)
 }
 
-/// Returns the transport of a later fragment. ICMP has no type there: a request has its identifier
-/// as the source port, a reply as the destination port.
+/// Returns whether a time is [`LIFE`] ago.
 #[inline(always)]
-fn transport(headers: &Headers) -> Transport {
-    match headers.tuple.protocol {
-        protocol::ICMP | protocol::ICMPV6 if headers.tuple.destination_port == Port::NONE => {
-            Transport::EchoRequest
-        }
-        protocol::ICMP | protocol::ICMPV6 => Transport::EchoReply,
-        _ => headers.transport,
+const fn is_over(seen: u32, now: u32) -> bool {
+    now.wrapping_sub(seen) > LIFE
+}
+
+/// Starts the state of another datagram.
+#[inline(always)]
+fn restart(datagram: &mut Datagram, now: u32) {
+    *datagram = Datagram::default();
+    datagram.seen = now;
+}
+
+/// Inserts the state of a datagram, and removes that of the oldest one of the share. Where another
+/// CPU has inserted the datagram meanwhile, or the table is full, the fragment is translated, but
+/// not remembered.
+#[inline(always)]
+fn insert<E: FragmentStore>(env: &mut E, fragment: &mut FragmentWork) {
+    let FragmentWork {
+        datagram,
+        key,
+        replaced,
+        ..
+    } = fragment;
+    if env.insert_datagram(key, datagram)
+        && env.push_datagram(key, replaced)
+        && replaced.share != 0
+        && replaced != key
+    {
+        env.remove_datagram(replaced);
     }
 }
+
+/// Writes the state of the datagram. For a first fragment, returns the fragments that wait for it.
+#[inline(always)]
+fn write<E: FragmentStore>(env: &mut E, work: &mut Work) -> u64 {
+    let Some(known) = env.datagram(&work.fragment.key) else {
+        insert(env, &mut work.fragment);
+        return 0;
+    };
+    env.write_datagram(known, &work.fragment.datagram);
+    // After the ports are written: see `hold`.
+    let is_first = work.headers.fragment == Fragment::First
+        && work.fragment.datagram.flags & DatagramFlags::REFUSED == 0;
+    if !is_first && work.fragment.is_alive != 0 {
+        return 0;
+    }
+    let waiting = env.take_held(known, u64::MAX);
+    // Those of an expired datagram are not for this fragment.
+    if work.fragment.is_alive == 0 {
+        0
+    } else {
+        waiting
+    }
+}
+
+/// Updates the copied state of a datagram for one of its fragments. Drops fragments that overlap.
+///
+/// `has_order` is false at the uplink's egress: the ingress hooks have checked the fragment, and
+/// the node's own stack may have fragmented it again.
+#[inline(always)]
+pub(crate) fn update(work: &mut Work, has_order: bool) -> Decision<()> {
+    let (datagram, headers) = (&mut work.fragment.datagram, &work.headers);
+    let is_first = headers.fragment == Fragment::First;
+    let differs = datagram.flags & DatagramFlags::PORTS != 0
+        && (datagram.source_port != headers.tuple.source_port
+            || datagram.destination_port != headers.tuple.destination_port);
+    // The sender uses the identification again.
+    let is_next = if has_order {
+        datagram.flags & DatagramFlags::COMPLETE != 0
+    } else {
+        differs
+    };
+    if is_first && is_next {
+        restart(datagram, work.now);
+    } else if datagram.flags & DatagramFlags::REFUSED != 0 {
+        return Err(DropReason::OverlappingFragment);
+    } else if is_first && differs {
+        datagram.flags |= DatagramFlags::REFUSED;
+        return Err(DropReason::OverlappingFragment);
+    }
+    if is_first {
+        datagram.source_port = headers.tuple.source_port;
+        datagram.destination_port = headers.tuple.destination_port;
+        datagram.flags |= DatagramFlags::PORTS;
+    }
+    if !has_order {
+        return Ok(());
+    }
+    let added = range::add_range(datagram, work.fragment.range, headers.fragment_is_last != 0);
+    if added.is_err() {
+        datagram.flags |= DatagramFlags::REFUSED;
+    }
+    added
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,13 @@
 //! The order of decisions at each hook. Decides and changes nothing itself: the stages do.
 
+mod fragments;
+
 use abi::{Direction, DropReason};
 
+use self::fragments::{order_fragment, track_fragment};
 use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::masquerade::TRIES;
-use crate::outcome::{Code as _, Decision, Verdict};
+use crate::outcome::{Decision, Verdict};
 use crate::work::{Content, Fit, Hook, HostportMatch, Origin};
 
 /// The stages of one packet at one hook. See [`crate::stages`] for each of them.
@@ -23,6 +26,18 @@ pub trait HookStages {
     fn parse_entering(&mut self) -> Decision<Content>;
     /// [`crate::stages::check_sender`].
     fn check_sender(&mut self, content: Content) -> Decision<bool>;
+    /// [`crate::stages::find_datagram`].
+    fn find_datagram(&mut self, hook: Hook) -> Decision<Content>;
+    /// [`crate::stages::update_datagram`].
+    fn update_datagram(&mut self, has_order: bool) -> Decision<()>;
+    /// [`crate::stages::write_datagram`].
+    fn write_datagram(&mut self, hook: Hook) -> Content;
+    /// [`crate::stages::hold_fragment`].
+    fn hold_fragment(&mut self) -> bool;
+    /// [`crate::stages::release_fragment`].
+    fn release_fragment(&mut self, place: u32);
+    /// [`crate::stages::identify_fragment`].
+    fn identify_fragment(&mut self, is_translated: bool) -> Decision<()>;
     /// [`crate::Packet::is_tagged`].
     fn is_tagged(&self) -> bool;
     /// [`crate::stages::charge`].
@@ -108,7 +123,7 @@ fn cached_verdict(stages: &mut impl HookStages, hook: Hook) -> Option<Verdict> {
             stages.propagate(hit.index);
             stages.apply_cache_hit(hit)
         }
-        CacheLookup::Done(number) => Verdict::from_code(number),
+        CacheLookup::Done(number) => Verdict::from_cached_code(number),
     };
     count_drop(stages, hook.direction(), verdict);
     Some(verdict)
@@ -144,18 +159,34 @@ fn charge_redirected(stages: &mut impl HookStages, outcome: Decision<Verdict>) -
 
 #[inline(always)]
 fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
-    let content = stages.parse_pod()?;
-    // Spoofed packets are dropped before they are charged to the pod's limit.
-    if stages.check_sender(content)? {
+    let parsed = stages.parse_pod()?;
+    // Spoofed packets are dropped before they change the state of a datagram, and before they are
+    // charged to the pod's limit.
+    let is_limited = stages.check_sender(parsed)?;
+    let is_tagged = stages.is_tagged();
+    let is_fragment = parsed == Content::Fragment && !is_tagged;
+    let content = if is_fragment {
+        match order_fragment(stages, Hook::FromPod)? {
+            Some(content) => content,
+            // Charged when it arrives again.
+            None => return Ok(Verdict::Consume),
+        }
+    } else {
+        parsed
+    };
+    if is_limited {
         stages.charge(Direction::Egress)?;
     }
     // Frames of a VLAN are charged like others, but have no flow and no bypass.
-    if stages.is_tagged() {
+    if is_tagged {
         return pass_tagged(stages, content);
     }
     match content {
         // Without ports there is no flow to look up: the node's own reassembly decides.
-        Content::LostFragment => return pass_after_policy(stages),
+        Content::LostFragment
+        | Content::Fragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment => return pass_after_policy(stages),
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::IcmpError => {
             if !stages.find_quoted_flow(Hook::FromPod) {
@@ -176,13 +207,16 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
             HostportMatch::Pod => open_hostport_from_pod(stages)?,
         }
     }
-    match stages.check_fit()? {
-        Fit::Fits => stages.translate()?,
-        Fit::ForwardTranslated => {
-            stages.translate()?;
-            return Ok(Verdict::Pass);
-        }
-        Fit::ForwardUnchanged => return Ok(Verdict::Pass),
+    let fit = stages.check_fit()?;
+    if fit == Fit::ForwardUnchanged {
+        return Ok(Verdict::Pass);
+    }
+    if is_fragment {
+        stages.identify_fragment(true)?;
+    }
+    stages.translate()?;
+    if fit == Fit::ForwardTranslated {
+        return Ok(Verdict::Pass);
     }
     match stages.redirect_to_pod() {
         // The flow is tracked without translation: the pod is addressed directly.
@@ -190,7 +224,8 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
         verdict @ (Verdict::Drop(_)
         | Verdict::RedirectPeer(_)
         | Verdict::RedirectNeigh(_)
-        | Verdict::Redirect(_)) => Ok(verdict),
+        | Verdict::Redirect(_)
+        | Verdict::Consume) => Ok(verdict),
     }
 }
 
@@ -200,7 +235,13 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
 fn pass_tagged(stages: &mut impl HookStages, content: Content) -> Decision<Verdict> {
     match content {
         Content::Foreign | Content::Arp => {}
-        Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError => {
+        Content::Ip
+        | Content::FlowFound
+        | Content::Fragment
+        | Content::LostFragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment
+        | Content::IcmpError => {
             stages.check_policy()?;
             stages.check_exit()?;
         }
@@ -232,9 +273,10 @@ fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
             }
             Ok(verdict)
         }
-        verdict @ (Verdict::Drop(_) | Verdict::RedirectPeer(_) | Verdict::Redirect(_)) => {
-            Ok(verdict)
-        }
+        verdict @ (Verdict::Drop(_)
+        | Verdict::RedirectPeer(_)
+        | Verdict::Redirect(_)
+        | Verdict::Consume) => Ok(verdict),
     }
 }
 
@@ -292,7 +334,10 @@ fn translate_received(stages: &mut impl HookStages) -> Decision<()> {
         Content::Foreign
         | Content::Arp
         | Content::Ip
+        | Content::Fragment
         | Content::LostFragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment
         | Content::IcmpError
         | Content::FlowFound => Ok(()),
     }
@@ -312,28 +357,52 @@ pub fn uplink_out(stages: &mut impl HookStages) -> Verdict {
 
 #[inline(always)]
 fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
-    match stages.parse_uplink()? {
+    let parsed = stages.parse_uplink()?;
+    let is_fragment = parsed == Content::Fragment;
+    let content = if is_fragment {
+        track_fragment(stages, Hook::UplinkOut)?
+    } else {
+        parsed
+    };
+    match content {
         Content::Foreign | Content::Arp => return Ok(()),
-        Content::LostFragment => return drop_lost_fragment(stages),
+        Content::LostFragment
+        | Content::Fragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment => return drop_lost_fragment(stages),
         Content::IcmpError => return process_error(stages, Hook::UplinkOut),
         Content::Ip | Content::FlowFound => {}
     }
+    let is_translated = masquerade_packet(stages)?;
+    if is_fragment {
+        stages.identify_fragment(is_translated)?;
+    }
+    if is_translated {
+        stages.translate()?;
+    }
+    Ok(())
+}
+
+/// Finds the flow of a packet that leaves, or inserts one. Returns whether the packet is
+/// translated.
+#[inline(always)]
+fn masquerade_packet(stages: &mut impl HookStages) -> Decision<bool> {
     if stages.find_flow(Hook::UplinkOut) {
-        return stages.translate();
+        return Ok(true);
     }
     match stages.origin()? {
-        Origin::Elsewhere => return Ok(()),
+        Origin::Elsewhere => return Ok(false),
         Origin::Pod => stages.choose_source()?,
         Origin::Collision => stages.keep_node_address(),
         Origin::Untranslated => {
             track(stages);
-            return Ok(());
+            return Ok(false);
         }
     }
     for attempt in 0..TRIES {
         if with_eviction(stages, |stages| stages.try_port(attempt))? {
             stages.advance_clock_hand();
-            return stages.translate();
+            return Ok(true);
         }
     }
     Err(DropReason::NoPort)
@@ -408,15 +477,28 @@ fn process_uplink_in(stages: &mut impl HookStages) -> Decision<Verdict> {
     match stages.parse_entering()? {
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::FlowFound => return Ok(stages.forward_to_pod()),
-        // Without ports nothing can be translated: the node's own reassembly decides.
-        Content::LostFragment => return Ok(Verdict::from(stages.check_outside_source())),
         Content::IcmpError => {
             return Ok(Verdict::from(process_error(stages, Hook::UplinkIn)));
         }
-        Content::Ip => {}
+        Content::Fragment
+        | Content::LostFragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment => {
+            // A forged source must not change the state of a datagram.
+            stages.check_outside_source()?;
+            match order_fragment(stages, Hook::UplinkIn)? {
+                None => return Ok(Verdict::Consume),
+                Some(Content::Ip) => {}
+                // Without ports nothing can be translated: the node's own reassembly decides.
+                Some(_) => return Ok(Verdict::Pass),
+            }
+            if stages.find_flow(Hook::UplinkIn) {
+                return Ok(stages.forward_to_pod());
+            }
+        }
+        // Packets of established flows have returned above: only new ones pay for the source check.
+        Content::Ip => stages.check_outside_source()?,
     }
-    // Packets of established flows have returned above: only new ones pay for the source check.
-    stages.check_outside_source()?;
     match stages.find_hostport()? {
         HostportMatch::Pod => {
             open_hostport_from_outside(stages)?;

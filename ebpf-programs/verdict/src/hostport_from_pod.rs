@@ -13,6 +13,7 @@ use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac, SettingsFlags};
 use crate::flow::{self, Terms};
 use crate::flow_cache::Steps;
 use crate::fragment;
+use crate::fragment_store::FragmentStore;
 use crate::hostport::{self, flag};
 use crate::masquerade::{is_port_taken, next_port};
 use crate::node::Node;
@@ -258,9 +259,12 @@ fn fits<E: Packet + Node + Shaper>(env: &E, work: &mut Work, to: u32) -> bool {
 /// fit ([`check_fit`]). On a hit, [`Work::translated`] is the tuple to write. The packet has been
 /// counted at its sender's veth.
 #[inline(always)]
-pub(crate) fn find_forwarded_reply<E: Node>(node: &mut E, work: &mut Work) -> bool {
+pub(crate) fn find_forwarded_reply<E: Node + FragmentStore>(node: &mut E, work: &mut Work) -> bool {
     const REPLY: u32 = FlowFlags::FROM_POD | FlowFlags::DNAT;
-    if !fragment::find_ports(node, &mut work.headers) {
+    let Work {
+        fragment, headers, ..
+    } = work;
+    if !fragment::find_ports(node, fragment, headers) {
         return false;
     }
     let Some(entry) = node.flow(&work.headers.tuple) else {

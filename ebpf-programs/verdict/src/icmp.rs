@@ -12,6 +12,7 @@ use crate::address::is_multicast;
 use crate::checksum::Difference;
 use crate::flow;
 use crate::fragment;
+use crate::fragment_store::FragmentStore;
 use crate::hostport_from_pod;
 use crate::node::Node;
 use crate::outcome::Decision;
@@ -26,11 +27,15 @@ use crate::work::{Hook, Transport, Work};
 /// An error whose quote has no flow is left unchanged: it is for the node, or about a flow that was
 /// never translated.
 #[inline(always)]
-pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, hook: Hook) -> bool {
+pub(crate) fn find<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    hook: Hook,
+) -> bool {
     let outer = work.headers;
     if parse::quoted(env, &outer, &mut work.embedded).is_err()
         || work.embedded.transport == Transport::IcmpError
-        || !fragment::find_ports(env, &mut work.embedded)
+        || !fragment::find_ports(env, &mut work.fragment, &mut work.embedded)
     {
         return false;
     }

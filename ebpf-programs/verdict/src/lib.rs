@@ -26,7 +26,8 @@ mod eviction;
 mod exit;
 pub mod flow;
 pub mod flow_cache;
-mod fragment;
+pub mod fragment;
+mod fragment_store;
 pub mod hooks;
 mod hostport;
 pub mod hostport_from_node;
@@ -51,6 +52,7 @@ mod work;
 pub mod xdp_prefilter;
 
 pub use eviction::ClockHand;
+pub use fragment_store::FragmentStore;
 pub use hooks::HookStages;
 pub use node::{Insertion, Node, Socket, Touch};
 pub use outcome::{Code, Decision, Verdict};

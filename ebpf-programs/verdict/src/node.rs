@@ -1,8 +1,8 @@
 //! The node's tables, sockets, routes and clock as a trait. Decides nothing.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FragmentKey, FragmentPorts,
-    Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, Hostport, HostportKey,
+    Interface, Network, Pod, Settings, Tuple, Uplink,
 };
 
 /// Lookups and changes that the stages use.
@@ -103,12 +103,6 @@ pub trait Node {
 
     /// Counts an evicted flow of a pod.
     fn count_evicted(&mut self, pod: u32);
-
-    /// Returns the ports that the first fragment has stored.
-    fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts>;
-
-    /// Stores the ports of a first fragment.
-    fn store_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts);
 
     /// Returns which socket of the node a packet with this tuple would reach if it came in; TCP and
     /// UDP only.

@@ -18,6 +18,8 @@ pub enum Verdict {
     /// Redirect out of the interface with this index, with MAC addresses and NAT already written
     /// (`bpf_redirect`).
     Redirect(u32),
+    /// Take the packet: it is held, or its copies have been sent through the hook again.
+    Consume,
 }
 
 /// The result of a stage, or the reason to drop the packet at once.
@@ -109,6 +111,8 @@ const REDIRECT_PEER: u64 = 1 << 32;
 const REDIRECT_NEIGH: u64 = 1 << 33;
 /// Bit of [`Verdict::Redirect`]; the interface index is below it.
 const REDIRECT: u64 = 1 << 34;
+/// Bit of [`Verdict::Consume`].
+const CONSUME: u64 = 1 << 35;
 
 impl Code for Verdict {
     #[inline(always)]
@@ -119,11 +123,26 @@ impl Code for Verdict {
             Self::RedirectPeer(interface) => REDIRECT_PEER | interface.code(),
             Self::RedirectNeigh(interface) => REDIRECT_NEIGH | interface.code(),
             Self::Redirect(interface) => REDIRECT | interface.code(),
+            Self::Consume => CONSUME,
         }
     }
 
     #[inline(always)]
     fn from_code(code: u64) -> Self {
+        if code & CONSUME != 0 {
+            Self::Consume
+        } else {
+            Self::from_cached_code(code)
+        }
+    }
+}
+
+impl Verdict {
+    /// As [`Code::from_code`], of a verdict that can be in a cache entry: never
+    /// [`Verdict::Consume`]. With that one, which has no number, the compiler would copy an
+    /// uninitialised register on the path of a hit, and the verifier refuses that.
+    #[inline(always)]
+    pub(crate) fn from_cached_code(code: u64) -> Self {
         if code & REDIRECT_PEER != 0 {
             Self::RedirectPeer(u32::from_code(code))
         } else if code & REDIRECT_NEIGH != 0 {
@@ -178,6 +197,7 @@ mod tests {
             Verdict::RedirectNeigh(u32::MAX),
             Verdict::Redirect(1),
             Verdict::Redirect(u32::MAX),
+            Verdict::Consume,
         ];
         for verdict in verdicts {
             assert_eq!(Verdict::from_code(verdict.code()), verdict);

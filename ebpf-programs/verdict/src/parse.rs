@@ -23,6 +23,10 @@ pub(crate) const IPV4_HEADER: u32 = 20;
 pub(crate) const IPV6_HEADER: u32 = 40;
 /// Bytes of a UDP header.
 pub(crate) const UDP_HEADER: u32 = 8;
+/// Bytes of a TCP header without options.
+pub(crate) const TCP_HEADER: u32 = 20;
+/// Bytes of an SCTP common header.
+pub(crate) const SCTP_HEADER: u32 = 12;
 /// Offset of the word with the header length and the flags in a TCP header (RFC 9293).
 pub(crate) const TCP_FLAGS: u32 = 12;
 
@@ -195,6 +199,9 @@ fn ipv4(packet: &impl Packet, extent: Extent, headers: &mut Headers) -> Decision
     headers.l4 = l3 + header_len;
     headers.identification = u32::from(low_half(words[1]));
     headers.fragment = fragment_kind(fragment & 0x1fff != 0, fragment & 0x2000 != 0);
+    headers.fragment_start = u32::from(fragment & 0x1fff);
+    // No comparison: that would be a branch, and double the paths for the verifier.
+    headers.fragment_is_last = (!fragment >> 13 & 1) as u8;
     headers.tuple.source = Address::from_v4_word(words[3]);
     headers.tuple.destination = Address::from_v4_word(words[4]);
     headers.tuple.protocol = words[2].to_ne_bytes()[1];
@@ -287,6 +294,9 @@ fn extensions(packet: &impl Packet, end: u32, headers: &mut Headers) -> Decision
                 let bits = u16::from_be(high_half(first));
                 headers.identification = second;
                 headers.fragment = fragment_kind(bits & 0xfff8 != 0, bits & 1 != 0);
+                headers.fragment_start = u32::from(bits >> 3);
+                headers.fragment_is_last = (!bits & 1) as u8;
+                headers.fragment_header = at;
                 8
             }
             AUTHENTICATION => (u32::from(length) + 2) * 4,
@@ -313,14 +323,15 @@ fn transport(
     headers: &mut Headers,
 ) -> Decision<()> {
     headers.seen = Seen::PACKET;
+    headers.end = end;
     headers.transport = kind(headers.version, headers.tuple.protocol);
     if headers.fragment == Fragment::Later {
         return Ok(());
     }
     let needed = match headers.transport {
         Transport::Portless | Transport::None => return Ok(()),
-        Transport::Tcp if extent == Extent::Whole => 20,
-        Transport::Sctp if extent == Extent::Whole => 12,
+        Transport::Tcp if extent == Extent::Whole => TCP_HEADER,
+        Transport::Sctp if extent == Extent::Whole => SCTP_HEADER,
         Transport::Tcp
         | Transport::Sctp
         | Transport::Udp
@@ -331,7 +342,11 @@ fn transport(
     };
     let l4 = headers.l4;
     if l4 + needed > end {
-        return Err(DropReason::Malformed);
+        return Err(if headers.fragment == Fragment::First {
+            DropReason::TinyFragment
+        } else {
+            DropReason::Malformed
+        });
     }
     if headers.transport == Transport::Tcp && extent == Extent::Whole {
         let words = packet.words::<4>(l4).ok_or(DropReason::Malformed)?;

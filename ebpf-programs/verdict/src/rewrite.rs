@@ -11,6 +11,10 @@ use crate::work::{Fragment, Headers, Transport};
 
 /// Offset of the word with TTL, protocol and checksum in an IPv4 header.
 pub(crate) const V4_TIME_TO_LIVE: u32 = 8;
+/// Offset of the word with identification and fragment offset in an IPv4 header.
+const V4_IDENTIFICATION: u32 = 4;
+/// Offset of the identification in an IPv6 fragment header.
+const V6_IDENTIFICATION: u32 = 4;
 /// Offset of the source in an IPv6 header.
 pub(crate) const V6_SOURCE: u32 = 8;
 /// Offset of the destination in an IPv6 header.
@@ -212,6 +216,24 @@ fn v4_addresses<P: Packet>(
     let [old] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
     let first = header_word(old, 0, difference.halved());
     packet.store(at, [first, source, destination])
+}
+
+/// Rewrites the identification of a fragment, given as in [`abi::FragmentKey`].
+#[inline(always)]
+pub(crate) fn identification<P: Packet>(
+    packet: &mut P,
+    headers: &Headers,
+    new: u32,
+) -> Decision<()> {
+    if headers.version == 6 {
+        // No checksum covers the field.
+        return packet.store_and_update_csum(headers.fragment_header + V6_IDENTIFICATION, [new]);
+    }
+    let at = headers.l3 + V4_IDENTIFICATION;
+    let [first, second] = packet.words::<2>(at).ok_or(DropReason::RewriteFailed)?;
+    let numbered = word(low_half(new), high_half(first));
+    let difference = Difference::NONE.and(first, numbered);
+    packet.store(at, [numbered, header_word(second, 0, difference.halved())])
 }
 
 /// Returns the word with TTL, protocol and checksum of an IPv4 header, with the TTL decremented by

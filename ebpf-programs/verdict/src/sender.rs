@@ -40,7 +40,13 @@ pub(crate) fn check<E: Packet + Node>(
     match content {
         Content::Arp if checked => return arp(env, work.pod, pod),
         Content::Arp | Content::Foreign => return Ok(()),
-        Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError => {}
+        Content::Ip
+        | Content::FlowFound
+        | Content::Fragment
+        | Content::LostFragment
+        | Content::EarlyFragment
+        | Content::AwaitedFragment
+        | Content::IcmpError => {}
     }
     let headers = &work.headers;
     let source = &headers.tuple.source;

@@ -5,6 +5,7 @@
 
 pub mod example;
 mod flow_cache;
+mod fragment_store;
 pub mod frame;
 mod node;
 mod shape;
@@ -13,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use abi::{
-    Address, ClockEntry, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow,
-    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Mac, Network, Pod,
-    PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
+    Address, ClockEntry, Counters, Datagram, Direction, DropCount, DropReason, Egress, Endpoint,
+    Flow, FragmentKey, HeldHeader, HeldKey, Hostport, HostportKey, Interface, Limit, Mac, Network,
+    Pod, PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
 };
 
 use crate::eviction::ClockHand;
@@ -30,6 +31,7 @@ use crate::work::{Content, Fit, Hook, HostportMatch, Origin, Work};
 use crate::xdp_prefilter;
 
 pub use flow_cache::{JIFFY, Memory};
+pub use fragment_store::Ring;
 pub use shape::SharedBucket;
 
 /// The tables of a node, its kernel state as far as the datapath reads it, and the current packet.
@@ -72,7 +74,17 @@ pub struct World {
     /// Egress addresses, by the interface index of the bridge.
     pub egress: BTreeMap<u32, Egress>,
     /// The fragment table.
-    pub fragments: BTreeMap<FragmentKey, FragmentPorts>,
+    pub fragments: BTreeMap<FragmentKey, Datagram>,
+    /// The rings of the shares.
+    pub rings: BTreeMap<u32, Ring>,
+    /// Held fragments: header and packet.
+    pub held: BTreeMap<HeldKey, (HeldHeader, Vec<u8>)>,
+    /// Packets that are sent through the hook again after the current one.
+    pub reinjected: Vec<Vec<u8>>,
+    /// The held fragment that has replaced the current packet.
+    pub restored: Option<Vec<u8>>,
+    /// The table of identifications, without free elements.
+    pub identifications: BTreeMap<u32, u64>,
     /// The node's sockets, by the tuple of packets that reach them.
     pub sockets: BTreeMap<Tuple, Socket>,
     /// Whether a socket of the node has sent the current packet.
@@ -138,6 +150,11 @@ impl Default for World {
             turns: VecDeque::new(),
             egress: BTreeMap::new(),
             fragments: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            held: BTreeMap::new(),
+            reinjected: Vec::new(),
+            restored: None,
+            identifications: BTreeMap::new(),
             sockets: BTreeMap::new(),
             sent_by_socket: false,
             next_hops: BTreeMap::new(),
@@ -207,6 +224,7 @@ impl Simulator {
         self.world.packet = packet.to_vec();
         self.world.notice_changes();
         (self.world.congested, self.world.departure) = (false, None);
+        self.world.restored = None;
         let verdict = match place {
             Place::FromPod => self.run_from_pod(),
             Place::ToPod => hooks::to_pod(self),
@@ -259,6 +277,7 @@ impl Simulator {
                 Sweep::Removed(FlowState::AddressGone) => swept.address_gone += 1,
             }
         }
+        self.world.sweep_held();
         swept
     }
 }
@@ -290,6 +309,30 @@ impl hooks::HookStages for Simulator {
 
     fn check_sender(&mut self, content: Content) -> Decision<bool> {
         stages::check_sender(&mut self.world, &mut self.work, content)
+    }
+
+    fn find_datagram(&mut self, hook: Hook) -> Decision<Content> {
+        stages::find_datagram(&mut self.world, &mut self.work, hook)
+    }
+
+    fn update_datagram(&mut self, has_order: bool) -> Decision<()> {
+        stages::update_datagram(&mut self.work, has_order)
+    }
+
+    fn write_datagram(&mut self, hook: Hook) -> Content {
+        stages::write_datagram(&mut self.world, &mut self.work, hook)
+    }
+
+    fn hold_fragment(&mut self) -> bool {
+        stages::hold_fragment(&mut self.world, &mut self.work)
+    }
+
+    fn release_fragment(&mut self, place: u32) {
+        stages::release_fragment(&mut self.world, &mut self.work, place);
+    }
+
+    fn identify_fragment(&mut self, is_translated: bool) -> Decision<()> {
+        stages::identify_fragment(&mut self.world, &mut self.work, is_translated)
     }
 
     fn is_tagged(&self) -> bool {

@@ -8,12 +8,13 @@ use abi::{Direction, EndpointFlags};
 
 use crate::eviction::ClockHand;
 use crate::flow_cache::{self, CacheHit, CacheLookup, FlowCache, ScratchProvider};
+use crate::fragment_store::FragmentStore;
 use crate::node::Node;
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Origin, Work};
+use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Origin, Transport, Work};
 use crate::{
     bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
     masquerade, parse, policy, rewrite, row_cache, sender,
@@ -80,7 +81,17 @@ pub fn parse_pod<E: Packet + Node + FlowCache>(
     work.limited = of.flags & EndpointFlags::LIMITED;
     // The pod is set before parsing: drops of malformed frames are counted for it.
     let content = parse::received(env, ETHERNET, &mut work.headers)?;
-    Ok(fragment::complete(env, work, content))
+    Ok(fragment_or(work, content))
+}
+
+/// Returns [`Content::Fragment`] for a fragment of an IP packet, and the content itself otherwise.
+#[inline(always)]
+fn fragment_or(work: &Work, content: Content) -> Content {
+    if content == Content::Ip && work.headers.fragment != Fragment::Whole {
+        Content::Fragment
+    } else {
+        content
+    }
 }
 
 /// Finds the pod of a frame on its veth, without parsing the frame. Returns whether the pod has a
@@ -128,7 +139,7 @@ pub fn parse_uplink<E: Packet + Node + FlowCache>(
         return Ok(Content::Foreign);
     };
     let content = parse::frame(env, uplink.l2_len, &mut work.headers)?;
-    Ok(fragment::complete(env, work, content))
+    Ok(fragment_or(work, content))
 }
 
 /// As [`parse_uplink`], at ingress, and looks up the packet's flow. Packets for other hosts are
@@ -148,7 +159,7 @@ pub fn parse_entering<E: Packet + Node + FlowCache>(
         return Ok(Content::Foreign);
     }
     let content = parse::received(env, uplink.l2_len, &mut work.headers)?;
-    let content = fragment::complete(env, work, content);
+    let content = fragment_or(work, content);
     if content == Content::Ip && flow::find(env, work, Hook::UplinkIn) {
         return Ok(Content::FlowFound);
     }
@@ -172,6 +183,66 @@ pub fn check_sender<E: Packet + Node>(
 ) -> Decision<bool> {
     sender::check(env, work, content)?;
     Ok(work.limited != 0)
+}
+
+/// Looks up the state of a fragment's datagram, or starts one. Returns [`Content::Fragment`], or
+/// another content where the datagram has no state.
+#[inline(always)]
+pub fn find_datagram<E: Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    hook: Hook,
+) -> Decision<Content> {
+    fragment::find(env, work, hook)
+}
+
+/// Updates the copied state of a fragment's datagram. Drops fragments that overlap, where the hook
+/// checks that.
+#[inline(always)]
+pub fn update_datagram(work: &mut Work, has_order: bool) -> Decision<()> {
+    fragment::update(work, has_order)
+}
+
+/// Writes the state of a fragment's datagram, and fills in the ports of a later fragment.
+#[inline(always)]
+pub fn write_datagram<E: Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    hook: Hook,
+) -> Content {
+    fragment::finish(env, work, hook)
+}
+
+/// Holds a fragment until the first one of its datagram arrives; returns whether it is held. Where
+/// not, it continues without ports.
+#[inline(always)]
+pub fn hold_fragment<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) -> bool {
+    work.headers.transport = Transport::Portless;
+    fragment::hold(env, work)
+}
+
+/// Sends a fragment that has waited in a place through the hook again, behind the first one.
+#[inline(always)]
+pub fn release_fragment<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    place: u32,
+) {
+    fragment::release(env, work, place);
+}
+
+/// Writes the identification that a fragment leaves with. `is_translated` states whether
+/// [`Work::translated`] is the packet's tuple by now.
+#[inline(always)]
+pub fn identify_fragment<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    is_translated: bool,
+) -> Decision<()> {
+    if !is_translated {
+        work.translated = work.headers.tuple;
+    }
+    fragment::identify(env, work)
 }
 
 /// Charges the packet to the pod whose veth it is on, or drops it.
@@ -210,7 +281,11 @@ pub fn find_flow<E: Node + FlowCache>(node: &mut E, work: &mut Work, hook: Hook)
 
 /// Looks up the flow of the packet that an ICMP error quotes.
 #[inline(always)]
-pub fn find_quoted_flow<E: Packet + Node>(env: &mut E, work: &mut Work, hook: Hook) -> bool {
+pub fn find_quoted_flow<E: Packet + Node + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+    hook: Hook,
+) -> bool {
     icmp::find(env, work, hook)
 }
 
@@ -289,7 +364,7 @@ pub fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Dec
 
 /// Looks up the flow of a fragment that the stack has forwarded from a hostport's pod.
 #[inline(always)]
-pub fn find_forwarded_reply<E: Node>(node: &mut E, work: &mut Work) -> bool {
+pub fn find_forwarded_reply<E: Node + FragmentStore>(node: &mut E, work: &mut Work) -> bool {
     hostport_from_pod::find_forwarded_reply(node, work)
 }
 
@@ -318,7 +393,7 @@ pub fn find_uplink_flow<E: Node + FlowCache>(env: &mut E, work: &mut Work, uplin
 /// Translates a packet from outside to [`Work::translated`], and redirects it to its pod where it
 /// may bypass stack and bridge. A redirected packet is charged and counted.
 #[inline(always)]
-pub fn forward_to_pod<E: Packet + Node + Shaper + FlowCache>(
+pub fn forward_to_pod<E: Packet + Node + Shaper + FlowCache + FragmentStore>(
     env: &mut E,
     work: &mut Work,
 ) -> Verdict {
@@ -326,7 +401,10 @@ pub fn forward_to_pod<E: Packet + Node + Shaper + FlowCache>(
 }
 
 #[inline(always)]
-fn enter<E: Packet + Node + Shaper + FlowCache>(env: &mut E, work: &mut Work) -> Decision<Verdict> {
+fn enter<E: Packet + Node + Shaper + FlowCache + FragmentStore>(
+    env: &mut E,
+    work: &mut Work,
+) -> Decision<Verdict> {
     // Rewrite first: the bypass looks up the pod by the translated destination.
     rewrite::packet(env, &work.headers, &work.translated)?;
     fragment::store_translated(env, work);
@@ -363,7 +441,7 @@ pub fn evict<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) -> bo
 
 /// Writes [`Work::translated`] into the packet.
 #[inline(always)]
-pub fn translate<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+pub fn translate<E: Packet + Node + FragmentStore>(env: &mut E, work: &mut Work) -> Decision<()> {
     rewrite::packet(env, &work.headers, &work.translated)?;
     fragment::store_translated(env, work);
     Ok(())
@@ -406,5 +484,7 @@ pub fn count<E: Node>(node: &mut E, work: &mut Work, direction: Direction, verdi
             node.count_passed(work.pod, direction, bytes);
         }
         Verdict::Drop(reason) => node.count_dropped(reason, work.pod, direction, bytes),
+        // Counted when it arrives at the hook again.
+        Verdict::Consume => {}
     }
 }

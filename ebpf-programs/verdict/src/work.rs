@@ -7,6 +7,7 @@
 use abi::{Address, ClockEntry, Direction, Endpoint, Family, Flow, Hostport, Limit, Tuple};
 
 use crate::flow_cache::{CacheEntry, CacheRecorder};
+use crate::fragment::FragmentWork;
 use crate::outcome::Code;
 use crate::row_cache::RowCache;
 
@@ -55,6 +56,8 @@ pub struct Work {
     pub random: u32,
     /// The clock entry of the inserted flow.
     pub clock_entry: ClockEntry,
+    /// What the stages of a fragment pass to each other.
+    pub fragment: FragmentWork,
     /// How much of its quota the new flow's pod has used: one of [`QuotaUsage`].
     pub quota_usage: u32,
     /// The search for acknowledgment numbers of all CPUs.
@@ -95,6 +98,12 @@ pub struct Headers {
     pub length: u32,
     /// The fragment identification, as in [`abi::FragmentKey`].
     pub identification: u32,
+    /// Offset of the packet's end: link-layer padding may follow.
+    pub end: u32,
+    /// Offset of the IPv6 fragment header.
+    pub fragment_header: u32,
+    /// The first unit of 8 bytes of a fragment's data in its datagram's payload.
+    pub fragment_start: u32,
     /// [`abi::Seen`] bits of this packet.
     pub seen: u32,
     /// TCP: the sequence number.
@@ -111,6 +120,8 @@ pub struct Headers {
     pub transport: Transport,
     /// Whether the packet is a fragment, and which.
     pub fragment: Fragment,
+    /// Whether the fragment is the last one of its datagram; 0 or 1.
+    pub fragment_is_last: u8,
 }
 
 impl Headers {
@@ -215,6 +226,12 @@ pub enum Content {
     IcmpError,
     /// IP, and the packet's flow was found.
     FlowFound,
+    /// A fragment that was not looked up yet.
+    Fragment,
+    /// A later fragment that must wait for the first one.
+    EarlyFragment,
+    /// A first fragment that later ones wait for.
+    AwaitedFragment,
 }
 
 impl Code for Content {
@@ -231,6 +248,9 @@ impl Code for Content {
             3 => Self::LostFragment,
             4 => Self::IcmpError,
             5 => Self::FlowFound,
+            6 => Self::Fragment,
+            7 => Self::EarlyFragment,
+            8 => Self::AwaitedFragment,
             _ => Self::Foreign,
         }
     }

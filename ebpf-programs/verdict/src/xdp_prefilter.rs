@@ -46,7 +46,15 @@ fn classify(
         // A long chain of extension headers is not invalid.
         Err(DropReason::TooManyHeaders) | Ok(Content::Arp | Content::Foreign) => return Ok(()),
         Err(reason) => return Err(reason),
-        Ok(Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError) => {}
+        Ok(
+            Content::Ip
+            | Content::FlowFound
+            | Content::Fragment
+            | Content::LostFragment
+            | Content::EarlyFragment
+            | Content::AwaitedFragment
+            | Content::IcmpError,
+        ) => {}
     }
     if is_martian(&headers.tuple) {
         return Err(DropReason::Martian);

@@ -95,12 +95,7 @@ pub(super) static ALL: [Difference; 11] = [
 ];
 
 /// Differences that end with features that are being built.
-pub(super) static TEMPORARY: [Difference; 4] = [
-    Difference {
-        name: "fragments out of order",
-        reason: "not yet built",
-        explains: is_shuffled,
-    },
+pub(super) static TEMPORARY: [Difference; 2] = [
     Difference {
         name: "a martian source from outside",
         reason: "not yet built",
@@ -124,11 +119,6 @@ pub(super) static TEMPORARY: [Difference; 4] = [
                 .chain(&case.theirs)
                 .all(|it| it.wire.quote().is_some() && it.text.contains("World gets node"))
         },
-    },
-    Difference {
-        name: "equal identifications of two pods",
-        reason: "not yet built",
-        explains: is_numbered_alike,
     },
 ];
 
@@ -348,13 +338,6 @@ fn is_untranslated(arrival: &Arrival, case: &Case<'_>) -> bool {
     is_from_pod(arrival, case) && (arrival.site == Site::World || arrival.of.is_some())
 }
 
-fn is_shuffled(case: &Case<'_>) -> bool {
-    case.actions().any(|action| match action {
-        Action::Send { packet, .. } => packet.fragments.first().is_some_and(|first| first.0 != 0),
-        Action::Error { .. } | Action::Martian { .. } => false,
-    }) && case.ours.is_empty()
-}
-
 /// A pod that dials its own published port sees the gateway as the client, by Viaduct. Without
 /// `snat` of `portmap`, the pod gets a packet from its own address, which it does not accept.
 fn is_hairpin(case: &Case<'_>) -> bool {
@@ -363,10 +346,6 @@ fn is_hairpin(case: &Case<'_>) -> bool {
     };
     let path = case.trace.flows[flow].path;
     path.client() == path.server()
-}
-
-fn is_numbered_alike(case: &Case<'_>) -> bool {
-    case.ours.is_empty() && case.is_fragmented()
 }
 
 impl Case<'_> {

@@ -3,6 +3,7 @@
 
 use abi::{Address, DropReason};
 use anyhow::Result;
+use verdict::Verdict;
 use verdict::simulator::Place::{UplinkIn, UplinkOut};
 use verdict::simulator::example::{self, FAMILIES, HOSTPORT, POD_PORT};
 use verdict::simulator::frame::{Body, Frame, flag};
@@ -238,7 +239,9 @@ fn a_fragment_before_its_first_does_not_leave_with_a_pods_address() -> Result<()
             let [_, own] = Frame::new(node, remote, udp(40_000, 53)).fragments(0x99, 8);
             bench.turns_into(UplinkOut, &own, &own)?;
             let [_, entering] = Frame::new(remote, node, udp(40_000, 53)).fragments(0x99, 8);
-            bench.turns_into(UplinkIn, &entering, &entering)?;
+            assert_eq!(bench.run(UplinkIn, &entering)?.0, Verdict::Consume);
+            let [_, direct] = Frame::new(remote, pod, udp(40_000, 53)).fragments(0x99, 8);
+            bench.turns_into(UplinkIn, &direct, &direct)?;
         }
         Ok(())
     })

@@ -99,15 +99,22 @@ const fn map<K, V>(name: &'static str, kind: MapType, capacity: u32) -> PinnedMa
 }
 
 /// All maps of the ABI, with their expected shapes.
-pub(crate) const MAPS: [PinnedMap; 26] = [
+pub(crate) const MAPS: [PinnedMap; 29] = [
     map::<abi::Tuple, abi::Flow>(maps::FLOWS, MapType::Hash, ANY_NUMBER),
     map::<(), abi::ClockEntry>(maps::TURNS, MapType::Queue, ANY_NUMBER),
     map::<u32, u64>(maps::LIVE, MapType::Array, maps::LIVE_CAPACITY),
     map::<u32, abi::Egress>(maps::EGRESS, MapType::Hash, maps::EGRESS_CAPACITY),
-    map::<abi::FragmentKey, abi::FragmentPorts>(
+    map::<abi::FragmentKey, abi::Datagram>(
         maps::FRAGMENTS,
-        MapType::LruHash,
+        MapType::Hash,
         maps::FRAGMENTS_CAPACITY,
+    ),
+    map::<u32, abi::DatagramRing>(maps::DATAGRAMS, MapType::Hash, maps::DATAGRAMS_CAPACITY),
+    map::<abi::HeldKey, abi::HeldFragment>(maps::HELD, MapType::Hash, maps::HELD_CAPACITY),
+    map::<u32, u64>(
+        maps::IDENTIFICATIONS,
+        MapType::Array,
+        maps::IDENTIFICATIONS_CAPACITY,
     ),
     map::<u32, abi::Pod>(maps::PODS, MapType::Array, maps::PODS_CAPACITY),
     map::<u32, abi::Interface>(maps::INTERFACES, MapType::Hash, maps::INTERFACES_CAPACITY),

@@ -117,7 +117,7 @@ fn redirect_parsed<E: Packet + Node + Shaper + FlowCache>(
     let CacheLookup::Done(number) = apply_entry(env, scratch, valid, parsed, false) else {
         return None;
     };
-    let verdict = Verdict::from_code(number);
+    let verdict = Verdict::from_cached_code(number);
     if let Verdict::Drop(reason) = verdict {
         env.count_dropped(reason, pod, Direction::Egress, parsed.bytes);
     }
@@ -224,7 +224,7 @@ fn end_unchanged<E: Packet + Node + FlowCache>(
     (index, entry): ValidEntry<E::EntryRef>,
     parsed: &ParsedHeaders,
 ) -> CacheLookup {
-    if let Verdict::RedirectNeigh(_) = Verdict::from_code(entry.verdict)
+    if let Verdict::RedirectNeigh(_) = Verdict::from_cached_code(entry.verdict)
         && let Some(work) = scratch.work()
     {
         work.hop = entry.hop;
@@ -261,7 +261,7 @@ fn rewrite<E: Packet + Node + FlowCache>(
     entry: E::EntryRef,
     bytes: u32,
 ) -> Verdict {
-    let verdict = Verdict::from_code(entry.verdict);
+    let verdict = Verdict::from_cached_code(entry.verdict);
     if let Verdict::RedirectNeigh(_) = verdict
         && let Some(work) = scratch.work()
     {
@@ -332,7 +332,11 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     }
     let to = match verdict {
         Verdict::RedirectPeer(_) => work.endpoint.pod,
-        Verdict::Pass | Verdict::Drop(_) | Verdict::RedirectNeigh(_) | Verdict::Redirect(_) => 0,
+        Verdict::Pass
+        | Verdict::Drop(_)
+        | Verdict::RedirectNeigh(_)
+        | Verdict::Redirect(_)
+        | Verdict::Consume => 0,
     };
     let limited =
         work.limited != 0 || (to != 0 && work.endpoint.flags & EndpointFlags::LIMITED != 0);

@@ -118,7 +118,7 @@ fn go(node: &mut Simulator, from: u32, bytes: &[u8]) -> (bool, Verdict, Vec<u8>)
             assert_eq!(after, (Verdict::Pass, bytes), "all is done");
             after
         }
-        Verdict::Pass | Verdict::Drop(_) | Verdict::RedirectPeer(_) => {
+        Verdict::Pass | Verdict::Drop(_) | Verdict::RedirectPeer(_) | Verdict::Consume => {
             return (false, verdict, bytes);
         }
     };

@@ -3,6 +3,8 @@
 //! Checksums are computed in full, byte by byte, so that the datapath's incremental updates can be
 //! compared with a sender's result.
 
+use std::ops::Range;
+
 use abi::{Address, Mac, protocol};
 
 /// Destination MAC address of frames, unless a test chooses another one.
@@ -140,19 +142,39 @@ impl Frame {
     /// # Panics
     /// If the payload has fewer bytes.
     pub fn fragments(&self, identification: u32, at: usize) -> [Vec<u8>; 2] {
+        let pieces = self.fragments_at(identification, &[at]);
+        pieces.try_into().expect("one cut makes two pieces")
+    }
+
+    /// Returns the bytes of the fragments of this frame that begin at these offsets behind the IP
+    /// header, and at 0; offsets are multiples of eight, in ascending order.
+    ///
+    /// # Panics
+    /// If the payload has fewer bytes.
+    pub fn fragments_at(&self, identification: u32, cuts: &[usize]) -> Vec<Vec<u8>> {
+        let length = self.transport().len();
+        let starts = [0].into_iter().chain(cuts.iter().copied());
+        let ends = cuts.iter().copied().chain([length]);
+        starts
+            .zip(ends)
+            .map(|(start, end)| self.fragment(identification, start..end))
+            .collect()
+    }
+
+    /// Returns the bytes of the fragment with this range of the bytes behind the IP header.
+    ///
+    /// # Panics
+    /// If the payload has fewer bytes.
+    pub fn fragment(&self, identification: u32, range: Range<usize>) -> Vec<u8> {
         let transport = self.transport();
-        let (first, later) = transport.split_at(at);
-        let cut = |offset: usize, more: bool, payload: &[u8]| {
-            let mut bytes = self.link_layer();
-            let part = Part {
-                identification,
-                offset: u16::try_from(offset).expect("a fragment's offset is 16 bits"),
-                more,
-            };
-            bytes.extend(self.with_payload(payload, Some(part)));
-            bytes
+        let part = Part {
+            identification,
+            offset: u16::try_from(range.start).expect("a fragment's offset is 16 bits"),
+            more: range.end < transport.len(),
         };
-        [cut(0, true, first), cut(at, false, later)]
+        let mut bytes = self.link_layer();
+        bytes.extend(self.with_payload(&transport[range], Some(part)));
+        bytes
     }
 
     fn link_layer(&self) -> Vec<u8> {

@@ -1,8 +1,8 @@
 //! [`Node`] for the simulator: BPF helpers and maps in ordinary Rust.
 
 use abi::{
-    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
+    Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, Hostport,
+    HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
 };
 
 use super::World;
@@ -278,14 +278,6 @@ impl Node for World {
     fn count_evicted(&mut self, pod: u32) {
         let counters = self.counters.entry((pod, Direction::Egress));
         counters.or_default().evicted_flows += 1;
-    }
-
-    fn fragment_ports(&self, key: &FragmentKey) -> Option<FragmentPorts> {
-        self.fragments.get(key).copied()
-    }
-
-    fn store_fragment_ports(&mut self, key: &FragmentKey, ports: &FragmentPorts) {
-        self.fragments.insert(*key, *ports);
     }
 
     fn socket(&mut self, incoming: &Tuple) -> Socket {

@@ -4,11 +4,13 @@ use abi::{Address, DropReason, Mac, protocol};
 use proptest::prelude::*;
 
 use crate::outcome::Verdict;
+use crate::parse;
 use crate::simulator::example::{
     self, FAMILIES, HOSTPORT, INTERFACE, bridge_mac, node, pod, remote,
 };
 use crate::simulator::frame::{Body, Frame, flag};
 use crate::simulator::{Place, Simulator, World};
+use crate::work::{Fragment, Headers};
 
 fn node_with_bridge_mac() -> Simulator {
     let mut world = example::world();
@@ -164,10 +166,22 @@ proptest! {
         match verdict {
             Verdict::Drop(DropReason::Malformed) => prop_assert_eq!(behind, verdict),
             Verdict::Drop(reason) => prop_assert!(
-                matches!(reason, DropReason::Martian | DropReason::SpoofedFromOutside),
+                matches!(
+                    reason,
+                    DropReason::Martian
+                        | DropReason::SpoofedFromOutside
+                        | DropReason::TinyFragment
+                ),
                 "{:?}", reason
             ),
-            Verdict::Pass | Verdict::RedirectPeer(_) | Verdict::RedirectNeigh(_) | Verdict::Redirect(_) => prop_assert!(behind != Verdict::Drop(DropReason::Malformed)),
+            Verdict::Pass
+            | Verdict::RedirectPeer(_)
+            | Verdict::RedirectNeigh(_)
+            | Verdict::Redirect(_)
+            // The range of a fragment is checked with the other fragments of its datagram.
+            | Verdict::Consume => prop_assert!(
+                behind != Verdict::Drop(DropReason::Malformed) || is_fragment(&frame)
+            ),
         }
     }
 }
@@ -176,4 +190,14 @@ proptest! {
 fn the_xdp_prefilter_passes_an_empty_frame() {
     let mut simulator = Simulator::new(World::default());
     assert_eq!(simulator.xdp_prefilter(INTERFACE, &[]), Verdict::Pass);
+}
+
+/// Returns whether a frame of an uplink is a fragment.
+fn is_fragment(frame: &[u8]) -> bool {
+    let world = World {
+        packet: frame.to_vec(),
+        ..World::default()
+    };
+    let mut headers = Headers::default();
+    parse::frame(&world, 14, &mut headers).is_ok() && headers.fragment != Fragment::Whole
 }

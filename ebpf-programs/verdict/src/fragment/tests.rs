@@ -1,0 +1,483 @@
+//! Tests of fragments: ranges, order, shares and identification, on the simulated node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use abi::{Address, Datagram, DatagramFlags, DropReason, FragmentRange, RING, Share};
+use proptest::prelude::*;
+
+use super::LIFE;
+use super::range::add_range;
+use crate::outcome::Verdict;
+use crate::simulator::example::{
+    FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, POD_PORT, bridge_mac, mac, node, other_mac,
+    other_pod, pod, remote, world,
+};
+use crate::simulator::frame::{Body, Frame, flag};
+use crate::simulator::{Place, Simulator};
+
+/// Runs a packet, and those that are sent through the hook again because of it.
+fn run(node: &mut Simulator, place: Place, from: u32, bytes: &[u8]) -> Vec<(Verdict, Vec<u8>)> {
+    let mut outcomes = vec![node.run(place, from, bytes)];
+    while !node.world.reinjected.is_empty() {
+        let packet = node.world.reinjected.remove(0);
+        outcomes.push(node.run(place, from, &packet));
+    }
+    outcomes
+}
+
+/// Runs a packet; returns those that pass, as they leave the hook.
+fn passing(node: &mut Simulator, place: Place, from: u32, bytes: &[u8]) -> Vec<Vec<u8>> {
+    run(node, place, from, bytes)
+        .into_iter()
+        .filter(|(verdict, _)| matches!(verdict, Verdict::Pass | Verdict::RedirectPeer(_)))
+        .map(|(_, bytes)| bytes)
+        .collect()
+}
+
+/// Runs a pod's packet through its veth and the uplink; returns what leaves the node.
+fn leaving(node: &mut Simulator, from: u32, bytes: &[u8]) -> Vec<Vec<u8>> {
+    passing(node, Place::FromPod, from, bytes)
+        .iter()
+        .flat_map(|bytes| passing(node, Place::UplinkOut, INTERFACE, bytes))
+        .collect()
+}
+
+/// Source, destination, protocol and identification.
+type Key = (Vec<u8>, Vec<u8>, u8, u32);
+
+/// Returns datagram, offset, "more fragments" and data of a frame's fragment.
+fn parse(frame: &[u8]) -> (Key, usize, bool, Vec<u8>) {
+    let packet = &frame[14..];
+    if packet[0] >> 4 == 4 {
+        let bits = u16::from_be_bytes([packet[6], packet[7]]);
+        let identification = u32::from(u16::from_be_bytes([packet[4], packet[5]]));
+        let end = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
+        let addresses = (packet[12..16].to_vec(), packet[16..20].to_vec());
+        let key = (addresses.0, addresses.1, packet[9], identification);
+        let offset = usize::from(bits & 0x1fff) * 8;
+        return (key, offset, bits & 0x2000 != 0, packet[20..end].to_vec());
+    }
+    assert_eq!(packet[6], 44, "a fragment header follows");
+    let bits = u16::from_be_bytes([packet[42], packet[43]]);
+    let identification = u32::from_be_bytes([packet[44], packet[45], packet[46], packet[47]]);
+    let addresses = (packet[8..24].to_vec(), packet[24..40].to_vec());
+    let key = (addresses.0, addresses.1, packet[40], identification);
+    let end = 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]]));
+    let data = packet[48..end].to_vec();
+    (key, usize::from(bits & 0xfff8), bits & 1 != 0, data)
+}
+
+/// Reassembles fragments as a receiver does that keeps the first copy of each byte. Returns the
+/// complete datagrams.
+///
+/// # Panics
+/// If two fragments of a datagram have different bytes in one place: datagrams were mixed.
+fn reassemble(frames: &[Vec<u8>]) -> BTreeSet<(Vec<u8>, Vec<u8>, Vec<u8>)> {
+    let mut bytes: BTreeMap<Key, BTreeMap<usize, u8>> = BTreeMap::new();
+    let mut lengths = BTreeMap::new();
+    for frame in frames {
+        let (key, offset, more, data) = parse(frame);
+        if !more {
+            let length = offset + data.len();
+            assert_eq!(*lengths.entry(key.clone()).or_insert(length), length);
+        }
+        let known = bytes.entry(key).or_default();
+        for (at, byte) in (offset..).zip(data) {
+            assert_eq!(
+                *known.entry(at).or_insert(byte),
+                byte,
+                "datagrams are mixed"
+            );
+        }
+    }
+    bytes
+        .into_iter()
+        .filter(|(key, bytes)| lengths.get(key) == Some(&bytes.len()))
+        .map(|((source, destination, ..), bytes)| {
+            (source, destination, bytes.into_values().collect())
+        })
+        .collect()
+}
+
+/// Returns the reassembled form of a frame that is not fragmented.
+fn whole(frame: &Frame) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    let header = if frame.source.is_v4() { 20 } else { 40 };
+    let part = |address: &Address| {
+        let bytes = address.bytes();
+        if address.is_v4() {
+            bytes[12..].to_vec()
+        } else {
+            bytes.to_vec()
+        }
+    };
+    let transport = frame.packet()[header..].to_vec();
+    (part(&frame.source), part(&frame.destination), transport)
+}
+
+/// A datagram of the property tests.
+#[derive(Clone, Debug)]
+struct Sent {
+    second_pod: bool,
+    echo: bool,
+    length: usize,
+    cuts: BTreeSet<usize>,
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    let cuts = prop::collection::btree_set(1..20_usize, 1..5);
+    (any::<[bool; 2]>(), 160..400_usize, cuts).prop_map(|([second_pod, echo], length, cuts)| Sent {
+        second_pod,
+        echo,
+        length,
+        cuts: cuts.into_iter().map(|cut| cut * 8).collect(),
+    })
+}
+
+impl Sent {
+    /// The body with one source port or identifier; `number` fills the payload.
+    fn body(&self, family: usize, number: usize, ports: [u16; 2]) -> Body {
+        let payload = vec![u8::try_from(number).expect("few datagrams"); self.length];
+        if self.echo {
+            let [a, b] = ports[0].to_be_bytes();
+            Body::Icmp([8, 128][family], 0, [a, b, 0, 7], payload)
+        } else {
+            Body::Udp(ports[0], ports[1], payload)
+        }
+    }
+
+    fn pieces(&self, frame: &Frame, identification: u32) -> Vec<Vec<u8>> {
+        let cuts: Vec<usize> = self.cuts.iter().copied().collect();
+        frame.fragments_at(identification, &cuts)
+    }
+}
+
+/// Shuffles all pieces, each with as many copies as the numbers say.
+fn shuffled(pieces: Vec<(usize, Vec<u8>)>, copies: &[u8], order: &[u32]) -> Vec<(usize, Vec<u8>)> {
+    let mut all: Vec<_> = pieces
+        .into_iter()
+        .zip(copies.iter().cycle())
+        .flat_map(|(piece, copies)| vec![piece; usize::from(*copies)])
+        .zip(order.iter().cycle())
+        .enumerate()
+        .map(|(index, (piece, order))| (order.rotate_left(index as u32 % 32), piece))
+        .collect();
+    all.sort_by_key(|(order, _)| *order);
+    all.into_iter().map(|(_, piece)| piece).collect()
+}
+
+proptest! {
+    #[test]
+    fn any_order_of_the_fragments_of_pods_leaves_as_their_datagrams(
+        family in 0..2_usize,
+        all in prop::collection::vec(sent(), 1..8),
+        copies in prop::collection::vec(1..3_u8, 1..20),
+        order in prop::collection::vec(any::<u32>(), 40),
+    ) {
+        let mut simulator = Simulator::new(world());
+        let mut pieces = Vec::new();
+        let mut frames = Vec::new();
+        let mut numbers = [[0_u32; 2]; 2];
+        for (number, sent) in all.iter().enumerate() {
+            let (pods, mac, interface) = if sent.second_pod {
+                (other_pod(), other_mac(), OTHER_INTERFACE)
+            } else {
+                (pod(), mac(), INTERFACE)
+            };
+            // Both pods count from the same identification on.
+            let identification = &mut numbers[usize::from(sent.second_pod)][usize::from(sent.echo)];
+            *identification += 1;
+            let port = 40_000 + u16::try_from(number).expect("few datagrams");
+            let body = sent.body(family, number, [port, 53]);
+            let frame = Frame::new(pods[family], remote()[family], body).from_to(mac, bridge_mac());
+            for piece in sent.pieces(&frame, *identification) {
+                pieces.push((interface as usize, piece));
+            }
+            frames.push(frame.becoming(node()[family], remote()[family], frame.body.clone()));
+        }
+        let mut left = Vec::new();
+        for (interface, piece) in shuffled(pieces, &copies, &order) {
+            left.extend(leaving(&mut simulator, u32::try_from(interface)?, &piece));
+        }
+        let expected: BTreeSet<_> = frames.iter().map(whole).collect();
+        prop_assert_eq!(reassemble(&left), expected);
+        prop_assert!(simulator.world.held.is_empty());
+        prop_assert!(simulator.world.drops.is_empty());
+    }
+
+    #[test]
+    fn any_order_of_the_fragments_from_outside_reaches_the_pod_as_datagrams(
+        family in 0..2_usize,
+        all in prop::collection::vec(sent(), 1..8),
+        copies in prop::collection::vec(1..3_u8, 1..20),
+        order in prop::collection::vec(any::<u32>(), 40),
+    ) {
+        let mut simulator = Simulator::new(world());
+        let (client, node, pod) = (remote()[family], node()[family], pod()[family]);
+        let (mut pieces, mut expected) = (Vec::new(), BTreeSet::new());
+        for (number, sent) in all.iter().enumerate() {
+            let sent = Sent { echo: false, ..sent.clone() };
+            let port = 40_000 + u16::try_from(number).expect("few datagrams");
+            let frame = Frame::new(client, node, sent.body(family, number, [port, HOSTPORT]));
+            let numbered = sent.pieces(&frame, u32::from(port));
+            pieces.extend(numbered.into_iter().map(|piece| (0, piece)));
+            let inside = sent.body(family, number, [port, POD_PORT]);
+            expected.insert(whole(&frame.becoming(client, pod, inside)));
+        }
+        let mut entered = Vec::new();
+        for (_, piece) in shuffled(pieces, &copies, &order) {
+            entered.extend(passing(&mut simulator, Place::UplinkIn, INTERFACE, &piece));
+        }
+        prop_assert_eq!(reassemble(&entered), expected);
+        prop_assert!(simulator.world.held.is_empty());
+    }
+
+    #[test]
+    fn ranges_overlap_as_sets_of_units_do(
+        ranges in prop::collection::vec((0..40_u16, 1..6_u16), 1..60),
+    ) {
+        let mut datagram = Datagram::default();
+        let mut seen: BTreeSet<u16> = BTreeSet::new();
+        for (start, length) in ranges {
+            let units: BTreeSet<u16> = (start..start + length).collect();
+            let range = FragmentRange { start, end: start + length };
+            let expected = if units.is_subset(&seen) || units.is_disjoint(&seen) {
+                seen.extend(units);
+                Ok(())
+            } else {
+                Err(DropReason::OverlappingFragment)
+            };
+            prop_assert_eq!(add_range(&mut datagram, range, false), expected);
+        }
+        let used = &datagram.ranges[..datagram.used as usize];
+        let covered: BTreeSet<u16> = used.iter().flat_map(|range| range.start..range.end).collect();
+        prop_assert_eq!(covered, seen);
+    }
+}
+
+/// A datagram of the first pod to the remote machine.
+fn datagram(family: usize, port: u16) -> Frame {
+    let body = Body::Udp(port, 53, vec![7; 100]);
+    Frame::new(pod()[family], remote()[family], body).from_to(mac(), bridge_mac())
+}
+
+/// The same datagram of the second pod.
+fn other_datagram(family: usize, port: u16) -> Frame {
+    let frame = datagram(family, port);
+    let body = frame.body.clone();
+    let from = other_pod()[family];
+    frame
+        .becoming(from, remote()[family], body)
+        .from_to(other_mac(), bridge_mac())
+}
+
+#[test]
+fn datagrams_of_two_pods_leave_with_different_identifications() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let [a, b] = datagram(family, 40_000).fragments(0x77, 16);
+        let [c, d] = other_datagram(family, 40_001).fragments(0x77, 16);
+        let mut numbers = Vec::new();
+        for (from, piece) in [
+            (INTERFACE, a),
+            (OTHER_INTERFACE, c),
+            (INTERFACE, b),
+            (OTHER_INTERFACE, d),
+        ] {
+            let left = leaving(&mut simulator, from, &piece);
+            numbers.push(parse(&left[0]).0.3);
+        }
+        assert_eq!(numbers[0], numbers[2]);
+        assert_eq!(numbers[1], numbers[3]);
+        assert_ne!(numbers[0], numbers[1]);
+    }
+}
+
+#[test]
+fn the_nodes_own_datagram_does_not_get_the_identification_of_a_pods() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let pieces = datagram(family, 40_000).fragments(0x77, 16);
+        for piece in &pieces {
+            leaving(&mut simulator, INTERFACE, piece);
+        }
+        let body = Body::Udp(41_000, 53, vec![9; 100]);
+        let own = Frame::new(node()[family], remote()[family], body).fragments(0x77, 16);
+        let numbers = own.map(|piece| {
+            let left = passing(&mut simulator, Place::UplinkOut, INTERFACE, &piece);
+            parse(&left[0]).0.3
+        });
+        assert_eq!(numbers[0], numbers[1]);
+        assert_ne!(numbers[0], 0x77);
+    }
+}
+
+#[test]
+fn an_identification_is_free_again_after_its_life() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let [first, _] = datagram(family, 40_000).fragments(0x77, 16);
+        leaving(&mut simulator, INTERFACE, &first);
+        simulator.world.now += LIFE + 1;
+        simulator.world.clock += u64::from(LIFE + 1) * 1_000_000_000;
+        simulator.world.flows_were_changed();
+        let [first, _] = other_datagram(family, 40_001).fragments(0x77, 16);
+        let left = leaving(&mut simulator, OTHER_INTERFACE, &first);
+        assert_eq!(parse(&left[0]).0.3, 0x77);
+    }
+}
+
+#[test]
+fn a_spoofed_first_fragment_changes_nothing() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let (client, node) = (remote()[family], node()[family]);
+        let spoofed = Frame::new(client, node, Body::Udp(1, HOSTPORT, vec![7; 100]))
+            .from_to(mac(), bridge_mac());
+        for piece in spoofed.fragments(0x77, 16) {
+            let outcomes = run(&mut simulator, Place::FromPod, INTERFACE, &piece);
+            let spoofed = Verdict::Drop(DropReason::SpoofedAddress);
+            assert_eq!(outcomes[0].0, spoofed);
+        }
+        let forged = Frame::new(pod()[family], node, Body::Udp(1, HOSTPORT, vec![7; 100]));
+        for piece in forged.fragments(0x77, 16) {
+            let outcomes = run(&mut simulator, Place::UplinkIn, INTERFACE, &piece);
+            let spoofed = Verdict::Drop(DropReason::SpoofedFromOutside);
+            assert_eq!(outcomes[0].0, spoofed);
+        }
+        assert!(simulator.world.fragments.is_empty());
+        assert!(simulator.world.held.is_empty());
+    }
+}
+
+#[test]
+fn a_second_first_fragment_with_other_ports_is_dropped() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let (client, node) = (remote()[family], node()[family]);
+        let of = |port| Frame::new(client, node, Body::Udp(port, HOSTPORT, vec![7; 100]));
+        let [first, later] = of(50_000).fragments(0x77, 16);
+        let [other, _] = of(50_001).fragments(0x77, 16);
+        let mut outcome =
+            |piece: &[u8]| run(&mut simulator, Place::UplinkIn, INTERFACE, piece)[0].0;
+        let overlap = Verdict::Drop(DropReason::OverlappingFragment);
+        assert_eq!(outcome(&first), Verdict::Pass);
+        assert_eq!(outcome(&other), overlap);
+        // The datagram is refused as a whole (RFC 5722).
+        assert_eq!(outcome(&later), overlap);
+    }
+}
+
+#[test]
+fn overlapping_and_tiny_fragments_are_dropped_by_name() {
+    for family in FAMILIES {
+        let udp = datagram(family, 40_000);
+        let body = Body::Tcp(40_000, 443, flag::SYN, vec![7; 100]);
+        let tcp = udp.becoming(pod()[family], remote()[family], body);
+        let overlap = DropReason::OverlappingFragment;
+        for (pieces, reason) in [
+            (
+                vec![udp.fragment(1, 0..64), udp.fragment(1, 56..108)],
+                overlap,
+            ),
+            (
+                vec![udp.fragment(1, 56..108), udp.fragment(1, 0..64)],
+                overlap,
+            ),
+            (
+                vec![udp.fragment(1, 0..64), udp.fragment(1, 0..72)],
+                overlap,
+            ),
+            (vec![tcp.fragment(1, 8..120)], overlap),
+            (vec![tcp.fragment(1, 16..120)], overlap),
+            (vec![tcp.fragment(1, 0..16)], DropReason::TinyFragment),
+        ] {
+            let mut simulator = Simulator::new(world());
+            let outcomes: Vec<_> = pieces
+                .iter()
+                .flat_map(|piece| run(&mut simulator, Place::FromPod, INTERFACE, piece))
+                .collect();
+            assert_eq!(outcomes.last().map(|it| it.0), Some(Verdict::Drop(reason)));
+        }
+    }
+}
+
+/// The receiver drops it: the copy that arrived first is kept.
+#[test]
+fn a_fragment_within_another_is_a_duplicate_and_passes() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let udp = datagram(family, 40_000);
+        for range in [0..64, 64..108, 8..32, 64..108, 64..80, 0..64] {
+            let piece = udp.fragment(1, range);
+            assert_eq!(leaving(&mut simulator, INTERFACE, &piece).len(), 1);
+        }
+    }
+}
+
+#[test]
+fn one_pods_first_fragments_do_not_push_out_anothers() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let [first, later] = other_datagram(family, 40_000).fragments(0x77, 16);
+        assert_eq!(leaving(&mut simulator, OTHER_INTERFACE, &first).len(), 1);
+        for identification in 0..30_000 {
+            let [first, _] = datagram(family, 40_000).fragments(identification, 16);
+            simulator.run(Place::FromPod, INTERFACE, &first);
+        }
+        assert_eq!(leaving(&mut simulator, OTHER_INTERFACE, &later).len(), 1);
+        assert!(simulator.world.fragments.len() <= 2 * RING as usize);
+    }
+}
+
+#[test]
+fn a_pod_has_a_bounded_number_of_fragments_that_wait() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        for identification in 0..RING + 6 {
+            let [_, later] = datagram(family, 40_000).fragments(identification, 16);
+            let outcomes = run(&mut simulator, Place::FromPod, INTERFACE, &later);
+            assert_eq!(outcomes[0].0, Verdict::Consume);
+        }
+        assert_eq!(simulator.world.held.len(), RING as usize);
+        let lost = |simulator: &Simulator| {
+            let drops = simulator.world.drops.get(&DropReason::FragmentWithoutFirst);
+            drops.map_or(0, |drops| drops.packets)
+        };
+        assert_eq!(lost(&simulator), 6);
+        // The first fragments of the others are too late.
+        simulator.world.now += LIFE + 1;
+        simulator.sweep();
+        assert_eq!(lost(&simulator), u64::from(RING) + 6);
+        assert!(simulator.world.held.is_empty());
+    }
+}
+
+#[test]
+fn fragments_that_the_node_only_forwards_have_no_state() {
+    for family in FAMILIES {
+        let mut simulator = Simulator::new(world());
+        let (one, other) = (
+            remote()[family],
+            crate::simulator::example::friend()[family],
+        );
+        let frame = Frame::new(one, other, Body::Udp(1, 2, vec![7; 100]));
+        let [first, later] = frame.fragments(0x77, 16);
+        for place in [Place::UplinkIn, Place::UplinkOut] {
+            for piece in [&later, &first] {
+                let left = passing(&mut simulator, place, INTERFACE, piece);
+                assert_eq!(left, std::slice::from_ref(piece));
+            }
+        }
+        assert!(simulator.world.fragments.is_empty());
+    }
+}
+
+#[test]
+fn shares_of_pods_and_others_are_disjoint() {
+    assert!(Share::OUTSIDE >= abi::maps::PODS_CAPACITY);
+    assert!(Share::OUTSIDE_HELD <= Share::OUTSIDE_DATAGRAMS);
+    let others = Share::OUTSIDE_DATAGRAMS + Share::NODE_DATAGRAMS + Share::TRANSLATED_DATAGRAMS;
+    let shares = abi::maps::PODS_CAPACITY + others;
+    assert!(shares <= abi::maps::DATAGRAMS_CAPACITY);
+    assert_eq!(DatagramFlags::PORTS.count_ones(), 1);
+}
