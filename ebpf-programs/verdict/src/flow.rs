@@ -1,6 +1,6 @@
 //! Flows: lookup, insertion, and when one is dead. Does not know why an address is translated.
 
-use abi::{DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
+use abi::{Address, DropReason, Flow, FlowFlags, Seen, Timeouts, Tuple, protocol};
 
 use crate::eviction;
 use crate::flow_cache::{FlowCache, Steps, shard};
@@ -112,9 +112,11 @@ fn find_below<E: Node + FlowCache>(
     if is_stale(node, &flow)
         || has_moved(&flow, hook, work.interface)
         || (hook == Hook::FromPod && !hostport_from_pod::has_current_pods(node, work, &flow))
-        || has_lost_address(node, &flow, hook, work.now)
+        || has_lost_address(node, &flow, &work.translated.source, hook, work.now)
     {
-        work.pair.reply.key = flow.translated.reverse();
+        // Not read from the copy of the entry, which takes the stack: a chain of functions has 512
+        // bytes, and Linux 6.1 rounds each of them up to 32.
+        work.pair.reply.key = work.translated.reverse();
         let original = flow.flags & FlowFlags::ORIGINAL != 0;
         discard(node, &work.headers.tuple, &work.pair.reply.key, original);
         return false;
@@ -169,11 +171,17 @@ fn has_moved(flow: &Flow, hook: Hook, interface: u32) -> bool {
 /// reach another host. Checked for the first packet of each second, so that the others do not pay
 /// for it.
 #[inline(always)]
-fn has_lost_address<E: Node>(node: &E, flow: &Flow, hook: Hook, now: u32) -> bool {
+fn has_lost_address<E: Node>(
+    node: &E,
+    flow: &Flow,
+    source: &Address,
+    hook: Hook,
+    now: u32,
+) -> bool {
     hook == Hook::UplinkOut
         && is_masqueraded(flow)
         && flow.last_seen != now
-        && !node.is_local(&flow.translated.source)
+        && !node.is_local(source)
 }
 
 /// Returns whether this is the outgoing direction of a pod's masqueraded flow.

@@ -65,7 +65,7 @@ pub(crate) fn observe<E: Node + FlowCache>(
         }
         return seen;
     }
-    work.pair.reply.key = flow.translated.reverse();
+    work.pair.reply.key = work.translated.reverse();
     let Some(opposite) = node.flow(&work.pair.reply.key) else {
         return Seen::PACKET;
     };
