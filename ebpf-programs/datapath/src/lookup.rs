@@ -59,7 +59,8 @@ pub(crate) fn is_sent_by_socket(skb: *mut __sk_buff, tuple: &Tuple) -> bool {
         }
         let source_port = ptr::read_volatile(&raw const (*socket).src_port);
         let destination_port = ptr::read_volatile(&raw const (*socket).dst_port);
-        if source_port != u32::from(tuple.source_port.number()) {
+        // The kernel's own sockets, which send resets, have no port.
+        if source_port == 0 || source_port != u32::from(tuple.source_port.number()) {
             return false;
         }
         let from = source(socket, tuple.source.is_v4());

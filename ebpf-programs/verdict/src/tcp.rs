@@ -285,10 +285,20 @@ pub(crate) const fn timeout(one: u32, other: u32, timeouts: &Timeouts) -> u32 {
     if !is_established(one, other) {
         return timeouts.tcp_opening;
     }
-    if either & Seen::RESET_SUSPECTED != 0 && timeouts.tcp_established > SUSPECTED {
-        return SUSPECTED;
+    if either & Seen::RESET_SUSPECTED == 0 {
+        return timeouts.tcp_established;
     }
-    timeouts.tcp_established
+    // Never shorter than after a FIN, never longer than without the RST.
+    let suspected = if timeouts.tcp_closing > SUSPECTED {
+        timeouts.tcp_closing
+    } else {
+        SUSPECTED
+    };
+    if suspected < timeouts.tcp_established {
+        suspected
+    } else {
+        timeouts.tcp_established
+    }
 }
 
 #[cfg(test)]
