@@ -16,8 +16,8 @@ use crate::{Machine, udp_socket, until};
 /// minute after its only datagram: new flows for the time of a test must fit into its tables.
 const BURST: u64 = 4;
 
-/// Sends datagrams to each of several servers, several thousand in a second: of an established
-/// flow, and of a new flow now and then.
+/// Sends datagrams to each of several servers, a few thousand in a second: of an established flow,
+/// and of a new flow now and then.
 #[derive(Debug)]
 pub struct DatagramFlood {
     /// The sender stops when this end of the channel is closed.

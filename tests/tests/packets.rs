@@ -20,6 +20,8 @@ mod hostport_from_pod;
 mod icmp_and_fragments;
 #[path = "packets/masquerade.rs"]
 mod masquerade;
+#[path = "packets/mtu.rs"]
+mod mtu;
 #[path = "packets/object.rs"]
 mod object;
 #[path = "packets/pods.rs"]

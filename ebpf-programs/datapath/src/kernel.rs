@@ -199,6 +199,15 @@ impl Packet for Kernel {
     }
 
     #[inline(always)]
+    fn mtu(&self, interface: u32) -> u32 {
+        let mut mtu = 0;
+        // SAFETY: the helper reads and writes `mtu`: a length of 0 stands for that of the packet,
+        // and whether that fits does not matter. Where it fails, it writes nothing.
+        unsafe { helpers::bpf_check_mtu(self.skb.cast(), interface, &raw mut mtu, 0, 0) };
+        mtu
+    }
+
+    #[inline(always)]
     fn fix_checksum(
         &mut self,
         offset: u32,

@@ -13,8 +13,8 @@ use abi::Direction;
 use aya_ebpf::bindings::__sk_buff;
 use verdict::flow_cache::{CacheHit, CacheLookup, ScratchProvider};
 use verdict::{
-    Code, Content, Decision, Hook, HookStages, HostportMatch, Origin, Packet as _, Verdict, Work,
-    stages,
+    Code, Content, Decision, Fit, Hook, HookStages, HostportMatch, Origin, Packet as _, Verdict,
+    Work, stages,
 };
 
 use crate::kernel::Kernel;
@@ -22,10 +22,14 @@ use crate::maps::{self, Scratch};
 
 macro_rules! stage {
     ($name:ident($($argument:ident: $type:ty),*) -> $output:ty, $body:expr) => {
+        stage!(in_place $name($($argument: $type),*) -> $output, $body);
+    };
+    // With `new` in front, the stage writes by helpers: see `Kernel::in_place`.
+    ($access:ident $name:ident($($argument:ident: $type:ty),*) -> $output:ty, $body:expr) => {
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $name(skb: *mut __sk_buff $(, $argument: u64)*) -> u64 {
-            let kernel = &mut Kernel::in_place(skb);
+            let kernel = &mut Kernel::$access(skb);
             // The compiler would not pass a context that the stage does not use, and the verifier
             // requires one.
             kernel.touch_context();
@@ -46,6 +50,9 @@ stage!(stage_parse_pod() -> Decision<Content>, |kernel, work| {
 stage!(stage_identify_pod() -> bool, |kernel, work| {
     let interface = kernel.hook();
     stages::identify_pod(kernel, work, interface)
+});
+stage!(stage_parse_received() -> Content, |kernel, work| {
+    stages::parse_received(kernel, work)
 });
 stage!(stage_parse_entering() -> Decision<Content>, |kernel, work| {
     let interface = kernel.hook();
@@ -103,6 +110,12 @@ stage!(stage_find_hostport_from_pod() -> Decision<HostportMatch>, |kernel, work|
 stage!(stage_try_port_from_pod(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
     stages::try_port_from_pod(kernel, work, attempt)
 });
+stage!(stage_check_fit() -> Fit, |kernel, work| {
+    stages::check_fit(kernel, work)
+});
+stage!(stage_find_forwarded_reply() -> bool, |kernel, work| {
+    stages::find_forwarded_reply(kernel, work)
+});
 stage!(stage_redirect_to_pod() -> Verdict, |kernel, work| {
     stages::redirect_to_pod(kernel, work)
 });
@@ -137,6 +150,12 @@ stage!(stage_translate() -> Decision<()>, |kernel, work| {
 });
 stage!(stage_translate_quoted(hook: Hook) -> Decision<()>, |kernel, work, hook| {
     stages::translate_quoted(kernel, work, hook)
+});
+stage!(new stage_translate_received() -> Decision<()>, |kernel, work| {
+    stages::translate_received(kernel, work)
+});
+stage!(new stage_translate_received_quote() -> Decision<()>, |kernel, work| {
+    stages::translate_quoted(kernel, work, Hook::FromPod)
 });
 /// Not by the macro: it needs no scratch memory.
 #[unsafe(no_mangle)]
@@ -201,6 +220,11 @@ impl HookStages for Stages {
     #[inline(always)]
     fn check_duplicate(&mut self) -> Decision<()> {
         Code::from_code(stage_check_duplicate(self.skb))
+    }
+
+    #[inline(always)]
+    fn parse_received(&mut self) -> Content {
+        Code::from_code(stage_parse_received(self.skb))
     }
 
     #[inline(always)]
@@ -299,6 +323,16 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
+    fn check_fit(&mut self) -> Fit {
+        Code::from_code(stage_check_fit(self.skb))
+    }
+
+    #[inline(always)]
+    fn find_forwarded_reply(&mut self) -> bool {
+        Code::from_code(stage_find_forwarded_reply(self.skb))
+    }
+
+    #[inline(always)]
     fn redirect_to_pod(&mut self) -> Verdict {
         Code::from_code(stage_redirect_to_pod(self.skb))
     }
@@ -341,6 +375,16 @@ impl HookStages for Stages {
     #[inline(always)]
     fn translate_quoted(&mut self, hook: Hook) -> Decision<()> {
         Code::from_code(stage_translate_quoted(self.skb, hook.code()))
+    }
+
+    #[inline(always)]
+    fn translate_received(&mut self) -> Decision<()> {
+        Code::from_code(stage_translate_received(self.skb))
+    }
+
+    #[inline(always)]
+    fn translate_received_quote(&mut self) -> Decision<()> {
+        Code::from_code(stage_translate_received_quote(self.skb))
     }
 
     #[inline(always)]

@@ -93,6 +93,11 @@ impl Packet for Frame {
     }
 
     #[inline(always)]
+    fn mtu(&self, _interface: u32) -> u32 {
+        0
+    }
+
+    #[inline(always)]
     fn fix_checksum(
         &mut self,
         _offset: u32,

@@ -6,7 +6,7 @@ use crate::flow_cache::{CacheHit, CacheLookup};
 use crate::hostport_from_pod;
 use crate::masquerade::TRIES;
 use crate::outcome::{Code as _, Decision, Verdict};
-use crate::work::{Content, Hook, HostportMatch, Origin};
+use crate::work::{Content, Fit, Hook, HostportMatch, Origin};
 
 /// The stages of one packet at one hook. See [`crate::stages`] for each of them.
 pub trait HookStages {
@@ -16,6 +16,8 @@ pub trait HookStages {
     fn identify_pod(&mut self) -> bool;
     /// [`crate::stages::check_duplicate`].
     fn check_duplicate(&mut self) -> Decision<()>;
+    /// [`crate::stages::parse_received`].
+    fn parse_received(&mut self) -> Content;
     /// [`crate::stages::parse_uplink`].
     fn parse_uplink(&mut self) -> Decision<Content>;
     /// [`crate::stages::parse_entering`].
@@ -54,6 +56,10 @@ pub trait HookStages {
     fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch>;
     /// [`crate::stages::try_port_from_pod`].
     fn try_port_from_pod(&mut self, attempt: u32) -> Decision<bool>;
+    /// [`crate::stages::check_fit`].
+    fn check_fit(&mut self) -> Fit;
+    /// [`crate::stages::find_forwarded_reply`].
+    fn find_forwarded_reply(&mut self) -> bool;
     /// [`crate::stages::redirect_to_pod`].
     fn redirect_to_pod(&mut self) -> Verdict;
     /// [`crate::stages::bypass_from_pod`].
@@ -72,6 +78,10 @@ pub trait HookStages {
     fn translate(&mut self) -> Decision<()>;
     /// [`crate::stages::translate_quoted`].
     fn translate_quoted(&mut self, hook: Hook) -> Decision<()>;
+    /// [`crate::stages::translate_received`].
+    fn translate_received(&mut self) -> Decision<()>;
+    /// [`crate::stages::translate_quoted`], for [`Hook::FromPod`] at the receiving pod's veth.
+    fn translate_received_quote(&mut self) -> Decision<()>;
     /// [`crate::stages::lookup_cache`].
     fn lookup_cache(&mut self, hook: Hook) -> CacheLookup;
     /// [`crate::stages::apply_cache_hit`].
@@ -162,7 +172,14 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
             HostportMatch::Pod => open_hostport_from_pod(stages)?,
         }
     }
-    stages.translate()?;
+    match stages.check_fit() {
+        Fit::Fits => stages.translate()?,
+        Fit::ForwardTranslated => {
+            stages.translate()?;
+            return Ok(Verdict::Pass);
+        }
+        Fit::ForwardUnchanged => return Ok(Verdict::Pass),
+    }
     match stages.redirect_to_pod() {
         // The flow is tracked without translation: the pod is addressed directly.
         Verdict::Pass => bypass_or_pass(stages),
@@ -244,7 +261,25 @@ fn process_to_pod(stages: &mut impl HookStages, is_limited: bool) -> Decision<()
     if is_limited {
         stages.charge(Direction::Ingress)?;
     }
-    Ok(())
+    translate_received(stages)
+}
+
+/// Translates what the stack has forwarded or reported between a pod and a hostport's pod of
+/// another network: fragments of replies, and errors about requests.
+#[inline(always)]
+fn translate_received(stages: &mut impl HookStages) -> Decision<()> {
+    match stages.parse_received() {
+        Content::IcmpError if stages.find_quoted_flow(Hook::FromPod) => {
+            stages.translate_received_quote()
+        }
+        Content::Ip if stages.find_forwarded_reply() => stages.translate_received(),
+        Content::Foreign
+        | Content::Arp
+        | Content::Ip
+        | Content::LostFragment
+        | Content::IcmpError
+        | Content::FlowFound => Ok(()),
+    }
 }
 
 /// Egress of an uplink.

@@ -12,12 +12,15 @@ use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac};
 
 use crate::flow::{self, Terms};
 use crate::flow_cache::Steps;
+use crate::fragment;
 use crate::hostport;
 use crate::masquerade::{is_port_taken, port_candidate};
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
-use crate::work::{Hook, HostportMatch, Transport, Work};
+use crate::row_cache;
+use crate::shape::Shaper;
+use crate::work::{Fit, Fragment, Hook, HostportMatch, Transport, Work};
 
 /// Source ports tried for a flow.
 pub(crate) const TRIES: u32 = 16;
@@ -196,6 +199,70 @@ pub(crate) fn has_current_pods<E: Node>(node: &E, work: &mut Work, flow: &Flow) 
         work.endpoint.interface = NOT_REDIRECTED;
     }
     client == flow.uplink
+}
+
+/// Returns whether the packet, or each of its GSO segments, fits the link of [`Work::endpoint`],
+/// which has another MTU than the sender's where the two are of different networks. The stack
+/// reports the MTU to the sender, or fragments the packet; a redirect would deliver it as it is.
+///
+/// The stack forwards no packet from an address of the node, which a translated reply has. So
+/// replies are forwarded unchanged: errors about them need no translation then, and fragments are
+/// translated at the client's veth ([`find_forwarded_reply`]). Requests keep the client's address.
+///
+/// The bridge drops what is too large for one of its ports. Between pods of one bridge, the packet
+/// is therefore delivered.
+#[inline(always)]
+pub(crate) fn check_fit<E: Packet + Node + Shaper>(env: &E, work: &mut Work) -> Fit {
+    let to = work.endpoint.interface;
+    if to == NOT_REDIRECTED || fits(env, work, to) {
+        return Fit::Fits;
+    }
+    let (Some(from), Some(receiver)) = (env.pod(work.pod), env.pod(work.endpoint.pod)) else {
+        return Fit::Fits;
+    };
+    if from.network == receiver.network {
+        return Fit::Fits;
+    }
+    // Shorter packets of the flow are redirected.
+    work.recorder.mark_uncacheable();
+    if work.translated.source == work.headers.tuple.source {
+        Fit::ForwardTranslated
+    } else {
+        Fit::ForwardUnchanged
+    }
+}
+
+/// All fragments of a packet take the same path, whatever their length: connection tracking
+/// reassembles them on the way through the stack.
+#[inline(always)]
+fn fits<E: Packet + Node + Shaper>(env: &E, work: &mut Work, to: u32) -> bool {
+    (work.headers.fragment == Fragment::Whole || env.mtu(work.interface) <= env.mtu(to))
+        && row_cache::fits(env, &mut work.rows.pod_mtu, to)
+}
+
+/// Looks up the flow of a fragment that the stack has forwarded to a pod: of a reply that did not
+/// fit ([`check_fit`]). On a hit, [`Work::translated`] is the tuple to write. The packet has been
+/// counted at its sender's veth.
+#[inline(always)]
+pub(crate) fn find_forwarded_reply<E: Node>(node: &mut E, work: &mut Work) -> bool {
+    const REPLY: u32 = FlowFlags::FROM_POD | FlowFlags::DNAT;
+    if !fragment::find_ports(node, &mut work.headers) {
+        return false;
+    }
+    let Some(entry) = node.flow(&work.headers.tuple) else {
+        return false;
+    };
+    let flow = node.read(entry);
+    if flow.flags & (REPLY | FlowFlags::ORIGINAL) != REPLY || flow::is_stale(node, &flow) {
+        return false;
+    }
+    work.translated = flow.translated;
+    let receiver = node.endpoint(&work.translated.destination);
+    let is_received = receiver.is_some_and(|receiver| receiver.interface == work.interface);
+    if is_received && work.headers.fragment == Fragment::First {
+        fragment::store(node, work);
+    }
+    is_received
 }
 
 /// Writes the MAC addresses that a frame from the bridge to [`Work::endpoint`] has, and redirects

@@ -1,11 +1,17 @@
 //! NAT of ICMP errors: translates the quoted packet back, so that its sender recognises it.
 //!
-//! Without this, path MTU discovery does not work through NAT. A quote may be as short as 8 bytes
-//! behind its IP header (RFC 792), so its transport checksum is never read or written.
+//! Without this, path MTU discovery does not work through NAT. The error may come from the host
+//! that the packet was for, from a router, or from the node itself: its stack complains of packets
+//! as they are after translation, for instance of those that are too large for a pod's network. The
+//! node's own errors keep their source address.
+//!
+//! A quote may be as short as 8 bytes behind its IP header (RFC 792). Its transport checksum is
+//! translated if it is quoted.
 
 use crate::address::is_multicast;
 use crate::checksum::Difference;
 use crate::flow;
+use crate::fragment;
 use crate::hostport_from_pod;
 use crate::node::Node;
 use crate::outcome::Decision;
@@ -24,6 +30,7 @@ pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, hook: Hook) -
     let outer = work.headers;
     if parse::quoted(env, &outer, &mut work.embedded).is_err()
         || work.embedded.transport == Transport::IcmpError
+        || !fragment::find_ports(env, &mut work.embedded)
     {
         return false;
     }
@@ -42,46 +49,43 @@ pub(crate) fn find<E: Packet + Node>(env: &mut E, work: &mut Work, hook: Hook) -
         return false;
     }
     work.translated = work.translated.reverse();
-    matches_outer_address(work, hook)
+    matches_outer_address(env, work, hook)
 }
 
 /// Returns whether the error is addressed to the sender of the quoted packet (in), or comes from
-/// its destination (out, and from a pod).
+/// its destination or from this node (out, from a pod, and to a pod).
 #[inline(always)]
-fn matches_outer_address(work: &Work, hook: Hook) -> bool {
-    let quoted = &work.embedded.tuple;
+fn matches_outer_address<E: Node>(node: &E, work: &Work, hook: Hook) -> bool {
+    let (outer, quoted) = (&work.headers.tuple, &work.embedded.tuple);
     match hook {
-        Hook::UplinkIn => work.headers.tuple.destination == quoted.source,
+        Hook::UplinkIn => outer.destination == quoted.source,
         Hook::UplinkOut | Hook::FromPod => {
-            work.headers.tuple.source == quoted.destination && !is_multicast(&quoted.destination)
+            !is_multicast(&quoted.destination)
+                && (outer.source == quoted.destination || node.is_local(&outer.source))
         }
     }
 }
 
 /// Rewrites the quoted packet and the error's own address. Between pods both addresses: the source
-/// of a pod that connects to itself is translated as well.
+/// of a pod that connects to itself is translated as well. An error that the node itself has made
+/// is from and to the right address already.
 #[inline(always)]
 pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, hook: Hook) -> Decision<()> {
     let v6 = work.headers.version == 6;
     let checksum = work.headers.l4 + ICMP_CHECKSUM;
-    let quoted_addresses = rewrite::addresses(packet, &work.embedded, &work.translated)?;
-    let quoted_ports = rewrite::ports(packet, &work.embedded, &work.translated)?;
     let mut outer = work.headers.tuple;
+    let is_nodes = outer.source != work.embedded.tuple.destination;
     match hook {
         Hook::UplinkIn => outer.destination = work.translated.source,
+        Hook::UplinkOut | Hook::FromPod if is_nodes => {}
         Hook::UplinkOut => outer.source = work.translated.destination,
         Hook::FromPod => {
             outer.source = work.translated.destination;
             outer.destination = work.translated.source;
         }
     }
+    let body = rewrite::quote(packet, &work.embedded, &work.translated)?;
     let addresses = rewrite::addresses(packet, &work.headers, &outer)?;
-    // The quoted IPv4 header's own checksum compensates for its addresses; IPv6 has none.
-    let body = if v6 {
-        quoted_ports.plus(quoted_addresses)
-    } else {
-        quoted_ports
-    };
     fix_icmp_checksum(packet, checksum, body, false)?;
     if v6 {
         fix_icmp_checksum(packet, checksum, addresses, true)?;

@@ -56,5 +56,5 @@ pub use outcome::{Code, Decision, Verdict};
 pub use packet::{ChecksumKind, Packet};
 pub use sweep::{Sweep, remove_dead};
 pub use work::{
-    Content, Fragment, Headers, Hook, HostportMatch, Origin, Pair, Tracked, Transport, Work,
+    Content, Fit, Fragment, Headers, Hook, HostportMatch, Origin, Pair, Tracked, Transport, Work,
 };

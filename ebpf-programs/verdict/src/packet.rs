@@ -58,6 +58,9 @@ pub trait Packet {
     /// Returns whether the packet, or each of its GSO segments, fits the MTU of this interface.
     fn fits(&self, interface: u32) -> bool;
 
+    /// Returns the MTU of this interface in bytes, 0 where there is none.
+    fn mtu(&self, interface: u32) -> u32;
+
     /// Adds a difference to the transport checksum at `offset`.
     fn fix_checksum(
         &mut self,

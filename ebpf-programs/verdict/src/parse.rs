@@ -69,6 +69,28 @@ pub(crate) fn frame(packet: &impl Packet, l2_len: u32, headers: &mut Headers) ->
     })
 }
 
+/// Returns whether a frame may be an ICMP error or a fragment, by its IP header alone.
+#[inline(always)]
+pub(crate) fn may_be_error_or_fragment(packet: &impl Packet, l2_len: u32) -> bool {
+    match packet.ethertype() {
+        ETHERTYPE_IPV4 => match packet.words::<2>(l2_len + 4) {
+            Some([first, second]) => {
+                u16::from_be(high_half(first)) & !0x4000 != 0
+                    || second.to_ne_bytes()[1] == protocol::ICMP
+            }
+            None => false,
+        },
+        ETHERTYPE_IPV6 => match packet.words::<1>(l2_len + 4) {
+            Some([word]) => {
+                let next = word.to_ne_bytes()[2];
+                next == protocol::ICMPV6 || is_extension(next)
+            }
+            None => false,
+        },
+        _ => false,
+    }
+}
+
 /// Parses the packet that an ICMP error at `outer` quotes.
 #[inline(always)]
 pub(crate) fn quoted(packet: &impl Packet, outer: &Headers, headers: &mut Headers) -> Decision<()> {

@@ -50,6 +50,88 @@ pub(crate) fn packet<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -
     Ok(())
 }
 
+/// Rewrites the packet that an ICMP error quotes to the tuple `to`, checksums included as far as
+/// they are quoted. Returns the difference that this makes to the error's own checksum.
+#[inline(always)]
+pub(crate) fn quote<P: Packet>(
+    packet: &mut P,
+    headers: &Headers,
+    to: &Tuple,
+) -> Decision<Difference> {
+    let addresses = addresses(packet, headers, to)?;
+    let ports = ports(packet, headers, to)?;
+    let covered = if has_pseudo_header(headers) {
+        addresses.plus(ports)
+    } else {
+        ports
+    };
+    let checksum = quoted_checksum(packet, headers, to, covered)?;
+    // The quoted IPv4 header's own checksum compensates for its addresses; IPv6 has none.
+    let header = if headers.version == 6 {
+        addresses
+    } else {
+        Difference::NONE
+    };
+    Ok(header.plus(ports).plus(checksum))
+}
+
+/// Adds `covered`, the difference of all that it covers, to the transport checksum of a quoted
+/// packet. Returns the difference that this makes to the sum of the quote. A quote may end before
+/// the checksum (RFC 792).
+#[inline(always)]
+fn quoted_checksum<P: Packet>(
+    packet: &mut P,
+    headers: &Headers,
+    to: &Tuple,
+    covered: Difference,
+) -> Decision<Difference> {
+    if headers.transport == Transport::Sctp {
+        return quoted_crc(packet, headers, to);
+    }
+    let Some(at) = checksum_offset(headers) else {
+        return Ok(Difference::NONE);
+    };
+    // The checksum is the first half of a word in TCP, and the second half in UDP and ICMP.
+    let first = headers.transport == Transport::Tcp;
+    let at = if first { at } else { at - 2 };
+    let Some([old]) = packet.words::<1>(at) else {
+        return Ok(Difference::NONE);
+    };
+    let sum = if first { low_half(old) } else { high_half(old) };
+    let udp = headers.transport == Transport::Udp;
+    if covered == Difference::NONE || udp && sum == 0 {
+        return Ok(Difference::NONE);
+    }
+    let sum = match covered.apply(sum) {
+        0 if udp => u16::MAX,
+        sum => sum,
+    };
+    let new = if first {
+        word(sum, high_half(old))
+    } else {
+        word(low_half(old), sum)
+    };
+    packet.store(at, [new])?;
+    Ok(Difference::NONE.and(old, new))
+}
+
+/// As [`quoted_checksum`], for SCTP.
+#[inline(always)]
+fn quoted_crc<P: Packet>(packet: &mut P, headers: &Headers, to: &Tuple) -> Decision<Difference> {
+    let from = &headers.tuple;
+    let moved = from.source_port != to.source_port || from.destination_port != to.destination_port;
+    let at = headers.l4 + SCTP_CHECKSUM;
+    let Some([old]) = packet.words::<1>(at).filter(|_| moved) else {
+        return Ok(Difference::NONE);
+    };
+    if headers.fragment != Fragment::Whole {
+        return Ok(Difference::NONE);
+    }
+    fix_crc(packet, headers, to)?;
+    let [new] = packet.words::<1>(at).ok_or(DropReason::RewriteFailed)?;
+    Ok(Difference::NONE.and(old, new))
+}
+
 /// Updates SCTP's CRC, which covers the ports and all that follows, but no address. A CRC of zero
 /// stays: it is left to the network card, or the packet has none (RFC 9653).
 #[inline(always)]

@@ -26,7 +26,7 @@ use crate::node::{Node as _, Socket};
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::stages;
 use crate::sweep::{Sweep, remove_dead};
-use crate::work::{Content, Hook, HostportMatch, Origin, Work};
+use crate::work::{Content, Fit, Hook, HostportMatch, Origin, Work};
 use crate::xdp_prefilter;
 
 pub use flow_cache::{JIFFY, Memory};
@@ -270,6 +270,10 @@ impl hooks::HookStages for Simulator {
         stages::check_duplicate(&mut self.world, &mut self.work)
     }
 
+    fn parse_received(&mut self) -> Content {
+        stages::parse_received(&mut self.world, &mut self.work)
+    }
+
     fn parse_uplink(&mut self) -> Decision<Content> {
         stages::parse_uplink(&mut self.world, &mut self.work, self.interface)
     }
@@ -346,6 +350,14 @@ impl hooks::HookStages for Simulator {
         stages::try_port_from_pod(&mut self.world, &mut self.work, attempt)
     }
 
+    fn check_fit(&mut self) -> Fit {
+        stages::check_fit(&mut self.world, &mut self.work)
+    }
+
+    fn find_forwarded_reply(&mut self) -> bool {
+        stages::find_forwarded_reply(&mut self.world, &mut self.work)
+    }
+
     fn redirect_to_pod(&mut self) -> Verdict {
         stages::redirect_to_pod(&mut self.world, &mut self.work)
     }
@@ -380,6 +392,14 @@ impl hooks::HookStages for Simulator {
 
     fn translate_quoted(&mut self, hook: Hook) -> Decision<()> {
         stages::translate_quoted(&mut self.world, &mut self.work, hook)
+    }
+
+    fn translate_received(&mut self) -> Decision<()> {
+        stages::translate_received(&mut self.world, &mut self.work)
+    }
+
+    fn translate_received_quote(&mut self) -> Decision<()> {
+        stages::translate_quoted(&mut self.world, &mut self.work, Hook::FromPod)
     }
 
     fn lookup_cache(&mut self, hook: Hook) -> CacheLookup {

@@ -13,7 +13,7 @@ use crate::outcome::{Code as _, Decision, Verdict};
 use crate::packet::Packet;
 use crate::sender::ETHERNET;
 use crate::shape::{self, Shaper};
-use crate::work::{Content, Hook, HostportMatch, Origin, Work};
+use crate::work::{Content, Fit, Fragment, Hook, HostportMatch, Origin, Work};
 use crate::{
     bypass, duplicate, eviction, exit, flow, fragment, hostport, hostport_from_pod, icmp,
     masquerade, parse, policy, rewrite, row_cache, sender,
@@ -91,6 +91,22 @@ pub fn identify_pod<E: Packet + Node>(env: &mut E, work: &mut Work, interface: u
     start(env, work, interface, of.pod);
     work.headers.length = env.len().saturating_sub(ETHERNET);
     of.flags & EndpointFlags::LIMITED != 0
+}
+
+/// Parses a packet that a pod receives from bridge or stack, where it may need a translation: ICMP
+/// errors, and fragments. All others are [`Content::Foreign`].
+#[inline(always)]
+pub fn parse_received<E: Packet + Node + FlowCache>(env: &mut E, work: &mut Work) -> Content {
+    if env.is_tagged() || !parse::may_be_error_or_fragment(env, ETHERNET) {
+        return Content::Foreign;
+    }
+    row_cache::refresh(env, work);
+    match parse::frame(env, ETHERNET, &mut work.headers) {
+        Ok(Content::Ip) if work.headers.fragment == Fragment::Whole => Content::Foreign,
+        Ok(content) => content,
+        // The stack has accepted the packet.
+        Err(_) => Content::Foreign,
+    }
 }
 
 /// Drops the second copy of a packet that the pod has received already.
@@ -245,6 +261,18 @@ pub fn try_port_from_pod<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -
     hostport_from_pod::try_port(node, work, attempt)
 }
 
+/// Returns whether a packet to a hostport, or its reply, fits the link of the receiving pod.
+#[inline(always)]
+pub fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Fit {
+    hostport_from_pod::check_fit(env, work)
+}
+
+/// Looks up the flow of a fragment that the stack has forwarded from a hostport's pod.
+#[inline(always)]
+pub fn find_forwarded_reply<E: Node>(node: &mut E, work: &mut Work) -> bool {
+    hostport_from_pod::find_forwarded_reply(node, work)
+}
+
 /// Writes the MAC addresses of a translated packet, and redirects it to its pod.
 #[inline(always)]
 pub fn redirect_to_pod<E: Packet + Node>(env: &mut E, work: &mut Work) -> Verdict {
@@ -281,6 +309,7 @@ pub fn forward_to_pod<E: Packet + Node + Shaper + FlowCache>(
 fn enter<E: Packet + Node + Shaper + FlowCache>(env: &mut E, work: &mut Work) -> Decision<Verdict> {
     // Rewrite first: the bypass looks up the pod by the translated destination.
     rewrite::packet(env, &work.headers, &work.translated)?;
+    fragment::store_translated(env, work);
     let to = work.translated.destination;
     let verdict = bypass::to_pod(env, work, &to)?;
     if let Verdict::RedirectPeer(_) = verdict {
@@ -315,7 +344,15 @@ pub fn evict<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) -> bo
 
 /// Writes [`Work::translated`] into the packet.
 #[inline(always)]
-pub fn translate<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<()> {
+pub fn translate<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()> {
+    rewrite::packet(env, &work.headers, &work.translated)?;
+    fragment::store_translated(env, work);
+    Ok(())
+}
+
+/// As [`translate`], where no other stage and no error refers to the packet.
+#[inline(always)]
+pub fn translate_received<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<()> {
     rewrite::packet(packet, &work.headers, &work.translated)
 }
 

@@ -261,6 +261,33 @@ impl Code for HostportMatch {
     }
 }
 
+/// Whether a packet to a hostport, or its reply, fits the link of the receiving pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It fits, or is not redirected.
+    Fits,
+    /// It does not. The stack forwards it with the tuple [`Work::translated`].
+    ForwardTranslated,
+    /// It does not. The stack forwards it unchanged.
+    ForwardUnchanged,
+}
+
+impl Code for Fit {
+    #[inline(always)]
+    fn code(self) -> u64 {
+        self as u64
+    }
+
+    #[inline(always)]
+    fn from_code(code: u64) -> Self {
+        match code {
+            1 => Self::ForwardTranslated,
+            2 => Self::ForwardUnchanged,
+            _ => Self::Fits,
+        }
+    }
+}
+
 /// A hook at which flows apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {

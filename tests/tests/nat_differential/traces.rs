@@ -384,8 +384,8 @@ impl Trace {
 }
 
 /// Returns a packet as text, field by field. An ICMP error is shown without the fields that each
-/// node chooses itself (identification, flow label), with the validity of its checksums instead of
-/// their values, and without the transport checksum of the quoted packet: see decision 10.
+/// node chooses itself (identification, flow label), and with the validity of its own checksums
+/// instead of their values.
 pub(crate) fn fields(packet: &[u8]) -> String {
     let four = packet[0] >> 4 == 4;
     let (at, number, hops) = if four {
@@ -409,13 +409,13 @@ pub(crate) fn fields(packet: &[u8]) -> String {
     };
     if is_error {
         let right = !four || sum(header) == 0xffff;
-        let shown = error(header, payload, if four { 20 } else { 40 });
+        let shown = error(header, payload);
         return format!("{addresses} hops {hops} header right {right}: {shown}");
     }
     format!("{addresses} hops {hops} {rest}: {}", hex(payload))
 }
 
-fn error(header: &[u8], message: &[u8], quoted_header: usize) -> String {
+fn error(header: &[u8], message: &[u8]) -> String {
     let mut covered = Vec::new();
     if header.len() == 40 {
         covered.extend(&header[8..40]);
@@ -428,18 +428,11 @@ fn error(header: &[u8], message: &[u8], quoted_header: usize) -> String {
     } else {
         "wrong"
     };
-    let mut quoted = message[8..].to_vec();
-    let protocol = if quoted_header == 20 {
-        quoted[9]
-    } else {
-        quoted[6]
-    };
-    let checksum = quoted_header + if protocol == 6 { 16 } else { 6 };
-    for byte in quoted.iter_mut().skip(checksum).take(2) {
-        *byte = 0;
-    }
     let (kind, rest) = (hex(&message[..2]), hex(&message[4..8]));
-    format!("{kind} checksum {verdict} {rest} about {}", hex(&quoted))
+    format!(
+        "{kind} checksum {verdict} {rest} about {}",
+        hex(&message[8..])
+    )
 }
 
 /// Returns the Internet checksum sum (RFC 1071) of `bytes`: all ones if they include a valid

@@ -29,23 +29,6 @@ fn error(quoted: &Frame, behind: usize) -> Body {
     }
 }
 
-/// The error about `becoming`, with the transport checksum of `seen`: the datapath does not correct
-/// the checksum inside a quote.
-fn quote_of(seen: &Frame, becoming: &Frame, behind: usize) -> Body {
-    let (Body::Icmp(icmp_type, code, rest, quote), Body::Icmp(_, _, _, old)) =
-        (error(becoming, behind), error(seen, behind))
-    else {
-        unreachable!("errors are ICMP");
-    };
-    let header = if seen.source.is_v4() { 20 } else { 40 };
-    let mut quote = quote;
-    let kept = header + 4..quote.len();
-    if !matches!(seen.body, Body::Icmp(..)) {
-        quote[kept.clone()].copy_from_slice(&old[kept]);
-    }
-    Body::Icmp(icmp_type, code, rest, quote)
-}
-
 fn router(family: usize) -> Address {
     let mut address = example::remote();
     address.swap(0, family);
@@ -67,7 +50,7 @@ fn an_error_about_a_masqueraded_flow_reaches_the_pod_with_its_own_packet_inside(
                 bench.becomes(UplinkOut, &sent, &wire)?;
                 let from = router(family);
                 let complaint = Frame::new(from, node, error(&wire, behind));
-                let translated = complaint.becoming(from, pod, quote_of(&wire, &sent, behind));
+                let translated = complaint.becoming(from, pod, error(&sent, behind));
                 bench.becomes(UplinkIn, &complaint, &translated)?;
             }
         }
@@ -85,8 +68,95 @@ fn an_icmp_error_from_a_pod_about_a_hostport_comes_from_the_node() -> Result<()>
             let inside = probe.becoming(client, pod, udp(50_123, POD_PORT));
             bench.becomes(UplinkIn, &probe, &inside)?;
             let complaint = Frame::new(pod, client, error(&inside, 49));
-            let translated = complaint.becoming(node, client, quote_of(&inside, &probe, 49));
+            let translated = complaint.becoming(node, client, error(&probe, 49));
             bench.becomes(UplinkOut, &complaint, &translated)?;
+        }
+        Ok(())
+    })
+}
+
+/// The stack of the node reports that a packet is too large for a pod's network after `uplink_in`
+/// has translated it. The error keeps its source, an address of the node.
+#[test]
+fn an_error_of_the_node_about_a_translated_packet_quotes_it_as_it_was_sent() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let client = example::remote()[family];
+            let without_checksum = |to| Body::UdpUnchecked(50_124, to, vec![7; 41]);
+            for (sent, inside) in [
+                (udp(50_123, HOSTPORT), udp(50_123, POD_PORT)),
+                (tcp(50_123, HOSTPORT), tcp(50_123, POD_PORT)),
+                (without_checksum(HOSTPORT), without_checksum(POD_PORT)),
+            ] {
+                let sent = Frame::new(client, node, sent);
+                let inside = sent.becoming(client, pod, inside);
+                bench.becomes(UplinkIn, &sent, &inside)?;
+                for behind in [8, 20, 49] {
+                    let error_inside = Frame::new(node, client, error(&inside, behind));
+                    let translated = error_inside.becoming(node, client, error(&sent, behind));
+                    bench.becomes(UplinkOut, &error_inside, &translated)?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn an_error_of_the_node_about_a_reply_to_a_pod_quotes_it_as_it_was_sent() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let remote = example::remote()[family];
+            let taken = Frame::new(example::other_pod()[family], remote, udp(40_000, 53));
+            bench.run(UplinkOut, &taken.bytes())?;
+            bench.run(UplinkOut, &Frame::new(pod, remote, udp(40_000, 53)).bytes())?;
+            let ping = Frame::new(pod, remote, Body::echo_request(&pod, 77));
+            bench.run(UplinkOut, &ping.bytes())?;
+            for (reply, inside) in [
+                (udp(53, MOVED), udp(53, 40_000)),
+                (Body::echo_reply(&pod, 77), Body::echo_reply(&pod, 77)),
+            ] {
+                let reply = Frame::new(remote, node, reply);
+                let inside = reply.becoming(remote, pod, inside);
+                bench.becomes(UplinkIn, &reply, &inside)?;
+                let error_inside = Frame::new(node, remote, error(&inside, 8));
+                let translated = error_inside.becoming(node, remote, error(&reply, 8));
+                bench.becomes(UplinkOut, &error_inside, &translated)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Returns an error of `from` that quotes a fragment, given as an IP packet.
+fn error_about(from: Address, to: Address, fragment: &[u8]) -> Frame {
+    let rest = [0, 0, 5, 0xb4];
+    let (icmp_type, code) = if from.is_v4() { (3, 4) } else { (2, 0) };
+    let quote = fragment[..fragment.len().min(500)].to_vec();
+    Frame::new(from, to, Body::Icmp(icmp_type, code, rest, quote))
+}
+
+#[test]
+fn errors_of_the_node_about_fragments_quote_them_as_they_were_sent() -> Result<()> {
+    on_bench(|bench| {
+        for family in FAMILIES {
+            let (pod, node) = (example::pod()[family], example::node()[family]);
+            let client = example::remote()[family];
+            let large = |to| Body::Udp(50_125, to, vec![7; 2880]);
+            let sent = Frame::new(client, node, large(HOSTPORT));
+            let inside = sent.becoming(client, pod, large(POD_PORT));
+            let sent = sent.fragments(0x91, 1448);
+            let inside = inside.fragments(0x91, 1448);
+            for (sent, inside) in sent.iter().zip(&inside) {
+                bench.turns_into(UplinkIn, sent, inside)?;
+            }
+            for (sent, inside) in sent.iter().zip(&inside) {
+                let error_inside = error_about(node, client, &inside[14..]);
+                let translated = error_about(node, client, &sent[14..]);
+                bench.becomes(UplinkOut, &error_inside, &translated)?;
+            }
         }
         Ok(())
     })
@@ -118,15 +188,7 @@ fn an_error_about_an_echo_request_is_translated_back() -> Result<()> {
             let wire = ping.becoming(node, remote, ping.body.clone());
             bench.becomes(UplinkOut, &ping, &wire)?;
             let complaint = Frame::new(router(family), node, error(&wire, 8));
-            let (Body::Icmp(t, c, rest, mut quote), Body::Icmp(_, _, _, seen)) =
-                (error(&ping, 8), error(&wire, 8))
-            else {
-                unreachable!("errors are ICMP");
-            };
-            let header = quote.len() - 8;
-            quote[header..].copy_from_slice(&seen[header..]);
-            let translated =
-                complaint.becoming(complaint.source, pod, Body::Icmp(t, c, rest, quote));
+            let translated = complaint.becoming(complaint.source, pod, error(&ping, 8));
             bench.becomes(UplinkIn, &complaint, &translated)?;
         }
         Ok(())

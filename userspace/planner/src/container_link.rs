@@ -3,7 +3,7 @@
 //! They are no uplinks. Other software translates there, by netfilter, and its programs and rules
 //! decide about these packets. Our programs are not attached, the containers see the pods' own
 //! addresses, and hostports reached from there are translated by a netfilter table of ours
-//! ([`crate::HostportTable`]). See decision 81.
+//! ([`crate::NetfilterTable`]). See decision 81.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -81,6 +81,10 @@ impl Packet for World {
         mtu.is_none_or(|mtu| self.len() <= mtu + ETHERNET)
     }
 
+    fn mtu(&self, interface: u32) -> u32 {
+        self.mtus.get(&interface).copied().unwrap_or(u32::MAX)
+    }
+
     fn fix_checksum(
         &mut self,
         offset: u32,
