@@ -227,7 +227,10 @@ fn is_invalid_segment(case: &Case<'_>) -> bool {
             case.trace.flows[flow].protocol == Protocol::Tcp && !case.is_regular(flow)
         };
         let resets = (0..case.trace.flows.len()).any(irregular);
-        return resets && case.ours.is_empty() && case.theirs.iter().all(|it| is_reset(it, case));
+        let is_error = |it: &&Arrival| it.wire.quote().is_some_and(|it| it.protocol == protocol::TCP);
+        return resets
+            && case.ours.iter().all(is_error)
+            && case.theirs.iter().all(|it| is_reset(it, case));
     };
     case.trace.flows[flow].protocol == Protocol::Tcp
         && !case.is_regular(flow)
@@ -326,6 +329,7 @@ fn is_forged_mtu(case: &Case<'_>) -> bool {
     };
     let is_delivered = |it: &&Arrival| it.of.is_some();
     case.trace.six
+        && !case.theirs.is_empty()
         && case.theirs.iter().all(is_forged)
         && case.ours.iter().all(is_delivered)
 }
