@@ -89,7 +89,7 @@ impl Source {
             },
             _ => Path::Between {
                 pod,
-                entry: self.entry(protocol),
+                entry: self.entry_of_another(pod, protocol),
             },
         };
         let port = if self.chance(70) {
@@ -102,6 +102,16 @@ impl Source {
             protocol,
             port,
         }
+    }
+
+    /// Returns mostly entries of other pods.
+    fn entry_of_another(&mut self, pod: usize, protocol: Protocol) -> Entry {
+        let entry = self.entry(protocol);
+        let (Entry::Published { pod: server, .. } | Entry::Own { pod: server }) = entry;
+        if server == pod && self.chance(80) {
+            return self.entry_of_another(pod, protocol);
+        }
+        entry
     }
 
     fn entry(&mut self, protocol: Protocol) -> Entry {
