@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::differences::{Case, explain};
+use super::case::Case;
+use super::differences::explain;
 use super::generate;
 use super::replay::{Arrival, Replay, Sent};
 use super::system::{SCENES, Scene, System, pod_address};

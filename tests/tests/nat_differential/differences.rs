@@ -2,14 +2,14 @@
 //! docs/masquerade.md lists them.
 
 use abi::protocol;
-use e2e::GATEWAYS;
 use verdict::simulator::frame::flag;
 
+use super::case::{Case, is_from_pod, is_not_of_its_flow, is_reset, is_untranslated};
 use super::generate::LARGEST;
 use super::kinds::{FORGED_MTUS, martians};
-use super::replay::{Arrival, Sent};
-use super::system::{SERVED, Site, node_address, pod_address};
-use super::trace::{Action, Base, Entry, Path, Protocol, Quote, Sequence, Trace, Way};
+use super::replay::Arrival;
+use super::system::Site;
+use super::trace::{Action, Entry, PUBLISHED_PORT, Path, Protocol, Quote, Way};
 
 /// An allowed difference.
 pub(super) struct Difference {
@@ -22,23 +22,20 @@ pub(super) struct Difference {
     explains: fn(&Case<'_>) -> bool,
 }
 
-/// Packets of one flow and direction that arrived in one system only; or of no flow, to one site
-/// and of one kind.
-pub(super) struct Case<'a> {
-    pub(super) trace: &'a Trace,
-    pub(super) base: Base,
-    /// Whether the reference's `portmap` masquerades pods.
-    pub(super) snat: bool,
-    /// The number of the step that differs.
-    pub(super) step: usize,
-    /// What was sent so far.
-    pub(super) history: &'a [Sent],
-    pub(super) ours: Vec<&'a Arrival>,
-    pub(super) theirs: Vec<&'a Arrival>,
-}
-
 /// All allowed differences.
-pub(super) static ALL: [Difference; 12] = [
+pub(super) static ALL: [Difference; 14] = [
+    Difference {
+        name: "a wrong checksum",
+        reason: "the receiver finds it as wrong as it was, and no packet leaves with the pod's address",
+        ends: true,
+        explains: is_corrupt,
+    },
+    Difference {
+        name: "a published port as source port",
+        reason: "the port's owner is one pod",
+        ends: true,
+        explains: has_published_port,
+    },
     Difference {
         name: "a path MTU that a forged ICMP error names",
         reason: "the error quotes a packet that never was on the wire",
@@ -46,10 +43,10 @@ pub(super) static ALL: [Difference; 12] = [
         explains: is_forged_mtu,
     },
     Difference {
-        name: "a flow of a packet that is not forwarded",
-        reason: "Viaduct makes the flow with the first packet or fragment, netfilter when the whole packet leaves",
+        name: "a flow that netfilter does not have",
+        reason: "the flow is made with the first packet or fragment",
         ends: true,
-        explains: is_beside_incomplete,
+        explains: is_beside_unknown,
     },
     Difference {
         name: "an ICMP error about a later fragment",
@@ -151,13 +148,11 @@ pub(super) static TEMPORARY: [Difference; 5] = [
         reason: "not yet built",
         ends: true,
         explains: |case| {
-            case.ours
-                .iter()
-                .chain(&case.theirs)
-                .any(|it| it.text.contains("moved port"))
-                || case.ours.is_empty()
-                    && !case.is_fragmented()
-                    && case.history.iter().any(|sent| sent.is_lost)
+            let is_beside = case
+                .flow()
+                .is_some_and(|(flow, _)| case.has_unknown_beside(flow));
+            let mut all = case.ours.iter().chain(&case.theirs);
+            all.any(|it| it.text.contains("moved port")) || is_beside && !case.is_fragmented()
         },
     },
     Difference {
@@ -184,10 +179,10 @@ fn is_martian(case: &Case<'_>) -> bool {
         .any(|action| matches!(action, Action::Martian { .. }));
     sends
         && case.ours.is_empty()
-        && case
-            .theirs
-            .iter()
-            .all(|it| sources.contains(&it.wire.source) || sources.contains(&it.wire.destination))
+        && case.theirs.iter().all(|it| {
+            let is_martian = |address| sources.contains(&address);
+            it.of.is_none() && (is_martian(it.wire.source) || is_martian(it.wire.destination))
+        })
 }
 
 /// An error of a pod about a packet of no flow leaves with the pod's address, by netfilter. Viaduct
@@ -255,24 +250,23 @@ fn is_invalid_segment(case: &Case<'_>) -> bool {
             case.trace.flows[flow].protocol == Protocol::Tcp && !case.is_regular(flow)
         };
         let resets = (0..case.trace.flows.len()).any(irregular);
-        let is_error = |it: &&Arrival| it.wire.quote().is_some_and(|it| it.protocol == protocol::TCP);
+        let is_error = |it: &&Arrival| {
+            it.wire
+                .quote()
+                .is_some_and(|it| it.protocol == protocol::TCP)
+        };
         return resets
             && case.ours.iter().all(is_error)
-            && case.theirs.iter().all(|it| is_reset(it, case));
+            && case
+                .theirs
+                .iter()
+                .all(|it| is_reset(it, case) || is_error(it));
     };
     case.trace.flows[flow].protocol == Protocol::Tcp
         && !case.is_regular(flow)
         && !case.ours.is_empty()
         && case.ours.iter().all(|it| case.is_translated(it, flow, way))
         && case.theirs.iter().all(|it| is_not_of_its_flow(it, case))
-}
-
-/// Returns whether a packet has a pod's address where it should not, or that of the node as in a
-/// new connection.
-fn is_not_of_its_flow(arrival: &Arrival, case: &Case<'_>) -> bool {
-    let mut own = (0..2).map(|number| node_address(number, case.trace.six));
-    is_untranslated(arrival, case)
-        || arrival.site == Site::World && own.any(|it| it == arrival.wire.source)
 }
 
 /// An error that quotes a later fragment names a flow if the protocol has no ports. Netfilter
@@ -304,7 +298,9 @@ fn is_error_about_reset(case: &Case<'_>) -> bool {
 /// that begins first; it also serves one that is not forwarded later.
 fn is_portless_clash(case: &Case<'_>) -> bool {
     let Some((flow, Way::There)) = case.flow() else {
-        return false;
+        let portless = Protocol::Portless.number(case.trace.six);
+        let is_error = |it: &&Arrival| it.wire.quote().is_some_and(|it| it.protocol == portless);
+        return case.ours.iter().chain(&case.theirs).all(is_error);
     };
     let of = case.trace.flows[flow];
     let others = case
@@ -321,8 +317,12 @@ fn is_portless_clash(case: &Case<'_>) -> bool {
                 ..
             }
     );
+    let mut so_far = case.trace.steps[..=case.step]
+        .iter()
+        .flat_map(|step| &step.actions);
+    let is_beside_forged = so_far.any(|it| matches!(it, Action::Martian { .. }));
     of.protocol == Protocol::Portless
-        && others.count() > 0
+        && (others.count() > 0 || is_beside_forged)
         && needs_no_port
         && (case.is_fragmented()
             || case.history.iter().any(|sent| sent.is_lost)
@@ -330,20 +330,51 @@ fn is_portless_clash(case: &Case<'_>) -> bool {
 }
 
 /// A packet opens a flow also if the node cannot forward it later, and so does a first fragment if
-/// the others never arrive. Netfilter makes the flow when the whole packet leaves.
-fn is_beside_incomplete(case: &Case<'_>) -> bool {
+/// the others never arrive. Netfilter makes the flow when the whole packet leaves, and has none for
+/// packets that are invalid for it. So another flow keeps its port there.
+fn is_beside_unknown(case: &Case<'_>) -> bool {
     let Some((flow, Way::There)) = case.flow() else {
         return false;
     };
-    let mut others = case.history.iter().filter(|sent| sent.flow != flow);
     let is_moved = |it: &&Arrival| it.text.contains("moved port");
-    others.any(|sent| sent.is_lost)
+    case.has_unknown_beside(flow)
         && case.ours.len() == case.theirs.len()
         && case.ours.iter().all(is_moved)
         && case
             .ours
             .iter()
             .all(|it| case.is_translated(it, flow, Way::There))
+}
+
+/// A packet with a wrong checksum is invalid for connection tracking: it is not translated, and
+/// makes no flow. Viaduct translates it, and the checksum stays wrong.
+fn is_corrupt(case: &Case<'_>) -> bool {
+    let mut corrupted = case.history.iter().filter(|sent| sent.is_corrupt);
+    let Some((flow, way)) = case.flow() else {
+        let is_error = |it: &&Arrival| it.wire.quote().is_some();
+        return corrupted.count() > 0
+            && case.ours.iter().all(is_error)
+            && case
+                .theirs
+                .iter()
+                .all(|it| is_reset(it, case) || is_error(it));
+    };
+    corrupted.any(|sent| sent.flow == flow)
+        && case.ours.iter().all(|it| case.is_translated(it, flow, way))
+        && case.theirs.iter().all(|it| is_not_of_its_flow(it, case))
+}
+
+/// Netfilter masquerades a flow with the port of another flow's hostport, if no tuple is equal.
+/// Viaduct never does.
+fn has_published_port(case: &Case<'_>) -> bool {
+    let Some((flow, Way::There)) = case.flow() else {
+        return false;
+    };
+    let is_moved =
+        |it: &&Arrival| it.text.contains("moved port") && case.is_translated(it, flow, Way::There);
+    case.trace.flows[flow].port == PUBLISHED_PORT
+        && case.ours.len() == case.theirs.len()
+        && case.ours.iter().all(is_moved)
 }
 
 /// The node takes an error that quotes a pod's own address for one about its own packets, and
@@ -381,28 +412,6 @@ fn is_large_fragment(case: &Case<'_>) -> bool {
             .all(|it| it.of.is_some() || is_too_big(it))
 }
 
-fn is_reset(arrival: &Arrival, case: &Case<'_>) -> bool {
-    let gateway = GATEWAYS[usize::from(case.trace.six)];
-    let mut own = (0..2).map(|number| node_address(number, case.trace.six));
-    let from_node = arrival.wire.source == gateway || own.any(|it| it == arrival.wire.source);
-    arrival.wire.protocol == protocol::TCP
-        && from_node
-        && arrival
-            .wire
-            .payload
-            .get(13)
-            .is_some_and(|flags| flags & flag::RST != 0)
-}
-
-fn is_from_pod(arrival: &Arrival, case: &Case<'_>) -> bool {
-    let mut pods = (0..2).map(|number| pod_address(number, case.trace.six));
-    pods.any(|pod| arrival.wire.source == pod)
-}
-
-fn is_untranslated(arrival: &Arrival, case: &Case<'_>) -> bool {
-    is_from_pod(arrival, case) && (arrival.site == Site::World || arrival.of.is_some())
-}
-
 fn is_shuffled(case: &Case<'_>) -> bool {
     case.actions().any(|action| match action {
         Action::Send { packet, .. } => packet.fragments.first().is_some_and(|first| first.0 != 0),
@@ -422,71 +431,4 @@ fn is_hairpin(case: &Case<'_>) -> bool {
 
 fn is_numbered_alike(case: &Case<'_>) -> bool {
     case.ours.is_empty() && case.is_fragmented()
-}
-
-impl Case<'_> {
-    /// Returns the actions of the step.
-    fn actions(&self) -> impl Iterator<Item = &Action> {
-        self.trace.steps[self.step].actions.iter()
-    }
-
-    /// Returns whether the step has fragments.
-    fn is_fragmented(&self) -> bool {
-        self.actions().any(|it| match it {
-            Action::Send { packet, .. } => !packet.fragments.is_empty(),
-            Action::Error { .. } | Action::Martian { .. } => false,
-        })
-    }
-
-    /// Returns flow and direction of the packets.
-    fn flow(&self) -> Option<(usize, Way)> {
-        self.ours.iter().chain(&self.theirs).find_map(|it| it.of)
-    }
-
-    /// Returns whether an arrival has the addresses and ports that a packet of the flow has in this
-    /// direction.
-    fn is_translated(&self, arrival: &Arrival, flow: usize, way: Way) -> bool {
-        let of = &self.trace.flows[flow];
-        let wire = &arrival.wire;
-        let [from, to] = wire.ports();
-        let (client, dialled) = (self.base.client(of), self.base.destination(of));
-        match (way, of.path) {
-            (Way::Back, _) => (wire.source, from) == dialled && (wire.destination, to) == client,
-            (Way::There, Path::Out { .. }) => {
-                let mut own = (0..2).map(|number| node_address(number, self.trace.six));
-                own.any(|it| it == wire.source) && (wire.destination, to) == dialled
-            }
-            (Way::There, Path::In { .. } | Path::Between { .. }) => {
-                let server = match of.path.server() {
-                    Site::Pod(number) => pod_address(number, self.trace.six),
-                    Site::World => return false,
-                };
-                let gateway = GATEWAYS[usize::from(self.trace.six)];
-                let hairpin = of.path.client() == of.path.server() && wire.source == gateway;
-                (wire.source == client.0 || hairpin)
-                    && wire.destination == server
-                    && (to == SERVED || !of.protocol.has_ports())
-            }
-        }
-    }
-
-    /// Returns whether the segments of a TCP flow were those of a connection that is opened by a
-    /// handshake, and used, so far.
-    fn is_regular(&self, flow: usize) -> bool {
-        let mut opened = [false; 2];
-        let segments = self.history.iter().filter(|sent| sent.flow == flow);
-        for sent in segments {
-            let expected = match (sent.way, opened) {
-                (Way::There, [false, false]) => flag::SYN,
-                (Way::Back, [true, false]) => flag::SYN | flag::ACK,
-                (_, [true, true]) => flag::ACK,
-                _ => return false,
-            };
-            if sent.flags != expected || sent.sequence != Sequence::Next || sent.is_lost {
-                return false;
-            }
-            opened[sent.way as usize] = true;
-        }
-        true
-    }
 }

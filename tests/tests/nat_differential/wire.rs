@@ -1,7 +1,5 @@
-//! Parses captured packets, puts fragments together as a Linux receiver does, and prints packets
-//! for the comparison.
+//! Parses captured packets, and prints them for the comparison.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use abi::protocol;
@@ -21,7 +19,7 @@ pub(super) struct Wire {
     dont_fragment: bool,
     /// Whether the checksum of the IPv4 header is valid.
     header_is_valid: bool,
-    part: Option<Part>,
+    pub(super) part: Option<Part>,
     /// Transport header and payload.
     pub(super) payload: Vec<u8>,
     /// The packet as captured, without padding; a packet that came in fragments as a whole one.
@@ -29,10 +27,10 @@ pub(super) struct Wire {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
-    identification: u32,
-    offset: usize,
-    more: bool,
+pub(super) struct Part {
+    pub(super) identification: u32,
+    pub(super) offset: usize,
+    pub(super) more: bool,
 }
 
 impl Wire {
@@ -121,6 +119,24 @@ impl Wire {
                     || self.protocol == protocol::ICMPV6
                         && matches!(self.payload.first(), Some(130..=137 | 143))
             }
+        }
+    }
+
+    /// Returns the whole packet of which this is the first fragment.
+    pub(super) fn with_payload(self, payload: Vec<u8>) -> Self {
+        let header = Header {
+            source: self.source,
+            destination: self.destination,
+            protocol: self.protocol,
+            dont_fragment: false,
+            identification: 0,
+        };
+        Self {
+            part: None,
+            dont_fragment: false,
+            bytes: with_hops(header.packet(&payload), self.hops),
+            payload,
+            ..self
         }
     }
 
@@ -315,162 +331,6 @@ fn hex(bytes: &[u8]) -> String {
         .concat()
 }
 
-type Key = (IpAddr, IpAddr, u8, u32);
-
-/// Puts fragments together by the rules of `net/ipv4/inet_fragment.c`, `ip_fragment.c` and
-/// `net/ipv6/reassembly.c`: an overlap discards what has arrived of the packet, a repetition of
-/// bytes that have arrived is ignored.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Reassembly {
-    queues: BTreeMap<Key, Queue>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Queue {
-    /// Contiguous runs of fragments that arrived in order, as start and end. The kernel does not
-    /// merge runs.
-    runs: Vec<(usize, usize)>,
-    /// End of the fragment with the highest offset, and the start of its run.
-    last: Option<(usize, usize)>,
-    bytes: BTreeMap<usize, Vec<u8>>,
-    /// Highest end so far; the packet's length once its last fragment is here.
-    length: usize,
-    has_last: bool,
-    first: Option<Wire>,
-}
-
-impl Reassembly {
-    /// Takes a captured packet, and returns a whole one: itself, or the one that it completes.
-    pub(super) fn take(&mut self, wire: Wire) -> Option<Wire> {
-        let Some(part) = wire.part else {
-            return Some(wire);
-        };
-        let key = (
-            wire.source,
-            wire.destination,
-            if wire.source.is_ipv4() {
-                wire.protocol
-            } else {
-                0
-            },
-            part.identification,
-        );
-        let queue = self.queues.entry(key).or_default();
-        match queue.take(wire, part) {
-            Taken::Waits => None,
-            Taken::Discards => {
-                self.queues.remove(&key);
-                None
-            }
-            Taken::Completes => {
-                let queue = self.queues.remove(&key)?;
-                queue.whole()
-            }
-        }
-    }
-}
-
-enum Taken {
-    Waits,
-    Discards,
-    Completes,
-}
-
-impl Queue {
-    fn take(&mut self, wire: Wire, part: Part) -> Taken {
-        let (start, mut end) = (part.offset, part.offset + wire.payload.len());
-        if part.more {
-            if wire.source.is_ipv6() && end % 8 != 0 {
-                return Taken::Waits;
-            }
-            end &= !7;
-            if end > self.length {
-                if self.has_last {
-                    return Taken::Discards;
-                }
-                self.length = end;
-            }
-        } else {
-            if end < self.length || self.has_last && end != self.length {
-                return Taken::Discards;
-            }
-            self.has_last = true;
-            self.length = end;
-        }
-        if start == end {
-            return Taken::Discards;
-        }
-        match self.insert(start, end) {
-            Place::Repeats => return Taken::Waits,
-            Place::Overlaps => return Taken::Discards,
-            Place::Fits => {}
-        }
-        self.bytes
-            .insert(start, wire.payload[..end - start].to_vec());
-        if start == 0 {
-            self.first = Some(wire);
-        }
-        let received: usize = self.bytes.values().map(Vec::len).sum();
-        if self.has_last && self.first.is_some() && received == self.length {
-            Taken::Completes
-        } else {
-            Taken::Waits
-        }
-    }
-
-    /// `inet_frag_queue_insert` of the kernel.
-    fn insert(&mut self, start: usize, end: usize) -> Place {
-        match self.last {
-            Some((_, last_end)) if last_end < end => {
-                if start < last_end {
-                    return Place::Overlaps;
-                }
-                if start == last_end {
-                    let run = self.runs.iter_mut().max_by_key(|run| run.0);
-                    if let Some(run) = run {
-                        run.1 = end;
-                    }
-                } else {
-                    self.runs.push((start, end));
-                }
-                self.last = Some((start, end));
-            }
-            Some(_) => {
-                let overlapped = self.runs.iter().find(|run| start < run.1 && run.0 < end);
-                match overlapped {
-                    Some(run) if start >= run.0 && end <= run.1 => return Place::Repeats,
-                    Some(_) => return Place::Overlaps,
-                    None => self.runs.push((start, end)),
-                }
-            }
-            None => {
-                self.runs.push((start, end));
-                self.last = Some((start, end));
-            }
-        }
-        Place::Fits
-    }
-
-    fn whole(self) -> Option<Wire> {
-        let first = self.first?;
-        let payload = self.bytes.into_values().flatten().collect::<Vec<_>>();
-        let header = Header {
-            source: first.source,
-            destination: first.destination,
-            protocol: first.protocol,
-            dont_fragment: false,
-            identification: 0,
-        };
-        Some(Wire {
-            part: None,
-            dont_fragment: false,
-            bytes: with_hops(header.packet(&payload), first.hops),
-            payload,
-            ..first
-        })
-    }
-}
-
 /// Sets TTL or hop limit of a packet with a header as built by [`Header`].
 fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
     if packet[0] >> 4 == 4 {
@@ -482,12 +342,6 @@ fn with_hops(mut packet: Vec<u8>, hops: u8) -> Vec<u8> {
         packet[7] = hops;
     }
     packet
-}
-
-enum Place {
-    Fits,
-    Repeats,
-    Overlaps,
 }
 
 /// Returns the bytes of the IP header of this address's family.
