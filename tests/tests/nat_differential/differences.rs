@@ -152,7 +152,7 @@ pub(super) static TEMPORARY: [Difference; 5] = [
                 .flow()
                 .is_some_and(|(flow, _)| case.has_unknown_beside(flow));
             let mut all = case.ours.iter().chain(&case.theirs);
-            all.any(|it| it.text.contains("moved port")) || is_beside && !case.is_fragmented()
+            all.any(|it| it.text.contains("moved port")) || is_beside && (case.ours.is_empty() || !case.is_fragmented())
         },
     },
     Difference {
@@ -378,15 +378,16 @@ fn has_published_port(case: &Case<'_>) -> bool {
 }
 
 /// The node takes an error that quotes a pod's own address for one about its own packets, and
-/// lowers the path MTU. By netfilter this holds for forwarded IPv6 packets of pods, too; Viaduct's
-/// fast path ignores it.
+/// lowers the path MTU. By netfilter this holds for forwarded IPv6 packets of pods, too, and the
+/// node reports it from its address on the uplink; Viaduct's fast path ignores it, and the stack
+/// reports it from the gateway's address.
 fn is_forged_mtu(case: &Case<'_>) -> bool {
     let is_too_big = |it: &Arrival| it.wire.payload.first() == Some(&2);
     let is_forged = |it: &&Arrival| {
         let mtu = it.wire.payload.get(4..8);
         is_too_big(it) && FORGED_MTUS.iter().any(|own| mtu == Some(&own[..]))
     };
-    let is_delivered = |it: &&Arrival| it.of.is_some();
+    let is_delivered = |it: &&Arrival| it.of.is_some() || is_forged(it);
     case.trace.six
         && !case.theirs.is_empty()
         && case.theirs.iter().all(is_forged)

@@ -117,6 +117,7 @@ impl Wire {
             IpAddr::V6(_) => {
                 self.protocol == 0
                     || self.protocol == protocol::ICMPV6
+                        && self.part.is_none()
                         && matches!(self.payload.first(), Some(130..=137 | 143))
             }
         }
