@@ -110,64 +110,9 @@ pub(super) static ALL: [Difference; 14] = [
     },
 ];
 
-/// Differences that end with features that are being built.
-pub(super) static TEMPORARY: [Difference; 5] = [
-    Difference {
-        name: "the source of a node's own error",
-        reason: "not yet built",
-        ends: false,
-        explains: |case| {
-            let without = |it: &&Arrival| it.text.replace("gets node 0:", "gets node 1:");
-            let texts = |all: &[&Arrival]| all.iter().map(without).collect::<Vec<_>>();
-            texts(&case.ours) == texts(&case.theirs)
-        },
-    },
-    Difference {
-        name: "fragments out of order",
-        reason: "not yet built",
-        ends: true,
-        explains: is_shuffled,
-    },
-    Difference {
-        name: "a martian source from outside",
-        reason: "not yet built",
-        ends: true,
-        explains: |case| {
-            case.theirs.is_empty()
-                && case
-                    .actions()
-                    .any(|it| matches!(it, Action::Martian { .. }))
-                && case
-                    .ours
-                    .iter()
-                    .all(|it| martians(case.trace.six).contains(&it.wire.source))
-        },
-    },
-    Difference {
-        name: "clashing tuples",
-        reason: "not yet built",
-        ends: true,
-        explains: |case| {
-            let is_beside = case
-                .flow()
-                .is_some_and(|(flow, _)| case.has_unknown_beside(flow));
-            let mut all = case.ours.iter().chain(&case.theirs);
-            all.any(|it| it.text.contains("moved port")) || is_beside && (case.ours.is_empty() || !case.is_fragmented())
-        },
-    },
-    Difference {
-        name: "equal identifications of two pods",
-        reason: "not yet built",
-        ends: true,
-        explains: is_numbered_alike,
-    },
-];
-
 /// Returns the difference that explains a case.
 pub(super) fn explain(case: &Case<'_>) -> Option<&'static Difference> {
-    ALL.iter()
-        .chain(&TEMPORARY)
-        .find(|difference| (difference.explains)(case))
+    ALL.iter().find(|difference| (difference.explains)(case))
 }
 
 /// Viaduct drops packets with a source address that no packet on a wire has. Netfilter leaves that
@@ -413,13 +358,6 @@ fn is_large_fragment(case: &Case<'_>) -> bool {
             .all(|it| it.of.is_some() || is_too_big(it))
 }
 
-fn is_shuffled(case: &Case<'_>) -> bool {
-    case.actions().any(|action| match action {
-        Action::Send { packet, .. } => packet.fragments.first().is_some_and(|first| first.0 != 0),
-        Action::Error { .. } | Action::Martian { .. } => false,
-    }) && case.ours.is_empty()
-}
-
 /// A pod that dials its own published port sees the gateway as the client, by Viaduct. Without
 /// `snat` of `portmap`, the pod gets a packet from its own address, which it does not accept.
 fn is_hairpin(case: &Case<'_>) -> bool {
@@ -428,8 +366,4 @@ fn is_hairpin(case: &Case<'_>) -> bool {
     };
     let path = case.trace.flows[flow].path;
     path.client() == path.server()
-}
-
-fn is_numbered_alike(case: &Case<'_>) -> bool {
-    case.ours.is_empty() && case.is_fragmented()
 }

@@ -20,6 +20,8 @@ pub(super) struct Wire {
     /// Whether the checksum of the IPv4 header is valid.
     header_is_valid: bool,
     pub(super) part: Option<Part>,
+    /// Whether the packet has as many bytes as its header says.
+    is_whole: bool,
     /// Transport header and payload.
     pub(super) payload: Vec<u8>,
     /// The packet as captured, without padding; a packet that came in fragments as a whole one.
@@ -45,7 +47,8 @@ impl Wire {
 
     fn ipv4(bytes: &[u8]) -> Option<Self> {
         let header = usize::from(bytes.first()? & 0xf) * 4;
-        let total = usize::from(word(bytes, 2)?).min(bytes.len());
+        let length = usize::from(word(bytes, 2)?);
+        let total = length.min(bytes.len());
         let flags = word(bytes, 6)?;
         let part = Part {
             identification: word(bytes, 4)?.into(),
@@ -60,13 +63,15 @@ impl Wire {
             dont_fragment: flags & 0x4000 != 0,
             header_is_valid: sum(bytes.get(..header)?) == 0xffff,
             part: (part.more || part.offset != 0).then_some(part),
+            is_whole: total == length,
             payload: bytes.get(header..total).unwrap_or_default().to_vec(),
             bytes: bytes[..total].to_vec(),
         })
     }
 
     fn ipv6(bytes: &[u8]) -> Option<Self> {
-        let total = (IPV6 + usize::from(word(bytes, 4)?)).min(bytes.len());
+        let length = IPV6 + usize::from(word(bytes, 4)?);
+        let total = length.min(bytes.len());
         let mut wire = Self {
             source: <[u8; 16]>::try_from(bytes.get(8..24)?).ok()?.into(),
             destination: <[u8; 16]>::try_from(bytes.get(24..40)?).ok()?.into(),
@@ -75,6 +80,7 @@ impl Wire {
             dont_fragment: true,
             header_is_valid: true,
             part: None,
+            is_whole: total == length,
             payload: bytes.get(IPV6..total)?.to_vec(),
             bytes: bytes[..total].to_vec(),
         };
@@ -204,16 +210,7 @@ impl Wire {
         if !self.header_is_valid {
             text += " header checksum wrong";
         }
-        let covered = [
-            pseudo_header(
-                self.source,
-                self.destination,
-                self.protocol,
-                self.payload.len(),
-            ),
-            self.payload.clone(),
-        ]
-        .concat();
+        let covered = self.covered();
         text + &match self.quote() {
             Some(quote) => {
                 let rest = hex(&self.payload[4..8]);
@@ -227,6 +224,14 @@ impl Wire {
             }
             None => self.transport_text(&covered),
         }
+    }
+
+    /// Returns what the transport checksum covers.
+    fn covered(&self) -> Vec<u8> {
+        let length = self.payload.len();
+        let mut covered = pseudo_header(self.source, self.destination, self.protocol, length);
+        covered.extend(&self.payload);
+        covered
     }
 
     fn transport_text(&self, covered: &[u8]) -> String {
@@ -262,7 +267,8 @@ impl Wire {
         }
     }
 
-    /// Returns a quoted packet as text, without its transport checksum: see decision 10.
+    /// Returns a quoted packet as text, with the validity of its transport checksum if it is
+    /// quoted to its end.
     fn quoted_text(&self, named: &dyn Fn(&Self) -> [String; 2]) -> String {
         let [source, destination] = named(self);
         let header = if self.header_is_valid {
@@ -277,6 +283,13 @@ impl Wire {
             protocol::ICMP | protocol::ICMPV6 => (0, 2..6),
             _ => (0, 0..0),
         };
+        let has_checksum = self.is_whole && self.part.is_none() && !checksum.is_empty();
+        let verdict = match self.payload.get(checksum.clone()) {
+            Some(&[0, 0]) => " checksum none",
+            _ if has_checksum && validity(&self.covered()) == "right" => " checksum right",
+            _ if has_checksum => " checksum wrong",
+            _ => "",
+        };
         let mut rest = self.payload.clone();
         for at in checksum {
             if let Some(byte) = rest.get_mut(at) {
@@ -287,7 +300,7 @@ impl Wire {
             .part
             .map_or_else(String::new, |part| format!(" from {}", part.offset));
         format!(
-            "{source} > {destination} protocol {} hops {}{header}{place} {}",
+            "{source} > {destination} protocol {} hops {}{header}{place}{verdict} {}",
             self.protocol,
             self.hops,
             summary(rest.get(ports..).unwrap_or_default())
