@@ -43,6 +43,7 @@ mod skip;
 mod sniffer;
 mod stream;
 mod systemd;
+pub mod tcp_segment;
 mod tunnel;
 mod wait;
 
@@ -77,5 +78,6 @@ pub use skip::skipped;
 pub use sniffer::Sniffer;
 pub use stream::{ENDLESS, Sends, Stream};
 pub use systemd::{CHECKOUT, Systemd};
+pub use tcp_segment::TcpSegment;
 pub use tunnel::Tunnel;
 pub use wait::{deadline, is_slow, patient, until, until_within};

@@ -226,6 +226,17 @@ fn the_mtu_of_a_pods_vlan_is_reported_on_every_path() -> Result<()> {
     check_cells(&scene.paths(), NARROW)
 }
 
+/// The bridge gets the smallest MTU of the networks on it, and pods keep theirs.
+#[test]
+fn the_mtu_of_a_network_is_reported_if_it_shares_a_bridge_with_a_larger_one() -> Result<()> {
+    let narrow = network("narrow", 71, NARROW).with("bridge", json!("wide0"));
+    let scene = Scene::new(true, narrow)?;
+    check_cells(&scene.paths(), NARROW)?;
+    let own = scene.wide.machine.call("ip -o link show eth0")?;
+    ensure!(own.contains(&format!("mtu {WIDE} ")), "{own}");
+    Ok(())
+}
+
 fn check_narrow_uplink(fast_path: bool) -> Result<()> {
     let sandbox = Sandbox::new()?;
     for (machine, link) in [(&sandbox.node, UPLINK), (&sandbox.world, "eth0")] {

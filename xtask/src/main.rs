@@ -31,6 +31,7 @@ mod setup;
 mod side_by_side;
 mod soak;
 mod style;
+mod suites;
 mod test;
 mod tidy;
 mod vagrant;
@@ -64,6 +65,8 @@ enum Verb {
     /// Measure Viaduct and the reference plugins beside Docker, firewalld, ufw, kube-proxy and
     /// podman
     Compatibility(compatibility::Args),
+    /// Run the tests of the reference plugins with the reference's plugins and with Viaduct's
+    Suites(suites::Args),
     /// Send random traces through Viaduct and through the reference plugins, and compare what
     /// arrives
     Differential(differential::Args),
@@ -101,6 +104,7 @@ fn obey(verb: Verb) -> anyhow::Result<()> {
         Verb::Demo(args) => demo::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Compatibility(args) => compatibility::run(&args),
+        Verb::Suites(args) => suites::run(&args),
         Verb::Differential(args) => differential::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Vm(args) => vm::run(&args),

@@ -82,8 +82,8 @@ impl FlowFlags {
     pub const SNAT: u32 = 1 << 5;
     /// The flow's destination is translated (hostport).
     pub const DNAT: u32 = 1 << 6;
-    /// The flow belongs to the node itself; its source port was changed because a pod's flow uses
-    /// it.
+    /// The flow belongs to the node itself or to another NAT on the node. With [`FlowFlags::SNAT`]
+    /// its source port was changed, because a pod's flow uses it; else it only reserves the port.
     pub const NODE: u32 = 1 << 7;
 }
 
@@ -96,15 +96,25 @@ impl Seen {
     pub const PACKET: u32 = 1 << 0;
     /// A TCP segment with SYN.
     pub const SYN: u32 = 1 << 1;
-    /// A TCP segment with FIN.
+    /// A TCP segment with FIN, at a sequence number of the connection.
     pub const FIN: u32 = 1 << 2;
-    /// A TCP segment with RST.
+    /// A TCP segment with RST, at the sequence number that the receiver expects.
     pub const RST: u32 = 1 << 3;
     /// A TCP segment with ACK.
     pub const ACK: u32 = 1 << 4;
+    /// A RST close to the sequence number that the receiver expects, and no packet since.
+    pub const RESET_SUSPECTED: u32 = 1 << 5;
+    /// The other direction has sent a SYN, which this direction has not acknowledged by
+    /// [`Flow::awaited`] yet.
+    pub const AWAITS_SYN: u32 = 1 << 6;
+    /// The other direction has sent a FIN beyond the expected sequence numbers, which this
+    /// direction has not acknowledged by [`Flow::awaited`] yet.
+    pub const AWAITS_FIN: u32 = 1 << 7;
+    /// This direction has acknowledged such a FIN of the other direction.
+    pub const FIN_CONFIRMED: u32 = 1 << 8;
 }
 
-/// One direction of a tracked flow: value of the flow table. 88 bytes.
+/// One direction of a tracked flow: value of the flow table. 96 bytes.
 #[derive(
     Clone,
     Copy,
@@ -141,6 +151,12 @@ pub struct Flow {
     /// Distinguishes the flow from an earlier one with the same key; also in
     /// [`ClockEntry::flow_id`].
     pub flow_id: u32,
+    /// TCP: acknowledgment number of this direction's last segment, in host byte order, without
+    /// those in [`PendingCounters`]; valid with [`Seen::ACK`].
+    pub acknowledged: u32,
+    /// TCP: acknowledgment number by which this direction confirms a SYN or FIN, in host byte
+    /// order; valid with [`Seen::AWAITS_SYN`] or [`Seen::AWAITS_FIN`].
+    pub awaited: u32,
     /// Packets of this direction, without those that are still in [`PendingCounters`] of the flow
     /// cache.
     pub packets: u64,
@@ -148,7 +164,7 @@ pub struct Flow {
     pub bytes: u64,
 }
 
-const _: () = assert!(size_of::<Flow>() == 88);
+const _: () = assert!(size_of::<Flow>() == 96);
 
 /// Packets of one flow direction that one CPU has handled from its flow cache and not yet added to
 /// the flow's entry. 64 bytes.
@@ -173,8 +189,8 @@ pub struct PendingCounters {
     /// [`Flow::flow_id`] of the flow: the counts must not be added to a later flow with the same
     /// key.
     pub flow_id: u32,
-    /// Always zero.
-    pub reserved: u32,
+    /// TCP: acknowledgment number of the last of these packets, in host byte order.
+    pub acknowledged: u32,
     /// Packets not yet added to [`Flow::packets`].
     pub packets: u64,
     /// Bytes not yet added to [`Flow::bytes`], from the IP header on.
@@ -186,9 +202,18 @@ const _: () = assert!(size_of::<PendingCounters>() == 64);
 impl PendingCounters {
     /// Adds the counts to the entry of the key, unless the entry belongs to another flow by now.
     pub const fn add_to(&self, flow: &mut Flow) {
-        if flow.flow_id == self.flow_id {
-            flow.packets += self.packets;
-            flow.bytes += self.bytes;
+        if flow.flow_id != self.flow_id {
+            return;
+        }
+        flow.packets += self.packets;
+        flow.bytes += self.bytes;
+        let later = self
+            .acknowledged
+            .wrapping_sub(flow.acknowledged)
+            .cast_signed()
+            > 0;
+        if self.key.protocol == crate::protocol::TCP && self.packets > 0 && later {
+            flow.acknowledged = self.acknowledged;
         }
     }
 }

@@ -63,7 +63,7 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// A header is cut short or contradicts itself.
+    /// A header is cut short or contradicts itself, or the checksum of an IPv4 header is wrong.
     Malformed = 1, "malformed",
         at "from_pod, uplink_in, uplink_out, xdp_guard",
         do "Capture at the sender: a broken stack, a fuzzer or an attack. A few during a fault \
@@ -80,8 +80,10 @@ drop_reasons! {
         at "from_pod",
         do "Find out which address the pod added or forges. Routers, VPN gateways and virtual \
             machines in a pod need `macspoofchk: false` or static addresses.";
-    /// The source or destination can never be on a wire: a loopback address, a multicast source or
-    /// an IPv4-mapped IPv6 address. `uplink_in` and `uplink_out` check for the last only.
+    /// The source or destination can never be on a wire: a loopback address, a multicast or
+    /// broadcast source, an address of 0.0.0.0/8, or an IPv4-mapped IPv6 address, which alone
+    /// `uplink_out` checks for. Or a packet to a pod has a source that no router forwards: 0.0.0.0,
+    /// ::, a link-local address of IPv6, or the broadcast address of a subnet.
     Martian = 4, "martian",
         at "from_pod, uplink_in, uplink_out, xdp_guard",
         do "Find the pod or the machine on the uplink that sends with such an address. No host \
@@ -103,12 +105,10 @@ drop_reasons! {
         do "Fragments are reordered or lost before this hook. Avoid fragmentation: check the MTU \
             and path MTU discovery.";
     /// A second flow would have the same addresses, and its protocol has no ports that distinguish
-    /// the replies; or the client already has a flow from this port to the same pod port, by
-    /// another address of the node.
+    /// the replies.
     NatClash = 8, "nat-clash",
-        at "uplink_in, uplink_out",
-        do "Use one pod per peer for protocols without ports (GRE, ESP), or let the client use \
-            another source port.";
+        at "uplink_out",
+        do "Use one pod per peer for protocols without ports (GRE, ESP).";
     /// The packet would leave the node with a pod address that no attached pod has.
     UnknownPod = 9, "unknown-pod",
         at "uplink_out",

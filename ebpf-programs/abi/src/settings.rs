@@ -31,8 +31,8 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            tcp_opening: 60,
-            tcp_established: 86_400,
+            tcp_opening: 120,
+            tcp_established: 432_000,
             tcp_closing: 120,
             tcp_reset: 10,
             udp_single: 30,

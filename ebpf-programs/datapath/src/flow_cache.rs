@@ -10,6 +10,7 @@ use verdict::flow_cache::{CacheEntry, FlowCache};
 use crate::atomic;
 use crate::kernel::Kernel;
 use crate::maps::{EPOCHS, NOTED, SHORTCUTS, TAGS};
+use crate::pending;
 
 /// Whether the uplink's program is the first that sees leaving packets, so that packet tags reach
 /// it. The loader sets it.
@@ -69,7 +70,7 @@ impl FlowCache for Kernel {
     }
 
     #[inline(always)]
-    fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32) -> bool {
+    fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32, acknowledgment: u32) -> bool {
         let Some(pending) = NOTED.get_ptr_mut(index) else {
             return false;
         };
@@ -80,8 +81,15 @@ impl FlowCache for Kernel {
             }
             (*pending).packets += 1;
             (*pending).bytes += u64::from(bytes);
+            (*pending).acknowledged = acknowledgment;
         }
         true
+    }
+
+    #[inline(always)]
+    fn pending_distance(&mut self, index: u32, flow_id: u32, sequence: u32) -> u32 {
+        let (index, flow_id) = (u64::from(index), u64::from(flow_id));
+        pending::distance(self.context(), index, flow_id, u64::from(sequence)) as u32
     }
 
     #[inline(always)]

@@ -16,6 +16,9 @@ use crate::memory::{lowest_byte, words_at, write_words_at};
 /// Bytes of a packet within which words are read in place.
 const WITHIN_REACH: u32 = 256;
 
+const PACKET_HOST: u32 = 0;
+const PACKET_OTHERHOST: u32 = 3;
+
 /// `BPF_F_IPV6`, or 0 where the kernel does not have the flag. The loader probes the kernel and
 /// sets it.
 #[unsafe(no_mangle)]
@@ -85,6 +88,13 @@ impl Kernel {
         }
     }
 
+    /// Returns whom the link layer has addressed the packet to (`linux/if_packet.h`).
+    #[inline(always)]
+    fn packet_type(self) -> u32 {
+        // SAFETY: the context is valid for as long as the program runs.
+        unsafe { ptr::read_volatile(&raw const (*self.skb).pkt_type) }
+    }
+
     /// Returns the interface index of the hook.
     #[inline(always)]
     pub(crate) fn hook(self) -> u32 {
@@ -111,6 +121,16 @@ impl Packet for Kernel {
     fn is_tagged(&self) -> bool {
         // SAFETY: the context is valid for as long as the program runs.
         unsafe { ptr::read_volatile(&raw const (*self.skb).vlan_present) != 0 }
+    }
+
+    #[inline(always)]
+    fn is_for_this_host(&self) -> bool {
+        self.packet_type() == PACKET_HOST
+    }
+
+    #[inline(always)]
+    fn is_for_other_host(&self) -> bool {
+        self.packet_type() == PACKET_OTHERHOST
     }
 
     /// Headers are usually in the linear part, which programs read without a helper; a helper call

@@ -54,6 +54,8 @@ mod node;
 #[cfg(target_arch = "bpf")]
 mod pace;
 #[cfg(target_arch = "bpf")]
+mod pending;
+#[cfg(target_arch = "bpf")]
 mod route;
 #[cfg(target_arch = "bpf")]
 mod shape;

@@ -59,8 +59,12 @@ pub(crate) fn lowest_byte(number: u32) -> u32 {
     number as u32
 }
 
+/// Reads the word at an offset from the address, by one instruction with this offset.
+///
+/// # Safety
+/// The word must be readable.
 #[inline(always)]
-unsafe fn load<const OFFSET: i32>(at: usize) -> u32 {
+pub(crate) unsafe fn load<const OFFSET: i32>(at: usize) -> u32 {
     let word: u32;
     // SAFETY: the caller's promise. Nothing but the register is written.
     unsafe {

@@ -7,7 +7,7 @@ use core::ptr;
 
 use abi::{
     Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Uplink,
+    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
     protocol,
 };
 use aya_ebpf::bindings::BPF_NOEXIST;
@@ -144,9 +144,21 @@ impl Node for Kernel {
     }
 
     #[inline(always)]
-    fn clear_tcp_flags(&mut self, entry: *mut Flow) {
+    fn set_seen(&mut self, entry: *mut Flow, seen: u32) {
         // SAFETY: as above.
-        unsafe { (*entry).seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST) }
+        unsafe { (*entry).seen = seen }
+    }
+
+    #[inline(always)]
+    fn set_acknowledged(&mut self, entry: *mut Flow, acknowledged: u32) {
+        // SAFETY: as above.
+        unsafe { (*entry).acknowledged = acknowledged }
+    }
+
+    #[inline(always)]
+    fn set_awaited(&mut self, entry: *mut Flow, awaited: u32) {
+        // SAFETY: as above.
+        unsafe { (*entry).awaited = awaited }
     }
 
     #[inline(always)]
@@ -257,6 +269,11 @@ impl Node for Kernel {
             let [e, f, g, h] = destination;
             lookup::socket(self.context(), [a, b, c, d, e, f, g, h, ports], tcp)
         }
+    }
+
+    #[inline(always)]
+    fn is_sent_by_socket(&self, tuple: &Tuple) -> bool {
+        lookup::is_sent_by_socket(self.context(), tuple)
     }
 
     #[inline(always)]

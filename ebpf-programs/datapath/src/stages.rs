@@ -92,6 +92,9 @@ stage!(stage_choose_source() -> Decision<()>, |kernel, work| {
 stage!(stage_keep_node_address() -> (), |_kernel, work| {
     stages::keep_node_address(work);
 });
+stage!(stage_track() -> Decision<()>, |kernel, work| {
+    stages::track(kernel, work)
+});
 stage!(stage_try_port(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
     stages::try_port(kernel, work, attempt)
 });
@@ -101,8 +104,8 @@ stage!(stage_check_outside_source() -> Decision<()>, |kernel, work| {
 stage!(stage_find_hostport() -> Decision<HostportMatch>, |kernel, work| {
     stages::find_hostport(kernel, work)
 });
-stage!(stage_open_hostport() -> Decision<()>, |kernel, work| {
-    stages::open_hostport(kernel, work)
+stage!(stage_try_port_from_outside(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
+    stages::try_port_from_outside(kernel, work, attempt)
 });
 stage!(stage_find_hostport_from_pod() -> Decision<HostportMatch>, |kernel, work| {
     stages::find_hostport_from_pod(kernel, work)
@@ -110,7 +113,7 @@ stage!(stage_find_hostport_from_pod() -> Decision<HostportMatch>, |kernel, work|
 stage!(stage_try_port_from_pod(attempt: u32) -> Decision<bool>, |kernel, work, attempt| {
     stages::try_port_from_pod(kernel, work, attempt)
 });
-stage!(stage_check_fit() -> Fit, |kernel, work| {
+stage!(stage_check_fit() -> Decision<Fit>, |kernel, work| {
     stages::check_fit(kernel, work)
 });
 stage!(stage_find_forwarded_reply() -> bool, |kernel, work| {
@@ -127,9 +130,6 @@ stage!(stage_find_uplink_flow(uplink: u32) -> bool, |kernel, work, uplink| {
 });
 stage!(stage_forward_to_pod() -> Verdict, |kernel, work| {
     stages::forward_to_pod(kernel, work)
-});
-stage!(stage_open_direct() -> Decision<bool>, |kernel, work| {
-    stages::open_direct(kernel, work)
 });
 stage!(stage_check_exit() -> Decision<()>, |kernel, work| {
     stages::check_exit(kernel, work)
@@ -148,14 +148,20 @@ stage!(stage_evict() -> bool, |kernel, work| {
 stage!(stage_translate() -> Decision<()>, |kernel, work| {
     stages::translate(kernel, work)
 });
-stage!(stage_translate_quoted(hook: Hook) -> Decision<()>, |kernel, work, hook| {
-    stages::translate_quoted(kernel, work, hook)
+stage!(stage_translate_quote() -> Decision<()>, |kernel, work| {
+    stages::translate_quote(kernel, work)
+});
+stage!(stage_translate_error(hook: Hook) -> Decision<()>, |kernel, work, hook| {
+    stages::translate_error(kernel, work, hook)
 });
 stage!(new stage_translate_received() -> Decision<()>, |kernel, work| {
     stages::translate_received(kernel, work)
 });
 stage!(new stage_translate_received_quote() -> Decision<()>, |kernel, work| {
-    stages::translate_quoted(kernel, work, Hook::FromPod)
+    stages::translate_quote(kernel, work)
+});
+stage!(new stage_translate_received_error() -> Decision<()>, |kernel, work| {
+    stages::translate_error(kernel, work, Hook::FromPod)
 });
 /// Not by the macro: it needs no scratch memory.
 #[unsafe(no_mangle)]
@@ -288,6 +294,11 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
+    fn track(&mut self) -> Decision<()> {
+        Code::from_code(stage_track(self.skb))
+    }
+
+    #[inline(always)]
     fn try_port(&mut self, attempt: u32) -> Decision<bool> {
         Code::from_code(stage_try_port(self.skb, attempt.code()))
     }
@@ -303,13 +314,8 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn open_hostport(&mut self) -> Decision<()> {
-        Code::from_code(stage_open_hostport(self.skb))
-    }
-
-    #[inline(always)]
-    fn open_direct(&mut self) -> Decision<bool> {
-        Code::from_code(stage_open_direct(self.skb))
+    fn try_port_from_outside(&mut self, attempt: u32) -> Decision<bool> {
+        Code::from_code(stage_try_port_from_outside(self.skb, attempt.code()))
     }
 
     #[inline(always)]
@@ -323,7 +329,7 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn check_fit(&mut self) -> Fit {
+    fn check_fit(&mut self) -> Decision<Fit> {
         Code::from_code(stage_check_fit(self.skb))
     }
 
@@ -373,8 +379,13 @@ impl HookStages for Stages {
     }
 
     #[inline(always)]
-    fn translate_quoted(&mut self, hook: Hook) -> Decision<()> {
-        Code::from_code(stage_translate_quoted(self.skb, hook.code()))
+    fn translate_quote(&mut self) -> Decision<()> {
+        Code::from_code(stage_translate_quote(self.skb))
+    }
+
+    #[inline(always)]
+    fn translate_error(&mut self, hook: Hook) -> Decision<()> {
+        Code::from_code(stage_translate_error(self.skb, hook.code()))
     }
 
     #[inline(always)]
@@ -385,6 +396,11 @@ impl HookStages for Stages {
     #[inline(always)]
     fn translate_received_quote(&mut self) -> Decision<()> {
         Code::from_code(stage_translate_received_quote(self.skb))
+    }
+
+    #[inline(always)]
+    fn translate_received_error(&mut self) -> Decision<()> {
+        Code::from_code(stage_translate_received_error(self.skb))
     }
 
     #[inline(always)]

@@ -47,6 +47,17 @@ impl Packet for Frame {
         false
     }
 
+    /// Always true: the kernel determines the type of the packet later.
+    #[inline(always)]
+    fn is_for_this_host(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn is_for_other_host(&self) -> bool {
+        false
+    }
+
     #[inline(always)]
     fn ethertype(&self) -> u16 {
         let word = self.words::<1>(ETHERTYPE).map_or(0, |[word]| word);

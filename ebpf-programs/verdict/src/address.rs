@@ -53,6 +53,55 @@ pub fn is_link_local(address: &Address) -> bool {
     }
 }
 
+/// Returns whether routers forward packets from and to the address: neither IPv4's `0.0.0.0/8`,
+/// `127.0.0.0/8`, `224.0.0.0/4` and `255.255.255.255` (RFC 1122, 3.2.1.3; RFC 1812, 5.3.7), nor
+/// IPv6's `::`, `::1`, `ff00::/8` and `fe80::/10` (RFC 4291, 2.4). The kernel's stack refuses to
+/// forward all of these (`ip_route_input_slow`, `ip6_forward`).
+#[inline(always)]
+pub fn is_forwardable(address: &Address) -> bool {
+    let [a, b, c, d] = numbers(address);
+    if address.is_v4() {
+        let network = d >> 24;
+        network != 0 && network != 127 && d >> 28 != 0xe && d != u32::MAX
+    } else {
+        let is_lowest = a == 0 && b == 0 && c == 0 && d <= 1;
+        !is_lowest && a >> 24 != 0xff && a >> 22 != 0xfe80 >> 6
+    }
+}
+
+/// Returns whether no packet may have the address as its source, whatever its destination: a
+/// loopback, multicast or broadcast address, or one of `0.0.0.0/8` but the unspecified one, which
+/// Linux forwards since 5.3.
+#[inline(always)]
+pub fn is_invalid_source(address: &Address) -> bool {
+    let is_zero_network = is_zero_network(address) && numbers(address)[3] != 0;
+    is_loopback(address) || is_multicast(address) || is_broadcast(address) || is_zero_network
+}
+
+/// Returns whether no packet may have the address as its destination: one of the loopback, of
+/// `0.0.0.0/8`, or `::`, which Linux forwards.
+#[inline(always)]
+pub fn is_invalid_destination(address: &Address) -> bool {
+    is_loopback(address) || is_zero_network(address) || address.is_any()
+}
+
+#[inline(always)]
+fn is_zero_network(address: &Address) -> bool {
+    address.is_v4() && numbers(address)[3] >> 24 == 0
+}
+
+/// Returns whether the address is the broadcast address of the subnet of `prefix_len` bits that the
+/// IPv4 address `member` is in.
+#[inline(always)]
+pub fn is_subnet_broadcast(address: &Address, member: &Address, prefix_len: u32) -> bool {
+    let host_bits = u64::from(numbers(address)[3]) << (prefix_len & 63) & 0xffff_ffff;
+    let ones = 0xffff_ffff_u64 << (prefix_len & 63) & 0xffff_ffff;
+    member.is_v4()
+        && prefix_len < 31
+        && host_bits == ones
+        && same_subnet(address, member, prefix_len)
+}
+
 /// Returns how many leading bits two addresses share, 0..=128; IPv4 counts from its mapped form.
 #[inline(always)]
 pub fn common_prefix(one: &Address, other: &Address) -> u32 {
@@ -106,6 +155,51 @@ mod tests {
         assert!(!is_broadcast(&v6(
             "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
         )));
+    }
+
+    #[test]
+    fn routers_forward_no_packets_of_these_ranges_and_those_around_them() {
+        let refused = [
+            ["0.0.0.0", "0.255.255.255"],
+            ["127.0.0.0", "127.255.255.255"],
+            ["224.0.0.0", "239.255.255.255"],
+            ["255.255.255.255", "255.255.255.255"],
+        ];
+        let v4 = |text: &str| {
+            let address: std::net::Ipv4Addr = text.parse().unwrap();
+            address.to_bits()
+        };
+        let of_bits = |bits: u32| Address::v4(bits.to_be_bytes());
+        for [first, last] in refused.map(|ends| ends.map(v4)) {
+            assert!(!is_forwardable(&of_bits(first)) && !is_forwardable(&of_bits(last)));
+            let around = [first.checked_sub(1), last.checked_add(1)];
+            for bits in around.into_iter().flatten() {
+                assert!(is_forwardable(&of_bits(bits)), "{bits:#x}");
+            }
+        }
+        for refused in ["::", "::1", "ff02::1", "ffff::", "fe80::1", "febf::1"] {
+            assert!(!is_forwardable(&v6(refused)), "{refused}");
+        }
+        for usual in [
+            "::2", "1::", "1::1", "fe7f::1", "fec0::1", "feff::", "fd00::1",
+        ] {
+            assert!(is_forwardable(&v6(usual)), "{usual}");
+        }
+        assert!(is_forwardable(&Address::v4([169, 254, 0, 1])), "Linux does");
+    }
+
+    #[test]
+    fn a_subnet_has_one_broadcast_address() {
+        let member = Address::v4([192, 0, 2, 9]);
+        let is = |bytes, prefix_len| is_subnet_broadcast(&Address::v4(bytes), &member, prefix_len);
+        assert!(is([192, 0, 2, 255], 24) && is([192, 0, 2, 15], 28) && is([192, 0, 2, 11], 30));
+        assert!(!is([192, 0, 2, 254], 24) && !is([192, 0, 3, 255], 24) && !is([192, 0, 2, 31], 28));
+        assert!(
+            !is([192, 0, 2, 9], 31) && !is([192, 0, 2, 9], 32),
+            "RFC 3021"
+        );
+        assert!(!is_subnet_broadcast(&v6("fd00::ff"), &v6("fd00::1"), 24));
+        assert!(!is_subnet_broadcast(&v6("::c000:2ff"), &member, 24));
     }
 
     #[test]

@@ -8,7 +8,6 @@
 
 use abi::{Address, EndpointFlags, FlowFlags, SettingsFlags, Tuple};
 
-use crate::address::{is_link_local, is_multicast};
 use crate::flow;
 use crate::flow_cache::{FlowCache, Steps};
 use crate::hostport_from_pod::set_mac_addresses;
@@ -70,8 +69,7 @@ fn to_uplink<E: Packet + Node + Shaper + FlowCache>(
 ) -> Decision<Verdict> {
     let routed = row_cache::bridge_mac(env, work, network)
         .is_some_and(|mac| has_mac(env, DESTINATION_MAC, mac));
-    let to = &work.headers.tuple.destination;
-    if !routed || is_multicast(to) || is_link_local(to) {
+    if !routed || work.stack_only != 0 {
         return Ok(Verdict::Pass);
     }
     let link = row_cache::egress_route(env, &mut work.rows.egress, network, &work.headers.tuple);
@@ -133,6 +131,7 @@ pub(crate) fn to_pod<E: Packet + Node + Shaper + FlowCache>(
     to: &Address,
 ) -> Decision<Verdict> {
     if work.headers.l3 != ETHERNET
+        || !env.is_for_this_host()
         || !headers_allow_bypass(env, &work.headers)
         || !passes_reverse_path(env, work)
     {

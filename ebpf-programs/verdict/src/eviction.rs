@@ -5,13 +5,15 @@
 //! has used half of its quota for eight, and one that finds the table full for sixteen. Near the
 //! quota and in a full table, finished flows (closed connections, answered requests) are removed
 //! before their timeout: how many of those a pod may have in a minute is not how many flows it may
-//! have at once. The entry of a flow that was idle for a while is in no CPU cache, so the hand
+//! have at once. In a full table, and at the pod's own quota, connections that were idle for hours
+//! give way as well. The entry of a flow that was idle for a while is in no CPU cache, so the hand
 //! rests until an inspection is worth that.
 
 use abi::{ClockEntry, Flow, FlowFlags, Seen, Tuple, protocol};
 
-use crate::flow::{FlowState, discard, flow_state};
+use crate::flow::{FlowState, Need, discard, flow_state};
 use crate::node::Node;
+use crate::work::QuotaUsage;
 
 /// Flows inspected for each new one: two, so that the hand is faster than the table fills.
 const INSPECTIONS: u32 = 2;
@@ -20,6 +22,9 @@ const INSPECTIONS: u32 = 2;
 const INSPECTIONS_NEAR_QUOTA: u32 = 8;
 /// Flows inspected when the table is full.
 const INSPECTIONS_WHEN_FULL: u32 = 16;
+
+/// [`ClockHand::idle_pod`] for the connections of all pods.
+const ANY_POD: u32 = u32::MAX;
 
 /// State of the clock hand, per CPU. All-zero bytes are a valid value.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -50,6 +55,10 @@ pub struct ClockHand {
     pub freed: u32,
     /// Seconds of `CLOCK_MONOTONIC`.
     pub now: u32,
+    /// Slot of the pod whose long idle connections give way; 0 for none, [`ANY_POD`] for all.
+    pub idle_pod: u32,
+    /// Always zero.
+    pub reserved: u32,
 }
 
 /// Result of inspecting the flow at the head of the clock.
@@ -65,10 +74,13 @@ enum Inspection {
     Alive,
 }
 
-/// Inspects the flows at the head of the clock, if they are due or `needed`, and removes dead ones.
+/// Inspects the flows at the head of the clock, if they are due or a place is needed, and removes
+/// dead ones. `pod` has used as much of its quota as `usage` says.
 #[inline(always)]
-pub(crate) fn advance<E: Node>(node: &mut E, hand: &mut ClockHand, now: u32, needed: bool) {
+pub(crate) fn advance<E: Node>(node: &mut E, hand: &mut ClockHand, now: u32, usage: u32, pod: u32) {
+    let needed = usage != QuotaUsage::LOW;
     hand.now = now;
+    hand.idle_pod = if usage == QuotaUsage::FULL { pod } else { 0 };
     let inspections = if needed {
         INSPECTIONS_NEAR_QUOTA
     } else {
@@ -121,6 +133,7 @@ pub(crate) fn due<E: Node>(node: &E, protocol: u8, now: u32) -> u32 {
 #[inline(always)]
 pub(crate) fn evict<E: Node>(node: &mut E, hand: &mut ClockHand, pod: u32, now: u32) -> bool {
     hand.now = now;
+    hand.idle_pod = ANY_POD;
     hand.has_victim = 0;
     hand.freed = 0;
     hand.victim_pod = 0;
@@ -168,6 +181,7 @@ fn inspect_next<E: Node>(node: &mut E, hand: &mut ClockHand, needed: bool) -> In
         return Inspection::Gone;
     }
     hand.opposite = hand.flow.translated.reverse();
+    let need = need(hand, needed);
     let ClockHand {
         entry,
         flow,
@@ -175,11 +189,25 @@ fn inspect_next<E: Node>(node: &mut E, hand: &mut ClockHand, needed: bool) -> In
         now,
         ..
     } = hand;
-    if flow_state(node, &entry.key, flow, opposite, *now, needed) == FlowState::Alive {
+    if flow_state(node, &entry.key, flow, opposite, *now, need) == FlowState::Alive {
         return Inspection::Alive;
     }
     discard(node, &entry.key, opposite, true);
     Inspection::Reaped
+}
+
+/// Returns how much the place of the flow under inspection is needed.
+#[inline(always)]
+const fn need(hand: &ClockHand, needed: bool) -> Need {
+    let gives_way =
+        hand.idle_pod == ANY_POD || (hand.idle_pod != 0 && hand.idle_pod == hand.flow.pod);
+    if gives_way {
+        Need::Idle
+    } else if needed {
+        Need::Finished
+    } else {
+        Need::None
+    }
 }
 
 /// Keeps the better of two victims, and puts the other back into the clock.

@@ -7,7 +7,8 @@ use crate::flow_cache::{FlowCache, Steps, shard};
 use crate::hostport_from_pod;
 use crate::node::{Insertion, Node, Touch};
 use crate::outcome::Decision;
-use crate::work::{Hook, Pair, Transport, Work};
+use crate::tcp;
+use crate::work::{Hook, Pair, QuotaUsage, Transport, Work};
 
 /// Seconds for which one entry of a pair may exist alone: the two are not inserted at the same
 /// instant.
@@ -18,6 +19,9 @@ const MIN_IDLE: u32 = 5;
 /// A flow that lasted fewer seconds was one request and its reply.
 const MAX_DURATION: u32 = 2;
 
+/// Idle seconds for which an established connection never gives way to a new flow: the least that
+/// RFC 5382 allows (REQ-5).
+pub(crate) const LONG_IDLE: u32 = 7_440;
 /// Properties that both entries of a new flow have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
@@ -69,13 +73,15 @@ fn fill(flow: &mut Flow, terms: &Terms, flags: u32) {
     flow.generation = terms.generation;
     flow.flow_id = 0;
     flow.packets = 0;
+    flow.acknowledged = 0;
+    flow.awaited = 0;
     flow.bytes = 0;
 }
 
 /// Looks up the packet's flow. On a hit, the packet is counted in the entry, and
 /// [`Work::translated`] is the tuple to write.
 #[inline(always)]
-pub(crate) fn find<E: Node>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
+pub(crate) fn find<E: Node + FlowCache>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
     find_below(node, work, hook, u64::MAX)
 }
 
@@ -88,7 +94,12 @@ pub(crate) fn find_new<E: Node + FlowCache>(node: &mut E, work: &mut Work, hook:
 
 /// As [`find`], but only if the flow has had fewer packets in this direction.
 #[inline(always)]
-fn find_below<E: Node>(node: &mut E, work: &mut Work, hook: Hook, packets: u64) -> bool {
+fn find_below<E: Node + FlowCache>(
+    node: &mut E,
+    work: &mut Work,
+    hook: Hook,
+    packets: u64,
+) -> bool {
     work.reverse_path_ok = 0;
     let Some(entry) = node.flow(&work.headers.tuple) else {
         return false;
@@ -117,13 +128,15 @@ fn find_below<E: Node>(node: &mut E, work: &mut Work, hook: Hook, packets: u64) 
     if hook != Hook::FromPod {
         work.pod = flow.pod;
     }
-    if opens_tcp(work) && flow.flags & FlowFlags::ORIGINAL != 0 {
-        reopen(node, entry, work);
-    }
+    let seen = if work.headers.transport == Transport::Tcp {
+        tcp::observe(node, entry, &flow, work)
+    } else {
+        work.headers.seen
+    };
     node.touch(
         entry,
         Touch {
-            seen: work.headers.seen,
+            seen,
             now: work.now,
             bytes: work.headers.length,
         },
@@ -199,20 +212,6 @@ pub(crate) fn opens_tcp(work: &Work) -> bool {
         && work.headers.seen & (Seen::SYN | Seen::ACK) == Seen::SYN
 }
 
-/// Reopens a flow whose client uses its port again; the flow keeps its mapping.
-#[inline(always)]
-fn reopen<E: Node>(node: &mut E, entry: E::Entry, work: &mut Work) {
-    node.clear_tcp_flags(entry);
-    work.pair.reply.key = work.translated.reverse();
-    if let Some(opposite) = node.flow(&work.pair.reply.key) {
-        node.clear_tcp_flags(opposite);
-    }
-    // The next packet of each direction must not hit the cache: its flags are recorded in the
-    // entry.
-    node.start_epoch(shard(&work.headers.tuple));
-    node.start_epoch(shard(&work.pair.reply.key));
-}
-
 /// Inserts [`Work::pair`]. `Ok(false)`: the replies' tuple belongs to another flow that is alive.
 #[inline(always)]
 pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
@@ -221,8 +220,12 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     // Reserve before the check: two CPUs that insert at once cannot both take the last place of the
     // quota.
     let live = node.reserve_flow(pod);
-    let quota = quota(node, pod);
-    work.near_quota = u32::from(live > quota / 2);
+    let quota = quota(node, &work.pair.original.flow);
+    work.quota_usage = match live {
+        _ if live >= quota => QuotaUsage::FULL,
+        _ if live > quota / 2 => QuotaUsage::HIGH,
+        _ => QuotaUsage::LOW,
+    };
     let inserted = if live < quota {
         insert_pair(node, work)
     } else {
@@ -238,15 +241,18 @@ pub(crate) fn insert<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
     Ok(inserted? != Inserted::Not)
 }
 
-/// Returns how many flows a pod may have. The node's own flows are not counted.
+/// Returns how many flows the flow's pod may have. Flows of other NATs on the node have together as
+/// many as a pod. There is no limit to flows of the node that must be translated.
 #[inline(always)]
-fn quota<E: Node>(node: &E, pod: u32) -> i64 {
+fn quota<E: Node>(node: &E, flow: &Flow) -> i64 {
+    let pod = flow.pod;
     let own = node.pod(pod).map_or(0, |pod| pod.flow_quota);
     let quota = match own {
         0 => node.settings().map_or(0, |settings| settings.flow_quota),
         own => own,
     };
-    if pod == 0 || quota == 0 {
+    let is_unlimited = pod == 0 && flow.flags & FlowFlags::SNAT != 0;
+    if is_unlimited || quota == 0 {
         i64::MAX
     } else {
         i64::from(quota)
@@ -268,6 +274,9 @@ enum Inserted {
 #[inline(always)]
 fn insert_pair<E: Node>(node: &mut E, work: &mut Work) -> Decision<Inserted> {
     work.pair.original.flow.seen = work.headers.seen;
+    if work.headers.transport == Transport::Tcp {
+        tcp::start(work);
+    }
     let flow_id = node.random();
     work.pair.original.flow.flow_id = flow_id;
     work.pair.reply.flow.flow_id = flow_id;
@@ -334,7 +343,7 @@ fn reap<E: Node>(node: &mut E, work: &mut Work) -> bool {
         &flow,
         &work.translated,
         work.now,
-        false,
+        Need::None,
     ) == FlowState::Alive
     {
         return false;
@@ -342,6 +351,17 @@ fn reap<E: Node>(node: &mut E, work: &mut Work) -> bool {
     let original = flow.flags & FlowFlags::ORIGINAL != 0;
     discard(node, &work.pair.reply.key, &work.translated, original);
     true
+}
+
+/// How much a place in the flow table is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Not at all: flows live until their timeout.
+    None,
+    /// Finished flows give way.
+    Finished,
+    /// Connections that have been idle for long give way as well.
+    Idle,
 }
 
 /// State of a flow.
@@ -359,7 +379,7 @@ pub enum FlowState {
 }
 
 /// Returns the state of the entry `flow` at `key`, whose other direction is at `opposite`. Where a
-/// place is `needed`, finished flows count as timed out.
+/// place is needed, flows that give way count as timed out.
 #[inline(always)]
 pub(crate) fn flow_state<E: Node>(
     node: &E,
@@ -367,7 +387,7 @@ pub(crate) fn flow_state<E: Node>(
     flow: &Flow,
     opposite: &Tuple,
     now: u32,
-    needed: bool,
+    need: Need,
 ) -> FlowState {
     if is_stale(node, flow) {
         return FlowState::Stale;
@@ -381,7 +401,8 @@ pub(crate) fn flow_state<E: Node>(
     let timed_out = match other_direction(node, key, opposite) {
         Some(other) => {
             is_expired(flow, &other, key.protocol, &settings.timeouts, now)
-                || needed && is_finished(flow, &other, key.protocol, now)
+                || (need != Need::None && is_finished(flow, &other, key.protocol, now))
+                || (need == Need::Idle && is_long_idle(flow, &other, now))
         }
         None => now.saturating_sub(flow.created) >= HALF_PAIR,
     };
@@ -423,12 +444,18 @@ pub fn is_expired(one: &Flow, other: &Flow, protocol: u8, timeouts: &Timeouts, n
 pub fn is_finished(one: &Flow, other: &Flow, protocol: u8, now: u32) -> bool {
     let last_seen = last_seen(one, other);
     let is_idle = now.saturating_sub(last_seen) >= MIN_IDLE;
-    let (both, either) = (one.seen & other.seen, one.seen | other.seen);
     match protocol {
-        protocol::TCP if both & Seen::FIN != 0 || either & Seen::RST != 0 => true,
-        protocol::TCP => is_idle && both & Seen::ACK == 0,
+        protocol::TCP if tcp::is_closed(one.seen, other.seen) => true,
+        protocol::TCP => is_idle && !tcp::is_established(one.seen, other.seen),
         _ => is_idle && last_seen.saturating_sub(one.created) < MAX_DURATION,
     }
+}
+
+/// Returns whether a flow has been idle for so long that it may be evicted where no other place is
+/// left.
+#[inline(always)]
+const fn is_long_idle(one: &Flow, other: &Flow, now: u32) -> bool {
+    now.saturating_sub(last_seen(one, other)) >= LONG_IDLE
 }
 
 #[inline(always)]
@@ -444,14 +471,8 @@ const fn last_seen(one: &Flow, other: &Flow) -> u32 {
 #[inline(always)]
 pub const fn timeout(one: u32, other: u32, protocol: u8, timeouts: &Timeouts) -> u32 {
     let replied = one & other & Seen::PACKET != 0;
-    let either = one | other;
     match protocol {
-        protocol::TCP if either & Seen::RST != 0 => timeouts.tcp_reset,
-        protocol::TCP if either & Seen::FIN != 0 => timeouts.tcp_closing,
-        // A client that sends a SYN and never an ACK, as in a SYN flood, has not established a
-        // connection.
-        protocol::TCP if one & other & Seen::ACK != 0 => timeouts.tcp_established,
-        protocol::TCP => timeouts.tcp_opening,
+        protocol::TCP => tcp::timeout(one, other, timeouts),
         protocol::UDP if replied => timeouts.udp_stream,
         protocol::UDP => timeouts.udp_single,
         protocol::ICMP | protocol::ICMPV6 => timeouts.icmp,

@@ -13,7 +13,7 @@
 //! latest.
 //!
 //! Packets that hit the cache are counted in [`PendingCounters`] beside the entry, and added to the
-//! flow's entry when the cache entry is replaced.
+//! flow's entry when the cache entry is replaced. The last acknowledgment number goes the same way.
 
 use core::ops::Deref;
 
@@ -28,6 +28,7 @@ mod rewrite_template;
 mod uplink_handoff;
 
 pub use cache_key::CacheKey;
+pub(crate) use cache_key::index_of_tuple;
 pub(crate) use lookup::{apply_hit, find, find_redirect, record};
 pub use rewrite_template::RewriteTemplate;
 pub(crate) use uplink_handoff::{find_uplink_flow, propagate};
@@ -69,9 +70,13 @@ pub trait FlowCache {
     fn store_cache_entry(&mut self, index: u32, tag: u8, entry: &CacheEntry);
     /// Returns the packets that hit the entry at this index and are not yet in the flow table.
     fn pending_counters(&self, index: u32) -> Option<&PendingCounters>;
-    /// Counts a packet for the entry at this index. Returns false, and counts nothing, where the
-    /// counters there belong to a flow with another id.
-    fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32) -> bool;
+    /// Counts a packet for the entry at this index, and stores its acknowledgment number (TCP).
+    /// Returns false, and counts nothing, where the counters there belong to a flow with another
+    /// id.
+    fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32, acknowledgment: u32) -> bool;
+    /// Returns the least distance of `sequence` from an acknowledgment number that any CPU has
+    /// stored at this index for the flow with this id; [`u32::MAX`] where there is none.
+    fn pending_distance(&mut self, index: u32, flow_id: u32, sequence: u32) -> u32;
     /// Resets the pending counters at this index to zero, for the flow with this key and id.
     fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32);
     /// Returns whether `from_pod` may hand packets over to the uplink's program by

@@ -3,7 +3,6 @@
 use abi::{Direction, DropReason};
 
 use crate::flow_cache::{CacheHit, CacheLookup};
-use crate::hostport_from_pod;
 use crate::masquerade::TRIES;
 use crate::outcome::{Code as _, Decision, Verdict};
 use crate::work::{Content, Fit, Hook, HostportMatch, Origin};
@@ -42,22 +41,22 @@ pub trait HookStages {
     fn choose_source(&mut self) -> Decision<()>;
     /// [`crate::stages::keep_node_address`].
     fn keep_node_address(&mut self);
+    /// [`crate::stages::track`].
+    fn track(&mut self) -> Decision<()>;
     /// [`crate::stages::try_port`].
     fn try_port(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::check_outside_source`].
     fn check_outside_source(&mut self) -> Decision<()>;
     /// [`crate::stages::find_hostport`].
     fn find_hostport(&mut self) -> Decision<HostportMatch>;
-    /// [`crate::stages::open_hostport`].
-    fn open_hostport(&mut self) -> Decision<()>;
-    /// [`crate::stages::open_direct`].
-    fn open_direct(&mut self) -> Decision<bool>;
+    /// [`crate::stages::try_port_from_outside`].
+    fn try_port_from_outside(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::find_hostport_from_pod`].
     fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch>;
     /// [`crate::stages::try_port_from_pod`].
     fn try_port_from_pod(&mut self, attempt: u32) -> Decision<bool>;
     /// [`crate::stages::check_fit`].
-    fn check_fit(&mut self) -> Fit;
+    fn check_fit(&mut self) -> Decision<Fit>;
     /// [`crate::stages::find_forwarded_reply`].
     fn find_forwarded_reply(&mut self) -> bool;
     /// [`crate::stages::redirect_to_pod`].
@@ -76,12 +75,16 @@ pub trait HookStages {
     fn forward_to_pod(&mut self) -> Verdict;
     /// [`crate::stages::translate`].
     fn translate(&mut self) -> Decision<()>;
-    /// [`crate::stages::translate_quoted`].
-    fn translate_quoted(&mut self, hook: Hook) -> Decision<()>;
+    /// [`crate::stages::translate_quote`].
+    fn translate_quote(&mut self) -> Decision<()>;
+    /// [`crate::stages::translate_error`].
+    fn translate_error(&mut self, hook: Hook) -> Decision<()>;
     /// [`crate::stages::translate_received`].
     fn translate_received(&mut self) -> Decision<()>;
-    /// [`crate::stages::translate_quoted`], for [`Hook::FromPod`] at the receiving pod's veth.
+    /// [`crate::stages::translate_quote`], at the receiving pod's veth.
     fn translate_received_quote(&mut self) -> Decision<()>;
+    /// [`crate::stages::translate_error`] with [`Hook::FromPod`], at the receiving pod's veth.
+    fn translate_received_error(&mut self) -> Decision<()>;
     /// [`crate::stages::lookup_cache`].
     fn lookup_cache(&mut self, hook: Hook) -> CacheLookup;
     /// [`crate::stages::apply_cache_hit`].
@@ -158,7 +161,8 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
             if !stages.find_quoted_flow(Hook::FromPod) {
                 return pass_after_policy(stages);
             }
-            stages.translate_quoted(Hook::FromPod)?;
+            stages.translate_quote()?;
+            stages.translate_error(Hook::FromPod)?;
             return Ok(stages.redirect_to_pod());
         }
         Content::Ip | Content::FlowFound => {}
@@ -172,7 +176,7 @@ fn process_from_pod(stages: &mut impl HookStages) -> Decision<Verdict> {
             HostportMatch::Pod => open_hostport_from_pod(stages)?,
         }
     }
-    match stages.check_fit() {
+    match stages.check_fit()? {
         Fit::Fits => stages.translate()?,
         Fit::ForwardTranslated => {
             stages.translate()?;
@@ -236,8 +240,19 @@ fn bypass_or_pass(stages: &mut impl HookStages) -> Decision<Verdict> {
 
 #[inline(always)]
 fn open_hostport_from_pod(stages: &mut impl HookStages) -> Decision<()> {
-    for attempt in 0..hostport_from_pod::TRIES {
+    for attempt in 0..TRIES {
         if with_eviction(stages, |stages| stages.try_port_from_pod(attempt))? {
+            stages.advance_clock_hand();
+            return Ok(());
+        }
+    }
+    Err(DropReason::NoPort)
+}
+
+#[inline(always)]
+fn open_hostport_from_outside(stages: &mut impl HookStages) -> Decision<()> {
+    for attempt in 0..TRIES {
+        if with_eviction(stages, |stages| stages.try_port_from_outside(attempt))? {
             stages.advance_clock_hand();
             return Ok(());
         }
@@ -270,7 +285,8 @@ fn process_to_pod(stages: &mut impl HookStages, is_limited: bool) -> Decision<()
 fn translate_received(stages: &mut impl HookStages) -> Decision<()> {
     match stages.parse_received() {
         Content::IcmpError if stages.find_quoted_flow(Hook::FromPod) => {
-            stages.translate_received_quote()
+            stages.translate_received_quote()?;
+            stages.translate_received_error()
         }
         Content::Ip if stages.find_forwarded_reply() => stages.translate_received(),
         Content::Foreign
@@ -299,7 +315,7 @@ fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
     match stages.parse_uplink()? {
         Content::Foreign | Content::Arp => return Ok(()),
         Content::LostFragment => return drop_lost_fragment(stages),
-        Content::IcmpError => return translate_error(stages, Hook::UplinkOut),
+        Content::IcmpError => return process_error(stages, Hook::UplinkOut),
         Content::Ip | Content::FlowFound => {}
     }
     if stages.find_flow(Hook::UplinkOut) {
@@ -309,6 +325,10 @@ fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
         Origin::Elsewhere => return Ok(()),
         Origin::Pod => stages.choose_source()?,
         Origin::Collision => stages.keep_node_address(),
+        Origin::Untranslated => {
+            track(stages);
+            return Ok(());
+        }
     }
     for attempt in 0..TRIES {
         if with_eviction(stages, |stages| stages.try_port(attempt))? {
@@ -317,6 +337,14 @@ fn process_uplink_out(stages: &mut impl HookStages) -> Decision<()> {
         }
     }
     Err(DropReason::NoPort)
+}
+
+/// Reserves the port of a packet that another NAT has translated. The packet passes in any case.
+#[inline(always)]
+fn track<H: HookStages>(stages: &mut H) {
+    if with_eviction(stages, H::track).is_ok() {
+        stages.advance_clock_hand();
+    }
 }
 
 /// Inserts a flow. Where the table is full or the pod's quota is used up, removes other flows and
@@ -342,20 +370,24 @@ fn with_eviction<H: HookStages, T>(
 #[inline(always)]
 fn drop_lost_fragment(stages: &mut impl HookStages) -> Decision<()> {
     match stages.origin()? {
-        Origin::Elsewhere | Origin::Collision => Ok(()),
+        Origin::Elsewhere | Origin::Collision | Origin::Untranslated => Ok(()),
         Origin::Pod => Err(DropReason::FragmentWithoutFirst),
     }
 }
 
 #[inline(always)]
-fn translate_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
+fn process_error(stages: &mut impl HookStages, hook: Hook) -> Decision<()> {
+    // Errors of routers on the path come from any address but those of pods.
+    if hook == Hook::UplinkIn {
+        stages.check_outside_source()?;
+    }
     if stages.find_quoted_flow(hook) {
-        return stages.translate_quoted(hook);
+        stages.translate_quote()?;
+        return stages.translate_error(hook);
     }
     match hook {
-        Hook::UplinkIn => stages.check_outside_source(),
         Hook::UplinkOut => stages.origin().map(|_| ()),
-        Hook::FromPod => Ok(()),
+        Hook::UplinkIn | Hook::FromPod => Ok(()),
     }
 }
 
@@ -372,30 +404,25 @@ pub fn uplink_in(stages: &mut impl HookStages) -> Verdict {
 }
 
 #[inline(always)]
-fn process_uplink_in<H: HookStages>(stages: &mut H) -> Decision<Verdict> {
+fn process_uplink_in(stages: &mut impl HookStages) -> Decision<Verdict> {
     match stages.parse_entering()? {
         Content::Foreign | Content::Arp => return Ok(Verdict::Pass),
         Content::FlowFound => return Ok(stages.forward_to_pod()),
         // Without ports nothing can be translated: the node's own reassembly decides.
         Content::LostFragment => return Ok(Verdict::from(stages.check_outside_source())),
-        Content::IcmpError => return Ok(Verdict::from(translate_error(stages, Hook::UplinkIn))),
+        Content::IcmpError => {
+            return Ok(Verdict::from(process_error(stages, Hook::UplinkIn)));
+        }
         Content::Ip => {}
     }
     // Packets of established flows have returned above: only new ones pay for the source check.
     stages.check_outside_source()?;
     match stages.find_hostport()? {
         HostportMatch::Pod => {
-            with_eviction(stages, H::open_hostport)?;
-            stages.advance_clock_hand();
+            open_hostport_from_outside(stages)?;
             Ok(stages.forward_to_pod())
         }
-        HostportMatch::Socket => Ok(Verdict::Pass),
-        HostportMatch::None => {
-            if with_eviction(stages, H::open_direct)? {
-                stages.advance_clock_hand();
-            }
-            Ok(Verdict::Pass)
-        }
+        HostportMatch::Socket | HostportMatch::None => Ok(Verdict::Pass),
     }
 }
 

@@ -8,22 +8,20 @@
 //! address. A client on another isolated port of the server's bridge: the server cannot resolve its
 //! MAC address. The client keeps its port unless the server could not distinguish two flows then.
 
-use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac};
+use abi::{DropReason, EndpointFlags, Flow, FlowFlags, Mac, SettingsFlags};
 
 use crate::flow::{self, Terms};
 use crate::flow_cache::Steps;
 use crate::fragment;
-use crate::hostport;
-use crate::masquerade::{is_port_taken, port_candidate};
+use crate::hostport::{self, flag};
+use crate::masquerade::{is_port_taken, next_port};
 use crate::node::Node;
 use crate::outcome::{Decision, Verdict};
 use crate::packet::Packet;
 use crate::row_cache;
 use crate::shape::Shaper;
-use crate::work::{Fit, Fragment, Hook, HostportMatch, Transport, Work};
+use crate::work::{Fit, Fragment, Hook, HostportMatch, Work};
 
-/// Source ports tried for a flow.
-pub(crate) const TRIES: u32 = 16;
 /// [`Work::endpoint`]'s interface where the packet is not redirected by us.
 const NOT_REDIRECTED: u32 = 0;
 
@@ -84,19 +82,6 @@ fn are_isolated<E: Node>(node: &E, work: &Work) -> bool {
 /// [`Work::hostport`] and [`Work::endpoint`] as for a hostport.
 #[inline(always)]
 fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
-    let opens = match work.headers.transport {
-        Transport::Tcp => flow::opens_tcp(work),
-        Transport::Udp | Transport::Sctp => true,
-        Transport::None
-        | Transport::EchoRequest
-        | Transport::EchoReply
-        | Transport::IcmpError
-        | Transport::IcmpOther
-        | Transport::Portless => false,
-    };
-    if !opens {
-        return false;
-    }
     let Some(endpoint) = node.endpoint(&work.headers.tuple.destination) else {
         return false;
     };
@@ -106,7 +91,8 @@ fn find_direct<E: Node>(node: &E, work: &mut Work) -> bool {
     work.hostport.pod = work.endpoint.pod;
     work.hostport.generation = work.endpoint.generation;
     work.source = work.headers.tuple.source;
-    let found = work.endpoint.flags & EndpointFlags::PUBLISHED != 0
+    let found = hostport::may_clash(work)
+        && !node.is_local(&work.headers.tuple.destination)
         && hostport::is_alive(node, &work.hostport)
         && is_source_of_sender(node, work);
     work.endpoint.interface = NOT_REDIRECTED;
@@ -134,12 +120,7 @@ fn network<E: Node>(node: &E, slot: u32) -> Option<&abi::Network> {
 /// succeed.
 #[inline(always)]
 pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
-    let random = node.random();
-    let settings = node.settings().ok_or(DropReason::NoPort)?;
-    let original = work.headers.tuple.source_port;
-    let Some(port) = port_candidate(attempt, original, random, settings) else {
-        return Err(DropReason::NoPort);
-    };
+    let port = next_port(node, work, attempt)?;
     let to = &mut work.translated;
     *to = work.headers.tuple;
     to.source = work.source;
@@ -165,18 +146,14 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     }
     match flow::insert(node, work) {
         // A flow to the pod's own address works without an entry, too.
-        Err(DropReason::FlowTableFull | DropReason::FlowQuota) if !dnat => {
+        Err(DropReason::FlowTableFull | DropReason::FlowQuota)
+            if !dnat && hostport::is_reply_free(node, work) =>
+        {
             work.translated = work.headers.tuple;
             Ok(true)
         }
         made => made,
     }
-}
-
-/// Returns `flag` if `set`, else 0.
-#[inline(always)]
-const fn flag(set: bool, flag: u32) -> u32 {
-    if set { flag } else { 0 }
 }
 
 /// Returns whether both pods of a flow are still those that it was created for. [`Work::endpoint`]
@@ -202,34 +179,71 @@ pub(crate) fn has_current_pods<E: Node>(node: &E, work: &mut Work, flow: &Flow) 
 }
 
 /// Returns whether the packet, or each of its GSO segments, fits the link of [`Work::endpoint`],
-/// which has another MTU than the sender's where the two are of different networks. The stack
-/// reports the MTU to the sender, or fragments the packet; a redirect would deliver it as it is.
+/// which may have another MTU than the sender's. Where it does not, the stack reports the MTU to
+/// the sender, or fragments the packet; a redirect would deliver it as it is.
 ///
 /// The stack forwards no packet from an address of the node, which a translated reply has. So
 /// replies are forwarded unchanged: errors about them need no translation then, and fragments are
 /// translated at the client's veth ([`find_forwarded_reply`]). Requests keep the client's address.
-///
-/// The bridge drops what is too large for one of its ports. Between pods of one bridge, the packet
-/// is therefore delivered.
 #[inline(always)]
-pub(crate) fn check_fit<E: Packet + Node + Shaper>(env: &E, work: &mut Work) -> Fit {
+pub(crate) fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<Fit> {
     let to = work.endpoint.interface;
-    if to == NOT_REDIRECTED || fits(env, work, to) {
-        return Fit::Fits;
-    }
-    let (Some(from), Some(receiver)) = (env.pod(work.pod), env.pod(work.endpoint.pod)) else {
-        return Fit::Fits;
-    };
-    if from.network == receiver.network {
-        return Fit::Fits;
+    if to == NOT_REDIRECTED || fits(env, work, to) || !is_reported_by_stack(env, work, to) {
+        return Ok(Fit::Fits);
     }
     // Shorter packets of the flow are redirected.
     work.recorder.mark_uncacheable();
     if work.translated.source == work.headers.tuple.source {
-        Fit::ForwardTranslated
-    } else {
-        Fit::ForwardUnchanged
+        return Ok(Fit::ForwardTranslated);
     }
+    address_to_bridge(env, work)?;
+    Ok(Fit::ForwardUnchanged)
+}
+
+/// Returns whether the stack would forward the packet by a route whose MTU the packet exceeds as
+/// well. With a larger one, the bridge would discard the packet: such packets are delivered
+/// whatever their length.
+#[inline(always)]
+fn is_reported_by_stack<E: Packet + Node>(env: &mut E, work: &mut Work, to: u32) -> bool {
+    let (own, translated) = (&work.headers.tuple, &work.translated);
+    // Both addresses change where the server sees its gateway as the client.
+    if own.source != translated.source && own.destination != translated.destination {
+        return false;
+    }
+    let from = env.pod(work.pod).map_or(0, |pod| pod.network);
+    let shared = env
+        .pod(work.endpoint.pod)
+        .is_some_and(|pod| pod.network == from);
+    let routed_is_duplicate = shared
+        && env
+            .settings()
+            .is_some_and(|settings| settings.flags & SettingsFlags::DUPLICATES != 0);
+    let tuple = &mut work.pair.reply.key;
+    *tuple = work.headers.tuple;
+    tuple.destination = work.translated.destination;
+    tuple.destination_port = work.translated.destination_port;
+    let mut mtu = 0;
+    let link = env.egress_route(from, tuple, &mut work.hop, &mut mtu);
+    if link == 0 || env.uplink(link).is_some() || routed_is_duplicate {
+        return false;
+    }
+    let least = env.mtu(to);
+    env.mtu(link) <= least || (mtu != 0 && mtu <= least)
+}
+
+/// Writes the bridge's MAC address as the destination: the pod may have sent the frame to a pod of
+/// its own subnet.
+#[inline(always)]
+fn address_to_bridge<E: Packet + Node>(env: &mut E, work: &Work) -> Decision<()> {
+    let Some(mac) = network(env, work.pod).map(|network| network.mac) else {
+        return Ok(());
+    };
+    let Some([_, second]) = env.words::<2>(0) else {
+        return Err(DropReason::RewriteFailed);
+    };
+    let (to, [_, _, third, fourth]) = (mac.bytes(), second.to_ne_bytes());
+    let words = [[to[0], to[1], to[2], to[3]], [to[4], to[5], third, fourth]];
+    env.store(0, words.map(u32::from_ne_bytes))
 }
 
 /// All fragments of a packet take the same path, whatever their length: connection tracking

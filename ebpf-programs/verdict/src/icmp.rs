@@ -66,11 +66,20 @@ fn matches_outer_address<E: Node>(node: &E, work: &Work, hook: Hook) -> bool {
     }
 }
 
-/// Rewrites the quoted packet and the error's own address. Between pods both addresses: the source
-/// of a pod that connects to itself is translated as well. An error that the node itself has made
-/// is from and to the right address already.
+/// Rewrites the quoted packet to [`Work::translated`]. The error's own checksum follows in
+/// [`translate_error`].
 #[inline(always)]
-pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, hook: Hook) -> Decision<()> {
+pub(crate) fn translate_quote<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<()> {
+    let difference = rewrite::quote(packet, &work.embedded, &work.translated)?;
+    work.quote_difference = difference.folded();
+    Ok(())
+}
+
+/// Rewrites the error's own address, and its checksum after [`translate_quote`]. Between pods both
+/// addresses: the source of a pod that connects to itself is translated as well. An error that the
+/// node itself has made is from and to the right address already.
+#[inline(always)]
+pub(crate) fn translate_error<P: Packet>(packet: &mut P, work: &Work, hook: Hook) -> Decision<()> {
     let v6 = work.headers.version == 6;
     let checksum = work.headers.l4 + ICMP_CHECKSUM;
     let mut outer = work.headers.tuple;
@@ -84,7 +93,7 @@ pub(crate) fn translate<P: Packet>(packet: &mut P, work: &Work, hook: Hook) -> D
             outer.destination = work.translated.source;
         }
     }
-    let body = rewrite::quote(packet, &work.embedded, &work.translated)?;
+    let body = Difference::from_folded(work.quote_difference);
     let addresses = rewrite::addresses(packet, &work.headers, &outer)?;
     fix_icmp_checksum(packet, checksum, body, false)?;
     if v6 {

@@ -46,6 +46,7 @@ pub mod shape;
 pub mod simulator;
 pub mod stages;
 mod sweep;
+mod tcp;
 mod work;
 pub mod xdp_prefilter;
 
@@ -56,5 +57,6 @@ pub use outcome::{Code, Decision, Verdict};
 pub use packet::{ChecksumKind, Packet};
 pub use sweep::{Sweep, remove_dead};
 pub use work::{
-    Content, Fit, Fragment, Headers, Hook, HostportMatch, Origin, Pair, Tracked, Transport, Work,
+    Content, Fit, Fragment, Headers, Hook, HostportMatch, Origin, Pair, PendingSearch, QuotaUsage,
+    Tracked, Transport, Work,
 };

@@ -1,7 +1,7 @@
 //! MASQUERADE: which packets are translated, to which address and port.
 
 use abi::{
-    Address, DropReason, EndpointFlags, Family, FlowFlags, HostportKey, Port, PrefixClass,
+    Address, DropReason, EndpointFlags, Family, FlowFlags, HostportKey, Port, PrefixClass, Seen,
     Settings, Tuple, Uplink, protocol,
 };
 
@@ -9,6 +9,7 @@ use crate::address::{common_prefix, is_broadcast, is_link_local, is_multicast, s
 use crate::flow::{self, Terms};
 use crate::node::{Node, Socket};
 use crate::outcome::Decision;
+use crate::row_cache;
 use crate::work::{Hook, Origin, Transport, Work};
 
 /// Ports tried for a flow: its own, some at random, then consecutive ones. Where nine of ten ports
@@ -26,8 +27,11 @@ const DEFAULT_HIGH: u16 = 65_535;
 /// Returns the origin of a packet that leaves without a flow.
 #[inline(always)]
 pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin> {
-    let source = &work.headers.tuple.source;
-    if let Some(endpoint) = node.endpoint(source) {
+    let source = work.headers.tuple.source;
+    // An address that the node has as well is the node's.
+    if let Some(endpoint) = node.endpoint(&source)
+        && !row_cache::is_local_source(node, work)
+    {
         work.endpoint = *endpoint;
         work.pod = work.endpoint.pod;
         if !flow::is_current(node, work.endpoint.pod, work.endpoint.generation) {
@@ -43,18 +47,68 @@ pub(crate) fn origin<E: Node>(node: &mut E, work: &mut Work) -> Decision<Origin>
             Err(DropReason::NoFlow)
         };
     }
-    if node.is_local(source) {
-        return Ok(if collides(node, work) {
-            Origin::Collision
-        } else {
-            Origin::Elsewhere
-        });
+    if node.is_local(&source) {
+        return Ok(node_origin(node, work));
     }
-    let class = node.prefix_class(source);
+    let class = node.prefix_class(&source);
     if class & (PrefixClass::PODS | PrefixClass::SHARED) == PrefixClass::PODS {
         return Err(DropReason::UnknownPod);
     }
     Ok(Origin::Elsewhere)
+}
+
+/// Returns the origin of a packet with a source address of the node.
+#[inline(always)]
+fn node_origin<E: Node>(node: &mut E, work: &mut Work) -> Origin {
+    let destination = &work.headers.tuple.destination;
+    if !work.headers.may_open() || is_multicast(destination) || is_broadcast(destination) {
+        return Origin::Elsewhere;
+    }
+    if collides(node, work) {
+        return Origin::Collision;
+    }
+    // A port of a socket is found at the socket, for as long as that is open.
+    // The node's own stack answers with a RST where it has no socket.
+    if work.headers.seen & Seen::RST != 0 {
+        return Origin::Elsewhere;
+    }
+    let may_have_socket = matches!(work.headers.transport, Transport::Tcp | Transport::Udp);
+    if may_have_socket && has_socket(node, work) {
+        Origin::Elsewhere
+    } else {
+        Origin::Untranslated
+    }
+}
+
+/// Returns whether replies to the packet reach a socket of the node: the packet is not of another
+/// NAT.
+#[inline(always)]
+fn has_socket<E: Node>(node: &mut E, work: &mut Work) -> bool {
+    if node.is_sent_by_socket(&work.headers.tuple) {
+        return true;
+    }
+    work.translated = work.headers.tuple.reverse();
+    node.socket(&work.translated) != Socket::None
+}
+
+/// Inserts a flow without translation for a packet that leaves with the node's address and without
+/// a socket. Its entries reserve its source port: netfilter, or a tunnel of the node, has the port
+/// in use (decision 95).
+///
+/// Without a place in the table the packet passes all the same.
+#[inline(always)]
+pub(crate) fn track<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    let terms = Terms {
+        hook: Hook::UplinkOut,
+        flags: FlowFlags::NODE,
+        uplink: work.interface,
+        pod: 0,
+        generation: 0,
+        now: work.now,
+    };
+    work.pair
+        .fill(&work.headers.tuple, &work.headers.tuple, &terms);
+    flow::insert(node, work).map(|_| ())
 }
 
 /// Returns whether the packet of [`Work::endpoint`] must not leave with the pod's address.
@@ -87,9 +141,6 @@ pub(crate) const fn masquerade_flag(family: Family) -> u32 {
 /// Returns whether a pod's flow has the tuple of the replies to this packet of the node.
 #[inline(always)]
 fn collides<E: Node>(node: &mut E, work: &mut Work) -> bool {
-    if !work.headers.may_open() {
-        return false;
-    }
     work.translated = work.headers.tuple.reverse();
     let Some(entry) = node.flow(&work.translated) else {
         return false;
@@ -196,14 +247,7 @@ pub(crate) fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> 
     if attempt > 0 && !may_move(work.headers.transport) {
         return Err(DropReason::NatClash);
     }
-    if attempt <= RANDOM_TRIES {
-        work.random = node.random();
-    }
-    let settings = node.settings().ok_or(DropReason::NoPort)?;
-    let original = work.headers.tuple.source_port;
-    let Some(port) = port_candidate(attempt, original, work.random, settings) else {
-        return Err(DropReason::NoPort);
-    };
+    let port = next_port(node, work, attempt)?;
     work.translated = work.headers.tuple;
     work.translated.source = work.source;
     work.translated.source_port = port;
@@ -241,6 +285,17 @@ const fn may_move(transport: Transport) -> bool {
         | Transport::IcmpOther
         | Transport::Portless => false,
     }
+}
+
+/// Returns the source port to try next for the packet's flow.
+#[inline(always)]
+pub(crate) fn next_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<Port> {
+    if attempt <= RANDOM_TRIES {
+        work.random = node.random();
+    }
+    let settings = node.settings().ok_or(DropReason::NoPort)?;
+    let original = work.headers.tuple.source_port;
+    port_candidate(attempt, original, work.random, settings).ok_or(DropReason::NoPort)
 }
 
 /// Returns the port of an attempt: first the packet's own, then random ones, then those behind the

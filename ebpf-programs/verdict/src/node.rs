@@ -61,8 +61,14 @@ pub trait Node {
     /// Replaces the [`abi::FlowFlags`] of an entry.
     fn set_flags(&mut self, entry: Self::Entry, flags: u32);
 
-    /// Clears the TCP flags that an entry has seen.
-    fn clear_tcp_flags(&mut self, entry: Self::Entry);
+    /// Replaces the [`abi::Seen`] bits of an entry.
+    fn set_seen(&mut self, entry: Self::Entry, seen: u32);
+
+    /// Replaces [`Flow::acknowledged`] of an entry.
+    fn set_acknowledged(&mut self, entry: Self::Entry, acknowledged: u32);
+
+    /// Replaces [`Flow::awaited`] of an entry.
+    fn set_awaited(&mut self, entry: Self::Entry, awaited: u32);
 
     /// Inserts an entry unless the key has one.
     fn insert_flow(&mut self, key: &Tuple, flow: &Flow) -> Insertion;
@@ -107,6 +113,10 @@ pub trait Node {
     /// Returns which socket of the node a packet with this tuple would reach if it came in; TCP and
     /// UDP only.
     fn socket(&mut self, incoming: &Tuple) -> Socket;
+
+    /// Returns whether a socket of the node has sent the current packet with this tuple. False also
+    /// where the kernel does not say; TCP and UDP only.
+    fn is_sent_by_socket(&self, tuple: &Tuple) -> bool;
 
     /// Returns the next hop, by the kernel's routes, of an IPv4 packet that came by the bridge
     /// `from` and leaves by `interface`. Returns the destination where that is on the link or no

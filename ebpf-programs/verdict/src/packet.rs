@@ -23,6 +23,14 @@ pub trait Packet {
     /// it in the metadata.
     fn is_tagged(&self) -> bool;
 
+    /// Returns whether the link layer has addressed the packet to this host alone (`PACKET_HOST`):
+    /// the kernel forwards no others. See [`Packet::is_for_other_host`].
+    fn is_for_this_host(&self) -> bool;
+
+    /// Returns whether the link layer has addressed the packet to another host
+    /// (`PACKET_OTHERHOST`): a promiscuous link receives such packets, and the stack drops them.
+    fn is_for_other_host(&self) -> bool;
+
     /// Returns `N` words from `offset` on, or `None` where the packet ends before.
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]>;
 

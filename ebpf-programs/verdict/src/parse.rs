@@ -69,6 +69,36 @@ pub(crate) fn frame(packet: &impl Packet, l2_len: u32, headers: &mut Headers) ->
     })
 }
 
+/// As [`frame`], for a packet that was received: an IPv4 header with a wrong checksum is malformed.
+/// The checksum of a header with options is left to the stack, which such a packet always passes.
+#[inline(always)]
+pub(crate) fn received(
+    packet: &impl Packet,
+    l2_len: u32,
+    headers: &mut Headers,
+) -> Decision<Content> {
+    let content = frame(packet, l2_len, headers)?;
+    if headers.version == 4 && headers.l4 == headers.l3 + IPV4_HEADER {
+        let words = packet.words::<5>(headers.l3).ok_or(DropReason::Malformed)?;
+        if !is_valid_checksum(words) {
+            return Err(DropReason::Malformed);
+        }
+    }
+    Ok(content)
+}
+
+/// Returns whether the checksum of an IPv4 header without options is right (RFC 791, RFC 1071).
+#[inline(always)]
+pub(crate) fn is_valid_checksum(words: [u32; 5]) -> bool {
+    let [a, b, c, d, e] = words;
+    // Ones' complement sums depend neither on the byte order nor on the width of the words.
+    let sum = u64::from(a) + u64::from(b) + u64::from(c) + u64::from(d) + u64::from(e);
+    let halves = (sum & 0xffff_ffff) + (sum >> 32);
+    let folded = (halves & 0xffff) + (halves >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    folded == 0xffff
+}
+
 /// Returns whether a frame may be an ICMP error or a fragment, by its IP header alone.
 #[inline(always)]
 pub(crate) fn may_be_error_or_fragment(packet: &impl Packet, l2_len: u32) -> bool {
@@ -307,6 +337,13 @@ fn transport(
         let words = packet.words::<4>(l4).ok_or(DropReason::Malformed)?;
         ports(&mut headers.tuple, words[0]);
         headers.seen |= tcp_flags(words[3]);
+        headers.sequence = u32::from_be(words[1]);
+        headers.acknowledgment = u32::from_be(words[2]);
+        // SYN and FIN occupy a sequence number each (RFC 9293 3.4).
+        let flags =
+            u32::from(headers.seen & Seen::SYN != 0) + u32::from(headers.seen & Seen::FIN != 0);
+        let payload = end.saturating_sub(l4 + tcp_header(words[3]));
+        headers.next_sequence = headers.sequence.wrapping_add(payload).wrapping_add(flags);
         return Ok(());
     }
     let [first, second] = packet.words::<2>(l4).ok_or(DropReason::Malformed)?;

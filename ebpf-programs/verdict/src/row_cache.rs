@@ -49,6 +49,8 @@ pub struct RowCache {
     hostport: Hostport,
     /// The last address that was not one of the node's.
     non_local: Address,
+    /// The last source address that was not one of the node's.
+    non_local_source: Address,
     /// The last source address that was not in a pod prefix.
     non_pod: Address,
     /// Route out of the node.
@@ -123,6 +125,7 @@ pub(crate) fn refresh<E: Node + FlowCache>(env: &E, work: &mut Work) {
         rows.endpoint_address = Address::ANY;
         rows.hostport_key = HostportKey::default();
         rows.non_local = Address::ANY;
+        rows.non_local_source = Address::ANY;
         rows.non_pod = Address::ANY;
         rows.egress.from = NO_INTERFACE;
         rows.reverse.from = NO_INTERFACE;
@@ -168,7 +171,8 @@ pub(crate) fn bridge_mac<E: Node>(node: &E, work: &mut Work, bridge: u32) -> Opt
     Some(rows.bridge_mac)
 }
 
-/// Copies the endpoint of an address to [`Work::endpoint`]; returns false where there is none.
+/// Copies the endpoint of an address to [`Work::endpoint`]; returns false where there is none, and
+/// where the node itself has the address.
 #[inline(always)]
 pub(crate) fn find_endpoint<E: Node>(node: &E, work: &mut Work, to: &Address) -> bool {
     let rows = &mut work.rows;
@@ -176,6 +180,9 @@ pub(crate) fn find_endpoint<E: Node>(node: &E, work: &mut Work, to: &Address) ->
         let Some(endpoint) = node.endpoint(to) else {
             return false;
         };
+        if node.is_local(to) {
+            return false;
+        }
         rows.endpoint = *endpoint;
         rows.endpoint_address = *to;
     }
@@ -206,6 +213,20 @@ pub(crate) fn find_hostport<E: Node>(node: &E, work: &mut Work) -> bool {
     }
     work.hostport = rows.hostport;
     true
+}
+
+/// Returns whether the packet's source is one of the node's addresses.
+#[inline(always)]
+pub(crate) fn is_local_source<E: Node>(node: &E, work: &mut Work) -> bool {
+    let (from, rows) = (&work.headers.tuple.source, &mut work.rows);
+    if rows.non_local_source == *from && !from.is_any() {
+        return false;
+    }
+    let is_local = node.is_local(from);
+    if !is_local {
+        rows.non_local_source = *from;
+    }
+    is_local
 }
 
 /// Returns whether the packet's source is in a pod prefix of this node.

@@ -3,11 +3,14 @@
 
 use abi::{Address, DropReason, EndpointFlags, Mac, Pod, Port, protocol};
 
-use crate::address::{is_link_local, is_loopback, is_multicast};
+use crate::address::{
+    is_forwardable, is_invalid_destination, is_invalid_source, is_link_local, is_multicast,
+};
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
 use crate::parse::{high_half, low_half};
+use crate::row_cache;
 use crate::work::{Content, Headers, Work};
 
 /// Bytes of the Ethernet header of a pod's frame.
@@ -41,9 +44,12 @@ pub(crate) fn check<E: Packet + Node>(
     }
     let headers = &work.headers;
     let source = &headers.tuple.source;
-    if is_loopback(source) || is_loopback(&headers.tuple.destination) || is_multicast(source) {
+    if is_invalid_source(source) || is_invalid_destination(&headers.tuple.destination) {
         return Err(DropReason::Martian);
     }
+    work.stack_only = u32::from(takes_the_stack(env, work));
+    let headers = &work.headers;
+    let source = &headers.tuple.source;
     let own = !checked
         || if headers.version == 6 {
             is_own_v6(env, headers, work.pod, pod)
@@ -55,6 +61,17 @@ pub(crate) fn check<E: Packet + Node>(
     } else {
         Err(DropReason::SpoofedAddress)
     }
+}
+
+/// Returns whether only the stack may forward the packet: it drops what no router forwards, and
+/// packets from the node's own addresses.
+#[inline(always)]
+fn takes_the_stack(node: &impl Node, work: &mut Work) -> bool {
+    let tuple = &work.headers.tuple;
+    let is_forwarded = is_forwardable(&tuple.source)
+        && is_forwardable(&tuple.destination)
+        && !is_link_local(&tuple.destination);
+    !is_forwarded || row_cache::is_local_source(node, work)
 }
 
 /// Returns whether an IPv4 address is the pod's first one, or one of its further ones.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use abi::{
     Address, ClockEntry, Counters, Direction, DropCount, DropReason, Egress, Endpoint, Flow,
-    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Network, Pod, PrefixKey,
-    Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
+    FragmentKey, FragmentPorts, Hostport, HostportKey, Interface, Limit, Mac, Network, Pod,
+    PrefixKey, Settings, Shaped, ShapedSubnetKey, Swept, Tuple, Uplink,
 };
 
 use crate::eviction::ClockHand;
@@ -37,6 +37,8 @@ pub use shape::SharedBucket;
 pub struct World {
     /// The current packet, from its first byte on the interface.
     pub packet: Vec<u8>,
+    /// MAC address of the uplink, from which the packet type derives.
+    pub mac: Mac,
     /// The clock in seconds, for flows.
     pub now: u32,
     /// State of the random number generator.
@@ -73,6 +75,8 @@ pub struct World {
     pub fragments: BTreeMap<FragmentKey, FragmentPorts>,
     /// The node's sockets, by the tuple of packets that reach them.
     pub sockets: BTreeMap<Tuple, Socket>,
+    /// Whether a socket of the node has sent the current packet.
+    pub sent_by_socket: bool,
     /// Next hops that are not the destination itself.
     pub next_hops: BTreeMap<Address, Address>,
     /// Egress routes: interface index by destination.
@@ -116,6 +120,7 @@ impl Default for World {
     fn default() -> Self {
         Self {
             packet: Vec::new(),
+            mac: frame::TO,
             now: 1_000,
             random: 0,
             settings: Settings::default(),
@@ -134,6 +139,7 @@ impl Default for World {
             egress: BTreeMap::new(),
             fragments: BTreeMap::new(),
             sockets: BTreeMap::new(),
+            sent_by_socket: false,
             next_hops: BTreeMap::new(),
             egress_routes: BTreeMap::new(),
             route_mtu: 0,
@@ -322,6 +328,10 @@ impl hooks::HookStages for Simulator {
         stages::keep_node_address(&mut self.work);
     }
 
+    fn track(&mut self) -> Decision<()> {
+        stages::track(&mut self.world, &mut self.work)
+    }
+
     fn try_port(&mut self, attempt: u32) -> Decision<bool> {
         stages::try_port(&mut self.world, &mut self.work, attempt)
     }
@@ -334,12 +344,8 @@ impl hooks::HookStages for Simulator {
         stages::find_hostport(&mut self.world, &mut self.work)
     }
 
-    fn open_hostport(&mut self) -> Decision<()> {
-        stages::open_hostport(&mut self.world, &mut self.work)
-    }
-
-    fn open_direct(&mut self) -> Decision<bool> {
-        stages::open_direct(&mut self.world, &mut self.work)
+    fn try_port_from_outside(&mut self, attempt: u32) -> Decision<bool> {
+        stages::try_port_from_outside(&mut self.world, &mut self.work, attempt)
     }
 
     fn find_hostport_from_pod(&mut self) -> Decision<HostportMatch> {
@@ -350,7 +356,7 @@ impl hooks::HookStages for Simulator {
         stages::try_port_from_pod(&mut self.world, &mut self.work, attempt)
     }
 
-    fn check_fit(&mut self) -> Fit {
+    fn check_fit(&mut self) -> Decision<Fit> {
         stages::check_fit(&mut self.world, &mut self.work)
     }
 
@@ -390,8 +396,12 @@ impl hooks::HookStages for Simulator {
         stages::translate(&mut self.world, &mut self.work)
     }
 
-    fn translate_quoted(&mut self, hook: Hook) -> Decision<()> {
-        stages::translate_quoted(&mut self.world, &mut self.work, hook)
+    fn translate_quote(&mut self) -> Decision<()> {
+        stages::translate_quote(&mut self.world, &mut self.work)
+    }
+
+    fn translate_error(&mut self, hook: Hook) -> Decision<()> {
+        stages::translate_error(&mut self.world, &mut self.work, hook)
     }
 
     fn translate_received(&mut self) -> Decision<()> {
@@ -399,7 +409,11 @@ impl hooks::HookStages for Simulator {
     }
 
     fn translate_received_quote(&mut self) -> Decision<()> {
-        stages::translate_quoted(&mut self.world, &mut self.work, Hook::FromPod)
+        stages::translate_quote(&mut self.world, &mut self.work)
+    }
+
+    fn translate_received_error(&mut self) -> Decision<()> {
+        stages::translate_error(&mut self.world, &mut self.work, Hook::FromPod)
     }
 
     fn lookup_cache(&mut self, hook: Hook) -> CacheLookup {
@@ -430,5 +444,9 @@ impl hooks::HookStages for Simulator {
     }
 }
 
+#[cfg(test)]
+mod clashes;
+#[cfg(test)]
+mod foreign_nat;
 #[cfg(test)]
 mod tests;

@@ -79,7 +79,7 @@ pub fn parse_pod<E: Packet + Node + FlowCache>(
     start(env, work, interface, of.pod);
     work.limited = of.flags & EndpointFlags::LIMITED;
     // The pod is set before parsing: drops of malformed frames are counted for it.
-    let content = parse::frame(env, ETHERNET, &mut work.headers)?;
+    let content = parse::received(env, ETHERNET, &mut work.headers)?;
     Ok(fragment::complete(env, work, content))
 }
 
@@ -131,14 +131,24 @@ pub fn parse_uplink<E: Packet + Node + FlowCache>(
     Ok(fragment::complete(env, work, content))
 }
 
-/// As [`parse_uplink`], at ingress, and looks up the packet's flow.
+/// As [`parse_uplink`], at ingress, and looks up the packet's flow. Packets for other hosts are
+/// left to the stack, which drops them.
 #[inline(always)]
 pub fn parse_entering<E: Packet + Node + FlowCache>(
     env: &mut E,
     work: &mut Work,
     interface: u32,
 ) -> Decision<Content> {
-    let content = parse_uplink(env, work, interface)?;
+    row_cache::refresh(env, work);
+    start(env, work, interface, 0);
+    let Some(uplink) = row_cache::uplink(env, work, interface) else {
+        return Ok(Content::Foreign);
+    };
+    if uplink.l2_len != 0 && env.is_for_other_host() {
+        return Ok(Content::Foreign);
+    }
+    let content = parse::received(env, uplink.l2_len, &mut work.headers)?;
+    let content = fragment::complete(env, work, content);
     if content == Content::Ip && flow::find(env, work, Hook::UplinkIn) {
         return Ok(Content::FlowFound);
     }
@@ -194,7 +204,7 @@ pub fn check_policy<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
 
 /// Looks up the packet's flow.
 #[inline(always)]
-pub fn find_flow<E: Node>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
+pub fn find_flow<E: Node + FlowCache>(node: &mut E, work: &mut Work, hook: Hook) -> bool {
     flow::find(node, work, hook)
 }
 
@@ -222,6 +232,12 @@ pub fn keep_node_address(work: &mut Work) {
     masquerade::keep_node_address(work);
 }
 
+/// Inserts a flow without translation, which reserves the source port of another NAT.
+#[inline(always)]
+pub fn track<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
+    masquerade::track(node, work)
+}
+
 /// Tries to insert the flow with one source port.
 #[inline(always)]
 pub fn try_port<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -> Decision<bool> {
@@ -240,10 +256,14 @@ pub fn find_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<Hostpor
     hostport::find(node, work)
 }
 
-/// Inserts the flow of a hostport.
+/// Tries to insert the flow of a packet from outside with one source port.
 #[inline(always)]
-pub fn open_hostport<E: Node>(node: &mut E, work: &mut Work) -> Decision<()> {
-    hostport::open(node, work)
+pub fn try_port_from_outside<E: Node>(
+    node: &mut E,
+    work: &mut Work,
+    attempt: u32,
+) -> Decision<bool> {
+    hostport::try_port(node, work, attempt)
 }
 
 /// Applies the ingress policy, and looks up the hostport that a pod's packet is for.
@@ -263,7 +283,7 @@ pub fn try_port_from_pod<E: Node>(node: &mut E, work: &mut Work, attempt: u32) -
 
 /// Returns whether a packet to a hostport, or its reply, fits the link of the receiving pod.
 #[inline(always)]
-pub fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Fit {
+pub fn check_fit<E: Packet + Node + Shaper>(env: &mut E, work: &mut Work) -> Decision<Fit> {
     hostport_from_pod::check_fit(env, work)
 }
 
@@ -310,6 +330,10 @@ fn enter<E: Packet + Node + Shaper + FlowCache>(env: &mut E, work: &mut Work) ->
     // Rewrite first: the bypass looks up the pod by the translated destination.
     rewrite::packet(env, &work.headers, &work.translated)?;
     fragment::store_translated(env, work);
+    // A flow of the node itself ends in its stack.
+    if work.pod == 0 {
+        return Ok(Verdict::Pass);
+    }
     let to = work.translated.destination;
     let verdict = bypass::to_pod(env, work, &to)?;
     if let Verdict::RedirectPeer(_) = verdict {
@@ -324,16 +348,11 @@ pub fn check_exit<E: Packet + Node>(env: &mut E, work: &mut Work) -> Decision<()
     exit::check(env, work)
 }
 
-/// Inserts the flow of a packet to a pod's own address; returns whether one was inserted.
-#[inline(always)]
-pub fn open_direct<E: Node>(node: &mut E, work: &mut Work) -> Decision<bool> {
-    hostport::open_direct(node, work)
-}
-
 /// Advances the clock hand, for each new flow.
 #[inline(always)]
 pub fn advance_clock_hand<E: Node>(node: &mut E, work: &mut Work, hand: &mut ClockHand) {
-    eviction::advance(node, hand, work.now, work.near_quota != 0);
+    let pod = work.pair.original.flow.pod;
+    eviction::advance(node, hand, work.now, work.quota_usage, pod);
 }
 
 /// Evicts a flow from a full table for [`Work::pair`].
@@ -358,8 +377,14 @@ pub fn translate_received<P: Packet>(packet: &mut P, work: &mut Work) -> Decisio
 
 /// Writes [`Work::translated`] into the packet that an ICMP error quotes.
 #[inline(always)]
-pub fn translate_quoted<P: Packet>(packet: &mut P, work: &mut Work, hook: Hook) -> Decision<()> {
-    icmp::translate(packet, work, hook)
+pub fn translate_quote<P: Packet>(packet: &mut P, work: &mut Work) -> Decision<()> {
+    icmp::translate_quote(packet, work)
+}
+
+/// Writes addresses and checksum of an ICMP error, after its quote has been translated.
+#[inline(always)]
+pub fn translate_error<P: Packet>(packet: &mut P, work: &mut Work, hook: Hook) -> Decision<()> {
+    icmp::translate_error(packet, work, hook)
 }
 
 /// Counts a pod's packet by its verdict, given as its code, and writes its cache entry.

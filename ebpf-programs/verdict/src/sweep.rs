@@ -2,7 +2,7 @@
 
 use abi::{Flow, FlowFlags, Tuple};
 
-use crate::flow::{FlowState, discard, flow_state};
+use crate::flow::{FlowState, Need, discard, flow_state};
 use crate::node::Node;
 
 /// What the sweep did with one entry.
@@ -25,7 +25,7 @@ pub fn remove_dead<E: Node>(
     now: u32,
 ) -> Sweep {
     *opposite = flow.translated.reverse();
-    let flow_state = flow_state(node, key, flow, opposite, now, false);
+    let flow_state = flow_state(node, key, flow, opposite, now, Need::None);
     if flow_state == FlowState::Alive {
         return Sweep::Kept;
     }

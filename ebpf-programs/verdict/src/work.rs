@@ -20,6 +20,8 @@ pub struct Work {
     pub embedded: Headers,
     /// The tuple to write into the packet.
     pub translated: Tuple,
+    /// Difference that the translation of a quote makes to the checksum of the error, folded.
+    pub quote_difference: u32,
     /// The flow to insert.
     pub pair: Pair,
     /// The source address to write: the masquerade address, or what a pod sees as the source of a
@@ -42,20 +44,41 @@ pub struct Work {
     pub pod: u32,
     /// [`abi::EndpointFlags::LIMITED`] if the sending pod has a limit, else 0.
     pub limited: u32,
+    /// 1 if a pod's packet must take the stack, because no router forwards it or its source is an
+    /// address of the node; else 0.
+    pub stack_only: u32,
+    /// Always zero.
+    pub reserved: u32,
     /// Seconds of `CLOCK_MONOTONIC`; at uplinks only.
     pub now: u32,
     /// The random number that port candidates are derived from.
     pub random: u32,
     /// The clock entry of the inserted flow.
     pub clock_entry: ClockEntry,
-    /// Whether the new flow's pod has used half of its quota or more; 0 or 1.
-    pub near_quota: u32,
+    /// How much of its quota the new flow's pod has used: one of [`QuotaUsage`].
+    pub quota_usage: u32,
+    /// The search for acknowledgment numbers of all CPUs.
+    pub pending: PendingSearch,
     /// Rows that earlier packets on this CPU have read.
     pub rows: RowCache,
     /// What a cache entry of this packet needs.
     pub recorder: CacheRecorder,
     /// The cache entry being built.
     pub cache_entry: CacheEntry,
+}
+
+/// A search for the acknowledgment numbers that CPUs have stored with their pending counters.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PendingSearch {
+    /// Index of the counters.
+    pub index: u32,
+    /// [`abi::Flow::flow_id`] of the flow.
+    pub flow_id: u32,
+    /// The sequence number that is compared.
+    pub sequence: u32,
+    /// The least distance so far.
+    pub least: u32,
 }
 
 /// The parsed headers of a packet.
@@ -74,6 +97,12 @@ pub struct Headers {
     pub identification: u32,
     /// [`abi::Seen`] bits of this packet.
     pub seen: u32,
+    /// TCP: the sequence number.
+    pub sequence: u32,
+    /// TCP: the sequence number behind the packet's last one.
+    pub next_sequence: u32,
+    /// TCP: the acknowledgment number.
+    pub acknowledgment: u32,
     /// IP version: 4 or 6; 0 where the packet is not IP.
     pub version: u8,
     /// ICMP type, for ICMP only.
@@ -207,6 +236,19 @@ impl Code for Content {
     }
 }
 
+/// How much of its quota of flows a pod has used: values of [`Work::quota_usage`].
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaUsage;
+
+impl QuotaUsage {
+    /// Less than half.
+    pub const LOW: u32 = 0;
+    /// Half or more.
+    pub const HIGH: u32 = 1;
+    /// All.
+    pub const FULL: u32 = 2;
+}
+
 /// Origin of a packet that leaves the node without a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -216,6 +258,8 @@ pub enum Origin {
     Pod,
     /// The node itself, with a source port that a pod's flow has in use.
     Collision,
+    /// The node's address, but no socket of the node: another NAT, or a protocol without ports.
+    Untranslated,
 }
 
 impl Code for Origin {
@@ -229,6 +273,7 @@ impl Code for Origin {
         match code {
             1 => Self::Pod,
             2 => Self::Collision,
+            3 => Self::Untranslated,
             _ => Self::Elsewhere,
         }
     }

@@ -6,8 +6,7 @@
 
 use abi::{Direction, DropReason, Mac};
 
-use crate::address::{is_loopback, is_multicast};
-use crate::hostport::is_pod_address;
+use crate::hostport::{is_martian, is_pod_address};
 use crate::node::Node;
 use crate::outcome::Decision;
 use crate::packet::Packet;
@@ -43,17 +42,16 @@ fn classify(
     if l2_len != 0 && has_bridge_mac(frame, node) {
         return Err(DropReason::SpoofedFromOutside);
     }
-    match parse::frame(frame, l2_len, headers) {
+    match parse::received(frame, l2_len, headers) {
         // A long chain of extension headers is not invalid.
         Err(DropReason::TooManyHeaders) | Ok(Content::Arp | Content::Foreign) => return Ok(()),
         Err(reason) => return Err(reason),
         Ok(Content::Ip | Content::FlowFound | Content::LostFragment | Content::IcmpError) => {}
     }
-    let (source, destination) = (&headers.tuple.source, &headers.tuple.destination);
-    if is_loopback(source) || is_loopback(destination) || is_multicast(source) {
+    if is_martian(&headers.tuple) {
         return Err(DropReason::Martian);
     }
-    if is_pod_address(node, source) {
+    if is_pod_address(node, &headers.tuple.source) {
         return Err(DropReason::SpoofedFromOutside);
     }
     Ok(())

@@ -39,11 +39,19 @@ pub(crate) fn on_machine_with(
     // The kind of the interface does not matter.
     let index = example::OTHER_INTERFACE;
     machine.call(&format!("ip link add other index {index} type bridge"))?;
+    // The kernel determines the type of a packet by the address of the link.
+    let mac = mac_text(world.mac);
+    machine.call(&format!("ip link set lo address {mac}"))?;
     machine.run(|| {
         world.settings.port_low = MOVED;
         world.settings.port_high = MOVED;
         test(&machine, &mut Bench::new(world)?)
     })
+}
+
+fn mac_text(mac: abi::Mac) -> String {
+    let bytes = mac.bytes().map(|byte| format!("{byte:02x}"));
+    bytes.join(":")
 }
 
 /// The loaded object and the simulator, with the same tables.
@@ -135,7 +143,7 @@ impl Bench {
 
     /// Returns the object's flow table including the pending counters.
     fn counted_flows(&mut self) -> Result<BTreeMap<Tuple, Flow>> {
-        let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 88, _, _>(maps::FLOWS)?;
+        let mut flows: BTreeMap<Tuple, Flow> = self.object.entries::<40, 96, _, _>(maps::FLOWS)?;
         for index in 0..maps::NOTED_CAPACITY {
             for noted in self
                 .object
@@ -256,12 +264,12 @@ fn forget(object: &mut Object, before: &World, after: &World) -> Result<()> {
     }
     for key in before.flows.keys() {
         if !after.flows.contains_key(key) {
-            object.remove::<40, 88>(maps::FLOWS, key)?;
+            object.remove::<40, 96>(maps::FLOWS, key)?;
         }
     }
     for (key, flow) in &after.flows {
         if before.flows.get(key) != Some(flow) {
-            object.insert::<40, 88>(maps::FLOWS, key, flow)?;
+            object.insert::<40, 96>(maps::FLOWS, key, flow)?;
         }
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! Packets that enter the node: hostports from outside, pods addressed directly, spoofed sources.
 
 use abi::{
-    Address, Direction, DropReason, FlowFlags, Hostport, HostportKey, Port, Seen, Tuple, protocol,
+    Address, Direction, DropReason, EndpointFlags, FlowFlags, Hostport, HostportKey, Port, Seen,
+    Tuple, protocol,
 };
 use anyhow::Result;
 use verdict::Socket;
@@ -9,7 +10,7 @@ use verdict::simulator::Place::{UplinkIn, UplinkOut};
 use verdict::simulator::example::{self, FAMILIES, HOSTPORT, OWN_HOSTPORT, POD_PORT};
 use verdict::simulator::frame::{Body, Frame, flag};
 
-use crate::bench::{MOVED, on_bench, on_machine};
+use crate::bench::{Bench, MOVED, on_bench, on_machine};
 
 fn tcp(source: u16, destination: u16, flags: u8) -> Body {
     Body::Tcp(source, destination, flags, b"data".to_vec())
@@ -133,38 +134,35 @@ fn a_tcp_flow_to_a_hostport_survives_the_loss_of_the_flow_table() -> Result<()> 
 
 #[test]
 fn a_connection_of_the_node_from_a_port_that_is_a_hostport_is_left_alone() -> Result<()> {
-    on_machine(|_, bench| {
-        let loopback = Address::v4([127, 0, 0, 1]);
-        let socket = std::net::UdpSocket::bind(("127.0.0.1", HOSTPORT))?;
-        socket.connect("127.0.0.1:5300")?;
-        let listener = std::net::TcpListener::bind("127.0.0.1:5301")?;
+    on_machine(|machine, bench| {
+        machine.call("ip address add 192.0.2.1/32 dev lo")?;
+        let own = example::node()[0];
+        let socket = std::net::UdpSocket::bind(("192.0.2.1", HOSTPORT))?;
+        socket.connect("192.0.2.1:5300")?;
+        let listener = std::net::TcpListener::bind("192.0.2.1:5301")?;
         let connected = connect_from(HOSTPORT, listener.local_addr()?)?;
         let incoming = |port: u16, number: u8| Tuple {
-            source: loopback,
-            destination: loopback,
+            source: own,
+            destination: own,
             source_port: Port::new(port),
             destination_port: Port::new(HOSTPORT),
             protocol: number,
             reserved: [0; 3],
         };
         bench.change(|world| {
-            world.locals.insert(loopback);
             world.sockets.extend([
                 (incoming(5_300, protocol::UDP), Socket::Connected),
                 (incoming(5_301, protocol::TCP), Socket::Connected),
             ]);
         })?;
-        bench.passes(
-            UplinkIn,
-            &Frame::new(loopback, loopback, udp(5_300, HOSTPORT)),
-        )?;
+        bench.passes(UplinkIn, &Frame::new(own, own, udp(5_300, HOSTPORT)))?;
         let data = tcp(5_301, HOSTPORT, flag::ACK);
-        bench.passes(UplinkIn, &Frame::new(loopback, loopback, data))?;
+        bench.passes(UplinkIn, &Frame::new(own, own, data))?;
         assert!(bench.flows()?.is_empty());
-        // Other clients still reach the pod, but not by the loopback address, which exists only on
-        // the node.
+        // Other clients still reach the pod, but not by the loopback address, which is on no wire.
+        let loopback = Address::v4([127, 0, 0, 1]);
         let query = Frame::new(example::remote()[0], loopback, udp(5_300, HOSTPORT));
-        bench.passes(UplinkIn, &query)?;
+        bench.drops(UplinkIn, &query, DropReason::Martian)?;
         let query = Frame::new(
             example::remote()[0],
             example::node()[0],
@@ -187,8 +185,8 @@ fn connect_from(port: u16, to: std::net::SocketAddr) -> Result<std::os::fd::Owne
         SockFlag::SOCK_CLOEXEC,
         None,
     )?;
-    bind(end.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, port))?;
-    connect(end.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, to.port()))?;
+    bind(end.as_raw_fd(), &SockaddrIn::new(192, 0, 2, 1, port))?;
+    connect(end.as_raw_fd(), &SockaddrIn::new(192, 0, 2, 1, to.port()))?;
     Ok(end)
 }
 
@@ -255,17 +253,30 @@ fn a_client_reaches_the_next_pod_when_the_first_is_replaced() -> Result<()> {
 
 /// behaviour E4
 #[test]
-fn a_client_port_reaches_a_pod_port_by_one_node_address_only() -> Result<()> {
+fn a_client_port_reaches_a_pod_port_by_two_node_addresses_with_distinct_ports() -> Result<()> {
     on_bench(|bench| {
+        let second = Address::v4([192, 0, 2, 200]);
         bench.change(|world| {
-            world.locals.insert(Address::v4([192, 0, 2, 200]));
+            world.locals.insert(second);
         })?;
         let (client, node, pod) = (example::remote()[0], example::node()[0], example::pod()[0]);
         let query = Frame::new(client, node, udp(50_123, HOSTPORT));
         let to_pod = query.becoming(client, pod, udp(50_123, POD_PORT));
         bench.becomes(UplinkIn, &query, &to_pod)?;
-        let again = Frame::new(client, Address::v4([192, 0, 2, 200]), udp(50_123, HOSTPORT));
-        bench.drops(UplinkIn, &again, DropReason::NatClash)
+        let again = Frame::new(client, second, udp(50_123, HOSTPORT));
+        let (_, packet) = bench.run(UplinkIn, &again.bytes())?;
+        let port = u16::from_be_bytes([packet[34], packet[35]]);
+        assert_ne!(port, 50_123);
+        assert_eq!(
+            packet,
+            again.becoming(client, pod, udp(port, POD_PORT)).bytes()
+        );
+        for (from, to) in [(node, 50_123), (second, port)] {
+            let reply = Frame::new(pod, client, udp(POD_PORT, to));
+            let expected = reply.becoming(from, client, udp(HOSTPORT, 50_123));
+            bench.becomes(UplinkOut, &reply, &expected)?;
+        }
+        Ok(())
     })
 }
 
@@ -296,14 +307,28 @@ fn replies_to_a_client_that_came_by_the_pods_own_address_are_not_masqueraded() -
 }
 
 #[test]
-fn peers_excluded_from_masquerade_need_no_flow() -> Result<()> {
+fn peers_excluded_from_masquerade_need_a_flow_only_with_a_published_pod() -> Result<()> {
     on_bench(|bench| {
-        for family in FAMILIES {
-            let (pod, friend) = (example::pod()[family], example::friend()[family]);
-            bench.passes(UplinkIn, &Frame::new(friend, pod, udp(50_123, 53)))?;
-            bench.passes(UplinkOut, &Frame::new(pod, friend, udp(53, 50_123)))?;
-        }
-        assert!(bench.flows()?.is_empty());
+        let exchange = |bench: &mut Bench| -> Result<usize> {
+            for family in FAMILIES {
+                let (pod, friend) = (example::pod()[family], example::friend()[family]);
+                bench.passes(UplinkIn, &Frame::new(friend, pod, udp(50_123, 53)))?;
+                bench.passes(UplinkOut, &Frame::new(pod, friend, udp(53, 50_123)))?;
+            }
+            Ok(bench.flows()?.len())
+        };
+        bench.change(|world| {
+            for endpoint in world.endpoints.values_mut() {
+                endpoint.flags &= !EndpointFlags::PUBLISHED;
+            }
+        })?;
+        assert_eq!(exchange(bench)?, 0);
+        bench.change(|world| {
+            for endpoint in world.endpoints.values_mut() {
+                endpoint.flags |= EndpointFlags::PUBLISHED;
+            }
+        })?;
+        assert_eq!(exchange(bench)?, 4);
         Ok(())
     })
 }

@@ -19,12 +19,33 @@ const OTHER_BRIDGE: u32 = BRIDGE + 1;
 const TOO_LARGE: usize = 1440;
 const SMALL: usize = 100;
 
-/// Runs a test on a bench whose second pod is on a network of its own, with [`MTU`].
+/// Runs a test on a bench whose second pod is on a network of its own, with [`MTU`], and to which
+/// the node has routes.
 fn on_two_networks(test: impl FnOnce(&mut Bench) -> Result<()> + Send) -> Result<()> {
     on_machine(|machine, bench| {
         machine.call(&format!("ip link set other mtu {MTU}"))?;
+        machine.sysctl("ipv4/ip_forward", "1")?;
+        machine.sysctl("ipv6/conf/all/forwarding", "1")?;
+        let first = BRIDGE;
+        for line in [
+            format!("ip link add first index {first} type bridge"),
+            format!("ip link add second mtu {MTU} index {OTHER_BRIDGE} type bridge"),
+            "ip link set first up".to_owned(),
+            "ip link set second up".to_owned(),
+            "ip address add 10.88.0.1/32 dev first".to_owned(),
+            "ip address add 10.88.1.1/24 dev second".to_owned(),
+            "ip route add 10.88.0.3/32 dev second".to_owned(),
+            "ip address add fd00:88::1/128 dev first nodad".to_owned(),
+            "ip route add fd00:88::3/128 dev second".to_owned(),
+        ] {
+            machine.call(&line)?;
+        }
         bench.change(|world| {
-            world.mtus.insert(OTHER_INTERFACE, MTU);
+            world
+                .mtus
+                .extend([OTHER_INTERFACE, OTHER_BRIDGE].map(|link| (link, MTU)));
+            let routes = example::other_pod().map(|address| (address, OTHER_BRIDGE));
+            world.egress_routes.extend(routes);
             world.pods[OTHER_POD as usize].network = OTHER_BRIDGE;
             let network = world.networks[&BRIDGE];
             world.networks.insert(OTHER_BRIDGE, network);

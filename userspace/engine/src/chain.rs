@@ -155,7 +155,8 @@ impl<K: Kernel> Engine<K> {
         self.store.put(&record)?;
         let mut transaction = Transaction::default();
         let made = transaction.apply(&mut self.kernel, &plan);
-        if let Err(error) = made.and_then(|()| self.verify(&record.attachment)) {
+        // The pod's side is the other plugin's: as for the reference plugins, it may be down still.
+        if let Err(error) = made.and_then(|()| self.verify_host(&record.attachment)) {
             self.undo_add(key, network_before.as_ref(), transaction);
             return Err(error);
         }
@@ -174,16 +175,19 @@ impl<K: Kernel> Engine<K> {
         adoption: &Adoption,
         observed: &Observed,
     ) -> Result<(Attachment, planner::Plan), EngineError> {
+        let addresses = adoption.addresses.iter();
         let leases = Leases {
             taken: self.store.leases(),
+            node: self.own_among(addresses.map(|own| own.address.address).collect())?,
             ..Leases::default()
         };
         let context = AttachContext {
             leases: &leases,
             records: self.store.records(),
             slot: self.next_slot()?,
-            generation: self.store.generation().wrapping_add(1).max(1),
+            generation: self.next_generation(),
             mtu: 0,
+            last_macs: &self.last_macs,
         };
         let planned = planner::plan_adopt(adoption, observed, &context)?;
         self.last_slot = planned.0.slot;

@@ -1,4 +1,5 @@
-//! Serves containers of other software, on links without our programs.
+//! Serves containers of other software, on links without our programs, and sockets of the node that
+//! the cgroup programs do not see.
 //!
 //! The netfilter table gets its NAT chains with the first hostport, as the cgroup programs are
 //! attached with it; adopted pods need entries of the node's tables for their links.
@@ -17,7 +18,7 @@ impl<K: Kernel> Engine<K> {
     /// failure is logged and the ADD goes on: only containers of other software miss the port, and
     /// the next reconciliation tries again and reports it.
     pub(crate) fn prepare_netfilter(&mut self, attachment: &Attachment) {
-        let base = self.node.netfilter_base.as_ref();
+        let base = &self.node.netfilter_base;
         let Some(step) = planner::plan_netfilter_for(attachment, base, &self.node.netfilter) else {
             return;
         };
@@ -53,7 +54,7 @@ impl<K: Kernel> Engine<K> {
     pub(crate) fn lacks_nftables(&self) -> bool {
         let mut records = self.store.records().values();
         self.node.netfilter == NetfilterState::Unsupported
-            && self.node.netfilter_base.is_some()
+            && !self.node.netfilter_base.links.is_empty()
             && records.any(|record| !record.attachment.port_mappings.is_empty())
     }
 

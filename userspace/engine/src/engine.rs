@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 use kernel::{Kernel, Measured};
 use model::{Attachment, AttachmentKey, Cidr, IfName, Intent, NetnsPath, Network, Record, State};
 use planner::{
-    AttachContext, BypassMode, ForwardingMode, Leases, Observed, Plan, PodSide, PortReservations,
-    Refusal, Scope, ShaperMode, XdpPrefilterMode,
+    AttachContext, BypassMode, ForwardingMode, LastMacs, Leases, Observed, Plan, PodSide,
+    PortReservations, Refusal, Scope, ShaperMode, XdpPrefilterMode,
 };
 use store::{Store, StoreError};
 
@@ -21,6 +21,9 @@ use crate::node::{NodeReconciler, NodeState};
 use crate::tcx_fast_path::TcxQueue;
 use crate::transaction::Transaction;
 use crate::{EngineError, Report, network, overrides, slot};
+
+/// Addresses of the node that the search for a pod's address skips at most.
+const MAX_OWN: usize = 1_000;
 
 /// Configuration with which the engine starts.
 #[derive(Clone, Debug)]
@@ -87,6 +90,8 @@ pub struct Engine<K> {
     pub(crate) tcx_queue: TcxQueue,
     /// Attachments whose ports are left to a runtime that has not bound them yet.
     pub(crate) left_ports: BTreeMap<AttachmentKey, LeftPorts>,
+    /// The MAC address that each address of a pod had last.
+    pub(crate) last_macs: LastMacs,
 }
 
 impl<K: Kernel> Engine<K> {
@@ -119,6 +124,11 @@ impl<K: Kernel> Engine<K> {
             .values()
             .map(|record| &record.attachment)
             .max_by_key(|attachment| attachment.generation);
+        // A network stays recorded when its last pod is gone.
+        let mut last_macs = LastMacs::new(store.networks().is_empty());
+        for record in store.records().values() {
+            last_macs.record(&record.attachment);
+        }
         Self {
             last_slot: youngest.map_or(0, |attachment| attachment.slot),
             kernel,
@@ -137,6 +147,7 @@ impl<K: Kernel> Engine<K> {
             compaction_failed: false,
             tcx_queue: TcxQueue::default(),
             left_ports: BTreeMap::new(),
+            last_macs,
         }
     }
 
@@ -212,6 +223,7 @@ impl<K: Kernel> Engine<K> {
             let last = last_reserved(&intent.network, &record.attachment);
             record.state = State::Attached;
             self.store.put_with_last_reserved(&record, &last)?;
+            self.last_macs.record(&record.attachment);
             self.verify_later(&intent.key, now);
         }
         Ok(record.attachment)
@@ -247,21 +259,69 @@ impl<K: Kernel> Engine<K> {
         taken.extend(self.store.leases());
         let mut last_reserved = intent.requested.last_reserved.clone();
         last_reserved.extend(self.store.last_reserved(&intent.network.name));
-        let leases = Leases {
+        let mut leases = Leases {
             taken,
             last_reserved,
+            node: BTreeSet::new(),
         };
-        let context = AttachContext {
-            leases: &leases,
-            records: self.store.records(),
-            slot: self.next_slot()?,
-            generation: self.store.generation().wrapping_add(1).max(1),
-            mtu,
-        };
-        let planned = planner::plan_attach(intent, &observed, &context)?;
-        crate::limits::log_clamped(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
-        self.last_slot = planned.0.slot;
-        Ok(planned)
+        let (slot, generation) = (self.next_slot()?, self.next_generation());
+        for _ in 0..MAX_OWN {
+            let context = AttachContext {
+                leases: &leases,
+                records: self.store.records(),
+                slot,
+                generation,
+                mtu,
+                last_macs: &self.last_macs,
+            };
+            let planned = planner::plan_attach(intent, &observed, &context)?;
+            // Only the chosen addresses are queried: a node may have thousands.
+            let own = self.own_addresses(&planned.0)?;
+            if own.is_empty() {
+                crate::limits::log_clamped(&intent.key, &intent.bandwidth, &planned.0.bandwidth);
+                self.last_slot = slot;
+                return Ok(planned);
+            }
+            leases.node.extend(own);
+        }
+        let address = leases.node.pop_last();
+        let refused = address.map(|address| Refusal::AddressOfNode { address });
+        Err(refused.unwrap_or(Refusal::NoRanges {
+            network: intent.network.name.clone(),
+        }))?
+    }
+
+    pub(crate) fn next_generation(&self) -> u32 {
+        self.store.generation().wrapping_add(1).max(1)
+    }
+
+    /// Returns the addresses of an attachment that the node itself has.
+    fn own_addresses(&mut self, attachment: &Attachment) -> Result<BTreeSet<IpAddr>, EngineError> {
+        let addresses = attachment.addresses.iter();
+        self.own_among(addresses.map(|assigned| assigned.address.address).collect())
+    }
+
+    /// Returns those of `addresses` that the node itself has.
+    pub(crate) fn own_among(
+        &mut self,
+        addresses: BTreeSet<IpAddr>,
+    ) -> Result<BTreeSet<IpAddr>, EngineError> {
+        if addresses.is_empty() {
+            return Ok(addresses);
+        }
+        let scope = Scope::Addresses(addresses);
+        Ok(self.kernel.observe(&scope)?.own_addresses)
+    }
+
+    /// Refuses an attachment with an address of the node itself.
+    pub(crate) fn refuse_own_addresses(
+        &mut self,
+        attachment: &Attachment,
+    ) -> Result<(), EngineError> {
+        match self.own_addresses(attachment)?.pop_first() {
+            Some(address) => Err(Refusal::AddressOfNode { address }.into()),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn next_slot(&self) -> Result<u32, Refusal> {

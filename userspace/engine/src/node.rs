@@ -54,8 +54,8 @@ pub(crate) struct NodeState {
     pub(crate) network_links: BTreeSet<IfName>,
     /// State of our netfilter table.
     pub(crate) netfilter: NetfilterState,
-    /// The netfilter table that the node's links need, without hostports.
-    pub(crate) netfilter_base: Option<NetfilterTable>,
+    /// The netfilter table that the node's links and sockets need, without hostports.
+    pub(crate) netfilter_base: NetfilterTable,
 }
 
 /// Network whose bridge is configured.

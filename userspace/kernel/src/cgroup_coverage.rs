@@ -20,18 +20,18 @@ pub(crate) fn is_root(cgroup: &Path) -> bool {
 
 /// Returns the names of processes that use the network namespace of the calling thread and are not
 /// in `cgroup`, some of them. Without this process, kernel threads and those that just started.
-/// Empty for a cgroup that is not below `root`, the mounted hierarchy.
-pub(crate) fn outside(cgroup: &Path, root: &Path) -> io::Result<BTreeSet<String>> {
-    let Ok(below) = cgroup.strip_prefix(root) else {
-        return Ok(BTreeSet::new());
-    };
+///
+/// Compares process ids: paths of cgroups depend on the cgroup namespace and on the mount.
+pub(crate) fn outside(cgroup: &Path) -> io::Result<BTreeSet<String>> {
+    let mut members = BTreeSet::new();
+    add_members(cgroup, &mut members);
     let netns = fs::read_link("/proc/thread-self/ns/net")?;
     let uptime = uptime()?;
     let mut names = BTreeSet::new();
     for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
         let process = entry.path();
         let is_other = is_process(&process) && !is_self(&process);
-        if is_other && is_outside(&process, below, &netns, uptime).unwrap_or(false) {
+        if is_other && is_outside(&process, &members, &netns, uptime).unwrap_or(false) {
             names.extend(name(&process));
         }
         if names.len() == NAMED {
@@ -39,6 +39,21 @@ pub(crate) fn outside(cgroup: &Path, root: &Path) -> io::Result<BTreeSet<String>
         }
     }
     Ok(names)
+}
+
+/// Adds the ids of the processes in `cgroup` and all cgroups below. One that is gone, or whose
+/// processes its parent lists (`cgroup.type` `threaded`), has none.
+fn add_members(cgroup: &Path, members: &mut BTreeSet<u32>) {
+    let processes = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+    members.extend(processes.lines().filter_map(|id| id.parse::<u32>().ok()));
+    let Ok(entries) = fs::read_dir(cgroup) else {
+        return;
+    };
+    for entry in entries.filter_map(Result::ok) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            add_members(&entry.path(), members);
+        }
+    }
 }
 
 fn is_process(directory: &Path) -> bool {
@@ -52,18 +67,18 @@ fn is_self(process: &Path) -> bool {
 }
 
 /// `None` if the process has ended meanwhile, or is a kernel thread, which has no program.
-fn is_outside(process: &Path, below: &Path, netns: &Path, uptime: u64) -> Option<bool> {
+fn is_outside(process: &Path, members: &BTreeSet<u32>, netns: &Path, uptime: u64) -> Option<bool> {
+    let id: u32 = process.file_name()?.to_str()?.parse().ok()?;
+    if members.contains(&id) {
+        return Some(false);
+    }
     if fs::read_link(process.join("ns/net")).ok()? != netns {
         return Some(false);
     }
     fs::read_link(process.join("exe")).ok()?;
     let stat = fs::read_to_string(process.join("stat")).ok()?;
-    let memberships = fs::read_to_string(process.join("cgroup")).ok()?;
-    let own = memberships
-        .lines()
-        .find_map(|line| line.strip_prefix("0::/"))?;
     let age = uptime.saturating_sub(started(&stat)?);
-    Some(age >= LEAST_AGE && !Path::new(own).starts_with(below))
+    Some(age >= LEAST_AGE)
 }
 
 /// Returns the start of a process in clock ticks since the boot: field 22 of `proc_pid_stat(5)`,
@@ -101,7 +116,23 @@ pub(crate) fn resolved(cgroup: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::started;
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::{add_members, started};
+
+    #[test]
+    fn the_members_of_a_cgroup_are_those_of_all_cgroups_below() {
+        let root = tempfile::tempdir().unwrap();
+        for (below, processes) in [("", "1\n22\n"), ("a", ""), ("a/b", "333\n"), ("c", "0\n")] {
+            let directory = root.path().join(below);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("cgroup.procs"), processes).unwrap();
+        }
+        let mut members = BTreeSet::new();
+        add_members(root.path(), &mut members);
+        assert_eq!(members, BTreeSet::from([0, 1, 22, 333]));
+    }
 
     #[test]
     fn the_start_of_a_process_is_read_behind_its_name() {

@@ -12,7 +12,10 @@ use planner::{
 
 use crate::error::{Attempt as _, Failed};
 use crate::host::Host;
-use crate::{addresses, bridge_vlans, entries, filters, links, pod, sysctl, tcx_fast_path, tuning};
+use crate::{
+    addresses, announcement, bridge_vlans, entries, filters, links, pod, sysctl, tcx_fast_path,
+    tuning,
+};
 
 pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
     let netlink = &mut host.netlink;
@@ -47,6 +50,10 @@ pub(crate) fn execute(host: &mut Host, step: &Step) -> Result<(), Failed> {
         } => links::join_bridge(netlink, link, bridge, *hairpin, options),
         Step::SetUpPod(spec) => pod::set_up(spec),
         Step::AwaitAddresses { netns, ifname } => pod::await_addresses(netns, ifname),
+        Step::Announce(announcement) => {
+            announcement::announce(announcement);
+            Ok(())
+        }
         Step::Attach { link, hooks } => attach(host, link, hooks),
         Step::Detach { link, hooks } => detach(host, link, hooks),
         Step::AttachSocketHooks { hooks } => attach_sockets(host, hooks),

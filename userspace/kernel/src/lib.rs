@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod addresses;
+mod announcement;
 mod batch;
 mod bridge_port;
 mod bridge_vlans;

@@ -1,5 +1,5 @@
 //! Our netfilter table, `inet viaduct`: hostports for packets that enter by links without our
-//! programs, and the check of their source.
+//! programs, and the check of their source; hostports for the node's own sockets.
 //!
 //! The table as a whole is one transaction. Its maps mirror the hostport table: a hostport is
 //! written to both by one step. See decision 81.

@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::netns::OpenNetns;
 use crate::{
     addresses, bridge_vlans, entries, filters, foreign_tc_programs, links, netfilter, node_checks,
-    pod, port_user, routes, sysctl, tcx_fast_path, tuning,
+    pod, port_user, route_answers, routes, sysctl, tcx_fast_path, tuning,
 };
 
 pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed> {
@@ -37,6 +37,11 @@ pub(crate) fn observe(host: &mut Host, scope: &Scope) -> Result<Observed, Failed
             ifname,
             sysctls,
         } => settings(path, ifname, sysctls),
+        Scope::Addresses(addresses) => Ok(Observed {
+            own_addresses: route_answers::own(&mut host.netlink, addresses)
+                .attempt(|| "query the routes of a pod's addresses".to_owned())?,
+            ..Observed::default()
+        }),
         Scope::Ports => Ok(Observed {
             port_reservations: host.reservations.all(),
             ..Observed::default()
@@ -85,6 +90,9 @@ fn node(host: &mut Host, wanted: &BTreeSet<SysctlKey>) -> Result<Observed, Faile
         port_reservations: host.reservations.all(),
         flow_entries: host.flow_entries,
         foreign_rules,
+        has_unseen_sockets: (host.sockets.coverage())
+            .attempt(|| "read the cgroups of processes".to_owned())?
+            .is_none_or(|coverage| coverage.is_partial()),
         conntrack_entries: netfilter::tracked()
             .attempt(|| "count tracked connections".to_owned())?,
         xdp_prefilters: (host.prefilters.observe(&links, &pinned))

@@ -112,18 +112,19 @@ mod tests {
     fn pins_of_an_older_version_are_moved_and_existing_pins_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let bpffs = folder.path();
+        let own = |path: &str| format!("v{ABI_VERSION}/{path}");
         pin(bpffs, "v0/links/7-in", "old");
         pin(bpffs, "v0/links/8-in", "old");
-        pin(bpffs, "v0/maps/FLOWS", "old");
-        pin(bpffs, "v1/links/8-in", "ours");
-        pin(bpffs, "v1/maps/PODS", "ours");
+        pin(bpffs, "v0/maps/HOSTPORTS", "old");
+        pin(bpffs, &own("links/8-in"), "ours");
+        pin(bpffs, &own("maps/PODS"), "ours");
         refuse_newer(bpffs).unwrap();
         migrate_older(bpffs).unwrap();
         let read = |path: &str| fs::read_to_string(bpffs.join(path)).unwrap();
-        assert_eq!(read("v1/links/7-in"), "old");
-        assert_eq!(read("v1/links/8-in"), "ours");
-        assert_eq!(read("v1/maps/FLOWS"), "old");
-        assert_eq!(read("v1/maps/PODS"), "ours");
+        assert_eq!(read(&own("links/7-in")), "old");
+        assert_eq!(read(&own("links/8-in")), "ours");
+        assert_eq!(read(&own("maps/HOSTPORTS")), "old");
+        assert_eq!(read(&own("maps/PODS")), "ours");
         assert!(!bpffs.join("v0").exists());
         migrate_older(bpffs).unwrap();
     }

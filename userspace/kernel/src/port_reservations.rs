@@ -2,7 +2,7 @@
 //!
 //! The sockets never receive data: the datapath redirects packets for a hostport before the stack
 //! sees them. Connections that it does not see, such as those of processes outside of the agent's
-//! cgroup, are refused: the sockets listen, so that no other socket can bind the port, and an eBPF
+//! cgroup, are refused: TCP sockets listen, so that no other socket can bind the port, and an eBPF
 //! program (`BPF_PROG_TYPE_SK_REUSEPORT`) finds no socket for any packet. The kernel then answers
 //! as if the port was closed.
 //!
@@ -14,7 +14,9 @@
 //!
 //! TCP sockets also have `SO_REUSEADDR`. Without it, connections in `TIME_WAIT` of the process that
 //! served the port before would conflict; a listening socket does not share its port by this
-//! option. UDP sockets do not have it: for UDP, it would let every socket bind the port.
+//! option. UDP sockets do not have it: for UDP, it would let every socket bind the port. SCTP
+//! sockets neither listen nor have it: an association that the datapath does not see is aborted
+//! then, and no program could refuse it.
 //!
 //! A container runtime may hold a port with a socket of its own; the agent has none then.
 //!
@@ -207,7 +209,7 @@ fn open(
     };
     fchown(&socket, Some(user_id), None)?;
     setsockopt(&socket, sockopt::ReusePort, &true)?;
-    if reservation.protocol != Protocol::Udp {
+    if reservation.protocol == Protocol::Tcp {
         setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     }
     if reservation.address.is_ipv6() {
@@ -223,7 +225,7 @@ fn open(
     setsockopt(&socket, sockopt::Mark, &abi::HOLDER_MARK)?;
     bind(socket.as_raw_fd(), &storage(reservation.socket()))?;
     setsockopt(&socket, sockopt::Mark, &0)?;
-    if reservation.protocol != Protocol::Udp {
+    if reservation.protocol == Protocol::Tcp {
         listen(&socket, Backlog::new(BACKLOG)?)?;
     }
     // After the bind: a socket with a program does not share its port with one that is bound

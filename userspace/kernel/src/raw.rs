@@ -9,7 +9,7 @@
 use std::ffi::CString;
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -337,6 +337,24 @@ pub(crate) fn link_address(index: u32, ethertype: u16) -> io::Result<LinkAddr> {
     // SAFETY: `length` bytes of `address` are read, which is its size.
     let address = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(length)) };
     address.ok_or_else(|| Errno::EINVAL.into())
+}
+
+/// Lets a packet socket send by the driver itself, past the queueing discipline
+/// (`PACKET_QDISC_BYPASS`): an error is returned then where a discipline would drop the frame.
+pub(crate) fn bypass_queues(socket: &impl AsRawFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `length` bytes of `on`.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_QDISC_BYPASS,
+            (&raw const on).cast(),
+            length,
+        )
+    };
+    Errno::result(result).map(drop).map_err(io::Error::from)
 }
 
 /// Returns the cookie of the calling thread's network namespace.

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 
 use nix::errno::Errno;
 use planner::{RouteAnswer, RouteQuery};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
@@ -50,25 +51,70 @@ pub(crate) fn all(
     Ok(found)
 }
 
+/// Returns those of `addresses` that the node receives packets for itself, or will: a new IPv6
+/// address has no route yet. One that the kernel has no answer for is not among them.
+pub(crate) fn own(
+    netlink: &mut Netlink,
+    addresses: &BTreeSet<IpAddr>,
+) -> io::Result<BTreeSet<IpAddr>> {
+    let routes = addresses
+        .iter()
+        .map(|address| (*address, Message::GetRoute(route_to(*address))));
+    let new = addresses
+        .iter()
+        .filter_map(|address| Some((*address, address_of(*address)?)));
+    let (asked, queries): (Vec<IpAddr>, Vec<Message>) = routes.chain(new).unzip();
+    let requests = queries.into_iter().map(Request::get).collect();
+    let answers = netlink.request_all(requests)?;
+    let is_own = |answer: &io::Result<Option<Message>>| match answer {
+        Ok(Some(Message::NewRoute(route))) => answered(route) == Some(RouteAnswer::Local),
+        Ok(Some(Message::NewAddress(_))) => true,
+        _ => false,
+    };
+    let answered = asked.into_iter().zip(answers);
+    Ok(answered
+        .filter(|(_, answer)| is_own(answer))
+        .map(|(address, _)| address)
+        .collect())
+}
+
+/// Returns the query for an IPv6 address of any link (`inet6_rtm_getaddr`).
+fn address_of(address: IpAddr) -> Option<Message> {
+    let IpAddr::V6(_) = address else {
+        return None;
+    };
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet6;
+    message.attributes.push(AddressAttribute::Address(address));
+    Some(Message::GetAddress(message))
+}
+
 fn message(query: &RouteQuery, names: &Names) -> io::Result<Option<RouteMessage>> {
+    let mut message = route_to(query.to);
+    if let Some((source, link)) = &query.received {
+        let Some(index) = names.find(link)? else {
+            return Ok(None);
+        };
+        let attributes = &mut message.attributes;
+        attributes.push(RouteAttribute::Source(plain(*source)));
+        attributes.push(RouteAttribute::Iif(index));
+        message.header.source_prefix_length = message.header.destination_prefix_length;
+    }
+    Ok(Some(message))
+}
+
+/// Returns the query for a packet that the node sends to `to`.
+fn route_to(to: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
-    let (family, length) = match query.to {
+    let (family, length) = match to {
         IpAddr::V4(_) => (AddressFamily::Inet, 32),
         IpAddr::V6(_) => (AddressFamily::Inet6, 128),
     };
     message.header.address_family = family;
     message.header.destination_prefix_length = length;
     let attributes = &mut message.attributes;
-    attributes.push(RouteAttribute::Destination(plain(query.to)));
-    if let Some((source, link)) = &query.received {
-        let Some(index) = names.find(link)? else {
-            return Ok(None);
-        };
-        attributes.push(RouteAttribute::Source(plain(*source)));
-        attributes.push(RouteAttribute::Iif(index));
-        message.header.source_prefix_length = length;
-    }
-    Ok(Some(message))
+    attributes.push(RouteAttribute::Destination(plain(to)));
+    message
 }
 
 fn plain(address: IpAddr) -> RouteAddress {

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::programs::links::FdLink;
@@ -24,21 +24,38 @@ use crate::raw::{Linked, ProgramLink};
 use crate::{cgroup_coverage, pinned};
 
 /// Returns the root of the cgroup v2 hierarchy, wherever it is mounted. All sockets of the node are
-/// below it.
+/// below it. In a cgroup namespace, the node's own root may be mounted beside that of the
+/// namespace; without it, returns the latter.
 pub fn cgroup_root() -> io::Result<Option<PathBuf>> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(cgroup_mount(&mounts))
+    let is_node_root =
+        |point: &PathBuf| point.join("cgroup.procs").exists() && cgroup_coverage::is_root(point);
+    Ok(root_mount(&mounts, is_node_root))
 }
 
-/// Returns the first mount of type `cgroup2` whose root is `/` (`proc_pid_mountinfo(5)`).
-fn cgroup_mount(mounts: &str) -> Option<PathBuf> {
-    let mut found = mounts.lines().filter_map(|line| {
+fn root_mount(mounts: &str, is_node_root: impl Fn(&PathBuf) -> bool) -> Option<PathBuf> {
+    let all = || cgroup_mounts(mounts);
+    let of_node = all().find(|(_, point)| is_node_root(point));
+    let found = of_node.or_else(|| all().find(|(root, _)| *root == "/"));
+    found.map(|(_, point)| point)
+}
+
+/// Returns root and mount point of each mount of type `cgroup2` (`proc_pid_mountinfo(5)`).
+fn cgroup_mounts(mounts: &str) -> impl Iterator<Item = (&str, PathBuf)> {
+    mounts.lines().filter_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
-        (kind.starts_with("cgroup2 ") && root == "/").then(|| PathBuf::from(unescaped(point)))
-    });
-    found.next()
+        (kind.starts_with("cgroup2 ")).then(|| (root, PathBuf::from(unescaped(point))))
+    })
+}
+
+/// Returns whether the directory is the root of this process's cgroup namespace, and not that of
+/// the hierarchy.
+fn is_namespace_root(cgroup: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_mounted = cgroup_mounts(&mounts).any(|(root, point)| root == "/" && point == cgroup);
+    is_mounted && !cgroup_coverage::is_root(cgroup)
 }
 
 /// Decodes blanks, tabs and backslashes, which mountinfo escapes as octal numbers.
@@ -60,7 +77,7 @@ pub(crate) struct Sockets {
 struct Cgroup {
     directory: File,
     path: PathBuf,
-    /// Whether the operator has chosen it.
+    /// Whether the operator has chosen it, and it is not only the root of a cgroup namespace.
     is_configured: bool,
     id: u64,
 }
@@ -108,10 +125,11 @@ impl Sockets {
             return Err(Failed::new(open(), error).into());
         }
         let id = directory.metadata().attempt(open)?.ino();
+        let path = cgroup_coverage::resolved(path);
         sockets.cgroup = Some(Cgroup {
             directory,
-            path: cgroup_coverage::resolved(path),
-            is_configured: *is_configured,
+            is_configured: *is_configured && !is_namespace_root(&path),
+            path,
             id,
         });
         for hook in SocketHook::ALL {
@@ -138,9 +156,10 @@ impl Sockets {
             return Ok(None);
         };
         let is_root = cgroup_coverage::is_root(&cgroup.path);
-        let outside = match cgroup_root()? {
-            Some(root) if !is_root => cgroup_coverage::outside(&cgroup.path, &root)?,
-            _ => BTreeSet::new(),
+        let outside = if is_root {
+            BTreeSet::new()
+        } else {
+            cgroup_coverage::outside(&cgroup.path)?
         };
         Ok(Some(CgroupCoverage {
             is_root,
@@ -265,6 +284,20 @@ fn load(object: &mut Ebpf, hook: SocketHook) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn cgroup_mount(mounts: &str) -> Option<PathBuf> {
+        root_mount(mounts, |_| false)
+    }
+
+    #[test]
+    fn the_nodes_root_is_preferred_to_that_of_a_cgroup_namespace() {
+        let mounts = "\
+            30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
+            31 23 0:26 /../.. /host/cgroup rw - cgroup2 cgroup2 rw\n";
+        let node = PathBuf::from("/host/cgroup");
+        assert_eq!(root_mount(mounts, |point| *point == node), Some(node));
+        assert_eq!(cgroup_mount(mounts), Some("/sys/fs/cgroup".into()));
+    }
 
     #[test]
     fn the_cgroup_root_is_found_at_any_mount_point() {

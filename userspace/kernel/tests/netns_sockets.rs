@@ -251,7 +251,10 @@ fn a_hostport_of_one_address_is_reserved_at_that_address_only() {
 
 /// Returns the id and the program's id of each pinned link of the cgroup.
 fn links(node: &Node) -> Vec<(u32, u32)> {
-    let pin = |hook: SocketHook| node.bpffs().join(format!("v1/links/cgroup-{hook}"));
+    let pin = |hook: SocketHook| {
+        node.bpffs()
+            .join(format!("v{}/links/cgroup-{hook}", abi::ABI_VERSION))
+    };
     let pinned = SocketHook::ALL
         .map(pin)
         .into_iter()

@@ -87,6 +87,9 @@ degraded_reasons! {
     /// Another link or route has addresses of a network's subnet.
     SubnetOverlap = "subnet-overlap", status "50 if it has all addresses of the network",
         do "Give the network another subnet, or remove the other address or route.";
+    /// The node has got an address that a pod has: the node's packets win, and the pod is cut off.
+    AddressOfNode = "pod-address-on-node", status "",
+        do "Remove the address from the link that the message names, or restart the pod.";
     /// A strict reverse path filter drops packets of pods, answers to them, or requests to their
     /// published ports.
     ReversePathFilter = "rp-filter", status "50 for the network",

@@ -19,6 +19,8 @@ pub struct Leases {
     /// Taken addresses and their owners, of every network: an address belongs to only one pod of
     /// the node.
     pub taken: BTreeMap<IpAddr, AttachmentKey>,
+    /// Addresses of the node itself: ranges skip them, and requests for them are refused.
+    pub node: BTreeSet<IpAddr>,
     /// Last address given from each range set of this network, by the set's index.
     pub last_reserved: BTreeMap<usize, IpAddr>,
 }
@@ -86,6 +88,9 @@ impl Pool<'_> {
         if self.gateways.contains(&address) {
             return Err(Refusal::GatewayRequested { address });
         }
+        if self.leases.node.contains(&address) {
+            return Err(Refusal::AddressOfNode { address });
+        }
         let free =
             |range: &&Range| !is_edge(range, address) && !self.leases.taken.contains_key(&address);
         let range = self
@@ -105,9 +110,22 @@ impl Pool<'_> {
         let found = spans.find_map(|span| Some((span.range, self.first_free(&span)?)));
         match found {
             Some((range, address)) => Ok(assigned(range, address)),
-            None => Err(Refusal::Exhausted {
-                set: describe(self.set),
-            }),
+            None => Err(self.exhausted()),
+        }
+    }
+
+    /// Returns the refusal for a set without a free address. A static address is a set of one
+    /// address.
+    fn exhausted(&self) -> Refusal {
+        if let [range] = self.set.ranges()
+            && range.first() == range.last()
+            && self.leases.node.contains(&range.first())
+        {
+            let address = range.first();
+            return Refusal::AddressOfNode { address };
+        }
+        Refusal::Exhausted {
+            set: describe(self.set),
         }
     }
 
@@ -163,6 +181,7 @@ impl Pool<'_> {
             }
             let free = next_taken != Some(candidate)
                 && !self.gateways.contains(&candidate)
+                && !self.leases.node.contains(&candidate)
                 && !is_edge(span.range, candidate);
             if free {
                 return Some(candidate);

@@ -90,14 +90,17 @@ fn bridge_of<'a>(link: &Link, observed: &'a Observed) -> Option<&'a IfName> {
     found.map(|(name, _)| name)
 }
 
-/// Returns the addresses of the adoption, unless another attachment has one: an address belongs to
-/// one pod of the node, whichever IPAM gave it.
+/// Returns the addresses of the adoption, unless another attachment or the node has one: an address
+/// belongs to one pod of the node, whichever IPAM gave it.
 fn free_addresses(
     adoption: &Adoption,
     context: &AttachContext<'_>,
 ) -> Result<Vec<Assigned>, Refusal> {
     for assigned in &adoption.addresses {
         let address = assigned.address.address;
+        if context.leases.node.contains(&address) {
+            return Err(Refusal::AddressOfNode { address });
+        }
         if let Some(owner) = context.leases.taken.get(&address) {
             return Err(Refusal::AddressOfOther {
                 address,

@@ -6,7 +6,8 @@
 //!    be undone;
 //! 2. the link is created, because entries refer to its index;
 //! 3. tables and programs are complete before the pod can send its first packet;
-//! 4. hostport entries are written last, when the pod is reachable.
+//! 4. hostport entries are written when the pod is reachable;
+//! 5. last, the pod announces its addresses to neighbours that have another MAC address for them.
 //!
 //! The record is the engine's, and the bridge exists already.
 
@@ -20,6 +21,7 @@ use model::{
 };
 
 use crate::address::{Leases, choose};
+use crate::announcement::{LastMacs, announce};
 use crate::check::POD_HOOKS;
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::tables::{attachment_entries, hostport_key, hostport_keys, mapping_keys};
@@ -41,6 +43,8 @@ pub struct AttachContext<'a> {
     pub generation: u32,
     /// MTU for both ends ([`crate::network_mtu`]).
     pub mtu: u32,
+    /// The MAC address that each address had last.
+    pub last_macs: &'a LastMacs,
 }
 
 /// Decides on an attachment and plans it. `observed` is of [`crate::Scope::Netns`] or wider, and
@@ -76,6 +80,8 @@ pub fn plan_attach(
     }
     let detects_duplicates = intent.network.options.detects_duplicates;
     plan.append(create(&attachment, detects_duplicates, observed));
+    let bridge = observed.links.get(&attachment.bridge);
+    plan.append(Plan::of(announce(&attachment, bridge, context.last_macs)));
     Ok((attachment, plan))
 }
 
@@ -393,7 +399,7 @@ fn create(attachment: &Attachment, detects_duplicates: bool, observed: &Observed
         // Only as a bridge port can neighbours answer the probes.
         plan.push(await_addresses(attachment));
     }
-    // Last: the pod is reachable now.
+    // The pod is reachable now.
     plan.append(Plan::of(ports));
     plan
 }

@@ -88,14 +88,37 @@ impl BridgeContext<'_> {
             .collect()
     }
 
-    /// Returns the MTU that the bridge will have: that of the network it was created for.
+    /// Returns the MTU that the bridge will have: for a bridge of ours, that of the network it was
+    /// created for, or of another one with its gateway on it.
     fn bridge_mtu(&self, network: &Network) -> u32 {
         let Some(bridge) = self.bridge else {
-            return network_mtu(network, self.observed);
+            return self.shared_mtu(network);
         };
-        let mut networks = self.networks.iter();
-        let owner = networks.find(|other| other.bridge == network.bridge && is_of(bridge, other));
-        owner.map_or(bridge.mtu, |owner| network_mtu(owner, self.observed))
+        match self.owner(bridge) {
+            Some(owner) => self.shared_mtu(owner),
+            None if is_our_alias(bridge.alias.as_deref()) => {
+                self.shared_mtu(network).min(bridge.mtu)
+            }
+            None => bridge.mtu,
+        }
+    }
+
+    /// Returns the network that a bridge was created for.
+    fn owner(&self, bridge: &Link) -> Option<&Network> {
+        self.networks.iter().find(|network| is_of(bridge, network))
+    }
+
+    /// Returns the MTU of `network`'s bridge: the smallest of `network` and of all networks that
+    /// have their gateway on it. The kernel reports or fragments what is larger; the bridge would
+    /// silently discard what is larger than the MTU of a port (decision 90).
+    fn shared_mtu(&self, network: &Network) -> u32 {
+        let of = |network: &Network| network_mtu(network, self.observed);
+        self.networks
+            .iter()
+            .filter(|other| {
+                other.options.gateway && other.gateway_link().as_ref() == Some(&network.bridge)
+            })
+            .fold(of(network), |least, other| least.min(of(other)))
     }
 }
 
@@ -105,13 +128,13 @@ pub(crate) fn bridge_steps(
     context: &BridgeContext<'_>,
 ) -> Result<Plan, Refusal> {
     let mut plan = match context.bridge {
-        None => create(network, context.observed),
+        None => create(network, context),
         Some(link) if link.kind != LinkKind::Bridge => {
             return Err(Refusal::NotABridge {
                 bridge: network.bridge.clone(),
             });
         }
-        Some(link) if is_of(link, network) => repair(network, link, context.observed),
+        Some(link) if is_of(link, network) => repair(network, link, context),
         Some(link) => use_foreign(network, link, context)?,
     };
     if let Some(link) = context.bridge {
@@ -168,11 +191,11 @@ pub(crate) fn gateways(network: &Network) -> Vec<InterfaceAddress> {
     widest.into_iter().map(whole).collect()
 }
 
-fn create(network: &Network, observed: &Observed) -> Plan {
+fn create(network: &Network, context: &BridgeContext<'_>) -> Plan {
     let link = network.bridge.clone();
-    let mut plan = Plan::of([create_step(network, observed)]);
+    let mut plan = Plan::of([create_step(network, context)]);
     // Before addresses and link up: the kernel starts duplicate address detection then.
-    plan.append(Plan::of(disable_autoconf(&link, observed)));
+    plan.append(Plan::of(disable_autoconf(&link, context.observed)));
     for address in bridge_gateways(network) {
         plan.push(Step::AddAddress {
             link: link.clone(),
@@ -183,33 +206,36 @@ fn create(network: &Network, observed: &Observed) -> Plan {
     plan
 }
 
-fn create_step(network: &Network, observed: &Observed) -> Step {
+fn create_step(network: &Network, context: &BridgeContext<'_>) -> Step {
     Step::CreateBridge(BridgeSpec {
         name: network.bridge.clone(),
         mac: network.bridge_mac(),
-        mtu: network_mtu(network, observed),
+        mtu: context.shared_mtu(network),
         filters_vlans: network.options.port.vlans.is_managed(),
         alias: bridge_alias(&network.name),
     })
 }
 
-fn repair(network: &Network, present: &Link, observed: &Observed) -> Plan {
+fn repair(network: &Network, present: &Link, context: &BridgeContext<'_>) -> Plan {
     let link = || network.bridge.clone();
     let mut plan = Plan::default();
     if present.alias.is_none() {
         // Created by an agent that was killed before it set the alias: the step completes the
         // bridge.
-        plan.push(create_step(network, observed));
+        plan.push(create_step(network, context));
     }
     let mac = network.bridge_mac();
     if present.mac != Some(mac) {
         plan.push(Step::SetMac { link: link(), mac });
     }
-    let mtu = network_mtu(network, observed);
+    let mtu = context.shared_mtu(network);
     if present.mtu != mtu {
         plan.push(Step::SetMtu { link: link(), mtu });
     }
-    plan.append(Plan::of(disable_autoconf(&network.bridge, observed)));
+    plan.append(Plan::of(disable_autoconf(
+        &network.bridge,
+        context.observed,
+    )));
     plan.append(add_missing(
         &network.bridge,
         present,
@@ -255,6 +281,12 @@ fn use_foreign(
     let wanted = bridge_gateways(network);
     let mut plan = add_to_foreign(network, &network.bridge, present, &wanted, context)?;
     plan.append(Plan::of(pin_mac(network, present)));
+    // The plan of the network that the bridge was created for sets the MTU, if there is one.
+    let mtu = context.bridge_mtu(network);
+    if context.owner(present).is_none() && present.mtu != mtu {
+        let link = network.bridge.clone();
+        plan.push(Step::SetMtu { link, mtu });
+    }
     if !present.up {
         plan.push(Step::SetUp {
             link: network.bridge.clone(),

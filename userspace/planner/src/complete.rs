@@ -5,6 +5,7 @@
 
 use model::{Attachment, Intent};
 
+use crate::announcement::{LastMacs, announce};
 use crate::attach::{AttachContext, await_addresses, decide, pod_spec, put_entries};
 use crate::port_reservation::{attachment_reservations, reserve};
 use crate::{Observed, Plan, Refusal, Step};
@@ -31,6 +32,7 @@ pub fn plan_complete(
     attachment: &Attachment,
     detects_duplicates: bool,
     observed: &Observed,
+    last_macs: &LastMacs,
 ) -> Plan {
     let (ports, others) = put_entries(attachment, observed);
     let mut plan = Plan::of(reserve(attachment, attachment_reservations(attachment)));
@@ -40,5 +42,7 @@ pub fn plan_complete(
         plan.push(await_addresses(attachment));
     }
     plan.append(Plan::of(ports));
+    let bridge = observed.links.get(&attachment.bridge);
+    plan.append(Plan::of(announce(attachment, bridge, last_macs)));
     plan
 }

@@ -68,8 +68,8 @@ pub enum FlowKind {
     Published,
     /// A connection to a pod's own address, not translated.
     Direct,
-    /// A connection of the node itself, translated to another source port because a pod's flow uses
-    /// its own.
+    /// A connection with the node's own address, without a socket of the node: that of another NAT,
+    /// or one that was translated to another source port because a pod's flow uses its own.
     Node,
 }
 
@@ -139,7 +139,7 @@ impl FlowState {
         let either = one | other;
         match protocol {
             protocol::TCP if either & Seen::RST != 0 => Self::Reset,
-            protocol::TCP if either & Seen::FIN != 0 => Self::Closing,
+            protocol::TCP if either & (Seen::FIN | Seen::FIN_CONFIRMED) != 0 => Self::Closing,
             protocol::TCP if one & other & Seen::ACK != 0 => Self::Established,
             protocol::TCP => Self::Opening,
             protocol::UDP if replied => Self::Stream,

@@ -14,6 +14,7 @@
 
 mod address;
 mod adopt;
+mod announcement;
 mod attach;
 mod bridge;
 mod bypass;
@@ -54,6 +55,7 @@ mod xdp_prefilter;
 
 pub use address::{Leases, choose};
 pub use adopt::plan_adopt;
+pub use announcement::{Announcement, LastMacs};
 pub use attach::{AttachContext, Records, plan_attach};
 pub use bridge::{bridge_alias, plan_bridge};
 pub use bypass::{BypassMode, obstacles};

@@ -1,15 +1,16 @@
 //! The netfilter table of ours, `inet viaduct`: what our programs do at uplinks, for packets that
-//! enter by other links.
+//! enter by other links; and what the cgroup programs do, for sockets that they do not see.
 //!
 //! Containers of other software reach hostports through it: netfilter translates for them, in one
-//! order with the other software's own rules. The table exists only while there are such links, and
-//! has NAT chains only while there are hostports, because they turn connection tracking on for all
-//! packets of the node. See decision 81.
+//! order with the other software's own rules. So do sockets of the node that the cgroup programs do
+//! not see: those of processes outside of the cgroup, raw sockets and SCTP. The table exists only
+//! while there are such links or sockets, and has NAT chains only while there are hostports,
+//! because they turn connection tracking on for all packets of the node. See decisions 81 and 99.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use model::{Attachment, Cidr, IfName, Network};
+use model::{Attachment, Cidr, IfName, Network, Protocol};
 
 use crate::tables::hostport_keys;
 use crate::uplink::{OwnLinks, candidates};
@@ -19,12 +20,15 @@ use crate::{ContainerLinks, Observed, Records, Step};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetfilterTable {
     /// Links whose packets our programs translate and check: uplinks, our bridges, the loopback.
+    /// Empty where packets enter by such links only.
     pub links: BTreeSet<IfName>,
     /// Subnets of pods: packets from other links with a source in one of them are dropped, unless
     /// the kernel's route to the source leads back by the link.
     pub pods: BTreeSet<Cidr>,
     /// Whether hostports are translated.
     pub hostports: bool,
+    /// Whether hostports are translated for packets of the node itself, too.
+    pub output: bool,
     /// Subnets of adopted pods: a client of the pod's own subnet is masqueraded, because the pod
     /// would answer it past the node.
     pub hairpin: BTreeSet<Cidr>,
@@ -88,6 +92,9 @@ impl NetfilterTable {
             return self;
         }
         self.hostports = true;
+        let mut mappings = attachment.port_mappings.iter();
+        // No cgroup program sees SCTP sockets.
+        self.output |= mappings.any(|mapping| mapping.protocol == Protocol::Sctp);
         if attachment.adopted.is_some() {
             let addresses = attachment.addresses.iter();
             let subnets = addresses.filter_map(|assigned| assigned.address.subnet());
@@ -97,21 +104,27 @@ impl NetfilterTable {
     }
 
     fn is_needed(&self) -> bool {
-        self.hostports || !self.pods.is_empty()
+        let translates = !self.links.is_empty() || self.output;
+        (self.hostports && translates) || !self.pods.is_empty()
     }
 }
 
-/// Returns the table that a node with these links needs, without hostports; `None` where packets
-/// enter by uplinks and our own bridges only.
+/// Returns the table that a node with these links and sockets needs, without hostports. Nothing is
+/// written of it while it has neither subnets nor hostports.
 pub(crate) fn base(
     observed: &Observed,
     ours: &OwnLinks,
     networks: &[&Network],
     (uplinks, containers): (&BTreeSet<IfName>, &ContainerLinks),
-) -> Option<NetfilterTable> {
+) -> NetfilterTable {
     let mut others = candidates(observed, ours).filter(|(name, _)| !uplinks.contains(*name));
     // The veth of an adopted pod without a bridge is one of ours, and none of these.
-    others.next()?;
+    if others.next().is_none() {
+        return NetfilterTable {
+            output: observed.has_unseen_sockets,
+            ..NetfilterTable::default()
+        };
+    }
     let bridges = networks.iter().flat_map(|network| {
         let links = [Some(network.bridge.clone()), network.gateway_link()];
         links.into_iter().flatten()
@@ -130,20 +143,23 @@ pub(crate) fn base(
         .iter()
         .filter(|network| network.options.gateway)
         .flat_map(|network| network.subnets());
-    Some(NetfilterTable {
+    NetfilterTable {
         links: bridges
             .chain(loopbacks)
             .chain(uplinks.iter().cloned())
             .collect(),
         pods: subnets.filter(is_exclusive).collect(),
+        // Connections are tracked anyway, so raw sockets are served as well.
+        output: true,
         ..NetfilterTable::default()
-    })
+    }
 }
 
 /// Returns the table for all attachments; `None` where none is needed.
-pub(crate) fn wanted(base: Option<&NetfilterTable>, records: &Records) -> Option<NetfilterTable> {
+pub(crate) fn wanted(base: &NetfilterTable, records: &Records) -> Option<NetfilterTable> {
     let attachments = records.values().map(|record| &record.attachment);
-    let table = attachments.fold(base?.clone(), NetfilterTable::with);
+    let mut table = attachments.fold(base.clone(), NetfilterTable::with);
+    table.output &= table.hostports;
     table.is_needed().then_some(table)
 }
 
@@ -151,16 +167,17 @@ pub(crate) fn wanted(base: Option<&NetfilterTable>, records: &Records) -> Option
 /// [`crate::NodePlan::netfilter`], `now` the state after the last step.
 pub fn plan_netfilter_for(
     attachment: &Attachment,
-    base: Option<&NetfilterTable>,
+    base: &NetfilterTable,
     now: &NetfilterState,
 ) -> Option<Step> {
     let before = match now {
         NetfilterState::Present(table) => table,
-        NetfilterState::Absent => base?,
+        NetfilterState::Absent => base,
         NetfilterState::Damaged | NetfilterState::Unsupported => return None,
     };
-    let table = before.clone().with(attachment);
-    (table.hostports && table != *before).then(|| {
+    let mut table = before.clone().with(attachment);
+    table.output = table.hostports && (table.output || base.output);
+    (table.hostports && table.is_needed() && table != *before).then(|| {
         Step::Netfilter(Box::new(NetfilterStep::Put {
             table,
             previous: now.clone(),
@@ -208,11 +225,19 @@ impl fmt::Display for NetfilterStep {
 
 impl fmt::Display for NetfilterTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not for packets from")?;
+        f.write_str(if self.links.is_empty() {
+            "for no link"
+        } else {
+            "not for packets from"
+        })?;
         self.links
             .iter()
             .try_for_each(|link| write!(f, " {link}"))?;
-        f.write_str(if self.hostports { ", hostports" } else { "" })?;
+        f.write_str(match (self.hostports, self.output) {
+            (true, true) => ", hostports, also for the node",
+            (true, false) => ", hostports",
+            (false, _) => "",
+        })?;
         for (word, prefixes) in [("sources", &self.pods), ("hairpin", &self.hairpin)] {
             if !prefixes.is_empty() {
                 write!(f, ", {word}")?;

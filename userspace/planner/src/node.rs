@@ -57,8 +57,8 @@ pub struct NodePlan {
     pub refused: BTreeMap<NetworkName, Refusal>,
     /// Links that lead to containers of other software.
     pub containers: ContainerLinks,
-    /// The netfilter table that the node's links need, without hostports.
-    pub netfilter: Option<NetfilterTable>,
+    /// The netfilter table that the node's links and sockets need, without hostports.
+    pub netfilter: NetfilterTable,
 }
 
 /// Plans the node. `observed` is of [`crate::Scope::Node`] with [`crate::node_sysctls`].
@@ -120,7 +120,7 @@ pub fn plan_node(intent: &NodeIntent, observed: &Observed, records: &Records) ->
     plan.append(uplink::attach_missing(&uplinks, observed));
     // While a link that is no uplink any longer still has its programs.
     let netfilter = netfilter_table::base(observed, &ours, &accepted, (&uplinks, &containers));
-    let table = netfilter_table::wanted(netfilter.as_ref(), records);
+    let table = netfilter_table::wanted(&netfilter, records);
     plan.append(Plan::of(netfilter_table::put(table.as_ref(), observed)));
     // After the new uplinks have their programs.
     plan.append(uplink::detach_others(&uplinks, observed));

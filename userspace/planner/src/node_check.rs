@@ -6,6 +6,7 @@
 //! reverse path filters decide together, so the kernel is queried for the routes of sample
 //! packets.
 
+mod addresses;
 mod condition;
 mod ipsec;
 mod limits;
@@ -116,6 +117,7 @@ pub fn conditions(
         found.extend(ipsec::conditions(&network, intent, facts));
         found.extend(mtu::of_uplinks(&network, observed));
     }
+    found.extend(addresses::conditions(observed, records));
     found.extend(mtu::of_bridges(observed, records));
     found.extend(limits::conditions(records, facts, bypass));
     let mut seen = BTreeSet::new();

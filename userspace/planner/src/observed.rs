@@ -43,6 +43,8 @@ pub enum Scope {
     Attachment(Box<Attachment>),
     /// As [`Scope::Attachment`], without the inside of the namespace.
     Outside(Box<Attachment>),
+    /// Those of the given addresses that are the node's own, by the kernel's routes.
+    Addresses(BTreeSet<IpAddr>),
     /// The port reservations alone.
     Ports,
     /// The filter tables that forwarded packets pass.
@@ -97,6 +99,9 @@ pub struct Observed {
     pub netfilter: NetfilterState,
     /// Whether policy routing rules match on ports or the protocol.
     pub routes_by_port: bool,
+    /// Whether processes of the node have sockets that the cgroup programs do not see, because they
+    /// are outside of the cgroup, or there is none.
+    pub has_unseen_sockets: bool,
     /// Number of entries in netfilter's conntrack table.
     pub conntrack_entries: u64,
     /// Namespaces that could be opened, by the requested path.
@@ -104,6 +109,9 @@ pub struct Observed {
     /// Pod's interface inside its namespace; `None` where the namespace or the interface is
     /// missing.
     pub pod: Option<PodSide>,
+    /// Addresses of [`Scope::Addresses`] that the node has, or that are broadcast addresses of its
+    /// links.
+    pub own_addresses: BTreeSet<IpAddr>,
     /// Answers of [`Scope::Checks`].
     pub checks: CheckFacts,
     /// Settings of the interface and sysctls of its namespace; `None` where the namespace is

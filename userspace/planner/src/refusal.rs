@@ -133,6 +133,14 @@ pub enum Refusal {
         /// Attachment that has it.
         owner: AttachmentKey,
     },
+    /// The node itself has the address, or it is a broadcast address of one of its links.
+    #[error(
+        "address {address} belongs to the node itself: a pod with it would get the node's packets"
+    )]
+    AddressOfNode {
+        /// Requested or conflicting address.
+        address: IpAddr,
+    },
     /// The host has a link of the name that the pod's link would get, and it is not ours.
     #[error("{link} already exists on the host and is not ours")]
     ForeignLink {
@@ -245,6 +253,7 @@ impl Refusal {
             Self::AddressTaken { .. }
             | Self::DuplicateAllocation { .. }
             | Self::AddressOfOther { .. }
+            | Self::AddressOfNode { .. }
             | Self::AlreadyAttached { .. }
             | Self::InterfaceExists { .. }
             | Self::ForeignLink { .. }

@@ -19,8 +19,8 @@ use undo::{set_sysctl, undo_put, undo_remove, undo_reservation};
 pub use vlan::VlanStep;
 
 use crate::{
-    Entry, EntryKey, ForwardingStep, NetfilterStep, PortLeave, PortReservation, SocketHook,
-    XdpPrefilterStep,
+    Announcement, Entry, EntryKey, ForwardingStep, NetfilterStep, PortLeave, PortReservation,
+    SocketHook, XdpPrefilterStep,
 };
 
 /// A sysctl as a path below `/proc/sys`, for example `net/ipv4/ip_forward`.
@@ -156,6 +156,9 @@ pub enum Step {
         /// Interface name in the pod.
         ifname: IfName,
     },
+    /// Announces addresses to the neighbours of a pod, from its interface. A failure is logged
+    /// only: the neighbours find out by themselves, later.
+    Announce(Announcement),
     /// Attaches programs to a link, or replaces attached ones of ours without losing a packet.
     Attach {
         /// Interface name.
@@ -280,8 +283,8 @@ impl Step {
             | Self::SetUp { .. }
             | Self::JoinBridge { .. }
             | Self::SetUpPod(_) => None,
-            // Waits only, and leaves no state.
-            Self::AwaitAddresses { .. } => None,
+            // Wait or send only, and leave no state.
+            Self::AwaitAddresses { .. } | Self::Announce(_) => None,
             // Shared with other attachments, which may rely on the hooks: they stay as they are.
             Self::AttachSocketHooks { .. } | Self::DetachSocketHooks { .. } => None,
             // Cannot be restored: gone for good, or planned again.
@@ -379,6 +382,7 @@ impl fmt::Display for Step {
                 "wait for duplicate address detection of {ifname} in {}",
                 netns.path
             ),
+            Self::Announce(announcement) => announcement.fmt(f),
             Self::Attach { link, hooks } => write!(f, "attach {} to {link}", list(hooks)),
             Self::Detach { link, hooks } => write!(f, "detach {} from {link}", list(hooks)),
             Self::AttachSocketHooks { hooks } => write!(f, "attach {} to the cgroup", list(hooks)),

@@ -10,7 +10,7 @@ use model::{
 };
 
 use crate::{
-    AttachContext, Leases, Link, LinkKind, Observed, PodSide, PortReservations, Records,
+    AttachContext, LastMacs, Leases, Link, LinkKind, Observed, PodSide, PortReservations, Records,
     ReservationOwner, ReservedBy, RouteEntry, SysctlKey, attachment_entries,
     attachment_reservations, bridge_alias, plan_attach,
 };
@@ -157,6 +157,7 @@ pub(crate) fn node() -> Observed {
 pub(crate) struct World {
     pub(crate) leases: Leases,
     pub(crate) records: Records,
+    pub(crate) last_macs: LastMacs,
 }
 
 impl World {
@@ -164,6 +165,7 @@ impl World {
         Self {
             leases: Leases::default(),
             records: Records::new(),
+            last_macs: LastMacs::new(true),
         }
     }
 
@@ -194,6 +196,7 @@ impl World {
             slot: 7,
             generation: 40,
             mtu: 1500,
+            last_macs: &self.last_macs,
         }
     }
 }

@@ -57,6 +57,7 @@ fn leases(folder: &LeaseFolder) -> io::Result<Leases> {
     Ok(Leases {
         taken: folder.taken()?,
         last_reserved: folder.last_reserved()?,
+        ..Leases::default()
     })
 }
 

@@ -61,7 +61,17 @@ fn time_to_live(frame: &[u8]) -> u8 {
 }
 
 fn set_time_to_live(frame: &mut [u8], ttl: u8) {
-    frame[if frame[12] == 8 { 22 } else { 21 }] = ttl;
+    if frame[12] != 8 {
+        frame[21] = ttl;
+        return;
+    }
+    let old = frame[22];
+    frame[22] = ttl;
+    // RFC 1624: the checksum of the header is that of the old one, plus the difference.
+    let checksum = u32::from(u16::from_be_bytes([frame[24], frame[25]]));
+    let sum = checksum + (u32::from(old) << 8) + 0xffff - (u32::from(ttl) << 8);
+    let folded = ((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&folded.to_be_bytes());
 }
 
 /// Returns whether the IPv4 header checksum is correct; IPv6 has none, so it is always true.

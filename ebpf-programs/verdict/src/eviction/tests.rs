@@ -3,6 +3,7 @@
 use abi::{Direction, DropReason, FlowFlags, Timeouts};
 use proptest::prelude::*;
 
+use crate::flow::LONG_IDLE;
 use crate::outcome::Verdict;
 use crate::simulator::example::{self, INTERFACE, OTHER_POD, POD, node, remote, world};
 use crate::simulator::frame::{Body, Frame, flag};
@@ -181,6 +182,48 @@ fn an_open_connection_is_not_evicted_for_new_ones() {
         tries.any(|_| connect(&mut simulator, 3_000) == Verdict::Pass),
         "every refused attempt advances the clock hand"
     );
+}
+
+/// Other pods' idle connections stay: there is room for the new flow but for its pod's quota.
+#[test]
+fn idle_connections_give_way_to_new_flows_of_their_pod_at_its_quota() {
+    let mut simulator = with_quota(20);
+    for port in 1_000..1_020 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass);
+    }
+    assert_eq!(send(&mut simulator, OTHER_POD, 9_000), Verdict::Pass);
+    let refused = Verdict::Drop(DropReason::FlowQuota);
+    simulator.world.now += LONG_IDLE - 1;
+    assert_eq!(tcp(&mut simulator, 2_000, flag::SYN, false), refused);
+    simulator.world.now += 1;
+    for port in 1_000..1_010 {
+        tcp(&mut simulator, port, flag::ACK, false);
+    }
+    for port in 2_000..2_010 {
+        let mut tries = 0..4;
+        assert!(tries.any(|_| connect(&mut simulator, port) == Verdict::Pass));
+    }
+    let flows = simulator.world.flows.values();
+    let active = flows.filter(|flow| flow.last_seen == simulator.world.now);
+    assert!(active.count() >= 20, "active connections were evicted");
+}
+
+/// The idle connections of every pod give way.
+#[test]
+fn idle_connections_give_way_in_a_full_table() {
+    let mut simulator = small(20);
+    for port in 1_000..1_010 {
+        assert_eq!(connect(&mut simulator, port), Verdict::Pass);
+    }
+    let full = Verdict::Drop(DropReason::FlowTableFull);
+    simulator.world.now += LONG_IDLE - 1;
+    for port in 1_000..1_010 {
+        tcp(&mut simulator, port, flag::ACK, true);
+        tcp(&mut simulator, port, flag::ACK, false);
+    }
+    assert_eq!(send(&mut simulator, OTHER_POD, 2_000), full);
+    simulator.world.now += LONG_IDLE;
+    assert_eq!(send(&mut simulator, OTHER_POD, 2_000), Verdict::Pass);
 }
 
 #[test]

@@ -6,13 +6,16 @@ use abi::{Address, Port, Seen, Tuple, protocol};
 use super::FlowCache;
 use crate::packet::Packet;
 use crate::parse::{
-    IPV4_HEADER, IPV6_HEADER, TCP_FLAGS, UDP_HEADER, high_half, low_half, tcp_flags, tcp_header,
+    IPV4_HEADER, IPV6_HEADER, UDP_HEADER, high_half, is_valid_checksum, low_half, tcp_flags,
+    tcp_header,
 };
 use crate::sender::ETHERNET;
 use crate::shape::Shaper;
 use crate::work::Hook;
 
 const TCP_HEADER: u32 = 20;
+/// Offset of the acknowledgment number in a TCP header; the word with the flags follows.
+const TCP_ACKNOWLEDGMENT: u32 = 8;
 /// First byte of an IPv4 header without options: version 4, header length 5.
 const PLAIN_V4: u8 = 0x45;
 /// Fragment offset and "more fragments" bits of an IPv4 header (RFC 791).
@@ -110,14 +113,30 @@ impl CacheKey {
     /// Returns a hash whose upper bits depend on the addresses, the ports and the kind.
     #[inline(always)]
     fn hash(&self) -> u64 {
-        let (from, to) = (&self.source, &self.destination);
-        let mut hash = pair(from[3], to[3]);
-        if self.is_v6() {
-            let networks = pair(from[0] ^ to[2], from[1] ^ to[1]) ^ pair(to[0], from[2]);
-            hash ^= networks.wrapping_mul(MIX);
-        }
-        (hash.wrapping_mul(MIX) ^ pair(self.kind, self.ports)).wrapping_mul(MIX)
+        hash_of(self.kind, self.ports, &self.source, &self.destination)
     }
+}
+
+#[inline(always)]
+fn hash_of(kind: u32, ports: u32, from: &[u32; 4], to: &[u32; 4]) -> u64 {
+    let mut hash = pair(from[3], to[3]);
+    if CacheKey::is_of_v6(kind) {
+        let networks = pair(from[0] ^ to[2], from[1] ^ to[1]) ^ pair(to[0], from[2]);
+        hash ^= networks.wrapping_mul(MIX);
+    }
+    (hash.wrapping_mul(MIX) ^ pair(kind, ports)).wrapping_mul(MIX)
+}
+
+/// Returns the index of the cache entry of packets with this tuple at a hook.
+#[inline(always)]
+pub(crate) fn index_of_tuple(tuple: &Tuple, hook: Hook) -> u32 {
+    let version = if tuple.source.is_v4() { 4 } else { 6 };
+    let (source, destination) = (tuple.source_port.raw(), tuple.destination_port.raw());
+    let ([a, b], [c, d]) = (source.to_ne_bytes(), destination.to_ne_bytes());
+    let ports = u32::from_ne_bytes([a, b, c, d]);
+    let kind = kind(hook, version, tuple.protocol);
+    let (from, to) = (tuple.source.words(), tuple.destination.words());
+    index_of(hash_of(kind, ports, &from, &to))
 }
 
 #[inline(always)]
@@ -135,6 +154,8 @@ pub(super) struct ParsedHeaders {
     pub(super) key: CacheKey,
     /// Length in bytes from the IP header on.
     pub(super) bytes: u32,
+    /// TCP: acknowledgment number; 0 for UDP.
+    pub(super) acknowledgment: u32,
     /// Bytes of IP and transport header.
     headers: u32,
 }
@@ -158,8 +179,8 @@ impl ParsedHeaders {
     }
 }
 
-/// Parses an IPv4 packet. Returns `None` unless it is whole, without options, complete, has a TTL
-/// above 1, and, for TCP, no flag but ACK of those that change a flow's state.
+/// Parses an IPv4 packet. Returns `None` unless it is whole, without options, complete, has a right
+/// header checksum and a TTL above 1, and, for TCP, no flag but ACK of those that change a flow's state.
 #[inline(always)]
 pub(super) fn parse_v4<E: Packet + FlowCache>(
     env: &E,
@@ -169,7 +190,13 @@ pub(super) fn parse_v4<E: Packet + FlowCache>(
     let (mac_addresses, words) = env.linear_words_both::<3, 7>(ETHERNET)?;
     let [ttl, protocol, _, _] = words[2].to_ne_bytes();
     let whole = u16::from_be(high_half(words[1])) & FRAGMENTED == 0;
-    if words[0].to_ne_bytes()[0] != PLAIN_V4 || !whole || ttl <= 1 {
+    let plain = words[0].to_ne_bytes()[0] == PLAIN_V4;
+    if !plain || !whole || ttl <= 1 {
+        return None;
+    }
+    // What the node sends itself is not verified by the stack either.
+    let [a, b, c, d, e, _, _] = words;
+    if hook != Hook::UplinkOut && !is_valid_checksum([a, b, c, d, e]) {
         return None;
     }
     let key = CacheKey {
@@ -224,15 +251,16 @@ fn parse_transport<E: Packet>(
     [header, total]: [u32; 2],
 ) -> Option<ParsedHeaders> {
     let bytes = env.len().saturating_sub(ETHERNET);
-    let (least, transport) = match CacheKey::protocol_of(key.kind) {
+    let (least, transport, acknowledgment) = match CacheKey::protocol_of(key.kind) {
         protocol::TCP => {
-            let [word] = env.linear_words::<1>(ETHERNET + header + TCP_FLAGS)?;
+            let at = ETHERNET + header + TCP_ACKNOWLEDGMENT;
+            let [acknowledgment, word] = env.linear_words::<2>(at)?;
             if tcp_flags(word) != Seen::ACK {
                 return None;
             }
-            (TCP_HEADER, tcp_header(word))
+            (TCP_HEADER, tcp_header(word), u32::from_be(acknowledgment))
         }
-        protocol::UDP => (UDP_HEADER, UDP_HEADER),
+        protocol::UDP => (UDP_HEADER, UDP_HEADER, 0),
         _ => return None,
     };
     if header + least > total || total > bytes {
@@ -241,6 +269,7 @@ fn parse_transport<E: Packet>(
     Some(ParsedHeaders {
         key,
         bytes,
+        acknowledgment,
         headers: header + transport,
     })
 }

@@ -1,6 +1,6 @@
 //! Lookup, application and recording of cache entries.
 
-use abi::{Direction, DropReason, EndpointFlags};
+use abi::{Direction, DropReason, EndpointFlags, protocol};
 
 use super::cache_key::{ParsedHeaders, parse_v4, parse_v6};
 use super::uplink_handoff::{SkbTag, clear_skb_tag, propagate};
@@ -170,7 +170,9 @@ fn apply_entry<E: Packet + Node + FlowCache>(
     };
     // Counting comes first: it fails where the counters belong to another flow, and the packet then
     // takes the slow path unchanged.
-    if entry.steps & Steps::FLOW != 0 && !env.count_pending(index, entry.flow_id, parsed.bytes) {
+    let counts = entry.steps & Steps::FLOW != 0;
+    let (bytes, acknowledgment) = (parsed.bytes, parsed.acknowledgment);
+    if counts && !env.count_pending(index, entry.flow_id, bytes, acknowledgment) {
         CacheLookup::Miss
     } else if propagate {
         CacheLookup::Propagate(hit)
@@ -340,7 +342,7 @@ pub(crate) fn record<E: Node + FlowCache>(env: &mut E, work: &mut Work, hook: Ho
     if work.recorder.has_flow() {
         work.recorder.steps |= RewriteTemplate::steps(&work.headers.tuple, &work.translated);
         // Flush before reset: the counters at this index may still hold packets of another flow.
-        flush_counters(env, work.recorder.index);
+        flush_counters(env, work.recorder.index, work.recorder.flow_id);
         env.reset_pending(
             work.recorder.index,
             &work.headers.tuple,
@@ -390,19 +392,28 @@ fn fill_entry(work: &mut Work, hook: Hook, number: u64, to: u32) {
 }
 
 /// Adds the pending counters at an index to the flow's entry, unless that entry is gone or another
-/// flow's.
+/// flow's. `current` is the id of the current packet's flow, whose entry has a later acknowledgment
+/// number already.
 #[inline(always)]
-pub(super) fn flush_counters<E: Node + FlowCache>(env: &mut E, index: u32) {
+pub(super) fn flush_counters<E: Node + FlowCache>(env: &mut E, index: u32, current: u32) {
     let Some(pending) = env.pending_counters(index) else {
         return;
     };
     let (packets, bytes, flow_id) = (pending.packets, pending.bytes, pending.flow_id);
+    let (acknowledged, is_tcp) = (pending.acknowledged, pending.key.protocol == protocol::TCP);
     if packets == 0 {
         return;
     }
-    if let Some(entry) = env.flow(&pending.key)
-        && env.read(entry).flow_id == flow_id
-    {
-        env.credit(entry, packets, bytes);
+    let Some(entry) = env.flow(&pending.key) else {
+        return;
+    };
+    let flow = env.read(entry);
+    if flow.flow_id != flow_id {
+        return;
+    }
+    env.credit(entry, packets, bytes);
+    let is_later = acknowledged.wrapping_sub(flow.acknowledged).cast_signed() > 0;
+    if is_tcp && is_later && flow_id != current {
+        env.set_acknowledged(entry, acknowledged);
     }
 }

@@ -16,7 +16,7 @@ use crate::simulator::example::{
     FAMILIES, HOSTPORT, INTERFACE, OTHER_INTERFACE, OTHER_POD, POD, bridge_mac, mac, node,
     other_mac, other_pod, pod, remote,
 };
-use crate::simulator::frame::{Body, Frame, answer, flag};
+use crate::simulator::frame::{self, Body, Frame, answer, flag};
 use crate::simulator::{JIFFY, Place, Simulator, World};
 
 mod cache_keys;
@@ -151,6 +151,13 @@ fn pods_answer(delivered: &[u8]) -> Vec<u8> {
     back
 }
 
+/// Returns the reply of the world, sent to the uplink.
+fn worlds_answer(sent: &[u8]) -> Vec<u8> {
+    let mut back = answer(sent);
+    back[..6].copy_from_slice(&frame::TO.bytes());
+    back
+}
+
 fn to_hostport(family: usize, body: Body) -> Vec<u8> {
     Frame::new(remote()[family], node()[family], body).bytes()
 }
@@ -175,7 +182,7 @@ fn the_second_packet_of_each_kind_hits_the_flow_cache() {
             }
             assert_eq!(twins.taken(), 3, "the uplink's program needs to see a flow");
             for _ in 0..2 {
-                let back = answer(&left);
+                let back = worlds_answer(&left);
                 let (verdict, _) = twins.run(Place::UplinkIn, UPLINK, &back);
                 assert_eq!(verdict, Verdict::RedirectPeer(INTERFACE));
                 twins.send(INTERFACE, &to_neighbour(family, body(1, 2)));
@@ -450,7 +457,7 @@ fn apply_event(twins: &mut Twins, left: &mut Vec<Vec<u8>>, event: &Event) {
         }
         Event::Back(which) => {
             if let Some(frame) = left.iter().rev().nth(which).cloned() {
-                twins.run(Place::UplinkIn, UPLINK, &answer(&frame));
+                twins.run(Place::UplinkIn, UPLINK, &worlds_answer(&frame));
             }
         }
         Event::Neighbour(family, port, kind) => {

@@ -82,7 +82,7 @@ pub(crate) fn propagate<E: Node + FlowCache>(env: &mut E, work: &mut Work, index
     work.cache_entry = *pod_entry;
     merge_uplink_entry(&mut work.cache_entry, &uplink_entry);
     // Flush before reset: the counters at this index may still hold packets of another flow.
-    flush_counters(env, at);
+    flush_counters(env, at, work.recorder.flow_id);
     let tuple = work.cache_entry.key.tuple();
     env.reset_pending(at, &tuple, work.cache_entry.flow_id);
     let (_, tag) = work.cache_entry.key.slot();

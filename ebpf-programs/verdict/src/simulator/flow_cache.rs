@@ -146,14 +146,24 @@ impl FlowCache for World {
         self.memory.pending.get(&index)
     }
 
-    fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32) -> bool {
+    fn count_pending(&mut self, index: u32, flow_id: u32, bytes: u32, acknowledgment: u32) -> bool {
         let pending = self.memory.pending.entry(index).or_default();
         if pending.flow_id != flow_id {
             return false;
         }
         pending.packets += 1;
         pending.bytes += u64::from(bytes);
+        pending.acknowledged = acknowledgment;
         true
+    }
+
+    fn pending_distance(&mut self, index: u32, flow_id: u32, sequence: u32) -> u32 {
+        match self.memory.pending.get(&index) {
+            Some(pending) if pending.flow_id == flow_id && pending.packets > 0 => {
+                sequence.wrapping_sub(pending.acknowledged)
+            }
+            _ => u32::MAX,
+        }
     }
 
     fn reset_pending(&mut self, index: u32, key: &Tuple, flow_id: u32) {

@@ -5,6 +5,9 @@
 
 use abi::{Address, Mac, protocol};
 
+/// Destination MAC address of frames, unless a test chooses another one.
+pub const TO: Mac = Mac::new([2, 0, 0, 0, 0, 0xd]);
+
 /// A frame: addresses and a body, from which it computes the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -84,10 +87,7 @@ impl Frame {
     /// Returns an Ethernet frame from `source` to `destination`, with two fixed MAC addresses.
     pub fn new(source: Address, destination: Address, body: Body) -> Self {
         Self {
-            ethernet: Some([
-                Mac::new([2, 0, 0, 0, 0, 0xd]),
-                Mac::new([2, 0, 0, 0, 0, 0x5]),
-            ]),
+            ethernet: Some([TO, Mac::new([2, 0, 0, 0, 0, 0x5])]),
             source,
             destination,
             options: Vec::new(),
@@ -239,7 +239,7 @@ impl Frame {
         match &self.body {
             Body::Tcp(source, destination, flags, payload) => {
                 let mut bytes = ports(*source, *destination);
-                bytes.extend([0, 0, 0, 1, 0, 0, 0, 2, 0x50, *flags, 0xff, 0, 0, 0, 0, 0]);
+                bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, *flags, 0xff, 0, 0, 0, 0, 0]);
                 bytes.extend(payload);
                 self.sealed(bytes, protocol, 16)
             }

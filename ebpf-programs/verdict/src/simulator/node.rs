@@ -2,7 +2,7 @@
 
 use abi::{
     Address, ClockEntry, Direction, DropReason, Egress, Endpoint, Flow, FlowFlags, FragmentKey,
-    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Seen, Settings, Tuple, Uplink,
+    FragmentPorts, Hostport, HostportKey, Interface, Network, Pod, Settings, Tuple, Uplink,
 };
 
 use super::World;
@@ -40,6 +40,15 @@ impl Packet for World {
 
     fn is_tagged(&self) -> bool {
         self.tagged
+    }
+
+    fn is_for_this_host(&self) -> bool {
+        self.packet.starts_with(&self.mac.bytes())
+    }
+
+    fn is_for_other_host(&self) -> bool {
+        let is_group = self.packet.first().is_some_and(|byte| byte & 1 != 0);
+        !is_group && !self.is_for_this_host()
     }
 
     fn words<const N: usize>(&self, offset: u32) -> Option<[u32; N]> {
@@ -191,9 +200,21 @@ impl Node for World {
         }
     }
 
-    fn clear_tcp_flags(&mut self, entry: Tuple) {
+    fn set_seen(&mut self, entry: Tuple, seen: u32) {
         if let Some(flow) = self.flows.get_mut(&entry) {
-            flow.seen &= !(Seen::SYN | Seen::ACK | Seen::FIN | Seen::RST);
+            flow.seen = seen;
+        }
+    }
+
+    fn set_acknowledged(&mut self, entry: Tuple, acknowledged: u32) {
+        if let Some(flow) = self.flows.get_mut(&entry) {
+            flow.acknowledged = acknowledged;
+        }
+    }
+
+    fn set_awaited(&mut self, entry: Tuple, awaited: u32) {
+        if let Some(flow) = self.flows.get_mut(&entry) {
+            flow.awaited = awaited;
         }
     }
 
@@ -269,6 +290,10 @@ impl Node for World {
 
     fn socket(&mut self, incoming: &Tuple) -> Socket {
         self.sockets.get(incoming).copied().unwrap_or(Socket::None)
+    }
+
+    fn is_sent_by_socket(&self, _tuple: &Tuple) -> bool {
+        self.sent_by_socket
     }
 
     fn next_hop(&mut self, _from: u32, _interface: u32, tuple: &Tuple) -> Address {

@@ -104,6 +104,7 @@ fn the_xdp_prefilter_drops_loopback_and_multicast_sources() {
         (loopback, node()[0]),
         (remote()[0], loopback),
         (Address::v4([224, 0, 0, 1]), node()[0]),
+        (Address::v4([255; 4]), node()[0]),
     ] {
         let frame = Frame::new(source, destination, datagram()).bytes();
         assert_dropped(&mut simulator, &frame, DropReason::Martian);
@@ -143,7 +144,8 @@ fn mangled() -> impl Strategy<Value = Vec<u8>> {
             let body = bodies()[body].clone();
             let mut bytes = Frame::new(remote()[family], node()[family], body).bytes();
             for (at, byte) in changes {
-                let at = at.index(bytes.len());
+                // Not the destination: frames for other hosts are left to the stack.
+                let at = 6 + at.index(bytes.len() - 6);
                 bytes[at] = byte;
             }
             if cut.index(4) == 0 {

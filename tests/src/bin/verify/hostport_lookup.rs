@@ -42,7 +42,9 @@ pub(crate) fn measure(loaded: &mut Ebpf) -> Result<Vec<(u16, u64)>> {
         }
         published = hostports;
         let body = Body::Udp(40_000, FIRST + hostports - 1, vec![0; 64]);
-        let packet = Frame::new(remote, node, body).bytes();
+        let packet = Frame::new(remote, node, body)
+            .from_to(example::mac(), abi::Mac::default())
+            .bytes();
         costs.push((
             hostports,
             nanoseconds(loaded, programs::UPLINK_IN, &packet)?,

@@ -28,7 +28,10 @@ pub(crate) fn measure(loaded: &mut Ebpf) -> Result<BTreeMap<String, u64>> {
     let out = Frame::new(pod, remote, query)
         .sent_by(example::mac())
         .bytes();
-    let back = Frame::new(remote, node, reply.clone()).bytes();
+    // Packets arrive at the loopback, whose MAC address is zero.
+    let back = Frame::new(remote, node, reply.clone())
+        .from_to(example::mac(), abi::Mac::default())
+        .bytes();
     let inside = Frame::new(remote, pod, reply).bytes();
     let hooks = [
         (programs::UPLINK_OUT, &out),

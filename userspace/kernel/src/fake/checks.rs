@@ -1,6 +1,7 @@
 //! Facts that the node's conditions are decided from: routes of sample packets by the routes of the
 //! in-memory kernel, and what a test has set.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use model::{Cidr, IfName};
@@ -39,6 +40,12 @@ impl World {
         } else {
             way
         })
+    }
+
+    pub(super) fn own_addresses(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let own = addresses.iter().copied();
+        own.filter(|address| self.way_to(*address) == RouteAnswer::Local)
+            .collect()
     }
 
     /// Returns the way of a packet by the longest prefix; of equal ones, the first.

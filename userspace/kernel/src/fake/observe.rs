@@ -19,6 +19,8 @@ impl World {
                 xdp_prefilters: self.prefilters.clone(),
                 socket_hooks: self.sockets.clone(),
                 netfilter: self.netfilter.clone(),
+                has_unseen_sockets: (self.facts.cgroup.as_ref())
+                    .is_some_and(planner::CgroupCoverage::is_partial),
                 flow_entries: abi::maps::FLOWS_CAPACITY,
                 ..Observed::default()
             },
@@ -49,6 +51,10 @@ impl World {
             },
             Scope::Forwarding => Observed {
                 forwarding: self.forwarding.clone(),
+                ..Observed::default()
+            },
+            Scope::Addresses(addresses) => Observed {
+                own_addresses: self.own_addresses(addresses),
                 ..Observed::default()
             },
             Scope::Ports => Observed {

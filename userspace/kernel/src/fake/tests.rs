@@ -131,6 +131,7 @@ impl Node {
             slot: (1..100).find(|slot| !used.contains(slot)).unwrap(),
             generation: self.generation,
             mtu: 1500,
+            last_macs: &planner::LastMacs::new(true),
         };
         planner::plan_attach(intent, &observed, &context)
     }
@@ -148,7 +149,7 @@ impl Node {
             });
         Leases {
             taken: owned.collect(),
-            last_reserved: BTreeMap::new(),
+            ..Leases::default()
         }
     }
 

@@ -140,7 +140,7 @@ impl World {
                 Ok(())
             }
             Step::Forwarding(step) => self.write_rules(step),
-            Step::Sweep => Ok(()),
+            Step::Announce(_) | Step::Sweep => Ok(()),
         }
     }
 

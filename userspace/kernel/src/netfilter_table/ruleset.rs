@@ -20,6 +20,7 @@ pub(super) const LINKS: &str = "links";
 /// Chains.
 const SOURCES: &str = "sources";
 const HOSTPORTS: &str = "hostports";
+const OUTPUT: &str = "output";
 const HAIRPIN: &str = "hairpin";
 
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
@@ -138,7 +139,8 @@ pub(super) fn read(socket: &mut Nftables) -> io::Result<Option<NetfilterTable>> 
     let table = NetfilterTable {
         links: links.iter().filter_map(|name| name.parse().ok()).collect(),
         pods: prefixes(SOURCES),
-        hostports: chains.iter().any(|(name, _)| name == HOSTPORTS),
+        hostports: chains.iter().any(|(name, _)| name == HAIRPIN),
+        output: chains.iter().any(|(name, _)| name == OUTPUT),
         hairpin: prefixes(HAIRPIN),
     };
     let mut expected: Vec<(String, (u32, i32), Vec<String>)> = self::chains(&table)
@@ -159,10 +161,16 @@ fn chains(table: &NetfilterTable) -> Vec<Planned> {
     if !table.pods.is_empty() {
         chains.push(sources(&table.pods));
     }
-    if table.hostports {
-        chains.push(hostports());
-        chains.push(hairpin(&table.hairpin));
+    if !table.hostports {
+        return chains;
     }
+    if !table.links.is_empty() {
+        chains.push(hostports());
+    }
+    if table.output {
+        chains.push(output());
+    }
+    chains.push(hairpin(&table.hairpin));
     chains
 }
 
@@ -196,6 +204,37 @@ fn sources(pods: &BTreeSet<Cidr>) -> Planned {
 /// Translates packets for hostports. Before the chains of other software at the usual priority of
 /// -100: the ports of this node's sockets have one owner, and these are ours.
 fn hostports() -> Planned {
+    let mut rules = vec![skip_links()];
+    rules.extend(translations());
+    Planned {
+        name: HOSTPORTS,
+        hook: Hook {
+            kind: "nat",
+            number: 0,
+            priority: -110,
+        },
+        rules,
+    }
+}
+
+/// Translates packets of the node's own sockets for hostports. What the cgroup programs have
+/// connected to a pod is for no address of the node, and returns at once.
+fn output() -> Planned {
+    Planned {
+        name: OUTPUT,
+        hook: Hook {
+            kind: "nat",
+            number: 3,
+            priority: -110,
+        },
+        rules: translations(),
+    }
+}
+
+/// Returns the rules that translate packets for addresses of the node. Packets for the loopback are
+/// left out, because their source is the loopback's too, and no router forwards it; the sockets
+/// that hold the ports refuse them. Link-local addresses name no link in a map.
+fn translations() -> Vec<(String, Vec<Expression>)> {
     /// `RTN_LOCAL`.
     const LOCAL: u32 = 2;
     /// `NFTA_FIB_F_DADDR`.
@@ -211,27 +250,19 @@ fn hostports() -> Planned {
         expressions.push(returns());
         (network.to_string(), expressions)
     };
-    let loopbacks = ["127.0.0.0/8", "::1/128"]
+    let not_forwarded = ["127.0.0.0/8", "::1/128", "fe80::/10"]
         .into_iter()
         .filter_map(|text| text.parse().ok())
         .map(of);
-    let mut rules = vec![skip_links(), ("not local".to_owned(), not_local)];
-    rules.extend(loopbacks);
+    let mut rules = vec![("not local".to_owned(), not_local)];
+    rules.extend(not_forwarded);
     rules.extend([
         (ONE_V4.to_owned(), translate_address(IPV4, ONE_V4)),
         (ANY_V4.to_owned(), translate_port(IPV4, ANY_V4)),
         (ONE_V6.to_owned(), translate_address(IPV6, ONE_V6)),
         (ANY_V6.to_owned(), translate_port(IPV6, ANY_V6)),
     ]);
-    Planned {
-        name: HOSTPORTS,
-        hook: Hook {
-            kind: "nat",
-            number: 0,
-            priority: -110,
-        },
-        rules,
-    }
+    rules
 }
 
 /// Masquerades translated packets between two addresses of one subnet: the server would answer the

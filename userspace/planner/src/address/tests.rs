@@ -19,7 +19,7 @@ fn taken(addresses: &[&str]) -> Leases {
     let owned = |text: &&str| (parse(text), key("other"));
     Leases {
         taken: addresses.iter().map(owned).collect(),
-        last_reserved: BTreeMap::new(),
+        ..Leases::default()
     }
 }
 
@@ -31,6 +31,32 @@ fn pick(network: &Network, leases: &Leases, requested: &[&str]) -> Result<Vec<St
         format!("{} via {}", assigned.address, assigned.gateway.unwrap())
     };
     Ok(chosen.iter().map(text).collect())
+}
+
+#[test]
+fn addresses_of_the_node_are_skipped_by_ranges_and_refused_on_request() {
+    let node = ["10.1.0.2", "10.1.0.3", "fd00:1::2"];
+    let leases = Leases {
+        node: node.iter().map(|text| parse(text)).collect(),
+        ..Leases::default()
+    };
+    let chosen = pick(&network(), &leases, &[]).unwrap();
+    assert_eq!(
+        chosen,
+        ["10.1.0.4/24 via 10.1.0.1", "fd00:1::3/64 via fd00:1::1"]
+    );
+    for address in node {
+        let refused = pick(&network(), &leases, &[address]).unwrap_err();
+        assert!(refused.contains(&format!("address {address} belongs to the node itself")));
+    }
+    // A static address is a range of one address.
+    let refused = pick(&small("10.1.0.3", "10.1.0.3"), &leases, &[]).unwrap_err();
+    assert!(
+        refused.contains("10.1.0.3 belongs to the node itself"),
+        "{refused}"
+    );
+    let full = pick(&small("10.1.0.2", "10.1.0.3"), &leases, &[]).unwrap_err();
+    assert!(full.contains("no IP addresses available"), "{full}");
 }
 
 /// behaviour R8: the gateway is `.1`, so the first pod gets `.2`.
@@ -224,6 +250,7 @@ fn pools() -> impl Strategy<Value = (Network, Leases)> {
                 .map(|low| (0, v4(subnet + low)))
                 .into_iter()
                 .collect(),
+            ..Leases::default()
         };
         (network, leases)
     })

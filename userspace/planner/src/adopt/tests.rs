@@ -134,6 +134,15 @@ fn an_address_of_another_attachment_is_not_adopted() {
     assert!(refused.to_string().contains("net/other/eth0"), "{refused}");
 }
 
+#[test]
+fn an_address_of_the_node_is_not_adopted() {
+    let mut world = World::empty();
+    world.leases.node.insert(parse("10.7.0.2"));
+    let refused = plan_adopt(&adoption(), &foreign(), &world.context()).unwrap_err();
+    let address = parse("10.7.0.2");
+    assert_eq!(refused, Refusal::AddressOfNode { address });
+}
+
 /// behaviour R12
 #[test]
 fn ports_are_reserved_before_their_entries_and_released_after_them() {

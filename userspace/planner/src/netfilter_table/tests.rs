@@ -38,7 +38,7 @@ fn with_a_hostport() -> World {
 
 const CHECK: &str =
     "write table inet viaduct: not for packets from cbr0 eth0 lo, sources 10.1.0.0/24 fd00:1::/64";
-const BOTH: &str = "write table inet viaduct: not for packets from cbr0 eth0 lo, hostports, sources 10.1.0.0/24 fd00:1::/64";
+const BOTH: &str = "write table inet viaduct: not for packets from cbr0 eth0 lo, hostports, also for the node, sources 10.1.0.0/24 fd00:1::/64";
 
 #[test]
 fn a_node_without_containers_of_other_software_has_no_table() {
@@ -119,12 +119,11 @@ fn the_first_hostport_adds_the_nat_chains_and_the_next_finds_them() {
     let base = plan(&with_docker(), &Records::new()).netfilter;
     let world = with_a_hostport();
     let publishing = &world.records.values().next().unwrap().attachment;
-    let step =
-        |attachment, now: &NetfilterState| plan_netfilter_for(attachment, base.as_ref(), now);
+    let step = |attachment, now: &NetfilterState| plan_netfilter_for(attachment, &base, now);
     let quiet = attachment(&intent("c2"));
     assert_eq!(step(&quiet, &NetfilterState::Absent), None);
     assert_eq!(step(publishing, &NetfilterState::Unsupported), None);
-    let first = step(publishing, &NetfilterState::Present(base.clone().unwrap())).unwrap();
+    let first = step(publishing, &NetfilterState::Present(base.clone())).unwrap();
     assert_eq!(first.to_string(), BOTH);
     let undone = first.undo().unwrap();
     assert_eq!(undone.to_string(), CHECK);
@@ -141,4 +140,26 @@ fn the_first_hostport_adds_the_nat_chains_and_the_next_finds_them() {
         fresh.undo().unwrap().to_string(),
         "remove table inet viaduct"
     );
+}
+
+#[test]
+fn the_node_itself_is_served_where_the_cgroup_programs_do_not_see_all_sockets() {
+    const OUTPUT: &str = "write table inet viaduct: for no link, hostports, also for the node";
+    let world = with_a_hostport();
+    let mut observed = node();
+    observed.has_unseen_sockets = true;
+    assert_eq!(changes(&plan(&observed, &Records::new())), [""; 0]);
+    assert_eq!(changes(&plan(&observed, &world.records)), [OUTPUT]);
+    // No cgroup program sees SCTP.
+    let mut wanted = intent("c1");
+    wanted.port_mappings.push(port("3868->3868/sctp"));
+    let sctp = attachment(&wanted);
+    let found = plan(&node(), &World::with(&sctp).records);
+    assert_eq!(changes(&found), [OUTPUT]);
+    let base = plan(&node(), &Records::new()).netfilter;
+    let step = plan_netfilter_for(&sctp, &base, &NetfilterState::Absent);
+    assert_eq!(step.unwrap().to_string(), OUTPUT);
+    let tcp = &world.records.values().next().unwrap().attachment;
+    let step = plan_netfilter_for(tcp, &base, &NetfilterState::Absent);
+    assert_eq!(step, None, "connections are not tracked for nothing");
 }

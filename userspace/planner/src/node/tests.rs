@@ -1,6 +1,7 @@
 //! Tests of the node's plan: the whole plan, then its parts.
 
 mod gateways;
+mod mtus;
 mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +66,7 @@ fn the_first_plan_configures_a_bare_node() {
     18. write prefix 10.1.0.0/24: pods, not masqueraded
     19. write prefix fd00:1::/64: pods
     20. write uplink eth0: Ethernet, MTU 1500, from 192.0.2.10/24 2001:db8::10/64, closed
-    21. write settings: masquerade ports 1024-65535, at most 1024 flows per pod, TCP idle timeout 86400 s
+    21. write settings: masquerade ports 1024-65535, at most 1024 flows per pod, TCP idle timeout 432000 s
     22. attach uplink_in, uplink_out to eth0
     "#);
 }

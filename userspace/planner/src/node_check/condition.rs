@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use model::{Cidr, DegradedReason, IfName, NetworkName};
+use model::{AttachmentKey, Cidr, DegradedReason, IfName, NetworkName};
 
 use super::{IpsecDirection, Usage};
 
@@ -23,6 +23,15 @@ pub enum NodeCondition {
         link: Option<IfName>,
         /// What dies.
         effect: OverlapEffect,
+    },
+    /// The node has an address of a pod.
+    AddressOfNode {
+        /// The attachment.
+        key: AttachmentKey,
+        /// The address.
+        address: IpAddr,
+        /// Link of the node that has the address, or the route that makes it the node's.
+        link: IfName,
     },
     /// A reverse path filter drops packets of pods.
     ReversePathFilter {
@@ -147,6 +156,7 @@ impl NodeCondition {
     pub fn reason(&self) -> DegradedReason {
         match self {
             Self::SubnetOverlap { .. } => DegradedReason::SubnetOverlap,
+            Self::AddressOfNode { .. } => DegradedReason::AddressOfNode,
             Self::ReversePathFilter { .. } => DegradedReason::ReversePathFilter,
             Self::ForwardingOff { .. } => DegradedReason::ForwardingOff,
             Self::SysctlContested { .. } => DegradedReason::SysctlContested,
@@ -174,7 +184,8 @@ impl NodeCondition {
             Self::ForwardingOff { network, .. } | Self::Ipsec { network, .. } => network == to,
             Self::PluginMissing { network, .. } => network == to.as_str(),
             Self::ConntrackFull(usage) => usage.is_full(),
-            Self::SysctlContested { .. }
+            Self::AddressOfNode { .. }
+            | Self::SysctlContested { .. }
             | Self::MtuAboveUplink { .. }
             | Self::MtuOfBridge { .. }
             | Self::CgroupUncovered { .. }
@@ -239,6 +250,10 @@ impl fmt::Display for NodeCondition {
                 write!(f, "subnet {subnet} of network {network} overlaps with ")?;
                 overlap(f, *other, link.as_ref(), *effect)
             }
+            Self::AddressOfNode { key, address, link } => write!(
+                f,
+                "{link} of the node has {address}, the address of {key}: packets for it reach the node, not the pod"
+            ),
             Self::ReversePathFilter {
                 network,
                 link,
@@ -353,5 +368,5 @@ fn cgroup(f: &mut fmt::Formatter<'_>, outside: &BTreeSet<String>) -> fmt::Result
         let names: Vec<&str> = outside.iter().map(String::as_str).collect();
         write!(f, " (not {})", names.join(", "))?;
     }
-    f.write_str(": the others do not reach published ports by the node's addresses")
+    f.write_str(": the others reach published ports by netfilter, and not by 127.0.0.1 and ::1")
 }

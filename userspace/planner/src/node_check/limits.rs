@@ -34,11 +34,19 @@ impl Usage {
 pub struct CgroupCoverage {
     /// Whether it is the root of the hierarchy, which contains all processes.
     pub is_root: bool,
-    /// Whether the operator has chosen it; else it is the mounted root, or looks like it in a
-    /// cgroup namespace.
+    /// Whether the operator has chosen it; else it is the mounted root, or that of a cgroup
+    /// namespace, which looks like it.
     pub is_configured: bool,
     /// Names of processes of the agent's network namespace that it does not contain, some of them.
     pub outside: BTreeSet<String>,
+}
+
+impl CgroupCoverage {
+    /// Returns whether processes of the node are outside of the cgroup. A cgroup namespace shows its
+    /// own root as that of the hierarchy, so no process outside of it is visible.
+    pub fn is_partial(&self) -> bool {
+        !self.is_root && (!self.is_configured || !self.outside.is_empty())
+    }
 }
 
 pub(super) fn conditions(
@@ -74,12 +82,7 @@ pub(super) fn conditions(
     found
 }
 
-/// A cgroup namespace shows its own root as that of the hierarchy, so no process outside of it is
-/// visible. A cgroup that the operator has chosen matters with the first published port, if
-/// processes outside of it use the node's network.
+/// A cgroup that the operator has chosen matters with the first published port.
 fn is_uncovered(cgroup: &CgroupCoverage, has_ports: bool) -> bool {
-    if cgroup.is_root {
-        return false;
-    }
-    !cgroup.is_configured || (has_ports && !cgroup.outside.is_empty())
+    cgroup.is_partial() && (has_ports || !cgroup.is_configured)
 }

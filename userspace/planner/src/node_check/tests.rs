@@ -458,3 +458,46 @@ fn route_queries_cover_both_ends_of_the_range_bridge_and_uplink() {
 }
 
 mod policies;
+
+#[test]
+fn an_address_of_a_pod_that_the_node_gets_is_reported_with_its_link() {
+    let mut node = Node::new();
+    let attached = attachment(&intent("c1"));
+    let record = Record {
+        attachment: attached.clone(),
+        state: State::Attached,
+        boot_id: BOOT.to_owned(),
+        created_at: 0,
+    };
+    let records = Records::from([(attached.key.clone(), record)]);
+    let reported = |node: &Node| -> Vec<String> {
+        let found = conditions(
+            &node.intent,
+            &node.observed,
+            &records,
+            &CheckFacts::default(),
+        );
+        let of_node = |one: &&NodeCondition| one.reason() == DegradedReason::AddressOfNode;
+        let found = found.iter().filter(of_node).map(ToString::to_string);
+        found.collect()
+    };
+    assert_eq!(reported(&node), [""; 0]);
+    let eth0 = node.observed.links.get_mut(&parse("eth0")).unwrap();
+    eth0.addresses.push(parse("10.1.0.2/32"));
+    assert_eq!(
+        reported(&node),
+        [
+            "eth0 of the node has 10.1.0.2, the address of net/c1/eth0: packets for it reach the \
+          node, not the pod"
+        ]
+    );
+    // A route of the local table does the same without an address.
+    node.observed.routes.push(RouteEntry {
+        destination: parse("fd00:1::/64"),
+        gateway: None,
+        link: ETH0,
+        table: 255,
+        mtu: None,
+    });
+    assert_eq!(reported(&node).len(), 2);
+}

@@ -1,0 +1,170 @@
+//! Hostports from the node itself, by sockets that the cgroup programs do not see: they reach the
+//! pod by netfilter, or are refused at once (decision 99).
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use abi::{Address, protocol};
+use anyhow::{Context as _, Result, ensure};
+use e2e::{
+    ClientKind, Config, Echo, Mapping, NODE, Pod, Process, RawSocket, Sandbox,
+    connect_from_process, skipped, tcp_source, until,
+};
+use verdict::simulator::frame::{Body, Frame, flag};
+
+const HOSTPORT: u16 = 8080;
+const PORT: u16 = 7000;
+const SCTP: u16 = 3868;
+const CLIENT: u16 = 41_000;
+const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
+
+fn abi(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(v4) => Address::v4(v4.octets()),
+        IpAddr::V6(v6) => Address::v6(v6.octets()),
+    }
+}
+
+fn packet(from: IpAddr, to: IpAddr, body: Body) -> Vec<u8> {
+    Frame::new(abi(from), abi(to), body).packet()
+}
+
+fn published(sandbox: &Sandbox, mappings: &[Mapping]) -> Result<(Pod, Echo)> {
+    let mut pod = sandbox.pod("pod")?;
+    pod.add_with(Config::new("1.1.0").publish(mappings))?;
+    let server = Echo::start(&pod.machine, PORT)?;
+    Ok((pod, server))
+}
+
+fn connect_all(sandbox: &Sandbox, cgroup: Option<&Path>, to: &[IpAddr]) -> Result<Vec<Result<()>>> {
+    let targets: Vec<_> = to
+        .iter()
+        .flat_map(|to| ClientKind::ALL.map(|kind| (kind, SocketAddr::new(*to, HOSTPORT))))
+        .collect();
+    let all = connect_from_process(&sandbox.node, cgroup, &targets)?;
+    Ok(all.into_iter().map(|one| one.map(drop)).collect())
+}
+
+fn has_chain(sandbox: &Sandbox) -> bool {
+    let chain = sandbox.node.call("nft list chain inet viaduct output");
+    chain.is_ok()
+}
+
+/// Waits until hostports are translated for the node, or are not.
+fn await_chain(sandbox: &Sandbox, wanted: bool) -> Result<()> {
+    until(&format!("the output chain exists: {wanted}"), || {
+        Ok((has_chain(sandbox) == wanted).then_some(()))
+    })
+}
+
+/// Sends a SYN from a raw socket of the node, and returns the flags of the answer.
+fn raw_syn(sandbox: &Sandbox, node: IpAddr) -> Result<u8> {
+    let listener = RawSocket::listener(&sandbox.node, node, protocol::TCP)?;
+    let syn = packet(
+        node,
+        node,
+        Body::Tcp(CLIENT, HOSTPORT, flag::SYN, Vec::new()),
+    );
+    RawSocket::sender(&sandbox.node, node)?.send(&syn, node)?;
+    let answers = |payload: &[u8]| {
+        payload.len() >= 20
+            && payload[..4] == [HOSTPORT.to_be_bytes(), CLIENT.to_be_bytes()].concat()
+    };
+    let answer = listener.receive("an answer to the SYN", |it| answers(&it.payload))?;
+    Ok(answer.payload[13])
+}
+
+#[test]
+fn processes_outside_of_the_cgroup_reach_hostports() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    let Some(cgroup) = agent.cgroup() else {
+        skipped("no cgroup2 is mounted");
+        return Ok(());
+    };
+    let (_pod, _server) = published(&sandbox, &Mapping::both(HOSTPORT, PORT))?;
+    assert!(
+        !has_chain(&sandbox),
+        "connections are not tracked for nothing"
+    );
+    let outside = Process::start(&sandbox.node, &["sleep", "1000"])?;
+    await_chain(&sandbox, true)?;
+    for one in connect_all(&sandbox, None, &NODE)? {
+        one?;
+    }
+    // Raw sockets are served as well, and those that the programs see still are.
+    for node in NODE {
+        assert_eq!(raw_syn(&sandbox, node)?, flag::SYN | flag::ACK, "{node}");
+        tcp_source(&sandbox.world, 0, SocketAddr::new(node, HOSTPORT))?;
+    }
+    let inside = connect_all(&sandbox, Some(cgroup), &NODE)?;
+    inside.into_iter().collect::<Result<Vec<_>>>()?;
+    drop(outside);
+    await_chain(&sandbox, false)?;
+    let inside = connect_all(&sandbox, Some(cgroup), &NODE)?;
+    inside.into_iter().collect::<Result<Vec<_>>>().map(drop)
+}
+
+#[test]
+fn a_port_that_nothing_translates_is_refused_at_once() -> Result<()> {
+    let (sandbox, agent) = Sandbox::with_agent()?;
+    if agent.cgroup().is_none() {
+        skipped("no cgroup2 is mounted");
+        return Ok(());
+    }
+    let (_pod, _server) = published(&sandbox, &Mapping::both(HOSTPORT, PORT))?;
+    let loopback = LOOPBACK.map(|text| text.parse::<IpAddr>().unwrap());
+    let refused = |to: &[IpAddr]| -> Result<()> {
+        for one in connect_all(&sandbox, None, to)? {
+            let error = one.err().context("it is not refused")?.to_string();
+            ensure!(
+                error.contains("refused") || error.contains("timed out"),
+                "{error}"
+            );
+        }
+        let targets: Vec<_> = to
+            .iter()
+            .map(|to| (ClientKind::Tcp, SocketAddr::new(*to, HOSTPORT)))
+            .collect();
+        for one in connect_from_process(&sandbox.node, None, &targets)? {
+            let error = one.err().context("it is not refused")?.to_string();
+            ensure!(error.contains("refused"), "{error}");
+        }
+        Ok(())
+    };
+    refused(&[NODE.as_slice(), &loopback].concat())?;
+    for node in NODE {
+        assert_eq!(raw_syn(&sandbox, node)?, flag::RST | flag::ACK, "{node}");
+    }
+    let _outside = Process::start(&sandbox.node, &["sleep", "1000"])?;
+    await_chain(&sandbox, true)?;
+    refused(&loopback)
+}
+
+/// Not every kernel has SCTP sockets: the packets are those of a raw socket.
+#[test]
+fn raw_sctp_packets_of_the_node_reach_the_hostport() -> Result<()> {
+    let (sandbox, _agent) = Sandbox::with_agent()?;
+    let sctp = Mapping {
+        host: SCTP,
+        container: SCTP,
+        protocol: "sctp",
+    };
+    let (pod, _server) = published(&sandbox, &[sctp])?;
+    assert!(has_chain(&sandbox), "with the ADD");
+    for node in NODE {
+        let own = pod.address(node)?;
+        let in_pod = RawSocket::listener(&pod.machine, node, protocol::SCTP)?;
+        let init = Body::Sctp(
+            CLIENT,
+            SCTP,
+            vec![1, 0, 0, 20, 5, 6, 7, 8, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1],
+        );
+        let sent = packet(node, node, init);
+        RawSocket::sender(&sandbox.node, node)?.send(&sent, node)?;
+        let header = if node.is_ipv4() { 20 } else { 40 };
+        let seen = in_pod.receive("the INIT", |it| it.payload == sent[header..])?;
+        assert_eq!(seen.from, node, "to {own}");
+    }
+    pod.del()?;
+    await_chain(&sandbox, false)
+}
