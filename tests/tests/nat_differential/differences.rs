@@ -333,7 +333,7 @@ fn is_used_again(case: &Case<'_>) -> bool {
         return false;
     };
     let is_moved = |it: &&Arrival| it.text.contains("moved port");
-    matches!(case.trace.flows[flow].path, Path::Out { .. })
+    (case.snat || matches!(case.trace.flows[flow].path, Path::Out { .. }))
         && case.ours.len() == case.theirs.len()
         && case.theirs.iter().all(is_moved)
         && case.ours.iter().all(|it| !is_moved(it))
